@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from results.__main__ import main
 from results.schema import Status
 from tests.real.faults.conftest import Standins
 from tests.real.faults.controller import wait_until
 from tests.real.slurm.conftest import MakeRuns, busy_nodes, fleet, left_behind
+from tests.real.ssh.test_faults import Rent, rent  # noqa: F401  (a fixture)
 from tests.support.engines.docker import Engines
 from tests.support.engines.servers import make_ssh_host
 from tests.support.engines.slurm import NODES, SlurmCluster
@@ -221,11 +223,18 @@ def test_a_step_over_several_hosts_needs_containers_with_a_network(
 
 
 @pytest.mark.tensorflow
-def test_one_plan_over_docker_slurm_and_a_process_gives_one_table(
-    slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path, engines: Engines, standins: Standins
+def test_one_plan_over_all_kinds_of_hosts_gives_one_table(
+    slurm_cluster: SlurmCluster,
+    make_runs: MakeRuns,
+    pretender: Path,
+    engines: Engines,
+    standins: Standins,
+    rent: Rent,  # noqa: F811
+    capsys: pytest.CaptureFixture[str],
 ):
-    runs = make_runs()
+    runs, instance = make_runs(), rent()
     fleets = {
+        "rented": {"hosts": {"one": instance.entry(seconds=0.3)}},
         "docked": {"image": standins.image(), "hosts": {"second": {"docker": engines.second.url}}},
         "queued": fleet(slurm_cluster, pretender),
         "here": {"hosts": {"this-machine": {"process": True}}},
@@ -235,11 +244,13 @@ def test_one_plan_over_docker_slurm_and_a_process_gives_one_table(
     assert {record.status for record in runs.records().values()} == {Status.OK}
     with (runs.path / "results.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert {row["fleet"] for row in rows} == {"docked", "queued", "here"}
-    assert {row["launcher"] for row in rows} == {"docker", "slurm", "process"}
-    assert {row["host"] for row in rows} <= {"second", "this-machine", "n1", "n2"}
-    assert sum(int(row["repeats"]) for row in rows) == 3
+    assert {row["fleet"] for row in rows} == {"rented", "docked", "queued", "here"}
+    assert {row["launcher"] for row in rows} == {"ssh", "docker", "slurm", "process"}
+    assert {row["host"] for row in rows} <= {"one", "second", "this-machine", "n1", "n2"}
+    assert sum(int(row["repeats"]) for row in rows) == 4
     assert left_behind(slurm_cluster) == []
+    assert main(["results", "compare", "rented", "docked", str(runs.path)]) == 0
+    assert "launcher ssh / docker" in " ".join(capsys.readouterr().out.split())
 
 
 def tasks_of(cluster: SlurmCluster, run_id: str) -> int:

@@ -19,10 +19,10 @@ from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.pulls import PullLimits
 from orchestrate.launchers.ssh.connection import Connection
 from orchestrate.launchers.ssh.launcher import SSHLauncher
+from tests.real.ssh.rented import make_pretender
 from tests.support.engines.processes import find_program
 from tests.support.engines.required import skip_without
 from tests.support.engines.servers import SshHost, make_ssh_host
-from tests.support.wheel import PROJECT as ROOT
 
 MakeLauncher = Callable[..., SSHLauncher]
 
@@ -42,11 +42,7 @@ def bare_host() -> Iterator[SshHost]:
 @pytest.fixture(scope="session")
 def pretender(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give a folder whose `python -m tfbench` is the fake benchmark, and whose probe is the real one."""
-    folder = tmp_path_factory.mktemp("pretender")
-    shutil.copytree(ROOT / "tfbench", folder / "tfbench", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "tests" / "real" / "faults" / "benchmark.py", folder / "tfbench" / "__main__.py")
-    (folder / "results").symlink_to(ROOT / "results")
-    return folder
+    return make_pretender(tmp_path_factory.mktemp("pretender"))
 
 
 @pytest.fixture

@@ -145,30 +145,22 @@ def below(pid: int) -> list[int]:
     return found
 
 
-RELAY = '''\
+BETWEEN = '''\
 #!{python}
-"""Stands between a controller and ssh: ends the controller at a moment of its talk with the agent."""
-import json, os, signal, subprocess, sys, threading
+"""Stands between a controller and ssh: reads a request of the agent's, may do something, and passes on the rest."""
+import json, os, signal, subprocess, sys, threading, time
 from pathlib import Path
-
-moment = Path(os.environ["TFBENCH_TEST_MOMENT"])
-wanted = json.loads(moment.read_text()) if moment.exists() else None
-
-def end_controller():
-    moment.unlink()
-    os.kill(os.getppid(), signal.SIGKILL)
-    os._exit(0)
 
 size = sys.stdin.buffer.readline()
 head = size + sys.stdin.buffer.read(int(size))
-request = sys.stdin.buffer.readline()
-reached = wanted is not None and wanted["do"] == json.loads(request)["do"]
-if reached and not wanted["after"]:
-    end_controller()
+line = sys.stdin.buffer.readline()
+request = json.loads(line)
+reached = False
+{before}
 ssh = subprocess.Popen(["{ssh}", *sys.argv[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 def send():
-    ssh.stdin.write(head + request)
+    ssh.stdin.write(head + line)
     ssh.stdin.flush()
     while chunk := sys.stdin.buffer.read1(65536):
         ssh.stdin.write(chunk)
@@ -180,16 +172,30 @@ while chunk := os.read(ssh.stdout.fileno(), 65536):
     if not reached:
         os.write(1, chunk)
 code = ssh.wait()
-if reached:
-    end_controller()
+{after}
 os._exit(code)
 '''
 
+END_CONTROLLER = """\
+def end_controller():
+    moment.unlink()
+    os.kill(os.getppid(), signal.SIGKILL)
+    os._exit(0)
 
-def make_relay(folder: Path) -> Path:
-    """Put a program called `ssh` into a folder; it ends its controller when the file `moment` in it says so."""
+moment = Path(os.environ["TFBENCH_TEST_MOMENT"])
+wanted = json.loads(moment.read_text()) if moment.exists() else None
+reached = wanted is not None and wanted["do"] == request["do"]
+if reached and not wanted["after"]:
+    end_controller()
+"""
+"""Ends the controller at a moment of its talk with the agent, which a file names."""
+
+
+def make_ssh(folder: Path, before: str = END_CONTROLLER, after: str = "if reached:\n    end_controller()") -> Path:
+    """Put a program called `ssh` into a folder that does something before and after a request is passed on."""
     folder.mkdir()
     program = folder / "ssh"
-    program.write_text(RELAY.format(python=sys.executable, ssh=shutil.which("ssh")))
+    ssh = shutil.which("ssh")
+    program.write_text(BETWEEN.format(python=sys.executable, ssh=ssh, before=before, after=after))
     program.chmod(0o755)
     return folder

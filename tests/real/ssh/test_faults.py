@@ -21,7 +21,7 @@ from orchestrate.errors import LaunchFailed
 from orchestrate.launchers.ssh.launcher import SSHLauncher
 from results.schema import Status
 from tests.real.faults.controller import Runs, folder_bytes, wait_until
-from tests.real.ssh.rented import Rented, below, make_pretender, make_relay
+from tests.real.ssh.rented import Rented, below, make_pretender, make_ssh
 from tests.real.ssh.test_launcher import job
 from tests.support.engines.processes import find_program
 from tests.support.engines.required import skip_without
@@ -80,7 +80,7 @@ MOMENTS = (
 
 def test_a_run_survives_the_death_of_seven_controllers(rent: Rent, tmp_path: Path):
     instance = rent()
-    relay, moment = make_relay(tmp_path / "bin"), tmp_path / "moment"
+    relay, moment = make_ssh(tmp_path / "bin"), tmp_path / "moment"
     runs = Runs(tmp_path, PATH=f"{relay}:{os.environ['PATH']}", TFBENCH_TEST_MOMENT=str(moment))
     hosts = runs.hosts({"all": {"hosts": {"one": instance.entry(seconds=1)}}}, repeats=2)
     command = ("run", f"--hosts={hosts}", "--display=none")

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import pytest
 
 from results.schema import Status
 from tests.real.faults.controller import Runs, wait_until
-from tests.real.ssh.rented import Rented
+from tests.real.ssh.rented import Rented, make_ssh
 from tests.real.ssh.test_faults import Rent, mounts_missing, rent  # noqa: F401  (a fixture)
 from tests.support.engines.required import skip_without
 
@@ -25,43 +24,20 @@ MARGIN_SECONDS = 15
 BUSY_SECONDS = 60
 """What a host does well before it hangs, on a machine that is busy with other tests. Without limits a run never ends."""
 
-ENDLESS = '''\
-#!{python}
-"""Stands between a controller and ssh: answers one kind of request of one host without end."""
-import json, os, subprocess, sys, threading, time
+ENDLESS = """\
 target = sys.argv[sys.argv.index("--") + 1]
-size = sys.stdin.buffer.readline()
-head = size + sys.stdin.buffer.read(int(size))
-line = sys.stdin.buffer.readline()
-request = json.loads(line)
 kind, do = json.loads(os.environ["TFBENCH_TEST_ENDLESS"]).get(target, ["", ""])
+said = dict(log=b'{"log": "bGluZQo=", "offset": 5}', flood=b'{"log": "' + b"bGluZQo=" * 5000 + b'"}',
+            heartbeats=b'{"alive": true}', bytes=b"x" * 65536).get(kind)
 if request["do"] == do:
     print(request["mark"], flush=True)
     controller = os.getppid()
     while os.getppid() == controller:  # else it would outlive the test
-        if kind == "log":
-            print('{{"log": "bGluZQo=", "offset": 5}}', flush=True)
-            time.sleep(0.5)
-        elif kind == "flood":
-            print('{{"log": "' + "bGluZQo=" * 5000 + '"}}', flush=True)
-        elif kind == "heartbeats":
-            print('{{"alive": true}}', flush=True)
-            time.sleep(0.5)
-        elif kind == "bytes":
-            os.write(1, b"x" * 65536)
-        else:
-            time.sleep(0.5)
-ssh = subprocess.Popen(["{ssh}", *sys.argv[1:]], stdin=subprocess.PIPE)
-def send():
-    ssh.stdin.write(head + line)
-    ssh.stdin.flush()
-    while chunk := sys.stdin.buffer.read1(65536):
-        ssh.stdin.write(chunk)
-        ssh.stdin.flush()
-    ssh.stdin.close()
-threading.Thread(target=send, daemon=True).start()
-os._exit(ssh.wait())
-'''
+        if said:
+            os.write(1, said + b"\\n" * (kind != "bytes"))
+        time.sleep(0.0 if kind in ("flood", "bytes") else 0.5)
+"""
+"""Answers one kind of request of one host without end."""
 
 CONVERSATIONS = {
     "heartbeats": ("heartbeats", "follow"),
@@ -83,16 +59,13 @@ because from here it might come too late: after the limit of the benchmark."""
 
 
 def make_runs(instance: Rented, tmp_path: Path, timeout_seconds: float) -> tuple[Runs, Path]:
-    program = tmp_path / "bin" / "ssh"
-    program.parent.mkdir()
-    program.write_text(ENDLESS.format(python=sys.executable, ssh=shutil.which("ssh")))
-    program.chmod(0o755)
+    folder = make_ssh(tmp_path / "bin", ENDLESS, after="")
     entries = {name: instance.entry(seconds=1) for name in ("good", *CONVERSATIONS)}
     entries |= {
         name: instance.entry(seconds=600, first=f"(sleep 1; kill -STOP {pid}) &") for name, pid in FROZEN.items()
     }
     endless = {entries[name]["ssh"]: conversation for name, conversation in CONVERSATIONS.items()}
-    path = f"{program.parent}:{os.environ['PATH']}"
+    path = f"{folder}:{os.environ['PATH']}"
     runs = Runs(tmp_path, PATH=path, TFBENCH_TEST_ENDLESS=json.dumps(endless))
     return runs, runs.hosts({"all": {"hosts": entries, "timeout_minutes": timeout_seconds / 60}})
 

@@ -15,7 +15,7 @@ from orchestrate.launchers.kubernetes import launcher as launchers
 from orchestrate.launchers.kubernetes.manifests import object_name
 from orchestrate.running.run import RunOutcome, stop_run
 from results.schema import Status
-from tests.benchmarks.kubernetes.bench_kubernetes import kind_of
+from tests.benchmarks.bench_queues import kind_of
 from tests.real.faults.controller import wait_until
 from tests.support.engines.kubernetes import plays
 from tests.support.engines.kubernetes.standin import Answer

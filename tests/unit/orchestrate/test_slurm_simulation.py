@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from results.runs.store import RunFolder, latest_run
+from tests.benchmarks.bench_queues import measure_slurm, prepare_slurm
 from tests.benchmarks.controller_cost import Cost, run_controller
-from tests.benchmarks.slurm.bench_slurm import measure, prepare
 
 LANES = 80
 
 
 def cost(repeats: int) -> Cost:
     """Measure a run over fakes for Slurm's commands."""
-    measured = measure(repeats, slots=LANES, seconds=1.0, poll_seconds=1.0)
+    measured = measure_slurm(repeats, slots=LANES, seconds=1.0, poll_seconds=1.0)
     assert measured.faults == ()
     return measured
 
@@ -31,7 +31,7 @@ def test_what_a_repeat_costs_does_not_grow_with_their_number():
 
 @pytest.mark.slow
 def test_repeats_of_decided_cases_are_taken_out_of_slurms_queue(tmp_path: Path):
-    environment = prepare(tmp_path, 40, 4, seconds=0.3, poll_seconds=0.2)
+    environment = prepare_slurm(tmp_path, 40, 4, seconds=0.3, poll_seconds=0.2)
     hosts = tmp_path / "hosts.yml"
     document = json.loads(hosts.read_text())
     document["fleets"]["other"] = document["fleets"]["cluster"]

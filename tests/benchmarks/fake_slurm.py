@@ -1,4 +1,4 @@
-"""Stands in for Slurm's commands: `standin.py COMMAND ARGUMENTS…`, with all state in the folder SIMULATED_SLURM.
+"""A fake of Slurm: `fake_slurm.py COMMAND ARGUMENTS…`, with all state in the folder SIMULATED_SLURM.
 
 Nothing runs in the background: whoever asks for the queue lets the simulated cluster catch up with the clock. A task
 takes `seconds`; of an array `%k` run at a time, arrays one after another. Commands are counted in `calls`.
