@@ -32,7 +32,7 @@ def state_words(state: GPUFacts) -> str:
     return state.use + ("" if celsius is None else f", {celsius:.0f} °C")
 
 
-def has_nvidia_card(devices: Path = PCI_DEVICES) -> bool:
+def has_nvidia_gpu(devices: Path = PCI_DEVICES) -> bool:
     """Return whether an NVIDIA GPU is in this machine, with or without a driver that works."""
     for vendor in devices.glob("*/vendor"):
         with contextlib.suppress(OSError):
@@ -46,7 +46,7 @@ def _missing_gpus(host: Host, facts: Facts) -> str | None:
     """Return why a host that should have GPUs shows none; None: it has some, or should have none."""
     if facts.gpus or not host.wants_gpus or host.queue is not None:
         return None
-    if host.launcher == "process" and host.device is not Device.GPU and not has_nvidia_card():
+    if host.launcher == "process" and host.device is not Device.GPU and not has_nvidia_gpu():
         return None
     if host.docker is not None and facts.gpu_runtime is None:
         remedy = "its engine cannot give GPUs to containers. Install the NVIDIA container toolkit there"

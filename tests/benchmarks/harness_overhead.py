@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from results.schema import BatchNorm, Case, Device
+from results.schema import Case, Device
 from tests.support.fake_driver import build, two_a4000
 from tfbench.machine.host import cpu_limit
 from tfbench.machine.nvml import GPUs
@@ -28,9 +28,8 @@ from tfbench.machine.telemetry import Observer
 from tfbench.measuring.timing import print_steps, take_steps, wait_for_loss
 from tfbench.models import NETWORKS
 from tfbench.setup.devices import configure, create_strategy, threads_for
-from tfbench.training.inputs import batch_source
-from tfbench.training.step import Training
-from tfbench.training.tasks import TASKS
+from tfbench.workload import Repeat
+from tfbench.workload import build as build_step
 
 
 def measure(options: argparse.Namespace) -> dict[str, float]:
@@ -40,19 +39,12 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
         device=Device(options.device),
         batch_per_gpu=options.batch_size,
         image_size=options.image_size,
-        batch_norm=BatchNorm(options.batch_norm) if options.batch_norm else None,
     )
-    network = NETWORKS[case.model]
-    size, task = network.size(case), TASKS[network.task]
     configure(case, threads_for(cpu_limit()))
-    strategy = create_strategy(case)
-    training = Training(case, network.build(case.batch_norm, size, strategy), strategy, task=task)
-    next_batch = batch_source(case, size, network.classes, strategy, task)
-    report = print_steps(training.global_batch * network.samples_per_example(case), network.unit)
+    repeat = Repeat(case=case, network=NETWORKS[case.model], strategy=create_strategy(case))
+    step = build_step(repeat).step
+    report = print_steps(repeat.samples_per_step, repeat.network.unit)
     gpus = GPUs(2)
-
-    def step():
-        return training.step(next_batch())
 
     def bare() -> float:
         begin = time.perf_counter()
@@ -97,7 +89,6 @@ def main() -> int:
     """Measure, with the fake driver where there is no other."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="googlenet", choices=list(NETWORKS))
-    parser.add_argument("--batch_norm")
     parser.add_argument("--device", default="cpu", choices=["cpu", "gpu"])
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--image_size", type=int)

@@ -115,6 +115,8 @@ def read(answer: str, run: Ended) -> Reading:
     with contextlib.suppress(RecordError):
         record = _record(run)
         reading = _of_record(record)
+        if record.simulated:
+            raise NoFigure("failed", f"{record.status}: {record.cause}")
         if record.status not in (Status.OK, Status.INVALID) or answer not in reading.figures:
             raise NoFigure(_outcome(record.status), f"{record.status}: {record.cause or f'it has no {answer}'}")
         return reading

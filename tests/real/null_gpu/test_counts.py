@@ -78,6 +78,19 @@ def test_a_step_asks_for_what_the_table_says(counter, line):
 
 @needs_null_gpu
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "form", [("resnet50", "--accumulate=2"), ("resnet50", "--mode=infer"), ("bert_large", "--batch_size=2")]
+)
+def test_no_form_of_a_step_copies_to_the_host_or_waits_for_it(counter, form):
+    model, flag = form
+    steps = ("--num_steps=4", "--warmup_steps=3", "--max_warmup_steps=3", "--notelemetry", "--nopeaks")
+    case = (f"--model={model}", "--precision=fp16", "--batch_size=8", "--num_gpus=2", flag)
+    found = row({}, counter.count([*case, *steps, "--output=unused"]))
+    assert (found["d2h"], found["waits_of_dispatching_thread"]) == ("0", "0")
+
+
+@needs_null_gpu
+@pytest.mark.slow
 def test_steps_do_not_come_out_in_pairs():
     counter = Counter(NULLGPU_KERNEL_US=200)
     flags_of_case = ["--model=resnet50", "--batch_size=8", "--num_steps=20", "--warmup_steps=3", "--max_warmup_steps=3"]

@@ -93,34 +93,20 @@ def test_inference_other_types_and_shapes_of_a_model_are_those_of_keras(tensorfl
     assert Convolution(8, (3, 1))(inputs).shape == (None, 6, 8, 8)
 
 
-def test_the_stock_variant_keeps_the_convolutions_of_keras(tensorflow, one_replica):
-    from results.schema import BatchNorm
-    from tfbench.models.convolution_layers import Convolution
-
-    for name, variant, is_ours in (
-        ("resnet50", BatchNorm.FUSED, True),
-        ("resnet50", BatchNorm.KERAS, False),
-        ("googlenet", BatchNorm.NONE, True),
-        ("googlenet", BatchNorm.KERAS, False),
-    ):
-        model = small_network(name).build(variant, 64, one_replica)
-        kinds = {type(layer) for layer in model.layers if isinstance(layer, tensorflow.keras.layers.Conv2D)}
-        assert kinds == {Convolution if is_ours else tensorflow.keras.layers.Conv2D}
-
-
-def test_a_network_in_training_uses_them_and_in_inference_not(tensorflow, one_replica):
+def test_a_network_uses_them_in_training_and_the_stock_variant_never(tensorflow, one_replica):
     from results.schema import BatchNorm
     from tfbench.models import NETWORKS
+    from tfbench.models.convolution_layers import Convolution
 
     model = NETWORKS["googlenet"].build(BatchNorm.NONE, 64, one_replica)
-    images = tensorflow.zeros((1, 64, 64, 3))
-    products = {}
+    images, products = tensorflow.zeros((1, 64, 64, 3)), {}
     for training in (True, False):
         run = tensorflow.function(
             lambda images, training=training: one_replica.run(model, (images,), {"training": training})
         )
         operations = run.get_concrete_function(images).graph.get_operations()
         products[training] = sum(operation.type == "MatMul" for operation in operations)
-    pointwise = sum(layer.kernel_size == (1, 1) for layer in model.layers if hasattr(layer, "kernel_size"))
-    assert pointwise == 37
-    assert products == {True: pointwise + 1, False: 1}  # and the last layer's
+    assert products == {True: 37 + 1, False: 1}, "each 1 × 1 convolution, and the last layer"
+    for variant, kind in ((BatchNorm.FUSED, Convolution), (BatchNorm.KERAS, tensorflow.keras.layers.Conv2D)):
+        layers = small_network("resnet50").build(variant, 64, one_replica).layers
+        assert {type(layer) for layer in layers if isinstance(layer, tensorflow.keras.layers.Conv2D)} == {kind}

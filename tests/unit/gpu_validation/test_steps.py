@@ -101,6 +101,8 @@ def test_a_failed_check_is_a_figure_and_is_named(tmp_path: Path):
 
 
 def test_what_measured_nothing_gives_its_cause(tmp_path: Path):
+    simulated = changed(make_failure("invalid", "nothing was computed"), simulated=True)
+    assert cause_of("throughput", ended(tmp_path, simulated, exit_code=3)) == "failed: invalid: nothing was computed"
     hung = ended(tmp_path, make_failure("timeout", "not finished after --max_seconds=115"), exit_code=3)
     assert cause_of("throughput", hung) == "timeout: timeout: not finished after --max_seconds=115"
     assert cause_of("throughput", ended(tmp_path, make_failure("no_gpu", "0"), exit_code=3)) == "no_gpu: no_gpu: 0"

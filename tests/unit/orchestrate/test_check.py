@@ -13,7 +13,7 @@ from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.planning.facts import Facts, Image
-from orchestrate.planning.host_warnings import has_nvidia_card, host_warnings, memory_notes
+from orchestrate.planning.host_warnings import has_nvidia_gpu, host_warnings, memory_notes
 from orchestrate.planning.plan import make_plan
 from orchestrate.suites import read_suite
 from results.schema import GPU, Device, Status
@@ -30,7 +30,7 @@ def host(address: DockerAddress | None = SSH, **settings: object) -> Host:
     return Host(fleet="a4000", name="node-a", docker=address, **settings)  # type: ignore[arg-type]
 
 
-def test_nothing_is_doubtful_about_a_good_host():
+def test_a_good_host_has_no_warning():
     assert host_warnings(host(), GOOD) == []
     assert host_warnings(host(None, device=Device.CPU), Facts()) == []
     without = dataclasses.replace(GOOD, gpus=(), gpu_runtime=None)
@@ -42,17 +42,17 @@ def test_nothing_is_doubtful_about_a_good_host():
     assert host_warnings(host(), dataclasses.replace(GOOD, gpu_states=(GPUFacts(index=0),))) == []
 
 
-def test_this_machine_without_gpus_is_doubtful_only_if_an_nvidia_card_is_in_it(tmp_path, monkeypatch):
+def test_this_machine_without_gpus_warns_only_if_an_nvidia_gpu_is_in_it(tmp_path, monkeypatch):
     no_gpus = dataclasses.replace(GOOD, gpu_runtime=None, gpus=(), gpu_states=())
     for name, kind in {"bridge": "0x060400", "gpu": "0x030200"}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "vendor").write_text("0x10de\n")
         (tmp_path / name / "class").write_text(f"{kind}\n")
-    assert has_nvidia_card(tmp_path)
+    assert has_nvidia_gpu(tmp_path)
     (tmp_path / "gpu" / "vendor").write_text("0x1002\n")
-    assert not has_nvidia_card(tmp_path)
+    assert not has_nvidia_gpu(tmp_path)
     for built_in in (True, False):
-        monkeypatch.setattr("orchestrate.planning.host_warnings.has_nvidia_card", lambda found=built_in: found)
+        monkeypatch.setattr("orchestrate.planning.host_warnings.has_nvidia_gpu", lambda found=built_in: found)
         (*found,) = host_warnings(host(address=None), no_gpus)
         assert [text.startswith("no GPU was found. Run nvidia-smi there. Without a GPU") for text in found] == [
             True
@@ -86,12 +86,12 @@ BUSY = {"utilisation": 0.87, "memory_used_bytes": 12_300_000_000, "processes": 3
         ({}, {"gpus": (A4000, GPU(index=1, name="NVIDIA RTX A5000"))}, "its GPUs differ"),
     ],
 )
-def test_each_doubt_has_a_remedy(settings: dict, changes: dict, said: str):
+def test_each_warning_has_a_remedy(settings: dict, changes: dict, said: str):
     (found,) = host_warnings(host(**settings), dataclasses.replace(GOOD, **changes))
     assert said in found
 
 
-def test_a_host_with_fewer_gpus_than_its_fleet_mates_is_doubtful():
+def test_a_host_with_fewer_gpus_than_its_fleet_mates_has_a_warning():
     two = dataclasses.replace(GOOD, gpus=(A4000, dataclasses.replace(A4000, index=1)))
     (found,) = host_warnings(host(), GOOD, [GOOD, two])
     assert found.startswith("1 of 2 GPUs found (other hosts of the fleet have 2): one may have fallen off the bus")
@@ -106,7 +106,7 @@ def test_a_host_with_fewer_gpus_than_its_fleet_mates_is_doubtful():
     assert stream.getvalue().count("warning") == 1
 
 
-def test_the_table_shows_what_a_host_told_and_why_it_cannot_be_used():
+def test_the_table_shows_what_a_host_reported_and_why_it_is_unusable():
     image = Image(variant="cuda12.5", reference="r/tfbench:0.1.0-cuda12.5", reason="machine code of 8.0 runs on 8.6")
     bad = Image(variant=None, reference="x", reason="", status=Status.DRIVER_TOO_OLD, problem="driver 470 is too old")
     hosts = [host(), Host(fleet="f", name="old", docker=SSH), Host(fleet="f", name="[bold]gone", docker=SSH)]
