@@ -37,14 +37,14 @@ def test_the_innermost_setting_wins(tmp_path: Path):
         tmp_path,
         """
 version: 1
-defaults: {suite: quick, repeats: 5, cpus: 4}
+defaults: {suite: quick, repeats: 5, cpus: 4, registry: example.org/a}
 fleets:
   a4000:
     cpus: 2
     usd_per_gpu_hour: 0.17
     hosts:
       node-a: {docker: "ssh://bench@Host.Example:2222", gpus: [0, 2], device: gpu}
-      node-b: {docker: "unix:///run/user/1000/docker.sock", cpus: 1.5}
+      node-b: {docker: "unix:///run/user/1000/docker.sock", cpus: 1.5, image: mine}
   here:
     hosts:
       this-machine: {process: true}
@@ -60,6 +60,7 @@ fleets:
         repeats=5,
         gpus=(0, 2),
         device=Device.GPU,
+        registry="example.org/a",
         cpus=2,
         usd_per_gpu_hour=0.17,
     )
@@ -67,6 +68,7 @@ fleets:
         1.5,
         DockerAddress(scheme="unix", target="/run/user/1000/docker.sock"),
     )
+    assert (second.image, second.registry) == ("mine", None)
     assert (third.docker, third.launcher, third.cpus, third.gpus, third.device) == (None, "process", 4, None, None)
 
 
