@@ -322,7 +322,7 @@ def make_launcher(host: Host, run_path: Path | None, pulls: PullLimits) -> Launc
 
         return SSHLauncher(host, pulls)
     if host.docker is None:
-        from orchestrate.launchers.process import ProcessLauncher
+        from orchestrate.launchers.ssh.launcher import ProcessLauncher
 
         return ProcessLauncher(host, run_path)
     from orchestrate.launchers.docker.launcher import ContainerLauncher  # the SDK takes 0.2 s to import

@@ -21,7 +21,7 @@ from orchestrate import cli, command_line, completion
 from orchestrate.commands import THIS_MACHINE
 from orchestrate.errors import LaunchFailed, NoUsableHost
 from orchestrate.inventory.hosts import read_hosts
-from orchestrate.launchers.process import ProcessLauncher
+from orchestrate.launchers.ssh.launcher import ProcessLauncher
 from orchestrate.suites import suite_names
 from results.commands import runs
 from results.errors import UserError

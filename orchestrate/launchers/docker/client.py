@@ -285,7 +285,7 @@ def document(answer: object) -> dict[str, Any]:
 def explain(error: BaseException, address: DockerAddress) -> str:
     """Explain in one line why an engine could not be reached."""
     where = f"{address.scheme}://{address.target}"
-    chain = _chain(error)
+    chain = list(_chain(error))
     for kind, remedy in _SOCKET_REMEDIES.items():
         if any(isinstance(item, kind) for item in chain):
             return f"{where}: {remedy}"
@@ -315,16 +315,11 @@ def launch_refusal(said: str) -> HostError:
     return LaunchFailed(f"the engine refused: {quoted or 'no reason given'}")
 
 
-def _chain(error: BaseException) -> list[BaseException]:
-    """Return an exception and everything that it wraps: libraries wrap the socket's own reason several times."""
-    seen: list[BaseException] = []
-    pending: list[Any] = [error]
-    while pending:
-        item = pending.pop()
-        if isinstance(item, BaseException) and item not in seen:
-            seen.append(item)
-            pending += [*item.args, item.__cause__, item.__context__, getattr(item, "reason", None)]
-    return seen
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception and what it wraps: libraries wrap the socket's own reason several times."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 _CUT_OFF = (ConnectionResetError, BrokenPipeError, http.client.RemoteDisconnected)
@@ -350,43 +345,30 @@ _TLS_REMEDIES = {
 }
 
 _NO_DATA = (
-    LaunchFailed,
-    Status.BAD_INPUT,
+    *(LaunchFailed, Status.BAD_INPUT),
     "the folder data_dir does not exist on the host, or the engine may not read it. Correct data_dir in hosts.yml, or "
     "copy the data there",
 )
 _NO_LOCK = (NoMemoryLock, Status.ERROR, "the engine may not raise the limit on locked memory (memlock)")
+_TOOLKIT = "Install the NVIDIA container toolkit there"
+_NO_DEVICE = (NoGPUs, Status.NO_GPU, f"the engine cannot give GPUs to containers. {_TOOLKIT}")
+_NO_CDI = (
+    *(NoGPUs, Status.NO_GPU),
+    f"the engine does not know this GPU. {_TOOLKIT}, and describe the GPUs to it: "
+    "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+)
+_OLD_DRIVER = "the NVIDIA driver is too old for this image. Choose an older variant or update the driver"
+_NO_INIT = "Podman lacks catatonit, the init process of containers. Install the package catatonit there"
 
 _REFUSALS: dict[str, tuple[type[LaunchFailed], Status, str]] = {
-    "could not select device driver": (
-        NoGPUs,
-        Status.NO_GPU,
-        "the engine cannot give GPUs to containers. Install the NVIDIA container toolkit there",
-    ),
-    "unresolvable CDI devices": (
-        NoGPUs,
-        Status.NO_GPU,
-        "the engine does not know this GPU. Install the NVIDIA container toolkit there, and describe the GPUs to it: "
-        "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
-    ),
-    "unsatisfied condition: cuda": (
-        LaunchFailed,
-        Status.DRIVER_TOO_OLD,
-        "the NVIDIA driver is too old for this image. Choose an older variant or update the driver",
-    ),
+    "could not select device driver": _NO_DEVICE,
+    "unresolvable CDI devices": _NO_CDI,
+    "unsatisfied condition: cuda": (LaunchFailed, Status.DRIVER_TOO_OLD, _OLD_DRIVER),
     "nvidia-container-cli": (LaunchFailed, Status.NO_GPU, "the NVIDIA container toolkit failed on the host"),
     "bind source path does not exist": _NO_DATA,
     "statfs ": _NO_DATA,
     "rlimit type 8": _NO_LOCK,
     "RLIMIT_MEMLOCK": _NO_LOCK,
-    "catatonit": (
-        LaunchFailed,
-        Status.ERROR,
-        "Podman lacks catatonit, the init process of containers. Install the package catatonit there",
-    ),
-    "no space left on device": (
-        LaunchFailed,
-        Status.ERROR,
-        "the host's disk is full. Free some space, or remove old images",
-    ),
+    "catatonit": (LaunchFailed, Status.ERROR, _NO_INIT),
+    "no space left on device": (LaunchFailed, Status.ERROR, "the host's disk is full. Remove old images there"),
 }

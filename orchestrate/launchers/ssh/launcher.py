@@ -1,14 +1,16 @@
-"""Benchmarks as processes that an agent guards: on a host that ssh reaches and that has no Docker engine."""
+"""Benchmarks as processes that an agent guards: on this machine, or on a host without Docker that ssh reaches."""
 
 from __future__ import annotations
 
 import base64
 import dataclasses
 import functools
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import stamina
@@ -25,6 +27,7 @@ from orchestrate.launchers.ssh.software import Hello, HostSoftware
 from orchestrate.planning.facts import Facts, Image, facts_from_probe
 from orchestrate.planning.images import wanted_images
 from orchestrate.planning.plan import Job
+from orchestrate.project import PROJECT, missing_extra
 from orchestrate.text import Lines, plain_text
 from results.schema import Device, Status
 from results.schema.record_json import MAX_RECORD_BYTES
@@ -198,6 +201,47 @@ class AgentLauncher:
         return []
 
 
+HERE = HostSoftware(python=sys.executable, environment={"PYTHONPATH": str(PROJECT)})
+"""What this machine runs benchmarks with: this Python."""
+
+
+class ProcessLauncher(AgentLauncher):
+    """Starts benchmarks on this machine; each has a folder below the run's, `work/jobs/RUN/JOB/`.
+
+    Args:
+        host: Settings of the host.
+        run_path: The run's folder; None when nothing will be started.
+        command: What runs instead of `python -m tfbench`, for tests.
+    """
+
+    def __init__(self, host: Host, run_path: Path | None, command: list[str] | None = None) -> None:
+        # Absolute: the agent runs elsewhere, and `--runs-dir` is relative to where the user is.
+        self._work = None if run_path is None else run_path.absolute() / "work"
+        self._command = command
+        super().__init__(host, Connection(None, root=str(self._work or "/nonexistent")), lambda host, message: None)
+
+    def probe(self) -> Facts:
+        """See `Launcher.probe`."""
+        if missing := missing_extra():
+            raise LaunchFailed(missing)
+        return self._ask_probe(HERE)
+
+    def prepare(self, job: Job, on_progress: Progress) -> None:
+        """See `Launcher.prepare`: this Python is all that is needed."""
+
+    @property
+    def _root(self) -> str:
+        if self._work is None:
+            raise Lost("no run folder was given")
+        return str(self._work)
+
+    def _software_of(self, job: Job, on_progress: Progress) -> HostSoftware:
+        return HERE
+
+    def _program(self, used: HostSoftware) -> list[str]:
+        return self._command or super()._program(used)
+
+
 class SSHLauncher(AgentLauncher):
     """Starts benchmarks as processes of a host.
 
@@ -289,8 +333,6 @@ class SSHLauncher(AgentLauncher):
             return dataclasses.replace(image, status=Status.UNSUPPORTED, problem=error.cause)
         if digest in self._hello.environments:
             return dataclasses.replace(image, reason=f"{image.reason}; its packages are installed")
-        if setup is None:
-            return image
         if refusal := setup.refusal(self._hello.free_bytes):
             return dataclasses.replace(image, status=Status.PULL_FAILED, problem=refusal)
         return dataclasses.replace(image, reason=f"{image.reason}; not installed yet: {setup.words()}")
@@ -360,19 +402,17 @@ class SSHLauncher(AgentLauncher):
         Raises:
             PullFailed: The disk is too small, or pip failed.
         """
-        setup, total = software.setup_of(variant), 0
-        if setup is not None:
-            total = setup.needed_megabytes * 1_000_000
-            if refusal := setup.refusal(self._hello.free_bytes):
-                raise PullFailed(f"{self._connection.name}: {refusal}")
-            self._notify(self._host.key, f"installing the packages of {variant.name}: {setup.words()}")
-        lock = software.lock_of(variant)
-        install = functools.partial(self._connection.stream, "install", lock, python=python, digest=digest)
+        setup, lock = software.setup_of(variant), software.lock_of(variant)
+        if refusal := setup.refusal(self._hello.free_bytes):
+            raise PullFailed(f"{self._connection.name}: {refusal}")
+        self._notify(self._host.key, f"installing the packages of {variant.name}: {setup.words()}")
+        total = setup.needed * 1_000_000
+        limits = {"silence_seconds": INSTALL_SILENCE_SECONDS, "seconds": DEADLINE_SECONDS}
         try:
             with self._pulls.turn("packages"):
-                for answer in install(silence_seconds=INSTALL_SILENCE_SECONDS, seconds=DEADLINE_SECONDS):
+                for answer in self._connection.stream("install", lock, python=python, digest=digest, **limits):
                     if isinstance(done := answer.get("installed_bytes"), int):
-                        on_progress(min(done, total or done), total or done)
+                        on_progress(min(done, total), total)
         except LaunchFailed as error:
             raise PullFailed(error.cause) from error
 

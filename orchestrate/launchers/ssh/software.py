@@ -172,43 +172,36 @@ def lock_of(variant: Variant) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What an installation takes; estimates, from the sizes of the locked wheels.
+    """What an installation takes, in megabytes; estimates, from the sizes of the locked wheels.
 
     Attributes:
-        download_megabytes: From the package index.
-        installed_megabytes: That stay on the disk.
-        needed_megabytes: While it is installed: wheels are removed when all are unpacked.
+        download: From the package index.
+        needed: On the disk, while it is installed: wheels are removed when all are unpacked.
     """
 
-    download_megabytes: int
-    installed_megabytes: int
-    needed_megabytes: int
+    download: int
+    needed: int
 
     def words(self) -> str:
-        """Announce it: `downloads about 2.5 GB, needs 7.6 GB below ~/.tfbench while it installs (5.1 GB stay)`."""
-        return (
-            f"downloads about {gigabytes(self.download_megabytes)}, needs {gigabytes(self.needed_megabytes)} below "
-            f"~/.tfbench while it installs ({gigabytes(self.installed_megabytes)} stay)"
-        )
+        """Announce it: `downloads about 2.5 GB, needs 7.6 GB below ~/.tfbench while it installs`."""
+        download, needed = gigabytes(self.download), gigabytes(self.needed)
+        return f"downloads about {download}, needs {needed} below ~/.tfbench while it installs"
 
     def refusal(self, free_bytes: int) -> str | None:
         """Report that the disk is too small, with both figures; None: it is not."""
-        if free_bytes >= self.needed_megabytes * 1_000_000:
+        if free_bytes >= self.needed * 1_000_000:
             return None
         return (
-            f"installing the packages needs {gigabytes(self.needed_megabytes)} below ~/.tfbench, and only "
+            f"installing the packages needs {gigabytes(self.needed)} below ~/.tfbench, and only "
             f"{gigabytes(free_bytes / 1e6)} are free. Free some, or rent the instance with a larger disk"
         )
 
 
-def setup_of(variant: Variant) -> Setup | None:
-    """Estimate what installing a variant takes; None: it is not known."""
-    if variant.wheels_megabytes is None:
-        return None
-    download = variant.wheels_megabytes
+def setup_of(variant: Variant) -> Setup:
+    """Estimate what installing a variant with a lock takes."""
+    download = variant.wheels_megabytes or 0
     cuda = max(0, download - CPU_WHEELS_MEGABYTES)
-    installed = CPU_INSTALLED_MEGABYTES + round(cuda * CUDA_UNPACKED_RATIO)
-    return Setup(download_megabytes=download, installed_megabytes=installed, needed_megabytes=download + installed)
+    return Setup(download=download, needed=download + CPU_INSTALLED_MEGABYTES + round(cuda * CUDA_UNPACKED_RATIO))
 
 
 def gigabytes(megabytes: float) -> str:

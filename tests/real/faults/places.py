@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from typing import Any
 
 import docker.errors
 
-from orchestrate.launchers import process as process_launcher
+from orchestrate.launchers.ssh import launcher as ssh_launcher
 from orchestrate.launchers.ssh.agent import read_json
 from orchestrate.launchers.ssh.software import HostSoftware
 from tests.real.ssh.rented import Rented, below, make_pretender
@@ -129,8 +130,8 @@ class Place:
 
     def begin(self, folder: Path) -> dict[str, Any]:
         """Begin a schedule in its folder; return the settings of its fleet."""
-        software = HostSoftware(python=process_launcher.sys.executable, environment={"PYTHONPATH": str(self.benchmark)})
-        process_launcher.SOFTWARE = software
+        software = HostSoftware(python=sys.executable, environment={"PYTHONPATH": str(self.benchmark)})
+        ssh_launcher.HERE = software
         self.schedule = folder
         self.jobs = folder / "runs"
         return {"hosts": {"one": {"process": True}}}

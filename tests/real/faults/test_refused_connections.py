@@ -71,7 +71,7 @@ def expired_port(tls_host: TLSHost, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 REFUSED = {
-    "unknown-host-key": ("Host key verification failed", "known_hosts"),
+    "unknown-host-key": ("Host key verification failed", "host_keys: accept-new"),
     "changed-host-key": ("IDENTIFICATION HAS CHANGED", "compare the key"),
     "wrong-user-key": ("Permission denied", "IdentityFile"),
     "wrong-socket": ("/nowhere/docker.sock", "docker_socket"),

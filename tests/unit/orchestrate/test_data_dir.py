@@ -10,7 +10,7 @@ import pytest
 from orchestrate.errors import DocumentError, UserError
 from orchestrate.inventory.hosts import Host, read_hosts
 from orchestrate.launchers.container import container_document, job_container
-from orchestrate.launchers.process import ProcessLauncher
+from orchestrate.launchers.ssh.launcher import ProcessLauncher
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.plan import Job, make_plan
 from orchestrate.suites import read_suite

@@ -58,32 +58,12 @@ pytestmark = pytest.mark.slow  # a conversation for each of hundreds of fields
 
 MISSING = "missing"
 VALUES = (
-    *("null", "true", "false", "0", "1", "-1", "2147483648", "9223372036854775808", "1" + "0" * 30, "1" + "0" * 400),
-    *(
-        "0.5",
-        "-0.0",
-        "1e308",
-        "1e400",
-        "-1e400",
-        "NaN",
-        "Infinity",
-        '""',
-        '" "',
-        '"0"',
-        '"x"',
-        '"\\u0000"',
-        '"\\u00b2"',
-    ),
-    *(
-        '"\\u001b[2J\\u001b]0;owned\\u0007"',
-        '"[bold]x[/bold]"',
-        '"\\u202e"',
-        '"\\ud800"',
-        '"../../../etc/passwd"',
-        '"/"',
-    ),
-    *('"$(reboot)"', '"\'; rm -rf / #"', '"%s%n{0}"', f'"{"9" * 5000}"', "9" * 5000, f'"{"x" * 100_000}"', "[]", "{}"),
-    *("[[]]", "[null]", '{"": null}', "[" * 2000 + "]" * 2000, f"[{'0,' * 10_000}0]", MISSING),
+    *("null", "true", "false", "0", "1", "-1", "2147483648", "9223372036854775808", "0.5", "-0.0", "1e308", "1e400"),
+    *("-1e400", "NaN", "Infinity"),
+    *("1" + "0" * 30, "1" + "0" * 400, "9" * 5000, "[" * 2000 + "]" * 2000, f"[{'0,' * 10_000}0]"),
+    *map(json.dumps, ("", " ", "0", "x", "\0", "²", "\x1b[2J\x1b]0;owned\a", "[bold]x[/bold]", "\u202e", "\ud800")),
+    *map(json.dumps, ("../../../etc/passwd", "/", "$(reboot)", "'; rm -rf / #", "%s%n{0}", "9" * 5000, "x" * 100_000)),
+    *("[]", "{}", "[[]]", "[null]", '{"": null}', MISSING),
 )
 """JSON, as a host might write it; the last one stands for a field that is not there."""
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from orchestrate.inventory.hosts import Host
-from orchestrate.launchers.process import ProcessLauncher
 from orchestrate.launchers.ssh import agent, connection
+from orchestrate.launchers.ssh.launcher import ProcessLauncher
 from orchestrate.planning.plan import Job
 from results.schema import Case, Device, Origin
 from results.schema.record_json import MAX_RECORD_BYTES
