@@ -50,7 +50,7 @@ def with_error(value: float, error: float | None) -> str:
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """Write a number with so many significant digits, never with an exponent."""
+    """Write a number with `digits` significant digits, never with an exponent."""
     if value == 0:
         return "0"
     return grouped(value, max(digits - 1 - math.floor(math.log10(abs(value))), 0))

@@ -64,12 +64,12 @@ class TooFewRepeats(TfbenchError):
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Return whether nothing more can be stored: the user has to free space, or to raise a quota."""
+    """Return whether an error means that the disk or a quota is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_traceback() -> str:
-    """Leave the traceback of the exception that is being handled in a file; return its path.
+    """Write the traceback of the exception that is being handled to a file; return its path.
 
     For `run_main`: a bug is reported in one line, and the file holds what is needed to fix it.
     """

@@ -30,7 +30,7 @@ def enumerated(names: Sequence[str]) -> str:
 
 
 def path_text(path: Path) -> str:
-    """Write a path, which may hold any bytes: those that are no UTF-8 by their number, controls as spaces."""
+    """Write a path as printable text: bytes that are not UTF-8 as escapes, control characters as spaces."""
     return printable(str(path).encode("utf-8", "backslashreplace").decode("utf-8"))
 
 

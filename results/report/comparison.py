@@ -21,7 +21,7 @@ from results.table.fleets import FleetRate
 from results.table.merge import Merged
 
 MANY = 3
-"""Cases from which on a table says how many marks chance gives."""
+"""Fewest cases for a note on how many of them would be marked by chance."""
 
 
 def ratio_grids(merged: Merged) -> list[Grid]:

@@ -1,7 +1,7 @@
-"""What the field "my job" of a report counts with: throughputs, ratios and prices, as plain data for its script.
+"""Throughputs, ratios and prices for the calculator "My job" of a report, as plain data for its script.
 
 The page decides by the rule of `recommend`: one choice is the cheaper one only where the interval of the ratio of
-throughputs leaves out the ratio of prices, and the difference is above the threshold.
+throughputs excludes the ratio of prices, and the difference is above the threshold.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from results.table.fleets import FleetRate
 
 @dataclass(frozen=True)
 class FleetPrice:
-    """The price that the page counts with until its reader writes another one.
+    """The price that the page uses until its reader enters another one.
 
     Attributes:
         usd: USD per GPU-hour; None where none is known.

@@ -1,4 +1,4 @@
-"""One HTML file that says what to rent, how sure that is, and why.
+"""The report as one HTML file: what to rent, how certain that is, and why.
 
 It works from a file, without a network; charts are drawn as SVG, and nothing that a host sent is ever read as markup.
 """
@@ -49,7 +49,7 @@ MAX_NAMED = 4
 
 @dataclass(frozen=True)
 class Report:
-    """All that a report says, before it is written.
+    """The content of a report, before it is written.
 
     Attributes:
         about: Which runs, when and where they measured.
@@ -77,7 +77,7 @@ def make_report(
     price_files: Sequence[Path] = (),
     measured_by: str = "",
 ) -> Report:
-    """Collect what a report says.
+    """Collect the content of a report.
 
     Args:
         stored: Records of any number of runs.
@@ -220,7 +220,7 @@ def _speed_lines(merged: Merged, pairs: Sequence[Pair]) -> list[str]:
 
 
 def _answer_grids(report: Report) -> list[Grid]:
-    """Return the tables that a reader decides by: what to rent, and the ratios."""
+    """Return the main tables: what to rent, and the ratios."""
     return [*decision_grids(report.decision), *ratio_tables(report.pairs)]
 
 
@@ -276,7 +276,7 @@ def _commands(records: Sequence[Record]) -> list[str]:
 
 
 def _script_json(value: object) -> markupsafe.Markup:
-    """Write JSON that nothing in it can end the script element it stands in."""
+    """Return JSON that cannot end the script element that contains it."""
     text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

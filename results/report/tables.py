@@ -69,7 +69,7 @@ def result_grids(merged: Merged) -> list[Grid]:
 
 
 def results_grid(merged: Merged) -> Grid:
-    """Return one row per fleet, host, case and identity; the lines below say what all rows have in common."""
+    """Return one row per fleet, host, case and identity; the notes list what all rows have in common."""
     rows = merged.rows
     varying = [name for name in _SETTINGS if any(len(values) > 1 for values in _by_network(rows, name).values())]
     software = [name for name in SOFTWARE_COLUMNS if _varies_within_case(rows, name)]
@@ -115,7 +115,7 @@ def wide_grids(merged: Merged) -> list[Grid]:
 
 
 _HEADED = {"model", "precision", "batch_per_gpu", "num_gpus", "num_hosts", "communication", "all_reduce", "deep_check"}
-"""Settings that have a column of their own, or that a reader need not know."""
+"""Settings that have a column of their own, or that are not shown."""
 
 _SETTINGS = tuple(name for name in COLUMNS if name in SETTINGS and name not in _HEADED)
 
@@ -240,7 +240,7 @@ def _wide_grid(rates: Sequence[FleetRate]) -> Grid:
 
 
 def _not_usual(rates: Sequence[FleetRate]) -> list[str]:
-    """State what all cells share that a reader would not expect: inference, another size of images."""
+    """Return what all cells share and is not the default: inference, another size of images."""
     modes, sizes = {rate.case.mode for rate in rates}, {rate.case.image_size for rate in rates}
     shared = [f"mode {mode}" for mode in modes if len(modes) == 1 and mode is not Mode.TRAIN]
     shared += [f"image size {size}" for size in sizes if len(sizes) == 1 and size is not None]
@@ -276,7 +276,7 @@ MEANINGS: dict[str, str] = {
     "warmup_not_settled": "step times still changed when warm-up ended; raise warmup_steps",
     **{rule.code: rule.meaning for rule in RULES if Moment.TIMING in rule.moments},
 }
-"""By code: what a reader should know, and what to do. A test holds it to the codes in `tfbench`."""
+"""What each code means, and what to do. A test compares the codes with those of `tfbench`."""
 
 _CODE = re.compile(r"[a-z0-9_]+")
 

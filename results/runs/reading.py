@@ -1,4 +1,4 @@
-"""Records as they come back from hosts, read distrustfully: pydantic checks what `results.schema` says of each field.
+"""Records from hosts, which are not trusted: pydantic checks each field against `results.schema`.
 
 A document is refused with all of its mistakes where it has unknown or repeated keys, wrong types, values outside of
 `results.schema.bounds`, numbers that do not follow from their parts, or an `ok` without a passed validity check.
@@ -93,7 +93,7 @@ _BRIEF.maxlevel, _BRIEF.maxstring, _BRIEF.maxother = 2, 80, 80
 
 
 def _shown(value: object) -> str:
-    """Show what came in, short enough for a message and without characters that a terminal obeys."""
+    """Return a received value, short enough for a message and without control characters."""
     text = _BRIEF.repr(value)
     return text if len(text) <= 80 else text[:77] + "…"
 

@@ -55,12 +55,12 @@ class StoredRecord:
 
     @property
     def where(self) -> str:
-        """The path as a text that any terminal or file takes: a file's name may hold any bytes."""
+        """The path as printable text: a file's name may hold any bytes."""
         return path_text(self.path)
 
 
 class Journal:
-    """Adds events to a run; from several threads, one system call a line, none of them held back.
+    """Appends events to a run, from several threads, each in one system call.
 
     Args:
         descriptor: Of the file, open to read and to append.
@@ -74,7 +74,7 @@ class Journal:
         self._torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
 
     def append(self, document: dict[str, Any]) -> None:
-        """Add one event; after `close` it goes nowhere.
+        """Append one event; after `close`, do nothing.
 
         Raises:
             ValueError: A number in it is not finite.
@@ -110,7 +110,7 @@ class RunFolder:
         """Make the folder of a new run.
 
         Args:
-            runs_dir: Where runs lie; made when missing.
+            runs_dir: Folder of the runs; created when missing.
             run_id: Letters, digits, `.`, `_`, `+` and `-`.
 
         Raises:
@@ -128,7 +128,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """Take up a run that exists.
+        """Open a run that exists.
 
         Raises:
             NotARun: There is no such folder, or it holds no `records/`.
@@ -165,11 +165,11 @@ class RunFolder:
         return self.path / "report.html"
 
     def record_path(self, job_id: str) -> Path:
-        """Return where a job's record lies; UserError when the id cannot be a file name."""
+        """Return the path of a job's record; UserError when the id cannot be a file name."""
         return self.path / "records" / f"{_checked_name(job_id, 'job id')}.json"
 
     def log_path(self, job_id: str) -> Path:
-        """Return where a job's log lies; UserError when the id cannot be a file name."""
+        """Return the path of a job's log; UserError when the id cannot be a file name."""
         return self.path / "logs" / f"{_checked_name(job_id, 'job id')}.log"
 
     def write_plan(self, text: str) -> None:
@@ -285,7 +285,7 @@ def run_folders(runs_dir: Path) -> list[Path]:
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether a path leads to a folder; one that may not be looked at does not."""
+    """Return whether a path is a folder that may be read."""
     try:
         return path.is_dir()
     except OSError:
@@ -293,7 +293,7 @@ def is_folder(path: Path) -> bool:
 
 
 def runs_dir() -> Path:
-    """Return where runs lie: TFBENCH_RUNS_DIR, or `runs` in the current folder."""
+    """Return the folder of the runs: TFBENCH_RUNS_DIR, or `runs` in the current folder."""
     return Path(os.environ.get("TFBENCH_RUNS_DIR") or "runs")
 
 
@@ -325,7 +325,7 @@ def report_place(names: Sequence[str]) -> tuple[str, Path]:
 
 
 def has_runs() -> bool:
-    """Return whether there is any run where runs lie."""
+    """Return whether there is any run in `runs_dir`."""
     try:
         latest_run(runs_dir())
     except NotARun:

@@ -1,8 +1,8 @@
 """What each field of a record may hold: the range of its numbers, the form of its texts and times.
 
 Standard library only, because this file also runs in every container. `results.runs.reading` refuses what lies outside.
-The ranges are wide, so that no honest record is ever lost to them, and narrow enough that means, variances and ratios
-of what they let in are finite: that is what lets every command trust a record that was read.
+The ranges are wide enough for every real record, and narrow enough that means, variances and ratios of what they
+accept are finite: commands compute with a record that was read without further checks.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ NUMBERS: dict[str, Bound] = {
     **dict.fromkeys(("value", "limit"), _ANY_RATIO),
 }
 """By `Class.field`, by field, or by how a field's name ends, which is its unit: the longest that fits counts. A
-setting of a case that is not named here may be what its row in `case.py` says."""
+setting of a case that is not named here has the range of its row in `case.py`."""
 
 ANY_NUMBER = Bound(-1e18, 1e18, "-", "nothing is known about it")
 """Of a number that the table does not name; a test allows none in a record."""
@@ -121,8 +121,8 @@ NAMES = frozenset(
         *("model", "unit", "attention", "metric", "arithmetic", "code"),
     }
 )
-"""Texts that name something: short, on one line, and nothing in them that hides or reorders other characters. All other
-texts are what a program printed: long, with anything but halves of characters, and escaped wherever they are shown."""
+"""Texts that are names: short, on one line, without characters that hide or reorder others. All other texts are output
+of programs: long, of any Unicode characters, and escaped wherever they are shown."""
 
 TIMES = frozenset({"started_at", "finished_at"})
 """Texts that are times in UTC, ISO 8601."""
@@ -180,7 +180,7 @@ def text_problem(name: str, value: str) -> str | None:
 
 
 def _is_hidden(character: str) -> bool:
-    """Return whether a character moves the cursor, ends the line, turns the writing or is no character at all."""
+    """Return whether a character is a control, ends the line, changes the direction of writing or is not assigned."""
     code = ord(character)
     return (
         unicodedata.category(character) in _HIDDEN

@@ -29,15 +29,15 @@ class Setting:
 
     Attributes:
         meaning: One sentence, for `--help` and the table.
-        part: What a case's name says where the value is not the default; `{}` becomes the value. Empty: `Case.name`
-            puts it in by itself.
+        part: Part of a case's name where the value is not the default; `{}` becomes the value. Empty: `Case.name`
+            has it in another part.
         unit: Of the column; `-` where there is none.
         flag: Name of the flag, where it is not the field's.
         always: Whether a command line names it also at its default.
         least: Smallest number that a flag or a suite takes; None: any.
         most: Largest one; None: any, and in a record `bounds.MOST`.
         tuning: Whether it changes how a step is executed, and not what it computes.
-        train_only: Whether it says nothing about inference and devices.
+        train_only: Whether it applies to training only.
     """
 
     meaning: str
@@ -66,11 +66,11 @@ TRAINED_BY_ADAMW = frozenset({"bert_large", "gpt2_small", "vit_b16"})
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One point of the benchmark's matrix. A field is a setting: all that is known of it stands in its row.
+    """One point of the benchmark's matrix. Each field is a setting, described by its row.
 
-    What a row does not say:
+    In addition:
 
-    * `batch_norm` and `optimizer` become the network's own where they are None, so that a record says what was
+    * `batch_norm` and `optimizer` become the network's own where they are None, so that a record names what was
       measured. `image_size` and `sequence_length` stay None where they are the network's own.
     * `all_reduce` False: replicas do not add up their gradients and train apart. What that saves is the share of
       communication; it is no training, and never in a table of speed.
@@ -190,7 +190,7 @@ class Case:
     ] = None
 
     def __post_init__(self) -> None:
-        """Put the network's own where nothing was named, so that a record says what was measured."""
+        """Fill in the network's own variant and optimizer, so that a record names what was measured."""
         if self.batch_norm is None:
             object.__setattr__(self, "batch_norm", self._own_batch_norm)
         if self.optimizer is None:

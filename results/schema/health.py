@@ -182,7 +182,7 @@ class HealthRule:
     Attributes:
         code: One word, stable.
         moments: When it is evaluated.
-        value: What is compared; None: not reported, and nothing is said.
+        value: What is compared; None: not reported, so there is no warning.
         limit: A value above it is a warning.
         reject: A value above it rejects the GPU; None: none does.
         seen: What was seen; a template over `gpu` and `value`.

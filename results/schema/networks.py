@@ -1,4 +1,4 @@
-"""What a case of each network may ask for: known to what trains it, and to what plans it without TensorFlow.
+"""The settings that each network supports: checked before training, and when planning without TensorFlow.
 
 Standard library only, because this file also runs in every container. How a network is built is in
 `tfbench.models`.
@@ -18,12 +18,12 @@ FUSED, KERAS, NONE = BatchNorm.FUSED, BatchNorm.KERAS, BatchNorm.NONE
 
 @dataclass(frozen=True)
 class CaseRefusal:
-    """Why a network cannot be measured as a case asks for.
+    """Why a network cannot be measured with a setting of a case.
 
     Attributes:
         network: Its name, or the setting that does not go with the value.
         key: The case's attribute; a flag of `python -m tfbench` and a key of a suite have the same name.
-        value: What the case asks for.
+        value: Its value in the case.
         reason: What the network has instead.
     """
 
@@ -52,7 +52,7 @@ class Inputs:
         image_size: Height and width of its images in pixels, where a case names none; None: it takes sequences.
         sequence_length: Tokens of its sequences, where a case names none; None: it takes images.
         longest: Most tokens that it has positions for.
-        multiple: Images are so many pixels, or a multiple of it.
+        multiple: Pixels of images must be a multiple of this.
         smallest: Fewest pixels that leave something after all poolings.
         batch_norms: The variants of batch normalisation with which it exists.
     """

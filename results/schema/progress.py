@@ -6,10 +6,10 @@ Standard library only, because this file also runs in every container. Lines are
     step     10   12.3 images/s   81.2 ms
     tfbench: state timing
 
-A reader that finds none of them loses the live display, nothing else: results travel in the record.
+Without these lines only the live display is lost: results are in the record.
 
-Where an engine gives back a container's output and none of its files, the record itself is printed at last, packed,
-numbered and with its checksum, in lines that no pipe or log driver splits:
+Where an engine returns a container's output but not its files, the record itself is printed at the end, compressed,
+numbered and with its checksum, in lines short enough that no pipe or log driver splits them:
 
     tfbench: record 1/2 9f86d081884c7d65 eJztvVtzo0q2LvrXzD…
     tfbench: record 2/2 9f86d081884c7d65 …
@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 STEPS_PER_LINE = 10
-"""A line every so many steps, as tf_cnn_benchmarks does by default."""
+"""Steps between two lines: the default of tf_cnn_benchmarks."""
 
 STATES = ("starting", "building", "checking", "compiling", "cooling", "warming", "timing", "peaks", "writing")
 
@@ -101,7 +101,7 @@ def record_lines(payload: bytes) -> Iterator[str]:
 
 
 class RecordReader:
-    """Puts a record together from lines, in any order and however often each comes; trusts none of them.
+    """Assembles a record from lines that nobody has checked, in any order and with repetitions.
 
     Args:
         limit_bytes: Most that is unpacked.

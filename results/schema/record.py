@@ -347,7 +347,7 @@ class Check:
     """One validity check.
 
     Attributes:
-        passed: None: the check does not apply, and `detail` says why.
+        passed: None: the check does not apply, and `detail` has the reason.
         value: What was measured; None where there is no number.
         limit: Largest value that passes.
     """
@@ -369,7 +369,7 @@ class Validity:
 
 @dataclass(frozen=True, kw_only=True)
 class SoftWarning:
-    """Something beside the number that its reader should know.
+    """A warning about a valid number.
 
     Attributes:
         code: One word, stable.

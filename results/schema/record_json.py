@@ -1,4 +1,4 @@
-"""Records as JSON: written in one line, and what a well-formed record must not claim.
+"""Records as JSON: how they are written, and their contradictions.
 
 Standard library only, because this file also runs in every container. What comes back from a host is read, and
 distrusted, by `results.runs.reading`.
@@ -76,7 +76,7 @@ def _built(hint: Any, value: Any) -> Any:
 
 
 def contradictions(record: Record) -> list[str]:
-    """Name what a well-formed record claims and cannot be: a number without proof, a failure without a cause."""
+    """List the contradictions of a well-formed record, such as a number without a passed check."""
     problems = []
     if record.status is Status.OK:
         measured = record.device_results if record.case.model == DEVICE_MODEL else record.measurement

@@ -66,7 +66,7 @@ class Data(enum.StrEnum):
 
 
 class Communication(enum.StrEnum):
-    """How hosts add up their gradients: a wish to `MultiWorkerMirroredStrategy`."""
+    """How hosts add up their gradients, as requested of `MultiWorkerMirroredStrategy`."""
 
     AUTO = "auto"  # TensorFlow chooses
     RING = "ring"  # over gRPC, through the hosts' memory

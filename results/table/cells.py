@@ -41,7 +41,7 @@ NAMES = {"driver": "drivers", "cpu": "processors", "launcher": "launchers"}
 
 
 def fleet_notes(rates: Sequence[FleetRate]) -> list[str]:
-    """Return what a reader should know of the hosts behind the numbers: what differs, and where one host is all.
+    """Return notes on the hosts behind the numbers: what differs between them, and fleets of a single host.
 
     Args:
         rates: Of any number of fleets.

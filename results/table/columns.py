@@ -20,7 +20,7 @@ from results.text import printable
 class Software:
     """Software and hardware of a row; numbers are merged where all of it is equal, and each field is a column.
 
-    A field is None where it is not known or does not apply; `COLUMNS` says when.
+    A field is None where it is not known or does not apply; `COLUMNS` states when.
 
     Attributes:
         gpu: Names of the GPUs that train, each once.
@@ -59,7 +59,7 @@ class Software:
 
     @property
     def known_early(self) -> Software:
-        """What a repeat that failed before its first step knows too: libraries are loaded in that step."""
+        """The part that is known before the first step, which loads the libraries."""
         return replace(self, cudnn=None, nccl=None, cublas=None, cuda_compat=None, parameters=None)
 
     def only(self, columns: Collection[str]) -> Software:
@@ -120,7 +120,7 @@ Value = str | float | bool | None
 """What a cell holds; an int is a float to the type checker."""
 
 TEXT, WHOLE, NUMBER, FLAG = "string", "Int64", "Float64", "boolean"
-"""pandas types that know an empty cell: nothing becomes NaN or 0 in silence."""
+"""pandas types with empty cells, so that nothing becomes NaN or 0 silently."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Column:
     Attributes:
         dtype: pandas type.
         unit: `-` where there is none.
-        meaning: One sentence; says when the cell is empty.
+        meaning: One sentence, which also states when the cell is empty.
         of_repeat: What a repeat measured of it; None: not a measured number.
         over: How a row puts its repeats together: `mean` or `median`.
     """
@@ -293,7 +293,7 @@ NO_NUMBERS: Mapping[str, float | None] = dict.fromkeys((*OF_REPEAT, "ci95_low", 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row; `COLUMNS` says what each value means. Its texts are safe for a terminal.
+    """One row; `COLUMNS` defines each value. Its texts are safe for a terminal.
 
     Attributes:
         numbers: Of `NO_NUMBERS`, over repeats; None: not measured.
@@ -348,7 +348,7 @@ READERS: dict[str, Callable[[Row], Value]] = {
     **{name: attrgetter(f"software.{name}") for name in SOFTWARE_COLUMNS},
     **{name: _number(name) for name in NO_NUMBERS},
 }
-"""Where the value of each column lies in a row."""
+"""Functions that read each column from a row."""
 
 
 def sort_key(place: CaseOnHost) -> tuple[object, ...]:

@@ -235,7 +235,7 @@ def setting_name(rates: Sequence[Measured], rate: Measured, *, known: Collection
 
 
 CLUSTER_COLUMNS = ("num_gpus", "num_hosts", "communication")
-"""Columns of a case that say what trains together: a table's columns rather than its rows."""
+"""Columns of a case that define what trains together: columns of a table rather than rows."""
 
 
 def cluster_name(case: Case) -> str:

@@ -73,12 +73,12 @@ class FleetRate:
 
     @property
     def of_fleet(self) -> bool:
-        """Whether the number speaks for a fleet: two hosts at least, so that their spread is known."""
+        """Whether the number describes a fleet: at least two hosts, so that their spread is known."""
         return len(self.rates) > 1
 
     @property
     def subject(self) -> str:
-        """Who the number speaks of: the fleet, or with one host that machine."""
+        """What the number describes: the fleet, or its only machine."""
         if len(self.rates) != 1 or self.fleet == NO_ORIGIN:
             return self.fleet
         return f"{self.fleet}/{next(iter(self.rates))}"
@@ -99,7 +99,7 @@ class FleetRate:
         return {column: values for column, values in found.items() if len(set(values.values())) > 1}
 
     def only(self, hosts: Collection[str], why: str) -> FleetRate:
-        """Leave out the numbers of all other hosts, and say why where failures are named."""
+        """Exclude the numbers of all other hosts, with the reason among the failures."""
         excluded = {host: why for host in self.rates if host not in hosts}
         return replace(
             self,
@@ -117,7 +117,7 @@ class FleetRate:
 
     @property
     def estimate(self) -> Estimate | None:
-        """Mean and its uncertainty; None with one value or none, which say nothing about uncertainty."""
+        """Mean and its uncertainty; None with fewer than two values."""
         return nested_estimate(self.rates)
 
     @property
@@ -133,7 +133,7 @@ class FleetRate:
 
 
 class Rows(Protocol):
-    """What rates are made of; `merge.Merged` is one."""
+    """Merged records, from which rates are computed; `merge.Merged` is one."""
 
     @property
     def rows(self) -> list[Row]:
@@ -251,7 +251,7 @@ def _shared(row: Row, drivers: Mapping[str, str], launchers: Mapping[str, str]) 
 def _failures(groups: Mapping[_Key, Mapping[int, Row]], rates: Mapping[_Key, Nested]) -> dict[_Key, dict[str, str]]:
     """Return the statuses of the hosts that gave no number, by host, for each rate that there is.
 
-    A host that was never reached has no software identity, so it would be a line of its own: it stands with the hosts
+    A host that was never reached has no software identity, so it would be a line of its own: it is added to the hosts
     of its fleet and case that did give a number. Where these have several identities, which one is meant is not known,
     and it stays one.
     """
@@ -279,7 +279,7 @@ def refuse_mixed(rates: Sequence[FleetRate], by: Sequence[str], remedy: str = ""
         remedy: What to do about it; empty: split with `--by`.
 
     Raises:
-        MixedIdentities: A fleet measured one case with several identities that `by` does not separate; says which.
+        MixedIdentities: A fleet measured one case with several identities that `by` does not separate.
     """
     cells: dict[_Key, list[FleetRate]] = defaultdict(list)
     for rate in rates:

@@ -45,11 +45,11 @@ class Merged:
         rows: One per fleet, host, GPU, case and software, in the order of the table.
         repeats: One row per record with a number: `row` (index in `rows`), `run`, `repeat`, `started_at`,
             `samples_per_second`, and the columns of `columns.REPEAT_TYPES` that follow.
-        problems: One line for each thing that is not in the table, or that its reader should know.
+        problems: One line for each thing that is excluded from the table, or needs attention.
         devices: Records of the devices themselves: they have no throughput, and a table of their own.
         apart: Records without all-reduce, merged likewise; None: there are none. They trained nothing, so that they
             are in no table of speed: see `results.report.comparison`.
-        suspects: Repeats that cannot be as their records say; they are in no mean.
+        suspects: Number of repeats whose records cannot be true; they are in no mean.
     """
 
     rows: list[Row]
@@ -91,7 +91,7 @@ def merge_records(stored: Iterable[StoredRecord]) -> Merged:
 
 @dataclass(slots=True)
 class _Group:
-    """What becomes a row."""
+    """The records of one row."""
 
     place: CaseOnHost
     software: Software
@@ -108,7 +108,7 @@ class _Group:
 
 @dataclass
 class _Collector:
-    """Takes records one by one and keeps only what the table needs of them.
+    """Collects records one by one and keeps only what the table needs of them.
 
     A million records must not take a minute: places are long, so each is hashed once per record and numbered.
     """
@@ -174,7 +174,7 @@ class _Collector:
         return Merged(rows, repeats, list(dict.fromkeys(self.problems)), self.devices, suspects=suspects)
 
     def _exclude_suspects(self) -> int:
-        """Keep repeats that cannot be out of every mean, and count them; their rows say why."""
+        """Exclude suspect repeats from every mean, with the reason in their rows; return how many."""
         rate = list(REPEAT_TYPES).index("samples_per_second")
         fleets = defaultdict[tuple[str, Case], list[tuple[int, str, float]]](list)
         rows: list[_Group] = [self.groups[cast(int, values[0])] for values in self.measured]

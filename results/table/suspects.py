@@ -1,6 +1,6 @@
 """Numbers that cannot be: a record against the hardware that it names, and against the records next to it.
 
-A record comes from a host, which may be broken or lie. What is found here is in no mean; its row says why.
+A record comes from a host, which may be broken or hostile. What is found here is in no mean; its row has the reason.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, CVPR 
 """
 
 CPUS, CPU_CLOCK_HZ = 512, 6e9
-"""More than any host offers. What a host says of its own CPUs is as good as its record."""
+"""More than any host has: the number of CPUs in a record is as untrusted as its throughput."""
 
 CPU_FLOP_PER_CYCLE = {Precision.FP32: 64, Precision.TF32: 64, Precision.FP16: 2048, Precision.BF16: 2048}
 """Of one core: two AVX-512 units, or AMX tiles. Source: Intel 64 and IA-32 Optimization Reference Manual."""

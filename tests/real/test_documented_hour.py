@@ -25,11 +25,7 @@ from tests.support.engines.required import skip_without
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "tests" / "unit" / "orchestrate" / "cases" / "sources"
-SUITE = """\
-repeats: 2
-cases:
-  - {model: alexnet, batch_per_gpu: 1, image_size: 64, warmup_steps: 1, num_steps: 3, device: cpu}
-"""
+SUITE = "repeats: 1\ncases: [{model: alexnet, batch_per_gpu: 1, image_size: 64, warmup_steps: 1, num_steps: 3, device: cpu}]"
 
 MAY_FAIL = {"tfbench doctor": (0, 4), "tfbench run --suite first": (0, 4), "tfbench show": (0, 2)}
 """Exit codes of what needs a GPU in this machine, and of what shows its results."""
