@@ -2,7 +2,7 @@
 
 It works on `table.fleets.FleetRate` and asks `table.comparable` what may be compared. `pairs.py` compares case by
 case and gives each ratio its mark, `overall.py` draws the answer over many cases, `scaling.py` divides by one GPU's
-throughput, `cost.py` by prices; `sequential.py` says when enough repeats are known to stop early.
+throughput; `sequential.py` says when enough repeats are known to stop early.
 
 Start at `pairs.compare`; the statistics are in `results/stats.py`.
 """

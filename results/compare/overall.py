@@ -10,7 +10,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from results.compare.cost import per_dollar, price_sentence
 from results.compare.pairs import (
     MEANINGS,
     Comparison,
@@ -23,7 +22,7 @@ from results.compare.pairs import (
     mark_of,
 )
 from results.digits import with_interval
-from results.stats import Interval, divided, outlying
+from results.stats import Interval, divided, inverse, outlying
 from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS, Value
 from results.table.comparable import count_text, mode_text
 from results.table.fleets import TOLERANCE, FleetRate, Outlier, log_means, outlier_of
@@ -218,7 +217,16 @@ def _outlier_lines(item: Answer) -> list[str]:
 
 
 def _price_line(item: Answer) -> str:
-    return price_sentence(item.a, item.b, item.ratio, item.prices)
+    """Return which side a dollar goes further on, and at which price ratio that flips."""
+    worth = f"{item.a} is worth up to {with_interval(item.ratio)} × the price of {item.b}"
+    gain = item.per_dollar
+    if gain is None:
+        return worth
+    worth += f"; it costs {item.prices:.2f} × as much"
+    if gain.contains(1.0):
+        return f"{worth}: no significant difference in samples per dollar"
+    better, by = (item.a, gain) if gain.value > 1 else (item.b, inverse(gain))
+    return f"{worth}: {better} gives {with_interval(by)} × the samples per dollar"
 
 
 def comparison_row(item: Comparison, sides: Sequence[FleetRate]) -> dict[str, Value]:
@@ -228,7 +236,7 @@ def comparison_row(item: Comparison, sides: Sequence[FleetRate]) -> dict[str, Va
         item: The comparison.
         sides: Of all comparisons next to it, among which the case needs a name of its own.
     """
-    gain = per_dollar(item)
+    gain = item.per_dollar
     low, high = ends(item.interval)
     gain_low, gain_high = ends(gain if item.interval else None)
     return {

@@ -19,6 +19,7 @@ from results.schema import Case
 from results.stats import (
     Estimate,
     Interval,
+    divided,
     estimate,
     ratio_of_estimates,
     sum_of_estimates,
@@ -84,6 +85,23 @@ class Comparison:
     def paired(self) -> bool:
         """Whether each host was compared with itself."""
         return bool(self.a.rates) and self.a.rates.keys() == self.b.rates.keys() and _same_machines(self.a, self.b)
+
+    @property
+    def price_ratio(self) -> float | None:
+        """Price of a's GPU over that of b's: below `value`, a sample is cheaper on a; None where one is not known."""
+        a, b = self.a.usd_per_gpu_hour, self.b.usd_per_gpu_hour
+        return a / b if a and b else None
+
+    @property
+    def per_dollar(self) -> Interval | None:
+        """How many times the samples per dollar `a` gives over `b`; None without a ratio or a price.
+
+        Prices are known and not estimated, so that the interval is that of the ratio of throughputs over theirs; its
+        ends are open where the ratio has no interval.
+        """
+        if self.value is None or self.price_ratio is None:
+            return None
+        return divided(self.interval or Interval(self.value, -math.inf, math.inf), self.price_ratio)
 
     @property
     def covers(self) -> str:

@@ -15,7 +15,6 @@ import math
 import statistics
 from dataclasses import dataclass, replace
 
-from results.compare.cost import price_ratio
 from results.compare.pairs import compare_pair
 from results.stats import LEVEL, Estimate, Interval, ratio_of_estimates
 from results.table.comparable import match
@@ -106,7 +105,7 @@ def analyse(a: FleetRate, b: FleetRate, share: float, repeats: int) -> InterimAn
     if guarded.half_width <= share * guarded.value:
         width = f"± {interval.half_width / interval.value:.1%}" + (f" (level {level:.1%})" if singles else "")
         return InterimAnalysis(Reason.KNOWN, interval, f"{names} is known to {width} after {rounds}")
-    equal_cost = price_ratio(compare_pair(a, b))
+    equal_cost = compare_pair(a, b).price_ratio
     level = analysis_level(repeats - first + 1)
     bounds = ratio_of_estimates(estimates[0], estimates[1], level=level, alike=alike)
     if equal_cost is not None and not bounds.contains(equal_cost):

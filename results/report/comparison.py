@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from results.compare.cost import per_dollar, price_ratio, samples_per_usd
 from results.compare.overall import Answer, answers
 from results.compare.pairs import MEANINGS, Comparison, Mark, case_label, compare, compare_pair, fleets_of
 from results.compare.scaling import Efficiency, efficiencies
@@ -96,18 +95,18 @@ def _of(rates: Sequence[FleetRate], fleet: str) -> list[FleetRate]:
 
 def _per_dollar(item: Comparison) -> list[str]:
     """Write samples per dollar of both sides, where both have a price: one alone would mislead."""
-    if price_ratio(item) is None:
+    if item.price_ratio is None:
         return ["", "", ""]
-    gain = per_dollar(item)
+    gain = item.per_dollar
     return [*(_thousands_per_usd(side) for side in (item.a, item.b)), with_interval(gain) if gain else ""]
 
 
 def _thousands_per_usd(rate: FleetRate) -> str:
-    value = samples_per_usd(rate)
-    if value is None:
+    price, interval = rate.usd_per_gpu_hour, rate.interval
+    if rate.mean is None or not price:
         return ""
-    half = value.interval.half_width / 1000 if value.interval else None
-    return with_error(value.samples_per_usd / 1000, half)
+    factor = 3.6 / (price * rate.case.replicas)  # thousands of samples in an hour
+    return with_error(rate.mean * factor, interval.half_width * factor if interval else None)
 
 
 def _per_joule(item: Comparison) -> list[str]:
@@ -177,7 +176,7 @@ def ratio_tables(pairs: Sequence[Pair]) -> list[Grid]:
         return []
     against = f"{shown[0][0]} / {shown[0][1]}" if len(shown) == 1 else f"each fleet / {shown[0][1]}"
     tables = [_table(f"Speed: {against}", shown, _speed, "times as fast")]
-    if any(per_dollar(item) for _, _, found in shown for item in found):
+    if any(item.per_dollar for _, _, found in shown for item in found):
         worth = "times the samples per dollar, at the prices that came with the records"
         tables.append(_table(f"Samples per dollar: {against}", shown, _worth, worth))
     return tables
@@ -211,7 +210,7 @@ def _speed(item: Comparison) -> str:
 
 
 def _worth(item: Comparison) -> str:
-    gain = per_dollar(item)
+    gain = item.per_dollar
     return _marked(item, with_interval(gain) if gain else "", gain is not None and gain.contains(1.0))
 
 

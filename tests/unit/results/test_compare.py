@@ -1,3 +1,5 @@
+"""Two fleets, case by case: ratios, marks, scaling, prices, and what may not be compared."""
+
 import math
 from dataclasses import replace
 
@@ -5,7 +7,6 @@ import numpy as np
 import pytest
 import scipy
 
-from results.compare.cost import break_even, samples_per_usd
 from results.compare.overall import answer_lines
 from results.compare.pairs import Mark, compare, geometric_mean, regressions, unmatched
 from results.compare.scaling import efficiencies
@@ -28,8 +29,12 @@ from tests.unit.results.factory import (
 GPU = make_environment(gpus=8)
 
 
+def rates_of(*records, **options):
+    return fleet_rates(merge_records(stored(*records)), **options)
+
+
 def sides(*records, a="a", b="b"):
-    rates = fleet_rates(merge_records(stored(*records)))
+    rates = rates_of(*records)
     return [rate for rate in rates if rate.fleet == a], [rate for rate in rates if rate.fleet == b]
 
 
@@ -37,64 +42,51 @@ def compared(*records, **options):
     return compare(*sides(*records), **options)
 
 
-def test_the_ratio_of_two_hosts_is_fieller_over_their_repeats():
-    (item,) = compared(*repeats(20.0, 21.0, 20.5, fleet="a"), *repeats(10.0, 10.2, 10.1, fleet="b", host="node-b"))
-    assert item.interval == ratio_interval([20.0, 21.0, 20.5], pytest.approx([10.0, 10.2, 10.1]).expected)
-    assert item.mark is Mark.FASTER
+def both(a, b, **changes):
+    """Return repeats of fleet a and of fleet b."""
+    return [*repeats(*a, fleet="a", **changes), *repeats(*b, fleet="b", **changes)]
 
 
 @pytest.mark.parametrize(
     ("a", "b", "mark"),
     [
-        ([20.0, 20.1], [10.0, 10.1], Mark.FASTER),
+        ([20.0, 21.0, 20.5], [10.0, 10.2, 10.1], Mark.FASTER),
         ([10.0, 10.1], [20.0, 20.1], Mark.SLOWER),
         ([10.0, 14.0], [10.0, 13.0], Mark.SAME),
         ([100.0, 100.001], [100.4, 100.401], Mark.SMALL),  # certain, and below 1 %
         ([20.0], [10.0, 10.1], Mark.SAME),  # one repeat says nothing about its own uncertainty
     ],
 )
-def test_marks_need_significance_and_size(a, b, mark):
-    (item,) = compared(*repeats(*a, fleet="a"), *repeats(*b, fleet="b"))
+def test_a_ratio_is_fiellers_and_marks_need_significance_and_size(a, b, mark):
+    (item,) = compared(*both(a, b))
     assert item.mark is mark
+    assert item.interval == (None if len(a) < 2 else ratio_interval(a, b))
 
 
-def test_a_failure_on_one_side_has_a_mark_and_its_status():
-    failed = make_failure("oom", "out of memory", origin=make_origin("a"))
-    (item,) = compared(failed, *repeats(10.0, 11.0, fleet="b"))
-    assert (item.mark, item.reason, item.value) == (Mark.FAILED, "oom", None)
-    failed = make_failure("timeout", "too slow", origin=make_origin("b"))
-    (item,) = compared(failed, *repeats(10.0, 11.0, fleet="a"))
-    assert (item.mark, item.reason) == (Mark.WORKS, "timeout")
+@pytest.mark.parametrize(("fleet", "other", "mark"), [("a", "b", Mark.FAILED), ("b", "a", Mark.WORKS)])
+def test_a_failure_on_one_side_has_a_mark_and_its_status(fleet, other, mark):
+    failed = make_failure("oom", "out of memory", origin=make_origin(fleet))
+    (item,) = compared(failed, *repeats(10.0, 11.0, fleet=other))
+    assert (item.mark, item.reason, item.value) == (mark, "oom", None)
 
 
-def test_other_software_is_compared_and_named():
+def test_other_software_is_compared_and_named_and_so_are_cases_of_one_side_only():
     records = [
         *repeats(20.0, 21.0, fleet="a", environment=make_environment(tensorflow="2.21.0", driver="570.1")),
         *repeats(10.0, 11.0, fleet="b", environment=make_environment(tensorflow="2.16.2", cpu="Other CPU")),
-    ]
-    found = compared(*records)
-    assert found[0].differs == ("tensorflow", "driver")
-    assert compare_grid(found, "a", "b").rows[0][-1] == "tensorflow 2.21.0 / 2.16.2; driver 570.1 / none"
-
-
-def test_cases_of_one_side_only_are_named():
-    records = [
-        *repeats(20.0, 21.0, fleet="a", case=make_case("resnet50")),
         *repeats(5.0, 6.0, fleet="a", case=make_case("resnet152")),
-        *repeats(10.0, 11.0, fleet="b", case=make_case("resnet50")),
     ]
     a, b = sides(*records)
-    grid = compare_grid(compare(a, b), "a", "b", unmatched(a, b))
+    found = compare(a, b)
+    grid = compare_grid(found, "a", "b", unmatched(a, b))
+    assert found[0].differs == ("tensorflow", "driver")
+    assert grid.rows[0][-1] == "tensorflow 2.21.0 / 2.16.2; driver 570.1 / none"
     assert grid.notes[-1] == "measured on one side only: resnet152 fp32 1×cpu"
 
 
 def test_several_runs_of_one_host_are_what_is_repeated():
-    records = [
-        *repeats(100.0, 100.1, fleet="a", run_id="1"),
-        *repeats(110.0, 110.1, fleet="a", run_id="2"),
-        *repeats(105.0, 105.1, fleet="a", run_id="3"),
-    ]
-    (rate,), _ = sides(*records)
+    runs = ((100.0, 100.1), (110.0, 110.1), (105.0, 105.1))
+    (rate,) = rates_of(*(r for i, of_run in enumerate(runs) for r in repeats(*of_run, run_id=str(i))))
     low, high = scipy.stats.t.interval(0.95, 2, *[105.05, scipy.stats.sem([100.05, 110.05, 105.05])])
     assert rate.repeated == "runs"
     assert (rate.interval.low, rate.interval.high) == pytest.approx((low, high))
@@ -108,44 +100,32 @@ def test_the_geometric_mean_is_uncertain_by_what_rounds_differ_over_all_cases():
     for model in ("resnet50", "vgg16", "googlenet"):
         values = 150 * (1 + rounds + 0.001 * random.standard_normal(5))
         relative.append(values / values.mean())
-        records += [*repeats(*values, fleet="a", case=make_case(model)), *repeats(*[100.0] * 5, fleet="b", case=make_case(model))]  # fmt: skip
+        records += both(values, [100.0] * 5, case=make_case(model))
     mean = geometric_mean(compared(*records))
     half = scipy.stats.t.ppf(0.975, 4) * scipy.stats.sem(np.mean(relative, axis=0))
     assert mean.high / mean.value == pytest.approx(math.exp(half), rel=1e-9)
 
 
 def test_a_round_that_one_case_lacks_is_still_the_same_round_of_the_others():
-    first, second = (
-        [
-            *repeats(100.0, 90.0, 101.0, fleet="a", case=make_case(m)),
-            *repeats(*[50.0] * 3, fleet="b", case=make_case(m)),
-        ]
-        for m in ("resnet50", "vgg16")
-    )
-    lost = [*first, *second[:1], *second[2:]]  # the slow round of one case failed
-    a, b = sides(*lost)
+    first, second = (both([100.0, 90.0, 101.0], [50.0] * 3, case=make_case(m)) for m in ("resnet50", "vgg16"))
+    a, b = sides(*first, *second[:1], *second[2:])  # the slow round of one case failed
     assert [rate.rounds["node-a"]["run-1"] for rate in a] == [[1, 2, 3], [1, 3]]
-    assert geometric_mean(compare(a, b)).half_width == pytest.approx(
-        geometric_mean(compared(*first, *second)).half_width, rel=0.15
-    )
+    whole = geometric_mean(compared(*first, *second))
+    assert geometric_mean(compare(a, b)).half_width == pytest.approx(whole.half_width, rel=0.15)
 
 
 def test_the_answer_over_one_case_has_the_interval_of_that_case():
-    (item,) = compared(*repeats(57.0, 83.0, 70.0, fleet="a"), *repeats(42.0, 43.0, 42.5, fleet="b"))
+    (item,) = compared(*both([57.0, 83.0, 70.0], [42.0, 43.0, 42.5]))
     assert geometric_mean([item]) == item.interval
-    error = with_interval(item.interval)
-    assert error == "1.6 ± 0.8"
-    assert any(f"a/node-a is {error} × as fast as b/node-a" in line for line in answer_lines([item]))
+    assert with_interval(item.interval) == "1.6 ± 0.8"
+    assert any("a/node-a is 1.6 ± 0.8 × as fast as b/node-a" in line for line in answer_lines([item]))
 
 
 def test_regressions_are_certain_losses_beyond_the_tolerance_and_new_failures():
     records = [
-        *repeats(90.0, 90.1, fleet="a", case=make_case("resnet50")),
-        *repeats(100.0, 100.1, fleet="b", case=make_case("resnet50")),
-        *repeats(98.0, 98.1, fleet="a", case=make_case("vgg16")),
-        *repeats(100.0, 100.1, fleet="b", case=make_case("vgg16")),
-        *repeats(60.0, 140.0, fleet="a", case=make_case("googlenet")),
-        *repeats(120.0, 122.0, fleet="b", case=make_case("googlenet")),
+        *both([90.0, 90.1], [100.0, 100.1], case=make_case("resnet50")),
+        *both([98.0, 98.1], [100.0, 100.1], case=make_case("vgg16")),
+        *both([60.0, 140.0], [120.0, 122.0], case=make_case("googlenet")),
         make_failure(case=make_case("resnet152"), origin=make_origin("a")),
         *repeats(10.0, 10.1, fleet="b", case=make_case("resnet152")),
     ]
@@ -153,61 +133,48 @@ def test_regressions_are_certain_losses_beyond_the_tolerance_and_new_failures():
     assert sorted(item.case.model for item in worse) == ["resnet152", "resnet50"]
 
 
+def of_gpus(count, *rates, **changes):
+    return repeats(*rates, case=make_case(device="gpu", num_gpus=count, **changes), environment=GPU)
+
+
 def test_scaling_efficiency_compares_with_the_same_settings_on_one_gpu():
-    def of(count, xla, *rates):
-        case = make_case(device="gpu", num_gpus=count, xla=xla)
-        return repeats(*rates, case=case, environment=GPU)
-
-    records = [*of(1, "off", 100.0, 101.0), *of(4, "off", 380.0, 384.0), *of(1, "auto", 120.0, 121.0)]
-    (item,) = efficiencies(fleet_rates(merge_records(stored(*records))))
+    records = [*of_gpus(1, 100.0, 101.0), *of_gpus(4, 380.0, 384.0), *of_gpus(1, 120.0, 121.0, xla="auto")]
+    (item,) = efficiencies(rates_of(*records))
     expected = ratio_interval([380.0 / 4, 384.0 / 4], [100.0, 101.0])
-    assert (item.value, item.interval.low, item.interval.high) == pytest.approx(
-        (expected.value, expected.low, expected.high)
-    )
-    assert not item.suspect
-
-
-def test_an_efficiency_above_105_percent_is_marked():
-    records = [
-        *repeats(100.0, 100.1, case=make_case(device="gpu", num_gpus=1), environment=GPU),
-        *repeats(220.0, 220.1, case=make_case(device="gpu", num_gpus=2), environment=GPU),
-    ]
-    grid = scaling_grid(fleet_rates(merge_records(stored(*records))))
+    found = (item.value, item.interval.low, item.interval.high)
+    assert found == pytest.approx((expected.value, expected.low, expected.high)) and not item.suspect
+    grid = scaling_grid(rates_of(*of_gpus(1, 100.0, 100.1), *of_gpus(2, 220.0, 220.1)))
     assert grid.rows[0][-1].startswith("110.0 ± ") and grid.rows[0][-1].endswith(" !")
     assert any(note.startswith("! above 105 %") for note in grid.notes)
 
 
-def priced(a, b):
-    return [
+SPEED = "These two machines: a5000/node-a is 1.570 ± 0.003 × as fast as a4000/node-a (training, fp32, 1 CPU; one case"
+WORTH = "a5000/node-a is worth up to 1.570 ± 0.003 × the price of a4000/node-a; "
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "words"),
+    [
+        (0.36, 0.17, "it costs 2.12 × as much: a4000/node-a gives 1.349 ± 0.003 × the samples per dollar."),
+        (0.157, 0.1, "it costs 1.57 × as much: no significant difference in samples per dollar."),
+        (None, None, "set usd_per_gpu_hour in hosts.yml to compare samples per dollar."),
+    ],
+)
+def test_the_faster_is_worth_up_to_the_ratio_of_throughputs_times_the_price(a, b, words):
+    records = [
         *repeats(156.9, 157.0, 157.1, fleet="a5000", usd_per_gpu_hour=a),
         *repeats(99.9, 100.0, 100.1, fleet="a4000", usd_per_gpu_hour=b),
     ]
-
-
-def test_the_break_even_price_ratio_is_the_ratio_of_throughputs():
-    (item,) = compare(*sides(*priced(0.36, 0.17), a="a5000", b="a4000"))
-    assert break_even(item) == item.interval
-    _, line = answer_lines([item])
-    assert line == (
-        "a5000/node-a is worth up to 1.570 ± 0.003 × the price of a4000/node-a; it costs 2.12 × as much: "
-        "a4000/node-a gives 1.349 ± 0.003 × the samples per dollar."
-    )
-    assert samples_per_usd(item.a).samples_per_usd == pytest.approx(157.0 * 3600 / 0.36)
-
-
-def test_without_prices_one_line_says_what_the_faster_is_worth():
-    found = compare(*sides(*priced(None, None), a="a5000", b="a4000"))
-    speed, worth = answer_lines(found)
-    assert speed.startswith(
-        "These two machines: a5000/node-a is 1.570 ± 0.003 × as fast as a4000/node-a (training, fp32, 1 CPU; one case"
-    )
-    assert worth.startswith("a5000/node-a is worth up to 1.570 ± 0.003 × the price of a4000/node-a; set usd_per_gpu")
+    (item,) = compare(*sides(*records, a="a5000", b="a4000"))
+    speed, worth = answer_lines([item])
+    assert speed.startswith(SPEED) and worth == WORTH + words
 
 
 def test_the_price_counts_for_every_gpu():
-    case = make_case(device="gpu", num_gpus=4)
-    rates = fleet_rates(merge_records(stored(*repeats(400.0, 400.0, case=case, environment=GPU, usd_per_gpu_hour=0.5))))
-    assert samples_per_usd(rates[0]).samples_per_usd == pytest.approx(400.0 * 3600 / 2.0)
+    changes = {"case": make_case(device="gpu", num_gpus=4), "environment": GPU, "usd_per_gpu_hour": 0.5}
+    found = compared(*both([400.0, 400.0], [200.0, 200.0], **changes))
+    grid = compare_grid(found, "a", "b")
+    assert grid.rows[0][grid.headings.index("a 1000/$")] == "720.0"
 
 
 def test_samples_per_joule_stand_beside_the_ratio_where_both_sides_measured_energy():
@@ -230,55 +197,38 @@ def test_mixed_identities_are_refused_with_what_differs_and_the_remedy():
         *repeats(20.0, 21.0, environment=make_environment(keras="3.15.1")),
         *repeats(10.0, 11.0, environment=make_environment(keras="3.12.0"), run_id="run-2"),
     ]
-    rates = fleet_rates(merge_records(stored(*records)))
     with pytest.raises(MixedIdentities) as refused:
-        refuse_mixed(rates, [])
+        refuse_mixed(rates_of(*records), [])
     assert str(refused.value) == (
         "fleet a4000, 1 cases: several keras (3.12.0, 3.15.1)\n"
         "Numbers from different software cannot share a cell. Split them: --by keras"
     )
-    refuse_mixed(rates, ["keras"])
+    refuse_mixed(rates_of(*records), ["keras"])
 
 
-def of_host(host, *rates, fleet="a4000", run_id="run-1", price=None, **changes):
-    """Repeats of one GPU host; `changes` are of its environment."""
+def of_host(host, run_id="run-1", **changes):
     environment = make_environment(gpus=8, **changes)
-    case = make_case(device="gpu")
-    return repeats(
-        *rates, fleet=fleet, host=host, case=case, environment=environment, run_id=run_id, usd_per_gpu_hour=price
-    )
-
-
-def rates_of(*records, **options):
-    return fleet_rates(merge_records(stored(*records)), **options)
+    return repeats(20.0, 21.0, host=host, case=make_case(device="gpu"), environment=environment, run_id=run_id)
 
 
 def test_drivers_and_processors_of_a_fleets_hosts_are_spread_between_hosts():
-    for changes in ({"cpu": "EPYC"}, {"cpu": "Xeon"}), ({"driver": "550.54"}, {"driver": "570.86"}):
-        rates = rates_of(*of_host("x", 20.0, 21.0, **changes[0]), *of_host("y", 20.0, 21.0, **changes[1]))
+    for first, second in ({"cpu": "EPYC"}, {"cpu": "Xeon"}), ({"driver": "550.54"}, {"driver": "570.86"}):
+        rates = rates_of(*of_host("x", **first), *of_host("y", **second))
         refuse_mixed(rates, [])
         assert [list(rate.rates) for rate in rates] == [["x", "y"]]
         ((name, values),) = rates[0].hosts_differ.items()
-        assert values == {"x": changes[0][name], "y": changes[1][name]}
-
-
-def test_drivers_that_one_host_had_one_after_the_other_are_refused():
-    rates = rates_of(
-        *of_host("x", 20.0, 21.0, driver="550.54"), *of_host("x", 22.0, 23.0, driver="570.86", run_id="run-2")
-    )
+        assert values == {"x": first[name], "y": second[name]}
+    rates = rates_of(*of_host("x", driver="550.54"), *of_host("x", driver="570.86", run_id="run-2"))
     with pytest.raises(MixedIdentities, match=r"driver \(550\.54, 570\.86\)"):
         refuse_mixed(rates, [])
 
 
 def test_by_pairs_only_equal_software():
-    def of(fleet, keras, *rates, run):
-        return repeats(*rates, fleet=fleet, environment=make_environment(keras=keras), run_id=run)
-
+    rates = {("a", "3.15.1"): 20.0, ("a", "3.12.0"): 30.0, ("b", "3.15.1"): 10.0, ("b", "3.12.0"): 10.0}
     records = [
-        *of("a", "3.15.1", 20.0, 21.0, run="1"),
-        *of("a", "3.12.0", 30.0, 31.0, run="2"),
-        *of("b", "3.15.1", 10.0, 11.0, run="1"),
-        *of("b", "3.12.0", 10.0, 11.0, run="2"),
+        record
+        for (fleet, keras), rate in rates.items()
+        for record in repeats(rate, rate + 1, fleet=fleet, environment=make_environment(keras=keras), run_id=keras)
     ]
     (item,) = compared(*records)
     assert (item.mark, item.value) == (Mark.NOT_COMPARABLE, None)
@@ -291,7 +241,8 @@ def test_the_first_sentence_counts_the_kinds_of_work_that_differ(fp16, said):
     records = [
         record
         for precision, factor in (("fp32", 2.0), ("fp16", fp16))
-        for fleet, rate in (("a", 100.0 * factor), ("b", 100.0))
-        for record in repeats(rate, rate * 1.01, rate * 0.99, fleet=fleet, case=make_case(precision=precision))
+        for record in both(
+            [100 * factor, 101 * factor, 99 * factor], [100.0, 101.0, 99.0], case=make_case(precision=precision)
+        )
     ]
     assert said in answer_lines(compared(*records))[0]

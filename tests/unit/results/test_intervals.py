@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import scipy
 
-from results.compare.cost import per_dollar
 from results.compare.overall import answer_lines, answers
 from results.compare.pairs import Mark, compare, geometric_mean, host_levels
 from results.compare.scaling import efficiencies
@@ -219,7 +218,7 @@ def test_the_ratio_per_dollar_has_the_interval_of_the_ratio():
         *of_hosts("b", 100.0, 101.0, 99.5, usd_per_gpu_hour=0.2),
     ]
     (item,) = compare(*sides(*records))
-    gain = per_dollar(item)
+    gain = item.per_dollar
     assert (gain.low, gain.value, gain.high) == pytest.approx(
         (item.interval.low / 2, item.value / 2, item.interval.high / 2)
     )
