@@ -80,7 +80,7 @@ def signals_handled(handle: Handler, *more: signal.Signals) -> Iterator[None]:
         handle(number, frame)
 
     handlers = dict.fromkeys((signal.SIGTERM, *more), handle)
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else: nohup
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else: nohup
         handlers[signal.SIGHUP] = handle_hangup
     previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import json
 import os
+import resource
 import signal
 import socket
 import time
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrate.errors import UserError
+from orchestrate.launchers.ssh.agent import identity
 from results.program import command_line
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ def controlling(run: Path) -> Iterator[None]:
         see = command_line("orchestrate", f"status {run}")
         raise UserError(f"another controller is using {run}. See: {see}") from error
     try:
-        document = {"host": socket.gethostname(), "pid": os.getpid(), "identity": _identity(os.getpid())}
+        document = {"host": socket.gethostname(), "pid": os.getpid(), "identity": identity(os.getpid())}
         with contextlib.suppress(OSError):  # a full disk is reported where it matters
             (run / CONTROLLER).write_text(json.dumps(document), encoding="utf-8")
         yield
@@ -78,15 +80,6 @@ def is_controlled(run: Path) -> bool:
             return False
     except Timeout:
         return True
-
-
-def _identity(pid: int) -> str | None:
-    """Identify a process beyond its number; None: it does not run, or this system cannot do so."""
-    try:
-        from orchestrate.launchers.ssh.agent import identity
-    except ModuleNotFoundError:  # Windows
-        return None
-    return identity(pid)
 
 
 def end_controller(run: Path, seconds: float = END_SECONDS) -> str | None:
@@ -109,7 +102,7 @@ def end_controller(run: Path, seconds: float = END_SECONDS) -> str | None:
         host, pid, known = str(found["host"]), int(found["pid"]), found["identity"]
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{run}: a controller uses this run, and it cannot be found. End it, then try again") from None
-    if host != socket.gethostname() or known != _identity(pid):
+    if host != socket.gethostname() or known != identity(pid):
         again = command_line("orchestrate", f"stop {run}")
         raise UserError(f"{run}: process {pid} on {host} controls this run. Stop it there: {again}")
     for _ in range(2):  # first no new repeats, then an end to those that run
@@ -136,10 +129,6 @@ def allow_open_files(hosts: list[Host], max_parallel: int | None) -> None:
     Raises:
         UserError: The system does not allow that many.
     """
-    try:
-        import resource
-    except ModuleNotFoundError:  # Windows, which has no such limit
-        return
     at_work = sorted((host.slots for host in hosts), reverse=True)[:max_parallel]
     needed = FILES_OF_OUR_OWN + FILES_PER_SLOT * sum(at_work)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -307,21 +307,3 @@ def test_hints_work_when_they_are_pasted(typed: str, printed: str, tmp_path: Pat
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "argv", [typed.format(path=tmp_path)])
     assert command_line_of("results", "show") == printed
-
-
-@pytest.mark.slow
-def test_the_controller_imports_without_modules_that_only_unix_has():
-    names = [
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        for package in ("orchestrate", "results")
-        for path in sorted((ROOT / package).rglob("*.py"))
-        if "containers" not in path.parts[:-1] and path.stem not in ("__main__", "agent")  # the agent runs on hosts
-    ]
-    code = (
-        "import importlib, sys\n"
-        "for name in ('resource', 'fcntl', 'pwd', 'grp', 'termios', 'tty'): sys.modules[name] = None\n"
-        f"for name in {names!r}: importlib.import_module(name)"
-    )
-    command = [sys.executable, "-W", "ignore", "-c", code]  # filelock warns that it works without fcntl
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")

@@ -1,10 +1,11 @@
-"""A deep check from its plan to its verdicts: fakes for what hosts measured, records as they are stored."""
+"""A deep check from its plan to its verdicts: faults are named, honest hosts are accepted."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
 import json
+import random
 
 import pytest
 from rich.console import Console
@@ -16,7 +17,7 @@ from orchestrate.accepting.deep import (
     verdict_grid,
     verdicts_json,
 )
-from orchestrate.accepting.judging import Acceptance
+from orchestrate.accepting.judging import Acceptance, GPUFigures, HostFigures, judge
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.facts import Facts
 from results.grid import print_grid
@@ -106,3 +107,166 @@ def test_a_check_that_failed_rejects_only_where_that_is_the_hosts_fault(tmp_path
     folder.write_record(job.id, failed)
     (found,) = judge_records(plan, folder, tmp_path)
     assert (found.verdict, found.findings[0].text) == (verdict, f"{status}: why")
+
+
+ACCEPT, WARNING, REJECT = Acceptance
+H100 = GPUFigures(
+    index=0,
+    name="NVIDIA H100 80GB HBM3",
+    rates={
+        **{"fp32 products": 51e12, "tf32 products": 370e12, "fp16 products": 640e12},
+        **{"memory": 2.9e12, "copies to the GPU": 26e9, "copies from the GPU": 25e9},
+    },
+    pcie_generation=5,
+    pcie_width=16,
+    pcie_width_max=16,
+    sm_clock_mhz=1500.0,
+    sm_clock_max_mhz=1980.0,
+    power_watts=690.0,
+    power_limit_watts=700.0,
+    power_limit_default_watts=700.0,
+    temperature_celsius=66.0,
+    throttle_power_share=0.9,  # any honest card under such a load
+    throttle_thermal_share=0.0,
+    throttle_hardware_share=0.0,
+    ecc_uncorrected_errors=0,
+    row_remap_failed=False,
+    row_remap_pending=False,
+    products_right=True,
+)
+HOST = HostFigures(
+    fleet="h100",
+    host="node-a",
+    gpus=tuple(dataclasses.replace(H100, index=index) for index in range(8)),
+    rates={
+        **{"all-reduce": 360e9, "processor products": 3e12, "processor, one core": 17e6},
+        **{"host memory": 2e11},
+    },
+)
+ALONE = dataclasses.replace(HOST, gpus=HOST.gpus[:1], rates={})
+PRODUCTS = {name: rate for name, rate in H100.rates.items() if "products" in name}
+
+
+def with_rates(gpu, **rates):
+    """Return a GPU with other rates, by the first word of their names."""
+    named = {name: rates.get(name.split()[0], rate) for name, rate in gpu.rates.items()}
+    return dataclasses.replace(gpu, rates=named)
+
+
+def slower(gpu, share):
+    return dataclasses.replace(gpu, rates=gpu.rates | {name: share * rate for name, rate in PRODUCTS.items()})
+
+
+def with_gpu(host=HOST, index=0, **changes):
+    gpus = [dataclasses.replace(gpu, **changes) if gpu.index == index else gpu for gpu in host.gpus]
+    return dataclasses.replace(host, gpus=tuple(gpus))
+
+
+def test_three_faulty_gpus_of_eight_are_named_and_five_accepted():
+    slow, copies = slower(H100, 0.7).rates, {"copies to the GPU": 6.5e9, "copies from the GPU": 6.4e9}
+    host = with_gpu(HOST, 2, rates=slow, throttle_thermal_share=0.8, sm_clock_mhz=1040.0, temperature_celsius=91.0)
+    host = with_gpu(host, 5, pcie_width=4, rates=H100.rates | copies)
+    host = with_gpu(host, 7, rates=with_rates(H100, memory=2.5e12).rates)
+    (verdict,) = judge([host])
+    assert verdict.verdict is REJECT
+    healthy = dict.fromkeys(range(8), ACCEPT)
+    assert verdict.gpus == healthy | {2: REJECT, 5: REJECT, 7: WARNING}
+    texts = {(found.gpu, found.figure): found.text for found in verdict.findings}
+    assert texts[2, "throttled_thermal"].startswith("held back by heat in 80% of the readings, 1040 MHz, 91 °C. check")
+    assert texts[2, "fp16 products"] == "448 TFLOP/s, 30% below the fleet's median (640 TFLOP/s)"
+    assert texts[5, "pcie_width"].startswith("PCIe ×4 of ×16. reseat the GPU")
+    assert texts[5, "copies to the GPU"] == "6.5 GB/s, 75% below the fleet's median (26 GB/s)"
+    assert texts[7, "memory"] == "2.5e+03 GB/s, 14% below the fleet's median (2.9e+03 GB/s)"
+    assert {gpu for gpu, _ in texts} == {2, 5, 7}
+    order = [list(Acceptance).index(found.verdict) for found in verdict.findings]
+    assert order == sorted(order, reverse=True), "the worst first"
+
+
+def drawn_fleet(random_, hosts):
+    """Draw an honest fleet: hosts as Lambda's 39 H100 (0.63 %), GPUs of a host 1.5 %, repeats 0.3 %, copies 3 %."""
+
+    def near(value, *spreads):
+        for spread in spreads:
+            value *= max(0.0, random_.gauss(1.0, spread))
+        return value
+
+    fleet = []
+    for number in range(hosts):
+        own = random_.gauss(1.0, 0.0063)
+        gpus = []
+        for index in range(8):
+            rates = {name: near(own * rate, 0.015, 0.003) for name, rate in PRODUCTS.items()}
+            rates |= {"memory": near(2.9e12, 0.004, 0.003)}
+            rates |= {"copies to the GPU": near(26e9, 0.03), "copies from the GPU": near(25e9, 0.03)}
+            gpus.append(dataclasses.replace(H100, index=index, rates=rates))
+        spread = {"all-reduce": 0.01}
+        fleet.append(
+            dataclasses.replace(
+                HOST,
+                host=f"node-{number}",
+                gpus=tuple(gpus),
+                rates={name: near(rate, spread.get(name, 0.03)) for name, rate in HOST.rates.items()},
+            )
+        )
+    return fleet
+
+
+@pytest.mark.slow
+def test_honest_fleets_are_accepted():
+    random_ = random.Random(19)
+    doubted = judged = 0
+    for _ in range(200):
+        size = random_.choice([1, 1, 2, 4, 8])
+        before = drawn_fleet(random_, size)
+        verdicts = judge(drawn_fleet(random_, size), {(host.fleet, host.host): [host] for host in before})
+        judged += len(verdicts)
+        doubted += sum(verdict.verdict is not ACCEPT for verdict in verdicts)
+    assert doubted <= 0.01 * judged
+
+
+def test_a_slow_host_among_its_mates_is_named_and_they_are_not():
+    fleet = [dataclasses.replace(HOST, host=f"node-{number}") for number in range(4)]
+    gpus = tuple(slower(gpu, 0.85) for gpu in HOST.gpus)
+    fleet[1] = dataclasses.replace(fleet[1], gpus=gpus, rates=HOST.rates | {"host memory": 2e10})
+    verdicts = judge(fleet)
+    assert [verdict.verdict for verdict in verdicts] == [ACCEPT, WARNING, ACCEPT, ACCEPT]
+    assert {found.figure for found in verdicts[1].findings} == {*PRODUCTS, "host memory"}
+
+
+def test_a_host_that_became_slower_is_doubtful_though_it_has_no_mates():
+    now = with_gpu(ALONE, 0, rates=with_rates(H100, memory=2.6e12).rates)
+    (verdict,) = judge([now], {("h100", "node-a"): [ALONE, ALONE]})
+    assert [(found.gpu, found.figure) for found in verdict.findings] == [(0, "memory")]
+    assert "10% below its earlier checks" in verdict.findings[0].text
+    assert judge([now])[0].verdict is ACCEPT, "within what a card of this specification may have"
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "said"),
+    [
+        ({"ecc_uncorrected_errors": 2}, REJECT, {"ecc_errors": None}),
+        ({"products_right": False}, REJECT, {"products": None}),
+        ({"power_limit_watts": 500.0}, WARNING, {"power_cap": None}),
+        ({"throttle_power_share": 1.0}, ACCEPT, {}),
+        ({"rates": {}}, ACCEPT, {}),  # what was not measured says nothing
+        (
+            {"rates": H100.rates | {"memory": 1.6e12, "copies from the GPU": 9e9}},
+            WARNING,
+            {
+                "memory": "1.6e+03 GB/s is 48% of the specification (3.35e+03 GB/s); at least 65% is usual",
+                "copies from the GPU": "9 GB/s is 14% of what PCIe 5 x16 carries (63 GB/s); at least 25% is usual",
+            },
+        ),
+    ],
+)
+def test_a_card_without_mates_is_judged_by_itself(changes, verdict, said):
+    (judged,) = judge([with_gpu(ALONE, 0, **changes)])
+    assert judged.verdict is verdict and [found.figure for found in judged.findings] == list(said)
+    assert all(said[found.figure] in (None, found.text) for found in judged.findings)
+
+
+def test_missing_gpus_are_of_the_host():
+    fewer = dataclasses.replace(HOST, gpus=HOST.gpus[:7])
+    verdict, other = judge([fewer, dataclasses.replace(HOST, host="node-b")])
+    assert other.verdict is ACCEPT and verdict.verdict is WARNING
+    assert [found.text for found in verdict.findings] == ["7 GPUs answer, others of the fleet have 8"]

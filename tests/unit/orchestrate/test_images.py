@@ -1,14 +1,15 @@
-"""Which images a host starts: golden answers in words for real cards and drivers."""
+"""Which images a host starts: by driver and GPU together, with a reason that can be read."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
-from orchestrate.inventory.variants import read_variants
+from orchestrate.inventory.variants import IMAGES_FILE, Code, check_variant, choose_variant, read_variants
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.images import probe_reference, wanted_images
 from results.schema import GPU, Device, Status
@@ -83,3 +84,125 @@ def test_another_processor_is_refused_unless_the_image_is_the_users_own():
 )
 def test_the_probe_needs_no_second_image_where_one_is_named(settings: dict[str, object], name: str):
     assert probe_reference(host(**settings)) == name
+
+
+VARIANTS = read_variants()
+TURING, A4000, ADA, H200, RTX_5090 = "7.5", "8.6", "8.9", "9.0", "12.0"
+REQUIREMENTS = IMAGES_FILE.parent / "requirements"
+BUILT_HERE = [variant for variant in VARIANTS if variant.base is None]
+
+
+def named(name: str):
+    return next(variant for variant in VARIANTS if variant.name == name)
+
+
+MATRIX = """
+driver       GPU   image     status          code
+450.80.02    7.5   cuda11.8  ok              machine code
+470.256.02   7.5   cuda11.8  ok              machine code
+535.183.01   7.5   cuda12.5  ok              machine code
+580.126.09   7.5   cuda12.9  ok              machine code
+470.256.02   8.6   -         driver_too_old  -
+515.105.01   8.6   -         driver_too_old  -
+520.61.05    8.6   cuda11.8  ok              compiled by the driver
+525.60.13    8.6   cuda12.5  ok              machine code
+535.183.01   8.6   cuda12.5  ok              machine code
+550.127.05   8.6   cuda12.5  ok              machine code
+555.42.06    8.6   cuda12.5  ok              machine code
+570.26       8.6   cuda12.5  ok              machine code
+580.126.09   8.6   cuda12.9  ok              machine code
+535.183.01   8.9   cuda12.5  ok              machine code
+580.126.09   8.9   cuda12.9  ok              machine code
+520.61.05    9.0   cuda11.8  ok              compiled by the driver
+535.183.01   9.0   cuda12.2  ok              compiled by the driver
+550.127.05   9.0   cuda12.3  ok              compiled by the driver
+555.42.06    9.0   cuda12.5  ok              compiled by the driver
+580.126.09   9.0   cuda12.9  ok              compiled by the driver
+550.127.05   10.0  -         unsupported     -
+580.126.09   12.0  -         unsupported     -
+590.48.01    12.0  -         unsupported     -
+470.256.02   3.5   cuda11.8  ok              machine code
+470.256.02   3.0   -         unsupported     -
+"""
+
+
+def test_every_driver_and_architecture_gets_its_image():
+    lines = ["driver       GPU   image     status          code"]
+    for line in MATRIX.strip().splitlines()[1:]:
+        driver, gpu = line.split()[:2]
+        choice = choose_variant(driver, gpu, VARIANTS)
+        image = choice.variant.name if choice.variant else "-"
+        code = choice.code if choice.variant else "-"
+        lines.append(f"{driver:12} {gpu:5} {image:9} {choice.status:15} {code}")
+    assert "\n".join(lines) == MATRIX.strip()
+
+
+@pytest.mark.parametrize(
+    ("driver", "gpu", "reason"),
+    [
+        (
+            "580.126.09",
+            H200,
+            "cuda12.9: TensorFlow 2.21.0, machine code for some kernels only, the driver compiles the others for "
+            "compute capability 9.0 at the first start, driver 580.126.09 supports CUDA 12.9 natively (from 575.51.03)",
+        ),
+        (
+            "580.126.09",
+            RTX_5090,
+            "cuda12.5: no machine code for compute capability 12.0, and PTX that is compiled for it is known to fail "
+            "(newest that works: 9.0). To try ngc25.02: run images build ngc25.02, push it, and set variant: ngc25.02",
+        ),
+    ],
+)
+def test_the_reason_can_be_read(driver: str, gpu: str, reason: str):
+    assert choose_variant(driver, gpu, VARIANTS).reason == reason
+
+
+def test_a_host_without_a_driver_or_a_gpu_measures_its_processor_alone():
+    for driver, seen in ((None, "no NVIDIA driver"), ("580.126.09", "driver 580.126.09, but no GPU")):
+        choice = choose_variant(driver, None, VARIANTS)
+        assert (choice.variant, choice.status) == (named("cpu"), Status.NO_GPU)
+        assert choice.reason.startswith(f"{seen}: cases for GPUs cannot run here")
+
+
+def test_a_named_image_is_checked_like_a_chosen_one():
+    fit = check_variant(named("cuda12.2"), "525.147.05", A4000)
+    assert (fit.status, fit.code, fit.needed_driver) == (Status.DRIVER_TOO_OLD, Code.COMPILED, "535.54.03")
+    assert check_variant(named("ngc25.02"), "580.126.09", RTX_5090).status is Status.OK
+    assert check_variant(named("cpu"), "580.126.09", A4000).status is Status.UNSUPPORTED
+    fit = check_variant(named("cuda12.5"), "525.60.13", H200)  # machine code of another major architecture does not run
+    assert (fit.status, fit.code) == (Status.DRIVER_TOO_OLD, Code.COMPILED)
+    assert choose_variant("580.126.09", RTX_5090, [named("ngc25.02")]).variant is None, "opt-in: never chosen"
+
+
+@pytest.mark.parametrize("gpu", [TURING, A4000, ADA, H200])
+def test_a_newer_driver_never_makes_an_image_unusable(gpu: str):
+    drivers = ["450.80.02", "520.61.05", "535.54.03", "545.23.08", "555.42.06", "575.51.03", "590.48.01"]
+    for variant in VARIANTS:
+        usable = [check_variant(variant, driver, gpu).status is Status.OK for driver in drivers]
+        assert usable == sorted(usable), variant.name
+
+
+def locked_versions(variant: str) -> dict[str, str]:
+    text = (REQUIREMENTS / f"{variant}.txt").read_text()
+    return dict(re.findall(r"^([a-z0-9._-]+)==(\S+)", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("variant", BUILT_HERE, ids=lambda variant: variant.name)
+def test_the_table_says_what_the_lock_holds(variant):
+    locked = locked_versions(variant.name)
+    assert locked.get("tensorflow", locked.get("tensorflow-cpu")) == variant.tensorflow
+    assert locked["keras"] == variant.keras
+    if variant.cuda is None:
+        assert not [name for name in locked if name.startswith("nvidia-") and name != "nvidia-ml-py"]
+    else:
+        suffix = f"cu{variant.cuda.split('.')[0]}"
+        assert locked[f"nvidia-cuda-runtime-{suffix}"].startswith(f"{variant.cuda}.")
+        assert locked[f"nvidia-cudnn-{suffix}"].startswith(f"{variant.cudnn}.")
+
+
+def test_build_arguments_say_what_the_image_needs():
+    arguments = {"VARIANT": "cuda12.5", "VERSION": "1.2.3", "REVISION": "abc", "CUDA": "12.5"}
+    arguments |= {"MIN_DRIVER": "525.60.13", "SM": "6.0,7.0,8.0,8.9"}
+    assert named("cuda12.5").build_arguments(version="1.2.3", revision="abc") == arguments
+    assert "CUDA" not in named("cpu").build_arguments(version="1.2.3", revision="abc")
