@@ -41,9 +41,7 @@ def test_a_good_record_gets_its_origin_from_us_not_from_the_host():
     ("payload", "said"),
     [
         (b"", "not JSON"),
-        (b"\xff\xfe", "not JSON"),
         (b"[" * 100_000, "not JSON"),
-        (b"[]", "must be a JSON object"),
         (b"{}", "schema_version"),
         (b'{"schema_version": 99}', "Received: 99"),
         (b"x" * (MAX_RECORD_BYTES + 1), "larger than"),
@@ -101,7 +99,6 @@ def test_a_record_names_the_node_of_a_queue_and_what_it_started(reported: str | 
         (Ending(exit_code=137, out_of_memory=True), Status.OOM, "memory"),
         (Ending(exit_code=137), Status.ERROR, "SIGKILL"),
         (Ending(exit_code=139), Status.ERROR, "SIGSEGV"),
-        (Ending(exit_code=143), Status.ERROR, "SIGTERM"),
         (Ending(exit_code=1, detail="engine's word"), Status.ERROR, "engine's word"),
         (Ending(exit_code=0), Status.BAD_RESULT, "left no record"),
         (Ending(exit_code=None), Status.LOST, "while this controller was not watching"),

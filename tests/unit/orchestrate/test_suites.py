@@ -71,11 +71,8 @@ RESNET = net("resnet50")
         ("model: [device, resnet50]", "device is not a network: write a separate case for it"),
         ("model: device, mode: infer", "model: device implies mode: device. Remove mode"),
         (f"{RESNET}, mode: device", "mode: device is for model: device only"),
-        (f"{RESNET}, mode: [train, infer], data: tfrecord", "data: tfrecord is for mode: train only"),
         (f"{RESNET}, mode: serve", "mode must be one of train, infer, device, or a list"),
         (f"{RESNET}, min_seconds: [x]", "min_seconds must be a number of at least 1, or a list: "),
-        (f"{RESNET}, num_steps: 100001", "num_steps must be at most 100000. Received: 100001"),
-        (f"{RESNET}, num_hosts: [1, 2], mode: infer", "several hosts require mode: train"),
         (f"{RESNET}, num_hosts: 2, data: tfrecord", "several hosts require mode: train and data: synthetic or host"),
         (f"{RESNET}, communication: ring", "communication is for several hosts only"),
         (f"{RESNET}, mode: infer, all_reduce: false", "all_reduce: false is for mode: train only"),
@@ -91,7 +88,6 @@ RESNET = net("resnet50")
         (f"{net('[resnet50, vgg16]')}, batch_norm: keras", "batch_norm: keras is not for vgg16"),
         ("model: bert_large, batch_per_gpu: 8, data: [host, tfrecord]", "data: tfrecord is not for bert_large"),
         ("model: [resnet50, lenet5], batch_per_gpu: 8", "model: there is no network 'lenet5'. "),
-        ("model: zzz, batch_per_gpu: 8", "model: there is no network 'zzz'. Networks: resnet50, resnet152,"),
     ],
 )
 def test_what_does_not_go_together_is_named_with_its_line(tmp_path: Path, block: str, said: str):
