@@ -17,14 +17,17 @@ from tests.support.null_gpu import REPOSITORY, environment, needs_null_gpu
 pytestmark = [pytest.mark.slow, needs_null_gpu]
 
 
-def tfbench(output, *flags, **settings):
-    command = [sys.executable, "-m", "tfbench", f"--output={output}", "--model=resnet50", "--nopeaks", *flags]
+SHORT = ("--batch_size=8", "--num_steps=5", "--warmup_steps=1", "--max_warmup_steps=1")
+
+
+def tfbench(output, *flags, program=("-m", "tfbench"), **settings):
+    command = [sys.executable, *program, f"--output={output}", "--model=resnet50", "--nopeaks", *flags]
     subprocess.run(command, cwd=REPOSITORY, env=environment(**settings), check=False, timeout=600, capture_output=True)
     return from_json(Path(output).read_bytes())
 
 
 def test_a_gpu_that_computes_nothing_is_invalid_and_its_record_simulated(tmp_path):
-    record = tfbench(tmp_path / "record.json", "--batch_size=8", "--num_steps=5")
+    record = tfbench(tmp_path / "record.json", *SHORT)
     assert record.status is Status.INVALID and "loss_of_an_untrained_network" in (record.cause or "")
     assert record.simulated and (record.cause or "").startswith("the GPUs are simulated")
 
@@ -32,6 +35,23 @@ def test_a_gpu_that_computes_nothing_is_invalid_and_its_record_simulated(tmp_pat
 def test_memory_that_does_not_suffice_is_oom_with_the_size_asked_for(tmp_path):
     record = tfbench(tmp_path / "record.json", "--batch_size=256", NULLGPU_MEMORY_MIB=8192)
     assert record.status is Status.OOM and re.search(r"shape ?\[256,\d+", record.cause or "")
+
+
+UNCHECKED = """
+import sys, tfbench.repeat, tfbench.workload
+from tfbench.__main__ import main
+tfbench.repeat.require = tfbench.workload.require = lambda *_: None
+sys.exit(main(sys.argv[1:]))
+"""
+"""`python -m tfbench` that goes on although nothing is computed."""
+
+
+def test_a_throttled_gpu_of_two_has_its_warning_in_the_record(tmp_path):
+    settings = {"FAKE_NVML": "throttled", "NULLGPU_KERNEL_US": 300}
+    record = tfbench(tmp_path / "record.json", *SHORT, "--num_gpus=2", program=("-c", UNCHECKED), **settings)
+    found = {warning.code: warning.message for warning in record.warnings}
+    assert record.simulated and {"throttled_power", "throttled_thermal"} <= found.keys()
+    assert found["throttled_thermal"].startswith("GPU 1 (0000:02:00.0): held back by heat in ")
 
 
 @pytest.mark.skipif("TFBENCH_TEST_NULL_GPU" not in os.environ, reason="make test-null-gpu tests faults of GPUs")

@@ -120,7 +120,7 @@ def test_every_step_ends_in_one_outcome_and_a_line_of_the_summary(bench: Bench):
         "| b.gpu | no_gpu: needs 1 GPU, this machine has 0 |",
         "| c.peer | no_peer: --peer=FOLDER names a checkout of tf_cnn_benchmarks |",
         "| d.fails | failed: exit code 1: no luck |",
-        "| e.slow | timeout: cut after 1 s |",
+        "| e.slow | timeout: cut after ",
     ):
         assert row in summary
     assert (bench.out / "logs" / "d.fails.run.log").read_text() == "no luck\n"
