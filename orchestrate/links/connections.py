@@ -1,15 +1,15 @@
-"""Connections by ssh: a few at a time through a jump host, again where an sshd dropped them, and within limits.
+"""Connections by ssh: made again where an sshd dropped them, and within limits.
 
 Why ssh failed becomes one line for a person, with a remedy where the reason is known.
 
 An sshd drops new connections while many are not authenticated yet: 30 % of them from the 10th on, all from the 100th on
-(`MaxStartups 10:30:100`). Through a jump host, all hosts of a fleet meet at one sshd.
+(`MaxStartups 10:30:100`). Through a jump host, all hosts of a fleet meet at one sshd; `make test-fresh-hosts` connects 50
+at a time.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import os
 import re
@@ -24,15 +24,7 @@ from typing import IO, TypeVar
 import stamina
 
 from orchestrate.errors import Dropped, Unreachable
-from orchestrate.inventory.addresses import SSHAddress
-from orchestrate.links.ssh import entrance
 from orchestrate.text import plain_text
-
-AT_A_TIME = 6
-"""Connections that one jump host has to authenticate at a time: below 10, since others use it too."""
-
-TURN_SECONDS = 5.0
-"""A start that takes longer waits for the host behind: it does not keep others from the jump host."""
 
 ATTEMPTS = 9
 FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 0.5, 8.0
@@ -47,55 +39,6 @@ MAX_LINE_BYTES = 1 << 20
 CHUNK_BYTES = 1 << 16
 
 T = TypeVar("T")
-
-
-class Turns:
-    """Lets a number of starts go on at a time.
-
-    Args:
-        at_a_time: The number.
-        seconds: After this time a start counts no more.
-    """
-
-    def __init__(self, at_a_time: int = AT_A_TIME, seconds: float = TURN_SECONDS) -> None:
-        self._free = threading.Semaphore(at_a_time)
-        self._seconds = seconds
-
-    @contextlib.contextmanager
-    def turn(self) -> Iterator[Callable[[], None]]:
-        """Wait for a turn, which ends with the context, or when the function that it gives is called."""
-        self._free.acquire()
-        held = [self._free.release]
-
-        def end() -> None:
-            with contextlib.suppress(IndexError):  # only the first call finds it
-                held.pop()()
-
-        timer = threading.Timer(self._seconds, end)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield end
-        finally:
-            timer.cancel()
-            end()
-
-
-@functools.cache
-def _turns_of(entrance: str) -> Turns:
-    """Return the turns of a jump host; it counts all connections of this process, whatever they are for."""
-    return Turns()
-
-
-@contextlib.contextmanager
-def starting(login: SSHAddress | None) -> Iterator[Callable[[], None]]:
-    """Wait for a turn to start a connection; call what it gives as soon as the connection stands."""
-    through = None if login is None else entrance(login)
-    if through is None:
-        yield lambda: None
-        return
-    with _turns_of(through).turn() as opened:
-        yield opened
 
 
 def attempts() -> Iterator[contextlib.AbstractContextManager[object]]:

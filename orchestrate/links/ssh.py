@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import atexit
 import functools
-import subprocess
 import tempfile
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from orchestrate.inventory.addresses import AS_CONFIGURED, HostKeys, SSHAddress
+from orchestrate.inventory.addresses import HostKeys, SSHAddress
 
 CONNECT_TIMEOUT_SECONDS = 10
-CONFIGURATION_SECONDS = 20.0
-"""`ssh -G` answers in milliseconds, unless a `Match exec` of the user's hangs."""
-
 OPTIONS = (
     "-oBatchMode=yes",  # never ask: a question would wait for ever
     f"-oConnectTimeout={CONNECT_TIMEOUT_SECONDS}",
@@ -49,33 +44,6 @@ def ssh_command(login: SSHAddress, keys: HostKeys, *flags: str, remote: str | No
     """
     words = ["ssh", *flags, *OPTIONS, NO_MASTER, *_place(login, keys), "--", login.target]
     return words if remote is None else [*words, remote]
-
-
-def entrance(login: SSHAddress) -> str | None:
-    """Name what all connections on this way go through first: a jump host or a proxy command; None: there is none."""
-    found = configuration(login)
-    jump = found.get("proxyjump", "none").partition(",")[0]
-    through = jump if jump != "none" else found.get("proxycommand", "none")
-    return None if through == "none" else through
-
-
-@functools.cache
-def configuration(login: SSHAddress) -> Mapping[str, str]:
-    """Return what the ssh configuration says about a destination, by lower-case keyword; empty: ssh refuses it."""
-    try:
-        done = subprocess.run(
-            ["ssh", "-G", "-T", *_place(login, AS_CONFIGURED), "--", login.target],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=CONFIGURATION_SECONDS,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return {}  # the connection itself will say why
-    pairs = (line.partition(" ") for line in done.stdout.splitlines())
-    return {keyword: value for keyword, _, value in pairs}
 
 
 def _place(login: SSHAddress, keys: HostKeys) -> list[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from orchestrate.errors import Unreachable
 from orchestrate.inventory.addresses import DockerAddress, HostKeys
-from orchestrate.links.connections import persist, ssh_failure, starting
+from orchestrate.links.connections import persist, ssh_failure
 from orchestrate.links.ssh import OWN_CONNECTION, ssh_command
 
 OPEN_DEADLINE_SECONDS = 30.0
@@ -89,19 +89,18 @@ class Tunnel:
         self._socket.unlink(missing_ok=True)
         forward = f"{self._socket}:{self._address.socket}"
         command = ssh_command(self._address.login, self._keys, *FORWARDING, "-L", forward)
-        with starting(self._address.login):
-            try:
-                with self._errors.open("wb") as stderr:
-                    self._process = process = subprocess.Popen(
-                        ["sh", "-c", _GUARDED, "tfbench-tunnel", *command],
-                        stdin=subprocess.PIPE,
-                        stdout=subprocess.DEVNULL,
-                        stderr=stderr,
-                        start_new_session=True,  # Ctrl-C is the controller's to handle
-                    )
-            except OSError as error:
-                raise Unreachable(f"ssh cannot be started: {error}. Install an OpenSSH client") from error
-            self._wait_for_socket(process)
+        try:
+            with self._errors.open("wb") as stderr:
+                self._process = process = subprocess.Popen(
+                    ["sh", "-c", _GUARDED, "tfbench-tunnel", *command],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=stderr,
+                    start_new_session=True,  # Ctrl-C is the controller's to handle
+                )
+        except OSError as error:
+            raise Unreachable(f"ssh cannot be started: {error}. Install an OpenSSH client") from error
+        self._wait_for_socket(process)
 
     def _wait_for_socket(self, process: subprocess.Popen[bytes]) -> None:
         """Wait until ssh has opened the socket: then the connection stands."""

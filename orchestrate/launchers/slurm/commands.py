@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from orchestrate.errors import Unreachable
 from orchestrate.inventory.addresses import AS_CONFIGURED, HostKeys, SSHAddress
 from orchestrate.inventory.queues import SlurmQueue
-from orchestrate.links.connections import Conversation, persist, ssh_failure, starting
+from orchestrate.links.connections import Conversation, persist, ssh_failure
 from orchestrate.links.ssh import OWN_CONNECTION, ssh_command
 from orchestrate.text import plain_text
 from results.schema import Status
@@ -90,12 +90,8 @@ class LoginShell:
         answer, command = bytearray(), ["sh", "-s"]
         if self._login is not None:  # a login shell: clusters set PATH in its profile
             command = ssh_command(self._login, self._keys, *self._flags, remote="exec sh -l -s")
-        with (
-            starting(self._login) as opened,
-            Conversation(command, text.encode(), seconds=seconds, max_bytes=MAX_ANSWER_BYTES) as conversation,
-        ):
+        with Conversation(command, text.encode(), seconds=seconds, max_bytes=MAX_ANSWER_BYTES) as conversation:
             for line in conversation.lines():
-                opened()
                 answer += line
             code, said = conversation.result()
         if conversation.exceeded:

@@ -17,7 +17,7 @@ from typing import Any
 from orchestrate.errors import LaunchFailed, Lost, Unreachable
 from orchestrate.inventory.addresses import AS_CONFIGURED, HostKeys, SSHAddress
 from orchestrate.launchers.ssh import software
-from orchestrate.links.connections import MAX_LINE_BYTES, Conversation, attempts, ssh_failure, starting
+from orchestrate.links.connections import MAX_LINE_BYTES, Conversation, attempts, ssh_failure
 from orchestrate.links.ssh import OWN_CONNECTION, ssh_command
 from orchestrate.text import plain_text, read_json
 
@@ -163,7 +163,7 @@ class Connection:
         Raises:
             Dropped: The connection never stood.
         """
-        with starting(self._address) as opened, Conversation(self._words(command), text, **limits) as talk:
+        with Conversation(self._words(command), text, **limits) as talk:
             self._open.add(talk)
             try:
                 marked, before = False, 0
@@ -172,7 +172,6 @@ class Connection:
                         yield self._read(line, limits["max_bytes"])
                     elif line.strip() == mark.encode():
                         marked = True
-                        opened()
                     elif (before := before + len(line)) > MAX_PROFILE_BYTES:
                         raise Unreachable(f"{self.name}: its login prints more than {MAX_PROFILE_BYTES >> 20} MiB")
             finally:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrate.links import ssh
 from tests.support.engines.processes import Server, find_program, free_port, port_answers
 from tests.support.engines.required import skip_without
 
@@ -109,9 +108,3 @@ def make_fresh_hosts() -> Iterator[Callable[..., FreshHosts]]:
         for server in hosts.servers.values():
             server.stop()
         shutil.rmtree(hosts.folder, ignore_errors=True)
-
-
-@pytest.fixture(autouse=True)
-def forget_configuration() -> None:
-    """Ask ssh for its configuration again: tests write their own."""
-    ssh.configuration.cache_clear()

@@ -1,4 +1,4 @@
-"""Command lines of ssh, turns to start connections, and what ssh's last words mean; no sshd is needed."""
+"""Command lines of ssh, limits of conversations, and what ssh's last words mean; no sshd is needed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from orchestrate.errors import Dropped, Unreachable
 from orchestrate.inventory.addresses import HostKeys, SSHAddress
-from orchestrate.links.connections import ATTEMPTS, Conversation, Turns, persist, ssh_failure
-from orchestrate.links.ssh import configuration, entrance, ssh_command
+from orchestrate.links.connections import ATTEMPTS, Conversation, persist, ssh_failure
+from orchestrate.links.ssh import ssh_command
 
 needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="needs an OpenSSH client")
 
@@ -25,24 +25,11 @@ def config(tmp_path: Path) -> str:
         """
 Host behind-two
   ProxyJump bob@first.example:2222,second
-Host behind-one
-  ProxyJump second
-Host by-command
-  ProxyCommand cloud connect %h
 Host second
   HostName 192.0.2.2
 """
     )
-    configuration.cache_clear()
     return str(path)
-
-
-@needs_ssh
-def test_the_first_jump_host_is_where_connections_meet(config: str):
-    entrances = [
-        entrance(SSHAddress(target=name, ssh_config=config)) for name in ("behind-two", "by-command", "second")
-    ]
-    assert entrances == ["bob@first.example:2222", "cloud connect %h", None]
 
 
 @needs_ssh
@@ -58,35 +45,6 @@ def test_a_policy_decides_about_host_keys_also_of_jump_hosts(config: str, policy
         assert f"stricthostkeychecking {strictness}" in found
         assert ("userknownhostsfile /my hosts/50%.known_hosts" in found) is (policy is not None)
         assert name != "behind-two" or "proxyjump bob@first.example:2222,second" in found
-
-
-def test_no_more_than_the_allowed_starts_go_on_at_a_time():
-    turns, running, most, lock = Turns(at_a_time=3), 0, 0, threading.Lock()
-
-    def start() -> None:
-        nonlocal running, most
-        with turns.turn():
-            with lock:
-                running += 1
-                most = max(most, running)
-            time.sleep(0.02)
-            with lock:
-                running -= 1
-
-    threads = [threading.Thread(target=start) for _ in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert most == 3
-
-
-def test_a_start_that_hangs_does_not_keep_others_from_the_jump_host():
-    turns = Turns(at_a_time=1, seconds=0.05)
-    with turns.turn(), turns.turn() as opened:
-        opened()
-        with turns.turn():
-            opened()
 
 
 def test_a_dropped_connection_is_made_again_and_another_failure_is_not(monkeypatch: pytest.MonkeyPatch):
@@ -127,7 +85,7 @@ def test_a_dropped_connection_is_made_again_and_another_failure_is_not(monkeypat
     ids=["silent", "alive for ever", "endless lines", "an endless line", "ends"],
 )
 def test_a_conversation_ends_within_its_limits(script: str, exceeded: str):
-    limits = {"seconds": 1.0, "max_bytes": 1 << 20}
+    limits = {"seconds": 1.0 if "alive" in script else 60.0, "max_bytes": 1 << 20}
     began = time.monotonic()
     text = b"x" * 100_000 + b"\n"
     script = script.replace("cat", f"head -c {len(text)} >/dev/null")
