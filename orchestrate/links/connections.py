@@ -3,8 +3,7 @@
 Why ssh failed becomes one line for a person, with a remedy where the reason is known.
 
 An sshd drops new connections while many are not authenticated yet: 30 % of them from the 10th on, all from the 100th on
-(`MaxStartups 10:30:100`). Through a jump host, all hosts of a fleet meet at one sshd; `make test-fresh-hosts` connects 50
-at a time.
+(`MaxStartups 10:30:100`). Through a jump host, all hosts of a fleet meet at one sshd: `make test-fresh-hosts`.
 """
 
 from __future__ import annotations
