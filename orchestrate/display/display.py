@@ -38,13 +38,11 @@ class Failures:
         self._by_job: dict[str, tuple[str, str, str]] = {}
 
     def note(self, event: Event) -> None:
-        """Take in an event; a repeat that was tried again and went well has not failed."""
+        """Take in an event."""
         if isinstance(event, events.RunStarted):
             self._folder = event.folder
-        if isinstance(event, events.JobResult):
-            self._by_job.pop(event.job, None)
-            if event.status != Status.OK:
-                self._by_job[event.job] = (event.status, event.cause or "", event.host)
+        if isinstance(event, events.JobResult) and event.status != Status.OK:
+            self._by_job[event.job] = (event.status, event.cause or "", event.host)
 
     def summary(self, event: events.RunFinished) -> list[str]:
         """Summarise what failed, why and where, and the command that repeats only that."""
