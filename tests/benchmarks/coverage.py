@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from results.compare.pairs import Comparison, compare_pair, geometric_mean
 from results.compare.scaling import efficiencies
 from results.schema import Case
-from results.stats import Interval
 from results.table.columns import Software
 from results.table.fleets import FleetRate
 
@@ -195,50 +194,26 @@ def _rate(
     return FleetRate(fleet, case, Software(), rates, unit="images")
 
 
-@dataclass
-class Count:
-    """How many intervals were printed, and how many held the truth."""
-
-    printed: int = 0
-    held: int = 0
-
-    def add(self, interval: Interval | None, truth: float) -> None:
-        """Take in the interval of a draw; None: none was printed."""
-        if interval is not None:
-            self.printed += 1
-            self.held += interval.low <= truth <= interval.high
-
-    @property
-    def share(self) -> float | None:
-        """Share of the printed intervals that held the truth; None where none was printed."""
-        return self.held / self.printed if self.printed else None
-
-    @property
-    def good(self) -> bool:
-        """Whether the share is high enough, or nothing was printed."""
-        return self.share is None or self.share >= LOW
-
-    def __str__(self) -> str:
-        """Write the share, marked where it is too low."""
-        return "-" if self.share is None else f"{self.share:.3f}{'' if self.good else ' !'}"
-
-
 COLUMNS = ("fleet mean", "ratio", "geometric mean of 6", "scaling")
 
 
-def covered(design: Design, draws: int, seed: int = 20261122) -> dict[str, Count]:
-    """Return how often each kind of interval held the truth."""
+def covered(design: Design, draws: int, seed: int = 20261122) -> dict[str, list[bool]]:
+    """Return by kind of interval whether each that was printed held the truth."""
     random = np.random.default_rng(seed)
-    counts = {name: Count() for name in COLUMNS}
+    held: dict[str, list[bool]] = {name: [] for name in COLUMNS}
     for _ in range(draws):
         a, b, scaled, truth = draw(design, random)
         found = _compared(a, b)
-        counts["fleet mean"].add(a[0].interval if a[0].of_fleet or design.machines else None, truth.mean)
-        counts["ratio"].add(found[0].interval if _speaks(found[0].covers, design) else None, truth.ratio)
-        counts["geometric mean of 6"].add(geometric_mean(found), truth.ratio)
-        for efficiency in efficiencies(scaled):
-            counts["scaling"].add(efficiency.interval, EFFICIENCY)
-    return counts
+        speaks = design.machines or found[0].covers == "the fleets"
+        intervals = [
+            (a[0].interval if a[0].of_fleet or design.machines else None, truth.mean),
+            (found[0].interval if speaks else None, truth.ratio),
+            (geometric_mean(found), truth.ratio),
+            *((efficiency.interval, EFFICIENCY) for efficiency in efficiencies(scaled)),
+        ]
+        for name, (interval, value) in zip(COLUMNS, intervals, strict=False):
+            held[name] += [] if interval is None else [interval.contains(value)]
+    return held
 
 
 def _compared(a: Sequence[FleetRate], b: Sequence[FleetRate]) -> list[Comparison]:
@@ -247,8 +222,10 @@ def _compared(a: Sequence[FleetRate], b: Sequence[FleetRate]) -> list[Comparison
     return [compare_pair(rate, others[rate.case]) for rate in a if rate.case in others]
 
 
-def _speaks(covers: str, design: Design) -> bool:
-    return design.machines or covers == "the fleets"
+def _text(held: Sequence[bool]) -> str:
+    """Write the share of intervals that held the truth, marked where it is too low."""
+    share = sum(held) / max(1, len(held))
+    return f"{share:.3f}{'' if share >= LOW else ' !'}" if held else "-"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -264,8 +241,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for design in DESIGNS:
         if parsed.only in design.name:
             counts = covered(design, parsed.draws)
-            good = good and all(count.good for count in counts.values())
-            rows.append((design.name, *(str(counts[name]) for name in COLUMNS)))
+            rows.append((design.name, *(_text(counts[name]) for name in COLUMNS)))
+            good = good and not any(text.endswith("!") for text in rows[-1])
             print(f"{design.name:54}" + "".join(f"{share:>21}" for share in rows[-1][1:]), flush=True)
     if parsed.csv:
         with parsed.csv.open("w", newline="") as file:

@@ -12,7 +12,6 @@ interval explained.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import re
@@ -21,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -192,7 +191,8 @@ def events(path: Path) -> list[tuple[float, Event]]:
         Each with its seconds since the first one.
     """
     kinds = {event_name(kind): kind for kind in Event.__subclasses__()}
-    documents = [document for line in path.read_text(encoding="utf-8").splitlines() if (document := _document(line))]
+    lines = path.read_text(encoding="utf-8").splitlines()  # the tables at the end of the output are no events
+    documents = [json.loads(line) for line in lines if line.startswith('{"') and '"event"' in line]
     began = datetime.fromisoformat(documents[0]["at"])
     found = []
     for document in documents:
@@ -201,15 +201,6 @@ def events(path: Path) -> list[tuple[float, Event]]:
             document["folder"] = f"runs/{document['run_id']}"
         found.append(((at - began).total_seconds(), kind(**document)))
     return found
-
-
-def _document(line: str) -> dict[str, Any] | None:
-    """Read a line of `--display json`; the tables at the end of the output are no events."""
-    with contextlib.suppress(ValueError):
-        document = json.loads(line)
-        if isinstance(document, dict) and "event" in document:
-            return document
-    return None
 
 
 def until_the_middle(stream: Sequence[tuple[float, Event]]) -> Sequence[tuple[float, Event]]:
@@ -251,16 +242,6 @@ def photograph(page: Path, picture: Path, size: tuple[int, int]) -> None:
     print(f"{picture}: {picture.stat().st_size} bytes", file=sys.stderr)
 
 
-@contextlib.contextmanager
-def _folder(given: Path | None) -> Iterator[Path]:
-    if given is not None:
-        given.mkdir(parents=True, exist_ok=True)
-        yield given.resolve()
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
-
-
 def main() -> None:
     """Measure where that is needed, then draw all pictures."""
     parser = argparse.ArgumentParser(description="Redraw the pictures of the documentation from a real run.")
@@ -268,7 +249,9 @@ def main() -> None:
     parsed = parser.parse_args()
     if shutil.which("chromium") is None:
         sys.exit("needs Chromium. On Debian and Ubuntu: apt install chromium")
-    with _folder(parsed.runs) as runs:
+    with tempfile.TemporaryDirectory() as folder:
+        runs = (parsed.runs or Path(folder)).resolve()
+        runs.mkdir(parents=True, exist_ok=True)
         if not all((runs / fleet / "results.csv").exists() for fleet in FLEETS):
             measure(runs)
         draw_report(runs, PICTURES / "report.png")

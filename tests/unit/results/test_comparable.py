@@ -54,23 +54,17 @@ def launched(launcher, *, digest=None, **where):
 DIGEST = "sha256:" + "0" * 64
 
 
-def test_records_of_containers_and_of_bare_processes_are_comparable_and_the_launcher_is_named():
-    docker, bare = fleet_rates(
-        merge_records(stored(*launched("docker", digest=DIGEST, fleet="a"), *launched("ssh", fleet="b")))
-    )
+def test_containers_and_bare_processes_are_comparable_and_the_launcher_is_named():
+    records = [*launched("docker", digest=DIGEST, fleet="a"), *launched("ssh", fleet="b")]
+    docker, bare = fleet_rates(merge_records(stored(*records)))
     found = match(docker, bare)
     assert found.comparable and found.differs == ("launcher", "image_digest")
     assert "launcher docker / ssh" in compare_grid(compare([docker], [bare]), "a", "b").rows[0][-1]
-
-
-def test_a_fleet_of_containers_and_bare_processes_is_one_fleet_and_the_launchers_are_named():
-    records = [*launched("docker", digest=DIGEST, host="node-a"), *launched("ssh", host="node-b")]
-    merged = merge_records(stored(*records))
+    merged = merge_records(stored(*launched("docker", digest=DIGEST, host="node-a"), *launched("ssh", host="node-b")))
     (mixed,) = fleet_rates(merged)
     assert mixed.of_fleet and mixed.software.launcher == "docker + ssh"
     note = "a4000: launchers docker on node-a, ssh on node-b; that is part of the spread between hosts"
-    assert note in fleet_notes([mixed])
-    assert len(fleet_rates(merged, apart=("launcher",))) == 2
+    assert note in fleet_notes([mixed]) and len(fleet_rates(merged, apart=("launcher",))) == 2
 
 
 def test_one_host_with_two_launchers_has_two_numbers():

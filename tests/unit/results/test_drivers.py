@@ -30,16 +30,20 @@ def two_drivers(fleet, gpu, rate, hosts=("node-a", "node-b"), price=0.2):
 
 
 @pytest.fixture
-def mixed_run(tmp_path, monkeypatch):
+def write(tmp_path, monkeypatch):
+    def write(**of_a5000):
+        run = RunFolder.create(tmp_path, "run-1")
+        a5000 = two_drivers("a5000", "NVIDIA RTX A5000", 150.0, **of_a5000)
+        for number, record in enumerate([*two_drivers("a4000", "NVIDIA RTX A4000", 100.0), *a5000]):
+            run.write_record(f"{number}", record)
+
     monkeypatch.setenv("TFBENCH_RUNS_DIR", str(tmp_path))
-    run = RunFolder.create(tmp_path, "run-1")
-    records = [
-        *two_drivers("a4000", "NVIDIA RTX A4000", 100.0),
-        *two_drivers("a5000", "NVIDIA RTX A5000", 150.0, price=0.3),
-    ]
-    for number, record in enumerate(records):
-        run.write_record(f"{number}", record)
-    return run
+    return write
+
+
+@pytest.fixture
+def mixed_run(write):
+    write(price=0.3)
 
 
 def call(*arguments):
@@ -75,14 +79,7 @@ def test_asked_to_be_strict_compare_refuses_as_it_did(mixed_run, capsys):
     assert "several driver (550.54, 570.86)" in capsys.readouterr().err
 
 
-def test_split_by_driver_a_host_without_a_partner_is_named_and_not_dropped(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("TFBENCH_RUNS_DIR", str(tmp_path))
-    run = RunFolder.create(tmp_path, "run-1")
-    records = [
-        *two_drivers("a4000", "NVIDIA RTX A4000", 100.0),
-        *two_drivers("a5000", "NVIDIA RTX A5000", 150.0, hosts=("node-a",)),
-    ]
-    for number, record in enumerate(records):
-        run.write_record(f"{number}", record)
+def test_split_by_driver_a_host_without_a_partner_is_named_and_not_dropped(write, capsys):
+    write(hosts=("node-a",))
     assert call("compare", "a5000", "a4000", "--by=driver") == 0
     assert "measured on one side only: googlenet fp32 1×gpu" in capsys.readouterr().out

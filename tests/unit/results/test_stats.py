@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from results.errors import TooFewRepeats
 from results.stats import (
+    Estimate,
     estimate,
     nested_estimate,
     outlying,
@@ -101,3 +102,15 @@ def test_a_group_is_held_against_where_one_more_of_its_side_would_lie():
     assert (found.difference.value, found.difference.high) == pytest.approx((180.0 - 100.1, half))
     assert outlying([{**side, "c": 100.1 + half * 0.99}, other], 0.01) is None
     assert outlying([{"a": 100.0, "c": 180.0}, other], 0.01) is None, "of two nobody knows which is odd"
+
+
+@pytest.mark.parametrize(
+    ("variances", "degrees", "found"),
+    [
+        ((1e-6, 1e-6), (2.0, 2.0), 2 + 0.7 * 2),  # equal numbers are on the cautious side
+        ((1e-6, 1e-12), (1.0, 9.0), 1.0),  # sides that surely spread differently do not share a variance
+    ],
+)
+def test_degrees_of_freedom_are_cautious_where_variances_are_not_shared(variances, degrees, found):
+    parts = [Estimate(1.0, *of_part) for of_part in zip(variances, degrees, strict=True)]
+    assert sum_of_estimates(parts, [1.0, -1.0], alike=True).degrees_of_freedom == pytest.approx(found, rel=1e-3)
