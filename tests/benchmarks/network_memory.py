@@ -2,7 +2,7 @@
 
 The step is traced as on a GPU, optimised by TensorFlow's own Grappler for a GPU that is only described, and walked
 through: a tensor lives from its operation to its last reader, and the peak is what lives at once. Weights, moments and
-the batch are added. The context, workspaces of cuDNN and fragmentation are not in it: count 1 to 2 GiB for them. Two
+the batch are added. The context, workspaces of cuDNN and fragmentation are not in it. Two
 batches give a line; its two numbers go into `results/reference/networks.csv`. ResNet50 takes 10 s a precision.
 """
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from results.reference import GIBI
-from results.reference.networks import training_bytes
+from results.reference.networks import fitting_batch
 from results.schema import Case, Precision
 from results.schema.networks import INPUTS
 from tests.benchmarks.tf_cnn_benchmarks import PAIRINGS, PROGRAM, cpu_flags, flags, variables
@@ -30,9 +29,6 @@ SMALL = (*TINY, "--model=googlenet", "--warmup_steps=1", "--max_warmup_steps=1",
 HALF, FULL, BERT = 256, 128, 64
 BATCH = {"fp32": FULL, "tf32": FULL, "fp16": HALF, "bf16": HALF}
 """Images per step: the defaults of `python -m tfbench`."""
-
-BEYOND_TRAINING_GIB = 1.5
-"""What context, libraries' workspaces and fragmentation take of a GPU's memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,7 +317,5 @@ def _fitted(runs: tuple[Run, ...], memory_bytes: int) -> list[Run]:
     if not memory_bytes or batch is None or model not in INPUTS or "--mode" in given:
         return list(runs)
     tried = Case(model=model, precision=Precision(given["--precision"]), batch_per_gpu=int(batch))
-    while tried.batch_per_gpu > 1 and (training_bytes(tried) or 0) > memory_bytes - BEYOND_TRAINING_GIB * GIBI:
-        tried = dataclasses.replace(tried, batch_per_gpu=tried.batch_per_gpu // 2)
-    fitting = {f"--batch_size={batch}": f"--batch_size={tried.batch_per_gpu}"}
+    fitting = {f"--batch_size={batch}": f"--batch_size={fitting_batch(tried, memory_bytes)}"}
     return [dataclasses.replace(run, command=tuple(fitting.get(part, part) for part in run.command)) for run in runs]

@@ -150,6 +150,6 @@ def test_a_case_too_large_for_the_gpu_is_named_with_the_batch_that_fits():
     ]
     assert notes[0].endswith("per GPU and will run out of memory (16 GiB). Use batch_per_gpu: 64")
     assert notes[2].endswith("Use batch_per_gpu: 128")
-    large = dataclasses.replace(A4000, memory_bytes=24 << 30)
+    large = dataclasses.replace(A4000, memory_bytes=32 << 30)
     assert memory_notes(host(), dataclasses.replace(GOOD, gpus=(large,)), cases) == []
     assert memory_notes(host(), Facts(), cases) == []

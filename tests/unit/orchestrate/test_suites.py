@@ -152,4 +152,4 @@ def test_a_batch_may_be_as_large_as_fits_the_smallest_gpu_of_a_run(tmp_path: Pat
 
     assert batches(None) == batches(48) == [128, 256, 128, 256]
     assert batches(16) == [64, 128, 128, 256]
-    assert batches(8) == [32, 64, 128, 256]
+    assert batches(8) == [16, 32, 128, 256]
