@@ -203,4 +203,4 @@ _NO_TEXTS = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "
 
 
 def _comment(text: str) -> str:
-    return plain_text(text, MAX_COMMENT)
+    return re.sub("[\ufffe\uffff]", "", plain_text(text, MAX_COMMENT))  # not allowed in YAML

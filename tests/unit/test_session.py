@@ -72,7 +72,7 @@ def test_what_trains_shares_a_child_whose_death_fails_its_test_only(tmp_path: Pa
 
 
 def test_every_file_that_begins_early_is_there():
-    files = [schedule.WITH_FAULTS, schedule.SLURM_TRAINING, schedule.WHEEL, WAIT_FOR_PROGRAMS]
+    files = [schedule.SLURM_TRAINING, schedule.WHEEL, WAIT_FOR_PROGRAMS]
     files += [*schedule.BY_TEST, *schedule.SLOW_WITHOUT_WORK]
     files += [f"tests/real/training/test_{name}.py" for name in schedule.LONG_FILES]
     assert [file for file in files if not (ROOT / file).is_file()] == []

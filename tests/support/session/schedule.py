@@ -10,9 +10,6 @@ FIRST = ("images", "faults", "slurm", "wheel", "slurm training", "ssh")
 BY_FILE = ("training", "null_gpu", "browser", "processes", "contact")
 """Folders of `tests/real` that share nothing between their files."""
 
-WITH_FAULTS = "tests/real/slurm/test_containers.py"
-"""Needs the engines and fake images of `tests/real/faults`, and a Slurm cluster, which starts faster than they do."""
-
 SLURM_TRAINING = "tests/real/slurm/test_training.py"
 """Needs a cluster of its own, which starts in a second: what trains does not wait for what waits."""
 
@@ -49,8 +46,6 @@ def group_of(nodeid: str) -> str:
         return nodeid.partition("[")[0]
     if parts[:2] != ["tests", "real"] or parts[2] in BY_FILE:
         return file
-    if file == WITH_FAULTS:
-        return "faults"
     if file == SLURM_TRAINING:
         return "slurm training"
     if file == WHEEL:

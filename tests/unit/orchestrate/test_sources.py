@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrate import cli, commands
@@ -101,6 +101,7 @@ texts = st.text(max_size=80)
 
 
 @settings(max_examples=40, deadline=None)
+@example([("", "", "", None, "\ufffe")])
 @given(st.lists(st.tuples(texts, texts, texts, st.none() | st.floats(0, 1e6), texts), min_size=1, max_size=6))
 def test_names_and_texts_of_any_kind_make_a_file_that_is_read(tmp_path_factory, described):
     given = [
