@@ -60,9 +60,7 @@ class ContainerSpec:
         cache: Volume at `CACHE_PATH`, which outlives it and belongs to its image; None: it keeps nothing.
         cpus: CPUs that it may use; None: all.
         memory_bytes: None: all.
-        max_processes: Processes and threads that it may have.
         limits: Resource limits by name; -1: none.
-        log_limit: Of the engine's log of its output.
         network: `none`; `bridge`: its own, reached through `ports` only; `host`: the machine's.
         ports: TCP ports of the machine that lead to the same ports of a container on the bridge.
     """
@@ -80,11 +78,7 @@ class ContainerSpec:
     cache: str | None = None
     cpus: float | None = None
     memory_bytes: int | None = None
-    shm_bytes: int = SHM_BYTES
-    tmp_bytes: int = TMP_BYTES
-    max_processes: int = MAX_PROCESSES
     limits: Mapping[str, int] = field(default_factory=lambda: {"fsize": MAX_FILE_BYTES})
-    log_limit: Mapping[str, str] = field(default_factory=lambda: {"max-size": "10m", "max-file": "2"})
     network: str = "none"
     ports: tuple[int, ...] = ()
 
@@ -93,16 +87,16 @@ def container_document(spec: ContainerSpec) -> dict[str, Any]:
     """Translate it for the engine: the body of `ContainerCreate` in its API."""
     settings = {
         "ReadonlyRootfs": True,
-        "Tmpfs": {"/tmp": f"rw,nosuid,nodev,size={spec.tmp_bytes},mode=1777"},
+        "Tmpfs": {"/tmp": f"rw,nosuid,nodev,size={TMP_BYTES},mode=1777"},
         "CapDrop": ["ALL"],
         "SecurityOpt": ["no-new-privileges:true"],
         "NetworkMode": spec.network,
         "PortBindings": {f"{port}/tcp": [{"HostPort": str(port)}] for port in spec.ports} or None,
         "Init": True,
-        "ShmSize": spec.shm_bytes,
-        "PidsLimit": spec.max_processes,
+        "ShmSize": SHM_BYTES,
+        "PidsLimit": MAX_PROCESSES,
         "Ulimits": [{"Name": name, "Soft": value, "Hard": value} for name, value in spec.limits.items()],
-        "LogConfig": {"Type": "json-file", "Config": dict(spec.log_limit)},
+        "LogConfig": {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "2"}},
         "NanoCpus": None if spec.cpus is None else int(spec.cpus * 1e9),
         "Memory": spec.memory_bytes,
         "MemorySwap": spec.memory_bytes,

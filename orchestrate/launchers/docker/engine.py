@@ -255,22 +255,6 @@ class ContainerEngine:
             raise LaunchFailed("the engine's list of containers is not a list")
         return [document(document(container).get("Labels") or {}) for container in containers]
 
-    def labelled_volumes(self, label: str) -> dict[str, str]:
-        """Return the value of `label` of each volume that carries it, by the volume's name."""
-        answer = document(self._link.ask(lambda client: client.volumes(filters={"label": [label]})))
-        with self._link.explained():
-            volumes = [document(volume) for volume in answer.get("Volumes") or ()]
-            return {str(volume["Name"]): str(document(volume.get("Labels") or {}).get(label)) for volume in volumes}
-
-    def remove_volume(self, name: str) -> None:
-        """Remove a volume.
-
-        Raises:
-            HostError: The engine refused, e.g. because a container uses it.
-        """
-        with contextlib.suppress(NotThere):
-            self._link.ask(lambda client: client.remove_volume(name))
-
 
 def _state(container: object) -> dict[str, Any]:
     return document(document(container).get("State"))

@@ -21,7 +21,6 @@ from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.base import Ending, NotThere, OnTurn, OutputLine, always_running
 from orchestrate.launchers.container import (
-    CACHE_LABEL,
     CDI_GPU,
     JOB_LABEL,
     RECORD_PATH,
@@ -92,7 +91,6 @@ class ContainerLauncher:
         self._ways: tuple[Way, ...] = ()
         self._lifts_memory_lock = True
         self._names: dict[str, str] = {}
-        self._tidied = False
         self._stopped_at: dict[str, float] = {}
         # Only asked where images come from it: else this machine needs no engine, and DOCKER_HOST may be anything.
         self._controller = DockerEngine(controller_address()) if host.image_source == "transfer" else None
@@ -122,9 +120,6 @@ class ContainerLauncher:
         """See `Launcher.prepare`: pulls by digest, and believes nothing else."""
         image = _pinned(job.origin.image or "", job.origin.image_digest, self._host)
         self._names[image] = self._bring(image, on_progress)
-        if job.gpus and not self._tidied:
-            self._tidied = True
-            self._remove_orphaned_caches()
 
     def start(self, job: Job) -> bool:
         """See `Launcher.start`: what the engine refuses to give, and can do without, is not asked for again."""
@@ -296,13 +291,6 @@ class ContainerLauncher:
         with self._pulls.turn(registry_of(image)):
             self._engine.pull(image, PullMeter(on_progress, self._report_retry))
         return image
-
-    def _remove_orphaned_caches(self) -> None:
-        """Remove what was compiled for images that are no longer on the host; what stays for now does no harm."""
-        with contextlib.suppress(HostError):
-            for volume, image in self._engine.labelled_volumes(CACHE_LABEL).items():
-                if self._engine.image_id(image) is None:
-                    self._engine.remove_volume(volume)
 
     def _report_retry(self, cause: str) -> None:
         self._pulls.notify(self._host.key, f"retrying the pull: {cause}")

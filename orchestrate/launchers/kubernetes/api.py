@@ -13,7 +13,6 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import stamina
@@ -45,7 +44,6 @@ LOG_SILENCE_SECONDS = 60.0
 MAX_ANSWER_BYTES = 64 << 20
 MAX_LOG_LINE_BYTES = 16 << 10
 _QUANTITY = re.compile(r"[\d.]{1,24}(m|[kKMGTPE]i?)?", re.ASCII)
-NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 Object = dict[str, Any]
 """As the API documents it: `{"metadata": {"name": …}, "spec": {…}, "status": {…}}`."""
@@ -254,10 +252,6 @@ def _read_configuration(queue: KubernetesQueue) -> tuple[Any, str]:
     settings.retries = urllib3.Retry(0, redirect=0)  # we repeat requests ourselves, and say so
     settings.connection_pool_maxsize = queue.max_jobs + 4  # each worker slot follows a log
     path = queue.kubeconfig or os.environ.get("KUBECONFIG") or config.KUBE_CONFIG_DEFAULT_LOCATION
-    found = any(Path(part).expanduser().exists() for part in path.split(os.pathsep))
-    if not found and queue.context is None and queue.kubeconfig is None and NAMESPACE_FILE.exists():
-        config.load_incluster_config(client_configuration=settings)
-        return _limited(settings), queue.namespace or NAMESPACE_FILE.read_text().strip()
     config.load_kube_config(path, context=queue.context, client_configuration=settings, persist_config=False)
     contexts, active = config.list_kube_config_contexts(path)
     chosen = next((item for item in contexts if item["name"] == queue.context), active)

@@ -303,7 +303,6 @@ ASKED: dict[str, Callable[[DockerEngine], object]] = {
     "digest": lambda engine: engine.registry_digest("r/i:1"),
     "size": lambda engine: engine.image_bytes("r/i:1"),
     "containers": lambda engine: engine.labelled("l"),
-    "volumes": lambda engine: engine.labelled_volumes("l"),
     "pull": lambda engine: engine.pull("r/i:1", PullMeter(lambda done, total: None, attempts=1)),
 }
 
@@ -314,7 +313,7 @@ def test_nonsense_is_an_error_of_that_host(serve: Serve, name: str, asked: str):
     for status in (200, 500):
         _, engine = serve(answer(NONSENSE[name], status))
         with contextlib.suppress(HostError):
-            assert ASKED[asked](engine) == {}, "there are no volumes in that"
+            ASKED[asked](engine)
 
 
 @pytest.mark.parametrize("name", ["a large number", "wrong types", "deep JSON"])
