@@ -174,6 +174,14 @@ def test_what_may_pass_is_waited_for_and_then_a_failure(bench, monkeypatch, play
     assert [event.state for event in one.events if isinstance(event, JobState)][:2] == ["launching", "queued"]
 
 
+def test_a_job_that_somebody_deleted_is_lost(bench):
+    one = bench(lambda server, job: server.drop("jobs", job["metadata"]["name"]))
+    plan = one.plan(one.host(), repeats=1)
+    one.run(plan)
+    (record,) = one.records(plan)
+    assert (record.status, record.cause) == (Status.LOST, "its Job is gone: somebody deleted it")
+
+
 def test_a_record_is_kept_whatever_happens_to_its_pod_afterwards(bench):
     def play(server, job):
         pod = plays.make_pod(server, job)
