@@ -4,56 +4,37 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 
 from results.schema import Status
-from tests.real.test_end_to_end import (
-    only_run,
-    orchestrate,
-    ours,
-    records_of,
-    running,
-    start_run,
-    wait_until,
-    write_hosts,
-)
+from tests.real.faults.controller import Runs, ours, running, wait_until
+from tests.real.test_end_to_end import SECONDS, runs
 from tests.support.engines.docker import Engines
 from tests.support.engines.images import PushedImage
 from tests.support.engines.servers import Registry
 from tests.unit.tfbench.test_cluster import free_port
 
+__all__ = ["runs"]
 pytestmark = pytest.mark.docker
 
-SUITE = """
-repeats: 1
-cases: [{model: alexnet, batch_per_gpu: 2, image_size: 64, warmup_steps: 2, num_steps: %d, device: cpu, num_hosts: 2,
-  communication: ring}]
-"""
 
-
-def write_fleet(folder: Path, engines: Engines, registry: Registry, suite: str) -> Path:
-    hosts: dict[str, Any] = {
-        name: {"docker": engine.url, "address": "127.0.0.1"}
-        for name, engine in (("first", engines.first), ("second", engines.second))
-    }
+def write_hosts(runs: Runs, engines: Engines, registry: Registry, num_steps: int) -> str:
+    addresses = {"first": engines.first.url, "second": engines.second.url}
+    hosts = {name: {"docker": url, "address": "127.0.0.1"} for name, url in addresses.items()}
     # These engines have no bridge: their containers share this machine's network.
     fleet = {"hosts": hosts, "network": "host", "cluster_port": free_port()}
-    return write_hosts(folder, {"pair": fleet}, suite=suite, registry=registry.address, variant="cpu")
+    case = {"model": "alexnet", "warmup_steps": 2, "num_steps": num_steps, "num_hosts": 2, "communication": "ring"}
+    return f"--hosts={runs.hosts({'pair': fleet}, case=case, registry=registry.address, variant='cpu')}"
 
 
 def test_two_engines_train_one_case_together_and_give_one_record(
-    engines: Engines, cpu_image: PushedImage, registry: Registry, tmp_path: Path
+    engines: Engines, cpu_image: PushedImage, registry: Registry, runs: Runs
 ):
-    hosts = write_fleet(tmp_path, engines, registry, SUITE % 6)
-    done = orchestrate(tmp_path, "run", f"--hosts={hosts}", "--display=plain")
+    done = runs.run("run", write_hosts(runs, engines, registry, 6), seconds=SECONDS)
     assert done.returncode == 0, done.stderr
-    run = only_run(tmp_path)
-
-    (record,) = records_of(run).values()
+    (record,) = runs.records().values()
     assert record.status is Status.OK
     assert record.origin is not None and record.validity is not None and record.measurement is not None
     assert (record.origin.fleet, record.origin.host) == ("pair", "first+second")
@@ -65,33 +46,32 @@ def test_two_engines_train_one_case_together_and_give_one_record(
     assert measured.samples_per_second == pytest.approx(24 / max(rank.seconds for rank in measured.ranks))
     assert measured.all_reduce_bytes_per_second is not None and measured.all_reduce_bytes_per_second > 0
 
-    (row,) = pd.read_csv(run / "results.csv").to_dict("records")
+    (row,) = pd.read_csv(runs.path / "results.csv").to_dict("records")
     assert (row["host"], row["global_batch"], row["status"]) == ("first+second", 4, "ok")
     assert row["samples_per_second"] == pytest.approx(measured.samples_per_second)
     assert ours(engines.first) == [] and ours(engines.second) == [], "containers were left behind"
 
 
 def test_a_killed_rank_ends_the_other_and_gives_one_lost_record(
-    engines: Engines, cpu_image: PushedImage, registry: Registry, tmp_path: Path
+    engines: Engines, cpu_image: PushedImage, registry: Registry, runs: Runs
 ):
-    hosts = write_fleet(tmp_path, engines, registry, SUITE % 90_000)
-    with start_run(tmp_path, f"--hosts={hosts}") as controller:
+    with runs.start("run", write_hosts(runs, engines, registry, 90_000)) as controller:
 
         def both_train() -> bool:
-            logs = [path.read_text() for path in (tmp_path / "runs").glob("*/logs/*")]
+            logs = [path.read_text() for path in (runs.folder / "runs").glob("*/logs/*")]
             return len(logs) == 2 and all("state timing" in log for log in logs)
 
         wait_until(both_train, "both parts to train")
-        victim = running(engines.second)
+        (victim,) = running(engines.second)
         reported = victim.attrs
         killed_at = time.monotonic()
         victim.kill()
-        wait_until(lambda: records_of(only_run(tmp_path)), "the record", seconds=60)
+        wait_until(runs.records, "the record", seconds=60)
         assert time.monotonic() - killed_at < 90
-    errors = (tmp_path / "errors").read_text()
+    errors = (runs.folder / "stderr").read_text()
     assert controller.returncode == 3, errors
 
-    (record,) = records_of(only_run(tmp_path)).values()
+    (record,) = runs.records().values()
     assert record.status is Status.LOST
     assert "rank 1 (127.0.0.1:" in (record.cause or "")
     assert ours(engines.first) == [] and ours(engines.second) == []

@@ -60,13 +60,18 @@ class Runs:
             **environment,
         }
 
-    def hosts(self, fleets: dict[str, dict[str, Any]], repeats: int = 1, **defaults: Any) -> Path:
+    def hosts(
+        self, fleets: dict[str, dict[str, Any]], repeats: int = 1, case: dict[str, Any] | None = None, **defaults: Any
+    ) -> Path:
         """Write a hosts file and a suite of one case.
 
         Args:
             fleets: By name: settings and `hosts`.
+            repeats: Of the case.
+            case: Settings that differ from `CASE`.
+            defaults: Settings of all hosts.
         """
-        suite = {"description": "one case of the fake", "repeats": repeats, "cases": [CASE]}
+        suite = {"description": "one case of the fake", "repeats": repeats, "cases": [CASE | (case or {})]}
         (self.folder / "one.yml").write_text(json.dumps(suite))
         path = self.folder / "hosts.yml"
         document = {"version": 1, "defaults": {"suite": "one.yml", "device": "cpu", **defaults}, "fleets": fleets}
@@ -75,7 +80,7 @@ class Runs:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start a controller; its output goes to files."""
-        # A report holds a whole charting library, which is no text of a host's.
+        # Drawing a report takes seconds.
         flags = ["--no-report"] if arguments[:1] in (("run",), ("resume",)) else []
         with (self.folder / "stdout").open("a") as stdout, (self.folder / "stderr").open("a") as stderr:
             return subprocess.Popen(

@@ -7,41 +7,30 @@ from pathlib import Path
 from typing import Any
 
 from results.runs.store import StoredRecord, read_stored
-from results.schema import GPU, Case, Check, Environment, Measurement, Origin, Record, SoftWarning, Status, Validity
+from results.schema import (
+    GPU,
+    Case,
+    Check,
+    Environment,
+    Measurement,
+    Origin,
+    Record,
+    SoftWarning,
+    Status,
+    Validity,
+    kind_of,
+)
 from results.schema.record_json import to_json
 from results.stats import Interval, estimate, ratio_of_estimates
 
-PARAMETERS = {
-    "resnet50": 25_557_032,
-    "resnet152": 60_192_808,
-    "inception_v3": 23_834_568,
-    "googlenet": 6_998_552,
-}
+PARAMETERS = {"resnet50": 25_557_032, "resnet152": 60_192_808, "inception_v3": 23_834_568, "googlenet": 6_998_552}
 
 
 def make_case(model: str = "resnet50", **changes: Any) -> Case:
-    values = {
-        "precision": "fp32",
-        "batch_per_gpu": 8,
-        "device": "cpu",
-        "warmup_steps": 2,
-        "num_steps": 4,
-    } | changes
-    return Case(model=model, **{name: _enum(name, value) for name, value in values.items()})
-
-
-def _enum(name: str, value: Any) -> Any:
-    from results import schema
-
-    kinds = {
-        "precision": schema.Precision,
-        "xla": schema.XLA,
-        "data": schema.Data,
-        "device": schema.Device,
-        "batch_norm": schema.BatchNorm,
-        "communication": schema.Communication,
-    }
-    return kinds[name](value) if name in kinds else value
+    values = {"precision": "fp32", "batch_per_gpu": 8, "device": "cpu", "warmup_steps": 2, "num_steps": 4} | changes
+    return Case(
+        model=model, **{name: value if value is None else kind_of(name)(value) for name, value in values.items()}
+    )
 
 
 def make_environment(gpus: int = 0, gpu: str = "NVIDIA RTX A4000", **changes: Any) -> Environment:

@@ -32,17 +32,9 @@ def of(hosts, gpus, *rates, host="a", **changes):
 
 def with_ranks(measurement, hosts, bandwidth=1e9):
     samples = measurement.samples // hosts
-    ranks = [
-        Rank(
-            rank=rank,
-            host=f"h{rank}",
-            seconds=measurement.seconds,
-            samples=samples,
-            samples_per_second=samples / measurement.seconds,
-            step_p50_seconds=measurement.step_p50_seconds,
-        )
-        for rank in range(hosts)
-    ]
+    rate, step = samples / measurement.seconds, measurement.step_p50_seconds
+    common = {"seconds": measurement.seconds, "samples": samples, "samples_per_second": rate, "step_p50_seconds": step}
+    ranks = [Rank(rank=rank, host=f"h{rank}", **common) for rank in range(hosts)]
     return dataclasses.replace(measurement, ranks=ranks, all_reduce_bytes_per_second=bandwidth)
 
 

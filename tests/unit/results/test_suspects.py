@@ -8,6 +8,9 @@ import pytest
 
 import results.__main__ as program
 from orchestrate.afterwards import verdict
+from results.reference import all_published
+from results.reference.gpus import specified_gpus
+from results.reference.networks import networks
 from results.runs.store import RunFolder
 from results.schema import SoftWarning, Status
 from results.schema.words import SUSPECT
@@ -43,22 +46,18 @@ def test_a_rate_above_the_roofline_of_its_hardware_is_suspect(rate, case, gpu, s
 
 
 def test_published_rates_are_below_the_roofline():
-    from results.reference import all_published
-    from results.reference.gpus import specified_gpus
-    from results.reference.networks import networks
-
-    tried = 0
-    for row in all_published():
-        if row["suspect"] or row["model"] not in networks() or row["precision"] not in ("fp32", "fp16", "tf32"):
-            continue
-        if not specified_gpus(row["gpu"]) or networks()[row["model"]].sequences:
-            continue
+    known = [
+        row
+        for row in all_published()
+        if not row["suspect"] and row["precision"] in ("fp32", "fp16", "tf32") and specified_gpus(row["gpu"])
+        if row["model"] in networks() and not networks()[row["model"]].sequences
+    ]
+    assert len(known) > 100
+    for row in known:
         case = make_case(row["model"], precision=row["precision"], device="gpu", num_gpus=int(row["num_gpus"]))
         rate = float(row["samples_per_second"])
         record = make_record(rate, case=case, environment=make_environment(gpus=case.num_gpus, gpu=row["gpu"]))
         assert rate < highest_rate(record), row
-        tried += 1
-    assert tried > 100
 
 
 def test_the_same_step_times_in_two_repeats_are_a_copy():
@@ -78,10 +77,7 @@ def test_a_host_at_ten_times_its_fleets_rate_is_suspect(fast, suspects):
     rows = merge_records(stored(*(r for host, rate in rates.items() for r in repeats(rate, rate + 1, host=host)))).rows
     assert {row.host for row in rows if row.repeats_ok == 0} == suspects
     assert all("× the median of the fleet's other hosts" in row.cause for row in rows if row.host in suspects)
-
-
-def test_two_hosts_do_not_show_which_of_them_lies():
-    assert merge_records(stored(*repeats(10.0, host="a"), *repeats(500.0, host="b"))).suspects == 0
+    assert merge_records(stored(*repeats(10.0, host="a"), *repeats(500.0, host="b"))).suspects == 0, "which one lies?"
 
 
 def test_table_verdict_and_report_name_what_the_controller_doubted(tmp_path, monkeypatch, capsys):
