@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-
-class ResourceExhaustedError(Exception):
-    """Named as TensorFlow's."""
-
-
-class InternalError(Exception):
-    """Named as TensorFlow's."""
-
-
-class UnknownError(Exception):
-    """Named as TensorFlow's."""
-
-
-class NotFoundError(Exception):
-    """Named as TensorFlow's."""
-
-
-class UnimplementedError(Exception):
-    """Named as TensorFlow's."""
-
-
-class FailedPreconditionError(Exception):
-    """Named as TensorFlow's."""
-
-
-class InvalidArgumentError(Exception):
-    """Named as TensorFlow's."""
+ResourceExhaustedError, InternalError, UnknownError, NotFoundError, InvalidArgumentError = (
+    type(name, (Exception,), {})
+    for name in ("ResourceExhaustedError", "InternalError", "UnknownError", "NotFoundError", "InvalidArgumentError")
+)
+UnimplementedError, FailedPreconditionError = (
+    type(name, (Exception,), {}) for name in ("UnimplementedError", "FailedPreconditionError")
+)
 
 
 MEMORY = [

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,30 +95,28 @@ _LIBRARIES = {"nvml": "libnvidia-ml.so.1", "cuda": "libcuda.so.1"}
 
 def two_a4000() -> FakeMachine:
     """Return two workstation GPUs, the second busy, capped and in a narrow slot; their UUIDs are `GPU-0`, `GPU-1`."""
-    common = {
-        "name": "Fake A4000",
-        "major": 8,
-        "minor": 6,
-        "memory_total": 16000,
-        "power_limit": 140_000,
-        "clock_max": 2100,
-        "generation": 4,
-        "generation_max": 4,
-        "ecc": -1,
-        "reasons": 0,
-        "links_up": 0,
-    }
     first = FakeGPU(
         bus_id="0000:01:00.0",
         uuid="GPU-0",
+        name="Fake A4000",
+        major=8,
+        minor=6,
+        memory_total=16000,
         memory_used=1000,
+        power_limit=140_000,
         power_default=140_000,
         power=80_000,
         temperature=60,
         clock=1500,
-        **common,
+        clock_max=2100,
+        generation=4,
+        generation_max=4,
+        ecc=-1,
+        reasons=0,
+        links_up=0,
     )
-    second = FakeGPU(
+    second = replace(
+        first,
         bus_id="0000:02:00.0",
         uuid="GPU-1",
         memory_used=2000,
@@ -128,7 +126,6 @@ def two_a4000() -> FakeMachine:
         clock=1200,
         utilisation=87,
         width=8,
-        **common,
     )
     return FakeMachine(gpus=(first, second), sources=("nvml",))
 
