@@ -107,9 +107,7 @@ def small_image(engines: Engines, base_image: str, tmp_path_factory: pytest.Temp
     return build_standin(engines.first, base_image, tmp_path_factory.mktemp("standin") / "base")
 
 
-def test_a_host_without_a_registry_gets_the_image_from_this_machines_engine(
-    engines: Engines, small_image: str, tmp_path: Path
-):
+def test_a_host_without_a_registry_gets_the_image_from_this_engine(engines: Engines, small_image: str, tmp_path: Path):
     mine = "tfbench:0.1.0-cpu"
     engines.first.client.images.get(small_image).tag("tfbench", "0.1.0-cpu")
     for image in engines.second.client.images.list():

@@ -188,9 +188,7 @@ def test_without_extras_measuring_names_the_extra_to_install(plain: Installed, t
 
 # The last test of this file: the environment has TensorFlow from here on.
 @pytest.mark.tensorflow
-def test_with_the_cpu_extra_run_measures_this_machine_and_writes_the_report(
-    wheel: Path, plain: Installed, tmp_path: Path
-):
+def test_with_the_cpu_extra_this_machine_is_measured_and_reported(wheel: Path, plain: Installed, tmp_path: Path):
     plain.install(f"{wheel}[cpu]")
     (tmp_path / "tiny.yml").write_text(TINY_SUITE)
     done = plain.run("tfbench", "run", "--suite=tiny.yml", "--run-id=first", folder=tmp_path)

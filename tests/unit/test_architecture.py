@@ -106,7 +106,7 @@ def test_only_entry_points_displays_and_tables_print():
     assert found == []
 
 
-def test_no_public_class_name_is_defined_twice_and_no_file_is_for_odds_and_ends():
+def test_no_public_class_name_is_defined_twice():
     names = collections.Counter(
         node.name
         for path in sources()
@@ -115,6 +115,12 @@ def test_no_public_class_name_is_defined_twice_and_no_file_is_for_odds_and_ends(
     )
     assert {name for name, times in names.items() if times > 1} == set()
     assert not {path.stem for path in sources()} & {"util", "utils", "helper", "helpers", "misc", "common"}
+
+
+def test_names_of_tests_are_short():
+    code = (path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests").rglob("*.py")))
+    names = [name for text in code for name in re.findall(r"^ *(?:async )?def (test_\w+)", text, re.MULTILINE)]
+    assert len(names) > 1000 and [name for name in names if len(name) > 70] == []
 
 
 def test_every_list_of_what_an_image_gets_of_results_is_the_contract():

@@ -92,6 +92,6 @@ def test_every_address_of_the_project_is_that_of_pyproject():
     assert f"git clone {URL} && cd tfbench" in (ROOT / "README.md").read_text()
 
 
-def test_no_command_of_the_documentation_has_a_placeholder_for_names_of_ours():
+def test_no_documented_command_has_a_placeholder_for_names_of_ours():
     for page in ADDRESSED:
         assert not re.search(r"\bOWNER\b|ghcr\.io/you\b|REGISTRY/USER", page.read_text(encoding="utf-8")), page

@@ -143,7 +143,7 @@ def test_a_planted_mistake_in_a_run_line_is_found(tmp_path: Path):
         assert (found and what in found[0]) if what else ran.code == 2
 
 
-def test_the_push_step_hands_on_the_name_and_the_digest_that_attestations_need(tmp_path: Path):
+def test_the_push_step_passes_on_what_attestations_need(tmp_path: Path):
     (push,) = [step for step in steps() if step.name == "Push"]
     ran = execute(push, tmp_path / "push")
     assert ran.handed_on.splitlines() == ["name=ghcr.io/some-one/tfbench", f"digest={DIGEST}"]

@@ -33,7 +33,7 @@ def test_every_file_is_on_the_page_and_in_the_wheel():
     assert "rent/*" in data
 
 
-def test_every_way_starts_an_image_with_a_python_that_fits_and_room_for_the_packages():
+def test_every_way_starts_an_image_with_a_python_that_fits():
     runpod, vast, task = document("runpod-template.json"), document("vast-template.json"), document("dstack-task.yml")
     sky = document("skypilot.yml")["resources"]
     images = [

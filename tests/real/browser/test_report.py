@@ -84,7 +84,7 @@ def test_my_job_of_n_hours_or_dollars_gives_images(answers):
     assert hours[3] == usd[3] and re.match(r"3 600 000 ± \d00 000$", hours[3])
 
 
-def test_my_job_names_no_cheapest_where_the_prices_are_as_far_apart_as_the_speeds(answers):
+def test_my_job_names_no_cheapest_where_prices_differ_as_speeds_do(answers):
     assert answers["even"]["sentence"].startswith("Cheapest: no significant difference between a")
     assert answers["even"]["sentence"].endswith("Fastest: a5000.")
 

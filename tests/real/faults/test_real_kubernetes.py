@@ -124,7 +124,7 @@ def is_admitted(cluster: RealCluster, **context: object) -> bool:
     return True
 
 
-def test_a_restricted_cluster_takes_our_pods_as_they_are_and_refuses_others(cluster, standins, runs: Runs):
+def test_a_restricted_cluster_takes_our_pods_and_refuses_others(cluster, standins, runs: Runs):
     assert is_admitted(cluster) and not is_admitted(cluster, runAsNonRoot=False, runAsUser=0)
     assert not is_admitted(cluster, capabilities={"drop": ["ALL"], "add": ["SYS_ADMIN"]})
     hosts = runs.hosts(fleets(cluster, standins.image("work", seconds=5)))

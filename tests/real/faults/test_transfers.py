@@ -16,7 +16,7 @@ from tests.support.engines.servers import SshHost
 pytestmark = pytest.mark.docker
 
 
-def test_a_plan_says_what_is_sent_to_two_hosts_and_nothing_once_it_is_there(
+def test_a_plan_names_what_is_sent_to_two_hosts_and_then_nothing(
     engines: Engines, standins: Standins, ssh_host: SshHost, tmp_path: Path
 ):
     runs = Runs(tmp_path, DOCKER_HOST=engines.first.url)

@@ -155,9 +155,7 @@ def test_the_bandwidth_between_hosts_is_of_one_all_reduce(two_replicas, monkeypa
     assert calls == [(two_replicas, 2**24, times)]
 
 
-def test_connections_are_made_by_one_small_all_reduce_and_one_replica_needs_none(
-    two_replicas, one_replica, monkeypatch
-):
+def test_one_small_all_reduce_connects_several_replicas(two_replicas, one_replica, monkeypatch):
     from tfbench.roofline import transfers
 
     calls = []
@@ -238,7 +236,7 @@ def test_a_wrong_product_and_a_wrong_sum_are_caught(quick, two_replicas, monkeyp
     assert transfers.all_reduce_check(two_replicas).passed is False
 
 
-def test_a_deep_check_measures_each_device_then_all_under_load_then_the_host(quick, monkeypatch, one_replica):
+def test_a_deep_check_measures_each_device_all_under_load_and_the_host(quick, monkeypatch, one_replica):
     from results.schema import Case, Device
     from tfbench import deep_check as module
     from tfbench.machine import host

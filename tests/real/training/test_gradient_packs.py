@@ -30,7 +30,7 @@ def test_gradients_come_back_as_they_went_in_and_in_whole_rows(tensorflow, pack_
 @pytest.mark.parametrize(
     ("pack_bytes", "rows"), [(0, [84]), (1, [3, 1, 4, 1, 63, 12]), (4 * 200, [3 + 1 + 4 + 1, 63 + 12])]
 )
-def test_a_buffer_is_closed_when_it_is_full_and_filled_from_the_last_variable_on(tensorflow, pack_bytes, rows):
+def test_a_buffer_closes_when_full_and_fills_from_the_last_variable(tensorflow, pack_bytes, rows):
     from tfbench.training.step import GradientPacks
 
     buffers = GradientPacks(SHAPES, pack_bytes).join([tensorflow.zeros(shape) for shape in SHAPES])

@@ -75,7 +75,7 @@ def ended(tmp_path_factory):
 
 
 @pytest.mark.parametrize("status", list(ENDS))
-def test_print_record_ends_the_output_with_the_file_however_the_repeat_ended(ended, status):
+def test_print_record_ends_the_output_with_the_file_in_any_case(ended, status):
     done, output = ended(status)
     reader = RecordReader(MAX_RECORD_BYTES)
     assert all(reader.take(line) for line in done.stdout.splitlines())

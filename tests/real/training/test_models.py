@@ -176,7 +176,7 @@ def test_a_size_that_a_network_cannot_have_is_refused_with_what_it_can(case, wor
     assert INPUTS[case.model].refusal(Case(model=case.model)) is None
 
 
-def test_layer_normalisation_and_gelu_have_the_gradients_of_their_definitions(tensorflow):
+def test_layer_normalisation_and_gelu_have_their_gradients(tensorflow):
     tf = tensorflow
     from tfbench.models.transformer_layers import gelu_exact, gelu_tanh, normalise_rows
 

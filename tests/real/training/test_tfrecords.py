@@ -80,7 +80,7 @@ def test_what_cannot_be_made_is_said_and_nothing_is_written(folder, capsys, argu
     assert sorted(folder.parent.rglob("*")) == before
 
 
-def test_replicas_get_other_crops_of_the_right_size_normalised_and_with_labels_from_0(two_replicas, folder):
+def test_replicas_get_other_crops_normalised_and_with_labels_from_0(two_replicas, folder):
     from tfbench.measuring.validity import replicas_of
     from tfbench.training.tfrecords import open_data_set, tfrecord_source
 

@@ -83,7 +83,7 @@ def test_moving_averages_belong_to_each_replica(two_replicas):
     assert np.abs(first - second).max() > 0
 
 
-def test_a_step_whose_gradients_are_not_finite_changes_nothing_and_halves_the_loss_scale(one_replica):
+def test_a_step_of_infinite_gradients_only_halves_the_loss_scale(one_replica):
     case = tiny_case(precision=Precision.FP16)
     training, next_batch = build(case, one_replica)
     before = weights_of(training)
@@ -204,7 +204,7 @@ def test_a_learning_rate_that_diverges_is_not_finite_and_leaves_no_number(one_re
     ("version", "replicas", "refused"),
     [("3.4.1", 2, True), ("3.9.2", 2, True), ("3.4.1", 1, False), ("3.10.0", 8, False), ("2.15.0", 8, False)],
 )
-def test_keras_releases_that_train_wrongly_are_refused_with_several_replicas(tensorflow, version, replicas, refused):
+def test_keras_releases_that_train_wrongly_need_one_replica(tensorflow, version, replicas, refused):
     from tfbench.measuring.validity import keras_refusal
 
     assert (keras_refusal(version, replicas) is not None) == refused

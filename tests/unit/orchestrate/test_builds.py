@@ -111,7 +111,7 @@ fleets:
 """
 
 
-def test_each_variant_that_hosts_pull_is_built_and_pushed_once_and_mistakes_are_refused(
+def test_each_variant_that_hosts_pull_is_built_and_pushed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     file = tmp_path / "hosts.yml"

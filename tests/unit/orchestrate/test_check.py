@@ -126,7 +126,7 @@ def test_the_table_shows_what_a_host_reported_and_why_it_is_unusable():
     assert "f.[bold]gone: cannot be measured now: ssh node: connection refused" in text
 
 
-def test_a_plan_names_cases_with_one_reason_in_one_line_and_nothing_of_a_host_that_did_not_answer():
+def test_a_plan_names_cases_of_one_reason_in_one_line():
     hosts = [host(), Host(fleet="other", name="gone", docker=SSH)]
     probed = {hosts[0].place: GOOD, hosts[1].place: "no route to host"}
     plan = make_plan(hosts, probed, lambda _: read_suite("standard"), run_id="r", seed=1)

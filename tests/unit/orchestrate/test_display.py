@@ -238,7 +238,7 @@ def test_a_queue_is_one_line_that_tells_how_many_run_and_wait():
 
 
 @pytest.mark.parametrize("height", [24, 40])
-def test_a_hundred_hosts_fit_a_terminal_and_those_that_work_or_failed_are_seen(height: int):
+def test_of_a_hundred_hosts_those_that_work_or_failed_are_shown(height: int):
     plan = plan_of(100)
     events: list[Event] = [RunStarted(run_id="run1", jobs=200, done=0, folder="runs/run1")]
     for number, entry in enumerate(plan.hosts):

@@ -50,7 +50,7 @@ def suite_of(host):
     return dataclasses.replace(host, suite="quick")
 
 
-def test_the_quick_suite_is_known_within_a_factor_of_a_half_before_its_first_run():
+def test_the_quick_suite_is_estimated_before_its_first_run():
     plan = quick_plan(suite_of(HERE))
     cases = [dataclasses.replace(job.case, min_seconds=None) for job in plan.hosts[0].jobs]
     before = sum(repeat_seconds(case, HERE, CPU) for case in cases) + 12 * host_seconds(plan.hosts[0])

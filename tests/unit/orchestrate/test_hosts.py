@@ -72,7 +72,7 @@ fleets:
     assert (third.docker, third.launcher, third.cpus, third.gpus, third.device) == (None, "process", 4, None, None)
 
 
-def test_variables_of_all_levels_are_joined_and_the_innermost_value_of_each_wins(tmp_path: Path):
+def test_variables_of_all_levels_are_joined_and_the_innermost_wins(tmp_path: Path):
     path = write(
         tmp_path,
         """
@@ -322,7 +322,7 @@ def test_the_example_file_has_every_key_once_and_is_valid(tmp_path: Path):
             assert uses, f"hosts.example.yml does not show {key}"
 
 
-def test_hosts_whose_records_would_have_one_name_are_refused_and_both_are_named(tmp_path: Path):
+def test_hosts_whose_records_would_share_a_name_are_refused(tmp_path: Path):
     path = tmp_path / "hosts.yml"
     path.write_text(
         "version: 1\nfleets:\n"

@@ -35,7 +35,7 @@ def test_the_chosen_image_is_named_with_its_reason_or_why_there_is_none():
         assert (image.variant, image.status) == (None, status) and image.problem
 
 
-def test_a_host_without_a_gpu_or_told_to_use_its_processor_gets_the_cpu_image():
+def test_a_host_without_a_gpu_or_with_device_cpu_gets_the_cpu_image():
     for settings, reported in (({}, facts(None)), ({"device": Device.CPU}, facts("580.95.05", "8.6"))):
         (image,) = wanted_images(host(**settings), reported, read_variants())
         assert (image.variant, image.status) == ("cpu", Status.OK)
@@ -49,7 +49,7 @@ def test_without_a_compute_capability_only_a_named_variant_is_taken():
     assert image.status is Status.NO_GPU and image.problem
 
 
-def test_a_named_variant_that_cannot_run_says_why_before_anything_is_pulled():
+def test_a_variant_that_cannot_run_is_refused_before_any_pull():
     old, good = wanted_images(host(variants=("cuda12.2", "cuda12.5")), facts("525.60.13", "8.6"), read_variants())
     assert old.status is Status.DRIVER_TOO_OLD and "535.54.03" in (old.problem or "")
     assert good.status is Status.OK and "named in hosts.yml" in good.reason

@@ -70,7 +70,7 @@ def test_a_compact_record_that_is_accepted_can_be_read_again(count: int, status:
     assert status is Status.OK or "when written in full" in (record.cause or "")
 
 
-def test_a_record_of_another_case_or_of_a_process_that_failed_is_a_bad_result():
+def test_a_record_of_another_case_or_a_failed_process_is_bad_result():
     other = judged(to_json(ok_record(dataclasses.replace(CASE, batch_per_gpu=4))).encode())
     assert other.status is Status.BAD_RESULT and "another case" in (other.cause or "")
     assert judged(changed(), Ending(exit_code=1)).status is Status.BAD_RESULT

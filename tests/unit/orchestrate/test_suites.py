@@ -47,7 +47,7 @@ def test_the_aime_suite_is_the_sources_matrix():
         assert matrix == set(product((Precision.FP32, Precision.FP16), (XLA.OFF, XLA.REPLICA), (1, 2, 4, 8)))
 
 
-def test_the_device_has_one_case_for_each_count_and_says_nothing_of_a_batch():
+def test_the_device_has_one_case_for_each_count_and_no_batch():
     cases = [case for case in read_suite("science").cases(Device.CPU) if case.model == DEVICE_MODEL]
     assert cases == read_suite("device").cases(Device.CPU)
     assert [(case.mode, case.batch_per_gpu, case.num_gpus) for case in cases] == [

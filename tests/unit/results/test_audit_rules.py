@@ -201,7 +201,7 @@ def test_a_column_copied_exactly_is_impossible_and_states_its_chance(table):
     assert "chance of this in an honest table: " in finding.message
 
 
-def test_three_copied_whole_numbers_of_eight_are_suspect_between_known_gpus():
+def test_three_copied_numbers_of_eight_are_suspect_between_known_gpus():
     rates = [1431, 1207, 988, 263, 954, 377, 1490, 706]
     columns = {"A100 SXM4 40GB": rates, "A100 SXM4 80GB": rates[:3] + [round(1.4 * rate) for rate in rates[3:]]}
     claims = claims_of(*((gpu, f"net{i}", "fp16", 1, rate) for gpu, of in columns.items() for i, rate in enumerate(of)))
@@ -274,7 +274,7 @@ def four_columns(odd):
     )
 
 
-def test_exchanged_networks_are_found_by_their_work_unless_it_is_about_the_same():
+def test_exchanged_networks_are_found_by_their_work():
     assert above_notes(four_columns(NETWORKS)) == {}
     assert set(above_notes(four_columns(exchanged(NETWORKS, "resnet152", "inception_v3")))) == {"order_of_networks"}
     assert above_notes(four_columns(exchanged(NETWORKS, "resnet152", "inception_v4"))) == {}
@@ -298,14 +298,14 @@ def test_networks_of_many_parameters_alone_make_a_note_of_missing_scaling():
         assert {f.severity for f in claim_findings(claims_of(*cells), []) if f.rule == "no_scaling"} == {severity}
 
 
-def test_44_percent_over_two_doublings_are_suspect_only_with_links_between_all_gpus():
+def test_44_percent_over_two_doublings_are_suspect_with_full_links():
     rates = [("resnet50", 2, 1402.1), ("resnet50", 8, 2470.4), ("inception_v3", 2, 961.3), ("inception_v3", 8, 1690.2)]
     for gpu, found in (("RTX 3090", False), ("A100 SXM4 80GB", True)):
         claims = claims_of(*((gpu, model, "fp16", count, rate) for model, count, rate in rates))
         assert ("halved_scaling" in above_notes(claims)) is found
 
 
-def test_one_case_that_scales_far_worse_than_the_others_of_its_table_is_suspect():
+def test_a_case_that_scales_far_worse_than_its_table_is_suspect():
     models = {"resnet50": 500.3, "resnet152": 200.7, "inception_v3": 300.1, "inception_v4": 120.9}
     for share, found in ((0.93, False), (0.5, True)):
         cells = [
@@ -316,7 +316,7 @@ def test_one_case_that_scales_far_worse_than_the_others_of_its_table_is_suspect(
         assert ("scaling_out_of_line" in above_notes(claims_of(*cells))) is found
 
 
-def test_a_number_of_gpus_of_one_case_alone_is_suspect_where_that_of_the_others_fits():
+def test_a_gpu_count_of_one_case_alone_is_suspect_where_others_fit():
     rates = {"resnet50": 700, "inception_v3": 450, "resnet152": 280, "inception_v4": 210}
     cells = [
         ("RTX A5000", model, "fp16", n, rate * n**0.75 * 1.0013**n) for model, rate in rates.items() for n in (1, 2, 4)
@@ -376,7 +376,7 @@ def test_most_faults_of_every_kind_are_found(tables, kind):
     assert found >= (6 if "noise" in kind else 9)
 
 
-def test_a_table_that_is_copied_whole_into_the_reference_is_judged_by_the_rest(tables):
+def test_a_table_that_is_in_the_reference_is_judged_by_the_rest(tables):
     table = tables[0]
     assert not set(map(id, table.claims)) & set(map(id, table.without_rows))
     assert {dataclasses.replace(c, software=()) for c in table.without_rows}.isdisjoint(table.claims)

@@ -95,7 +95,7 @@ def test_what_was_measured_without_all_reduce_is_in_no_table_of_speed():
     assert merge_records(stored(*of(1, 1, 100.0))).apart is None
 
 
-def test_the_share_of_communication_has_an_interval_and_the_bandwidth_beside_it():
+def test_the_share_of_communication_has_an_interval():
     merged = merge_records(stored(*of(2, 4, 700.0, 704.0), *of(2, 4, 800.0, 804.0, all_reduce=False)))
     ratio = ratio_interval([700.0, 704.0], [800.0, 804.0])
     share = with_error(100 * (1 - 702 / 802), 100 * max(ratio.high - ratio.value, ratio.value - ratio.low))

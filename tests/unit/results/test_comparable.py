@@ -54,7 +54,7 @@ def launched(launcher, *, digest=None, **where):
 DIGEST = "sha256:" + "0" * 64
 
 
-def test_containers_and_bare_processes_are_comparable_and_the_launcher_is_named():
+def test_containers_and_processes_are_comparable_and_the_launcher_named():
     records = [*launched("docker", digest=DIGEST, fleet="a"), *launched("ssh", fleet="b")]
     docker, bare = fleet_rates(merge_records(stored(*records)))
     found = match(docker, bare)
@@ -78,7 +78,7 @@ def test_across_precisions_the_switch_for_tf32_is_part_of_what_is_compared():
     assert match(a, b, across=("precision",)) == match(a, a)
 
 
-def test_across_networks_each_ones_own_choices_are_equal_and_a_users_choice_is_not():
+def test_across_networks_their_own_choices_are_equal():
     resnet, vgg = rate(), rate(case=make_case("vgg16"), parameters=138_000_000)
     assert setting_of(resnet) != setting_of(vgg)
     assert setting_of(resnet, across=("model",)) == setting_of(vgg, across=("model",))

@@ -70,7 +70,7 @@ def test_a_failure_on_one_side_has_a_mark_and_its_status(fleet, other, mark):
     assert (item.mark, item.reason, item.value) == (mark, "oom", None)
 
 
-def test_other_software_is_compared_and_named_and_so_are_cases_of_one_side_only():
+def test_other_software_and_cases_of_one_side_are_named():
     records = [
         *repeats(20.0, 21.0, fleet="a", environment=make_environment(tensorflow="2.21.0", driver="570.1")),
         *repeats(10.0, 11.0, fleet="b", environment=make_environment(tensorflow="2.16.2", cpu="Other CPU")),
@@ -92,7 +92,7 @@ def test_several_runs_of_one_host_are_what_is_repeated():
     assert (rate.interval.low, rate.interval.high) == pytest.approx((low, high))
 
 
-def test_the_geometric_mean_is_uncertain_by_what_rounds_differ_over_all_cases():
+def test_the_geometric_mean_is_uncertain_by_what_rounds_differ():
     """Cases of a round run next to each other: as independent values they would look √3 times as certain."""
     random = np.random.default_rng(3)
     rounds = 0.02 * random.standard_normal(5)
@@ -121,7 +121,7 @@ def test_the_answer_over_one_case_has_the_interval_of_that_case():
     assert any("a/node-a is 1.6 ± 0.8 × as fast as b/node-a" in line for line in answer_lines([item]))
 
 
-def test_regressions_are_certain_losses_beyond_the_tolerance_and_new_failures():
+def test_regressions_are_losses_beyond_the_tolerance_and_new_failures():
     records = [
         *both([90.0, 90.1], [100.0, 100.1], case=make_case("resnet50")),
         *both([98.0, 98.1], [100.0, 100.1], case=make_case("vgg16")),
@@ -160,7 +160,7 @@ WORTH = "a5000/node-a is worth up to 1.570 ± 0.003 × the price of a4000/node-a
         (None, None, "set usd_per_gpu_hour in hosts.yml to compare samples per dollar."),
     ],
 )
-def test_the_faster_is_worth_up_to_the_ratio_of_throughputs_times_the_price(a, b, words):
+def test_the_faster_is_worth_the_ratio_of_throughputs_times_the_price(a, b, words):
     records = [
         *repeats(156.9, 157.0, 157.1, fleet="a5000", usd_per_gpu_hour=a),
         *repeats(99.9, 100.0, 100.1, fleet="a4000", usd_per_gpu_hour=b),
@@ -177,7 +177,7 @@ def test_the_price_counts_for_every_gpu():
     assert grid.rows[0][grid.headings.index("a 1000/$")] == "720.0"
 
 
-def test_samples_per_joule_stand_beside_the_ratio_where_both_sides_measured_energy():
+def test_samples_per_joule_are_shown_where_both_sides_measured_energy():
     def of(fleet, rate, watts):
         telemetry = [Telemetry(energy_joules=watts * make_case().num_steps * 8 / rate + noise) for noise in (0.0, 0.01)]
         records = repeats(rate, rate, fleet=fleet)

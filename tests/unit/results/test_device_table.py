@@ -45,7 +45,7 @@ def device_record(factor, *, host="node-a", repeat=1, tensorflow="2.21.0"):
     return dataclasses.replace(record, measurement=None, device_results=results)
 
 
-def test_a_cell_is_the_mean_over_repeats_and_each_host_and_software_has_a_column():
+def test_a_cell_is_the_mean_over_repeats_of_a_host_and_software():
     again = [device_record(factor, repeat=n) for n, factor in enumerate((1.0, 1.01, 0.99), start=1)]
     grid = device_grid([*again, device_record(2.0, host="node-b"), device_record(1.0, repeat=4, tensorflow="2.20.0")])
     assert grid.headings == ["metric", "unit", "a4000/node-a (1)", "a4000/node-b", "a4000/node-a (2)"]

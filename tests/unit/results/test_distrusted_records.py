@@ -112,7 +112,7 @@ def test_bad_records_are_named_and_cost_themselves_only_in_every_command(folder,
         to_json(make_record()).replace('"fleet":', '"fleet": "other", "fleet":'),
     ],
 )
-def test_a_key_that_comes_twice_is_refused_because_readers_disagree_which_counts(text):
+def test_a_key_that_comes_twice_is_refused(text):
     with pytest.raises(RecordError, match=r"the key '(schema_version|fleet)' appears 2 times"):
         from_json(text)
 
@@ -147,7 +147,7 @@ def test_names_in_any_writing_work_in_the_report_also_where_a_label_is_cut(folde
         assert fault_of(*line) == "" and program.main(["results", *line]) == 0
 
 
-def test_a_pipe_a_folder_a_loop_and_a_device_are_named_and_never_waited_for(folder):
+def test_a_pipe_a_folder_a_loop_and_a_device_are_named(folder):
     records = folder.path / "records"
     os.mkfifo(records / "pipe.json")
     (records / "folder.json").mkdir()

@@ -26,7 +26,7 @@ def call(*arguments):
     return program.main(["results", *arguments])
 
 
-def test_every_text_format_has_the_columns_of_the_dictionary_or_the_wide_table(run, capsys):
+def test_every_format_has_the_columns_of_the_dictionary(run, capsys):
     assert call("export", "--format=csv") == 0
     assert capsys.readouterr().out.splitlines()[0] == ",".join(COLUMNS)
     assert call("export", "--format=json") == 0

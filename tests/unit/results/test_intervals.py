@@ -50,7 +50,7 @@ def scaled(hosts_of_one, hosts_of_four):
     ]
 
 
-def test_a_scaling_value_lies_in_its_interval_where_a_host_lacks_one_of_the_counts():
+def test_scaling_lies_in_its_interval_where_a_host_lacks_a_count():
     random = np.random.default_rng(2)
     for _ in range(8):
         own = {f"node-{number}": 100.0 * (1 + 0.2 * random.standard_normal()) for number in range(5)}
@@ -60,7 +60,7 @@ def test_a_scaling_value_lies_in_its_interval_where_a_host_lacks_one_of_the_coun
         assert item.value == pytest.approx(0.9, rel=1e-3)
 
 
-def test_a_scaling_value_names_missing_hosts_and_has_no_interval_over_one_other_machine():
+def test_scaling_names_missing_hosts_and_has_no_interval_over_one():
     grid = scaling_grid(rates_of(*scaled({"x": 100.0, "y": 101.0, "z": 99.0}, {"x": 95.0, "y": 94.0})))
     assert "† without z (no such case)" in grid.notes
     (item,) = efficiencies(rates_of(*scaled({"x": 100.0}, {"y": 95.0})))
@@ -72,7 +72,7 @@ def test_machines_against_other_machines_of_their_fleet_have_an_interval():
     assert item.value == pytest.approx(92 / 102) and item.interval.low < item.value < item.interval.high
 
 
-def test_a_fleet_that_lost_a_host_is_compared_with_its_baseline_on_the_hosts_of_both():
+def test_a_fleet_and_its_baseline_are_compared_on_the_hosts_of_both():
     before = rates_of(*of_hosts("a", 100.0, 110.0, 50.0))
     after = rates_of(*of_hosts("a", 105.0, 115.5))
     (item,) = compare(after, before)
@@ -112,7 +112,7 @@ def test_a_missing_case_of_one_host_does_not_make_its_cases_independent():
     assert gap.high - gap.low == pytest.approx(whole.high - whole.low, rel=0.02)
 
 
-def test_the_geometric_mean_against_ones_own_baseline_is_taken_host_by_host():
+def test_the_geometric_mean_against_a_baseline_is_taken_host_by_host():
     before = [r for m in MODELS for r in of_hosts("a", 100.0, 130.0, 115.0, case=make_case(m))]
     after = [r for m in MODELS for r in of_hosts("a", 105.0, 136.6, 120.7, case=make_case(m))]
     mean = geometric_mean(compare(rates_of(*after), rates_of(*before)))
@@ -173,7 +173,7 @@ def test_a_host_that_is_slow_on_both_days_is_no_outlier_of_its_baseline():
     assert answers(found)[0].outliers == ()
 
 
-def test_hosts_of_different_prices_are_named_and_the_dollar_is_spread_over_them():
+def test_hosts_of_different_prices_are_named():
     records = [
         *repeats(100.0, 101.0, fleet="a", host="x", usd_per_gpu_hour=0.1),
         *repeats(100.0, 101.0, fleet="a", host="y", usd_per_gpu_hour=0.3),
@@ -209,7 +209,7 @@ def kinds():
             yield from of_hosts("b", 100.0, 101.0, 99.0, case=make_case(model, mode=mode))
 
 
-def test_unlike_kinds_of_work_have_no_common_mean_and_the_answer_says_what_holds():
+def test_unlike_kinds_of_work_have_no_common_mean():
     found = compare(*sides(*kinds()))
     made = answers(found)
     assert [(item.kind, item.mark, len(item.found)) for item in made] == [

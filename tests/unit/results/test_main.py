@@ -174,7 +174,7 @@ def test_help_imports_neither_pandas_nor_scipy_nor_rich(command):
 
 
 @pytest.mark.slow
-def test_the_module_runs_from_the_command_line_and_survives_a_reader_that_leaves(runs):
+def test_the_module_runs_and_survives_a_reader_that_leaves(runs):
     command = f"{sys.executable} -m results export | head -c 5"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("fleet", "")

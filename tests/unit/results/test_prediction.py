@@ -22,13 +22,13 @@ def one(gpu, network, precision, rows=ROWS, count=1):
     return predict([(gpu, count)], network, precision, rows, "Lambda deeplearning-benchmark (raw log)")[gpu, count]
 
 
-def test_the_kinds_that_are_predicted_are_those_that_hold_and_miss_by_what_the_page_has(left_out):
+def test_kinds_that_are_predicted_miss_by_what_the_page_states(left_out):
     found = predict_left_out.predicted_kinds(predict_left_out.kind_errors(*left_out), left_out[1])
     assert found == pytest.approx(KINDS, abs=6e-4)
     assert predict_left_out.median_error(left_out[1]) < 0.08
 
 
-def test_all_rows_of_one_gpu_that_are_not_suspect_are_used_and_a_faulty_one_pulls_little():
+def test_rows_of_one_gpu_are_all_used_and_a_faulty_one_pulls_little():
     assert len(ROWS) == sum(not row["suspect"] and row["num_gpus"] == "1" for row in all_published())
     chosen, fitted = ([row for row in ROWS if (row.gpu == "RTX A6000") is mine] for mine in (True, False))
     spoilt = [dataclasses.replace(fitted[0], rate=10 * fitted[0].rate), *fitted[1:]]

@@ -78,7 +78,7 @@ def test_what_is_no_part_is_left_alone(line):
     assert reader.payload() is None and not reader.begun
 
 
-def test_the_largest_record_fits_into_the_lines_also_when_it_cannot_be_compressed():
+def test_the_largest_record_fits_into_the_lines_uncompressed_too():
     noise = random.Random(3).randbytes(MAX_RECORD_BYTES)
     assert len(zlib.compress(noise)) > MAX_RECORD_BYTES
     assert sum(1 for _ in record_lines(noise)) <= MAX_RECORD_LINES

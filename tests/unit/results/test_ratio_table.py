@@ -37,7 +37,7 @@ def plain(rows):
     return [[cell.replace("\u00a0", " ") for cell in row] for row in rows]
 
 
-def test_a_cell_is_the_ratio_of_a_network_on_a_number_of_gpus_with_its_interval():
+def test_a_cell_is_the_ratio_of_a_network_with_its_interval():
     (speed,) = tables_of(rates_of({"slow": 1.0, "quick": 1.5}), ("quick", "slow"))
     assert speed.headings == ["work", "network", "1 GPU", "2 GPUs"]
     row = plain(speed.rows)[0]

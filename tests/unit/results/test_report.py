@@ -63,7 +63,7 @@ def test_the_page_is_one_small_file_in_which_nothing_of_a_host_is_markup(text):
     assert "&lt;script&gt;alert" in text and "\x1b" not in text and "\u202e" not in text
 
 
-def test_the_verdict_says_what_to_rent_up_to_which_price_then_who_is_faster(text):
+def test_the_verdict_names_what_to_rent_up_to_which_price(text):
     first, second, *_ = verdict_of(text)
     assert first.startswith("Rent a4000 in 4 of 4 settings; first: ")
     assert re.search(r"a5000 is 1\.5\d ± 0\.\d+ times as fast as (2 × )?a4000", first)

@@ -48,7 +48,7 @@ def test_the_figures_of_a_gpu_follow_from_each_other(gpu):
         assert low <= found["memory_bandwidth"] * 8 / found["memory_bus"] <= high
 
 
-def test_every_figure_has_a_source_and_contradictions_are_of_gpus_in_the_table():
+def test_every_figure_has_a_source():
     for name in ("published.csv", "gpu_specs.csv", "prices.csv", "contradictions.csv"):
         with (FOLDER / name).open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
@@ -94,14 +94,14 @@ def test_networks_are_recognised_by_their_letters(name):
     assert model_key(name) == "inception_v3"
 
 
-def test_a_family_means_all_its_members_and_an_unknown_name_gets_suggestions(capsys):
+def test_a_family_means_its_members_and_unknown_names_get_suggestions(capsys):
     assert named_gpus(["A100"]) == ["A100 PCIe 40GB", "A100 PCIe 80GB", "A100 SXM4 40GB", "A100 SXM4 80GB"]
     assert named_gpus(["A4000,a5000", "A4000"]) == ["RTX A4000", "RTX A5000"]
     assert program.main(["results", "gpus", "A4000", "A50000"]) == 2
     assert "'A50000' is not in the reference. Did you mean one of: RTX A5000" in capsys.readouterr().err
 
 
-def test_gpus_side_by_side_have_sources_ratios_and_what_follows_for_training():
+def test_gpus_side_by_side_have_sources_and_ratios():
     gpus = ["RTX A4000", "RTX A5000"]
     figures, grids = figures_of(gpus), gpu_grids(gpus)
     assert [row["value"] for row in figures["memory_bandwidth"]] == ["448", "768"]

@@ -59,7 +59,7 @@ def test_a_failed_write_leaves_the_old_record_and_no_rubbish(run, monkeypatch):
     assert run.read_record("job") == make_record(1.0)
 
 
-def test_a_plan_is_written_once_and_one_that_cannot_be_read_is_a_short_message(run):
+def test_a_plan_is_written_once_and_an_unreadable_one_is_named(run):
     with pytest.raises(NotARun, match=r"plan\.json"):
         run.read_plan()
     run.write_plan('{"jobs": [1, 2]}')

@@ -9,7 +9,7 @@ from tests.unit.results.factory import make_record, stored
 DOCUMENT = Path(__file__).parents[3] / "docs" / "table.md"
 
 
-def test_the_data_dictionary_names_every_column_in_order_with_unit_and_meaning():
+def test_the_data_dictionary_names_every_column_with_its_meaning():
     lines = DOCUMENT.read_text(encoding="utf-8").splitlines()
     documented = [line for line in lines if line.startswith("| `")]
     assert documented == [f"| `{name}` | {c.unit} | {c.meaning} |" for name, c in COLUMNS.items()]

@@ -106,7 +106,7 @@ def test_each_bad_end_leaves_a_record_with_its_cause(tmp_path, work, max_seconds
     assert [path.name for path in tmp_path.iterdir()] == ["record.json"], "no half-written file"
 
 
-def test_a_reader_that_stops_reading_does_not_keep_a_child_from_being_ended(tmp_path):
+def test_a_reader_that_stops_reading_does_not_keep_a_child_alive(tmp_path):
     output = tmp_path / "record.json"
     with start(output, "while True: os.write(2, b'x' * 4096)", max_seconds=1) as process:
         process.wait(60)
