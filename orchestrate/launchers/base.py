@@ -61,7 +61,7 @@ class Ending:
         exit_code: Of the process, 128 + n for signal n; None: it cannot be known.
         out_of_memory: The kernel killed it at its memory limit.
         detail: What the engine added, for a person.
-        failure: What a queue says ended it, as a status and a cause; None: it ended by itself.
+        failure: Why its queue ended it, as a status and a cause; None: it ended by itself.
         node: The machine that a queue chose; None: the launcher's host.
         image_digest: What was started there, where only the node could know.
     """

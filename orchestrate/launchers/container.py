@@ -54,8 +54,8 @@ class ContainerSpec:
 
     Attributes:
         gpus: UUIDs or indices of the GPUs that it sees.
-        all_gpus: It sees all GPUs, whatever `gpus` says.
-        cdi: `gpus` are names of CDI devices, e.g. `nvidia.com/gpu=0`; else the NVIDIA runtime is asked.
+        all_gpus: It sees all GPUs, whatever `gpus` is.
+        cdi: `gpus` are names of CDI devices, e.g. `nvidia.com/gpu=0`; else the NVIDIA runtime is requested.
         data_dir: Folder of the machine that it may read at `DATA_PATH`; None: it sees none.
         cache: Volume at `CACHE_PATH`, which outlives it and belongs to its image; None: it keeps nothing.
         cpus: CPUs that it may use; None: all.
@@ -160,7 +160,7 @@ def job_container(
         job: The repeat.
         host: Settings of the host: limits and deadline.
         image: What to start, by digest.
-        cdi_devices: What the engine lists, where GPUs are asked for by CDI; empty: it lists nothing. None: not by CDI.
+        cdi_devices: What the engine lists, where GPUs are requested by CDI; empty: it lists nothing. None: not by CDI.
         lifts_memory_lock: Whether the engine may lift the limit of locked memory; one without privileges may not.
         keeps_cache: Whether what the driver compiles is kept for the next container of the image.
     """

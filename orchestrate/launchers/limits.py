@@ -67,7 +67,7 @@ def within(seconds: float, limit_bytes: int, silence_seconds: float | None = Non
     Args:
         seconds: Longest duration.
         limit_bytes: Most that may come.
-        silence_seconds: Longest time without a byte; None: as each request says.
+        silence_seconds: Longest time without a byte; None: that of each request.
 
     Raises:
         Unreachable, LaunchFailed: From where it reads, when the time is over, or more has come.

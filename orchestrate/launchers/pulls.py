@@ -28,7 +28,7 @@ Progress = Callable[[int, int], None]
 
 
 class PullLimits:
-    """What the pulls of all hosts of a run share: how many a registry gets at a time, and who hears of them.
+    """What the pulls of all hosts of a run share: how many a registry gets at a time, and who is notified.
 
     Args:
         per_registry: Most pulls from one registry at a time.

@@ -1,4 +1,4 @@
-"""A Docker engine's containers, and what it knows of its images, behind a dozen calls: all by the SDK, but the logs."""
+"""A Docker engine's containers, and its images' descriptions, behind a dozen calls: all by the SDK, but the logs."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class ContainerEngine:
         return size
 
     def image_document(self, reference: str) -> dict[str, Any]:
-        """Return all that the engine knows of an image.
+        """Return the engine's description of an image.
 
         Raises:
             NotThere: It is not on the host.
@@ -132,7 +132,7 @@ class ContainerEngine:
     def create(self, spec: ContainerSpec) -> bool:
         """Create a container, unless there is one of its name.
 
-        Docker refuses a name that is taken with 409, Podman with 500: after any refusal the engine is asked whether
+        Docker refuses a name that is taken with 409, Podman with 500: after any refusal the engine is queried whether
         there is a container of this name. Whoever takes that for a failed start would remove a running benchmark.
 
         Returns:
@@ -180,7 +180,7 @@ class ContainerEngine:
             raise
 
     def inspect(self, name: str) -> dict[str, Any]:
-        """Return all that the engine knows of a container."""
+        """Return the engine's description of a container."""
         return document(self._link.ask(lambda client: client.inspect_container(name)))
 
     def state(self, name: str) -> dict[str, Any]:
@@ -190,8 +190,8 @@ class ContainerEngine:
     def log_lines(self, name: str, after: str, *, follow: bool) -> Iterator[tuple[str, str]]:
         """Yield time stamp and text of each line of output after a time stamp, until the stream ends.
 
-        Its end means nothing for the container: ask `state`. Nothing is asked twice. The SDK's own streams end in the
-        same way when a link breaks, hold a frame in memory whose size the host chooses, and wait for ever
+        Its end means nothing for the container: see `state`. Nothing is requested twice. The SDK's own streams end in
+        the same way when a link breaks, hold a frame in memory whose size the host chooses, and wait for ever
         (`test_a_stream_that_was_cut_off_…`, `test_a_frame_without_end_…`).
 
         Args:

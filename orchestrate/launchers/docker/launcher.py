@@ -63,8 +63,8 @@ class Way:
 
     Attributes:
         name: For people.
-        cdi: Devices are asked for by their CDI names; else the NVIDIA runtime or hook is asked.
-        announced: The engine says that it has it; else it is only tried.
+        cdi: Devices are requested by their CDI names; else from the NVIDIA runtime or hook.
+        announced: The engine reports it; else it is only tried.
         devices: CDI names that the engine lists; empty: it lists none.
     """
 
@@ -78,7 +78,7 @@ class ContainerLauncher:
     """Starts benchmarks on one Docker engine.
 
     Args:
-        host: Settings of the host; `host.docker` says where the engine is.
+        host: Settings of the host; `host.docker` is where the engine is.
         pulls: Shared by all hosts of a run.
     """
 
@@ -92,7 +92,7 @@ class ContainerLauncher:
         self._lifts_memory_lock = True
         self._names: dict[str, str] = {}
         self._stopped_at: dict[str, float] = {}
-        # Only asked where images come from it: else this machine needs no engine, and DOCKER_HOST may be anything.
+        # Only used where images come from it: else this machine needs no engine, and DOCKER_HOST may be anything.
         self._controller = DockerEngine(controller_address()) if host.image_source == "transfer" else None
 
     def probe(self) -> Facts:
@@ -117,12 +117,12 @@ class ContainerLauncher:
             return dataclasses.replace(image, status=error.status, problem=error.cause)
 
     def prepare(self, job: Job, on_progress: Progress) -> None:
-        """See `Launcher.prepare`: pulls by digest, and believes nothing else."""
+        """See `Launcher.prepare`: pulls by digest, and accepts nothing else."""
         image = _pinned(job.origin.image or "", job.origin.image_digest, self._host)
         self._names[image] = self._bring(image, on_progress)
 
     def start(self, job: Job) -> bool:
-        """See `Launcher.start`: what the engine refuses to give, and can do without, is not asked for again."""
+        """See `Launcher.start`: what the engine refuses, and the benchmark can do without, is not requested again."""
         pinned = _pinned(job.origin.image or "", job.origin.image_digest, self._host)
         image = self._names.get(pinned, pinned)
         while True:
@@ -143,7 +143,7 @@ class ContainerLauncher:
                     raise
 
     def _cdi_devices(self) -> frozenset[str] | None:
-        """Return what the engine lists, where GPUs are asked for by CDI; None: it gives them in another way."""
+        """Return what the engine lists, where GPUs are requested by CDI; None: it gives them in another way."""
         if not self._ways:
             self._ways_of(self._engine.info())
         return self._ways[0].devices if self._ways[0].cdi else None
@@ -156,7 +156,7 @@ class ContainerLauncher:
         return self._ways
 
     def _does_without(self, refusal: NoGPUs | NoMemoryLock) -> bool:
-        """Change what is asked of the engine after a refusal; False: nothing is left to try."""
+        """Change what is requested of the engine after a refusal; False: nothing is left to try."""
         if isinstance(refusal, NoGPUs):
             self._ways = self._ways[1:]
             return bool(self._ways)
@@ -198,7 +198,7 @@ class ContainerLauncher:
             time.sleep(BETWEEN_LOOKS_SECONDS)
 
     def _give_up_if_deaf(self, job: Job) -> None:
-        """Give a host up whose engine goes on reporting that what it was asked to end runs."""
+        """Give up a host whose engine still reports a container as running long after it was stopped."""
         asked_at = self._stopped_at.get(job.id)
         if asked_at is not None and time.monotonic() - asked_at > END_SECONDS:
             raise Lost(
@@ -387,7 +387,7 @@ def gpu_ways(info: dict[str, Any], *, is_podman: bool = False, lists_devices: bo
 
     Args:
         info: The engine's report about itself; nothing in it is trusted.
-        is_podman: Podman answers a request by capabilities with a container that has no GPU, so only CDI is asked for.
+        is_podman: Podman answers a request by capabilities with a container that has no GPU, so only CDI is requested.
         lists_devices: It would list what CDI offers.
     """
     if is_podman:
@@ -402,7 +402,7 @@ def gpu_ways(info: dict[str, Any], *, is_podman: bool = False, lists_devices: bo
 
 
 def is_rootless(info: dict[str, Any]) -> bool:
-    """Return whether an engine says that it runs without root: it cannot lift limits then."""
+    """Return whether an engine runs without root, and so cannot lift limits."""
     options = info.get("SecurityOptions")
     return isinstance(options, list) and "name=rootless" in options
 

@@ -1,8 +1,8 @@
-"""A Kubernetes API server behind a dozen calls: the only file that knows the official client.
+"""A Kubernetes API server behind a dozen calls: the only file that imports the official client.
 
 Objects stay the plain dictionaries that the server sends, in the words of its documentation; nothing in them is
-trusted. What the client does not do stands here: a server that once answered is asked again for a while, answers are
-bounded, and every failure becomes one of ours, with the server's words and a remedy.
+trusted. What the client does not do is here: requests to a server that once answered are retried for a while, answers
+are bounded, and every failure becomes one of ours, with the server's words and a remedy.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class NameTaken(HostError):
 
 
 class Refused(HostError):
-    """The server knows us too little: rights, a quota or credentials are missing."""
+    """Rights, a quota or credentials are missing."""
 
     status = Status.UNREACHABLE
 
@@ -130,7 +130,7 @@ class KubernetesCluster:
     def follow_log(self, pod: str) -> Iterator[str]:
         """Yield lines of a pod's log as they come, each with its time stamp; what cannot be read now has none.
 
-        A cut or silent stream ends as if the log had: only the pod's state says that it has ended.
+        A cut or silent stream ends as if the log had: only the pod's state shows that it has ended.
         """
         try:
             response = self._open(
@@ -184,7 +184,7 @@ class KubernetesCluster:
         return answer if isinstance(answer, dict) else {}
 
     def _read(self, method: str, *arguments: Any, **options: Any) -> bytes:  # noqa: ANN401
-        """Read an answer to its end; ask again for a while where the server has answered before."""
+        """Read an answer to its end; retry for a while where the server has answered before."""
         patience = self._reconnect_seconds if self._answered else 0.0
         for attempt in stamina.retry_context(
             on=Unreachable,

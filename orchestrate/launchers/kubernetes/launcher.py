@@ -55,7 +55,7 @@ class KubernetesLauncher:
     """Starts benchmarks in one namespace of a cluster; all worker slots of a fleet share it.
 
     Args:
-        host: Settings of the fleet; `host.queue` says where the cluster is.
+        host: Settings of the fleet; `host.queue` is where the cluster is.
         cluster: Instead of the one that `host.queue` names, for tests.
     """
 
@@ -175,7 +175,7 @@ class KubernetesLauncher:
             self._watched[0].hurry()
 
     def clear(self, jobs: Sequence[Job]) -> None:
-        """See `QueueLauncher.clear`: of most there is no Job, so that it is asked first."""
+        """See `QueueLauncher.clear`: most have no Job, so the Jobs are listed first."""
         there = set(self.running(jobs[0].origin.run_id)) if jobs else set()
         for job in jobs:
             if job.id in there:

@@ -62,7 +62,7 @@ PULL_SECONDS = 3600
 """Longest that a node may take to bring the image; the limit of a pod counts from before that."""
 
 STOP_SECONDS = 30
-"""A benchmark that is asked to end has this long to write and print its record."""
+"""A benchmark has this long after SIGTERM to write and print its record."""
 
 KEPT_SECONDS = 7 * 24 * 3600
 """So long a Job that has ended waits for a controller to collect it; then the cluster removes it."""
@@ -91,7 +91,7 @@ def job_manifest(job: Job, host: Host, queue: KubernetesQueue, digest: str | Non
         job: The repeat.
         host: Settings: image, limits.
         queue: Where it runs.
-        digest: What the image's tag means, where it is known; None: as the plan says.
+        digest: What the image's tag means, where it is known; None: as in the plan.
     """
     seconds, labels = _seconds(job, host), _labels(job)
     queued = {QUEUE_LABEL: queue.queue} if queue.queue else {}
@@ -158,7 +158,7 @@ def _pod(job: Job, host: Host, queue: KubernetesQueue, digest: str | None, secon
 
 
 def tolerations(queue: KubernetesQueue, with_gpus: bool) -> list[Toleration]:
-    """Return the taints that repeats put up with: those of `hosts.yml`, and that of GPU nodes if they need GPUs."""
+    """Return the taints that repeats tolerate: those of `hosts.yml`, and that of GPU nodes if they need GPUs."""
     own = list(queue.tolerations)
     return own if not with_gpus or GPU_TAINT in own else [*own, GPU_TAINT]
 

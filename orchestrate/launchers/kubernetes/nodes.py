@@ -48,7 +48,7 @@ class NodeKind:
 
 
 def fleet_facts(nodes: Sequence[Node], queue: KubernetesQueue, *, wants_gpus: bool) -> Facts:
-    """Return what all nodes offer that repeats may come to; where `gpus_per_node` says so, only nodes with GPUs count.
+    """Return what all nodes offer that repeats may come to; with `gpus_per_node`, only nodes with GPUs count.
 
     Raises:
         NoNode: There is no such node now.

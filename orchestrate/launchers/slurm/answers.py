@@ -42,7 +42,7 @@ ENDINGS: dict[str, tuple[Status, str]] = {
         "out of memory: Slurm ended it at its memory limit (OUT_OF_MEMORY). See memory_gb",
     ),
 }
-"""What a state says of a repeat; those of Slurm's that are not here leave it to the benchmark's exit code."""
+"""What a state means for a repeat; for states that are not here, the benchmark's exit code decides."""
 
 _LIMIT = (Status.UNSUPPORTED, "Slurm will never start it: {reason}. Request less, or check account, qos and partition")
 _LAUNCH = (Status.LOST, "Slurm could not start it on a node and put it on hold: {reason}. See the log of slurmd there")
@@ -85,7 +85,7 @@ class SlurmAnswer:
         states: Of tasks that are listed one by one.
         rests: Of arrays whose rest ended at once: what was cancelled before it began.
         waiting: Of arrays, index ranges (first, last) that wait, with the reason.
-        arrays: Slurm's number of each of our arrays that it knows.
+        arrays: Slurm's number of each of our arrays that it lists.
         files: Bytes by kind and repeat: `log` (what is new), `record`, `done`.
         words: Other lines, as kind and value: `jobs`, `begun`, `ended`, `submitted`, …
     """
@@ -98,7 +98,7 @@ class SlurmAnswer:
     words: list[tuple[str, str]] = field(default_factory=list)
 
     def state(self, task: Task) -> SlurmState | None:
-        """Return the state of a task in Slurm; None: Slurm no longer knows it."""
+        """Return the state of a task in Slurm; None: Slurm no longer lists it."""
         if (reported := self.states.get(task)) is not None:
             return reported
         for first, last, reason in self.waiting.get(task[0], ()):
@@ -223,7 +223,7 @@ def _unexplained(state: SlurmState | None, node: str | None) -> tuple[Status, st
 
 
 def facts_of(host: Host, queue: SlurmQueue, answer: SlurmAnswer) -> Facts:
-    """Turn the output of `sinfo` into facts; the smallest of all nodes counts, and none of them is asked.
+    """Turn the output of `sinfo` into facts; the smallest of all nodes counts, and no node is queried.
 
     Raises:
         HostError: Nothing can be measured there, with what to change.
@@ -264,6 +264,6 @@ def _offers(gres: str, queue: SlurmQueue) -> bool:
 
 
 def _number(text: str) -> int:
-    """Read `8` or `8+`, as sinfo says of nodes that differ."""
+    """Read `8` or `8+`, as sinfo prints for nodes that differ."""
     digits = text.rstrip("+")
     return (whole_number(digits) if len(digits) < 12 else None) or 0

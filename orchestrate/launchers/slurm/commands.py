@@ -1,4 +1,4 @@
-"""Scripts of POSIX sh on the login host, or here: one connection for each, which asks, or does, everything at once.
+"""Scripts of POSIX sh on the login host, or here: one connection for each, which queries, or does, everything at once.
 
 What they print is lines of a word, a bar and a value, which `answers` reads. All names in them are quoted.
 """
@@ -132,7 +132,7 @@ sinfo --noheader --Node --format='node|%N|%c|%m|%T|%G'{partition} || exit 3
 
 
 def survey(root: str, name: str) -> str:
-    """Query what is there of a run: the tasks of its arrays, what began, what ended, what Slurm knows."""
+    """Query what is there of a run: the tasks of its arrays, what began, what ended, what Slurm lists."""
     return f"""\
 {states(name)}
 cd {shlex.quote(root)} 2>/dev/null || return 0
@@ -148,7 +148,7 @@ ls done | sed 's/^/ended|/'"""
 def submit(
     root: str, number: int, script: str, jobs: Sequence[str], removals: Collection[str], after: int | None
 ) -> str:
-    """Hand in an array, after what an interrupted controller left; its list of jobs is there before Slurm knows it.
+    """Hand in an array, after what an interrupted controller left; its list of jobs is written before.
 
     Args:
         root: The run's folder in the shared one.
@@ -178,7 +178,7 @@ fi"""
 
 
 def cancel(tasks: Sequence[str], *, waiting_only: bool = False) -> str:
-    """End tasks; of those that ended meanwhile Slurm says so, which is no failure."""
+    """End tasks; it is no failure that some have ended meanwhile."""
     if not tasks:
         return ":"
     only = " --state=PENDING" if waiting_only else ""
@@ -200,7 +200,7 @@ left=$(squeue --noheader --user="$(id -un)" --name={shlex.quote(name)} --format=
 
 
 def look(root: str, name: str, followed: Mapping[str, int], cancels: Sequence[str], removals: Collection[str]) -> str:
-    """Do what is due, and ask for all that is new.
+    """Do what is due, and fetch all that is new.
 
     Args:
         root: The run's folder in the shared one.

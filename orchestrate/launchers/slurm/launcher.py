@@ -51,7 +51,7 @@ _ONE_HOST_ONLY = (
 )
 
 END_SECONDS = 60.0
-"""Slurm kills what it was asked to end 30 seconds later (KillWait)."""
+"""Slurm kills a cancelled job after 30 seconds (KillWait)."""
 
 
 @dataclass
@@ -108,7 +108,7 @@ class SlurmLauncher:
         self._remove: set[str] = set()
 
     def probe(self) -> Facts:
-        """See `Launcher.probe`: what Slurm says of the partition's nodes; none of them is asked."""
+        """See `Launcher.probe`: what Slurm reports of the partition's nodes; no node is queried."""
         lines = self._shell.run(commands.probe(self._queue))
         return facts_of(self._host, self._queue, read_answer(lines))
 
@@ -286,7 +286,7 @@ class SlurmLauncher:
 
         Raises:
             LaunchFailed: Slurm refuses it.
-            Unreachable: It cannot be asked.
+            Unreachable: It cannot be reached.
         """
         text = batch_script(array, self._host, self._queue, PROJECT)
         names = [job.id for job in array.jobs]
@@ -324,7 +324,7 @@ class SlurmLauncher:
                 self._take(job, track, answer, now)
 
     def _take(self, job: str, track: _Track, answer: SlurmAnswer, now: float) -> None:
-        """Take in what an answer says of one repeat."""
+        """Update one repeat from an answer."""
         track.task = self._tasks.get(job, track.task)
         reported = None if track.task is None else answer.state(track.task)
         track.state = reported or track.state

@@ -47,7 +47,7 @@ PULL_SECONDS = 1200
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Resources:
-    """What Slurm is asked for; repeats that ask for the same share an array.
+    """Requested resources; repeats that request the same share an array.
 
     Attributes:
         nodes: More than one: a training step over several hosts.
@@ -79,7 +79,7 @@ class Array:
 
 
 def resources(job: Job) -> Resources:
-    """Return what a repeat asks for."""
+    """Return the resources that a repeat requests."""
     return Resources(
         nodes=job.case.num_hosts,
         gpus=job.case.num_gpus if job.case.device is Device.GPU else 0,
@@ -148,7 +148,7 @@ def batch_script(array: Array, host: Host, queue: SlurmQueue, project: Path) -> 
 
 
 def _visible(gpus: int) -> str:
-    """Leave a benchmark the GPUs that it asked for: a node that a job has for itself comes with all it has."""
+    """Show a benchmark the GPUs that it requested: an exclusive node comes with all its GPUs."""
     return (
         f'export CUDA_VISIBLE_DEVICES="$(printf %s "${{CUDA_VISIBLE_DEVICES:-}}" | cut -d , -f 1-{gpus})"'
         if gpus
@@ -269,7 +269,7 @@ def _run_lines(queue: SlurmQueue, container: ContainerSpec | None, nodes: int, g
 
 
 def _module_lines(queue: SlurmQueue) -> list[str]:
-    """Return the lines of a batch script that load modules; `sh` knows `module` only after its own start-up file."""
+    """Return the lines of a batch script that load modules; `sh` has `module` only after its own start-up file."""
     if not queue.modules:
         return []
     files = '"${MODULESHOME:-}/init/sh" "${LMOD_PKG:-}/init/sh" /etc/profile.d/modules.sh /etc/profile.d/lmod.sh'

@@ -225,7 +225,7 @@ def locked(file: IO[str]) -> bool:
 
 
 def make_environment(request: Request, payload: bytes, target: Path) -> None:
-    """Fill `target` by way of a folder that only this call knows."""
+    """Fill `target` by way of a folder of this call's own."""
     for old in target.parent.glob(f"{target.name}.part-*"):
         shutil.rmtree(old, ignore_errors=True)  # we hold the lock: nobody works on it any more
     part = target.with_name(f"{target.name}.part-{os.getpid()}")
@@ -335,7 +335,7 @@ def run_guarded(request: Request, folder: Path, answer: int) -> None:
 
 
 def start_child(request: Request, folder: Path) -> subprocess.Popen[bytes]:
-    """Start the benchmark; whatever fails, nothing runs afterwards and no state says that it does."""
+    """Start the benchmark; whatever fails, nothing runs afterwards and no state is left."""
     (folder / "exit.part").write_bytes(b" " * EXIT_BYTES)
     (folder / "output.log").touch()
     if request["toolchain"] and Path(request["toolchain"]).is_dir():
@@ -525,7 +525,7 @@ def read_regular(path: Path, limit: int) -> bytes | None:
 
 
 def stop(request: Request) -> None:
-    """End a repeat: it is asked first, so that it can write its record."""
+    """End a repeat, by SIGTERM first, so that it can write its record."""
     end(state_of(job_folder(request)) or {}, signal.SIGTERM, signal.SIGKILL)
     say(stopped=True)
 

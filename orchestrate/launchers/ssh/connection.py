@@ -100,7 +100,7 @@ class Connection:
         Raises:
             Unreachable: No connection, it broke, or a limit was exceeded.
             LaunchFailed: The agent could not do it.
-            Lost: What it was asked about is gone.
+            Lost: What the request is about is gone.
         """
         whole = MAX_PROFILE_BYTES + max_bytes
         limits = {"seconds": seconds or SECONDS, "max_bytes": whole, "max_line_bytes": max_bytes}

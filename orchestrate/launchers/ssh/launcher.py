@@ -110,7 +110,7 @@ class AgentLauncher:
         return None
 
     def collect(self, job: Job) -> bytes | None:
-        """See `Launcher.collect`: asks again while the host is away."""
+        """See `Launcher.collect`: retried while the host is away."""
         for attempt in self._patiently("the host was lost"):
             with attempt:
                 answer = self._connection.ask(
@@ -152,7 +152,7 @@ class AgentLauncher:
             ) from error
 
     def stop(self, job: Job) -> None:
-        """See `Launcher.stop`: asks first, so that the benchmark can write its record."""
+        """See `Launcher.stop`: by SIGTERM first, so that the benchmark can write its record."""
         self._connection.ask("stop", run=job.origin.run_id, job=job.id)
 
     def remove(self, job: Job) -> None:
@@ -246,7 +246,7 @@ class SSHLauncher(AgentLauncher):
     """Starts benchmarks as processes of a host.
 
     Args:
-        host: Settings of the host; `host.ssh` says where it is.
+        host: Settings of the host; `host.ssh` is where it is.
         pulls: Shared by all hosts of a run; limits how many install packages at a time.
         connection: Instead of one to `host.ssh`, for tests.
     """

@@ -84,7 +84,7 @@ class Hello(BaseModel):
     Attributes:
         root: Our folder there.
         pythons: Interpreters: path, version, whether they have pip, version of TensorFlow.
-        image: What the image says of itself that the host was started from; None: it is none of ours.
+        image: Description of the image that the host was started from; None: it is none of ours.
         runners: Digests of the runners there; likewise of the environments.
         now: Its clock, in seconds since 1970.
     """
@@ -275,7 +275,7 @@ def image_software(root: str, image: Mapping[str, Any]) -> HostSoftware:
 
 
 def image_of_instance(image: Mapping[str, Any], named: Sequence[str]) -> Image:
-    """Describe the image that an instance was started from, as the plan knows images.
+    """Describe the image that an instance was started from, as the plan lists images.
 
     Args:
         image: What its `image.json` says.
