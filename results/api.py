@@ -216,7 +216,7 @@ class Runs:
     ) -> Path:
         """Write the report: one HTML page that works offline, or Markdown if the file name ends in `.md`.
 
-        This reads the records again, because the report shows their step times.
+        This reads the records again: the report has their environments and the time breakdown.
 
         Args:
             path: The file; an existing file is replaced.

@@ -294,14 +294,8 @@ def _report(
     output: Path | None,
     measured_by: str,
 ) -> int:
+    from results.report.page import make_report, report_html, report_markdown
     from results.runs.store import report_place, stored_records
-
-    try:
-        from results.report.page import make_report, report_html, report_markdown
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"the report needs {error.name}. Install: pip install altair vl-convert-python jinja2"
-        ) from error
 
     runs = placed(runs, runs_dir)
     stored = list(stored_records(runs))

@@ -1,13 +1,10 @@
 import re
 
-import pytest
-
 from results.compare.pairs import compare
+from results.report import charts
 from results.table.fleets import fleet_rates
 from results.table.merge import merge_records
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, stored
-
-charts = pytest.importorskip("results.report.charts", reason="the report needs altair", exc_type=ModuleNotFoundError)
 
 
 def rates_of(fleets):

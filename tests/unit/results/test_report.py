@@ -8,9 +8,6 @@ from results.runs.store import RunFolder
 from tests.unit.results.factory import make_case, make_environment, make_failure, repeats
 from tests.unit.results.report_page import write_page
 
-for module in ("altair", "jinja2", "vl_convert"):
-    pytest.importorskip(module, reason=f"the report needs {module}")
-
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):

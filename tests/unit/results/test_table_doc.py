@@ -1,10 +1,12 @@
 """`docs/table.md` is the data dictionary of the merged table; it is written from `results.table.columns`."""
 
+import json
 from pathlib import Path
 
+from results.report.tables import WRITERS
 from results.table.columns import CASE_COLUMNS, COLUMNS, SOFTWARE_COLUMNS
 from results.table.merge import merge_records
-from tests.unit.results.factory import make_record, stored
+from tests.unit.results.factory import make_case, make_failure, make_record, repeats, stored
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "table.md"
 
@@ -24,3 +26,12 @@ def test_the_table_has_exactly_the_columns_of_the_dictionary():
 def test_case_and_identity_are_columns():
     assert set(CASE_COLUMNS) | set(SOFTWARE_COLUMNS) <= set(COLUMNS)
     assert not set(CASE_COLUMNS) & set(SOFTWARE_COLUMNS)
+
+
+def test_every_format_has_the_columns_of_the_dictionary():
+    merged = merge_records(stored(*repeats(450.0, 452.0), make_failure("oom", case=make_case("vgg16"))))
+    assert WRITERS["csv"](merged).splitlines()[0] == ",".join(COLUMNS)
+    document = json.loads(WRITERS["json"](merged))
+    assert document["table_version"] == 1 and list(document["rows"][0]) == list(COLUMNS)
+    assert {row["samples_per_second"] for row in document["rows"]} == {451.0, None}
+    assert "| resnet50 | fp32 | 8 |" in WRITERS["wide"](merged)
