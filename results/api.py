@@ -76,9 +76,9 @@ class Recommendation:
         choices: One row per question, setting, GPU and count, best first: `basis` (`measured`, `published`,
             `predicted`, `bound` or `none`), `subject` (the fleet, or the GPU where others measured),
             `samples_per_second` over all GPUs with `ci95_low` and `ci95_high` (of a prediction its 90 % interval),
-            `from` (who says so), lowest and highest price of all GPUs per hour, `samples_per_usd` at the lowest price,
+            `from` (its source), lowest and highest price of all GPUs per hour, `samples_per_usd` at the lowest price,
             `hours` for the job, `wins_below` (USD per hour of all GPUs below which it gives the most samples a dollar),
-            `winner` (`yes` where prices decide), and `notes`, which say why a row is not ranked.
+            `winner` (`yes` where prices decide), and `notes`, with the reason why a row is not ranked.
     """
 
     answer: tuple[str, ...]

@@ -40,7 +40,7 @@ class Grid:
         return [name.removesuffix(">") for name in self.columns]
 
     def without_empty_columns(self) -> Grid:
-        """Leave out the columns in which no row has a text."""
+        """Return the table without columns in which no row has a text."""
         return self.only([i for i, _ in enumerate(self.columns) if any(row[i] for row in self.rows)])
 
     def only(self, kept: Sequence[int]) -> Grid:

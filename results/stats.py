@@ -1,6 +1,6 @@
 """Intervals for means and ratios of throughputs.
 
-All intervals are two-sided, 95 % by default. What is repeated decides what an interval says: repeats are
+All intervals are two-sided, 95 % by default. What is repeated decides what an interval covers: repeats are
 fresh processes on one host; where a fleet has several hosts, the hosts are what is repeated.
 """
 
@@ -91,7 +91,7 @@ def estimate(values: Sequence[float]) -> Estimate:
     """Estimate the mean that independent, equally distributed values come from.
 
     Raises:
-        TooFewRepeats: Fewer than two values: one value says nothing about its own uncertainty.
+        TooFewRepeats: Fewer than two values: one value has no known uncertainty.
     """
     if len(values) < 2:
         raise TooFewRepeats(f"an interval needs at least 2 values, {len(values)} came in")
@@ -104,14 +104,14 @@ def nested_estimate(values: Nested) -> Estimate | None:
 
     With two groups or more, the groups' means are the independent values, so that the spread between hosts is in the
     interval (and that between repeats with it). With one group, only the spread between its values is known, and the
-    interval speaks of that group alone. Groups count equally, however many values they have: a group's mean that is
+    interval is about that group alone. Groups count equally, however many values they have: a group's mean that is
     known less well makes the interval err on the wide side (Ibragimov and Müller 2010).
 
     Args:
         values: In one unit; no run is empty.
 
     Returns:
-        None with one value or none, which say nothing about uncertainty.
+        None with one value or none, whose uncertainty is unknown.
 
     Source: Searle, Casella and McCulloch, Variance Components, 1992, chapter 3: in a balanced design the mean of all
         values has the variance of the groups' means over their number, with one degree of freedom less. Ibragimov
@@ -286,7 +286,7 @@ def outlying(sides: Sequence[Mapping[str, float]], tolerance: float) -> Outlying
     """Name the group that is furthest from the others of its side, if beyond chance and `tolerance`.
 
     Each value is compared with where one more value like the others of its side would lie. The spread is that of all
-    sides without it, or of its own side where that is larger: among three, two others alone say too little. The level
+    sides without it, or of its own side where that is larger: among three, two others alone are too few. The level
     allows for looking at every value (Bonferroni).
 
     Args:

@@ -40,7 +40,7 @@ MOST_GPUS = 4096
 ROLES = ("gpu", "count", "model", "precision", "batch", "hosts")
 
 LOOKS_LIKE = 0.5
-"""Share of a column's cells that must be networks, or GPUs, to make it one of them without a heading that says so."""
+"""Share of a column's cells that must be networks, or GPUs, to make it one of them without such a heading."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Columns:
     Attributes:
         roles: Column by `gpu`, `model`, `precision`, `batch`, `count`, `hosts` or `label` (several in one cell).
         settings: Column by the name of a setting.
-        values: What the heading says of each column of throughputs.
+        values: What the heading means, of each column of throughputs.
         ignored: Headings of the columns that are none of these.
         long: Whether one column holds all throughputs.
     """
@@ -227,7 +227,7 @@ class Reading:
     """What was read of a file, and what was not.
 
     Attributes:
-        blank: Cells that say themselves that they hold no number: empty, `-`, `n/a`, `OOM`.
+        blank: Cells that are meant to hold no number: empty, `-`, `n/a`, `OOM`.
         ignored: Headings of columns that hold no throughput and no known setting.
     """
 
@@ -256,8 +256,8 @@ def read_throughputs(path: Path, decimal: Decimal | None = None) -> Reading:
     """Read all tables of a file that hold throughputs.
 
     Args:
-        path: Its name may say the network or the precision.
-        decimal: The decimal mark, where the user says it.
+        path: Its name may hold the network or the precision.
+        decimal: The decimal mark, where the user gives it.
 
     Raises:
         NotATable: None does.
@@ -312,7 +312,7 @@ class _Reader:
         return {column: self.decimal or decimal_mark(cells) or usual for column, cells in texts.items()}
 
     def _labels(self, cells: Sequence[str]) -> Facets:
-        """Return what the labels of a row say; an empty network, or GPU of a wide table, is that of the row above."""
+        """Return what the labels of a row mean; an empty network, or GPU of a wide table, is that of the row above."""
         texts = {role: plain(cells[column]) for role, column in self.columns.roles.items()}
         for role in ("model", "gpu", "label") if not self.columns.long else ("model",):
             if role in texts:

@@ -67,7 +67,7 @@ OFF_LEAST = 2
 """Cells of a GPU that its speed is judged by at least; of one, only a note is made."""
 
 OFF_CHANCE = 3.0
-"""Standard deviations beyond which a GPU is suspect, where few cells or GPUs say how fast it should be."""
+"""Standard deviations beyond which a GPU is suspect, where few cells or GPUs show how fast it should be."""
 
 
 def copy_findings(claims: Sequence[Claim]) -> list[TableFinding]:
@@ -194,7 +194,7 @@ def _as_told(claim: Claim) -> Claim:
 
 
 def _as_ieee(claim: Claim) -> Claim:
-    """Return an fp32 claim as one without TF32: nothing says whether it was on."""
+    """Return an fp32 claim as one without TF32: whether it was on is not known."""
     return dataclasses.replace(claim, strict=True) if claim.precision == "fp32" else claim
 
 
@@ -237,7 +237,7 @@ def _doubt(cells: Sequence[_Surplus]) -> float:
 
 
 def _smallest_counts(claims: Sequence[Claim]) -> list[Claim]:
-    """Return the claims of the fewest GPUs of each series: scaling must not be taken for speed."""
+    """Return the claims of the fewest GPUs of each series: scaling is no speed of one GPU."""
     series = grouped(claims, lambda claim: (claim.group, claim.model, claim.precision, claim.strict))
     return [claim for group in series.values() for claim in group if claim.count == min(one.count for one in group)]
 

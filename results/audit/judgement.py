@@ -69,7 +69,7 @@ def claim_findings(claims: Sequence[Claim], reference: Sequence[Claim] | None = 
 
     Args:
         claims: Of one file.
-        reference: Measurements to believe; None for the published ones that come with tfbench.
+        reference: Trusted measurements; None for the published ones that come with tfbench.
     """
     return [
         *pattern_findings(claims),

@@ -130,7 +130,7 @@ def flop_ratio(small: str, large: str) -> float:
 
 
 def _times_the_work(small: NetworkCost, large: NetworkCost) -> float:
-    """Return how many times the work of one network another surely needs; 1 where that cannot be said."""
+    """Return how many times the work of one network another surely needs; 1 where that is not known."""
     flops = large.flop_per_sample / small.flop_per_sample
     if small.elements_fused and large.elements_fused:
         return min(flops, large.elements_unfused / small.elements_unfused)

@@ -1,4 +1,4 @@
-"""Numbers that were not measured betray themselves: exact multiples of one another.
+"""Numbers that were not measured: exact multiples of one another.
 
 A doubling that is exact to the last written digit happens by chance, more often the fewer digits there are. So every
 pair that could be exact is counted, with its chance, and only more hits than chance can give are reported.
@@ -55,7 +55,7 @@ def pattern_findings(claims: Sequence[Claim]) -> list[TableFinding]:
         of_tables = [_pairs(rule, table) for table in tables]
         findings = [finding for pairs in of_tables for finding in _judged(rule, pairs)]
         if all(finding.severity is Severity.NOTE for finding in findings):
-            # Tables of a few cells each say too little by themselves, and together may say enough.
+            # Tables of a few cells each are too little evidence, and together may be enough.
             findings = _judged(rule, [*itertools.chain(*of_tables)]) or findings
         found += findings
     return found

@@ -20,7 +20,7 @@ one that does not (BERT-Large).
 """
 
 SLOW_FACTOR = 4.0
-"""Likewise below all of them: builds that do not know a new GPU yet were up to 2.6 times slower (RTX 3090, 2020)."""
+"""Likewise below all of them: builds older than the GPU were up to 2.6 times slower (RTX 3090, 2020)."""
 
 OFF_COLUMN = 0.5
 """Natural logarithm by which a column may be off the published measurements of its GPU more than the other columns are.
@@ -37,7 +37,7 @@ def source_findings(claims: Sequence[Claim], reference: Sequence[Claim] | None =
 
     Args:
         claims: Those to judge.
-        reference: Those to believe; None for the published ones that come with tfbench.
+        reference: Those to trust; None for the published ones that come with tfbench.
     """
     trusted = trusted_claims() if reference is None else reference
     training = [claim for claim in claims if claim.mode == "train" and claim.image_size is None]

@@ -95,7 +95,7 @@ _MODEL_TEXTS = re.compile(
 
 @dataclass(frozen=True)
 class Facets:
-    """What a text says about a throughput; empty or None where it says nothing.
+    """What a text means for a throughput; empty or None: nothing.
 
     Attributes:
         gpu: A GPU's name as it came, its count taken off.
@@ -188,7 +188,7 @@ def read_precision(text: str) -> str:
 
 @functools.cache
 def find_gpus(text: str) -> tuple[str, ...]:
-    """Return the GPUs of the reference that a text speaks of: `Lambda Cloud, RTX A6000 (NVLink)` is one A6000."""
+    """Return the GPUs of the reference that a text names: `Lambda Cloud, RTX A6000 (NVLink)` is one A6000."""
     direct = specified_gpus(text)
     for match in [] if direct else _GPU_LIKE.finditer(text):
         words = re.split(r"[\s,;()/—–]+", text[match.start() :].strip())[:6]
@@ -226,7 +226,7 @@ _MODE = re.compile(r"\bmode (train|infer)\b|\b(inference)\b", re.IGNORECASE)
 
 
 def read_context(text: str, file_name: str) -> Facets:
-    """Return what is said exactly once; two networks in a title say nothing about a cell."""
+    """Return what is named exactly once: of two networks in a title, neither may be that of a cell."""
     everything = f"{text}\n{re.sub(r'[_.-]+', ' ', file_name)}"
     parts = [read_facets(part) for part in re.split(r"[\n,;:()|]", everything) if part.strip()]
     return Facets(
@@ -245,7 +245,7 @@ def _only(found: Iterable[str]) -> str:
 
 
 def _gpu(text: str) -> str:
-    """Return the name of the GPU that a text speaks of; empty when it speaks of none that is known."""
+    """Return the name of the GPU that a text is about; empty without a known one."""
     members = find_gpus(text)
     if len(members) == 1:
         return members[0]

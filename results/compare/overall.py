@@ -90,12 +90,12 @@ def answers(found: Sequence[Comparison], by: Sequence[str] = ()) -> list[Answer]
 
 
 def answer_lines(found: Sequence[Comparison], by: Sequence[str] = (), *, baseline: bool = False) -> list[str]:
-    """Report in sentences which side is faster, by how much, and which gives more for a dollar; the first says it all.
+    """Report in sentences which side is faster, by how much, and which gives more for a dollar; first a summary.
 
     Args:
         found: Comparisons of two sides.
         by: See `answers`.
-        baseline: Whether the second side is the first at another time: then prices say nothing.
+        baseline: Whether the second side is the first at another time: then prices mean nothing.
     """
     made = answers(found, by)
     if not made:
@@ -186,7 +186,7 @@ def _summary(made: Sequence[Answer]) -> str:
 
 
 WHOSE = {"these two machines": "These two machines: ", "this machine": "This machine: "}
-"""How the sentence begins where it speaks of machines and not of fleets."""
+"""How the sentence begins where it is about machines and not fleets."""
 
 
 def _speed_line(item: Answer) -> str:

@@ -1,9 +1,9 @@
 """Two sides, case by case: how many times faster one is, how sure that is, and what else differs.
 
-A side is a fleet, or a fleet at another time (a baseline). What may be compared is `results.table.comparable`'s to
-say. With several hosts the interval of a ratio holds the spread between them and speaks of the fleets; with one host
-on a side it holds the spread between its repeats and speaks of that machine. Value and interval come from the same
-hosts: from those that both sides have where a fleet is compared with itself, each with itself.
+A side is a fleet, or a fleet at another time (a baseline). `results.table.comparable` decides what may be compared.
+With several hosts the interval of a ratio holds the spread between them and is that of the fleets; with one host on a
+side it holds the spread between its repeats and is that of the machine. Value and interval come from the same hosts:
+from those that both sides have where a fleet is compared with itself, each with itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Source: 39 hosts with one H100 each measured by Lambda, coefficient of variation
 
 
 class Mark(enum.StrEnum):
-    """What a comparison says, in one character."""
+    """The result of a comparison in one character."""
 
     FASTER = "+"
     SLOWER = "-"
@@ -68,7 +68,7 @@ class Comparison:
         b: Second side, likewise.
         value: a over b; None where one of them has no number or the two are not comparable.
         interval: 95 % interval of `value`; None with fewer than two repeats on a side.
-        reason: Why the mark is what it is, where the ratio does not say it.
+        reason: Why the mark is what it is, where the ratio does not show it.
         differs: Columns of the software identity in which the two differ.
     """
 
@@ -105,7 +105,7 @@ class Comparison:
 
     @property
     def covers(self) -> str:
-        """What the interval speaks of: fleets where both sides have several hosts, else machines."""
+        """What the interval is about: fleets where both sides have several hosts, else machines."""
         if self.a.of_fleet and self.b.of_fleet:
             return "the fleets"
         if self.paired and self.a.fleet == self.b.fleet:
@@ -294,7 +294,7 @@ def _mean_logarithm(rates: Sequence[FleetRate]) -> Estimate | None:
     """Estimate the mean over cases of the logarithm of the throughput.
 
     Returns:
-        None for several hosts that share too few cases to say what is a host's own.
+        None for several hosts that share too few cases to separate what is a host's own.
     """
     levels = levels_of([log_means(rate) for rate in rates])
     if levels is None and len({host for rate in rates for host in rate.rates}) == 1:

@@ -101,7 +101,7 @@ def _of_these_machines(rate: FleetRate) -> Estimate | None:
 
 
 def _of_other_machines(rate: FleetRate, baseline: FleetRate, count: int) -> Efficiency:
-    """Compare hosts with a baseline of other hosts of their fleet: known to an interval where both speak for it."""
+    """Compare hosts with a baseline of other hosts of their fleet: known to an interval where both are of the fleet."""
     assert rate.mean is not None and baseline.mean is not None, "callers look at `rates` first"
     known = rate.estimate, baseline.estimate
     if known[0] is None or known[1] is None or not (rate.of_fleet and baseline.of_fleet):

@@ -1,4 +1,4 @@
-"""Is a comparison decided? Asked after every round of repeats, so that the answer covers what it says.
+"""Is a comparison decided? Checked after every round of repeats, so that the interval keeps its coverage.
 
 Two answers are paid for in two ways. *Decided by price* depends on the ratio itself: who analyses often finds it on one
 side of the price ratio by luck. So each interim analysis has a share of the 5 % that an interval may err by, and the
@@ -32,7 +32,7 @@ class Reason(enum.StrEnum):
 
 @dataclass(frozen=True)
 class InterimAnalysis:
-    """What the repeats so far say.
+    """The result of the repeats so far.
 
     Attributes:
         reason: None: more repeats are needed.

@@ -30,7 +30,7 @@ from results.table.fleets import FleetRate
 from results.text import counted, enumerated
 
 MARGIN = 0.05
-"""Smallest relative difference of two published figures that says something: each is one run on one host.
+"""Smallest relative difference of two published figures that is significant: each is one run on one host.
 
 Source: figures of one GPU, network and precision by one source in neighbouring software, `published.csv`: ResNet50
 FP16 on RTX A6000 1404 and 1478, on A100 SXM4 40GB 1888 and 1990: 5 % apart.
@@ -160,7 +160,7 @@ def _advice(question: RentalQuestion, table: FigureTable, offers: Sequence[Offer
         f"setting: {table.setting}": table.setting,
         f"{counted(len(every) - len(options), 'other GPU')} outside of the limits": len(options) < len(every),
         PREDICTED_NOTE: _predicted(*options),
-        f"offers of {', '.join(sorted(listed))}; yours: --price GPU=USD": listed,
+        f"offers, undated ({', '.join(sorted(listed))}); yours: --price GPU=USD": listed,
         "USD/h: all GPUs of a row; a host is rented whole": any(option.count > 1 for option in options),
     }
     measured = [replace(row.measured, prices={}) for row in table.rows if row.measured and row.ranked]
@@ -212,7 +212,7 @@ def _filled(question: RentalQuestion, row: RentalOption, found: Interval | str |
 
 
 def _with_prices(question: RentalQuestion, row: RentalOption, offers: Sequence[Offer]) -> RentalOption:
-    """Add prices, time and what speaks against a GPU."""
+    """Add prices, time, and which limits a GPU does not meet."""
     pool, budget = _offers_of(row, offers), question.budget
     within = [offer for offer in pool if budget is None or offer.usd_per_hour(row.count) <= budget]
     hours = question.samples / row.samples_per_second / SECONDS_PER_HOUR if row.samples_per_second else None

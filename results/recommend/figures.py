@@ -24,7 +24,7 @@ from results.table.fleets import FleetRate
 from results.text import counted
 
 HOST_FAILURES = frozenset({"unreachable", "pull_failed", "lost", "stopped", "invalid"})
-"""Statuses that say nothing about the GPU, also where it was simulated: published figures of it may still be used."""
+"""Statuses without evidence about the GPU, also where it was simulated: its published figures may still be used."""
 
 SECONDS_PER_HOUR = 3600
 
@@ -33,7 +33,7 @@ TASKS = {"squad": "SQuAD fine-tuning", "pretraining": "pre-training"}
 COMPILERS = {"on": ", XLA", "off": ", no XLA", "": ""}
 
 CONDITIONS = ("synthetic", "real", "averaged", "gradient", "unpadding", "fused")
-"""First words of those parts of a row's note that say how it was measured."""
+"""First words of those parts of a row's note that are about how it was measured."""
 
 YEARS = {
     "2020": r"NGC 20\.06|TF 1\.15\.[34]|TF 2\.[23]\.0",
@@ -74,7 +74,7 @@ class RentalOption:
         comparable: Whether it is of the setting of its table, or none is.
         failed: Whether it was tried here and failed for a reason of its own, e.g. `oom`.
         measured: What was measured here, or failed.
-        sources: Of a published figure: what its source says, and where, one line each.
+        sources: Of a published figure: what its source states, and where, one line each.
         offers: Prices that count: within the budget, of hosts with enough GPUs.
         hours: Time for the job.
         misfit: Which limit it does not meet; empty: it meets all.
@@ -177,7 +177,7 @@ class FigureTable:
 
 
 def measured_tables(question: RentalQuestion, rates: Sequence[FleetRate]) -> list[FigureTable]:
-    """Return what our own records say, one table for each setting, that with most figures first.
+    """Return the figures of our own records, one table for each setting, that with most figures first.
 
     Every fleet of the question is in every table of its mode: with its figure, or with the reason why it has none.
     """
@@ -256,7 +256,7 @@ def _measured_table(
 
 
 def missing(gpu: str, count: int, note: str = "no figure", subject: str = "", *, failed: bool = False) -> RentalOption:
-    """Return a row without a figure; its note says why."""
+    """Return a row without a figure; its note is the reason."""
     return RentalOption(basis=Basis.NONE, subject=subject or gpu, gpu=gpu, count=count, note=note, failed=failed)
 
 

@@ -48,7 +48,7 @@ less than the rest. Farther away nothing was left out to be tested.
 """
 
 FEWEST_FAMILIES = 3
-"""Fewest families of GPUs that a network must have been measured on: two say nothing about a third."""
+"""Fewest families of GPUs that a network must have been measured on: two are no evidence about a third."""
 
 SAME_GPU = {"V100 32GB (DGX-2)": "V100 SXM2 32GB", "V100 SXM3 32GB": "V100 SXM2 32GB"}
 """GPUs of publications, and their nearest relative with specifications: NVIDIA states 900 GB/s for all of them."""
@@ -167,7 +167,7 @@ def _same(rows: Sequence[Observation], names: str) -> npt.NDArray[np.bool_]:
 def predict(
     gpus: Sequence[tuple[str, int]], network: str, precision: str, observations: Sequence[Observation], source: str
 ) -> dict[tuple[str, int], Interval | str]:
-    """Predict the training throughput of GPUs, one of each, or say why that cannot be done.
+    """Predict the training throughput of GPUs, one of each, or return why that cannot be done.
 
     Args:
         gpus: Names in the reference, each with a number of GPUs; several are not predicted.

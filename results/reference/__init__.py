@@ -3,7 +3,7 @@
 `gpus` resolves names of GPUs and has their specifications, peaks and rooflines; `networks` what a sample of each
 network costs, and which names networks go by; `prices` what a GPU-hour costs; `gpu_comparison` puts GPUs side by side.
 
-The CSV files in this folder are the data; `README.md` says where they come from, which contradictions were found, and
+The CSV files in this folder are the data; `README.md` has where they come from, which contradictions were found, and
 how they were resolved. A figure of ours never comes from here.
 """
 

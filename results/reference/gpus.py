@@ -61,7 +61,7 @@ OTHERS = (
     "4070 Super,4070 Ti,4070 Ti Super,4080,4080 Super,4090 D,5050,5060,5060 Ti,5070,5070 Ti,5080,5090 D,Titan V,"
     "Titan RTX,Titan Xp,MI25,MI50,MI60,MI210,MI250,MI250X,MI300A,MI308X,MI325X,MI350X,MI355X,7900 XTX,Gaudi2,Gaudi3"
 )
-"""Real GPUs that the reference has no figures of: never taken for a typing error of another one."""
+"""Real GPUs that the reference has no figures of: no typing errors of other ones."""
 
 VARIANTS = frozenset({"laptop", "ti", "super", "max", "d", "ada", "server"})
 """Words that make another GPU of the one whose name they follow."""
@@ -135,7 +135,7 @@ def loosest_figures(gpus: Sequence[str]) -> dict[str, float]:
 
 
 def memory_of(gpu: str) -> float | None:
-    """Return the memory of a GPU in GB: as specified, else as its name says; None when neither does."""
+    """Return the memory of a GPU in GB: as specified, else as in its name; None without either."""
     named = re.search(r"\b(\d+) ?GB\b", gpu)
     return specifications().get(gpu, {}).get("memory") or (float(named[1]) if named else None)
 
@@ -177,7 +177,7 @@ def specified_gpus(name: str) -> tuple[str, ...]:
 
 
 def unknown_gpu(name: str) -> str:
-    """Return what to say of a name that means no GPU: another GPU is never suggested for a real one."""
+    """Return the message for a name that means no GPU: another GPU is never suggested for a real one."""
     text, wanted = f"GPU {name.strip()!r} is not in the reference", gpu_words(name)
     numbers = [word for word in wanted if re.search(r"\d", word)]
     near = [gpu for gpu in known_gpus() if not (wanted & VARIANTS) - gpu_words(gpu)]
@@ -219,7 +219,7 @@ def gpu_words(name: str) -> frozenset[str]:
     text = re.sub(r"\bpro(?=\d)", "pro ", text)
     text = re.sub(r"(?<=\d)(ti|super|ada|laptop|mobile|sxm\d?|nvl|pcie)\b", r" \1", text)
     words = {SYNONYMS.get(word, word) for word in text.split()} - NOISE
-    # Early drivers say `Quadro RTX A6000`; a `Quadro RTX 6000` is another GPU.
+    # Early drivers report `Quadro RTX A6000`; a `Quadro RTX 6000` is another GPU.
     return frozenset(words - {"quadro"} if any(re.fullmatch(r"a\d{4}", word) for word in words) else words)
 
 
@@ -229,7 +229,7 @@ def _others() -> frozenset[frozenset[str]]:
 
 
 def _fits(wanted: frozenset[str], gpu: str) -> bool:
-    """Return whether a GPU has all words of a name, or they say what is so anyway."""
+    """Return whether a GPU has all words of a name, or the missing ones are true of it anyway."""
     words, memory = gpu_words(gpu), specifications().get(gpu, {}).get("memory", 0)
     if "sxm" in wanted:
         words = frozenset(re.sub(r"^sxm\d$", "sxm", word) for word in words)

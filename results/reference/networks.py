@@ -170,7 +170,7 @@ def published_names(model: str) -> list[str]:
 
 
 def unknown_network(name: str, known: Sequence[str]) -> str:
-    """Return what to say of a name that is no network's: up to five that are like it, or all that are known."""
+    """Return the message for a name of no network: up to five that are like it, or all that are known."""
     near = difflib.get_close_matches(name, known, n=5, cutoff=0.6)
     hint = f"Did you mean one of: {', '.join(near)}?" if near else f"Known: {', '.join(known)}"
     return f"--model: {name!r} is not a known network. {hint}"

@@ -1,7 +1,7 @@
 """Prices per GPU-hour: dated, by provider and region, never averaged.
 
-One GPU model is offered at prices that differ by more than six times, so an average says nothing about what anyone
-pays.
+One GPU model is offered at prices that differ by more than six times, so an average is nobody's
+price.
 """
 
 from __future__ import annotations

@@ -104,6 +104,7 @@ def test_the_winner_flips_at_the_price_that_the_table_says(capsys):
     cheap = next(option for option in first(0.30)["options"] if option["gpu"] == "RTX A5000")
     assert first(cheap["wins_below"] * 1.06)["winner"] == "RTX A4000"
     assert first(cheap["wins_below"] * 0.94)["winner"] == "RTX A5000"
+    assert {first(cheap["wins_below"] * times)["winner"] for times in (0.97, 1.03)} == {None}, "within the noise"
 
 
 def test_figures_of_one_table_have_one_source_and_are_never_suspect():

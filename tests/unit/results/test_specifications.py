@@ -16,7 +16,8 @@ from results.reference.gpus import (
     specifications,
     specified_gpus,
 )
-from results.reference.networks import model_key, networks
+from results.reference.networks import model_key, networks, training_bytes
+from tests.unit.results.factory import make_case
 
 PER_MULTIPROCESSOR = {
     **{"7.0": (64, 8, 1024), "7.5": (64, 8, 1024), "8.0": (64, 4, 2048), "8.6": (128, 4, 1024)},
@@ -92,6 +93,14 @@ def test_gpus_are_recognised_by_the_names_of_drivers(name):
 @pytest.mark.parametrize("name", ["InceptionV3", "Inception v3", "inception3", "inception_v3"])
 def test_networks_are_recognised_by_their_letters(name):
     assert model_key(name) == "inception_v3"
+
+
+def test_the_memory_of_a_step_grows_with_the_area_of_images():
+    small, twice, large = (
+        training_bytes(make_case(image_size=size, batch_per_gpu=batch))
+        for size, batch in ((224, 8), (224, 32), (448, 8))
+    )
+    assert large == pytest.approx(twice) and large > 2 * small
 
 
 def test_a_family_means_its_members_and_unknown_names_get_suggestions(capsys):
