@@ -104,7 +104,7 @@ def test_a_cpu_case_hides_the_gpus(tensorflow, monkeypatch):
     ("device", "asked", "used"),
     [("gpu", "auto", "nccl"), ("gpu", "ring", "ring"), ("cpu", "auto", "auto"), ("cpu", "ring", "ring")],
 )
-def test_hosts_of_gpus_ask_for_nccl_unless_told_otherwise(tensorflow, device, asked, used):
+def test_hosts_of_gpus_request_nccl_unless_set_otherwise(tensorflow, device, asked, used):
     from results.schema import Communication
     from tfbench.setup.devices import communication_of
 

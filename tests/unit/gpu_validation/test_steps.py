@@ -148,6 +148,6 @@ def test_a_comparison_that_breaks_keeps_its_whole_pairs(tmp_path: Path):
 
 
 def test_the_doctors_findings_count_whatever_its_exit_code(tmp_path: Path):
-    printed = 'loading {libraries}\n{"summary": "doubtful: 1 finding",\n "findings": [{"code": "power_cap"}]}\n'
+    printed = 'loading {libraries}\n{"summary": "warning: 1 finding",\n "findings": [{"code": "power_cap"}]}\n'
     reading = read_step("findings", [ended(tmp_path, printed, exit_code=3)])
-    assert (reading.figures["findings"].value, reading.note) == (1, "doubtful: 1 finding")
+    assert (reading.figures["findings"].value, reading.note) == (1, "warning: 1 finding")

@@ -190,7 +190,7 @@ def test_gpus_without_a_bridge_have_links_that_are_down_and_are_fine():
         ("GPU not supported", "PIX", Level.NOTE),
     ],
 )
-def test_gpus_without_p2p_are_a_doubt_where_that_can_be_mended(p2p, topology, level):
+def test_gpus_without_p2p_are_a_warning_where_that_can_be_fixed(p2p, topology, level):
     pairs = [GPUPair(first=0, second=1, p2p=p2p, topology=topology)]
     (finding,) = judge(replace(GOOD, driver=replace(DRIVER, pairs=pairs)))
     assert (finding.code, finding.level) == ("no_p2p", level)
