@@ -16,6 +16,7 @@ import random
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 from results.audit.claims import Claim
@@ -67,13 +68,7 @@ def honest_tables() -> list[HonestTable]:
     return list(found.values())
 
 
-PARTS: tuple[Callable[[Claim], object], ...] = (
-    lambda claim: claim.row,
-    lambda claim: claim.gpu_text,
-    lambda claim: claim.model,
-    lambda claim: claim.count,
-    lambda claim: (claim.gpu_text, claim.precision),
-)
+PARTS = *map(attrgetter, ("row", "gpu_text", "model", "count")), attrgetter("gpu_text", "precision")
 """What a part of a table is made of: some rows, cards, networks, numbers of GPUs, or columns."""
 
 

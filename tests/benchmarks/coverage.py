@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from results.compare.pairs import Comparison, compare_pair, geometric_mean
+from results.compare.pairs import compare_pair, geometric_mean
 from results.compare.scaling import efficiencies
 from results.schema import Case
 from results.table.columns import Software
@@ -203,7 +203,8 @@ def covered(design: Design, draws: int, seed: int = 20261122) -> dict[str, list[
     held: dict[str, list[bool]] = {name: [] for name in COLUMNS}
     for _ in range(draws):
         a, b, scaled, truth = draw(design, random)
-        found = _compared(a, b)
+        others = {rate.case: rate for rate in b}
+        found = [compare_pair(rate, others[rate.case]) for rate in a if rate.case in others]
         speaks = design.machines or found[0].covers == "the fleets"
         intervals = [
             (a[0].interval if a[0].of_fleet or design.machines else None, truth.mean),
@@ -214,12 +215,6 @@ def covered(design: Design, draws: int, seed: int = 20261122) -> dict[str, list[
         for name, (interval, value) in zip(COLUMNS, intervals, strict=False):
             held[name] += [] if interval is None else [interval.contains(value)]
     return held
-
-
-def _compared(a: Sequence[FleetRate], b: Sequence[FleetRate]) -> list[Comparison]:
-    """Compare the cases that both sides have."""
-    others = {rate.case: rate for rate in b}
-    return [compare_pair(rate, others[rate.case]) for rate in a if rate.case in others]
 
 
 def _text(held: Sequence[bool]) -> str:

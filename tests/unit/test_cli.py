@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.util
 import io
 import json
@@ -122,6 +123,7 @@ def test_hints_name_the_program_that_was_started(tmp_path: Path):
         (UserError("a mistake"), ExitCode.USAGE),
         (NoUsableHost("nothing"), ExitCode.NO_HOST),
         (KeyboardInterrupt(), ExitCode.STOPPED),
+        (OSError(errno.ENOSPC, "No space left on device"), ExitCode.NO_HOST),
         (ZeroDivisionError("planted"), ExitCode.BUG),
     ],
 )

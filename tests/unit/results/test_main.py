@@ -1,4 +1,3 @@
-import errno
 import json
 import subprocess
 import sys
@@ -149,15 +148,6 @@ def test_a_bug_leaves_its_traceback_in_a_file_and_exit_code_1(runs, capsys, monk
     message = capsys.readouterr().err
     assert "A bug in tfbench: ZeroDivisionError('planted')" in message and "Traceback (" not in message
     assert "planted" in Path(message.split("Traceback: ")[1].strip()).read_text()
-
-
-def test_a_full_disk_is_no_bug_whatever_was_to_be_written(runs, capsys, monkeypatch):
-    def full(stored):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("results.table.merge.merge_records", full)
-    assert call("show") == 4
-    assert capsys.readouterr().err.startswith("the disk is full. Free space, then try again")
 
 
 @pytest.mark.parametrize("command", [[], ["show"], ["compare"], ["export"], ["validate"]])
