@@ -62,65 +62,46 @@ def test_a_tag_is_started_by_digest_as_soon_as_a_node_has_told_it(bench):
     assert {record.origin.image_digest for record in one.records(plan)} == {plays.DIGEST}
 
 
-FAILURES = {
-    "killed for memory": (plays.ends_with(137, "OOMKilled"), Status.OOM, "memory"),
-    "at its time limit": (
+FAILURES = [
+    (plays.ends_with(137, "OOMKilled"), Status.OOM, "memory"),
+    (
         plays.ends_with(143, "Error", reason="DeadlineExceeded", message="Pod was active too long"),
-        Status.TIMEOUT,
-        "time limit on node node-1 (DeadlineExceeded",
+        *(Status.TIMEOUT, "time limit on node node-1 (DeadlineExceeded"),
     ),
-    "evicted": (
-        plays.ends_with(137, "Error", reason="Evicted", message="The node was low on resource: memory."),
-        Status.LOST,
-        "low on resource: memory",
-    ),
-    "wrote too much": (
+    (plays.ends_with(137, "Error", reason="Evicted", message="low on resource: memory."), Status.LOST, "low on reso"),
+    (
         plays.ends_with(137, reason="Evicted", message='Usage of EmptyDir volume "tmp" exceeds the limit "4Gi".'),
-        Status.ERROR,
-        "exceeded a storage limit",
+        *(Status.ERROR, "exceeded a storage limit"),
     ),
-    "preempted": (
-        plays.disrupted("PreemptionByScheduler"),
-        Status.LOST,
-        "on node node-1: PreemptionByScheduler: by the test",
+    *(
+        (plays.disrupted(reason), Status.LOST, f"on node node-1: {reason}: by the test")
+        for reason in ("PreemptionByScheduler", "DeletionByTaintManager")
     ),
-    "node lost": (
-        plays.disrupted("DeletionByTaintManager"),
-        Status.LOST,
-        "on node node-1: DeletionByTaintManager: by the test",
+    (plays.ends_with(1, reason="OutOfnvidia.com/gpu", message="none left"), Status.LOST, "node-1: OutOfnvidia.com/gpu"),
+    (plays.ends_with(41), Status.ERROR, "exit code 41"),
+    *(
+        (plays.waits_because(reason, said), status, said)
+        for reason, said, status in (
+            ("InvalidImageName", "couldn't parse image reference", Status.PULL_FAILED),
+            ("ErrImagePull", "manifest for x not found: manifest unknown", Status.PULL_FAILED),
+            ("CreateContainerConfigError", "container has runAsNonRoot", Status.ERROR),
+        )
     ),
-    "refused by its node": (
-        plays.ends_with(1, reason="OutOfnvidia.com/gpu", message="no GPU left"),
-        Status.LOST,
-        "on node node-1: OutOfnvidia.com/gpu: no GPU left",
-    ),
-    "ends with a code": (plays.ends_with(41), Status.ERROR, "exit code 41"),
-    "a bad name": (
-        plays.waits_because("InvalidImageName", "couldn't parse image reference"),
-        Status.PULL_FAILED,
-        "couldn't parse",
-    ),
-    "no such image": (
-        plays.waits_because("ErrImagePull", "manifest for x not found: manifest unknown"),
-        Status.PULL_FAILED,
-        "manifest unknown",
-    ),
-    "a container that cannot be made": (
-        plays.waits_because("CreateContainerConfigError", "container has runAsNonRoot and image will run as root"),
-        Status.ERROR,
-        "runAsNonRoot",
-    ),
-    "half a record": (plays.loses_the_end_of_its_log, Status.BAD_RESULT, "incomplete"),
-}
+    (plays.loses_the_end_of_its_log, Status.BAD_RESULT, "incomplete"),
+]
 
 
-@pytest.mark.parametrize("name", FAILURES)
-def test_a_failure_is_a_record_with_its_cause(bench, name):
-    play, status, cause = FAILURES[name]
+def only_record(bench, plan):
+    """Run a plan of one repeat and return its record."""
+    assert bench.run(plan).missing == 0
+    (record,) = bench.records(plan)
+    return record
+
+
+@pytest.mark.parametrize(("play", "status", "cause"), FAILURES)
+def test_a_failure_is_a_record_with_its_cause(bench, play, status, cause):
     one = bench(play)
-    plan = one.plan(one.host(), repeats=1)
-    assert one.run(plan) == RunOutcome(ok=0, failed=1, missing=0)
-    (record,) = one.records(plan)
+    record = only_record(one, one.plan(one.host(), repeats=1))
     assert (record.status, cause in record.cause) == (status, True), record.cause
     wait_until(lambda: not one.server.all("jobs"), "the Job to go")
 
@@ -135,9 +116,7 @@ def test_a_failure_is_a_record_with_its_cause(bench, name):
 )
 def test_a_pod_that_is_not_admitted_ends_its_repeat_at_once(bench, said):
     one = bench(plays.gets_no_pod_because(said))
-    plan = one.plan(one.host(), repeats=1)
-    one.run(plan)
-    (record,) = one.records(plan)
+    record = only_record(one, one.plan(one.host(), repeats=1))
     assert record.status is Status.UNSUPPORTED
     assert said in record.cause and "set security: openshift in hosts.yml" in record.cause
 
@@ -167,18 +146,14 @@ def test_what_may_pass_is_waited_for_and_then_a_failure(bench, monkeypatch, play
     one = bench(play)
     monkeypatch.setattr(launchers, "PULL_PATIENCE_SECONDS", 0.6)
     monkeypatch.setattr(launchers, "MINUTE_SECONDS", 0.6)
-    plan = one.plan(one.host(pending_minutes=1), repeats=1)
-    one.run(plan)
-    (record,) = one.records(plan)
+    record = only_record(one, one.plan(one.host(pending_minutes=1), repeats=1))
     assert record.status is status and cause in record.cause
     assert [event.state for event in one.events if isinstance(event, JobState)][:2] == ["launching", "queued"]
 
 
 def test_a_job_that_somebody_deleted_is_lost(bench):
     one = bench(lambda server, job: server.drop("jobs", job["metadata"]["name"]))
-    plan = one.plan(one.host(), repeats=1)
-    one.run(plan)
-    (record,) = one.records(plan)
+    record = only_record(one, one.plan(one.host(), repeats=1))
     assert (record.status, record.cause) == (Status.LOST, "its Job is gone: somebody deleted it")
 
 
@@ -333,23 +308,20 @@ def test_an_answer_of_a_busy_server_is_asked_for_again(bench):
 
 def test_missing_rights_name_what_is_missing(bench):
     one = bench()
-    plan = one.plan(one.host(), repeats=1)
 
     def fault(method, path):
         if method == "POST":
             raise Answer(403, "Forbidden", 'jobs.batch is forbidden: User "me" cannot create resource "jobs"')
 
     one.server.faults = fault
-    one.run(plan)
-    (record,) = one.records(plan)
+    record = only_record(one, one.plan(one.host(), repeats=1))
     assert record.status is Status.UNREACHABLE
     assert 'User "me" cannot create resource "jobs"' in record.cause and "containers/kubernetes/" in record.cause
 
 
 def test_wrong_credentials_say_so(bench, tmp_path):
     one = bench()
-    text = one.kubeconfig.read_text().replace("secret", "expired")
-    one.kubeconfig.write_text(text)
+    one.kubeconfig.write_text(one.kubeconfig.read_text().replace("secret", "expired"))
     with pytest.raises(HostError, match="rejected the credentials"):
         one.make(one.host()).probe()
 
@@ -357,9 +329,7 @@ def test_wrong_credentials_say_so(bench, tmp_path):
 def test_a_case_of_several_hosts_is_unsupported_and_creates_nothing(bench):
     one = bench()
     one.server.put("nodes", node("node-2"))
-    plan = one.plan(one.host(), repeats=1, num_hosts=[2])
-    one.run(plan)
-    (record,) = one.records(plan)
+    record = only_record(one, one.plan(one.host(), repeats=1, num_hosts=[2]))
     assert record.status is Status.UNSUPPORTED and "Use a fleet of hosts, or Slurm" in record.cause
     assert not one.asked("POST", "")
 

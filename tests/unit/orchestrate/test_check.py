@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from collections.abc import Callable
 
 import pytest
 from rich.console import Console
@@ -53,10 +54,9 @@ def test_this_machine_without_gpus_warns_only_if_an_nvidia_gpu_is_in_it(tmp_path
     assert not has_nvidia_gpu(tmp_path)
     for built_in in (True, False):
         monkeypatch.setattr("orchestrate.planning.host_warnings.has_nvidia_gpu", lambda found=built_in: found)
-        (*found,) = host_warnings(host(address=None), no_gpus)
-        assert [text.startswith("no GPU was found. Run nvidia-smi there. Without a GPU") for text in found] == [
-            True
-        ] * built_in
+        found = host_warnings(host(address=None), no_gpus)
+        assert len(found) == built_in
+        assert all(text.startswith("no GPU was found. Run nvidia-smi there. Without a GPU") for text in found)
 
 
 def states(**changes: object) -> dict[str, object]:
@@ -91,19 +91,21 @@ def test_each_warning_has_a_remedy(settings: dict, changes: dict, said: str):
     assert said in found
 
 
+def drawn(draw: Callable[[Console], None]) -> str:
+    stream = io.StringIO()
+    draw(Console(file=stream, width=230))
+    return stream.getvalue()
+
+
 def test_a_host_with_fewer_gpus_than_its_fleet_mates_has_a_warning():
     two = dataclasses.replace(GOOD, gpus=(A4000, dataclasses.replace(A4000, index=1)))
     (found,) = host_warnings(host(), GOOD, [GOOD, two])
     assert found.startswith("1 of 2 GPUs found (other hosts of the fleet have 2): one may have fallen off the bus")
     assert host_warnings(host(), two, [GOOD, two]) == []
     assert host_warnings(host(gpus=(0,)), GOOD, [GOOD, two]) == [], "whoever names GPUs means these"
-    other = Host(fleet="a4000", name="node-b", docker=SSH)
-    stream = io.StringIO()
-    render_check(
-        [host(), other], {("a4000", "node-a"): GOOD, ("a4000", "node-b"): two}, Console(file=stream, width=200)
-    )
-    assert "a4000.node-a: 1 of 2 GPUs" in stream.getvalue() and "a4000.node-b: 2" not in stream.getvalue()
-    assert stream.getvalue().count("warning") == 1
+    hosts = [host(), Host(fleet="a4000", name="node-b", docker=SSH)]
+    text = drawn(lambda console: render_check(hosts, {hosts[0].place: GOOD, hosts[1].place: two}, console))
+    assert "a4000.node-a: 1 of 2 GPUs" in text and "a4000.node-b: 2" not in text and text.count("warning") == 1
 
 
 def test_the_table_shows_what_a_host_reported_and_why_it_is_unusable():
@@ -115,9 +117,7 @@ def test_the_table_shows_what_a_host_reported_and_why_it_is_unusable():
         ("f", "old"): Facts(images=(bad,)),
         ("f", "[bold]gone"): "ssh node: connection refused",
     }
-    stream = io.StringIO()
-    render_check(hosts, probed, Console(file=stream, width=230))
-    text = stream.getvalue()
+    text = drawn(lambda console: render_check(hosts, probed, console))
     assert "1 × NVIDIA RTX A4000, 16 GiB, 140 W, cc 8.6" in text and "ssh://bench@node-a:2222" in text
     assert "busy, 2 processes" in text and "warning" in text and text.count("unusable") == 2
     assert "podman 5.8.6" in text and "given by CDI" in text
@@ -130,15 +130,14 @@ def test_a_plan_names_cases_of_one_reason_in_one_line():
     hosts = [host(), Host(fleet="other", name="gone", docker=SSH)]
     probed = {hosts[0].place: GOOD, hosts[1].place: "no route to host"}
     plan = make_plan(hosts, probed, lambda _: read_suite("standard"), run_id="r", seed=1)
-    stream = io.StringIO()
-    render_plan(plan, Console(file=stream, width=230))
-    lines = stream.getvalue().splitlines()
+    text = drawn(lambda console: render_plan(plan, console))
+    lines = text.splitlines()
     (answered,) = (line for line in lines if "excluded" in line and "node-a" in line)
     first = "resnet50-fp32-b128-2gpu-w20s100"
     assert answered == f"a4000.node-a: excluded 18 cases ({first}, …): needs more GPUs than the host offers (1)"
     (silent,) = (line for line in lines if "excluded" in line and "other.gone" in line)
     assert silent.endswith("needs more GPUs than one; the host could not be queried")
-    assert "not known yet" in stream.getvalue() and "none needed" in stream.getvalue()
+    assert "not known yet" in text and "none needed" in text
 
 
 def test_a_case_too_large_for_the_gpu_is_named_with_the_batch_that_fits():

@@ -91,8 +91,8 @@ def plain(events: list[Event], plan: Plan = PLAN) -> str:
     return stream.getvalue()
 
 
-def terminal(height: int = 40) -> Console:
-    return Console(file=io.StringIO(), force_terminal=True, width=160, height=height, color_system=None)
+def terminal(height: int = 40, width: int = 160) -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=width, height=height, color_system=None)
 
 
 def shown(console: Console) -> str:
@@ -108,8 +108,8 @@ def table(display: LiveDisplay) -> str:
     return "\n".join(line.rstrip() for line in shown(console).splitlines())
 
 
-def live(events: list[Event], plan: Plan = PLAN, height: int = 40) -> LiveDisplay:
-    display = LiveDisplay(terminal(height))
+def live(events: list[Event], plan: Plan = PLAN, **size: int) -> LiveDisplay:
+    display = LiveDisplay(terminal(**size))
     display.planned(plan)
     for event in events:
         display.show(event)
@@ -158,11 +158,11 @@ def test_json_lines_parse_back_to_the_events():
     display = JSONDisplay(stream)
     for event in STORY:
         display.show(event)
-    documents = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert [document["event"] for document in documents] == [event_document(event)["event"] for event in STORY]
-    for document, event in zip(documents, STORY, strict=True):
-        assert {key: document[key] for key in vars(event)} == vars(event)
-        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", document["at"])
+    for line, event in zip(stream.getvalue().splitlines(), STORY, strict=True):
+        document = json.loads(line)
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", document.pop("at"))
+        assert document == {key: value for key, value in event_document(event).items() if key != "at"}
+        assert document.items() >= vars(event).items()
 
 
 EVIL_STORY: list[Event] = [
@@ -179,17 +179,10 @@ EVIL_STORY: list[Event] = [
 
 
 def test_escape_sequences_and_markup_reach_no_terminal():
-    assert isinstance(STORY[0], RunStarted)
-    written = plain(EVIL_STORY)
-    assert all(line == plain_text(line) for line in written.splitlines())
-    assert "[bold red]x[/]" in written and ":smile:" in written, "markup is text"
-
     display = live(EVIL_STORY)
-    above = display._console
-    drawn = shown(above) + table(display)
-    assert all(line == plain_text(line) for line in drawn.splitlines())
-    assert "[bold red]x[/]" in drawn and ":smile:" in drawn
-
+    for written in (plain(EVIL_STORY), shown(display._console) + table(display)):
+        assert all(line == plain_text(line) for line in written.splitlines())
+        assert "[bold red]x[/]" in written and ":smile:" in written, "markup is text"
     stream = io.StringIO()
     JSONDisplay(stream).show(EVIL_STORY[6])
     assert stream.getvalue().isascii() and "\x1b" not in stream.getvalue()
@@ -223,11 +216,8 @@ def test_a_queue_is_one_line_that_tells_how_many_run_and_wait():
     host = Host(fleet="lab", name="slurm", docker=None, queue=queue)
     plan = make_plan([host], {host.place: Facts()}, lambda name: SUITE, run_id="run1", seed=1, repeats=3)
     first, _, third = plan.jobs
-    events: list[Event] = [JobState(job=job.id, host=host.key, state="queued") for job in plan.jobs]
-    events += [
-        JobState(job=first.id, host=host.key, state="on n1"),
-        JobState(job=third.id, host=host.key, state="on n2"),
-    ]
+    states = [(job, "queued") for job in plan.jobs] + [(first, "on n1"), (third, "on n2")]
+    events: list[Event] = [JobState(job=job.id, host=host.key, state=state) for job, state in states]
     assert "0/3  2 run, 1 queued" in table(live(events, plan))
     events += [
         JobStep(job=first.id, host=host.key, step=10, samples_per_second=8.0, unit="images"),
@@ -248,7 +238,7 @@ def test_of_a_hundred_hosts_those_that_work_or_failed_are_shown(height: int):
             events.append(JobState(job=entry.jobs[0].id, host=entry.host.key, state="timing"))
         elif number < 60:
             events.append(HostLost(host=entry.host.key, status="lost", cause="gone"))
-    display = live(events, plan, height)
+    display = live(events, plan, height=height)
     drawn = table(display)
     assert len(drawn.splitlines()) <= height - 2
     for number in range(50, 60):
@@ -286,17 +276,15 @@ def test_a_display_is_chosen_by_name_and_by_where_it_writes(tmp_path: Path):
 def test_headings_are_never_cut_and_columns_go_by_priority(width: int, name: str):
     host = Host(fleet="a4000", name=name, docker=DockerAddress(scheme="unix", target="/0"))
     plan = make_plan([host], {host.place: PLAN.hosts[0].facts or ""}, lambda _: SUITE, run_id="run1", seed=1)
-    display = LiveDisplay(Console(file=io.StringIO(), force_terminal=True, width=width, height=40, color_system=None))
-    display.planned(plan)
-    for event in (
+    events: list[Event] = [
         JobState(job=plan.jobs[0].id, host=host.key, state="compiling"),
         JobStep(job=plan.jobs[0].id, host=host.key, step=100, samples_per_second=12345.6, unit="images"),
-    ):
-        display.show(event)
-    display._console.print(display.render())
-    heading, *rows = (line.rstrip() for line in shown(display._console).splitlines() if line.strip())
+    ]
+    console = terminal(width=width)
+    console.print(live(events, plan, width=width).render())
+    heading, *rows = (line.rstrip() for line in shown(console).splitlines() if line.strip())
     columns = [" ".join(words.split()) for words in re.split(r"\s{2,}", heading.strip())]
     assert set(columns) <= set(COLUMNS) and {"host", "k/n", "state"} <= set(columns)
     assert f"a4000/{name}" in rows[1] and "1/2" in rows[1] and "compiling" in rows[1]
     assert len(heading) <= width and len(rows[1]) <= width
-    assert ("k/n" in columns) and ("time left" in columns) >= (width >= 80) and ("variant" in columns) >= (width >= 140)
+    assert ("time left" in columns) >= (width >= 80) and ("variant" in columns) >= (width >= 140)

@@ -39,7 +39,6 @@ from orchestrate.launchers.slurm import commands
 from orchestrate.launchers.slurm.launcher import SlurmLauncher
 from orchestrate.launchers.ssh.connection import Connection
 from orchestrate.launchers.ssh.launcher import SSHLauncher
-from orchestrate.launchers.ssh.software import read_hello
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.host_warnings import host_warnings
 from orchestrate.planning.plan import Job, make_plan
@@ -258,14 +257,6 @@ def test_no_answer_of_an_agent_does_more_than_fail_its_host(agent: Replayed, tmp
         live(ssh_launcher(Replayed(tmp_path, agent.heard, answer)), make_job("ssh", variant="cpu"))
 
     check(answers, have)
-
-
-@pytest.mark.parametrize("now", ["9" * 5000, "nan", [1.0]])
-def test_a_clock_without_a_finite_time_is_no_agents(now: object):
-    good = {"root": "/r", "pythons": [], "image": None, "runners": [], "environments": [], "free_bytes": 1, "now": 1.5}
-    assert read_hello(good).now == 1.5
-    with pytest.raises(ValueError, match="not our agent's answer"):
-        read_hello({**good, "now": now})
 
 
 # ---- a Docker engine

@@ -98,7 +98,6 @@ def test_a_record_names_the_node_of_a_queue_and_what_it_started(reported: str | 
     [
         (Ending(exit_code=137, out_of_memory=True), Status.OOM, "memory"),
         (Ending(exit_code=137), Status.ERROR, "SIGKILL"),
-        (Ending(exit_code=139), Status.ERROR, "SIGSEGV"),
         (Ending(exit_code=1, detail="engine's word"), Status.ERROR, "engine's word"),
         (Ending(exit_code=0), Status.BAD_RESULT, "left no record"),
         (Ending(exit_code=None), Status.LOST, "while this controller was not watching"),
@@ -111,15 +110,11 @@ def test_without_a_record_the_ending_decides(ending: Ending, status: Status, sai
     assert ("kernel may have" in (record.cause or "")) is (said == "SIGKILL")
 
 
-def test_what_we_ended_ourselves_says_why():
+def test_what_we_ended_says_why_and_what_others_ended_is_lost():
     reason = (Status.TIMEOUT, "took too long")
     assert judged(None, Ending(exit_code=143), stopped_for=reason).status is Status.TIMEOUT
     own = Record(status=Status.STOPPED, case=CASE, cause="SIGTERM", started_at=NOW, finished_at=NOW)
     assert judged(to_json(own).encode(), Ending(exit_code=3), stopped_for=reason).cause == "took too long"
-
-
-def test_what_somebody_else_ended_is_lost_so_that_resume_measures_it_again():
-    own = Record(status=Status.STOPPED, case=CASE, cause="SIGTERM", started_at=NOW, finished_at=NOW)
     record = judged(to_json(own).encode(), Ending(exit_code=3))
     assert record.status is Status.LOST and "not ended by tfbench" in (record.cause or "")
 

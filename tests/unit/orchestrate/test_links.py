@@ -21,14 +21,7 @@ needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="needs an Ope
 @pytest.fixture
 def config(tmp_path: Path) -> str:
     path = tmp_path / "ssh config"
-    path.write_text(
-        """
-Host behind-two
-  ProxyJump bob@first.example:2222,second
-Host second
-  HostName 192.0.2.2
-"""
-    )
+    path.write_text("Host behind-two\n  ProxyJump bob@first.example:2222,second\nHost second\n  HostName 192.0.2.2\n")
     return str(path)
 
 

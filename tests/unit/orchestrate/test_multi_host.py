@@ -92,7 +92,7 @@ class Bench(test_run.Bench):
         launcher.started, launcher.waits, launcher.parties = self.started, self.waits, self.parties
         return launcher
 
-    def records(self) -> list[Record]:
+    def multi_host_records(self) -> list[Record]:
         found = [self.folder.read_record(multi.job.id) for multi in self.plan.multi_host_jobs]
         return [record for record in found if record is not None]
 
@@ -105,9 +105,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_two_hosts_give_one_record_with_a_part_for_each(tmp_path: Path):
     bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
-    assert bench.run() == RunOutcome(ok=6, failed=0, missing=0)
+    assert bench.run(max_parallel=1) == RunOutcome(ok=6, failed=0, missing=0), "all parts start, whatever the limit"
+    order = [event.case for event in bench.seen(JobResult)]
+    assert ["2x1cpu" in name for name in order] == [False] * 4 + [True] * 2, "what each host does alone comes first"
     assert len(list((bench.folder.path / "records").iterdir())) == 6
-    for record in bench.records():
+    for record in bench.multi_host_records():
         assert record.origin is not None and record.measurement is not None
         assert (record.origin.fleet, record.origin.host) == ("f", "a+b")
         assert [(rank.rank, rank.host) for rank in record.measurement.ranks] == [(0, "a"), (1, "b")]
@@ -120,14 +122,6 @@ def test_two_hosts_give_one_record_with_a_part_for_each(tmp_path: Path):
     parts = {part.id for multi in bench.plan.multi_host_jobs for part in multi.members}
     assert {event.host for event in bench.seen(JobState) if event.job in parts} == {"f.a", "f.b"}
     assert {event.host for event in bench.seen(JobStep) if event.job in multi_host_jobs} == {"f.a"}
-
-
-def test_hosts_do_first_what_each_does_alone(tmp_path: Path):
-    bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
-    bench.run()
-    order = [event.case for event in bench.seen(JobResult)]
-    alone = [name for name in order if "2x1cpu" not in name]
-    assert len(alone) == 4 and order[:4] == alone
 
 
 def test_every_rank_is_told_who_all_are(tmp_path: Path):
@@ -232,7 +226,7 @@ def test_a_part_that_fails_ends_the_others_and_leaves_one_record(tmp_path: Path,
     for name, value in part.items():
         setattr(bench.machines["b"], name, value)
     bench.run()
-    (record,) = bench.records()
+    (record,) = bench.multi_host_records()
     assert record.status is Status.LOST and said in (record.cause or "")
     assert bench.machines["a"].count("stop") == 1 and bench.machines["a"].containers == {}
 
@@ -242,7 +236,9 @@ def test_a_part_that_ends_well_does_not_end_the_others(tmp_path: Path):
     bench.waits["a"] = threading.Event()
     threading.Timer(1.0, bench.waits["a"].set).start()  # longer than the grace
     bench.run()
-    assert [record.status for record in bench.records()] == [Status.OK] and bench.machines["a"].count("stop") == 0
+    assert [record.status for record in bench.multi_host_records()] == [Status.OK] and bench.machines["a"].count(
+        "stop"
+    ) == 0
 
 
 def test_a_part_that_does_not_end_when_asked_is_abandoned_with_its_host(tmp_path: Path, monkeypatch):
@@ -253,7 +249,7 @@ def test_a_part_that_does_not_end_when_asked_is_abandoned_with_its_host(tmp_path
         setattr(bench.machines["b"], name, value)
     bench.waits["a"] = threading.Event()
     bench.run()
-    first, second = bench.records()
+    first, second = bench.multi_host_records()
     assert first.status is Status.LOST and "f.b ended with exit code 137" in (first.cause or "")
     assert second.status is Status.LOST and "f.a: the host did not do in time" in (second.cause or "")
     bench.waits["a"].set()
@@ -278,7 +274,7 @@ def test_the_reason_of_another_rank_is_the_reason_of_the_whole(tmp_path: Path):
     for machine in bench.machines.values():
         machine.ending = Ending(exit_code=3)
     bench.run()
-    (record,) = bench.records()
+    (record,) = bench.multi_host_records()
     assert (record.status, record.cause) == (Status.OOM, "f.b: killed by the kernel")
 
 
@@ -287,8 +283,8 @@ def test_an_unreachable_host_fails_the_job_but_not_what_others_do_alone(tmp_path
     bench.machines["b"].failures["prepare"] = Unreachable("connection refused")
     outcome = bench.run()
     assert outcome == RunOutcome(ok=2, failed=4, missing=0)
-    assert {record.status for record in bench.records()} == {Status.UNREACHABLE}
-    assert {record.cause for record in bench.records()} == {"f.b: connection refused"}
+    assert {record.status for record in bench.multi_host_records()} == {Status.UNREACHABLE}
+    assert {record.cause for record in bench.multi_host_records()} == {"f.b: connection refused"}
     bench.machines["b"].failures.clear()
     bench.started.clear()
     assert bench.run() == RunOutcome(ok=6, failed=0, missing=0), "resume measures again what a host failed"
@@ -327,7 +323,7 @@ def test_stop_ends_all_parts(tmp_path: Path):
 
     threading.Thread(target=stop_when_all_run, daemon=True).start()
     assert bench.run() == RunOutcome(ok=2, failed=1, missing=0)
-    assert [record.status for record in bench.records()] == [Status.STOPPED]
+    assert [record.status for record in bench.multi_host_records()] == [Status.STOPPED]
     assert all(machine.count("stop") == 1 for machine in bench.machines.values())
     for index, (name, machine) in enumerate(bench.machines.items()):
         part = bench.plan.multi_host_jobs[0].members[index]
@@ -335,9 +331,3 @@ def test_stop_ends_all_parts(tmp_path: Path):
         assert part.id.startswith(f"f.{name}.")
     assert stop_run(bench.plan, bench.launcher, bench.bus)[0] == 2
     assert all(machine.containers == {"someone.else": "running"} for machine in bench.machines.values())
-
-
-def test_parts_that_wait_for_each_other_never_share_a_thread(tmp_path: Path):
-    """With room for one host at a time a job still starts all of its parts."""
-    bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
-    assert bench.run(max_parallel=1) == RunOutcome(ok=6, failed=0, missing=0)

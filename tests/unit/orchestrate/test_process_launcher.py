@@ -37,21 +37,18 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "work" / "jobs" / "r" / JOB.id
 
 
-def run(it: ProcessLauncher) -> list[str]:
-    """Start a repeat, follow it to its end and return its output."""
-    assert it.start(JOB) is False
+def run(it: ProcessLauncher, job: Job = JOB) -> tuple[list[str], int | None]:
+    """Start a repeat, follow it to its end and return its output and exit code."""
+    assert it.start(job) is False
     lines: list[str] = []
-    it.follow(JOB, lines.append)
-    return lines
+    ending = it.follow(job, lines.append)
+    return lines, ending.exit_code
 
 
 def test_output_record_and_exit_code_come_back_and_nothing_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)  # the user's run folder is relative
     it = launcher(Path(), "print('hello', len(os.sched_getaffinity(0)))\nopen(output, 'w').write('{}')\nsys.exit(3)")
-    assert it.start(JOB) is False
-    lines: list[str] = []
-    ending = it.follow(JOB, lines.append)
-    assert (ending.exit_code, lines, it.collect(JOB)) == (3, ["hello 1"], b"{}")
+    assert (*run(it), it.collect(JOB)) == (["hello 1"], 3, b"{}")
     assert it.running("r") == [JOB.id]
     it.remove(JOB)
     assert it.running("r") == [] and list((tmp_path / "work").iterdir()) == []
@@ -71,30 +68,20 @@ PRINT_VARIABLES = "print(*(os.environ.get(n) for n in ('CUDA_VISIBLE_DEVICES', '
     ids=["a CPU case sees none", "by index", "by UUID", "not known: as the user has it"],
 )
 def test_a_benchmark_sees_its_gpus_and_the_variables_of_the_hosts_file(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    device: Device,
-    gpus: tuple[int, ...],
-    uuids: tuple[str, ...],
-    visible: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device, gpus, uuids, visible
 ):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
     monkeypatch.setenv("NCCL_ALGO", "Tree")
     it = launcher(tmp_path, PRINT_VARIABLES, dataclasses.replace(HOST, environment={"NCCL_DEBUG": "INFO"}))
     job = dataclasses.replace(JOB, case=dataclasses.replace(JOB.case, device=device), gpus=gpus, gpu_uuids=uuids)
-    it.start(job)
-    lines: list[str] = []
-    it.follow(job, lines.append)
+    assert run(it, job) == ([f"{visible} INFO Tree"], 0)
     it.remove(job)
-    assert lines == [f"{visible} INFO Tree"]
 
 
 def test_a_process_killed_by_a_signal_says_which(tmp_path: Path):
     it = launcher(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
-    it.start(JOB)
-    assert it.follow(JOB, lambda line: None).exit_code == 128 + 9
-    assert it.collect(JOB) is None
+    assert (run(it), it.collect(JOB)) == (([], 128 + 9), None)
 
 
 WAITS = "while not os.path.exists(output + '.go'): time.sleep(0.05)\n"
@@ -118,24 +105,27 @@ def test_a_later_controller_reattaches_and_learns_the_exit_code(tmp_path: Path):
 def test_what_left_nothing_is_started_although_its_folder_exists(tmp_path: Path):
     folder(tmp_path).mkdir(parents=True)
     (folder(tmp_path) / "output.log").touch()
-    assert run(launcher(tmp_path, "print(1)")) == ["1"]
+    assert run(launcher(tmp_path, "print(1)")) == (["1"], 0)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the agent wait for half a second before it kills."""
+    agent_source = connection.AGENT.replace(b"STOP_GRACE_SECONDS = 5.0", b"STOP_GRACE_SECONDS = 0.5")
+    monkeypatch.setattr(connection, "AGENT", agent_source)
 
 
 @pytest.mark.parametrize(
     ("program", "exit_code", "record"), [(ASKED, 3, b"stopped"), (DEAF, 128 + 9, None)], ids=["asked first", "killed"]
 )
-def test_stop_asks_first_and_kills_what_ignores_it(tmp_path: Path, monkeypatch, program, exit_code, record):
-    quick = connection.AGENT.replace(b"STOP_GRACE_SECONDS = 5.0", b"STOP_GRACE_SECONDS = 0.5")
-    monkeypatch.setattr(connection, "AGENT", quick)
+def test_stop_asks_first_and_kills_what_ignores_it(tmp_path: Path, quick: None, program, exit_code, record):
     it = launcher(tmp_path, f"{program}{READY}time.sleep(600)")
     it.start(JOB)
     ending = it.follow(JOB, lambda line: threading.Thread(target=it.stop, args=(JOB,)).start())
     assert (ending.exit_code, it.collect(JOB)) == (exit_code, record)
 
 
-def test_stop_ends_a_repeat_whose_guardian_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    quick = connection.AGENT.replace(b"STOP_GRACE_SECONDS = 5.0", b"STOP_GRACE_SECONDS = 0.5")
-    monkeypatch.setattr(connection, "AGENT", quick)
+def test_stop_ends_a_repeat_whose_guardian_hangs(tmp_path: Path, quick: None):
     it = launcher(tmp_path, f"{READY}time.sleep(600)")
     it.start(JOB)
     state = json.loads((folder(tmp_path) / "state.json").read_text())
@@ -164,7 +154,7 @@ def test_a_damaged_state_neither_doubles_nor_loses_a_repeat(tmp_path: Path, dama
 
 
 def test_a_line_without_end_and_control_characters_do_no_harm(tmp_path: Path):
-    lines = run(launcher(tmp_path, "sys.stdout.write('x' * 5_000_000 + '\\n\\x1b[31mred\\x1b[0m\\rgone\\n')"))
+    lines, _ = run(launcher(tmp_path, "sys.stdout.write('x' * 5_000_000 + '\\n\\x1b[31mred\\x1b[0m\\rgone\\n')"))
     assert len(lines) == 2 and len(lines[0]) <= 2000 and lines[1] == "red gone"
 
 
@@ -176,4 +166,4 @@ def test_a_huge_record_is_read_no_further_than_its_limit(tmp_path: Path):
 
 
 def test_a_benchmark_outlives_the_interrupt_of_its_controller(tmp_path: Path):
-    assert int(run(launcher(tmp_path, "print(os.getsid(0))"))[0]) != os.getsid(0)
+    assert int(run(launcher(tmp_path, "print(os.getsid(0))"))[0][0]) != os.getsid(0)

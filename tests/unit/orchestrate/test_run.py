@@ -11,20 +11,18 @@ import pytest
 from orchestrate.display.tables import status_document
 from orchestrate.errors import LaunchFailed, Lost, PullFailed, Unreachable, UserError
 from orchestrate.events import Event, EventBus, JobResult, JobState, JobStep, RunFinished, Warned
-from orchestrate.inventory.addresses import DockerAddress, SSHAddress
+from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
-from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue
 from orchestrate.launchers.base import Ending, Launcher
-from orchestrate.launchers.pulls import PullLimits
 from orchestrate.planning.codec import plan_to_json
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Plan, make_plan
 from orchestrate.running import session
 from orchestrate.running.options import TRIED_AGAIN, RunOptions, Stop
-from orchestrate.running.run import RunOutcome, count_records, execute, make_launcher, probe_hosts, stop_run
+from orchestrate.running.run import RunOutcome, count_records, execute, probe_hosts
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
-from results.schema import GPU, Device, Status
+from results.schema import GPU, Device, Record, Status
 from results.schema.progress import step_line
 from tests.real.faults.controller import wait_until
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
@@ -71,14 +69,15 @@ class Bench:
     def run(self, **options: Any) -> RunOutcome:
         return execute(self.plan, self.folder, self.launcher, self.bus, self.stop, RunOptions(**options))
 
-    def statuses(self, host: str) -> list[Status]:
+    def records(self, host: str) -> list[Record]:
         (entry,) = [entry for entry in self.plan.hosts if entry.host.name == host]
-        records = [self.folder.read_record(job.id) for job in entry.jobs]
-        return [record.status for record in records if record is not None]
+        return [record for job in entry.jobs if (record := self.folder.read_record(job.id))]
+
+    def statuses(self, host: str) -> list[Status]:
+        return [record.status for record in self.records(host)]
 
     def causes(self, host: str) -> set[str | None]:
-        (entry,) = [entry for entry in self.plan.hosts if entry.host.name == host]
-        return {record.cause for job in entry.jobs if (record := self.folder.read_record(job.id))}
+        return {record.cause for record in self.records(host)}
 
     def seen(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
@@ -104,21 +103,6 @@ def test_a_fast_network_does_not_flood_the_run_with_steps(tmp_path: Path, monkey
     assert steps == [(0, 12.3, "images")] * 12
     assert {event.state for event in bench.seen(JobState)} == {"launching", "collecting"}
     assert bench.folder.log_path(bench.plan.jobs[0].id).read_text().count("\n") == 50
-
-
-@pytest.mark.parametrize(
-    ("settings", "kind"),
-    [
-        ({"docker": DockerAddress(scheme="unix", target="/x")}, "ContainerLauncher"),
-        ({"docker": None, "ssh": SSHAddress(target="h")}, "SSHLauncher"),
-        ({"docker": None}, "ProcessLauncher"),
-        ({"docker": None, "queue": SlurmQueue(container="none", shared_folder="/s")}, "SlurmLauncher"),
-        ({"docker": None, "queue": KubernetesQueue(context="c")}, "KubernetesLauncher"),
-    ],
-)
-def test_a_host_has_the_launcher_of_its_engine(tmp_path: Path, settings: dict[str, Any], kind: str):
-    host = Host(fleet="f", name="h", **settings)
-    assert type(make_launcher(host, tmp_path, PullLimits())).__name__ == kind
 
 
 NO_IMAGE = Image(variant="cpu", reference="r", reason="", status=Status.PULL_FAILED, problem="no such image")
@@ -235,14 +219,6 @@ def test_logs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert len(text) < 1100 and text.endswith("the rest of the output was not kept\n")
 
 
-def test_stop_removes_what_the_run_has_on_its_hosts(tmp_path: Path):
-    machine = FakeHost()
-    bench = Bench(tmp_path, a=machine)
-    machine.containers = {bench.plan.jobs[3].id: "running", "someone.else.r1": "running"}
-    assert stop_run(bench.plan, bench.launcher, bench.bus) == (1, [])
-    assert list(machine.containers) == ["someone.else.r1"]
-
-
 def test_gpus_decide_the_cases_and_are_named_by_uuid(tmp_path: Path):
     gpus = tuple(GPU(index=i, name="NVIDIA RTX A4000", uuid=f"GPU-{i}") for i in range(2))
     bench = Bench(tmp_path, a=FakeHost(facts=Facts(gpus=gpus)), b=FakeHost(facts=Unreachable("down")))
@@ -291,8 +267,7 @@ def test_a_gpu_case_on_a_host_without_gpus_is_no_gpu_and_not_started(tmp_path: P
 
 
 def test_fail_fast_ends_the_run_at_the_first_failure(tmp_path: Path):
-    machine = FakeHost(payload=lambda job: b"garbage")
-    bench = Bench(tmp_path, a=machine)
+    bench = Bench(tmp_path, a=FakeHost(payload=lambda job: b"garbage"))
     assert bench.run(fail_fast=True) == RunOutcome(ok=0, failed=1, missing=11)
 
 
