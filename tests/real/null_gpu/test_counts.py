@@ -18,7 +18,7 @@ TRAINING = [line for line in ROWS if line["mode"] == "train" and line["data"] ==
 SHORT = [("resnet50", precision, "train", gpus, "off", "synthetic") for precision in ("fp32", "fp16") for gpus in "12"]
 EVERYTHING = "TFBENCH_TEST_NULL_GPU" in os.environ
 
-LARGEST_LIST_OF_TENSORS = 1024
+LARGEST_LIST_OF_TENSORS = 2048
 """Bytes. To join or split more than eight tensors, TensorFlow sends a list of their addresses to the GPU."""
 
 PEAK_TOLERANCE = 0.1
