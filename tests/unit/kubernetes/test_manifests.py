@@ -38,6 +38,10 @@ def validate(documents, version):
         kubernetes_validate.validate(document, version, strict=True)
 
 
+def pod_of(job, host, digest=None):
+    return job_manifest(job, host, host.queue, digest)["spec"]["template"]["spec"]
+
+
 @pytest.fixture
 def some_jobs(bench):
     """Give a function that plans repeats on a fleet."""
@@ -90,7 +94,7 @@ def test_the_role_allows_what_the_launcher_asks_and_nothing_else():
 
 def test_a_pod_has_no_rights(some_jobs):
     host, (job,) = some_jobs()
-    pod = job_manifest(job, host, host.queue)["spec"]["template"]["spec"]
+    pod = pod_of(job, host)
     (container,) = pod["containers"]
     assert pod["automountServiceAccountToken"] is False
     assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] == 10001
@@ -108,7 +112,7 @@ def test_a_pod_has_no_rights(some_jobs):
 def test_openshift_chooses_the_user_and_nothing_else_changes(some_jobs):
     host, (job,) = some_jobs()
     given = dataclasses.replace(host, queue=host.queue.model_copy(update={"security": "openshift"}))
-    usual, open_shift = (job_manifest(job, one, one.queue)["spec"]["template"]["spec"] for one in (host, given))
+    usual, open_shift = (pod_of(job, one) for one in (host, given))
     context = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     assert open_shift["securityContext"] == context
     assert {**usual, "securityContext": context} == open_shift
@@ -130,12 +134,12 @@ def test_autoscalers_leave_repeats_alone_and_gpu_nodes_take_them(some_jobs):
     assert container["resources"]["limits"]["example.com/gpu"] == "2"
     assert "--num_gpus=2" in container["args"] and "--print_record" in container["args"]
     own = dataclasses.replace(host, queue=host.queue.model_copy(update={"tolerations": (GPU_TAINT,)}))
-    assert job_manifest(job, own, own.queue)["spec"]["template"]["spec"]["tolerations"] == [taint]
+    assert pod_of(job, own)["tolerations"] == [taint]
 
 
 def test_a_data_set_is_a_claim_that_a_pod_reads_where_its_case_needs_it(some_jobs):
     host, jobs = some_jobs({"data_claim": "imagenet"}, data=["synthetic", "tfrecord"])
-    pods = {job.case.data: job_manifest(job, host, host.queue)["spec"]["template"]["spec"] for job in jobs}
+    pods = {job.case.data: pod_of(job, host) for job in jobs}
     assert pods.keys() == {Data.SYNTHETIC, Data.TFRECORD}
     reading, plain = pods[Data.TFRECORD], pods[Data.SYNTHETIC]
     claim = {"name": "data", "persistentVolumeClaim": {"claimName": "imagenet", "readOnly": True}}
@@ -150,7 +154,7 @@ def test_a_data_set_is_a_claim_that_a_pod_reads_where_its_case_needs_it(some_job
 def test_variables_of_the_hosts_file_reach_the_pod_as_they_are_written(some_jobs):
     host, (job,) = some_jobs()
     given = dataclasses.replace(host, environment={"NCCL_SOCKET_IFNAME": "=eth0", "XLA_FLAGS": "--xla_x=$(HOME)"})
-    (container,) = job_manifest(job, given, given.queue)["spec"]["template"]["spec"]["containers"]
+    (container,) = pod_of(job, given)["containers"]
     variables = {item["name"]: item["value"] for item in container["env"]}
     assert variables["NCCL_SOCKET_IFNAME"] == "=eth0"
     assert variables["XLA_FLAGS"] == "--xla_x=$$(HOME)", "Kubernetes replaces $(HOME), and writes $$ as $"
@@ -167,14 +171,11 @@ def test_a_job_is_never_run_twice_and_ends_without_a_controller(some_jobs):
 
 
 def test_an_image_is_started_by_digest_where_one_is_known(some_jobs):
-    def image(job, host, digest=None):
-        return job_manifest(job, host, host.queue, digest)["spec"]["template"]["spec"]["containers"][0]["image"]
-
     host, (job,) = some_jobs()
-    assert image(job, host) == "127.0.0.1:5000/tfbench:mine"
-    assert image(job, host, DIGEST) == f"127.0.0.1:5000/tfbench@{DIGEST}"
+    images = [pod_of(job, host, digest)["containers"][0]["image"] for digest in (None, DIGEST)]
+    assert images == ["127.0.0.1:5000/tfbench:mine", f"127.0.0.1:5000/tfbench@{DIGEST}"]
     host, (job,) = some_jobs(fleet=f"image: r.io/a/b:1@{DIGEST}")
-    assert image(job, host) == f"r.io/a/b@{DIGEST}" and job.origin.image_digest == DIGEST
+    assert pod_of(job, host)["containers"][0]["image"] == f"r.io/a/b@{DIGEST}" and job.origin.image_digest == DIGEST
 
 
 def test_names_fit_and_differ_by_run_and_repeat(some_jobs):

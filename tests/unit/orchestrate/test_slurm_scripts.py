@@ -178,53 +178,7 @@ def test_a_data_set_is_seen_by_repeats_that_read_it_alone(container: str, beginn
     assert "/sets" not in first and "/data" not in first
 
 
-def run_script(tmp_path: Path, script: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a batch script as a node would, outside of any Slurm."""
-    path = tmp_path / "batch.sh"
-    path.write_text(script)
-    slurm = {"SLURM_ARRAY_TASK_ID": "0", "SLURM_JOB_ID": "5", "SLURMD_NODENAME": "n9", "PATH": "/usr/bin:/bin"}
-    return subprocess.run(
-        ["sh", path], env={**slurm, **environment}, capture_output=True, text=True, check=False, timeout=60
-    )
-
-
-def local_script(tmp_path: Path, body: str, repeat: Job | None = None) -> str:
-    """Write a batch script whose Python is a shell script."""
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\n{body}\n")
-    python.chmod(0o755)
-    for name in ("jobs", "done"):
-        (tmp_path / "tfbench-run1.lab" / name).mkdir(parents=True, exist_ok=True)
-    return text([repeat or job(1)], shared_folder=str(tmp_path), python=str(python), project=str(tmp_path))
-
-
-def test_a_batch_script_leaves_output_record_and_last_words(tmp_path: Path):
-    body = 'for word; do case $word in --output=*) echo "{}" >"${word#--output=}" ;; esac; done; echo hello; exit 3'
-    ended = run_script(tmp_path, local_script(tmp_path, body))
-    root, name = tmp_path / "tfbench-run1.lab", job(1).id
-    assert ended.returncode == 3, "the job's state says what the benchmark said"
-    assert (root / "jobs" / name / "output.log").read_text() == "hello\n"
-    assert (root / "jobs" / name / "record.json").read_text() == "{}\n"
-    assert (root / "done" / name).read_text() == "code 3\nnode n9\nimage \n"
-
-
-def test_a_repeat_is_measured_once(tmp_path: Path):
-    script = local_script(tmp_path, "echo once >>count")
-    assert run_script(tmp_path, script).returncode == 0
-    assert run_script(tmp_path, script).returncode == 65, "the folder is the lock"
-    assert (tmp_path / "count").read_text().count("once") == 1
-
-
-def test_gpus_beyond_those_that_were_asked_for_are_hidden(tmp_path: Path):
-    repeat = dataclasses.replace(job(1, 2))
-    script = local_script(tmp_path, "echo $CUDA_VISIBLE_DEVICES", repeat)
-    run_script(tmp_path, script, CUDA_VISIBLE_DEVICES="4,5,6,7")
-    log = tmp_path / "tfbench-run1.lab" / "jobs" / repeat.id / "output.log"
-    assert log.read_text() == "4,5\n"
-
-
 STANDIN = """\
-#!/bin/sh
 # Plays apptainer, enroot and srun: it writes what it was asked for, and runs what a container would, here.
 echo "${0##*/} $*" >>"$CALLS"
 ulimit -f >>"$LIMITS"
@@ -242,7 +196,6 @@ esac
 """ % ("b" * 64)
 
 PYTHON = """\
-#!/bin/sh
 for word; do case $word in --output=*) echo "{}" >"${word#--output=}" ;; esac; done
 echo "gpus $CUDA_VISIBLE_DEVICES enroot $NVIDIA_VISIBLE_DEVICES home $HOME"
 echo "variable $NCCL_SOCKET_IFNAME"
@@ -251,27 +204,45 @@ echo "variable $NCCL_SOCKET_IFNAME"
 
 
 class Node:
-    """A node with fakes for the programs that start containers."""
+    """A node outside of any Slurm, with fakes for the programs that start containers."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.root = folder, folder / "tfbench-run1.lab"
         self.calls, self.limits = folder / "calls", folder / "limits"
-        (folder / "bin").mkdir()
-        for name, body in [*((name, STANDIN) for name in ("apptainer", "enroot", "srun")), ("python3.11", PYTHON)]:
-            (folder / "bin" / name).write_text(body)
-            (folder / "bin" / name).chmod(0o755)
+        for name in ("apptainer", "enroot", "srun"):
+            self.program(name, STANDIN)
+        self.program("python3.11", PYTHON)
         for name in ("jobs", "done"):
             (self.root / name).mkdir(parents=True)
 
+    def program(self, name: str, body: str) -> None:
+        """Replace a program by a shell script."""
+        path = self.folder / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
+
     def run(
-        self, container: str, repeat: Job, host: Host | None = None, **settings: object
+        self,
+        container: str,
+        repeat: Job,
+        host: Host | None = None,
+        variables: dict[str, str] | None = None,
+        **settings: object,
     ) -> subprocess.CompletedProcess[str]:
         """Run the batch script of a repeat."""
-        script = text([repeat], host, container=container, shared_folder=str(self.folder), **settings)
-        out = self.root / "jobs" / repeat.id / "out"
-        variables = {"CALLS": str(self.calls), "LIMITS": str(self.limits), "OUT": str(out), "TMPDIR": str(self.folder)}
-        path = f"{self.folder / 'bin'}:/usr/bin:/bin"
-        return run_script(self.folder, script, PATH=path, CUDA_VISIBLE_DEVICES="0,1,2", **variables)
+        if container == "none":
+            settings |= {"python": str(self.folder / "bin" / "python3.11"), "project": str(self.folder)}
+        script = self.folder / "batch.sh"
+        script.write_text(text([repeat], host, container=container, shared_folder=str(self.folder), **settings))
+        environment = {
+            **{"SLURM_ARRAY_TASK_ID": "0", "SLURM_JOB_ID": "5", "SLURMD_NODENAME": "n9"},
+            **{"CALLS": str(self.calls), "LIMITS": str(self.limits), "TMPDIR": str(self.folder)},
+            **{"OUT": str(self.root / "jobs" / repeat.id / "out"), "CUDA_VISIBLE_DEVICES": "0,1,2"},
+            "PATH": f"{self.folder / 'bin'}:/usr/bin:/bin",
+            **(variables or {}),
+        }
+        return subprocess.run(["sh", script], env=environment, capture_output=True, text=True, timeout=60)
 
     def log(self, repeat: Job) -> str:
         """Return the output of a repeat."""
@@ -296,6 +267,7 @@ def test_an_image_comes_once_and_its_file_may_be_larger_than_a_benchmarks(tmp_pa
         assert (node.root / "jobs" / repeat.id / "record.json").read_text() == "{}\n"
     calls = [line.split(" --")[0].split(" /")[0] for line in node.calls.read_text().splitlines()]
     pull = ["enroot digest docker:", "enroot import"] if container == "pyxis" else ["apptainer pull"]
+    assert container != "pyxis" or " docker://ghcr.io#y/t:1" in node.calls.read_text(), "in enroot's words"
     start = "srun" if container == "pyxis" else "apptainer exec"
     assert [call.split("//")[0] for call in calls] == [*pull, start, start]
     assert node.limits.read_text().splitlines()[0] == "unlimited"
@@ -323,13 +295,6 @@ def test_an_image_file_of_the_nodes_is_started_and_nothing_is_fetched(tmp_path: 
     assert "--time=65" in options(text([job(1)], container=container, image_file=str(file))), "no time for a pull"
 
 
-def test_pyxis_gets_the_registry_in_enroots_words(tmp_path: Path):
-    node = Node(tmp_path)
-    node.run("pyxis", job(1))
-    (imported,) = [line for line in node.calls.read_text().splitlines() if line.startswith("enroot import")]
-    assert imported.endswith(" docker://ghcr.io#y/t:1")
-
-
 def test_an_image_that_does_not_come_is_logged_and_leaves_nothing(tmp_path: Path):
     node = Node(tmp_path)
     Path(f"{node.calls}.broken").touch()
@@ -341,53 +306,52 @@ def test_an_image_that_does_not_come_is_logged_and_leaves_nothing(tmp_path: Path
 
 def test_a_step_over_several_hosts_runs_under_pyxis(tmp_path: Path):
     node = Node(tmp_path)
-    case = Case(model="x", num_hosts=2, device=Device.CPU)
-    repeat = dataclasses.replace(job(1), case=case)
-    script = text([repeat], container="pyxis")
-    assert line_of(script, "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --kill-on-bad-exit=0 --propagate=NONE ")
-    (tmp_path / "bin" / "scontrol").write_text(
-        '#!/bin/sh\ncase "$*" in *hostnames*) printf "n8\\nn9\\n" ;; *) echo "x NodeAddr=10.0.0.1 y" ;; esac\n'
-    )
-    (tmp_path / "bin" / "scontrol").chmod(0o755)
-    (tmp_path / "bin" / "python3.11").write_text('#!/bin/sh\necho "$TF_CONFIG ${*##*--output=}"\n')
-    script = text([repeat], container="pyxis", shared_folder=str(tmp_path))
-    (tmp_path / "out").mkdir()
-    ended = run_script(
-        tmp_path,
-        script,
-        PATH=f"{tmp_path / 'bin'}:/usr/bin:/bin",
-        CALLS=str(node.calls),
-        LIMITS=str(node.limits),
-        OUT=str(tmp_path / "out"),
-        SLURM_PROCID="1",
-        SLURM_JOB_NODELIST="n[8-9]",
-    )
+    repeat = dataclasses.replace(job(1), case=Case(model="x", num_hosts=2, device=Device.CPU))
+    node.program("scontrol", 'case "$*" in *hostnames*) printf "n8\\nn9\\n" ;; *) echo "x NodeAddr=10.0.0.1 y" ;; esac')
+    node.program("python3.11", 'echo "$TF_CONFIG ${*##*--output=}"')
+    ended = node.run("pyxis", repeat, variables={"SLURM_PROCID": "1", "SLURM_JOB_NODELIST": "n[8-9]"})
     assert ended.returncode == 0, ended.stderr
+    script = (tmp_path / "batch.sh").read_text()
+    assert line_of(script, "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --kill-on-bad-exit=0 --propagate=NONE ")
     assert '"index": 1}}' in node.log(repeat) and "10.0.0.1:20005" in node.log(repeat)
     assert node.log(repeat).endswith("/rank-1.json\n")
     assert node.done(repeat).startswith("code 0\nnode n8+n9\n")
 
 
-MODULE = """\
-module() { [ "$2" != none/1 ] || { echo "no such module" >&2; return 1; }; export LOADED="$*"; }
-"""
+def test_a_batch_script_leaves_output_record_and_last_words_and_runs_once(tmp_path: Path):
+    node = Node(tmp_path)
+    body = 'for word; do case $word in --output=*) echo "{}" >"${word#--output=}" ;; esac; done; echo hello; exit 3'
+    node.program("python3.11", body)
+    assert node.run("none", job(1)).returncode == 3, "the job's state says what the benchmark said"
+    assert node.log(job(1)) == "hello\n"
+    assert (node.root / "jobs" / job(1).id / "record.json").read_text() == "{}\n"
+    assert node.done(job(1)) == "code 3\nnode n9\nimage \n"
+    assert node.run("none", job(1)).returncode == 65 and node.log(job(1)) == "hello\n", "the folder is the lock"
 
 
-def test_modules_and_variables_reach_a_benchmark_or_what_lacks_is_named(tmp_path: Path):
-    local_script(tmp_path, 'echo "loaded $LOADED $NCCL_SOCKET_IFNAME"')
-    (tmp_path / "init").mkdir()
-    (tmp_path / "init" / "sh").write_text(MODULE)
-    for modules, code, said in [
+def test_gpus_beyond_those_that_were_asked_for_are_hidden(tmp_path: Path):
+    node = Node(tmp_path)
+    node.program("python3.11", "echo $CUDA_VISIBLE_DEVICES")
+    node.run("none", job(1, 2))
+    assert node.log(job(1, 2)) == "0,1\n"
+
+
+@pytest.mark.parametrize(
+    ("modules", "code", "said"),
+    [
         (["cuda/12.5", "apptainer"], "0", f"loaded load cuda/12.5 apptainer {VALUE}"),
         (["none/1"], "modules", "no such module"),
-    ]:
-        repeat = job(len(modules))
-        settings = {"python": str(tmp_path / "python"), "project": str(tmp_path), "modules": modules}
-        script = text([repeat], WITH_VARIABLE, shared_folder=str(tmp_path), **settings)
-        run_script(tmp_path, script, MODULESHOME=str(tmp_path))
-        root = tmp_path / "tfbench-run1.lab"
-        assert (root / "jobs" / repeat.id / "output.log").read_text() == f"{said}\n"
-        assert (root / "done" / repeat.id).read_text().startswith(f"code {code}\n")
+    ],
+)
+def test_modules_and_variables_reach_a_benchmark_or_what_lacks_is_named(tmp_path: Path, modules, code, said):
+    node = Node(tmp_path)
+    node.program("python3.11", 'echo "loaded $LOADED $NCCL_SOCKET_IFNAME"')
+    (tmp_path / "init").mkdir()
+    (tmp_path / "init" / "sh").write_text(
+        'module() { [ "$2" != none/1 ] || { echo "no such module" >&2; return 1; }; export LOADED="$*"; }\n'
+    )
+    node.run("none", job(1), WITH_VARIABLE, {"MODULESHOME": str(tmp_path)}, modules=modules)
+    assert node.log(job(1)) == f"{said}\n" and node.done(job(1)).startswith(f"code {code}\n")
 
 
 def test_time_in_which_a_node_fetches_an_image_is_no_time_of_the_benchmark():
