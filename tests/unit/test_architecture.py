@@ -129,3 +129,11 @@ def test_every_list_of_what_an_image_gets_of_results_is_the_contract():
     let_in = re.findall(r"^!(results/.*)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
     digested = [path for path in builds.CONTEXT if path.startswith("results/")]
     assert {name.rstrip("/") for name in copied} == set(let_in) == set(digested) == contract
+
+
+def test_files_that_the_architecture_names_exist():
+    paths = re.findall(
+        r"`((?:tfbench|results|orchestrate|containers|tests)/[\w./]*)`", (ROOT / "ARCHITECTURE.md").read_text()
+    )
+    assert len(paths) > 10
+    assert [path for path in paths if not (ROOT / path).exists()] == []
