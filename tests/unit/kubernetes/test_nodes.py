@@ -32,14 +32,11 @@ def test_the_oldest_driver_and_the_fewest_gpus_count():
     older = node("node-2", gpus=2, **{"nvidia.com/cuda.driver-version.full": "535.183.01"})
     reported = facts(node(), older)
     assert (reported.driver, len(reported.gpus)) == ("535.183.01", 2)
-
-
-def test_driver_labels_of_before_2024_are_understood():
-    old = node()
-    del old["metadata"]["labels"]["nvidia.com/cuda.driver-version.full"]
+    before_2024 = node()
+    del before_2024["metadata"]["labels"]["nvidia.com/cuda.driver-version.full"]
     for part, value in (("major", "535"), ("minor", "104"), ("rev", "05")):
-        old["metadata"]["labels"][f"nvidia.com/cuda.driver.{part}"] = value
-    assert facts(old).driver == "535.104.05"
+        before_2024["metadata"]["labels"][f"nvidia.com/cuda.driver.{part}"] = value
+    assert facts(before_2024).driver == "535.104.05"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +47,7 @@ def test_driver_labels_of_before_2024_are_understood():
         (
             [node(), node("b", **{"nvidia.com/gpu.product": "NVIDIA-L4"})],
             Status.UNSUPPORTED,
-            "the nodes of the fleet differ",
+            "nodes of the fleet differ",
         ),
         ([node(**{"nvidia.com/gpu.replicas": "4"})], Status.UNSUPPORTED, "shared 4 times"),
         ([node(**{"nvidia.com/gpu.product": "NVIDIA-A10-SHARED"})], Status.UNSUPPORTED, "shared"),
@@ -62,11 +59,13 @@ def test_nodes_that_cannot_be_measured_say_why(nodes, status, said):
     assert caught.value.status is status
 
 
-def test_cordoned_and_unready_nodes_do_not_count():
+def test_cordoned_and_unready_nodes_do_not_count_nor_those_without_the_stated_gpus():
     cordoned, unready = node("b", gpus=1), node("c", gpus=1)
     cordoned["spec"]["unschedulable"] = True
     unready["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
     assert len(facts(node(), cordoned, unready).gpus) == 4
+    reported = facts(node("small", gpus=0), node(), gpus_per_node=4)
+    assert (len(reported.gpus), reported.driver) == (4, "550.127.05")
 
 
 @pytest.mark.parametrize(
@@ -107,11 +106,6 @@ def test_where_no_gpu_node_runs_yet_the_file_tells(bench, present):
     if not any(other["metadata"]["name"] == "small" for other in present):
         with pytest.raises(HostError, match="started on demand, set gpus_per_node: and variant:"):
             one.make(one.host()).probe()
-
-
-def test_nodes_without_gpus_do_not_count_where_the_file_states_some():
-    reported = facts(node("small", gpus=0), node(), gpus_per_node=4)
-    assert (len(reported.gpus), reported.driver) == (4, "550.127.05")
 
 
 def test_the_image_follows_from_driver_and_compute_capability(bench):

@@ -96,6 +96,7 @@ class FakeLauncher:
         self._machine.containers.pop(job.id, None)
 
     def running(self, run_id: str) -> list[str]:
+        self._note("running")
         return list(self._machine.containers)
 
     def close(self) -> None:

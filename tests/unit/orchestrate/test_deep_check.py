@@ -120,28 +120,17 @@ H100 = GPUFigures(
     pcie_generation=5,
     pcie_width=16,
     pcie_width_max=16,
-    sm_clock_mhz=1500.0,
-    sm_clock_max_mhz=1980.0,
-    power_watts=690.0,
     power_limit_watts=700.0,
     power_limit_default_watts=700.0,
-    temperature_celsius=66.0,
     throttle_power_share=0.9,  # any honest card under such a load
-    throttle_thermal_share=0.0,
-    throttle_hardware_share=0.0,
     ecc_uncorrected_errors=0,
-    row_remap_failed=False,
-    row_remap_pending=False,
     products_right=True,
 )
 HOST = HostFigures(
     fleet="h100",
     host="node-a",
     gpus=tuple(dataclasses.replace(H100, index=index) for index in range(8)),
-    rates={
-        **{"all-reduce": 360e9, "processor products": 3e12, "processor, one core": 17e6},
-        **{"host memory": 2e11},
-    },
+    rates={"all-reduce": 360e9, "processor products": 3e12, "processor, one core": 17e6, "host memory": 2e11},
 )
 ALONE = dataclasses.replace(HOST, gpus=HOST.gpus[:1], rates={})
 PRODUCTS = {name: rate for name, rate in H100.rates.items() if "products" in name}
@@ -199,15 +188,8 @@ def drawn_fleet(random_, hosts):
             rates |= {"memory": near(2.9e12, 0.004, 0.003)}
             rates |= {"copies to the GPU": near(26e9, 0.03), "copies from the GPU": near(25e9, 0.03)}
             gpus.append(dataclasses.replace(H100, index=index, rates=rates))
-        spread = {"all-reduce": 0.01}
-        fleet.append(
-            dataclasses.replace(
-                HOST,
-                host=f"node-{number}",
-                gpus=tuple(gpus),
-                rates={name: near(rate, spread.get(name, 0.03)) for name, rate in HOST.rates.items()},
-            )
-        )
+        host_rates = {name: near(rate, 0.01 if name == "all-reduce" else 0.03) for name, rate in HOST.rates.items()}
+        fleet.append(dataclasses.replace(HOST, host=f"node-{number}", gpus=tuple(gpus), rates=host_rates))
     return fleet
 
 

@@ -28,7 +28,7 @@ from orchestrate.errors import HostError, Lost
 from orchestrate.inventory.addresses import DockerAddress, SSHAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue
-from orchestrate.launchers.base import Launcher, QueueLauncher, Turn
+from orchestrate.launchers.base import Launcher, QueueLauncher
 from orchestrate.launchers.docker import client as docker_client
 from orchestrate.launchers.docker.launcher import ContainerLauncher
 from orchestrate.launchers.kubernetes.api import KubernetesCluster
@@ -77,6 +77,15 @@ class Endless(Lost):
     """Instead of the watchdog, which would have abandoned the host."""
 
 
+class Asked(Counter[str]):
+    """Counts what a launcher asks for, and ends a conversation that goes on."""
+
+    def add(self, name: str = "") -> None:
+        self[name] += 1
+        if self.total() > MOST_ANSWERS:
+            raise Endless("it goes on")
+
+
 def fields(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Yield the path of everything in a document."""
     yield path
@@ -115,14 +124,8 @@ def live(launcher: Launcher, job: Job) -> None:
         if isinstance(launcher, QueueLauncher):
             launcher.submit([job])
         launcher.start(job)
-        turns: list[Turn] = []
-
-        def on_turn(turn: Turn) -> None:
-            turns.append(turn)
-            if len(turns) > MOST_ANSWERS:
-                raise Endless("it goes on")
-
-        ending = launcher.follow(job, lambda line: None, on_turn)
+        turns = Asked()
+        ending = launcher.follow(job, lambda line: None, lambda turn: turns.add())
         record = judge(job, ending, launcher.collect(job), started_at=now())
         assert from_json(to_json(record)) == record, "what was accepted can be read again"
         assert all(isinstance(name, str) for name in launcher.running("r"))
@@ -171,6 +174,10 @@ def make_job(launcher: str, **origin: Any) -> Job:
     return Job(id="all.one.googlenet.r1", case=CASE, origin=Origin(**origin))
 
 
+def make_host(**settings: Any) -> Host:
+    return Host(**{"fleet": "all", "name": "one", "docker": None, "device": Device.CPU, **settings})
+
+
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for nothing."""
@@ -194,12 +201,10 @@ class Replayed(Connection):
     ) -> None:
         super().__init__(None, root=str(folder / "home"), image_file=str(folder / "image.json"))
         self.heard = {} if heard is None else heard
-        self._say, self._asked = say, 0
+        self._say, self._asked = say, Asked()
 
     def _request(self, do: str, payload: bytes, limits: dict[str, Any], request: dict[str, object]) -> Any:
-        self._asked += 1
-        if self._asked > MOST_ANSWERS:
-            raise Endless("it goes on")
+        self._asked.add()
         if self._say is None:
             for number, document in enumerate(super()._request(do, payload, limits, request)):
                 self.heard[f"{do} {number}"] = document
@@ -211,10 +216,7 @@ class Replayed(Connection):
 
 def ssh_launcher(connection: Connection) -> SSHLauncher:
     environment = {"STANDIN": '{"does": "work", "seconds": 0.1}'}
-    host = Host(
-        fleet="all", name="one", docker=None, ssh=SSHAddress(target="a"), device=Device.CPU, environment=environment
-    )
-    return SSHLauncher(host, PullLimits(), connection)
+    return SSHLauncher(make_host(ssh=SSHAddress(target="a"), environment=environment), PullLimits(), connection)
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +266,7 @@ def test_no_answer_of_an_agent_does_more_than_fail_its_host(agent: Replayed, tmp
 ENGINE = json.loads(Path(__file__).with_name("cases").joinpath("engine_answers.json").read_text())
 """Of Docker 20.10, without what neither we nor the SDK read; by request."""
 
-IMAGE = "127.0.0.1:5000/fake@sha256:73c3059246a54501c71e91eb496890d1ab4aa49ddd9c34bbae0b5b0579ad04d3"
+DIGEST = "sha256:73c3059246a54501c71e91eb496890d1ab4aa49ddd9c34bbae0b5b0579ad04d3"
 
 
 class Wire(io.BytesIO):
@@ -300,14 +302,12 @@ def http_response(method: str, answer: dict[str, Any], lines: list[str]) -> urll
 )
 def test_no_answer_of_an_engine_does_more_than_fail_its_host(monkeypatch: pytest.MonkeyPatch, request_: str):
     spoken: dict[str, Callable[[str], str]] = {}
-    turns: Counter[str] = Counter()
+    turns = Asked()
 
     def send(adapter: Any, request: Any, **_: object) -> Any:
         path = request.url.partition("?")[0].partition("//engine:2375/")[2].replace("%40", "@")
         name = f"{request.method} /{path.partition('/')[2] if path.startswith('v1.') else path}"
-        turns[name] += 1
-        if turns.total() > MOST_ANSWERS:
-            raise Endless("it goes on")
+        turns.add(name)
         number = min(turns[name], len(ENGINE[name])) - 1
         answer = ENGINE[name][number]
         lines = (
@@ -328,12 +328,8 @@ def test_no_answer_of_an_engine_does_more_than_fail_its_host(monkeypatch: pytest
         spoken["say"] = say
         turns.clear()
         address = DockerAddress(scheme="unix", target="/nowhere.sock")
-        host = Host(fleet="all", name="one", docker=address, image="127.0.0.1:5000/fake:1", device=Device.CPU)
-        digest = IMAGE.partition("@")[2]
-        live(
-            ContainerLauncher(host, PullLimits()),
-            make_job("docker", image="127.0.0.1:5000/fake:1", image_digest=digest),
-        )
+        host = make_host(docker=address, image="127.0.0.1:5000/fake:1")
+        live(ContainerLauncher(host, PullLimits()), make_job("docker", image=host.image, image_digest=DIGEST))
 
     check(answers, have)
 
@@ -370,12 +366,10 @@ def test_no_answer_of_slurm_does_more_than_fail_its_fleet(monkeypatch: pytest.Mo
     quick = queue.model_copy(update={"poll_seconds": 0.001})
 
     def have(say: Callable[[str], str]) -> None:
-        asked: Counter[str] = Counter()
+        asked = Asked()
 
         def run(_: object, script: str, seconds: float = 0) -> list[str]:
-            asked[script] += 1
-            if asked.total() > MOST_ANSWERS:
-                raise Endless("it goes on")
+            asked.add()
             if script not in answers:
                 return []
             try:
@@ -386,13 +380,15 @@ def test_no_answer_of_slurm_does_more_than_fail_its_fleet(monkeypatch: pytest.Mo
             return ["|".join(map(str, line)) if isinstance(line, list) else str(line) for line in answer]
 
         monkeypatch.setattr(commands.LoginShell, "run", run)
-        host = Host(fleet="all", name="one", docker=None, queue=queue, device=Device.CPU)
-        live(SlurmLauncher(host, quick), job)
+        live(SlurmLauncher(make_host(queue=queue), quick), job)
 
     check(answers, have)
 
 
 # ---- Kubernetes
+
+
+NOON = "2026-11-21T12:00:00Z"
 
 
 class Kept:
@@ -417,19 +413,14 @@ class Streamed:
 def test_no_answer_of_kubernetes_does_more_than_fail_its_fleet(monkeypatch: pytest.MonkeyPatch):
     job = make_job("kubernetes", image="127.0.0.1:5000/tfbench:mine")
     queue = KubernetesQueue(gpus_per_node=2)
-    host = Host(
-        fleet="all", name="one", docker=None, queue=queue, device=Device.CPU, image="127.0.0.1:5000/tfbench:mine"
-    )
-    loaded = (
-        types.SimpleNamespace(configuration=types.SimpleNamespace(host="https://cluster"), rest_client=None),
-        "bench",
-    )
-    monkeypatch.setattr(KubernetesCluster, "_load", lambda _: loaded)
+    host = make_host(queue=queue, image="127.0.0.1:5000/tfbench:mine")
+    client = types.SimpleNamespace(configuration=types.SimpleNamespace(host="https://cluster"), rest_client=None)
+    monkeypatch.setattr(KubernetesCluster, "_load", lambda _: (client, "bench"))
     monkeypatch.setattr(KubernetesCluster, "close", lambda _: None)
     monkeypatch.setattr("orchestrate.launchers.kubernetes.launcher.POLL_SECONDS", 0.001)
     manifest = json.loads(json.dumps(job_manifest(job, host, queue)))
     pod = plays.make_pod(Kept(), manifest)  # type: ignore[arg-type]
-    ended = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": "2026-11-21T10:00:00Z"}}
+    ended = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": NOON}}
     plays.set_status(Kept(), pod, "Succeeded", ended)  # type: ignore[arg-type]
     pod = {"metadata": pod["metadata"], "status": pod["status"], "spec": {"nodeName": "node-1"}}
     manifest = {
@@ -437,13 +428,8 @@ def test_no_answer_of_kubernetes_does_more_than_fail_its_fleet(monkeypatch: pyte
         "status": {"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]},
     }
     lines = ["tfbench: state timing", *record_lines(to_json(good_record(CASE)).encode())]
-    log = "".join(f"2026-11-21T10:00:00.000000000Z {line}\n" for line in lines)
-    event = {
-        "type": "Warning",
-        "reason": "FailedScheduling",
-        "message": "0/1 nodes",
-        "lastTimestamp": "2026-11-21T10:00:00Z",
-    }
+    log = "".join(f"{NOON.replace('Z', '.000000000Z')} {line}\n" for line in lines)
+    event = {"type": "Warning", "reason": "FailedScheduling", "message": "0/1 nodes", "lastTimestamp": NOON}
     answers: dict[str, Any] = {
         "list_node": {"items": [node()], "metadata": {"resourceVersion": "5"}},
         "list_namespaced_pod": {"items": [pod], "metadata": {"resourceVersion": "5", "continue": ""}},
@@ -455,12 +441,10 @@ def test_no_answer_of_kubernetes_does_more_than_fail_its_fleet(monkeypatch: pyte
     }
 
     def have(say: Callable[[str], str]) -> None:
-        asked: Counter[str] = Counter()
+        asked = Asked()
 
         def open_(_: object, method: str, *__: object, **___: object) -> Streamed:
-            asked[method] += 1
-            if asked.total() > MOST_ANSWERS:
-                raise Endless("it goes on")
+            asked.add()
             if method == "read_namespaced_pod_log":
                 return Streamed(log.encode())
             return Streamed(say(method).encode(errors="surrogatepass") + b"\n")

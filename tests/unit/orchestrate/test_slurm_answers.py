@@ -78,27 +78,25 @@ def test_what_slurm_ends_has_a_status_and_a_cause(name: str, status: Status, wor
     assert ended.failure[0] is status and words in ended.failure[1]
 
 
-def test_a_job_that_slurm_has_forgotten_is_lost():
-    ended = ending(None, None)
-    assert ended.failure is not None and ended.failure[0] is Status.LOST
+DIGEST = f"sha256:{'ab' * 32}"
 
 
-@pytest.mark.parametrize("code", [0, 137])
-def test_a_batch_scripts_last_words_are_the_benchmarks_end(code: int):
-    ended = ending(SlurmState("COMPLETED", "n1"), b"code %d\nnode n1\n" % code)
-    assert (ended.exit_code, ended.failure, ended.node) == (code, None, "n1")
-
-
-def test_hostile_last_words_are_not_believed():
-    ended = ending(None, b"code 99999999999999999\nnode ../../x\nimage sha256:zz\n\xff\x00")
-    assert (ended.exit_code, ended.node, ended.image_digest) == (None, None, None)
-
-
-def test_the_node_tells_which_image_it_started():
-    digest = f"sha256:{'ab' * 32}"
-    assert ending(None, f"code 0\nnode n1\nimage ghcr.io/you/tfbench@{digest}\n".encode()).image_digest == digest
-    pulled = ending(SlurmState("FAILED", "n1"), b"code pull\nnode n1\nimage \n")
-    assert pulled.failure is not None and pulled.failure[0] is Status.PULL_FAILED
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        (b"code 0\nnode n1\n", (0, "n1", None, None)),
+        (b"code 137\nnode n1\nimage \n", (137, "n1", None, None)),
+        (f"code 0\nnode n1\nimage ghcr.io/you/tfbench@{DIGEST}\n".encode(), (0, "n1", DIGEST, None)),
+        (b"code pull\nnode n1\nimage \n", (None, "n1", None, Status.PULL_FAILED)),
+        (b"code 99999999999999999\nnode ../../x\nimage sha256:zz\n\xff\x00", (None, None, None, None)),
+        (None, (None, None, None, Status.LOST)),
+    ],
+    ids=["ended", "killed", "names its image", "no image", "hostile", "forgotten"],
+)
+def test_a_batch_scripts_last_words_are_the_benchmarks_end(said: bytes | None, found: tuple[object, ...]):
+    ended = ending(None, said)
+    status = ended.failure[0] if ended.failure else None
+    assert (ended.exit_code, ended.node, ended.image_digest, status) == found
 
 
 def test_what_can_never_start_ends_and_what_only_waits_does_not():
