@@ -59,7 +59,7 @@ def test_nodes_that_cannot_be_measured_say_why(nodes, status, said):
     assert caught.value.status is status
 
 
-def test_cordoned_and_unready_nodes_do_not_count_nor_those_without_the_stated_gpus():
+def test_cordoned_unready_and_gpuless_nodes_do_not_count():
     cordoned, unready = node("b", gpus=1), node("c", gpus=1)
     cordoned["spec"]["unschedulable"] = True
     unready["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 from hypothesis import given
@@ -69,7 +68,6 @@ class Script:
     Args:
         path: Of its socket.
         answers: In their order.
-        together: Several connections at a time, where the order means nothing.
 
     Attributes:
         requests: First lines of what was asked.
@@ -77,10 +75,8 @@ class Script:
         connections: How many were made.
     """
 
-    def __init__(self, path: Path, answers: list[Answer], *, together: bool = False) -> None:
-        self.path = path
-        self.answers = answers
-        self._together = together
+    def __init__(self, path: Path, answers: list[Answer]) -> None:
+        self.path, self.answers = path, answers
         self.requests: list[str] = []
         self.headers: list[bytes] = []
         self.connections = 0
@@ -94,35 +90,25 @@ class Script:
             while self.answers:
                 connection, _ = self._listener.accept()
                 self.connections += 1
-                if self._together:
-                    threading.Thread(target=self._answer, args=[connection], daemon=True).start()
-                else:
-                    self._answer(connection)
-            self._listener.close()
+                threading.Thread(target=self._answer, args=[connection], daemon=True).start()
 
     def _answer(self, connection: socket.socket) -> None:
         with connection, connection.makefile("rb") as stream, contextlib.suppress(OSError):
-            self._talk(connection, stream)
-
-    def _talk(self, connection: socket.socket, stream: BinaryIO) -> None:
-        while self.answers:
-            line = stream.readline()
-            if not line:
-                return
-            length = 0
-            while (header := stream.readline().strip().lower()) != b"":
-                self.headers.append(header)
-                if header.startswith(b"content-length:"):
-                    length = int(header.split(b":")[1])
-            stream.read(length)
-            self.requests.append(line.decode().strip())
-            reported = self.answers.pop(0)
-            if reported is None:
-                return
-            if callable(reported):
-                reported(connection)
-            else:
-                connection.sendall(reported)
+            while self.answers and (line := stream.readline()):
+                length = 0
+                while (header := stream.readline().strip().lower()) != b"":
+                    self.headers.append(header)
+                    if header.startswith(b"content-length:"):
+                        length = int(header.split(b":")[1])
+                stream.read(length)
+                self.requests.append(line.decode().strip())
+                reported = self.answers.pop(0)
+                if reported is None:
+                    return
+                if callable(reported):
+                    reported(connection)
+                else:
+                    connection.sendall(reported)
 
     def close(self) -> None:
         self._listener.close()
@@ -139,8 +125,8 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     folder = Path(tempfile.mkdtemp(prefix="tfb-http-"))
     started: list[tuple[Script, DockerEngine]] = []
 
-    def start(*answers: Answer, ping: bytes = PING, together: bool = False) -> tuple[Script, DockerEngine]:
-        script = Script(folder / f"{len(started)}.sock", [ping, *answers], together=together)
+    def start(*answers: Answer, ping: bytes = PING) -> tuple[Script, DockerEngine]:
+        script = Script(folder / f"{len(started)}.sock", [ping, *answers])
         started.append((script, DockerEngine(DockerAddress(scheme="unix", target=str(script.path)))))
         return started[-1]
 
@@ -277,7 +263,7 @@ def test_cookies_are_not_kept(serve: Serve):
 
 def test_connections_of_many_threads_are_kept_in_silence(serve: Serve, caplog: pytest.LogCaptureFixture):
     with caplog.at_level("WARNING"):
-        script, engine = serve(*[answer({})] * 40, together=True)
+        script, engine = serve(*[answer({})] * 40)
         with ThreadPoolExecutor(8) as pool:
             assert list(pool.map(lambda _: engine.info(), range(40))) == [{}] * 40
     assert not caplog.records and script.connections <= 9

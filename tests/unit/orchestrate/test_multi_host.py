@@ -256,23 +256,14 @@ def test_a_part_that_does_not_end_when_asked_is_abandoned_with_its_host(tmp_path
 
 
 def test_the_reason_of_another_rank_is_the_reason_of_the_whole(tmp_path: Path):
-    bench = Bench(tmp_path, suite(repeats=1), a=FakeHost(), b=FakeHost())
-
-    def failed(status: Status, cause: str) -> Any:
-        def leave(job: Job) -> bytes | None:
-            if job.member is None:
-                return payload(job)
-            record = dataclasses.replace(
-                multi_host_record(job.case), status=status, cause=cause, measurement=None, validity=None
-            )
-            return to_json(record).encode()
-
-        return leave
-
-    bench.machines["a"].payload = failed(Status.LOST, "rank 1 (10.0.0.2:29502) is gone: its process has ended")
-    bench.machines["b"].payload = failed(Status.OOM, "killed by the kernel")
-    for machine in bench.machines.values():
-        machine.ending = Ending(exit_code=3)
+    bench = Bench(tmp_path, suite(TOGETHER, repeats=1), a=FakeHost(), b=FakeHost())
+    gone = "rank 1 (10.0.0.2:29502) is gone: its process has ended"
+    for name, status, cause in (("a", Status.LOST, gone), ("b", Status.OOM, "killed by the kernel")):
+        failed = {"status": status, "cause": cause, "measurement": None, "validity": None}
+        bench.machines[name].payload = lambda job, failed=failed: to_json(  # type: ignore[misc]
+            dataclasses.replace(multi_host_record(job.case), **failed)
+        ).encode()
+        bench.machines[name].ending = Ending(exit_code=3)
     bench.run()
     (record,) = bench.multi_host_records()
     assert (record.status, record.cause) == (Status.OOM, "f.b: killed by the kernel")

@@ -23,7 +23,7 @@ from orchestrate.planning.durations import GUESSED_REPEAT_SECONDS, Budget, Durat
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan, make_plan
 from orchestrate.running.options import RunOptions, Stop
-from orchestrate.running.run import execute
+from orchestrate.running.run import RunOutcome, execute
 from orchestrate.running.watchdog import Watchdog
 from orchestrate.running.worker import Attempt
 from orchestrate.suites import CaseBlock, Suite
@@ -154,16 +154,28 @@ class LateQueue(FakeLauncher):
     def submit(self, jobs: Sequence[Job]) -> None:
         self._machine.containers.update((job.id, "running") for job in jobs)
 
-    def cancel_waiting(self, jobs: Sequence[Job]) -> None:
-        self._note("cancel_waiting")
-
     def clear(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
             self._note("clear", job)
             self._machine.containers.pop(job.id, None)
 
+    cancel_waiting = clear
+
     def manifests(self, jobs: Sequence[Job]) -> list[str]:
         return []
+
+
+def run_queue(plan: Plan, tmp_path: Path, machine: FakeHost, stop: Stop) -> tuple[RunOutcome, RunFolder]:
+    folder = RunFolder.create(tmp_path, plan.run_id)
+    folder.write_plan(plan_to_json(plan))
+    return execute(plan, folder, lambda host: LateQueue(host, machine), EventBus(), stop, RunOptions()), folder
+
+
+def cleared(plan: Plan, machine: FakeHost, folder: RunFolder) -> int:
+    """Count the repeats without a record, all of which were taken back."""
+    left = {job.id for job in plan.jobs if folder.read_record(job.id) is None}
+    assert left <= {job for call, job in machine.calls if call == "clear"}
+    return len(left)
 
 
 def test_what_a_queue_began_too_late_does_not_stay_when_a_run_is_stopped(tmp_path: Path):
@@ -175,20 +187,28 @@ def test_what_a_queue_began_too_late_does_not_stay_when_a_run_is_stopped(tmp_pat
         stop.launching.set()
 
     machine.on_follow = stop_when_all_lanes_work
-    folder = RunFolder.create(tmp_path, plan.run_id)
-    folder.write_plan(plan_to_json(plan))
-    outcome = execute(plan, folder, lambda host: LateQueue(host, machine), EventBus(), stop, RunOptions())
+    outcome, folder = run_queue(plan, tmp_path, machine, stop)
     assert (outcome.ok, outcome.failed, outcome.missing) == (4, 0, 8)
     assert machine.containers == {}, "nothing runs that nobody follows"
-    cleared = {job for call, job in machine.calls if call == "clear"}
-    assert cleared == {job.id for job in plan.jobs if folder.read_record(job.id) is None}
+    assert cleared(plan, machine, folder) == 8
+
+
+def test_what_a_decided_comparison_does_not_need_is_taken_back(tmp_path: Path):
+    queue = SlurmQueue(container="none", shared_folder="/home/bench", max_jobs=2)
+    fleets = [Host(fleet=name, name="slurm", docker=None, queue=queue) for name in ("lab", "other")]
+    suite = dataclasses.replace(SUITE, repeats=10)
+    plan = make_plan(fleets, {one.place: Facts() for one in fleets}, lambda name: suite, run_id="r", seed=1)
+    plan, machine = dataclasses.replace(plan, stop_early=0.02), FakeHost()
+    outcome, folder = run_queue(plan, tmp_path, machine, Stop())
+    assert outcome.missing == outcome.failed == 0
+    assert outcome.skipped == cleared(plan, machine, folder) > 0
 
 
 def test_a_queue_of_blocked_repeats_writes_records_and_submits_nothing(tmp_path: Path):
     plan = queue_plan()
     blocked = tuple(dataclasses.replace(job, blocked=(Status.NO_GPU, "none")) for job in plan.jobs)
     plan = dataclasses.replace(plan, hosts=(dataclasses.replace(plan.hosts[0], jobs=blocked),))
-    machine, folder = FakeHost(facts=Facts(gpus=GPUS)), RunFolder.create(tmp_path, plan.run_id)
-    outcome = execute(plan, folder, lambda host: LateQueue(host, machine), EventBus(), Stop(), RunOptions())
+    machine = FakeHost()
+    outcome, folder = run_queue(plan, tmp_path, machine, Stop())
     assert (outcome.ok, outcome.failed, outcome.missing) == (0, 12, 0)
     assert machine.count("start") == 0 and not list(folder.path.glob("traceback-*"))

@@ -7,21 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from orchestrate.display.display import describe
-from orchestrate.events import Decided, EventBus, JobSkipped
+from orchestrate.events import Decided, JobSkipped
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host, HostPlace
-from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan, make_plan
 from orchestrate.planning.stop_early import NOTHING_TO_COMPARE, StopEarly
-from orchestrate.running.options import RunOptions, Stop
-from orchestrate.running.run import count_records, execute
+from orchestrate.running.run import count_records
 from orchestrate.suites import CaseBlock, Suite
-from results.runs.store import RunFolder
 from results.schema import Device, Status
 from results.schema.record_json import to_json
-from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher, ok_record
+from tests.unit.orchestrate.fakes import FakeHost, ok_record
 from tests.unit.orchestrate.test_run import Bench
 
 SUITE = Suite("s", "", 10, (CaseBlock(model=["resnet50", "googlenet"], batch_per_gpu=2, warmup_steps=1, num_steps=4),))
@@ -103,32 +100,3 @@ def test_without_the_flag_or_without_two_fleets_nothing_is_skipped(tmp_path):
         for job in measured.jobs:
             assert early.add(job, ok_record(job.case, seconds=2.0)) == [] and not early.skips(job)
         assert (early.answers, early.skipped, early.saved_seconds) == (answers, 0, 0.0)
-
-
-CANCELLED: set[str] = set()
-
-
-class QueueLauncher(FakeLauncher):
-    """A queue that takes everything and runs what is followed; it notes what is taken back."""
-
-    def submit(self, jobs: object) -> None:
-        """Take all."""
-
-    def cancel_waiting(self, jobs: list[Job]) -> None:
-        CANCELLED.update(job.id for job in jobs)
-
-    clear = cancel_waiting
-
-
-def test_what_is_not_needed_is_taken_back_from_a_queue(tmp_path):
-    queue = SlurmQueue(container="none", shared_folder="/home/bench", gres="gpu:a5000:2", max_jobs=2)
-    fleets = [Host(fleet=name, name="slurm", docker=None, queue=queue) for name in ("lab", "other")]
-    plan = make_plan(fleets, {one.place: Facts() for one in fleets}, lambda name: SUITE, run_id="r", seed=1)
-    plan = dataclasses.replace(plan, stop_early=0.02)
-    machine = FakeHost(payload=lambda job: to_json(ok_record(job.case, seconds=2.0)).encode())
-    CANCELLED.clear()
-    folder = RunFolder.create(tmp_path, "r")
-    outcome = execute(plan, folder, lambda one: QueueLauncher(one, machine), EventBus(), Stop(), RunOptions())  # type: ignore
-    assert outcome.missing == outcome.failed == 0 and outcome.skipped > 0
-    left = {job.id for job in plan.jobs if folder.read_record(job.id) is None}
-    assert left <= CANCELLED and len(left) == outcome.skipped
