@@ -332,16 +332,3 @@ def test_a_case_of_several_hosts_is_unsupported_and_creates_nothing(bench):
     record = only_record(one, one.plan(one.host(), repeats=1, num_hosts=[2]))
     assert record.status is Status.UNSUPPORTED and "Use a fleet of hosts, or Slurm" in record.cause
     assert not one.asked("POST", "")
-
-
-def test_repeats_that_a_decided_case_does_not_need_are_never_created(bench):
-    one = bench()
-    host = one.host(max_jobs=2)
-    plan = one.plan(host, dataclasses.replace(host, fleet="other"), repeats=12)
-    plan = dataclasses.replace(plan, stop_early=0.02)
-    outcome = one.run(plan)
-    assert outcome.missing == outcome.failed == 0 and outcome.skipped > 0 and outcome.ok + outcome.skipped == 24
-    assert "cloud / other is known to ± 0.0%" in outcome.answers[0]
-    wait_until(lambda: not one.server.all("jobs"), "the Jobs to go")
-    assert len(one.asked("POST", "/jobs")) == outcome.ok
-    assert one.run(plan) == outcome and len(one.asked("POST", "/jobs")) == outcome.ok, "resume starts nothing"

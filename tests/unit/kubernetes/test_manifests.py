@@ -10,12 +10,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from orchestrate.launchers.kubernetes.launcher import KubernetesLauncher
-from orchestrate.launchers.kubernetes.manifests import (
-    GPU_TAINT,
-    job_manifest,
-    object_name,
-    run_selector,
-)
+from orchestrate.launchers.kubernetes.manifests import GPU_TAINT, job_manifest, object_name, run_selector
 from results.schema import Data, Device
 
 SCHEMAS = ("1.25", "1.29", "1.33", "1.37")

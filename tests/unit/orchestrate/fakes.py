@@ -6,6 +6,7 @@ import dataclasses
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 from orchestrate.errors import HostError
 from orchestrate.inventory.hosts import Host
@@ -13,11 +14,17 @@ from orchestrate.launchers.base import Ending, OnTurn, OutputLine, always_runnin
 from orchestrate.launchers.pulls import Progress
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job
-from results.schema import Case, Record
+from results.schema import Case, Origin, Record
 from results.schema.record_json import to_json
 from tests.unit.results.factory import make_record
 
 NOW = datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def make_job(case: Case, repeat: int = 1, **origin: Any) -> Job:
+    """Return a repeat of a case on the host `h` of the fleet `f`."""
+    place = {"run_id": "r", "fleet": "f", "host": "h", "launcher": "docker", "repeat": repeat, **origin}
+    return Job(id=f"{place['fleet']}.{place['host']}.{case.model}.r{repeat}", case=case, origin=Origin(**place))
 
 
 def ok_record(case: Case, seconds: float = 2.0) -> Record:

@@ -13,19 +13,15 @@ import pytest
 
 from orchestrate.errors import LaunchFailed
 from orchestrate.inventory.addresses import DockerAddress
-from orchestrate.launchers.container import (
-    ContainerSpec,
-    container_document,
-    job_container,
-    probe_container,
-)
+from orchestrate.launchers.container import ContainerSpec, container_document, job_container, probe_container
 from orchestrate.launchers.docker.client import NoGPUs, NoMemoryLock, explain, launch_refusal
 from orchestrate.launchers.docker.launcher import ContainerLauncher, _engine_facts, gpu_ways
 from orchestrate.launchers.pulls import PullLimits
 from orchestrate.planning.facts import Facts, facts_from_probe
 from orchestrate.planning.plan import Job
-from results.schema import GPU, Case, Origin, Status
+from results.schema import GPU, Case, Status
 from results.schema.health import GPUFacts
+from tests.unit.orchestrate.fakes import make_job
 from tests.unit.orchestrate.test_check import host
 
 UUIDS = ("GPU-aaaa", "GPU-bbbb")
@@ -33,8 +29,8 @@ CAPABILITIES = [["gpu", "compute", "utility"]]
 
 
 def job(**changes: Any) -> Job:
-    origin = Origin(run_id="r", fleet="a4000", host="node-a", launcher="docker", repeat=1)
-    return Job(id="j", case=Case(model="resnet50"), origin=origin, gpus=(0, 1), **changes)
+    one = make_job(Case(model="resnet50"), fleet="a4000", host="node-a")
+    return dataclasses.replace(one, gpus=(0, 1), **changes)
 
 
 def requests(spec: ContainerSpec) -> Any:

@@ -15,13 +15,7 @@ import pytest
 from orchestrate.errors import UserError
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
-from orchestrate.running.controller import (
-    CONTROLLER,
-    allow_open_files,
-    controlling,
-    end_controller,
-    is_controlled,
-)
+from orchestrate.running.controller import CONTROLLER, allow_open_files, controlling, end_controller, is_controlled
 
 RUNS = """
 import signal, sys, threading

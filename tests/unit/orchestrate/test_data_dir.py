@@ -14,15 +14,15 @@ from orchestrate.launchers.ssh.launcher import ProcessLauncher
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.plan import Job, make_plan
 from orchestrate.suites import read_suite
-from results.schema import Case, Data, Device, Origin
+from results.schema import Case, Data, Device
+from tests.unit.orchestrate.fakes import make_job
 
 PROCESS = Host(fleet="f", name="h", docker=None, data_dir="/sets/imagenet")
 SUITE = "cases:\n  - {model: resnet50, batch_per_gpu: 8, data: [synthetic, tfrecord]}\n"
 
 
 def job(data: Data) -> Job:
-    origin = Origin(run_id="r", fleet="f", host="h", launcher="docker", repeat=1)
-    return Job(id="j", case=Case(model="resnet50", device=Device.CPU, data=data), origin=origin)
+    return make_job(Case(model="resnet50", device=Device.CPU, data=data))
 
 
 def test_a_container_reads_it_at_a_place_of_its_own_and_cannot_write_it():

@@ -10,13 +10,7 @@ import random
 import pytest
 from rich.console import Console
 
-from orchestrate.accepting.deep import (
-    FOLDER,
-    judge_records,
-    plan_deep_check,
-    verdict_grid,
-    verdicts_json,
-)
+from orchestrate.accepting.deep import FOLDER, judge_records, plan_deep_check, verdict_grid, verdicts_json
 from orchestrate.accepting.judging import Acceptance, GPUFigures, HostFigures, judge
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.facts import Facts

@@ -7,20 +7,14 @@ import dataclasses
 import pytest
 
 from orchestrate.launchers.container import host_flags
-from orchestrate.planning.plan import Job
 from orchestrate.running.shared import DevicePeaks
-from results.schema import Case, Device, Origin, Precision, Status
+from results.schema import Case, Device, Precision, Status
+from tests.unit.orchestrate.fakes import make_job
 from tests.unit.results.factory import make_measurement, make_record
 from tfbench.flags import parse
 
 CASE = Case(model="resnet50", num_gpus=2, batch_per_gpu=8, num_steps=4)
-JOB = Job(
-    id="a.one.r1",
-    case=CASE,
-    origin=Origin(run_id="r", fleet="a", host="one", launcher="docker", repeat=1, image_digest="sha256:1"),
-    gpus=(0, 1),
-    gpu_uuids=("GPU-a", "GPU-b"),
-)
+JOB = dataclasses.replace(make_job(CASE, image_digest="sha256:1"), gpus=(0, 1), gpu_uuids=("GPU-a", "GPU-b"))
 
 
 def measured(*, case=CASE, warnings=(), **changes):

@@ -312,10 +312,7 @@ def frame(data: bytes, stream: int = 1) -> bytes:
     return struct.pack(">BxxxL", stream, len(data)) + data
 
 
-@given(
-    st.lists(st.binary(max_size=30), max_size=6),
-    st.lists(st.integers(1, 20), min_size=1, max_size=30),
-)
+@given(st.lists(st.binary(max_size=30), max_size=6), st.lists(st.integers(1, 20), min_size=1, max_size=30))
 def test_frames_are_read_however_they_are_cut(contents, cuts):
     data = b"".join(map(frame, contents))
     pieces, at = [], 0

@@ -45,13 +45,14 @@ from orchestrate.planning.plan import Job, make_plan
 from orchestrate.running.judge import judge, now
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.reading import from_json
-from results.schema import Case, Device, Origin
+from results.schema import Case, Device
 from results.schema.progress import record_lines
 from results.schema.record_json import to_json
 from tests.real.faults.benchmark import good_record
 from tests.real.ssh.rented import make_pretender
 from tests.support.engines.kubernetes import plays
 from tests.unit.kubernetes.conftest import node
+from tests.unit.orchestrate.fakes import make_job
 
 pytestmark = pytest.mark.slow  # a conversation for each of hundreds of fields
 
@@ -169,11 +170,6 @@ def check(answers: dict[str, Any], have: Callable[[Callable[[str], str]], None])
     assert not wrong, f"{len(wrong)} of {outcomes.total() + len(wrong)}:\n" + "\n".join(wrong[:40])
 
 
-def make_job(launcher: str, **origin: Any) -> Job:
-    origin = {"run_id": "r", "fleet": "all", "host": "one", "launcher": launcher, "repeat": 1, **origin}
-    return Job(id="all.one.googlenet.r1", case=CASE, origin=Origin(**origin))
-
-
 def make_host(**settings: Any) -> Host:
     return Host(**{"fleet": "all", "name": "one", "docker": None, "device": Device.CPU, **settings})
 
@@ -231,7 +227,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Replayed:
     image = {"variant": "cpu", "version": "0.1.0", "revision": "abc", **paths}
     (folder / "image.json").write_text(json.dumps(image))
     connection = Replayed(folder)
-    live(ssh_launcher(connection), make_job("ssh", variant="cpu"))
+    live(ssh_launcher(connection), make_job(CASE, fleet="all", host="one", launcher="ssh", variant="cpu"))
     return connection
 
 
@@ -256,7 +252,10 @@ def test_no_answer_of_an_agent_does_more_than_fail_its_host(agent: Replayed, tmp
             packed = text if do == "facts" else base64.b64encode(text.encode(errors="surrogatepass")).decode()
             return json.dumps({INSIDE[do][1]: packed})
 
-        live(ssh_launcher(Replayed(tmp_path, agent.heard, answer)), make_job("ssh", variant="cpu"))
+        live(
+            ssh_launcher(Replayed(tmp_path, agent.heard, answer)),
+            make_job(CASE, fleet="all", host="one", launcher="ssh", variant="cpu"),
+        )
 
     check(answers, have)
 
@@ -329,7 +328,10 @@ def test_no_answer_of_an_engine_does_more_than_fail_its_host(monkeypatch: pytest
         turns.clear()
         address = DockerAddress(scheme="unix", target="/nowhere.sock")
         host = make_host(docker=address, image="127.0.0.1:5000/fake:1")
-        live(ContainerLauncher(host, PullLimits()), make_job("docker", image=host.image, image_digest=DIGEST))
+        live(
+            ContainerLauncher(host, PullLimits()),
+            make_job(CASE, fleet="all", host="one", launcher="docker", image=host.image, image_digest=DIGEST),
+        )
 
     check(answers, have)
 
@@ -338,7 +340,7 @@ def test_no_answer_of_an_engine_does_more_than_fail_its_host(monkeypatch: pytest
 
 
 def test_no_answer_of_slurm_does_more_than_fail_its_fleet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    job = make_job("slurm")
+    job = make_job(CASE, fleet="all", host="one", launcher="slurm")
     record = base64.b64encode(to_json(good_record(CASE)).encode()).decode()
     done = base64.b64encode(b"code 0\nnode n1\nimage \n").decode()
     log = base64.b64encode(b"tfbench: state timing\n").decode()
@@ -411,7 +413,7 @@ class Streamed:
 
 
 def test_no_answer_of_kubernetes_does_more_than_fail_its_fleet(monkeypatch: pytest.MonkeyPatch):
-    job = make_job("kubernetes", image="127.0.0.1:5000/tfbench:mine")
+    job = make_job(CASE, fleet="all", host="one", launcher="kubernetes", image="127.0.0.1:5000/tfbench:mine")
     queue = KubernetesQueue(gpus_per_node=2)
     host = make_host(queue=queue, image="127.0.0.1:5000/tfbench:mine")
     client = types.SimpleNamespace(configuration=types.SimpleNamespace(host="https://cluster"), rest_client=None)

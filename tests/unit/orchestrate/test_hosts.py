@@ -44,10 +44,7 @@ def one_host(entry: str) -> str:
 
 
 def test_the_innermost_setting_wins(tmp_path: Path):
-    path = write(
-        tmp_path,
-        """
-version: 1
+    text = """version: 1
 defaults: {suite: quick, repeats: 5, cpus: 4, registry: example.org/a}
 fleets:
   a4000:
@@ -59,27 +56,16 @@ fleets:
   here:
     hosts:
       this-machine: {process: true}
-""",
-    )
-    first, second, third = read_hosts(path)
+"""
+    first, second, third = read_hosts(write(tmp_path, text))
     assert first == Host(
-        fleet="a4000",
-        name="node-a",
+        **{"fleet": "a4000", "name": "node-a", "suite": "quick", "repeats": 5, "gpus": (0, 2), "device": Device.GPU},
+        **{"registry": "example.org/a", "cpus": 2, "usd_per_gpu_hour": 0.17},
         docker=DockerAddress(scheme="ssh", target="bench@Host.Example", port=2222),
         host_keys=HostKeys(file=str(tmp_path / "hosts.a4000.known_hosts")),
-        suite="quick",
-        repeats=5,
-        gpus=(0, 2),
-        device=Device.GPU,
-        registry="example.org/a",
-        cpus=2,
-        usd_per_gpu_hour=0.17,
     )
-    assert (second.cpus, second.docker) == (
-        1.5,
-        DockerAddress(scheme="unix", target="/run/user/1000/docker.sock"),
-    )
-    assert (second.image, second.registry) == ("mine", None)
+    assert second.docker == DockerAddress(scheme="unix", target="/run/user/1000/docker.sock")
+    assert (second.cpus, second.image, second.registry) == (1.5, "mine", None)
     assert (third.docker, third.launcher, third.cpus, third.gpus, third.device) == (None, "process", 4, None, None)
 
 

@@ -35,52 +35,35 @@ def facts(driver: str | None, *capabilities: str) -> Facts:
     return Facts(driver=driver, gpus=gpus)
 
 
-def test_the_chosen_image_is_named_with_its_reason_or_why_there_is_none():
-    (image,) = wanted_images(host(), facts("550.127.05", "8.6"), read_variants())
-    assert (image.reference, image.status) == ("example.org/you/tfbench:0.1.0-cuda12.5", Status.OK)
-    assert "driver 550.127.05" in image.reason
-    for driver, capability, status in (("470.256.02", "8.6", "driver_too_old"), ("580.95.05", "12.0", "unsupported")):
-        (image,) = wanted_images(host(), facts(driver, capability), read_variants())
-        assert (image.variant, image.status) == (None, status) and image.problem
+NO_CAPABILITY = Facts(driver="550.127.05", gpus=(GPU(index=0, name="card"),))
+GRACE = dataclasses.replace(facts("580.95.05", "9.0"), architecture="arm64")
 
 
-def test_a_host_without_a_gpu_or_with_device_cpu_gets_the_cpu_image():
-    for settings, reported in (({}, facts(None)), ({"device": Device.CPU}, facts("580.95.05", "8.6"))):
-        (image,) = wanted_images(host(**settings), reported, read_variants())
-        assert (image.variant, image.status) == ("cpu", Status.OK)
-
-
-def test_without_a_compute_capability_only_a_named_variant_is_taken():
-    reported = Facts(driver="550.127.05", gpus=(GPU(index=0, name="card"),))
-    (image,) = wanted_images(host(variants=("cuda12.5",)), reported, read_variants())
-    assert (image.variant, image.status) == ("cuda12.5", Status.OK)
-    (image,) = wanted_images(host(), reported, read_variants())
-    assert image.status is Status.NO_GPU and image.problem
-
-
-def test_a_variant_that_cannot_run_is_refused_before_any_pull():
-    old, good = wanted_images(host(variants=("cuda12.2", "cuda12.5")), facts("525.60.13", "8.6"), read_variants())
-    assert old.status is Status.DRIVER_TOO_OLD and "535.54.03" in (old.problem or "")
-    assert good.status is Status.OK and "named in hosts.yml" in good.reason
-
-
-def test_mixed_gpus_get_one_image_that_suits_all_or_a_remedy():
-    (image,) = wanted_images(host(), facts("580.95.05", "8.6", "7.5"), read_variants())
-    assert image.status is Status.OK
-    (image,) = wanted_images(host(), facts("580.95.05", "8.6", "12.0"), read_variants())
-    assert image.status is Status.UNSUPPORTED
-    (image,) = wanted_images(host(gpus=(0,)), facts("580.95.05", "8.6", "12.0"), read_variants())
-    assert image.status is Status.OK, "only the GPUs that are used count"
-
-
-def test_another_processor_is_refused_unless_the_image_is_the_users_own():
-    grace = dataclasses.replace(facts("580.95.05", "9.0"), architecture="arm64")
-    (image,) = wanted_images(host(), grace, read_variants())
-    assert image.status is Status.UNSUPPORTED
-    assert (image.problem or "").startswith("its processor is arm64 (as in GH200 and Grace), and these images are for")
-    for reported in (grace, facts("470.256.02", "8.6")):  # an image of the user's own is not judged
-        (image,) = wanted_images(host(image="mine:1"), reported, read_variants())
-        assert (image.reference, image.status, image.variant) == ("mine:1", Status.OK, None)
+@pytest.mark.parametrize(
+    ("settings", "reported", "variant", "status", "said"),
+    [
+        ({}, facts("550.127.05", "8.6"), "cuda12.5", "ok", "driver 550.127.05"),
+        ({}, facts("470.256.02", "8.6"), None, "driver_too_old", "driver 470.256.02"),
+        ({}, facts("580.95.05", "12.0"), None, "unsupported", "compute capability 12.0"),
+        ({}, facts(None), "cpu", "ok", ""),
+        ({"device": Device.CPU}, facts("580.95.05", "8.6"), "cpu", "ok", ""),
+        ({"variants": ("cuda12.5",)}, NO_CAPABILITY, "cuda12.5", "ok", "named in hosts.yml"),
+        ({}, NO_CAPABILITY, None, "no_gpu", ""),
+        ({"variants": ("cuda12.2",)}, facts("525.60.13", "8.6"), "cuda12.2", "driver_too_old", "535.54.03"),
+        ({}, facts("580.95.05", "8.6", "7.5"), "cuda12.9", "ok", ""),
+        ({}, facts("580.95.05", "8.6", "12.0"), None, "unsupported", ""),
+        ({"gpus": (0,)}, facts("580.95.05", "8.6", "12.0"), "cuda12.9", "ok", ""),  # only GPUs that are used count
+        ({}, GRACE, None, "unsupported", "its processor is arm64 (as in GH200 and Grace), and these images are for"),
+        ({"image": "mine:1"}, GRACE, None, "ok", ""),  # an image of the user's own is not judged
+        ({"image": "mine:1"}, facts("470.256.02", "8.6"), None, "ok", ""),
+    ],
+)
+def test_the_image_of_a_host_is_named_with_its_reason_or_why_there_is_none(settings, reported, variant, status, said):
+    (image,) = wanted_images(host(**settings), reported, read_variants())
+    assert (image.variant, image.status) == (variant, status), image
+    assert said in (image.problem or image.reason) and bool(image.problem) is (status != "ok")
+    registry = f"example.org/you/tfbench:0.1.0-{variant}"
+    assert image.reference == settings.get("image", registry) or image.problem
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from orchestrate.launchers.base import Ending
-from orchestrate.planning.plan import Job
 from orchestrate.running.judge import contradictions, judge
 from results.runs.reading import from_json
-from results.schema import Case, Origin, Record, Status
+from results.schema import Case, Record, Status
 from results.schema.record_json import MAX_RECORD_BYTES, to_json
 from results.schema.words import SUSPECT
-from tests.unit.orchestrate.fakes import NOW, ok_record
+from tests.unit.orchestrate.fakes import NOW, make_job, ok_record
 
 CASE = Case(model="resnet50", batch_per_gpu=2, num_steps=4)
-JOB = Job(id="f.h.case.r1", case=CASE, origin=Origin(run_id="r", fleet="f", host="h", launcher="docker", repeat=1))
+JOB = make_job(CASE)
 DONE = Ending(exit_code=0)
 
 

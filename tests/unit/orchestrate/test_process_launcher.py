@@ -16,15 +16,13 @@ from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.ssh import agent, connection
 from orchestrate.launchers.ssh.launcher import ProcessLauncher
 from orchestrate.planning.plan import Job
-from results.schema import Case, Device, Origin
+from results.schema import Case, Device
 from results.schema.record_json import MAX_RECORD_BYTES
+from tests.real.faults.controller import wait_until
+from tests.unit.orchestrate.fakes import make_job
 
 HOST = Host(fleet="f", name="h", docker=None, cpus=1)
-JOB = Job(
-    id="f.h.case.r1",
-    case=Case(model="resnet50"),
-    origin=Origin(run_id="r", fleet="f", host="h", launcher="process", repeat=1),
-)
+JOB = make_job(Case(model="resnet50"), launcher="process")
 
 
 def launcher(folder: Path, program: str, host: Host = HOST) -> ProcessLauncher:
@@ -147,6 +145,9 @@ def test_a_damaged_state_neither_doubles_nor_loses_a_repeat(tmp_path: Path, dama
     it.remove(JOB)
 
     assert it.start(JOB) is False
+    wait_until(
+        (folder(tmp_path) / "record.json").exists, "the record: what still starts would write beside its removal"
+    )
     pid = json.loads(state.read_text())["pid"]
     state.write_bytes(damaged)
     it.remove(JOB)

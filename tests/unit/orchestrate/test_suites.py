@@ -15,7 +15,7 @@ from results.schema import DEVICE_MODEL, XLA, BatchNorm, Device, Mode, Precision
 
 def test_every_suite_that_comes_along_is_valid_and_says_what_it_is():
     assert suite_names() == [
-        *("aime", "device", "first", "inference", "published", "quick", "science", "standard", "transformers"),
+        *("aime", "device", "first", "inference", "published", "quick", "science", "standard", "transformers")
     ]
     for name in suite_names():
         suite = read_suite(name)
