@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 import time
@@ -170,31 +171,35 @@ def test_a_record_is_kept_whatever_happens_to_its_pod_afterwards(bench):
     assert one.run(plan) == RunOutcome(ok=1, failed=0, missing=0)
 
 
+@contextlib.contextmanager
+def running(one, plan):
+    """Run a plan beside the test, which ends it."""
+    thread = threading.Thread(target=one.run, args=(plan,))
+    thread.start()
+    yield
+    thread.join(60)
+    assert not thread.is_alive()
+    wait_until(lambda: not one.server.all("jobs"), "the Jobs to go")
+
+
 def test_a_run_stopped_at_once_ends_what_runs_and_keeps_its_last_words(bench):
     one = bench(plays.hang)
     plan = one.plan(one.host(max_jobs=1), repeats=2)
-    thread = threading.Thread(target=one.run, args=(plan,))
-    thread.start()
-    wait_until(lambda: "on node-1" in [item.state for item in one.events if isinstance(item, JobState)], "a start")
-    one.stop.ask()
-    one.stop.ask()
-    thread.join(30)
+    with running(one, plan):
+        wait_until(lambda: "on node-1" in [item.state for item in one.events if isinstance(item, JobState)], "a start")
+        one.stop.ask()
+        one.stop.ask()
     (record,) = one.records(plan)
     assert (record.status, record.cause) == (Status.STOPPED, "stopped by the user")
-    wait_until(lambda: not one.server.all("jobs"), "the Job to go")
 
 
 def test_what_waits_is_taken_back_when_a_run_is_stopped_and_has_no_record(bench):
     one = bench(plays.wait_for_a_node)
     plan = one.plan(one.host(), repeats=3)
-    thread = threading.Thread(target=one.run, args=(plan,))
-    thread.start()
-    wait_until(lambda: len(one.server.all("pods")) == 2, "two pods")
-    one.stop.ask()
-    thread.join(30)
-    assert not thread.is_alive()
+    with running(one, plan):
+        wait_until(lambda: len(one.server.all("pods")) == 2, "two pods")
+        one.stop.ask()
     assert one.records(plan) == []
-    wait_until(lambda: not one.server.all("jobs"), "the Jobs to go")
 
 
 def test_a_job_that_is_created_while_the_run_stops_is_taken_back_too(bench):

@@ -64,22 +64,17 @@ def test_a_controller_that_does_not_end_is_named(control, tmp_path: Path):
         end_controller(tmp_path, seconds=0.5)
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"host": "elsewhere"}, "on elsewhere controls this run. Stop it there"),
-        ({"identity": "another"}, "Stop it there"),
-    ],
-)
-def test_a_controller_that_is_not_here_is_left_alone(control, tmp_path: Path, change: dict[str, str], said: str):
-    process = control(1)
-    path = tmp_path / CONTROLLER
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(UserError, match=said):
-        end_controller(tmp_path)
-    path.write_text("[]")
-    with pytest.raises(UserError, match="cannot be found"):
-        end_controller(tmp_path)
+def test_a_controller_that_is_not_here_is_left_alone(control, tmp_path: Path):
+    process, path = control(1), tmp_path / CONTROLLER
+    ours = json.loads(path.read_text())
+    for written, said in (
+        (ours | {"host": "elsewhere"}, "on elsewhere controls this run. Stop it there"),
+        (ours | {"identity": "another"}, "Stop it there"),
+        ([], "cannot be found"),
+    ):
+        path.write_text(json.dumps(written))
+        with pytest.raises(UserError, match=said):
+            end_controller(tmp_path)
     assert process.poll() is None
 
 
@@ -92,11 +87,9 @@ def limits(monkeypatch):
     return held
 
 
-def fleet(count: int, scheme: str = "unix") -> list[Host]:
-    return [
-        Host(fleet="f", name=f"n{number}", docker=DockerAddress(scheme=scheme, target=f"/{number}"))
-        for number in range(count)
-    ]
+def fleet(count: int) -> list[Host]:
+    address = DockerAddress(scheme="unix", target="/run/docker.sock")
+    return [Host(fleet="f", name=f"n{number}", docker=address) for number in range(count)]
 
 
 def test_a_run_raises_the_limit_of_open_files_as_far_as_it_needs(limits):

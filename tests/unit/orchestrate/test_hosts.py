@@ -70,10 +70,7 @@ fleets:
 
 
 def test_variables_of_all_levels_are_joined_and_the_innermost_wins(tmp_path: Path):
-    path = write(
-        tmp_path,
-        """
-version: 1
+    text = """version: 1
 defaults: {environment: {NCCL_DEBUG: WARN, NCCL_IB_DISABLE: 1}}
 fleets:
   a:
@@ -82,9 +79,8 @@ fleets:
       one: {docker: "ssh://one", environment: {XLA_FLAGS: --xla_gpu_deterministic_ops=true}}
       two: {docker: "ssh://two", environment: {NCCL_IB_DISABLE: 0}}
   b: {slurm: {container: none, shared_folder: /home/bench}}
-""",
-    )
-    one, two, queue = (host.environment for host in read_hosts(path))
+"""
+    one, two, queue = (host.environment for host in read_hosts(write(tmp_path, text)))
     fleet = {"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "=eth0"}
     assert one == fleet | {"NCCL_IB_DISABLE": "1", "XLA_FLAGS": "--xla_gpu_deterministic_ops=true"}
     assert two == fleet | {"NCCL_IB_DISABLE": "0"}
@@ -92,10 +88,7 @@ fleets:
 
 
 def test_all_mistakes_come_in_one_answer(tmp_path: Path):
-    assert (
-        mistakes(
-            tmp_path,
-            """version: 1
+    text = """version: 1
 defaults: {suite: standrd}
 fleets:
   a4000:
@@ -110,9 +103,8 @@ fleets:
       node-c: {docker: "tcp://10.0.0.21:2376", tls: {ca: ca.pem, cert: cert.pem, key: key.pem}}
       node-d: {process: yes, suite: my.yml}
       node-e: {docker: "ssh://node-b", dockr: 1}
-""",
-        )
-        == """\
+"""
+    expected = """\
 hosts.yml:2: suite: there is no suite 'standrd'. Did you mean 'standard'?
 hosts.yml:5: fleet a4000: usd_per_gpu_hour must be a price in US dollars, at least 0. Received: 'cheap'. Example: usd_per_gpu_hour: 0.17
 hosts.yml:8: host node-b: gpus must be 'all' or a list of GPU indices from 0. Received: 'one'. Example: gpus: [0, 1]
@@ -124,8 +116,8 @@ hosts.yml:13: host node-c: key: no such file: key.pem
 hosts.yml:14: host node-d: process must be true: a subprocess of this Python, without Docker. Received: 'yes'. Example: process: true
 hosts.yml:14: host node-d: suite: my.yml:1: cannot be read: No such file or directory. Check the path
 hosts.yml:15: host node-e: is the same machine as host node-b. Two benchmarks at a time would disturb each other. List each machine once; to compare its GPUs, make two runs with different gpus:
-hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?""".splitlines()
-    )
+hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?"""
+    assert mistakes(tmp_path, text) == expected.splitlines()
 
 
 @pytest.mark.parametrize(
