@@ -1,4 +1,4 @@
-"""The commands of `python -m orchestrate`: each reads as read → ask → plan → run → report."""
+"""The commands of `python -m orchestrate`: each reads as read → probe → plan → run → report."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ THIS_MACHINE = Path(__file__).parent / "inventory" / "this_machine.yml"
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """Which machines are asked.
+    """Which machines to use.
 
     Attributes:
         hosts: File; None: `hosts.yml`, or this machine where there is none.
@@ -71,7 +71,7 @@ class Where:
 
 @dataclass(frozen=True, kw_only=True)
 class What:
-    """What is measured.
+    """What to measure.
 
     Attributes:
         suite: Name or file; None: what the hosts file names.

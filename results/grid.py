@@ -1,4 +1,4 @@
-"""A table of texts, before it is written: for a terminal, in Markdown, in LaTeX."""
+"""A table of texts, and how it is written for a terminal and in Markdown."""
 
 from __future__ import annotations
 

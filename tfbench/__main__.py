@@ -214,7 +214,7 @@ def _attempt(request: Request, findings: Findings, end: Callable[[Failure], None
         outcome = outcome_of(error)
         if request.case.device is Device.GPU and (problems := read_driver().problems):
             outcome = dataclasses.replace(outcome, cause=f"{outcome.cause} ({'; '.join(problems)})")
-        peers.tell_failure(outcome)
+        peers.report_failure(outcome)
         if outcome.status is Status.ERROR:
             _keep_traceback(request.output)
         return outcome

@@ -1,4 +1,4 @@
-"""The case that shows whether a machine is worth keeping: `--model=device --deep_check`.
+"""A two-minute acceptance test of a machine: `--model=device --deep_check`.
 
 One device after another, then all together under load for 20 s, then the all-reduce over all of them and the
 processor. It measures; `orchestrate/accepting` judges.

@@ -1,4 +1,4 @@
-"""Names for what TensorFlow and Keras, which carry no types, hand around."""
+"""Type aliases for objects of TensorFlow and Keras, which carry no types."""
 
 from __future__ import annotations
 

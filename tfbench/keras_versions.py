@@ -56,7 +56,7 @@ class ReplicaScalar:
         self._handles = [part.handle for part in components(strategy, self._variable)]
 
     def assign(self, value: Tensor) -> Tensor:
-        """Set this replica's; returns the operation."""
+        """Assign to this replica's variable; return the operation."""
         return assign_local(self._variable, value)
 
     def read(self) -> list[Tensor]:

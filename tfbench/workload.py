@@ -238,10 +238,10 @@ def check_first_step(repeat: Repeat, built: Built, findings: Findings) -> FirstS
 
 
 def require(checks: list[Check], peers: Ranks) -> None:
-    """Go on only if no validity check failed, on any host.
+    """Raise unless every validity check passed on every host.
 
     Args:
-        checks: So far; become those that all hosts agree on.
+        checks: So far; replaced by those that all hosts agree on.
         peers: The other hosts.
 
     Raises:

@@ -61,7 +61,7 @@ def plan_deep_check(hosts: Sequence[Host], probed: Mapping[HostPlace, Facts | st
 
 
 def _largest(jobs: Sequence[Job]) -> tuple[Job, ...]:
-    """Keep the case of the most GPUs; of a processor, whose logical devices are one, that of a single device."""
+    """Keep the case with the most GPUs; on a CPU, whose logical devices share one processor, the single-device case."""
     ordered = sorted(jobs, key=lambda job: job.case.num_gpus)
     on_gpus = [job for job in ordered if job.case.device == "gpu"]
     chosen = on_gpus[-1:] or ordered[:1]

@@ -232,7 +232,7 @@ class PlainDisplay(_LineDisplay):
         self._write(*lines)
 
     def _left_after(self, event: Event) -> str:
-        """Return how long the run still takes, where an event has changed that."""
+        """Return the time left of the run, if an event has changed it."""
         if self._outlook is None or not isinstance(event, events.JobResult | events.JobSkipped | events.HostLost):
             return ""
         self._outlook.note(event)

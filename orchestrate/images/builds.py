@@ -95,7 +95,7 @@ def build_context(certificates: Iterable[Path] = (), pip_config: Path | None = N
 
 
 def _without_rest(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Leave out what Python made, and what a wheel has not: it builds from the layers that its checkout has built."""
+    """Exclude what Python generates and what a wheel lacks: a wheel builds from the layers that its checkout built."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     return None if "__pycache__" in member.name or member.name.endswith("/.gitignore") else member

@@ -182,7 +182,7 @@ LabelValue = Annotated[StrictStr, Field(pattern=_LABEL_VALUE)]
 
 
 class Toleration(Form):
-    """A taint of nodes that repeats put up with."""
+    """A node taint that the pods of repeats tolerate."""
 
     key: LabelKey | None = described("the key of a taint", "nvidia.com/gpu")
     operator: Literal["Exists", "Equal"] = described("Exists or Equal", "Exists", default="Equal")

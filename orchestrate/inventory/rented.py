@@ -89,7 +89,7 @@ class _Cluster(Rented):
 
 
 def _accelerators(text: str | None) -> tuple[str | None, int | None]:
-    """Read `{'RTXA4000': 1}`, as Python prints a dictionary; anything else is not understood, and not guessed."""
+    """Parse `{'RTXA4000': 1}`, as Python prints a dictionary; anything else is ignored."""
     try:
         read = ast.literal_eval(text or "None")
     except (ValueError, SyntaxError, RecursionError, MemoryError):

@@ -133,7 +133,7 @@ class Launcher(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of the host; what runs there goes on."""
+        """Disconnect from the host; benchmarks keep running."""
 
 
 @runtime_checkable

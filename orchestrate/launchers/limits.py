@@ -36,7 +36,7 @@ NONSENSE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError,
 
 @contextlib.contextmanager
 def understood(whose: str) -> Iterator[None]:
-    """Turn what comes of an answer that nobody foresaw into an error of its host; also a decorator.
+    """Turn any exception over an unforeseen answer into an error of its host; also a decorator.
 
     Raises:
         LaunchFailed: The answer is not what its kind of server sends.

@@ -96,7 +96,7 @@ class PullMeter:
         return self._deadline - time.monotonic()
 
     def stalled(self) -> str:
-        """Explain why the wait ended; empty: not because of the time."""
+        """Return why the wait timed out; empty if it did not."""
         if self.seconds_left() <= 0:
             return f"not complete after {self.deadline_seconds / 60:g} minutes"
         silent = time.monotonic() - self._heard_at >= self.stall_seconds

@@ -57,7 +57,7 @@ class Member:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What TensorFlow reads who it is from."""
+        """TF_CONFIG: the addresses of all ranks, and this rank."""
         task = {"type": "worker", "index": self.rank}
         return {"TF_CONFIG": json.dumps({"cluster": {"worker": list(self.addresses)}, "task": task})}
 

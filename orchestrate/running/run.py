@@ -73,7 +73,7 @@ def probe_hosts(hosts: list[Host], make: MakeLauncher, bus: EventBus) -> dict[Ho
     """Probe all hosts in parallel.
 
     Args:
-        hosts: Whom to ask.
+        hosts: To probe.
         make: Gives a launcher for a host.
         bus: Receives each answer.
 

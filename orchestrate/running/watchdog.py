@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class Abandoned(Lost):
-    """A host did not do in time what it was asked for; what runs there may go on."""
+    """A host did not respond in time; what runs there may go on."""
 
 
 @dataclass

@@ -118,7 +118,7 @@ class Worker(ABC):
         stop, options = self.shared.stop.launching, self.shared.options
         while not stop.is_set() and (job := self._next()) is not None:
             if skip(job, self.host, self.shared):
-                self._leave_out(job)
+                self._skip_unneeded(job)
                 continue
             if (record := self._run_once(job)) is None:
                 continue
@@ -185,7 +185,7 @@ class Worker(ABC):
         """Return the hosts that take part in a repeat."""
         return [self.host]
 
-    def _leave_out(self, job: Job) -> None:  # noqa: B027
+    def _skip_unneeded(self, job: Job) -> None:  # noqa: B027
         """Skip a repeat that no comparison needs any more."""
 
 
@@ -322,7 +322,7 @@ class QueueWorker(HostWorker):
         """See `Worker._is_dropped`: one job that does not end is no fault of the other machines."""
         return False
 
-    def _leave_out(self, job: Job) -> None:
+    def _skip_unneeded(self, job: Job) -> None:
         """Take a repeat out of the queue, and with it all others that are not needed either, in few requests.
 
         Also those that have just begun: their results would never be collected.

@@ -1,4 +1,4 @@
-"""Is a table of throughputs plausible? Found is what no hardware, or no honest measurement, gives.
+"""Is a table of throughputs plausible? Finds what no hardware, or no honest measurement, gives.
 
 `tables` reads files into texts, `texts` and `claims` into throughputs with their settings; `limits`, `patterns`,
 `scaling_audit`, `copies` and `sources_compared` are the rules; `judgement` applies them: start there.

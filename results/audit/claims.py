@@ -1,4 +1,4 @@
-"""A throughput table of whatever origin, read into claims; what could not be read is counted and explained.
+"""Throughput tables of any origin, parsed into claims; cells that could not be read are counted and explained.
 
 gpu,model,precision,batch_per_gpu,gpus,images_per_s         | Network | A4000 (img/s) | 8x A5000 (img/s) |
 RTX A4000,ResNet50,fp16,256,1,453                           | ResNet50 FP16 | 453,5 | 5.512,4 ± 3,1 † |
@@ -96,7 +96,7 @@ def _roles_by_heading(table: RawTable) -> dict[str, int]:
 
 
 def _values(table: RawTable, columns: Sequence[int]) -> dict[int, Facets]:
-    """Return the columns whose headings state which throughputs stand below them."""
+    """Return the columns of throughputs, as their headings describe them."""
     counts = {i: count for i in columns if (count := read_count(table.headings[i])) and count <= MOST_GPUS}
     found = {}
     for i in columns:

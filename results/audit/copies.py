@@ -167,7 +167,7 @@ def _expected_ratio(first: Claim, second: Claim) -> float:
 
 
 def _off(claims: Sequence[Claim]) -> list[TableFinding]:
-    """Find GPUs that are off the others of their table by a factor, by their specification."""
+    """Find GPUs whose column is off by a factor, judged by their specifications."""
     surplus: dict[tuple[str, str], list[_Surplus]] = {}
     for group in grouped(_smallest_counts(claims), case_without_gpu).values():
         for claim in group:

@@ -124,13 +124,13 @@ def _is_uneven(slow: Claim, fast: Claim, flops: float) -> bool:
 
 
 def flop_ratio(small: str, large: str) -> float:
-    """Return how many times the FLOPs of one network another needs; 1 when those of one are not known."""
+    """Return the ratio of the FLOPs of two networks; 1 where either is unknown."""
     one, other = networks().get(small), networks().get(large)
     return other.flop_per_sample / one.flop_per_sample if one and other else 1.0
 
 
 def _times_the_work(small: NetworkCost, large: NetworkCost) -> float:
-    """Return how many times the work of one network another surely needs; 1 where that is not known."""
+    """Return the least ratio of the work of two networks; 1 where it is unknown."""
     flops = large.flop_per_sample / small.flop_per_sample
     if small.elements_fused and large.elements_fused:
         return min(flops, large.elements_unfused / small.elements_unfused)

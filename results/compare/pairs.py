@@ -245,7 +245,7 @@ def _failure(rate: FleetRate) -> str:
 
 
 def mark_of(value: float, interval: Interval | None) -> Mark:
-    """Mark a ratio; faster or slower is what is both significant and larger than the threshold."""
+    """Mark a ratio as faster or slower if it is significant and exceeds the threshold."""
     if interval is None or interval.contains(1.0):
         return Mark.SAME
     if abs(value - 1) < THRESHOLD:

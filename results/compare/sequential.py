@@ -122,7 +122,7 @@ def _one_by_one(side: FleetRate, repeats: int) -> bool:
 
 
 def _no_luck(side: FleetRate, known: Estimate) -> Estimate:
-    """Return the estimate of a side with no less variance than its repeats alone give the mean of its hosts.
+    """Return the estimate of a side, its variance at least that of its hosts' mean by the repeats alone.
 
     Hosts that agree better than that do so by luck. Their own spread rests on few hosts, that of the repeats on all.
 

@@ -152,7 +152,7 @@ def asked_prices(inline: Sequence[str], files: Sequence[Path], fleets: Sequence[
 
 
 def _asked(name: str, counts: Sequence[int]) -> list[tuple[str, int]]:
-    """Return the GPUs that `2x A5000` or `A100` means, each with its number."""
+    """Parse `2x A5000` or `A100` into GPUs and their counts."""
     found = re.fullmatch(r"(\d+)\s*[x×]\s*(.+)", name)
     return [
         (gpu, count) for gpu in _gpus(found[2] if found else name) for count in ([int(found[1])] if found else counts)

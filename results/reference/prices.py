@@ -1,4 +1,4 @@
-"""Prices per GPU-hour: dated, by provider and region, never averaged.
+"""Prices per GPU-hour, by provider and region, never averaged.
 
 One GPU model is offered at prices that differ by more than six times, so an average is nobody's
 price.
@@ -89,7 +89,7 @@ def _of_instance(row: Mapping[str, str], provider: str) -> Iterator[dict[str, st
 
 
 def known_prices(without: Collection[str] = ()) -> list[Offer]:
-    """Return the shipped offers of all GPUs but those that are named: dated examples."""
+    """Return the shipped offers, which are examples, of all GPUs but those that are named."""
     shipped = [offer for row in read_rows("prices.csv") for offer in _offers(row, "prices.csv")]
     return [offer for offer in shipped if offer.gpu not in without]
 

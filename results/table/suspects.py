@@ -47,7 +47,7 @@ class Suspects:
         self._first: dict[int, int] = {}  # hash of the step times → the repeat that had them first
 
     def add(self, record: Record, measured: Measurement, most: float) -> None:
-        """Take the next repeat with a number, of a row whose hardware allows at most `most` samples per second."""
+        """Add the next repeat that has a throughput; its hardware allows at most `most` samples per second."""
         index, self._count = self._count, self._count + 1
         if record.warnings and (said := [warning.message for warning in record.warnings if warning.code == SUSPECT]):
             self.why[index] = said[0]

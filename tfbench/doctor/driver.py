@@ -58,7 +58,7 @@ class DriverFacts:
 
     Attributes:
         problem: Why NVML does not answer; None: it does.
-        cuda: Newest CUDA that it serves.
+        cuda: Newest CUDA version that it supports.
         cuda_problem: Why the CUDA driver does not start, e.g. `cuInit failed with … (802)`; None: it does.
         cuda_devices: Names of the devices that a process here gets, in its order.
         gpu_problems: As `tfbench.probe` prints them.

@@ -19,8 +19,8 @@ _UNIT_STRIDES = [1, 1, 1, 1]
 class Convolution(keras.layers.Conv2D):
     """A two-dimensional convolution: arguments, weights and results as those of `keras.layers.Conv2D`.
 
-    Where it computes is known when it is built, in the strategy's scope: what validity checks compare the replicas
-    with runs outside of the strategy, and must take the same form.
+    The device is fixed when the layer is built, in the strategy's scope: validity checks compare replicas with
+    runs outside of the scope, which must compute in the same form.
     """
 
     def build(self, input_shape: Shape) -> None:

@@ -85,7 +85,7 @@ def resnet_v1_5(
 
 
 def _bottleneck(x: Tensor, width: int, batch_norm: BatchNorm, strides: int, name: str) -> Tensor:
-    """Add to `x`, or to its projection, what 1 × 1, 3 × 3 and 1 × 1 convolutions make of it."""
+    """Append a bottleneck block: 1 × 1, 3 × 3 and 1 × 1 convolutions, added to `x` or to its projection."""
     shortcut = x
     if int(x.shape[-1]) != 4 * width:
         shortcut = _convolution(x, 4 * width, 1, batch_norm, strides=strides, relu=False, name=f"{name}_shortcut")

@@ -56,8 +56,8 @@ class Alone:
     def finish(self) -> None:
         """See `Peers.finish`."""
 
-    def tell_failure(self, outcome: Failure) -> None:
-        """See `Peers.tell_failure`."""
+    def report_failure(self, outcome: Failure) -> None:
+        """See `Peers.report_failure`."""
 
     def await_loss(self) -> None:
         """See `Peers.await_loss`."""
@@ -130,7 +130,7 @@ class Peers:
         self.gather(FINISHED, None)
         time.sleep(LAST_WORDS_SECONDS)
 
-    def tell_failure(self, outcome: Failure) -> None:
+    def report_failure(self, outcome: Failure) -> None:
         """Inform the other ranks that this one has failed, so that they end with its cause, unless all is over."""
         if self._over:
             return
@@ -160,7 +160,7 @@ class Peers:
                 if left <= 0:
                     missing = [self.cluster.name(rank) for rank in range(1, self.size) if rank not in self._links]
                     cause = f"{', '.join(missing)} did not connect within {seconds:g} s"
-                    self.tell_failure(Failure(Status.LOST, cause))
+                    self.report_failure(Failure(Status.LOST, cause))
                     raise CaseFailedError(Status.LOST, cause)
                 server.settimeout(left)
                 with contextlib.suppress(TimeoutError):
@@ -180,7 +180,7 @@ class Peers:
             )
             link.send({"failed": {"rank": 0, "status": str(Status.UNSUPPORTED), "cause": cause}})
             link.close()
-            self.tell_failure(Failure(Status.UNSUPPORTED, cause))
+            self.report_failure(Failure(Status.UNSUPPORTED, cause))
             raise CaseFailedError(Status.UNSUPPORTED, cause)
         link.send({"welcome": rank})
         self._links[rank] = link

@@ -26,7 +26,7 @@ LEARNING_RATES = {Optimizer.MOMENTUM: 1e-3, Optimizer.ADAMW: 1e-5}
 
 
 class Updater(ABC):
-    """Changes variables by gradients; create it in the strategy's scope.
+    """Updates variables from gradients; create it in the strategy's scope.
 
     Attributes:
         first_moments: A decaying sum of the gradients of each variable, float32, zeros at first.

@@ -73,7 +73,7 @@ MAX_READ = 4000
 
 
 class NoGPUs(LaunchFailed):
-    """The engine says that it has no such GPUs to give."""
+    """The engine has no such GPUs."""
 
 
 class NoMemoryLock(LaunchFailed):
@@ -81,7 +81,7 @@ class NoMemoryLock(LaunchFailed):
 
 
 class _Adapter(requests.adapters.HTTPAdapter):
-    """Sends every request to one engine, and believes no header that changes how its answer is read."""
+    """Sends every request to one engine, and ignores headers that change how its answer is decoded."""
 
     def __init__(self, pool: urllib3.HTTPConnectionPool) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ class EngineLink:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Let go of the engine; what runs there goes on."""
+        """Disconnect from the engine; containers keep running."""
         if self._client is not None:
             self._client.close()
         if self._tunnel is not None:
@@ -306,7 +306,7 @@ def explain(error: BaseException, address: DockerAddress) -> str:
 
 
 def launch_refusal(said: str) -> HostError:
-    """Turn the engine's words into an error with a status and a remedy."""
+    """Turn the engine's message into an error with a status and a remedy."""
     whole = plain_text(said, MAX_READ)
     quoted = whole[:MAX_QUOTED]
     for sign, (kind, status, remedy) in _REFUSALS.items():

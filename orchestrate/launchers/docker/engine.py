@@ -79,7 +79,7 @@ class ContainerEngine:
         return self._link.ask(lambda client: not client.is_podman and client.api >= LISTS_DEVICES_API)
 
     def close(self) -> None:
-        """Let go of the engine; what runs there goes on."""
+        """Disconnect from the engine; containers keep running."""
         self._link.close()
 
     # -- images ------------------------------------------------------------------------------------------------

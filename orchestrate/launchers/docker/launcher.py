@@ -179,7 +179,7 @@ class ContainerLauncher:
                 for stamp, line in self._engine.log_lines(container_name(job), last_stamp, follow=True):
                     last_stamp = stamp
                     on_line(line)
-                    self._give_up_if_deaf(job)
+                    self._give_up_if_unresponsive(job)
             except (EndlessLog, Lost):
                 raise
             except HostError:  # gone for a moment, or for good: the state decides
@@ -194,10 +194,10 @@ class ContainerLauncher:
                     out_of_memory=bool(state.get("OOMKilled")),
                     detail=plain_text(str(state.get("Error") or ""), 300),
                 )
-            self._give_up_if_deaf(job)
+            self._give_up_if_unresponsive(job)
             time.sleep(BETWEEN_LOOKS_SECONDS)
 
-    def _give_up_if_deaf(self, job: Job) -> None:
+    def _give_up_if_unresponsive(self, job: Job) -> None:
         """Give up a host whose engine still reports a container as running long after it was stopped."""
         asked_at = self._stopped_at.get(job.id)
         if asked_at is not None and time.monotonic() - asked_at > END_SECONDS:

@@ -164,7 +164,7 @@ class KubernetesCluster:
         return [line for lines in _line_groups([body], MAX_LOG_LINE_BYTES) for line in lines]
 
     def close(self) -> None:
-        """Let go of the server."""
+        """Disconnect from the server."""
         if self._loaded is not None:
             self._loaded[0].rest_client.pool_manager.clear()
 
@@ -317,7 +317,7 @@ def _line_groups(chunks: Iterable[bytes], limit_bytes: int) -> Iterator[list[str
 
 
 def _let_go(response: Any) -> None:  # noqa: ANN401
-    """Give the connection back; one that was not read to its end is closed."""
+    """Return the connection to the pool; one that was not read to its end is closed."""
     with contextlib.suppress(Exception):
         response.close()
         response.release_conn()

@@ -206,7 +206,7 @@ class KubernetesLauncher:
         self._cluster.close()
 
     def _ask_nodes(self) -> Facts:
-        """Return what the nodes report; if there are none now, or they may not be listed, what hosts.yml states."""
+        """Return what the nodes report, or what hosts.yml states if there are none now or listing them is forbidden."""
         selector = ",".join(f"{key}={value}" for key, value in self._queue.node_selector.items())
         wants_gpus = self._host.wants_gpus
         stated = self._queue.gpus_per_node is not None and bool(self._host.image or self._host.variants)

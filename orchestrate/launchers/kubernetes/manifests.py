@@ -164,9 +164,9 @@ def tolerations(queue: KubernetesQueue, with_gpus: bool) -> list[Toleration]:
 
 
 def _user(queue: KubernetesQueue) -> dict[str, int]:
-    """Return whom a pod runs as; OpenShift refuses pods that name a user, and gives each namespace its own.
+    """Return the user of a pod; OpenShift refuses pods that name one, and assigns each namespace its own.
 
-    What a benchmark writes are empty volumes, which that user may write; the image's files are for all to read.
+    A benchmark writes only to empty volumes, which that user owns; everyone may read the image's files.
     """
     return {} if queue.security == "openshift" else {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
 

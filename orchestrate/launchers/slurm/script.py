@@ -409,7 +409,7 @@ digest=$image
 
 
 def _inside(container: ContainerSpec, nodes: int) -> str:
-    """Return what starts a benchmark within pyxis or apptainer: its limit, its variables, and what is the user's else.
+    """Return the command that starts a benchmark within pyxis or apptainer, with its limit and variables.
 
     A step of Slurm's sets CUDA_VISIBLE_DEVICES anew, and HOME would be a folder that the container lacks.
     """

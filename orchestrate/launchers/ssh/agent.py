@@ -225,7 +225,7 @@ def locked(file: IO[str]) -> bool:
 
 
 def make_environment(request: Request, payload: bytes, target: Path) -> None:
-    """Fill `target` by way of a folder of this call's own."""
+    """Install into a temporary folder, then rename it to `target`."""
     for old in target.parent.glob(f"{target.name}.part-*"):
         shutil.rmtree(old, ignore_errors=True)  # we hold the lock: nobody works on it any more
     part = target.with_name(f"{target.name}.part-{os.getpid()}")
@@ -395,7 +395,7 @@ def write_exit(folder: Path, document: dict[str, Any]) -> None:
 
 
 def keep_output(pipe: IO[bytes], path: Path, problems: list[str]) -> None:
-    """Write a process's output to a file, as far as the bound; all of it is read, so that it never waits for us."""
+    """Write a process's output to a file, up to the bound; all of it is read, so that the process never blocks."""
     left = MAX_LOG_BYTES
     with path.open("ab", buffering=0) as log:
         while chunk := os.read(pipe.fileno(), CHUNK_BYTES):

@@ -174,7 +174,7 @@ def test_a_rank_that_falls_silent_is_lost(multi, monkeypatch):
 @pytest.mark.parametrize("failing", [0, 1])
 def test_the_failure_of_a_rank_is_the_outcome_of_all(multi, failing):
     ranks = multi(3).connected()
-    ranks.peers[failing].tell_failure(Failure(Status.OOM, "its memory is full"))
+    ranks.peers[failing].report_failure(Failure(Status.OOM, "its memory is full"))
     for rank in {0, 1, 2} - {failing}:
         assert ranks.lost[rank].wait(60)
         assert ranks.outcomes[rank].status is Status.OOM
