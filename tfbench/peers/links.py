@@ -313,8 +313,8 @@ class _Link:
         Raises:
             _Gone: None came in this time, the connection ended, or it carries something else.
         """
-        self._connection.settimeout(seconds)  # of sending, too: a peer that does not read is a peer that hangs
         try:
+            self._connection.settimeout(seconds)  # of sending, too: a peer that does not read is a peer that hangs
             line = self._lines.readline(MAX_LINE_BYTES)
         except TimeoutError as error:
             raise _Gone(f"sent nothing for {seconds:g} s: it hangs, or its network is cut") from error
