@@ -551,7 +551,12 @@ def remove(request: Request) -> None:
     """Remove what a repeat left, and the run's folder with the last of them; what runs is killed first."""
     folder = job_folder(request)
     end(state_of(folder) or {}, signal.SIGKILL)
-    shutil.rmtree(folder, ignore_errors=True)
+
+    def gone() -> bool:
+        shutil.rmtree(folder, ignore_errors=True)
+        return not folder.exists()
+
+    wait_for(gone, 5.0)  # a guardian that a damaged state does not name may write into it meanwhile
     with contextlib.suppress(OSError):  # others are in it
         folder.parent.rmdir()
         folder.parent.parent.rmdir()
