@@ -46,10 +46,12 @@ def test_a_fleet_of_two_nodes_gives_every_record_and_keeps_nothing(
 def test_a_killed_node_is_lost_with_its_repeat_and_resume_completes(
     slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
 ):
-    runs = make_runs(seconds=24)  # so long that the job on n2 still runs when it is seen to run
+    runs = make_runs(seconds=20)  # so long that the job on n2 still runs when it is seen to run
     hosts = runs.hosts({"lab": fleet(slurm_cluster, pretender)}, 3)
     with runs.start("run", f"--hosts={hosts}", "--display=plain") as controller:
         wait_until(lambda: busy_nodes(runs) == set(NODES), "a job on each node")
+        # Slurm takes back a job that it has sent to a node but that has not begun there.
+        wait_until(lambda: [event["state"] for event in runs.events("job_state")].count("timing") == 2, "both to begin")
         slurm_cluster.kill_node("n2")
         try:
             assert controller.wait(240) == 3
