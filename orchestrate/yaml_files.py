@@ -70,13 +70,18 @@ class Form(BaseModel):
             form = handler(data)
         except ValidationError as error:
             details = error.errors(include_url=False)
-            raise _error([(detail["loc"], cls._words(detail)) for detail in details]) from None
+            raise _error([(detail["loc"], cls._words(detail, data)) for detail in details]) from None
         if found := list(form.mistakes()):
             raise _error([((key,) if key else (), text) for key, text in found])
         return form
 
     @classmethod
-    def _words(cls, detail: ErrorDetails) -> str:
+    def remedy(cls, key: str, data: Any) -> str | None:  # noqa: ANN401 (anything)
+        """Return what to write instead of an unknown key of `data`; empty key: instead of `data`."""
+        return cls.instead.get(key) if key else cls.example
+
+    @classmethod
+    def _words(cls, detail: ErrorDetails, data: Any) -> str:  # noqa: ANN401 (anything)
         """Turn one of pydantic's findings into a sentence with a remedy; several mistakes are on a line each."""
         kind, location = detail["type"], detail["loc"]
         if kind == MISTAKE:
@@ -86,7 +91,7 @@ class Form(BaseModel):
         name = str(location[0]) if location else ""
         if kind == "extra_forbidden":
             known_keys = sorted(cls.model_fields)
-            instead = cls.instead.get(name) or REMOVED.get(name) or did_you_mean(name, known_keys, "Known keys")
+            instead = cls.remedy(name, data) or REMOVED.get(name) or did_you_mean(name, known_keys, "Known keys")
             return f"unknown key {shown(name)}. {instead}"
         known = cls.model_fields.get(name)
         example = f" Example: {name}: {known.examples[0]}" if known is not None and known.examples else ""
@@ -94,7 +99,7 @@ class Form(BaseModel):
             return f"{name} is missing.{example}"
         received = f"Received: {shown(detail['input'])}."
         if not location:
-            return f"must be a mapping of keys to values. {received}{cls.example}"
+            return f"must be a mapping of keys to values. {received}{cls.remedy('', data)}"
         if kind == "less_than_equal":
             return f"{name} must be at most {detail['ctx']['le']}. {received}"
         what = (known and known.description) or detail["msg"][0].lower() + detail["msg"][1:]

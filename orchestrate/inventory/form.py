@@ -230,11 +230,24 @@ class HostEntry(Settings):
 
     example = ' Write {ssh: ADDRESS}, or {docker: "ssh://ADDRESS"} for a Docker engine'
 
-    instead: ClassVar[Mapping[str, str]] = {
-        **Settings.instead,
-        **dict.fromkeys(("port", "user", "username"), "Write it into the address: ssh: user@host:port"),
-        **dict.fromkeys(_KEY_FILES, "Write it into ~/.ssh/config: IdentityFile, below the line `Host NAME`"),
-    }
+    @classmethod
+    def remedy(cls, key: str, data: Any) -> str | None:  # noqa: ANN401 (anything)
+        """See `Form.remedy`; what ssh needs belongs into the address, or into ssh's own configuration."""
+        if isinstance(data, str) and re.fullmatch(r"[!-~]{1,200}", data):
+            return f' Write {{docker: "{data}"}}' if "://" in data else f" Write {{ssh: {data}}}"
+        if not isinstance(data, Mapping) or key not in ("port", "user", "username", *_KEY_FILES):
+            return super().remedy(key, data)
+        way = "docker" if data.get("docker") else "ssh"
+        scheme, separator, rest = str(data.get(way) or "10.0.0.1").rpartition("//")
+        user, _, host = rest.rpartition("@")
+        if key in _KEY_FILES:
+            text = f"`Host {host}`, and below it `IdentityFile {data[key]}`"
+            return f"Write it into ~/.ssh/config: the line {plain_text(text, 200)}"
+        user = data.get("user") or data.get("username") or user
+        address = (
+            f"{scheme}{separator}{user}{'@' if user else ''}{host}{':' if 'port' in data else ''}{data.get('port', '')}"
+        )
+        return f"Write it into the address: {way}: {plain_text(address, 200)}"
 
     docker: Annotated[DockerAddress, PlainValidator(docker_address)] | None = described(
         "the address of a Docker engine: unix:///…, ssh://user@host:port or tcp://host:port"

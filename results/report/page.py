@@ -5,6 +5,7 @@ It works from a file, without a network; charts are drawn as SVG, and nothing th
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import textwrap
@@ -31,7 +32,7 @@ from results.report.job import fleet_prices, job_data
 from results.report.tables import all_grids
 from results.runs.store import StoredRecord
 from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
-from results.schema import Record, Status
+from results.schema import Origin, Record, Status
 from results.schema.version import __version__
 from results.table.fleets import FleetRate
 from results.table.merge import Merged, merge_records
@@ -119,15 +120,28 @@ def _in_words(rates: Sequence[FleetRate]) -> str:
 
 
 def _about(records: Sequence[Record], runs: str) -> str:
-    """Return a line on the runs: when, how many repeats, on which hosts."""
-    placed = [(f"{record.origin.fleet}/{record.origin.host}", record) for record in records if record.origin]
-    if not placed:
+    """Return a line on the runs; the cost is that of each host from its first repeat to its last, with all its GPUs."""
+    spans: dict[Origin, tuple[datetime, datetime, int]] = {}
+    for record in records:
+        with contextlib.suppress(ValueError):
+            begin, end = map(datetime.fromisoformat, (record.started_at, record.finished_at))
+            if record.origin:
+                host = replace(record.origin, repeat=1, image=None, image_digest=None)
+                first, last, gpus = spans.get(host, (begin, end, 1))
+                seen = len(record.environment.gpus) if record.environment else 0
+                spans[host] = min(first, begin), max(last, end), max(gpus, seen)
+    if not spans:
         return runs
-    hosts = list(dict.fromkeys(host for host, _ in placed))
+    hosts = list(dict.fromkeys(f"{host.fleet}/{host.host}" for host in spans))
     more = f" and {len(hosts) - MAX_NAMED} more hosts" if len(hosts) > MAX_NAMED else ""
-    first, last = min(record.started_at for _, record in placed), max(record.finished_at for _, record in placed)
-    when = f"{first[:10]} {first[11:16]} to {last[:10]} {last[11:16]} UTC"
-    return f"{runs}: {when}, {len(records)} repeats on {', '.join(hosts[:MAX_NAMED])}{more}"
+    begin, end = min(span[0] for span in spans.values()), max(span[1] for span in spans.values())
+    usd = sum(
+        (last - first).total_seconds() / 3600 * gpus * (host.usd_per_gpu_hour or 0)
+        for host, (first, last, gpus) in spans.items()
+    )
+    cost = f", about {usd:.2f} USD" if usd else ""
+    when = f"{begin:%Y-%m-%d %H:%M} UTC, {(end - begin).total_seconds() / 60:.0f} minutes"
+    return f"{runs}: {when}, {len(records)} repeats on {', '.join(hosts[:MAX_NAMED])}{more}{cost}"
 
 
 def report_markdown(report: Report) -> str:

@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -88,9 +89,15 @@ def test_markdown_is_for_a_pull_request(page, capsys):
     by = "--measured-by=Ada <b>"
     assert program.main(["results", "report", str(page.parent / "run-1"), "--format", "md", by]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("## a4000 and a5000: googlenet, resnet50\n\nResults of run-1: 2026-11-01 10:00 to ")
+    assert out.startswith("## a4000 and a5000: googlenet, resnet50\n\nResults of run-1: 2026-11-01 10:00 UTC, ")
     assert "; measured by Ada" in out and "<b>" not in out
     assert "\n**Rent a4000 in 4 of 4" in out and "* a5000/a5000-1 is" in out and "| + |" in out
+
+
+def test_the_heading_states_how_long_a_run_took_and_what_it_cost(report_of):
+    first, last = repeats(99.0, 100.0, usd_per_gpu_hour=0.5)
+    text = report_of([first, replace(last, finished_at="2026-11-01T13:00:00Z")])
+    assert "2026-11-01 10:00 UTC, 180 minutes, 2 repeats on" in text and "about 1.50 USD" in text
 
 
 def test_a_long_table_says_how_much_of_it_is_in_the_csv(report_of, monkeypatch):
