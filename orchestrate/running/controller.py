@@ -127,7 +127,7 @@ def allow_open_files(hosts: list[Host], max_parallel: int | None) -> None:
     """Raise this process's limit of open files as far as a run needs it.
 
     Raises:
-        UserError: The system does not allow that many.
+        UserError: The system limits open files to fewer.
     """
     at_work = sorted((host.slots for host in hosts), reverse=True)[:max_parallel]
     needed = FILES_OF_OUR_OWN + FILES_PER_SLOT * sum(at_work)
