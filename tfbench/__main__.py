@@ -27,7 +27,7 @@ from tfbench.supervisor import supervise
 
 
 def summary(record: Record) -> str:
-    """Write the figures of a measured record in a few lines; empty where it has none."""
+    """Return the figures of a record in a few lines of text; empty if it has no measurement."""
     if record.device_results:
         return "\n".join(map(_device_line, record.device_results))
     if record.measurement is None:
@@ -65,7 +65,7 @@ def _input_line(limit: InputLimit) -> str:
 
 
 def _device_line(result: DeviceResult) -> str:
-    """Write one micro-benchmark for a person."""
+    """Return one micro-benchmark as a line of text."""
     name = " ".join([result.metric, *([result.arithmetic] if result.arithmetic else [])])
     if result.devices > 1:
         name += f" over {result.devices}"
@@ -96,7 +96,7 @@ def main(arguments: list[str]) -> int:
 
 
 def measure(request: Request) -> int:
-    """Measure and write the record, whatever happens."""
+    """Measure, and write a record even after a failure."""
     started_at = utc_now()
 
     def write_outcome(ending: Failure) -> None:
@@ -116,7 +116,7 @@ def measure(request: Request) -> int:
         _print_failure(request.case, outcome)
 
     def work(say_written: Callable[[], None]) -> int:
-        writing = threading.Lock()  # one record, also when another host is lost in the last moment
+        writing = threading.Lock()  # one record, even if another host is lost at the last moment
 
         def end(outcome: Failure) -> None:
             writing.acquire()
@@ -138,12 +138,12 @@ def measure(request: Request) -> int:
 
 
 def _measured(request: Request, started_at: str, end: Callable[[Failure], None]) -> Record:
-    """Measure and describe what came of it.
+    """Measure, and return the record.
 
     Args:
         request: What to measure.
         started_at: UTC, ISO 8601.
-        end: Ends this process with a record, when another host of the case is lost.
+        end: Called if another host of the case is lost; ends this process with a record.
     """
     _prepare_environment(request.case)
     findings = Findings()
@@ -169,7 +169,7 @@ def _measured(request: Request, started_at: str, end: Callable[[Failure], None])
 
 
 def _of_real_gpus(case: Case, failure: Failure | None) -> tuple[Failure | None, bool]:
-    """Return how a repeat failed, which it always does on simulated GPUs, and whether its GPUs are simulated."""
+    """Return how a repeat failed, and whether its GPUs are simulated; a repeat on simulated GPUs always fails."""
     if case.device is not Device.GPU or not has_simulated_gpus():
         return failure, False
     note = "the GPUs are simulated (the tests' null GPU): nothing was computed"
@@ -178,7 +178,7 @@ def _of_real_gpus(case: Case, failure: Failure | None) -> tuple[Failure | None, 
 
 
 def has_simulated_gpus() -> bool:
-    """Return whether CUDA's driver is the tests' null GPU, whose figures must never pass for measured ones."""
+    """Return whether CUDA's driver is the tests' null GPU, whose figures must never be taken for measurements."""
     try:
         return hasattr(ctypes.CDLL("libcuda.so.1"), "nullgpu_counts")
     except OSError:
@@ -186,24 +186,24 @@ def has_simulated_gpus() -> bool:
 
 
 def _prepare_environment(case: Case) -> None:
-    """Set the variables that TensorFlow and CUDA read when they start; what the user has set stays."""
+    """Set the variables that TensorFlow and CUDA read when they start, except those that the user has set."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the driver's order, in which all else is numbered
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the driver's order, as everywhere else
     for name, value in gpu_settings(case).items():
         os.environ.setdefault(name, value)
 
 
 def _attempt(request: Request, findings: Findings, end: Callable[[Failure], None]) -> Failure | None:
-    """Measure into `findings`; return how it failed, None where it did not."""
+    """Measure into `findings`; return how it failed, or None."""
     peers: Peers | Alone = Alone()
     try:
         if request.case.device is Device.GPU:
             prepare_gpu_libraries()
-        sys.modules.setdefault("pandas", cast(ModuleType, None))  # Keras imports it where it is installed: 0.3 s
+        sys.modules.setdefault("pandas", cast(ModuleType, None))  # Keras would import it if installed: 0.3 s
         collect_rarely()
         from tfbench.repeat import run_repeat  # imports TensorFlow, which takes seconds and may fail
 
-        collect_rarely()  # again: it passes over what was imported, too
+        collect_rarely()  # again, to exempt what was imported
         if request.cluster is not None:
             peers = Peers(request.cluster, request.case.name, end)
             peers.connect()
@@ -222,7 +222,7 @@ def _attempt(request: Request, findings: Findings, end: Callable[[Failure], None
 
 
 def _keep_traceback(output: Path | None) -> None:
-    """Write the current exception's traceback beside the record; to stderr where there is no file."""
+    """Write the current exception's traceback next to the record, or to stderr if the record goes to stdout."""
     text = traceback.format_exc()
     if output is None:
         print(text, file=sys.stderr)
@@ -232,7 +232,7 @@ def _keep_traceback(output: Path | None) -> None:
 
 
 def _print_failure(case: Case, outcome: Failure) -> None:
-    """Print why there is no number, and what to run next where the machine may be the cause."""
+    """Print why there is no number, and what to run next if the machine may be the cause."""
     print(f"tfbench: {outcome.status}: {outcome.cause}", file=sys.stderr, flush=True)
     if hint := doctor_hint(outcome, on_gpu=case.device is Device.GPU):
         print(f"tfbench: {hint}", file=sys.stderr, flush=True)
@@ -249,5 +249,5 @@ def _print_summary(record: Record) -> None:
 
 
 if __name__ == "__main__":
-    with lasting_streams(BrokenPipeError):  # a record that a full disk does not take is an error
+    with lasting_streams(BrokenPipeError):  # a full disk is an error
         sys.exit(main(sys.argv[1:]))

@@ -1,7 +1,7 @@
 """A two-minute acceptance test of a machine: `--model=device --deep_check`.
 
-One device after another, then all together under load for 20 s, then the all-reduce over all of them and the
-processor. It measures; `orchestrate/accepting` judges.
+Measures each device alone, then all together under load for 20 s, then the all-reduce over all of them and the CPU.
+`orchestrate/accepting` judges the figures.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from tfbench.roofline.transfers import (
 )
 
 LOAD_SECONDS = 20.0
-"""All devices under load together: the time in which a GPU without enough cooling begins to throttle."""
+"""Duration of the load on all devices together: long enough for a GPU with too little cooling to throttle."""
 
 ALONE_SECONDS = 0.5
-"""Of each kind of products on each device by itself."""
+"""Duration of each kind of product on each device alone."""
 
 PROCESSOR = "CPU:0"
 
 
 SUSTAINED_SIZES = {"CPU": 1024, "GPU": 8192}
-"""Rows of the matrices: they fill a GPU, and a product of a processor takes milliseconds."""
+"""Rows of the matrices: enough to fill a GPU; on a CPU a product takes milliseconds."""
 
 SECONDS_BETWEEN_WAITS = 0.05
 
@@ -61,9 +61,9 @@ def deep_check(case: Case, strategy: Strategy, findings: Findings, gpus: GPUs) -
     """Measure each device of a case alone, then all of them together.
 
     Args:
-        case: Its device and number of replicas count.
-        strategy: Over these.
-        findings: Filled; a check for each device shows whether its products are right.
+        case: Only its device and number of replicas matter.
+        strategy: Over these replicas.
+        findings: Filled, with a check of each device's products.
         gpus: Observed under load; the null object on a CPU.
 
     Raises:
@@ -95,7 +95,7 @@ def deep_check(case: Case, strategy: Strategy, findings: Findings, gpus: GPUs) -
 
 
 def _right(place: int, device: str) -> Check:
-    """Check the products of one device, under a name of its own."""
+    """Check the products of one device, in a check named after it."""
     found = product_check("fp32", device)
     return replace(found, name=f"product_of_device_{place}")
 
@@ -111,12 +111,12 @@ def _products(kind: str, devices: Sequence[str], seconds: float) -> list[DeviceR
 
 
 def _of(place: int, results: Sequence[DeviceResult]) -> list[DeviceResult]:
-    """Return which device results are of."""
+    """Return the results, marked with the device that they were measured on."""
     return [replace(result, gpu=place) for result in results]
 
 
 def _of_the_host(on_gpus: bool) -> list[DeviceResult]:
-    """Measure the processor; where it is the device itself, only a loop of Python code."""
+    """Measure the CPU; if it is the device under test, only a loop of Python code."""
     seconds = loop_seconds()
     rate = LOOP_STEPS / seconds
     loop = DeviceResult(metric="python_loop", unit="1/s", amount=LOOP_STEPS, seconds=seconds, value=rate)
@@ -124,12 +124,12 @@ def _of_the_host(on_gpus: bool) -> list[DeviceResult]:
 
 
 def sustained_products(arithmetic: str, devices: Sequence[str], seconds: float) -> list[DeviceResult]:
-    """Multiply matrices on devices side by side for a time; one result for each of them.
+    """Multiply matrices on several devices at once, and return one result per device.
 
     Args:
-        arithmetic: `fp32`, `tf32` or `fp16`; TF32 is on or off as the process has it.
+        arithmetic: `fp32`, `tf32` or `fp16`; the process's TF32 switch applies.
         devices: e.g. `["GPU:0", "GPU:1"]`.
-        seconds: Of each.
+        seconds: Duration.
     """
     wanted = [
         DeviceResult(metric="sustained_product", unit="FLOP/s", arithmetic=arithmetic, gpu=place)
@@ -150,7 +150,7 @@ def sustained_products(arithmetic: str, devices: Sequence[str], seconds: float) 
 
 
 def _seconds_per_call(call: Callable[[], Tensor], seconds: float) -> float:
-    """Call until the time has passed, waiting only now and then, so that the device never waits for us."""
+    """Return the seconds per call, waiting rarely, so that the device never idles."""
     begin = time.perf_counter()
     wait_for(call())
     together = max(1, round(SECONDS_BETWEEN_WAITS / max(time.perf_counter() - begin, 1e-6)))

@@ -1,4 +1,4 @@
-"""The case that measures no network but the devices themselves: `--model=device`."""
+"""The case without a network, which measures the devices themselves: `--model=device`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tfbench.roofline.transfers import all_reduce, all_reduce_check, connect, ho
 
 
 def measure_devices(case: Case, strategy: Strategy, findings: Findings, options: Options, gpus: GPUs) -> None:
-    """Measure the first device of a case, and the all-reduce over all of them.
+    """Measure the first device of a case, and the all-reduce over all its devices.
 
     Args:
-        case: Its device and number of replicas count.
-        strategy: Over these.
+        case: Only its device and number of replicas matter.
+        strategy: Over these replicas.
         findings: Filled.
         options: How to measure it.
-        gpus: Observed meanwhile; the null object on a CPU.
+        gpus: Observed during the measurement; the null object on a CPU.
 
     Raises:
         CaseFailedError: A check failed: a device gives wrong results.
@@ -55,7 +55,7 @@ def measure_devices(case: Case, strategy: Strategy, findings: Findings, options:
 
 
 def product_of(arithmetic: str, device: str) -> tuple[DeviceResult, Check]:
-    """Measure and check one kind of matrix products; what the device lacks has a reason instead."""
+    """Measure and check one kind of matrix product; if the device lacks it, the result has a reason instead."""
     name = f"product_{arithmetic}"
     tf.config.experimental.enable_tensor_float_32_execution(arithmetic == "tf32")
     try:

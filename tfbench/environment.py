@@ -20,13 +20,13 @@ _VARIABLES = re.compile(
     r"|CUDA_(DEVICE_ORDER|LAUNCH_BLOCKING|MODULE_LOADING|CACHE_DISABLE)|NVIDIA_TF32_OVERRIDE|NCCL_\w+"
     r"|XLA_FLAGS|KERAS_BACKEND|(OMP|KMP|ONEDNN|MALLOC)_\w+|LD_PRELOAD|GLIBC_TUNABLES)$"
 )
-"""Names of environment variables that change what is measured; not which GPUs are visible: a record has their UUIDs."""
+"""Environment variables that change what is measured, other than those that select GPUs (records have their UUIDs)."""
 
 
 def read_environment(case: Case, threads: Threads) -> Environment:
-    """Describe this process and machine as they stand while the case is measured.
+    """Describe the software and hardware of this process.
 
-    Before its libraries are loaded: `with_loaded_libraries` adds their versions.
+    Call before libraries are loaded: `with_loaded_libraries` adds their versions.
     """
     facts = host_facts(by_cuda=case.device is Device.GPU)
     build = tf.sysconfig.get_build_info()
@@ -66,15 +66,15 @@ def _text(value: object) -> str | None:
 
 
 def _built_for(version: object) -> str | None:
-    """Name what TensorFlow was built with as that: it need not be what is loaded."""
+    """Mark a version as the one that TensorFlow was built for, which need not be the one loaded."""
     return f"built for {version}" if version else None
 
 
 def with_loaded_libraries(environment: Environment) -> Environment:
     """Add the versions of cuDNN, cuBLAS and NCCL that this process has loaded; call after the first step.
 
-    One that is not loaded keeps what is known of it: NCCL is loaded by the first all-reduce on GPUs. Likewise that of
-    the CUDA driver library, where it is not the driver's own.
+    A library that is not loaded keeps its entry: NCCL is loaded by the first all-reduce on GPUs. Also adds the version
+    of the CUDA driver library if it is not the driver's own.
     """
     found = loaded_versions()
     external = environment.driver is not None and found.libcuda not in (None, environment.driver)

@@ -1,4 +1,4 @@
-"""The command line of `python -m tfbench`, read without TensorFlow."""
+"""The command line of `python -m tfbench`, parsed without TensorFlow."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ REMOVED = {
     "max_start_temperature": "--max_cooling_seconds limits the wait",
     "seed": "Weights and data are the same in every process of one TensorFlow",
 }
-"""Flags of earlier versions, and what to use instead."""
+"""Removed flags, and what to use instead."""
 
 
 class FlagsError(Exception):
-    """A flag is wrong; the message is one line for the person who typed it."""
+    """A flag is wrong; the message is one line."""
 
 
 @dataclass(frozen=True)
 class KnownPeaks:
-    """What one device of this machine reached in an earlier process.
+    """Peak rates of one device of this machine, measured in an earlier process.
 
     Attributes:
         flops_per_second: Matrix products of the case's precision.
@@ -63,15 +63,15 @@ class KnownPeaks:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a case is measured, beside what it is.
+    """How a case is measured.
 
     Attributes:
-        max_warmup_steps: Warm-up ends here although step times have not settled; None: chosen from its floor.
+        max_warmup_steps: Warm-up ends here even if step times have not settled; None: derived from the minimum.
         max_cooling_seconds: Longest wait for GPUs to cool down before warm-up.
         telemetry: Observe the devices while timing.
-        peaks: Measure the device's own limits after timing.
+        peaks: Measure the device's peak rates after timing.
         data_dir: Folder of the TFRecords; None: the case needs none.
-        known_peaks: Limits of one device as an earlier repeat measured them; None: they are measured.
+        known_peaks: Peak rates of one device from an earlier repeat; None: they are measured.
     """
 
     max_warmup_steps: int | None = None
@@ -90,10 +90,10 @@ class Request:
         case: What to measure.
         output: Where the record goes; None: stdout.
         max_seconds: The process ends itself after this time; None: never.
-        cluster: The hosts of the case and which of them this is; None: it has one.
+        cluster: The hosts of the case, and this host's rank; None: a single host.
         options: How to measure it.
-        print_record: Print the record's file at last, for engines that give back output only.
-        help: Only show the flags.
+        print_record: Print the record's file at the end, for engines from which only output can be read.
+        help: Only print the help.
     """
 
     case: Case
@@ -106,12 +106,12 @@ class Request:
 
     @property
     def rank(self) -> int:
-        """Place of this host among those of the case; 0 where it has one."""
+        """Rank of this host; 0 if it is the only one."""
         return 0 if self.cluster is None else self.cluster.rank
 
 
 def parse(arguments: list[str]) -> Request:
-    """Read a command line.
+    """Parse a command line.
 
     Args:
         arguments: Without the program's name.
@@ -155,7 +155,7 @@ def help_text() -> str:
 
 
 def _check(values: flags.FlagValues) -> None:
-    """Check what no single flag shows."""
+    """Check flags against each other."""
     if values.model is None:
         raise FlagsError(f"--model is missing: one of {', '.join((*NETWORKS, DEVICE_MODEL))}")
     if (values.model == DEVICE_MODEL) != (values.mode == Mode.DEVICE) and values["mode"].present:
@@ -195,7 +195,7 @@ def _known_peaks(texts: list[str] | None) -> KnownPeaks | None:
 
 
 def _cluster(values: flags.FlagValues) -> TFCluster | None:
-    """Read which hosts train the case, and check what is for several hosts only, or for one."""
+    """Read the cluster of the case, and refuse flags that do not fit the number of hosts."""
     if values.num_hosts == 1 and values.communication != Communication.AUTO:
         raise FlagsError(f"--communication={values.communication} is for several hosts. Add --num_hosts, or remove it")
     try:
@@ -217,7 +217,7 @@ def _case(values: flags.FlagValues) -> Case:
 
 
 def _definitions() -> flags.FlagValues:
-    """Define the flags in a set of their own: absl's global one also collects those of TensorFlow."""
+    """Define the flags in a set of their own: absl's global one also holds TensorFlow's."""
     values = flags.FlagValues()
     flags.DEFINE_enum("model", None, [*NETWORKS, DEVICE_MODEL], SETTINGS["model"].meaning, flag_values=values)
     flags.DEFINE_integer(
@@ -256,7 +256,7 @@ def _define_setting(name: str, values: flags.FlagValues) -> None:
 
 
 def _define_options(values: flags.FlagValues) -> None:
-    """Define what is not a setting of the case: how it is measured, and where the record goes."""
+    """Define the flags that are not settings of the case: how to measure, and where the record goes."""
     defaults = Options()
     text, number, whole, switch = (
         functools.partial(define, flag_values=values)

@@ -1,4 +1,4 @@
-"""Inference: the forward pass alone, at a batch on all replicas, and one sample at a time on the first device."""
+"""Inference: the forward pass of a batch on all replicas, and of single samples on the first device."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tfbench.measuring.validity import does_not_apply, replicas_of, within, xla_
 from tfbench.training.tasks import Batch
 
 LATENCY_STEPS = 100
-"""Fewest calls at batch 1: below a hundred there is no 99th percentile."""
+"""Minimum number of calls at batch 1: a 99th percentile needs a hundred."""
 
 LATENCY_WARMUP_STEPS = 10
 
 OUTPUT_LIMITS = {Precision.FP32: 1e-4, Precision.TF32: 5e-3, Precision.FP16: 1e-2, Precision.BF16: 5e-2}
-"""Largest relative difference between the outputs of a replica and of one device for the same samples."""
+"""Limit of the relative difference between a replica's outputs and one device's for the same samples."""
 
 Forward = Callable[[Tensor], list[Tensor]]
-"""From a network's inputs to its outputs."""
+"""Computes a network's outputs from its inputs."""
 
 
 class Inference:
-    """A network that only answers."""
+    """A network in inference."""
 
     def __init__(self, case: Case, model: Model, strategy: Strategy) -> None:
         self.case, self.model, self.strategy = case, model, strategy
@@ -39,20 +39,20 @@ class Inference:
         self._call = Traced(self._step)
 
     def step(self, batch: Batch) -> list[Tensor]:
-        """Start one forward pass; it need not have finished when this returns.
+        """Start one forward pass, without waiting for its end.
 
         Args:
             batch: The replicas' batches.
 
         Returns:
-            Each replica's share of the mean of all outputs, on its device: there only when the replica has finished,
-            and a number only when every output is one.
+            Each replica's share of the mean of all outputs, on its device; it exists once the replica has finished, and
+            is finite only if every output is.
         """
         self._call(batch)
         return self._mean.read()
 
     def checks(self, batch: Batch) -> list[Check]:
-        """Check that all outputs are numbers, and equal those of one device."""
+        """Check that all outputs are finite, and equal to those of one device."""
         shards = replicas_of(self.strategy, batch)
         outputs = [[part.numpy() for part in parts] for parts in self._local_outputs(batch)]
         name = "outputs_equal_one_device"
@@ -60,11 +60,11 @@ class Inference:
         return [_finite(outputs), same]
 
     def latency(self, batch: Batch, count: int) -> Latency:
-        """Time single samples on the first device; after each one the host waits for the answer.
+        """Time single samples on the first device, each until its result is on the host.
 
         Args:
             batch: Of all replicas; the first sample of the first one is used.
-            count: Calls, at least; no fewer than `LATENCY_STEPS` are made.
+            count: Minimum number of calls, raised to `LATENCY_STEPS`.
         """
         inputs, *_ = replicas_of(self.strategy, batch)[0]
         device = tf.nest.flatten(inputs)[0].device
@@ -103,7 +103,7 @@ class Inference:
         return [list(parts) for parts in zip(*local, strict=True)]
 
     def _same_on_one_device(self, name: str, shards: Sequence[Batch], outputs: Sequence[list[np.ndarray]]) -> Check:
-        """Compute every replica's samples on the first device: |y_r - y| / |y|, the worst counts."""
+        """Compare every replica's outputs with the first device's for the same samples: the largest |y_r - y| / |y|."""
         compute = tf.function(_outputs_of(self._compute), autograph=False)
         worst = 0.0
         with tf.device(tf.nest.flatten(shards[0])[0].device):
@@ -116,7 +116,7 @@ class Inference:
 
 
 def _outputs_of(forward: Forward) -> Callable[..., list[Tensor]]:
-    """Return what computes, of a replica's batch, the outputs as float32."""
+    """Return a function from a replica's batch to its outputs in float32."""
     return lambda inputs, *_: [tf.cast(output, tf.float32) for output in forward(inputs)]
 
 
@@ -125,7 +125,7 @@ def _mean(outputs: Sequence[Tensor]) -> Tensor:
 
 
 def _finite(outputs: Sequence[list[np.ndarray]]) -> Check:
-    """Check every single output of the first step."""
+    """Check that every output of the first step is finite."""
     bad = sum(int((~np.isfinite(part)).sum()) for parts in outputs for part in parts)
     count = sum(part.size for parts in outputs for part in parts)
     detail = f"{bad} of {count} outputs are not finite" if bad else f"{count} outputs, all finite"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 Tensor = Any
-"""A `tf.Tensor`; in the context of one replica, that replica's."""
+"""A `tf.Tensor`; in replica context, that replica's."""
 
 Variable = Any
-"""A `tf.Variable`, mirrored over the replicas unless said otherwise."""
+"""A `tf.Variable`, mirrored over the replicas unless stated otherwise."""
 
 Strategy = Any
 """A `tf.distribute.Strategy`."""

@@ -1,6 +1,6 @@
-"""One spelling for Keras 2 and 3: variables, functions and versions.
+"""One interface to Keras 2 and 3: variables, functions and versions.
 
-`tfbench.keras_types` names what both hand around, without TensorFlow.
+`tfbench.keras_types` has the types, without importing TensorFlow.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from tfbench.keras_types import ConcreteFunction, Strategy, Tensor, Variable
 
 
 def tensorflow_variable(variable: Variable) -> Variable:
-    """Return the TensorFlow variable of a Keras variable; Keras 2 has no other.
+    """Return the TensorFlow variable behind a Keras variable; in Keras 2 they are the same.
 
-    Outside of a layer's call, or for a variable that is not cast automatically: Keras 3 else returns the
-    cast value.
+    Call outside a layer's call, or for a variable that is not cast automatically: otherwise Keras 3 returns the cast
+    value.
     """
     value = variable.value
     return variable if callable(value) else value
 
 
 def assign_local(variable: Variable, value: Tensor) -> Tensor:
-    """Assign to this replica's component only, without any exchange between replicas.
+    """Assign to this replica's component only, without communication.
 
-    A mirrored variable's own `assign` would reduce `value` over the replicas, once for each of hundreds of
-    moving averages at every step.
+    The `assign` of a mirrored variable would reduce `value` over the replicas, for each of hundreds of moving averages
+    in every step.
     """
     return tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
 
@@ -40,12 +40,12 @@ def components(strategy: Strategy, variable: Variable) -> tuple[Variable, ...]:
 
 
 class ReplicaScalar:
-    """A float32 for each replica, on its device, that a step leaves for the host; create it in the strategy's scope.
+    """A float32 per replica, on its device, for results of a step; create it in the strategy's scope.
 
-    A function that returns tensors returns them through operations that wait for all its side effects, on one device
-    for all replicas (`AutomaticControlDependencies.mark_as_return`): the other replicas' values would be copied there,
-    and on the host's device the call would not return before the step had finished. So a step returns nothing, and
-    results for the host lie in variables.
+    A function returns tensors through operations on one device that wait for all its side effects
+    (`AutomaticControlDependencies.mark_as_return`): the other replicas' values would be copied there, and if it is the
+    host, the call would not return before the end of the step. So a step returns nothing, and leaves its results in
+    variables.
 
     Args:
         strategy: Over the replicas.
@@ -60,18 +60,18 @@ class ReplicaScalar:
         return assign_local(self._variable, value)
 
     def read(self) -> list[Tensor]:
-        """Return the scalars as the steps called so far leave them; does not wait, and later steps change nothing."""
+        """Return the scalars as of the steps called so far, without waiting; later steps do not change them."""
         return [tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32) for handle in self._handles]
 
 
 class Traced:
-    """A function of one argument as a graph, one for each signature of that argument.
+    """A function of one argument, traced once per signature and called as a graph.
 
-    `tf.function` finds the graph of a call by hashing every variable that the function uses: 9 % of what a step of
-    ResNet50 costs the host.
+    `tf.function` finds the graph of a call by hashing every variable that the function uses: 9 % of the host's time for
+    a step of ResNet50.
 
     Args:
-        function: Traced when it is called with other types or shapes than before.
+        function: Traced whenever types or shapes are new.
     """
 
     def __init__(self, function: Callable[[Any], object]) -> None:
@@ -79,11 +79,11 @@ class Traced:
         self._graphs: dict[tuple[object, ...], ConcreteFunction] = {}
 
     def __call__(self, argument: object) -> None:
-        """Call the graph; all that the function leaves is in variables."""
+        """Call the graph; results are in variables."""
         self.graph(argument)(argument)
 
     def graph(self, argument: object) -> ConcreteFunction:
-        """Return the graph of such an argument."""
+        """Return the graph for arguments of this signature."""
         tensors = tf.nest.flatten(argument, expand_composites=True)
         signature = tuple((tensor.dtype, tensor.shape) for tensor in tensors)
         if signature not in self._graphs:
@@ -92,5 +92,5 @@ class Traced:
 
 
 def keras_version() -> str:
-    """Return the version of the Keras in use; Keras 2 inside TensorFlow does not carry its own."""
+    """Return the version of the Keras in use; Keras 2 inside TensorFlow has no version attribute."""
     return getattr(keras, "__version__", None) or importlib.metadata.version("keras")

@@ -1,4 +1,4 @@
-"""Write a small data set for --data=tfrecord: JPEG files in TFRecords, with ImageNet's names and keys that are read.
+"""Write a small data set for --data=tfrecord: JPEG files in TFRecords, named and keyed as ImageNet's.
 
 python -m tfbench.make_dataset --output=FOLDER --images=1024 --shards=8
 python -m tfbench --model=resnet50 --data=tfrecord --data_dir=FOLDER
@@ -19,7 +19,7 @@ from results.schema.exit_codes import ExitCode
 from results.schema.streams import lasting_streams
 
 ASPECT = 0.75
-"""Height over width: landscape, as most photographs are."""
+"""Height over width: landscape, like most photographs."""
 
 JPEG_QUALITY = 90
 CLASSES = 1000
@@ -52,13 +52,13 @@ def main(arguments: list[str]) -> int:
 
 
 def write_data_set(folder: Path, images: int, shards: int, longer_side: int) -> int:
-    """Write a data set, always the same; the folder appears when it is complete.
+    """Write a data set with reproducible contents; the folder appears once it is complete.
 
     Args:
         folder: Must not exist.
         images: At least one for each shard.
         shards: Files.
-        longer_side: Of the images, in pixels.
+        longer_side: Of an image, in pixels.
 
     Returns:
         Bytes of all encoded images.
@@ -67,7 +67,7 @@ def write_data_set(folder: Path, images: int, shards: int, longer_side: int) -> 
         OSError: It cannot be written.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-    import tensorflow as tf  # takes seconds, and --help needs none of it
+    import tensorflow as tf  # takes seconds, and --help does not need it
 
     generator = np.random.default_rng(SEED)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ def write_data_set(folder: Path, images: int, shards: int, longer_side: int) -> 
 def texture(generator: np.random.Generator, height: int, width: int) -> np.ndarray:
     """Draw a colour image, uint8 (height, width, 3): octaves of noise, each half as strong as the coarser one.
 
-    Amplitude over frequency as 1/f is what photographs have (Field 1987).
+    Photographs have amplitudes proportional to 1/f (Field 1987).
     """
     import tensorflow as tf
 

@@ -12,11 +12,11 @@
      "gpu_states": [{"index": 0, "utilisation": 0.0, "memory_used_bytes": 3145728, "processes": 0,
                      "temperature_celsius": 34, "power_watts": 8.1, "power_limit_default_watts": 140.0, …}]}
 
-`cpu_limit` is the smaller of affinity and container limit and may be fractional; `memory_bytes` likewise. `index` is
-the driver's, as `nvidia-smi` shows it, also where a GPU before it does not answer; of a GPU in MIG mode `gpus` has the
-slice that a process gets. Without an NVIDIA driver `driver` and `cuda_driver` are null and `gpus` is empty; what a
-package or GPU does not report is null. The keys are those of `tfbench.machine.host.HostFacts`, `gpu_states` those of
-`results.schema.health.GPUFacts`, and a host without GPUs has those of `tfbench.machine.host.ProcessorSpeed`.
+`cpu_limit` is the smaller of affinity and container limit, and may be fractional; `memory_bytes` likewise. `index` is
+the driver's, as in `nvidia-smi`, even if a GPU before it does not answer; of a GPU in MIG mode, `gpus` has the slice
+that a process gets. Without an NVIDIA driver `driver` and `cuda_driver` are null and `gpus` is empty; unavailable
+values are null. The keys are those of `tfbench.machine.host.HostFacts`, with `gpu_states` as in
+`results.schema.health.GPUFacts`; a host without GPUs adds those of `tfbench.machine.host.ProcessorSpeed`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def main() -> int:
     """Print the facts."""
     reported = {
         **dataclasses.asdict(host_facts()),
-        "disk_free_bytes": shutil.disk_usage("/").free,  # in a container: where the engine keeps its images
+        "disk_free_bytes": shutil.disk_usage("/").free,  # in a container: the engine's storage
     }
-    if not reported["gpus"]:  # with GPUs, what a run takes follows from their specification
+    if not reported["gpus"]:  # with GPUs, estimates follow from their specification
         reported |= dataclasses.asdict(processor_speed())
     sys.stdout.write(json.dumps(reported) + "\n")
     return 0

@@ -1,4 +1,4 @@
-"""A case of several hosts: what its ranks agree on, compare, and add up."""
+"""Multi-host cases: agreeing on checks, comparing weights and software, and combining figures of all ranks."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from tfbench.roofline.transfers import bus_bytes, device_kind, sum_over_replicas
 from tfbench.training.step import Training
 
 ALL_REDUCE_ELEMENTS = 2**24
-"""float32 elements of the tensor that measures the bandwidth: 64 MiB, the size of a network's gradients."""
+"""float32 elements of the tensor for the bandwidth measurement: 64 MiB, the size of a network's gradients."""
 
 ALL_REDUCES = {"CPU": 2, "GPU": 10}
-"""Of one call: what is measured is the network between hosts, and not Python. Between CPUs one takes 0.1 s anyway."""
+"""All-reduces per call, so that the network is measured rather than Python; between CPUs one takes 0.1 s."""
 
 ALL_REDUCE_ROUNDS = 2
 
 SAME_SOFTWARE = ("tfbench", "python", "tensorflow", "keras", "cuda", "cudnn", "cublas", "nccl", "cuda_compat")
-"""What all ranks must have alike: anything else would measure neither."""
+"""Software that must be equal on all ranks: otherwise neither would be measured."""
 
 SUMMED = frozenset(
     {
@@ -55,13 +55,13 @@ SMALLEST = frozenset(
         "samples",
     }
 )
-"""How a figure of all hosts follows from theirs; of those in neither set the largest counts."""
+"""How figures of the hosts are combined; for fields in neither set, the largest counts."""
 
 Ranks = Peers | Alone
 
 
 def check_software(peers: Ranks, environment: Environment) -> None:
-    """Compare what the ranks run on; before anything is built, and again when libraries are loaded.
+    """Compare the ranks' software; called before anything is built, and again once libraries are loaded.
 
     Raises:
         CaseFailedError: `unsupported`: their software differs.
@@ -77,7 +77,7 @@ def check_software(peers: Ranks, environment: Environment) -> None:
 
 
 def agree(peers: Ranks, checks: Sequence[Check]) -> list[Check]:
-    """Return the same verdicts on all ranks: of each check the worst."""
+    """Return the same checks on all ranks: the worst of each."""
     if peers.size == 1:
         return list(checks)
     of_ranks = [
@@ -87,17 +87,17 @@ def agree(peers: Ranks, checks: Sequence[Check]) -> list[Check]:
 
 
 def _worst(same: Sequence[Check]) -> Check:
-    """Choose a check that failed before one that passed, then the one with the largest value."""
+    """Return a failed check if there is one, otherwise the one with the largest value."""
     rank = max(range(len(same)), key=lambda index: (same[index].passed is False, same[index].value or 0.0))
     check = same[rank]
     return check if rank == 0 else replace(check, detail=f"rank {rank}: {check.detail}")
 
 
 def ranks_check(training: Training, peers: Ranks) -> Check:
-    """Compare all ranks' weights: max |w_r − w_0| / max |w_0|, the worst variable counts.
+    """Compare all ranks' weights: max |w_r − w_0| / max |w_0|, of the worst variable.
 
-    By their digests, which travel apart from what is checked. Only where these differ the chief's weights are handed
-    around, by an all-reduce to which the others add zeros.
+    Digests are compared first, over a connection that is independent of the one checked. Only if they differ, the
+    chief's weights are distributed, by an all-reduce to which the others add zeros.
     """
     mine = [components(training.strategy, variable)[0].numpy() for variable in training.variables]
     digests = peers.gather("weights", [hashlib.sha256(values.tobytes()).hexdigest() for values in mine])
@@ -114,7 +114,7 @@ def ranks_check(training: Training, peers: Ranks) -> Check:
 
 
 def _mean_over_replicas(strategy: Strategy, values: np.ndarray) -> np.ndarray:
-    """Average an array over all replicas; those of one rank have the same."""
+    """Average an array over all replicas; those of one rank hold the same."""
 
     def of_replica() -> Tensor:
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, tf.constant(values))
@@ -125,9 +125,9 @@ def _mean_over_replicas(strategy: Strategy, values: np.ndarray) -> np.ndarray:
 
 
 def meeting_of(strategy: Strategy) -> Callable[[], None]:
-    """Return a barrier: it ends on all ranks at the same moment, when the last has come.
+    """Return a barrier, which ends on all ranks at the same time, once the last has arrived.
 
-    An all-reduce, which ends later on no rank than a message would take to arrive.
+    It is an all-reduce: ranks leave it within the latency of a message.
     """
 
     @tf.function(autograph=False)
@@ -141,17 +141,17 @@ def meeting_of(strategy: Strategy) -> Callable[[], None]:
         for part in strategy.experimental_local_results(meet()):
             part.numpy()
 
-    wait()  # traced, and the connections between the ranks made, before it matters when it ends
+    wait()  # trace it, and connect the ranks, before its timing matters
     return wait
 
 
 def rank_parts(peers: Peers, samples_per_step: int, timed: TimedSteps) -> list[Rank]:
-    """Gather what each rank did in the timed steps.
+    """Gather each rank's figures of the timed steps.
 
     Args:
         peers: All ranks.
-        samples_per_step: Of all of them together.
-        timed: This rank's.
+        samples_per_step: Of all ranks together.
+        timed: This rank's steps.
     """
     mine = {"seconds": timed.seconds, "step_p50_seconds": statistics.median(timed.step_seconds)}
     samples = samples_per_step // peers.size * len(timed.step_seconds)
@@ -179,7 +179,7 @@ def combined(peers: Ranks, telemetry: Telemetry) -> Telemetry:
 
 
 def _combine(name: str, every: Sequence[float | None]) -> float | None:
-    """Combine one figure; a sum that lacks a part is not known."""
+    """Combine one figure; a sum is None if a part is."""
     known = [value for value in every if value is not None]
     if not known or (name in SUMMED and len(known) < len(every)):
         return None
@@ -194,8 +194,8 @@ def bus_bytes_per_second(strategy: Strategy, replicas: int) -> float:
         replicas: n, of all ranks together.
 
     Returns:
-        Bus bandwidth in bytes per second: bytes × 2 (n − 1) / n over the seconds of one all-reduce, which is what each
-        link carries in a ring, whatever the number of replicas. One call does several: `ALL_REDUCES`.
+        Bus bandwidth in bytes per second: bytes × 2 (n − 1) / n over the seconds of one all-reduce, which is the load
+            of each link of a ring, independent of the number of replicas. One call does `ALL_REDUCES` of them.
 
     Source: NVIDIA nccl-tests, doc/PERFORMANCE.md, "Bus bandwidth".
     """

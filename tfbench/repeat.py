@@ -1,4 +1,4 @@
-"""One repeat, from an idle process to its numbers."""
+"""One repeat, from a fresh process to its figures."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ from tfbench.workload import Built, FirstStep, InputComparison, Repeat, WaitingS
 
 
 def run_repeat(case: Case, options: Options, findings: Findings, peers: Ranks = Alone()) -> None:  # noqa: B008
-    """Set this fresh process up for a case and measure it; everything learned goes into `findings`.
+    """Set up this fresh process for a case and measure it; results go into `findings`.
 
     Args:
         case: What to measure.
         options: How to measure it.
         findings: Filled step by step.
-        peers: The other hosts that train it, connected.
+        peers: The other hosts of the case, connected.
 
     Raises:
-        CaseFailedError: It cannot be measured, or a validity check failed.
+        CaseFailedError: The case cannot be measured, or a validity check failed.
         Exception: Anything that TensorFlow raises.
     """
     threads = threads_for(cpu_limit())
@@ -78,7 +78,7 @@ def run_repeat(case: Case, options: Options, findings: Findings, peers: Ranks = 
             else:
                 measure_devices(case, strategy, findings, options, gpus)
         else:
-            connect(strategy)  # NCCL's own memory, before the network has taken what there is
+            connect(strategy)  # NCCL allocates its memory before the network takes the rest
             network = NETWORKS[case.model]
             repeat = Repeat(case=case, network=network, strategy=strategy, options=options, gpus=gpus, peers=peers)
             measure(repeat, findings)
@@ -92,7 +92,7 @@ def run_repeat(case: Case, options: Options, findings: Findings, peers: Ranks = 
 
 
 def measure(repeat: Repeat, findings: Findings) -> None:
-    """Build, check, warm up and time a case, and describe what was measured.
+    """Build, check, warm up and time a case.
 
     Args:
         repeat: What to measure.
@@ -117,10 +117,10 @@ def measure(repeat: Repeat, findings: Findings) -> None:
 
 @dataclass(frozen=True)
 class Warm:
-    """Devices whose steps have settled.
+    """The warm-up and what came before.
 
     Attributes:
-        cooling: What came before the warm-up.
+        cooling: The wait before the warm-up.
         warmup: The untimed steps.
     """
 
@@ -130,14 +130,14 @@ class Warm:
 
 @dataclass(frozen=True, kw_only=True)
 class Timed:
-    """What was timed.
+    """The timed steps and related measurements.
 
     Attributes:
-        interval: The timed steps; of several hosts those of this one, with the seconds of the slowest.
-        input_limit: Whether the input was the bottleneck; None: it is synthetic.
-        ranks: What each of several hosts did.
-        all_reduce_bytes_per_second: Bus bandwidth between several hosts.
-        latency: At batch 1; of inference only.
+        interval: The timed steps of this host, with the seconds of the slowest host.
+        input_limit: Whether input was the bottleneck; None: it is synthetic.
+        ranks: Figures of each of several hosts.
+        all_reduce_bytes_per_second: Bus bandwidth between hosts.
+        latency: At batch 1; inference only.
     """
 
     interval: TimedSteps
@@ -148,10 +148,10 @@ class Timed:
 
 
 def warm_through(repeat: Repeat, built: Built, first: FirstStep, findings: Findings) -> Warm:
-    """Let hot GPUs cool down, then take untimed steps until their time has settled.
+    """Wait for hot GPUs to cool down, then take untimed steps until their times have settled.
 
     Raises:
-        CaseFailedError: A loss or an output is no number.
+        CaseFailedError: A loss or an output is not finite.
     """
     case, options = repeat.case, repeat.options
     if len(repeat.gpus):
@@ -176,16 +176,16 @@ def warm_through(repeat: Repeat, built: Built, first: FirstStep, findings: Findi
 
 
 def time_steps(repeat: Repeat, built: Built, cooling: Cooling, findings: Findings) -> Timed:
-    """Time steps and observe the devices meanwhile; then measure what else belongs to them.
+    """Time steps while observing the devices; then measure input, latency and bandwidth between hosts.
 
     Args:
         repeat: What is measured.
-        built: Its network, warm.
-        cooling: What came before the warm-up.
-        findings: Gets the telemetry, and the check of what the timed steps gave.
+        built: Its network, after warm-up.
+        cooling: The wait before the warm-up.
+        findings: Receives the telemetry, and the check of the timed steps' losses or outputs.
 
     Raises:
-        CaseFailedError: A loss or an output is no number.
+        CaseFailedError: A loss or an output is not finite.
     """
     case, strategy = repeat.case, repeat.strategy
     comparison = _input_comparison(repeat, built)
@@ -218,7 +218,7 @@ def time_steps(repeat: Repeat, built: Built, cooling: Cooling, findings: Finding
 
 
 def _input_comparison(repeat: Repeat, built: Built) -> InputComparison | None:
-    """Take the synthetic steps that real ones are compared with; None: the timed steps are synthetic themselves."""
+    """Prepare the comparison with synthetic steps; None if the timed steps are synthetic."""
     if not isinstance(built.next_batch, WaitingSource):
         return None
     case = replace(repeat.case, data=Data.SYNTHETIC)
@@ -227,14 +227,14 @@ def _input_comparison(repeat: Repeat, built: Built) -> InputComparison | None:
 
 
 def describe(repeat: Repeat, built: Built, first: FirstStep, warmup: Warmup, timed: Timed) -> Measurement:
-    """Return the figures of a record; measures the device's limits, too, unless the options leave them out.
+    """Return the figures of a record, including the device's peak rates unless the options exclude them.
 
     Args:
         repeat: What was measured.
         built: Its network.
         first: Its first step.
         warmup: The untimed steps.
-        timed: The timed ones, and what was measured with them.
+        timed: The timed steps and related measurements.
     """
     case, network, options, interval = repeat.case, repeat.network, repeat.options, timed.interval
     steps = interval.step_seconds
@@ -277,7 +277,7 @@ def describe(repeat: Repeat, built: Built, first: FirstStep, warmup: Warmup, tim
 
 
 def refuse_unsupported(case: Case, network: Network) -> None:
-    """Refuse what cannot be measured, before anything is built."""
+    """Raise for cases that cannot be measured, before anything is built."""
     if refusal := validity.keras_refusal(keras_version(), case.replicas):
         raise CaseFailedError(Status.UNSUPPORTED, refusal)
     if case.num_hosts > 1:
@@ -289,7 +289,7 @@ def refuse_unsupported(case: Case, network: Network) -> None:
 
 
 def _refuse_over_hosts(case: Case) -> None:
-    """Refuse what several hosts cannot measure together."""
+    """Raise for cases that several hosts cannot measure together."""
     refusals = {
         "--mode=train only: inference needs no other host": case.mode is not Mode.TRAIN,
         "--data=synthetic or host only": case.data not in (Data.SYNTHETIC, Data.HOST),

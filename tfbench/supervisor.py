@@ -1,7 +1,7 @@
 """Runs the measurement in a child process, and records how it ended if the child cannot.
 
-TensorFlow can hang in native code, crash, or be killed for the memory that it took. The parent never imports
-it, so that it can always end the child in time and write the record.
+TensorFlow can hang in native code, crash, or be killed for lack of memory. The parent never imports it, so that it can
+always end the child in time and write the record.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from tfbench.machine.host import out_of_memory_kills
 from tfbench.outcomes.outcome import Failure, outcome_of_crash
 
 PR_SET_PDEATHSIG = 1
-"""Linux `prctl`: which signal a process gets when its parent dies."""
+"""Linux `prctl`: the signal that a process gets when its parent dies."""
 
 SECONDS_FOR_STACKS = 2.0
-"""A child that hangs has this long to print where, before it is killed."""
+"""Time for a hanging child to print its stack before it is killed."""
 
 SECONDS_FOR_LAST_WORDS = 2.0
-"""How long what a child printed is waited for after its end: a process that it started may hold its stderr open."""
+"""Time to wait for a child's output after its end: a process that it started may hold its stderr open."""
 
 MAX_LAST_WORDS = 1 << 16
-"""Bytes of a child's stderr that are kept, to find out why it crashed."""
+"""Bytes of a child's stderr that are kept, to determine why it crashed."""
 
 WRITTEN = b"w"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """What a parent waits on.
+    """The child and the descriptors on which its parent waits.
 
     Attributes:
         child: Process.
-        signals: Descriptor on which a byte per signal arrives.
+        signals: Descriptor that receives a byte per signal.
         written: Descriptor on which the child reports that its record is written.
-        errors: What the child prints to stderr.
+        errors: The child's stderr.
     """
 
     child: int
@@ -64,13 +64,13 @@ def supervise(
 ) -> int:
     """Run `work` in a child process and wait for it.
 
-    Call it before any thread exists: the child is a fork of this process.
+    Call before any thread exists: the child is a fork of this process.
 
     Args:
-        work: Measures, writes the record, calls what it is given once that is written, and returns the exit code.
-        max_seconds: The child is ended after this time; None: never.
+        work: Measures, writes the record, calls its argument once the record is written, and returns the exit code.
+        max_seconds: Time limit of the child; None: no limit.
         on_end: Writes a record for a child that ended without one.
-        exit_code: Returned after `on_end`.
+        exit_code: Exit code after `on_end`.
     """
     signals_in, signals_out = os.pipe()
     written_in, written_out = os.pipe()
@@ -108,12 +108,12 @@ def supervise(
 
 
 class _Errors:
-    """Hands on what a child prints to stderr, and keeps the end of it.
+    """Forwards a child's stderr, and keeps its end.
 
-    A thread does so: whoever reads our stderr may be slow, and must not keep the parent from ending its child in time.
+    Runs in a thread, so that a slow reader of stderr cannot keep the parent from ending the child in time.
 
     Args:
-        source: Descriptor; closed at its end.
+        source: Descriptor; closed at end of file.
     """
 
     def __init__(self, source: int) -> None:
@@ -123,12 +123,12 @@ class _Errors:
         self._thread.start()
 
     def last_words(self) -> str:
-        """Return the end of what it printed, once it has ended."""
+        """Return the end of its output, once it has ended."""
         self._thread.join(SECONDS_FOR_LAST_WORDS)
         return self._kept.decode(errors="replace")
 
     def last_state(self) -> str:
-        """Name the phase that the child last announced, in words that follow others; empty: none."""
+        """Return the child's last phase, as the end of a sentence; empty: none."""
         found = re.findall(r"^tfbench: state (\w+)$", self._kept.decode(errors="replace"), re.MULTILINE)
         return f", while {found[-1]}: stderr shows where it waited" if found else ""
 
@@ -140,12 +140,12 @@ class _Errors:
                 try:
                     chunk = chunk[os.write(2, chunk) :]
                 except OSError:
-                    heard = False  # nobody reads our stderr any more: the child goes on
+                    heard = False  # stderr was closed: the child continues
         os.close(self._source)
 
 
 def _be_the_child(work: Callable[[Callable[[], None]], int], written: int, errors: int) -> None:
-    """Work and end; never returns."""
+    """Run `work` in the child process; never returns."""
 
     def say_written() -> None:
         os.write(written, WRITTEN)
@@ -161,26 +161,26 @@ def _be_the_child(work: Callable[[Callable[[], None]], int], written: int, error
         faulthandler.enable()
         faulthandler.register(signal.SIGUSR1, all_threads=True)
         code = work(say_written)
-    except BaseException:  # `os._exit` below would end before Python prints it
+    except BaseException:  # `os._exit` below would end the process before Python prints it
         traceback.print_exc()
         raise
     finally:
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
             sys.stderr.flush()
-        os._exit(code)  # without TensorFlow's own clean-up, which can hang
+        os._exit(code)  # skip TensorFlow's clean-up, which can hang
 
 
 def end_with_parent() -> None:
-    """Let the kernel kill this process when its parent ends."""
+    """Make the kernel kill this process when its parent ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _wait(watch: Watch, max_seconds: float | None, kills_before: int | None) -> tuple[int, Failure | None]:
-    """Wait for the child's end, a signal or the end of the time.
+    """Wait for the child's end, a signal, or the time limit.
 
     Returns:
-        The child's exit code, and what happened; None where the child ended by itself.
+        The child's exit code, and what happened; None: the child ended by itself.
     """
     deadline = None if max_seconds is None else time.monotonic() + max_seconds
     while True:
@@ -202,7 +202,7 @@ def _wait(watch: Watch, max_seconds: float | None, kills_before: int | None) -> 
 
 
 def _judge(state: int, watch: Watch, kills_before: int | None) -> tuple[int, Failure | None]:
-    """Return how a child ended that nobody stopped."""
+    """Return how a child failed that ended by itself."""
     if os.WIFEXITED(state):
         code = os.WEXITSTATUS(state)
         if _was_written(watch.written):
@@ -232,7 +232,7 @@ def _was_written(written: int) -> bool:
 
 
 def _wait_for_child(child: int, seconds: float) -> None:
-    """Give a child time for its last words."""
+    """Wait for a child to end, for a limited time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         time.sleep(0.05)

@@ -1,10 +1,10 @@
-"""Describe what an image holds, without a GPU: `python -m tfbench.verify` prints one JSON object.
+"""Describe the contents of an image, without a GPU: `python -m tfbench.verify` prints one JSON object.
 
     {"python": "3.11.2", "tensorflow": "2.21.0", "keras": "3.15.1", "cuda": "12.5.1", "cudnn": "9",
      "libraries": {"libcublas.so.12": null, "libcudnn.so.9": "cannot open shared object file"}, "user": 10001}
 
-A library's value is null when it loads by its name, else the loader's words. A machine without a driver can load them
-all: only `libcuda.so.1` comes with the driver.
+A library's value is null if it loads by name, else the loader's message. All of them load on a machine without a
+driver, which provides only `libcuda.so.1`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tfbench.machine.cuda_libraries import load_by_name, opened_libraries
 
 
 def main() -> int:
-    """Print what this environment holds; exit code 1 when a library does not load."""
+    """Print the contents; return exit code 1 if a library does not load."""
     import tensorflow as tf
 
     from tfbench.keras_versions import keras_version

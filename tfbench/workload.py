@@ -1,4 +1,4 @@
-"""What one process measures: its network, step and batches, and the validity checks that its first step must pass."""
+"""The workload of one process: network, step and batches, and the validity checks of its first step."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from tfbench.training.tasks import TASKS, Batch, Task
 from tfbench.training.tfrecords import PREFETCHED_BATCHES, DataSet, open_data_set, tfrecord_source
 
 STEP_RATIO_LIMIT = 1.1
-"""A real step that takes this many synthetic ones waits for its input; below that, noise and copies explain it."""
+"""A real step this many times as long as a synthetic one waits for input; noise and copies may explain less."""
 
 DRAINING_STEPS = PREFETCHED_BATCHES + BATCHES_AHEAD + 2
-"""Untimed real steps after synthetic ones: the batches that were prepared meanwhile would flatter the input."""
+"""Untimed real steps after synthetic ones: batches prepared meanwhile would make the input look faster."""
 
 
 class WaitingSource:
-    """Gives batches, and counts how long was waited for them.
+    """A source of batches that measures the time spent waiting for them.
 
     Attributes:
         seconds: Waited since the last `reset`.
@@ -55,35 +55,35 @@ class WaitingSource:
         return batch
 
     def reset(self) -> None:
-        """Begin to count again."""
+        """Reset the time."""
         self.seconds = 0.0
 
 
 class InputComparison:
-    """Takes synthetic steps before and after the timed real ones, so that drift touches both alike.
+    """Takes synthetic steps before and after the timed real ones, so that drift affects both alike.
 
     Args:
-        real: Where real batches come from.
+        real: Source of real batches.
         real_step: Takes one step with a real batch.
-        synthetic_step: Takes one step with a batch that lives on the device.
-        steps: To be timed; as many synthetic ones are taken, half before and half after.
+        synthetic_step: Takes one step with a batch on the device.
+        steps: Number of timed steps; as many synthetic ones are taken, half before and half after.
     """
 
     def __init__(self, real: WaitingSource, real_step: Step, synthetic_step: Step, steps: int) -> None:
         self._real, self._synthetic_step = real, synthetic_step
         self._half = -(-steps // 2)
-        take_steps(synthetic_step, 1)  # its batch was never used: the first step may trace
+        take_steps(synthetic_step, 1)  # the first step with its batch may trace
         self._seconds = take_steps(synthetic_step, self._half).step_seconds
         take_steps(real_step, DRAINING_STEPS)
         real.reset()
 
     def result(self, timed: TimedSteps, data_set: DataSet, images: int) -> InputLimit:
-        """Take the other half and compare; call it at once after the timed steps.
+        """Take the second half and compare; call immediately after the timed steps.
 
         Args:
             timed: The real steps.
-            data_set: Where they came from.
-            images: Used by them.
+            data_set: Their source.
+            images: Number of images in them.
         """
         waited = self._real.seconds
         self._seconds += take_steps(self._synthetic_step, self._half).step_seconds
@@ -102,7 +102,7 @@ class InputComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Repeat:
-    """What one process measures, and with what.
+    """What one process measures, and its tools.
 
     Attributes:
         case: What to measure.
@@ -111,7 +111,7 @@ class Repeat:
         options: How to measure it.
         gpus: Observed while timing; the null object on a CPU.
         peers: The other hosts that train the case.
-        make_training: Tests plant faults here.
+        make_training: Creates the step; tests replace it to inject faults.
     """
 
     case: Case
@@ -124,22 +124,22 @@ class Repeat:
 
     @property
     def size(self) -> int:
-        """Pixels or tokens of an example."""
+        """Return the size of an example in pixels or tokens."""
         return self.network.size(self.case)
 
     @property
     def task(self) -> Task:
-        """What the network learns."""
+        """Return the network's task."""
         return TASKS[self.network.task]
 
     @property
     def samples_per_step(self) -> int:
-        """Samples of one step in the network's unit, over all replicas of all hosts."""
+        """Return the samples of one step in the network's unit, over all replicas of all hosts."""
         return self.case.global_batch * self.network.samples_per_example(self.case)
 
     @property
     def quantity(self) -> str:
-        """What a step leaves for the host, as checks name it."""
+        """Return what a step reports to the host, as named in checks."""
         return "outputs" if self.case.mode is Mode.INFER else "loss"
 
 
@@ -149,10 +149,10 @@ class Built:
 
     Attributes:
         model: The Keras model.
-        workload: What a step does with it.
-        next_batch: Gives a step the replicas' batches.
-        data_set: Where real batches come from; None: they are synthetic.
-        seconds: That building took.
+        workload: Training or inference with it.
+        next_batch: Returns a step's batches, one per replica.
+        data_set: Source of real batches; None: they are synthetic.
+        seconds: Time taken to build it.
     """
 
     model: Model
@@ -162,7 +162,7 @@ class Built:
     seconds: float
 
     def step(self) -> Sequence[Tensor]:
-        """Start a step with the next batch: see `tfbench.measuring.timing.Step`."""
+        """Start a step with the next batch; see `tfbench.measuring.timing.Step`."""
         return self.workload.step(self.next_batch())
 
 
@@ -192,10 +192,10 @@ def build(repeat: Repeat) -> Built:
 
 
 STEPS_BEFORE_REPLICAS_CHECK = 3
-"""Steps after which the weights of several replicas are compared."""
+"""Number of steps after which the weights of several replicas are compared."""
 
 MAX_SKIPPED_STEPS = 16
-"""First steps that loss scaling may skip: from 2¹⁵ it has then fallen below 1."""
+"""Maximum number of first steps that loss scaling may skip: it has then fallen from 2¹⁵ below 1."""
 
 
 @dataclass(frozen=True)
@@ -203,9 +203,9 @@ class FirstStep:
     """The first step.
 
     Attributes:
-        loss: Over the global batch; of inference the mean of all outputs.
-        compile_seconds: What tracing, compiling and that step took.
-        witness: Of what training changes; None: nothing is trained.
+        loss: Over the global batch; of inference, the mean of all outputs.
+        compile_seconds: Time taken by tracing, compiling and the step itself.
+        witness: Weights from before the step; None: inference.
     """
 
     loss: float
@@ -219,7 +219,7 @@ def check_first_step(repeat: Repeat, built: Built, findings: Findings) -> FirstS
     Args:
         repeat: What is measured.
         built: Its network.
-        findings: Gets the checks, and the libraries that are loaded by now.
+        findings: Receives the checks and the loaded libraries.
 
     Raises:
         CaseFailedError: A validity check failed, or the hosts have loaded different libraries.
@@ -232,7 +232,7 @@ def check_first_step(repeat: Repeat, built: Built, findings: Findings) -> FirstS
     if findings.environment is not None:
         findings.environment = with_loaded_libraries(findings.environment)
         check_software(repeat.peers, findings.environment)
-    gc.collect()  # tensors of the checks, which cycles may hold, are not what the steps need
+    gc.collect()  # free tensors of the checks, which reference cycles may hold
     forget_memory_peak(repeat.case)
     return first
 
@@ -241,17 +241,17 @@ def require(checks: list[Check], peers: Ranks) -> None:
     """Raise unless every validity check passed on every host.
 
     Args:
-        checks: So far; replaced by those that all hosts agree on.
+        checks: So far; replaced by the checks that all hosts agree on.
         peers: The other hosts.
 
     Raises:
-        CaseFailedError: `not_finite` where numbers are not, `invalid` where they are wrong.
+        CaseFailedError: `not_finite` if values are not finite, `invalid` if they are wrong.
     """
     checks[:] = agree(peers, checks)
     failed = [check for check in checks if check.passed is False]
     if not failed:
         return
-    peers.finish()  # all have the same checks
+    peers.finish()  # all hosts have the same checks
     only_finite = all("_finite_" in check.name for check in failed)
     raise CaseFailedError(Status.NOT_FINITE if only_finite else Status.INVALID, validity.failures(checks))
 
@@ -300,7 +300,7 @@ def _first_training(repeat: Repeat, built: Built, training: Training, findings: 
 
 
 def _all_shards(repeat: Repeat, batch: Batch) -> Sequence[Batch]:
-    """Return the batches of all replicas of all hosts; those of other hosts are drawn here, too."""
+    """Return the batches of all replicas of all hosts; those of other hosts are drawn here."""
     case, network = repeat.case, repeat.network
     if case.num_hosts == 1:
         return validity.replicas_of(repeat.strategy, batch)

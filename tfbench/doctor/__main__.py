@@ -1,8 +1,8 @@
-"""The command line: look, judge, print, and end with the verdict's exit code.
+"""The command line of the doctor.
 
     python -m tfbench.doctor [--device=gpu|cpu] [--format=text|json]
 
-Exit codes: 0 ready; 1 a bug; 2 bad flags; 3 warnings: cases run, and their numbers may be too low; 4 not ready.
+Exit codes: 0 ready; 1 a bug; 2 bad flags; 3 warnings: cases run, but their numbers may be too low; 4 not ready.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tfbench.doctor.facts import DoctorFacts, read_facts
 from tfbench.outcomes.findings import utc_now
 
 DOCTOR_VERSION = 1
-"""Of the JSON. Keys are added without a new version, and never renamed."""
+"""Version of the JSON. Keys may be added without a new version; they are never renamed."""
 
 
 def as_json(facts: DoctorFacts, findings: list[DoctorFinding], started_at: str, seconds: float) -> str:
-    """Write everything as one JSON object."""
+    """Return the report as one JSON object."""
     verdict = verdict_of(findings)
     document = {
         "doctor_version": DOCTOR_VERSION,
@@ -73,7 +73,7 @@ _MARKS = {Level.BLOCKER: "✗", Level.WARNING: "!", Level.NOTE: "·"}
 
 
 def render(facts: DoctorFacts, findings: Sequence[DoctorFinding]) -> str:
-    """Write the whole report: what there is, what was found, the verdict."""
+    """Return the report as text: facts, findings, verdict."""
     lines = list(_machine(facts))
     if facts.device == "gpu":
         lines += [*_driver(facts), *_gpus(facts.driver.gpus)]

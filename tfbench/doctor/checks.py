@@ -1,4 +1,4 @@
-"""Judges a machine: driver, libraries, TensorFlow, GPUs, and the machine around them; and the verdict of it all."""
+"""Judges driver, libraries, TensorFlow, GPUs and host, and draws a verdict from all findings."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tfbench.measuring.soft_warnings import needs_ptx_jit
 
 
 class Level(enum.StrEnum):
-    """How much a finding weighs."""
+    """Severity of a finding."""
 
     BLOCKER = "blocker"  # cases cannot run, or their numbers would be worthless
-    WARNING = "warning"  # they run, and their numbers may be too low or hard to compare
-    NOTE = "note"  # good to know; does not count for the verdict
+    WARNING = "warning"  # cases run, but their numbers may be too low or hard to compare
+    NOTE = "note"  # does not affect the verdict
 
 
 class Readiness(enum.StrEnum):
-    """What all findings together mean."""
+    """The verdict."""
 
     READY = "ready"
     WARNING = "warning"
@@ -45,10 +45,10 @@ class DoctorFinding:
     Attributes:
         code: One word, stable.
         subject: What it is about: `GPU 3 (0000:3B:00.0)`, `TensorFlow`, `CPU`.
-        seen: What was seen, with its figures.
+        seen: What was observed, with figures.
         why: Why it matters for a benchmark.
         fix: A command or a step; None: nothing to do.
-        gpu_only: Cases on the CPU do not mind.
+        gpu_only: CPU cases are unaffected.
     """
 
     code: str
@@ -61,7 +61,7 @@ class DoctorFinding:
 
 
 def verdict_of(findings: Iterable[DoctorFinding]) -> Readiness:
-    """Return the worst of them."""
+    """Return the verdict, which is that of the worst finding."""
     levels = {finding.level for finding in findings}
     if Level.BLOCKER in levels:
         return Readiness.NOT_READY
@@ -69,7 +69,7 @@ def verdict_of(findings: Iterable[DoctorFinding]) -> Readiness:
 
 
 def verdict_line(findings: Sequence[DoctorFinding]) -> str:
-    """Sum up in a line: `warning: 3 findings`, `not ready: no NVIDIA driver …; CPU cases can run`."""
+    """Summarise the findings in a line: `warning: 3 findings`, `not ready: no NVIDIA driver …; CPU cases can run`."""
     verdict = verdict_of(findings)
     if verdict is Readiness.READY:
         return str(verdict)
@@ -82,7 +82,7 @@ def verdict_line(findings: Sequence[DoctorFinding]) -> str:
 
 
 def judge(facts: DoctorFacts) -> list[DoctorFinding]:
-    """Return all findings: those about software first, because they stop everything."""
+    """Return all findings, those about software first, because nothing works without it."""
     return [*check_software(facts), *check_gpus(facts.driver), *check_machine(facts)]
 
 
@@ -94,11 +94,11 @@ CUDA_FIXES = {
     "(804)": "this GPU cannot use the cuda-compat package: take it out of LD_LIBRARY_PATH",
     "(999)": "sudo modprobe nvidia_uvm, or restart the machine",
 }
-"""By the code in what `cuInit` failed with."""
+"""Fixes by the error code of `cuInit`."""
 
 
 def check_software(facts: DoctorFacts) -> list[DoctorFinding]:
-    """Judge driver, libraries and TensorFlow; for a CPU TensorFlow alone."""
+    """Judge driver, libraries and TensorFlow; for CPU cases TensorFlow alone."""
     if facts.device == "cpu":
         return list(_tensorflow(facts))
     return [*_driver(facts), *_tensorflow(facts), *_libraries(facts), *_devices(facts), *_all_reduce(facts)]
@@ -193,7 +193,7 @@ def _trial_fix(problem: str, device: str) -> str:
 
 
 def _libraries(facts: DoctorFacts) -> Iterator[DoctorFinding]:
-    """Judge TensorFlow's build, and the libraries that it opens."""
+    """Judge TensorFlow's build and the libraries that it opens."""
     trial = facts.trial
     if trial.tensorflow is None:
         return
@@ -219,7 +219,7 @@ def _libraries(facts: DoctorFacts) -> Iterator[DoctorFinding]:
 
 
 def _devices(facts: DoctorFacts) -> Iterator[DoctorFinding]:
-    """Compare what TensorFlow sees with what the driver has."""
+    """Compare the GPUs that TensorFlow sees with those of the driver."""
     trial, driver = facts.trial, facts.driver
     if trial.gpus is None or trial.cuda is None or driver.problem is not None:
         return
@@ -259,13 +259,13 @@ def _all_reduce(facts: DoctorFacts) -> Iterator[DoctorFinding]:
 
 
 NEAR = ("internal", "PIX", "PXB", "PHB", "NODE")
-"""Topologies within one socket, where PCIe GPUs can reach each other."""
+"""Topologies within one socket, in which PCIe GPUs support P2P."""
 
 SHOWN_PAIRS = 4
 
 
 def check_gpus(driver: DriverFacts) -> list[DoctorFinding]:
-    """Judge all GPUs that the driver counts: each by the rules of `results.schema.health`, then all together."""
+    """Judge all GPUs of the driver: each by the rules of `results.schema.health`, then all together."""
     found = [
         DoctorFinding(
             level=Level.WARNING,
@@ -294,7 +294,7 @@ def _differ(gpus: Sequence[GPUFacts]) -> Iterator[DoctorFinding]:
 
 
 def _nvlinks(gpus: Sequence[GPUFacts]) -> Iterator[DoctorFinding]:
-    """Compare with other GPUs of the same kind: a GPU whose bridge is not fitted has links that are down, too."""
+    """Compare NVLinks with those of equal GPUs: links are also down on a GPU without a bridge."""
     for gpu in gpus:
         most = max((other.nvlinks_up for other in gpus if other.name == gpu.name and not other.mig), default=0)
         if gpu.nvlinks_up < most and not gpu.mig:
@@ -308,7 +308,7 @@ def _nvlinks(gpus: Sequence[GPUFacts]) -> Iterator[DoctorFinding]:
 
 
 def _p2p(pairs: Sequence[GPUPair]) -> Iterator[DoctorFinding]:
-    """Judge pairs that cannot read each other's memory; across sockets, or of consumer GPUs, that is as expected."""
+    """Judge pairs without P2P, which is normal across sockets and for consumer GPUs."""
     apart = [pair for pair in pairs if pair.p2p not in (None, "ok")]
     if not apart:
         return
@@ -333,12 +333,12 @@ MIN_SHM_BYTES = 1 << 30
 """Source: NCCL User Guide, "Troubleshooting", "Shared memory": --shm-size=1g."""
 
 MIN_CPUS_PER_GPU = 2.0
-"""One thread launches a GPU's kernels, one more prepares and moves its input."""
+"""Per GPU: one thread launches kernels, another prepares and copies input."""
 
 MAX_LOAD_SHARE = 0.25
 MIN_DISK_BYTES = 2_000_000_000
 MIN_MEMORY_BYTES = 4_000_000_000
-"""TensorFlow with CUDA's libraries takes 2 to 4 GB of the host's memory in each process."""
+"""TensorFlow with CUDA's libraries takes 2 to 4 GB of host memory per process."""
 
 VARIABLES = {
     "CUDA_LAUNCH_BLOCKING": (("", "0"), "each kernel must end before the next is launched"),
@@ -348,11 +348,11 @@ VARIABLES = {
     "XLA_FLAGS": (("",), "it changes what XLA compiles, so numbers are not comparable with others"),
     "TF_XLA_FLAGS": (("",), "it may switch XLA on despite --xla=off"),
 }
-"""By variable: values that do no harm, and what any other does."""
+"""By variable: harmless values, and the effect of any other."""
 
 
 def check_machine(facts: DoctorFacts) -> list[DoctorFinding]:
-    """Judge the machine for the GPUs that it has."""
+    """Judge CPUs, memory, disk, limits and environment variables, relative to the number of GPUs."""
     machine = facts.machine
     gpus = sum(gpu.problem is None for gpu in facts.driver.gpus) if facts.device == "gpu" else 0
     return [*_cpus(machine, gpus), *_memory(machine), *_limits(machine, gpus), *_variables(machine)]

@@ -1,6 +1,6 @@
-"""What the NVIDIA driver reports of every GPU of the machine: `python -m tfbench.doctor.driver` prints it as JSON.
+"""Everything that the NVIDIA driver reports about every GPU: `python -m tfbench.doctor.driver` prints it as JSON.
 
-A process of its own, because a driver that has lost a GPU can hang in any of these questions.
+Runs in a process of its own, because a driver that has lost a GPU can hang in any of these queries.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tfbench.machine.driver_gpus import DriverGPU, Visible, offered, problems_of
 from tfbench.machine.nvml import cuda_version, read_gpu
 
 P2P_READ = 0
-"""Queried capability of a pair: reading the other's memory. (nvidia-ml-py's own constant is a tuple.)"""
+"""The queried capability of a pair: reading each other's memory. (nvidia-ml-py's own constant is a tuple.)"""
 
 P2P_STATUS = {
     0: "ok",
@@ -34,7 +34,7 @@ P2P_STATUS = {
 """Source: nvml.h, nvmlGpuP2PStatus_t."""
 
 TOPOLOGY = {0: "internal", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
-"""What a transfer crosses, in the letters of `nvidia-smi topo -m`. Source: nvml.h, nvmlGpuTopologyLevel_t."""
+"""What a transfer crosses, abbreviated as in `nvidia-smi topo -m`. Source: nvml.h, nvmlGpuTopologyLevel_t."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,8 @@ class GPUPair:
     """Two GPUs, and how they reach each other.
 
     Attributes:
-        p2p: Whether one reads the other's memory: a word of `P2P_STATUS`.
-        topology: What a transfer crosses: a word of `TOPOLOGY`.
+        p2p: Whether they can read each other's memory: a value of `P2P_STATUS`.
+        topology: What a transfer crosses: a value of `TOPOLOGY`.
     """
 
     first: int
@@ -58,9 +58,9 @@ class DriverFacts:
 
     Attributes:
         problem: Why NVML does not answer; None: it does.
-        cuda: Newest CUDA version that it supports.
+        cuda: Newest CUDA version that the driver supports.
         cuda_problem: Why the CUDA driver does not start, e.g. `cuInit failed with … (802)`; None: it does.
-        cuda_devices: Names of the devices that a process here gets, in its order.
+        cuda_devices: Names of the devices that CUDA gives to a process, in its order.
         gpu_problems: As `tfbench.probe` prints them.
     """
 
@@ -99,7 +99,7 @@ def read_nvml() -> DriverFacts:
 
 
 def read_pairs(gpus: list[DriverGPU]) -> list[GPUPair]:
-    """Query how each two GPUs reach each other; those in MIG mode never do."""
+    """Query P2P and topology of each pair of GPUs; those in MIG mode have no P2P."""
     able = [gpu for gpu in gpus if gpu.problem is None and not gpu.mig]
     found = []
     for first, second in itertools.combinations(able, 2):
@@ -112,7 +112,7 @@ def read_pairs(gpus: list[DriverGPU]) -> list[GPUPair]:
 
 
 def main() -> None:
-    """Print what NVML reports, and then, because CUDA may hang where NVML does not, what CUDA reports."""
+    """Print the facts of NVML, then those of CUDA, which may hang although NVML answers."""
     facts = dataclasses.asdict(read_nvml())
     _print(facts)
     if facts["problem"] is None:

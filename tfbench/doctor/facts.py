@@ -21,8 +21,8 @@ DRIVER_SECONDS = 20.0
 """Without persistence mode each GPU takes a second or two to wake up."""
 
 TRIAL_SECONDS = 75.0
-"""TensorFlow imports in 5 to 15 s, CUDA's first kernel on eight GPUs and NCCL's start take as long again. All limits
-together stay below two minutes."""
+"""TensorFlow imports in 5 to 15 s; CUDA's first kernel on eight GPUs and NCCL's start take as long again. All limits
+together are below two minutes."""
 
 NAMES = {
     "import": "importing TensorFlow",
@@ -30,7 +30,7 @@ NAMES = {
     "compute": "multiplying two matrices",
     "all_reduce": "summing over all GPUs",
 }
-"""What the trial did in each stage, for a person."""
+"""What the trial did in each stage, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class DoctorFacts:
     """One machine.
 
     Attributes:
-        device: What cases will run on: `gpu` or `cpu`; for the CPU the driver is not read.
+        device: What cases will run on: `gpu` or `cpu`; for `cpu` the driver is not read.
     """
 
     device: str = "gpu"
@@ -48,7 +48,7 @@ class DoctorFacts:
 
 
 def read_facts(device: str) -> DoctorFacts:
-    """Look at this machine; takes 10 to 40 s as a rule, and 100 s at most."""
+    """Read all facts of this machine, usually in 10 to 40 s and at most in 100 s."""
     machine = read_machine()
     if device == "cpu":
         trial = trial_from(ask("tfbench.doctor.trial", ["cpu"], TRIAL_SECONDS, CUDA_VISIBLE_DEVICES=""))
@@ -62,7 +62,7 @@ def read_facts(device: str) -> DoctorFacts:
 
 
 def driver_from(answers: ChildAnswers) -> DriverFacts:
-    """Read what the driver's child printed; a driver that hangs or crashes has that as its problem."""
+    """Parse the output of `doctor.driver`; a driver that hung or crashed has that as its problem."""
     if not answers.lines:
         return DriverFacts(problem=f"the driver {answers.problem or 'printed nothing'} {answers.last_words}".strip())
     facts = from_dict(DriverFacts, {key: value for line in answers.lines for key, value in line.items()})
@@ -72,7 +72,7 @@ def driver_from(answers: ChildAnswers) -> DriverFacts:
 
 
 def trial_from(answers: ChildAnswers) -> Trial:
-    """Join the trial's lines; a trial that failed names its stage."""
+    """Parse the output of `doctor.trial`; after a failure, `problem` names the stage."""
     reported = {key: value for line in answers.lines for key, value in line.items()}
     try:
         trial = from_dict(Trial, reported)
@@ -88,19 +88,19 @@ def trial_from(answers: ChildAnswers) -> Trial:
 PROJECT = Path(__file__).resolve().parents[2]
 
 LAST_WORDS = 3
-"""Lines of a child's stderr that explain its end."""
+"""Number of last lines of a child's stderr that are kept to explain its end."""
 
 MAX_LINE = 300
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChildAnswers:
-    """What a child printed before it ended.
+    """The output of a child process.
 
     Attributes:
         lines: The JSON objects that it printed, in order.
-        problem: How it ended where that was not well: `crashed with SIGSEGV`, `did not answer in 20 s`.
-        last_words: The end of its stderr; empty where it ended well.
+        problem: How it failed: `crashed with SIGSEGV`, `did not answer in 20 s`; None: it did not.
+        last_words: The end of its stderr; empty after success.
     """
 
     lines: list[dict[str, Any]]
@@ -114,7 +114,7 @@ def ask(module: str, arguments: Sequence[str], seconds: float, **variables: str)
     Args:
         module: One of the doctor's own.
         arguments: Its arguments.
-        seconds: Until it is killed, with all that it started.
+        seconds: Time limit, after which it is killed with all its children.
         variables: Added to the environment.
     """
     # In an image, PYTHONPATH names the folder of the packages.
@@ -149,7 +149,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def _rest(child: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
-    """Return what a killed child printed; one that hangs in the kernel cannot be killed, and is left behind."""
+    """Return the output of a killed child; one that hangs in the kernel cannot be killed and is abandoned."""
     try:
         return child.communicate(timeout=2.0)
     except subprocess.TimeoutExpired as error:
@@ -162,7 +162,7 @@ def _objects(reported: bytes) -> list[dict[str, Any]]:
         try:
             value = json.loads(line)
         except ValueError:
-            continue  # a library's own words
+            continue  # the loader's message
         if isinstance(value, dict):
             found.append(value)
     return found

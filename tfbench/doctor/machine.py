@@ -1,4 +1,4 @@
-"""Facts about the machine around the GPUs that limit a benchmark: CPUs, limits, shared memory, PCIe, disk."""
+"""Facts about the host that can limit a benchmark: CPUs, limits, shared memory, PCIe, disk."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ WATCHED = (
     "LD_PRELOAD",
     "LD_LIBRARY_PATH",
 )
-"""Environment variables that change what a benchmark sees or how fast it is."""
+"""Environment variables that change which devices a benchmark sees, or its speed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MachineFacts:
-    """The machine, or the part that its container shows; what cannot be read is None.
+    """The machine, as seen from its container; None: unknown.
 
     Attributes:
         cpu_limit: CPUs that this process may use; may be fractional.
-        load: Processes that ran or waited, in the mean of the last minute, on the whole machine.
-        governors: How many CPUs have which frequency governor; empty where the kernel does not let one choose.
-        memory_available_bytes: Not in use, by the kernel's estimate.
+        load: Load average of the last minute, of the whole machine.
+        governors: Number of CPUs by frequency governor; empty if the kernel offers no choice.
+        memory_available_bytes: The kernel's estimate of available memory.
         shm_bytes: Size of /dev/shm.
-        memlock_bytes: Memory that this process may pin; None: any.
-        container: Whether this is a container.
-        kernel_driver: Version line of NVIDIA's kernel module; None: it is not loaded, or hidden.
+        memlock_bytes: Memory that this process may lock; None: unlimited.
+        container: Whether this process runs in a container.
+        kernel_driver: Version line of NVIDIA's kernel module; None: not loaded, or hidden.
         pci_gpus: PCI ids of NVIDIA's GPUs on the bus, with or without a driver.
-        disk_free_bytes: Where temporary files go.
+        disk_free_bytes: Of the file system for temporary files.
         variables: Those of `WATCHED` that are set.
     """
 
@@ -70,7 +70,7 @@ def read_machine(root: Path = Path("/")) -> MachineFacts:
     """Read the facts of this machine.
 
     Args:
-        root: Of the file systems `proc`, `sys` and `dev`.
+        root: Parent of `proc`, `sys` and `dev`.
     """
     memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return MachineFacts(
@@ -124,7 +124,7 @@ def _in_container(root: Path) -> bool:
 
 
 def _pci_gpus(root: Path) -> list[str]:
-    """Return the ids of NVIDIA's GPUs on the PCI bus; a container sees those that it was not given, too."""
+    """Return the ids of NVIDIA's GPUs on the PCI bus; in a container, including those it was not given."""
     return sorted(
         device.name.upper()
         for device in (root / "sys/bus/pci/devices").glob("*")

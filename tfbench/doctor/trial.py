@@ -1,6 +1,6 @@
-"""Imports TensorFlow, lists its GPUs, computes and all-reduces: `python -m tfbench.doctor.trial` prints a line each.
+"""Imports TensorFlow, lists its GPUs, computes and all-reduces: `python -m tfbench.doctor.trial` prints JSON lines.
 
-A process of its own: an import can crash and a first kernel can hang, and the lines before that still count.
+Runs in a process of its own: an import can crash and a first kernel can hang; the lines printed before still count.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import sys
 from dataclasses import dataclass, field
 
 STAGES = ("import", "devices", "compute", "all_reduce")
-"""In their order; a trial that ends early names its stage."""
+"""In order; after an early end, the last one begun is reported."""
 
 PRODUCT_SIZE = 256
-"""Rows of the matrices that every GPU multiplies: of small whole numbers, so the product is exact in any precision."""
+"""Rows of the matrices that every GPU multiplies; of small integers, so that the product is exact in any precision."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,15 +25,15 @@ class Trial:
     Attributes:
         tensorflow: Version; None: it did not import.
         cuda: CUDA version that it was built with; None: a build for the CPU.
-        capabilities: GPU architectures with code in it.
+        capabilities: GPU architectures that it has code for.
         gpus: Names of the GPUs that it sees, in its order; None: they were not listed.
-        missing: Libraries that it opens and that do not load, with the reason.
+        missing: Libraries that it needs and that do not load, with the reason.
         right: Devices that multiplied two matrices correctly.
         wrong: Devices that did not.
-        all_reduce: Whether the sum over all GPUs was right on each; None: it was not tried, see `all_reduce_reason`.
+        all_reduce: Whether the sum over all GPUs was right on each; None: not tried, see `all_reduce_reason`.
         all_reduce_reason: Why not, or what went wrong.
-        versions: Of NVIDIA's libraries that were loaded by then.
-        problem: How the trial ended, and in which stage; None: well.
+        versions: Of the NVIDIA libraries that were loaded.
+        problem: How the trial failed, and in which stage; None: it did not.
     """
 
     tensorflow: str | None = None
@@ -100,7 +100,7 @@ def main(device: str) -> None:
 
 
 def computes(device: str) -> bool:
-    """Let a device multiply a matrix of ones by one of twos, and look at every element."""
+    """Multiply a matrix of ones by one of twos on a device, and check every element."""
     import tensorflow as tf
 
     with tf.device(device):
@@ -109,7 +109,7 @@ def computes(device: str) -> bool:
 
 
 def all_reduces(devices: list[str]) -> dict[str, object]:
-    """Sum over all devices, as a case of several replicas does; with fewer than two there is nothing to sum."""
+    """Sum over all devices, as a case of several replicas does; with fewer than two, nothing is tried."""
     if len(devices) < 2:
         return {"all_reduce": None, "all_reduce_reason": "one GPU" if devices else "no_gpu"}
     import tensorflow as tf

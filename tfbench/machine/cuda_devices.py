@@ -1,9 +1,9 @@
-"""What the CUDA driver gives this process: the GPUs that TensorFlow will number 0, 1, 2 …, by UUID and PCI bus id.
+"""The CUDA driver's devices for this process, which TensorFlow numbers 0, 1, 2 …, by UUID and PCI bus id.
 
-TensorFlow's physical device `GPU:i` is the CUDA driver's device i, less those that it takes for display GPUs. But
-TensorFlow shows neither UUID nor bus id of it without creating the device (`get_device_details` has name and compute
-capability only; `list_local_devices` takes all of the memory). The CUDA driver reports both, after
-CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER, MIG and lost GPUs took effect: no other match is safe.
+TensorFlow's physical device `GPU:i` is the CUDA driver's device i, without those that it excludes as display GPUs. But
+TensorFlow does not show its UUID or bus id without creating the device (`get_device_details` has only name and compute
+capability; `list_local_devices` takes all of the memory). The CUDA driver reports both, with CUDA_VISIBLE_DEVICES,
+CUDA_DEVICE_ORDER, MIG and lost GPUs taken into account: no other match is safe.
 
 Source: TensorFlow, core/common_runtime/gpu/gpu_device.cc: `ListPhysicalDevices`, `GetValidDeviceIds` and
 `GetMinGPUMultiprocessorCount`.
@@ -27,10 +27,10 @@ CUDA_ERRORS = {
     804: "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
     999: "CUDA_ERROR_UNKNOWN",
 }
-"""What `cuInit` fails with. Source: CUDA Driver API, CUresult."""
+"""Error codes of `cuInit`. Source: CUDA Driver API, CUresult."""
 
 _MIN_MULTIPROCESSORS = 8
-"""Least that TensorFlow accepts, unless all GPUs are smaller."""
+"""Minimum number of multiprocessors that TensorFlow accepts, unless all GPUs have fewer."""
 
 _MULTIPROCESSOR_COUNT = 16
 """Source: CUDA Driver API, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT."""
@@ -44,10 +44,10 @@ class CUDADevice:
     """One device of the CUDA driver, a whole GPU or a MIG slice of one.
 
     Attributes:
-        uuid: 32 hexadecimal digits, without `GPU-` or `MIG-`: of the slice where it is one.
-        bus_id: `0000:3B:00.0`; of a slice its gpu's.
+        uuid: 32 hexadecimal digits, without `GPU-` or `MIG-`; of a slice its own.
+        bus_id: `0000:3B:00.0`; of a slice its GPU's.
         name: e.g. `NVIDIA H100 80GB HBM3 MIG 1g.10gb`.
-        multiprocessors: None where the driver does not report them.
+        multiprocessors: None: the driver does not report them.
     """
 
     uuid: str
@@ -58,11 +58,11 @@ class CUDADevice:
 
 @dataclass(frozen=True, kw_only=True)
 class CUDAAnswer:
-    """What the CUDA driver answered.
+    """The CUDA driver's devices, or why it has none.
 
     Attributes:
-        devices: Those that TensorFlow uses, in its order; empty with a `problem`.
-        problem: Why there is no answer: no libcuda, or the error of `cuInit`; None when it answered.
+        devices: Those that TensorFlow uses, in its order; empty if there is a `problem`.
+        problem: Why there is no answer: no libcuda, or the error of `cuInit`; None: it answered.
     """
 
     devices: tuple[CUDADevice, ...] = ()
@@ -72,7 +72,7 @@ class CUDAAnswer:
 def ask_cuda() -> CUDAAnswer:
     """Initialise the CUDA driver in this process and list its devices; creates no context and takes no memory.
 
-    CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER count as they are at the first call in a process.
+    CUDA reads CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER at the first call in a process.
     """
     try:
         library = ctypes.CDLL("libcuda.so.1")
@@ -87,7 +87,7 @@ def ask_cuda() -> CUDAAnswer:
 
 
 def _large_enough(devices: list[CUDADevice]) -> tuple[CUDADevice, ...]:
-    """Exclude what TensorFlow excludes: small GPUs next to larger ones."""
+    """Exclude small GPUs next to larger ones, as TensorFlow does."""
     counts = [device.multiprocessors for device in devices if device.multiprocessors is not None]
     wished = os.environ.get("TF_MIN_GPU_MULTIPROCESSOR_COUNT", "")
     least = int(wished) if wished.isdigit() else min(_MIN_MULTIPROCESSORS, max(counts, default=0))
@@ -98,7 +98,7 @@ def _describe(library: ctypes.CDLL, ordinal: int) -> CUDADevice:
     device = ctypes.c_int()
     library.cuDeviceGet(ctypes.byref(device), ordinal)
     identity = (ctypes.c_ubyte * 16)()
-    # Before CUDA 11.4 there is no _v2, and the older one gives a slice's gpu.
+    # CUDA before 11.4 has no _v2; the older function returns the GPU of a slice.
     for name in ("cuDeviceGetUuid_v2", "cuDeviceGetUuid"):
         if hasattr(library, name):
             getattr(library, name)(ctypes.byref(identity), device)

@@ -1,9 +1,10 @@
-"""NVIDIA's libraries: which TensorFlow opens, how it is made to find them, and which versions a process has loaded.
+"""NVIDIA's libraries: which of them TensorFlow opens, where it finds them, and which versions a process has loaded.
 
-TensorFlow 2.21 looks for its libraries in folders beside itself, and that of `libcusolver.so.11` is not among them:
-`pip install tensorflow[and-cuda]` then prints "Cannot dlopen some GPU libraries" and trains on the CPU. What a process
-has loaded already is found by name, wherever it lies. What is loaded is often not what TensorFlow was built with: later
-versions of cuDNN serve builds for earlier ones, and LD_LIBRARY_PATH or another package may provide any of them.
+TensorFlow 2.21 searches for its libraries in folders next to itself, and that of `libcusolver.so.11` is not one of
+them: after `pip install tensorflow[and-cuda]` it prints "Cannot dlopen some GPU libraries" and trains on the CPU. A
+library that a process has already loaded is found by name, wherever it is. The version loaded is often not the one that
+TensorFlow was built with: newer versions of cuDNN serve builds for older ones, and LD_LIBRARY_PATH or another package
+may provide any of them.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PRELOADED = ("libnvJitLink.so.*", "libcublasLt.so.*", "libcublas.so.*", "libcusparse.so.*", "libcusolver.so.*")
-"""cuSOLVER, after all that it needs itself."""
+"""cuSOLVER, preceded by its own dependencies."""
 
 FIRST_WITH_NCCL = (2, 18)
-"""From this TensorFlow on NCCL is opened at run time; before, it is linked in."""
+"""TensorFlow opens NCCL at run time from this version on; in older ones it is linked in."""
 
 _OPENED: dict[str, tuple[str, ...]] = {
     "11": (
@@ -53,20 +54,20 @@ def package_folders() -> list[Path]:
 
 
 def prepare_gpu_libraries() -> None:
-    """Have TensorFlow and XLA use NVIDIA's packages; call before TensorFlow is imported by a process that uses GPUs."""
+    """Make TensorFlow and XLA use NVIDIA's packages; for processes that use GPUs, before they import TensorFlow."""
     folders = package_folders()
     preload(folders)
     use_packaged_ptxas(folders)
 
 
 def preload(folders: Iterable[Path]) -> list[str]:
-    """Load what TensorFlow would not find by itself; call before TensorFlow is imported.
+    """Load the libraries that TensorFlow would not find; call before TensorFlow is imported.
 
     Args:
-        folders: From `package_folders`; without NVIDIA's packages there are none, and nothing happens.
+        folders: From `package_folders`; if empty, nothing is loaded.
 
     Returns:
-        The names of what was loaded.
+        Names of the loaded libraries.
     """
     found = [path for pattern in PRELOADED for folder in folders for path in sorted(folder.glob(pattern))]
     for path in found:
@@ -78,9 +79,9 @@ XLA_DATA_FLAG = "--xla_gpu_cuda_data_dir"
 
 
 def use_packaged_ptxas(folders: Iterable[Path]) -> None:
-    """Have XLA call the `ptxas` of NVIDIA's Python package; call before TensorFlow is imported.
+    """Make XLA call the `ptxas` of NVIDIA's Python package; call before TensorFlow is imported.
 
-    By itself XLA looks into PATH and /usr/local/cuda first, where any version may be. A flag of the user's stays.
+    By default XLA searches PATH and /usr/local/cuda first, which may hold any version. A flag set by the user is kept.
 
     Args:
         folders: From `package_folders`.
@@ -99,12 +100,12 @@ def packaged_toolkit(folders: Iterable[Path]) -> Path | None:
 
 
 def flags_of_the_user(flags: str) -> str:
-    """Return XLA_FLAGS without the place of `ptxas`, which changes nothing that is measured."""
+    """Return XLA_FLAGS without the path of `ptxas`, which does not change what is measured."""
     return " ".join(flag for flag in flags.split() if not flag.startswith(f"{XLA_DATA_FLAG}="))
 
 
 def find_ptxas() -> str | None:
-    """Return the `ptxas` that XLA calls in this process; None: there is none."""
+    """Return the `ptxas` that XLA calls in this process, or None."""
     named = re.search(rf"{XLA_DATA_FLAG}=(\S+)", os.environ.get("XLA_FLAGS", ""))
     if named and _has_ptxas(Path(named[1])):
         return str(Path(named[1]) / "bin/ptxas")
@@ -156,7 +157,7 @@ def load_by_name(names: Iterable[str], folders: Sequence[Path] = ()) -> dict[str
         folders: Searched for those that are not found by name.
 
     Returns:
-        By name: None when it was loaded, else why not.
+        By name: None if it was loaded, else why not.
     """
     problems: dict[str, str | None] = {}
     for name in names:
@@ -171,13 +172,13 @@ def load_by_name(names: Iterable[str], folders: Sequence[Path] = ()) -> dict[str
 
 
 CUDNN_9 = 90_000
-"""From 9.0.0 on cuDNN's number is major × 10,000 + minor × 100 + patch, before it was major × 1,000 + ….
+"""cuDNN's number is major × 10,000 + minor × 100 + patch from 9.0.0 on, and major × 1,000 + … before.
 
 Source: CUDNN_VERSION in NVIDIA's cudnn_version.h.
 """
 
 NCCL_2_9 = 10_000
-"""From 2.9 on NCCL's number is major × 10,000 + minor × 100 + patch, before it was major × 1,000 + ….
+"""NCCL's number is major × 10,000 + minor × 100 + patch from 2.9 on, and major × 1,000 + … before.
 
 Source: NCCL_VERSION in NVIDIA's nccl.h.
 """
@@ -187,7 +188,7 @@ PROPERTIES = (0, 1, 2)
 
 
 def by_property(function: str) -> Callable[[ctypes.CDLL], str | None]:
-    """Return a reader of a version by `…GetProperty`: `cublasGetVersion` would need a handle, and so GPU memory."""
+    """Return a reader of a version by `…GetProperty`: `cublasGetVersion` needs a handle, which takes GPU memory."""
 
     def version(library: ctypes.CDLL) -> str | None:
         ask = getattr(library, function)
@@ -207,7 +208,7 @@ def cudnn_version(library: ctypes.CDLL) -> str | None:
 
 
 def nccl_version(library: ctypes.CDLL) -> str | None:
-    """Return e.g. `2.21.5`; None: the library refuses."""
+    """Return e.g. `2.21.5`; None: the library returned an error."""
     number = ctypes.c_int()
     if library.ncclGetVersion(ctypes.byref(number)) != 0:
         return None
@@ -219,20 +220,20 @@ def _of_number(number: int, major: int) -> str:
 
 
 MAPS = Path("/proc/self/maps")
-"""Files that this process has mapped, one line per part: the path is the sixth field."""
+"""The files that this process has mapped, a line per mapping; the path is the sixth field."""
 
 
 _LIBCUDA = re.compile(r"libcuda\.so\.(\d{3,}(?:\.\d+)+)")
-"""Drivers have at least three digits before the first point; WSL's library is `libcuda.so.1.1`, no driver's version."""
+"""Driver versions have at least three digits before the first point; WSL's `libcuda.so.1.1` is not one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedVersions:
-    """e.g. `9.3.0`; None: this process has not loaded the library.
+    """Versions, e.g. `9.3.0`; None: this process has not loaded the library.
 
     Attributes:
-        libcuda: The CUDA driver library, as its file is named: `libcuda.so.570.172.08`. It is of the driver's version,
-            unless NVIDIA's compatibility package provides another one.
+        libcuda: That of the CUDA driver library, from its file name: `libcuda.so.570.172.08`. It is the driver's,
+            unless NVIDIA's compatibility package replaces it.
     """
 
     libcuda: str | None = None
@@ -242,7 +243,7 @@ class LoadedVersions:
 
 
 def loaded_versions(maps: Path = MAPS) -> LoadedVersions:
-    """Query the libraries that this process has loaded; loads none itself. Of a build for CPUs there are none."""
+    """Query the libraries that this process has loaded, without loading any; a CPU build has none."""
     paths = dict.fromkeys(line.split(maxsplit=5)[5] for line in _lines(maps) if line.count("/"))
     return LoadedVersions(
         libcuda=next((found[1] for path in paths if (found := _LIBCUDA.fullmatch(Path(path).name))), None),
@@ -257,7 +258,7 @@ def _lines(maps: Path) -> list[str]:
 
 
 def _ask(paths: dict[str, None], name: str, version: Callable[[ctypes.CDLL], str | None]) -> str | None:
-    """Query the first of the files that is `name` with or without a number."""
+    """Query the first of the files named `name`, with or without a version number."""
     pattern = re.compile(rf"{re.escape(name)}(\.\d+)*")
     for path in paths:
         if pattern.fullmatch(Path(path).name):

@@ -1,8 +1,8 @@
-"""The NVIDIA GPUs of a machine by their real indices, and which of them this process may use.
+"""The NVIDIA GPUs of a machine by the driver's indices, and those that this process may use.
 
-A GPU that does not answer keeps its index, as in `nvidia-smi -L`, and so do those behind it. A GPU in MIG mode is used
-by its *slices*. CUDA itself decides what this process may use (`tfbench.machine.cuda_devices`); without it,
-CUDA_VISIBLE_DEVICES decides by CUDA's rules. All functions need `nvmlInit` before.
+A GPU that does not answer keeps its index, as in `nvidia-smi -L`, and so do the GPUs after it. A GPU in MIG mode is
+used through its *slices*. CUDA determines what this process may use (`tfbench.machine.cuda_devices`); without CUDA,
+CUDA_VISIBLE_DEVICES does, by CUDA's rules. Call `nvmlInit` before any function here.
 
 Source: CUDA C Programming Guide, "CUDA Environment Variables"; NVIDIA MIG User Guide, "Device Enumeration".
 """
@@ -23,15 +23,15 @@ from tfbench.machine.cuda_devices import CUDADevice
 T = TypeVar("T")
 
 Handle = Any
-"""What NVML calls a device by."""
+"""NVML's handle of a device."""
 
 _NOT_OFFERED = (pynvml.NVMLError, getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError))
-"""An old driver lacks the newest version of a query; the package then raises its own error."""
+"""Errors of a query; for one that an old driver lacks, the package raises an error of its own."""
 
 _LOST = {pynvml.NVML_ERROR_GPU_IS_LOST: "is lost", pynvml.NVML_ERROR_RESET_REQUIRED: "needs a reset"}
 
 _MEMORY_EIGHTHS = 8
-"""Slices are named by their share of the GPU's memory, in eighths."""
+"""Denominator of a slice's share of the GPU's memory, by which it is named."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +39,8 @@ class Slice:
     """A compute instance of a GPU in MIG mode.
 
     Attributes:
-        handle: NVML's, for memory and processes; NVML gives no power, clocks or temperature of a slice.
-        uuid: `MIG-…` as the driver prints it, of any form.
+        handle: NVML's, for memory and processes; NVML has no power, clocks or temperature of a slice.
+        uuid: `MIG-…` as the driver prints it, in either form.
         profile: e.g. `1g.10gb`, or `1c.3g.40gb` for a part of an instance.
         gpu_instance: Id of the GPU instance, as in `MIG-GPU-…/1/0`.
         compute_instance: Id of the compute instance within it.
@@ -59,11 +59,11 @@ class DriverGPU:
 
     Attributes:
         index: The driver's own, as `nvidia-smi` shows it.
-        handle: NVML's; None where it does not answer.
-        bus_id: `0000:3B:00.0`; None where it cannot be known.
+        handle: NVML's; None: it does not answer.
+        bus_id: `0000:3B:00.0`; None: unknown.
         problem: Why it cannot be used: `is lost`; None: it answers.
-        mig: Whether MIG mode is on; None: the GPU has none.
-        slices: Of MIG; empty without.
+        mig: Whether MIG mode is on; None: not supported.
+        slices: MIG slices; empty without MIG.
     """
 
     index: int
@@ -77,7 +77,7 @@ class DriverGPU:
 
     @property
     def label(self) -> str:
-        """Name it for a person: `GPU 3 (0000:3B:00.0)`."""
+        """Return its name in messages: `GPU 3 (0000:3B:00.0)`."""
         return f"GPU {self.index}" + (f" ({self.bus_id})" if self.bus_id else "")
 
 
@@ -90,23 +90,23 @@ class Visible:
 
     @property
     def handle(self) -> Handle:
-        """For queries of memory and processes."""
+        """Return the handle for queries of memory and processes."""
         return self.gpu.handle if self.slice is None else self.slice.handle
 
     @property
     def uuid(self) -> str | None:
-        """Of the slice, where it is one."""
+        """Return the UUID; of a slice its own."""
         return self.gpu.uuid if self.slice is None else self.slice.uuid
 
     @property
     def name(self) -> str:
-        """As CUDA names it: `NVIDIA H100 80GB HBM3 MIG 1g.10gb` for a slice."""
+        """Return CUDA's name: `NVIDIA H100 80GB HBM3 MIG 1g.10gb` for a slice."""
         name = self.gpu.name or "unknown"
         return name if self.slice is None else f"{name} MIG {self.slice.profile or 'slice'}"
 
 
 def offered(query: Callable[..., T], *arguments: object) -> T | None:
-    """Return what a query of NVML answers; None where this GPU or driver does not offer it."""
+    """Return the answer of an NVML query; None if this GPU or driver does not support it."""
     try:
         return query(*arguments)
     except _NOT_OFFERED:
@@ -114,16 +114,16 @@ def offered(query: Callable[..., T], *arguments: object) -> T | None:
 
 
 def read_driver_gpus(proc: Path = Path("/proc/driver/nvidia/gpus")) -> list[DriverGPU]:
-    """List all GPUs that the driver counts, also those that do not answer.
+    """List all GPUs of the driver, including those that do not answer.
 
     Args:
-        proc: Where the kernel's driver lists the bus ids of its GPUs: a lost GPU does not report its own.
+        proc: Folder in which the kernel driver lists the bus ids of its GPUs: a lost GPU does not report its own.
     """
     gpus = [_read_driver_gpu(index) for index in range(offered(pynvml.nvmlDeviceGetCount) or 0)]
     silent = [gpu.index for gpu in gpus if gpu.problem is not None and gpu.bus_id is None]
     answered = {gpu.bus_id for gpu in gpus}
     listed = sorted(path.name.upper() for path in proc.glob("*")) if silent else []
-    # NVML numbers GPUs by bus id, so those that are left over belong to the silent ones, in order.
+    # NVML numbers GPUs by bus id, so the remaining ids belong to the silent GPUs, in order.
     left = [bus_id for bus_id in listed if bus_id not in answered]
     if len(left) == len(silent):
         names = dict(zip(silent, left, strict=True))
@@ -132,7 +132,7 @@ def read_driver_gpus(proc: Path = Path("/proc/driver/nvidia/gpus")) -> list[Driv
 
 
 def problems_of(gpus: Sequence[DriverGPU]) -> list[str]:
-    """Return which GPUs no process can use: `7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost`; empty: none."""
+    """Describe GPUs that no process can use: `7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost`; empty: none."""
     silent = [f"{gpu.label} {gpu.problem}" for gpu in gpus if gpu.problem is not None]
     found = []
     if silent:
@@ -142,27 +142,27 @@ def problems_of(gpus: Sequence[DriverGPU]) -> list[str]:
 
 
 def visible_devices(gpus: Sequence[DriverGPU], by_cuda: Sequence[CUDADevice] | None = None) -> list[Visible]:
-    """Return what this process may use, in CUDA's order.
+    """Return the devices that this process may use, in CUDA's order.
 
     Args:
         gpus: All of the machine.
-        by_cuda: As the CUDA driver listed them; None: not known, and CUDA_VISIBLE_DEVICES decides.
+        by_cuda: As listed by the CUDA driver; None: unknown, so CUDA_VISIBLE_DEVICES decides.
     """
     if by_cuda is not None:
         return [found for device in by_cuda if (found := _match(gpus, device))]
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     answering = [gpu for gpu in gpus if gpu.problem is None]
     devices = list(_all_of(answering) if chosen is None else _chosen(answering, chosen))
-    # A process gets one slice only, and no whole GPU along with it.
+    # A process gets either one slice or whole GPUs.
     slices = [device for device in devices if device.slice is not None]
     return slices[:1] or devices
 
 
 def offered_devices(gpus: Sequence[DriverGPU]) -> list[Visible]:
-    """Return what this machine offers to processes that are each given theirs by UUID.
+    """Return the devices that this machine offers, for processes that are assigned devices by UUID.
 
-    Without CUDA_VISIBLE_DEVICES those are the whole GPUs, and only where there is none the first slice: next to a
-    slice CUDA gives a process no whole GPU.
+    Without CUDA_VISIBLE_DEVICES these are the whole GPUs, or the first slice if there are none: CUDA does not give a
+    process whole GPUs together with a slice.
     """
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         return visible_devices(gpus)
@@ -171,12 +171,12 @@ def offered_devices(gpus: Sequence[DriverGPU]) -> list[Visible]:
 
 
 def _match(gpus: Sequence[DriverGPU], device: CUDADevice) -> Visible | None:
-    """Find the GPU or slice that CUDA means: by UUID, else by PCI bus id."""
+    """Find the GPU or slice of a CUDA device by its UUID, else by its PCI bus id."""
     devices = [found for gpu in gpus if gpu.problem is None for found in _of_gpu(gpu)]
     for found in devices:
         if found.uuid is not None and _digits(found.uuid) == device.uuid:
             return found
-    # A driver that names slices `MIG-GPU-…/1/0` gives the UUID or the bus id of the GPU only.
+    # A driver that names slices `MIG-GPU-…/1/0` returns only the UUID or bus id of the GPU.
     same_gpu = [found for found in devices if device.bus_id is not None and found.gpu.bus_id == device.bus_id]
     return same_gpu[0] if same_gpu else None
 
@@ -198,7 +198,7 @@ def _all_of(gpus: Sequence[DriverGPU]) -> Iterator[Visible]:
 
 
 def _chosen(gpus: Sequence[DriverGPU], chosen: str) -> Iterator[Visible]:
-    """Yield what each entry of CUDA_VISIBLE_DEVICES means; CUDA stops at the first unknown one."""
+    """Yield the devices of CUDA_VISIBLE_DEVICES; like CUDA, stop at the first unknown entry."""
     for entry in (text.strip() for text in chosen.split(",")):
         found = _by_entry(gpus, entry)
         if found is None:
@@ -207,19 +207,19 @@ def _chosen(gpus: Sequence[DriverGPU], chosen: str) -> Iterator[Visible]:
 
 
 def _by_entry(gpus: Sequence[DriverGPU], entry: str) -> Visible | None:
-    if re.fullmatch(r"\d+", entry):  # CUDA counts the GPUs that answer
+    if re.fullmatch(r"\d+", entry):  # CUDA numbers only the GPUs that answer
         chosen = gpus[int(entry) : int(entry) + 1]
         return next(_all_of(chosen), None)
     if entry.startswith("MIG-"):
         return next((device for device in _all_of(gpus) if _is_slice(device, entry)), None)
     if entry.startswith("GPU-"):
         named = [gpu for gpu in gpus if (gpu.uuid or "").startswith(entry)]
-        return next(_all_of(named), None) if len(named) == 1 else None  # an ambiguous abbreviation names none
+        return next(_all_of(named), None) if len(named) == 1 else None  # an ambiguous abbreviation is unknown
     return None
 
 
 def _is_slice(device: Visible, entry: str) -> bool:
-    """Return whether an entry means this slice: `MIG-<uuid>`, or the older `MIG-GPU-<uuid>/<instance>/<instance>`."""
+    """Return whether an entry names this slice: `MIG-<uuid>`, or the older `MIG-GPU-<uuid>/<instance>/<instance>`."""
     if device.slice is None:
         return False
     old = f"MIG-{device.gpu.uuid}/{device.slice.gpu_instance}/{device.slice.compute_instance}"
@@ -236,7 +236,7 @@ def _read_driver_gpu(index: int) -> DriverGPU:
     try:
         total = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
     except pynvml.NVMLError as error:
-        if error.value in _LOST:  # some drivers still hand out the handle of a GPU that fell off the bus
+        if error.value in _LOST:  # some drivers still return the handle of a GPU that fell off the bus
             return DriverGPU(index=index, handle=None, bus_id=gpu.bus_id, problem=_LOST[error.value])
         total = 0
     mode = offered(pynvml.nvmlDeviceGetMigMode, handle)
@@ -253,7 +253,7 @@ def _read_driver_gpu(index: int) -> DriverGPU:
 
 
 def bus_id_of(text: bytes | str) -> str:
-    """Write a PCI bus id with four digits of domain, as CUDA and the kernel do; NVML writes eight."""
+    """Return a PCI bus id with four digits of domain, as CUDA and the kernel write it; NVML writes eight."""
     name = text.decode("ascii", "replace") if isinstance(text, bytes) else text
     return re.sub(r"^0000(?=[0-9A-F]{4}:)", "", name.upper())
 
@@ -262,7 +262,7 @@ def _slices(gpu: Handle, gpu_bytes: int) -> Iterator[Slice]:
     for index in range(offered(pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0):
         handle = offered(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, index)
         if handle is None:
-            continue  # not every place holds a slice
+            continue  # not every index holds a slice
         yield Slice(
             handle=handle,
             uuid=offered(pynvml.nvmlDeviceGetUUID, handle),

@@ -1,4 +1,4 @@
-"""Facts of this machine, read without TensorFlow: processor, limits, memory, driver, GPUs."""
+"""Facts about this machine, read without TensorFlow: CPU, limits, memory, driver, GPUs."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class HostFacts:
     """One machine, as `python -m tfbench.probe` prints it.
 
     Attributes:
-        cpu: Processor's name.
+        cpu: Name of the CPU.
         cpu_count: Logical processors of the machine.
-        cpu_limit: CPUs that this process may use: affinity and container limit together, may be fractional.
-        memory_bytes: Memory that this process may use: the machine's or the container's limit.
-        tensorflow: Version installed; None: not installed.
+        cpu_limit: CPUs that this process may use, by affinity and container limit; may be fractional.
+        memory_bytes: Memory that this process may use: the machine's, or the container's limit.
+        tensorflow: Installed version; None: not installed.
         keras: Likewise.
         driver: NVIDIA driver, e.g. `550.54.14`; None without one.
-        cuda_driver: Newest CUDA that the driver serves, e.g. `12.4`; None without a driver.
+        cuda_driver: Newest CUDA that the driver supports, e.g. `12.4`; None without a driver.
         gpus: GPUs visible to this process, in its order, by the driver's indices.
-        gpu_states: The same GPUs with all that their driver reports at this moment.
+        gpu_states: The same GPUs with everything that the driver currently reports.
         gpu_problems: GPUs that no process can use: `7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost`.
     """
 
@@ -50,11 +50,11 @@ class HostFacts:
 
 
 def host_facts(*, by_cuda: bool = False) -> HostFacts:
-    """Look at this machine; takes some 10 ms.
+    """Read the facts of this machine, in about 10 ms.
 
     Args:
-        by_cuda: List the GPUs of this process in CUDA's order: for a process that uses them. Else what the machine
-            offers.
+        by_cuda: List the GPUs of this process in CUDA's order, for a process that uses them; otherwise those that the
+            machine offers.
     """
     driver = nvml.read_driver(by_cuda=by_cuda)
     return HostFacts(
@@ -76,10 +76,10 @@ def host_facts(*, by_cuda: bool = False) -> HostFacts:
 
 
 def cpu_limit(root: Path = Path("/")) -> float:
-    """Return how many CPUs this process may use: its affinity or its control groups' quota.
+    """Return how many CPUs this process may use: the smaller of its affinity and its control groups' quotas.
 
     Args:
-        root: Of the file systems `proc` and `sys`.
+        root: Parent of `proc` and `sys`.
     """
     allowed = float(len(os.sched_getaffinity(0)))
     return min([allowed, *_cpu_quotas(root)])
@@ -89,7 +89,7 @@ def memory_limit_bytes(root: Path = Path("/")) -> int | None:
     """Return how much memory this process may use: the machine's, or a control group's smaller limit.
 
     Args:
-        root: Of the file systems `proc` and `sys`.
+        root: Parent of `proc` and `sys`.
     """
     files = ("memory.max", "memory.limit_in_bytes")  # of version 2 and of version 1
     texts = [text for name in files for text in _control_group_files(root, name, "memory")]
@@ -101,10 +101,10 @@ def memory_limit_bytes(root: Path = Path("/")) -> int | None:
 
 
 def out_of_memory_kills(root: Path = Path("/")) -> int | None:
-    """Count the processes of this control group that the kernel killed for want of memory; None: not reported.
+    """Count the processes of this control group that the kernel's out-of-memory killer ended; None: not reported.
 
     Args:
-        root: Of the file systems `proc` and `sys`.
+        root: Parent of `proc` and `sys`.
     """
     for text in _control_group_files(root, "memory.events", "memory"):
         for line in text.splitlines():
@@ -130,7 +130,7 @@ def _cpu_quotas(root: Path) -> list[float]:
 
 
 def _control_group_files(root: Path, name: str, controller: str) -> list[str]:
-    """Read a file of each control group from this process's own up to the root, where it exists."""
+    """Read a file of each control group from this process's own up to the root, if it exists."""
     texts = []
     mounted = root / "sys/fs/cgroup"
     for line in read_text(root / "proc/self/cgroup").splitlines():
@@ -146,7 +146,7 @@ def _control_group_files(root: Path, name: str, controller: str) -> list[str]:
 
 
 def read_text(path: Path) -> str:
-    """Return a file's text; empty where it cannot be read."""
+    """Return a file's text; empty if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -178,7 +178,7 @@ def _installed(*packages: str) -> str | None:
 
 
 PRODUCT_SECONDS = 0.5
-"""Time for matrix products."""
+"""Duration of the matrix products."""
 
 ROWS = 512
 LOOP_STEPS = 1_000_000
@@ -187,7 +187,7 @@ LOOPS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessorSpeed:
-    """What the probe measured.
+    """Speed of the CPU, as measured by the probe.
 
     Attributes:
         cpu_flops_per_second: fp32 matrix products on all cores of this process; None: NumPy is missing.
@@ -199,15 +199,15 @@ class ProcessorSpeed:
 
 
 def processor_speed() -> ProcessorSpeed:
-    """Measure for less than a second, and return means: they include the effect of other programs on the machine.
+    """Measure for less than a second, and return means, which include the effect of other programs.
 
-    For a process of its own: it decides how many threads NumPy uses.
+    Call in a process of its own: it sets the number of NumPy's threads.
     """
     return ProcessorSpeed(cpu_flops_per_second=_product_rate(), cpu_loop_seconds=loop_seconds())
 
 
 def _product_rate() -> float | None:
-    """Multiply on each core by itself: threads that wait for each other lose more to other work than training does."""
+    """Multiply on each core separately: waiting threads would lose more to other programs than training does."""
     for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
         os.environ[name] = "1"
     try:

@@ -1,4 +1,4 @@
-"""What the NVIDIA driver reports of itself and its GPUs, read in one place; without a driver there is nothing."""
+"""Everything that NVML reports about the driver and its GPUs, read in one place; without a driver, nothing."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Driver:
 
     Attributes:
         version: e.g. `550.54.14`; None: no driver.
-        cuda: Newest CUDA that it serves, e.g. `12.4`.
+        cuda: Newest CUDA that it supports, e.g. `12.4`.
         gpus: GPUs that this process may use, in its own order, by the driver's indices.
         problems: GPUs that no process can use: `7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost`.
     """
@@ -63,7 +63,7 @@ class Driver:
 
 @contextmanager
 def _opened() -> Iterator[bool]:
-    """Open NVML for a moment; False without a driver."""
+    """Open NVML for the duration of a block; yields False without a driver."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
@@ -79,8 +79,8 @@ def read_driver(*, by_cuda: bool = False) -> Driver:
     """Query the driver once; an empty `Driver` where there is none.
 
     Args:
-        by_cuda: Return the GPUs of this process, as CUDA reports them: for a process that uses them. Else return what
-            the machine offers, without initialising CUDA.
+        by_cuda: Return the GPUs of this process as CUDA reports them, for a process that uses them; otherwise those
+            that the machine offers, without initialising CUDA.
     """
     with _opened() as is_open:
         if not is_open:
@@ -96,10 +96,10 @@ def read_driver(*, by_cuda: bool = False) -> Driver:
 
 
 def free_gpu_memory_bytes() -> int | None:
-    """Return the free memory of the fullest GPU that this process sees, as the driver reports it; None: unknown.
+    """Return the free memory of the fullest GPU that this process sees, by the driver; None: unknown.
 
-    TensorFlow's allocator gives nothing back while its process lives, so this is also what was free when an operation
-    failed: the difference between a full GPU and a broken library.
+    TensorFlow's allocator returns no memory while its process runs, so this is also what was free when an operation
+    failed. It distinguishes a full GPU from a broken library.
     """
     with _opened() as is_open:
         devices = visible_devices(read_driver_gpus()) if is_open else []
@@ -108,12 +108,12 @@ def free_gpu_memory_bytes() -> int | None:
 
 
 def cuda_version(number: int | None) -> str | None:
-    """Write CUDA's number of a version: 12040 is `12.4`."""
+    """Format CUDA's version number: 12040 is `12.4`."""
     return None if number is None else f"{number // 1000}.{number % 1000 // 10}"
 
 
 def devices_of_this_process(gpus: list[DriverGPU]) -> list[Visible]:
-    """Return what this process may use, by CUDA or, where it does not answer, by CUDA_VISIBLE_DEVICES.
+    """Return the devices that this process may use, by CUDA or, if it does not answer, by CUDA_VISIBLE_DEVICES.
 
     Initialises CUDA in this process.
     """
@@ -122,14 +122,14 @@ def devices_of_this_process(gpus: list[DriverGPU]) -> list[Visible]:
 
 
 def _excluded(gpus: list[DriverGPU], devices: list[Visible]) -> list[str]:
-    """Name GPUs in MIG mode that are not offered next to whole GPUs."""
+    """Describe GPUs in MIG mode that are excluded because there are whole GPUs."""
     if not any(device.slice is None for device in devices):
         return []
     return [f"{gpu.label} is in MIG mode, and excluded next to whole GPUs" for gpu in gpus if gpu.slices]
 
 
 def as_recorded(gpu: GPUFacts) -> GPU:
-    """Return what a record keeps of a GPU's identity."""
+    """Return a GPU's identity for the record."""
     return GPU(
         index=gpu.index,
         name=gpu.name or "unknown",
@@ -141,10 +141,10 @@ def as_recorded(gpu: GPUFacts) -> GPU:
 
 
 def read_gpu(device: Visible) -> GPUFacts:
-    """Request all that a benchmark depends on, at this moment.
+    """Read the current state of a GPU: everything that a benchmark depends on.
 
-    A slice has its own memory and processes. Temperature, clocks and their limits are those of its GPU, with which it
-    shares a chip; power is its GPU's with all that other slices do, so it is excluded.
+    A slice has its own memory and processes. Its temperature, clocks and their limits are those of its GPU; power is
+    excluded, because it includes the other slices.
     """
     gpu, handle = device.gpu, device.gpu.handle
     if gpu.problem is not None:
@@ -162,7 +162,7 @@ def read_gpu(device: Visible) -> GPUFacts:
     rates = ask(pynvml.nvmlDeviceGetUtilizationRates)  # none in MIG mode
     limits = None if device.slice else ask(pynvml.nvmlDeviceGetPowerManagementLimitConstraints)
     ecc, rows = ask(pynvml.nvmlDeviceGetEccMode), ask(pynvml.nvmlDeviceGetRemappedRows)
-    # Before Ampere there are retired pages in place of remapped rows.
+    # GPUs before Ampere retire pages instead of remapping rows.
     pending = ask(pynvml.nvmlDeviceGetRetiredPagesPendingStatus) if rows is None else rows[2]
     reasons = ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons)
     links = [ask(pynvml.nvmlDeviceGetNvLinkState, link) for link in range(pynvml.NVML_NVLINK_MAX_LINKS)]
@@ -221,7 +221,7 @@ def _process_name(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
-        return ""  # of another user, or outside of this container
+        return ""  # another user's, or outside this container
 
 
 def _is_set(reasons: int | None, bits: int) -> float | None:
@@ -229,14 +229,14 @@ def _is_set(reasons: int | None, bits: int) -> float | None:
 
 
 class GPUs:
-    """The GPUs of a case through one handle of the driver; without a driver or GPU all lists are empty.
+    """The GPUs of a case; without a driver or GPU all lists are empty.
 
     Args:
-        count: How many of this process's GPUs, from the first; 0 makes the null object of a CPU. Asking initialises
-            CUDA in this process, so set CUDA_VISIBLE_DEVICES before.
+        count: How many of this process's GPUs, from the first; 0: none, for a CPU. Initialises CUDA in this process, so
+            set CUDA_VISIBLE_DEVICES first.
 
     Attributes:
-        at_start: Each GPU before this process used it, in the order of the case.
+        at_start: Facts of each GPU before this process used it, in the order of the case.
         warnings: GPUs of the machine that no process can use.
     """
 
@@ -268,15 +268,15 @@ class GPUs:
         return len(self._devices)
 
     def facts(self) -> list[GPUFacts]:
-        """Read all of every GPU; takes some milliseconds."""
+        """Read all facts of every GPU; takes a few milliseconds."""
         return [read_gpu(device) for device in self._devices]
 
     def sample(self) -> list[Sample]:
-        """Read what changes from moment to moment of every GPU."""
+        """Sample power, clocks, temperature and utilisation of every GPU."""
         return [_sample(device) for device in self._devices]
 
     def energy_joules(self) -> list[float | None]:
-        """Return each GPU's energy counter: joules since the driver was loaded; None for a slice."""
+        """Return each GPU's energy counter in joules since the driver was loaded; None for a slice."""
         counters = [
             None if device.slice else offered(pynvml.nvmlDeviceGetTotalEnergyConsumption, device.handle)
             for device in self._devices
@@ -289,7 +289,7 @@ class GPUs:
         return [reading for reading in readings if reading is not None]
 
     def other_processes(self) -> int | None:
-        """Count the processes that computed on these GPUs at the start; None where no GPU reports it."""
+        """Count the processes that computed on these GPUs at the start; None if no GPU reports it."""
         known = [gpu for gpu in self.at_start if gpu.processes is not None]
         return len({name for gpu in known for name in gpu.process_names}) if known else None
 

@@ -1,4 +1,4 @@
-"""What was sampled of the GPUs while timing, and the sums and shares of it; pure arithmetic."""
+"""Samples of the GPUs taken while timing, and their sums, means and shares; pure arithmetic."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ HARDWARE_REASONS = 0x8 | 0x80
 """Hardware slowdown, and hardware power brake."""
 
 LEAST_COVERAGE = 0.9
-"""Power is integrated only where samples span at least this share of the interval: a driver can go away."""
+"""Power is integrated only if samples span at least this share of the interval: a driver can fail meanwhile."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One GPU at one moment; what it does not offer is None.
+    """One GPU at one moment; None: not supported.
 
     Attributes:
         at: `time.perf_counter` in seconds.
@@ -40,14 +40,14 @@ class Sample:
 
 
 Samples = Sequence[Sequence[Sample]]
-"""Of each GPU, in order of time."""
+"""For each GPU its samples, in order of time."""
 
 
 def integrated_joules(samples: Samples, seconds: float) -> float | None:
     """Integrate power over an interval of `seconds` by the trapezoidal rule, all GPUs together.
 
-    The mean over the span of the samples is taken for the whole interval. None where a GPU has no two samples
-    or they span too little of it.
+    The mean over the span of the samples is extrapolated to the whole interval. None if a GPU has fewer than two
+    samples or they span too little of it.
     """
     means = [_mean_power(gpu, seconds) for gpu in samples]
     return total([None if mean is None else mean * seconds for mean in means])
@@ -59,7 +59,7 @@ def mean_power_watts(samples: Samples, seconds: float) -> float | None:
 
 
 def reason_share(samples: Samples, bits: int) -> float | None:
-    """Return the share of samples in which one of `bits` was set, on the GPU where it is largest."""
+    """Return the share of samples in which one of `bits` was set, on the worst GPU."""
     shares = []
     for gpu in samples:
         known = [sample.reasons for sample in gpu if sample.reasons is not None]
@@ -85,7 +85,7 @@ def mean(gpu: Sequence[Sample], name: str) -> float | None:
 
 
 def extreme(samples: Samples, field: str, choose: Callable[..., int]) -> int | None:
-    """Return `min` or `max` of a field over all samples of all GPUs; None where none has it."""
+    """Return `min` or `max` of a field over all samples of all GPUs; None if no sample has it."""
     known = [getattr(s, field) for gpu in samples for s in gpu if getattr(s, field) is not None]
     return choose(known) if known else None
 
@@ -102,12 +102,12 @@ def _mean_power(gpu: Sequence[Sample], seconds: float) -> float | None:
 
 
 def total(values: Sequence[float | None]) -> float | None:
-    """Add up over the GPUs; None where there is none, or one of them does not report."""
+    """Add up over the GPUs; None if there are none or one of them does not report."""
     known = [value for value in values if value is not None]
     return sum(known) if known and len(known) == len(values) else None
 
 
 def differences(before: Sequence[float | None], after: Sequence[float | None]) -> list[float | None]:
-    """Return what each GPU's counter gained; None where it does not report, now or before."""
+    """Return the increase of each GPU's counter; None if it was not reported both times."""
     pairs = itertools.zip_longest(before, after)
     return [None if start is None or end is None else end - start for start, end in pairs]

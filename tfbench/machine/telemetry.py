@@ -1,4 +1,4 @@
-"""Observes the GPUs and the processor while steps are timed, in a thread of its own."""
+"""Observes the GPUs and the CPU while steps are timed, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tfbench.machine.samples import Sample
 T = TypeVar("T")
 
 SAMPLE_PERIOD_SECONDS = 0.1
-"""Power is averaged by the driver itself, over up to a second: more often would add nothing."""
+"""The driver averages power over up to a second, so more frequent samples would add nothing."""
 
 COOLING_POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Cooling:
-    """How the GPUs came to the start of a measurement.
+    """The wait for GPUs to cool down before a measurement.
 
     Attributes:
-        seconds: Waited until they were cool; None without GPUs.
-        celsius: The hottest one then; None where none reports it.
+        seconds: How long; None without GPUs.
+        celsius: Temperature of the hottest GPU afterwards; None: not reported.
     """
 
     seconds: float | None = None
@@ -40,10 +40,10 @@ class Observer:
     """Observes one interval.
 
     Attributes:
-        gpus: Each GPU over the interval, once it has ended.
+        gpus: Figures of each GPU over the interval, once it has ended.
 
     Args:
-        gpus: Those of the case; the null object on a CPU.
+        gpus: Those of the case; none on a CPU.
         period_seconds: Between two samples.
     """
 
@@ -67,7 +67,7 @@ class Observer:
         """End the interval and sum it up.
 
         Args:
-            cooling: What came before it.
+            cooling: The wait before it.
         """
         seconds = time.perf_counter() - self._begin
         energy = self._gpus.energy_joules()
@@ -105,9 +105,9 @@ class Observer:
         )
 
     def _over_interval(self, cooling: Cooling) -> list[GPUFacts]:
-        """Describe each GPU: its settings as they are now, its figures over the interval, its use before this process.
+        """Describe each GPU: its current settings, its figures over the interval, its use before this process.
 
-        The driver's counters of its own processes and utilisation would show this process.
+        The driver's current processes and utilisation would be those of this process.
         """
         now = self._gpus.facts()
         errors = samples.differences(self._errors, [gpu.ecc_uncorrected_errors for gpu in now])
@@ -145,7 +145,7 @@ class Observer:
 
 
 def cool_gpus(gpus: GPUs, max_seconds: float) -> Cooling:
-    """Wait until the hottest of a case's GPUs is at most `START_CELSIUS`: see `cool_down`."""
+    """Wait until the hottest GPU of a case is at most at `START_CELSIUS`; see `cool_down`."""
     seconds = cool_down(gpus.temperatures_celsius, START_CELSIUS, max_seconds)
     return Cooling(seconds if len(gpus) else None, max(gpus.temperatures_celsius(), default=None))
 
@@ -156,14 +156,14 @@ def cool_down(
     max_seconds: float,
     sleep: Callable[[float], None] = time.sleep,
 ) -> float:
-    """Wait until the hottest GPU is at most `max_celsius`, but not longer than `max_seconds`.
+    """Wait until the hottest GPU is at most at `max_celsius`, but not longer than `max_seconds`.
 
-    A warm GPU clocks lower, and two cases that follow each other would not start alike.
+    A warm GPU runs at lower clocks, so consecutive cases would not start under equal conditions.
 
     Args:
-        temperatures: Reads all GPUs; empty where none reports one, and then there is nothing to wait for.
-        max_celsius: Start at this or below.
-        max_seconds: Bound of the wait.
+        temperatures: Reads all GPUs; if none reports a temperature, there is no wait.
+        max_celsius: Target temperature.
+        max_seconds: Longest wait.
         sleep: Waits.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Warnings about a valid measurement, each with its figure, likely cause and a hint."""
+"""Warnings about a valid measurement, each with a figure, the likely cause and a hint."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from results.schema.health import GPUFacts, Moment, health_warnings
 from tfbench.peers.links import Alone, Peers
 
 CV_LIMITS = {Device.GPU: 0.02, Device.CPU: 0.10}
-"""Standard deviation of the steps over their mean, above which something else used the machine.
+"""Standard deviation of the steps over their mean above which other programs probably used the machine.
 
-A processor also serves its operating system: on a virtual machine of two cores with nothing else to do, steps of four
-networks varied by 2.3 to 3.7 %; with as many other processes as cores, by 9 to 30 %.
+A CPU also runs the operating system: on an idle virtual machine of two cores, steps of four networks varied by 2.3 to
+3.7 %; with as many other processes as cores, by 9 to 30 %.
 """
 
 DRIFT_LIMITS = {Device.GPU: 0.02, Device.CPU: 0.05}
-"""Change from the first third of the steps to the last; on a processor likewise."""
+"""Change from the first third of the steps to the last above which drift is reported, by device."""
 
 DRIFT_ERRORS = 4.0
-"""A drift is at least this many of its standard errors, so that the spread of a few steps is not taken for one: of 3
-against 3 normal steps that do not drift, 1.6 % differ by more (t with 4 degrees of freedom)."""
+"""A drift must exceed this many of its standard errors, so that the spread of a few steps does not count as drift: of
+comparisons of 3 with 3 normal steps without drift, 1.6 % exceed it (t with 4 degrees of freedom)."""
 
 UTILISATION_LIMIT = 0.95
 ENERGY_DIFFERENCE_LIMIT = 0.1
@@ -33,7 +33,14 @@ ENERGY_DIFFERENCE_LIMIT = 0.1
 def soft_warnings(
     case: Case, environment: Environment, measurement: Measurement | None, telemetry: Telemetry
 ) -> list[SoftWarning]:
-    """Look through a finished measurement; None: the devices alone were measured."""
+    """Return the warnings about a finished measurement.
+
+    Args:
+        case: What was measured.
+        environment: Software and hardware.
+        measurement: Figures of the network; None: only the devices were measured.
+        telemetry: Observed while timing.
+    """
     of_steps = (
         []
         if measurement is None
@@ -49,10 +56,10 @@ def soft_warnings(
 def gpu_warnings(
     peers: Peers | Alone, of_machine: Sequence[SoftWarning], gpus: Sequence[GPUFacts]
 ) -> list[SoftWarning]:
-    """Return what is wrong with the GPUs of all hosts of a case: the rows of `results.schema.health`.
+    """Evaluate the rules of `results.schema.health` for the GPUs of all hosts of a case.
 
     Args:
-        peers: The other hosts; each calls this at the same time.
+        peers: The other hosts; each of them calls this at the same time.
         of_machine: GPUs of this machine that no process can use.
         gpus: Those of the case on this host, over the timed steps.
     """
@@ -107,11 +114,11 @@ def _of_speed(device: Device, measurement: Measurement) -> Iterator[SoftWarning]
 
 
 def drift_limit(device: Device, step_seconds: Sequence[float]) -> float:
-    """Return the drift that is reported: one that matters, and that the spread of the steps does not explain.
+    """Return the drift from which on it is reported: large enough to matter, and not explained by the spread of steps.
 
     Args:
         device: What the steps ran on.
-        step_seconds: Durations in their order.
+        step_seconds: Durations, in order.
     """
     third = len(step_seconds) // 3
     if third < 2:
@@ -192,7 +199,7 @@ def _of_the_software(case: Case, environment: Environment) -> Iterator[SoftWarni
 
 
 def needs_ptx_jit(compute_capability: str | None, built_for: list[str]) -> bool:
-    """Return whether a build holds no machine code that this GPU runs.
+    """Return whether a build has no machine code for a GPU.
 
     Machine code of sm_XY runs on compute capability X.Z with Z ≥ Y, not on another X.
 

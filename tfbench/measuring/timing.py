@@ -1,4 +1,4 @@
-"""Steps against the clock: warm-up until their times settle, then an interval in which the end of each is noted."""
+"""Times steps: warm-up until their times settle, then an interval in which the end of each step is recorded."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from results.schema.progress import STEPS_PER_LINE, step_line
 from tfbench.keras_types import Tensor
 
 MOST_REPLICAS = 64
-"""Replicas of a host that are waited for at once: twice as many as any machine has GPUs."""
+"""Maximum number of replicas of a host, all waited for at once: twice as many as any machine has GPUs."""
 
 STEPS_IN_FLIGHT = 2
-"""Steps handed to the devices and not yet finished: the next one waits there when one ends, no more than
-that.
+"""Maximum number of unfinished steps on the devices: enough that the next one is ready when one ends.
 """
 
 
@@ -31,7 +30,7 @@ class TimedSteps:
 
     Attributes:
         seconds: From an idle device to the end of the last step on all replicas.
-        step_seconds: From the end of the step before to the end of the step; they add up to `seconds`.
+        step_seconds: Of each step, from the end of the previous one to its own; they add up to `seconds`.
         losses: Of each step, over the global batch.
     """
 
@@ -41,36 +40,36 @@ class TimedSteps:
 
 
 Report = Callable[[int, float], None]
-"""Called with the number of steps taken and their mean duration in seconds since the last call. It gets no loss: to
-read a value while the next step runs would wait for that step as well.
+"""Called with the number of steps taken and their mean duration in seconds since the last call. It gets no loss:
+reading a value would also wait for the next step.
 """
 
 
 Step = Callable[[], Sequence[Tensor]]
-"""Starts a step and returns a scalar for each replica, on its device, which exists when the replica has
-finished; their sum is the loss.
+"""Starts a step and returns a scalar per replica, on its device, which exists once the replica has finished; their
+sum is the loss.
 """
 
 Wait = Callable[[Tensor], None]
-"""Waits until the device of a replica's scalar has finished everything that it was handed so far."""
+"""Waits until the device of a replica's scalar has finished everything enqueued so far."""
 
 
 def wait_for_device(share: Tensor) -> None:
-    """Wait until a device has finished all that its compute stream holds at this moment.
+    """Wait until a device has finished everything in its compute stream at this moment.
 
-    Reading the scalar instead would wait for the next step, too: TensorFlow synchronises the stream first and enqueues
-    the copy afterwards, behind whatever was handed over meanwhile, so that steps seem to end in pairs.
+    Reading the scalar would also wait for the next step: TensorFlow synchronises the stream first and then enqueues the
+    copy, behind anything enqueued meanwhile, so that steps seem to end in pairs.
     """
-    import tensorflow as tf  # here, because everything else in this module is tested without it
+    import tensorflow as tf  # imported here, so that tests of this module do not need it
 
     with tf.device(share.device):
         tf.raw_ops.SyncDevice()
 
 
 class _Watch:
-    """Notes when each step ends, on threads of its own: one for each replica of each step in flight.
+    """Records when each step ends, with a thread for each replica of each step in flight.
 
-    All replicas are waited for at once. One after another would find the next step in the streams of the later ones.
+    All replicas are waited for at once: waiting one after another would include the next step of the later ones.
     """
 
     def __init__(self, pool: ThreadPoolExecutor, wait: Wait) -> None:
@@ -78,7 +77,7 @@ class _Watch:
         self._begun = threading.Semaphore(0)
 
     def begin(self, shares: Sequence[Tensor]) -> list[Future[float]]:
-        """Begin to wait for a step that was handed over; returns when every thread is about to wait."""
+        """Begin to wait for a step that was started; return once every thread is about to wait."""
         ends = [self._pool.submit(self._timed_wait, share) for share in shares]
         for _ in shares:
             self._begun.acquire()
@@ -99,16 +98,16 @@ def take_steps(
 ) -> TimedSteps:
     """Take `count` steps, or more until a time has passed, and time them.
 
-    Other threads wait for each step and note the time, while this one already hands over the next step. To wait here
-    after every step would leave a GPU idle while the host prepares the next; to wait for none would leave only the
-    total. Losses are read when the interval is over.
+    Other threads wait for each step and record the time, while this one starts the next step. Waiting here after every
+    step would leave a GPU idle while the host prepares the next; not waiting at all would give only the total. Losses
+    are read after the interval.
 
     Args:
-        step: All steps started before must have finished.
-        count: At least 1.
+        step: Starts a step; all earlier steps must have finished.
+        count: Number of steps, at least 1.
         report: Called every `STEPS_PER_LINE` steps and after the last.
-        least_seconds: After `count` steps more are taken until the last finished one ended this long after the start;
-            those in flight then are taken too.
+        least_seconds: Minimum duration; more than `count` steps are taken until the last finished one ended this long
+            after the start, and those still in flight are included.
         wait: Waits for one replica.
     """
     finished: list[float] = []
@@ -119,7 +118,7 @@ def take_steps(
     def collect() -> None:
         nonlocal reported
         at = max(end.result() for end in waiting.popleft())
-        if finished and finished[-1] > at:  # the thread that waited for the step before was woken late
+        if finished and finished[-1] > at:  # the thread that waited for the previous step was scheduled late
             finished[-1] = at
         finished.append(at)
         taken = len(finished)
@@ -146,12 +145,12 @@ def take_steps(
 
 
 def _is_early(start: float, finished: Sequence[float], begun: int, least_seconds: float) -> bool:
-    """Return whether the steps so far took less than `least_seconds`, and a record can hold one more."""
+    """Return whether the steps so far took less than `least_seconds` and a record has space for another."""
     return (finished[-1] if finished else start) - start < least_seconds and begun < MOST_STEPS
 
 
 def durations(start: float, finished: Sequence[float]) -> list[float]:
-    """Return how long each step took, from when the step before it was finished."""
+    """Return the duration of each step, from the end of the previous one."""
     return [end - begin for begin, end in zip([start, *finished], finished, strict=False)]
 
 
@@ -161,7 +160,7 @@ def wait_for_loss(shares: Sequence[Tensor]) -> float:
 
 
 def print_steps(samples_per_step: int, unit: str) -> Report:
-    """Return a report that prints a line on stderr."""
+    """Return a `Report` that prints lines to stderr."""
 
     def report(step: int, seconds: float) -> None:
         line = step_line(step, samples_per_step / seconds, unit, seconds)
@@ -171,7 +170,7 @@ def print_steps(samples_per_step: int, unit: str) -> Report:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the value below which `share` of the values lie.
+    """Return the percentile of `values` at `share`, from 0 to 1.
 
     Linear between neighbours: type 7 of Hyndman and Fan 1996, as numpy does.
     """
@@ -196,21 +195,21 @@ def drift(values: Sequence[float]) -> float | None:
 WINDOW_STEPS = 5
 
 AGREEMENT = 0.01
-"""Largest relative difference of the mean step time of two consecutive windows that agree."""
+"""Two consecutive windows agree if their mean step times differ by at most this share."""
 
 CEILING_FACTOR = 5
-"""The ceiling where none is given, in floors."""
+"""Default maximum number of warm-up steps, as a multiple of the minimum."""
 
 
 @dataclass
 class Warmup:
-    """What was done before timing.
+    """The untimed steps before timing.
 
     Attributes:
         steps: Steps taken.
         seconds: Of all of them.
         losses: Of each.
-        settled: Whether windows agreed; None: there was no room to look.
+        settled: Whether windows agreed; None: there were too few steps to compare.
     """
 
     steps: int = 0
@@ -220,7 +219,7 @@ class Warmup:
 
 
 def default_ceiling(floor: int) -> int:
-    """Return the most steps of warm-up: a floor too short for two windows stays as it is."""
+    """Return the maximum number of warm-up steps; equal to a minimum that is too small for two windows."""
     return floor * CEILING_FACTOR if floor >= 2 * WINDOW_STEPS else floor
 
 
@@ -235,10 +234,10 @@ def warm_up(
 
     Args:
         step: See `take_steps`.
-        floor: Fewest steps.
-        ceiling: Most steps; not above the floor: exactly the floor is taken and no evidence sought.
-        report: See `take_steps`; counts on over all windows.
-        slowest: Turns a window's mean step time into that of the slowest of several hosts: all must take the same
+        floor: Minimum number of steps.
+        ceiling: Maximum number of steps; if not above `floor`, exactly `floor` steps run and windows are not compared.
+        report: See `take_steps`; counts over all windows.
+        slowest: Maps a window's mean step time to that of the slowest of several hosts, because all must take the same
             number of steps.
     """
     done = Warmup()

@@ -1,4 +1,4 @@
-"""Validity checks, each with the measured value and its limit."""
+"""Validity checks: each compares a measured value with its limit."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from tfbench.training.step import Training, split_batch
 from tfbench.training.tasks import Batch
 
 UPDATE_LIMITS = {Precision.FP32: 5e-3, Precision.TF32: 2e-2, Precision.FP16: 5e-2, Precision.BF16: 2e-1}
-"""Largest relative difference between the update of N replicas and that of one device.
+"""Limit of the relative difference between the update of N replicas and that of one device.
 
 Far above rounding, far below a fault: one of eight replicas excluded changes the update by more than a tenth.
 """
 
 XLA_FACTOR = 10.0
-"""Limits are so much wider for compiled replicas: the one device's reference is not compiled, fuses nothing
-and rounds elsewhere, and with a small batch batch normalisation magnifies that.
+"""Factor by which limits are wider for compiled replicas: the reference is not compiled, so it fuses nothing and rounds
+differently, which batch normalisation amplifies for small batches.
 """
 
 LOSS_LIMITS = {Precision.FP32: 1e-4, Precision.TF32: 5e-3, Precision.FP16: 5e-3, Precision.BF16: 2e-2}
-"""Largest relative difference between the loss of N replicas and that of one device."""
+"""Limit of the relative difference between the loss of N replicas and that of one device."""
 
 UNTRAINED_LIMIT = math.log(4.0)
-"""Largest |ln| of the first loss over that of an untrained network: a factor of 4. At full size on a CPU,
-the networks of this project start within a factor of 1.2.
+"""Limit of |ln(first loss / expected loss of an untrained network)|: a factor of 4. At full size on a CPU, the
+networks of this project start within a factor of 1.2.
 """
 
 ZERO_GRADIENTS_LIMIT = 0.5
-"""Largest share of variables whose first gradient is zero everywhere. In half precision, some honestly vanish."""
+"""Limit of the share of variables whose first gradient is all zero. In half precision some gradients underflow."""
 
 STEPS_THAT_SHOW_LEARNING = 5
-"""Losses below which equal ones prove nothing: loss scaling may skip the first steps."""
+"""Minimum number of losses for a verdict on equal ones: loss scaling may skip the first steps."""
 
 DIVERGENCE_LIMIT = 1e-6
-"""Largest relative difference between two replicas' weights: 0, where all replicas add the same sum."""
+"""Limit of the relative difference between two replicas' weights, which is 0 if all replicas add the same sum."""
 
 
 def finite_check(name: str, losses: Sequence[float]) -> Check:
-    """Check that every loss is a number."""
+    """Check that every loss is finite."""
     bad = [index for index, loss in enumerate(losses, start=1) if not math.isfinite(loss)]
     if bad:
         return Check(name=name, passed=False, detail=f"the value of step {bad[0]} is {losses[bad[0] - 1]}")
@@ -52,7 +52,7 @@ def finite_check(name: str, losses: Sequence[float]) -> Check:
 
 
 def untrained_loss_check(loss: float, expected: float) -> Check:
-    """Check that the first loss is possible for random labels: a device that computes nothing reports 0."""
+    """Check that the first loss is plausible for random labels: a device that computes nothing gives 0."""
     detail = f"the first loss is {loss:.4g}; an untrained network has about {expected:.3g}"
     factor = abs(math.log(loss / expected)) if 0.0 < loss < math.inf else math.inf
     return within("loss_of_an_untrained_network", factor, UNTRAINED_LIMIT, detail)
@@ -64,7 +64,7 @@ def output_check(mean: float) -> Check:
 
 
 def gradients_check(training: Training) -> Check:
-    """Check that gradients arrive at the variables; the value is the share of variables whose gradient is all zero."""
+    """Check that gradients reach the variables; the value is the share of variables whose gradient is all zero."""
     first = [components(training.strategy, moment)[0] for moment in training.updater.first_moments]
     largest = tf.stack([tf.reduce_max(tf.abs(tf.convert_to_tensor(moment))) for moment in first]).numpy()
     zero = int((largest == 0.0).sum())
@@ -73,7 +73,7 @@ def gradients_check(training: Training) -> Check:
 
 
 class LearningWitness:
-    """Remembers two weights before the first step, to see whether training changes anything.
+    """Keeps two weights from before the first step, to check that training changes them.
 
     Args:
         training: Before its first step.
@@ -87,8 +87,8 @@ class LearningWitness:
         """Check that weights and losses have changed.
 
         Args:
-            losses: Of the first step and of the warm-up. Later ones may be constant: a network that has learned its
-                only batch by heart has a loss of 0.
+            losses: Of the first step and of the warm-up. Later ones may be constant: a network that has memorised its
+                only batch has a loss of 0.
         """
         changed = any((now != before).any() for now, before in zip(self._weights(), self._before, strict=True))
         varied = len(set(losses)) > 1 or len(losses) < STEPS_THAT_SHOW_LEARNING
@@ -103,15 +103,15 @@ class LearningWitness:
 
 
 class OneDeviceReference:
-    """What one device computes for the global batch: mean loss and gradient at the weights of this moment.
+    """Loss and gradient of the global batch, computed on one device at the current weights.
 
-    The first device takes the replicas' batches, and of each the parts that a step accumulates, one after another
-    and averages. Batch normalisation thereby sees the same statistics as on the replicas (each replica's own
-    batch), so that both sides compute the same function.
+    The first device processes the replicas' batches, and the parts of each that a step accumulates, one after another,
+    and averages. Batch normalisation then has the same statistics as on the replicas (each replica's own batch), so
+    that both sides compute the same function.
 
-    Half-precision gradients are computed at the training's own loss scale, halved until they are finite, and divided
-    by it in float32. At a scale of 1 those of a large global batch would vanish: behind ResNet50's pooling they are
-    about 5e-4 / global batch, and fp16 ends at 6e-8.
+    Half-precision gradients are computed at the training's loss scale, halved until they are finite, and divided by it
+    in float32. At a scale of 1 they would underflow for a large global batch: before ResNet50's pooling they are about
+    5e-4 / global batch, and the smallest fp16 number is 6e-8.
 
     Attributes:
         loss: Mean over the global batch.
@@ -134,7 +134,7 @@ class OneDeviceReference:
         for features, labels in _one_by_one(self._shards, self._training.case.accumulate):
             share, parts = self._compute(features, labels, tf.constant(scale))
             loss += float(share)
-            with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is seen by the caller
+            with np.errstate(invalid="ignore", over="ignore"):  # the caller checks that it is finite
                 for total, part in zip(gradients, parts, strict=True):
                     total += part.numpy() / np.float32(scale)
         return loss, gradients
@@ -143,9 +143,9 @@ class OneDeviceReference:
 def update_check(training: Training, reference: OneDeviceReference) -> Check:
     """Compare the replicas' first update with one device's on the same global batch.
 
-    The first moments start at zero, so after the first step they are a known share of the gradient that was applied:
-    all of it with momentum, a tenth with AdamW. The value is |applied − reference| / |reference|, Euclidean
-    norms over all variables; the worst replica counts.
+    The first moments start at zero, so after the first step they are a known multiple of the applied gradient: 1 with
+    momentum, 0.1 with AdamW. The value is |applied − reference| / |reference|, with Euclidean norms over all variables,
+    of the worst replica.
     """
     share = training.updater.first_share
     norm = math.sqrt(sum(float(np.square(g, dtype=np.float64).sum()) for g in reference.gradients))
@@ -166,7 +166,7 @@ def update_check(training: Training, reference: OneDeviceReference) -> Check:
 
 
 def loss_check(training: Training, reference: OneDeviceReference, loss: float) -> Check:
-    """Compare the loss that N replicas report with one device's."""
+    """Compare the loss of N replicas with that of one device."""
     difference = abs(loss - reference.loss) / abs(reference.loss) if reference.loss else math.inf
     limit = LOSS_LIMITS[training.case.precision] * xla_factor(training.case)
     detail = f"replicas report {loss:.6g}, one device {reference.loss:.6g}"
@@ -174,7 +174,7 @@ def loss_check(training: Training, reference: OneDeviceReference, loss: float) -
 
 
 def replicas_check(training: Training) -> Check:
-    """Compare the replicas' weights: max |w_r − w_0| / max |w_0|, the worst variable counts."""
+    """Compare the replicas' weights: max |w_r − w_0| / max |w_0|, of the worst variable."""
     worst = 0.0
     for variable in training.variables:
         first, *others = (part.numpy() for part in components(training.strategy, variable))
@@ -185,16 +185,15 @@ def replicas_check(training: Training) -> Check:
 
 
 def does_not_apply(name: str, why: str = "one replica") -> Check:
-    """Return the check of a case that has nothing to compare."""
+    """Return a check that does not apply to the case."""
     return Check(name=name, passed=None, detail=f"does not apply: {why}")
 
 
 def keras_refusal(keras_version: str, replicas: int) -> str | None:
     """Return why this version of Keras must not train with several replicas; None: it may.
 
-    Keras 3.0 to 3.4 never all-reduced gradients under `tf.distribute`, 3.5 to 3.7 summed without averaging,
-    and up to 3.9 reported wrong losses. This benchmark does its own all-reduce, but its variables are still
-    those releases'.
+    Keras 3.0 to 3.4 never all-reduced gradients under `tf.distribute`, 3.5 to 3.7 summed without averaging, and up to
+    3.9 losses were wrong. This benchmark has its own all-reduce, but uses Keras's variables.
     """
     major, minor = (int(part) for part in keras_version.split(".")[:2])
     if replicas > 1 and major == 3 and minor < 10:
@@ -206,7 +205,7 @@ def keras_refusal(keras_version: str, replicas: int) -> str | None:
 
 
 def failures(checks: Sequence[Check]) -> str:
-    """Return what failed, for `cause`."""
+    """Describe the failed checks, for `cause`."""
     texts = []
     for check in checks:
         if check.passed is False:
@@ -217,27 +216,27 @@ def failures(checks: Sequence[Check]) -> str:
 
 
 def xla_factor(case: Case) -> float:
-    """Return how many times wider limits are for this case."""
+    """Return the factor by which limits are wider for this case."""
     return 1.0 if case.xla is XLA.OFF else XLA_FACTOR
 
 
 def within(name: str, value: float, limit: float, detail: str) -> Check:
-    """Check that a difference is a number and no larger than its limit."""
+    """Check that a difference is a number and within its limit."""
     if not math.isfinite(value):
         return Check(name=name, passed=False, detail=f"{detail}: the difference is {value}", limit=limit)
     return Check(name=name, passed=value <= limit, detail=detail, value=value, limit=limit)
 
 
 def replicas_of(strategy: Strategy, batch: Batch) -> list[Batch]:
-    """Take a distributed batch apart: one per replica."""
+    """Split a distributed batch into one per replica."""
     parts = [strategy.experimental_local_results(tensor) for tensor in tf.nest.flatten(batch)]
     return [tf.nest.pack_sequence_as(batch, tensors) for tensors in zip(*parts, strict=True)]
 
 
 def _one_by_one(shards: Sequence[Batch], accumulate: int) -> Iterator[Batch]:
-    """Give the batches of all replicas, and of each the parts that one step accumulates, on the first one's device.
+    """Yield the batches of all replicas, in the parts that one step accumulates, on the first replica's device.
 
-    Where they lie decides for which device the reference is compiled: once, and not once per replica.
+    Being on one device, they let the reference be compiled once instead of once per replica.
     """
     device = tf.nest.flatten(shards[0])[0].device
     for shard in shards:

@@ -1,6 +1,6 @@
-"""The networks that can be trained: a row each, readable without TensorFlow.
+"""The networks, one row each, readable without TensorFlow.
 
-A new network is one file (or function) beside this one, one row in `NETWORKS`, and what it takes in
+To add a network, write its builder in a file here, and add a row to `NETWORKS` and its inputs to
 `results.schema.networks`.
 """
 
@@ -25,16 +25,16 @@ class Network:
     """One network at its published size.
 
     Attributes:
-        inputs: What it takes, and its name as in `--model`.
-        source: Where the architecture comes from, and which variant of it.
+        inputs: Its inputs, and its name as in `--model`.
+        source: Paper or code of the architecture, and the variant.
         classes: Size of the output: classes, or words of the vocabulary.
-        parameters: All parameters of each variant, with moving averages, at its own size and classes.
+        parameters: Number of parameters, including moving averages, by `batch_norm`, at the published size and classes.
         builder: `module:function` of this package; called as `function(batch_norm, size, classes, strategy,
             **options)`, the size in pixels or tokens.
-        options: The builder's own, e.g. fewer layers in a test.
-        task: What it learns: a name in `tfbench.training.tasks.TASKS`.
-        unit: What a sample is.
-        attention: How attention is computed; None: it has none.
+        options: Further arguments of the builder, e.g. fewer layers in a test.
+        task: Its task: a name in `tfbench.training.tasks.TASKS`.
+        unit: Unit of samples.
+        attention: How attention is computed; None: no attention.
     """
 
     inputs: Inputs
@@ -53,18 +53,18 @@ class Network:
         return self.inputs.name
 
     def size(self, case: Case) -> int:
-        """Return the pixels or tokens of a case's examples."""
+        """Return the size of a case's examples, in pixels or tokens."""
         return self.inputs.size(case)
 
     def samples_per_example(self, case: Case) -> int:
-        """Return how many samples an image or a sequence is: every token is one where they are the unit."""
+        """Return the samples per example: 1, or the tokens of a sequence if samples are tokens."""
         return self.size(case) if self.unit == "tokens" else 1
 
     def build(self, batch_norm: BatchNorm, size: int, strategy: Strategy) -> Model:
-        """Build the Keras model, logits as output, in the current dtype policy.
+        """Build the Keras model with logits as output, in the current dtype policy.
 
         Args:
-            batch_norm: One that the network supports.
+            batch_norm: A variant that the network supports.
             size: Height and width in pixels, or tokens of a sequence.
             strategy: The `tf.distribute` strategy whose replicas hold the variables.
 

@@ -1,4 +1,4 @@
-"""Layers of convolutional networks: convolutions, fused batch normalisation, and rebuilding of stock networks."""
+"""Layers of convolutional networks: convolutions and fused batch normalisation; rebuilding of stock networks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _UNIT_STRIDES = [1, 1, 1, 1]
 
 
 class Convolution(keras.layers.Conv2D):
-    """A two-dimensional convolution: arguments, weights and results as those of `keras.layers.Conv2D`.
+    """A two-dimensional convolution, with the arguments, weights and results of `keras.layers.Conv2D`.
 
-    The device is fixed when the layer is built, in the strategy's scope: validity checks compare replicas with
-    runs outside of the scope, which must compute in the same form.
+    The form is chosen when the layer is built, in the strategy's scope: validity checks compare replicas with runs
+    outside the scope, which must use the same form.
     """
 
     def build(self, input_shape: Shape) -> None:
@@ -36,7 +36,7 @@ class Convolution(keras.layers.Conv2D):
         return convolve(inputs, tf.convert_to_tensor(tensorflow_variable(self.kernel)))
 
     def _form(self) -> Callable[[Tensor, Tensor], Tensor] | None:
-        """Return the faster form of such a convolution; None: there is none."""
+        """Return a faster form of this convolution, or None."""
         relu = self.activation is keras.activations.relu
         plain = set(self.dilation_rate) == {1} and self.groups == 1 and self.data_format == "channels_last"
         if not plain or not (relu or self.activation is keras.activations.linear):
@@ -56,12 +56,12 @@ class Convolution(keras.layers.Conv2D):
 
 
 def pointwise_convolution(inputs: Tensor, kernel: Tensor, bias: Tensor | None = None, *, relu: bool = False) -> Tensor:
-    """Convolve with a kernel of 1 × 1, as products of a matrix with a row per pixel.
+    """Convolve with a 1 × 1 kernel, as the product of a matrix with one row per pixel.
 
     Args:
         inputs: Shape (batch, height, width, channels).
         kernel: Shape (1, 1, channels, filters).
-        bias: Shape (filters,); None: there is none.
+        bias: Shape (filters,), or None.
         relu: Whether negative results become 0.
 
     Returns:
@@ -81,7 +81,7 @@ def pointwise_convolution(inputs: Tensor, kernel: Tensor, bias: Tensor | None = 
             if relu:
                 slope = tf.raw_ops.ReluGrad(gradients=slope, features=result)
                 upstream = tf.reshape(slope, tf.shape(upstream))
-            if filters > channels:  # the product with a transposed matrix is the slower one there
+            if filters > channels:  # the product with a transposed matrix is slower here
                 of_inputs = _input_gradient(inputs, kernel, upstream, "VALID")
             else:
                 of_inputs = tf.reshape(tf.matmul(slope, matrix, transpose_b=True), tf.shape(inputs))
@@ -96,9 +96,9 @@ def pointwise_convolution(inputs: Tensor, kernel: Tensor, bias: Tensor | None = 
 def biased_convolution(
     inputs: Tensor, kernel: Tensor, bias: Tensor, *, strides: list[int], padding: str, relu: bool = False
 ) -> Tensor:
-    """Convolve and add a bias, whose gradient stays an operation by itself.
+    """Convolve and add a bias, whose gradient remains a separate operation.
 
-    TensorFlow joins it with the kernel's gradient where both take the same tensor, and the joint one is slower.
+    TensorFlow fuses it with the kernel's gradient if both use the same tensor, and the fused operation is slower.
 
     Args:
         inputs: Shape (batch, height, width, channels).
@@ -123,7 +123,7 @@ def biased_convolution(
             of_kernel = tf.raw_ops.Conv2DBackpropFilter(
                 input=inputs, filter_sizes=kernel.shape, out_backprop=slope, strides=strides, padding=padding
             )
-            of_bias = tf.raw_ops.BiasAddGrad(out_backprop=tf.reshape(slope, (-1, filters)))  # another tensor
+            of_bias = tf.raw_ops.BiasAddGrad(out_backprop=tf.reshape(slope, (-1, filters)))  # a different tensor
             return [_input_gradient(inputs, kernel, slope, padding, strides), of_kernel, of_bias]
 
         return result, gradient
@@ -132,7 +132,7 @@ def biased_convolution(
 
 
 def vertical_convolution(inputs: Tensor, kernel: Tensor, padding: str) -> Tensor:
-    """Convolve with a kernel of width 1; its gradient as that of a kernel of height 1 over the transposed image.
+    """Convolve with a kernel of width 1, with the gradient of a kernel of height 1 over the transposed image.
 
     Args:
         inputs: Shape (batch, height, width, channels).
@@ -164,7 +164,7 @@ def vertical_convolution(inputs: Tensor, kernel: Tensor, padding: str) -> Tensor
 def _input_gradient(
     inputs: Tensor, kernel: Tensor, upstream: Tensor, padding: str, strides: list[int] = _UNIT_STRIDES
 ) -> Tensor:
-    """Return the gradient of a convolution's inputs from that of its result, by the usual operation."""
+    """Return the gradient with respect to a convolution's inputs, by the usual operation."""
     return tf.raw_ops.Conv2DBackpropInput(
         input_sizes=tf.shape(inputs), filter=kernel, out_backprop=upstream, strides=strides, padding=padding
     )
@@ -175,9 +175,9 @@ def _transposed(images: Tensor) -> Tensor:
 
 
 def _scope_is_on_a_cpu() -> bool:
-    """Return whether the replicas of the strategy of this scope compute on a CPU; False without a strategy.
+    """Return whether the replicas of the current strategy are on CPUs; False without a strategy.
 
-    Not by `ReplicaContext.devices`: over several hosts TensorFlow looks a replica up among the devices of one host.
+    `ReplicaContext.devices` fails over several hosts: TensorFlow looks a replica up among the devices of one host.
     """
     if not tf.distribute.has_strategy():
         return False
@@ -185,17 +185,16 @@ def _scope_is_on_a_cpu() -> bool:
 
 
 class FusedBatchNormalization(keras.layers.Layer):
-    """Batch normalisation of the last axis by one operation, `FusedBatchNormV3`, forward and one backward.
+    """Batch normalisation of the last axis by `FusedBatchNormV3`, one operation forward and one backward.
 
-    Keras 3's own layer computes mean, variance and the rest one by one on TensorFlow, which reads and writes
-    the activations several times more. Statistics are those of the replica's own batch, as everywhere in the
-    field, and the moving averages are each replica's own too: no step waits for another replica because of
-    them.
+    On TensorFlow, Keras 3's own layer computes mean, variance and normalisation as separate operations, which read and
+    write the activations several more times. Statistics and moving averages are each replica's own, as usual, so that
+    no replica waits for another.
 
     Args:
-        momentum: Share of the old moving average that is kept at a step.
+        momentum: Weight of the old moving average in the new one.
         epsilon: Added to the variance.
-        scale: Whether there is a trained scale; without one it is 1.
+        scale: Whether the scale is trained; otherwise it is 1.
     """
 
     def __init__(self, *, momentum: float, epsilon: float, scale: bool = True, **kwargs: object) -> None:
@@ -225,7 +224,7 @@ class FusedBatchNormalization(keras.layers.Layer):
             mean=mean,
             variance=variance,
             epsilon=self.epsilon,
-            # With this factor the operation itself returns the new moving averages.
+            # With this factor the operation returns the new moving averages.
             exponential_avg_factor=1.0 - self.momentum if training else 1.0,
             is_training=bool(training),
         )
@@ -235,11 +234,11 @@ class FusedBatchNormalization(keras.layers.Layer):
         return result.y
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Return the shape that came in."""
+        """Return the shape of the input."""
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
-        """Return what `__init__` needs."""
+        """Return the arguments of `__init__`."""
         own = {"momentum": self.momentum, "epsilon": self.epsilon, "scale": self.scale}
         return {**super().get_config(), **own}
 
@@ -247,7 +246,7 @@ class FusedBatchNormalization(keras.layers.Layer):
 def add_float32_weight(
     layer: Layer, name: str, shape: Shape, initializer: object, *, trainable: bool = True
 ) -> Variable:
-    """Create a weight of a layer that is float32 under a mixed policy too and is never cast automatically."""
+    """Create a weight that is float32 under mixed policies, too, and never cast automatically."""
     automatic_cast = "experimental_autocast" if keras_version().startswith("2.") else "autocast"
     return layer.add_weight(
         name=name,
@@ -279,12 +278,12 @@ def normalised_convolution(
         filters: Channels of the result.
         size: Height and width of the kernel.
         batch_norm: Its variant.
-        momentum: Share of the old moving average that is kept at a step.
+        momentum: Weight of the old moving average in the new one.
         epsilon: Added to the variance.
         strides: Of the convolution.
         padding: `same` or `valid`.
         relu: Whether negative results become 0.
-        name: Of the convolution, and what the others' names begin with.
+        name: Of the convolution, and prefix of the other layers' names.
     """
     convolution = keras.layers.Conv2D if batch_norm is BatchNorm.KERAS else Convolution
     settings = {"strides": strides, "padding": padding, "name": name}
@@ -297,9 +296,9 @@ def normalised_convolution(
 
 
 def rebuilt(model: Model, *, fuse: bool) -> Model:
-    """Rebuild a stock network without dropout, and with fused batch normalisation where that is wanted.
+    """Rebuild a stock network without dropout, and optionally with fused batch normalisation.
 
-    Then there is no bias where batch normalisation cancels it.
+    Biases that fused batch normalisation would cancel are removed.
 
     Args:
         model: Functional model; its `BatchNormalization` layers are over the last axis.
@@ -328,7 +327,7 @@ def rebuilt(model: Model, *, fuse: bool) -> Model:
 
 
 def _biased_convolutions_before_batch_norm(model: Model) -> set[str]:
-    """Name the convolutions whose whole output goes into one batch normalisation."""
+    """Return the names of convolutions whose output goes only into one batch normalisation."""
     consumers: Counter[str] = Counter()
     before: set[str] = set()
     for layer in model.layers:

@@ -1,7 +1,7 @@
 """AlexNet, and the convolutional networks of `keras.applications`: VGG, ResNet, Inception v3, EfficientNet.
 
-They are built without dropout and stochastic depth: a step with either is not the same function on one device and on
-many, which the validity checks compare.
+Dropout and stochastic depth are omitted: with either, a step would not be the same function on one device and on
+several, which the validity checks compare.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ def stock(batch_norm: BatchNorm, image_size: int, classes: int, strategy: Strate
     """Build a network of `keras.applications` (see `Network.build`) with random weights and logits as output.
 
     Args:
-        batch_norm: `fused`; any other leaves the network's own layers.
+        batch_norm: `fused`; otherwise the network's own layers.
         image_size: Height and width in pixels.
         classes: Size of the output.
         strategy: Holds the variables.
-        application: Its name there, e.g. `ResNet50`.
+        application: Name of its function, e.g. `ResNet50`.
     """
-    with tf.device("CPU:0"):  # only its shape is used: it should take no GPU memory
+    with tf.device("CPU:0"):  # only its structure is used: keep it out of GPU memory
         shape = (image_size, image_size, 3)
         build = getattr(keras.applications, application)
         pattern = build(weights=None, input_shape=shape, classes=classes, classifier_activation=None)
@@ -57,13 +57,13 @@ def _halve(x: Tensor) -> Tensor:
 
 
 _MOMENTUM, _EPSILON = 0.9, 1e-5
-"""Of v1.5's batch normalisation. Source: NVIDIA DeepLearningExamples, torchvision (whose momentum is 1 - 0.9)."""
+"""Batch normalisation of v1.5. Source: NVIDIA DeepLearningExamples, torchvision (whose momentum is 1 - 0.9)."""
 
 
 def resnet_v1_5(
     batch_norm: BatchNorm, image_size: int, classes: int, strategy: Strategy, *, blocks: tuple[int, ...]
 ) -> Model:
-    """Build a ResNet v1.5 (see `Network.build`): halved by the 3 × 3 of a block, not by its first 1 × 1.
+    """Build a ResNet v1.5 (see `Network.build`), in which the 3 × 3 convolution strides, not the first 1 × 1.
 
     Args:
         batch_norm: `fused` or `keras`.

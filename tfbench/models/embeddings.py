@@ -1,4 +1,4 @@
-"""Tokens to vectors and back: embeddings, positions, segments, and the decoder that shares its table with them."""
+"""Embeddings of tokens, positions and segments, and the decoder that shares the token embedding's table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfbench.models.transformer_layers import Part, WithGradient, elements
 
 
 class TokenEmbedding(Part):
-    """A row of a table for each token.
+    """Maps each token to a row of a table.
 
     Args:
         vocabulary: Rows.
@@ -40,8 +40,8 @@ class TokenEmbedding(Part):
 def lookup(table: Tensor, tokens: Tensor, dtype: str) -> Tensor:
     """Return `table[tokens]` as `dtype`; the table's gradient is dense.
 
-    A stock lookup's gradient is sparse (`IndexedSlices`); added to the dense one of a decoder that shares the
-    table, or reduced over replicas, it costs several times more than the sum by rows here.
+    The gradient of a stock lookup is sparse (`IndexedSlices`). Adding it to the dense gradient of a decoder that shares
+    the table, or reducing it over replicas, costs several times more than the sum by rows here.
     """
 
     @tf.custom_gradient
@@ -59,7 +59,7 @@ class Positions(Part):
     """A learned vector for each position, added to the input.
 
     Args:
-        longest: Positions that have one.
+        longest: Maximum number of positions.
     """
 
     def __init__(self, longest: int, **kwargs: object) -> None:
@@ -77,7 +77,7 @@ class Positions(Part):
 
 
 class Segments(Part):
-    """A learned vector for each of two segments, added to the input; by a matrix product, as Devlin et al. do."""
+    """A learned vector for each of two segments, added to the input by a matrix product, as in Devlin et al."""
 
     def build(self, input_shape: Shape) -> None:
         """Create the two vectors."""
@@ -85,7 +85,7 @@ class Segments(Part):
         super().build(input_shape)
 
     def call(self, inputs: list[Tensor]) -> Tensor:
-        """Add to the first input, (batch, length, width), by the second, the segments, int64 (batch, length)."""
+        """Add to the first input, (batch, length, width), the vectors of the segments, int64 (batch, length)."""
         embedded, segments = inputs
         chosen = tf.reshape(tf.one_hot(segments, 2, dtype=self.compute_dtype), (-1, 2))
         return embedded + tf.reshape(tf.matmul(chosen, self.cast(self.table)), (-1, *embedded.shape[1:]))
@@ -96,7 +96,7 @@ class Segments(Part):
 
 
 class Pick(Part):
-    """Rows of a sequence: the input is (batch, length, width) and positions, int64 (batch, count)."""
+    """Selects rows of a sequence, shape (batch, length, width), by positions, int64 (batch, count)."""
 
     def call(self, inputs: list[Tensor]) -> Tensor:
         """Return (batch, count, width)."""
@@ -108,7 +108,7 @@ class Pick(Part):
 
 
 class First(Part):
-    """The first row of a sequence."""
+    """Selects the first row of a sequence."""
 
     def call(self, inputs: Tensor) -> Tensor:
         """Return (batch, width) of (batch, length, width)."""
@@ -120,11 +120,11 @@ class First(Part):
 
 
 class TiedDecoder(Part):
-    """Scores for each word of the vocabulary, by the table that embeds the tokens.
+    """Scores each word of the vocabulary with the table of the token embedding.
 
     Args:
-        embedding: Already built; keeps the table's ownership.
-        bias: Whether each word has one.
+        embedding: Built already; owns the table.
+        bias: Whether each word has a bias.
     """
 
     def __init__(self, embedding: TokenEmbedding, *, bias: bool, **kwargs: object) -> None:
@@ -132,7 +132,7 @@ class TiedDecoder(Part):
         self.has_bias, self.vocabulary = bias, embedding.vocabulary
         self._table: Callable[[], Variable] = lambda: (
             embedding.table
-        )  # hidden from Keras, which else counts the weight twice
+        )  # hidden from Keras, which would count the weight twice
 
     def build(self, input_shape: Shape) -> None:
         """Create the bias."""
@@ -154,5 +154,5 @@ class TiedDecoder(Part):
 
     @property
     def forward_flops(self) -> float:
-        """2 operations for each element of the table and scored position."""
+        """Return 2 operations for each element of the table and scored position."""
         return 2.0 * int(self._table().shape[-1]) * elements(self.output)

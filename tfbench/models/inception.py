@@ -12,7 +12,7 @@ from tfbench.keras_types import Model, Strategy, Tensor
 from tfbench.models.convolution_layers import normalised_convolution
 
 _INCEPTIONS = (
-    # 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5, after pooling; None: halve the resolution.
+    # Filters: 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5, after pooling; None: halve the resolution.
     (64, 96, 128, 16, 32, 32),
     (128, 128, 192, 32, 96, 64),
     None,
@@ -47,7 +47,7 @@ def _googlenet(batch_norm: BatchNorm, image_size: int, classes: int) -> Model:
 
 
 def _inception(x: Tensor, widths: tuple[int, ...], batch_norm: BatchNorm) -> Tensor:
-    """Apply four parallel branches and put their channels side by side."""
+    """Apply four parallel branches and concatenate their channels."""
     one, three_reduce, three, five_reduce, five, pooled = widths
     pool = keras.layers.MaxPooling2D(3, strides=1, padding="same")(x)
     branches = [
@@ -69,13 +69,13 @@ def _halve(x: Tensor) -> Tensor:
 
 
 _MOMENTUM, _EPSILON = 0.9997, 1e-3
-"""Of the batch normalisation. Source: the authors' code (TF-slim)."""
+"""Parameters of batch normalisation. Source: the authors' code (TF-slim)."""
 
 Step = tuple[int, int, int]
 """Filters, and height and width of the kernel."""
 
 Branch = tuple[bool, list[Step], list[Step]]
-"""Whether it begins with average pooling; convolutions one after another; and those that its end forks into."""
+"""Whether it begins with average pooling; consecutive convolutions; and parallel convolutions at its end."""
 
 _BLOCK_A: tuple[Branch, ...] = (
     (True, [], [(96, 1, 1)]),
@@ -106,7 +106,7 @@ _REDUCTIONS: tuple[tuple[list[Step], ...], ...] = (
     ([(192, 1, 1), (192, 3, 3)], [(256, 1, 1), (256, 1, 7), (320, 7, 1), (320, 3, 3)]),
     (),
 )
-"""After the blocks of a kind, branches beside a pooling whose last convolution strides (figures 7 and 8)."""
+"""Reductions between blocks: branches parallel to a pooling, whose last convolution strides (figures 7 and 8)."""
 
 
 def inception_v4(
@@ -137,7 +137,7 @@ def inception_v4(
         return convolve(convolve(x, *steps[:-1]), steps[-1], strides=2, padding="valid")
 
     def stem(x: Tensor) -> Tensor:
-        """Bring 299 px down to 35 × 35 × 384 (figure 3)."""
+        """Apply the stem, from 299 px to 35 × 35 × 384 (figure 3)."""
         x = convolve(convolve(stride(x, (32, 3, 3)), (32, 3, 3), padding="valid"), (64, 3, 3))
         x = _join([_pool(x), stride(x, (96, 3, 3))])
         short = convolve(convolve(x, (64, 1, 1)), (96, 3, 3), padding="valid")

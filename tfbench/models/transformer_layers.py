@@ -1,9 +1,9 @@
-"""The parts of transformers: one implementation in TensorFlow operations, the same in Keras 2 and 3.
+"""Layers of transformers, in TensorFlow operations, the same in Keras 2 and 3.
 
-Stock layers differ between the two in what they compute and save: Keras 3's layer normalisation is a dozen
-operations of which each keeps its result for the backward pass, and the gradient of a stock embedding that is
-also the decoder is a sparse one that a dense one is turned into. Here each part has its gradient written down,
-keeps only its input, and every gradient is dense.
+Stock layers of the two differ in what they compute and save: Keras 3's layer normalisation is a dozen operations, each
+of which keeps its result for the backward pass, and a stock embedding that is also the decoder has a sparse gradient
+that is converted to a dense one. Here each layer has an explicit gradient and keeps only its input, and every gradient
+is dense.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ INITIAL_DEVIATION = 0.02
 """Standard deviation of initial weights. Source: Devlin et al. 2018; Radford et al. 2019."""
 
 WithGradient = tuple[Tensor, Callable[..., object]]
-"""A result, and what makes the gradients of the arguments from that of the result."""
+"""A result, and the function from its gradient to those of the arguments."""
 
 
 class Part(keras.layers.Layer):
-    """A layer of one input or several, with weights in float32 that are cast where they are used."""
+    """A layer of one or several inputs, with float32 weights that are cast where they are used."""
 
     def add(self, name: str, shape: tuple[int, ...], initializer: str = "normal") -> Variable:
         """Create a trained weight: `normal` (truncated at two standard deviations), `zeros` or `ones`."""
@@ -35,21 +35,21 @@ class Part(keras.layers.Layer):
         return add_float32_weight(self, name, shape, initializer)
 
     def cast(self, weight: Variable) -> Tensor:
-        """Return a weight in the type that this layer computes in."""
+        """Return a weight in the layer's compute type."""
         return tf.cast(tf.convert_to_tensor(tensorflow_variable(weight)), self.compute_dtype)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Return the shape that came in, unless a part has another one."""
+        """Return the shape of the input; layers that change it override this."""
         return input_shape
 
     @property
     def forward_flops(self) -> float:
-        """Floating point operations of the forward pass of one sample; see `tfbench.roofline.limits`."""
+        """Return the floating point operations of one sample's forward pass; see `tfbench.roofline.limits`."""
         return 0.0
 
 
 class Projection(Part):
-    """A dense layer over the last axis, as one matrix product of two matrices.
+    """A dense layer over the last axis, as a product of two matrices.
 
     Args:
         units: Length of the output's last axis.
@@ -77,12 +77,12 @@ class Projection(Part):
 
     @property
     def forward_flops(self) -> float:
-        """2 operations for each weight of the kernel and row of the input."""
+        """Return 2 operations for each weight of the kernel and row of the input."""
         return 2.0 * int(self.kernel.shape[0]) * elements(self.output)
 
 
 class LayerNormalization(Part):
-    """Normalisation of the last axis, in float32 under every policy; keeps its input and two numbers a row.
+    """Normalisation of the last axis, in float32 under every policy; keeps its input and two numbers per row.
 
     Args:
         epsilon: Added to the variance.
@@ -108,7 +108,7 @@ def normalise_rows(inputs: Tensor, scale: Tensor, offset: Tensor, epsilon: float
     """Normalise the last axis of `inputs` to mean 0 and variance 1, then scale and shift it.
 
     Args:
-        inputs: Shape (…, width), any floating type, which is also the result's.
+        inputs: Shape (…, width), any floating type; the result has the same.
         scale: Shape (width,), float32.
         offset: Shape (width,), float32.
         epsilon: Added to the variance.
@@ -142,7 +142,7 @@ class Gelu(Part):
     """Gaussian error linear unit; keeps its input only.
 
     Args:
-        exact: By the error function; else by the approximation with tanh.
+        exact: Use the error function; otherwise the tanh approximation.
 
     Source: Hendrycks and Gimpel 2016.
     """
@@ -189,30 +189,30 @@ def gelu_exact(inputs: Tensor) -> WithGradient:
 def _again(kept: Tensor, upstream: Tensor) -> Tensor:
     """Return a kept input for the backward pass.
 
-    Without the dependency TensorFlow's optimiser would recognise what is computed from it a second time, and
-    keep the forward pass's results for it.
+    Without the dependency TensorFlow's optimiser would merge the recomputation with the forward pass and keep its
+    results in memory.
     """
     with tf.control_dependencies([upstream]):
         return tf.identity(kept)
 
 
 def elements(tensor: Tensor) -> float:
-    """Return the elements of one sample."""
+    """Return the number of elements of one sample."""
     return float(math.prod(int(length) for length in tensor.shape[1:]))
 
 
 MASKED = -10_000.0
-"""Added to the score of what must not be seen: e to it is 0, and float16 holds it. Source: Devlin et al.'s code."""
+"""Added to the scores of masked positions: its exponential is 0, and float16 holds it. Source: Devlin et al.'s code."""
 
 
 class Attention(Part):
-    """Scaled dot-product attention of several heads, from queries, keys and values side by side.
+    """Multi-head scaled dot-product attention, from concatenated queries, keys and values.
 
-    Two batched matrix products around a softmax: TensorFlow has no fused operation for it.
+    Two batched matrix products around a softmax: TensorFlow has no fused operation.
 
     Args:
-        heads: Divide the width.
-        causal: Whether a position sees only itself and those before.
+        heads: Number of heads; must divide the width.
+        causal: Whether a position attends only to itself and earlier ones.
 
     Source: Vaswani et al. 2017.
     """
@@ -222,11 +222,10 @@ class Attention(Part):
         self.heads, self.causal = heads, causal
 
     def call(self, inputs: Tensor | list[Tensor]) -> Tensor:
-        """Attend.
+        """Apply attention.
 
         Args:
-            inputs: (batch, length, 3 × width); or that and a mask, int64 (batch, length), 0 where nothing is to
-                be seen.
+            inputs: Shape (batch, length, 3 × width); or that and a mask, int64 (batch, length), 0 for padding.
         """
         joined, mask = inputs if isinstance(inputs, list | tuple) else (inputs, None)
         length, width = joined.shape[1], joined.shape[2] // 3
@@ -247,19 +246,19 @@ class Attention(Part):
 
     @property
     def forward_flops(self) -> float:
-        """Two products of (length × width) with (width × length): 4 length² width, the causal half counted too."""
+        """Return two products of (length × width) with (width × length): 4 length² width, including the masked half."""
         return 4.0 * int(self.output.shape[1]) * elements(self.output)
 
 
 def feed_forward(x: Tensor, *, exact_gelu: bool, name: str) -> Tensor:
-    """Widen four times, apply GELU, narrow again."""
+    """Apply the feed-forward network: four times the width, GELU, and back."""
     width = int(x.shape[-1])
     wide: Layer = Projection(4 * width, name=f"{name}_widen")(x)
     return Projection(width, name=f"{name}_narrow")(Gelu(exact=exact_gelu, name=f"{name}_gelu")(wide))
 
 
 def pre_normalised_block(x: Tensor, *, heads: int, epsilon: float, causal: bool, exact_gelu: bool, name: str) -> Tensor:
-    """Add attention and a feed-forward network to the sequence, each of it normalised (GPT-2, ViT)."""
+    """Add attention and a feed-forward network, each of the normalised sequence (GPT-2, ViT)."""
     width = int(x.shape[-1])
     y = LayerNormalization(epsilon, name=f"{name}_normal_1")(x)
     y = Attention(heads, causal=causal, name=f"{name}_attention")(Projection(3 * width, name=f"{name}_qkv")(y))

@@ -1,7 +1,7 @@
 """BERT, GPT-2 and ViT.
 
-No dropout, so that a step is the same function on one device and on many, which the validity checks compare.
-Queries, keys and values come from one matrix product instead of three: the same weights side by side.
+No dropout, so that a step is the same function on one device and on several, which the validity checks compare.
+Queries, keys and values come from one matrix product instead of three, with the same weights concatenated.
 """
 
 from __future__ import annotations
@@ -42,9 +42,8 @@ def bert(
     """Build BERT (see `Network.build`).
 
     Returns:
-        From tokens, segments and mask, int64 (batch, sequence_length) each, and masked positions, int64
-        (batch, masked), to scores of the masked words, (batch, masked, vocabulary), and of the next sentence,
-        (batch, 2).
+        A model from tokens, segments and mask, int64 (batch, sequence_length) each, and masked positions, int64 (batch,
+        masked), to scores of the masked words, (batch, masked, vocabulary), and of the next sentence, (batch, 2).
     """
     del batch_norm  # it has none
     with strategy.scope():
@@ -67,7 +66,7 @@ def bert(
 
 
 def _encoder_layer(x: Tensor, mask: Tensor, heads: int, name: str) -> Tensor:
-    """Apply attention and a feed-forward network, each added and then normalised."""
+    """Apply attention and a feed-forward network, each added and then normalised (BERT)."""
     width = int(x.shape[-1])
     seen = Attention(heads, name=f"{name}_attention")([Projection(3 * width, name=f"{name}_qkv")(x), mask])
     seen = Projection(width, name=f"{name}_out")(seen)
@@ -95,7 +94,7 @@ def gpt2(
     """Build GPT-2 (see `Network.build`).
 
     Returns:
-        From tokens, int64 (batch, sequence_length), to scores of each next token, (batch, sequence_length,
+        A model from tokens, int64 (batch, sequence_length), to scores of each next token, (batch, sequence_length,
         vocabulary).
     """
     del batch_norm  # it has none
@@ -116,7 +115,7 @@ PATCH = 16
 
 
 class ClassToken(Part):
-    """A learned row before those of the input, shape (batch, length, width)."""
+    """Prepends a learned row to the input, shape (batch, length, width)."""
 
     def build(self, input_shape: Shape) -> None:
         """Create the row."""

@@ -1,1 +1,1 @@
-"""How a repeat ends: `outcome` turns an exception into a status and its cause, `findings` writes a record."""
+"""The end of a repeat: `outcome` maps exceptions to a status and a cause, `findings` writes the record."""

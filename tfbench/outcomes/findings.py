@@ -1,4 +1,4 @@
-"""What is known of a repeat so far, where its time went, and the file that its record is written to."""
+"""The findings of a repeat so far, its time breakdown, and the file of its record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from results.schema.record_json import RecordError, contradictions, to_json
 
 
 class Phases:
-    """Measures one phase after another; one that is entered twice counts once, with both times added up."""
+    """Times consecutive phases; the times of a phase that is entered twice are added up."""
 
     def __init__(self) -> None:
         self._spent: dict[str, tuple[float, float]] = {}
@@ -24,7 +24,7 @@ class Phases:
         self._began = (0.0, 0.0)
 
     def enter(self, name: str) -> None:
-        """End the phase before and begin the next, with a line on stderr.
+        """End the current phase and begin the next, with a line on stderr.
 
         Args:
             name: One of `results.schema.progress.STATES`.
@@ -34,7 +34,7 @@ class Phases:
         print(state_line(name), file=sys.stderr, flush=True)  # noqa: T201 (progress is this program's stderr)
 
     def ended(self) -> list[Phase]:
-        """Return the phases that have ended, in the order in which each began first."""
+        """Return the phases that have ended, in the order of their first begin."""
         return [Phase(name=name, seconds=wall, cpu_seconds=cpu) for name, (wall, cpu) in self._spent.items()]
 
     def _end(self) -> None:
@@ -45,13 +45,13 @@ class Phases:
 
 
 def _now() -> tuple[float, float]:
-    """Return the time and the processor time of all threads of this process, in seconds."""
+    """Return the wall time and this process's CPU time, in seconds."""
     return time.perf_counter(), time.process_time()
 
 
 @dataclass
 class Findings:
-    """Filled step by step while a case is measured; becomes the record's parts."""
+    """The parts of a record, filled while a case is measured."""
 
     environment: Environment | None = None
     measurement: Measurement | None = None
@@ -74,9 +74,9 @@ def utc_now() -> str:
 
 
 def write_record(record: Record, output: Path | None) -> None:
-    """Write a record, to stdout where no file is given.
+    """Write a record to a file, or to stdout.
 
-    The file appears complete or not at all: written beside its place, then renamed.
+    The file appears complete or not at all: it is written under another name, then renamed.
 
     Raises:
         RecordError: The record contradicts itself; nothing was written.
@@ -98,9 +98,9 @@ def write_record(record: Record, output: Path | None) -> None:
 
 
 def print_record(output: Path | None) -> None:
-    """Print a record that is in its file as lines on stdout; nothing where there is none."""
+    """Print the record in a file as lines on stdout, if the file exists."""
     if output is None or not output.is_file():
         return
     for line in record_lines(output.read_bytes()):
         sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()  # a line a write: nothing else of the output can come between its parts
+        sys.stdout.flush()  # one write per line: no other output can come in between

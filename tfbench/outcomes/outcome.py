@@ -1,4 +1,4 @@
-"""How a repeat ends: from an exception to one word that a user can act on, and its cause."""
+"""Maps an exception to a status that a user can act on, and its cause."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from results.schema import Status
 from tfbench.machine.nvml import free_gpu_memory_bytes
 
 MAX_CAUSE_LENGTH = 1500
-"""Characters of a cause; TensorFlow's messages can hold a whole graph."""
+"""Maximum length of a cause; TensorFlow's messages can contain a whole graph."""
 
 
 class CaseFailedError(Exception):
-    """A case cannot be measured, and it is known why.
+    """A case cannot be measured, for a known reason.
 
     Attributes:
-        status: The word for the record.
+        status: The record's status.
     """
 
     def __init__(self, status: Status, cause: str) -> None:
@@ -26,11 +26,11 @@ class CaseFailedError(Exception):
 
 @dataclass(frozen=True)
 class Failure:
-    """How a repeat ended.
+    """How a repeat failed.
 
     Attributes:
         status: Never `ok`.
-        cause: For a person.
+        cause: In words.
     """
 
     status: Status
@@ -44,7 +44,7 @@ _MEMORY = re.compile(
     r"RESOURCE_EXHAUSTED|ResourceExhausted|\bOOM\b|[Oo]ut of memory|OUT_OF_MEMORY|failed to allocate memory"
     r"|Dst tensor is not initialized|_ALLOC(?:ATION)?_FAILED|cuSolverDN call failed with status =2\b"
 )
-"""Memory ended: what TensorFlow, XLA, the driver and NVIDIA's libraries print.
+"""Messages of TensorFlow, XLA, the driver and NVIDIA's libraries when memory is full.
 
 Source: PrepareCopy in TensorFlow's gpu_util.cc (a copy's target was not allocated); the status codes of cuBLAS, cuDNN,
 cuFFT, cuSOLVER and cuSPARSE in NVIDIA's documentation, each "usually caused by a cudaMalloc failure".
@@ -57,27 +57,27 @@ _PERHAPS_MEMORY = re.compile(
     r"|Failed to get convolution algorithm|No algorithm worked!"
     r"|Failed to create cuSolverDN instance|cuSolverDN call failed with status =1\b|unhandled cuda error"
 )
-"""A library that allocates memory itself got none, or is broken: the messages are the same.
+"""Messages of a library that could not allocate memory, or is broken: they are the same.
 
 Source: for memory, issues 9489, 24828, 36510, 48041 and 60713 of tensorflow/tensorflow. NCCL also prints "unhandled
-cuda error" on a GPU that it has no kernels for.
+cuda error" on a GPU for which it has no kernels.
 """
 
 NEARLY_FULL_BYTES = 2**30
-"""Less free memory than that on a GPU is too little for handles of cuBLAS and cuDNN and a communicator of NCCL."""
+"""Free GPU memory below which handles of cuBLAS and cuDNN and a communicator of NCCL may not fit."""
 
 _GPU_FAILED = re.compile(
     r"CUDA_ERROR_(?:UNKNOWN|LAUNCH_FAILED|LAUNCH_TIMEOUT|ILLEGAL_ADDRESS|ECC_UNCORRECTABLE|HARDWARE_STACK_ERROR"
     r"|CONTAINED|DEVICE_UNAVAILABLE)|unspecified launch failure|an illegal memory access was encountered"
 )
-"""The driver gave a GPU up: every later call of the process fails.
+"""Messages of a driver that has given up a GPU: every later call of the process fails.
 
 Source: CUresult in the CUDA driver's documentation.
 """
 
 _DRIVER_TOO_OLD = re.compile(r"driver version is insufficient|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH")
 
-# First match wins. Texts as TensorFlow, XLA, cuDNN and the driver print them.
+# The first match wins. Messages of TensorFlow, XLA, cuDNN and the driver.
 _KNOWN = (
     (Status.BAD_INPUT, r"Invalid JPEG|jpeg::Uncompress|Could not parse example|corrupted record|truncated record"),
     (
@@ -96,7 +96,7 @@ _BY_TYPE = {
 
 
 def outcome_of(error: BaseException) -> Failure:
-    """Find the word for an exception; `error` for what nobody foresaw."""
+    """Return the status of an exception, `error` if it is unexpected."""
     if isinstance(error, CaseFailedError):
         return Failure(error.status, str(error))
     text = f"{type(error).__name__}: {error}"
@@ -119,11 +119,11 @@ def outcome_of(error: BaseException) -> Failure:
 
 
 def _perhaps_memory(cause: str, free_bytes: int | None) -> Failure:
-    """Decide what a library's failure means by how full the GPUs are.
+    """Attribute a library's failure to memory or not, by the GPUs' free memory.
 
     Args:
         cause: The error.
-        free_bytes: Of the fullest GPU; None: unknown, and most often memory is the reason.
+        free_bytes: Of the fullest GPU; None: unknown, and memory is the most frequent reason.
     """
     if free_bytes is None:
         note = f"Most often GPU memory is full; a broken driver or library gives the same error: run {DOCTOR}"
@@ -137,7 +137,7 @@ def _perhaps_memory(cause: str, free_bytes: int | None) -> Failure:
 
 
 def outcome_of_crash(signal_name: str, printed: str) -> Failure:
-    """Find out why a process crashed in native code from what it printed.
+    """Derive from its output why a process crashed in native code.
 
     Args:
         signal_name: e.g. `SIGABRT`.
@@ -147,17 +147,17 @@ def outcome_of_crash(signal_name: str, printed: str) -> Failure:
     if words := memory_error_line(printed):
         return Failure(Status.OOM, f"{crashed} after: {words}")
     words = _last_line(_PERHAPS_MEMORY, printed)
-    if words:  # its memory is free again: nothing shows how full it was
+    if words:  # its memory is free again, so how full it was is unknown
         return _perhaps_memory(f"{crashed} after: {words}", None)
     return Failure(Status.ERROR, f"{crashed}; stderr shows where, and what came before")
 
 
 def doctor_hint(outcome: Failure, *, on_gpu: bool) -> str | None:
-    """Return the line that names what to run next, where the machine may be the cause; None elsewhere.
+    """Return a hint to run the doctor if the machine may be the cause, else None.
 
     Args:
         outcome: How a repeat ended.
-        on_gpu: Whether GPUs were to be measured.
+        on_gpu: Whether the case needs GPUs.
     """
     machines = outcome.status in (Status.NO_GPU, Status.DRIVER_TOO_OLD, Status.ERROR)
     if not on_gpu or not machines or DOCTOR in outcome.cause:
@@ -166,10 +166,10 @@ def doctor_hint(outcome: Failure, *, on_gpu: bool) -> str | None:
 
 
 def memory_error_line(printed: str) -> str | None:
-    """Find the line in which an allocator gave up; not every operation turns that into an error, some crash of it.
+    """Find the line in which an allocator failed: some operations crash instead of raising an error.
 
     Returns:
-        The last such line, without TensorFlow's stamp; None: there is none.
+        The last such line, without TensorFlow's prefix, or None.
     """
     return _last_line(_MEMORY, printed)
 
@@ -180,10 +180,9 @@ def _last_line(pattern: re.Pattern[str], printed: str) -> str | None:
 
 
 def _shorten(text: str) -> str:
-    """Keep the start of a message, without the traces of graph nodes that TensorFlow appends.
+    """Shorten a message, and remove the traces of graph nodes that TensorFlow appends.
 
-    An error begins with the lines of code that led there: while a graph is traced, and when one is run. Its own words
-    come last.
+    An error, while tracing or running a graph, begins with a stack of code lines; the message itself comes last.
     """
     if "in user code:" in text:
         *_, text = re.split(r"\n {4}(?=\w+: )", text)

@@ -1,4 +1,4 @@
-"""The hosts that train one case together, and which of them this process is: TensorFlow's `TF_CONFIG`, checked."""
+"""The hosts that train one case together, and this process's rank, from TensorFlow's `TF_CONFIG`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TFCluster:
 
     Attributes:
         addresses: `host:port` of each rank, as the others reach it; TensorFlow's collectives listen there.
-        rank: This process's, from 0; rank 0 is the chief and writes the record.
+        rank: Of this process, from 0; rank 0 is the chief, which writes the record.
     """
 
     addresses: tuple[str, ...]
@@ -30,12 +30,12 @@ class TFCluster:
 
     @property
     def control(self) -> tuple[str, int]:
-        """Host and port at which the chief hears the other ranks: the port above its own."""
+        """Return the host and port on which the chief accepts the other ranks: the port above its own."""
         host, port = split_address(self.addresses[0])
         return host, port + 1
 
     def name(self, rank: int) -> str:
-        """Name a rank for a person."""
+        """Return a rank's name in messages."""
         return f"rank {rank} ({self.addresses[rank]})"
 
 
@@ -50,7 +50,7 @@ def read_cluster(num_hosts: int, environment: Mapping[str, str]) -> TFCluster | 
         None for a case of one host.
 
     Raises:
-        ClusterError: The variable is missing, malformed, or of another number of hosts.
+        ClusterError: The variable is missing, malformed, or has a different number of hosts.
     """
     text = environment.get(VARIABLE, "")
     if not text:
@@ -86,7 +86,7 @@ def read_cluster(num_hosts: int, environment: Mapping[str, str]) -> TFCluster | 
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Split `host:port`; an IPv6 host stands in brackets, which are taken off."""
+    """Split `host:port`, and remove the brackets of an IPv6 host."""
     host, _, port = address.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), int(port)
 

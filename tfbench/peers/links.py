@@ -1,8 +1,8 @@
 """Connections between the ranks of a case: exchanged values, heartbeats and failures.
 
-One TCP connection from every rank to the chief, one JSON object a line. TensorFlow's collectives carry the gradients,
-but they wait for a dead peer for minutes and do not report why it died. Nothing secret is sent, and nothing that is
-received is executed; like TensorFlow's own ports it belongs in a trusted network.
+One TCP connection from every rank to the chief, with one JSON object per line. TensorFlow's collectives carry the
+gradients, but wait minutes for a dead peer and do not report why it died. Nothing secret is sent, and nothing received
+is executed; like TensorFlow's own ports, these require a trusted network.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from tfbench.peers.cluster import TFCluster
 
 BEAT_SECONDS = 2.0
 SILENCE_SECONDS = 20.0
-"""A rank that sends nothing for this long has died, hangs or has lost its network.
+"""A rank that is silent for this long has died, hangs or has lost its network.
 
-Every rank beats from a thread of its own, so that long steps and compilations do not matter. Not before the first
-gather, though: the driver's start holds up every thread, for longer than this on a machine with many GPUs.
+Every rank sends heartbeats from a thread of its own, so that long steps and compilations do not matter. They begin with
+the first gather: on a machine with many GPUs, the driver's start blocks every thread for longer than this.
 """
 
 CONNECT_SECONDS = 300.0
-"""How long the ranks wait for each other: they may be started minutes apart."""
+"""Time limit for the ranks to connect: they may be started minutes apart."""
 
 HELLO_SECONDS = 5.0
 RETRY_SECONDS = 0.5
 LAST_WORDS_SECONDS = 0.3
-"""Between the last message and the end of the process, so that it is read before the connection breaks."""
+"""Delay between the last message and the end of the process, so that it is read before the connection breaks."""
 
 MAX_LINE_BYTES = 4 * 1024 * 1024
 FINISHED = "finished"
 
 OnLoss = Callable[[Failure], None]
-"""Ends this process with a record; called from a thread while the main one may be stuck in a collective."""
+"""Ends this process with a record; called from another thread, because the main one may be blocked in a collective."""
 
 
 class Alone:
-    """The peers of a case of one host: there are none."""
+    """The peers of a single-host case: none."""
 
     rank = 0
     size = 1
@@ -73,7 +73,7 @@ class Peers:
     Args:
         cluster: All ranks.
         case: Name of the case: all must have been started for the same one.
-        on_loss: Called once, when another rank has failed or fallen silent.
+        on_loss: Called once if another rank has failed or is silent.
     """
 
     def __init__(self, cluster: TFCluster, case: str, on_loss: OnLoss) -> None:
@@ -90,10 +90,10 @@ class Peers:
         self._losing = False
 
     def connect(self, seconds: float = CONNECT_SECONDS) -> None:
-        """Wait until all ranks are there.
+        """Wait until all ranks have connected.
 
         Raises:
-            CaseFailedError: `lost`: one did not come; `unsupported`: it was started for another case.
+            CaseFailedError: `lost`: one did not connect; `unsupported`: one was started for another case.
         """
         deadline = time.monotonic() + seconds
         if self.rank == 0:
@@ -105,11 +105,11 @@ class Peers:
         threading.Thread(target=self._beat, name="beat", daemon=True).start()
 
     def gather(self, what: str, value: object) -> list[Any]:
-        """Hand a value to all ranks and wait for theirs; all ranks gather the same things in the same order.
+        """Exchange a value with all ranks; all must call this with the same names in the same order.
 
         Args:
-            what: Names it, to find ranks that are out of step.
-            value: Anything that JSON can hold.
+            what: Name of the value, to detect ranks that are out of step.
+            value: Any JSON value.
 
         Returns:
             The values by rank.
@@ -126,12 +126,12 @@ class Peers:
             return self._complete.pop(number)
 
     def finish(self) -> None:
-        """Wait until all ranks are done; from then on they may leave."""
+        """Wait until all ranks are done; afterwards they may disconnect."""
         self.gather(FINISHED, None)
         time.sleep(LAST_WORDS_SECONDS)
 
     def report_failure(self, outcome: Failure) -> None:
-        """Inform the other ranks that this one has failed, so that they end with its cause, unless all is over."""
+        """Send this rank's failure to the other ranks, which then end with its cause, unless all are done."""
         if self._over:
             return
         self._over = True
@@ -145,9 +145,9 @@ class Peers:
             link.close()
 
     def await_loss(self) -> None:
-        """Wait until it is clear which rank was lost, when TensorFlow has only seen that one was.
+        """Wait until it is known which rank was lost, after TensorFlow reported that one was.
 
-        Returns when that does not become clear; else this process ends meanwhile.
+        Returns if it does not become known; otherwise this process ends meanwhile.
         """
         if self._losing or not self._over:
             time.sleep(SILENCE_SECONDS + BEAT_SECONDS + LAST_WORDS_SECONDS)
@@ -167,7 +167,7 @@ class Peers:
                     self._welcome(_Link(server.accept()[0]))
 
     def _welcome(self, link: _Link) -> None:
-        """Accept a rank that names itself; close any other connection."""
+        """Accept a connection that introduces itself as a rank; close any other."""
         hello = link.first(HELLO_SECONDS)
         rank = hello.get("hello")
         if type(rank) is not int or not 0 < rank < self.size or rank in self._links:
@@ -194,7 +194,7 @@ class Peers:
                 answer = link.first(max(HELLO_SECONDS, deadline - time.monotonic()))
                 if answer.get("welcome") == self.rank:
                     return link
-                link.close()  # a proxy that has nobody behind it yet accepts, and closes
+                link.close()  # a proxy without a backend accepts, then closes
                 if "failed" in answer:
                     outcome = self._failure(answer["failed"])
                     raise CaseFailedError(outcome.status, outcome.cause)
@@ -211,13 +211,13 @@ class Peers:
 
     def _tell_all(self, message: dict[str, Any]) -> None:
         for link in list(self._links.values()):
-            with contextlib.suppress(OSError):  # a broken link is noticed by its reader
+            with contextlib.suppress(OSError):  # the reader detects a broken link
                 link.send(message)
 
     def _listen(self, rank: int, link: _Link) -> None:
-        """Receive from a rank until it has left; end this process when that is too early.
+        """Receive from a rank until it disconnects; if that is too early, end this process.
 
-        Reading goes on when all is over: closing a connection with unread data would discard what was sent last.
+        Reading continues after the end: closing a connection with unread data would discard the last messages sent.
         """
         try:
             while True:
@@ -236,7 +236,7 @@ class Peers:
                 self._take(rank, message)
 
     def _take(self, rank: int, message: dict[str, Any]) -> None:
-        """As the chief, keep a rank's value, and send all of them once they are complete."""
+        """As the chief, store a rank's value, and send all values once they are complete."""
         given = self._given[message["gather"]]
         given[rank] = message
         if len(given) < self.size:
@@ -257,7 +257,7 @@ class Peers:
         self._changed.notify_all()
 
     def _failure(self, reported: dict[str, Any]) -> Failure:
-        """Read another rank's failure; nothing that came in is trusted."""
+        """Parse another rank's failure; the input is not trusted."""
         try:
             status, rank, cause = Status(reported["status"]), int(reported["rank"]), str(reported["cause"])[:2000]
             said = cause if cause.startswith("rank ") else f"{self.cluster.name(rank)}: {cause}"
@@ -280,18 +280,18 @@ class Peers:
 
 
 def may_be_a_peers(error: Exception) -> bool:
-    """Return whether an exception may only mean that another rank is gone, as TensorFlow's collectives report it."""
+    """Return whether an exception may be TensorFlow's report that another rank is gone."""
     names = {kind.__name__ for kind in type(error).__mro__}
     of_the_network = {"UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError", "OSError"}
     return bool(names & of_the_network) or "ollective" in str(error)
 
 
 class _Gone(Exception):
-    """A rank is lost; the message follows its name."""
+    """A rank is lost; the message continues a sentence that begins with its name."""
 
 
 class _Link:
-    """A connection that carries JSON objects, one a line."""
+    """A connection for JSON objects, one per line."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -311,14 +311,14 @@ class _Link:
         """Wait for the next object.
 
         Raises:
-            _Gone: None came in this time, the connection ended, or it carries something else.
+            _Gone: None came in time, the connection ended, or the message is not JSON.
         """
         try:
-            self._connection.settimeout(seconds)  # of sending, too: a peer that does not read is a peer that hangs
+            self._connection.settimeout(seconds)  # also for sending: a peer that does not read hangs
             line = self._lines.readline(MAX_LINE_BYTES)
         except TimeoutError as error:
             raise _Gone(f"sent nothing for {seconds:g} s: it hangs, or its network is cut") from error
-        except (OSError, ValueError) as error:  # ValueError: closed by ourselves
+        except (OSError, ValueError) as error:  # ValueError: closed here
             raise _Gone(f"is gone: its connection broke ({error})") from error
         if not line:
             raise _Gone("is gone: its process has ended")
@@ -328,14 +328,14 @@ class _Link:
             raise _Gone("sent an unexpected message") from error
 
     def first(self, seconds: float) -> dict[str, Any]:
-        """Wait for the first object; an empty one where none came."""
+        """Wait for the first object; return an empty one if none came."""
         try:
             return self.receive(seconds)
         except _Gone:
             return {}
 
     def close(self) -> None:
-        """End the connection, also for a thread that waits for what comes."""
+        """Close the connection, also for a thread that is reading from it."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         self._lines.close()
@@ -343,7 +343,7 @@ class _Link:
 
 
 def _server(host: str, port: int) -> socket.socket:
-    """Listen where the other ranks call: on loopback only where all of them are on this machine."""
+    """Listen for the other ranks; on loopback only if all of them are on this machine."""
     local = host in ("localhost", "::1") or host.startswith("127.")
     try:
         return socket.create_server((host if local else "", port), backlog=64)

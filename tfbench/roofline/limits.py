@@ -1,8 +1,8 @@
-"""The roofline: operations and bytes of a network, from its layers' shapes.
+"""Operations and bytes of a network, from the shapes of its layers.
 
-FLOPs count multiplications and additions of convolutions, dense layers and attention (1 multiply-add = 2), forward
-and backward; the gradient with respect to the images is not computed and not counted. Bytes are those that a
-step reads and writes in device memory; see `docs/method.md` for the rules and where they come from.
+FLOPs are the multiplications and additions of convolutions, dense layers and attention (1 multiply-add = 2), forward
+and backward; the gradient with respect to the images is not computed and not counted. Bytes are those that a step reads
+and writes in device memory; see `docs/method.md` for the rules and their sources.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ BYTES_PER_ELEMENT = {Precision.FP32: 4, Precision.TF32: 4, Precision.FP16: 2, Pr
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What one sample costs in one step.
+    """Operations and memory traffic per sample of one step.
 
     Attributes:
         forward_flops: Forward pass.
         training_flops: Forward and backward pass.
-        elements: Activations and their gradients read and written in training, no two operations fused.
-        fused_elements: Likewise, with all fused that can be.
-        forward_elements: Activations read and written in inference, no two operations fused.
-        forward_fused_elements: Likewise, with all fused that can be.
+        elements: Activations and their gradients read and written in training, without fusion.
+        fused_elements: Likewise, with every possible fusion.
+        forward_elements: Activations read and written in inference, without fusion.
+        forward_fused_elements: Likewise, with every possible fusion.
     """
 
     forward_flops: float
@@ -62,7 +62,7 @@ def work_per_sample(model: Model, samples_per_example: float = 1.0) -> Work:
 
     Args:
         model: Functional Keras model.
-        samples_per_example: How many samples an image or a sequence counts as: its tokens, where those are the unit.
+        samples_per_example: Samples per image or sequence: 1, or its tokens if samples are tokens.
     """
     layers = [layer for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)]
     consumers = Counter(id(tensor) for layer in layers for tensor in _inputs(layer))
@@ -101,7 +101,7 @@ _VIEWS = (keras.layers.Reshape, keras.layers.Flatten)
 
 
 def _forward_flops(layer: Layer) -> float:
-    """Count 2 operations per weight and place where it is applied; attention multiplies activations."""
+    """Count 2 operations per weight and position at which it is applied; attention multiplies activations."""
     if isinstance(layer, keras.layers.Conv2D | keras.layers.DepthwiseConv2D):
         places = math.prod(int(length) for length in layer.output.shape[1:3])
         return 2.0 * _kernel_size(layer) * places
@@ -111,31 +111,31 @@ def _forward_flops(layer: Layer) -> float:
 
 
 def _kernel_size(layer: Layer) -> int:
-    """Return the weights of a kernel, always the first of a layer; Keras 2 calls a depthwise one otherwise."""
+    """Return the number of weights of a kernel, which is a layer's first variable; its name depends on Keras."""
     return math.prod(int(length) for length in layer.weights[0].shape)
 
 
 def _elements(layer: Layer, wanted: bool) -> float:
-    """Count the elements that a layer reads and writes, forward and backward, as an operation of its own.
+    """Count the elements that a layer reads and writes, forward and backward, as a separate operation.
 
     Args:
-        layer: Any of a network here.
+        layer: Any layer of the networks here.
         wanted: Whether the gradient with respect to its input is computed.
     """
     into, out = sum(_size(tensor) for tensor in _inputs(layer)), _size(layer.output)
     if isinstance(layer, _PRODUCTS):
-        # Forward; gradient of the weights; gradient of the input: each reads two or one and writes one.
+        # Forward, gradient of the weights, gradient of the input: each reads two tensors or one and writes one.
         return (into + out) * (3 if wanted else 2) + (5 * out if _activates(layer) else 0)
     if isinstance(layer, _NORMALISATIONS):
         return 8 * out  # forward: x twice, y; backward: x and dy twice, dx
     if isinstance(layer, _ACTIVATIONS):
         return 5 * out  # forward: x, y; backward: y, dy, dx
     if isinstance(layer, _SUMS):
-        return into + out  # its gradient is the one that came in
+        return into + out  # its gradient is the incoming one
     if isinstance(layer, Attention):
         return _attention_elements(layer)
     if isinstance(layer, TiedDecoder):
-        return 3 * (into + out) + 5 * out  # the loss of this many scores counts: in float32, softmax, its gradient
+        return 3 * (into + out) + 5 * out  # for many classes the loss counts: in float32, softmax and its gradient
     if isinstance(layer, TokenEmbedding):
         return 3 * out  # forward: rows, y; backward: dy
     if isinstance(layer, _VIEWS):
@@ -146,10 +146,10 @@ def _elements(layer: Layer, wanted: bool) -> float:
 
 
 def _fused_elements(layer: Layer, wanted: bool) -> float:
-    """Count likewise where a convolution also gives the statistics, and one pass normalises, adds and clips.
+    """Count likewise, if a convolution also computes the statistics, and one pass normalises, adds and clips.
 
     Args:
-        layer: Any of a network here.
+        layer: Any layer of the networks here.
         wanted: Whether the gradient with respect to its input is computed.
     """
     into, out = sum(_size(tensor) for tensor in _inputs(layer)), _size(layer.output)
@@ -163,18 +163,18 @@ def _fused_elements(layer: Layer, wanted: bool) -> float:
         return 3 * out
     if isinstance(layer, keras.layers.Add | keras.layers.Concatenate):
         return 2 * out  # forward: the other branch; backward: its gradient
-    return 2 * (into + out) if isinstance(layer, _POOLS) else 0.0  # ReLU, padding: part of their neighbours
+    return 2 * (into + out) if isinstance(layer, _POOLS) else 0.0  # ReLU, padding: fused into neighbours
 
 
 def _forward_elements(layer: Layer) -> float:
-    """Count the elements that a layer of an inference reads and writes, as an operation of its own."""
+    """Count the elements that a layer reads and writes in inference, as a separate operation."""
     return sum(_size(tensor) for tensor in _inputs(layer)) + _size(layer.output)
 
 
 def _forward_fused_elements(layer: Layer) -> float:
-    """Count likewise where normalisation and activation are part of the operation before, and nothing is joined.
+    """Count likewise, if normalisation and activation are fused into the previous operation.
 
-    An addition is part of the operation before, too, but has to read its other branch.
+    Concatenation is free; an addition is fused, too, but has to read its other branch.
     """
     if isinstance(layer, keras.layers.Add):
         return _size(layer.output)
@@ -184,24 +184,24 @@ def _forward_fused_elements(layer: Layer) -> float:
 
 
 def _activates(layer: Layer) -> bool:
-    """Return whether a convolution has its activation inside."""
+    """Return whether a convolution includes an activation."""
     return getattr(layer, "activation", keras.activations.linear) is not keras.activations.linear
 
 
 def _attention_elements(layer: Layer) -> float:
-    """Count attention as TensorFlow computes it: products, mask and softmax apart, and heads moved before length."""
+    """Count attention as TensorFlow computes it: separate products, mask and softmax, and a transposition of heads."""
     out = _size(layer.output)
     scores: int = layer.heads * int(layer.output.shape[1]) ** 2
     moved = 2 * 3 * out + 2 * out  # queries, keys and values, and the result: read and written
     masked = 2 * scores * (layer.causal + (len(_inputs(layer)) > 1))
     forward = moved + (2 * out + scores) + masked + 2 * scores + (scores + 2 * out)
-    # Products: four, of which each reads or writes the scores once. Softmax: weights and their gradient to the scores'.
+    # Four products, each of which reads or writes the scores once. Softmax: from weights and their gradient to scores'.
     total: float = forward + moved + 4 * (2 * out + scores) + 3 * scores
     return total
 
 
 def _branch_sum(layer: Layer, consumers: Counter[int]) -> float:
-    """Count the sum of the gradients of several branches: all are read, one is written."""
+    """Count the sum of the gradients of several branches, all of which are read and one written."""
     branches = consumers[id(layer.output)]
     return (branches + 1) * _size(layer.output) if branches > 1 else 0.0
 
@@ -211,5 +211,5 @@ def _inputs(layer: Layer) -> list[Tensor]:
 
 
 def _size(tensor: Tensor) -> float:
-    """Return the elements of one sample."""
+    """Return the number of elements of one sample."""
     return float(math.prod(int(length) for length in tensor.shape[1:]))

@@ -1,4 +1,4 @@
-"""What this device can do at best, measured in the process that measured the network."""
+"""Peak rates of a device, measured in the process that measured the network."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from tfbench.measuring.timing import percentile
 from tfbench.measuring.validity import within
 
 MATRIX_SIZES = (512, 1024, 2048, 4096, 8192, 16384)
-"""Each is tried once, until a product takes `ENOUGH_SECONDS`: a small one does not fill a large device."""
+"""Sizes to try once each, until a product takes `ENOUGH_SECONDS`: a small one does not fill a large device."""
 
 ENOUGH_SECONDS = 0.02
 
 NEARLY_BEST = 0.8
-"""Sizes whose first product reached this share of the best rate are measured in full."""
+"""Sizes whose first product reaches this share of the best rate are measured in full."""
 
 MEASURE_SECONDS = 0.4
 ROUNDS = 20
 
 PEAK_SECONDS = 0.2
-"""Beside a network the rounds of one size end after this: a processor's large products would take much longer."""
+"""Time limit for the rounds of one size next to a network: large products on a CPU would take much longer."""
 
 FEWEST_ROUNDS = 5
 
 COPY_ELEMENTS = {"CPU": 2**26, "GPU": 2**27}
-"""float32 elements of each of two arrays, together 512 MiB and 1 GiB: the start of a call is below 1 % of it."""
+"""float32 elements of each of two arrays, together 512 MiB or 1 GiB: the overhead of a call is below 1 %."""
 
 ARITHMETIC = {
     "fp64": tf.float64,
@@ -42,33 +42,33 @@ ARITHMETIC = {
     "fp16": tf.float16,
     "bf16": tf.bfloat16,
 }
-"""Kinds of matrix products and the type of their factors."""
+"""Kinds of matrix products, with the type of their factors."""
 
 PRODUCT_LIMITS = {"fp64": 1e-12, "fp32": 1e-5, "tf32": 5e-3, "fp16": 5e-3, "bf16": 3e-2}
-"""Largest relative difference from NumPy's fp64 product of the same factors: a few roundings of each type."""
+"""Limit of the relative difference from NumPy's fp64 product of the same factors: a few roundings of each type."""
 
 CHECKED_ROWS = 256
 
 TF32_PROBE = 1.0 + 2.0**-12
-"""float32 holds it, with 23 bits of mantissa; TF32, with 10 bits, rounds it to 1."""
+"""Representable in float32, with 23 bits of mantissa; TF32, with 10 bits, rounds it to 1."""
 
 MAX_REASON_LENGTH = 300
-"""Characters of a reason; TensorFlow's messages can hold a whole graph."""
+"""Maximum length of a reason; TensorFlow's messages can contain a whole graph."""
 
 
 class MisplacedError(Exception):
-    """TensorFlow computed on another device than the one that is measured."""
+    """TensorFlow computed on another device than the one under test."""
 
 
 def matrix_flops_per_second(precision: Precision, device: str) -> float | None:
     """Return the best rate of matrix products, in operations per second; see `matrix_product`.
 
     Args:
-        precision: Decides the data type; TF32 is on or off as the process has it.
+        precision: Determines the data type; the process's TF32 switch applies.
         device: e.g. `GPU:0`.
 
     Returns:
-        None where that fails, usually because the device's memory is full.
+        None on failure, usually because the device's memory is full.
     """
     return matrix_product(precision, device, PEAK_SECONDS).value
 
@@ -79,19 +79,19 @@ def memory_bytes_per_second(device: str) -> float | None:
 
 
 def matrix_product(arithmetic: str, device: str, most_seconds: float = math.inf) -> DeviceResult:
-    """Measure n × n matrix products: 2 n³ operations each; the best rate of ever larger ones.
+    """Measure n × n matrix products of 2 n³ operations at increasing sizes, and return the best rate.
 
     Args:
         arithmetic: One of `ARITHMETIC`; TF32 is on or off as the process has it.
         device: e.g. `GPU:0`.
-        most_seconds: For the rounds of one size; `FEWEST_ROUNDS` are made all the same.
+        most_seconds: Time limit for the rounds of one size, of which at least `FEWEST_ROUNDS` run.
     """
     best = unsupported(DeviceResult(metric="matrix_product", unit="FLOP/s", arithmetic=arithmetic), "no size was tried")
     tried: list[tuple[int, Callable[[], Tensor], float]] = []
     for size in MATRIX_SIZES:
         try:
             factor = matrix_factor(size, arithmetic, device)
-            require_devices(factor, [device])  # else each call would copy it
+            require_devices(factor, [device])  # otherwise each call would copy it
             with strict_placement():
                 call = product_call(factor, device)
                 seconds = seconds_of_one_call(call, [device])
@@ -102,13 +102,13 @@ def matrix_product(arithmetic: str, device: str, most_seconds: float = math.inf)
         if seconds > ENOUGH_SECONDS:
             break
     most = max((size**3 / seconds for size, _, seconds in tried), default=0.0)
-    for size, call, seconds in tried:  # in full, those that came near the best rate
+    for size, call, seconds in tried:  # measure in full those that came near the best rate
         if size**3 / seconds < NEARLY_BEST * most:
             continue
         try:
             with strict_placement():
                 found = measured(best, size, 2.0 * size**3, rounds_of(call, seconds, most_seconds=most_seconds))
-        except tf.errors.OpError as error:  # memory for several calls at once
+        except tf.errors.OpError as error:  # no memory for several calls at once
             return best if best.value else unsupported(best, error)
         if (found.value or 0.0) > (best.value or 0.0):
             best = found
@@ -123,7 +123,7 @@ def product_check(arithmetic: str, device: str) -> Check:
         device: e.g. `GPU:0`.
 
     Raises:
-        OpError: The device has no such product.
+        OpError: The device does not support this product.
     """
     factor = matrix_factor(CHECKED_ROWS, arithmetic, device)
     wanted = np.asarray(tf.cast(factor, tf.float64).numpy())
@@ -135,13 +135,13 @@ def product_check(arithmetic: str, device: str) -> Check:
 
 
 def memory_add(device: str, most_seconds: float = math.inf) -> DeviceResult:
-    """Measure a += b over arrays far larger than any cache: two are read and one is written (as in STREAM).
+    """Measure a += b over arrays far larger than any cache: two reads and one write (as in STREAM).
 
-    In place, because fresh memory on a CPU would cost a page fault per page.
+    In place, because on a CPU fresh memory would cost a page fault per page.
 
     Args:
         device: e.g. `GPU:0`.
-        most_seconds: For all rounds; `FEWEST_ROUNDS` are made all the same.
+        most_seconds: Time limit for all rounds, of which at least `FEWEST_ROUNDS` run.
     """
     elements = COPY_ELEMENTS[device.partition(":")[0]]
     wanted = DeviceResult(metric="memory_add", unit="B/s")
@@ -154,22 +154,22 @@ def memory_add(device: str, most_seconds: float = math.inf) -> DeviceResult:
 
         @tf.function(autograph=False)
         def add() -> Tensor:
-            # Not a slice of the sum: that would share its memory, and the next addition would copy all of it.
+            # Not a slice of the sum, which would share its memory, so that the next addition would copy all of it.
             with tf.device(device), tf.control_dependencies([total.assign_add(term, read_value=False)]):
                 return tf.identity(done)
 
         with strict_placement():
             rounds = seconds_per_call(add, [device], most_seconds=most_seconds)
         return measured(wanted, 4 * elements, 3.0 * 4.0 * elements, rounds)
-    except (tf.errors.OpError, MisplacedError) as error:  # memory is full, or the library refuses
+    except (tf.errors.OpError, MisplacedError) as error:  # memory is full, or the library returned an error
         return unsupported(wanted, error)
 
 
 def measured(wanted: DeviceResult, size: int, amount: float, rounds: list[float]) -> DeviceResult:
-    """Complete a result.
+    """Return a result with its figures.
 
     Args:
-        wanted: Says what was measured.
+        wanted: The result without figures.
         size: Rows of a matrix, or bytes of an array.
         amount: Operations or bytes of one call.
         rounds: Seconds per call of each round.
@@ -187,7 +187,7 @@ def measured(wanted: DeviceResult, size: int, amount: float, rounds: list[float]
 
 
 def unsupported(wanted: DeviceResult, why: Exception | str) -> DeviceResult:
-    """Return why there is no figure; never a 0."""
+    """Return a result without a figure (never a 0), with the reason."""
     reason = why if isinstance(why, str) else f"{type(why).__name__}: {str(why).splitlines()[0] if str(why) else ''}"
     return dataclasses.replace(wanted, reason=reason[:MAX_REASON_LENGTH])
 
@@ -195,29 +195,29 @@ def unsupported(wanted: DeviceResult, why: Exception | str) -> DeviceResult:
 def seconds_per_call(
     work: Callable[[], Tensor], devices: Sequence[str], rounds: int = ROUNDS, most_seconds: float = math.inf
 ) -> list[float]:
-    """Return the seconds per call of a few rounds; the calls of a round follow each other without waiting.
+    """Return the seconds per call of a few rounds; calls within a round are not waited for.
 
     Args:
-        work: Starts it, and returns a tensor (or several) that exists when it is finished.
-        devices: Where each of these tensors must lie, e.g. `["GPU:0"]`.
-        rounds: How many.
-        most_seconds: Fewer rounds where these would take longer, but `FEWEST_ROUNDS` at least.
+        work: Starts the work, and returns one or several tensors that exist once it is finished.
+        devices: Expected device of each of these tensors, e.g. `["GPU:0"]`.
+        rounds: Number of rounds.
+        most_seconds: Time limit, which reduces the rounds to no fewer than `FEWEST_ROUNDS`.
 
     Raises:
-        MisplacedError: One lies elsewhere: another device was measured.
+        MisplacedError: A tensor is on another device.
     """
     return rounds_of(work, seconds_of_one_call(work, devices), rounds, most_seconds)
 
 
 def seconds_of_one_call(work: Callable[[], Tensor], devices: Sequence[str]) -> float:
-    """Return the seconds of the second call: the first one traces it, and the device chooses its kernel.
+    """Return the seconds of the second call; in the first one it is traced and the device selects its kernel.
 
     Args:
-        work: As of `seconds_per_call`.
+        work: See `seconds_per_call`.
         devices: Likewise.
 
     Raises:
-        MisplacedError: A tensor lies elsewhere.
+        MisplacedError: A tensor is on another device.
     """
     first = work()
     require_devices(first, devices)
@@ -230,13 +230,13 @@ def seconds_of_one_call(work: Callable[[], Tensor], devices: Sequence[str]) -> f
 def rounds_of(
     work: Callable[[], Tensor], once: float, rounds: int = ROUNDS, most_seconds: float = math.inf
 ) -> list[float]:
-    """Return the seconds per call of each round of work that has run before.
+    """Return the seconds per call of each round of work that has run at least once.
 
     Args:
-        work: As of `seconds_per_call`.
+        work: See `seconds_per_call`.
         once: Seconds of one call.
-        rounds: How many.
-        most_seconds: Fewer rounds where these would take longer, but `FEWEST_ROUNDS` at least.
+        rounds: Number of rounds.
+        most_seconds: Time limit, which reduces the rounds to no fewer than `FEWEST_ROUNDS`.
     """
     calls = max(1, round(MEASURE_SECONDS / ROUNDS / max(once, 1e-6)))
     seconds: list[float] = []
@@ -253,19 +253,19 @@ def rounds_of(
 def wait_for(result: Tensor) -> None:
     """Wait by reading one number of each tensor.
 
-    Not inside of what is timed: a compiler would compute that one number only.
+    Outside the timed function: inside, a compiler would compute only that number.
     """
     for tensor in tf.nest.flatten(result):
         tf.reshape(tensor, [-1])[0].numpy()
 
 
 def require_devices(result: Tensor, devices: Sequence[str]) -> None:
-    """Check that each tensor of a result lies on its device.
+    """Check that each tensor of a result is on its device.
 
-    TensorFlow moves what a device has no kernel for to the host, in silence, and the result with it.
+    TensorFlow silently runs operations without a kernel for the device on the host, where the result stays.
 
     Raises:
-        MisplacedError: One lies elsewhere.
+        MisplacedError: A tensor is on another device.
     """
     for tensor, device in zip(tf.nest.flatten(result), devices, strict=True):
         found, asked = (tf.DeviceSpec.from_string(name) for name in (tensor.backing_device, device))
@@ -277,7 +277,7 @@ def require_devices(result: Tensor, devices: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def strict_placement() -> Iterator[None]:
-    """Have TensorFlow refuse what a device has no kernel for, instead of moving it to the host."""
+    """Make TensorFlow fail, instead of using the host, if a device has no kernel for an operation."""
     before = tf.config.get_soft_device_placement()
     tf.config.set_soft_device_placement(False)
     try:
@@ -287,22 +287,22 @@ def strict_placement() -> Iterator[None]:
 
 
 def tf32_observed(device: str) -> bool | None:
-    """Multiply matrices of 1 + 2⁻¹² by the identity: float32 keeps the sum, TF32's 10 bits of mantissa round it to 1.
+    """Detect TF32 by multiplying a matrix of 1 + 2⁻¹² by the identity: TF32's 10 bits of mantissa round it to 1.
 
     Args:
         device: e.g. `GPU:0`.
 
     Returns:
-        None where TensorFlow computed elsewhere.
+        None if TensorFlow computed on another device.
     """
     with tf.device(device):
         return _rounds_as_tf32(tf.matmul(tf.fill([256, 256], TF32_PROBE), tf.eye(256)), device)
 
 
 def _rounds_as_tf32(result: Tensor, device: str) -> bool | None:
-    """Decide on which side of the middle between 1 and 1 + 2⁻¹² a whole result lies.
+    """Return whether the results are nearer to 1 than to 1 + 2⁻¹².
 
-    Not whether it is exactly 1: algorithms by transformation (Winograd, FFT) round on their way.
+    They need not be exactly 1: transform-based algorithms (Winograd, FFT) round in between.
     """
     try:
         require_devices(result, [device])
@@ -312,17 +312,17 @@ def _rounds_as_tf32(result: Tensor, device: str) -> bool | None:
 
 
 def matrix_factor(size: int, arithmetic: str, device: str) -> Tensor:
-    """Draw a square matrix whose product with itself no type here overflows."""
+    """Draw a square matrix whose product with itself does not overflow any type used here."""
     with tf.device(device):
         return tf.cast(tf.random.stateless_uniform([size, size], (size, 1)) / size, ARITHMETIC[arithmetic])
 
 
 def product_call(factor: Tensor, device: str) -> Callable[[], Tensor]:
-    """Return what multiplies a matrix with itself on a device."""
+    """Return a function that multiplies a matrix with itself on a device."""
 
     @tf.function(autograph=False)
     def multiply() -> Tensor:
-        with tf.device(device):  # here, since a function that is traced later than it is made keeps no scope
+        with tf.device(device):  # here, because a function is traced outside the scope in which it was created
             return tf.matmul(factor, factor)
 
     start: Callable[[], Tensor] = multiply

@@ -1,4 +1,4 @@
-"""From an interval of steps to the figures of a record."""
+"""Computes the figures of a record from timed steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PEAK_TRIES = 3
 
 
 class LimitFields(TypedDict, total=False):
-    """Fields of a `Measurement` that compare with the device's limits; those that were not measured are excluded."""
+    """Fields of a `Measurement` about the device's peak rates; those that were not measured are absent."""
 
     flops_per_sample: float | None
     bytes_per_sample: float | None
@@ -41,19 +41,19 @@ def limit_fields(
     measure_peaks: bool,
     known: KnownPeaks | None = None,
 ) -> LimitFields:
-    """Return the fields that compare with the device's limits, measured now on the first device unless they are known.
+    """Return the fields about the device's peak rates, which are measured on the first device unless known.
 
-    A known limit that the network itself has passed is measured again.
+    A known peak that the network itself exceeded is measured again.
 
-    Logical CPU devices share one processor, so that their peak is that of one.
+    Logical CPU devices share one CPU, so their common peak is that of one.
 
     Args:
         case: What was measured.
         model: Its network.
         samples_per_step: Over all replicas.
         timed: The timed steps.
-        measure_peaks: Else only the network's work is given.
-        known: Limits that an earlier process measured; None: they are measured.
+        measure_peaks: If false, return only the network's work.
+        known: Peak rates measured by an earlier process; None: they are measured.
     """
     work = work_per_sample(model, samples_per_step / case.global_batch)
     step_flops = work.flops(case.mode)
@@ -89,13 +89,13 @@ def limit_fields(
 
 
 def credible_peak(measure: Callable[[], float | None], needed: float) -> float | None:
-    """Return the best of up to `PEAK_TRIES` measurements of a peak; more than one only where it is too low to be one.
+    """Return the best of up to `PEAK_TRIES` measurements of a peak; the first one suffices if it is plausible.
 
-    A peak that the network itself has passed was measured in a moment when something else used the device.
+    A peak that the network itself exceeded was measured while another program used the device.
 
     Args:
-        measure: Returns it, None where that cannot be.
-        needed: What it is at least, as the network shows.
+        measure: Returns a measurement, or None on failure.
+        needed: Minimum plausible value: the rate of the network.
     """
     best = measure()
     for _ in range(PEAK_TRIES - 1):
@@ -106,14 +106,14 @@ def credible_peak(measure: Callable[[], float | None], needed: float) -> float |
 
 
 def host_bytes_per_second(case: Case, bytes_per_example: int, timed: TimedSteps) -> float | None:
-    """Return what the input moved from the host to the devices; None where the batch stays on the device."""
+    """Return the rate of input copied from the host to the devices; None if the batch stays on the device."""
     if case.data is Data.SYNTHETIC:
         return None
     return bytes_per_example * case.global_batch * len(timed.step_seconds) / timed.seconds
 
 
 def device_memory_peak_bytes(case: Case) -> int | None:
-    """Return the most that TensorFlow held on one of the GPUs since `forget_memory_peak`; None on a CPU: unknown."""
+    """Return TensorFlow's peak memory on one of the GPUs since `forget_memory_peak`; None on a CPU."""
     if case.device is not Device.GPU:
         return None
     peaks = [tf.config.experimental.get_memory_info(f"GPU:{index}")["peak"] for index in range(case.num_gpus)]
@@ -121,13 +121,13 @@ def device_memory_peak_bytes(case: Case) -> int | None:
 
 
 def forget_memory_peak(case: Case) -> None:
-    """Start to count anew: the validity checks hold the reference's gradients next to the replicas' own."""
+    """Reset the memory peak: the validity checks hold a second set of gradients for the reference."""
     if case.device is Device.GPU:
-        gc.collect()  # the reference's function holds its constants
+        gc.collect()  # the reference's function keeps its constants alive
         for index in range(case.num_gpus):
             tf.config.experimental.reset_memory_stats(f"GPU:{index}")
 
 
 def first_device(case: Case) -> str:
-    """Name the first device of a case."""
+    """Return the name of the first device of a case."""
     return "GPU:0" if case.device is Device.GPU else "CPU:0"

@@ -1,4 +1,4 @@
-"""How fast bytes move between host and device, and between devices."""
+"""Measures copies between host and device, and all-reduces between devices."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ TRANSFER_ELEMENTS = 2**26
 """float32 elements of a transfer between host and device: 256 MiB."""
 
 ALL_REDUCE_BYTES = {"CPU": (2**20, 2**24), "GPU": (2**20, 2**24, 2**28)}
-"""Sizes of an all-reduced tensor: 1 MiB shows what a start costs, the largest what the links carry."""
+"""Sizes of the all-reduced tensor: 1 MiB shows the latency, the largest the bandwidth."""
 
 CHAINED = 16
-"""All-reduces of one call: Python's share of a call, some 0.3 ms, is then below 0.03 ms of each."""
+"""All-reduces per call: Python's overhead of about 0.3 ms per call is then below 0.03 ms for each."""
 
 CHAINED_ROUNDS = 5
-"""Of such calls: 256 MiB over PCIe take 0.7 s a call."""
+"""Time limit for the rounds of one size: 256 MiB over PCIe take 0.7 s per call."""
 
 CONNECTING_ELEMENTS = {"CPU": (1,), "GPU": (1, 2**24)}
-"""Of the first all-reduces. NCCL connects its trees and its rings when it first uses them: small and large sums."""
+"""Sizes of the first all-reduces: NCCL connects trees at the first small sum and rings at the first large one."""
 
 CHECKED_ELEMENTS = 1000
 
 
 def host_transfers(device: str) -> list[DeviceResult]:
-    """Measure copies from the host's memory to a device and back, as TensorFlow does them.
+    """Measure TensorFlow's copies from host memory to a device and back.
 
-    The host's side is pageable memory: pinned memory is faster, and not what a user's own arrays are.
+    Host memory is pageable: pinned memory would be faster, but a user's own arrays are not pinned.
     """
     to_device = DeviceResult(metric="host_to_device", unit="B/s")
     to_host = DeviceResult(metric="device_to_host", unit="B/s")
@@ -62,10 +62,10 @@ def host_transfers(device: str) -> list[DeviceResult]:
 
 
 def connect(strategy: Strategy) -> None:
-    """Make the connections between a strategy's devices; call it before anything large is built.
+    """Connect a strategy's devices; call before anything large is built.
 
-    NCCL makes its communicator at the first all-reduce and asks the driver for memory then. Left to the first step,
-    TensorFlow's allocator may hold all of it, and NCCL ends with "unhandled cuda error".
+    NCCL creates its communicator at the first all-reduce, and allocates memory from the driver. In the first step,
+    TensorFlow's allocator may already hold all memory, and NCCL fails with "unhandled cuda error".
 
     Args:
         strategy: Over the case's replicas; of several hosts all ranks call this at the same time.
@@ -77,14 +77,14 @@ def connect(strategy: Strategy) -> None:
 
 
 def all_reduce(strategy: Strategy) -> list[DeviceResult]:
-    """Measure the sum of a tensor over the devices of a strategy, at several sizes.
+    """Measure the all-reduce of a tensor over the devices of a strategy, at several sizes.
 
-    The value is bus bandwidth: bytes × 2 (n − 1) / n over the seconds of one all-reduce, which is what each link
-    carries in a ring, whatever the number of devices. One call does `CHAINED` of them.
+    The value is bus bandwidth: bytes × 2 (n − 1) / n over the seconds of one all-reduce, which is the load of each link
+    of a ring, independent of the number of devices. One call does `CHAINED` of them.
 
     Args:
-        strategy: Over two devices at least; it decides what moves the bytes (NCCL on GPUs). One per process:
-            TensorFlow numbers the all-reduces of a second one from the start again.
+        strategy: Over at least two devices; determines the communication (NCCL on GPUs). Only one per process:
+            TensorFlow would restart the numbering of all-reduces for a second one.
 
     Source: NVIDIA nccl-tests, doc/PERFORMANCE.md, "Bus bandwidth".
     """
@@ -102,12 +102,12 @@ def all_reduce(strategy: Strategy) -> list[DeviceResult]:
 
 
 def bus_bytes(size: int, count: int) -> float:
-    """Return what each link of a ring of `count` devices carries for an all-reduce of `size` bytes."""
+    """Return the bytes over each link of a ring of `count` devices for an all-reduce of `size` bytes."""
     return size * 2.0 * (count - 1) / count
 
 
 def all_reduce_check(strategy: Strategy) -> Check:
-    """Check that every device gets the sum of all: replica r holds r + 1, so the sum is n (n + 1) / 2."""
+    """Check that every device gets the right sum: replica r holds r + 1, so the sum is n (n + 1) / 2."""
     count = strategy.num_replicas_in_sync
     wanted = count * (count + 1) / 2.0
     parts = sum_over_replicas(strategy, CHECKED_ELEMENTS, CHAINED)()
@@ -116,12 +116,12 @@ def all_reduce_check(strategy: Strategy) -> Check:
 
 
 def sum_over_replicas(strategy: Strategy, elements: int, times: int = 1) -> Callable[[], list[Tensor]]:
-    """Return what all-reduces float32 elements and gives each replica's sum.
+    """Return a function that all-reduces a float32 tensor and returns each replica's sum.
 
     Args:
         strategy: Over the replicas.
         elements: Of the tensor.
-        times: All-reduces of one call, one after another.
+        times: Consecutive all-reduces per call.
     """
     parts = []
     for replica, device in enumerate(strategy.extended.worker_devices):
@@ -134,19 +134,19 @@ def sum_over_replicas(strategy: Strategy, elements: int, times: int = 1) -> Call
 
 
 def all_reduces(strategy: Strategy, times: int) -> Callable[[object], object]:
-    """Return a function of all replicas' tensors that adds them up several times and gives the last sums.
+    """Return a function that all-reduces all replicas' tensors several times and returns the last sums.
 
-    Each time the same tensors, so that the sums stay finite and nothing but all-reduces takes time: to add up sums
-    would need a scaling pass over memory. None is excluded, since a collective operation has state, and they stay in
-    order, since all of a device use its ordering token.
+    Each time the same tensors are summed: summing the sums would need a scaling pass over memory to stay finite.
+    TensorFlow removes none of the operations, because collectives are stateful, and keeps their order, because those of
+    a device share its ordering token.
 
     Args:
         strategy: Over the replicas.
-        times: All-reduces of one call.
+        times: All-reduces per call.
     """
 
     def of_replica(tensor: Tensor) -> Tensor:
-        own = tf.identity(tensor)  # on the replica's device: what comes into a function is on none, and refused
+        own = tf.identity(tensor)  # on the replica's device: an argument of the function is on none, and refused
         context = tf.distribute.get_replica_context()
         return [context.all_reduce(tf.distribute.ReduceOp.SUM, own) for _ in range(times)][-1]
 

@@ -1,7 +1,7 @@
-"""What must be set before a process uses its devices.
+"""Settings to make before a process uses its devices.
 
-This module is for what comes before TensorFlow is imported: Python's garbage collector, and the variables without
-which a GPU looks slower than it is. `devices` is for what comes after: threads, precision, and the case's strategy.
+This module has those that precede the import of TensorFlow: Python's garbage collector, and variables without which a
+GPU looks slower than it is. `devices` has those that follow it: threads, precision, and the case's strategy.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ THRESHOLDS = (50_000, 20, 20)
 
 
 def collect_rarely() -> None:
-    """Let the collector come rarely, and pass over all that is there now, which stays."""
+    """Make garbage collection rare, and exempt all present objects, which live as long as the process."""
     gc.set_threshold(*THRESHOLDS)
     gc.freeze()
 
 
 HOST_THREADS_PER_GPU = 2
-"""One starts kernels, one copies."""
+"""Threads per GPU: one starts kernels, one copies."""
 
 
 def gpu_settings(case: Case) -> dict[str, str]:
     """Return environment variables for a case; they must be set before TensorFlow is imported.
 
-    * `TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT`: without it TensorFlow's `FusedBatchNorm` turns every fp16 activation
-      from NHWC to NCHW and back, and Grappler does not fuse the ReLU behind it. (An addition between the two is never
-      fused.) cuDNN may overflow for extreme activations with it, which the validity checks would see.
-    * `TF_GPU_THREAD_MODE`: each GPU's kernels are started by threads of their own, not by those that prepare the input.
+    * `TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT`: without it TensorFlow's `FusedBatchNorm` transposes every fp16
+      activation from NHWC to NCHW and back, and Grappler does not fuse the following ReLU. (An addition between the two
+      is never fused.) With it cuDNN may overflow for extreme activations, which the validity checks would detect.
+    * `TF_GPU_THREAD_MODE`: separate threads start each GPU's kernels, instead of those that prepare the input.
 
-    tf_cnn_benchmarks sets both. The stock variant, `--batch_norm=keras`, is left as TensorFlow comes.
+    tf_cnn_benchmarks sets both. The stock variant, `--batch_norm=keras`, keeps TensorFlow's defaults.
 
     Args:
         case: What is measured.

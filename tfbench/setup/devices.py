@@ -1,4 +1,4 @@
-"""Threads, precision and the strategy of a case: what must be set before TensorFlow touches a device."""
+"""Threads, precision and the strategy of a case, set before TensorFlow initialises a device."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _POLICIES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Threads:
-    """Threads of TensorFlow's own pools.
+    """Sizes of TensorFlow's thread pools.
 
     Attributes:
         intra_op: Within one operation.
-        inter_op: Operations side by side.
+        inter_op: Operations in parallel.
     """
 
     intra_op: int
@@ -36,8 +36,8 @@ class Threads:
 def threads_for(cpu_limit: float) -> Threads:
     """Choose the number of threads for a number of CPUs.
 
-    TensorFlow itself counts the CPUs of the affinity and overlooks a container's quota: with two threads on
-    a quota of one CPU both are stopped for half of the time, and each operation waits for the slower one.
+    TensorFlow counts the CPUs of the affinity mask and ignores a container's quota: with a quota of one CPU, two
+    threads are each paused half of the time, and every operation waits for the slower one.
     """
     count = max(1, math.floor(cpu_limit + 0.01))
     return Threads(intra_op=count, inter_op=count)
@@ -56,14 +56,15 @@ def configure(case: Case, threads: Threads) -> None:
 def create_strategy(case: Case) -> Strategy:
     """Create the `MirroredStrategy` over the case's replicas; of several hosts the `MultiWorkerMirroredStrategy`.
 
-    Of one device too, so that scaling compares like with like. For several hosts `TF_CONFIG` names them, and this
-    waits for all of them.
+    Also for one device, so that scaling compares like with like. Several hosts are those of `TF_CONFIG`; all of them
+    are waited for.
 
     Raises:
-        CaseFailedError: `no_gpu`, with the requested and the visible number; never a silent fall to the CPU.
+        CaseFailedError: `no_gpu`, with the requested and the visible number; there is never a silent fallback to the
+            CPU.
     """
     if case.device is Device.CPU:
-        # Else the reference, the peaks and whatever names no device would run on a GPU.
+        # Otherwise the reference, the peaks and operations without an explicit device would run on a GPU.
         tf.config.set_visible_devices([], "GPU")
         if case.num_hosts > 1:
             return _over_hosts(case)
@@ -87,16 +88,16 @@ def create_strategy(case: Case) -> Strategy:
 
 
 def _over_hosts(case: Case) -> Strategy:
-    """Create the strategy over all visible GPUs of all hosts; where there is none over one CPU device of each."""
+    """Create the strategy over all visible GPUs of all hosts, or over one CPU device of each."""
     wish = tf.distribute.experimental.CommunicationImplementation[communication_of(case).upper()]
     options = tf.distribute.experimental.CommunicationOptions(implementation=wish)
     return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
 
 
 def communication_of(case: Case) -> Communication:
-    """Return the communication of a case: TensorFlow's own choice on GPUs would be a ring over gRPC.
+    """Return the communication of a case; on GPUs, TensorFlow's default would be a ring over gRPC.
 
-    Source: TensorFlow, core/common_runtime/collective_param_resolver_local.cc: NCCL is taken where the hint names it.
+    Source: TensorFlow, core/common_runtime/collective_param_resolver_local.cc: NCCL is used only if the hint names it.
     """
     if case.device is Device.GPU and case.communication is Communication.AUTO:
         return Communication.NCCL

@@ -1,4 +1,4 @@
-"""Batches: one that lives on each replica's device, or one that comes from the host at every step."""
+"""Sources of batches: a constant one on each replica's device, or a new one from the host in every step."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from tfbench.keras_types import ReplicaContext, Strategy, Tensor
 from tfbench.training.tasks import IMAGES, Batch, Draws, Task
 
 BATCHES_AHEAD = 3
-"""Batches that lie on a device before the step that needs them: one is used, one is there, one is being copied."""
+"""Batches on a device at a time: one in use, one ready, one being copied."""
 
 
 def synthetic_batch(case: Case, size: int, classes: int, replica: int, task: Task = IMAGES) -> Batch:
-    """Draw the batch of one replica; the same numbers wherever it is called.
+    """Draw the batch of one replica, with the same numbers on every device.
 
     Args:
-        case: Its batch per GPU is drawn, once for each of the batches that one step accumulates.
+        case: Determines the number of examples: its batch per GPU times its accumulated batches.
         size: Height and width in pixels, or tokens of a sequence.
-        classes: Labels and tokens are below this.
-        replica: Replicas get different batches, else a missing all-reduce would not show.
-        task: What an example is.
+        classes: Upper bound of labels and tokens, exclusive.
+        replica: Replicas get different batches; otherwise a missing all-reduce would go unnoticed.
+        task: Defines an example.
     """
     return task.draw(Draws(replica), case.batch_per_gpu * case.accumulate, size, classes)
 
 
 def bytes_per_example(task: Task, size: int, classes: int) -> int:
-    """Return the bytes of one example's features and labels."""
+    """Return the size of one example's features and labels in bytes."""
     example = task.draw(Draws(0), 1, size, classes)
     return sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in tf.nest.flatten(example))
 
 
 def batch_source(case: Case, size: int, classes: int, strategy: Strategy, task: Task = IMAGES) -> Callable[[], Batch]:
-    """Return what gives the next step its batch, as values per replica.
+    """Return a function that returns the next step's batch, as values per replica.
 
     `synthetic` gives the same batch, already on the devices, at every step; `host` moves it there through
     `tf.data`. The arguments are those of `synthetic_batch`.
@@ -54,14 +54,14 @@ def batch_source(case: Case, size: int, classes: int, strategy: Strategy, task: 
 
 
 def source_per_replica(strategy: Strategy, dataset_of: Callable[[int], tf.data.Dataset]) -> Callable[[], Batch]:
-    """Return what moves each replica's own batches from the host's memory to its device, ahead of the steps.
+    """Return a source of batches that copies each replica's from host memory to its device ahead of the steps.
 
-    Each device has a pipeline of its own. The strategy's distributed iterator copies a number back to the host at every
-    step and waits for the device before it requests the next batch, so that every second copy does not overlap.
+    Each device has its own pipeline. The strategy's distributed iterator copies a number back to the host in every step
+    and waits for the device before it requests the next batch, so that every second copy does not overlap.
 
     Args:
         strategy: Over the replicas, which are all on this host.
-        dataset_of: Gives the batches of a replica, in the host's memory.
+        dataset_of: Returns a replica's batches, in host memory.
     """
     pipelines = []
     for replica, device in enumerate(strategy.extended.worker_devices):
@@ -106,7 +106,7 @@ def _next_of(tensors: list[Tensor]) -> Callable[[ReplicaContext], Tensor]:
 
 
 def _host_source_of_a_rank(case: Case, strategy: Strategy, of_replica: Callable[[int], Batch]) -> Callable[[], Batch]:
-    """Return the input pipeline of this host's replicas in a multi-host job."""
+    """Return the source of batches of this host's replicas in a multi-host job."""
 
     def of_rank(context: tf.distribute.InputContext) -> tf.data.Dataset:
         first = context.input_pipeline_id * case.num_gpus

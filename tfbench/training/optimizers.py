@@ -1,8 +1,8 @@
-"""Updates of the weights, on each replica's own copy: one fused operation per variable where TensorFlow has one.
+"""Updates of the weights on each replica, by one fused operation per variable where TensorFlow has one.
 
-Keras's optimizers do several small operations per variable; a benchmark of hardware should not time those. None of
-these branches: where a step's gradients are not finite (they come in as zeros then) rates become 0 and decays 1, so
-that nothing changes and no host has to wait for a decision.
+Keras's optimizers use several small operations per variable, which a hardware benchmark should not time. There are no
+branches: if a step's gradients are not finite, they are passed in as zeros, rates become 0 and decays 1, so that
+nothing changes and the host does not have to wait for a decision.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from tfbench.keras_versions import assign_local
 MOMENTUM = 0.9
 
 BETA_1, BETA_2, EPSILON, WEIGHT_DECAY = 0.9, 0.999, 1e-6, 0.01
-"""Of AdamW. Source: Devlin et al. 2018, A.2, and their code."""
+"""Parameters of AdamW. Source: Devlin et al. 2018, A.2, and their code."""
 
 LEARNING_RATES = {Optimizer.MOMENTUM: 1e-3, Optimizer.ADAMW: 1e-5}
-"""Small enough that no network here diverges on random labels; speed does not depend on them."""
+"""Learning rates at which no network here diverges on random labels; speed does not depend on them."""
 
 
 class Updater(ABC):
     """Updates variables from gradients; create it in the strategy's scope.
 
     Attributes:
-        first_moments: A decaying sum of the gradients of each variable, float32, zeros at first.
-        first_share: What `first_moments` is of the gradient after the first update.
+        first_moments: A decaying sum of the gradients of each variable, float32, initially zero.
+        first_share: `first_moments` over the gradient after the first update.
     """
 
     first_share = 1.0
@@ -41,14 +41,14 @@ class Updater(ABC):
 
     @abstractmethod
     def apply(self, gradients: Sequence[Tensor], finite: Tensor | None) -> list[Tensor]:
-        """Update this replica's copies.
+        """Update this replica's variables.
 
         Args:
             gradients: Summed over all replicas, float32.
-            finite: Whether they all were; None: they are whatever they are.
+            finite: Whether all gradients were finite; None: not checked.
 
         Returns:
-            Operations, done when the update is.
+            Operations that end with the update.
         """
 
     def _zeros(self) -> list[Variable]:
@@ -89,8 +89,8 @@ class AdamW(Updater):
         power_1, power_2 = tf.pow(BETA_1, number), tf.pow(BETA_2, number)
         rate = _if_finite(finite, self.learning_rate, 0.0)
         updates = [counted]
-        # Sooner, the passes still use the weights, and TensorFlow copies what it changes: of BERT-Large 1.4 GB a step.
-        # One after another: else the decays of all weights would be in memory at once.
+        # Earlier, the passes still use the weights, so TensorFlow would copy them: 1.4 GB per step of BERT-Large.
+        # One after another: otherwise the decays of all weights would be in memory at once.
         before = tf.group(*gradients)
         for variable, first, second, gradient in zip(
             self.variables, self.first_moments, self.second_moments, gradients, strict=True
@@ -118,7 +118,7 @@ class AdamW(Updater):
 
 
 def make_updater(optimizer: Optimizer, variables: Sequence[Variable], learning_rate: float | None) -> Updater:
-    """Create the updater of a case; its learning rate is the optimizer's own where None is given."""
+    """Create the updater of a case; a learning rate of None is the optimizer's default."""
     kinds: dict[Optimizer, Callable[[Sequence[Variable], float], Updater]] = {
         Optimizer.MOMENTUM: Momentum,
         Optimizer.ADAMW: AdamW,

@@ -1,7 +1,7 @@
 """One training step: forward, backward, all-reduce, update, on every replica.
 
-Gradients of several batches can be added up before an update (`--accumulate`), one batch after another, so that
-only one batch's activations are in memory.
+With `--accumulate`, gradients of several batches are added up before an update, one batch after another, so that only
+one batch's activations are in memory.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ ELEMENT_BYTES = 4
 
 @dataclass(frozen=True)
 class _Place:
-    """Where one gradient lies in its buffer."""
+    """The position of a gradient in its buffer."""
 
     shape: tuple[int, ...]
     elements: int
 
     @property
     def rows(self) -> int:
-        """Rows that it takes; the last one may be padded."""
+        """Return the number of rows; the last one may be padded."""
         return -(-self.elements // ROW_ELEMENTS)
 
 
 class GradientPacks:
-    """Joins gradients into flat buffers of about equal size, and takes them apart without a copy.
+    """Packs gradients into flat buffers of about equal size, and unpacks them without a copy.
 
-    Buffers are in the order of the variables. TensorFlow reverses what it is given (CollectiveAllReduce._all_reduce in
-    cross_device_ops.py), so that the all-reduce of the last layers, whose gradients are there first, starts first. For
-    the same reason the buffers are filled from the last variable on.
+    Buffers are in the order of the variables. TensorFlow reverses its arguments (CollectiveAllReduce._all_reduce in
+    cross_device_ops.py), so that the all-reduce of the last layers, whose gradients are ready first, starts first. For
+    the same reason the buffers are filled beginning with the last variable.
 
     Args:
         shapes: Of the gradients, all float32.
-        pack_bytes: A buffer is closed when it holds this many bytes; 0: one buffer for all.
+        pack_bytes: Size at which a buffer is complete; 0: one buffer for all.
     """
 
     def __init__(self, shapes: Sequence[Shape], pack_bytes: int) -> None:
@@ -71,13 +71,13 @@ class GradientPacks:
         """Return the buffers, float32 (rows, `ROW_ELEMENTS`) each.
 
         Args:
-            gradients: One for each shape, in that order.
+            gradients: One per shape, in the same order.
         """
         remaining = iter(gradients)
         return [tf.concat([_as_rows(next(remaining), place) for place in pack], 0) for pack in self._packs]
 
     def split(self, buffers: Sequence[Tensor]) -> list[Tensor]:
-        """Return the gradients of `join` from buffers of its shapes."""
+        """Unpack the gradients from buffers with the shapes of `join`."""
         return [
             _from_rows(rows, place)
             for buffer, pack in zip(buffers, self._packs, strict=True)
@@ -99,23 +99,23 @@ def _from_rows(rows: Tensor, place: _Place) -> Tensor:
 
 
 INITIAL_LOSS_SCALE, LOSS_SCALE_GROWTH_STEPS = 2.0**15, 2000
-"""As in Keras: halved when a gradient is not finite, doubled after this many steps in which all were."""
+"""As in Keras: the scale is halved if a gradient is not finite, and doubled after this many finite steps."""
 
 TRAVEL_DTYPES = {AllReduceDtype.FP32: tf.float32, AllReduceDtype.FP16: tf.float16, AllReduceDtype.BF16: tf.bfloat16}
-"""What gradients are cast to before an all-reduce, and back after it."""
+"""Types to which gradients are cast for an all-reduce."""
 
 MEGABYTE = 10**6
 
 AllReduce = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 EACH_BY_ITSELF = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=1)
-"""TensorFlow joins tensors until they exceed this size. Gradients come in `GradientPacks`: joining them once more would
-copy all of them, and leave nothing to overlap with the backward pass.
+"""TensorFlow would pack tensors up to this size. Gradients are in `GradientPacks` already: packing them again would
+copy all of them and prevent overlap with the backward pass.
 """
 
 
 def sum_over_replicas(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Sum each tensor over all replicas, by an all-reduce of its own; in a replica's context."""
+    """Sum each tensor over all replicas, with one all-reduce per tensor; call in replica context."""
     context = tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
         return tensors
@@ -134,8 +134,7 @@ class Training:
 
     Attributes:
         variables: Trained TensorFlow variables, mirrored over the replicas.
-        updater: Changes them; after the first step its first moments are a known share of the gradient that was
-            applied.
+        updater: Updates them; after the first step its first moments are a known multiple of the applied gradient.
     """
 
     def __init__(
@@ -155,7 +154,7 @@ class Training:
         with strategy.scope():
             self.updater = make_updater(typing.cast(Optimizer, case.optimizer), self.variables, learning_rate)
             self._loss_scale = tf.Variable(self._first_loss_scale(), trainable=False)
-            # float32: TensorFlow has no GPU kernel for int32 variables, and would count on the host.
+            # float32: TensorFlow has no GPU kernel for int32 variables, and would use the host.
             self._finite_steps = tf.Variable(0.0, trainable=False)
             self._loss = ReplicaScalar(strategy)
         # With one replica and no loss scaling, buffers would only be copies.
@@ -170,7 +169,7 @@ class Training:
         return self.case.global_batch
 
     def forward_backward(self, features: Tensor, labels: Tensor, loss_scale: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Return one batch's share of the loss, and its gradients times `loss_scale`; nothing is updated.
+        """Return one batch's share of the loss, and its gradients times `loss_scale`, without an update.
 
         The share is the sum over the batch's samples divided by the *global* batch: shares add up to the mean.
         """
@@ -181,32 +180,32 @@ class Training:
         return loss, tape.gradient(scaled, self.variables)
 
     def step(self, batch: Batch) -> list[Tensor]:
-        """Start one step; it need not have finished when this returns.
+        """Start one step, without waiting for its end.
 
         Args:
             batch: The replicas' batches.
 
         Returns:
-            A scalar for each replica of this host, on that replica's device, that exists when the replica has updated
-            its weights. Their sum is the loss over the global batch.
+            A scalar per replica of this host, on its device, which exists once the replica has updated its weights.
+            Their sum is the loss over the global batch.
         """
         self._call(batch)
         return self._loss.read()
 
     def traced(self, batch: Batch) -> ConcreteFunction:
-        """Return the concrete function of `step`, for those who look into its graph."""
+        """Return the concrete function of `step`, to inspect its graph."""
         return self._call.graph(batch)
 
     def _step(self, batch: Batch) -> None:
         self.strategy.run(lambda *of_replica: self._loss.assign(self._replica_step(*of_replica)), args=batch)
 
     def _replica_step(self, features: Tensor, labels: Tensor) -> Tensor:
-        """Train one step on this replica; returns its share of the loss, which waits for the update."""
+        """Train one step on this replica; return its share of the loss, which depends on the update."""
         loss, gradients = self._accumulated(features, labels)
         if self._packs is not None:
             gradients = self._packs.join(gradients)
         if self.case.num_hosts > 1:
-            # Over all hosts; last, so that TensorFlow starts with it: it is there before the gradients.
+            # Over all hosts; last, so that TensorFlow reduces it first: it is ready before the gradients.
             *gradients, loss = self._summed([*gradients, loss])
             loss = loss / self.case.num_gpus if self.case.all_reduce else loss
         else:
@@ -215,13 +214,13 @@ class Training:
             return tf.identity(loss)
 
     def _summed(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Sum tensors over all replicas in the type in which they travel; the scalar among them stays float32."""
+        """Sum tensors over all replicas in the all-reduce's data type; the scalar among them stays float32."""
         dtype = TRAVEL_DTYPES[self.case.all_reduce_dtype]
         summed = self._all_reduce([tf.cast(tensor, dtype) if tensor.shape.rank else tensor for tensor in tensors])
         return [tf.cast(tensor, tf.float32) for tensor in summed]
 
     def _accumulated(self, features: Tensor, labels: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Return the sum of `forward_backward` over this replica's batches, which are taken one after another."""
+        """Return the sum of `forward_backward` over this replica's batches, processed one after another."""
         compute = self.forward_backward
         if self.case.xla is XLA.REPLICA:
             compute = tf.function(compute, jit_compile=True, autograph=False)
@@ -231,7 +230,7 @@ class Training:
 
         def add_next(index: Tensor, sums: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
             inputs, wanted = tf.nest.map_structure(lambda tensor: tensor[index], batches)
-            # Read here: a tensor from outside of the loop goes through the host's device, a variable does not.
+            # Read here: a tensor from outside the loop would pass through the host, a variable does not.
             loss, gradients = compute(inputs, wanted, tf.convert_to_tensor(self._loss_scale))
             return index + 1, [total + part for total, part in zip(sums, [loss, *gradients], strict=True)]
 
@@ -242,11 +241,11 @@ class Training:
         return loss, gradients
 
     def _update(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """Apply summed gradients, or buffers of them, to this replica's copies.
+        """Apply summed gradients, or buffers of them, to this replica's variables.
 
-        With loss scaling a step whose gradients are not finite must change nothing. That is done without a
-        branch, for which the host would have to wait: gradients times 0 (`multiply_no_nan` makes NaN × 0 =
-        0), and an update that changes nothing.
+        With loss scaling, a step with gradients that are not finite must change nothing. A branch would make the host
+        wait; instead, gradients are multiplied by 0 (`multiply_no_nan` makes NaN × 0 = 0), and the update is the
+        identity.
         """
         finite, changes = None, []
         if self._scales:
@@ -269,12 +268,12 @@ class Training:
         ]
 
     def was_updated(self) -> bool:
-        """Return whether the last step's gradients were finite, so that it changed the weights."""
+        """Return whether the last step's gradients were finite, so that the weights were updated."""
         return not self._scales or float(components(self.strategy, self._finite_steps)[0]) > 0
 
     @property
     def loss_scale(self) -> float:
-        """What losses are multiplied by at this moment, so that half-precision gradients do not vanish."""
+        """Return the current factor of losses, which keeps half-precision gradients from underflowing."""
         return float(components(self.strategy, self._loss_scale)[0])
 
     @property

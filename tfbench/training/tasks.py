@@ -1,6 +1,6 @@
-"""What networks learn: what one example is, and how far an answer is from its label.
+"""Tasks of networks: how examples are drawn, and the loss of an output.
 
-Examples are drawn at random. Nothing is learned from them, and a step costs what it costs with real ones.
+Examples are random: there is nothing to learn from them, but a step takes as long as with real ones.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ Batch = tuple[Tensor, Tensor]
 SEED = 20_14
 
 MASKED_SHARE = 0.15
-"""Share of the words that are masked. Source: Devlin et al. 2018, 3.1."""
+"""Share of masked words. Source: Devlin et al. 2018, 3.1."""
 
 MASKED_AT_128 = 20
-"""Masked words of a sequence of 128: `max_predictions_per_seq` of the authors' code, a little above the share."""
+"""Masked words in a sequence of 128: `max_predictions_per_seq` in the authors' code, a little above the share."""
 
 
 class Draws:
-    """Random numbers, drawn on the current device, the same in every process of one TensorFlow.
+    """Random numbers, drawn on the current device, the same in every process with the same TensorFlow.
 
     Args:
-        stream: Streams draw different numbers.
+        stream: Selects one of several independent streams.
     """
 
     def __init__(self, stream: int) -> None:
@@ -50,13 +50,15 @@ class Draws:
 
 @dataclass(frozen=True)
 class Task:
-    """What a network learns.
+    """The task of a network.
 
     Attributes:
-        draw: Takes draws, the number of examples, their size (pixels or tokens) and the number of classes;
+        draw: Function of draws, the number of examples, their size (pixels or tokens) and the number of classes, which
             returns features and labels.
-        losses: Takes the network's outputs and the labels; returns the loss of each example, float32 (batch,).
-        guesses: Takes the number of classes; returns how many equally likely answers an untrained network has.
+        losses: Function of the network's outputs and the labels, which returns the loss of each example, float32
+            (batch,).
+        guesses: Function of the number of classes, which returns how many equally likely answers an untrained network
+            has.
     """
 
     draw: Callable[[Draws, int, int, int], Batch]
@@ -69,7 +71,7 @@ class Task:
 
 
 def masked_positions(length: int) -> int:
-    """Return how many words of a sequence are masked: 20 of 128, 57 of 384, 76 of 512."""
+    """Return the number of masked words of a sequence: 20 of 128, 57 of 384, 76 of 512."""
     return MASKED_AT_128 if length == 128 else max(1, int(MASKED_SHARE * length))
 
 
@@ -78,9 +80,9 @@ def _draw_images(draws: Draws, count: int, size: int, classes: int) -> Batch:
 
 
 def _draw_masked_words(draws: Draws, count: int, size: int, classes: int) -> Batch:
-    """Draw sequences without padding, whose second half is the second segment."""
+    """Draw sequences without padding; the second half of each is its second segment."""
     masked = masked_positions(size)
-    # Positions of one sequence are distinct: one out of each of equal parts.
+    # Positions in a sequence are distinct: one from each of equal parts.
     parts = tf.range(masked) * size // masked
     features = (
         draws.integers((count, size), classes),
@@ -97,7 +99,7 @@ def _draw_text(draws: Draws, count: int, size: int, classes: int) -> Batch:
 
 
 def _on_device(batch: Batch) -> Batch:
-    """Return a batch of int64: TensorFlow reshapes and slices int32 on the host, and moves it there and back."""
+    """Return a batch as int64: TensorFlow reshapes and slices int32 on the host, which costs two copies."""
     moved: Batch = tf.nest.map_structure(lambda tensor: tf.cast(tensor, tf.int64), batch)
     return moved
 
@@ -124,7 +126,7 @@ words, int64 (batch, masked), and whether the second segment follows the first, 
 """
 
 NEXT_TOKEN = Task(_draw_text, _text_losses)
-"""Tokens, int64 (batch, size), and those that follow each, likewise."""
+"""Tokens and their successors, int64 (batch, size) each."""
 
 TASKS = {"images": IMAGES, "masked_words": MASKED_WORDS, "next_token": NEXT_TOKEN}
-"""By the name that a network's row has."""
+"""Tasks by the name in a network's row."""

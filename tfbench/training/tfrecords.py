@@ -1,7 +1,7 @@
 """Real input: JPEG files in TFRecords of ImageNet's layout, read, decoded, cropped and flipped by `tf.data`.
 
-Layout: files `train-00000-of-00128`, …; each record a `tf.train.Example` with `image/encoded` (JPEG) and
-`image/class/label` (1 to 1000), as the well-known conversion scripts of ImageNet write them.
+Layout: files `train-00000-of-00128`, …; each record is a `tf.train.Example` with `image/encoded` (JPEG) and
+`image/class/label` (1 to 1000), as written by the usual conversion scripts for ImageNet.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from tfbench.training.tasks import Batch
 FILE_NAME = re.compile(r"train-(\d{5})-of-(\d{5})")
 
 SHUFFLED_EXAMPLES = 1024
-"""Examples of a host among which the next one is drawn; as encoded files about 100 MB."""
+"""Size of a host's shuffle buffer in examples; about 100 MB of encoded images."""
 
 FILES_AT_ONCE = 10
 PREFETCHED_BATCHES = 2
 
 CROP_AREA, CROP_ASPECT, CROP_OVERLAP = (0.05, 1.0), (0.75, 1.33), 0.1
-"""Random crop: share of the image, width over height, least overlap with the object's box. Source: Szegedy et al. 2014,
-section 6, with the constants of tf_cnn_benchmarks and of the official ResNet.
+"""Random crop: share of the image, width over height, minimum overlap with the object's box. Source: Szegedy et al.
+2014, section 6, with the constants of tf_cnn_benchmarks and of the official ResNet.
 """
 
 PIXEL_MEAN, PIXEL_DEVIATION = (123.68, 116.78, 103.94), (58.39, 57.12, 57.38)
-"""Of ImageNet's red, green and blue, 0 to 255: what networks get has mean 0 and deviation 1."""
+"""Mean and standard deviation of ImageNet's red, green and blue, 0 to 255, by which inputs are normalised."""
 
 _FEATURES = {
     "image/encoded": tf.io.FixedLenFeature([], tf.string),
@@ -50,7 +50,7 @@ class DataSet:
     """The files of a data set.
 
     Attributes:
-        files: In their order, complete.
+        files: All files, in order.
         bytes_per_image: Mean size of an encoded image in the first file.
     """
 
@@ -59,14 +59,14 @@ class DataSet:
 
 
 def open_data_set(folder: Path, classes: int) -> DataSet:
-    """Find the files of a data set and look into the first one.
+    """Find the files of a data set and check the first one.
 
     Args:
-        folder: With `train-00000-of-N` to the last one.
-        classes: Labels are 1 to this.
+        folder: Contains `train-00000-of-N` to the last one.
+        classes: Largest label; the smallest is 1.
 
     Raises:
-        CaseFailedError: `bad_input`: what is missing, empty or damaged, and what to do.
+        CaseFailedError: `bad_input`: something is missing, empty or damaged; the message has a fix.
     """
     try:
         found = {path.name: path for path in folder.iterdir() if FILE_NAME.fullmatch(path.name)}
@@ -89,10 +89,10 @@ def open_data_set(folder: Path, classes: int) -> DataSet:
 
 
 def _look_into(path: Path, classes: int) -> float:
-    """Read the first file: every record an example with a label, the first one with a JPEG.
+    """Check the first file: every record is an example with a label, and the first one has a JPEG.
 
     Returns:
-        Mean size of an encoded image in bytes.
+        Mean size of an encoded image, in bytes.
     """
     sizes: list[int] = []
     try:
@@ -119,10 +119,10 @@ def _bad(where: Path, what: str) -> CaseFailedError:
 
 
 def tfrecord_source(case: Case, data_set: DataSet, size: int, strategy: Strategy) -> Callable[[], Batch]:
-    """Return what gives the next step its batch: other images for every replica, already on its device.
+    """Return a source of batches: different images for each replica, already on its device.
 
     Args:
-        case: Its batch per GPU, once for each of the batches that one step accumulates.
+        case: Determines the number of images: its batch per GPU times its accumulated batches.
         data_set: Opened.
         size: Height and width in pixels.
         strategy: Over the replicas.
@@ -132,7 +132,7 @@ def tfrecord_source(case: Case, data_set: DataSet, size: int, strategy: Strategy
     pipelines = 1 if several_hosts else strategy.num_replicas_in_sync
 
     def pipeline(shards: int, shard: int) -> tf.data.Dataset:
-        """Read one part of the data set: some of its files, or where they are too few, some of its examples."""
+        """Read one part of the data set: some of its files, or some of its examples if there are too few files."""
         by_file = len(data_set.files) >= shards
         files = [str(path) for path in (data_set.files[shard::shards] if by_file else data_set.files)]
         examples = (
@@ -163,14 +163,14 @@ def tfrecord_source(case: Case, data_set: DataSet, size: int, strategy: Strategy
 
 
 def decode(record: Tensor, size: int) -> Batch:
-    """Turn a record into what a network trains on.
+    """Decode and augment a record.
 
     Args:
         record: A serialised `tf.train.Example`.
         size: Height and width of the image in pixels.
 
     Returns:
-        A random crop, perhaps flipped, float32 (size, size, 3), and its label from 0, int64 ().
+        A random crop, flipped with probability 1/2, float32 (size, size, 3), and its label from 0, int64 ().
     """
     example = tf.io.parse_single_example(record, _FEATURES)
     encoded = example["image/encoded"]
@@ -185,7 +185,7 @@ def decode(record: Tensor, size: int) -> Batch:
         use_image_if_no_bounding_boxes=True,
     )
     (top, left, _), (height, width, _) = tf.unstack(begin), tf.unstack(extent)
-    # Decoding only what the crop needs saves most of the work of large images.
+    # Decoding only the crop saves most of the work for large images.
     image = tf.io.decode_and_crop_jpeg(encoded, tf.stack([top, left, height, width]), channels=3)
     image = tf.image.random_flip_left_right(tf.image.resize(image, [size, size]))
     image = (image - tf.constant(PIXEL_MEAN)) / tf.constant(PIXEL_DEVIATION)
