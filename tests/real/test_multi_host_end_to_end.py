@@ -13,8 +13,8 @@ from tests.real.faults.controller import Runs, ours, running, wait_until
 from tests.real.test_end_to_end import SECONDS, runs
 from tests.support.engines.docker import Engines
 from tests.support.engines.images import PushedImage
+from tests.support.engines.processes import free_port
 from tests.support.engines.servers import Registry
-from tests.unit.tfbench.test_cluster import free_port
 
 __all__ = ["runs"]
 pytestmark = pytest.mark.docker
@@ -24,7 +24,7 @@ def write_hosts(runs: Runs, engines: Engines, registry: Registry, num_steps: int
     addresses = {"first": engines.first.url, "second": engines.second.url}
     hosts = {name: {"docker": url, "address": "127.0.0.1"} for name, url in addresses.items()}
     # These engines have no bridge: their containers share this machine's network.
-    fleet = {"hosts": hosts, "network": "host", "cluster_port": free_port()}
+    fleet = {"hosts": hosts, "network": "host", "cluster_port": free_port(2)}
     case = {"model": "alexnet", "warmup_steps": 2, "num_steps": num_steps, "num_hosts": 2, "communication": "ring"}
     return f"--hosts={runs.hosts({'pair': fleet}, case=case, registry=registry.address, variant='cpu')}"
 

@@ -40,13 +40,25 @@ from results.schema import Phase, SoftWarning
 from results.table.merge import merge_records
 from tests.unit.orchestrate.test_check import GOOD, host
 from tests.unit.orchestrate.test_deep_check import checked
-from tests.unit.results.factory import make_failure, make_origin, stored
+from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, stored
 from tests.unit.results.test_device_table import device_record
-from tests.unit.results.test_tables import two_fleets
 from tests.unit.results.test_time_breakdown import PHASES
 
 GOLDEN = Path(__file__).parent / "golden" / "widths"
 CASES = Path(__file__).parent / "results" / "cases"
+RATES = {"resnet50": 12.0, "googlenet": 30.0}
+CORES = {"one-core": (1.0, make_environment(cpu_limit=1.0)), "two-cores": (1.9, make_environment(cpu_limit=2.0))}
+
+
+def two_fleets():
+    records = []
+    for case, rate in ((make_case(m, num_gpus=n), r * n**0.1) for m, r in RATES.items() for n in (1, 2)):
+        for fleet, (factor, environment) in CORES.items():
+            rates = [rate * factor * noise for noise in (1.0, 1.01, 0.985)]
+            records += repeats(*rates, fleet=fleet, host=f"on-{fleet}", case=case, environment=environment)
+    return records
+
+
 WIDTHS = (80, 100, 140)
 
 

@@ -12,10 +12,10 @@ import pytest
 REPOSITORY = Path(__file__).parents[3]
 
 
-def run_tfbench(*arguments, **variables):
+def run_tfbench(*arguments, module="tfbench", **variables):
     """Run `python -m tfbench` in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "tfbench", *map(str, arguments)],
+        [sys.executable, "-m", module, *map(str, arguments)],
         cwd=REPOSITORY,
         env={**os.environ, **variables},
         capture_output=True,

@@ -16,7 +16,7 @@ from results.runs.reading import from_json
 from results.schema import Status
 from tests.real.training.conftest import REPOSITORY
 from tests.real.training.ranks import start_rank
-from tests.unit.tfbench.test_cluster import free_port
+from tests.support.engines.processes import free_port
 
 pytestmark = pytest.mark.tensorflow
 
@@ -87,7 +87,7 @@ class MultiHostJob:
     """Ranks that were started: processes of the program or, with a fault, forks with it planted."""
 
     def __init__(self, folder, flags, fault, count=2):
-        ports = [free_port() for _ in range(count)]
+        ports = [free_port(2) for _ in range(count)]
         self.records = [folder / f"record-{rank}.json" for rank in range(count)]
         self.logs = [folder / f"rank-{rank}.log" for rank in range(count)]
         self.processes = []

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from results.runs.store import StoredRecord, read_stored
+from results.compare.pairs import Comparison, compare
+from results.runs.store import RunFolder, StoredRecord, read_stored
 from results.schema import (
     GPU,
     Case,
@@ -22,6 +23,8 @@ from results.schema import (
 )
 from results.schema.record_json import to_json
 from results.stats import Interval, estimate, ratio_of_estimates
+from results.table.fleets import FleetRate, fleet_rates
+from results.table.merge import merge_records
 
 PARAMETERS = {"resnet50": 25_557_032, "resnet152": 60_192_808, "inception_v3": 23_834_568, "googlenet": 6_998_552}
 
@@ -161,6 +164,58 @@ def repeats(
         make_record(rate, origin=make_origin(fleet, host, i, run_id=run_id, usd_per_gpu_hour=price), **changes)
         for i, rate in enumerate(rates, 1)
     ]
+
+
+def of_hosts(fleet: str, *rates: float, prefix: str | None = None, **changes: Any) -> list[Record]:
+    """Build two repeats on each of as many hosts as there are rates."""
+    return [
+        record
+        for number, rate in enumerate(rates)
+        for record in repeats(rate, rate * 1.001, fleet=fleet, host=f"{prefix or fleet}{number}", **changes)
+    ]
+
+
+def rates_of(*records: Record, **options: Any) -> list[FleetRate]:
+    return fleet_rates(merge_records(stored(*records)), **options)
+
+
+def sides(*records: Record, a: str = "a", b: str = "b") -> tuple[list[FleetRate], list[FleetRate]]:
+    """Return the rates of two fleets."""
+    rates = rates_of(*records)
+    return [rate for rate in rates if rate.fleet == a], [rate for rate in rates if rate.fleet == b]
+
+
+def rates_of_fleets(
+    fleets: dict[str, float], *, prices: dict[str, float] | None = None, unfit: str = ""
+) -> list[FleetRate]:
+    """Two hosts of each fleet train two networks on 1 and 2 GPUs at a factor of 100; VGG16 does not fit on `unfit`."""
+    environment, records = make_environment(gpus=2), []
+    for place, (fleet, factor) in enumerate(fleets.items()):
+        for host, own in (("x", 1.0), ("y", 1.002 - place / 1000)):
+            for case in (make_case(m, device="gpu", num_gpus=n) for m in ("resnet50", "vgg16") for n in (1, 2)):
+                if case.model == "vgg16" and fleet == unfit:
+                    origin = make_origin(fleet, host)
+                    records.append(make_failure("oom", case=case, origin=origin, environment=environment))
+                    continue
+                rates = [100 * factor * own * case.num_gpus * noise for noise in (0.999, 1.0, 1.001)]
+                price = (prices or {}).get(fleet)
+                where = {"fleet": fleet, "host": host, "usd_per_gpu_hour": price, "environment": environment}
+                records += repeats(*rates, case=case, **where)
+    return rates_of(*records)
+
+
+def pairs_of(rates: Sequence[FleetRate], *pairs: tuple[str, str]) -> list[tuple[str, str, list[Comparison]]]:
+    """Compare pairs of fleets, as the report does."""
+    of = {rate.fleet: [other for other in rates if other.fleet == rate.fleet] for rate in rates}
+    return [(a, b, compare(of[a], of[b])) for a, b in pairs]
+
+
+def write_run(folder: Path, records: Iterable[Record], run_id: str = "run-1") -> RunFolder:
+    """Write a run; its records are `job-0.json` and so on."""
+    run = RunFolder.create(folder, run_id)
+    for number, record in enumerate(records):
+        run.write_record(f"job-{number}", record)
+    return run
 
 
 def write_file(folder: Path, name: str, record: Record) -> StoredRecord:

@@ -2,7 +2,7 @@
 
 A folder starts from good records. Some are then spoilt: values of wrong types, at the ends of their bounds or beyond,
 hostile texts, missing and unknown keys, halves of files, copies. A command may refuse, in a line and with a documented
-exit code. It may never raise, hang, or send a control character to whoever reads what it prints.
+exit code. It may never raise, hang (pytest's timeout), or send a control character to whoever reads what it prints.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import functools
 import io
 import json
 import re
-import signal
 import traceback
 import types
 import typing
@@ -73,9 +72,6 @@ COMMANDS = (
     "prices table.csv --provider=x --retrieved-on=2026-11-01",
 )
 """`{first}` and `{last}` are fleets; `table.csv` is what `export` printed last."""
-
-LIMIT_SECONDS = 120
-"""Far above what any command takes with a dozen records, so that a busy machine makes no false alarm."""
 
 Place = tuple[tuple[str | int, ...], str, str, tuple[type, ...]]
 """Where a field lies, its class, its name and the scalars that it takes."""
@@ -188,11 +184,11 @@ def fault_of(*line: str) -> str:
     """Run one command in the current folder; return what it did that it must not; empty: nothing."""
     output, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     try:
-        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors), _limit():
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
             code = program.main(["results", *line])
     except SystemExit as stopped:
         code = stopped.code if isinstance(stopped.code, int) else 2
-    except (Exception, TookTooLong):  # noqa: BLE001 (what it is for)
+    except Exception:  # noqa: BLE001 (what it is for)
         return traceback.format_exc()
     printed, said = (typing.cast(io.BytesIO, stream.buffer).getvalue().decode() for stream in (output, errors))
     if line[0] == "export":
@@ -201,21 +197,3 @@ def fault_of(*line: str) -> str:
         return f"exit code {code}: {said}"
     hidden = re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", printed + said)
     return f"printed {hidden.group()!r}" if hidden else ""
-
-
-class TookTooLong(BaseException):
-    """A command did not end; no handler of exceptions may keep this from the runner."""
-
-
-@contextlib.contextmanager
-def _limit() -> Iterator[None]:
-    def stop(*_: object) -> None:
-        raise TookTooLong(f"no end after {LIMIT_SECONDS} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(LIMIT_SECONDS)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)

@@ -15,10 +15,9 @@ import pytest
 
 import results
 from results.errors import BadQuestion, NotARun, UnknownFleet, UserError
-from results.schema.record_json import to_json
 from results.table.columns import COLUMNS
 from results.table.frames import REPEAT_COLUMNS
-from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats
+from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, write_run
 
 ROOT = Path(results.__file__).parents[1]
 PAGE = ROOT / "docs" / "python.md"
@@ -29,10 +28,9 @@ VGG = make_case("vgg16", precision="fp16", device="gpu", batch_per_gpu=64)
 def of(fleet, gpu, factor, **changes):
     environment = make_environment(gpus=1, gpu=gpu, **changes)
     rates = {FP16: (99.0, 100.0, 101.0), VGG: (39.5, 40.0, 40.5)}
+    scaled = {case: [factor * value for value in values] for case, values in rates.items()}
     return [
-        record
-        for case, values in rates.items()
-        for record in repeats(*(factor * value for value in values), fleet=fleet, case=case, environment=environment)
+        r for case, values in scaled.items() for r in repeats(*values, fleet=fleet, case=case, environment=environment)
     ]
 
 
@@ -41,18 +39,11 @@ def quick():
     return [*of("a4000", "NVIDIA RTX A4000", 1.0), *of("a5000", "NVIDIA RTX A5000", 1.5), oom]
 
 
-def write_run(path, records):
-    (path / "records").mkdir(parents=True)
-    for number, record in enumerate(records):
-        (path / "records" / f"{number:03}.json").write_text(to_json(record), encoding="utf-8")
-    return path
-
-
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TFBENCH_RUNS_DIR", raising=False)
-    return write_run(tmp_path / "runs" / "quick", quick())
+    return write_run(tmp_path / "runs", quick(), "quick").path
 
 
 def test_exported_names_are_sorted_exist_and_are_those_of_the_stub():
@@ -82,11 +73,8 @@ def test_results_can_be_imported_in_a_container_where_only_the_contract_is(tmp_p
 
 
 def python(code, folder):
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
-    command = [sys.executable, "-c", code]
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, check=True, text=True
-    ).stdout.strip()
+    options = {"env": {**os.environ, "PYTHONPATH": str(folder)}, "text": True}
+    return subprocess.check_output([sys.executable, "-c", code], cwd=folder, **options).strip()
 
 
 @pytest.mark.slow
@@ -109,27 +97,27 @@ def test_the_page_names_every_column_that_the_merged_table_does_not_have(run):
 
 def test_repeats_have_a_row_for_each_record_also_for_those_that_failed(run):
     (run / "records" / "bad.json").write_text("{}", encoding="utf-8")
-    shutil.copy(run / "records" / "000.json", run / "records" / "again.json")
+    shutil.copy(run / "records" / "job-0.json", run / "records" / "twice.json")
     read = results.read_runs("runs/quick")
     frame = read.repeats
     assert list(frame.columns) == list(REPEAT_COLUMNS)
     assert len(frame) == len(quick()) == read.table["repeats"].sum()
-    assert frame["samples_per_second"].tolist()[:3] == pytest.approx([99.0, 100.0, 101.0])
+    assert frame["samples_per_second"].nsmallest(3).tolist() == pytest.approx([39.5, 40.0, 40.5])
     oom = frame[frame["status"] == "oom"]
     assert oom[["fleet", "host", "model", "cause"]].values.tolist() == [
         ["a4000", "node-a", "resnet152", "out of memory"]
     ]
     assert oom["samples_per_second"].isna().all()
     assert [line.split(": ")[1] for line in read.problems] == [
-        "same run, job and repeat as runs/quick/records/000.json, excluded",
         "not a record, excluded",
+        "same run, job and repeat as runs/quick/records/job-0.json, excluded",
     ]
 
 
 def test_a_record_that_nobody_placed_is_the_only_repeat_of_its_file(tmp_path):
     (record,) = repeats(100.0)
-    (row,) = results.read_runs(write_run(tmp_path / "run", [replace(record, origin=None)])).repeats.to_dict("records")
-    assert (row["fleet"], row["host"], row["repeat"]) == ("-", "-", 1) and row["run"].endswith("000.json")
+    (row,) = results.read_runs(write_run(tmp_path, [replace(record, origin=None)]).path).repeats.to_dict("records")
+    assert (row["fleet"], row["host"], row["repeat"]) == ("-", "-", 1) and row["run"].endswith("job-0.json")
 
 
 def test_without_a_source_the_latest_run_is_read_and_stays_the_one(run):
@@ -140,7 +128,7 @@ def test_without_a_source_the_latest_run_is_read_and_stays_the_one(run):
 def test_compare_gives_ratio_interval_and_what_a_dollar_buys(tmp_path):
     cheap = repeats(100.0, 101.0, fleet="a", case=FP16, environment=make_environment(gpus=1), usd_per_gpu_hour=0.2)
     fast = repeats(150.0, 151.5, fleet="b", case=FP16, environment=make_environment(gpus=1), usd_per_gpu_hour=0.4)
-    (row,) = results.read_runs(write_run(tmp_path / "run", [*cheap, *fast])).compare("b", "a").to_dict("records")
+    (row,) = results.read_runs(write_run(tmp_path, [*cheap, *fast]).path).compare("b", "a").to_dict("records")
     assert row["ratio"] == pytest.approx(1.5) and row["ci95_low"] < 1.5 < row["ci95_high"]
     assert row["result"] == "faster" and (row["model"], row["precision"]) == ("resnet50", "fp16")
     assert row["ratio_per_usd"] == pytest.approx(0.75)
@@ -148,7 +136,7 @@ def test_compare_gives_ratio_interval_and_what_a_dollar_buys(tmp_path):
 
 
 def test_a_fleet_is_compared_with_itself_in_a_baseline(run, tmp_path):
-    before = results.read_runs(write_run(tmp_path / "before", of("a4000", "NVIDIA RTX A4000", 0.8)))
+    before = results.read_runs(write_run(tmp_path, of("a4000", "NVIDIA RTX A4000", 0.8)).path)
     found = results.read_runs(run).compare("a4000", "a4000", baseline=before)
     assert found["ratio"].tolist() == pytest.approx([1.25, 1.25])
 

@@ -147,6 +147,7 @@ def test_our_own_exports_are_read_whole_and_by_their_mode_and_image_size(write, 
         path = write(writer(merge_records(stored(*records))))
         claims = read_claims(path)
         assert {claim.gpu for claim in claims} <= {"RTX A4000", None}
+        assert {claim.strict for claim in claims} == {writer is to_csv}, "its columns state what two rows share"
         assert {(c.model, c.precision, c.batch, c.count, c.mode, c.image_size) for c in claims} == {
             ("resnet50", str(c.precision), c.batch_per_gpu, c.num_gpus, str(c.mode), c.image_size) for c in cases
         }

@@ -33,6 +33,10 @@ def test_the_golden_cases_change_every_setting():
     assert {name for golden in GOLDEN for name in golden["case"]} == set(CASE_COLUMNS)
 
 
+def test_an_update_has_the_batches_of_all_replicas_and_accumulated_steps():
+    assert Case(model="bert_large", batch_per_gpu=8, num_gpus=2, num_hosts=3, accumulate=4).global_batch == 192
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_row_of_the_table_of_settings_is_all_that_a_setting_needs(name):
     flag = SETTINGS[name].flag or name

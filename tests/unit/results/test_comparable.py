@@ -10,13 +10,12 @@ from results.report.page import make_report
 from results.schema import Mode
 from results.table.cells import fleet_notes
 from results.table.comparable import by_setting, match, setting_of, setting_text
-from results.table.fleets import fleet_rates
 from results.table.merge import merge_records
-from tests.unit.results.factory import make_case, make_environment, repeats, stored
+from tests.unit.results.factory import make_case, make_environment, rates_of, repeats, stored
 
 
 def rate(fleet="a", **changes):
-    (found,) = fleet_rates(merge_records(stored(*repeats(20.0, 21.0, fleet=fleet, **changes))))
+    (found,) = rates_of(*repeats(20.0, 21.0, fleet=fleet, **changes))
     return found
 
 
@@ -55,21 +54,20 @@ DIGEST = "sha256:" + "0" * 64
 
 
 def test_containers_and_processes_are_comparable_and_the_launcher_named():
-    records = [*launched("docker", digest=DIGEST, fleet="a"), *launched("ssh", fleet="b")]
-    docker, bare = fleet_rates(merge_records(stored(*records)))
+    docker, bare = rates_of(*launched("docker", digest=DIGEST, fleet="a"), *launched("ssh", fleet="b"))
     found = match(docker, bare)
     assert found.comparable and found.differs == ("launcher", "image_digest")
     assert "launcher docker / ssh" in compare_grid(compare([docker], [bare]), "a", "b").rows[0][-1]
-    merged = merge_records(stored(*launched("docker", digest=DIGEST, host="node-a"), *launched("ssh", host="node-b")))
-    (mixed,) = fleet_rates(merged)
+    records = [*launched("docker", digest=DIGEST, host="node-a"), *launched("ssh", host="node-b")]
+    (mixed,) = rates_of(*records)
     assert mixed.of_fleet and mixed.software.launcher == "docker + ssh"
     note = "a4000: launchers docker on node-a, ssh on node-b; that is part of the spread between hosts"
-    assert note in fleet_notes([mixed]) and len(fleet_rates(merged, apart=("launcher",))) == 2
+    assert note in fleet_notes([mixed]) and len(rates_of(*records, apart=("launcher",))) == 2
 
 
 def test_one_host_with_two_launchers_has_two_numbers():
     records = [*launched("docker", digest=DIGEST), *launched("ssh", run_id="run-2")]
-    assert [rate.software.launcher for rate in fleet_rates(merge_records(stored(*records)))] == ["docker", "ssh"]
+    assert [rate.software.launcher for rate in rates_of(*records)] == ["docker", "ssh"]
 
 
 def test_across_precisions_the_switch_for_tf32_is_part_of_what_is_compared():

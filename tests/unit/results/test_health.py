@@ -4,46 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from results.schema.health import (
-    RULES,
-    GPUFacts,
-    GPUSlice,
-    Moment,
-    grouped_warnings,
-    health_warnings,
-)
+from results.schema.health import RULES, GPUFacts, GPUSlice, Moment, grouped_warnings, health_warnings
 
 WARNING, REJECT = False, True
 IDLE, TIMING, LOAD = Moment
-HEALTHY = GPUFacts(
-    index=0,
-    bus_id="0000:18:00.0",
-    memory_used_bytes=400_000_000,
-    utilisation=0.0,
-    processes=0,
-    persistence=True,
-    compute_mode="default",
-    power_limit_watts=700.0,
-    power_limit_default_watts=700.0,
-    temperature_celsius=41.0,
-    temperature_start_celsius=41.0,
-    pcie_width=16,
-    pcie_width_max=16,
-)
+WARNED, REJECTED = (dict.fromkeys(Moment, rejects) for rejects in (WARNING, REJECT))
+FREE = {"memory_used_bytes": 400_000_000, "utilisation": 0.0, "processes": 0}
+COOL = {"temperature_celsius": 41.0, "temperature_start_celsius": 41.0}
+FULL = {"power_limit_watts": 700.0, "power_limit_default_watts": 700.0, "pcie_width": 16, "pcie_width_max": 16}
+HEALTHY = GPUFacts(index=0, bus_id="0000:18:00.0", persistence=True, compute_mode="default", **FREE, **COOL, **FULL)
 CASES = [
-    ({"problem": "is lost"}, "gpu_unusable", {IDLE: WARNING, TIMING: WARNING, LOAD: WARNING}, "is lost"),
+    ({"problem": "is lost"}, "gpu_unusable", WARNED, "is lost"),
     ({"mig": True, "slices": [GPUSlice(profile="1g.10gb")]}, "mig_slice", {IDLE: WARNING, TIMING: WARNING}, "1g.10gb"),
-    ({"row_remap_failed": True}, "row_remap_failed", {IDLE: REJECT, TIMING: REJECT, LOAD: REJECT}, "a faulty row"),
-    ({"row_remap_pending": True}, "row_remap_pending", {IDLE: WARNING, TIMING: WARNING, LOAD: WARNING}, "next reset"),
-    ({"ecc_uncorrected_errors": 2}, "ecc_errors", {IDLE: REJECT, TIMING: REJECT, LOAD: REJECT}, "2 uncorrected"),
+    ({"row_remap_failed": True}, "row_remap_failed", REJECTED, "a faulty row"),
+    ({"row_remap_pending": True}, "row_remap_pending", WARNED, "next reset"),
+    ({"ecc_uncorrected_errors": 2}, "ecc_errors", REJECTED, "2 uncorrected"),
     ({"compute_mode": "prohibited"}, "compute_mode", {IDLE: WARNING}, "prohibited"),
     ({"compute_mode": "exclusive process"}, None, {}, "one process is enough"),
-    (
-        {"power_limit_watts": 680.0},
-        "power_cap",
-        {IDLE: WARNING, TIMING: WARNING, LOAD: WARNING},
-        "680 W (default 700 W)",
-    ),
+    ({"power_limit_watts": 680.0}, "power_cap", WARNED, "680 W (default 700 W)"),
     ({"power_limit_watts": 690.0}, None, {}, "within 2 %"),
     (
         {"application_clock_mhz": 1200, "application_clock_default_mhz": 1980},
@@ -52,18 +30,8 @@ CASES = [
         "1200 MHz (default 1980 MHz)",
     ),
     ({"throttle_power_share": 0.5}, "throttled_power", {TIMING: WARNING}, "50% of the readings, 41 °C"),
-    (
-        {"throttle_thermal_share": 0.5},
-        "throttled_thermal",
-        {IDLE: WARNING, TIMING: WARNING, LOAD: WARNING},
-        "held back by heat",
-    ),
-    (
-        {"throttle_hardware_share": 0.6},
-        "throttled_hardware",
-        {IDLE: REJECT, TIMING: REJECT, LOAD: REJECT},
-        "power brake",
-    ),
+    ({"throttle_thermal_share": 0.5}, "throttled_thermal", WARNED, "held back by heat"),
+    ({"throttle_hardware_share": 0.6}, "throttled_hardware", REJECTED, "power brake"),
     ({"throttle_thermal_share": 0.05}, None, {}, "a few readings"),
     ({"temperature_celsius": 78.0}, "hot", {IDLE: WARNING}, "78 °C without work"),
     ({"temperature_start_celsius": 65.0}, "hot_start", {TIMING: WARNING}, "65 °C when warm-up began"),

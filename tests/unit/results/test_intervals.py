@@ -8,45 +8,20 @@ from results.compare.pairs import Mark, compare, geometric_mean, host_levels
 from results.compare.scaling import efficiencies
 from results.report.comparison import compare_grid, scaling_grid
 from results.schema import Mode
-from results.table.fleets import fleet_rates
-from results.table.merge import merge_records
 from tests.benchmarks import coverage
-from tests.unit.results.factory import make_case, make_environment, repeats, stored
+from tests.unit.results.factory import make_case, make_environment, of_hosts, rates_of, repeats, sides
 
 GPU = make_environment(gpus=8)
 
 
-def rates_of(*records):
-    return fleet_rates(merge_records(stored(*records)))
-
-
-def sides(*records):
-    rates = rates_of(*records)
-    return [rate for rate in rates if rate.fleet == "a"], [rate for rate in rates if rate.fleet == "b"]
-
-
-def of_hosts(fleet, *rates, prefix=None, **changes):
-    """Two repeats on each of as many hosts as there are rates."""
-    return [
-        record
-        for number, rate in enumerate(rates)
-        for record in repeats(rate, rate * 1.001, fleet=fleet, host=f"{prefix or fleet}{number}", **changes)
-    ]
-
-
 def scaled(hosts_of_one, hosts_of_four):
     """Records of one and of four GPUs on hosts by number, with their rates."""
+    cases = {count: make_case(device="gpu", num_gpus=count) for count in (1, 4)}
     return [
         record
         for count, hosts in ((1, hosts_of_one), (4, hosts_of_four))
         for host, rate in hosts.items()
-        for record in repeats(
-            rate * count,
-            rate * count * 1.001,
-            host=host,
-            case=make_case(device="gpu", num_gpus=count),
-            environment=GPU,
-        )
+        for record in repeats(rate * count, rate * count * 1.001, host=host, case=cases[count], environment=GPU)
     ]
 
 
@@ -91,23 +66,16 @@ def test_hosts_of_one_name_in_fleets_of_other_gpus_are_not_one_machine():
     assert not item.paired and item.interval.half_width > 0.01
 
 
-def lacking(records, host, model):
-    return [record for record in records if (record.origin.host, record.case.model) != (host, model)]
-
-
 MODELS = ("resnet50", "vgg16", "googlenet", "resnet152", "inception_v3", "alexnet")
 
 
 def test_a_missing_case_of_one_host_does_not_make_its_cases_independent():
     """Hosts that differ by 10 %: what they have in common over six cases must stay in the interval."""
-    full = [
-        r
-        for f, v in (("a", (150.0, 165.0, 158.0)), ("b", (100.0, 110.0, 104.0)))
-        for m in MODELS
-        for r in of_hosts(f, *v, case=make_case(m))
-    ]
+    rates = {"a": (150.0, 165.0, 158.0), "b": (100.0, 110.0, 104.0)}
+    full = [r for fleet, of in rates.items() for m in MODELS for r in of_hosts(fleet, *of, case=make_case(m))]
     whole = geometric_mean(compare(*sides(*full)))
-    gap = geometric_mean(compare(*sides(*lacking(full, "a1", "vgg16"))))
+    lacking = [r for r in full if (r.origin.host, r.case.model) != ("a1", "vgg16")]
+    gap = geometric_mean(compare(*sides(*lacking)))
     assert gap.value == pytest.approx(whole.value, rel=1e-3)
     assert gap.high - gap.low == pytest.approx(whole.high - whole.low, rel=0.02)
 
@@ -187,37 +155,23 @@ def test_hosts_of_different_prices_are_named():
     assert "b: no price for z; the other hosts' mean is used" in notes
 
 
-def test_the_ratio_per_dollar_has_the_interval_of_the_ratio():
-    records = [
-        *of_hosts("a", 150.0, 151.0, 149.5, usd_per_gpu_hour=0.4),
-        *of_hosts("b", 100.0, 101.0, 99.5, usd_per_gpu_hour=0.2),
-    ]
-    (item,) = compare(*sides(*records))
-    gain = item.per_dollar
-    assert (gain.low, gain.value, gain.high) == pytest.approx(
-        (item.interval.low / 2, item.value / 2, item.interval.high / 2)
-    )
-    grid = compare_grid([item], "a", "b")
-    assert "±" in grid.rows[0][grid.headings.index("ratio per $")]
-
-
-def kinds():
-    """Training where a is faster, inference where it is slower."""
-    for mode, factor in ((Mode.TRAIN, 1.5), (Mode.INFER, 0.8)):
-        for model in MODELS[:3]:
-            yield from of_hosts("a", 100.0 * factor, 101.0 * factor, 99.0 * factor, case=make_case(model, mode=mode))
-            yield from of_hosts("b", 100.0, 101.0, 99.0, case=make_case(model, mode=mode))
-
-
 def test_unlike_kinds_of_work_have_no_common_mean():
-    found = compare(*sides(*kinds()))
-    made = answers(found)
-    assert [(item.kind, item.mark, len(item.found)) for item in made] == [
+    found = compare(
+        *sides(
+            *(
+                record
+                for mode, factor in ((Mode.TRAIN, 1.5), (Mode.INFER, 0.8))
+                for case in (make_case(model, mode=mode) for model in MODELS[:3])
+                for fleet, base in (("a", 100.0 * factor), ("b", 100.0))
+                for record in of_hosts(fleet, base, base * 1.01, base * 0.99, case=case)
+            )
+        )
+    )
+    assert [(item.kind, item.mark, len(item.found)) for item in answers(found)] == [
         ("inference, fp32, 1 CPU", Mark.SLOWER, 3),
         ("training, fp32, 1 CPU", Mark.FASTER, 3),
     ]
-    first, *_ = answer_lines(found)
-    assert first == (
+    assert answer_lines(found)[0] == (
         "Which of a and b is faster depends on the kind of work: 0.80 × (inference, fp32, 1 CPU) to "
         "1.50 × (training, fp32, 1 CPU)."
     )
@@ -226,15 +180,10 @@ def test_unlike_kinds_of_work_have_no_common_mean():
 DRAWS = 100
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "1 × 3, these machines",
-        "3 × 3, one host lacks one case",
-        "the same 3 hosts against their baseline",
-        "3 × 3, mixed drivers",
-    ],
-)
+DRAWN = ["1 × 3, these machines", "3 × 3, one host lacks one case", "the same 3 hosts against their baseline"]
+
+
+@pytest.mark.parametrize("name", [*DRAWN, "3 × 3, mixed drivers"])
 def test_intervals_hold_the_truth_as_often_as_they_say(name):
     """Few draws of `python -m tests.benchmarks.coverage`: three standard errors around 95 %."""
     (design,) = [item for item in coverage.DESIGNS if item.name == name]

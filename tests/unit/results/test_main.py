@@ -7,19 +7,23 @@ from pathlib import Path
 import pytest
 
 import results.__main__ as program
-from results.runs.store import RunFolder
-from tests.unit.results.factory import make_environment, make_failure, make_origin, repeats
+from tests.unit.results.factory import make_environment, make_failure, make_origin, repeats, write_run
 
 ROOT = Path(__file__).parents[3]
+
+
+def add_run(runs, name, factor, **changes):
+    rates = {"slow": 10.0 * factor, "fast": 20.0 * factor}
+    records = (
+        r for fleet, rate in rates.items() for r in repeats(rate, rate * 1.01, fleet=fleet, run_id=name, **changes)
+    )
+    return write_run(runs, records, name)
 
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
     monkeypatch.setenv("TFBENCH_RUNS_DIR", str(tmp_path))
-    run = RunFolder.create(tmp_path, "run-1")
-    run.write_plan("{}")
-    for i, record in enumerate([*repeats(10.0, 11.0, fleet="slow"), *repeats(20.0, 21.0, fleet="fast")]):
-        run.write_record(f"job-{i}", record)
+    add_run(tmp_path, "run-1", 1.0).write_plan("{}")
     return tmp_path
 
 
@@ -46,8 +50,7 @@ def test_a_run_that_is_named_twice_counts_once(runs, capsys):
 
 
 def test_runs_are_merged_and_data_alone_goes_to_stdout(runs, capsys):
-    second = RunFolder.create(runs, "run-2")
-    second.write_record("job", make_failure(origin=make_origin("slow", run_id="run-2", repeat=1)))
+    second = write_run(runs, [make_failure(origin=make_origin("slow", run_id="run-2", repeat=1))], "run-2")
     (second.path / "records" / "bad.json").write_text("nonsense")
     assert call("export", "run-1", "run-2") == 0
     captured = capsys.readouterr()
@@ -60,18 +63,6 @@ def test_two_fleets_need_no_names_and_markdown_is_for_a_pull_request(runs, capsy
     out = capsys.readouterr().out
     assert out.startswith("* ") and "× as fast as" in out.splitlines()[0]
     assert "\n**slow / fast**" in out or "\n**fast / slow**" in out
-    assert "* " in out
-
-
-def add_run(runs, name, factor, **changes):
-    run = RunFolder.create(runs, name)
-    records = [
-        record
-        for fleet, rate in (("slow", 10.0), ("fast", 20.0))
-        for record in repeats(rate * factor, rate * factor * 1.01, fleet=fleet, run_id=name, **changes)
-    ]
-    for i, record in enumerate(records):
-        run.write_record(f"job-{i}", record)
 
 
 def test_a_slower_run_than_the_baseline_ends_with_5_when_asked(runs, capsys):
@@ -125,16 +116,6 @@ def test_bad_usage_is_exit_code_2_and_named(arguments, capsys):
         call(*arguments.split())
     assert stopped.value.code == 2
     assert BAD_USAGE[arguments] in capsys.readouterr().err
-
-
-def test_validate_names_bad_records_and_ends_with_3(runs, capsys):
-    assert call("validate") == 0
-    (runs / "run-1" / "records" / "bad.json").write_text('{"schema_version": 0}')
-    capsys.readouterr()
-    assert call("validate") == 3
-    captured = capsys.readouterr()
-    assert "bad.json: schema_version must be" in captured.out
-    assert captured.err == "4 good, 1 bad\n"
 
 
 def test_a_bug_leaves_its_traceback_in_a_file_and_exit_code_1(runs, capsys, monkeypatch, tmp_path):

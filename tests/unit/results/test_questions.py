@@ -8,33 +8,28 @@ import pytest
 from ruamel.yaml import YAML
 
 import results.__main__ as program
-from results.runs.store import RunFolder
 from tests.docs import answers
-from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats
+from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, write_run
 
 QUESTIONS = YAML(typ="safe").load((Path(__file__).parent / "questions" / "questions.yml").read_text(encoding="utf-8"))
 
 
-def write_run(folder, fleets):
-    run, number = RunFolder.create(folder, "run-1"), 0
+def records_of(fleets):
     for fleet, told in fleets.items():
         case = make_case(**{"device": "gpu", "precision": "fp16"} | told.get("case", {}))
         machine = make_environment(gpus=1, gpu=told["gpu"])
         if "status" in told:
-            records = [make_failure(told["status"], case=case, origin=make_origin(fleet, "host"), environment=machine)]
+            yield make_failure(told["status"], case=case, origin=make_origin(fleet, "host"), environment=machine)
         else:
-            records = repeats(*told["rates"], fleet=fleet, host=f"on-{fleet}", case=case, environment=machine,
-                              usd_per_gpu_hour=told.get("usd"))  # fmt: skip
-        for record in records:
-            run.write_record(f"job-{number}", record)
-            number += 1
+            where = {"fleet": fleet, "host": f"on-{fleet}", "usd_per_gpu_hour": told.get("usd")}
+            yield from repeats(*told["rates"], case=case, environment=machine, **where)
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question["about"])
 def test_a_question_has_its_winner_its_ratio_and_its_words(question, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TFBENCH_RUNS_DIR", str(tmp_path))
     if "run" in question:
-        write_run(tmp_path, question["run"])
+        write_run(tmp_path, records_of(question["run"]))
     arguments = ["results", "recommend", *shlex.split(question["command"])]
     assert program.main([*arguments, "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)

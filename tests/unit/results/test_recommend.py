@@ -11,16 +11,7 @@ from results.recommend.questions import Limits, RentalQuestion, asked_prices, re
 from results.reference.gpus import specifications
 from results.reference.prices import Offer, known_prices, read_prices
 from results.schema import Mode
-from results.table.fleets import fleet_rates
-from results.table.merge import merge_records
-from tests.unit.results.factory import (
-    make_case,
-    make_environment,
-    make_failure,
-    make_origin,
-    repeats,
-    stored,
-)
+from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, rates_of, repeats
 
 CATALOG = """\
 InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,Region,SpotPrice
@@ -61,9 +52,8 @@ def failure_of(fleet, status="oom"):
 
 
 def ask(records, offers=(), **question):
-    rates = fleet_rates(merge_records(stored(*records)))
     asked = RentalQuestion(**{"network": "resnet50", "precision": "fp16"} | question)
-    return answers(asked, rates, offers)
+    return answers(asked, rates_of(*records), offers)
 
 
 DIFFERENT = [
@@ -84,11 +74,11 @@ def test_different_settings_are_never_compared(different):
 
 
 def test_each_mode_has_a_table_of_its_own():
-    infer = case_of(mode=Mode.INFER)
-    records = [
-        *(record for fleet, rates in (("a4000", SLOW), ("a5000", FAST)) for record in records_of(fleet, rates)),
-        *records_of("a4000", (400.0, 401.0, 399.0), case=infer),
-        *records_of("a5000", (300.0, 301.0, 299.0), case=infer),
+    infer = {"case": case_of(mode=Mode.INFER)}
+    records = [*records_of("a4000", SLOW), *records_of("a5000", FAST)]
+    records += [
+        *records_of("a4000", (400.0, 401.0, 399.0), **infer),
+        *records_of("a5000", (300.0, 301.0, 299.0), **infer),
     ]
     found = {advice.table.mode: advice.sentence for advice in ask(records)}
     assert found["training"].startswith("a5000 is 1.59") and found["inference"].startswith("a4000 is 1.33")

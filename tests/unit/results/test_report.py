@@ -5,8 +5,7 @@ from html.parser import HTMLParser
 import pytest
 
 import results.__main__ as program
-from results.runs.store import RunFolder
-from tests.unit.results.factory import make_case, make_environment, make_failure, repeats
+from tests.unit.results.factory import make_case, make_environment, make_failure, repeats, write_run
 from tests.unit.results.report_page import write_page
 
 
@@ -25,9 +24,7 @@ def report_of(tmp_path):
     """Return the text of the report of some records."""
 
     def written(records, *arguments):
-        run = RunFolder.create(tmp_path, "run-1")
-        for i, record in enumerate(records):
-            run.write_record(f"job-{i}", record)
+        run = write_run(tmp_path, records)
         assert program.main(["results", "report", str(run.path), *arguments]) == 0
         return run.report_path.read_text(encoding="utf-8")
 
@@ -115,23 +112,18 @@ def test_a_run_of_one_fleet_without_numbers_still_gives_a_page(report_of):
 
 
 def test_a_run_without_prices_counts_with_those_that_the_answer_has(report_of):
-    of_gpus = {"a4000": make_environment(1, "NVIDIA RTX A4000"), "mine": make_environment(1, "Test GPU")}
-    case = make_case(device="gpu")
-    records = [
-        r for fleet, found in of_gpus.items() for r in repeats(9.0, 10.0, fleet=fleet, case=case, environment=found)
-    ]
-    text = report_of(records, "--price", "mine=0.25")
+    case, mine = make_case(device="gpu"), make_environment(1, "Test GPU")
+    known = repeats(9.0, 10.0, case=case, environment=make_environment(1))
+    text = report_of([*known, *repeats(9.0, 10.0, fleet="mine", case=case, environment=mine)], "--price", "mine=0.25")
     inputs = dict(re.findall(r'value="([\d.]*)" data-fleet="(\w+)"', text))
     assert inputs["0.25"] == "mine" and set(inputs.values()) == {"a4000", "mine"}
     assert re.search(r"a4000 \(\w+, [^)]*20\d\d[^)]*\)", text)
 
 
 def test_several_softwares_of_a_fleet_give_no_recommendation_but_a_page(report_of):
-    made = [
-        repeats(99.0, 100.0, run_id=version, environment=make_environment(tensorflow=version))
-        for version in ("2.20.0", "2.21.0")
-    ]
-    first = verdict_of(report_of([record for records in made for record in records]))[0]
+    softwares = {version: make_environment(tensorflow=version) for version in ("2.20.0", "2.21.0")}
+    records = [r for version, of in softwares.items() for r in repeats(99.0, 100.0, run_id=version, environment=of)]
+    first = verdict_of(report_of(records))[0]
     assert first.startswith("No recommendation: fleet a4000, 1 cases: several tensorflow (2.20.0, 2.21.0)")
 
 

@@ -1,6 +1,6 @@
 import json
 import os
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -95,12 +95,8 @@ def test_events_of_many_threads_are_whole_lines(run):
         for i in range(50):
             journal.append({"thread": thread, "i": i, "text": "x" * 500})
 
-    with run.journal() as journal:
-        threads = [threading.Thread(target=write, args=(n,)) for n in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    with run.journal() as journal, ThreadPoolExecutor(8) as threads:
+        list(threads.map(write, range(8)))
     lines = run.events_path.read_text().splitlines()
     assert len([json.loads(line) for line in lines]) == 400
     assert len(list(run.read_events())) == 400

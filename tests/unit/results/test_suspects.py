@@ -11,12 +11,11 @@ from orchestrate.afterwards import verdict
 from results.reference import all_published
 from results.reference.gpus import specified_gpus
 from results.reference.networks import networks
-from results.runs.store import RunFolder
 from results.schema import SoftWarning, Status
 from results.schema.words import SUSPECT
 from results.table.merge import merge_records
 from results.table.suspects import highest_rate
-from tests.unit.results.factory import make_case, make_environment, make_record, repeats, stored
+from tests.unit.results.factory import make_case, make_environment, make_record, repeats, stored, write_run
 
 GPU_CASE = make_case(device="gpu", precision="fp16", batch_per_gpu=64)
 
@@ -82,13 +81,11 @@ def test_a_host_at_ten_times_its_fleets_rate_is_suspect(fast, suspects):
 
 def test_table_verdict_and_report_name_what_the_controller_doubted(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    folder = RunFolder.create(tmp_path, "run-1")
     dated = SoftWarning(code=SUSPECT, message="it is dated 1999-01-01, but this controller's clock shows 2026")
     lies = [
         dataclasses.replace(record, warnings=[dated]) for record in repeats(900.0, 910.0, fleet="a5000", host="liar")
     ]
-    for index, record in enumerate([*repeats(100.0, 101.0), *repeats(150.0, 151.0, fleet="a5000"), *lies]):
-        folder.write_record(f"r{index}", record)
+    folder = write_run(tmp_path, [*repeats(100.0, 101.0), *repeats(150.0, 151.0, fleet="a5000"), *lies])
     assert "2 suspect, in no mean" in verdict(folder) and "1.50 ±" in verdict(folder)
     for command in (["show", "run-1"], ["report", "run-1", "--format=md"]):
         assert program.main(["results", *command]) == 0

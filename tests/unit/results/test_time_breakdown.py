@@ -8,11 +8,10 @@ import json
 import pytest
 
 from results.runs.reading import from_json
-from results.runs.store import RunFolder
 from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
 from results.schema import Origin, Phase, Status
 from results.schema.record_json import RecordError, to_json
-from tests.unit.results.factory import make_case, make_record
+from tests.unit.results.factory import make_case, make_record, write_run
 
 CASE = make_case(num_steps=4)
 PHASES = {
@@ -27,7 +26,6 @@ PHASES = {
 
 
 def run(tmp_path, *, phases=PHASES, status=Status.OK, events=()):
-    folder = RunFolder.create(tmp_path, "one")
     record = dataclasses.replace(
         make_record(1.6, case=CASE),  # 4 steps of 8 samples: 20 s
         phases=[Phase(name=name, seconds=seconds, cpu_seconds=seconds) for name, seconds in phases.items()],
@@ -35,27 +33,18 @@ def run(tmp_path, *, phases=PHASES, status=Status.OK, events=()):
     )
     if status is not Status.OK:
         record = dataclasses.replace(record, status=status, cause="full", measurement=None, validity=None)
-    folder.write_record("a.b.c.x.r1", record)
-    with folder.events_path.open("w") as file:
-        file.writelines(f"{json.dumps(event)}\n" for event in events)
+    folder = write_run(tmp_path, [record], "one")
+    folder.events_path.write_text("".join(f"{json.dumps(event)}\n" for event in events))
     return list(folder.records())
 
 
 def state(name, second):
-    return {"event": "job_state", "job": "a.b.c.x.r1", "state": name, "at": f"2026-11-01T10:00:{second:02d}+00:00"}
+    return {"event": "job_state", "job": "job-0", "state": name, "at": f"2026-11-01T10:00:{second:02d}+00:00"}
 
 
-RESULT = {"event": "job_result", "job": "a.b.c.x.r1", "at": "2026-11-01T10:00:50+00:00", "seconds": 47.0}
-NAMES = (
-    ("launching", 0),
-    ("queued", 1),
-    ("on n", 4),
-    ("starting", 5),
-    ("building", 8),
-    ("compiling", 10),
-    ("timing", 17),
-)
-STATES = [*(state(*pair) for pair in (*NAMES, ("writing", 44), ("collecting", 45))), RESULT]
+RESULT = {"event": "job_result", "job": "job-0", "at": "2026-11-01T10:00:50+00:00", "seconds": 47.0}
+SECONDS = {"launching": 0, "queued": 1, "on n": 4, "starting": 5, "building": 8, "compiling": 10, "timing": 17}
+STATES = [*(state(*pair) for pair in (SECONDS | {"writing": 44, "collecting": 45}).items()), RESULT]
 PULL = {"event": "image_ready", "host": "a.b.c", "image": "i", "seconds": 90.5, "at": "2026-11-01T10:00:00+00:00"}
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import stamina
 
 from results.schema import Status
 from tests.support.engines import processes
@@ -70,20 +73,15 @@ def test_flags_of_several_hosts_are_checked(monkeypatch, flag, said):
         parse(["--model=resnet50", flag])
 
 
-def free_port():
-    """Find a port that is free, and the one above it too."""
-    return processes.free_port(2)
-
-
 class Ranks:
     """Ranks in threads of this process."""
 
-    def __init__(self, count):
-        chief = free_port()
+    def __init__(self, count, closing):
+        chief = processes.free_port(2)
         self.addresses = tuple(f"127.0.0.1:{chief + 2 * rank if rank else chief}" for rank in range(count))
         self.lost = [threading.Event() for _ in range(count)]
         self.outcomes = [None] * count
-        self.all = []
+        self.closing = closing
         self.peers = [self.rank(rank) for rank in range(count)]
 
     def rank(self, rank, case="case"):
@@ -91,53 +89,41 @@ class Ranks:
             self.outcomes[rank] = outcome
             self.lost[rank].set()
 
-        self.all.append(Peers(TFCluster(addresses=self.addresses, rank=rank), case, on_loss))
-        return self.all[-1]
+        return self.closing.enter_context(
+            contextlib.closing(Peers(TFCluster(addresses=self.addresses, rank=rank), case, on_loss))
+        )
 
     def together(self, work):
         """Call `work(peers)` for all ranks at once; return what each gave or raised."""
-        answers = [None] * len(self.peers)
 
-        def run(rank):
+        def answer(peers):
             try:
-                answers[rank] = work(self.peers[rank])
+                return work(peers)
             except CaseFailedError as error:
-                answers[rank] = error
+                return error
 
-        threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(self.peers))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-            assert not thread.is_alive()
-        return answers
+        with ThreadPoolExecutor(len(self.peers)) as threads:
+            return list(threads.map(answer, self.peers))
 
     def connected(self):
         assert self.together(lambda peers: peers.connect(60)) == [None] * len(self.peers)
         assert self.together(lambda peers: peers.gather("begin", 0)) == [[0] * len(self.peers)] * len(self.peers)
         return self
 
+    def seen_by_others(self, rank):
+        """Wait until all others have an outcome; return them."""
+        others = [other for other in range(len(self.peers)) if other != rank]
+        assert all(self.lost[other].wait(60) for other in others)
+        return [self.outcomes[other] for other in others]
+
 
 @pytest.fixture
-def multi(quick):
+def multi(monkeypatch):
     """Make ranks, and take all of them apart in the end."""
-    made = []
-
-    def make(count):
-        made.append(Ranks(count))
-        return made[-1]
-
-    yield make
-    for ranks in made:
-        for peers in ranks.all:
-            peers.close()
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    monkeypatch.setattr(module, "SILENCE_SECONDS", 1.0)
-    monkeypatch.setattr(module, "BEAT_SECONDS", 0.1)
-    monkeypatch.setattr(module, "LAST_WORDS_SECONDS", 0.05)
+    for name, seconds in {"SILENCE_SECONDS": 1.0, "BEAT_SECONDS": 0.1, "LAST_WORDS_SECONDS": 0.05}.items():
+        monkeypatch.setattr(module, name, seconds)
+    with contextlib.ExitStack() as closing:
+        yield lambda count: Ranks(count, closing)
 
 
 def test_every_rank_gets_what_all_ranks_gave_in_their_order(multi):
@@ -156,30 +142,25 @@ def test_every_rank_gets_what_all_ranks_gave_in_their_order(multi):
 def test_a_rank_that_dies_is_named_by_all_others(multi, victim):
     ranks = multi(3).connected()
     ranks.peers[victim].close()
-    for rank in {0, 1, 2} - {victim}:
-        assert ranks.lost[rank].wait(60)
-        assert ranks.outcomes[rank].status is Status.LOST
-        assert f"rank {victim} (" in ranks.outcomes[rank].cause
-        assert "is gone" in ranks.outcomes[rank].cause
+    for outcome in ranks.seen_by_others(victim):
+        assert outcome.status is Status.LOST
+        assert f"rank {victim} (" in outcome.cause and "is gone" in outcome.cause
 
 
 def test_a_rank_that_falls_silent_is_lost(multi, monkeypatch):
     ranks = multi(2).connected()
     monkeypatch.setattr(ranks.peers[1], "_tell_all", lambda message: None)
-    assert ranks.lost[0].wait(60)
-    assert "rank 1" in ranks.outcomes[0].cause
-    assert "sent nothing for 1 s" in ranks.outcomes[0].cause
+    (outcome,) = ranks.seen_by_others(1)
+    assert "rank 1" in outcome.cause and "sent nothing for 1 s" in outcome.cause
 
 
 @pytest.mark.parametrize("failing", [0, 1])
 def test_the_failure_of_a_rank_is_the_outcome_of_all(multi, failing):
     ranks = multi(3).connected()
     ranks.peers[failing].report_failure(Failure(Status.OOM, "its memory is full"))
-    for rank in {0, 1, 2} - {failing}:
-        assert ranks.lost[rank].wait(60)
-        assert ranks.outcomes[rank].status is Status.OOM
-        assert ranks.outcomes[rank].cause.endswith(": its memory is full")
-        assert ranks.outcomes[rank].cause.startswith(f"rank {failing} (")
+    for outcome in ranks.seen_by_others(failing):
+        assert outcome.status is Status.OOM
+        assert outcome.cause.startswith(f"rank {failing} (") and outcome.cause.endswith(": its memory is full")
 
 
 def test_ranks_of_different_cases_refuse_each_other(multi):
@@ -202,26 +183,17 @@ def test_a_rank_that_does_not_come_is_named(multi):
 def test_strangers_at_the_chiefs_port_are_ignored(multi, monkeypatch):
     monkeypatch.setattr(module, "HELLO_SECONDS", 0.3)
     ranks = multi(2)
-    port = ranks.peers[0].cluster.control[1]
-    chief = threading.Thread(target=ranks.peers[0].connect, args=(60,))
-    chief.start()
-    for said in (b"GET / HTTP/1.1\r\n\r\n", b'{"hello": 9}\n', b'{"hello": true}\n', b"[1]\n", b""):
-        stranger = _reach(port)
-        stranger.sendall(said)
-        stranger.close()
-    ranks.peers[1].connect(60)
-    chief.join(60)
-    assert not chief.is_alive()
+    reach = stamina.RetryingCaller(timeout=60, attempts=None).on(ConnectionRefusedError)
+
+    def connect(peers):
+        if peers.rank:
+            for said in (b"GET / HTTP/1.1\r\n\r\n", b'{"hello": 9}\n', b'{"hello": true}\n', b"[1]\n", b""):
+                with reach(socket.create_connection, ranks.peers[0].cluster.control, timeout=1) as stranger:
+                    stranger.sendall(said)
+        peers.connect(60)
+
+    assert ranks.together(connect) == [None] * 2
     assert ranks.together(lambda peers: peers.gather("still", peers.rank)) == [[0, 1]] * 2
-
-
-def _reach(port):
-    for _ in range(100):
-        try:
-            return socket.create_connection(("127.0.0.1", port), timeout=1)
-        except ConnectionRefusedError:
-            threading.Event().wait(0.05)
-    raise AssertionError("the chief does not listen")
 
 
 def test_errors_that_may_come_from_a_lost_peer_are_known_from_others():

@@ -35,21 +35,17 @@ def ask(driver, *arguments, code=("-c", READ), **variables):
     return run_python(driver, *code, *arguments, **variables)
 
 
-def without_mig(machine):
-    gpus = [gpu for gpu in machine.gpus if not gpu.mig]
-    return FakeMachine(gpus=gpus)
-
-
 def test_the_gpus_behind_a_lost_one_keep_their_indices(tmp_path):
-    reported = ask(build(without_mig(eight_h100(lost=1)), tmp_path / "seven"))
+    machine = FakeMachine(gpus=[gpu for gpu in eight_h100(lost=1).gpus if not gpu.mig])
+    reported = ask(build(machine, tmp_path / "seven"))
     assert [gpu["index"] for gpu in reported["gpus"]] == [0, 1, 2, 4, 5, 6]
     assert reported["gpus"][3]["uuid"] == f"GPU-{gpu_uuid(4)}"
     assert reported["problems"] == ["6 of 7 GPUs answer: GPU 3 is lost"], "without a handle it has no PCI id"
     assert reported["health"]["gpu_unusable"] == reported["problems"][0]
-    machine = FakeMachine(
-        gpus=[FakeGPU(bus_id="0000:18:00.0", uuid="y"), FakeGPU(bus_id="0000:3B:00.0", uuid="x", lost=2)]
-    )
-    assert ask(build(machine, tmp_path / "two"))["problems"] == ["1 of 2 GPUs answer: GPU 1 (0000:3B:00.0) is lost"]
+    gpus = [FakeGPU(bus_id="0000:18:00.0", uuid="y"), FakeGPU(bus_id="0000:3B:00.0", uuid="x", lost=2)]
+    assert ask(build(FakeMachine(gpus=gpus), tmp_path / "two"))["problems"] == [
+        "1 of 2 GPUs answer: GPU 1 (0000:3B:00.0) is lost"
+    ]
 
 
 def test_the_kernels_list_names_the_pci_id_of_a_gpu_without_a_handle(tmp_path):
@@ -63,7 +59,7 @@ def test_the_kernels_list_names_the_pci_id_of_a_gpu_without_a_handle(tmp_path):
     assert ask(driver, code=("-c", code)) == ["7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost"]
 
 
-def test_a_machine_offers_its_whole_gpus_and_says_what_it_leaves_out(h100s):
+def test_a_machine_offers_its_whole_gpus_and_names_what_it_excludes(h100s):
     reported = ask(h100s, code=("-m", "tfbench.probe"))
     assert [gpu["index"] for gpu in reported["gpus"]] == [0, 1, 2, 4, 5, 7]
     assert [state["index"] for state in reported["gpu_states"]] == [0, 1, 2, 4, 5, 7]
@@ -122,7 +118,7 @@ def test_an_entry_of_cuda_visible_devices_means_what_it_means_to_cuda(h100s):
     assert ask(h100s, *entries, code=("-c", VISIBLE)) == entries
 
 
-def test_power_and_energy_of_a_slice_are_left_out_with_the_reason(h100s):
+def test_a_slice_has_no_power_or_energy_and_the_reason_is_named(h100s):
     reported = ask(h100s)
     assert (reported["sample"]["power_watts"], reported["energy"], reported["limits"]) == (None, [None], [None])
     assert reported["sample"]["temperature_celsius"] == 34, "the slices share a chip"

@@ -8,13 +8,8 @@ import sys
 import pytest
 
 from tests.real.training.conftest import REPOSITORY
+from tests.support.files import write_files
 from tfbench.machine.host import HostFacts, cpu_limit, host_facts, memory_limit_bytes
-
-
-def write(root, path, text):
-    file = root / path
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
 
 
 @pytest.fixture
@@ -42,8 +37,7 @@ VERSION_1 = {
     ],
 )
 def test_cpus_are_those_of_the_affinity_or_the_tightest_quota(tmp_path, many_cpus, files, limit):
-    for path, text in files.items():
-        write(tmp_path, path, text)
+    write_files(tmp_path, files)
     assert cpu_limit(tmp_path) == limit
 
 
@@ -56,8 +50,7 @@ def test_cpus_are_those_of_the_affinity_or_the_tightest_quota(tmp_path, many_cpu
     ],
 )
 def test_memory_is_the_machines_or_the_containers(tmp_path, files, limit):
-    for path, text in {"proc/meminfo": "MemTotal:       16 kB\nMemFree: 1 kB\n", **files}.items():
-        write(tmp_path, path, text)
+    write_files(tmp_path, {"proc/meminfo": "MemTotal:       16 kB\nMemFree: 1 kB\n", **files})
     assert memory_limit_bytes(tmp_path) == limit
 
 

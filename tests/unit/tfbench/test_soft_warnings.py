@@ -16,6 +16,7 @@ from tfbench.measuring.soft_warnings import drift_limit, gpu_warnings, needs_ptx
 from tfbench.measuring.timing import drift
 from tfbench.peers.links import Alone
 
+RTX_5090 = GPU(index=0, name="RTX 5090", compute_capability="12.0")
 ENVIRONMENT = make_environment(tf32_observed=False)
 MEASUREMENT = dataclasses.replace(
     make_measurement(Case(model="resnet50"), 100.0),
@@ -52,14 +53,7 @@ def test_a_clean_measurement_has_no_warning():
         ("measurement", {"bandwidth_bound_samples_per_second": 50.0}, "above_bandwidth"),
         ("telemetry", {"energy_joules": 100.0, "energy_integrated_joules": 150.0}, "energy_differs"),
         ("environment", {"tf32_observed": True}, "tf32_not_as_asked"),
-        (
-            "environment",
-            {
-                "gpus": [GPU(index=0, name="RTX 5090", compute_capability="12.0")],
-                "wheel_compute_capabilities": ["sm_80", "sm_90", "compute_90"],
-            },
-            "ptx_jit",
-        ),
+        ("environment", {"gpus": [RTX_5090], "wheel_compute_capabilities": ["sm_90", "compute_90"]}, "ptx_jit"),
     ],
 )
 def test_each_finding_has_its_own_warning(part, values, code):

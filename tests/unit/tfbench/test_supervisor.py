@@ -40,13 +40,8 @@ sys.exit(supervise(work, {max_seconds}, write, exit_code=3))
 
 def start(output, work, max_seconds=None):
     program = PROGRAM.replace("{work}", work).replace("{max_seconds}", str(max_seconds))
-    return subprocess.Popen(
-        [sys.executable, "-c", program, str(output)],
-        cwd=REPOSITORY,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", program, str(output)], cwd=REPOSITORY, **pipes)
 
 
 def ending(output, work, max_seconds=None):
@@ -68,32 +63,24 @@ def test_a_signal_ends_native_code_with_a_record(tmp_path, number):
     assert signal.Signals(number).name in record.cause
 
 
-OUT_OF_MEMORY = (
-    "W0000 00:00:1.2 42 bfc_allocator.cc:502] Allocator (GPU_0_bfc) ran out of memory trying to allocate 2GiB"
-)
-MAY_FAIL = OUT_OF_MEMORY + ". The caller indicates that this is not a failure"
+FULL = "Allocator (GPU_0_bfc) ran out of memory trying to allocate 2GiB"
+MAY_FAIL = f"{FULL}. The caller indicates that this is not a failure"
+HANG = "os.write(2, b'tfbench: state timing\\n'); hang()"
+
+
+def abort(printed):
+    """Return code that prints what an allocator prints, and aborts."""
+    return f"print('W0000 00:00:1.2 42 bfc_allocator.cc:502] {printed}', file=sys.stderr); os.abort()"
 
 
 @pytest.mark.parametrize(
     ("work", "max_seconds", "status", "cause", "printed"),
     [
-        (
-            "os.write(2, b'tfbench: state timing\\n'); hang()",
-            2,
-            Status.TIMEOUT,
-            "=2, while timing: stderr shows where it waited",
-            "in hang",
-        ),
+        (HANG, 2, Status.TIMEOUT, "=2, while timing: stderr shows where it waited", "in hang"),
         ("os.kill(os.getpid(), signal.SIGSTOP)", 0.5, Status.TIMEOUT, "not finished", ""),
         ("ctypes.string_at(0)", None, Status.ERROR, "SIGSEGV", "in work"),
-        (
-            f"print({OUT_OF_MEMORY!r}, file=sys.stderr); os.abort()",
-            None,
-            Status.OOM,
-            "after: Allocator (GPU_0_bfc) ran out of memory trying to allocate 2GiB",
-            OUT_OF_MEMORY,
-        ),
-        (f"print({MAY_FAIL!r}, file=sys.stderr); os.abort()", None, Status.ERROR, "SIGABRT", MAY_FAIL),
+        (abort(FULL), None, Status.OOM, f"after: {FULL}", FULL),
+        (abort(MAY_FAIL), None, Status.ERROR, "SIGABRT", MAY_FAIL),
         ("return 0", None, Status.ERROR, "without a record", ""),
     ],
 )
