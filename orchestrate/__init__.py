@@ -1,4 +1,10 @@
-"""On the user's machine: plans a benchmark, launches it on a fleet of hosts, follows it and collects the records.
+"""The controller: plans a benchmark, launches it on fleets of hosts, follows it and collects the records.
 
-Meets `tfbench` in a command line (`Case.flags()`) and a JSON file (`results.schema.Record`); never imports it.
+Start with `cli` and `commands`, which read as read → probe → plan → run → report. `inventory` reads `hosts.yml`,
+`planning` makes `plan.json`, `running` carries it out through `launchers` (Docker, ssh, Slurm, Kubernetes), `display`
+shows its events. `images` builds and pushes containers, `accepting` judges hosts, `links` connects by ssh, `suites`
+holds the lists of cases. A new engine is a folder of `launchers`, a new suite a file of `suites`.
+
+Communicates with `tfbench` by a command line (`Case.flags()`) and a JSON file (`results.schema.Record`), and never
+imports it.
 """

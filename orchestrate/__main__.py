@@ -1,4 +1,4 @@
-"""`python -m orchestrate COMMAND`: the commands of `tfbench` where it is not installed."""
+"""`python -m orchestrate COMMAND`: the `tfbench` command, without installing it."""
 
 from orchestrate.cli import main
 

@@ -1,4 +1,4 @@
-"""After a run: its results, the user's own command, and rented machines that still cost money."""
+"""After a run: its results, the user's `--when-done` command, and rented machines that still cost money."""
 
 from __future__ import annotations
 
@@ -25,39 +25,39 @@ from results.runs.store import RunFolder
 from results.table.merge import merge_records
 
 MAX_ROWS_SHOWN = 1_000
-"""Rows up to which a run ends by showing all of them; of more, the tables per fleet, and how to see the rest."""
+"""Maximum number of rows that a run shows at its end; beyond it, the fleets' tables and the command for all rows."""
 
 MAX_REPORTED = 5_000
-"""Records up to which a run writes its report by itself; more take longer than a user would wait."""
+"""Maximum number of records for which a run writes its report; more would take longer than a user waits."""
 
 Notify = Callable[[str], None]
-"""Takes a line for the user."""
+"""Receives a line for the user."""
 
 Handler = Callable[[int, FrameType | None], None]
-"""Of a signal."""
+"""Handler of a signal."""
 
 ANSWER_SECONDS = 15.0
-"""Longest wait for hosts to answer: a little more than ssh needs to give up a machine that is gone."""
+"""Longest wait for hosts to answer: slightly more than ssh's timeout for a machine that is gone."""
 
 MAX_NAMED = 20
 
 STDERR = 2
-"""Descriptor. Standard output holds the tables of a run, for programs too."""
+"""File descriptor of stderr: stdout is for the tables of a run."""
 
 
 @contextmanager
 def when_done(command: str | None, notify: Notify) -> Iterator[None]:
     """Run a shell command after the block, however it ends, e.g. to return rented machines.
 
-    SIGTERM and SIGHUP (a closed terminal) end the block as Ctrl-C does. The command does not run after a mistake in
-    flags or files: nothing was measured, and the user is about to try again.
+    SIGTERM and SIGHUP (a closed terminal) end the block like Ctrl-C. After a mistake in flags or files the command does
+    not run: nothing was measured, and the user will try again.
 
     Args:
-        command: For `sh`, never printed, because it may hold a token; None: nothing is run.
-        notify: Receives its start and end.
+        command: For `sh`; never printed, because it may contain a token. None: nothing is run.
+        notify: Receives lines about its start and end.
     """
     measured = True
-    with signals_handled(lambda *_: None, signal.SIGINT):  # nothing may end us between the block and the command
+    with signals_handled(lambda *_: None, signal.SIGINT):  # nothing ends it before the command
         try:
             with signals_handled(_interrupt, signal.SIGINT):
                 yield
@@ -73,14 +73,14 @@ def when_done(command: str | None, notify: Notify) -> Iterator[None]:
 
 @contextmanager
 def signals_handled(handle: Handler, *more: signal.Signals) -> Iterator[None]:
-    """Handle SIGTERM, SIGHUP and others in the block; the first SIGHUP only: a closing terminal sends several."""
+    """Handle SIGTERM and SIGHUP in the block; of several SIGHUPs, as sent by a closing terminal, only the first."""
 
     def handle_hangup(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_IGN)
         handle(number, frame)
 
     handlers = dict.fromkeys((signal.SIGTERM, *more), handle)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else: nohup
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # otherwise nohup
         handlers[signal.SIGHUP] = handle_hangup
     previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
@@ -98,10 +98,10 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 def run_command(command: str, notify: Notify) -> int:
     """Run a shell command to its end, with its output on stderr and no input.
 
-    The command has its own session, so a Ctrl-C that was meant for the run does not interrupt it. A second one does.
+    The command has a session of its own, so the Ctrl-C that ends the run does not interrupt it. A second one does.
 
     Returns:
-        Its exit code, which changes nothing about that of the run; negative: it was ended by that signal.
+        Its exit code, which does not affect the run's; negative: it was ended by that signal.
     """
     notify("--when-done: running the command")
     asked = 0
@@ -132,7 +132,7 @@ def run_command(command: str, notify: Notify) -> int:
 
 
 def _stderr() -> int:
-    """Return the descriptor of standard error; of one that was closed before the start, that of nothing."""
+    """Return the descriptor of standard error, or of /dev/null if stderr was closed before the start."""
     try:
         os.fstat(STDERR)
     except OSError:
@@ -141,12 +141,12 @@ def _stderr() -> int:
 
 
 def show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) -> None:
-    """Write the table of a run, and its report if `report`, and show the table."""
+    """Write `results.csv` and, if `report`, the report; then show the table."""
     from results.report.tables import fleet_grids, result_grids, to_csv
     from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
     from results.table.fleets import outliers
 
-    merged = merge_records(folder.records())  # one by one: 24,000 of them would take a GB
+    merged = merge_records(folder.records())  # read lazily: 24,000 records would take a GB
     folder.table_path.write_text(to_csv(merged), encoding="utf-8")
     shown = len(merged.rows) <= MAX_ROWS_SHOWN
     if not quiet:
@@ -168,7 +168,7 @@ def show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) 
 
 
 def verdict(folder: RunFolder) -> str:
-    """Return which of a run's two fleets is faster, if it has two, and how many repeats are suspect."""
+    """Describe which of a run's two fleets is faster, if it has two, and how many repeats are suspect."""
     from results.compare.overall import answer_lines
     from results.compare.pairs import compare, fleets_of
 
@@ -180,11 +180,11 @@ def verdict(folder: RunFolder) -> str:
 
 
 def _write_report(folder: RunFolder) -> str:
-    """Write the report of a run; return where it is, or how to get it.
+    """Write the report of a run; return its path, or the command that writes it.
 
-    In a process of its own: an error there must not affect the run.
+    Runs in a process of its own, so that an error cannot affect the run.
     """
-    module = "orchestrate.cli" if started_as_tfbench() else "results"  # so that hints in the report name it
+    module = "orchestrate.cli" if started_as_tfbench() else "results"  # the command for hints in the report
     command = [sys.executable, "-P", "-m", module, "report", str(folder.path), f"--output={folder.report_path}"]
     project = str(Path(__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([project, os.environ.get("PYTHONPATH", "")])}
@@ -201,11 +201,11 @@ def _report_command(folder: RunFolder) -> str:
 
 
 def still_costing(plan: Plan, make: Callable[[Host], Launcher], seconds: float = ANSWER_SECONDS) -> str | None:
-    """Name the hosts with a price that answer now, and what they cost; None: there are none.
+    """Describe the hosts with a price that answer now, and their costs; None: there are none.
 
     Args:
-        plan: Of the run; queues are excluded, because idle nodes of a queue cost nothing.
-        make: Gives a launcher for a host.
+        plan: Of the run; queues are excluded, because their idle nodes cost nothing.
+        make: Creates the launcher of a host.
         seconds: Longest wait.
     """
     priced = [entry for entry in plan.hosts if entry.host.queue is None and entry.host.usd_per_gpu_hour]

@@ -1,7 +1,7 @@
-"""`tfbench COMMAND`: everything in one program, commands in the order of work.
+"""The `tfbench` program, with its commands in the order of work.
 
-`measure` and `doctor` are `python -m tfbench` and `python -m tfbench.doctor`: what trains is never imported here, so
-`tfbench` works without TensorFlow.
+`measure` and `doctor` start `python -m tfbench` and `python -m tfbench.doctor`: the benchmark is never imported here,
+so `tfbench` works without TensorFlow.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from results.commands.command_line import Commands
 
 MODULES = {"doctor": "tfbench.doctor", "measure": "tfbench", "make-dataset": "tfbench.make_dataset"}
-"""Commands that run on the machine that is measured, and the module that each of them is."""
+"""Commands that run on the measured machine, with their modules."""
 
 MODULE_HELP = {
     "doctor": "check this machine: driver, GPUs, CUDA libraries, TensorFlow, NCCL; a fix for each finding",
@@ -79,16 +79,16 @@ EXAMPLES = {
     "audit": "audit table.csv",
     "completion": "completion bash",
 }
-"""One for the help of each command; those of `MODULES` have their own."""
+"""An example for the help of each command; those of `MODULES` have their own help."""
 
 ORDER = tuple(name for *_, names in GROUPS for name in names)
 
 
 class _Program(Parser):
-    """The parser of the whole program, whose help shows the commands in groups."""
+    """The program's parser, whose help lists the commands in groups."""
 
     def format_help(self) -> str:
-        """Return the help of `--help`."""
+        """Return the text of `--help`."""
         width = min(100, shutil.get_terminal_size().columns)
         lines = [f"usage: {self.prog} COMMAND [options]", "", str(self.description), ""]
         for title, example, names in GROUPS:
@@ -101,11 +101,11 @@ class _Program(Parser):
 
 
 HELP: dict[str, str] = {}
-"""By command, from its parser."""
+"""Help text by command, from its parser."""
 
 
 def main() -> None:
-    """Run the program, as the installed command does."""
+    """Run the program; the entry point of the installed command."""
     arguments = sys.argv[1:]
     if completion.VARIABLE in os.environ:
         print("\n".join(completion.candidates(make_parser(), arguments)))
@@ -122,13 +122,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the command line; mistakes end the program with exit code 2.
 
     Args:
-        arguments: As in `sys.argv`, the program's name first.
+        arguments: As in `sys.argv`, beginning with the program's name.
     """
     return make_parser().parse_args(hyphenated(arguments[1:]))
 
 
 def make_parser(program: str = "") -> argparse.ArgumentParser:
-    """Describe the command line; empty: the program is named as it was started."""
+    """Return the parser of the command line; an empty name means that of the running program."""
     parser = _Program(
         prog=program or (PROGRAM if started_as_tfbench() else "python -m orchestrate"),
         description="Find the GPU to rent for TensorFlow training: measure a fleet, compare, recommend.",
@@ -161,20 +161,20 @@ def _completion(parsed: argparse.Namespace) -> int:
 
 
 def _become(command: str, arguments: Sequence[str]) -> NoReturn:
-    """Replace this process by the module that a command is, so that signals and the exit code are its own.
+    """Replace this process by a command's module, which then receives signals and sets the exit code.
 
-    Flags may be spelled with hyphens too: `--num-gpus=2`.
+    Flags may also be written with hyphens: `--num-gpus=2`.
     """
     project = str(Path(__file__).absolute().parents[1])
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH")])),
-        "TFBENCH_PROGRAM": f"{PROGRAM} {command}",  # for its own help
+        "TFBENCH_PROGRAM": f"{PROGRAM} {command}",  # for its help
     }
     sys.stdout.flush()
     os.execve(
         sys.executable,
-        # -P: a folder named tfbench where the user happens to be is not ours.
+        # -P: ignore a folder named tfbench in the user's working folder.
         [sys.executable, "-P", "-m", MODULES[command], *underscored(arguments)],
         environment,
     )

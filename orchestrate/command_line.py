@@ -1,6 +1,6 @@
 """The command lines of `orchestrate`'s commands, for `python -m orchestrate` and `tfbench`.
 
-The Docker SDK, pandas and scipy are imported where they are used, so that `--help` answers at once.
+The Docker SDK, pandas and scipy are imported where they are used, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from results.commands.command_line import Commands
 
 SOURCE_NAMES = ("sky", "dstack", "vast", "runpod")
-"""Keys of `orchestrate.inventory.rented.SOURCES`, which takes long to import."""
+"""Keys of `orchestrate.inventory.rented.SOURCES`, which is slow to import."""
 
 DISPLAYS = ("auto", "live", "plain", "json", "none")
 
@@ -122,11 +122,11 @@ COMMANDS: dict[str, Callable[[Commands], None]] = {
     "stop": add_stop,
     "images": add_images,
 }
-"""What adds each command to a program, in the order of work; each sets `command` to the function that runs it."""
+"""Functions that add each command, in the order of work; each sets `command` to the function that runs it."""
 
 
 def _add_images(parser: argparse.ArgumentParser) -> None:
-    """Describe `images`: an action, then its own flags."""
+    """Add the arguments of `images`: an action, then its flags."""
     actions = parser.add_subparsers(required=True, metavar="ACTION", dest="action")
     for name, what in (
         ("list", "list the variants, what each is for, and where it has been tested"),
@@ -250,7 +250,7 @@ def _positive(text: str) -> int:
 
 
 def _share(text: str) -> float:
-    """Read a percentage, with or without its sign, as a share of 1."""
+    """Parse a percentage, with or without a sign, as a share of 1."""
     try:
         percent = float(text.removesuffix("%"))
     except ValueError:

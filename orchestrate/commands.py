@@ -1,4 +1,4 @@
-"""The commands of `python -m orchestrate`: each reads as read → probe → plan → run → report."""
+"""The commands of the controller; each reads as read → probe → plan → run → report."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ from results.text import counted
 HOSTS_FILE = Path("hosts.yml")
 
 FIRST_SUITE = "first"
-"""Of a machine with GPUs and no hosts file; without GPUs, `this_machine.yml` names another."""
+"""Suite of a machine with GPUs and no hosts file; without GPUs, that of `this_machine.yml`."""
 
 THIS_MACHINE = Path(__file__).parent / "inventory" / "this_machine.yml"
-"""Hosts file of a user who has none, so that the first command after an installation measures something."""
+"""The default hosts file, so that a new user can measure this machine at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +59,9 @@ class Where:
     """Which machines to use.
 
     Attributes:
-        hosts: File; None: `hosts.yml`, or this machine where there is none.
-        limit: Names of fleets and hosts; the others are left alone. None: all.
-        runs_dir: Where runs are kept.
+        hosts: File; None: `hosts.yml` if it exists, otherwise this machine.
+        limit: Names of fleets and hosts to use; None: all.
+        runs_dir: Folder of all runs.
     """
 
     hosts: Path | None = None
@@ -74,8 +74,8 @@ class What:
     """What to measure.
 
     Attributes:
-        suite: Name or file; None: what the hosts file names.
-        repeats: Of each case; None: what suite and hosts file name.
+        suite: Name or file; None: from the hosts file.
+        repeats: Repeats of each case; None: from the suite or hosts file.
         seed: For shuffling repeats.
         stop_early: See `Plan.stop_early`.
     """
@@ -88,13 +88,13 @@ class What:
 
 @dataclass(frozen=True, kw_only=True)
 class How:
-    """How a plan is carried out and shown; see `RunOptions` for what is not described here.
+    """How a plan is carried out and shown; see `RunOptions` for the other fields.
 
     Attributes:
         display: auto, live, plain, json or none.
         report: Whether `report.html` is written at the end.
         max_cost: In USD; no repeat begins that would end above it.
-        when_done: Shell command that runs after the run, however it ends.
+        when_done: Shell command to run after the run, however it ends.
     """
 
     display: str = "auto"
@@ -106,7 +106,7 @@ class How:
 
 
 def init(hosts: Path | None, *, source: str | None = None, file: str = "-") -> int:
-    """Write a hosts file: this machine, or the machines of another tool's list; one that exists is never changed."""
+    """Write a hosts file for this machine or another tool's list; an existing one is never changed."""
     from orchestrate.inventory.rented import import_hosts
 
     path = hosts or HOSTS_FILE
@@ -135,7 +135,7 @@ def suites(name: str | None) -> int:
 
 
 def suites_grid(name: str | None) -> Grid:
-    """Return a row for each suite, or for each case of one."""
+    """Return a grid with a row per suite, or per case of one suite."""
     if name is None:
         found = [read_suite(each) for each in suite_names()]
         rows = [
@@ -154,7 +154,7 @@ def suites_grid(name: str | None) -> Grid:
 
 
 def runs(runs_dir: Path, *, format: str = "text") -> int:
-    """List the runs, the latest first: when, on which fleets, how far, and which fleet is faster."""
+    """List the runs, the latest first: date, fleets, suite, progress, and which fleet is faster."""
     found = sorted(map(_described, run_folders(runs_dir)), key=lambda run: run["date"], reverse=True)
     if format == "json":
         sys.stdout.write(_json({"runs": found}))
@@ -167,7 +167,7 @@ def runs(runs_dir: Path, *, format: str = "text") -> int:
 
 
 def _described(path: Path) -> dict[str, str]:
-    """Describe a run in a line; one that cannot be read is named with the reason."""
+    """Describe a run in a row; one that cannot be read has the reason."""
     folder = RunFolder.open(path)
     try:
         planned = _planned(folder)
@@ -194,7 +194,7 @@ def _json(document: object) -> str:
 
 
 def check(where: Where, *, deep: bool = False, format: str = "text") -> int:
-    """Probe every host; exit code 4 when none can measure."""
+    """Probe every host; exit code 4 if none can measure."""
     hosts = _read_hosts(where)
     probed = probe(hosts)
     if deep:
@@ -214,13 +214,13 @@ def check(where: Where, *, deep: bool = False, format: str = "text") -> int:
 
 
 def probe(hosts: list[Host]) -> Mapping[HostPlace, Facts | str]:
-    """Query hosts, with their answers on stderr."""
+    """Probe hosts, with progress on stderr."""
     bus = _progress_bus("plain")
     return probe_hosts(hosts, _maker(None, bus), bus)
 
 
 def _deep_check(where: Where, hosts: list[Host], probed: Mapping[HostPlace, Facts | str]) -> list[HostVerdict]:
-    """Measure every host that answers, all side by side, and show what each is worth."""
+    """Measure all answering hosts in parallel, and show a verdict on each."""
     run_id = new_run_id()
     planned = plan_deep_check(hosts, probed, run_id)
     folder = RunFolder.create(where.runs_dir / FOLDER, run_id)
@@ -237,7 +237,7 @@ def _deep_check(where: Where, hosts: list[Host], probed: Mapping[HostPlace, Fact
 
 
 def plan(where: Where, what: What, *, show_manifests: bool = False, format: str = "text") -> int:
-    """Show what `run` would do; exit code 4 when nothing can be measured."""
+    """Show what `run` would do; exit code 4 if nothing can be measured."""
     planned = _plan(where, what, new_run_id(), _progress_bus("plain"))
     if format == "json":
         sys.stdout.write(plan_to_json(planned, ensure_ascii=True))
@@ -253,7 +253,7 @@ def plan(where: Where, what: What, *, show_manifests: bool = False, format: str 
 
 
 def _refuse_unusable(planned: Plan) -> None:
-    """Refuse a plan of which nothing can be measured now.
+    """Raise if nothing of a plan can be measured now.
 
     Raises:
         NoUsableHost: With the reason of each host.
@@ -266,7 +266,7 @@ def _refuse_unusable(planned: Plan) -> None:
 
 
 def _show_manifests(planned: Plan) -> None:
-    """Print what would be handed to each queue, as it is."""
+    """Print exactly what would be submitted to each queue."""
     make = _maker(None)
     for entry in planned.hosts:
         launcher = make(entry.host) if entry.host.queue is not None else None
@@ -277,12 +277,12 @@ def _show_manifests(planned: Plan) -> None:
 
 
 def run(where: Where, what: What, how: How, *, run_id: str | None = None) -> int:
-    """Measure.
+    """Plan, measure and show the results.
 
     Args:
-        where: On which hosts.
-        what: Which cases.
-        how: With which limits.
+        where: Hosts.
+        what: Cases.
+        how: Limits and display.
         run_id: Name of the run; None: start time and four random digits.
     """
     with when_done(how.when_done, notify):
@@ -304,7 +304,7 @@ def _run(where: Where, what: What, how: How, run_id: str) -> tuple[Plan, int]:
 
 
 def resume(how: How, *, run: str | None, runs_dir: Path, again: str | None = None) -> int:
-    """Go on with a run; see `_folder` for the run, and `_statuses` for what is measured again."""
+    """Continue a run; see `_folder` for the run, and `_statuses` for what is measured again."""
     with when_done(how.when_done, notify):
         folder = _folder(run, runs_dir)
         planned = _planned(folder)
@@ -315,7 +315,7 @@ def resume(how: How, *, run: str | None, runs_dir: Path, again: str | None = Non
 
 
 def status(run: str | None, runs_dir: Path, *, format: str = "text") -> int:
-    """Show how a run stands; exit code as `run` would end now."""
+    """Show the progress of a run, with the exit code that `run` would have now."""
     folder = _folder(run, runs_dir)
     planned = _planned(folder)
     running = is_controlled(folder.path)
@@ -330,7 +330,7 @@ def status(run: str | None, runs_dir: Path, *, format: str = "text") -> int:
 
 
 def stop(run: str | None, runs_dir: Path) -> int:
-    """End a run's controller, if there is one, then end and remove what the run has on its hosts."""
+    """End a run's controller, if any, then end and remove its benchmarks on all hosts."""
     folder = _folder(run, runs_dir)
     planned = _planned(folder)
     if controller := end_controller(folder.path):
@@ -342,7 +342,7 @@ def stop(run: str | None, runs_dir: Path) -> int:
 
 
 def _report_costs(planned: Plan) -> None:
-    """Name rented machines that were not returned."""
+    """Report rented machines that were not returned."""
     if line := still_costing(planned, _maker(None)):
         notify(line)
 
@@ -350,7 +350,7 @@ def _report_costs(planned: Plan) -> None:
 def _carry_out(
     how: How, again: frozenset[Status], planned: Plan, folder: RunFolder, estimated: RunEstimate | None = None
 ) -> int:
-    """Run what is missing, then show the table, what it took, and where everything is."""
+    """Run the missing repeats, then show the table, the time taken, and the paths of files."""
     began = time.monotonic()
     bus = EventBus()
     display = make_display(how.display, Console(stderr=True))
@@ -378,10 +378,10 @@ def _carry_out(
 
 
 def _statuses(named: str | None) -> frozenset[Status]:
-    """Return what `resume` measures again.
+    """Return the statuses whose repeats `resume` measures again.
 
     Args:
-        named: Statuses with commas between them, in addition to failures of hosts and stopped repeats.
+        named: Comma-separated statuses, in addition to host failures and stopped repeats.
     """
     words = named.split(",") if named is not None else []
     unknown = [word for word in words if word not in set(Status) - {Status.OK}]
@@ -397,7 +397,7 @@ def _plan(where: Where, what: What, run_id: str, bus: EventBus) -> Plan:
     if what.suite is not None:
         hosts = [dataclasses.replace(host, suite=what.suite) for host in hosts]
     read = lru_cache(read_suite)
-    for host in hosts:  # mistakes in names come before anything is asked of a host
+    for host in hosts:  # report mistakes in names before any host is contacted
         read(host.suite or DEFAULT_SUITE)
     planned = make_plan(
         hosts,
@@ -422,7 +422,7 @@ def _read_hosts(where: Where) -> list[Host]:
 
 
 def has_nvidia_driver() -> bool:
-    """Return whether an NVIDIA driver answers on this machine: then its GPUs are what is measured first."""
+    """Return whether an NVIDIA driver answers on this machine, whose GPUs are then measured."""
     if Path("/proc/driver/nvidia/version").exists():
         return True
     try:
@@ -433,8 +433,8 @@ def has_nvidia_driver() -> bool:
 
 
 def _maker(run_path: Path | None, bus: EventBus | None = None) -> Callable[[Host], Launcher]:
-    """Return what makes launchers; those of one run share a limit of pulls, and report to a bus."""
-    stamina.instrumentation.set_on_retry_hooks(())  # it would write on stderr, in the middle of a display
+    """Return a function that creates launchers, which share a limit of pulls and report to a bus."""
+    stamina.instrumentation.set_on_retry_hooks(())  # it would write to stderr, into a live display
 
     def notify(host: str, message: str) -> None:
         if bus is not None:
@@ -460,7 +460,7 @@ def _planned(folder: RunFolder) -> Plan:
 
 
 def why_unusable(entry: HostPlan) -> str:
-    """Return why a host cannot measure anything now; empty when it can."""
+    """Return why a host cannot measure anything now; empty if it can."""
     if entry.facts is None or entry.problem or entry.facts.problem:
         return entry.problem or (entry.facts.problem if entry.facts else None) or "it was not asked"
     blocked = [job.blocked for job in entry.jobs]
@@ -472,7 +472,7 @@ def _exit_code(outcome: RunOutcome) -> int:
 
 
 def _store_in(journal: Journal) -> Callable[[Event], None]:
-    """Append every event, except single steps, to the run's journal."""
+    """Return a subscriber that appends every event, except single steps, to the run's journal."""
 
     def store(event: Event) -> None:
         if not isinstance(event, JobStep):
@@ -482,7 +482,7 @@ def _store_in(journal: Journal) -> Callable[[Event], None]:
 
 
 def _progress_bus(kind: str) -> EventBus:
-    """Show what happens while hosts are asked, before there is a run."""
+    """Return a bus that shows events while hosts are probed, before there is a run."""
     bus = EventBus()
     display = make_display("plain" if kind in ("auto", "live") else kind, Console(stderr=True))
     bus.subscribe(display.show)
@@ -491,14 +491,14 @@ def _progress_bus(kind: str) -> EventBus:
 
 @contextmanager
 def _interrupts(stop: Stop, folder: RunFolder, bus: EventBus) -> Iterator[None]:
-    """First Ctrl-C (or SIGTERM, SIGHUP): start nothing more. Second: end what runs."""
+    """Handle Ctrl-C, SIGTERM and SIGHUP: the first starts no new repeats, the second ends running ones."""
     reports: list[threading.Thread] = []
 
     def handle(_number: int, _frame: object) -> None:
         now = stop.ask() > 1
         again = "" if now else "Press Ctrl-C again to end them now. "
         event = Stopping(now=now, hint=f"{again}{_resume_hint(folder)}")
-        # In a thread of its own: the one that was interrupted may hold the locks of the displays.
+        # In a thread of its own: the interrupted one may hold the locks of displays.
         reports.append(threading.Thread(target=bus.emit, args=(event,), daemon=True))
         reports[-1].start()
 

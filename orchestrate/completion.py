@@ -1,7 +1,7 @@
-"""What the Tab key offers: commands, flags and their values, runs, suites, networks, fleets and hosts.
+"""Completion by the Tab key: commands, flags and their values, runs, suites, networks, fleets and hosts.
 
 The shell starts the program with `TFBENCH_COMPLETE` set and the words typed so far, the unfinished one last; the
-program prints one candidate per line. Where it prints none, the shell offers files.
+program prints one candidate per line. If it prints none, the shell offers files.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ end
 complete -c tfbench -f -a '(__tfbench)'
 """,
 }
-"""By shell; what `tfbench completion SHELL` prints."""
+"""Output of `tfbench completion SHELL`, by shell."""
 
 
 def candidates(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
@@ -51,15 +51,15 @@ def candidates(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[st
 
     Args:
         parser: Of the whole program.
-        words: As typed after the program's name, the last one unfinished, perhaps empty. Bash cuts `--flag=value` into
-            three words.
+        words: As typed after the program's name; the last one is unfinished and may be empty. Bash splits
+            `--flag=value` into three words.
     """
     before = [word for word in words[:-1] if word != "="]
     last = "" if words[-1:] in ([], ["="]) else words[-1]
     last_flag, equals, typed = last.partition("=")
     if equals and last_flag.startswith("--"):
         return [f"{last_flag}={value}" for value in _beginning(typed, _flag_values(_at(parser, before), last_flag))]
-    if before[:1] == ["measure"]:  # absl parses its flags
+    if before[:1] == ["measure"]:  # its flags are absl's
         return _beginning(last, [flag.partition("=")[0] for flag in Case(model="resnet50").flags()])
     parser = _at(parser, before)
     if last.startswith("-"):
@@ -71,7 +71,7 @@ def candidates(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[st
 
 
 def _at(parser: argparse.ArgumentParser, words: Iterable[str]) -> argparse.ArgumentParser:
-    """Return the parser of the command that some words name."""
+    """Return the parser of the command named by the first words."""
     for word in words:
         for action in parser._get_positional_actions():
             if isinstance(action, argparse._SubParsersAction) and word in action.choices:
@@ -80,13 +80,13 @@ def _at(parser: argparse.ArgumentParser, words: Iterable[str]) -> argparse.Argum
 
 
 def _flag_values(parser: argparse.ArgumentParser, flag: str) -> list[str] | None:
-    """Return the values of a flag; None: it takes none, or there is no such flag."""
+    """Return the values of a flag; None: it takes no value, or does not exist."""
     action = parser._option_string_actions.get(flag)
     return None if action is None or action.nargs == 0 else _values(action)
 
 
 def _values(action: argparse.Action) -> list[str]:
-    """Return the values of a flag or an argument; none: files, or whatever the user thinks of."""
+    """Return the known values of a flag or an argument; none: files, or free text."""
     if action.choices is not None:
         return list(action.choices)
     known = {

@@ -1,4 +1,4 @@
-"""The branches that orchestration adds to the tree of `results/errors.py`.
+"""The error classes that the controller adds to those of `results/errors.py`.
 
     TfbenchError
     ├── UserError                  the user can fix it: one to three lines, no traceback, exit code 2
@@ -58,7 +58,7 @@ class HostError(TfbenchError):
 
     Attributes:
         status: Of the record.
-        cause: Why, for a person.
+        cause: Why, in words.
     """
 
     status = Status.ERROR

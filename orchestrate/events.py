@@ -1,6 +1,6 @@
-"""What happens in a run, as one stream: written to `events.jsonl` and shown by a display.
+"""The stream of events of a run, written to `events.jsonl` and shown by a display.
 
-`run.py` prints nothing; displays and the journal subscribe.
+`running` prints nothing; displays and the journal subscribe to the events.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 
 
 class Event:
-    """Something that happened; each kind is a class of its own."""
+    """An event; each kind has a class."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunStarted(Event):
-    """The run begins, or goes on.
+    """The run starts or resumes.
 
     Attributes:
         done: Repeats that already have a record, when a run is resumed.
@@ -33,7 +33,7 @@ class RunStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class HostChecked(Event):
-    """A host answered, or `problem` has the reason why not."""
+    """A host was probed; `problem` has the reason if it did not answer."""
 
     host: str
     problem: str | None
@@ -42,10 +42,10 @@ class HostChecked(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageProgress(Event):
-    """A pull goes on; shown, not stored.
+    """Progress of a pull; shown, not stored.
 
     Attributes:
-        done_bytes: Of what is known to be needed so far.
+        done_bytes: Of the bytes known to be needed so far.
     """
 
     host: str
@@ -59,7 +59,7 @@ class ImageReady(Event):
     """The image is on the host.
 
     Attributes:
-        seconds: That bringing it took.
+        seconds: Duration of the pull or transfer.
     """
 
     host: str
@@ -70,7 +70,7 @@ class ImageReady(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class JobState(Event):
-    """A repeat enters a phase: `launching`, a phase of `results.schema.progress.STATES`, `collecting`, `reattached`.
+    """A repeat entered a phase: `launching`, a phase of `results.schema.progress.STATES`, `collecting`, `reattached`.
 
     In a queue also `queued`, and `on NODE` once it has a machine.
     """
@@ -96,7 +96,7 @@ class JobResult(Event):
     """A repeat has its record.
 
     Attributes:
-        host: Fleet and host with a dot between them, for people: either may hold dots of its own.
+        host: Fleet and host joined by a dot, for display: either may contain dots.
         fleet: The fleet alone; empty in older journals.
     """
 
@@ -139,11 +139,11 @@ class Warned(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Stopping(Event):
-    """The user asked the run to stop.
+    """The user stopped the run.
 
     Attributes:
-        now: Running repeats are ended too.
-        hint: What can be done next.
+        now: Whether running repeats are ended, too.
+        hint: What the user can do next.
     """
 
     now: bool
@@ -152,7 +152,7 @@ class Stopping(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class HostLost(Event):
-    """A host is dropped; its remaining repeats get `status`."""
+    """A host was dropped; its remaining repeats get `status`."""
 
     host: str
     status: str
@@ -161,12 +161,12 @@ class HostLost(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RunFinished(Event):
-    """Nothing runs any more.
+    """The run has ended.
 
     Attributes:
         missing: Repeats without a record, because the run was stopped.
         skipped: Repeats that were not needed (`--stop-early`).
-        saved_seconds: What they would have taken.
+        saved_seconds: Estimated duration of skipped repeats.
     """
 
     run_id: str
@@ -179,7 +179,7 @@ class RunFinished(Event):
 
 
 NAMES: dict[type, str] = {Warned: "warning"}
-"""Of events that are not named like their class."""
+"""Names of events that differ from their class."""
 
 
 def event_name(kind: type[Event]) -> str:
@@ -194,7 +194,7 @@ def event_document(event: Event) -> dict[str, Any]:
 
 
 class EventBus:
-    """Hands every event to every subscriber, one at a time, whichever thread it comes from."""
+    """Delivers every event to every subscriber, one at a time; callable from any thread."""
 
     def __init__(self) -> None:
         self._subscribers: list[Callable[[Event], None]] = []
@@ -205,7 +205,7 @@ class EventBus:
         self._subscribers.append(subscriber)
 
     def emit(self, event: Event) -> None:
-        """Hand an event to all subscribers, in the order in which they came."""
+        """Deliver an event to all subscribers, in the order of their subscription."""
         with self._lock:
             for subscriber in self._subscribers:
                 subscriber(event)

@@ -1,5 +1,5 @@
-"""Is a rented host worth keeping? `check --deep` measures each host and judges it.
+"""`check --deep`: measures each host and judges whether it is worth keeping.
 
-Start at `deep.py`: it plans one case for each host, reads its record and shows the verdicts. `judging.py` has the rates
-with their limits; rules about a GPU's health are rows of `results.schema.health`.
+Start with `deep.py`: it plans one case per host, reads the records and shows the verdicts. `judging.py` has the rates
+and their limits; rules about a GPU's health are rows of `results.schema.health`.
 """

@@ -1,4 +1,4 @@
-"""The deep check of hosts: one case for each, through the launchers that runs use, then the judgement of all."""
+"""The deep check of hosts: one case per host, run by the usual launchers, then a verdict on each."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from results.schema import Device, DeviceResult, Record, Status
 from results.schema.health import GPUFacts
 
 FOLDER = "checks"
-"""Of the deep checks, within the folder of the runs."""
+"""Folder of the deep checks, within the folder of the runs."""
 
 MOST_GPUS = 16
-"""GPUs of a host that are checked together."""
+"""Maximum number of GPUs of a host that are checked together."""
 
 CHECK_SECONDS = 600.0
-"""Longest check: five times what it takes; a GPU that hangs is found by it."""
+"""Time limit of a check, five times its usual duration; detects GPUs that hang."""
 
 MAX_EARLIER = 10
-"""Earlier checks that a host is compared with: the latest ones."""
+"""Number of latest checks with which a host is compared."""
 
 FAULTS_OF_THE_HOST = frozenset({Status.INVALID, Status.NO_GPU, Status.LOST, Status.TIMEOUT})
-"""Ends of a check that reject a host: it computes wrong numbers, lost its GPU, or hangs. Others give a warning."""
+"""Statuses of a check that reject a host: wrong numbers, a lost GPU, or a hang. Other failures are warnings."""
 
 PRODUCT_CHECK = "product_of_device_"
-"""Name of the check of a device's products, before its place."""
+"""Prefix of the names of checks of a device's products, followed by its index."""
 
 SUITE = Suite(
     "deep-check",
@@ -54,14 +54,14 @@ SUITE = Suite(
 
 
 def plan_deep_check(hosts: Sequence[Host], probed: Mapping[HostPlace, Facts | str], run_id: str) -> Plan:
-    """Plan one case for each host: over all of its GPUs, or its processor."""
+    """Plan one case per host: over all of its GPUs, or its CPU."""
     plan = make_plan(hosts, probed, lambda _: SUITE, run_id=run_id, seed=1, repeats=1)
     entries = [dataclasses.replace(entry, jobs=_largest(entry.jobs), excluded=()) for entry in plan.hosts]
     return dataclasses.replace(plan, hosts=tuple(entries))
 
 
 def _largest(jobs: Sequence[Job]) -> tuple[Job, ...]:
-    """Keep the case with the most GPUs; on a CPU, whose logical devices share one processor, the single-device case."""
+    """Keep the case with the most GPUs; on a CPU, whose logical devices share one CPU, the single-device case."""
     ordered = sorted(jobs, key=lambda job: job.case.num_gpus)
     on_gpus = [job for job in ordered if job.case.device == "gpu"]
     chosen = on_gpus[-1:] or ordered[:1]
@@ -69,9 +69,9 @@ def _largest(jobs: Sequence[Job]) -> tuple[Job, ...]:
 
 
 def judge_records(plan: Plan, folder: RunFolder, runs_dir: Path) -> list[HostVerdict]:
-    """Judge what the hosts of a plan measured, in the order of `hosts.yml`.
+    """Judge the hosts of a plan by their records, in the order of `hosts.yml`.
 
-    One whose check failed is rejected if that is the host's fault, and gets a warning otherwise.
+    A host whose check failed is rejected if it is at fault, and gets a warning otherwise.
     """
     records = {entry.host.place: folder.read_record(entry.jobs[0].id) if entry.jobs else None for entry in plan.hosts}
     figures = [figures_of(record) for record in records.values() if record and record.device_results]
@@ -86,7 +86,7 @@ def judge_records(plan: Plan, folder: RunFolder, runs_dir: Path) -> list[HostVer
 
 
 def _failures(record: Record | None, problem: str | None) -> Iterator[HostFinding]:
-    """Name how a check ended, unless well."""
+    """Describe how a check failed; empty if it did not."""
     if record is None:
         yield HostFinding(Acceptance.WARNING, None, "check", problem or "not checked")
     elif record.status is not Status.OK:
@@ -95,11 +95,11 @@ def _failures(record: Record | None, problem: str | None) -> Iterator[HostFindin
 
 
 def earlier_figures(runs_dir: Path, without: str) -> dict[tuple[str, str], list[HostFigures]]:
-    """Return what hosts measured in the latest earlier checks, by fleet and host.
+    """Return the figures of the latest earlier checks, by fleet and host.
 
     Args:
         runs_dir: Folder of the runs.
-        without: Id of the check that is judged.
+        without: Id of the current check.
     """
     found: dict[tuple[str, str], list[HostFigures]] = {}
     for path in sorted((runs_dir / FOLDER).glob("*/records")):
@@ -112,9 +112,9 @@ def earlier_figures(runs_dir: Path, without: str) -> dict[tuple[str, str], list[
 
 
 def figures_of(record: Record) -> HostFigures:
-    """Return what a deep check's record has of its host.
+    """Return a host's figures from the record of its deep check.
 
-    Products are those under load, of all devices together; without them, those of the device alone.
+    Products are those under load on all devices, or if there are none, those of the device alone.
     """
     origin, on_gpus = record.origin, record.case.device is Device.GPU
     results = [result for result in record.device_results if result.value is not None]
@@ -141,10 +141,10 @@ def _gpu(gpu: GPUFacts, record: Record, results: Iterable[DeviceResult]) -> GPUF
 
 
 def _rates(rates: Sequence[Rate], results: Sequence[DeviceResult]) -> dict[str, float]:
-    """Return each rate that was measured.
+    """Return every rate that was measured.
 
-    The last result counts, because what is measured under load comes after what is measured alone; of all-reduces,
-    which are measured at several sizes, the best.
+    The last result counts, because load follows measurements of single devices; of all-reduces, which are measured at
+    several sizes, the best.
     """
     found = {}
     for rate in rates:
@@ -156,7 +156,7 @@ def _rates(rates: Sequence[Rate], results: Sequence[DeviceResult]) -> dict[str, 
 
 
 def verdict_grid(verdicts: Sequence[HostVerdict]) -> Grid:
-    """Return a row for each host and each of its GPUs; every finding is a line below."""
+    """Return a grid with a row per host and GPU, and a line below for each finding."""
     rows: list[list[str]] = []
     notes: list[str] = []
     for verdict in verdicts:

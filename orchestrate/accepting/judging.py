@@ -1,7 +1,7 @@
-"""Judges what a deep check measured: accept, warning or reject, for each GPU and host.
+"""Judges the figures of a deep check: accept, warning or reject, for each GPU and host.
 
-A GPU's health is judged by the rows of `results.schema.health`. How fast it is, by the rates here: against the median
-of its fleet, its own earlier checks, and its specification.
+A GPU's health is judged by the rows of `results.schema.health`, its speed by the rates here: against the median of its
+fleet, its own earlier checks, and its specification.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from results.schema.health import GPUFacts, Moment, health_warnings
 
 
 class Acceptance(enum.StrEnum):
-    """What to do with a host or a GPU; the later, the worse."""
+    """What to do with a host or a GPU, from best to worst."""
 
     ACCEPT = "accept"
     WARNING = "warning"
@@ -25,11 +25,11 @@ class Acceptance(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class GPUFigures(GPUFacts):
-    """A GPU under load, and what it reached.
+    """A GPU's rates and state under load.
 
     Attributes:
-        rates: By name of `OF_GPU`, in the record's units; what was not measured is missing.
-        products_right: Whether its matrix products were those that NumPy computes.
+        rates: By name of `OF_GPU`, in the record's units; only those that were measured.
+        products_right: Whether its matrix products equal NumPy's.
     """
 
     rates: Mapping[str, float] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class GPUFigures(GPUFacts):
 
 @dataclass(frozen=True, kw_only=True)
 class HostFigures:
-    """A host.
+    """A host's rates and GPUs.
 
     Attributes:
         rates: By name of `OF_HOST`, likewise.
@@ -52,13 +52,13 @@ class HostFigures:
 
 @dataclass(frozen=True)
 class HostFinding:
-    """Why something is not accepted.
+    """Why a host or GPU is not accepted.
 
     Attributes:
-        verdict: What follows from it alone.
+        verdict: The verdict from this finding alone.
         gpu: Index of the GPU; None: the host.
-        figure: What was measured: a rate, or the code of a health rule.
-        text: The figure, what it was judged by and how far it is from that.
+        figure: Name of a rate, or the code of a health rule.
+        text: The figure, its reference, and the difference.
     """
 
     verdict: Acceptance
@@ -73,7 +73,7 @@ class HostVerdict:
 
     Attributes:
         findings: The worst first.
-        figures: What was measured; None: nothing.
+        figures: The host's figures; None: nothing was measured.
     """
 
     fleet: str
@@ -83,7 +83,7 @@ class HostVerdict:
 
     @property
     def verdict(self) -> Acceptance:
-        """That of its worst finding."""
+        """The verdict of the worst finding."""
         return _worst(self.findings)
 
     @property
@@ -95,16 +95,16 @@ class HostVerdict:
 
 @dataclass(frozen=True)
 class Rate:
-    """A figure of which more is better, where a record has it, and its limits.
+    """A rate: where records have it, and its limits; higher is better.
 
     Attributes:
-        name: As shown.
-        metrics: Of the record's device results; the first that was measured counts.
-        arithmetic: Of these results.
-        unit: Of the shown figure; see `SCALES`.
-        warning: Share below its mates' median, or its own earlier figure, at which it gets a warning.
-        specified: Quantity of `gpu_specs.csv`; None: there is none.
-        of_specification: Share of the specification below which it gets a warning.
+        name: Display name.
+        metrics: Metrics of the record's device results; the first that was measured counts.
+        arithmetic: Arithmetic of these results.
+        unit: Display unit; see `SCALES`.
+        warning: Relative shortfall against equal devices' median, or its own earlier figure, that gives a warning.
+        specified: Quantity of `gpu_specs.csv`, or None.
+        of_specification: Share of the specification below which there is a warning.
     """
 
     name: str
@@ -116,49 +116,48 @@ class Rate:
     of_specification: float | None = None
 
     def shown(self, value: float) -> float:
-        """Return a figure in the unit in which it is shown."""
+        """Return a figure in its display unit."""
         return value * SCALES[self.unit]
 
 
 SCALES = {"TFLOP/s": 1e-12, "GFLOP/s": 1e-9, "GB/s": 1e-9, "million loops/s": 1e-6}
-"""What a record's figure is multiplied by for each unit."""
+"""Factor from a record's figure to each display unit."""
 
 REJECT = 0.25
-"""Share below the mates' median at which a GPU is rejected: all replicas wait for the slowest one, so that a machine
-loses a quarter of what is paid for."""
+"""Relative shortfall against equal GPUs' median that rejects a GPU: all replicas wait for the slowest one, so the
+machine loses a quarter of its value."""
 
 FEWEST_MATES = 3
-"""Figures of equal GPUs or hosts that have a median worth the name."""
+"""Minimum number of equal GPUs or hosts for a median."""
 
 PRODUCT_WARNING = 0.10
-"""Equal GPUs at their power limit vary by 8 % on average over five clusters (Sinha et al., Not all GPUs are created
-equal, SC 2022), which is from the fastest to the slowest: below the median about half of it. Lambda's 39 H100 hosts
-differ by 0.07 to 0.63 %."""
+"""Equal GPUs at their power limit vary by 8 % from the fastest to the slowest, on average over five clusters (Sinha et
+al., Not all GPUs are created equal, SC 2022); below the median, by about half of that. Lambda's 39 H100 hosts differ by
+0.07 to 0.63 %."""
 
 MEMORY_WARNING = 0.05
-"""The memory's clock is fixed, so that equal GPUs differ by less than 1 %; other processes take more."""
+"""The memory clock is fixed, so equal GPUs differ by less than 1 %; other processes cost more."""
 
 COPY_WARNING = 0.20
-"""Copies go through the host's memory, and GPUs of one host may be attached to different sockets (our choice)."""
+"""Copies use host memory, and GPUs of a host may be attached to different sockets (our choice)."""
 
 ALL_REDUCE_WARNING = 0.15
 CPU_WARNING = 0.20
 """Turbo clocks and other tenants of the machine (our choice)."""
 
 PRODUCT_OF_SPECIFICATION = 0.40
-"""Share of the specification's FLOP/s. At their power limit healthy GPUs stay below their boost clock; a specification
-with sparsity or without accumulation in fp32 is twice as high: this is below either (our choice)."""
+"""Share of the specification's FLOP/s. At their power limit healthy GPUs run below their boost clock, and
+specifications with sparsity or without fp32 accumulation are twice as high; this limit is below both (our choice)."""
 
 MEMORY_OF_SPECIFICATION = 0.65
-"""Share of the specification's bandwidth for an addition of two arrays; ECC in GDDR memory takes up to a tenth of it
-(our choice)."""
+"""Share of the specification's bandwidth when adding two arrays; ECC costs GDDR memory up to a tenth (our choice)."""
 
 COPY_OF_LINK = 0.25
-"""Share of what a link of this width and generation carries: TensorFlow copies from and to pageable memory, so that
-only a link far below its specification gets a warning (our choice)."""
+"""Share of the rate of a link of this width and generation: TensorFlow copies from and to pageable memory, so only a
+link far below its specification gets a warning (our choice)."""
 
 LANE_BYTES_PER_SECOND = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
-"""Of a PCIe lane by generation, after line coding. Source: PCI Express base specifications 1 to 6."""
+"""Rate of a PCIe lane by generation, after line coding. Source: PCI Express base specifications 1 to 6."""
 
 
 _PRODUCT, _SUSTAINED = ("matrix_product", "sustained_product"), ("sustained_product",)
@@ -189,11 +188,11 @@ _WORSE = tuple(Acceptance)
 def judge(
     hosts: Sequence[HostFigures], earlier: Mapping[tuple[str, str], Sequence[HostFigures]] | None = None
 ) -> list[HostVerdict]:
-    """Judge hosts against their specification, the others of their fleet, and their own earlier checks.
+    """Judge hosts against their specification, the other hosts of their fleet, and their own earlier checks.
 
     Args:
         hosts: Of any number of fleets.
-        earlier: What the same hosts measured before, by fleet and host.
+        earlier: Earlier figures of the same hosts, by fleet and host.
     """
     verdicts = []
     for host in hosts:
@@ -202,7 +201,7 @@ def judge(
         findings = list(_of_host(host, mates, before))
         for gpu in host.gpus:
             equal = [other.rates for mate in mates for other in mate.gpus if other.name == gpu.name]
-            same = (gpu.index, gpu.name)  # a GPU that was exchanged has no earlier figures
+            same = (gpu.index, gpu.name)  # a replaced GPU has no earlier figures
             own = [other.rates for check in before for other in check.gpus if (other.index, other.name) == same]
             findings += _of_gpu(gpu, equal, own)
         findings.sort(key=lambda found: (-_WORSE.index(found.verdict), found.gpu is None, found.gpu or 0))
@@ -242,7 +241,7 @@ def _of_gpu(
 def _below(
     rate: Rate, figures: Mapping[str, float], mates: Sequence[Mapping[str, float]], own: Sequence[Mapping[str, float]]
 ) -> list[tuple[Acceptance, str]]:
-    """Compare a rate with the median of equal devices, and with what the same one reached before."""
+    """Compare a rate with the median of equal devices, and with earlier rates of the same device."""
     value = figures.get(rate.name)
     for name, others, fewest in (("the fleet's median", mates, FEWEST_MATES), ("its earlier checks", own, 1)):
         known = [other[rate.name] for other in others if rate.name in other]
@@ -265,7 +264,7 @@ def _below_specification(gpu: GPUFigures, rate: Rate) -> list[tuple[Acceptance, 
 
 
 def _specified(gpu: GPUFigures, rate: Rate) -> tuple[float, str] | None:
-    """Return what a rate is at most, and what states it: the least of all GPUs that the name fits; None: not known."""
+    """Return the specified rate and its source, the lowest of all GPUs that match the name; None: unknown."""
     if rate.specified is None:
         lane = LANE_BYTES_PER_SECOND.get(gpu.pcie_generation or 0)
         if lane is None or not gpu.pcie_width:

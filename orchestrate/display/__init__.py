@@ -1,1 +1,1 @@
-"""What a person sees of hosts, plans and runs."""
+"""Displays of hosts, plans and runs: `display` has lines and JSON, `live` the live table, `tables` the rest."""

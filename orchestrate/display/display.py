@@ -1,7 +1,7 @@
-"""Three ways to show the one stream of events: a live table, plain lines, JSON Lines. All on stderr but the last.
+"""Displays of the stream of events: plain lines, JSON Lines, or the live table. All but JSON Lines are on stderr.
 
-A display never harms a run: what hosts send is made plain before it is shown, and standard streams outlast their
-readers (`results.program.LastingStream`).
+A display never affects a run: control characters are removed from what hosts send, and standard streams survive the end
+of their readers (`results.program.LastingStream`).
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ MAX_HOSTS_NAMED = 4
 
 
 class Failures:
-    """What failed and why, gathered from the stream of events."""
+    """Failed repeats and their causes, collected from events."""
 
     def __init__(self) -> None:
         self._folder = ""
         self._by_job: dict[str, tuple[str, str, str]] = {}
 
     def note(self, event: Event) -> None:
-        """Take in an event."""
+        """Take an event into account."""
         if isinstance(event, events.RunStarted):
             self._folder = event.folder
         if isinstance(event, events.JobResult) and event.status != Status.OK:
             self._by_job[event.job] = (event.status, event.cause or "", event.host)
 
     def summary(self, event: events.RunFinished) -> list[str]:
-        """Summarise what failed, why and where, and the command that repeats only that."""
+        """Summarise the failures by cause and host, with the command that repeats only them."""
         if not event.failed and not event.missing:
             return []
         groups = Counter((status, cause) for status, cause, _ in self._by_job.values())
@@ -69,7 +69,7 @@ class Failures:
 
 
 def shortened(names: Sequence[str]) -> str:
-    """Return the first few names, and how many more there are."""
+    """Return the first few names, and the number of others."""
     more = f" and {len(names) - MAX_HOSTS_NAMED} more" if len(names) > MAX_HOSTS_NAMED else ""
     return ", ".join(names[:MAX_HOSTS_NAMED]) + more
 
@@ -129,7 +129,7 @@ def _summary(event: events.RunFinished) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Write a duration as minutes and seconds, with hours if there are any."""
+    """Format a duration as minutes and seconds, with hours if necessary."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes:02d}:{rest:02d}"
@@ -138,7 +138,7 @@ def clock(seconds: float) -> str:
 _FREQUENT = (events.JobStep, events.ImageProgress)
 
 PLAIN_STEP_SECONDS = 10.0
-"""Shortest time between two steps of a host in plain lines: people read them too."""
+"""Minimum time between two step lines of a host, to keep the output readable."""
 
 
 class Display(Protocol):
@@ -149,11 +149,11 @@ class Display(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
     def planned(self, plan: Plan, durations: Durations | None = None) -> None:
-        """Learn what is going to happen.
+        """Prepare for a plan.
 
         Args:
             plan: All repeats.
-            durations: Of its repeats, as far as anything is known.
+            durations: Expected durations of its repeats.
         """
 
     def show(self, event: Event) -> None:
@@ -188,7 +188,7 @@ class _LineDisplay(NoDisplay):
 
 
 class JSONDisplay(_LineDisplay):
-    """An event a line, as JSON, for programs; in ASCII, because a terminal may be reading."""
+    """One event per line, as JSON in ASCII, which is safe on a terminal."""
 
     def __init__(self, stream: IO[str] | None = None) -> None:
         super().__init__(stream or sys.stdout)
@@ -199,7 +199,7 @@ class JSONDisplay(_LineDisplay):
 
 
 class PlainDisplay(_LineDisplay):
-    """A line for whatever happens, for pipes and log files."""
+    """One line per event, for pipes and log files."""
 
     def __init__(self, stream: IO[str]) -> None:
         super().__init__(stream)
@@ -232,7 +232,7 @@ class PlainDisplay(_LineDisplay):
         self._write(*lines)
 
     def _left_after(self, event: Event) -> str:
-        """Return the time left of the run, if an event has changed it."""
+        """Return the remaining time of the run, if an event has changed it."""
         if self._outlook is None or not isinstance(event, events.JobResult | events.JobSkipped | events.HostLost):
             return ""
         self._outlook.note(event)
@@ -248,12 +248,12 @@ class PlainDisplay(_LineDisplay):
 
 
 def notify(*lines: str) -> None:
-    """Print lines on stderr, as they are."""
+    """Print lines on stderr, unformatted."""
     console = Console(stderr=True)
     for line in lines:
         print_line(line, console)
 
 
 def stdout_console() -> Console:
-    """Return a console on stdout, whose tables are as wide as they need in a pipe."""
+    """Return a console on stdout, which does not limit the width of tables in a pipe."""
     return Console(highlight=False)

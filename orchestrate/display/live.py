@@ -1,4 +1,4 @@
-"""The live table: a line for each host that matters now, however many there are."""
+"""The live table: a row per host, with the most relevant ones if they do not all fit."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from results.schema import Status
 
 REFRESH_PER_SECOND = 4
 MANY_HOSTS = 100
-"""Of more, the table is drawn once a second: a full screen of a thousand hosts takes 20 ms."""
+"""Number of hosts above which the table is drawn once a second: a full screen of a thousand hosts takes 20 ms."""
 
 OTHER_LINES = 8
-"""Lines of a terminal that the table leaves: its frame and heading, the summary, the prompt, some messages."""
+"""Lines of a terminal without rows: frame and heading, summary, prompt, some messages."""
 
 FEWEST_ROWS = 5
 COLUMNS = ("host", "GPU", "variant", "case", "k/n", "state", "step", "samples/s", "time left")
 RIGHT = {"k/n", "step", "samples/s", "time left"}
 DROPPED_FIRST = ("variant", "GPU", "step", "samples/s", "case", "time left")
-"""Columns that a narrow terminal does without, in this order; the others always fit, and headings are never cut."""
+"""Columns that a narrow terminal omits, in this order; the others always fit, and headings are never cut."""
 
 FEWEST_CASE_LETTERS = 20
-"""Of the column of cases, the only one whose cells are cut to fit."""
+"""Minimum width of the column of cases, the only one whose cells are cut to fit."""
 WAITING, DONE, DROPPED = "waiting", "done", "dropped"
 
 
@@ -56,11 +56,11 @@ class HostRow:
     """A row of the table.
 
     Attributes:
-        position: Of the repeat that runs or ran last, in the host's plan, from 1; 0: none yet.
-        failed: Repeats that ended and were not ok.
-        slots: Repeats that may run side by side; more than one: the host is a queue.
-        states: Of the repeats of a queue that have begun or wait, by job.
-        seconds_left: Until its end, from what was expected and what has ended.
+        position: Position in the host's plan of the repeat that runs or ran last, from 1; 0: none yet.
+        failed: Number of repeats that failed.
+        slots: Repeats that may run in parallel; more than one for a queue.
+        states: States of a queue's current repeats, by job.
+        seconds_left: Estimated time to its end.
     """
 
     title: str
@@ -79,7 +79,7 @@ class HostRow:
     ended: int = 0
 
     def note_queued(self, job: str, state: str | None) -> None:
-        """Take in the state of one of a queue's repeats; None: it has ended. The row shows how many run and wait."""
+        """Record the state of a queue's repeat; None: it has ended. The row shows how many run and wait."""
         if state is None:
             self.states.pop(job, None)
         else:
@@ -91,7 +91,7 @@ class HostRow:
 
     @property
     def rank(self) -> int:
-        """Order in which rows are kept: work first, then failures, what waits, what is done."""
+        """Return the sort key of a row: running first, then failed, waiting, done."""
         if self.state in (WAITING, DONE, DROPPED):
             return {DROPPED: 1, WAITING: 2, DONE: 4}[self.state] if not self.failed else 1
         return 0
@@ -102,7 +102,7 @@ class LiveDisplay:
 
     Args:
         console: On stderr.
-        began: When the run began, as `time.monotonic()` has it; None: now.
+        began: Start of the run on the clock of `time.monotonic()`; None: now.
     """
 
     def __init__(self, console: Console, began: float | None = None) -> None:
@@ -153,7 +153,7 @@ class LiveDisplay:
             case events.RunFinished():
                 self._print(describe(event), *self._failures.summary(event))
             case events.JobResult(status=Status.OK):
-                pass  # the table shows it; a thousand lines would hide what went wrong
+                pass  # shown in the table; a thousand lines would hide failures
             case (
                 events.RunStarted()
                 | events.HostLost()
@@ -187,7 +187,7 @@ class LiveDisplay:
             case events.JobState() if row.slots > 1:
                 row.note_queued(event.job, plain_text(event.state, 20))
             case events.JobStep() if row.slots > 1:
-                pass  # steps of several repeats would take turns in one line
+                pass  # steps of several repeats would alternate in one row
             case events.JobState():
                 unknown = (row.position, "", plain_text(event.job, 80))
                 row.position, row.variant, row.case = self._jobs.get(event.job, unknown)
@@ -216,7 +216,7 @@ class LiveDisplay:
             row.state = DONE if row.position >= row.total else event.status
 
     def render(self) -> RenderableType:
-        """Return the table as it stands now."""
+        """Return the current table."""
         with self._lock:
             rows = list(self._rows.values())
             shown = choose_rows(rows, max(FEWEST_ROWS, self._console.height - OTHER_LINES))
@@ -246,7 +246,7 @@ class LiveDisplay:
 
 
 def fitting(rows: Sequence[tuple[str, ...]], width: int) -> dict[str, int]:
-    """Return the columns that fit side by side, and the letters that each must have.
+    """Return the columns that fit, and the width that each needs.
 
     Args:
         rows: Cells in the order of `COLUMNS`.
@@ -263,18 +263,18 @@ def fitting(rows: Sequence[tuple[str, ...]], width: int) -> dict[str, int]:
 
 
 def choose_rows(rows: Sequence[HostRow], most: int) -> list[HostRow]:
-    """Choose the rows that fit, in the order of the plan: work first, then failures, then what waits.
+    """Choose the rows that fit: running first, then failed, then waiting; return them in the order of the plan.
 
     Args:
         rows: In the order of the plan.
-        most: How many fit.
+        most: Number of rows that fit.
     """
     chosen = sorted(range(len(rows)), key=lambda index: rows[index].rank)[:most]
     return [rows[index] for index in sorted(chosen)]
 
 
 def gpu_names(facts: Facts | None) -> str:
-    """Name the GPUs of a host in few letters: `2 × RTX A4000`."""
+    """Return a short name of a host's GPUs: `2 × RTX A4000`."""
     if facts is None:
         return "?"
     names = Counter(plain_text(gpu.name, 40).removeprefix("NVIDIA ").removeprefix("GeForce ") for gpu in facts.gpus)
@@ -282,7 +282,7 @@ def gpu_names(facts: Facts | None) -> str:
 
 
 def _job_titles(jobs: Sequence[Job]) -> dict[str, tuple[int, str, str]]:
-    """Return position, variant and title of each job of a host, and of those that it leads."""
+    """Return position, variant and title of each job of a host, including multi-host jobs of which it is the chief."""
     return {
         job.id: (position, job.origin.variant or "", f"{job.case.name} r{job.origin.repeat}")
         for position, job in enumerate(jobs, start=1)
@@ -306,7 +306,7 @@ def _cells(row: HostRow) -> tuple[str, ...]:
 
 
 def _kind(row: HostRow) -> str:
-    """Sort a host into few kinds, for those that are only counted."""
+    """Return the kind of a host, for hosts that are only counted."""
     if row.state in (WAITING, DROPPED):
         return row.state
     if row.state == DONE:
@@ -318,7 +318,7 @@ def make_display(kind: str, console: Console) -> Display:
     """Choose a display.
 
     Args:
-        kind: `live`, `plain`, `json` or `none`; `auto`: live on a terminal, plain elsewhere.
+        kind: `live`, `plain`, `json` or `none`; `auto`: live on a terminal, otherwise plain.
         console: On stderr.
     """
     if kind == "live" or (kind == "auto" and console.is_terminal):

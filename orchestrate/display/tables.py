@@ -1,4 +1,4 @@
-"""Tables about hosts, plans and the state of a run; results are `results.report.tables`' business."""
+"""Tables of hosts, plans and the progress of a run; those of results are in `results.report.tables`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from results.schema.record_json import RecordError
 from results.text import counted
 
 Probed = Mapping[HostPlace, Facts | str]
-"""What hosts reported, or why they could not be asked."""
+"""The facts of hosts, or why they could not be probed."""
 
 
 def render_check(hosts: Sequence[Host], probed: Probed, console: Console) -> None:
-    """Show what every host reported, whether it can measure, and how to fix what is wrong."""
+    """Show each host's facts, whether it can measure, and how to fix problems."""
     columns = ["fleet", "host", "reached by", "processor", "memory", "GPUs", "now", "driver", "image", "verdict"]
     rows, notes = [], []
     for host in hosts:
@@ -51,12 +51,12 @@ def render_check(hosts: Sequence[Host], probed: Probed, console: Console) -> Non
                 _verdict(host, facts, mates),
             ]
         )
-    optional = ("image", "memory", "now", "processor", "reached by")  # the lines below name the image and why
+    optional = ("image", "memory", "now", "processor", "reached by")  # the notes below name the image and the reason
     print_grid(Grid("", columns, rows, notes, optional).without_empty_columns(), console)
 
 
 def check_document(hosts: Sequence[Host], probed: Probed) -> list[dict[str, Any]]:
-    """Return what every host reported, for `--format json`."""
+    """Return the facts of every host, for `--format json`."""
     documents = []
     for host in hosts:
         facts, mates = probed[host.place], _fleet(host, hosts, probed)
@@ -80,7 +80,7 @@ def _verdict(host: Host, facts: Facts | str, mates: Sequence[Facts]) -> str:
 
 
 def render_plan(plan: Plan, console: Console) -> None:
-    """Show which cases run where, how often, and what is excluded and why."""
+    """Show which cases run where and how often, and which are excluded and why."""
     suites = {entry.host.fleet: entry.suite for entry in reversed(plan.hosts)}
     counts: Counter[tuple[str, ...]] = Counter()
     for entry in plan.hosts:
@@ -101,7 +101,7 @@ def render_plan(plan: Plan, console: Console) -> None:
 
 
 def render_estimate(estimated: RunEstimate, console: Console) -> None:
-    """Show what a run may take and cost, and what that is based on."""
+    """Show the estimated duration and cost of a run, and their basis."""
     shares = {
         "from earlier runs": estimated.seen,
         "computed from the networks' work and the hosts' speed": estimated.computed,
@@ -114,13 +114,13 @@ def render_estimate(estimated: RunEstimate, console: Console) -> None:
 
 
 def render_taken(seconds: float, estimated: RunEstimate | None, console: Console) -> None:
-    """Show what a run took next to what was estimated."""
+    """Show the duration of a run next to its estimate."""
     before = "" if estimated is None else f"; the estimate was {duration(estimated.seconds)}"
     print_line(f"took {duration(seconds)}{before}", console)
 
 
 def duration(seconds: float) -> str:
-    """Write a duration in the digits that an estimate has: `40 s`, `7 min 30 s`, `43 min`, `3 h 20 min`."""
+    """Format a duration with the precision of an estimate: `40 s`, `7 min 30 s`, `43 min`, `3 h 20 min`."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     if seconds < 600:
@@ -131,7 +131,7 @@ def duration(seconds: float) -> str:
 
 
 def status_document(plan: Plan, folder: RunFolder, running: bool) -> dict[str, Any]:
-    """Return how many repeats of each host have ended, and how."""
+    """Return the number of ended repeats of each host, by status."""
     early = StopEarly(plan)
     of_job, unreadable = dict[str, Record | None](), []
     for job in plan.jobs:
@@ -169,7 +169,7 @@ def status_document(plan: Plan, folder: RunFolder, running: bool) -> dict[str, A
 
 
 def render_status(status: Mapping[str, Any], console: Console) -> None:
-    """Show what `status_document` returned."""
+    """Show a document of `status_document`."""
     rows = [
         [
             host["fleet"],
@@ -189,7 +189,7 @@ def render_status(status: Mapping[str, Any], console: Console) -> None:
 
 
 def _places(plan: Plan) -> list[tuple[str, str, list[Job]]]:
-    """Return fleet, host or hosts together, and the repeats there."""
+    """Return fleet, host or hosts of multi-host jobs, and the repeats there."""
     places = {(entry.host.fleet, entry.host.name): list(entry.jobs) for entry in plan.hosts}
     for multi in plan.multi_host_jobs:
         places.setdefault((multi.job.origin.fleet, multi.job.origin.host), []).append(multi.job)
@@ -206,7 +206,7 @@ def _notes(entry: HostPlan) -> list[str]:
 
 
 def _by_reason(excluded: Iterable[str]) -> list[str]:
-    """Name cases with the same reason together: a suite for 8 GPUs has a dozen that one GPU cannot hold."""
+    """Group cases with the same reason: of a suite for 8 GPUs, one GPU excludes a dozen."""
     cases: defaultdict[str, list[str]] = defaultdict(list)
     for text in excluded:
         case, _, reason = text.partition(": ")
@@ -223,13 +223,13 @@ def _blocked_causes(entry: HostPlan) -> list[str]:
 
 
 def _fleet(host: Host, hosts: Sequence[Host], probed: Probed) -> list[Facts]:
-    """Return what all hosts of a host's fleet reported, its own facts among them."""
+    """Return the facts of all hosts of a host's fleet, including its own."""
     reported = (probed[other.place] for other in hosts if other.fleet == host.fleet)
     return [facts for facts in reported if isinstance(facts, Facts)]
 
 
 def _image_notes(host: Host, facts: Facts | str, mates: Sequence[Facts] = ()) -> list[str]:
-    """Explain why each image was chosen, or why the host cannot be used."""
+    """Explain the choice of each image, or why the host cannot be used."""
     if isinstance(facts, str):
         return [f"{host.key}: cannot be measured now: {facts}"]
     images = [f"{host.key}: {image.reference}: {image.problem or image.reason}" for image in facts.images]
@@ -239,7 +239,7 @@ def _image_notes(host: Host, facts: Facts | str, mates: Sequence[Facts] = ()) ->
 
 
 def _environment_note(host: Host) -> list[str]:
-    """Show the variables that `hosts.yml` gives to the host's benchmarks."""
+    """Show the environment variables that `hosts.yml` sets for the host's benchmarks."""
     return [f"{host.key}: environment: {shown_environment(host.environment)}"] if host.environment else []
 
 
@@ -264,13 +264,13 @@ def _gpus(facts: Facts) -> str:
 
 
 def _gpu_states(facts: Facts) -> str:
-    """Describe the current state of the GPUs, equal ones together."""
+    """Describe the current state of the GPUs, grouping equal ones."""
     kinds = Counter(map(state_words, facts.gpu_states))
     return ", ".join(f"{number} × {words}" if len(facts.gpu_states) > 1 else words for words, number in kinds.items())
 
 
 def _gpu(gpu: GPU) -> str:
-    """Describe a GPU by what distinguishes it from others: name, memory, power limit, compute capability."""
+    """Describe a GPU: name, memory, power limit, compute capability."""
     parts = [gpu.name]
     if gpu.memory_bytes is not None:
         parts.append(f"{gpu.memory_bytes / (1 << 30):.0f} GiB")

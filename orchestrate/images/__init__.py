@@ -1,1 +1,1 @@
-"""Container images: built, verified, pushed. Start at `commands.py`; `builds.py` does the work on an engine."""
+"""Builds, verifies and pushes container images. Start with `commands.py`; `builds.py` works with an engine."""

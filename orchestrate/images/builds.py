@@ -1,4 +1,4 @@
-"""Images of tfbench: built from the installed sources, pushed, verified, kept as files."""
+"""Images of tfbench: built from the installed sources and verified."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from results.schema.record_json import RecordError
 from results.schema.version import __version__
 
 CONTEXT = ("containers", "tfbench", "results/__init__.py", "results/schema")
-"""All that an image is made of."""
+"""Everything that images are built from."""
 
 VERIFY_SECONDS = 600.0
 MAX_OUTPUT_BYTES = 1 << 20
@@ -34,13 +34,13 @@ VERIFY_CASE = Case(
     warmup_steps=1,
     num_steps=2,
 )
-"""Two steps on the CPU: the smallest thing that shows that an image trains."""
+"""Flags for two steps on the CPU: the smallest proof that an image trains."""
 
 Line = Callable[[str], None]
 
 
 class ImageCheck(NamedTuple):
-    """One thing that `verify` looked at."""
+    """The result of one check of `verify`."""
 
     what: str
     passed: bool
@@ -48,9 +48,9 @@ class ImageCheck(NamedTuple):
 
 
 def source_revision() -> str:
-    """Return the commit of this checkout, with `-changed` when files differ from it.
+    """Return the commit of this checkout, with `-changed` if files differ from it.
 
-    `unknown` without git, and for an installed tfbench, also one that lies inside a repository of the user's.
+    Return `unknown` without git and for an installed tfbench, even inside a repository of the user's.
     """
     try:
         if not Path(_git("rev-parse", "--show-toplevel")).samefile(PROJECT):
@@ -67,11 +67,11 @@ def _git(*arguments: str) -> str:
 
 
 def build_context(certificates: Iterable[Path] = (), pip_config: Path | None = None) -> IO[bytes]:
-    """Pack what images are made of into a tar file in memory: a few hundred kilobytes.
+    """Pack the build context into a tar file of a few hundred kilobytes in memory.
 
     Args:
-        certificates: PEM files of further authorities that the build trusts, for networks that inspect TLS.
-        pip_config: pip's configuration, which may hold a password: only a stage that is discarded reads it. A BuildKit
+        certificates: PEM files of additional CAs that the build trusts, for networks that inspect TLS.
+        pip_config: pip's configuration, which may contain a password: only a discarded stage reads it. A BuildKit
             secret would do the same, but the Docker SDK builds without BuildKit.
 
     Raises:
@@ -95,7 +95,7 @@ def build_context(certificates: Iterable[Path] = (), pip_config: Path | None = N
 
 
 def _without_rest(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Exclude what Python generates and what a wheel lacks: a wheel builds from the layers that its checkout built."""
+    """Exclude generated files and those that a wheel lacks, so that a wheel and its checkout build equal layers."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     return None if "__pycache__" in member.name or member.name.endswith("/.gitignore") else member
@@ -114,10 +114,10 @@ def build_variant(
     """Build a variant and return the image's id.
 
     Args:
-        engine: Where.
+        engine: Where to build.
         variant: Row of `images.toml`.
-        tag: Its name.
-        arguments: Further build arguments, e.g. BASE or PIP_INDEX_URL; they are public.
+        tag: Name of the image.
+        arguments: Additional build arguments, e.g. BASE or PIP_INDEX_URL; they are public.
         certificates: See `build_context`.
         pip_config: Likewise.
         on_line: Receives the build's output.
@@ -132,7 +132,7 @@ def build_variant(
 
 
 def verify_image(engine: DockerEngine, variant: Variant, image: str) -> list[ImageCheck]:
-    """Start an image and hold it against its row of `images.toml`; no GPU is needed.
+    """Start an image and compare it with its row of `images.toml`, without a GPU.
 
     Raises:
         HostError: It could not be started.
@@ -168,10 +168,10 @@ def _run(engine: DockerEngine, spec: ContainerSpec) -> tuple[bytes, bytes | None
 
 
 def _contents(variant: Variant, reported: dict[str, Any]) -> Iterator[ImageCheck]:
-    """Compare what an image reports of itself with its row."""
+    """Compare an image's own report with its row."""
     for what, expected in {"Python": variant.python, "TensorFlow": variant.tensorflow, "Keras": variant.keras}.items():
         seen = reported[what.lower()]
-        fits = expected is None or f"{seen}.".startswith(f"{expected}.")  # also a patch release: `3.11.2` of `3.11`
+        fits = expected is None or f"{seen}.".startswith(f"{expected}.")  # accept a patch release: `3.11.2` of `3.11`
         yield ImageCheck(what, fits, f"{seen}, expected {expected}")
     ours, theirs = (parse_version(version or "0")[:2] for version in (variant.cuda, reported["cuda"]))
     yield ImageCheck(

@@ -28,11 +28,11 @@ SEEN = ("seen on a GPU", "on a CPU")
 
 
 Probe = Callable[[list[Host]], Mapping[HostPlace, Facts | str]]
-"""Queries hosts for their drivers and chooses their images; see `probe_hosts`."""
+"""Probes hosts for their drivers and chooses their images; see `probe_hosts`."""
 
 
 def images(parsed: argparse.Namespace, probe: Probe) -> int:
-    """Carry out `parsed.action`; exit code 3 when an image failed and the others did not."""
+    """Carry out `parsed.action`; exit code 3 if some images failed."""
     variants = read_variants()
     if parsed.action == "list":
         show_list(variants, Console(highlight=False))
@@ -46,7 +46,7 @@ def images(parsed: argparse.Namespace, probe: Probe) -> int:
 
 
 Action = Callable[[argparse.Namespace, DockerEngine, Variant, str], bool]
-"""Does one thing with one variant, by its reference; returns whether that is as it should be."""
+"""Performs an action on a variant, by its reference; returns whether it succeeded."""
 
 
 def _tried(act: Action, parsed: argparse.Namespace, engine: DockerEngine, variant: Variant) -> bool:
@@ -65,7 +65,7 @@ def _push(_: argparse.Namespace, engine: DockerEngine, __: Variant, reference: s
 def _push_for_hosts(
     parsed: argparse.Namespace, engine: DockerEngine, known: Mapping[str, Variant], probe: Probe
 ) -> int:
-    """Build and push each variant that a hosts file's hosts pull: those in which drivers are queried, then the rest."""
+    """Build and push each variant that the hosts of a file pull: first those that query drivers, then the rest."""
     if parsed.variants or parsed.registry:
         raise UserError("--hosts chooses the variants and the registry. Remove VARIANT and --registry, or --hosts")
     hosts = [host for host in read_hosts(parsed.hosts) if host.registry and host.pulls and host.image is None]
@@ -104,13 +104,13 @@ def _verify(_: argparse.Namespace, engine: DockerEngine, variant: Variant, refer
 
 
 def image_name(registry: str | None, variant: Variant) -> str:
-    """Name a variant's image: `REGISTRY/tfbench:VERSION-VARIANT`."""
+    """Return the name of a variant's image: `REGISTRY/tfbench:VERSION-VARIANT`."""
     prefix = f"{registry.rstrip('/')}/" if registry else ""
     return f"{prefix}tfbench:{__version__}-{variant.name}"
 
 
 def _chosen(names: Sequence[str], variants: Sequence[Variant]) -> list[Variant]:
-    """Return the named variants; without names, all that are built here."""
+    """Return the named variants, or all that tfbench builds."""
     known = {variant.name: variant for variant in variants}
     unknown = [unknown_variant(name, list(known)) for name in names if name not in known]
     if unknown:
@@ -119,7 +119,7 @@ def _chosen(names: Sequence[str], variants: Sequence[Variant]) -> list[Variant]:
 
 
 def show_list(variants: Sequence[Variant], console: Console) -> None:
-    """Show what each variant holds and where it has been tested."""
+    """Show the contents of each variant, and where it has been tested."""
     rows = [
         (
             *(variant.name, variant.tensorflow, variant.keras or "of its base", variant.cuda or "none"),
@@ -154,7 +154,7 @@ _CREDENTIALS = re.compile(r"://[^/@\s]+@")
 
 
 def _build_argument(text: str) -> tuple[str, str]:
-    """Read `NAME=VALUE`; what a build argument holds can be read by everybody who builds, and in places who pulls."""
+    """Parse `NAME=VALUE`; build arguments are visible to everyone who builds, and partly to those who pull."""
     name, equals, value = text.partition("=")
     if not equals:
         raise UserError(f"--build-arg must be NAME=VALUE. Received: {_CREDENTIALS.sub('://***@', text)}")
@@ -167,7 +167,7 @@ def _build_argument(text: str) -> tuple[str, str]:
 
 
 def _progress(what: str) -> Progress:
-    """Print how far something is, at every tenth."""
+    """Print progress at every tenth."""
     shown = -1
 
     def show(done: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""How a host is reached: the address of a Docker engine, or of an sshd."""
+"""Addresses of hosts: of a Docker engine, or of an sshd."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class HostKeys:
     """Which host keys ssh accepts.
 
     Attributes:
-        policy: `strict`: those of `file`; `accept-new`: also those of hosts that `file` does not know, which are added
-            to it; None: what the ssh configuration accepts, and those of `file`.
-        file: The fleet's known-hosts file, which may not exist yet; None: there is no fleet.
+        policy: `strict`: those in `file`; `accept-new`: also those of unknown hosts, which are added to `file`; None:
+            those that the ssh configuration accepts, and those in `file`.
+        file: The fleet's known-hosts file, which may not exist yet; None: no fleet.
     """
 
     policy: str | None = None
@@ -24,20 +24,20 @@ class HostKeys:
 
 
 AS_CONFIGURED = HostKeys()
-"""Those that the ssh configuration accepts."""
+"""Accepts the keys that the ssh configuration accepts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DockerAddress:
-    """How to reach a Docker engine.
+    """The address of a Docker engine.
 
     Attributes:
         scheme: `unix`, `ssh` or `tcp`.
         target: Path of the socket; ssh destination; `host:port`.
-        port: ssh port; None: as the ssh configuration says.
+        port: ssh port; None: from the ssh configuration.
         socket: Path of the engine's socket on an ssh host.
         ssh_config: ssh configuration file; None: the user's own.
-        tls: Paths of CA, certificate and key for tcp; None there: plain tcp, which the user has allowed.
+        tls: Paths of CA, certificate and key for tcp; None: plain tcp, which the user has allowed.
     """
 
     scheme: str
@@ -49,17 +49,17 @@ class DockerAddress:
 
     @property
     def login(self) -> SSHAddress:
-        """Return where ssh goes, for `ssh` addresses."""
+        """Return the ssh destination of an `ssh` address."""
         return SSHAddress(target=self.target, port=self.port, ssh_config=self.ssh_config)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SSHAddress:
-    """Where ssh goes.
+    """An ssh destination.
 
     Attributes:
-        target: ssh destination: an alias of the ssh configuration, or `user@host`.
-        port: None: as the ssh configuration says.
+        target: An alias of the ssh configuration, or `user@host`.
+        port: None: from the ssh configuration.
         ssh_config: ssh configuration file; None: the user's own.
     """
 
@@ -69,11 +69,11 @@ class SSHAddress:
 
 
 def docker_address(url: object) -> DockerAddress:
-    """Read where a Docker engine is.
+    """Parse the address of a Docker engine.
 
     Args:
-        url: `unix:///…`, `ssh://user@host:port/socket` or `tcp://host:port`. An ssh host keeps its letters' case,
-            because it may be an alias.
+        url: `unix:///…`, `ssh://user@host:port/socket` or `tcp://host:port`. The case of an ssh host is kept, because
+            it may be an alias.
 
     Raises:
         ValueError: It is something else; with what to write.
@@ -100,7 +100,7 @@ def docker_address(url: object) -> DockerAddress:
 
 
 def ssh_address(text: object) -> SSHAddress:
-    """Read where a host without an engine is: `user@host:port`, or an alias of the ssh configuration.
+    """Parse the address of a host without an engine: `user@host:port`, or an alias of the ssh configuration.
 
     Raises:
         ValueError: It is something else; with what to write.
@@ -120,7 +120,7 @@ _SSH_DESTINATION = re.compile(
 
 
 def _is_clean(parts: SplitResult, url: str) -> bool:
-    """Refuse what would be ignored: queries, fragments, and the white space that `urlsplit` drops silently."""
+    """Return whether a URL has nothing that would be ignored: query, fragment, white space that `urlsplit` drops."""
     host = parts.netloc.rpartition("@")[2]
     return (
         not ({"?", "#"} & set(url))

@@ -1,4 +1,4 @@
-"""The form of `hosts.yml`: its keys and their values. What keys mean together is checked in `hosts.py`."""
+"""The keys of `hosts.yml` and their values. Rules about several hosts are in `hosts.py`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from orchestrate.text import plain_text, shown
 from orchestrate.yaml_files import ExistingFile, Form, described
 
 MOST = 1_000_000
-"""Larger numbers are slips, and would end as infinities or as plans that no memory holds."""
+"""Larger numbers are typing errors, and would lead to infinities or to plans that exceed the memory."""
 
 _WORD = "[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*"
 _REPOSITORY = rf"(?:{_WORD}|\[[0-9A-Fa-f:]+\])(?::[0-9]{{1,5}})?(?:/{_WORD})*"
@@ -57,7 +57,7 @@ def _each_once(value: T, info: ValidationInfo) -> T:
 
 
 def _known_suite(name: str, info: ValidationInfo) -> str:
-    """Check that a suite exists and, if it is the user's own, that it has no mistakes; return its name or path."""
+    """Check that a suite exists and that a user's own has no mistakes; return its name or path."""
     source = suite_source(name, info.context or Path())
     try:
         read_suite(source)
@@ -67,7 +67,7 @@ def _known_suite(name: str, info: ValidationInfo) -> str:
 
 
 AUTO = "auto"
-"""The word for a `variant` that is chosen by driver and GPU."""
+"""Value of `variant` for a choice by driver and GPU."""
 
 
 @cache
@@ -90,16 +90,16 @@ def _known_variants(value: str | list[str]) -> str | list[str]:
     return value
 
 
-# ---- environment: variables that every benchmark of a host gets. Only those can be given that a record
-# keeps as part of what was measured (`_VARIABLES` in tfbench/environment.py), and none whose value is a file:
-# two records with the same variables were measured alike.
+# ---- environment: variables for every benchmark of a host. Only those that records contain (`_VARIABLES` in
+# tfbench/environment.py) are allowed, and none whose value is a file: records with equal variables must have been
+# measured under equal conditions.
 
 MAX_VALUE_LENGTH = 500
-"""Of what a record keeps of a value."""
+"""Maximum length of a value in a record."""
 
 
 def _kept_variable(name: str) -> str:
-    """Refuse a variable that cannot be given."""
+    """Raise for variables that cannot be set."""
     if not re.fullmatch(r"NCCL_[A-Z0-9_]{1,100}|XLA_FLAGS", name):
         why = "cannot be set here: only NCCL_… and XLA_FLAGS can, because a record keeps them; gpus: selects GPUs"
     elif name.endswith("_FILE"):
@@ -121,7 +121,7 @@ Value = Annotated[StrictStr, AfterValidator(_kept_value)] | StrictInt
 
 
 def given(form: BaseModel) -> dict[str, Any]:
-    """Return what is set."""
+    """Return the keys that are set."""
     return {name: value for name, value in form if value is not None}
 
 
@@ -134,7 +134,7 @@ def _one_of(form: BaseModel, keys: Sequence[str], example: str) -> Iterator[tupl
 
 
 class Settings(Form):
-    """What may stand at every level; None: not set at this level."""
+    """Settings allowed at every level; None: not set at this level."""
 
     def mistakes(self) -> Iterator[tuple[str, str]]:
         """See `Form.mistakes`."""
@@ -207,7 +207,7 @@ class Settings(Form):
 
 
 def _name(text: str) -> str:
-    """Check the name of a fleet or host, which becomes part of names of files and containers."""
+    """Check the name of a fleet or host, which becomes part of file and container names."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", text):
         what = "a name is letters, digits, '.', '_' and '-', at most 63 of them"
         raise ValueError(f"{what}. Received: {shown(text)}")
@@ -218,7 +218,7 @@ Name = Annotated[str, AfterValidator(_name)]
 
 
 class TLSFiles(Form):
-    """Files for a `tcp://` engine: mutual TLS, both sides verified."""
+    """Files for a `tcp://` engine with mutual TLS."""
 
     ca: ExistingFile = Field(description="the path of a PEM file", examples=["ca.pem"])
     cert: ExistingFile = Field(description="the path of a PEM file", examples=["cert.pem"])
@@ -232,7 +232,7 @@ class HostEntry(Settings):
 
     @classmethod
     def remedy(cls, key: str, data: Any) -> str | None:  # noqa: ANN401 (anything)
-        """See `Form.remedy`; what ssh needs belongs into the address, or into ssh's own configuration."""
+        """See `Form.remedy`; ssh settings belong in the address or in ssh's configuration."""
         if isinstance(data, str) and re.fullmatch(r"[!-~]{1,200}", data):
             return f' Write {{docker: "{data}"}}' if "://" in data else f" Write {{ssh: {data}}}"
         if not isinstance(data, Mapping) or key not in ("port", "user", "username", *_KEY_FILES):
@@ -275,7 +275,7 @@ class HostEntry(Settings):
     insecure: StrictBool | None = described("true: allow tcp:// without TLS; every table then has a warning", "true")
 
     def mistakes(self) -> Iterator[tuple[str, str]]:
-        """See `Form.mistakes`; also name keys that would be ignored, though the user meant something by them."""
+        """See `Form.mistakes`; includes keys that would be ignored."""
         yield from super().mistakes()
         example = "docker: ssh://bench@10.0.0.11, or ssh: root@203.0.113.7:22044"
         yield from _one_of(self, ("docker", "ssh", "process"), example)
@@ -304,7 +304,7 @@ class HostEntry(Settings):
 
 
 class Fleet(Settings):
-    """A group of machines that are meant to be equal: named one by one, or given by a queue."""
+    """A group of machines that are meant to be equal: a list of hosts, or a queue."""
 
     hosts: Annotated[dict[Name, HostEntry], Field(min_length=1)] | None = described(
         "a mapping of names to hosts", "{node-a: {docker: 'ssh://node-a'}}"
@@ -331,7 +331,7 @@ class Fleet(Settings):
 
 
 class HostsFile(Form):
-    """The whole of `hosts.yml`."""
+    """The document `hosts.yml`."""
 
     version: Annotated[StrictInt, Field(ge=1, lt=2)] = Field(
         description="1, the version of this file's format", examples=["1"]
@@ -344,5 +344,5 @@ class HostsFile(Form):
 
 
 def shown_environment(environment: Mapping[str, str]) -> str:
-    """Write variables as `NAME=value NAME=value`."""
+    """Format variables as `NAME=value NAME=value`."""
     return " ".join(f"{name}={value}" for name, value in environment.items())

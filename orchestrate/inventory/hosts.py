@@ -1,7 +1,7 @@
-"""`hosts.yml`: which machines there are, how to reach them, what to measure on them.
+"""Reads `hosts.yml`: machines, how to reach them, and what to measure on them.
 
-Settings are under `defaults`, a fleet or a host; the innermost wins. `read_hosts` returns plain frozen
-`Host`s in which everything is resolved, so that no later code depends on where a setting was written.
+Settings are under `defaults`, a fleet or a host; the innermost one applies. `read_hosts` returns frozen `Host`s with
+all settings resolved, so that no other code depends on their level.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from orchestrate.yaml_files import Document, Path_, read_document, validate_docu
 from results.schema import Device
 
 RELEASED_IMAGES = Path(__file__).parent / "registry.txt"
-"""Where the images of this release are, e.g. `ghcr.io/OWNER`. Only the release workflow writes it, into the package: a
-default name under which nothing is published yet could be taken by anybody."""
+"""The registry of this release's images, e.g. `ghcr.io/OWNER`. Only the release workflow writes this file into the
+package: a default name under which nothing is published yet could be claimed by anyone."""
 
 
 class HostPlace(NamedTuple):
-    """Where a repeat runs: either name may hold dots, so that only both together are unique."""
+    """Fleet and host of a repeat; either name may contain dots, so joining them would be ambiguous."""
 
     fleet: str
     host: str
@@ -34,24 +34,25 @@ class HostPlace(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """A machine with all its settings resolved; or a queue, which stands in a plan as one host of its fleet.
+    """A machine with all its settings resolved, or a queue, which is one host of its fleet in a plan.
 
     Attributes:
-        docker: None: a queue where there is one, else a subprocess of this Python.
-        ssh: A host without an engine, reached by ssh; None: it is reached otherwise.
-        python: On an `ssh` host, an interpreter that has TensorFlow; None: locked packages are installed.
-        host_keys: Which host keys ssh accepts, of the host or of a queue's login host.
-        queue: What gives the machines; None: this is one.
+        docker: Address of its Docker engine; None: without Docker. Without `ssh` and `queue`, too, a subprocess of this
+            Python.
+        ssh: Address of a host without an engine, or None.
+        python: Interpreter with TensorFlow on an `ssh` host; None: locked packages are installed.
+        host_keys: Host keys that ssh accepts, of the host or of a queue's login host.
+        queue: The queue that assigns machines; None: this is a machine.
         gpus: GPU indices to use; None: all.
         variants: Image variants to measure with; empty: chosen by driver and GPU.
-        image_source: `pull`, `local` or `transfer`; None: pull where a registry or an image is named, else local.
-        device: What to train on; None: the GPU where there is one.
+        image_source: `pull`, `local` or `transfer`; None: pull if a registry or an image is named, else local.
+        device: What to train on; None: the GPU if there is one.
         cpus: CPUs that a benchmark may use; None: all.
-        data_dir: Folder of TFRecords on the host; None: it has none.
-        environment: Variables that every benchmark gets, by name; those of all levels, the innermost value of each.
-        address: Where the fleet's other hosts reach it; None: where its engine or sshd is reached.
-        network: `bridge` or `host`: of containers that train together with those of other hosts.
-        cluster_port: First of the ports for that.
+        data_dir: Folder of TFRecords on the host, or None.
+        environment: Variables for every benchmark by name, merged from all levels.
+        address: Address for the fleet's other hosts; None: that of its engine or sshd.
+        network: Network of containers in multi-host jobs: `bridge` or `host`.
+        cluster_port: First port of multi-host jobs.
     """
 
     fleet: str
@@ -82,7 +83,7 @@ class Host:
 
     @property
     def cluster_address(self) -> str | None:
-        """Where the fleet's other hosts reach this one; None: unknown."""
+        """Return the address for the fleet's other hosts; None: unknown."""
         if self.address is not None:
             return self.address
         if self.ssh is not None:
@@ -94,7 +95,7 @@ class Host:
 
     @property
     def login(self) -> SSHAddress | None:
-        """Where ssh goes for this host, or for the login host of its queue; None: ssh is not used."""
+        """Return the ssh destination of this host, or of its queue's login host; None: ssh is not used."""
         if isinstance(self.queue, SlurmQueue):
             return self.queue.login
         if self.docker is not None:
@@ -103,29 +104,29 @@ class Host:
 
     @property
     def place(self) -> HostPlace:
-        """Name the host within a run, for programs."""
+        """Return fleet and name, the host's identity within a run."""
         return HostPlace(self.fleet, self.name)
 
     @property
     def key(self) -> str:
-        """Name the host in messages, events and files; nothing reads fleet and host back from it."""
+        """Return the host's name in messages, events and files; it is never parsed."""
         return f"{self.fleet}.{self.name}"
 
     @property
     def pulls(self) -> bool:
-        """Return whether images come from a registry, rather than from what was built on the host."""
+        """Return whether images are pulled from a registry."""
         if self.image_source is None:
             return self.registry is not None or self.image is not None
         return self.image_source == "pull"
 
     @property
     def wants_gpus(self) -> bool:
-        """Return whether GPUs of this host matter."""
+        """Return whether GPUs of this host may be used."""
         return self.device is not Device.CPU
 
     @property
     def launcher(self) -> str:
-        """Name what starts benchmarks here."""
+        """Return the kind of launcher."""
         if self.queue is not None:
             return self.queue.kind
         if self.ssh is not None:
@@ -134,7 +135,7 @@ class Host:
 
     @property
     def slots(self) -> int:
-        """Return how many repeats are followed at a time: more than one would disturb each other on one machine."""
+        """Return the number of parallel repeats: 1 on a machine, where several would disturb each other."""
         return 1 if self.queue is None else self.queue.max_jobs
 
 
@@ -143,7 +144,7 @@ def read_hosts(path: Path, limit: Collection[str] | None = None) -> list[Host]:
 
     Args:
         path: Of the file.
-        limit: Names of fleets and hosts: only these; None: all.
+        limit: Names of fleets and hosts to use; None: all.
 
     Raises:
         DocumentError: All mistakes at once, in the order of their lines.
@@ -165,12 +166,12 @@ def read_hosts(path: Path, limit: Collection[str] | None = None) -> list[Host]:
 
 
 def _resolve(document: Document, file: Path, checked: HostsFile) -> Iterator[Host]:
-    """Resolve the settings of each host, level by level in one pass, and check what hosts mean together.
+    """Resolve the settings of each host, and check rules about several hosts.
 
     Args:
-        document: As parsed; takes the mistakes.
+        document: As parsed; receives the mistakes.
         file: Its path.
-        checked: What is right of the document by itself: all further mistakes come at once with those.
+        checked: The valid parts of the document, so that all mistakes are reported at once.
     """
     seen: dict[object, Path_] = {}
     for fleet_name, fleet in checked.fleets.items():
@@ -193,7 +194,7 @@ def _resolve(document: Document, file: Path, checked: HostsFile) -> Iterator[Hos
 
 
 def _engine(entry: HostEntry) -> DockerAddress | None:
-    """Return where a host's Docker engine is and how it is reached."""
+    """Return the address of a host's Docker engine, with its ssh and TLS files."""
     if entry.docker is None:
         return None
     return dataclasses.replace(
@@ -205,13 +206,13 @@ def _engine(entry: HostEntry) -> DockerAddress | None:
 
 
 def _check_single(document: Document, path: tuple[str, ...], machine: object, seen: dict[object, Path_]) -> None:
-    """Check that no machine and no joined name is listed twice: `a.b` + `c` and `a` + `b.c` give equal record names.
+    """Check that no machine and no joined name occurs twice: `a.b` + `c` and `a` + `b.c` have equal record names.
 
     Args:
-        document: Takes the mistakes.
-        path: Of the host, or of its fleet's queue.
-        machine: What must be listed once; None: unknown.
-        seen: Paths of the machines and joined names so far.
+        document: Receives the mistakes.
+        path: Path in the document of the host, or of its fleet's queue.
+        machine: Identity of the machine; None: unknown.
+        seen: Paths of earlier machines and joined names.
     """
     key = f"{path[1]}.{path[-1]}"
     if machine is not None and (other := seen.setdefault(machine, path)) != path:
@@ -229,17 +230,17 @@ def _check_single(document: Document, path: tuple[str, ...], machine: object, se
 
 
 def _host(file: Path, fleet: str, name: str, levels: Sequence[Settings], own: dict[str, Any]) -> Host:
-    """Resolve the settings of a host: the innermost setting wins, and environments are merged.
+    """Resolve the settings of a host: the innermost setting applies, and environments are merged.
 
-    An image replaces registry and variant of outer levels, and either of these an image of an outer level. Each fleet
-    has a file of host keys, so that it can go when the fleet's machines do.
+    An image overrides the registry and variant of outer levels, and vice versa. Each fleet has its own file of host
+    keys, which can be deleted together with its machines.
 
     Args:
         file: The hosts file.
         fleet: Name of the host's fleet.
         name: Of the host.
-        levels: From the defaults to the host's own.
-        own: Fields that do not follow from the levels.
+        levels: Settings from the defaults to the host's own.
+        own: The other fields.
     """
     merged: dict[str, Any] = {}
     environment: dict[str, str] = {}

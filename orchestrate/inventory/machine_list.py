@@ -1,4 +1,4 @@
-"""Rented machines as a `hosts.yml`: what every source shares. Each tool's own output is read in `rented.py`."""
+"""Writes rented machines as a `hosts.yml`; the tools' outputs are parsed in `rented.py`."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _IPV6 = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A machine that can be reached.
+    """A reachable rented machine.
 
     Attributes:
-        name: As its tool calls it.
+        name: Its name in the tool.
         way: Key of `hosts.yml`: `docker` for a machine with an engine, `ssh` for one that is a container itself.
         target: An alias of the ssh configuration, or `user@host`.
-        port: Of its sshd; None: as the ssh configuration says.
-        gpu: Name of its GPUs as the tool writes it; None: the tool does not report it.
-        gpus: How many; None: not reported.
-        usd_per_hour: For the whole machine; None: not reported.
-        notes: For comments: what the user should know or decide.
+        port: Of its sshd; None: from the ssh configuration.
+        gpu: Name of its GPUs in the tool; None: not reported.
+        gpus: Number of GPUs; None: not reported.
+        usd_per_hour: Price of the whole machine; None: not reported.
+        notes: Comments for the user.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Machine:
 
     @property
     def address(self) -> str:
-        """Write the target and its port as `hosts.yml` does."""
+        """Return target and port in the format of `hosts.yml`."""
         return self.target if self.port is None else f"{self.target}:{self.port}"
 
     @property
@@ -59,7 +59,7 @@ class Machine:
 
 
 def destination(user: str | None, host: str) -> str | None:
-    """Write an ssh destination; None: the parts are no user's and no host's name."""
+    """Return an ssh destination; None: user or host is not a valid name."""
     if user is not None and not _PLAIN.fullmatch(user):
         return None
     if _IPV6.fullmatch(host):
@@ -70,7 +70,7 @@ def destination(user: str | None, host: str) -> str | None:
 
 
 def port_number(value: object) -> int | None:
-    """Read the number of a port; None: it is none."""
+    """Parse a port number; None: not a port."""
     number = int(str(value)) if re.fullmatch(r"[0-9]{1,5}", str(value)) else 0
     return number if 0 < number <= MAX_PORT else None
 
@@ -80,10 +80,10 @@ def read_json_text(path: str, command: str) -> Any:  # noqa: ANN401 (any JSON)
 
     Args:
         path: File, or `-`.
-        command: What prints it, for messages.
+        command: The command that prints it, for messages.
 
     Raises:
-        UserError: It cannot be read, or is no JSON.
+        UserError: It cannot be read, or is not JSON.
     """
     try:
         with sys.stdin.buffer if path == STDIN else Path(path).expanduser().open("rb") as file:
@@ -96,7 +96,7 @@ def read_json_text(path: str, command: str) -> Any:  # noqa: ANN401 (any JSON)
 
 UNKNOWN_FLEET = "unknown-gpu"
 MAX_NAME = 55
-"""Characters of a name; `hosts.yml` allows 63, and equal names get a number."""
+"""Maximum length of a name: `hosts.yml` allows 63 characters, and equal names get a number appended."""
 
 MAX_COMMENT = 300
 
@@ -107,13 +107,13 @@ HEADER = """\
 
 
 def hosts_file(found: Sequence[Machine], excluded: Sequence[str], notes: Sequence[str], source: str) -> str:
-    """Write a `hosts.yml`.
+    """Return a `hosts.yml` with the given machines.
 
-    A machine that is there twice, under two names, is written once: two benchmarks at a time disturb each other.
+    A machine that is listed under two names is written once: simultaneous benchmarks disturb each other.
 
     Args:
         found: At least one machine.
-        excluded: Why others cannot be reached.
+        excluded: Why other machines cannot be reached.
         notes: Comments for the whole file.
         source: Name of the tool.
     """
@@ -137,10 +137,10 @@ def hosts_file(found: Sequence[Machine], excluded: Sequence[str], notes: Sequenc
 
 
 def fleet_name(gpu: str | None) -> str:
-    """Name a fleet by its GPU: `RTX A4000`, `RTX_A4000` and `NVIDIA RTX A4000` are `a4000`.
+    """Return a fleet's name from its GPU: `RTX A4000`, `RTX_A4000` and `NVIDIA RTX A4000` are `a4000`.
 
     Args:
-        gpu: As a tool writes it; None: unknown.
+        gpu: Name in the tool; None: unknown.
     """
     if gpu is None or not gpu.strip():
         return UNKNOWN_FLEET
@@ -172,7 +172,7 @@ def _fleet(fleet: str, members: Sequence[Machine], taken: set[str]) -> list[str]
 
 
 def _single(machines: Iterable[Machine]) -> tuple[list[Machine], list[str]]:
-    """Return each address once, and why the others are excluded."""
+    """Return machines with distinct addresses, and why the others are excluded."""
     kept: dict[tuple[str, int | None], Machine] = {}
     twins = []
     for machine in machines:
@@ -183,7 +183,7 @@ def _single(machines: Iterable[Machine]) -> tuple[list[Machine], list[str]]:
 
 
 def _unique(name: str, taken: set[str]) -> str:
-    """Return a name for `hosts.yml` that looks like a tool's own, and note that it is taken."""
+    """Return a unique name for `hosts.yml`, similar to the tool's, and add it to `taken`."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("._-")[:MAX_NAME] or "host"
     number, unique = 1, plain
     while unique in taken:
@@ -194,7 +194,7 @@ def _unique(name: str, taken: set[str]) -> str:
 
 
 def _key(name: str) -> str:
-    """Write a key; a name that YAML could take for a number or a truth value gets quotes."""
+    """Format a key, quoted if YAML could read it as a number or a boolean."""
     is_word = re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*", name) and name.lower() not in _NO_TEXTS
     return name if is_word else json.dumps(name)
 

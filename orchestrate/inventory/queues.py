@@ -1,7 +1,7 @@
-"""Fleets behind a queue: `hosts.yml` names the queue, and the queue chooses the machines.
+"""Fleets of a queue, which assigns the machines.
 
-A queue stands in the plan as one host of its fleet, with several worker slots. Its settings are a frozen
-model, which is both the file's form and what launchers read.
+In a plan, a queue is one host of its fleet with several worker slots. Its settings are a frozen model, which defines
+the keys of the file and is also used by launchers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from orchestrate.text import shown
 from orchestrate.yaml_files import ExistingFile, Form, described
 
 MAX_SLOTS = 1000
-"""Most jobs of a queue that are followed at a time: each takes a thread."""
+"""Maximum number of a queue's jobs that are followed at a time: each takes a thread."""
 
 MOST_MINUTES = 100_000
 
@@ -32,7 +32,7 @@ Slots = Annotated[StrictInt, Field(ge=1, le=MAX_SLOTS)]
 Minutes = Annotated[StrictInt | StrictFloat, Field(ge=1, le=MOST_MINUTES)]
 Word = Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,@+-]{0,99}$")]
 FolderPath = Annotated[StrictStr, Field(pattern=r"^(?:/[A-Za-z0-9_.@+=,-]+)+$", max_length=200)]
-"""Absolute, and of characters that mean nothing to a shell or to `#SBATCH` lines."""
+"""An absolute path without characters that are special to a shell or in `#SBATCH` lines."""
 
 _MODULE = r"^[A-Za-z0-9_][A-Za-z0-9_.+/@=:-]{0,99}$"
 _GPUS_PER_NODE = r"^(?:[A-Za-z0-9_][A-Za-z0-9_.-]*:)?[1-9][0-9]{0,3}$"
@@ -51,12 +51,12 @@ SET_BY_US = frozenset(
 
 
 def _as_text(value: object) -> object:
-    """Read a bare count, which YAML reads as a number."""
+    """Convert a bare count, which YAML parses as a number, to text."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 class SlurmQueue(Form):
-    """A Slurm cluster, as `hosts.yml` describes it."""
+    """A Slurm cluster, as described in `hosts.yml`."""
 
     kind: ClassVar[str] = "slurm"
 
@@ -113,24 +113,24 @@ class SlurmQueue(Form):
 
     @property
     def gpu_count(self) -> int:
-        """GPUs that a job can have on each node."""
+        """Return the number of GPUs on each node."""
         return int((self._gpus or "0").rpartition(":")[2])
 
     @property
     def gpu_type(self) -> str:
-        """The GPUs' type in Slurm's words; empty: any."""
+        """Return Slurm's type of the GPUs; empty: any."""
         return (self._gpus or "").rpartition(":")[0]
 
     @property
     def _gpus(self) -> str | None:
-        """The GPUs of a node without the word that `gres` begins with: `TYPE:COUNT` or `COUNT`."""
+        """Return the GPUs of a node without the prefix of `gres`: `TYPE:COUNT` or `COUNT`."""
         return self.gpus_per_node or (self.gres and self.gres.removeprefix("gpu:"))
 
     def gpu_options(self, count: int) -> list[str]:
         """Return the options of `sbatch` that request GPUs on each node.
 
         Args:
-            count: Of GPUs on each node; 0: none.
+            count: GPUs on each node; 0: none.
         """
         if not count or self._gpus is None:
             return []
@@ -139,7 +139,7 @@ class SlurmQueue(Form):
 
     @property
     def login(self) -> SSHAddress | None:
-        """Where ssh goes to give commands; None: they are given on this machine."""
+        """Return the ssh destination for Slurm's commands; None: they run on this machine."""
         if self.ssh is None:
             return None
         target, colon, port = self.ssh.removeprefix("ssh://").partition(":")
@@ -165,7 +165,7 @@ class SlurmQueue(Form):
             yield "ssh_config", "ssh_config is for ssh: only. Remove it, or add ssh"
 
     def lacks(self, merged: Mapping[str, Any]) -> str | None:
-        """Return what a fleet of this queue lacks, given all its settings, also those of all fleets; None: nothing."""
+        """Return which setting a fleet of this queue lacks, at any level; None: none."""
         if self.container == "none" or "image" in merged or merged.get("variant", "auto") != "auto":
             return None
         return "the nodes' driver cannot be queried. Choose an image that suits it. Example: variant: cuda12.5"
@@ -200,7 +200,7 @@ class Toleration(Form):
 
 
 class KubernetesQueue(Form):
-    """A namespace of a Kubernetes cluster and a kind of its nodes, as `hosts.yml` describes them."""
+    """A namespace of a Kubernetes cluster and one kind of its nodes, as described in `hosts.yml`."""
 
     kind: ClassVar[str] = "kubernetes"
 
@@ -247,7 +247,7 @@ class KubernetesQueue(Form):
 
     @property
     def gpu_count(self) -> int:
-        """GPUs of a node, as `hosts.yml` states them; 0 where it does not."""
+        """Return the GPUs of a node as stated in `hosts.yml`, or 0."""
         return self.gpus_per_node or 0
 
     def lacks(self, merged: Mapping[str, Any]) -> str | None:
@@ -260,11 +260,11 @@ class KubernetesQueue(Form):
 QUEUES: dict[str, type[SlurmQueue] | type[KubernetesQueue]] = {
     model.kind: model for model in (SlurmQueue, KubernetesQueue)
 }
-"""By the key of a fleet."""
+"""Kinds of queues by their key in a fleet."""
 
 
 def _by_kind(value: object) -> object:
-    """Read a queue of a plan, `{"slurm": {…}}`; a ValueError makes pydantic report where it stands."""
+    """Parse a queue of a plan, `{"slurm": {…}}`; pydantic adds its path to a ValueError."""
     if not isinstance(value, dict):
         return value
     ((kind, fields),) = value.items()
@@ -278,4 +278,4 @@ Queue = Annotated[
     BeforeValidator(_by_kind),
     PlainSerializer(lambda queue: {queue.kind: queue.model_dump(mode="json")}),
 ]
-"""In a plan it stands under its kind."""
+"""A queue in a plan, under the key of its kind."""

@@ -1,4 +1,4 @@
-"""`tfbench init --from`: rented machines, from what SkyPilot, dstack, Vast.ai and RunPod print as JSON."""
+"""`tfbench init --from`: reads rented machines from the JSON output of SkyPilot, dstack, Vast.ai and RunPod."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from orchestrate.text import plain_text
 SPOT = "a spot instance: it can be stopped at any time"
 
 MAX_REPORTED = 5
-"""Mistakes of a document that are shown: all of its entries tend to have the same one."""
+"""Maximum number of mistakes shown: all entries tend to have the same one."""
 
 Price = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
 """US dollars per hour."""
 
 
 class Described(BaseModel):
-    """Part of a tool's output; fields that are not used here, or that a later version adds, are ignored."""
+    """Part of a tool's output; unused and unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, coerce_numbers_to_str=True)
 
 
 class Rented(Described):
-    """What a tool lists under one name.
+    """An entry of a tool's list.
 
     Attributes:
-        command: What prints the list.
+        command: Command that prints the list.
         notes: Comments for the whole file.
     """
 
@@ -41,24 +41,24 @@ class Rented(Described):
 
     @staticmethod
     def entries(document: Any) -> object:  # noqa: ANN401 (any JSON)
-        """Return the list within what the tool printed."""
+        """Return the list in the tool's output."""
         return document
 
     @abstractmethod
     def machines(self) -> list[Machine] | str:
-        """Return its machines, or why none can be reached."""
+        """Return its machines, or why it cannot be reached."""
 
 
-# ---- SkyPilot: its command also writes an ssh alias for every node.
+# ---- SkyPilot, whose command also writes an ssh alias for every node.
 
 CONTAINERS = frozenset({"RunPod", "Vast", "Kubernetes", "SSH", "Slurm"})
-"""Infrastructures whose nodes are containers. Source: `sky/clouds`, `sky/provision` of SkyPilot 0.14."""
+"""Infrastructures with containers as nodes. Source: `sky/clouds`, `sky/provision` of SkyPilot 0.14."""
 
 _DOCKER_IMAGE = re.compile(r"image_id=[^,)]*docker:")
 
 
 class _Cluster(Rented):
-    """A cluster; SkyPilot prints neither addresses nor prices as JSON, but `ssh NAME` works for every node."""
+    """A cluster; SkyPilot's JSON has neither addresses nor prices, but `ssh NAME` works for every node."""
 
     command = "sky status --output json"
     notes = ("The names of hosts are ssh aliases, which `sky status` writes and `sky down` removes.",)
@@ -89,7 +89,7 @@ class _Cluster(Rented):
 
 
 def _accelerators(text: str | None) -> tuple[str | None, int | None]:
-    """Parse `{'RTXA4000': 1}`, as Python prints a dictionary; anything else is ignored."""
+    """Parse the text of a Python dictionary, `{'RTXA4000': 1}`; ignore anything else."""
     try:
         read = ast.literal_eval(text or "None")
     except (ValueError, SyntaxError, RecursionError, MemoryError):
@@ -101,7 +101,7 @@ def _accelerators(text: str | None) -> tuple[str | None, int | None]:
     return str(name), int(count) if whole else None
 
 
-# ---- dstack: `ssh RUN` leads into the container of a run, whatever machine that is on.
+# ---- dstack, where `ssh RUN` logs in to the container of a run.
 
 _GIVEN = "job_provisioning_data"
 _RESOURCES = (_GIVEN, "instance_type", "resources")
@@ -159,22 +159,22 @@ class _Run(Rented):
         return _container(name, target, None, gpu, count, last.price, notes)
 
 
-# ---- Vast.ai: an instance is a container with root and an sshd.
+# ---- Vast.ai, whose instances are containers with root and an sshd.
 
 
 class _Binding(Described):
-    """Where a port of a container is reached."""
+    """Published port of a container."""
 
     HostPort: str
 
 
 def _only_mapping(value: object) -> object:
-    """Ignore what is no mapping: Vast's own model calls it a text."""
+    """Ignore anything but a mapping: Vast's own model declares it as text."""
     return value if isinstance(value, dict) else None
 
 
 class _Instance(Rented):
-    """What is used of an instance; `ports` is missing until it runs."""
+    """An instance; `ports` is missing until it runs."""
 
     command = "vastai show instances --raw"
     notes = ("Prices are those of Vast's dph_total: GPU and disk, without traffic.",)
@@ -194,7 +194,7 @@ class _Instance(Rented):
 
     @staticmethod
     def entries(document: Any) -> object:  # noqa: ANN401
-        """See `Rented.entries`: of one page (--limit), and of older versions, in a mapping."""
+        """See `Rented.entries`; one page (`--limit`), and the output of older versions, is a mapping."""
         return document.get("instances", document) if isinstance(document, dict) else document
 
     def machines(self) -> list[Machine] | str:
@@ -208,7 +208,7 @@ class _Instance(Rented):
         return _container(name, target, port, self.gpu_name, self.num_gpus, self.dph_total, notes)
 
     def _address(self) -> tuple[str | None, int | None]:
-        """Return the direct address, else that of Vast's proxy; as `vastai ssh-url` does."""
+        """Return the direct address, else that of Vast's proxy, like `vastai ssh-url`."""
         direct = (self.ports or {}).get("22/tcp")
         if direct and self.public_ipaddr:
             return destination("root", self.public_ipaddr.strip()), port_number(direct[0].HostPort)
@@ -218,7 +218,7 @@ class _Instance(Rented):
         return destination("root", self.ssh_host.strip()), port_number(self.ssh_port + behind_jupyter)
 
 
-# ---- RunPod: a pod is a container with root, as its REST API describes it.
+# ---- RunPod, whose pods are containers with root; output of its REST API.
 
 
 class _PodGPU(Described):
@@ -274,18 +274,18 @@ def _container(
 
 
 SOURCES: dict[str, type[Rented]] = {"sky": _Cluster, "dstack": _Run, "vast": _Instance, "runpod": _Pod}
-"""What each tool lists."""
+"""Kinds of entries by tool."""
 
 
 def import_hosts(source: str, path: str) -> str:
-    """Return the text of a `hosts.yml` with the machines that a tool lists.
+    """Return a `hosts.yml` with the machines that a tool lists.
 
     Args:
         source: Name of the tool; see `SOURCES`.
-        path: File with what it printed; `-`: standard input.
+        path: File with its output; `-`: standard input.
 
     Raises:
-        UserError: The file cannot be read, is something else, or has no reachable machine.
+        UserError: The file cannot be read, is not the tool's output, or has no reachable machine.
     """
     kind = SOURCES[source]
     document = read_json_text(path, kind.command)

@@ -1,8 +1,8 @@
-"""Which container image suits a host: a fact about its driver and its GPU together.
+"""Chooses the container image of a host by its driver and GPU together.
 
-`nvidia-smi`'s "CUDA Version" plays no part: compatibility libraries change it. What counts is the driver's version, and
-whether TensorFlow's wheel has machine code for the GPU. Where it has none, the driver must compile PTX, and for that it
-must be as new as the CUDA toolkit that made the PTX: compatibility within a major CUDA version does not cover it.
+The "CUDA Version" of `nvidia-smi` is not used, because compatibility libraries change it. The driver's version matters,
+and whether TensorFlow's wheel has machine code for the GPU. If not, the driver must compile PTX, and must then be as
+new as the CUDA toolkit that made the PTX: compatibility within a major CUDA version does not cover it.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ Version = tuple[int, ...]
 
 
 class Code(enum.StrEnum):
-    """Where the kernels that a GPU runs come from."""
+    """Origin of the kernels that a GPU runs."""
 
     MACHINE = "machine code"  # in the wheel, for this GPU or an older one of the same major architecture
-    COMPILED = "compiled by the driver"  # from PTX, all or some of them, at the first start
+    COMPILED = "compiled by the driver"  # all or some, from PTX, at the first start
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
-    """On what an image was seen to work, in words.
+    """Where an image has been seen to work, in words.
 
     Attributes:
-        gpu: Names of GPUs on which it has trained; None: on none yet.
-        cpu: What it did on a CPU; None: it was not started.
+        gpu: Names of GPUs on which it has trained; None: none yet.
+        cpu: What it did on a CPU; None: not started.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -53,21 +53,21 @@ class Variant:
     """A container image: a row of `images.toml`.
 
     Attributes:
-        name: Of the row, and of its lock.
-        why: What it is for.
-        seen: On what it was seen to work.
-        keras: None: that of the base image.
+        name: Of the row and of its lock file.
+        why: Purpose.
+        seen: Where it has been seen to work.
+        keras: Version; None: that of the base image.
         cuda: CUDA version of its libraries; None without CUDA.
         sass: Compute capabilities with machine code in nearly all kernels.
         sass_some: Compute capabilities with machine code in some kernels.
         ptx: Compute capabilities with PTX, which the driver compiles for them and newer ones.
-        native_driver: From this driver on PTX can be compiled.
-        minor_driver: From this driver on machine code runs.
-        newest: Highest compute capability that is known to work.
-        wheels_megabytes: Size of the wheels in its lock; None: it has no lock.
-        base: An image that has TensorFlow already, to which the runner is added; None: built from packages.
-        opt_in: Only used when it is named.
-        verified: It has been built and run.
+        native_driver: Oldest driver that can compile its PTX.
+        minor_driver: Oldest driver that runs its machine code.
+        newest: Highest compute capability known to work.
+        wheels_megabytes: Size of the wheels in its lock; None: no lock.
+        base: Base image that contains TensorFlow, to which the runner is added; None: built from packages.
+        opt_in: Whether it is used only if named.
+        verified: Whether it has been built and run.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -108,15 +108,15 @@ class Variant:
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """How a variant fits a GPU, or which one is chosen.
+    """How a variant fits a GPU, or the chosen variant.
 
     Attributes:
         variant: None: no image suits.
-        status: `ok`, `unsupported` (this GPU never), `driver_too_old` (this GPU with a newer driver), `no_gpu`.
-        code: Where kernels come from; None when the GPU is not supported.
-        partly: Only some kernels are compiled by the driver; for the others there is machine code.
-        native: The driver is at least as new as the toolkit: nothing rests on minor-version compatibility.
-        needed_driver: Oldest driver that will do; None when none will.
+        status: `ok`, `unsupported` (never on this GPU), `driver_too_old` (this GPU needs a newer driver), `no_gpu`.
+        code: Origin of the kernels; None: the GPU is not supported.
+        partly: Whether the driver compiles only some kernels.
+        native: Whether the driver is at least as new as the toolkit, without minor-version compatibility.
+        needed_driver: Oldest suitable driver; None: there is none.
         reason: In words.
     """
 
@@ -133,8 +133,8 @@ def unknown_variant(name: str, known: Sequence[str]) -> str:
     """Describe a variant name that does not exist, and what to use instead.
 
     Args:
-        name: What was asked for.
-        known: Names of the table.
+        name: As given.
+        known: Names in the table.
     """
     if name in REMOVED:
         return f"{name} was removed. {REMOVED[name]}"
@@ -152,15 +152,15 @@ def read_variants(path: Path = IMAGES_FILE) -> list[Variant]:
 
 
 def choose_variant(driver_version: str | None, compute_capability: str | None, variants: Sequence[Variant]) -> Fit:
-    """Choose the image for a host, with the reason in words.
+    """Choose the image for a host, and explain the choice.
 
     Machine code is preferred to code that the driver compiles, then the newest TensorFlow, so that hosts with different
-    drivers are compared with the same one as often as can be, then libraries that the driver natively supports.
+    drivers use the same one if possible, then libraries that the driver supports natively.
 
     Args:
-        driver_version: Of the NVIDIA driver, e.g. `550.127.05`; None: there is none.
-        compute_capability: Of the host's GPUs, e.g. `8.6`; None: there is no GPU.
-        variants: From `read_variants`; those that are opt-in are excluded.
+        driver_version: Of the NVIDIA driver, e.g. `550.127.05`; None: no driver.
+        compute_capability: Of the host's GPUs, e.g. `8.6`; None: no GPU.
+        variants: From `read_variants`; opt-in variants are ignored.
     """
     if driver_version is None or compute_capability is None:
         cpu = next((variant for variant in variants if variant.cuda is None and not variant.opt_in), None)
@@ -185,12 +185,12 @@ def choose_variant(driver_version: str | None, compute_capability: str | None, v
 
 
 def candidates(variants: Sequence[Variant]) -> list[Variant]:
-    """Return those that are chosen for GPUs without being named."""
+    """Return the CUDA variants that are not opt-in."""
     return [variant for variant in variants if variant.cuda is not None and not variant.opt_in]
 
 
 def check_variant(variant: Variant, driver_version: str, compute_capability: str) -> Fit:
-    """Return how a variant goes with a GPU and its driver, also one that was named by the user.
+    """Return how a variant fits a GPU and its driver.
 
     Args:
         variant: One of `read_variants`.
@@ -230,23 +230,23 @@ def check_variant(variant: Variant, driver_version: str, compute_capability: str
 
 
 def parse_version(text: str) -> Version:
-    """Read `550.127.05` as (550, 127, 5).
+    """Parse `550.127.05` as (550, 127, 5).
 
     Raises:
-        ValueError: Not numbers with dots between them.
+        ValueError: Not dot-separated numbers.
     """
     return tuple(int(part) for part in text.split("."))
 
 
 def _code(variant: Variant, gpu: Version) -> tuple[Code | None, str]:
-    """Return where a GPU's kernels come from, with the reason in words."""
+    """Return the origin of a GPU's kernels, with the reason in words."""
     shown = ".".join(map(str, gpu))
     if variant.newest is not None and gpu[0] > parse_version(variant.newest)[0]:
         return None, (
             f"no machine code for compute capability {shown}, and PTX that is compiled for it is known to fail "
             f"(newest that works: {variant.newest})"
         )
-    # Machine code runs on newer GPUs of the same major architecture, and on no other.
+    # Machine code also runs on newer GPUs, but only of the same major architecture.
     runs = [sm for sm in variant.sass if parse_version(sm)[0] == gpu[0] and parse_version(sm) <= gpu]
     if runs:
         return Code.MACHINE, f"machine code of compute capability {max(runs, key=parse_version)} runs on {shown}"
@@ -262,12 +262,12 @@ def _code(variant: Variant, gpu: Version) -> tuple[Code | None, str]:
 
 
 def _runs_some(variant: Variant, gpu: Version) -> bool:
-    """Return whether a GPU runs machine code of some kernels."""
+    """Return whether a GPU runs some kernels from machine code."""
     return any(parse_version(sm)[0] == gpu[0] and parse_version(sm) <= gpu for sm in variant.sass_some)
 
 
 def rank(fits: Sequence[Fit]) -> tuple[bool, bool, Version, bool, Version]:
-    """Order variants, the best highest, by how one of them goes with each of some GPUs."""
+    """Return the sort key of a variant, the best highest, from its fits to a host's GPUs."""
     variant, native = fits[0].variant, all(fit.native for fit in fits)
     cuda = parse_version((variant and variant.cuda) or "0")
     return (
@@ -275,6 +275,6 @@ def rank(fits: Sequence[Fit]) -> tuple[bool, bool, Version, bool, Version]:
         all(fit.code is Code.MACHINE for fit in fits),
         parse_version(variant.tensorflow if variant else "0"),
         native,
-        # Natively the newest libraries, else those nearest to the driver.
+        # The newest libraries with native support, otherwise those nearest to the driver.
         cuda if native else tuple(-part for part in cuda),
     )

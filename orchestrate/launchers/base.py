@@ -1,7 +1,7 @@
-"""What starts benchmarks on a host: one small interface, whatever stands behind it.
+"""The interface of launchers, which start benchmarks on a host.
 
-A launcher belongs to one host. `run.py` calls it from that host's own thread, but `stop`, which may come from the
-watchdog or from Ctrl-C while `follow` waits.
+A launcher belongs to one host. All calls come from that host's thread, except `stop`, which the watchdog or Ctrl-C may
+call while `follow` waits.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from orchestrate.planning.plan import Job
 from results.schema import Status
 
 GRACE_SECONDS = 30.0
-"""How much longer than the benchmark's own limit we wait: it ends itself first, and writes why."""
+"""Time to wait beyond the benchmark's own limit, at which it ends and records the cause."""
 
 
 class NotThere(HostError):
-    """An engine or a cluster has no such object."""
+    """The engine or cluster has no such object."""
 
 
 OutputLine = Callable[[str], None]
@@ -30,13 +30,13 @@ OutputLine = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """Where a repeat stands in its queue.
+    """The state of a repeat in its queue.
 
     Attributes:
-        waiting: It waits for a machine; False: it runs on one.
-        node: The machine; None: it is not known.
+        waiting: Whether it waits for a machine; False: it runs on one.
+        node: The machine; None: unknown.
         reason: Why it waits, in the queue's words.
-        trouble: Why the queue cannot be queried now: the rest is its last known state.
+        trouble: Why the queue cannot be queried now; the other fields are its last known state.
     """
 
     waiting: bool
@@ -46,24 +46,24 @@ class Turn:
 
 
 OnTurn = Callable[[Turn], None]
-"""Called at every look with whether a repeat waits or runs: time in a queue counts for nothing."""
+"""Called at every query with whether a repeat waits or runs: time in a queue does not count."""
 
 
 def always_running(turn: Turn) -> None:
-    """Ignore turns: without a queue, what was started runs."""
+    """Ignore turns: without a queue, a started repeat runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """How a started benchmark ended, as its engine reports, not as its log suggests.
+    """How a benchmark ended, according to its engine rather than its log.
 
     Attributes:
-        exit_code: Of the process, 128 + n for signal n; None: it cannot be known.
-        out_of_memory: The kernel killed it at its memory limit.
-        detail: What the engine added, for a person.
+        exit_code: Of the process, 128 + n for signal n; None: unknown.
+        out_of_memory: Whether the kernel killed it at its memory limit.
+        detail: Further words of the engine.
         failure: Why its queue ended it, as a status and a cause; None: it ended by itself.
-        node: The machine that a queue chose; None: the launcher's host.
-        image_digest: What was started there, where only the node could know.
+        node: The machine assigned by a queue; None: the launcher's host.
+        image_digest: Digest of the started image, if only the node resolved it.
     """
 
     exit_code: int | None
@@ -85,24 +85,24 @@ class Launcher(Protocol):
         """
 
     def prepare(self, job: Job, on_progress: Progress) -> None:
-        """Bring what `job` starts from to the host; quick when it is there.
+        """Bring a job's image or packages to the host; fast if they are there.
 
         Raises:
-            HostError: It cannot be had.
+            HostError: They are not available.
         """
 
     def start(self, job: Job) -> bool:
-        """Start a benchmark under the job's name, or reattach to what already runs under that name.
+        """Start a benchmark under the job's name, or reattach to one that runs under that name.
 
         Returns:
-            True when it was reattached.
+            Whether it was reattached.
 
         Raises:
             HostError: It could not be started.
         """
 
     def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
-        """Wait until the benchmark has ended, handing on its output.
+        """Wait until the benchmark has ended, and pass on its output.
 
         Raises:
             HostError: The host was lost for good.
@@ -110,20 +110,20 @@ class Launcher(Protocol):
         """
 
     def collect(self, job: Job) -> bytes | None:
-        """Fetch the record that the benchmark wrote; at most `MAX_RECORD_BYTES` + 1 bytes.
+        """Fetch the benchmark's record, at most `MAX_RECORD_BYTES` + 1 bytes.
 
         Returns:
-            None: it wrote none.
+            The record, or None.
 
         Raises:
             HostError: The host was lost for good.
         """
 
     def stop(self, job: Job) -> None:
-        """End a running benchmark; nothing happens when there is none. Callable from any thread."""
+        """End a running benchmark, if any. Callable from any thread."""
 
     def remove(self, job: Job) -> None:
-        """Remove what the benchmark left on the host; nothing happens when there is nothing."""
+        """Remove everything that the benchmark left on the host."""
 
     def running(self, run_id: str) -> list[str]:
         """Return the job ids of a run that exist on the host, running or ended.
@@ -138,41 +138,41 @@ class Launcher(Protocol):
 
 @runtime_checkable
 class ImagePinner(Protocol):
-    """Finds out what the tag of an image means now, where that is not known by itself."""
+    """Resolves the tag of an image to a digest."""
 
     def pin(self, image: Image) -> Image:
-        """Return the image with its digest, or with why it cannot be had."""
+        """Return the image with its digest, or with the reason why it is not available."""
 
 
 @runtime_checkable
 class QueueLauncher(Launcher, Protocol):
-    """Starts benchmarks through a queue that chooses the machines; all worker slots of a fleet share one.
+    """Starts benchmarks through a queue that assigns machines; shared by all worker slots of a fleet.
 
-    `start` then means: have it in the queue. Every other call is made from several worker slots at a time.
+    `start` ensures that a repeat is in the queue. All other calls may come from several worker slots at a time.
     """
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Put repeats into the queue, in their order and in few requests; what is in it already is reattached.
+        """Submit repeats in order and in few requests, or reattach to those already in the queue.
 
         Raises:
             HostError: The queue does not answer, or refuses.
         """
 
     def cancel_waiting(self, jobs: Sequence[Job]) -> None:
-        """Take out of the queue those that have not begun, in few requests; what runs goes on.
+        """Cancel repeats that have not begun, in few requests; running ones continue.
 
-        `follow` raises `CancelledInQueue` for each of them that is followed.
+        `follow` raises `CancelledInQueue` for each of them.
 
         Raises:
             HostError: The queue does not answer.
         """
 
     def clear(self, jobs: Sequence[Job]) -> None:
-        """End and remove repeats, running, waiting or ended, in few requests.
+        """End and remove repeats in any state, in few requests.
 
         Raises:
             HostError: The queue does not answer.
         """
 
     def manifests(self, jobs: Sequence[Job]) -> list[str]:
-        """Return exactly what `submit` would hand in for repeats of which none is in the queue."""
+        """Return exactly what `submit` would submit for repeats that are not in the queue."""

@@ -1,4 +1,4 @@
-"""What a benchmark's container is allowed and given: described here, carried out by the engine."""
+"""The container of a benchmark: its rights, limits, GPUs, mounts and variables."""
 
 from __future__ import annotations
 
@@ -18,51 +18,53 @@ RECORD_PATH = "/out/record.json"
 DATA_PATH = "/data"
 
 CDI_GPU = "nvidia.com/gpu"
-"""Vendor and class of NVIDIA's devices in the Container Device Interface; a device is `nvidia.com/gpu=NAME`."""
+"""Vendor and class of NVIDIA's devices in the Container Device Interface, in which a device is
+`nvidia.com/gpu=NAME`."""
 
 NO_GPU = "-1"
-"""Of CUDA_VISIBLE_DEVICES: hides all GPUs, as an empty text does; unlike that it cannot be taken for unset.
+"""Value of CUDA_VISIBLE_DEVICES that hides all GPUs and, unlike an empty one, cannot be taken for unset.
 Source: CUDA programming guide, CUDA_VISIBLE_DEVICES; `cuda_diagnostics.cc` of TensorFlow's XLA names both."""
 
 PROBE_ENTRYPOINT = ("python3.11", "-m", "tfbench.probe")
-"""Of an image of ours that reports on its host: see `tfbench/probe.py`."""
+"""Command of an image that reports facts about its host; see `tfbench/probe.py`."""
 
 CACHE_LABEL = "tfbench.cuda-cache"
-"""Of volumes; its value is the image, as it was started."""
+"""Label of volumes; its value is the image as started."""
 
 CACHE_PATH = "/cuda-cache"
 MAX_CACHE_BYTES = 2 << 30
-"""Of what the driver has compiled: TensorFlow's kernels for one architecture exceed the driver's own limit of 256 MiB.
+"""Size limit of the driver's compilation cache: TensorFlow's kernels for one architecture exceed its default of 256
+MiB.
 Source: TensorFlow's installation guide, which names this value for `CUDA_CACHE_MAXSIZE`."""
 
 CACHE_VARIABLES = {"CUDA_CACHE_PATH": CACHE_PATH, "CUDA_CACHE_MAXSIZE": str(MAX_CACHE_BYTES)}
-"""Of a container that has a volume for it."""
+"""Variables of a container with a cache volume."""
 
 GIBIBYTE = 1 << 30
-SHM_BYTES = GIBIBYTE  # NCCL's rings live there; the engine's 64 MiB is too little
+SHM_BYTES = GIBIBYTE  # for NCCL's rings; the engine's default of 64 MiB is too small
 TMP_BYTES = 4 * GIBIBYTE
-MAX_FILE_BYTES = 256 << 20  # a benchmark writes a small record: nothing it writes may fill the host's disk
+MAX_FILE_BYTES = 256 << 20  # a benchmark writes only a small record and must not fill the host's disk
 MEMORY_LOCK = "memlock"
-"""Name of the limit of locked memory."""
+"""Name of the limit on locked memory."""
 
-MAX_PROCESSES = 32_768  # threads count too, and TensorFlow and NCCL start hundreds of them for each GPU
+MAX_PROCESSES = 32_768  # includes threads, of which TensorFlow and NCCL start hundreds per GPU
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerSpec:
-    """A container without rights: read-only root, no capabilities, no new privileges; no network unless it has peers.
+    """A container with read-only root, no capabilities, no new privileges, and no network unless it has peers.
 
     Attributes:
         gpus: UUIDs or indices of the GPUs that it sees.
-        all_gpus: It sees all GPUs, whatever `gpus` is.
-        cdi: `gpus` are names of CDI devices, e.g. `nvidia.com/gpu=0`; else the NVIDIA runtime is requested.
-        data_dir: Folder of the machine that it may read at `DATA_PATH`; None: it sees none.
-        cache: Volume at `CACHE_PATH`, which outlives it and belongs to its image; None: it keeps nothing.
+        all_gpus: Whether it sees all GPUs, regardless of `gpus`.
+        cdi: Whether `gpus` are names of CDI devices, e.g. `nvidia.com/gpu=0`; otherwise the NVIDIA runtime is used.
+        data_dir: Folder of the machine that is mounted read-only at `DATA_PATH`, or None.
+        cache: Volume at `CACHE_PATH`, which belongs to its image and persists, or None.
         cpus: CPUs that it may use; None: all.
-        memory_bytes: None: all.
-        limits: Resource limits by name; -1: none.
-        network: `none`; `bridge`: its own, reached through `ports` only; `host`: the machine's.
-        ports: TCP ports of the machine that lead to the same ports of a container on the bridge.
+        memory_bytes: Memory limit; None: no limit.
+        limits: Resource limits by name; -1: unlimited.
+        network: `none`; `bridge`: its own, reachable only through `ports`; `host`: the machine's.
+        ports: TCP ports of the machine that are forwarded to the same ports of a container on the bridge.
     """
 
     image: str
@@ -84,7 +86,7 @@ class ContainerSpec:
 
 
 def container_document(spec: ContainerSpec) -> dict[str, Any]:
-    """Translate it for the engine: the body of `ContainerCreate` in its API."""
+    """Return the body of `ContainerCreate` in the engine's API."""
     settings = {
         "ReadonlyRootfs": True,
         "Tmpfs": {"/tmp": f"rw,nosuid,nodev,size={TMP_BYTES},mode=1777"},
@@ -119,7 +121,7 @@ def container_document(spec: ContainerSpec) -> dict[str, Any]:
 
 
 def _mounts(spec: ContainerSpec) -> list[dict[str, Any]] | None:
-    """Request a read-only bind mount, which unlike the older `Binds` fails without its folder, and a named volume."""
+    """Return a read-only bind mount, which unlike `Binds` fails if the folder is missing, and a named volume."""
     mounts: list[dict[str, Any]] = []
     if spec.data_dir is not None:
         mounts.append({"Type": "bind", "Source": spec.data_dir, "Target": DATA_PATH, "ReadOnly": True})
@@ -141,7 +143,7 @@ def _device_requests(spec: ContainerSpec) -> list[dict[str, Any]]:
 
 
 def container_name(job: Job) -> str:
-    """Name a job's container: the name is the lock that keeps two controllers from starting a repeat twice."""
+    """Return the name of a job's container, which is also the lock against starting a repeat twice."""
     return f"tfbench-{job.origin.run_id}-{job.id}"
 
 
@@ -158,14 +160,14 @@ def job_container(
 
     Args:
         job: The repeat.
-        host: Settings of the host: limits and deadline.
-        image: What to start, by digest.
-        cdi_devices: What the engine lists, where GPUs are requested by CDI; empty: it lists nothing. None: not by CDI.
-        lifts_memory_lock: Whether the engine may lift the limit of locked memory; one without privileges may not.
-        keeps_cache: Whether what the driver compiles is kept for the next container of the image.
+        host: Settings of the host, including limits.
+        image: Image to start, by digest.
+        cdi_devices: CDI devices that the engine lists, perhaps none; None: GPUs are not requested by CDI.
+        lifts_memory_lock: Whether the engine may lift the limit on locked memory, which needs privileges.
+        keeps_cache: Whether code compiled by the driver is kept for later containers of the image.
     """
     limits = {"fsize": MAX_FILE_BYTES}
-    if job.gpus and lifts_memory_lock:  # NCCL pins memory
+    if job.gpus and lifts_memory_lock:  # NCCL locks memory
         limits[MEMORY_LOCK] = -1
     cache = cache_volume(image) if job.gpus and keeps_cache else None
     member = job.member
@@ -203,16 +205,17 @@ def job_container(
 
 
 def cache_volume(image: str) -> str | None:
-    """Name the volume in which the driver keeps what it compiles, from one container of an image to the next.
+    """Return the name of the volume for code compiled by the driver, shared by the containers of an image.
 
-    The digest in its name means that no image writes what another one runs; one that is known by a tag alone has none.
+    Its name contains the image's digest, so that no image runs code written by another; an image known only by its tag
+    has no volume.
     """
     _, known, digest = image.rpartition("sha256:")
     return f"tfbench-cuda-cache-{digest[:16]}" if known else None
 
 
 def _cdi_names(job: Job, devices: frozenset[str]) -> tuple[str, ...]:
-    """Name a job's GPUs as the engine offers them: by UUID where it does, else by index, which a MIG slice has not."""
+    """Return the CDI names of a job's GPUs: by UUID if the engine lists those, else by index, which MIG slices lack."""
     names = [f"{CDI_GPU}={uuid}" for uuid in job.gpu_uuids or ()]
     slices = any(uuid.startswith("MIG-") for uuid in job.gpu_uuids or ())
     by_uuid = names and (slices or devices.issuperset(names))
@@ -220,9 +223,9 @@ def _cdi_names(job: Job, devices: frozenset[str]) -> tuple[str, ...]:
 
 
 def job_variables(job: Job, host: Host) -> dict[str, str]:
-    """Return the variables of a benchmark outside of containers: those of the host, its peers, and the GPUs it sees.
+    """Return the variables of a benchmark outside containers: the host's, its peers, and its visible GPUs.
 
-    A CPU case sees no GPU, so that nothing of it can run on one.
+    A CPU case sees no GPU, so that no part of it can run on one.
     """
     variables = {**host.environment, **(job.member.environment if job.member else {})}
     if job.case.device is Device.CPU:
@@ -233,11 +236,11 @@ def job_variables(job: Job, host: Host) -> dict[str, str]:
 
 
 def host_flags(job: Job, path: str | None) -> list[str]:
-    """Name what a repeat needs of its host: where its files are, and the limits of the device that are known.
+    """Return the flags of a repeat that depend on its host: the data set's path and known peak rates.
 
     Args:
         job: The repeat.
-        path: Of the data set, as the benchmark sees it.
+        path: Of the data set, as seen by the benchmark.
     """
     data = [f"--data_dir={path}"] if job.case.data is Data.TFRECORD else []
     if job.known_peaks is None:
@@ -246,7 +249,7 @@ def host_flags(job: Job, path: str | None) -> list[str]:
 
 
 def probe_container(image: str, *, cdi: bool = False) -> ContainerSpec:
-    """Describe a container that sees all GPUs and reports on them."""
+    """Describe a container that probes all GPUs."""
     return ContainerSpec(
         image=image,
         name=unique_name("probe"),
@@ -258,19 +261,19 @@ def probe_container(image: str, *, cdi: bool = False) -> ContainerSpec:
 
 
 def unique_name(purpose: str) -> str:
-    """Name a container that belongs to no run."""
+    """Return a name for a container outside any run."""
     return f"tfbench-{purpose}-{secrets.token_hex(6)}"
 
 
 def repository(reference: str) -> str:
-    """Drop tag and digest of an image reference."""
+    """Return an image reference without tag and digest."""
     name = reference.partition("@")[0]
     head, colon, tail = name.rpartition(":")
     return head if colon and "/" not in tail else name
 
 
 def with_named_digest(image: Image) -> Image:
-    """Take the digest out of a reference that names one; the first node of a queue resolves a tag."""
+    """Move the digest of a reference to the image's field; a tag is resolved by the first node of a queue."""
     digest = image.reference.partition("@")[2]
     return replace(image, digest=digest) if digest else image
 

@@ -1,5 +1,5 @@
-"""Benchmarks in containers of a Docker engine, or Podman, near or far.
+"""Benchmarks in containers of a local or remote Docker engine or Podman.
 
-Start reading at `launcher.py`: the launcher of one host. `engine.py` and `images.py` are its requests to the engine, a
-method for each request; `client.py` is the SDK's client within limits, and says where the SDK is not trusted, and why.
+Start with `launcher.py`, the launcher of one host. `engine.py` and `images.py` have its requests to the engine, one
+method each; `client.py` limits the SDK's client, and documents where the SDK is not used, and why.
 """

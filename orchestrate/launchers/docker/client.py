@@ -1,14 +1,13 @@
-"""The Docker SDK's client within limits: every conversation with an engine has a deadline and a number of bytes.
+"""The Docker SDK's client, with a limit on the time and bytes of every exchange with an engine.
 
-An engine belongs to a host that may be broken or hostile, so the SDK is not left alone with it. What is our own here,
-and the test that shows why, in `tests/unit/orchestrate/test_engine_client.py` unless another is named:
+An engine may be broken or hostile, and the SDK does not protect against that. Our own parts, each with the test that
+shows why it is necessary, in `tests/unit/orchestrate/test_engine_client.py` unless another is named:
 
-* Sockets: timeouts of the SDK count from byte to byte, and `pull` has none (`test_an_engine_that_drips_…`); it reads
+* Sockets: the SDK's timeouts restart with every byte, and `pull` has none (`test_an_engine_that_drips_…`); it reads
   answers of any size (`test_an_answer_without_end_…`).
-* The adapter: the SDK unpacks what claims to be compressed, guesses charsets and follows redirects
-  (`test_a_header_…`, `test_a_redirect_…`), and lets the environment replace `tls.ca`
-  (`tests/real/faults/test_refused_connections.py`).
-* The tunnel: the SDK's `ssh://` ends a log when the link has ended, or blocks for ever
+* The adapter: the SDK decompresses answers, guesses charsets and follows redirects (`test_a_header_…`,
+  `test_a_redirect_…`), and the environment can override `tls.ca` (`tests/real/faults/test_refused_connections.py`).
+* The tunnel: with the SDK's `ssh://`, a broken link looks like the end of a log, or blocks forever
   (`tests/real/faults/test_cut_connections.py`).
 """
 
@@ -45,43 +44,43 @@ __all__ = ["APIError", "EngineClient", "EngineLink", "NoGPUs", "NoMemoryLock", "
 T = TypeVar("T")
 
 ANSWER_SECONDS = 60
-"""Longest duration of a request and its answer; of a log's stream, the longest silence."""
+"""Time limit of a request and its answer; for a stream of logs, the longest silence."""
 
 MAX_ANSWER_BYTES = 16 << 20
 
 RECONNECT_SECONDS = 120.0
-"""How long a host that once answered may be gone before it is given up."""
+"""How long a host that has answered before is retried."""
 
 LONGEST_DELAY_SECONDS = 10.0
 MAX_CONNECTIONS = 32
-"""That are kept of one engine: a log for each worker slot, and what is asked meanwhile."""
+"""Size of the connection pool of an engine: a log per worker slot, and other requests."""
 
 NEWEST_API = (1, 51)
-"""The newest version of the engine's API that this was written for; an older engine is asked in its own."""
+"""Newest supported version of the engine's API; older engines are addressed with their own."""
 
 LIBPOD = "/v4.0.0/libpod"
-"""Where Podman has its own API, next to Docker's; every Podman since 4.0 answers in this version."""
+"""Path of Podman's own API; every Podman since 4.0 supports this version."""
 
 KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
-"""A dead link is noticed after 75 s, also while nothing is awaited but the next line of a log."""
+"""TCP keep-alive, which detects a dead link after 75 s, even while waiting for the next line of a log."""
 
 MAX_QUOTED = 300
-"""Most that is quoted of an engine, in characters."""
+"""Maximum length of an engine's message in a cause, in characters."""
 
 MAX_READ = 4000
-"""Most that is searched for a known reason, in characters: the reason stands at the end of what runtimes say."""
+"""Number of last characters of an engine's message that are searched for known errors: runtimes put them last."""
 
 
 class NoGPUs(LaunchFailed):
-    """The engine has no such GPUs."""
+    """The engine cannot provide these GPUs."""
 
 
 class NoMemoryLock(LaunchFailed):
-    """The engine has no right to lift the limit of locked memory."""
+    """The engine is not allowed to lift the limit on locked memory."""
 
 
 class _Adapter(requests.adapters.HTTPAdapter):
-    """Sends every request to one engine, and ignores headers that change how its answer is decoded."""
+    """Sends every request to one engine, and ignores headers that change the decoding of its answers."""
 
     def __init__(self, pool: urllib3.HTTPConnectionPool) -> None:
         super().__init__()
@@ -91,13 +90,13 @@ class _Adapter(requests.adapters.HTTPAdapter):
         """Return the engine's connections."""
         return self._pool
 
-    get_connection = get_connection_with_tls_context  # its name before requests 2.32
+    get_connection = get_connection_with_tls_context  # the name before requests 2.32
 
     def cert_verify(self, *_: Any) -> None:  # noqa: ANN401
-        """Leave it to the pool, which trusts the CA of `hosts.yml` and nobody else."""
+        """Do nothing: the pool trusts only the CA of `hosts.yml`."""
 
     def build_response(self, req: Any, resp: Any) -> requests.Response:  # noqa: ANN401
-        """Make an answer of plain UTF-8: 16 MiB may unpack to 16 GiB, and guessing a charset takes minutes."""
+        """Decode the answer as UTF-8: 16 MiB may decompress to 16 GiB, and guessing a charset takes minutes."""
         resp.headers.discard("Content-Encoding")
         response = super().build_response(req, resp)
         response.encoding = "utf-8"
@@ -124,7 +123,7 @@ def _pool(address: DockerAddress, socket_path: str | None) -> urllib3.HTTPConnec
     if address.tls is None:
         return LimitedPool(host, port, **options)
     ca, certificate, key = address.tls
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies certificate and name
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies certificate and host name
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.sslsocket_class = TLSSocket
     context.load_verify_locations(ca)
@@ -133,16 +132,16 @@ def _pool(address: DockerAddress, socket_path: str | None) -> urllib3.HTTPConnec
 
 
 class EngineClient(APIClient):
-    """The SDK's client of one engine.
+    """The SDK's client for one engine.
 
     Attributes:
-        api: Version of the API in which it is asked.
-        is_podman: It is Podman, which answers as a Docker engine, with differences.
+        api: Version of the API in use.
+        is_podman: Whether it is Podman, which imitates a Docker engine with differences.
     """
 
     def __init__(self, pool: urllib3.HTTPConnectionPool) -> None:
         super().__init__(base_url="http://engine:2375", version="1.24", timeout=ANSWER_SECONDS)
-        self.trust_env = False  # else ~/.netrc, proxies and CAs of the environment would be used for engines
+        self.trust_env = False  # ignore ~/.netrc, proxies and CAs of the environment
         self.max_redirects = 0
         self.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
         self.adapters.clear()
@@ -158,27 +157,27 @@ class EngineClient(APIClient):
         self.is_podman = "Libpod-Api-Version" in response.headers
 
     def open_log(self, name: str, **query: int | str) -> requests.Response:
-        """Request a container's log, and return the answer unread: see `log_lines` for why the SDK does not read it."""
+        """Request a container's log, and return the unread answer; see `log_lines` for why the SDK does not read it."""
         url = f"{self.base_url}/v{self.api_version}/containers/{name}/logs"
         response = self.get(url, params=query, stream=True, timeout=ANSWER_SECONDS)
         self._raise_for_status(response)  # type: ignore[attr-defined]
         return response
 
     def create_by_podman(self, document: dict[str, Any]) -> None:
-        """Create a container by Podman's own API."""
+        """Create a container with Podman's own API."""
         response = self.post(f"{self.base_url}{LIBPOD}/containers/create", json=document, timeout=ANSWER_SECONDS)
         self._raise_for_status(response)  # type: ignore[attr-defined]
 
 
 class EngineLink:
-    """The way to one engine: by unix socket, through ssh, or by mutual TLS.
+    """The connection to one engine: by unix socket, through ssh, or by mutual TLS.
 
-    Connections come back: a host that once answered is asked again for a while. Every refusal, and every answer that no
-    engine gives, becomes one of our errors, with the engine's words and a remedy.
+    A host that has answered before is retried for a while. Refusals and malformed answers become errors of this
+    project, with the engine's message and a remedy.
 
     Args:
-        address: Where it is.
-        keys: Which host keys ssh accepts on the way.
+        address: Of the engine.
+        keys: Host keys that ssh accepts.
     """
 
     def __init__(self, address: DockerAddress, keys: HostKeys = AS_CONFIGURED) -> None:
@@ -202,17 +201,17 @@ class EngineLink:
         limit_bytes: int = MAX_ANSWER_BYTES,
         again: bool = True,
     ) -> T:
-        """Make a request, again for a while where the engine has answered before.
+        """Send a request, with retries if the engine has answered before.
 
         Args:
-            operation: Makes it.
-            seconds: Longest duration of the request and its answer.
-            limit_bytes: Largest answer.
-            again: False: a lost host is not waited for.
+            operation: Sends the request.
+            seconds: Time limit of the request and its answer.
+            limit_bytes: Size limit of the answer.
+            again: Whether to retry.
 
         Raises:
-            Unreachable: The connection cannot be made, or not again.
-            NotThere, LaunchFailed: The engine refused, or answered what no engine does.
+            Unreachable: The connection failed, or could not be restored.
+            NotThere, LaunchFailed: The engine refused, or its answer is malformed.
         """
         deadline = time.monotonic() + RECONNECT_SECONDS
         delay_seconds = 0.5
@@ -228,10 +227,10 @@ class EngineLink:
             delay_seconds = min(delay_seconds * 2, LONGEST_DELAY_SECONDS)
 
     def stream(self, operation: Callable[[EngineClient], Iterable[T]]) -> Iterator[T]:
-        """Yield what a request gives piece by piece, for as long as it takes; nothing is asked twice.
+        """Yield the answer to a request in pieces, without a time limit or retries.
 
         Raises:
-            HostError: As `ask`.
+            HostError: See `ask`.
         """
         client = self._connect()
         with self.explained():
@@ -239,7 +238,7 @@ class EngineLink:
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
-        """Turn every exception of a conversation into an error that belongs to this host."""
+        """Convert every exception of an exchange into an error of this host."""
         try:
             yield
         except APIError as error:
@@ -254,7 +253,7 @@ class EngineLink:
             raise LaunchFailed(f"the engine's answer is malformed: {said}") from error
 
     def _connect(self) -> EngineClient:
-        """Return a client whose transport stands."""
+        """Return a connected client."""
         with self._lock:
             if self._tunnel is not None:
                 self._tunnel.ensure()
@@ -272,18 +271,18 @@ class EngineLink:
 # -- errors ------------------------------------------------------------------------------------------------------
 
 TRANSPORT_ERRORS = (OSError, http.client.HTTPException, urllib3.exceptions.HTTPError)
-"""What a connection that cannot be made, or breaks, raises; those of `requests` and `ssl` are among them."""
+"""Exceptions of failed and broken connections, including those of `requests` and `ssl`."""
 
 
 def document(answer: object) -> dict[str, Any]:
-    """Make sure that an answer is an object."""
+    """Return an answer after checking that it is an object."""
     if not isinstance(answer, dict):
         raise LaunchFailed("the engine's answer is not a JSON object")
     return answer
 
 
 def explain(error: BaseException, address: DockerAddress) -> str:
-    """Explain in one line why an engine could not be reached."""
+    """Return one line on why an engine could not be reached, with a remedy."""
     where = f"{address.scheme}://{address.target}"
     chain = list(_chain(error))
     for kind, remedy in _SOCKET_REMEDIES.items():
@@ -306,7 +305,7 @@ def explain(error: BaseException, address: DockerAddress) -> str:
 
 
 def launch_refusal(said: str) -> HostError:
-    """Turn the engine's message into an error with a status and a remedy."""
+    """Convert the engine's message into an error with a status and a remedy."""
     whole = plain_text(said, MAX_READ)
     quoted = whole[:MAX_QUOTED]
     for sign, (kind, status, remedy) in _REFUSALS.items():
@@ -316,14 +315,14 @@ def launch_refusal(said: str) -> HostError:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an exception and what it wraps: libraries wrap the socket's own reason several times."""
+    """Yield an exception and those it wraps: libraries wrap the socket's error several times."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 _CUT_OFF = (ConnectionResetError, BrokenPipeError, http.client.RemoteDisconnected)
-"""How it looks on our end of a tunnel when nothing listens on the other: by how much of a request was sent by then."""
+"""Errors at this end of a tunnel if nothing listens at the other, depending on how much of a request had been sent."""
 
 _SOCKET_REMEDIES: dict[type[BaseException], str] = {
     PermissionError: "permission denied. On that host: sudo usermod -aG docker USER, or use another user",

@@ -1,4 +1,4 @@
-"""A Docker engine's containers, and its images' descriptions, behind a dozen calls: all by the SDK, but the logs."""
+"""A Docker engine's containers, and descriptions of its images; through the SDK, except for logs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from orchestrate.text import MAX_LINE_LENGTH, plain_text
 from results.schema.record_json import MAX_RECORD_BYTES
 
 LISTS_DEVICES_API = (1, 50)
-"""From this version on `/info` lists the devices that CDI offers.
+"""Version from which on `/info` lists CDI devices.
 Source: version history of the Docker Engine API, v1.50, `DiscoveredDevices`."""
 
 STOP_GRACE_SECONDS = 10
@@ -34,10 +34,10 @@ ARCHIVE_OVERHEAD_BYTES = 64 * 1024
 CHUNK_BYTES = 64 << 10
 
 MAX_LOG_BYTES = 8 << 30
-"""Most that is read of a log before the benchmark counts as failed."""
+"""Size of a log at which the benchmark counts as failed."""
 
 HEADER_BYTES = 8
-"""Of a frame of a log: stream number, three zeros, and the length of what follows, big-endian."""
+"""Header of a log's frame: stream number, three zeros, and the length of the content, big-endian."""
 
 MAX_HELD_BYTES = MAX_LINE_LENGTH * 4
 MAX_STAMP_BYTES = 40
@@ -45,37 +45,37 @@ _STAMP = re.compile(rb"\d{4}-\d\d-\d\dT[\d:.]{8,18}(Z|[+-]\d\d:\d\d)")
 
 
 class EndlessLog(LaunchFailed):
-    """The log of a benchmark exceeds its limit."""
+    """The log of a benchmark exceeds its size limit."""
 
 
 class ContainerEngine:
     """One engine and its containers, by unix socket, through ssh, or by mutual TLS.
 
     Args:
-        address: Where it is.
-        keys: Which host keys ssh accepts on the way.
+        address: Of the engine.
+        keys: Host keys that ssh accepts.
     """
 
     def __init__(self, address: DockerAddress, keys: HostKeys = AS_CONFIGURED) -> None:
         self._link = EngineLink(address, keys)
 
     def info(self) -> dict[str, Any]:
-        """Return what the engine reports about itself and its machine."""
+        """Return the engine's report about itself and its machine."""
         return document(self._link.ask(lambda client: client.info()))
 
     @property
     def is_far(self) -> bool:
-        """Whether it is reached over a network."""
+        """Return whether it is reached over a network."""
         return self._link.address.scheme != "unix"
 
     @property
     def is_podman(self) -> bool:
-        """Whether it is Podman, which answers as a Docker engine, with differences."""
+        """Return whether it is Podman, which imitates a Docker engine with differences."""
         return self._link.ask(lambda client: client.is_podman)
 
     @property
     def lists_devices(self) -> bool:
-        """Whether `info` lists the devices that CDI offers, where there are any."""
+        """Return whether `info` lists CDI devices."""
         return self._link.ask(lambda client: not client.is_podman and client.api >= LISTS_DEVICES_API)
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ class ContainerEngine:
     # -- images ------------------------------------------------------------------------------------------------
 
     def image_id(self, reference: str) -> str | None:
-        """Return the id of an image on the host; None: it is not there."""
+        """Return the id of an image on the host, or None."""
         try:
             return str(self.image_document(reference).get("Id"))
         except NotThere:
@@ -112,11 +112,11 @@ class ContainerEngine:
     # -- containers --------------------------------------------------------------------------------------------
 
     def check_folder(self, image: str, name: str, folder: str) -> None:
-        """Have Podman look whether a folder of its machine exists: Podman's answer to Docker's requests makes it.
+        """Check through Podman's own API that a folder of its machine exists: by Docker's API, Podman would create it.
 
         Args:
-            image: On the host.
-            name: Of the container that is created for it, and removed.
+            image: An image on the host.
+            name: For the temporary container.
             folder: Absolute path.
 
         Raises:
@@ -130,10 +130,10 @@ class ContainerEngine:
                 self.remove(name)
 
     def create(self, spec: ContainerSpec) -> bool:
-        """Create a container, unless there is one of its name.
+        """Create a container, unless one of its name exists.
 
-        Docker refuses a name that is taken with 409, Podman with 500: after any refusal the engine is queried whether
-        there is a container of this name. Whoever takes that for a failed start would remove a running benchmark.
+        Docker refuses an existing name with 409, Podman with 500: after any refusal the engine is asked for a container
+            of this name. Mistaking that for a failed start would remove a running benchmark.
 
         Returns:
             Whether it was created.
@@ -159,15 +159,15 @@ class ContainerEngine:
             raise PullFailed(f"image {spec.image}: {error.cause}") from error
 
     def start(self, name: str) -> None:
-        """Start a created container, once; one that the engine refuses to start is removed.
+        """Start a created container once; if the engine refuses, remove it.
 
         Raises:
-            HostError: The engine refused; what it said is in the cause.
+            HostError: The engine refused; its message is in the cause.
         """
         asked = False
 
         def start(client: EngineClient) -> None:
-            # When the answer to a first request was lost, the container may have run and ended since.
+            # If the answer to a first request was lost, the container may have run and ended since.
             nonlocal asked
             if not asked or _state(client.inspect_container(name)).get("Status") == "created":
                 asked = True
@@ -175,7 +175,7 @@ class ContainerEngine:
 
         try:
             self._link.ask(start)
-        except (LaunchFailed, NotThere):  # 404 is also the answer to a program that is not in the image
+        except (LaunchFailed, NotThere):  # 404 also means a program that is not in the image
             self.remove(name)
             raise
 
@@ -184,24 +184,24 @@ class ContainerEngine:
         return document(self._link.ask(lambda client: client.inspect_container(name)))
 
     def state(self, name: str) -> dict[str, Any]:
-        """Return whether a container runs, and how it ended: `State` of the engine's API."""
+        """Return the state of a container: `State` of the engine's API."""
         return _state(self.inspect(name))
 
     def log_lines(self, name: str, after: str, *, follow: bool) -> Iterator[tuple[str, str]]:
-        """Yield time stamp and text of each line of output after a time stamp, until the stream ends.
+        """Yield the time stamp and text of each line of output after a time stamp, until the stream ends.
 
-        Its end means nothing for the container: see `state`. Nothing is requested twice. The SDK's own streams end in
-        the same way when a link breaks, hold a frame in memory whose size the host chooses, and wait for ever
-        (`test_a_stream_that_was_cut_off_…`, `test_a_frame_without_end_…`).
+        The end of the stream is not the end of the container: see `state`. There are no retries. The SDK's streams also
+            end if a link breaks, buffer a frame whose size the host chooses, and wait forever
+            (`test_a_stream_that_was_cut_off_…`, `test_a_frame_without_end_…`).
 
         Args:
             name: Of the container.
             after: Time stamp; empty: from the first line.
-            follow: Wait for further lines while it runs.
+            follow: Whether to wait for further lines while it runs.
 
         Raises:
-            EndlessLog: The benchmark prints without end.
-            HostError: The stream broke, or there is none: lines may be missing.
+            EndlessLog: The log exceeds its size limit.
+            HostError: The stream broke or could not be opened: lines may be missing.
         """
         query: dict[str, int | str] = {"stdout": 1, "stderr": 1, "timestamps": 1, "follow": int(follow)}
         if after:
@@ -211,7 +211,7 @@ class ContainerEngine:
             yield from stamped_lines(_bounded(response.raw.stream(CHUNK_BYTES)), after)
 
     def read_file(self, name: str, path: str) -> bytes | None:
-        """Read a file of a stopped container, at most `MAX_RECORD_BYTES` + 1 bytes of it; None: it is not there."""
+        """Read at most `MAX_RECORD_BYTES` + 1 bytes of a file of a stopped container; None: it does not exist."""
         limit = MAX_RECORD_BYTES + ARCHIVE_OVERHEAD_BYTES
 
         def read(client: EngineClient) -> bytes:
@@ -223,7 +223,7 @@ class ContainerEngine:
             return None
 
     def output(self, name: str, limit_bytes: int) -> bytes:
-        """Return what a container has printed on stdout so far, up to a limit."""
+        """Return a container's stdout so far, up to a limit."""
 
         def read(client: EngineClient) -> bytes:
             with contextlib.closing(client.open_log(name, stdout=1)) as response:
@@ -232,24 +232,24 @@ class ContainerEngine:
         return self._link.ask(read)
 
     def wait(self, name: str, timeout_seconds: float) -> None:
-        """Wait until a container has ended, or until the time is over."""
+        """Wait until a container has ended, or until a time limit."""
         deadline = time.monotonic() + timeout_seconds
         while self.state(name).get("Running") and time.monotonic() < deadline:
             time.sleep(0.2)
 
     def stop(self, name: str) -> None:
-        """End a container, asking it first; nothing happens when there is none. Does not wait for lost hosts."""
+        """Stop a container, if it exists, first by SIGTERM; does not wait for lost hosts."""
         seconds = ANSWER_SECONDS + STOP_GRACE_SECONDS
         with contextlib.suppress(NotThere):
             self._link.ask(lambda client: client.stop(name, timeout=STOP_GRACE_SECONDS), seconds=seconds, again=False)
 
     def remove(self, name: str) -> None:
-        """Remove a container and its volumes, running or not; nothing happens when there is none."""
+        """Remove a container, if it exists, running or not, with its volumes."""
         with contextlib.suppress(NotThere):
             self._link.ask(lambda client: client.remove_container(name, v=True, force=True))
 
     def labelled(self, label: str) -> list[dict[str, str]]:
-        """Return the labels of all containers, running or not, that carry `label`."""
+        """Return the labels of all containers that have `label`, running or not."""
         containers = self._link.ask(lambda client: client.containers(all=True, filters={"label": [label]}))
         if not isinstance(containers, list):
             raise LaunchFailed("the engine's list of containers is not a list")
@@ -261,7 +261,7 @@ def _state(container: object) -> dict[str, Any]:
 
 
 def _epoch_seconds(stamp: str) -> int:
-    """Turn the engine's RFC 3339 stamp into seconds, rounded down: repeated lines are dropped by their stamp."""
+    """Convert an RFC 3339 time stamp to seconds, rounded down: repeated lines are dropped by their stamp."""
     try:
         return int(datetime.fromisoformat(f"{stamp[:19]}+00:00").timestamp())
     except (ValueError, OverflowError):
@@ -272,7 +272,7 @@ def _epoch_seconds(stamp: str) -> int:
 
 
 def stamped_lines(pieces: Iterable[bytes], after: str) -> Iterator[tuple[str, str]]:
-    """Yield time stamp and text of each whole line that is later than `after`; the text is safe to print."""
+    """Yield the time stamp and printable text of each complete line later than `after`."""
     streams: defaultdict[int, _Lines] = defaultdict(_Lines)
     for stream, starts, data in _frame_parts(pieces):
         for stamp, text in streams[min(stream, 2)].take(data, starts=starts):
@@ -281,16 +281,16 @@ def stamped_lines(pieces: Iterable[bytes], after: str) -> Iterator[tuple[str, st
 
 
 def unframed(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield what is in the frames of both streams, in pieces as they come."""
+    """Yield the contents of the frames of both streams, in pieces as they arrive."""
     return (data for _, _, data in _frame_parts(pieces))
 
 
 def _frame_parts(pieces: Iterable[bytes]) -> Iterator[tuple[int, bool, bytes]]:
-    """Yield stream (1: stdout, 2: stderr), whether a frame starts, and what is in it, in pieces as they come.
+    """Yield stream (1: stdout, 2: stderr), whether a frame starts, and content, in pieces as they arrive.
 
     Source: Docker Engine API, "Attach to a container", stream format.
     """
-    rest, left, stream, starts = b"", 0, 0, False  # left: bytes of the current frame that are still to come
+    rest, left, stream, starts = b"", 0, 0, False  # left: remaining bytes of the current frame
     for piece in pieces:
         data, at = rest + piece, 0
         while at < len(data):
@@ -307,9 +307,9 @@ def _frame_parts(pieces: Iterable[bytes]) -> Iterator[tuple[int, bool, bytes]]:
 
 
 class _Lines:
-    """Cuts one stream into lines: every frame begins with a stamp, and may end in the middle of a line.
+    """Splits one stream into lines: every frame begins with a time stamp, and may end in the middle of a line.
 
-    Podman makes a frame of each write of a benchmark, Docker of each line, or of each 16 KiB of a long one.
+    Podman sends a frame per write of the benchmark, Docker one per line, or per 16 KiB of a long line.
     """
 
     def __init__(self) -> None:
@@ -318,14 +318,14 @@ class _Lines:
         self._rest = b""
 
     def take(self, data: bytes, *, starts: bool) -> Iterator[tuple[str, str]]:
-        """Yield stamp and text of each line that a piece ends; the stamp is that of the line's last frame."""
+        """Yield the time stamp (that of the last frame) and text of each line that a piece completes."""
         if starts:
             self._head = b""
         if self._head is not None:
             self._head += data
             stamp, space, after = self._head.partition(b" ")
             if not space and len(self._head) < MAX_STAMP_BYTES:
-                return  # the stamp is not here whole yet
+                return  # the stamp is still incomplete
             data, self._head = self._head, None
             if _STAMP.fullmatch(stamp):
                 self._stamp, data = stamp.decode(), after

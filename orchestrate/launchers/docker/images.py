@@ -1,6 +1,6 @@
-"""A Docker engine's images: pulled, built, pushed, sent from engine to engine, kept as files.
+"""A Docker engine's images: pulling, building, pushing, and sending from engine to engine.
 
-A pull is verified by its digest only, is ended when it stalls, and is tried again when the network failed.
+A pull is verified by its digest only, ends if it stalls, and is retried after network failures.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from orchestrate.launchers.pulls import Progress, PullMeter
 from orchestrate.text import plain_text
 
 PLATFORM = "linux/amd64"
-"""What images are built for, also on machines of another kind: TensorFlow's CUDA packages are for x86-64."""
+"""Platform of all images, even if built on another: TensorFlow's CUDA packages are for x86-64."""
 
 MAX_PULL_BYTES = 256 << 20
-"""Of an engine's messages about one pull."""
+"""Size limit of an engine's messages about one pull."""
 
 DEFAULT_ENGINE = "unix:///var/run/docker.sock"
 FILE_CHUNK_BYTES = 1 << 20
 GZIP_WINDOW = 31
-"""Of zlib: the largest window, in gzip's format."""
+"""zlib's `wbits`: the largest window, in gzip's format."""
 
 SENT_REPOSITORY = "tfbench-sent"
-"""Of images that were sent to a host; the tag is the image's id in the engine that it came from."""
+"""Repository name of images that were sent to a host; the tag is the image's id in the source engine."""
 
 RUNS = ("Env", "Entrypoint", "Cmd", "User", "WorkingDir", "Volumes", "Labels")
-"""What of an image's configuration decides what a container of it runs."""
+"""Keys of an image's configuration that determine what its containers run."""
 
 _DIGEST = re.compile(r"[a-z0-9]+:[0-9a-f]{32,128}")
 _LOADED = re.compile(r"Loaded image(?: ID)?: (\S+)")
-"""How an engine names what it took in: Docker an id by `ID`, Podman without."""
+"""An engine's message about a loaded image: Docker has `ID` before an id, Podman does not."""
 
 _FINAL_PULL_ERRORS = (
     "not found",
@@ -58,14 +58,14 @@ _FINAL_PULL_ERRORS = (
 
 
 class PullInterrupted(PullFailed):
-    """The network or the registry failed in the middle: worth another try."""
+    """The network or the registry failed during a pull, which can be retried."""
 
 
 class DockerEngine(ContainerEngine):
-    """One engine, its containers and its images."""
+    """An engine with its containers and images."""
 
     def registry_digest(self, reference: str) -> str:
-        """Resolve a tag to its digest through the engine; nothing is pulled. Podman cannot: see `pull_tag`.
+        """Resolve a tag to its digest through the engine, without pulling. Podman cannot: see `pull_tag`.
 
         Raises:
             PullFailed: There is no such image, or the registry does not answer.
@@ -81,10 +81,10 @@ class DockerEngine(ContainerEngine):
         return digest
 
     def pull_tag(self, reference: str, meter: PullMeter) -> str:
-        """Pull what a tag means now, and return its digest in the registry.
+        """Pull the image of a tag, and return its digest in the registry.
 
         Raises:
-            PullFailed: It cannot be had.
+            PullFailed: It is not available.
         """
         self.pull(reference, meter)
         reported = self.image_document(reference).get("RepoDigests")
@@ -96,10 +96,10 @@ class DockerEngine(ContainerEngine):
         raise PullFailed(f"image {reference}: pulled, but the engine does not report its digest")
 
     def pull(self, reference: str, meter: PullMeter) -> None:
-        """Pull an image by its digest, watching its progress.
+        """Pull an image by its digest, and report progress.
 
         Raises:
-            PullFailed: It cannot be had; PullInterrupted: not this time.
+            PullFailed: It is not available; PullInterrupted: it can be retried.
         """
         cause = ""
         for attempt in stamina.retry_context(
@@ -130,7 +130,7 @@ class DockerEngine(ContainerEngine):
             raise PullInterrupted(f"image {reference}: {meter.stalled() or error.cause}") from error
         except (NotThere, LaunchFailed) as error:
             raise _judge_pull(reference, error.cause) from error
-        # Podman names no status at the end: what is there decides, which for a digest is certain.
+        # Podman reports no final status: check the image, which a digest identifies with certainty.
         if not complete and self.image_id(reference) is None:
             raise PullInterrupted(f"image {reference}: the pull ended before it was complete")
 
@@ -146,14 +146,14 @@ class DockerEngine(ContainerEngine):
         """Build an image from a tar file and return its id.
 
         Args:
-            context: The tar file.
-            tag: The image's name.
-            arguments: Of the build.
-            on_line: Receives its output.
-            dockerfile: Path in the tar file.
+            context: The build context, a tar file.
+            tag: Name of the image.
+            arguments: Build arguments.
+            on_line: Receives lines of output.
+            dockerfile: Path in the build context.
 
         Raises:
-            BuildFailed: A step failed; the output went to `on_line`.
+            BuildFailed: A step failed; `on_line` received its output.
         """
         for message in self._messages(
             lambda client: client.build(
@@ -179,10 +179,10 @@ class DockerEngine(ContainerEngine):
         return built
 
     def push(self, reference: str, on_progress: Progress) -> str:
-        """Push an image and return the digest under which the registry has it.
+        """Push an image, and return its digest in the registry.
 
         Raises:
-            BuildFailed: The registry did not take it.
+            BuildFailed: The registry refused it.
         """
         meter, digest = PullMeter(on_progress), ""
         for message in self._messages(lambda client: client.push(reference, stream=True, decode=True)):
@@ -207,13 +207,13 @@ class DockerEngine(ContainerEngine):
             raise PullFailed(f"image {reference}: {error.cause}") from error
 
     def load(self, chunks: Iterable[bytes]) -> str:
-        """Take in an image that `save` gave; layers that are there already are not stored twice.
+        """Load an image from a tar file of `save`; existing layers are not stored twice.
 
         Returns:
-            What the engine calls it: its id there, or a name.
+            Its id or name in this engine.
 
         Raises:
-            HostError: The engine refused, or does not name what it took in.
+            HostError: The engine refused, or does not report what it loaded.
         """
         name = ""
         try:
@@ -229,7 +229,7 @@ class DockerEngine(ContainerEngine):
         return name
 
     def tag(self, image: str, place: str, tag: str) -> None:
-        """Give an image on the host a name.
+        """Tag an image on the host.
 
         Raises:
             HostError: The engine refused.
@@ -237,12 +237,12 @@ class DockerEngine(ContainerEngine):
         self._link.ask(lambda client: client.tag(image, place, tag))
 
     def _messages(self, operation: Callable[[EngineClient], Iterable[Any]]) -> Iterator[dict[str, Any]]:
-        """Yield the messages of an engine's stream."""
+        """Yield the messages of a stream of an engine."""
         return (document(message) for message in self._link.stream(operation))
 
 
 def _judge_pull(reference: str, said: str) -> PullFailed:
-    """Separate errors that another try cannot mend from those it may."""
+    """Raise for errors that a retry cannot fix, and `PullInterrupted` for others."""
     final = any(sign in said.lower() for sign in _FINAL_PULL_ERRORS)
     return (PullFailed if final else PullInterrupted)(f"image {reference}: {said}")
 
@@ -254,7 +254,7 @@ def controller_address(url: str | None = None) -> DockerAddress:
         url: `unix://…` or `ssh://…`; None: DOCKER_HOST, else the usual socket.
 
     Raises:
-        UserError: It is of another kind.
+        UserError: It is another kind of address.
     """
     url = url or os.environ.get("DOCKER_HOST") or DEFAULT_ENGINE
     scheme, _, target = url.partition("://")
@@ -266,13 +266,13 @@ def controller_address(url: str | None = None) -> DockerAddress:
 
 
 def image_content(document: Mapping[str, Any]) -> str:
-    """Return a fingerprint of an image that is the same in every engine: its layers, and what a container of it runs.
+    """Return a fingerprint of an image that is equal in all engines: its layers and what its containers run.
 
-    Its id is not: an engine with the classic store names an image by its configuration, one with containerd's store by
-    its manifest, and the same image gets several of these.
+    Ids differ: with the classic store an image is identified by its configuration, with containerd's store by its
+    manifest, of which one image may have several.
 
     Args:
-        document: As the engine describes the image.
+        document: The engine's description of the image.
     """
     configuration, files = document.get("Config") or {}, document.get("RootFS") or {}
     parts = {name: configuration.get(name) or None for name in RUNS}
@@ -281,28 +281,28 @@ def image_content(document: Mapping[str, Any]) -> str:
 
 
 def sent_name(image: str) -> str:
-    """Name an image on the host that it was sent to.
+    """Return the name of a sent image on its host.
 
     Args:
-        image: Its id in the engine that it comes from, `sha256:…`.
+        image: Its id in the source engine, `sha256:…`.
     """
     return f"{SENT_REPOSITORY}:{image.rpartition(':')[2]}"
 
 
 def send_image(source: DockerEngine, target: DockerEngine, image: str, on_progress: Progress) -> str:
-    """Stream an image from one engine to another, without storing it in between.
+    """Stream an image from one engine to another, without storing it on this machine.
 
     Args:
-        source: Where it is.
-        target: Where it goes.
+        source: Engine that has it.
+        target: Engine that receives it.
         image: Its id in the source.
-        on_progress: Receives how many bytes of it are sent.
+        on_progress: Receives the number of bytes sent.
 
     Returns:
-        Its id in the target, which differs from `image` where the engines store images in different ways.
+        Its id in the target, which differs from `image` if the engines use different stores.
 
     Raises:
-        PullFailed: The source has not got it, or the target did not take it.
+        PullFailed: The source does not have it, or the target refused it.
     """
     known = source.image_document(image)
     chunks = _counted(source.save(image), source.image_bytes(image), on_progress)
@@ -313,12 +313,12 @@ def send_image(source: DockerEngine, target: DockerEngine, image: str, on_progre
             f"image {image}: sent, but the host's engine loaded a different image as {plain_text(loaded, 80)}"
         )
     place, _, tag = sent_name(image).rpartition(":")
-    target.tag(str(arrived["Id"]), place, tag)  # so that it is found again, and no clean-up takes it for a leftover
+    target.tag(str(arrived["Id"]), place, tag)  # so that it can be found again, and clean-ups do not remove it
     return str(arrived["Id"])
 
 
 def _compressed(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Compress a stream with gzip, which every engine takes in: CUDA's libraries shrink to less than half."""
+    """Compress a stream with gzip, which every engine accepts: CUDA's libraries shrink to less than half."""
     packer = zlib.compressobj(level=1, wbits=GZIP_WINDOW)
     for chunk in chunks:
         if packed := packer.compress(chunk):

@@ -1,9 +1,9 @@
 """Benchmarks as containers of a Docker engine.
 
-The end of a log stream is not the end of a benchmark, only the inspected state is. A container's name is its lock.
+A benchmark has ended when its inspected state says so, not when its log ends. A container's name is its lock.
 
-An engine is without GPUs only when it says so. Docker lists neither the toolkit's hook, with which `--gpus` works
-without a registered runtime, nor, before API 1.50, the devices of CDI; Podman lists nothing: there each way is tried.
+An engine may support GPUs without listing them: Docker lists neither the toolkit's hook, with which `--gpus` works
+without a registered runtime, nor, before API 1.50, CDI devices; Podman lists nothing. Then each way is tried.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MAX_PROBE_BYTES = 1 << 20
 BETWEEN_LOOKS_SECONDS = 0.2
 
 END_SECONDS = 45.0
-"""Longest time from our request to stop a container until its engine reports its end: else the host is lost."""
+"""Time limit from the request to stop a container to its end, after which the host counts as lost."""
 
 MAX_CPUS = 1 << 16
 MAX_MEMORY_BYTES = 1 << 60
@@ -59,13 +59,13 @@ MAX_MEMORY_BYTES = 1 << 60
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """A way of giving GPUs to containers.
+    """A way to give GPUs to containers.
 
     Attributes:
-        name: For people.
-        cdi: Devices are requested by their CDI names; else from the NVIDIA runtime or hook.
-        announced: The engine reports it; else it is only tried.
-        devices: CDI names that the engine lists; empty: it lists none.
+        name: Display name.
+        cdi: Whether devices are requested by CDI names rather than from the NVIDIA runtime or hook.
+        announced: Whether the engine reports it; otherwise it is only tried.
+        devices: CDI names that the engine lists.
     """
 
     name: str
@@ -78,7 +78,7 @@ class ContainerLauncher:
     """Starts benchmarks on one Docker engine.
 
     Args:
-        host: Settings of the host; `host.docker` is where the engine is.
+        host: Settings of the host; `host.docker` is the engine's address.
         pulls: Shared by all hosts of a run.
     """
 
@@ -92,7 +92,7 @@ class ContainerLauncher:
         self._lifts_memory_lock = True
         self._names: dict[str, str] = {}
         self._stopped_at: dict[str, float] = {}
-        # Only used where images come from it: else this machine needs no engine, and DOCKER_HOST may be anything.
+        # Used only to send images: otherwise this machine needs no engine, and DOCKER_HOST is ignored.
         self._controller = DockerEngine(controller_address()) if host.image_source == "transfer" else None
 
     def probe(self) -> Facts:
@@ -107,7 +107,7 @@ class ContainerLauncher:
         return dataclasses.replace(facts, images=tuple(map(self.pin, images)))
 
     def pin(self, image: Image) -> Image:
-        """See `ImagePinner.pin`: every repeat of the run then starts that."""
+        """See `ImagePinner.pin`; every repeat of the run starts this digest."""
         if image.status is not Status.OK:
             return image
         try:
@@ -117,12 +117,12 @@ class ContainerLauncher:
             return dataclasses.replace(image, status=error.status, problem=error.cause)
 
     def prepare(self, job: Job, on_progress: Progress) -> None:
-        """See `Launcher.prepare`: pulls by digest, and accepts nothing else."""
+        """See `Launcher.prepare`; pulls by digest only."""
         image = _pinned(job.origin.image or "", job.origin.image_digest, self._host)
         self._names[image] = self._bring(image, on_progress)
 
     def start(self, job: Job) -> bool:
-        """See `Launcher.start`: what the engine refuses, and the benchmark can do without, is not requested again."""
+        """See `Launcher.start`; optional requests that the engine refuses are dropped."""
         pinned = _pinned(job.origin.image or "", job.origin.image_digest, self._host)
         image = self._names.get(pinned, pinned)
         while True:
@@ -135,7 +135,7 @@ class ContainerLauncher:
             try:
                 reattached = not self._engine.create(spec)
                 if reattached and self._state_of_ours(job) != "created":
-                    return True  # it runs or has ended: to start an ended container would be to run the repeat again
+                    return True  # it runs or has ended: starting an ended container would run the repeat again
                 self._engine.start(spec.name)
                 return reattached
             except (NoGPUs, NoMemoryLock) as error:
@@ -143,20 +143,20 @@ class ContainerLauncher:
                     raise
 
     def _cdi_devices(self) -> frozenset[str] | None:
-        """Return what the engine lists, where GPUs are requested by CDI; None: it gives them in another way."""
+        """Return the CDI devices that the engine lists; None: GPUs are not requested by CDI."""
         if not self._ways:
             self._ways_of(self._engine.info())
         return self._ways[0].devices if self._ways[0].cdi else None
 
     def _ways_of(self, info: dict[str, Any]) -> tuple[Way, ...]:
-        """Learn how this engine may give GPUs to a container, and what it has no right to give."""
+        """Determine the ways to give GPUs to containers, and whether the engine may lift limits."""
         engine = self._engine
         self._lifts_memory_lock = not is_rootless(info)
         self._ways = gpu_ways(info, is_podman=engine.is_podman, lists_devices=engine.lists_devices)
         return self._ways
 
     def _does_without(self, refusal: NoGPUs | NoMemoryLock) -> bool:
-        """Change what is requested of the engine after a refusal; False: nothing is left to try."""
+        """Drop an optional request after a refusal; return False if there is none left."""
         if isinstance(refusal, NoGPUs):
             self._ways = self._ways[1:]
             return bool(self._ways)
@@ -182,7 +182,7 @@ class ContainerLauncher:
                     self._give_up_if_unresponsive(job)
             except (EndlessLog, Lost):
                 raise
-            except HostError:  # gone for a moment, or for good: the state decides
+            except HostError:  # lost temporarily or for good: check the state
                 complete = False
             state = self._state(job)
             if not state.get("Running") and state.get("Status") not in ("created", "restarting"):
@@ -198,7 +198,7 @@ class ContainerLauncher:
             time.sleep(BETWEEN_LOOKS_SECONDS)
 
     def _give_up_if_unresponsive(self, job: Job) -> None:
-        """Give up a host whose engine still reports a container as running long after it was stopped."""
+        """Raise if the engine still reports a container as running long after it was stopped."""
         asked_at = self._stopped_at.get(job.id)
         if asked_at is not None and time.monotonic() - asked_at > END_SECONDS:
             raise Lost(
@@ -206,7 +206,7 @@ class ContainerLauncher:
             )
 
     def collect(self, job: Job) -> bytes | None:
-        """See `Launcher.collect`: a container without a record is one thing, a removed one another."""
+        """See `Launcher.collect`; a removed container is an error, one without a record is not."""
         record = self._engine.read_file(container_name(job), RECORD_PATH)
         if record is None:
             self._state(job)
@@ -218,7 +218,7 @@ class ContainerLauncher:
         self._engine.stop(container_name(job))
 
     def remove(self, job: Job) -> None:
-        """See `Launcher.remove`: the container and its volume, nothing else."""
+        """See `Launcher.remove`; removes the container and its volume."""
         self._engine.remove(container_name(job))
 
     def running(self, run_id: str) -> list[str]:
@@ -233,7 +233,7 @@ class ContainerLauncher:
             self._controller.close()
 
     def _read_rest(self, job: Job, after: str, on_line: OutputLine) -> None:
-        """Hand on what was printed while the link was down."""
+        """Pass on output from while the link was down."""
         with contextlib.suppress(HostError):
             for _, line in self._engine.log_lines(container_name(job), after, follow=False):
                 on_line(line)
@@ -247,7 +247,7 @@ class ContainerLauncher:
             raise Lost(f"the host was lost while the benchmark ran: {error.cause}") from error
 
     def _state_of_ours(self, job: Job) -> str:
-        """Return the state of the container that has the job's name, after making sure that it is the job's."""
+        """Return the state of the container with the job's name, after checking that it belongs to the job."""
         reported = self._engine.inspect(container_name(job))
         configuration = document(reported.get("Config"))
         if document(configuration.get("Labels") or {}).get(JOB_LABEL) != job.id:
@@ -270,7 +270,7 @@ class ContainerLauncher:
         return found
 
     def _bytes_to_send(self, image: str) -> int | None:
-        """Return the size of an image that this machine will send to the host; None: it sends none."""
+        """Return the size of the image that this machine will send to the host, or None."""
         if self._controller is None or not self._engine.is_far:
             return None
         if any(self._engine.image_id(name) is not None for name in (image, sent_name(image))):
@@ -278,7 +278,7 @@ class ContainerLauncher:
         return self._controller.image_bytes(image)
 
     def _bring(self, image: str, on_progress: Progress) -> str:
-        """Bring an image to the host, and return what its engine calls it."""
+        """Bring an image to the host, and return its name there."""
         if self._engine.image_id(image) is not None:
             return image
         if self._controller is not None:
@@ -296,12 +296,12 @@ class ContainerLauncher:
         self._pulls.notify(self._host.key, f"retrying the pull: {cause}")
 
     def _ask_driver(self, facts: Facts) -> Facts:
-        """Query the NVIDIA driver, through a container that sees all GPUs, in the first way that the engine gives them.
+        """Query the NVIDIA driver through a container with all GPUs, in the first way that works.
 
-        Any image of ours will do: the NVIDIA container toolkit brings the driver's library along.
+        Any tfbench image is suitable: the NVIDIA container toolkit adds the driver's library.
 
         Raises:
-            HostError: The container could not be started, or did not answer as expected.
+            HostError: The container could not be started, or its answer is malformed.
         """
         reference = probe_reference(self._host)
         report = partial(self._pulls.progress, self._host.key, reference)
@@ -341,14 +341,14 @@ class ContainerLauncher:
 
 
 def _pinned(reference: str, digest: str | None, host: Host) -> str:
-    """Return the image to start: by digest if there is one, because tags move."""
+    """Return the image to start, by digest if known, because tags can change."""
     if digest is None:
         return reference
     return f"{repository(reference)}@{digest}" if host.pulls else digest
 
 
 def _engine_facts(info: dict[str, Any], host: Host, asked_at: datetime, *, is_podman: bool = False) -> Facts:
-    """Read the report of the engine; nothing in it is trusted."""
+    """Parse the engine's report, which is not trusted."""
     cpus = _whole(info.get("NCPU"), MAX_CPUS)
     return Facts(
         cpu_count=cpus,
@@ -363,18 +363,18 @@ def _engine_facts(info: dict[str, Any], host: Host, asked_at: datetime, *, is_po
 
 
 def _whole(value: object, most: int) -> int | None:
-    """Return a number of things that a machine can have; None: it is none."""
+    """Return a plausible count; None: implausible or not a number."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= most else None
 
 
 def _architecture(reported: str) -> str | None:
-    """Name a processor's kind as image registries do; engines use the kernel's name for it, or theirs."""
+    """Return the name of a CPU architecture in image registries; engines may use the kernel's."""
     names = {"x86_64": "amd64", "aarch64": "arm64"}
     return names.get(reported, plain_text(reported, 30)) or None
 
 
 def _skew(stamp: str, asked_at: datetime) -> float | None:
-    """Return how many seconds the host's clock is ahead of ours; None: it reports no time."""
+    """Return how many seconds the host's clock is ahead of this machine's; None: not reported."""
     try:
         reported = datetime.fromisoformat(f"{stamp[:19]}+00:00")
     except ValueError:
@@ -383,12 +383,12 @@ def _skew(stamp: str, asked_at: datetime) -> float | None:
 
 
 def gpu_ways(info: dict[str, Any], *, is_podman: bool = False, lists_devices: bool = True) -> tuple[Way, ...]:
-    """Return the ways in which an engine may give GPUs, the likeliest first.
+    """Return the ways to give GPUs to containers of an engine, the most likely first.
 
     Args:
-        info: The engine's report about itself; nothing in it is trusted.
-        is_podman: Podman answers a request by capabilities with a container that has no GPU, so only CDI is requested.
-        lists_devices: It would list what CDI offers.
+        info: The engine's report about itself, which is not trusted.
+        is_podman: Whether it is Podman, which ignores requests by capabilities, so that only CDI is used.
+        lists_devices: Whether it lists CDI devices.
     """
     if is_podman:
         return (Way(name=CDI, cdi=True),)
@@ -402,13 +402,13 @@ def gpu_ways(info: dict[str, Any], *, is_podman: bool = False, lists_devices: bo
 
 
 def is_rootless(info: dict[str, Any]) -> bool:
-    """Return whether an engine runs without root, and so cannot lift limits."""
+    """Return whether an engine runs without root, so that it cannot lift limits."""
     options = info.get("SecurityOptions")
     return isinstance(options, list) and "name=rootless" in options
 
 
 def _cdi_gpus(info: dict[str, Any]) -> frozenset[str]:
-    """Return the names of the GPUs that an engine has found by CDI."""
+    """Return the CDI names of GPUs that an engine lists."""
     devices = info.get("DiscoveredDevices")
     found = devices if isinstance(devices, list) else []
     names = (str(device.get("ID", "")) for device in found if isinstance(device, dict))
