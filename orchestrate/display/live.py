@@ -136,11 +136,11 @@ class LiveDisplay:
         with self._lock:
             for entry in plan.hosts:
                 title = f"{entry.host.fleet}/{entry.host.name}"
-                lanes = entry.host.slots
+                slots = entry.host.slots
                 led = [multi.job for multi in plan.multi_host_jobs if multi.members[0].place == entry.host.place]
                 jobs = [*entry.jobs, *led]
                 left = self._outlook.seconds_left(entry.host.key)
-                row = HostRow(title, gpu_names(entry.facts), len(jobs), slots=lanes, seconds_left=left)
+                row = HostRow(title, gpu_names(entry.facts), len(jobs), slots=slots, seconds_left=left)
                 self._rows[entry.host.key] = row
                 self._jobs.update(_job_titles(jobs))
 

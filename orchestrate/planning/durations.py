@@ -62,7 +62,7 @@ DEVICE_CASE_SECONDS = 90.0
 """Of a case that measures the devices alone: about thirty benchmarks of 0.4 s to 4 s, and their start."""
 
 SETTLING = 1.5
-"""Warm-up steps that are taken for each that is asked for, where warm-up seeks evidence (10 or more)."""
+"""Warm-up steps taken per requested step, if windows are compared (10 or more)."""
 
 IMAGE_BYTES = {"cpu": 0.45e9, "cuda": 1.9e9}
 PULL_BYTES_PER_SECOND = 30e6

@@ -162,7 +162,7 @@ def _cleaned(value: object) -> object:
 
 
 def _without_record(ending: Ending, stopped_for: tuple[Status, str] | None, last_line: str) -> tuple[Status, str]:
-    """Return why there is no record, from the strongest evidence to the weakest."""
+    """Return why there is no record, by the most reliable sign."""
     said = f" Last output: {last_line}" if last_line else ""
     code = ending.exit_code
     if reason := stopped_for or ending.failure:

@@ -24,7 +24,7 @@ from results.table.fleets import FleetRate
 from results.text import counted
 
 HOST_FAILURES = frozenset({"unreachable", "pull_failed", "lost", "stopped", "invalid"})
-"""Statuses without evidence about the GPU, also where it was simulated: its published figures may still be used."""
+"""Statuses that show nothing about the GPU, also if it was simulated: its published figures may still be used."""
 
 SECONDS_PER_HOUR = 3600
 

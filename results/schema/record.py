@@ -47,7 +47,7 @@ class GPU:
     """One GPU as its driver describes it; what it does not offer is None.
 
     Attributes:
-        index: The driver's own, as `nvidia-smi` shows it; of a MIG slice its board's.
+        index: The driver's own, as `nvidia-smi` shows it; of a MIG slice its GPU's.
         name: Of a MIG slice with its profile: `NVIDIA H100 80GB HBM3 MIG 1g.10gb`.
         compute_capability: e.g. `8.6`.
         power_limit_watts: Enforced limit.

@@ -51,7 +51,7 @@ def setting(claim: Claim, name: str) -> str:
 
 
 def honest_tables() -> list[HonestTable]:
-    """Return the believed rows as tables: each source, each framework of it, and each card of that."""
+    """Return the believed rows as tables: each source, each framework of it, and each GPU of that."""
     found: dict[tuple[Claim, ...], HonestTable] = {}
     keys: tuple[Callable[[Claim], tuple[str, ...]], ...] = (
         lambda claim: (setting(claim, "source"),),
@@ -69,11 +69,11 @@ def honest_tables() -> list[HonestTable]:
 
 
 PARTS = *map(attrgetter, ("row", "gpu_text", "model", "count")), attrgetter("gpu_text", "precision")
-"""What a part of a table is made of: some rows, cards, networks, numbers of GPUs, or columns."""
+"""What a part of a table is made of: some rows, GPUs, networks, numbers of GPUs, or columns."""
 
 
 def small_part(claims: Table, chance: random.Random) -> Table:
-    """Return a few rows, cards, networks, numbers of GPUs or columns of a table: what people quote."""
+    """Return a few rows, GPUs, networks, numbers of GPUs or columns of a table: what people quote."""
     key = chance.choice(PARTS)
     labels = sorted({key(claim) for claim in claims}, key=str)
     most = 12 if key is PARTS[0] else 3
@@ -97,7 +97,7 @@ def false_alarms(tables: Sequence[HonestTable], draws: int, seed: int) -> list[t
 
 
 def as_one_table(claims: Sequence[Claim]) -> Table:
-    """Return a table as most are published: cards side by side, whatever software each had."""
+    """Return a table as most are published: GPUs side by side, whatever software each had."""
     return [dataclasses.replace(claim, software=()) for claim in claims]
 
 
@@ -141,7 +141,7 @@ def fp16_twice_fp32(claims: Table, _: random.Random) -> Table | None:
 
 
 def column_times(factor: float) -> Mutation:
-    """Scale the column of a card, or of a number of GPUs of one card."""
+    """Scale the column of a GPU, or of a number of GPUs of one GPU."""
 
     def mutate(claims: Table, chance: random.Random) -> Table | None:
         cards = sorted({claim.gpu_text for claim in claims if claim.gpus})
@@ -160,7 +160,7 @@ def column_times(factor: float) -> Mutation:
 
 
 def copied_column(noise: float) -> Mutation:
-    """Give a card the throughputs of another, in every cell that both have."""
+    """Give a GPU the throughputs of another, in every cell that both have."""
 
     def mutate(claims: Table, chance: random.Random) -> Table | None:
         cards = sorted({claim.gpu_text for claim in claims if claim.gpus})
@@ -187,7 +187,7 @@ def copied_column(noise: float) -> Mutation:
 
 
 def wrong_gpu_count(claims: Table, chance: random.Random) -> Table | None:
-    """Give all rows of one card and number of GPUs, or one row, half or twice as many."""
+    """Give all rows of one GPU and number of GPUs, or one row, half or twice as many."""
     cell = chance.choice(claims)
     if not any(claim.group == cell.group and claim.count != cell.count for claim in claims):
         return None

@@ -136,7 +136,7 @@ def _waiting(pod: Pod, status: dict[str, Any], waiting: dict[str, Any]) -> Waiti
 
 
 def _ending(pod: Pod, status: dict[str, Any], container: dict[str, Any], *, deleted: bool) -> Ending:
-    """Return how it ended, from the strongest evidence to the weakest."""
+    """Return how it ended, by the most reliable sign."""
     terminated = _map(_map(container.get("state")).get("terminated"))
     code = terminated.get("exitCode")
     reason = str(terminated.get("reason") or "")

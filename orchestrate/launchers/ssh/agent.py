@@ -52,7 +52,7 @@ XLA_TOOLCHAIN = "cuda_sdk_lib"
 it, a host that has another CUDA, or none, at /usr/local/cuda compiles as an image does."""
 
 EXIT_BYTES = 4096
-"""Room for `exit.json`, taken before the benchmark starts: it may fill the disk."""
+"""Space reserved for `exit.json` before the benchmark starts, which may fill the disk."""
 
 MAX_ANSWER_BYTES = 256 * 1024
 CHUNK_BYTES = 64 * 1024
@@ -385,7 +385,7 @@ def kill_group(pid: int) -> None:
 
 
 def write_exit(folder: Path, document: dict[str, Any]) -> None:
-    """Write how a benchmark ended, into room that was taken before: the disk may be full."""
+    """Write how a benchmark ended, into space reserved before: the disk may be full."""
     part = folder / "exit.part"
     with part.open("r+b") as file:
         file.write(json.dumps(document).encode().ljust(EXIT_BYTES))
