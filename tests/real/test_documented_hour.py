@@ -95,7 +95,7 @@ def prepare(place: Path) -> dict[str, str]:
     # `make run` measures a tiny network, and `make test` collects one file: the rest is what other tests do.
     short = f'[ "$1" != run ] || set -- "$@" --suite={place}/tiny.yml'
     write(venv / "bin" / "tfbench", f"#!/bin/sh\n{short}\n{tfbench}\n")
-    collect = f"exec {sys.executable} -m pytest --collect-only -q tests/unit/test_documented_commands.py"
+    collect = f"exec {sys.executable} -m pytest --collect-only -q tests/unit/test_documentation.py"
     write(venv / "bin" / "python", f'#!/bin/sh\ncase "$*" in *pytest*) {collect} ;; esac\nexec {sys.executable} "$@"\n')
     for name in ("bin/pip", "bin/activate", "cpu.stamp", "cuda.stamp", "dev.stamp"):
         write(venv / name, "")

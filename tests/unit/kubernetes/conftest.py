@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import stamina.instrumentation
 
-from orchestrate.events import Event, EventBus
+from orchestrate.events import Event, EventBus, JobState
 from orchestrate.inventory.hosts import Host, read_hosts
 from orchestrate.launchers.kubernetes import launcher as launchers
 from orchestrate.launchers.kubernetes.launcher import KubernetesLauncher
@@ -28,17 +28,13 @@ IMAGE = "127.0.0.1:5000/tfbench:mine"
 
 def node(name: str = "node-1", *, gpus: int = 4, taints: list[Object] | None = None, **labels: str) -> Object:
     """Describe a node as a kubelet, the device plugin and GPU feature discovery do."""
-    found = {
-        "nvidia.com/gpu.product": "NVIDIA-RTX-A4000",
-        "nvidia.com/gpu.compute.major": "8",
-        "nvidia.com/gpu.compute.minor": "6",
-        "nvidia.com/gpu.memory": "16376",
-        "nvidia.com/cuda.driver-version.full": "550.127.05",
-        "pool": "bench",
-    }
-    labels = {**found, **{key.replace("__", "/").replace("_", "."): value for key, value in labels.items()}}
+    found = {"gpu.product": "NVIDIA-RTX-A4000", "gpu.compute.major": "8", "gpu.compute.minor": "6"}
+    found |= {"gpu.memory": "16376", "cuda.driver-version.full": "550.127.05"}
     return {
-        "metadata": {"name": name, "labels": labels},
+        "metadata": {
+            "name": name,
+            "labels": {**{f"nvidia.com/{key}": v for key, v in found.items()}, "pool": "bench", **labels},
+        },
         "spec": {"taints": taints or []},
         "status": {
             "allocatable": {"cpu": "7500m", "memory": "64Gi", "nvidia.com/gpu": str(gpus)},
@@ -84,12 +80,34 @@ class Bench:
         made = make_plan(hosts, facts, lambda name: suite, run_id=run_id, seed=7)
         return plan_from_json(plan_to_json(made))
 
-    def run(self, plan: Plan, **options: Any) -> RunOutcome:
-        self.run_folder = self._open(plan)
-        return execute(plan, self.run_folder, self.make, self.bus, self.stop, RunOptions(**options))
+    def run(self, plan: Plan) -> RunOutcome:
+        path = self.folder / "runs" / plan.run_id
+        new = not path.exists()
+        self.planned, self.run_folder = (
+            plan,
+            (RunFolder.create(path.parent, path.name) if new else RunFolder.open(path)),
+        )
+        if new:
+            self.run_folder.write_plan(plan_to_json(plan))
+        return execute(plan, self.run_folder, self.make, self.bus, self.stop, RunOptions())
 
-    def records(self, plan: Plan) -> list[Record]:
-        return [record for job in plan.jobs if (record := self.run_folder.read_record(job.id))]
+    def measure(self, repeats: int = 3, *, num_hosts: int = 1, **queue: Any) -> RunOutcome:
+        """Plan and run repeats on the fleet."""
+        return self.run(self.plan(self.host(**queue), repeats=repeats, num_hosts=[num_hosts]))
+
+    def records(self) -> list[Record]:
+        return [record for job in self.planned.jobs if (record := self.run_folder.read_record(job.id))]
+
+    def only_record(self, **queue: Any) -> Record:
+        """Measure one repeat and return its record."""
+        assert self.measure(1, **queue).missing == 0
+        (record,) = self.records()
+        return record
+
+    @property
+    def states(self) -> list[str]:
+        """What was shown of the repeats, in order."""
+        return [event.state for event in self.events if isinstance(event, JobState)]
 
     def asked(self, method: str, part: str) -> list[str]:
         return [line for line in self.server.requests if line.startswith(method) and part in line]
@@ -98,14 +116,6 @@ class Bench:
         for made in self.launchers:
             made.close()
         self.server.close()
-
-    def _open(self, plan: Plan) -> RunFolder:
-        path = self.folder / "runs" / plan.run_id
-        if path.exists():
-            return RunFolder.open(path)
-        folder = RunFolder.create(self.folder / "runs", plan.run_id)
-        folder.write_plan(plan_to_json(plan))
-        return folder
 
 
 @pytest.fixture

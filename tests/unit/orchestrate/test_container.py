@@ -19,7 +19,7 @@ from orchestrate.launchers.docker.launcher import ContainerLauncher, _engine_fac
 from orchestrate.launchers.pulls import PullLimits
 from orchestrate.planning.facts import Facts, facts_from_probe
 from orchestrate.planning.plan import Job
-from results.schema import GPU, Case, Status
+from results.schema import GPU, Case, Data, Status
 from results.schema.health import GPUFacts
 from tests.unit.orchestrate.fakes import make_job
 from tests.unit.orchestrate.test_check import host
@@ -38,55 +38,46 @@ def requests(spec: ContainerSpec) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("uuids", "devices", "wanted"),
+    ("uuids", "offered", "cdi", "names"),
     [
-        (UUIDS, (), {"DeviceIDs": list(UUIDS), "Capabilities": CAPABILITIES}),
-        ((), (), {"DeviceIDs": ["0", "1"], "Capabilities": CAPABILITIES}),
-        (UUIDS, ("GPU-aaaa", "GPU-bbbb", "0", "1", "all"), {"Driver": "cdi", "DeviceIDs": list(UUIDS)}),
-        (UUIDS, ("0", "1", "all"), {"Driver": "cdi", "DeviceIDs": ["0", "1"]}),
-        (UUIDS, ("GPU-aaaa", "0", "1"), {"Driver": "cdi", "DeviceIDs": ["0", "1"]}),
-        ((), ("0", "1"), {"Driver": "cdi", "DeviceIDs": ["0", "1"]}),
+        (UUIDS, None, False, UUIDS),
+        ((), None, False, ("0", "1")),
+        (UUIDS, ("GPU-aaaa", "GPU-bbbb", "0", "1", "all"), True, UUIDS),
+        (UUIDS, ("0", "1", "all"), True, ("0", "1")),
+        (UUIDS, ("GPU-aaaa", "0", "1"), True, ("0", "1")),
+        ((), ("0", "1"), True, ("0", "1")),
+        (UUIDS, (), True, ("0", "1")),  # it lists nothing: by index, but for slices
+        (("MIG-aaaa", "MIG-bbbb"), (), True, ("MIG-aaaa", "MIG-bbbb")),
     ],
 )
-def test_gpus_are_asked_for_as_the_engine_names_them(uuids, devices, wanted):
-    offered = frozenset(f"nvidia.com/gpu={name}" for name in devices)
-    if offered:
-        wanted = {**wanted, "DeviceIDs": [f"nvidia.com/gpu={name}" for name in wanted["DeviceIDs"]]}
-    assert requests(job_container(job(gpu_uuids=uuids), host(), "image", offered or None)) == [wanted]
+def test_gpus_are_asked_for_as_the_engine_names_them(uuids, offered, cdi, names):
+    devices = None if offered is None else frozenset(f"nvidia.com/gpu={name}" for name in offered)
+    (asked,) = requests(job_container(job(gpu_uuids=uuids), host(), "image", devices))
+    if cdi:
+        assert asked == {"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={name}" for name in names]}
+    else:
+        assert asked == {"DeviceIDs": list(names), "Capabilities": CAPABILITIES}
 
 
-@pytest.mark.parametrize(
-    ("uuids", "names"),
-    [(UUIDS, ["0", "1"]), (("MIG-aaaa", "MIG-bbbb"), ["MIG-aaaa", "MIG-bbbb"])],
-    ids=["cards", "slices"],
-)
-def test_an_engine_that_lists_nothing_is_asked_by_index_but_for_slices(uuids, names):
-    (asked,) = requests(job_container(job(gpu_uuids=uuids), host(), "image", frozenset()))
-    assert asked == {"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={name}" for name in names]}
-
-
-def test_an_engine_without_rights_is_asked_for_all_limits_but_memlock():
-    assert job_container(job(), host(), "image").limits == {"fsize": 256 << 20, "memlock": -1}
-    assert job_container(job(), host(), "image", lifts_memory_lock=False).limits == {"fsize": 256 << 20}
-
-
-def test_variables_of_the_hosts_file_reach_the_container():
-    given = dataclasses.replace(host(), environment={"NCCL_SOCKET_IFNAME": "=eth0,eth1"})
-    assert "NCCL_SOCKET_IFNAME==eth0,eth1" in container_document(job_container(job(), given, "image"))["Env"]
+def test_a_container_gets_the_limits_variables_and_data_of_its_host():
+    given = dataclasses.replace(host(), environment={"NCCL_SOCKET_IFNAME": "=eth0,eth1"}, data_dir="/sets/imagenet")
+    assert job_container(job(), given, "image").limits == {"fsize": 256 << 20, "memlock": -1}
+    assert job_container(job(), given, "image", lifts_memory_lock=False).limits == {"fsize": 256 << 20}
+    reading = job(case=Case(model="resnet50", data=Data.TFRECORD))
+    document, plain = (container_document(job_container(one, given, "image")) for one in (reading, job()))
+    assert "NCCL_SOCKET_IFNAME==eth0,eth1" in document["Env"] and "--data_dir=/data" in document["Cmd"]
+    mount = {"Type": "bind", "Source": "/sets/imagenet", "Target": "/data", "ReadOnly": True}
+    assert document["HostConfig"]["Mounts"] == [mount] and "Mounts" not in plain["HostConfig"]
+    assert not [flag for flag in plain["Cmd"] if flag.startswith("--data_dir")], "only a case that reads it"
 
 
 def test_what_the_driver_compiles_is_kept_by_image():
     image = f"ghcr.io/you/tfbench@sha256:{'ab' * 32}"
     document = container_document(job_container(job(), host(), image, keeps_cache=True))
-    (mount,) = document["HostConfig"]["Mounts"]
-    assert mount == {
-        "Type": "volume",
-        "Source": "tfbench-cuda-cache-abababababababab",
-        "Target": "/cuda-cache",
-        "VolumeOptions": {"Labels": {"tfbench.cuda-cache": image}},
-    }
+    volume = {"Type": "volume", "Source": "tfbench-cuda-cache-abababababababab", "Target": "/cuda-cache"}
+    labels = {"VolumeOptions": {"Labels": {"tfbench.cuda-cache": image}}}
+    assert document["HostConfig"]["Mounts"] == [volume | labels]
     assert {"CUDA_CACHE_PATH=/cuda-cache", "CUDA_CACHE_MAXSIZE=2147483648"} <= set(document["Env"])
-    assert document["HostConfig"]["ReadonlyRootfs"]
     tag = "ghcr.io/you/tfbench:mine"
     unknown = job_container(job(), host(), tag, keeps_cache=True)
     assert unknown == job_container(job(), host(), tag), "a tag may mean another image tomorrow"
@@ -100,10 +91,9 @@ def test_a_probe_sees_all_gpus_either_way():
 def test_a_benchmark_without_gpus_asks_for_none_and_has_no_rights():
     document = container_document(ContainerSpec(image="i", name="n", command=("--a",), environment={"A": "1"}))
     settings = document["HostConfig"]
-    assert not settings["DeviceRequests"]
+    assert not settings["DeviceRequests"] and not {"Privileged", "Memory", "NanoCpus"} & settings.keys()
     assert settings["ReadonlyRootfs"] and settings["CapDrop"] == ["ALL"] and settings["NetworkMode"] == "none"
-    assert settings["SecurityOpt"] == ["no-new-privileges:true"] and "Privileged" not in settings
-    assert "Memory" not in settings and "NanoCpus" not in settings
+    assert settings["SecurityOpt"] == ["no-new-privileges:true"]
     assert document["Env"] == ["A=1"] and document["NetworkDisabled"] and "Entrypoint" not in document
 
 
@@ -114,7 +104,7 @@ class Engine:
     """The least that a launcher needs of an engine, which refuses a start as a rule says.
 
     Attributes:
-        started: What was started.
+        started: Containers that were started.
         left: Containers that exist.
         asked: Images that were looked up.
     """
@@ -122,8 +112,7 @@ class Engine:
     is_podman, lists_devices = False, True
 
     def __init__(self, refuses: Refuses = lambda spec: None, runtimes: Collection[str] = (), **given: Any) -> None:
-        self.refuses = refuses
-        self.reported = {"ServerVersion": "28.5", "Runtimes": dict.fromkeys(runtimes)}
+        self.refuses, self.reported = refuses, {"ServerVersion": "28.5", "Runtimes": dict.fromkeys(runtimes)}
         self.started: list[ContainerSpec] = []
         self.left: dict[str, ContainerSpec] = {}
         self.asked: set[str] = set()
@@ -187,19 +176,14 @@ def test_a_limit_that_an_engine_may_not_lift_is_left_out_with_one_warning():
     assert len(reported) == len(rootless.started) == 1, "an engine without root is not asked for it"
 
 
-def test_gpus_are_asked_for_in_the_next_way_where_the_engine_lists_none():
-    engine = Engine(lambda spec: None if spec.cdi else NO_TOOLKIT, lists_devices=False)
+@pytest.mark.parametrize("given", [{"lists_devices": False}, {"runtimes": ["nvidia"], "is_podman": True}])
+def test_gpus_are_asked_for_in_the_way_that_works_and_by_cdi_of_podman(given: dict[str, Any]):
+    engine = Engine(lambda spec: None if spec.cdi else NO_TOOLKIT, **given)
     launcher(engine).start(job())
     assert [spec.gpus for spec in engine.started] == [("nvidia.com/gpu=0", "nvidia.com/gpu=1")]
     with pytest.raises(LaunchFailed) as caught:
-        launcher(Engine(lambda spec: NO_TOOLKIT, lists_devices=False)).start(job())
+        launcher(Engine(lambda spec: NO_TOOLKIT, **given)).start(job())
     assert caught.value.status is Status.NO_GPU
-
-
-def test_podman_is_asked_by_cdi_only_because_it_ignores_capabilities():
-    engine = Engine(runtimes=["nvidia"], is_podman=True)
-    launcher(engine).start(job())
-    assert [spec.cdi for spec in engine.started] == [True]
 
 
 def probe(engine: Engine) -> Facts:
@@ -226,7 +210,6 @@ def test_a_host_with_a_named_variant_is_asked_through_its_image_alone():
         probe(engine)  # the announced way is refused
 
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PROBED = {
     "cpu": "EPYC",
     "gpus": [{"index": 0, "name": "A4000"}],
@@ -241,12 +224,9 @@ def test_gpus_and_their_states_come_from_the_probe():
     assert facts.gpus == (GPU(index=0, name="A4000"),)
     assert facts.gpu_states == (GPUFacts(index=0, utilisation=0.5, processes=1),)
     assert [problem.endswith("lost") and "\x1b" not in problem for problem in facts.gpu_problems] == [True]
-
-
-@pytest.mark.parametrize("states", [[{"index": "x"}], [7], [{}], 3, {"index": 0}])
-def test_malformed_states_are_a_failed_probe(states):
-    with pytest.raises(ValueError, match="malformed"):
-        facts_from_probe(json.dumps({**PROBED, "gpu_states": states}))
+    for states in ([{"index": "x"}], [7], [{}], 3, {"index": 0}):
+        with pytest.raises(ValueError, match="malformed"):
+            facts_from_probe(json.dumps({**PROBED, "gpu_states": states}))
 
 
 LISTED = [{"ID": "nvidia.com/gpu=all"}, {"ID": "nvidia.com/gpu=0"}]
@@ -267,11 +247,12 @@ def test_how_an_engine_may_give_gpus(info, engine, ways):
     assert [(way.name, way.cdi, way.announced) for way in gpu_ways(info, **engine)] == ways
 
 
-def test_podman_and_the_processor_are_named():
-    podman = _engine_facts({"ServerVersion": "5.8.6", "Architecture": "arm64"}, host(), NOW, is_podman=True)
-    assert (podman.engine, podman.architecture) == ("podman 5.8.6", "arm64")
-    docker = _engine_facts({"ServerVersion": "28.5", "Architecture": "x86_64"}, host(), NOW)
-    assert (docker.engine, docker.architecture) == ("docker 28.5", "amd64")
+@pytest.mark.parametrize(("architecture", "named"), [("arm64", "arm64"), ("x86_64", "amd64")])
+def test_an_engine_and_its_processor_are_named(architecture: str, named: str):
+    for kind in ("podman", "docker"):
+        reported = {"ServerVersion": "5.8.6", "Architecture": architecture}
+        facts = _engine_facts(reported, host(), datetime.now(UTC), is_podman=kind == "podman")
+        assert (facts.engine, facts.architecture) == (f"{kind} 5.8.6", named)
 
 
 BEHIND_SSH = DockerAddress(scheme="ssh", target="far", socket="/nowhere/docker.sock")
@@ -301,7 +282,7 @@ RUNC = (
 @pytest.mark.parametrize(
     ("said", "kind", "remedy"),
     [
-        ('could not select device driver "" with capabilities: [[gpu compute utility]]', NoGPUs, "container toolkit"),
+        (NO_TOOLKIT, NoGPUs, "container toolkit"),
         ('could not select device driver "cdi" with capabilities: []', NoGPUs, "container toolkit"),
         ("CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=all", NoGPUs, "nvidia-ctk cdi generate"),
         ("setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=7", NoGPUs, "nvidia-ctk cdi generate"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -40,14 +39,12 @@ SUITE = Suite("tiny", "", 2, (CaseBlock(model="resnet50", batch_per_gpu=8, warmu
 EVIL = "\x1b[2J\x1b]0;title\x07[bold red]x[/]\u202e\x9b31m:smile:"
 
 
-def plan_of(hosts: int) -> Plan:
+def plan_of(hosts: int = 0, *names: str) -> Plan:
     gpus = tuple(GPU(index=index, name="NVIDIA RTX A4000") for index in range(2))
     image = Image(variant="cuda12.5", reference="r:cuda12.5", reason="", digest="sha256:1")
-    machines = [
-        Host(fleet="a4000", name=f"node-{number:02d}", docker=DockerAddress(scheme="unix", target=f"/{number}"))
-        for number in range(hosts)
-    ]
     facts = Facts(gpus=gpus, images=(image,))
+    names = names or tuple(f"node-{number:02d}" for number in range(hosts))
+    machines = [Host(fleet="a4000", name=name, docker=DockerAddress(scheme="unix", target=name)) for name in names]
     return make_plan(machines, {host.place: facts for host in machines}, lambda name: SUITE, run_id="run1", seed=1)
 
 
@@ -117,10 +114,7 @@ def live(events: list[Event], plan: Plan = PLAN, **size: int) -> LiveDisplay:
 
 
 def test_plain_lines_tell_what_failed_why_and_how_to_repeat_only_that():
-    lines = re.sub(r"^\[\d\d:\d\d\] ", "", plain(STORY), flags=re.MULTILINE)
-    assert (
-        lines
-        == """\
+    expected = """\
 0/4 run run1: 4 repeats, output in runs/run1
 0/4 a4000.node-00: reachable, 2 GPUs
 0/4 a4000.node-01: its disk is full
@@ -139,7 +133,7 @@ def test_plain_lines_tell_what_failed_why_and_how_to_repeat_only_that():
   1 failed earlier, see: python -m orchestrate status
   to repeat only these: python -m orchestrate resume runs/run1 --again oom
 """
-    )
+    assert re.sub(r"^\[\d\d:\d\d\] ", "", plain(STORY), flags=re.MULTILINE) == expected
 
 
 def test_many_causes_and_hosts_are_shortened():
@@ -160,9 +154,9 @@ def test_json_lines_parse_back_to_the_events():
         display.show(event)
     for line, event in zip(stream.getvalue().splitlines(), STORY, strict=True):
         document = json.loads(line)
-        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", document.pop("at"))
-        assert document == {key: value for key, value in event_document(event).items() if key != "at"}
-        assert document.items() >= vars(event).items()
+        at, expected = document["at"], event_document(event)
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", at)
+        assert document == expected | {"at": at} and document.items() >= vars(event).items()
 
 
 EVIL_STORY: list[Event] = [
@@ -189,9 +183,8 @@ def test_escape_sequences_and_markup_reach_no_terminal():
     assert json.loads(stream.getvalue())["message"] == EVIL
 
 
-def test_the_live_table_shows_what_every_host_does():
-    display = live(STORY[:8])
-    drawn = re.sub(r"^\d\d:\d\d", "00:00", table(display), flags=re.MULTILINE)
+def test_the_live_table_shows_what_every_host_does_and_what_is_left():
+    drawn = re.sub(r"^\d\d:\d\d", "00:00", table(live(STORY[:8])), flags=re.MULTILINE)
     assert drawn.splitlines() == [
         "",
         " host           GPU            variant   case                            k/n  state    step  samples/s  time left",
@@ -201,11 +194,7 @@ def test_the_live_table_shows_what_every_host_does():
         "",
         "00:00  nothing finished yet",
     ]
-
-
-def test_the_live_table_knows_what_is_done_set_aside_and_left():
-    drawn = table(live([*STORY[:9]]))
-    assert "01:01" in drawn.splitlines()[3], "one repeat took 61 s, one is left"
+    assert "01:01" in table(live(STORY[:9])).splitlines()[3], "one repeat took 61 s, one is left"
     drawn = table(live(STORY))
     assert "done, 1 failed" in drawn and "dropped, 1 failed" in drawn
     assert drawn.splitlines()[-1].endswith("1 ok, 1 oom, 1 unreachable")
@@ -251,9 +240,8 @@ def test_of_a_hundred_hosts_those_that_work_or_failed_are_shown(height: int):
 
 
 def test_ctrl_c_is_seen_above_the_table_and_stays_below_it():
-    console = terminal()
-    display = LiveDisplay(console)
-    display.planned(PLAN)
+    display = live([])
+    console = display._console
     with display:
         display.show(Stopping(now=False, hint="Press Ctrl-C again to end them now."))
         display._live.refresh()
@@ -264,22 +252,19 @@ def test_ctrl_c_is_seen_above_the_table_and_stays_below_it():
     assert "running ones will finish. Press Ctrl-C again to end them now." in printed
 
 
-def test_a_display_is_chosen_by_name_and_by_where_it_writes(tmp_path: Path):
-    assert isinstance(make_display("auto", terminal()), LiveDisplay)
+def test_a_display_is_chosen_by_name_and_by_where_it_writes():
+    kinds = [type(make_display(name, terminal())) for name in ("auto", "json", "none")]
+    assert kinds == [LiveDisplay, JSONDisplay, NoDisplay]
     assert isinstance(make_display("auto", Console(file=io.StringIO())), PlainDisplay)
-    assert isinstance(make_display("json", terminal()), JSONDisplay)
-    assert type(make_display("none", terminal())) is NoDisplay
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
 @pytest.mark.parametrize("name", ["node-00", "a-host-with-a-long-name.example.org"])
 def test_headings_are_never_cut_and_columns_go_by_priority(width: int, name: str):
-    host = Host(fleet="a4000", name=name, docker=DockerAddress(scheme="unix", target="/0"))
-    plan = make_plan([host], {host.place: PLAN.hosts[0].facts or ""}, lambda _: SUITE, run_id="run1", seed=1)
-    events: list[Event] = [
-        JobState(job=plan.jobs[0].id, host=host.key, state="compiling"),
-        JobStep(job=plan.jobs[0].id, host=host.key, step=100, samples_per_second=12345.6, unit="images"),
-    ]
+    plan = plan_of(1, name)
+    job, host = plan.jobs[0].id, plan.hosts[0].host.key
+    events: list[Event] = [JobState(job=job, host=host, state="compiling")]
+    events += [JobStep(job=job, host=host, step=100, samples_per_second=12345.6, unit="images")]
     console = terminal(width=width)
     console.print(live(events, plan, width=width).render())
     heading, *rows = (line.rstrip() for line in shown(console).splitlines() if line.strip())

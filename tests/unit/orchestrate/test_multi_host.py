@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +24,15 @@ from orchestrate.running.run import RunOutcome, stop_run
 from orchestrate.suites import CaseBlock, Suite
 from results.schema import GPU, Case, Communication, Device, Rank, Record, Status
 from results.schema.record_json import to_json
+from tests.real.faults.controller import wait_until
 from tests.unit.orchestrate import test_run
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher, ok_record
 
-ALONE_AND_TOGETHER = CaseBlock(
-    model="resnet50", batch_per_gpu=2, warmup_steps=1, num_steps=4, num_hosts=[1, 2], device=Device.CPU
-)
-TOGETHER = ALONE_AND_TOGETHER.model_copy(update={"num_hosts": 2})
 
-
-def suite(*blocks: CaseBlock, repeats: int = 2) -> Suite:
-    return Suite("tiny", "", repeats, blocks or (ALONE_AND_TOGETHER,))
+def suite(repeats: int = 2, **changes: Any) -> Suite:
+    """Make a suite of a case that each host runs alone, and that two run together."""
+    block = {"model": "resnet50", "batch_per_gpu": 2, "warmup_steps": 1, "num_steps": 4, "device": Device.CPU}
+    return Suite("tiny", "", repeats, (CaseBlock(**{**block, "num_hosts": [1, 2], **changes}),))
 
 
 def multi_host_record(case: Case) -> Record:
@@ -76,7 +73,7 @@ class MeetingLauncher(FakeLauncher):
 class Bench(test_run.Bench):
     """Fake hosts of one fleet, whose parts wait for each other."""
 
-    address = DockerAddress(scheme="ssh", target="bench@{name}")
+    scheme, address = "ssh", "bench@{name}"
 
     def __init__(self, tmp_path: Path, chosen: Suite | None = None, **machines: FakeHost) -> None:
         for machine in machines.values():
@@ -93,8 +90,7 @@ class Bench(test_run.Bench):
         return launcher
 
     def multi_host_records(self) -> list[Record]:
-        found = [self.folder.read_record(multi.job.id) for multi in self.plan.multi_host_jobs]
-        return [record for record in found if record is not None]
+        return [found for multi in self.plan.multi_host_jobs if (found := self.folder.read_record(multi.job.id))]
 
 
 @pytest.fixture(autouse=True)
@@ -138,19 +134,23 @@ def test_every_rank_is_told_who_all_are(tmp_path: Path):
 def test_only_containers_with_peers_get_a_network_and_only_its_ports(tmp_path: Path):
     bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
     chief = bench.plan.multi_host_jobs[0].members[0]
-    document = container_document(job_container(chief, bench.hosts[0], "image"))
-    assert document["HostConfig"]["NetworkMode"] == "bridge" and not document["NetworkDisabled"]
-    bindings = {"29500/tcp": [{"HostPort": "29500"}], "29501/tcp": [{"HostPort": "29501"}]}
-    assert document["HostConfig"]["PortBindings"] == bindings
-    assert document["ExposedPorts"] == {"29500/tcp": {}, "29501/tcp": {}}
-    assert any(variable.startswith("TF_CONFIG=") for variable in document["Env"])
-    alone = container_document(job_container(bench.plan.hosts[0].jobs[0], bench.hosts[0], "image"))
-    assert alone["HostConfig"]["NetworkMode"] == "none" and alone["NetworkDisabled"]
-    assert "PortBindings" not in alone["HostConfig"] and "ExposedPorts" not in alone
     assert chief.member is not None
     on_host = dataclasses.replace(chief, member=dataclasses.replace(chief.member, network="host"))
-    document = container_document(job_container(on_host, bench.hosts[0], "image"))
-    assert document["HostConfig"]["NetworkMode"] == "host" and "PortBindings" not in document["HostConfig"]
+
+    def document(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
+        made = container_document(job_container(job, bench.hosts[0], "image"))
+        return made, made["HostConfig"]
+
+    made, settings = document(chief)
+    assert settings["NetworkMode"] == "bridge" and not made["NetworkDisabled"]
+    assert settings["PortBindings"] == {f"{port}/tcp": [{"HostPort": str(port)}] for port in (29500, 29501)}
+    assert made["ExposedPorts"] == {"29500/tcp": {}, "29501/tcp": {}}
+    assert any(variable.startswith("TF_CONFIG=") for variable in made["Env"])
+    made, settings = document(bench.plan.hosts[0].jobs[0])
+    assert settings["NetworkMode"] == "none" and made["NetworkDisabled"]
+    assert "PortBindings" not in settings and "ExposedPorts" not in made
+    _, settings = document(on_host)
+    assert settings["NetworkMode"] == "host" and "PortBindings" not in settings
 
 
 def case(**changes: Any) -> Case:
@@ -174,17 +174,17 @@ def test_hosts_that_cannot_train_together_are_told_why(changes: dict[str, Any], 
 
 
 def test_addresses_are_the_engines_unless_the_file_names_others():
-    def address(**settings: Any) -> str | None:
-        return Host(fleet="f", name="n", **settings).cluster_address
-
-    assert address(docker=DockerAddress(scheme="ssh", target="bench@10.0.0.11", port=2222)) == "10.0.0.11"
-    assert address(docker=DockerAddress(scheme="tcp", target="10.0.0.21:2376")) == "10.0.0.21"
-    assert address(docker=DockerAddress(scheme="tcp", target="[fd00::1]:2376")) == "fd00::1"
-    assert address(docker=DockerAddress(scheme="unix", target="/run/docker.sock")) is None
-    assert address(docker=DockerAddress(scheme="ssh", target="a"), address="b") == "b"
+    for (scheme, target), settings, expected in (
+        (("ssh", "bench@10.0.0.11"), {}, "10.0.0.11"),
+        (("tcp", "10.0.0.21:2376"), {}, "10.0.0.21"),
+        (("tcp", "[fd00::1]:2376"), {}, "fd00::1"),
+        (("unix", "/run/docker.sock"), {}, None),
+        (("ssh", "a"), {"address": "b"}, "b"),
+    ):
+        docker = DockerAddress(scheme=scheme, target=target)
+        assert Host(fleet="f", name="n", docker=docker, **settings).cluster_address == expected
     ring = case(device=Device.GPU, communication=Communication.RING)
-    hosts = [Host(fleet="f", name=n, docker=None, address="fd00::1") for n in ("a", "b")]
-    members = members_of(hosts, ring)
+    members = members_of([Host(fleet="f", name=n, docker=None, address="fd00::1") for n in ("a", "b")], ring)
     assert isinstance(members, tuple) and members[1].addresses == ("[fd00::1]:29500", "[fd00::1]:29502")
 
 
@@ -193,15 +193,13 @@ def test_what_a_fleet_cannot_hold_is_left_out_with_the_reason(tmp_path: Path):
     assert bench.plan.multi_host_jobs == ()
     assert any("needs 2 hosts, the fleet has 1" in text for text in bench.plan.hosts[0].excluded)
     with pytest.raises(UserError, match="the plan is empty"):
-        Bench(tmp_path / "other", suite(TOGETHER), a=FakeHost())
+        Bench(tmp_path / "other", suite(num_hosts=2), a=FakeHost())
 
 
 def test_gpus_are_counted_on_every_host(tmp_path: Path):
     gpus = tuple(GPU(index=i, name="A5000", uuid=f"GPU-{i}") for i in range(4))
-    block = ALONE_AND_TOGETHER.model_copy(
-        update={"num_gpus": [2, 4], "device": "auto", "communication": Communication.RING}
-    )
-    bench = Bench(tmp_path, suite(block), a=FakeHost(facts=Facts(gpus=gpus)), b=FakeHost(facts=Facts(gpus=gpus[:2])))
+    chosen = suite(num_gpus=[2, 4], device="auto", communication=Communication.RING)
+    bench = Bench(tmp_path, chosen, a=FakeHost(facts=Facts(gpus=gpus)), b=FakeHost(facts=Facts(gpus=gpus[:2])))
     assert {multi.job.case.num_gpus for multi in bench.plan.multi_host_jobs} == {2}
     assert any("2x4gpu" in text and "the fleet offers 2" in text for text in bench.plan.hosts[0].excluded)
     assert [job.gpu_uuids for job in bench.plan.multi_host_jobs[0].members] == [("GPU-0", "GPU-1")] * 2
@@ -217,14 +215,12 @@ NOTHING: dict[str, Any] = {"ending": Ending(exit_code=137), "payload": lambda jo
         ({"on_follow": lambda job: 1 / 0}, "f.b: a bug in tfbench: ZeroDivisionError"),
         ({"failures": {"follow": Lost("the link is dead")}}, "f.b: the link is dead"),
     ],
-    ids=["killed", "a bug", "its host is lost"],
 )
 def test_a_part_that_fails_ends_the_others_and_leaves_one_record(tmp_path: Path, part: dict[str, Any], said: str):
-    bench = Bench(tmp_path, suite(TOGETHER, repeats=1), a=FakeHost(), b=FakeHost())
+    bench = Bench(tmp_path, suite(1, num_hosts=2), a=FakeHost(), b=FakeHost())
     bench.waits["a"] = threading.Event()  # the chief does not notice by itself
     bench.parties = 1 if "failures" in part else 2
-    for name, value in part.items():
-        setattr(bench.machines["b"], name, value)
+    vars(bench.machines["b"]).update(part)
     bench.run()
     (record,) = bench.multi_host_records()
     assert record.status is Status.LOST and said in (record.cause or "")
@@ -232,21 +228,19 @@ def test_a_part_that_fails_ends_the_others_and_leaves_one_record(tmp_path: Path,
 
 
 def test_a_part_that_ends_well_does_not_end_the_others(tmp_path: Path):
-    bench = Bench(tmp_path, suite(repeats=1), a=FakeHost(), b=FakeHost())
+    bench = Bench(tmp_path, suite(1), a=FakeHost(), b=FakeHost())
     bench.waits["a"] = threading.Event()
     threading.Timer(1.0, bench.waits["a"].set).start()  # longer than the grace
     bench.run()
-    assert [record.status for record in bench.multi_host_records()] == [Status.OK] and bench.machines["a"].count(
-        "stop"
-    ) == 0
+    assert [record.status for record in bench.multi_host_records()] == [Status.OK]
+    assert bench.machines["a"].count("stop") == 0
 
 
 def test_a_part_that_does_not_end_when_asked_is_abandoned_with_its_host(tmp_path: Path, monkeypatch):
     monkeypatch.setattr("orchestrate.running.session.MARGIN_SECONDS", 2.5)
-    bench = Bench(tmp_path, suite(TOGETHER), a=FakeHost(), b=FakeHost())
+    bench = Bench(tmp_path, suite(num_hosts=2), a=FakeHost(), b=FakeHost())
     bench.machines["a"].failures["stop"] = Unreachable("connection refused")
-    for name, value in NOTHING.items():
-        setattr(bench.machines["b"], name, value)
+    vars(bench.machines["b"]).update(NOTHING)
     bench.waits["a"] = threading.Event()
     bench.run()
     first, second = bench.multi_host_records()
@@ -256,14 +250,13 @@ def test_a_part_that_does_not_end_when_asked_is_abandoned_with_its_host(tmp_path
 
 
 def test_the_reason_of_another_rank_is_the_reason_of_the_whole(tmp_path: Path):
-    bench = Bench(tmp_path, suite(TOGETHER, repeats=1), a=FakeHost(), b=FakeHost())
+    bench = Bench(tmp_path, suite(1, num_hosts=2), a=FakeHost(), b=FakeHost())
     gone = "rank 1 (10.0.0.2:29502) is gone: its process has ended"
     for name, status, cause in (("a", Status.LOST, gone), ("b", Status.OOM, "killed by the kernel")):
+        (case,) = {multi.job.case for multi in bench.plan.multi_host_jobs}
         failed = {"status": status, "cause": cause, "measurement": None, "validity": None}
-        bench.machines[name].payload = lambda job, failed=failed: to_json(  # type: ignore[misc]
-            dataclasses.replace(multi_host_record(job.case), **failed)
-        ).encode()
-        bench.machines[name].ending = Ending(exit_code=3)
+        left = to_json(dataclasses.replace(multi_host_record(case), **failed)).encode()
+        vars(bench.machines[name]).update(payload=lambda job, left=left: left, ending=Ending(exit_code=3))
     bench.run()
     (record,) = bench.multi_host_records()
     assert (record.status, record.cause) == (Status.OOM, "f.b: killed by the kernel")
@@ -272,10 +265,9 @@ def test_the_reason_of_another_rank_is_the_reason_of_the_whole(tmp_path: Path):
 def test_an_unreachable_host_fails_the_job_but_not_what_others_do_alone(tmp_path: Path):
     bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
     bench.machines["b"].failures["prepare"] = Unreachable("connection refused")
-    outcome = bench.run()
-    assert outcome == RunOutcome(ok=2, failed=4, missing=0)
-    assert {record.status for record in bench.multi_host_records()} == {Status.UNREACHABLE}
-    assert {record.cause for record in bench.multi_host_records()} == {"f.b: connection refused"}
+    assert bench.run() == RunOutcome(ok=2, failed=4, missing=0)
+    ends = {(record.status, record.cause) for record in bench.multi_host_records()}
+    assert ends == {(Status.UNREACHABLE, "f.b: connection refused")}
     bench.machines["b"].failures.clear()
     bench.started.clear()
     assert bench.run() == RunOutcome(ok=6, failed=0, missing=0), "resume measures again what a host failed"
@@ -286,8 +278,7 @@ def test_resume_reattaches_to_parts_and_removes_those_with_a_record(tmp_path: Pa
     bench.run()
     first, second = bench.plan.multi_host_jobs
     bench.folder.record_path(second.job.id).unlink()
-    for name, machine in bench.machines.items():
-        index = ("a", "b").index(name)
+    for index, machine in enumerate(bench.machines.values()):
         machine.containers = {first.members[index].id: "exited", second.members[index].id: "running"}
         machine.calls.clear()
     bench.started.clear()
@@ -301,24 +292,20 @@ def test_resume_reattaches_to_parts_and_removes_those_with_a_record(tmp_path: Pa
 
 
 def test_stop_ends_all_parts(tmp_path: Path):
-    bench = Bench(tmp_path, suite(repeats=1), a=FakeHost(), b=FakeHost())
-    for name in ("a", "b"):
-        bench.waits[name] = threading.Event()
+    bench = Bench(tmp_path, suite(1), a=FakeHost(), b=FakeHost())
+    bench.waits.update({name: threading.Event() for name in bench.machines})
+    parts = [job.id for job in bench.plan.multi_host_jobs[0].members]
 
     def stop_when_all_run() -> None:
-        parts = {job.id for job in bench.plan.multi_host_jobs[0].members}
-        while not parts <= {job for machine in bench.machines.values() for job in machine.containers}:
-            time.sleep(0.02)
+        wait_until(lambda: {*parts} <= {job for machine in bench.machines.values() for job in machine.containers}, "")
         bench.stop.ask()
         bench.stop.ask()
 
     threading.Thread(target=stop_when_all_run, daemon=True).start()
     assert bench.run() == RunOutcome(ok=2, failed=1, missing=0)
     assert [record.status for record in bench.multi_host_records()] == [Status.STOPPED]
-    assert all(machine.count("stop") == 1 for machine in bench.machines.values())
-    for index, (name, machine) in enumerate(bench.machines.items()):
-        part = bench.plan.multi_host_jobs[0].members[index]
-        machine.containers = {part.id: "running", "someone.else": "running"}
-        assert part.id.startswith(f"f.{name}.")
+    for part, machine in zip(parts, bench.machines.values(), strict=True):
+        assert machine.count("stop") == 1
+        machine.containers = {part: "running", "someone.else": "running"}
     assert stop_run(bench.plan, bench.launcher, bench.bus)[0] == 2
     assert all(machine.containers == {"someone.else": "running"} for machine in bench.machines.values())

@@ -16,7 +16,7 @@ from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.ssh import agent, connection
 from orchestrate.launchers.ssh.launcher import ProcessLauncher
 from orchestrate.planning.plan import Job
-from results.schema import Case, Device
+from results.schema import Case, Data, Device
 from results.schema.record_json import MAX_RECORD_BYTES
 from tests.real.faults.controller import wait_until
 from tests.unit.orchestrate.fakes import make_job
@@ -45,14 +45,20 @@ def run(it: ProcessLauncher, job: Job = JOB) -> tuple[list[str], int | None]:
 
 def test_output_record_and_exit_code_come_back_and_nothing_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)  # the user's run folder is relative
-    it = launcher(Path(), "print('hello', len(os.sched_getaffinity(0)))\nopen(output, 'w').write('{}')\nsys.exit(3)")
-    assert (*run(it), it.collect(JOB)) == (["hello 1"], 3, b"{}")
+    program = "print(os.getsid(0), len(os.sched_getaffinity(0)))\nopen(output, 'w').write('{}')\nsys.exit(3)"
+    it = launcher(Path(), program)
+    (line,), code = run(it)
+    assert (line.partition(" ")[2], code, it.collect(JOB)) == ("1", 3, b"{}")
+    assert int(line.partition(" ")[0]) != os.getsid(0), "it outlives the interrupt of its controller"
     assert it.running("r") == [JOB.id]
     it.remove(JOB)
     assert it.running("r") == [] and list((tmp_path / "work").iterdir()) == []
 
 
-PRINT_VARIABLES = "print(*(os.environ.get(n) for n in ('CUDA_VISIBLE_DEVICES', 'NCCL_DEBUG', 'NCCL_ALGO')))"
+PRINTS = """\
+print(*(os.environ.get(n) for n in ('CUDA_VISIBLE_DEVICES', 'NCCL_DEBUG', 'NCCL_ALGO')))
+print([flag for flag in sys.argv if flag.startswith('--data_dir')])
+"""
 
 
 @pytest.mark.parametrize(
@@ -65,21 +71,19 @@ PRINT_VARIABLES = "print(*(os.environ.get(n) for n in ('CUDA_VISIBLE_DEVICES', '
     ],
     ids=["a CPU case sees none", "by index", "by UUID", "not known: as the user has it"],
 )
-def test_a_benchmark_sees_its_gpus_and_the_variables_of_the_hosts_file(
+def test_a_benchmark_sees_its_gpus_its_data_and_the_variables_of_its_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device, gpus, uuids, visible
 ):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
     monkeypatch.setenv("NCCL_ALGO", "Tree")
-    it = launcher(tmp_path, PRINT_VARIABLES, dataclasses.replace(HOST, environment={"NCCL_DEBUG": "INFO"}))
-    job = dataclasses.replace(JOB, case=dataclasses.replace(JOB.case, device=device), gpus=gpus, gpu_uuids=uuids)
-    assert run(it, job) == ([f"{visible} INFO Tree"], 0)
+    it = launcher(tmp_path, PRINTS, dataclasses.replace(HOST, environment={"NCCL_DEBUG": "INFO"}, data_dir="/sets"))
+    data = Data.TFRECORD if device is Device.CPU else Data.SYNTHETIC
+    case = dataclasses.replace(JOB.case, device=device, data=data)
+    job = dataclasses.replace(JOB, case=case, gpus=gpus, gpu_uuids=uuids)
+    flags = ["--data_dir=/sets"] if data is Data.TFRECORD else []
+    assert run(it, job) == ([f"{visible} INFO Tree", repr(flags)], 0)
     it.remove(job)
-
-
-def test_a_process_killed_by_a_signal_says_which(tmp_path: Path):
-    it = launcher(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
-    assert (run(it), it.collect(JOB)) == (([], 128 + 9), None)
 
 
 WAITS = "while not os.path.exists(output + '.go'): time.sleep(0.05)\n"
@@ -165,7 +169,3 @@ def test_a_huge_record_is_read_no_further_than_its_limit(tmp_path: Path):
     run(it)
     payload = it.collect(JOB)
     assert payload is not None and len(payload) == MAX_RECORD_BYTES + 1
-
-
-def test_a_benchmark_outlives_the_interrupt_of_its_controller(tmp_path: Path):
-    assert int(run(launcher(tmp_path, "print(os.getsid(0))"))[0][0]) != os.getsid(0)

@@ -29,30 +29,21 @@ from results.schema.progress import step_line
 from tests.real.faults.controller import wait_until
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
 
-SUITE = Suite(
-    "tiny",
-    "",
-    3,
-    (CaseBlock(model=["resnet50", "googlenet"], batch_per_gpu=2, warmup_steps=1, num_steps=4, num_gpus=[1, 2]),),
-)
+BLOCK = CaseBlock(model=["resnet50", "googlenet"], batch_per_gpu=2, warmup_steps=1, num_steps=4, num_gpus=[1, 2])
 
 
 class Bench:
     """Some fake hosts, a plan over them, and what happened."""
 
-    suite = SUITE
-    address = DockerAddress(scheme="unix", target="/{name}")
+    suite = Suite("tiny", "", 3, (BLOCK,))
+    scheme, address = "unix", "/{name}"
 
     def __init__(self, tmp_path: Path, **machines: FakeHost) -> None:
         self.machines = machines
-        self.hosts = [
-            Host(
-                fleet="f",
-                name=name,
-                docker=dataclasses.replace(self.address, target=self.address.target.format(name=name)),
-            )
-            for name in machines
-        ]
+        addresses = {
+            name: DockerAddress(scheme=self.scheme, target=self.address.format(name=name)) for name in machines
+        }
+        self.hosts = [Host(fleet="f", name=name, docker=address) for name, address in addresses.items()]
         self.events: list[Event] = []
         self.bus = EventBus()
         self.bus.subscribe(self.events.append)
@@ -78,8 +69,8 @@ class Bench:
     def statuses(self, host: str) -> list[Status]:
         return [record.status for record in self.records(host)]
 
-    def causes(self, host: str) -> set[str | None]:
-        return {record.cause for record in self.records(host)}
+    def causes(self, host: str) -> set[str]:
+        return {record.cause or "" for record in self.records(host)}
 
     def seen(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
@@ -92,7 +83,7 @@ def test_every_repeat_gets_one_record_and_nothing_stays_on_the_host(tmp_path: Pa
         assert machine.count("start") == machine.count("remove") == 12
         assert machine.containers == {}
     assert len(bench.seen(JobResult)) == 24
-    assert isinstance(bench.events[-1], RunFinished) and bench.events[-1].seconds < 600
+    assert isinstance(bench.events[-1], RunFinished)
     record = bench.folder.read_record(bench.plan.jobs[0].id)
     assert record is not None and record.origin == bench.plan.jobs[0].origin
 
@@ -137,14 +128,12 @@ NO_RECORD: dict[str, Any] = {"payload": lambda job: None}
     ],
     ids=["unreachable", "no image", "lost twice: dropped", "not started", "memory", "killed", "garbage", "nothing"],
 )
-def test_each_failure_has_its_status_and_the_other_host_finishes(
-    tmp_path: Path, machine, status, starts, removals, said
-):
+def test_each_failure_has_its_status_and_the_other_host_finishes(tmp_path, machine, status, starts, removals, said):
     """What was lost is not removed: it may still run, and `resume` must find it."""
     bench = Bench(tmp_path, bad=FakeHost(**machine), good=FakeHost())
     assert bench.run() == RunOutcome(ok=12, failed=12, missing=0)
     bad = bench.machines["bad"]
-    assert bench.statuses("bad") == [status] * 12 and all(said in (cause or "") for cause in bench.causes("bad"))
+    assert bench.statuses("bad") == [status] * 12 and all(said in cause for cause in bench.causes("bad"))
     assert (bad.count("start"), bad.count("remove")) == (starts, removals)
 
 
@@ -219,16 +208,11 @@ def test_what_is_ended_says_why_and_resume_measures_it_again(tmp_path: Path, mon
     assert bench.run(again=TRIED_AGAIN | {why}) == RunOutcome(ok=12, failed=0, missing=0)
 
 
-def test_a_failed_clean_up_is_a_warning_and_the_record_stays(tmp_path: Path):
-    bench = Bench(tmp_path, a=FakeHost(failures={"remove": Unreachable("gone")}))
-    assert bench.run() == RunOutcome(ok=12, failed=0, missing=0)
-    assert sum("clean up" in warned.message for warned in bench.seen(Warned)) == 12
-
-
-def test_logs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_failed_clean_up_is_a_warning_and_logs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("orchestrate.running.session.MAX_LOG_BYTES", 1000)
-    bench = Bench(tmp_path, a=FakeHost(lines=("x" * 99,) * 10_000))
-    bench.run()
+    bench = Bench(tmp_path, a=FakeHost(failures={"remove": Unreachable("gone")}, lines=("x" * 99,) * 10_000))
+    assert bench.run() == RunOutcome(ok=12, failed=0, missing=0), "the records stay"
+    assert sum("clean up" in warned.message for warned in bench.seen(Warned)) == 12
     text = bench.folder.log_path(bench.plan.jobs[0].id).read_text()
     assert len(text) < 1100 and text.endswith("the rest of the output was not kept\n")
 
@@ -248,27 +232,23 @@ def test_gpus_decide_the_cases_and_are_named_by_uuid(tmp_path: Path):
 def test_the_order_interleaves_repeats_and_follows_the_seed(tmp_path: Path):
     bench = Bench(tmp_path, a=FakeHost())
     names = [job.case.name for job in bench.plan.jobs]
-    for round_ in (names[0:4], names[4:8], names[8:12]):
-        assert len(set(round_)) == 4, "each round measures each case once"
-    assert names[0:4] != names[4:8] or names[4:8] != names[8:12]
-    assert bench.make_plan().jobs == bench.plan.jobs
+    rounds = [names[start : start + 4] for start in (0, 4, 8)]
+    assert [len(set(round_)) for round_ in rounds] == [4, 4, 4], "each round measures each case once"
+    assert len(set(map(tuple, rounds))) > 1 and bench.make_plan().jobs == bench.plan.jobs
 
 
 def test_variants_are_measured_side_by_side_but_for_impossible_ones(tmp_path: Path):
-    good = Image(variant="cuda12.5", reference="r:cuda12.5", reason="", digest="sha256:1")
-    other = Image(variant="cuda12.9", reference="r:cuda12.9", reason="", digest="sha256:2")
+    good, other = (
+        Image(variant=f"cuda12.{minor}", reference=f"r:{minor}", reason="", digest=f"sha256:{minor}")
+        for minor in (5, 9)
+    )
     never = Image(variant="cuda11.8", reference="r:cuda11.8", reason="", status=Status.UNSUPPORTED, problem="no code")
     machine = FakeHost(facts=Facts(gpus=(GPU(index=0, name="A"),), images=(good, other, never)))
     bench = Bench(tmp_path, a=machine)
     assert bench.run() == RunOutcome(ok=12, failed=6, missing=0)
-    records = filter(None, (bench.folder.read_record(job.id) for job in bench.plan.jobs))
-    assert {
-        (record.origin.variant, record.origin.image_digest, record.status) for record in records if record.origin
-    } == {
-        ("cuda12.5", "sha256:1", Status.OK),
-        ("cuda12.9", "sha256:2", Status.OK),
-        ("cuda11.8", None, Status.UNSUPPORTED),
-    }
+    found = {(record.origin.variant, record.origin.image_digest, record.status) for record in bench.records("a")}  # type: ignore[union-attr]
+    measured = {(image.variant, image.digest, Status.OK) for image in (good, other)}
+    assert found == measured | {("cuda11.8", None, Status.UNSUPPORTED)}
     assert machine.count("prepare") == 2, "nothing is brought for what cannot run"
 
 
@@ -285,22 +265,16 @@ def test_fail_fast_ends_the_run_at_the_first_failure(tmp_path: Path):
     assert bench.run(fail_fast=True) == RunOutcome(ok=0, failed=1, missing=11)
 
 
-def test_a_limit_of_cost_ends_the_run_in_time_and_resume_goes_on(tmp_path: Path):
-    machine = FakeHost()
-    bench = Bench(tmp_path, a=machine)
-    priced = dataclasses.replace(bench.hosts[0], usd_per_gpu_hour=36.0, device=Device.CPU)  # a cent a second
-    bench.hosts = [priced]
-    bench.plan = bench.make_plan()
-    # A repeat that was never seen is computed to last half a minute, 0.30 USD; what is seen here takes no time at all.
-    assert bench.run(max_usd=0.1) == RunOutcome(ok=0, failed=0, missing=12)
-    assert any("near its limit" in event.message for event in bench.events if isinstance(event, Warned))
-    assert bench.run(max_usd=2.0) == RunOutcome(ok=12, failed=0, missing=0)
-
-
-def test_a_limit_of_cost_without_prices_is_refused(tmp_path: Path):
+def test_a_limit_of_cost_needs_prices_ends_the_run_in_time_and_resume_goes_on(tmp_path: Path):
     bench = Bench(tmp_path, a=FakeHost())
     with pytest.raises(UserError, match=r"Add usd_per_gpu_hour to: f\.a"):
         bench.run(max_usd=1.0)
+    bench.hosts = [dataclasses.replace(bench.hosts[0], usd_per_gpu_hour=36.0, device=Device.CPU)]  # a cent a second
+    bench.plan = bench.make_plan()
+    # A repeat that was never seen is computed to last half a minute, 0.30 USD; what is seen here takes no time at all.
+    assert bench.run(max_usd=0.1) == RunOutcome(ok=0, failed=0, missing=12)
+    assert any("near its limit" in event.message for event in bench.seen(Warned))
+    assert bench.run(max_usd=2.0) == RunOutcome(ok=12, failed=0, missing=0)
 
 
 def test_a_bug_in_one_worker_leaves_a_traceback_and_the_others_finish(tmp_path: Path):
@@ -310,7 +284,7 @@ def test_a_bug_in_one_worker_leaves_a_traceback_and_the_others_finish(tmp_path: 
     bench = Bench(tmp_path, bad=FakeHost(on_follow=crash), good=FakeHost())
     assert bench.run() == RunOutcome(ok=12, failed=12, missing=0)
     assert "KeyError: 'planted'" in (bench.folder.path / "traceback-f.bad.txt").read_text()
-    assert all("a bug in tfbench" in (cause or "") for cause in bench.causes("bad"))
+    assert all("a bug in tfbench" in cause for cause in bench.causes("bad"))
 
 
 def test_a_host_without_work_or_launcher_costs_itself_only(tmp_path: Path):
@@ -321,9 +295,7 @@ def test_a_host_without_work_or_launcher_costs_itself_only(tmp_path: Path):
 
     def make(host: Host) -> Launcher:
         made.append(host.name)
-        if host.name == "bad":
-            raise KeyError("planted")
-        return FakeLauncher(host, bench.machines[host.name])
+        return FakeLauncher(host, {"good": bench.machines["good"]}[host.name])
 
-    outcome = execute(bench.plan, bench.folder, make, bench.bus, bench.stop, RunOptions())
-    assert outcome == RunOutcome(ok=12, failed=12, missing=0) and sorted(made) == ["bad", "good"]
+    bench.launcher = make  # type: ignore[method-assign]
+    assert bench.run() == RunOutcome(ok=12, failed=12, missing=0) and sorted(made) == ["bad", "good"]

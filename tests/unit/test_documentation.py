@@ -1,0 +1,120 @@
+"""Commands, addresses, engines and pictures of the pages: each is one that exists, works or is shown."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from orchestrate.cli import MODULES, ORDER, parse
+from results.program import run_main
+from tests.docs import pictures
+from tests.real.engines.matrix import test_matrix as matrix
+from tests.support.engines.roots import KINDS
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *(page for name in ("docs", "containers") for page in sorted((ROOT / name).rglob("*.md"))),
+]
+REMOVED = ROOT / "CHANGELOG.md"
+STANDS_FOR = {"RUN": "runs/one", "FILE": "table.csv", "TOOL": "sky", "FOLDER": "folder", "NAME": "quick", "N": "3"}
+
+
+def commands(page: Path) -> list[str]:
+    """Return the commands of a page: lines of its code blocks, and what it shows inline."""
+    text = page.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.M | re.S)
+    lines = [line for block in blocks for line in block.splitlines()]
+    lines += re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
+    found = [match[1] for line in lines if (match := re.search(r"(?:^|\| )(tfbench [a-z].*)", line))]
+    return [re.split(r"\s#|\s[|>] |\s{3,}", text)[0].replace("\\|", "|").split(" | ")[0] for text in found]
+
+
+def accepted(command: str) -> bool:
+    words = [STANDS_FOR.get(word, word) for word in shlex.split(command)[1:]]
+    if words[0] in MODULES or len(words) == 1:
+        return words[0] in ORDER  # a command's name; modules have parsers of their own
+    try:
+        parse(["tfbench", *words])
+    except SystemExit as ended:
+        return ended.code == 0
+    return True
+
+
+@pytest.mark.parametrize("page", sorted({*PAGES} - {REMOVED}), ids=lambda page: str(page.relative_to(ROOT)))
+def test_each_command_of_a_page_is_accepted(page):
+    assert [command for command in commands(page) if not accepted(command)] == []
+
+
+SHOWN = sorted({command for page in PAGES for command in commands(page)})
+
+
+def test_commands_are_found_and_a_wrong_one_is_refused():
+    assert len(SHOWN) > 30 and not accepted("tfbench run --set-aside-after 3")
+
+
+@pytest.mark.parametrize(
+    "command", [text for text in SHOWN if re.match(r"tfbench (recommend|gpus|suites|images list) ?", text)]
+)
+def test_a_command_that_needs_no_host_runs_as_shown(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(command)[1:]
+    if len(words) > 1 or words[0] == "suites":
+        assert run_main(parse(["tfbench", *(STANDS_FOR.get(word, word) for word in words)])) == 0
+        assert capsys.readouterr().out
+
+
+ADDRESSED = [*PAGES, ROOT / "hosts.example.yml"]
+URL = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+OWNER = URL.split("/")[-2]
+
+
+def test_every_address_of_the_project_is_that_of_pyproject():
+    for page in ADDRESSED:
+        text = page.read_text(encoding="utf-8")
+        assert set(re.findall(r"https://github\.com/[\w.-]+/tfbench\b", text)) <= {URL}, page
+        assert set(re.findall(r"ghcr\.io/([\w.-]+)/tfbench\b|--owner (\w+)", text)) <= {(OWNER, ""), ("", OWNER)}, page
+        assert not re.search(r"\bOWNER\b|ghcr\.io/you\b|REGISTRY/USER", text), (
+            f"{page}: a placeholder for a name of ours"
+        )
+    assert f"git clone {URL} && cd tfbench" in (ROOT / "README.md").read_text()
+
+
+def test_the_page_names_each_engine_and_what_works_on_it():
+    """What `make test-engines` prints."""
+    page = (ROOT / "docs/images.md").read_text(encoding="utf-8").partition("## Engines")[2]
+    engines = re.search(r"^Engines: (.+)\.$", page, re.M)[1].split("; ")
+    assert engines == [kind.name for kind in KINDS]
+    everywhere = re.search(r"^All of these work on all of them: (.+)\.$", page, re.M)[1].split("; ")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("|")]
+    differ = {name: (works.split("; "), others.split("; ")) for name, works, others in rows[2:]}
+    tests = {test.__doc__: test for name, test in vars(matrix).items() if name.startswith("test_")}
+    assert {*everywhere, *differ} == set(tests) and len(everywhere) + len(differ) == len(tests)
+    for name, (works, reasons) in differ.items():
+        skipped = re.findall(r'pytest\.skip\("(.+)"\)', inspect.getsource(tests[name]))
+        assert set(works) < set(engines) and set(reasons) <= set(skipped), name
+
+
+@pytest.mark.parametrize("name", ["interval.svg", "live.svg", "repeat.svg", "report.png", "run.svg"])
+def test_a_picture_is_small_shown_and_needs_no_network(name):
+    path = pictures.PICTURES / name
+    assert path.stat().st_size <= pictures.MAX_BYTES
+    assert any(f"pictures/{name})" in page.read_text(encoding="utf-8") for page in PAGES)
+    assert not re.search(rb"(?:href|src)=\"https?:|url\(\"?https?:", path.read_bytes())
+
+
+def test_the_live_table_is_fed_up_to_a_progress_line():
+    steps = [
+        (at, pictures.JobStep(job="j", host="h", step=at, samples_per_second=1.0, unit="images")) for at in range(9)
+    ]
+    assert [at for at, _ in pictures.until_the_middle(steps)] == list(range(7))
+
+
+def test_the_front_page_is_short():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 120 and len(text.split()) <= 700
