@@ -66,31 +66,18 @@ def test_cordoned_unready_and_gpuless_nodes_do_not_count():
     assert len(facts(node(), cordoned, unready).gpus) == 4
     reported = facts(node("small", gpus=0), node(), gpus_per_node=4)
     assert (len(reported.gpus), reported.driver) == (4, "550.127.05")
+    renamed = node(gpus=0)
+    renamed["status"]["allocatable"]["example.com/gpu"] = "2"
+    assert [len(facts(renamed, gpu_resource=name).gpus) for name in ("example.com/gpu", "nvidia.com/gpu")] == [2, 0]
 
 
-@pytest.mark.parametrize(
-    "toleration",
-    [
-        {"operator": "Exists"},
-        {"key": "pool", "operator": "Exists", "effect": "NoSchedule"},
-        {"key": "pool", "value": "bench"},
-    ],
-)
-def test_tolerated_taints_are_no_hindrance(toleration):
-    assert len(facts(node(taints=TAINT), tolerations=[toleration]).gpus) == 4
-
-
-def test_the_taint_of_gpu_nodes_is_tolerated_by_what_needs_gpus_alone():
+def test_tolerated_taints_are_no_hindrance_and_that_of_gpus_is_tolerated_with_gpus():
+    exists = {"operator": "Exists"}
+    for toleration in (exists, exists | {"key": "pool", "effect": "NoSchedule"}, {"key": "pool", "value": "bench"}):
+        assert len(facts(node(taints=TAINT), tolerations=[toleration]).gpus) == 4
     assert len(facts(node(taints=GPU_TAINT)).gpus) == 4
     with pytest.raises(HostError, match="tainted"):
         facts(node(taints=GPU_TAINT), gpus=False)
-
-
-def test_gpus_may_have_another_name():
-    shared = node(gpus=0)
-    shared["status"]["allocatable"]["example.com/gpu"] = "2"
-    assert len(facts(shared, gpu_resource="example.com/gpu").gpus) == 2
-    assert facts(shared).gpus == ()
 
 
 @pytest.mark.parametrize("present", [(), (node("small", gpus=0),), (node("full", taints=TAINT),)])
@@ -110,8 +97,7 @@ def test_where_no_gpu_node_runs_yet_the_file_tells(bench, present):
 
 def test_the_image_follows_from_driver_and_compute_capability(bench):
     one = bench()
-    reported = one.make(one.host("registry: r.io/you")).probe()
-    (image,) = reported.images
+    (image,) = one.make(one.host("registry: r.io/you")).probe().images
     assert (image.status, image.variant) == (Status.OK, "cuda12.5"), image
     assert image.reference.startswith("r.io/you/tfbench:")
     one.server.put("nodes", node(**{"nvidia.com/cuda.driver-version.full": "470.57.02"}))
@@ -119,8 +105,12 @@ def test_the_image_follows_from_driver_and_compute_capability(bench):
     assert image.status is Status.DRIVER_TOO_OLD
 
 
-def test_where_nodes_may_not_be_listed_the_file_tells(bench):
+def test_only_nodes_with_the_selectors_labels_count_or_else_the_file_tells(bench):
     one = bench()
+    for number in range(2, 7):
+        one.server.put("nodes", node(f"node-{number}"))
+    one.server.put("nodes", node("other", gpus=1, pool="other"))
+    assert len(one.make(one.host(node_selector={"pool": "bench"})).probe().gpus) == 4
 
     def fault(method, path):
         if "/nodes" in path:
@@ -130,15 +120,6 @@ def test_where_nodes_may_not_be_listed_the_file_tells(bench):
     with pytest.raises(HostError, match="gpus_per_node"):
         one.make(one.host()).probe()
     assert len(one.make(one.host(gpus_per_node=4)).probe().gpus) == 4
-
-
-def test_only_nodes_with_the_selectors_labels_count(bench):
-    one = bench()
-    for number in range(2, 7):
-        one.server.put("nodes", node(f"node-{number}"))
-    one.server.put("nodes", node("other", gpus=1, pool="other"))
-    reported = one.make(one.host(node_selector={"pool": "bench"})).probe()
-    assert len(reported.gpus) == 4
 
 
 def test_without_labels_the_variant_must_be_set(bench):

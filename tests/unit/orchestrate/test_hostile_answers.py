@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import base64
 import copy
+import functools
 import http.client
 import io
 import json
+import operator
 import os
 import sys
 import threading
@@ -74,26 +76,20 @@ SPOILT = "what-is-replaced"
 CASE = Case(model="googlenet", batch_per_gpu=2, image_size=64, warmup_steps=1, num_steps=3, device=Device.CPU)
 
 
-class Endless(Lost):
-    """Instead of the watchdog, which would have abandoned the host."""
-
-
 class Asked(Counter[str]):
-    """Counts what a launcher asks for, and ends a conversation that goes on."""
+    """Counts requests of a launcher, and ends a conversation that goes on, as the watchdog would."""
 
     def add(self, name: str = "") -> None:
         self[name] += 1
         if self.total() > MOST_ANSWERS:
-            raise Endless("it goes on")
+            raise Lost("it goes on")
 
 
 def fields(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Yield the path of everything in a document."""
     yield path
-    children = (
-        document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
-    )
-    for key, child in children:
+    children = dict(enumerate(document)) if isinstance(document, list) else document
+    for key, child in children.items() if isinstance(children, dict) else ():
         yield from fields(child, (*path, key))
 
 
@@ -102,9 +98,7 @@ def spoil(document: Any, path: tuple[Any, ...], value: str) -> str:
     if not path:
         return "" if value is MISSING else value
     spoilt = copy.deepcopy(document)
-    parent = spoilt
-    for key in path[:-1]:
-        parent = parent[key]
+    parent = functools.reduce(operator.getitem, path[:-1], spoilt)
     if value is MISSING:
         del parent[path[-1]]
         return json.dumps(spoilt)
@@ -174,6 +168,10 @@ def make_host(**settings: Any) -> Host:
     return Host(**{"fleet": "all", "name": "one", "docker": None, "device": Device.CPU, **settings})
 
 
+def job_on(launcher: str, **origin: Any) -> Job:
+    return make_job(CASE, fleet="all", host="one", launcher=launcher, **origin)
+
+
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for nothing."""
@@ -190,45 +188,39 @@ class Replayed(Connection):
 
     Attributes:
         heard: Answers by request, each line with a number.
+        say: Gives the text of an answer; None: the real agent answers.
     """
 
-    def __init__(
-        self, folder: Path, heard: dict[str, Any] | None = None, say: Callable[[str], str] | None = None
-    ) -> None:
+    def __init__(self, folder: Path, heard: dict[str, Any], say: Callable[[str], str] | None = None) -> None:
         super().__init__(None, root=str(folder / "home"), image_file=str(folder / "image.json"))
-        self.heard = {} if heard is None else heard
-        self._say, self._asked = say, Asked()
+        self.heard, self.say, self._asked = heard, say, Asked()
 
     def _request(self, do: str, payload: bytes, limits: dict[str, Any], request: dict[str, object]) -> Any:
         self._asked.add()
-        if self._say is None:
+        if self.say is None:
             for number, document in enumerate(super()._request(do, payload, limits, request)):
                 self.heard[f"{do} {number}"] = document
                 yield document
             return
         for asked in [asked for asked in self.heard if asked.startswith(f"{do} ")]:
-            yield self._read(self._say(asked).encode(errors="surrogatepass"), limits["max_bytes"])
+            yield self._read(self.say(asked).encode(errors="surrogatepass"), limits["max_bytes"])
 
-
-def ssh_launcher(connection: Connection) -> SSHLauncher:
-    environment = {"STANDIN": '{"does": "work", "seconds": 0.1}'}
-    return SSHLauncher(make_host(ssh=SSHAddress(target="a"), environment=environment), PullLimits(), connection)
+    def live(self) -> None:
+        environment = {"STANDIN": '{"does": "work", "seconds": 0.1}'}
+        host = make_host(ssh=SSHAddress(target="a"), environment=environment)
+        live(SSHLauncher(host, PullLimits(), self), job_on("ssh", variant="cpu"))
 
 
 @pytest.fixture(scope="module")
-def agent(tmp_path_factory: pytest.TempPathFactory) -> Replayed:
-    """Have a conversation with the real agent."""
+def heard(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Have a conversation with the real agent; give its answers."""
     folder = tmp_path_factory.mktemp("agent")
-    paths = {
-        "python": sys.executable,
-        "runner": str(make_pretender(folder / "pretender")),
-        "site": str(folder / "site"),
-    }
-    image = {"variant": "cpu", "version": "0.1.0", "revision": "abc", **paths}
-    (folder / "image.json").write_text(json.dumps(image))
-    connection = Replayed(folder)
-    live(ssh_launcher(connection), make_job(CASE, fleet="all", host="one", launcher="ssh", variant="cpu"))
-    return connection
+    runner = make_pretender(folder / "pretender")
+    image = {"variant": "cpu", "version": "0.1.0", "revision": "abc", "python": sys.executable}
+    (folder / "image.json").write_text(json.dumps({**image, "runner": str(runner), "site": str(folder / "site")}))
+    connection = Replayed(folder, {})
+    connection.live()
+    return connection.heard
 
 
 INSIDE = {"facts": ("probe 0", "probe", str), "the record": ("collect 0", "record", base64.b64decode)}
@@ -236,26 +228,23 @@ INSIDE = {"facts": ("probe 0", "probe", str), "the record": ("collect 0", "recor
 
 
 @pytest.mark.parametrize("do", ["hello", "start", "follow", "collect", "running", "stop", "remove", "probe", *INSIDE])
-def test_no_answer_of_an_agent_does_more_than_fail_its_host(agent: Replayed, tmp_path: Path, do: str):
-    answers = {asked: document for asked, document in agent.heard.items() if asked.startswith(f"{do} ")}
+def test_no_answer_of_an_agent_does_more_than_fail_its_host(heard: dict[str, Any], tmp_path: Path, do: str):
+    answers = {asked: document for asked, document in heard.items() if asked.startswith(f"{do} ")}
     if do in INSIDE:
-        asked, key, unpack = INSIDE[do]
-        answers = {asked: json.loads(unpack(agent.heard[asked][key]))}
+        where, key, unpack = INSIDE[do]
+        answers = {where: json.loads(unpack(heard[where][key]))}
 
     def have(say: Callable[[str], str]) -> None:
         def answer(asked: str) -> str:
             if asked not in answers:
-                return json.dumps(agent.heard[asked])
-            if do not in INSIDE:
-                return say(asked)
+                return json.dumps(heard[asked])
             text = say(asked)
+            if do not in INSIDE:
+                return text
             packed = text if do == "facts" else base64.b64encode(text.encode(errors="surrogatepass")).decode()
-            return json.dumps({INSIDE[do][1]: packed})
+            return json.dumps({key: packed})
 
-        live(
-            ssh_launcher(Replayed(tmp_path, agent.heard, answer)),
-            make_job(CASE, fleet="all", host="one", launcher="ssh", variant="cpu"),
-        )
+        Replayed(tmp_path, heard, answer).live()
 
     check(answers, have)
 
@@ -277,28 +266,23 @@ class Wire(io.BytesIO):
 
 def http_response(method: str, answer: dict[str, Any], lines: list[str]) -> urllib3.HTTPResponse:
     """Return an answer as it comes from a socket, a line a chunk."""
-    data = (
-        [base64.b64decode(answer["bytes"])]
-        if "bytes" in answer
-        else [f"{line}\n".encode(errors="surrogatepass") for line in lines]
-    )
+    data = [f"{line}\n".encode(errors="surrogatepass") for line in lines]
+    if "bytes" in answer:
+        data = [base64.b64decode(answer["bytes"])]
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in data if piece) + b"0\r\n\r\n"
     headers = {"Content-Type": "application/json", "Transfer-Encoding": "chunked", **answer["headers"]}
     head = f"HTTP/1.1 {answer['status']} Word\r\n" + "".join(f"{key}: {value}\r\n" for key, value in headers.items())
-    response = http.client.HTTPResponse(Wire(head.encode() + b"\r\n" + chunks), method=method)  # type: ignore[arg-type]
-    response.begin()
-    return urllib3.HTTPResponse(
-        body=response,
-        headers=headers,
-        status=answer["status"],
-        preload_content=False,
-        original_response=response,  # type: ignore[arg-type]
-    )
+    body: Any = http.client.HTTPResponse(Wire(head.encode() + b"\r\n" + chunks), method=method)  # type: ignore[arg-type]
+    body.begin()
+    settings = {"headers": headers, "status": answer["status"], "preload_content": False}
+    return urllib3.HTTPResponse(body=body, original_response=body, **settings)
 
 
-@pytest.mark.parametrize(
-    "request_", [name for name, answers in ENGINE.items() if any("bytes" not in a for a in answers)]
-)
+def documents(answer: dict[str, Any]) -> list[Any]:
+    return answer.get("lines", [answer.get("json")])
+
+
+@pytest.mark.parametrize("request_", [name for name, found in ENGINE.items() if any("bytes" not in a for a in found)])
 def test_no_answer_of_an_engine_does_more_than_fail_its_host(monkeypatch: pytest.MonkeyPatch, request_: str):
     spoken: dict[str, Callable[[str], str]] = {}
     turns = Asked()
@@ -309,29 +293,24 @@ def test_no_answer_of_an_engine_does_more_than_fail_its_host(monkeypatch: pytest
         turns.add(name)
         number = min(turns[name], len(ENGINE[name])) - 1
         answer = ENGINE[name][number]
-        lines = (
-            [spoken["say"](asked) for asked in answers if asked.startswith(f"{number} ")] if name == request_ else []
-        )
-        if name != request_:
-            lines = [json.dumps(document) for document in answer.get("lines", [answer.get("json")])]
+        if name == request_:
+            lines = [spoken["say"](asked) for asked in answers if asked.startswith(f"{number} ")]
+        else:
+            lines = list(map(json.dumps, documents(answer)))
         return adapter.build_response(request, http_response(request.method, answer, lines))
 
     answers = {
         f"{number} {line}": document
         for number, answer in enumerate(ENGINE[request_])
-        for line, document in enumerate(answer.get("lines", [answer.get("json")]))
+        for line, document in enumerate(documents(answer))
     }
     monkeypatch.setattr(docker_client._Adapter, "send", send)
 
     def have(say: Callable[[str], str]) -> None:
         spoken["say"] = say
         turns.clear()
-        address = DockerAddress(scheme="unix", target="/nowhere.sock")
-        host = make_host(docker=address, image="127.0.0.1:5000/fake:1")
-        live(
-            ContainerLauncher(host, PullLimits()),
-            make_job(CASE, fleet="all", host="one", launcher="docker", image=host.image, image_digest=DIGEST),
-        )
+        host = make_host(docker=DockerAddress(scheme="unix", target="/nowhere.sock"), image="127.0.0.1:5000/fake:1")
+        live(ContainerLauncher(host, PullLimits()), job_on("docker", image=host.image, image_digest=DIGEST))
 
     check(answers, have)
 
@@ -340,21 +319,20 @@ def test_no_answer_of_an_engine_does_more_than_fail_its_host(monkeypatch: pytest
 
 
 def test_no_answer_of_slurm_does_more_than_fail_its_fleet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    job = make_job(CASE, fleet="all", host="one", launcher="slurm")
-    record = base64.b64encode(to_json(good_record(CASE)).encode()).decode()
-    done = base64.b64encode(b"code 0\nnode n1\nimage \n").decode()
-    log = base64.b64encode(b"tfbench: state timing\n").decode()
+    job = job_on("slurm")
+    files = {
+        "log": "tfbench: state timing\n",
+        "record": to_json(good_record(CASE)),
+        "done": "code 0\nnode n1\nimage \n",
+    }
+    node_row = ["node", "n1", "2", "1000", "idle", "gpu:a4000:2"]
     answers: dict[str, Any] = {
-        "probe": [
-            ["version", "slurm 22.05.8"],
-            ["partition", "gpu"],
-            ["node", "n1", "2", "1000", "idle", "gpu:a4000:2"],
-        ],
+        "probe": [["version", "slurm 22.05.8"], ["partition", "gpu"], node_row],
         "survey": [],
         "submit": [["submitted", "12"]],
         "look": [
             ["state", "12_0", "COMPLETED", "n1", "tfbench:1", "None"],
-            *(["log", job.id, log], ["record", job.id, record], ["done", job.id, done]),
+            *([kind, job.id, base64.b64encode(text.encode()).decode()] for kind, text in files.items()),
         ],
         "states": [
             ["state", "12_0", "COMPLETED", "n1", "tfbench:1", "None"],
@@ -394,7 +372,7 @@ NOON = "2026-11-21T12:00:00Z"
 
 
 class Kept:
-    """Stands for the server where a Job's pod is played."""
+    """Replaces the server where a Job's pod is played."""
 
     changed = threading.Condition()
 
@@ -402,20 +380,9 @@ class Kept:
         return item
 
 
-class Streamed:
-    """A response of the API server."""
-
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-
-    def stream(self) -> list[bytes]:
-        return [self._body]
-
-
 def test_no_answer_of_kubernetes_does_more_than_fail_its_fleet(monkeypatch: pytest.MonkeyPatch):
-    job = make_job(CASE, fleet="all", host="one", launcher="kubernetes", image="127.0.0.1:5000/tfbench:mine")
-    queue = KubernetesQueue(gpus_per_node=2)
-    host = make_host(queue=queue, image="127.0.0.1:5000/tfbench:mine")
+    queue, image = KubernetesQueue(gpus_per_node=2), "127.0.0.1:5000/tfbench:mine"
+    job, host = job_on("kubernetes", image=image), make_host(queue=queue, image=image)
     client = types.SimpleNamespace(configuration=types.SimpleNamespace(host="https://cluster"), rest_client=None)
     monkeypatch.setattr(KubernetesCluster, "_load", lambda _: (client, "bench"))
     monkeypatch.setattr(KubernetesCluster, "close", lambda _: None)
@@ -425,10 +392,8 @@ def test_no_answer_of_kubernetes_does_more_than_fail_its_fleet(monkeypatch: pyte
     ended = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": NOON}}
     plays.set_status(Kept(), pod, "Succeeded", ended)  # type: ignore[arg-type]
     pod = {"metadata": pod["metadata"], "status": pod["status"], "spec": {"nodeName": "node-1"}}
-    manifest = {
-        "metadata": {**manifest["metadata"], "uid": "u"},
-        "status": {"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]},
-    }
+    status = {"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]}
+    manifest = {"metadata": {**manifest["metadata"], "uid": "u"}, "status": status}
     lines = ["tfbench: state timing", *record_lines(to_json(good_record(CASE)).encode())]
     log = "".join(f"{NOON.replace('Z', '.000000000Z')} {line}\n" for line in lines)
     event = {"type": "Warning", "reason": "FailedScheduling", "message": "0/1 nodes", "lastTimestamp": NOON}
@@ -445,11 +410,10 @@ def test_no_answer_of_kubernetes_does_more_than_fail_its_fleet(monkeypatch: pyte
     def have(say: Callable[[str], str]) -> None:
         asked = Asked()
 
-        def open_(_: object, method: str, *__: object, **___: object) -> Streamed:
+        def open_(_: object, method: str, *__: object, **___: object) -> Any:
             asked.add()
-            if method == "read_namespaced_pod_log":
-                return Streamed(log.encode())
-            return Streamed(say(method).encode(errors="surrogatepass") + b"\n")
+            text = log if method == "read_namespaced_pod_log" else f"{say(method)}\n"
+            return types.SimpleNamespace(stream=lambda: [text.encode(errors="surrogatepass")])
 
         monkeypatch.setattr(KubernetesCluster, "_open", open_)
         live(KubernetesLauncher(host), job)

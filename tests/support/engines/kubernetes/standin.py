@@ -80,10 +80,8 @@ class StandIn:
             {"name": "bench", "context": {"cluster": "standin", "user": "me", "namespace": NAMESPACE}},
             {"name": "elsewhere", "context": {"cluster": "nowhere", "user": "me"}},
         ]
-        clusters = [
-            {"name": "standin", "cluster": {"server": self.url}},
-            {"name": "nowhere", "cluster": {"server": "http://127.0.0.1:9"}},
-        ]
+        servers = {"standin": self.url, "nowhere": "http://127.0.0.1:9"}
+        clusters = [{"name": name, "cluster": {"server": url}} for name, url in servers.items()]
         users = [{"name": "me", "user": {"token": "secret"}}]
         document = {"apiVersion": "v1", "kind": "Config", "current-context": "elsewhere"}
         path.write_text(json.dumps({**document, "clusters": clusters, "contexts": contexts, "users": users}))
@@ -126,6 +124,12 @@ class StandIn:
         with self.changed:
             return self._objects.get((kind, name))
 
+    def find(self, kind: str, name: str) -> Object:
+        """Return an object, or refuse because there is none."""
+        if (item := self.get(kind, name)) is None:
+            raise Answer(404, "NotFound", f'{kind} "{name}" not found')
+        return item
+
     def all(self, kind: str) -> list[Object]:
         """Return all objects of a kind."""
         with self.changed:
@@ -161,9 +165,7 @@ class StandIn:
 
     def delete(self, kind: str, name: str) -> Object:
         """Mark an object as about to go; a Job goes when its pods have ended, which `play` sees to."""
-        item = self.get(kind, name)
-        if item is None:
-            raise Answer(404, "NotFound", f'{kind} "{name}" not found')
+        item = self.find(kind, name)
         with self.changed:
             item["metadata"]["deletionTimestamp"] = "2026-11-21T10:00:00Z"
             self.put(kind, item)
@@ -255,21 +257,15 @@ def _handler(server: StandIn) -> type[BaseHTTPRequestHandler]:
 
         def _get(self, path: str, query: dict[str, str]) -> Object | None:
             if path.endswith("/log"):
-                pod = path.split("/")[-2]
-                if server.get("pods", pod) is None:
-                    raise Answer(404, "NotFound", f'pods "{pod}" not found')
+                pod = server.find("pods", path.split("/")[-2])["metadata"]["name"]
                 stamped = query.get("timestamps") == "true"
                 lines = server.follow(pod, follow=query.get("follow") == "true")
                 self._stream(f"{line if stamped else line.partition(' ')[2]}\n" for line in lines)
                 return None
-            kind = COLLECTIONS.get(path)
-            if kind is None:
-                kind, name = COLLECTIONS[path.rpartition("/")[0]], path.rpartition("/")[2]
-                item = server.get(kind, name)
-                if item is None:
-                    raise Answer(404, "NotFound", f'{kind} "{name}" not found')
-                return item
-            return server.list(kind, query)
+            if path in COLLECTIONS:
+                return server.list(COLLECTIONS[path], query)
+            collection, _, name = path.rpartition("/")
+            return server.find(COLLECTIONS[collection], name)
 
         def _send(self, code: int, document: Object) -> None:
             body = json.dumps(document).encode()
