@@ -132,7 +132,7 @@ def test_a_data_set_is_a_claim_that_a_pod_reads_where_its_case_needs_it(some_job
     assert not [flag for flag in other["args"] if flag.startswith("--data_dir")]
 
 
-def test_a_job_has_the_variables_of_its_host_and_ends_once_without_a_controller(some_jobs):
+def test_a_job_has_its_hosts_variables_and_ends_without_a_controller(some_jobs):
     host, (job,) = some_jobs()
     given = dataclasses.replace(host, environment={"NCCL_SOCKET_IFNAME": "=eth0", "XLA_FLAGS": "--xla_x=$(HOME)"})
     spec = job_manifest(dataclasses.replace(job, max_seconds=600.0), given, host.queue)["spec"]

@@ -265,7 +265,7 @@ def test_fail_fast_ends_the_run_at_the_first_failure(tmp_path: Path):
     assert bench.run(fail_fast=True) == RunOutcome(ok=0, failed=1, missing=11)
 
 
-def test_a_limit_of_cost_needs_prices_ends_the_run_in_time_and_resume_goes_on(tmp_path: Path):
+def test_a_limit_of_cost_needs_prices_and_ends_the_run_in_time(tmp_path: Path):
     bench = Bench(tmp_path, a=FakeHost())
     with pytest.raises(UserError, match=r"Add usd_per_gpu_hour to: f\.a"):
         bench.run(max_usd=1.0)
