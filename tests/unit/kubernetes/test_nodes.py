@@ -71,7 +71,7 @@ def test_cordoned_unready_and_gpuless_nodes_do_not_count():
     assert [len(facts(renamed, gpu_resource=name).gpus) for name in ("example.com/gpu", "nvidia.com/gpu")] == [2, 0]
 
 
-def test_tolerated_taints_are_no_hindrance_and_that_of_gpus_is_tolerated_with_gpus():
+def test_tolerated_taints_are_no_hindrance():
     exists = {"operator": "Exists"}
     for toleration in (exists, exists | {"key": "pool", "effect": "NoSchedule"}, {"key": "pool", "value": "bench"}):
         assert len(facts(node(taints=TAINT), tolerations=[toleration]).gpus) == 4

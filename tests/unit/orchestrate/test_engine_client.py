@@ -142,7 +142,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     shutil.rmtree(folder)
 
 
-def test_requests_share_one_connection_keep_no_cookies_and_name_the_version(serve: Serve):
+def test_requests_share_a_connection_without_cookies_and_name_a_version(serve: Serve):
     first = answer({"a": 1}, 200, "Set-Cookie: a=b")
     script, engine = serve(first, answer({"Id": "1"}, 201), chunked(frame(b"x"), frame(b"y")), answer([]))
     assert engine.info() == {"a": 1} and engine.create(ContainerSpec(image="i", name="a-b"))
@@ -349,7 +349,7 @@ def test_a_frame_without_end_is_not_held_in_memory():
 
 
 @pytest.mark.parametrize("status", [409, 500])
-def test_a_taken_name_is_one_whatever_the_engine_calls_it_and_else_a_failure(serve: Serve, status: int):
+def test_a_taken_name_is_one_whatever_the_engine_calls_it(serve: Serve, status: int):
     taken = answer(
         {"message": 'creating container storage: the container name "x" is already in use by 5bcf. '}, status
     )
