@@ -150,6 +150,7 @@ WORTH = "a5000/node-a is worth up to 1.570 ± 0.003 × the price of a4000/node-a
     [
         (0.36, 0.17, "it costs 2.12 × as much: a4000/node-a gives 1.349 ± 0.003 × the samples per dollar."),
         (0.157, 0.1, "it costs 1.57 × as much: no significant difference in samples per dollar."),
+        (0.36, None, "set usd_per_gpu_hour in hosts.yml to compare samples per dollar."),
         (None, None, "set usd_per_gpu_hour in hosts.yml to compare samples per dollar."),
     ],
 )

@@ -65,6 +65,7 @@ SPOILT = [
     ("measurement.step_cv", 1e308),
     ("measurement.step_p50_seconds", -1.0),
     ("measurement.samples_per_second", 1e304),
+    ("measurement.step_seconds", [100.0] * 4),  # more than its seconds
     ("telemetry.energy_joules", 5e-324),  # closer to zero than its square
     ("measurement.loss_last", 1e300),
     ("telemetry.temperature_steady_celsius", -300.0),

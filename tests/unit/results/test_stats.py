@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from results.errors import TooFewRepeats
 from results.stats import (
     Estimate,
+    Interval,
     estimate,
+    inverse,
     nested_estimate,
     outlying,
     ratio_of_estimates,
@@ -62,6 +64,13 @@ def test_ratio_of_exact_values_has_no_width():
 
 def test_ratio_is_unbounded_where_the_divisor_may_be_zero():
     assert ratio_interval([10.0, 11.0], [1.0, 30.0]).high == math.inf
+    assert ratio_interval([10.0, 11.0], [0.001, 0.03]).high == math.inf
+
+
+def test_the_inverse_of_an_interval_turns_its_ends_over():
+    found = inverse(Interval(2.0, 1.6, 2.5))
+    assert (found.low, found.value, found.high) == pytest.approx((0.4, 0.5, 0.625))
+    assert inverse(Interval(2.0, -1.0, 5.0)).high == math.inf
 
 
 @given(st.lists(st.floats(90, 110), min_size=2, max_size=6), st.lists(st.floats(90, 110), min_size=2, max_size=6))
