@@ -222,7 +222,7 @@ def test_a_pull_that_drips_or_stalls_ends_and_says_why(serve: Serve, pause: floa
         engine.pull("r/i:1", PullMeter(lambda done, total: None, attempts=1, **limits))
 
 
-def test_an_answer_or_a_log_without_end_is_refused(serve: Serve, monkeypatch: pytest.MonkeyPatch):
+def test_an_answer_without_end_or_such_a_log_is_refused(serve: Serve, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(engine_client.EngineLink.ask.__kwdefaults__, "limit_bytes", 100_000)
     monkeypatch.setattr(engine_module, "MAX_LOG_BYTES", 1000)
     _, engine = serve(chunked(b"[" * 99_999, b"[" * 99_999), chunked(*[frame(b"x" * 99 + b"\n")] * 20))
