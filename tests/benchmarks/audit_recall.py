@@ -141,7 +141,7 @@ def fp16_twice_fp32(claims: Table, _: random.Random) -> Table | None:
 
 
 def column_times(factor: float) -> Mutation:
-    """Scale the column of a GPU, or of a number of GPUs of one GPU."""
+    """Scale all rows of a GPU model, or those with one of its numbers of GPUs."""
 
     def mutate(claims: Table, chance: random.Random) -> Table | None:
         cards = sorted({claim.gpu_text for claim in claims if claim.gpus})
@@ -160,7 +160,7 @@ def column_times(factor: float) -> Mutation:
 
 
 def copied_column(noise: float) -> Mutation:
-    """Give a GPU the throughputs of another, in every cell that both have."""
+    """Give a GPU model the throughputs of another, in every cell that both have."""
 
     def mutate(claims: Table, chance: random.Random) -> Table | None:
         cards = sorted({claim.gpu_text for claim in claims if claim.gpus})
@@ -187,7 +187,7 @@ def copied_column(noise: float) -> Mutation:
 
 
 def wrong_gpu_count(claims: Table, chance: random.Random) -> Table | None:
-    """Give all rows of one GPU and number of GPUs, or one row, half or twice as many."""
+    """Halve or double the number of GPUs in all rows of a GPU model with that number, or in one row."""
     cell = chance.choice(claims)
     if not any(claim.group == cell.group and claim.count != cell.count for claim in claims):
         return None

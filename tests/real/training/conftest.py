@@ -13,7 +13,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 def run_tfbench(*arguments, module="tfbench", **variables):
-    """Run `python -m tfbench` in a process of its own."""
+    """Run `python -m tfbench`, or another module, in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", module, *map(str, arguments)],
         cwd=REPOSITORY,

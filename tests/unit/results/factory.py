@@ -176,6 +176,7 @@ def of_hosts(fleet: str, *rates: float, prefix: str | None = None, **changes: An
 
 
 def rates_of(*records: Record, **options: Any) -> list[FleetRate]:
+    """Return the fleets' rates of records; `options` are those of `fleet_rates`."""
     return fleet_rates(merge_records(stored(*records)), **options)
 
 
@@ -188,7 +189,13 @@ def sides(*records: Record, a: str = "a", b: str = "b") -> tuple[list[FleetRate]
 def rates_of_fleets(
     fleets: dict[str, float], *, prices: dict[str, float] | None = None, unfit: str = ""
 ) -> list[FleetRate]:
-    """Two hosts of each fleet train two networks on 1 and 2 GPUs at a factor of 100; VGG16 does not fit on `unfit`."""
+    """Return the rates of fleets of two hosts, which train ResNet50 and VGG16 on 1 and 2 GPUs.
+
+    Args:
+        fleets: Speed factor of each fleet; a factor of 1 is 100 samples per second and GPU.
+        prices: USD per GPU and hour, by fleet.
+        unfit: Name of the fleet on which VGG16 runs out of memory.
+    """
     environment, records = make_environment(gpus=2), []
     for place, (fleet, factor) in enumerate(fleets.items()):
         for host, own in (("x", 1.0), ("y", 1.002 - place / 1000)):

@@ -15,14 +15,16 @@ QUESTIONS = YAML(typ="safe").load((Path(__file__).parent / "questions" / "questi
 
 
 def records_of(fleets):
-    for fleet, told in fleets.items():
-        case = make_case(**{"device": "gpu", "precision": "fp16"} | told.get("case", {}))
-        machine = make_environment(gpus=1, gpu=told["gpu"])
-        if "status" in told:
-            yield make_failure(told["status"], case=case, origin=make_origin(fleet, "host"), environment=machine)
+    """Yield the records that a question describes, see the head of `questions.yml`."""
+    for fleet, settings in fleets.items():
+        case = make_case(**{"device": "gpu", "precision": "fp16"} | settings.get("case", {}))
+        environment = make_environment(gpus=1, gpu=settings["gpu"])
+        if "status" in settings:
+            origin = make_origin(fleet, "host")
+            yield make_failure(settings["status"], case=case, origin=origin, environment=environment)
         else:
-            where = {"fleet": fleet, "host": f"on-{fleet}", "usd_per_gpu_hour": told.get("usd")}
-            yield from repeats(*told["rates"], case=case, environment=machine, **where)
+            origin = {"fleet": fleet, "host": f"on-{fleet}", "usd_per_gpu_hour": settings.get("usd")}
+            yield from repeats(*settings["rates"], case=case, environment=environment, **origin)
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question["about"])
