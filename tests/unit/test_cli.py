@@ -112,6 +112,7 @@ def test_hints_name_the_program_that_was_started(tmp_path: Path):
     assert done.returncode == ExitCode.NO_HOST
     assert "See: tfbench check" in done.stderr and "python -m" not in done.stderr
     assert "See: python -m orchestrate check" in tfbench("run", folder=tmp_path, module="orchestrate").stderr
+    assert tfbench("compare", "--help").stdout.startswith("usage: tfbench compare [FLEET_A FLEET_B]")
 
 
 @pytest.mark.parametrize(

@@ -81,13 +81,12 @@ class Bench:
         return plan_from_json(plan_to_json(made))
 
     def run(self, plan: Plan) -> RunOutcome:
+        self.planned = plan
         path = self.folder / "runs" / plan.run_id
-        new = not path.exists()
-        self.planned, self.run_folder = (
-            plan,
-            (RunFolder.create(path.parent, path.name) if new else RunFolder.open(path)),
-        )
-        if new:
+        if path.exists():
+            self.run_folder = RunFolder.open(path)
+        else:
+            self.run_folder = RunFolder.create(path.parent, path.name)
             self.run_folder.write_plan(plan_to_json(plan))
         return execute(plan, self.run_folder, self.make, self.bus, self.stop, RunOptions())
 

@@ -78,6 +78,7 @@ def test_what_the_driver_compiles_is_kept_by_image():
     labels = {"VolumeOptions": {"Labels": {"tfbench.cuda-cache": image}}}
     assert document["HostConfig"]["Mounts"] == [volume | labels]
     assert {"CUDA_CACHE_PATH=/cuda-cache", "CUDA_CACHE_MAXSIZE=2147483648"} <= set(document["Env"])
+    assert document["HostConfig"]["ReadonlyRootfs"]
     tag = "ghcr.io/you/tfbench:mine"
     unknown = job_container(job(), host(), tag, keeps_cache=True)
     assert unknown == job_container(job(), host(), tag), "a tag may mean another image tomorrow"
@@ -112,7 +113,8 @@ class Engine:
     is_podman, lists_devices = False, True
 
     def __init__(self, refuses: Refuses = lambda spec: None, runtimes: Collection[str] = (), **given: Any) -> None:
-        self.refuses, self.reported = refuses, {"ServerVersion": "28.5", "Runtimes": dict.fromkeys(runtimes)}
+        self.refuses = refuses
+        self.reported = {"ServerVersion": "28.5", "Runtimes": dict.fromkeys(runtimes)}
         self.started: list[ContainerSpec] = []
         self.left: dict[str, ContainerSpec] = {}
         self.asked: set[str] = set()

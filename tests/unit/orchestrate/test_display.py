@@ -39,16 +39,19 @@ SUITE = Suite("tiny", "", 2, (CaseBlock(model="resnet50", batch_per_gpu=8, warmu
 EVIL = "\x1b[2J\x1b]0;title\x07[bold red]x[/]\u202e\x9b31m:smile:"
 
 
-def plan_of(hosts: int = 0, *names: str) -> Plan:
+def plan_of(*names: str) -> Plan:
     gpus = tuple(GPU(index=index, name="NVIDIA RTX A4000") for index in range(2))
     image = Image(variant="cuda12.5", reference="r:cuda12.5", reason="", digest="sha256:1")
     facts = Facts(gpus=gpus, images=(image,))
-    names = names or tuple(f"node-{number:02d}" for number in range(hosts))
     machines = [Host(fleet="a4000", name=name, docker=DockerAddress(scheme="unix", target=name)) for name in names]
     return make_plan(machines, {host.place: facts for host in machines}, lambda name: SUITE, run_id="run1", seed=1)
 
 
-PLAN = plan_of(2)
+def nodes(count: int) -> list[str]:
+    return [f"node-{number:02d}" for number in range(count)]
+
+
+PLAN = plan_of(*nodes(2))
 FIRST, SECOND = PLAN.hosts[0].jobs
 OTHER = PLAN.hosts[1].jobs[0]
 
@@ -137,7 +140,7 @@ def test_plain_lines_tell_what_failed_why_and_how_to_repeat_only_that():
 
 
 def test_many_causes_and_hosts_are_shortened():
-    plan = plan_of(30)
+    plan = plan_of(*nodes(30))
     events: list[Event] = [STORY[0]]
     for number, entry in enumerate(plan.hosts):
         cause = "the same" if number < 12 else f"cause {number}"
@@ -218,7 +221,7 @@ def test_a_queue_is_one_line_that_tells_how_many_run_and_wait():
 
 @pytest.mark.parametrize("height", [24, 40])
 def test_of_a_hundred_hosts_those_that_work_or_failed_are_shown(height: int):
-    plan = plan_of(100)
+    plan = plan_of(*nodes(100))
     events: list[Event] = [RunStarted(run_id="run1", jobs=200, done=0, folder="runs/run1")]
     for number, entry in enumerate(plan.hosts):
         if number < 50:  # done
@@ -261,7 +264,7 @@ def test_a_display_is_chosen_by_name_and_by_where_it_writes():
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
 @pytest.mark.parametrize("name", ["node-00", "a-host-with-a-long-name.example.org"])
 def test_headings_are_never_cut_and_columns_go_by_priority(width: int, name: str):
-    plan = plan_of(1, name)
+    plan = plan_of(name)
     job, host = plan.jobs[0].id, plan.hosts[0].host.key
     events: list[Event] = [JobState(job=job, host=host, state="compiling")]
     events += [JobStep(job=job, host=host, step=100, samples_per_second=12345.6, unit="images")]

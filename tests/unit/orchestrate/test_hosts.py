@@ -422,7 +422,6 @@ def test_a_spoilt_hosts_file_is_refused_by_line_or_read_without_a_loss(folder: P
     path.write_bytes(data)
     try:
         hosts = read_hosts(path)
-        parsed = YAML(typ="safe", pure=True).load(data.decode())
     except DocumentError as error:
         last = len(re.split(rb"\r\n|[\n\r]|\xc2\x85|\xe2\x80[\xa8\xa9]", data)) + 1
         assert error.problems
@@ -430,12 +429,14 @@ def test_a_spoilt_hosts_file_is_refused_by_line_or_read_without_a_loss(folder: P
             place = re.match(rf"{re.escape(str(path))}:(\d+): \S", problem)
             assert place and 1 <= int(place[1]) <= last, problem
             assert problem == plain_text(problem, 1_500), "a message must neither move the cursor nor fill the terminal"
+        return
+    try:
+        parsed = YAML(typ="safe", pure=True).load(data.decode())
     except YAMLError:  # it is stricter with tabs, and with a tag that is not its own
-        pass
-    else:
-        assert leaves(read_document(path).data) == leaves(parsed), "lost while parsing"
-        named = sum(len(fleet.get("hosts") or ["queue"]) for fleet in parsed["fleets"].values())
-        assert named == len(hosts) == len({host.key for host in hosts}), "a name twice would write the same records"
+        return
+    assert leaves(read_document(path).data) == leaves(parsed), "lost while parsing"
+    named = sum(len(fleet.get("hosts") or ["queue"]) for fleet in parsed["fleets"].values())
+    assert named == len(hosts) == len({host.key for host in hosts}), "a name twice would write the same records"
 
 
 def leaves(node: Any) -> int:

@@ -43,6 +43,7 @@ GRACE = dataclasses.replace(facts("580.95.05", "9.0"), architecture="arm64")
     ("settings", "reported", "variant", "status", "said"),
     [
         ({}, facts("550.127.05", "8.6"), "cuda12.5", "ok", "driver 550.127.05"),
+        ({}, facts("470.256.02", "8.6"), None, "driver_too_old", "driver 470.256.02"),
         ({}, facts("580.95.05", "12.0"), None, "unsupported", "compute capability 12.0"),
         ({}, facts(None), "cpu", "ok", ""),
         ({"device": Device.CPU}, facts("580.95.05", "8.6"), "cpu", "ok", ""),
@@ -54,6 +55,7 @@ GRACE = dataclasses.replace(facts("580.95.05", "9.0"), architecture="arm64")
         ({"gpus": (0,)}, facts("580.95.05", "8.6", "12.0"), "cuda12.9", "ok", ""),  # only GPUs that are used count
         ({}, GRACE, None, "unsupported", "its processor is arm64 (as in GH200 and Grace), and these images are for"),
         ({"image": "mine:1"}, GRACE, None, "ok", ""),  # an image of the user's own is not judged
+        ({"image": "mine:1"}, facts("470.256.02", "8.6"), None, "ok", ""),
     ],
 )
 def test_the_image_of_a_host_is_named_with_its_reason_or_why_there_is_none(settings, reported, variant, status, said):
@@ -83,13 +85,18 @@ MATRIX = """
 driver       GPU   image     status          code
 450.80.02    7.5   cuda11.8  ok              machine code
 470.256.02   7.5   cuda11.8  ok              machine code
+535.183.01   7.5   cuda12.5  ok              machine code
 580.126.09   7.5   cuda12.9  ok              machine code
 470.256.02   8.6   -         driver_too_old  -
+515.105.01   8.6   -         driver_too_old  -
 520.61.05    8.6   cuda11.8  ok              compiled by the driver
 525.60.13    8.6   cuda12.5  ok              machine code
 535.183.01   8.6   cuda12.5  ok              machine code
+550.127.05   8.6   cuda12.5  ok              machine code
 555.42.06    8.6   cuda12.5  ok              machine code
+570.26       8.6   cuda12.5  ok              machine code
 580.126.09   8.6   cuda12.9  ok              machine code
+535.183.01   8.9   cuda12.5  ok              machine code
 580.126.09   8.9   cuda12.9  ok              machine code
 520.61.05    9.0   cuda11.8  ok              compiled by the driver
 535.183.01   9.0   cuda12.2  ok              compiled by the driver
@@ -98,6 +105,7 @@ driver       GPU   image     status          code
 580.126.09   9.0   cuda12.9  ok              compiled by the driver
 550.127.05   10.0  -         unsupported     -
 580.126.09   12.0  -         unsupported     -
+590.48.01    12.0  -         unsupported     -
 470.256.02   3.5   cuda11.8  ok              machine code
 470.256.02   3.0   -         unsupported     -
 """

@@ -252,8 +252,8 @@ def test_a_part_that_does_not_end_when_asked_is_abandoned_with_its_host(tmp_path
 def test_the_reason_of_another_rank_is_the_reason_of_the_whole(tmp_path: Path):
     bench = Bench(tmp_path, suite(1, num_hosts=2), a=FakeHost(), b=FakeHost())
     gone = "rank 1 (10.0.0.2:29502) is gone: its process has ended"
+    case = bench.plan.multi_host_jobs[0].job.case
     for name, status, cause in (("a", Status.LOST, gone), ("b", Status.OOM, "killed by the kernel")):
-        (case,) = {multi.job.case for multi in bench.plan.multi_host_jobs}
         failed = {"status": status, "cause": cause, "measurement": None, "validity": None}
         left = to_json(dataclasses.replace(multi_host_record(case), **failed)).encode()
         vars(bench.machines[name]).update(payload=lambda job, left=left: left, ending=Ending(exit_code=3))
@@ -297,15 +297,17 @@ def test_stop_ends_all_parts(tmp_path: Path):
     parts = [job.id for job in bench.plan.multi_host_jobs[0].members]
 
     def stop_when_all_run() -> None:
-        wait_until(lambda: {*parts} <= {job for machine in bench.machines.values() for job in machine.containers}, "")
+        wait_until(
+            lambda: {*parts} <= {job for machine in bench.machines.values() for job in machine.containers}, "all parts"
+        )
         bench.stop.ask()
         bench.stop.ask()
 
     threading.Thread(target=stop_when_all_run, daemon=True).start()
     assert bench.run() == RunOutcome(ok=2, failed=1, missing=0)
     assert [record.status for record in bench.multi_host_records()] == [Status.STOPPED]
-    for part, machine in zip(parts, bench.machines.values(), strict=True):
-        assert machine.count("stop") == 1
+    for part, (name, machine) in zip(parts, bench.machines.items(), strict=True):
+        assert part.startswith(f"f.{name}.") and machine.count("stop") == 1
         machine.containers = {part: "running", "someone.else": "running"}
     assert stop_run(bench.plan, bench.launcher, bench.bus)[0] == 2
     assert all(machine.containers == {"someone.else": "running"} for machine in bench.machines.values())

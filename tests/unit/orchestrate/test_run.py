@@ -295,7 +295,9 @@ def test_a_host_without_work_or_launcher_costs_itself_only(tmp_path: Path):
 
     def make(host: Host) -> Launcher:
         made.append(host.name)
-        return FakeLauncher(host, {"good": bench.machines["good"]}[host.name])
+        if host.name == "bad":
+            raise KeyError("planted")
+        return FakeLauncher(host, bench.machines[host.name])
 
     bench.launcher = make  # type: ignore[method-assign]
     assert bench.run() == RunOutcome(ok=12, failed=12, missing=0) and sorted(made) == ["bad", "good"]

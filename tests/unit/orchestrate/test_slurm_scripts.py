@@ -119,6 +119,9 @@ APPTAINER = (
 def test_the_line_that_starts_a_container(container: str, start: str):
     script = text([job(1, 1)], container=container, gres="gpu:1")
     assert line_of(script, start.partition(" ")[0]) == start + INSIDE
+    assert container != "pyxis" or "export NVIDIA_VISIBLE_DEVICES=all " in script
+    checked = subprocess.run(["sh", "-n"], input=script, text=True, capture_output=True, check=False)
+    assert checked.returncode == 0, checked.stderr
 
 
 @pytest.mark.parametrize("container", ["pyxis", "apptainer"])
@@ -344,6 +347,11 @@ def test_time_in_which_a_node_fetches_an_image_is_no_time_of_the_benchmark():
     assert _turn(SlurmState("PENDING", reason="Priority"), "", silent=True) == Turn(waiting=True, reason="Priority")
 
 
+def test_a_module_that_is_not_there_is_no_result_of_the_case():
+    ended = ending(SlurmState("FAILED", "n1"), b"code modules\nnode n1\nimage \n")
+    assert ended.failure == (Status.ERROR, "node n1 could not load the modules; the repeat's log says why")
+
+
 SEEN = """\
 Welcome to the cluster | have a nice day
 state|71_0|COMPLETED|n1|tfbench:1|None
@@ -386,8 +394,12 @@ def test_files_come_as_base64_and_what_is_cut_off_is_passed_over():
     ("name", "status", "words"),
     [
         ("NODE_FAIL", Status.LOST, "node n2 failed"),
+        ("BOOT_FAIL", Status.LOST, "could not be started"),
         ("PREEMPTED", Status.LOST, "higher priority"),
+        ("REVOKED", Status.LOST, "another cluster"),
+        ("CANCELLED", Status.LOST, "somebody cancelled"),
         ("TIMEOUT", Status.TIMEOUT, "time limit"),
+        ("DEADLINE", Status.TIMEOUT, "deadline"),
         ("OUT_OF_MEMORY", Status.OOM, "memory_gb"),
         ("COMPLETED", Status.ERROR, "Does the node see shared_folder?"),
         ("FAILED", Status.ERROR, "FAILED, NonZeroExitCode"),

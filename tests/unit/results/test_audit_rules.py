@@ -312,6 +312,17 @@ def test_networks_of_many_parameters_alone_make_a_note_of_missing_scaling():
         assert {f.severity for f in claim_findings(claims_of(*cells), []) if f.rule == "no_scaling"} == {severity}
 
 
+def test_a_halved_column_of_a_known_gpu_is_found_by_its_published_figures(table):
+    a6000 = {"resnet50": (579, 1478), "resnet152": (232, 629), "inception_v3": (413, 959), "vgg16": (339, 772)}
+    for factor, found in ((1.0, False), (0.5, True)):
+        rows = [
+            f"RTX A6000,{model},{precision},1,{rate}"
+            for model, (tf32, fp16) in a6000.items()
+            for precision, rate in (("tf32", tf32), ("fp16", fp16 * factor))
+        ]
+        assert ("sources_contradict" in above_notes(table(*rows))) is found
+
+
 def test_a_row_above_linear_next_to_an_impossible_one_is_suspect(table):
     def rows(fp16):
         rates = (("fp16", 1, 30.0), ("fp16", 8, fp16), ("tf32", 1, 12.0), ("tf32", 8, 104.2))

@@ -154,10 +154,6 @@ def changed(gpu=None, driver=None, machine=None, trial=None):
     )
 
 
-def pair(p2p, topology):
-    return {"pairs": [GPUPair(first=0, second=1, p2p=p2p, topology=topology)]}
-
-
 NO_CUDA = {"cuda": None, "gpus": [], "right": ["CPU:0"], "all_reduce": None}
 CRASHED = {"problem": "crashed with SIGSEGV while summing over all GPUs"}
 
@@ -168,10 +164,6 @@ CRASHED = {"problem": "crashed with SIGSEGV while summing over all GPUs"}
         ("gpu", {"temperature_celsius": 78.0}, "hot", Level.WARNING),
         ("gpu", {"name": "NVIDIA A100"}, "gpus_differ", Level.WARNING),
         ("gpu", {"ecc": False}, "gpus_differ", Level.WARNING),
-        ("driver", pair("chipset not supported", "PHB"), "no_p2p", Level.WARNING),
-        ("driver", pair("disabled by registry key", "PIX"), "no_p2p", Level.WARNING),
-        ("driver", pair("chipset not supported", "SYS"), "no_p2p", Level.NOTE),
-        ("driver", pair("GPU not supported", "PIX"), "no_p2p", Level.NOTE),
         ("machine", {"governors": {"powersave": 64, "performance": 64}}, "governor", Level.WARNING),
         ("machine", {"cpu_limit": 3.0}, "few_cpus", Level.WARNING),
         ("machine", {"load": 90.0}, "load", Level.WARNING),
@@ -194,8 +186,27 @@ def test_a_fault_is_found_with_its_reason(part, changes, code, level):
     (finding,) = judge(changed(**{part: changes}))
     assert (finding.code, finding.level) == (code, level) and finding.why and finding.seen
     assert finding.fix or part != "machine"
-    assert code != "no_p2p" or ("1 of 1 pairs" in finding.seen and "0–1" in finding.seen)
-    assert changes is not CRASHED or finding.fix.startswith("NCCL_DEBUG=INFO")
+
+
+@pytest.mark.parametrize(
+    ("p2p", "topology", "level"),
+    [
+        ("chipset not supported", "PHB", Level.WARNING),
+        ("disabled by registry key", "PIX", Level.WARNING),
+        ("chipset not supported", "SYS", Level.NOTE),
+        ("GPU not supported", "PIX", Level.NOTE),
+    ],
+)
+def test_gpus_without_p2p_are_a_warning_where_that_can_be_fixed(p2p, topology, level):
+    pairs = [GPUPair(first=0, second=1, p2p=p2p, topology=topology)]
+    (finding,) = judge(changed(driver={"pairs": pairs}))
+    assert (finding.code, finding.level) == ("no_p2p", level) and finding.why
+    assert "1 of 1 pairs" in finding.seen and "0–1" in finding.seen
+
+
+def test_an_all_reduce_that_fails_has_nccls_remedy():
+    (finding,) = judge(changed(trial=CRASHED))
+    assert finding.fix.startswith("NCCL_DEBUG=INFO")
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,14 @@ def test_counters_and_samples_of_two_gpus_are_summed_up(fake_driver):
         ("no_energy", 2, {"energy_joules": None}),
         ("shared,ecc", 2, {"other_processes": 1, "ecc_enabled": True, "ecc_uncorrected_errors": 4}),
         # The driver goes away in the middle: no guesses, and the samples before.
-        ("lost", 2, dict.fromkeys(("energy_joules", "power_limit_watts", "sm_clock_max_mhz"))),
-        ("lost", 2, {"temperature_steady_celsius": 61.0}),
+        (
+            "lost",
+            2,
+            {
+                **dict.fromkeys(("energy_joules", "power_limit_watts", "sm_clock_max_mhz")),
+                "temperature_steady_celsius": 61.0,
+            },
+        ),
     ],
 )
 def test_what_a_driver_does_not_report_is_null_and_the_rest_counts(fake_driver, scenario, gpus, expected):
