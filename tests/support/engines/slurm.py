@@ -30,6 +30,12 @@ def missing_programs() -> str | None:
     return f"not installed: {', '.join(missing)} (.ci/run installs them)" if missing else None
 
 
+def _send(number: signal.Signals, pids: set[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
 class SlurmCluster:
     """A cluster with the partitions `gpu` (both nodes) and `small`, without accounting.
 
@@ -101,9 +107,12 @@ class SlurmCluster:
         """Kill a node's daemon and what it runs, as a power cut does."""
         server = self._nodes[node]
         os.killpg(server.pid, signal.SIGKILL)
-        for pid in self._processes_on(node):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        stopped: set[int] = set()
+        # All stop before the first is killed: a script that outlives its program would record how that ended.
+        while running := self._processes_on(node) - stopped:
+            _send(signal.SIGSTOP, running)
+            stopped |= running
+        _send(signal.SIGKILL, stopped)
         server.stop()
 
     def _processes_on(self, node: str) -> set[int]:
