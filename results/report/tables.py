@@ -13,7 +13,7 @@ from results.digits import significant, with_error
 from results.grid import Grid, markdown, print_grid, print_line
 from results.report.comparison import communication_grid, ratio_grids, scaling_grid
 from results.report.device_table import device_grid
-from results.schema import SETTINGS, TUNING, Case, Device, DeviceResult, Mode, Record, Status
+from results.schema import SETTINGS, TUNING, Case, Device, DeviceResult, Mode, Record
 from results.schema.health import RULES, Moment
 from results.table.cells import fleet_notes, identity_text, missing_hosts, rate_text, table_csv
 from results.table.columns import CASE_COLUMNS, COLUMNS, SOFTWARE_COLUMNS, CaseOnHost, Row, Software, Value
@@ -85,7 +85,7 @@ def results_grid(merged: Merged) -> Grid:
             _rate(row),
             _repeats(row),
             *(_scaled(row.numbers[name], factor) for name, factor in _NUMBERS.values()),
-            "valid" if row.status == Status.OK and row.valid else row.status,
+            row.status,
             row.warnings or "",
         ]
         for row in rows

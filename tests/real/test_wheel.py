@@ -193,7 +193,7 @@ def test_with_the_cpu_extra_this_machine_is_measured_and_reported(wheel: Path, p
     (tmp_path / "tiny.yml").write_text(TINY_SUITE)
     done = plain.run("tfbench", "run", "--suite=tiny.yml", "--run-id=first", folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"alexnet .* valid", done.stdout), done.stdout
+    assert re.search(r"alexnet .* ok", done.stdout), done.stdout
     assert re.search(r"table: \S*tfbench show runs/first$", done.stderr, re.M) and "python -m" not in done.stderr
     page = (tmp_path / "runs" / "first" / "report.html").read_text()
     assert "<html" in page and "tfbench measure --model=alexnet" in page
