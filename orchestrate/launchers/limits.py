@@ -1,8 +1,7 @@
-"""What comes from an engine or a cluster: read within limits of time and bytes, in memory, never by the paths in it.
+"""Limits on time and bytes for responses of engines and clusters, which are read into memory.
 
-The tar reader is our own, on purpose: crafted archives send Python's `tarfile` backwards for ever (CVE-2025-8194), into
-unbounded recursion, or into a search that takes hours (CVE-2024-6232), and only the first file is wanted, whatever its
-name (`tests/real/faults/test_hostile_archives.py`).
+Archives are not read with `tarfile`: crafted ones send it into endless loops (CVE-2025-8194), unbounded recursion or
+hours of backtracking (CVE-2024-6232). Only the first file is needed (`tests/real/faults/test_hostile_archives.py`).
 """
 
 from __future__ import annotations
@@ -27,30 +26,30 @@ from results.schema.record_json import MAX_RECORD_BYTES
 
 BLOCK_BYTES = 512
 _REGULAR = (b"0", b"\0")
-_ABOUT_THE_NEXT = (b"x", b"g", b"L", b"K")  # extended headers and long names: skipped, because names do not matter
+_EXTENDED_HEADERS = (b"x", b"g", b"L", b"K")  # and long names: names do not matter
 
 
-NONSENSE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
-"""What comes of an answer that nobody foresaw, in a library or where it is read; deep JSON ends in the last but one."""
+MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
+"""Exceptions that a malformed response can cause in a library or in our parsers; deep JSON raises RecursionError."""
 
 
 @contextlib.contextmanager
-def understood(whose: str) -> Iterator[None]:
-    """Turn any exception over an unforeseen answer into an error of its host; also a decorator.
+def malformed_as_error(whose: str) -> Iterator[None]:
+    """Turn exceptions caused by a malformed response into a host's error; also a decorator.
 
     Raises:
-        LaunchFailed: The answer is not what its kind of server sends.
+        LaunchFailed: The response is malformed.
     """
     try:
         yield
-    except NONSENSE as error:
+    except MALFORMED as error:
         said = plain_text(f"{type(error).__name__}: {error}", 300)
         raise LaunchFailed(f"{whose}'s answer is malformed: {said}") from error
 
 
 @dataclass
 class _Limits:
-    """What is left of a conversation."""
+    """Remaining time and bytes of a conversation."""
 
     ends_at: float
     bytes_left: int
@@ -62,15 +61,16 @@ _LIMITS: ContextVar[_Limits | None] = ContextVar("limits", default=None)
 
 @contextlib.contextmanager
 def within(seconds: float, limit_bytes: int, silence_seconds: float | None = None) -> Iterator[None]:
-    """Limit all that this thread reads from engines.
+    """Limit what this thread reads from engines.
 
     Args:
         seconds: Longest duration.
-        limit_bytes: Most that may come.
-        silence_seconds: Longest time without a byte; None: that of each request.
+        limit_bytes: Maximum number of bytes.
+        silence_seconds: Longest time without a byte; None: the timeout of each request.
 
     Raises:
-        Unreachable, LaunchFailed: From where it reads, when the time is over, or more has come.
+        Unreachable: The time is over; raised by the read.
+        LaunchFailed: The response is too large; raised by the read.
     """
     token = _LIMITS.set(_Limits(time.monotonic() + seconds, limit_bytes, silence_seconds))
     try:
@@ -101,15 +101,15 @@ class _Socket(socket.socket):
 
 
 class TLSSocket(ssl.SSLSocket):
-    """Ends a conversation by its limits: the `sslsocket_class` of a context."""
+    """A TLS socket with the limits of `within`: the `sslsocket_class` of a context."""
 
     def recv_into(self, *arguments: Any) -> int:  # noqa: ANN401
-        """Receive bytes, as long as the conversation may go on."""
+        """Receive bytes within the limits."""
         return _receive(self, super().recv_into, arguments)
 
 
 class _Connection(urllib3.connection.HTTPConnection):
-    """A connection by plain TCP, or to a unix socket."""
+    """A connection over plain TCP or to a unix socket."""
 
     def __init__(self, *arguments: Any, socket_path: str | None = None, **options: Any) -> None:  # noqa: ANN401
         super().__init__(*arguments, **options)
@@ -131,13 +131,13 @@ class _Connection(urllib3.connection.HTTPConnection):
 
 
 class LimitedPool(urllib3.HTTPConnectionPool):
-    """Connections by plain TCP, or to a unix socket, that end by a limit."""
+    """A pool of connections over plain TCP or to a unix socket, with the limits of `within`."""
 
     ConnectionCls = _Connection
 
 
 def read_bounded(chunks: Iterable[bytes], limit_bytes: int) -> bytes:
-    """Read chunks up to a limit; what is beyond is not read."""
+    """Read chunks up to a limit, and ignore the rest."""
     buffer = io.BytesIO()
     for chunk in chunks:
         buffer.write(chunk[: limit_bytes - buffer.tell()])
@@ -147,11 +147,11 @@ def read_bounded(chunks: Iterable[bytes], limit_bytes: int) -> bytes:
 
 
 def only_file(archive: bytes) -> bytes | None:
-    """Return the content of the first entry of a tar archive, if that is a regular file, whatever its name claims.
+    """Return the content of the first entry of a tar archive, if that is a regular file; its name is ignored.
 
     Returns:
-        At most `MAX_RECORD_BYTES` + 1 bytes. None: the entry is no regular file, or there is none. What is malformed or
-        cut off is returned as it came, to be judged as a bad record rather than as none.
+        At most `MAX_RECORD_BYTES` + 1 bytes. None: no entry, or not a regular file. A malformed or truncated archive is
+        returned as received, so that it counts as a bad record instead of a missing one.
 
     Source: POSIX.1-1988 ustar header blocks.
     """
@@ -167,13 +167,13 @@ def only_file(archive: bytes) -> bytes | None:
             wanted = min(size, MAX_RECORD_BYTES + 1)
             content = archive[start : start + wanted]
             return content if len(content) == wanted else archive[: MAX_RECORD_BYTES + 1]
-        if kind not in _ABOUT_THE_NEXT:
+        if kind not in _EXTENDED_HEADERS:
             return None
         offset = start + -(-size // BLOCK_BYTES) * BLOCK_BYTES
     return archive[: MAX_RECORD_BYTES + 1]
 
 
 def _size(field: bytes) -> int | None:
-    """Read a size in octal digits; None: it is something else, e.g. a negative number in base 256."""
+    """Parse a size in octal digits; None: another format, e.g. a negative number in base 256."""
     digits = field.strip(b" \0")
     return int(digits, 8) if re.fullmatch(rb"[0-7]+", digits) else None

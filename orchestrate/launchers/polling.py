@@ -1,4 +1,4 @@
-"""One thread that queries a queue for all worker slots that wait: the cost does not grow with the repeats."""
+"""Polling of a queue by one thread for all waiting worker slots: the cost does not grow with the number of repeats."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from collections.abc import Callable
 from orchestrate.errors import HostError, Lost
 
 PATIENCE_SECONDS = 600.0
-"""How long a queue that once answered may be silent: its jobs go on, and a login host takes minutes to start again."""
+"""How long queries may fail after one succeeded: jobs keep running, and a login host takes minutes to restart."""
 
 
 class Poller:
-    """Queries a queue at intervals, as long as somebody waits.
+    """Queries a queue at intervals while at least one thread waits.
 
     Args:
         name: Of the queue, for messages and the thread.
-        look: Queries it once, and leaves the answer where the worker slots find it.
-        seconds: From the end of a query to the next.
-        patience_seconds: How long queries may fail before those who wait are notified.
+        query: Queries it once, and stores the answer for the worker slots.
+        seconds: From the end of a query to the start of the next.
+        patience_seconds: How long queries may fail before `wait` raises.
 
     Attributes:
-        trouble: Why the queue cannot be queried now; empty: it can.
+        trouble: Why the last query failed; empty: it succeeded.
     """
 
     def __init__(
-        self, name: str, look: Callable[[], None], seconds: float, patience_seconds: float = PATIENCE_SECONDS
+        self, name: str, query: Callable[[], None], seconds: float, patience_seconds: float = PATIENCE_SECONDS
     ) -> None:
         self.trouble = ""
         self._name = name
-        self._look = look
+        self._query = query
         self._seconds = seconds
         self._patience_seconds = patience_seconds
         self._lock = threading.Lock()
-        self._wanted = threading.Condition(self._lock)  # of the thread that looks
-        self._news = threading.Condition(self._lock)  # of those who wait
-        self._looks = self._waiting = 0
+        self._wanted = threading.Condition(self._lock)  # of the polling thread
+        self._news = threading.Condition(self._lock)  # of waiting threads
+        self._polls = self._waiting = 0
         self._hurry = self._closed = False
         self._failure: BaseException | None = None
         self._failing_since: float | None = None
@@ -46,7 +46,7 @@ class Poller:
         """Wait for the end of the next query.
 
         Raises:
-            Lost: The queue has been silent for too long.
+            Lost: Queries have failed for too long.
         """
         with self._lock:
             if self._closed:
@@ -56,8 +56,8 @@ class Poller:
                 self._thread.start()
             self._waiting += 1
             self._wanted.notify()
-            before = self._looks
-            self._news.wait_for(lambda: self._looks > before or self._closed)
+            before = self._polls
+            self._news.wait_for(lambda: self._polls > before or self._closed)
             self._waiting -= 1
             failure = self._failure
         if isinstance(failure, HostError):
@@ -66,13 +66,13 @@ class Poller:
             raise RuntimeError(f"polling {self._name} failed") from failure
 
     def hurry(self) -> None:
-        """Query at once, not after the interval."""
+        """Query now instead of after the interval."""
         with self._lock:
             self._hurry = True
             self._wanted.notify()
 
     def close(self) -> None:
-        """End the thread; nobody may wait any more."""
+        """End the thread; later calls of `wait` return at once."""
         with self._lock:
             self._closed = True
             self._news.notify_all()
@@ -90,20 +90,20 @@ class Poller:
             failure = self._try()
             with self._lock:
                 self._failure = failure
-                self._looks += 1
+                self._polls += 1
                 self._news.notify_all()
                 self._wanted.wait_for(lambda: self._hurry or self._closed, self._seconds)
 
     def _try(self) -> BaseException | None:
-        """Look once, and return what went wrong; a failure counts when it has lasted, a bug counts at once."""
+        """Query once; return a host's error if errors have persisted, and any other exception at once."""
         try:
-            self._look()
+            self._query()
         except HostError as error:
             now = time.monotonic()
             self.trouble = error.cause
             self._failing_since = self._failing_since or now
             return error if now - self._failing_since >= self._patience_seconds else None
-        except Exception as error:  # noqa: BLE001  a bug: those who wait must not wait for ever
+        except Exception as error:  # noqa: BLE001  a bug: waiting threads must not hang
             return error
         self._failing_since, self.trouble = None, ""
         return None

@@ -1,4 +1,4 @@
-"""Pulls and transfers: how far they are, whether they stall, and how many there are at a time."""
+"""Progress, stalls and concurrency limits of image pulls and transfers."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import Any
 
 MAX_PULLS_PER_REGISTRY = 16
 TRANSFER = "transfer"
-"""Of `PullLimits.turn`: images that this machine sends to hosts by itself."""
+"""Argument of `PullLimits.turn` for images that this machine sends to hosts."""
 
 MAX_TRANSFERS = 4
 """Hosts at a time. One core compresses 110 to 130 MB/s of TensorFlow's library to 27 to 32 MB/s (measured): 4 streams
-fill an uplink of 1 Gbit/s. With more, the last host would not start earlier, and the first ones later.
+fill an uplink of 1 Gbit/s. More would delay the first hosts without starting the last one earlier.
 """
 
 STALL_SECONDS = 180.0
-"""Longest time without any news: unpacking a layer of CUDA libraries is silent for a minute or two."""
+"""Longest time without a message: unpacking a layer of CUDA libraries reports nothing for a minute or two."""
 
 DEADLINE_SECONDS = 3600.0
 ATTEMPTS = 4
 
 Progress = Callable[[int, int], None]
-"""Receives bytes that are there and bytes that are known to be needed."""
+"""Receives the bytes downloaded and the bytes known to be needed."""
 
 
 class PullLimits:
-    """What the pulls of all hosts of a run share: how many a registry gets at a time, and who is notified.
+    """Concurrency limits and callbacks that the pulls of all hosts of a run share.
 
     Args:
-        per_registry: Most pulls from one registry at a time.
-        transfers: How many hosts this machine sends an image to at a time.
-        notify: Receives a host's key and what its user should know about a pull.
-        progress: Receives a host's key, an image, and how far it is, while hosts are probed: see `Progress`.
+        per_registry: Maximum number of concurrent pulls from one registry.
+        transfers: Maximum number of hosts that this machine sends an image to at a time.
+        notify: Receives a host's key and a message about a pull.
+        progress: While hosts are probed, receives a host's key, an image and the bytes of `Progress`.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class PullLimits:
 
     @contextmanager
     def turn(self, registry: str) -> Iterator[None]:
-        """Wait for a turn at a registry, or for one of `TRANSFER`, and keep it."""
+        """Hold one of the concurrent pulls of a registry, or one of the transfers (`TRANSFER`)."""
         with self._lock:
             semaphore = self._registries.setdefault(registry, threading.Semaphore(self._per_registry))
         with semaphore:
@@ -61,11 +61,11 @@ class PullLimits:
 
 
 class PullMeter:
-    """Watches one pull.
+    """Tracks the progress and the time limits of one pull.
 
     Args:
-        on_progress: Receives how far it is.
-        on_retry: Receives why it is tried again.
+        on_progress: Receives the progress.
+        on_retry: Receives the reason for a retry.
     """
 
     def __init__(
@@ -87,23 +87,23 @@ class PullMeter:
         self._heard_at = time.monotonic()
 
     def restart(self) -> None:
-        """Forget the progress of an earlier attempt: the engine reports it again."""
+        """Reset the progress, which the engine reports again for each attempt."""
         self._layers.clear()
         self._heard_at = time.monotonic()
 
     def seconds_left(self) -> float:
-        """Return how long the pull may still take."""
+        """Return the time until the pull's deadline."""
         return self._deadline - time.monotonic()
 
     def stalled(self) -> str:
-        """Return why the wait timed out; empty if it did not."""
+        """Return why the pull must be ended; empty: it may continue."""
         if self.seconds_left() <= 0:
             return f"not complete after {self.deadline_seconds / 60:g} minutes"
         silent = time.monotonic() - self._heard_at >= self.stall_seconds
         return f"no progress for {self.stall_seconds:g} seconds" if silent else ""
 
     def note(self, message: dict[str, Any]) -> None:
-        """Take in a message of the engine's stream."""
+        """Process a message of the engine's progress stream."""
         self._heard_at = time.monotonic()
         detail = message.get("progressDetail")
         if message.get("status") != "Downloading" or not isinstance(detail, dict):

@@ -34,7 +34,7 @@ from urllib3.connection import HTTPConnection
 from orchestrate.errors import HostError, LaunchFailed, Unreachable
 from orchestrate.inventory.addresses import AS_CONFIGURED, DockerAddress, HostKeys
 from orchestrate.launchers.base import NotThere
-from orchestrate.launchers.limits import NONSENSE, LimitedPool, TLSSocket, within
+from orchestrate.launchers.limits import MALFORMED, LimitedPool, TLSSocket, within
 from orchestrate.links.tunnel import Tunnel
 from orchestrate.text import plain_text
 from results.schema import Status
@@ -248,7 +248,7 @@ class EngineLink:
             raise LaunchFailed("the engine's answer is not JSON") from error
         except (*TRANSPORT_ERRORS, requests.exceptions.RequestException) as error:
             raise Unreachable(explain(error, self.address)) from error
-        except (*NONSENSE, DockerException) as error:
+        except (*MALFORMED, DockerException) as error:
             said = plain_text(f"{type(error).__name__}: {error}", MAX_QUOTED)
             raise LaunchFailed(f"the engine's answer is malformed: {said}") from error
 
@@ -263,7 +263,7 @@ class EngineLink:
                         self._client = EngineClient(
                             _pool(self.address, None if self._tunnel is None else self._tunnel.path)
                         )
-                except (*TRANSPORT_ERRORS, *NONSENSE, DockerException) as error:
+                except (*TRANSPORT_ERRORS, *MALFORMED, DockerException) as error:
                     raise Unreachable(explain(error, self.address)) from error
             return self._client
 

@@ -1,5 +1,5 @@
-"""Benchmarks as Jobs of a Kubernetes cluster.
+"""Runs benchmarks as Jobs of a Kubernetes cluster.
 
-Start reading at `launcher.py`. `manifests.py` describes the Job of a repeat, `pods.py` what the state of its pod means,
-`nodes.py` what the fleet's nodes are; `api.py` alone knows the official client. The record is the end of a pod's log.
+Start with `launcher.py`. `manifests.py` builds the Job of a repeat, `pods.py` interprets the state of its pod,
+`nodes.py` reads facts from node labels, and `api.py` wraps the official client.
 """

@@ -1,8 +1,8 @@
-"""A Kubernetes API server behind a dozen calls: the only file that imports the official client.
+"""A small interface to a Kubernetes API server: the only module that imports the official client.
 
-Objects stay the plain dictionaries that the server sends, in the words of its documentation; nothing in them is
-trusted. What the client does not do is here: requests to a server that once answered are retried for a while, answers
-are bounded, and every failure becomes one of ours, with the server's words and a remedy.
+Objects stay the plain dictionaries that the server sends, and nothing in them is trusted. In addition to the client,
+this module retries requests to a server that has answered before, bounds responses, and turns every failure into an
+error with the server's message and a remedy.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from results.schema import Status
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 30.0
 WHOLE_ANSWER_SECONDS = 120.0
-"""Longest duration of a request with its answer; `ANSWER_SECONDS` is the longest silence in it."""
+"""Longest duration of a request and its response; `ANSWER_SECONDS` is the longest silence in it."""
 
 LONGEST_DELAY_SECONDS = 5.0
-RECONNECT_SECONDS = 120.0
-"""How long a server that once answered may be gone before a request is given up."""
+RETRY_SECONDS = 120.0
+"""How long requests to a server that has answered before are retried."""
 
 LOG_SILENCE_SECONDS = 60.0
-"""Longest silence of a log before its stream is opened again; a benchmark may be silent for longer."""
+"""Longest silence of a log before its stream is reopened; a benchmark may be silent for longer."""
 
 MAX_ANSWER_BYTES = 64 << 20
 MAX_LOG_LINE_BYTES = 16 << 10
 _QUANTITY = re.compile(r"[\d.]{1,24}(m|[kKMGTPE]i?)?", re.ASCII)
 
 Object = dict[str, Any]
-"""As the API documents it: `{"metadata": {"name": …}, "spec": {…}, "status": {…}}`."""
+"""An API object: `{"metadata": {"name": …}, "spec": {…}, "status": {…}}`."""
 
 
 class NameTaken(HostError):
-    """There is an object of that name already."""
+    """An object of that name already exists."""
 
 
 class Refused(HostError):
-    """Rights, a quota or credentials are missing."""
+    """The server rejected a request for lack of permissions, quota or credentials."""
 
     status = Status.UNREACHABLE
 
@@ -63,42 +63,42 @@ class KubernetesCluster:
     """One namespace of a cluster.
 
     Args:
-        queue: Where it is, and as whom.
-        reconnect_seconds: How long a server that once answered may be gone.
+        queue: Its kubeconfig, context and namespace.
+        retry_seconds: How long requests to a server that has answered before are retried.
     """
 
-    def __init__(self, queue: KubernetesQueue, reconnect_seconds: float = RECONNECT_SECONDS) -> None:
+    def __init__(self, queue: KubernetesQueue, retry_seconds: float = RETRY_SECONDS) -> None:
         self._queue = queue
-        self._reconnect_seconds = reconnect_seconds
+        self._retry_seconds = retry_seconds
         self._lock = threading.Lock()
         self._loaded: tuple[Any, str] | None = None
         self._answered = False
 
     @property
     def namespace(self) -> str:
-        """Where Jobs are made.
+        """The namespace of the Jobs.
 
         Raises:
-            Refused: The kubeconfig file does not say how the cluster is reached.
+            Refused: The kubeconfig file is missing or incomplete.
         """
         return self._load()[1]
 
     def nodes(self, selector: str) -> list[Object]:
-        """Return the nodes that have all labels of a selector."""
+        """Return the nodes that match a label selector."""
         return self._list("list_node", label_selector=selector)
 
     def pods(self, selector: str) -> list[Object]:
-        """Return the namespace's pods with a label."""
+        """Return the namespace's pods that match a label selector."""
         return self._list("list_namespaced_pod", self.namespace, label_selector=selector)
 
     def jobs(self, selector: str) -> list[Object]:
-        """Return the namespace's Jobs with a label."""
+        """Return the namespace's Jobs that match a label selector."""
         return self._list("list_namespaced_job", self.namespace, label_selector=selector)
 
     def job(self, name: str) -> Object | None:
-        """Return a Job; None: there is none."""
+        """Return a Job; None: it does not exist."""
         try:
-            return self._ask("read_namespaced_job", name, self.namespace)
+            return self._request("read_namespaced_job", name, self.namespace)
         except NotThere:
             return None
 
@@ -106,14 +106,14 @@ class KubernetesCluster:
         """Create a Job.
 
         Raises:
-            NameTaken: There is one of that name.
+            NameTaken: One of that name exists.
         """
-        self._ask("create_namespaced_job", self.namespace, manifest)
+        self._request("create_namespaced_job", self.namespace, manifest)
 
     def delete_job(self, name: str) -> None:
-        """Delete a Job after its pods have ended; nothing happens when there is none."""
+        """Delete a Job, if it exists, after its pods have ended."""
         with contextlib.suppress(NotThere):
-            self._ask("delete_namespaced_job", name, self.namespace, propagation_policy="Foreground")
+            self._request("delete_namespaced_job", name, self.namespace, propagation_policy="Foreground")
 
     def job_warnings(self) -> dict[str, str]:
         """Return the cluster's latest warning about each of the namespace's Jobs."""
@@ -128,9 +128,9 @@ class KubernetesCluster:
         }
 
     def follow_log(self, pod: str) -> Iterator[str]:
-        """Yield lines of a pod's log as they come, each with its time stamp; what cannot be read now has none.
+        """Yield the timestamped lines of a pod's log as they arrive; none if it cannot be read now.
 
-        A cut or silent stream ends as if the log had: only the pod's state shows that it has ended.
+        A broken or silent stream ends like a complete log: only the pod's state shows whether it has ended.
         """
         try:
             response = self._open(
@@ -142,17 +142,17 @@ class KubernetesCluster:
                 read_seconds=LOG_SILENCE_SECONDS,
             )
         except HostError:
-            return  # the container has not begun, its node does not answer, or the pod is gone
+            return  # the container has not started, its node does not respond, or the pod is gone
         try:
             for lines in _line_groups(response.stream(), MAX_LOG_LINE_BYTES):
                 yield from lines
         except (urllib3.exceptions.HTTPError, OSError):
             return
         finally:
-            _let_go(response)
+            _release(response)
 
     def log_end(self, pod: str, tail_lines: int) -> list[str]:
-        """Return the last lines of the log of a pod that has ended; none where it is gone with its pod.
+        """Return the last lines of a pod's log; none if the pod is gone.
 
         Raises:
             HostError: The server does not answer.
@@ -171,12 +171,12 @@ class KubernetesCluster:
     # -- requests ----------------------------------------------------------------------------------------------
 
     def _list(self, method: str, *arguments: Any, **options: Any) -> list[Object]:  # noqa: ANN401
-        """Return the objects of a list."""
-        items = self._ask(method, *arguments, **options).get("items")
+        """Return the objects of a list response."""
+        items = self._request(method, *arguments, **options).get("items")
         return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
-    def _ask(self, method: str, *arguments: Any, **options: Any) -> Object:  # noqa: ANN401
-        """Return the object that a request answers with."""
+    def _request(self, method: str, *arguments: Any, **options: Any) -> Object:  # noqa: ANN401
+        """Send a request and return the object in its response."""
         try:
             answer = json.loads(self._read(method, *arguments, **options))
         except (ValueError, RecursionError) as error:
@@ -184,8 +184,8 @@ class KubernetesCluster:
         return answer if isinstance(answer, dict) else {}
 
     def _read(self, method: str, *arguments: Any, **options: Any) -> bytes:  # noqa: ANN401
-        """Read an answer to its end; retry for a while where the server has answered before."""
-        patience = self._reconnect_seconds if self._answered else 0.0
+        """Send a request and read its response, with retries if the server has answered before."""
+        patience = self._retry_seconds if self._answered else 0.0
         for attempt in stamina.retry_context(
             on=Unreachable,
             attempts=None if patience else 1,
@@ -200,7 +200,7 @@ class KubernetesCluster:
                 except (urllib3.exceptions.HTTPError, OSError) as error:
                     raise self._unreachable(error) from error
                 finally:
-                    _let_go(response)
+                    _release(response)
                 self._answered = True
         return body
 
@@ -211,7 +211,7 @@ class KubernetesCluster:
         read_seconds: float = ANSWER_SECONDS,
         **options: Any,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
-        """Send one request and return its response, unread; a refusal is raised."""
+        """Send one request and return its unread response; an HTTP error is raised."""
         api, _ = self._load()
         family = client.BatchV1Api if method.endswith("_job") else client.CoreV1Api
         try:
@@ -225,7 +225,7 @@ class KubernetesCluster:
         if response.status >= 300:
             with contextlib.suppress(urllib3.exceptions.HTTPError, OSError):
                 body = read_bounded(response.stream(), MAX_ANSWER_BYTES)
-            _let_go(response)
+            _release(response)
             raise _refusal(response.status, _message(body))
         return response
 
@@ -234,7 +234,7 @@ class KubernetesCluster:
         return Unreachable(f"{host} does not answer: {plain_text(str(error), 200)}")
 
     def _load(self) -> tuple[Any, str]:
-        """Read the configuration once: the client, and the namespace."""
+        """Return the client and the namespace, reading the configuration once."""
         with self._lock:
             if self._loaded is None:
                 try:
@@ -249,7 +249,7 @@ class KubernetesCluster:
 
 def _read_configuration(queue: KubernetesQueue) -> tuple[Any, str]:
     settings: Any = client.Configuration()
-    settings.retries = urllib3.Retry(0, redirect=0)  # we repeat requests ourselves, and say so
+    settings.retries = urllib3.Retry(0, redirect=0)  # see `_read`
     settings.connection_pool_maxsize = queue.max_jobs + 4  # each worker slot follows a log
     path = queue.kubeconfig or os.environ.get("KUBECONFIG") or config.KUBE_CONFIG_DEFAULT_LOCATION
     config.load_kube_config(path, context=queue.context, client_configuration=settings, persist_config=False)
@@ -259,7 +259,7 @@ def _read_configuration(queue: KubernetesQueue) -> tuple[Any, str]:
 
 
 def _limited(settings: Any) -> Any:  # noqa: ANN401
-    """Return a client whose sockets end a conversation by its limits."""
+    """Return a client whose sockets have the limits of `within`."""
     api = client.ApiClient(settings)
     manager = api.rest_client.pool_manager
     context = create_urllib3_context(cert_reqs=manager.connection_pool_kw.get("cert_reqs"))
@@ -270,9 +270,9 @@ def _limited(settings: Any) -> Any:  # noqa: ANN401
 
 
 def quantity(text: object) -> int | None:
-    """Read a quantity, e.g. `8`, `7500m`, `64Gi`, rounded down; None: it is something else."""
+    """Parse a quantity, e.g. `8`, `7500m` or `64Gi`, rounded down; None: invalid."""
     if not _QUANTITY.fullmatch(str(text)):
-        return None  # e.g. 1e999999999, whose digits fill the memory
+        return None  # e.g. 1e999999999, whose digits would fill the memory
     try:
         return int(parse_quantity(str(text)))
     except (ValueError, ArithmeticError):
@@ -280,7 +280,7 @@ def quantity(text: object) -> int | None:
 
 
 def _refusal(status: int, message: str) -> HostError:
-    """Turn an answer of the server into what it means."""
+    """Return the error for an HTTP status of the server."""
     if status == 404:
         return NotThere(message)
     if status == 409 and "already exists" in message:
@@ -295,7 +295,7 @@ def _refusal(status: int, message: str) -> HostError:
 
 
 def _message(body: bytes | str | None) -> str:
-    """Return the message of a Status object, or what came instead."""
+    """Return the message of a Status object, or the whole body if it is something else."""
     text = body.decode("utf-8", "replace") if isinstance(body, bytes) else body or ""
     with contextlib.suppress(ValueError, RecursionError):
         document = json.loads(text)
@@ -305,7 +305,7 @@ def _message(body: bytes | str | None) -> str:
 
 
 def _line_groups(chunks: Iterable[bytes], limit_bytes: int) -> Iterator[list[str]]:
-    """Yield the lines that each piece of a stream completes; a longer line loses its end, and fills no memory."""
+    """Yield the lines that each chunk of a stream completes, truncated to `limit_bytes`."""
     rest = b""
     for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
@@ -316,8 +316,8 @@ def _line_groups(chunks: Iterable[bytes], limit_bytes: int) -> Iterator[list[str
         yield [rest.decode("utf-8", "replace")]
 
 
-def _let_go(response: Any) -> None:  # noqa: ANN401
-    """Return the connection to the pool; one that was not read to its end is closed."""
+def _release(response: Any) -> None:  # noqa: ANN401
+    """Return the connection to the pool, or close it if the response was not read to its end."""
     with contextlib.suppress(Exception):
         response.close()
         response.release_conn()

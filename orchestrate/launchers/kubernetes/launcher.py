@@ -1,7 +1,7 @@
-"""Benchmarks as Jobs of a Kubernetes cluster: one for each repeat, created when a worker slot is free.
+"""Runs each repeat as a Job of a Kubernetes cluster, created when a worker slot is free.
 
-A Job's name is its lock. What a pod printed is all that it leaves, so its record travels as its last lines. The end of
-a log is not the end of a benchmark, only the pod's state is.
+A Job's name is its lock. The record is printed as the last lines of the pod's log, because the files of an ended
+container cannot be read. A log stream can end early: only the pod's state shows that a benchmark has ended.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from orchestrate.launchers.kubernetes.pods import (
     name_of,
     node_of,
 )
-from orchestrate.launchers.limits import understood
+from orchestrate.launchers.limits import malformed_as_error
 from orchestrate.launchers.polling import Poller
 from orchestrate.launchers.pulls import Progress
 from orchestrate.planning.facts import Facts
@@ -41,22 +41,22 @@ from results.schema.progress import MAX_RECORD_LINES, RecordReader
 from results.schema.record_json import MAX_RECORD_BYTES
 
 PULL_PATIENCE_SECONDS = 300.0
-"""How long an image may fail to come for reasons that may pass."""
+"""How long pulling an image may fail for reasons that may be transient."""
 
 POLL_SECONDS = 2.0
-"""Between two looks at the Jobs and pods of a run."""
+"""Interval between queries of the Jobs and pods of a run."""
 
 MINUTE_SECONDS = 60.0
 REMOVAL_SECONDS = 120.0
-"""How long an earlier Job of the same name may take to go away."""
+"""Longest wait for the deletion of an earlier Job of the same name."""
 
 
 class KubernetesLauncher:
     """Starts benchmarks in one namespace of a cluster; all worker slots of a fleet share it.
 
     Args:
-        host: Settings of the fleet; `host.queue` is where the cluster is.
-        cluster: Instead of the one that `host.queue` names, for tests.
+        host: Settings of the fleet; `host.queue` specifies the cluster.
+        cluster: Replaces the cluster of `host.queue` in tests.
     """
 
     def __init__(self, host: Host, cluster: KubernetesCluster | None = None) -> None:
@@ -67,14 +67,14 @@ class KubernetesLauncher:
         self._cluster = cluster or KubernetesCluster(host.queue)
         self._watched: tuple[Poller, RunView] | None = None
         self._logs: dict[str, _Log] = {}
-        self._withdrawn: set[str] = set()
+        self._cancelled: set[str] = set()
         self._digests: dict[str, str] = {}
         self._progress_at = time.monotonic()
 
-    @understood("the cluster")
+    @malformed_as_error("the cluster")
     def probe(self) -> Facts:
-        """See `Launcher.probe`: from the labels of the nodes."""
-        facts = self._ask_nodes()
+        """See `Launcher.probe`; reads the labels of the nodes."""
+        facts = self._node_facts()
         named = bool(self._host.image or self._host.variants)
         if facts.gpus and not named and not (facts.driver and all(gpu.compute_capability for gpu in facts.gpus)):
             raise LaunchFailed(
@@ -86,14 +86,14 @@ class KubernetesLauncher:
         return dataclasses.replace(facts, images=tuple(map(with_named_digest, images)))
 
     def prepare(self, job: Job, on_progress: Progress) -> None:
-        """See `Launcher.prepare`: nodes bring images themselves."""
+        """See `Launcher.prepare`; nodes pull images themselves."""
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """See `QueueLauncher.submit`: Jobs are created by `start`, so that there are no more than worker slots."""
+        """See `QueueLauncher.submit`; `start` creates the Jobs, so that there is at most one per worker slot."""
         if jobs:
             self._watch(jobs[0])
 
-    @understood("the cluster")
+    @malformed_as_error("the cluster")
     def start(self, job: Job) -> bool:
         """See `Launcher.start`."""
         self._watch(job)
@@ -111,7 +111,7 @@ class KubernetesLauncher:
             except NameTaken:
                 found = self._cluster.job(object_name(job))
             if found is None:
-                continue  # it went away just now
+                continue  # it was deleted in between
             if not belongs_to(found, job):
                 raise LaunchFailed(
                     f"a Job named {object_name(job)} exists, but it does not belong to this run. Remove it"
@@ -122,7 +122,7 @@ class KubernetesLauncher:
                 raise Lost(f"an earlier Job {object_name(job)} was not deleted in time: its node may be lost")
             time.sleep(1.0)
 
-    @understood("the cluster")
+    @malformed_as_error("the cluster")
     def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         """See `Launcher.follow`."""
         poller, view = self._watch(job)
@@ -134,9 +134,9 @@ class KubernetesLauncher:
             state, seen = view.state(name), view.pod_of(name)
             if state is None:
                 missed += not poller.trouble
-                # A look that was on its way when the Job was created does not show it.
+                # A query that was in flight when the Job was created does not show it.
                 state = Waiting("waiting for a pod") if missed < 2 else _GONE
-            if job.id in self._withdrawn and not begun and not isinstance(state, Running) and not _has_run(state):
+            if job.id in self._cancelled and not begun and not isinstance(state, Running) and not _has_run(state):
                 self._cluster.delete_job(name)
                 raise CancelledInQueue
             if isinstance(state, Waiting):
@@ -155,7 +155,7 @@ class KubernetesLauncher:
                 return self._ended(job, seen, state, log, on_line, on_turn)
 
     def collect(self, job: Job) -> bytes | None:
-        """See `Launcher.collect`: put together from the last lines of the pod's log."""
+        """See `Launcher.collect`; the record is in the last lines of the pod's log."""
         log = self._logs.get(job.id)
         if log is None:
             return None
@@ -165,17 +165,17 @@ class KubernetesLauncher:
         return payload
 
     def stop(self, job: Job) -> None:
-        """See `Launcher.stop`: its log is followed to its end, and carries its record."""
+        """See `Launcher.stop`; `follow` reads the log to its end, including the record."""
         self._cluster.delete_job(object_name(job))
 
     def cancel_waiting(self, jobs: Sequence[Job]) -> None:
-        """See `QueueLauncher.cancel_waiting`: each slot takes back its own, also a Job that is being created now."""
-        self._withdrawn.update(job.id for job in jobs)
+        """See `QueueLauncher.cancel_waiting`; each slot deletes its own Job, even one that is being created now."""
+        self._cancelled.update(job.id for job in jobs)
         if self._watched is not None:
             self._watched[0].hurry()
 
     def clear(self, jobs: Sequence[Job]) -> None:
-        """See `QueueLauncher.clear`: most have no Job, so the Jobs are listed first."""
+        """See `QueueLauncher.clear`; lists the Jobs first, because most repeats have none."""
         there = set(self.running(jobs[0].origin.run_id)) if jobs else set()
         for job in jobs:
             if job.id in there:
@@ -188,7 +188,7 @@ class KubernetesLauncher:
         if self._watched is not None:
             self._watched[1].forget(object_name(job))
 
-    @understood("the cluster")
+    @malformed_as_error("the cluster")
     def running(self, run_id: str) -> list[str]:
         """See `Launcher.running`."""
         items = self._cluster.jobs(run_selector(run_id))
@@ -196,7 +196,7 @@ class KubernetesLauncher:
         return [name for name in named if isinstance(name, str)]
 
     def manifests(self, jobs: Sequence[Job]) -> list[str]:
-        """See `QueueLauncher.manifests`: YAML as `kubectl apply` takes it."""
+        """See `QueueLauncher.manifests`; YAML for `kubectl apply`."""
         return [to_yaml(job_manifest(job, self._host, self._queue)) for job in jobs]
 
     def close(self) -> None:
@@ -205,8 +205,8 @@ class KubernetesLauncher:
             self._watched[0].close()
         self._cluster.close()
 
-    def _ask_nodes(self) -> Facts:
-        """Return what the nodes report, or what hosts.yml states if there are none now or listing them is forbidden."""
+    def _node_facts(self) -> Facts:
+        """Return the facts of the nodes, or those in hosts.yml if no node exists now or listing them is forbidden."""
         selector = ",".join(f"{key}={value}" for key, value in self._queue.node_selector.items())
         wants_gpus = self._host.wants_gpus
         stated = self._queue.gpus_per_node is not None and bool(self._host.image or self._host.variants)
@@ -223,16 +223,16 @@ class KubernetesLauncher:
         return stated_facts(self._queue, wants_gpus=wants_gpus)
 
     def _watch(self, job: Job) -> tuple[Poller, RunView]:
-        """Begin to watch the Jobs of a run; all repeats of a launcher are of one."""
+        """Return the poller and the view of the run's Jobs, created by the first call; a launcher serves one run."""
         if self._watched is None:
             view = RunView(self._cluster, run_selector(job.origin.run_id))
-            self._watched = Poller(f"the cluster of fleet {self._host.fleet}", view.look, POLL_SECONDS), view
+            self._watched = Poller(f"the cluster of fleet {self._host.fleet}", view.poll, POLL_SECONDS), view
         return self._watched
 
     def _ended(
         self, job: Job, seen: SeenPod | None, ending: Ending, log: _Log, on_line: OutputLine, on_turn: OnTurn
     ) -> Ending:
-        """Read the rest of its log, and what its image's tag means."""
+        """Read the rest of the log, and keep the digest of the image's tag."""
         if seen is not None and ending.exit_code is not None:
             on_turn(Turn(waiting=False, node=ending.node))
             if log.record.payload() is None:
@@ -245,14 +245,14 @@ class KubernetesLauncher:
 
 @dataclass
 class _Log:
-    """The output of one repeat, read once, however often its stream is cut."""
+    """The output of one repeat; no line is read twice when a broken stream is reopened."""
 
     record: RecordReader
     stamp: str = ""
     cut_short: bool = False
 
     def take(self, lines: Iterable[str], on_line: OutputLine) -> None:
-        """Hand on lines that have not been read yet."""
+        """Pass on lines that have not been read yet."""
         before = self.stamp
         for line in lines:
             stamp, _, text = line.partition(" ")
@@ -264,28 +264,28 @@ class _Log:
 
 @dataclass
 class _Patience:
-    """Measures for how long waiting has been in vain.
+    """Measures how long a repeat has been unable to start.
 
     Attributes:
-        pending_seconds: How long no node may take a repeat.
+        pending_seconds: How long a repeat may remain unscheduled.
     """
 
     pending_seconds: float
     since: float | None = None
 
     def lost(self, state: Waiting, progress_at: float) -> tuple[Status, str] | None:
-        """Return why waiting is to end; None: not yet.
+        """Return why waiting should end; None: it may continue.
 
         Args:
-            state: How it waits now.
-            progress_at: When a repeat of the fleet last ran: nodes that our own repeats hold are not missing.
+            state: The current state.
+            progress_at: When a repeat of the fleet last ran: nodes occupied by our own repeats are not missing.
         """
         now = time.monotonic()
         if state.failure is None:
             self.since = None
             return None
         self.since = now if self.since is None else self.since
-        if not state.passing:
+        if not state.transient:
             return state.failure
         since = self.since if state.scheduled else max(self.since, progress_at)
         limit = PULL_PATIENCE_SECONDS if state.scheduled else self.pending_seconds

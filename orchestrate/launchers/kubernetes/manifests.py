@@ -1,7 +1,7 @@
-"""What is handed to the cluster: a Job for each repeat, as plain data in the API's own words.
+"""Kubernetes manifests: the Job of each repeat.
 
-A pod is allowed no more than a container on a Docker engine (`launchers/container.py`): a fixed unprivileged user, a
-read-only root, no capabilities, no new privileges, no token. What it writes is bounded.
+A pod has the same restrictions as a container on a Docker engine (`launchers/container.py`): a fixed unprivileged user,
+a read-only root, no capabilities, no new privileges, no token, and limited storage.
 """
 
 from __future__ import annotations
@@ -38,47 +38,47 @@ Manifest = dict[str, Any]
 
 CONTAINER = "benchmark"
 USER = 10001
-"""That of the images; a number, because the kubelet must see that it is not root."""
+"""The user of the images; numeric, so that the kubelet can verify that it is not root."""
 
 GPU_TAINT = Toleration(key="nvidia.com/gpu", operator="Exists", effect="NoSchedule")
-"""How GKE, and by convention others, taint nodes with GPUs; only some clusters add this toleration themselves.
+"""Toleration of the usual taint of GPU nodes, which only some clusters add themselves.
 Source: GKE, "Run GPUs in Standard node pools"; Kubernetes, admission plugin ExtendedResourceToleration."""
 
-STAYS = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
-"""Annotations of pods that autoscalers leave alone: a repeat that moves to another node is lost."""
+NO_EVICTION = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
+"""Annotations that keep autoscalers from evicting a pod: an evicted repeat is lost."""
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 APP_LABEL, APP = "app.kubernetes.io/name", "tfbench"
-APART: Manifest = {
+ANTI_AFFINITY: Manifest = {
     "podAntiAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": [
             {"labelSelector": {"matchLabels": {APP_LABEL: APP}}, "topologyKey": "kubernetes.io/hostname"}
         ]
     }
 }
-"""Repeats that share a node disturb each other."""
+"""Keeps repeats on separate nodes, because they would disturb each other."""
 
 PULL_SECONDS = 3600
-"""Longest that a node may take to bring the image; the limit of a pod counts from before that."""
+"""Longest pull of an image; included in the pod's time limit, which starts before the pull."""
 
 STOP_SECONDS = 30
-"""A benchmark has this long after SIGTERM to write and print its record."""
+"""Time after SIGTERM for a benchmark to write and print its record."""
 
-KEPT_SECONDS = 7 * 24 * 3600
-"""So long a Job that has ended waits for a controller to collect it; then the cluster removes it."""
+TTL_SECONDS = 7 * 24 * 3600
+"""How long the cluster keeps an ended Job for a controller to collect its record."""
 
 LOG_BYTES = GIBIBYTE
 MAX_NAME = 52
-"""A Job's name goes into its pods' names and labels, with up to 11 characters more: 63 in all."""
+"""Kubernetes adds up to 11 characters to a Job's name for its pods' names and labels, which may have 63."""
 
 
 def run_selector(run_id: str) -> str:
-    """Return the selector of all that belongs to a run."""
+    """Return the label selector for the objects of a run."""
     return f"{RUN_LABEL}={_label_value(run_id)}"
 
 
 def object_name(job: Job) -> str:
-    """Name a repeat's Job: the name is the lock that keeps two controllers from starting a repeat twice."""
+    """Return the name of a repeat's Job, which is also the lock against starting a repeat twice."""
     digest = hashlib.sha256(container_name(job).encode()).hexdigest()[:10]
     words = re.sub(r"[^a-z0-9]+", "-", f"tfbench-{job.id}".lower())[: MAX_NAME - len(digest) - 1]
     return f"{words.strip('-')}-{digest}"
@@ -89,9 +89,9 @@ def job_manifest(job: Job, host: Host, queue: KubernetesQueue, digest: str | Non
 
     Args:
         job: The repeat.
-        host: Settings: image, limits.
-        queue: Where it runs.
-        digest: What the image's tag means, where it is known; None: as in the plan.
+        host: Settings of the fleet, including limits.
+        queue: Settings of the cluster.
+        digest: Digest of the image's tag, if the plan has none; None: unknown.
     """
     seconds, labels = _seconds(job, host), _labels(job)
     queued = {QUEUE_LABEL: queue.queue} if queue.queue else {}
@@ -100,11 +100,11 @@ def job_manifest(job: Job, host: Host, queue: KubernetesQueue, digest: str | Non
         "kind": "Job",
         "metadata": {"name": object_name(job), "labels": {**labels, **queued}, "annotations": _annotations(job)},
         "spec": {
-            "backoffLimit": 0,  # a repeat is a fresh process, once: what failed is a result
+            "backoffLimit": 0,  # a failed repeat is a result and is not retried
             "activeDeadlineSeconds": int(queue.pending_minutes * 60) + seconds,
-            "ttlSecondsAfterFinished": KEPT_SECONDS,
+            "ttlSecondsAfterFinished": TTL_SECONDS,
             "template": {
-                "metadata": {"labels": labels, "annotations": {**_annotations(job), **STAYS}},
+                "metadata": {"labels": labels, "annotations": {**_annotations(job), **NO_EVICTION}},
                 "spec": _pod(job, host, queue, digest, seconds),
             },
         },
@@ -112,7 +112,7 @@ def job_manifest(job: Job, host: Host, queue: KubernetesQueue, digest: str | Non
 
 
 def to_yaml(document: Manifest) -> str:
-    """Write a manifest as `kubectl apply` takes it."""
+    """Return a manifest as YAML for `kubectl apply`."""
     yaml, text = YAML(typ="safe", pure=True), io.StringIO()
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
@@ -123,13 +123,13 @@ def to_yaml(document: Manifest) -> str:
 
 
 def belongs_to(item: Manifest, job: Job) -> bool:
-    """Return whether an object was made for a repeat."""
+    """Return whether an object was created for a repeat."""
     annotations = (item.get("metadata") or {}).get("annotations") or {}
     return annotations.get(JOB_LABEL) == job.id and annotations.get(RUN_LABEL) == job.origin.run_id
 
 
 def _pod(job: Job, host: Host, queue: KubernetesQueue, digest: str | None, seconds: int) -> Manifest:
-    """Describe a pod as the Pod Security level `restricted` demands; empty parts are excluded."""
+    """Describe a pod that satisfies the Pod Security level `restricted`; empty fields are omitted."""
     claim = {"persistentVolumeClaim": {"claimName": queue.data_claim, "readOnly": True}}
     optional: dict[str, Any] = {
         "nodeSelector": dict(queue.node_selector),
@@ -137,11 +137,11 @@ def _pod(job: Job, host: Host, queue: KubernetesQueue, digest: str | None, secon
         "imagePullSecrets": [{"name": name} for name in queue.image_pull_secrets],
         "serviceAccountName": queue.service_account,
         "runtimeClassName": queue.runtime_class,
-        "affinity": APART if queue.exclusive else None,
+        "affinity": ANTI_AFFINITY if queue.exclusive else None,
     }
     return {
         "restartPolicy": "Never",
-        "activeDeadlineSeconds": seconds,  # a pod that ends by its own limit keeps its log; one of its Job's does not
+        "activeDeadlineSeconds": seconds,  # the pod's own limit keeps its log; the Job's deletes it
         "terminationGracePeriodSeconds": STOP_SECONDS,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -158,15 +158,15 @@ def _pod(job: Job, host: Host, queue: KubernetesQueue, digest: str | None, secon
 
 
 def tolerations(queue: KubernetesQueue, with_gpus: bool) -> list[Toleration]:
-    """Return the taints that repeats tolerate: those of `hosts.yml`, and that of GPU nodes if they need GPUs."""
+    """Return the tolerations of `hosts.yml`, plus that for GPU nodes if repeats need GPUs."""
     own = list(queue.tolerations)
     return own if not with_gpus or GPU_TAINT in own else [*own, GPU_TAINT]
 
 
 def _user(queue: KubernetesQueue) -> dict[str, int]:
-    """Return the user of a pod; OpenShift refuses pods that name one, and assigns each namespace its own.
+    """Return the user of a pod; OpenShift rejects pods that set one, and assigns each namespace its own.
 
-    A benchmark writes only to empty volumes, which that user owns; everyone may read the image's files.
+    Any user works: a benchmark writes only to empty volumes, which the user owns, and the image is world-readable.
     """
     return {} if queue.security == "openshift" else {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
 
@@ -180,7 +180,7 @@ def _reads_claim(job: Job, queue: KubernetesQueue) -> bool:
 
 
 def _container(job: Job, host: Host, queue: KubernetesQueue, digest: str | None) -> Manifest:
-    """Describe a container that writes to its empty volumes only, and may do nothing that training does not need."""
+    """Describe a container that can write only to its empty volumes, with no privileges beyond those of training."""
     image = _image(job, digest)
     limit = f"--max_seconds={job.max_seconds or host.timeout_minutes * 60:g}"
     return {
@@ -206,7 +206,7 @@ def _container(job: Job, host: Host, queue: KubernetesQueue, digest: str | None)
 
 
 def _image(job: Job, digest: str | None) -> str:
-    """Name the image to start: by digest if there is one, because tags move."""
+    """Return the reference of the image to start, by digest if known, because tags move."""
     reference, known = job.origin.image, job.origin.image_digest or digest
     if not reference:
         see = command_line("orchestrate", "check")
@@ -227,12 +227,12 @@ def _resources(job: Job, host: Host, queue: KubernetesQueue) -> Manifest:
 
 
 def _host_environment(host: Host) -> list[Manifest]:
-    """Give the variables of `hosts.yml`; Kubernetes would expand `$(NAME)` in a value unless each `$` is doubled."""
+    """Return the variables of `hosts.yml`, each `$` doubled: otherwise Kubernetes would expand `$(NAME)`."""
     return [{"name": name, "value": value.replace("$", "$$")} for name, value in host.environment.items()]
 
 
 def _seconds(job: Job, host: Host) -> int:
-    """Return the limit of a pod: the benchmark ends itself first, and writes why."""
+    """Return the time limit of a pod, longer than the benchmark's own, at which it records the cause."""
     return int(PULL_SECONDS + (job.max_seconds or host.timeout_minutes * 60) + GRACE_SECONDS + STOP_SECONDS)
 
 
@@ -241,7 +241,7 @@ def _labels(job: Job) -> dict[str, str]:
 
 
 def _annotations(job: Job) -> dict[str, str]:
-    """Return what labels cannot hold: they have 63 characters."""
+    """Return values that may exceed a label's 63 characters."""
     return {
         RUN_LABEL: job.origin.run_id,
         JOB_LABEL: job.id,
@@ -251,7 +251,7 @@ def _annotations(job: Job) -> dict[str, str]:
 
 
 def _label_value(text: str) -> str:
-    """Return a text as a label's value; one that labels cannot hold keeps its beginning, and a digest."""
+    """Return a text as a label's value; an invalid one is shortened and gets a digest."""
     if re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", text):
         return text
     words = re.sub(r"[^A-Za-z0-9]+", "-", text)[:40].strip("-")

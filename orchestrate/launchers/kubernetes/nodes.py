@@ -1,4 +1,4 @@
-"""What nodes are: by the labels of NVIDIA's GPU feature discovery.
+"""Facts about nodes, from the labels of NVIDIA's GPU feature discovery.
 
 Source: k8s-device-plugin, docs/gpu-feature-discovery; driver labels had other names before 0.15.
 """
@@ -27,18 +27,18 @@ MAX_GPUS = 64
 
 
 class NoNode(LaunchFailed):
-    """No node can run repeats now; an autoscaler may start one for them."""
+    """No node can run repeats now; an autoscaler may start one."""
 
 
 @dataclass(frozen=True, order=True)
 class NodeKind:
-    """What nodes of a fleet have in common.
+    """The GPUs of a node.
 
     Attributes:
         product: Name of the GPUs; empty: there are none.
         capability: Their compute capability, e.g. `8.6`.
         memory_mib: Of each.
-        count: GPUs that pods can have.
+        count: Allocatable GPUs.
     """
 
     product: str = ""
@@ -48,11 +48,11 @@ class NodeKind:
 
 
 def fleet_facts(nodes: Sequence[Node], queue: KubernetesQueue, *, wants_gpus: bool) -> Facts:
-    """Return what all nodes offer that repeats may come to; with `gpus_per_node`, only nodes with GPUs count.
+    """Return what all usable nodes of a fleet offer; with `gpus_per_node`, only nodes with GPUs are usable.
 
     Raises:
-        NoNode: There is no such node now.
-        LaunchFailed: They differ, or their GPUs are shared.
+        NoNode: No node is usable now.
+        LaunchFailed: The nodes differ, or their GPUs are shared.
     """
     usable = [node for node in nodes if _is_usable(node, queue, wants_gpus=wants_gpus)]
     if wants_gpus and queue.gpus_per_node:
@@ -103,7 +103,7 @@ def _gpus(kind: NodeKind) -> tuple[GPU, ...]:
 
 
 def stated_facts(queue: KubernetesQueue, *, wants_gpus: bool) -> Facts:
-    """Return what `hosts.yml` states of nodes that are not there yet, or may not be listed."""
+    """Return the facts in `hosts.yml`, for nodes that do not exist yet or may not be listed."""
     count = queue.gpu_count if wants_gpus else 0
     return Facts(gpus=tuple(GPU(index=index, name="GPU") for index in range(count)), engine="kubernetes")
 
@@ -130,7 +130,7 @@ def _kind(node: Node, queue: KubernetesQueue) -> NodeKind:
 
 
 def _driver(labels: dict[str, str]) -> str | None:
-    """Return the driver's version from the labels of either generation."""
+    """Return the driver's version from the current or the earlier labels."""
     full = labels.get("nvidia.com/cuda.driver-version.full")
     if full is None:
         old = [labels.get(f"nvidia.com/cuda.driver.{part}", "") for part in ("major", "minor", "rev")]
@@ -139,7 +139,7 @@ def _driver(labels: dict[str, str]) -> str | None:
 
 
 def _is_usable(node: Node, queue: KubernetesQueue, *, wants_gpus: bool) -> bool:
-    """Return whether pods of a fleet can be scheduled to a node."""
+    """Return whether a fleet's pods can be scheduled on a node."""
     spec = _mapping(node, "spec")
     conditions = _mapping(node, "status").get("conditions") or ()
     ready = any(item.get("type") == "Ready" and item.get("status") == "True" for item in conditions)

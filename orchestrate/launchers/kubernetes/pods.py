@@ -1,4 +1,4 @@
-"""Pods: what the state of one means for its repeat (it waits, runs or has ended, and why), and those of a run."""
+"""The state of a repeat (waiting, running or ended, and why), read from its Job and pod."""
 
 from __future__ import annotations
 
@@ -11,56 +11,56 @@ from orchestrate.launchers.base import Ending
 from orchestrate.launchers.container import JOB_LABEL
 from orchestrate.launchers.kubernetes.api import KubernetesCluster
 from orchestrate.launchers.kubernetes.manifests import CONTAINER
-from orchestrate.launchers.limits import understood
+from orchestrate.launchers.limits import malformed_as_error
 from orchestrate.text import plain_text
 from results.schema import Status
 
 Pod = dict[str, Any]
 
-AT_ONCE = {
+PERMANENT_REASONS = {
     "InvalidImageName": Status.PULL_FAILED,
     "ErrImageNeverPull": Status.PULL_FAILED,
     "CreateContainerConfigError": Status.ERROR,
     "CreateContainerError": Status.ERROR,
     "RunContainerError": Status.ERROR,
 }
-"""Reasons to wait that waiting does not mend."""
+"""Reasons for waiting that do not resolve themselves."""
 
 PULL_TROUBLE = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError"})
-"""Reasons to wait that may pass: the kubelet tries again, at longer and longer intervals."""
+"""Reasons for waiting that may be transient: the kubelet retries at growing intervals."""
 
-_FOR_GOOD = re.compile(
+_PERMANENT = re.compile(
     r"not found|unknown|unauthorized|denied|forbidden|authentication required|does not exist|invalid reference", re.I
 )
 _NOT_ADMITTED = re.compile(
     r"violates PodSecurity|unable to validate against any security context constraint|"
     r"PodSecurityPolicy: unable to admit"
 )
-"""How Kubernetes, OpenShift and Kubernetes before 1.25 refuse pods for what they may do: waiting does not mend it."""
+"""Messages with which Kubernetes, OpenShift and Kubernetes before 1.25 reject pods for their privileges."""
 
 _ADMISSION_REMEDY = "On OpenShift, and where the namespace assigns users, set security: openshift in hosts.yml"
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """It has not begun.
+    """A repeat that has not started.
 
     Attributes:
         reason: In the cluster's words.
-        failure: Status and cause, when waiting is in vain; None: it may still begin.
-        passing: The failure is only one when it lasts.
-        scheduled: It has a node.
+        failure: Status and cause if it cannot start; None: it may still start.
+        transient: Whether the failure may resolve itself.
+        scheduled: Whether it has a node.
     """
 
     reason: str
     failure: tuple[Status, str] | None = None
-    passing: bool = False
+    transient: bool = False
     scheduled: bool = False
 
 
 @dataclass(frozen=True)
 class Running:
-    """It runs."""
+    """A repeat that runs."""
 
     node: str | None
 
@@ -72,8 +72,8 @@ def read_state(pod: Pod, *, deleted: bool = False) -> State:
     """Describe the state of a pod.
 
     Args:
-        pod: As the API server reported it last.
-        deleted: It is gone since.
+        pod: As last reported by the API server.
+        deleted: Whether it has been deleted since.
     """
     status, phase = _map(pod.get("status")), _map(pod.get("status")).get("phase")
     container = _container(status)
@@ -86,11 +86,11 @@ def read_state(pod: Pod, *, deleted: bool = False) -> State:
 
 
 def without_pod(job: dict[str, Any], warning: str | None) -> State:
-    """Describe the state of a Job without a pod: it waits for a quota or in a queue, or the cluster gave up on it.
+    """Describe the state of a Job without a pod: it waits for quota or in a queue, or has failed.
 
     Args:
-        job: As the API server reported it last.
-        warning: The cluster's latest about the Job; None: there is none.
+        job: As last reported by the API server.
+        warning: The cluster's latest warning about the Job, or None.
     """
     if failed := _condition(_map(job.get("status")), "Failed", "True"):
         said = plain_text(f"{failed.get('reason')}: {failed.get('message')}", 300)
@@ -103,11 +103,11 @@ def without_pod(job: dict[str, Any], warning: str | None) -> State:
     said = f"the cluster does not create a pod: {warning}"
     if _NOT_ADMITTED.search(said):
         return Waiting(warning, (Status.UNSUPPORTED, f"{said}. {_ADMISSION_REMEDY}"))
-    return Waiting(warning, (Status.UNREACHABLE, said), passing=True)
+    return Waiting(warning, (Status.UNREACHABLE, said), transient=True)
 
 
 def node_of(pod: Pod) -> str | None:
-    """Return the node that a pod was given to; None: none yet."""
+    """Return the node that a pod is assigned to, or None."""
     name = _map(pod.get("spec")).get("nodeName")
     return plain_text(name, 253) if isinstance(name, str) and name else None
 
@@ -122,21 +122,22 @@ def _waiting(pod: Pod, status: dict[str, Any], waiting: dict[str, Any]) -> Waiti
     said = f"{reason}: {message}" if message else reason
     node = node_of(pod)
     where = f" on node {node}" if node else ""
-    if reason in AT_ONCE:
-        what = "the image could not be pulled" if AT_ONCE[reason] is Status.PULL_FAILED else "it could not be started"
-        return Waiting(said, (AT_ONCE[reason], f"{what}{where}: {said}"), scheduled=True)
+    if reason in PERMANENT_REASONS:
+        outcome = PERMANENT_REASONS[reason]
+        what = "the image could not be pulled" if outcome is Status.PULL_FAILED else "it could not be started"
+        return Waiting(said, (outcome, f"{what}{where}: {said}"), scheduled=True)
     if reason in PULL_TROUBLE:
         failure = (Status.PULL_FAILED, f"the image could not be pulled{where}: {said}")
-        return Waiting(said, failure, passing=not _FOR_GOOD.search(message), scheduled=True)
+        return Waiting(said, failure, transient=not _PERMANENT.search(message), scheduled=True)
     unscheduled = _condition(status, "PodScheduled", "False")
     if unscheduled:
         said = plain_text(f"{unscheduled.get('reason')}: {unscheduled.get('message')}", 400)
-        return Waiting(said, (Status.UNREACHABLE, f"not scheduled on any node: {said}"), passing=True)
+        return Waiting(said, (Status.UNREACHABLE, f"not scheduled on any node: {said}"), transient=True)
     return Waiting(said or ("starting" if node else "waiting for a node"), scheduled=node is not None)
 
 
 def _ending(pod: Pod, status: dict[str, Any], container: dict[str, Any], *, deleted: bool) -> Ending:
-    """Return how it ended, by the most reliable sign."""
+    """Return how a repeat ended."""
     terminated = _map(_map(container.get("state")).get("terminated"))
     code = terminated.get("exitCode")
     reason = str(terminated.get("reason") or "")
@@ -154,7 +155,7 @@ def _ending(pod: Pod, status: dict[str, Any], container: dict[str, Any], *, dele
 def _failure(
     pod: Pod, status: dict[str, Any], terminated: dict[str, Any], *, deleted: bool
 ) -> tuple[Status, str] | None:
-    """Return what the cluster did to it; None: it ended by itself."""
+    """Return why the cluster ended a repeat; None: it ended by itself."""
     reason, message = str(status.get("reason") or ""), plain_text(str(status.get("message") or ""), 300)
     said = f"{reason}: {message}" if message else reason
     where = f" on node {node_of(pod)}" if node_of(pod) else ""
@@ -165,7 +166,7 @@ def _failure(
     disruption = _condition(status, "DisruptionTarget", "True")
     if disruption:
         said = f"{disruption.get('reason')}: {disruption.get('message') or said}"
-    if disruption or reason:  # preempted, drained, evicted, refused by its node, which was lost or shut down, …
+    if disruption or reason:  # preempted, drained, evicted, rejected by its node, node lost or shut down, …
         return Status.LOST, plain_text(f"ended by the cluster{where}: {said}", 400)
     if deleted and not terminated:
         return (
@@ -178,7 +179,7 @@ def _failure(
 
 
 def _digest(container: dict[str, Any]) -> str | None:
-    """Return the image that was started, by the node: `docker-pullable://REPOSITORY@sha256:…` or without the scheme."""
+    """Return the digest of the started image, from `docker-pullable://REPOSITORY@sha256:…` or without the scheme."""
     match = re.search(r"@(sha256:[0-9a-f]{64})$", str(container.get("imageID") or ""))
     return match[1] if match else None
 
@@ -190,7 +191,7 @@ def _container(status: dict[str, Any]) -> dict[str, Any]:
 
 
 def _condition(status: dict[str, Any], kind: str, value: str) -> dict[str, Any]:
-    """Return a condition that has a value; an empty mapping when it has not."""
+    """Return a condition that has a value, or an empty mapping."""
     conditions = status.get("conditions")
     items = [item for item in conditions if isinstance(item, dict)] if isinstance(conditions, list) else []
     return next((item for item in items if item.get("type") == kind and item.get("status") == value), {})
@@ -205,18 +206,18 @@ def _map(value: object) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SeenPod:
-    """A pod as it was seen last; what is deleted stays known, because its end explains why."""
+    """A pod as last reported; a deleted one is kept to explain the end of its repeat."""
 
     pod: Pod
     deleted: bool = False
 
 
 class RunView:
-    """The Jobs and pods of a run, as of the last look: two or three requests, whatever the number of repeats.
+    """The Jobs and pods of a run as of the last poll, which takes two or three requests for any number of repeats.
 
     Args:
-        cluster: Where they are.
-        selector: What they have in common.
+        cluster: The cluster to poll.
+        selector: The label selector of the run's objects.
     """
 
     def __init__(self, cluster: KubernetesCluster, selector: str) -> None:
@@ -228,12 +229,12 @@ class RunView:
         self._warnings: dict[str, str] = {}
         self._forgotten: set[str] = set()
 
-    @understood("the cluster")
-    def look(self) -> None:
-        """Query Jobs and pods, and warnings about Jobs that had no pod at the last look either.
+    @malformed_as_error("the cluster")
+    def poll(self) -> None:
+        """Query Jobs and pods, and warnings about Jobs without a pod in two successive polls.
 
         Raises:
-            HostError: The server does not answer now.
+            HostError: The server does not answer.
         """
         jobs = {name_of(job): job for job in self._cluster.jobs(self._selector)}
         pods = self._cluster.pods(self._selector)
@@ -248,22 +249,22 @@ class RunView:
                 if _uid(pod) not in self._forgotten:
                     self._pods.setdefault(_job_of(pod), {})[_uid(pod)] = SeenPod(pod)
 
-    @understood("the cluster")
+    @malformed_as_error("the cluster")
     def state(self, name: str) -> State | None:
-        """Return the state of a Job's repeat; None: neither the Job nor a pod of it is known."""
+        """Return the state of a Job's repeat; None: neither the Job nor a pod of it exists."""
         seen, job = self.pod_of(name), self._jobs.get(name)
         if seen is not None:
             return read_state(seen.pod, deleted=seen.deleted)
         return None if job is None else without_pod(job, self._warnings.get(name))
 
     def pod_of(self, name: str) -> SeenPod | None:
-        """Return the first pod of a Job; None: it has none. One that replaces a lost one is another measurement."""
+        """Return the first pod of a Job, or None; the replacement of a lost pod would be another measurement."""
         with self._lock:
             found = list(self._pods.get(name, {}).values())
         return min(found, key=lambda seen: str(_map(seen.pod.get("metadata")).get("creationTimestamp")), default=None)
 
     def forget(self, name: str) -> None:
-        """Forget the pods of a Job, which a server lists until they have ended."""
+        """Ignore the pods of a removed Job, which the server lists until they have ended."""
         with self._lock:
             self._forgotten.update(self._pods.pop(name, ()))
 
@@ -273,5 +274,5 @@ def _uid(pod: Pod) -> str:
 
 
 def _job_of(pod: Pod) -> str:
-    """Return the name of the Job that a pod is of."""
+    """Return the name of a pod's Job."""
     return str(_map(_map(pod.get("metadata")).get("labels")).get(JOB_LABEL))
