@@ -89,15 +89,6 @@ def test_a_probe_sees_all_gpus_either_way():
     assert requests(probe_container("i", cdi=True)) == [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=all"]}]
 
 
-def test_a_benchmark_without_gpus_asks_for_none_and_has_no_rights():
-    document = container_document(ContainerSpec(image="i", name="n", command=("--a",), environment={"A": "1"}))
-    settings = document["HostConfig"]
-    assert not settings["DeviceRequests"] and not {"Privileged", "Memory", "NanoCpus"} & settings.keys()
-    assert settings["ReadonlyRootfs"] and settings["CapDrop"] == ["ALL"] and settings["NetworkMode"] == "none"
-    assert settings["SecurityOpt"] == ["no-new-privileges:true"]
-    assert document["Env"] == ["A=1"] and document["NetworkDisabled"] and "Entrypoint" not in document
-
-
 Refuses = Callable[[ContainerSpec], str | None]
 
 

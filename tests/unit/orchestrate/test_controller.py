@@ -78,29 +78,16 @@ def test_a_controller_that_is_not_here_is_left_alone(control, tmp_path: Path):
     assert process.poll() is None
 
 
-@pytest.fixture
-def limits(monkeypatch):
-    """Replace this process's limits by a pair that tests may change."""
+def test_a_run_may_open_as_many_files_as_it_needs_or_says_what_fits(monkeypatch):
     held = [(1024, 4096)]
     monkeypatch.setattr(resource, "getrlimit", lambda kind: held[-1])
     monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: held.append(pair))
-    return held
-
-
-def fleet(count: int) -> list[Host]:
     address = DockerAddress(scheme="unix", target="/run/docker.sock")
-    return [Host(fleet="f", name=f"n{number}", docker=address) for number in range(count)]
-
-
-def test_a_run_raises_the_limit_of_open_files_as_far_as_it_needs(limits):
-    allow_open_files(fleet(10), None)
-    assert limits == [(1024, 4096)], "a small run changes nothing"
-    allow_open_files(fleet(500), None)
-    assert 4000 < limits[-1][0] < limits[-1][1] == 4096
-
-
-def test_a_run_that_is_too_large_is_refused_with_what_fits(limits):
-    hosts = fleet(2000)
+    hosts = [Host(fleet="f", name=f"n{number}", docker=address) for number in range(2000)]
+    allow_open_files(hosts[:10], None)
+    assert held == [(1024, 4096)], "a small run changes nothing"
+    allow_open_files(hosts[:500], None)
+    assert 4000 < held[-1][0] < held[-1][1] == 4096
     with pytest.raises(UserError, match="2000 hosts need") as caught:
         allow_open_files(hosts, None)
     fitting = int(re.search(r"--max-parallel (\d+)", str(caught.value))[1])

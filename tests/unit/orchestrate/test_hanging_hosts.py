@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import threading
 import time
 from collections.abc import Callable
@@ -10,11 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrate.errors import HostError
 from orchestrate.launchers.base import Launcher
 from orchestrate.running import run, session, watchdog
-from orchestrate.running.shared import DiskFull
-from results.runs.store import RunFolder
 from results.schema import Status
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
 from tests.unit.orchestrate.test_run import Bench
@@ -128,22 +124,3 @@ def test_stop_asks_every_host_and_names_those_that_hang(tmp_path: Path, quick):
         machine.containers = {job.id: "running" for job in bench.plan.jobs}
     removed, problems = run.stop_run(bench.plan, bench.launcher, bench.bus)
     assert removed == 12 and len(problems) == 1 and problems[0].startswith("f.bad: ")
-
-
-def test_a_full_disk_here_ends_the_run_and_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    bench, written = Bench(tmp_path, a=FakeHost(), slow=FakeHost()), RunFolder.write_record
-    bench.machines["slow"].on_follow = lambda job: time.sleep(3600)
-
-    def write(self, job_id, record):  # type: ignore[no-untyped-def]
-        if len(bench.statuses("a")) == 2:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        written(self, job_id, record)
-
-    monkeypatch.setattr(RunFolder, "write_record", write)
-    began = time.monotonic()
-    with pytest.raises(DiskFull, match=r"the disk is full.*Free space there, then: .*resume") as caught:
-        bench.run()
-    assert caught.value.exit_code == 4 and time.monotonic() - began < 60
-    assert bench.machines["slow"].containers, "what runs is left to resume"
-    assert not list(bench.folder.path.glob("traceback*")) and isinstance(caught.value, Exception)
-    assert not issubclass(DiskFull, HostError)

@@ -17,7 +17,6 @@ from orchestrate.launchers.ssh import agent, connection
 from orchestrate.launchers.ssh.launcher import ProcessLauncher
 from orchestrate.planning.plan import Job
 from results.schema import Case, Data, Device
-from results.schema.record_json import MAX_RECORD_BYTES
 from tests.real.faults.controller import wait_until
 from tests.unit.orchestrate.fakes import make_job
 
@@ -86,28 +85,9 @@ def test_a_benchmark_sees_its_gpus_its_data_and_the_variables_of_its_host(
     it.remove(job)
 
 
-WAITS = "while not os.path.exists(output + '.go'): time.sleep(0.05)\n"
 ASKED = "signal.signal(signal.SIGTERM, lambda *_: (open(output, 'w').write('stopped'), sys.exit(3)))\n"
 DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 READY = "print('ready', flush=True)\n"
-
-
-def test_a_later_controller_reattaches_and_learns_the_exit_code(tmp_path: Path):
-    program = f"{READY}{WAITS}open(output, 'w').write('{{}}')\nsys.exit(7)"
-    first, second = launcher(tmp_path, program), launcher(tmp_path, program)
-    first.start(JOB)
-    assert second.start(JOB) is True, "it runs"
-    (folder(tmp_path) / "record.json.go").touch()
-    lines: list[str] = []
-    assert second.follow(JOB, lines.append).exit_code == 7
-    assert lines == ["ready"] and second.collect(JOB) == b"{}"
-    assert launcher(tmp_path, program).start(JOB) is True, "it has ended: collected, not started again"
-
-
-def test_what_left_nothing_is_started_although_its_folder_exists(tmp_path: Path):
-    folder(tmp_path).mkdir(parents=True)
-    (folder(tmp_path) / "output.log").touch()
-    assert run(launcher(tmp_path, "print(1)")) == (["1"], 0)
 
 
 @pytest.fixture
@@ -157,15 +137,3 @@ def test_a_damaged_state_neither_doubles_nor_loses_a_repeat(tmp_path: Path, dama
     it.remove(JOB)
     assert not agent.lives(agent.identity(pid))
     assert not folder(tmp_path).exists()
-
-
-def test_a_line_without_end_and_control_characters_do_no_harm(tmp_path: Path):
-    lines, _ = run(launcher(tmp_path, "sys.stdout.write('x' * 5_000_000 + '\\n\\x1b[31mred\\x1b[0m\\rgone\\n')"))
-    assert len(lines) == 2 and len(lines[0]) <= 2000 and lines[1] == "red gone"
-
-
-def test_a_huge_record_is_read_no_further_than_its_limit(tmp_path: Path):
-    it = launcher(tmp_path, "open(output, 'wb').truncate(200 << 20)")
-    run(it)
-    payload = it.collect(JOB)
-    assert payload is not None and len(payload) == MAX_RECORD_BYTES + 1

@@ -347,11 +347,6 @@ def test_time_in_which_a_node_fetches_an_image_is_no_time_of_the_benchmark():
     assert _turn(SlurmState("PENDING", reason="Priority"), "", silent=True) == Turn(waiting=True, reason="Priority")
 
 
-def test_a_module_that_is_not_there_is_no_result_of_the_case():
-    ended = ending(SlurmState("FAILED", "n1"), b"code modules\nnode n1\nimage \n")
-    assert ended.failure == (Status.ERROR, "node n1 could not load the modules; the repeat's log says why")
-
-
 SEEN = """\
 Welcome to the cluster | have a nice day
 state|71_0|COMPLETED|n1|tfbench:1|None
