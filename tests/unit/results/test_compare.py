@@ -85,15 +85,18 @@ def test_several_runs_of_one_host_are_what_is_repeated():
     assert (rate.interval.low, rate.interval.high) == pytest.approx((low, high))
 
 
-def test_the_geometric_mean_is_uncertain_by_what_rounds_differ():
+@pytest.mark.parametrize(("runs", "repeats_of_run"), [(1, 5), (5, 1), (5, 2)])
+def test_the_geometric_mean_is_uncertain_by_what_rounds_or_runs_differ(runs, repeats_of_run):
     """Cases of a round run next to each other: as independent values they would look √3 times as certain."""
     random = np.random.default_rng(3)
-    rounds = 0.02 * random.standard_normal(5)
+    groups = 0.02 * random.standard_normal(5)
     records, relative = [], []
     for model in ("resnet50", "vgg16", "googlenet"):
-        values = 150 * (1 + rounds + 0.001 * random.standard_normal(5))
-        relative.append(values / values.mean())
-        records += both(values, [100.0] * 5, case=make_case(model))
+        noise = 0.001 * random.standard_normal((runs, repeats_of_run))
+        values = 150 * (1 + np.resize(groups, (runs, repeats_of_run)) + noise)
+        relative.append(values.reshape(5, -1).mean(axis=1) / values.mean())
+        for number, of_run in enumerate(values):
+            records += both(of_run, [100.0] * len(of_run), case=make_case(model), run_id=str(number))
     mean = geometric_mean(compared(*records))
     half = scipy.stats.t.ppf(0.975, 4) * scipy.stats.sem(np.mean(relative, axis=0))
     assert mean.high / mean.value == pytest.approx(math.exp(half), rel=1e-9)
