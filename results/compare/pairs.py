@@ -314,8 +314,7 @@ def _by_round(rate: FleetRate) -> dict[str, float]:
     ((host, runs),) = rate.rates.items()
     mean, values = rate.host_means[host], defaultdict(list)
     for run, of_run in runs.items():
-        numbers = rate.rounds.get(host, {}).get(run) or range(1, len(of_run) + 1)
-        for number, value in zip(numbers, of_run, strict=True):
+        for number, value in zip(rate.rounds[host][run], of_run, strict=True):
             values[f"{number:g}"].append(value)
     return {number: math.log(mean) + statistics.fmean(of_round) / mean - 1 for number, of_round in values.items()}
 

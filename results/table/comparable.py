@@ -203,7 +203,7 @@ def differing(items: Sequence[Measured], columns: Sequence[str]) -> list[str]:
         name
         for name in columns
         if len({item.named(name) for item in items}) > 1
-        and not (name in ("batch_norm", "optimizer") and _follows_from_network(items, name))
+        and not (name in OWN_SETTINGS and _follows_from_network(items, name))
     ]
 
 

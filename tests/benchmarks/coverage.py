@@ -191,7 +191,8 @@ def _rate(
         if (side, host, number) not in design.lacks:
             rates[f"{fleet}{host}"] = {"run": values.tolist()}
     case = Case(model=f"network-{number}", num_gpus=gpus)
-    return FleetRate(fleet, case, Software(), rates, unit="images")
+    numbers = {host: {"run": [*range(1, len(of_host["run"]) + 1)]} for host, of_host in rates.items()}
+    return FleetRate(fleet, case, Software(), rates, numbers, unit="images")
 
 
 COLUMNS = ("fleet mean", "ratio", "geometric mean of 6", "scaling")

@@ -63,9 +63,10 @@ def test_loss_scaling_takes_one_check_and_one_product_per_buffer(one_replica, mo
     assert kinds.count("L2Loss") == kinds.count("MulNoNan") == packs
 
 
-def test_one_replica_in_fp32_copies_no_gradient(one_replica, monkeypatch):
-    training, operations = traced(tiny_case(), one_replica, monkeypatch, 1)
-    assert training._packs is None
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16])
+def test_one_replica_without_loss_scaling_copies_no_gradient(one_replica, monkeypatch, precision):
+    training, operations = traced(tiny_case(precision=precision), one_replica, monkeypatch, 1)
+    assert training._packs is None and training.loss_scale == 1.0
     assert not {"ConcatV2", "SplitV"} & {op.type for op in operations}
 
 

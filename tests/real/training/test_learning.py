@@ -90,6 +90,13 @@ def test_an_impossible_first_loss_fails_and_prints(tensorflow, loss):
     assert "loss_of_an_untrained_network" in failures([untrained_loss_check(loss, math.log(1000))])
 
 
+def test_the_first_step_that_is_not_finite_is_named(tensorflow):
+    from tfbench.measuring.validity import failures, finite_check
+
+    assert failures([finite_check("x", [7.0, 6.9, math.nan, 6.8, math.inf])]) == "x: the value of step 3 is nan"
+    assert finite_check("x", [7.0, 6.9]).value == 6.9
+
+
 @pytest.mark.parametrize("value", [math.inf, math.nan, 0.2])
 def test_a_difference_of_any_value_can_be_reported_as_failed(tensorflow, value):
     from tfbench.measuring.validity import failures, within

@@ -83,6 +83,12 @@ def test_hosts_scale_beside_gpus_from_the_same_baseline():
     assert merged.table["all_reduce_bytes_per_second"].isna().tolist() == [True, True, False, False]
 
 
+def test_hosts_that_train_together_are_held_against_what_each_does_alone():
+    alone = [*of(1, 1, 100.0, 101.0), *of(1, 1, 110.0, 111.0, host="b")]
+    (item,) = efficiencies(fleet_rates(merge_records(stored(*alone, *of(2, 4, 700.0, 704.0, host="a+b")))))
+    assert item.value == pytest.approx(702.0 / 8 / 105.5) and item.interval.contains(item.value)
+
+
 def test_what_was_measured_without_all_reduce_is_in_no_table_of_speed():
     records = [*of(2, 4, 700.0, 704.0), *of(2, 4, 800.0, 804.0, all_reduce=False)]
     merged = merge_records(stored(*records))

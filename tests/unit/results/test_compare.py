@@ -102,6 +102,12 @@ def test_the_geometric_mean_is_uncertain_by_what_rounds_or_runs_differ(runs, rep
     assert mean.high / mean.value == pytest.approx(math.exp(half), rel=1e-9)
 
 
+def test_cases_that_share_no_host_have_no_common_mean():
+    one = both([100.0, 101.0], [50.0, 51.0], case=make_case("vgg16"), host="x")
+    other = both([100.0, 101.0], [50.0, 51.0], case=make_case("resnet50"), host="y")
+    assert geometric_mean(compared(*one, *other)) is None
+
+
 def test_a_round_that_one_case_lacks_is_still_the_same_round_of_the_others():
     first, second = (both([100.0, 90.0, 101.0], [50.0] * 3, case=make_case(m)) for m in ("resnet50", "vgg16"))
     a, b = sides(*first, *second[:1], *second[2:])  # the slow round of one case failed

@@ -11,8 +11,11 @@ IDLE, TIMING, LOAD = Moment
 WARNED, REJECTED = (dict.fromkeys(Moment, rejects) for rejects in (WARNING, REJECT))
 FREE = {"memory_used_bytes": 400_000_000, "utilisation": 0.0, "processes": 0}
 COOL = {"temperature_celsius": 41.0, "temperature_start_celsius": 41.0}
+CLOCKS = {"application_clock_mhz": 1980.0, "application_clock_default_mhz": 1980.0}
 FULL = {"power_limit_watts": 700.0, "power_limit_default_watts": 700.0, "pcie_width": 16, "pcie_width_max": 16}
-HEALTHY = GPUFacts(index=0, bus_id="0000:18:00.0", persistence=True, compute_mode="default", **FREE, **COOL, **FULL)
+HEALTHY = GPUFacts(
+    index=0, bus_id="0000:18:00.0", persistence=True, compute_mode="default", **FREE, **COOL, **CLOCKS, **FULL
+)
 CASES = [
     ({"problem": "is lost"}, "gpu_unusable", WARNED, "is lost"),
     ({"mig": True, "slices": [GPUSlice(profile="1g.10gb")]}, "mig_slice", {IDLE: WARNING, TIMING: WARNING}, "1g.10gb"),
@@ -24,13 +27,13 @@ CASES = [
     ({"power_limit_watts": 680.0}, "power_cap", WARNED, "680 W (default 700 W)"),
     ({"power_limit_watts": 690.0}, None, {}, "within 2 %"),
     (
-        {"application_clock_mhz": 1200, "application_clock_default_mhz": 1980},
+        {"application_clock_mhz": 1200},
         "application_clocks",
         {IDLE: WARNING, LOAD: WARNING},
         "1200 MHz (default 1980 MHz)",
     ),
     ({"throttle_power_share": 0.5}, "throttled_power", {TIMING: WARNING}, "50% of the readings, 41 °C"),
-    ({"throttle_thermal_share": 0.5}, "throttled_thermal", WARNED, "held back by heat"),
+    ({"throttle_thermal_share": 0.4}, "throttled_thermal", WARNED, "held back by heat"),
     ({"throttle_hardware_share": 0.6}, "throttled_hardware", REJECTED, "power brake"),
     ({"throttle_thermal_share": 0.05}, None, {}, "a few readings"),
     ({"temperature_celsius": 78.0}, "hot", {IDLE: WARNING}, "78 °C without work"),

@@ -141,6 +141,14 @@ def test_a_host_that_is_slow_on_both_days_is_no_outlier_of_its_baseline():
     assert answers(found)[0].outliers == ()
 
 
+def test_a_host_that_is_slow_on_one_day_is_left_out_of_both():
+    now, before = of_hosts("b", 60.0, 105.0, 105.2, prefix="node-"), of_hosts("a", 76.2, 100.0, 100.1, prefix="node-")
+    (item,) = answers(compare(rates_of(*now), rates_of(*before)))
+    (rest,) = item.without
+    assert [outlier.host for outlier in item.outliers] == ["node-0"]
+    assert list(rest.a.rates) == list(rest.b.rates) == ["node-1", "node-2"]
+
+
 def test_hosts_of_different_prices_are_named():
     records = [
         *repeats(100.0, 101.0, fleet="a", host="x", usd_per_gpu_hour=0.1),

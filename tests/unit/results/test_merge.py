@@ -109,12 +109,13 @@ def test_gpus_are_named_once_with_their_lowest_power_limit():
 def test_runs_of_several_days_share_a_row_and_the_latest_price_is_used():
     first = repeats(100.0, 101.0, run_id="run-1", usd_per_gpu_hour=0.17, started_at="2026-11-01T10:00:00Z")
     second = repeats(102.0, 103.0, run_id="run-2", usd_per_gpu_hour=0.19, started_at="2026-11-08T10:00:00Z")
-    merged = merge_records(stored(*second, *first))
+    between = repeats(101.0, run_id="run-3", usd_per_gpu_hour=0.25, started_at="2026-11-04T10:00:00Z")
+    merged = merge_records(stored(*second, *first, *between))
     (row,) = rows(merged)
-    assert (row["runs"], row["repeats"], row["usd_per_gpu_hour"]) == (2, 4, 0.19)
+    assert (row["runs"], row["repeats"], row["usd_per_gpu_hour"]) == (3, 5, 0.19)
     assert row["last_started_at"] == "2026-11-08T10:00:00Z"
     assert merged.problems == [
-        "a4000/node-a: prices differ between runs (0.17, 0.19 USD per GPU-hour); the latest is used"
+        "a4000/node-a: prices differ between runs (0.17, 0.19, 0.25 USD per GPU-hour); the latest is used"
     ]
 
 

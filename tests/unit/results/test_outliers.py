@@ -18,7 +18,10 @@ def fleet(*means: float) -> FleetRate:
 def test_a_slow_host_among_equal_ones_is_named_with_its_figures():
     (found,) = outliers([fleet(100, 100.3, 99.8, 100.1, 88)])
     assert found.host == "host-4"
-    assert str(found).startswith("a4000/host-4 is 12.0% slower than the 4 other hosts of its fleet (resnet50, fp16)")
+    assert str(found) == (
+        "a4000/host-4 is 12.0% slower than the 4 other hosts of its fleet (resnet50, fp16); an equal host would lie "
+        "within -1.3% to +1.4%. Look at its cooling, power limit and neighbours"
+    )
 
 
 def test_differences_that_are_certain_but_small_are_not_worth_a_word():

@@ -24,7 +24,7 @@ def side(name: str, *hosts: list[float], price: float | None = None, **software:
     return FleetRate(name, CASE, Software(**software), rates, unit="images", prices=prices)  # type: ignore[arg-type]
 
 
-STEADY = side("a", [100.0], [100.2], [99.9]), side("b", [80.0], [80.1], [79.9])
+STEADY = side("a", [1000.0], [1002.0], [999.0]), side("b", [80.0], [80.1], [79.9])
 
 
 def test_all_analyses_together_spend_five_percent():
@@ -35,7 +35,7 @@ def test_all_analyses_together_spend_five_percent():
 
 def test_hosts_that_agree_decide_after_one_repeat_each():
     found = analyse(*STEADY, ASKED, 1)
-    assert found.reason is Reason.KNOWN and found.interval is not None and found.interval.contains(1.25)
+    assert found.reason is Reason.KNOWN and found.interval is not None and found.interval.contains(12.5)
     assert found.interval.level == 0.95, "to stop at a narrow interval says nothing about the mean"
     assert found.text.startswith("a / b is known to ± ") and found.text.endswith("after 1 repeat of each host")
     assert "level" not in found.text, "95 % is not mentioned"
@@ -58,7 +58,7 @@ def test_hosts_that_agree_better_than_their_repeats_are_not_trusted():
     usual = compare_pair(*lucky).interval
     assert usual is not None and usual.half_width / usual.value < 0.005
     assert analyse(*lucky, ASKED, 2).reason is None
-    steady = side("a", [99.9, 100.1], [100.2, 99.9], [99.9, 100.2]), lucky[1]
+    steady = side("a", [99.4, 100.6], [100.6, 99.5], [99.5, 100.6]), lucky[1]
     assert analyse(*steady, ASKED, 2).reason is Reason.KNOWN
 
 

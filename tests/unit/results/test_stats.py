@@ -45,7 +45,7 @@ def test_one_repeat_gives_no_interval(values):
 
 def test_ratio_interval_ends_where_the_difference_could_just_be_zero():
     """Fieller's definition, checked without his formula: at each end, a − r b is t standard errors from 0."""
-    a, b = [190.0, 197.0, 188.0, 193.0], [100.0, 103.0, 98.0]
+    a, b = [0.190, 0.197, 0.188, 0.193], [0.100, 0.103, 0.098]
     ours = ratio_of_estimates(estimate(a), estimate(b))
     part_a, part_b = np.var(a, ddof=1) / 4, ours.value**2 * np.var(b, ddof=1) / 3
     welch = (part_a + part_b) ** 2 / (part_a**2 / 3 + part_b**2 / 2)
