@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.benchmarks.controller_cost import HEADER, PROJECT, Cost, find_faults, run_controller, show, write_plan
 from tests.support.engines.kubernetes import plays
-from tests.support.engines.kubernetes.standin import Object, StandIn
+from tests.support.engines.kubernetes.fake_server import FakeServer, Object
 
 NODE = {
     "metadata": {"name": "node-1", "labels": {}},
@@ -66,7 +66,7 @@ def prepare_slurm(folder: Path, repeats: int, slots: int, seconds: float, poll_s
 def measure_kubernetes(repeats: int, *, slots: int, seconds: float) -> Cost:
     """Likewise on Kubernetes."""
 
-    def work(server: StandIn, job: Object) -> None:
+    def work(server: FakeServer, job: Object) -> None:
         pod = plays.make_pod(server, job)
         plays.run(server, pod)
         server.closed.wait(seconds)
@@ -74,7 +74,7 @@ def measure_kubernetes(repeats: int, *, slots: int, seconds: float) -> Cost:
             server.log(pod["metadata"]["name"], line)
         plays.end(server, pod)
 
-    server = StandIn(work)
+    server = FakeServer(work)
     with tempfile.TemporaryDirectory(prefix="tfb-queue-") as path:
         folder = Path(path)
         try:

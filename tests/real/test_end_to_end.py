@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from results.schema import Status
-from tests.real.faults.controller import PROJECT, Runs, ours, running, wait_until
+from tests.support.controller import PROJECT, Runs, ours, running, wait_until
 from tests.support.engines.docker import Engines
 from tests.support.engines.images import PushedImage
 from tests.support.engines.servers import Registry, SshHost

@@ -14,11 +14,11 @@ import pytest
 from results.runs.reading import from_json
 from results.schema import Status
 from results.schema.version import __version__
-from tests.real.faults.controller import Finished, Runs
+from tests.support.controller import Finished, Runs
 from tests.support.engines.docker import DockerEngine, Engines
+from tests.support.engines.fake_image import build_fake
 from tests.support.engines.images import PushedImage, pip_settings
 from tests.support.engines.servers import Registry
-from tests.support.engines.standin import build_standin
 from tests.support.wheel import build_wheel, copy_source, without_checkout
 
 pytestmark = pytest.mark.docker
@@ -104,7 +104,7 @@ def test_verify_finds_an_image_that_is_not_what_its_row_says(engines: Engines, c
 @pytest.fixture(scope="module")
 def small_image(engines: Engines, base_image: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Build a small image whose benchmark is a fake: how images travel does not depend on their size."""
-    return build_standin(engines.first, base_image, tmp_path_factory.mktemp("standin") / "base")
+    return build_fake(engines.first, base_image, tmp_path_factory.mktemp("fake") / "base")
 
 
 def test_a_host_without_a_registry_gets_the_image_from_this_engine(engines: Engines, small_image: str, tmp_path: Path):

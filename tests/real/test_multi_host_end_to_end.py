@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from results.schema import Status
-from tests.real.faults.controller import Runs, ours, running, wait_until
 from tests.real.test_end_to_end import SECONDS, runs
+from tests.support.controller import Runs, ours, running, wait_until
 from tests.support.engines.docker import Engines
 from tests.support.engines.images import PushedImage
 from tests.support.engines.processes import free_port

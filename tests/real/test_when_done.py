@@ -17,7 +17,7 @@ import pytest
 
 from results.schema.exit_codes import ExitCode
 from tests.benchmarks.controller_cost import PROJECT
-from tests.benchmarks.fleet.bench_fleet import stand_in_engines, write_hosts
+from tests.benchmarks.fleet.bench_fleet import fake_engines, write_hosts
 
 COST = "1 host still answers and costs 0.17 USD per hour until you return it: fleet-00.node-0000 0.17"
 DEADLINE_SECONDS = 120.0
@@ -36,7 +36,7 @@ def folder() -> Iterator[Path]:
 @pytest.fixture
 def engine(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """Serve the host of `folder`; a repeat takes two seconds."""
-    with stand_in_engines(folder, 1, seconds=2) as process:
+    with fake_engines(folder, 1, seconds=2) as process:
         yield process
 
 

@@ -1,0 +1,6 @@
+"""What tests share: engines, controllers, fakes."""
+
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[2]
+"""This checkout."""

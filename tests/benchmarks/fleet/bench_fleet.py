@@ -45,7 +45,7 @@ def write_hosts(folder: Path, hosts: int, cases: int) -> Path:
 
 
 @contextmanager
-def stand_in_engines(folder: Path, engines: int, seconds: float) -> Iterator[subprocess.Popen[str]]:
+def fake_engines(folder: Path, engines: int, seconds: float) -> Iterator[subprocess.Popen[str]]:
     """Serve engines in a process of their own; what it counted lies in `counts.json` afterwards."""
     command = [sys.executable, "-m", "tests.benchmarks.fleet.engine", f"--folder={folder}", f"--engines={engines}"]
     process = subprocess.Popen([*command, f"--seconds={seconds}"], cwd=PROJECT, stdout=subprocess.PIPE, text=True)
@@ -88,7 +88,7 @@ def measure(hosts: int, repeats: int, seconds: float) -> Cost:
     folder = Path(tempfile.mkdtemp(prefix="tfb-fleet-"))
     try:
         write_hosts(folder, hosts, repeats // REPEATS_PER_CASE)
-        with stand_in_engines(folder, hosts, seconds):
+        with fake_engines(folder, hosts, seconds):
             ran = run_controller(folder)
         faults = faults_of(folder, ran)
         counts = json.loads((folder / "counts.json").read_text())["counts"]

@@ -75,7 +75,7 @@ class Container:
         changed.set()
 
 
-class StandInEngine:
+class FakeEngine:
     """One engine.
 
     Args:
@@ -374,7 +374,7 @@ async def serve(folder: Path, engines: int, seconds: float) -> None:
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     counts: Counter[str] = Counter()
-    fleet = [StandInEngine(f"node-{number:04d}", seconds, counts) for number in range(engines)]
+    fleet = [FakeEngine(f"node-{number:04d}", seconds, counts) for number in range(engines)]
     for number, engine in enumerate(fleet):
         runner = web.AppRunner(engine.application(), access_log=None)
         await runner.setup()

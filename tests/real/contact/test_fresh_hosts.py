@@ -25,7 +25,7 @@ from orchestrate.inventory.hosts import Host, read_hosts
 from orchestrate.launchers.slurm.commands import LoginShell
 from orchestrate.launchers.ssh.connection import Connection
 from tests.benchmarks.controller_cost import run_controller
-from tests.benchmarks.fleet.bench_fleet import faults_of, stand_in_engines, write_hosts
+from tests.benchmarks.fleet.bench_fleet import fake_engines, faults_of, write_hosts
 from tests.benchmarks.fleet.engine import socket_path
 from tests.real.contact.conftest import FreshHosts
 
@@ -144,7 +144,7 @@ def test_no_fresh_host_behind_a_jump_host_is_lost(make_fresh_hosts: Callable[...
     fresh = make_fresh_hosts(count, *([] if MANY else [DROPS_SOON]))
     hosts_file = write_hosts(fresh.folder, count, cases=1)
     through_the_jump_host(fresh, hosts_file)
-    with stand_in_engines(fresh.folder, count, seconds=0.3):
+    with fake_engines(fresh.folder, count, seconds=0.3):
         ran = run_controller(fresh.folder)
     assert ran.exit_code == 0, (fresh.folder / "output.txt").read_text()
     assert faults_of(fresh.folder, ran) == []

@@ -14,7 +14,7 @@ int cuInit(unsigned flags) { return SUCCESS; }
 int cuDriverGetVersion(int *version) { *version = CUDA; return SUCCESS; }
 int cuDeviceGetCount(int *count) { *count = 1; return SUCCESS; }
 int cuDeviceGet(int *device, int index) { *device = index; return SUCCESS; }
-int cuDeviceGetName(char *name, int size, int device) { strncpy(name, "Stand-in", size); return SUCCESS; }
+int cuDeviceGetName(char *name, int size, int device) { strncpy(name, "Fake", size); return SUCCESS; }
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
   *value = attribute == MAJOR ? 8 : attribute == MINOR ? 6 : 64;
   return SUCCESS;
@@ -40,8 +40,8 @@ int cuStreamCreate(void **stream, unsigned flags) { *stream = &context; return S
 int cuStreamCreateWithPriority(void **stream, unsigned flags, int priority) { *stream = &context; return SUCCESS; }
 int cuMemGetInfo_v2(size_t *free, size_t *total) { *free = *total = (size_t)16 << 30; return SUCCESS; }
 int cuDeviceCanAccessPeer(int *can, int device, int peer) { *can = 0; return SUCCESS; }
-int cuGetErrorName(int error, const char **name) { *name = "stand-in"; return SUCCESS; }
-int cuGetErrorString(int error, const char **text) { *text = "stand-in"; return SUCCESS; }
+int cuGetErrorName(int error, const char **name) { *name = "fake"; return SUCCESS; }
+int cuGetErrorString(int error, const char **text) { *text = "fake"; return SUCCESS; }
 int cuGetProcAddress(const char *name, void **function, int version, unsigned long long flags) {
   *function = NULL;
   return NOT_FOUND;
@@ -58,4 +58,4 @@ int nvmlSystemGetDriverVersion(char *version, unsigned size) { strncpy(version, 
 int nvmlDeviceGetCount_v2(unsigned *count) { *count = 1; return SUCCESS; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = &context; return SUCCESS; }
 int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **device) { *device = &context; return SUCCESS; }
-const char *nvmlErrorString(int error) { return "stand-in"; }
+const char *nvmlErrorString(int error) { return "fake"; }

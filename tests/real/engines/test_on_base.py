@@ -28,7 +28,7 @@ from tests.support.engines.images import REPOSITORY
 from tests.unit.test_locks import locked
 
 IMAGE = "tfbench:on-base"
-STAND_IN = """
+FAKE_BASE = """
 FROM {base}
 RUN mv /usr/bin/python3.11 /usr/bin/python3.12 && ln -sf python3.12 /usr/bin/python3 \\
  && cd /usr/lib/python3/dist-packages && for name in absl keras {modules}; do echo '__version__ = "0"' > $name.py; done \\
@@ -45,7 +45,7 @@ def build(
     folder.mkdir()
     shutil.copy(pynvml.__file__, folder / "pynvml.py")
     copied = "COPY pynvml.py /usr/lib/python3/dist-packages/" if pip_config is None else ""
-    (folder / "Dockerfile").write_text(STAND_IN.format(base=base_image, modules=modules, pynvml=copied))
+    (folder / "Dockerfile").write_text(FAKE_BASE.format(base=base_image, modules=modules, pynvml=copied))
     engines.first.client.images.build(path=str(folder), tag="fake-ngc:1", network_mode="host", rm=True)
     variant = next(row for row in read_variants() if row.base is not None)
     engine = DockerEngine(controller_address(engines.first.url))

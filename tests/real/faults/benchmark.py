@@ -1,6 +1,6 @@
-"""Stands in for `python -m tfbench` in a container: the same flags, lines and record, no TensorFlow.
+"""A fake of `python -m tfbench` in a container: the same flags, lines and record, no TensorFlow.
 
-The environment variable STANDIN, a JSON object that is part of the image, says how it behaves:
+The environment variable FAKE_BENCHMARK, a JSON object that is part of the image, says how it behaves:
 `{"does": "work", "seconds": 1}`. Standard library and the record's schema only.
 """
 
@@ -30,7 +30,7 @@ EVIL_NAME = "\x1b]0;owned\x07\x1b[2J\u202e[bold]evil[/bold]\u2028"
 def main() -> None:
     named = (argument.removeprefix("--").partition("=") for argument in sys.argv[1:])
     flags = {name: value for name, _, value in named}
-    behaviour = json.loads(os.environ.get("STANDIN", "{}"))
+    behaviour = json.loads(os.environ.get("FAKE_BENCHMARK", "{}"))
     output, case = Path(flags["output"]), case_from_flags(flags)
     signal.signal(signal.SIGTERM, lambda *_: _end(output, case, schema.Status.STOPPED, "stopped by SIGTERM"))
     signal.signal(signal.SIGALRM, lambda *_: _end(output, case, schema.Status.TIMEOUT, "took longer than asked"))

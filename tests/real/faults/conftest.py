@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.real.faults.controller import Runs, ours
+from tests.support.controller import Runs, ours
 from tests.support.engines.docker import Engines
+from tests.support.engines.fake_image import build_fake, build_variant
 from tests.support.engines.images import push_image
 from tests.support.engines.servers import Registry
-from tests.support.engines.standin import build_standin, build_variant
 
 
-class Standins:
+class FakeImages:
     """Images of the fake benchmark, in the registry and on the first engine, each built when first asked for."""
 
     def __init__(self, engines: Engines, registry: Registry, folder: Path) -> None:
@@ -43,13 +43,13 @@ class Standins:
 
 
 @pytest.fixture(scope="session")
-def standins(
+def fake_images(
     engines: Engines, registry: Registry, base_image: str, tmp_path_factory: pytest.TempPathFactory
-) -> Standins:
+) -> FakeImages:
     """Give images by behaviour."""
-    folder = tmp_path_factory.mktemp("standins")
-    build_standin(engines.first, base_image, folder / "base")
-    return Standins(engines, registry, folder)
+    folder = tmp_path_factory.mktemp("fake_images")
+    build_fake(engines.first, base_image, folder / "base")
+    return FakeImages(engines, registry, folder)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ Undo = Callable[[], object]
 MAIN = """\
 import fcntl, os, sys
 from pathlib import Path
-from tfbench.standin import main
+from tfbench.fake import main
 
 place = Path(os.environ["FAULTS"])
 name = next(Path(word[9:]).parent.name for word in sys.argv if word.startswith("--output="))
@@ -45,7 +45,7 @@ for lock in [name] if "SLURM_JOB_ID" in os.environ else [name, "host"]:
     except BlockingIOError:
         with (place / "overlaps").open("a") as overlaps:
             overlaps.write(f"{name} while {lock} runs\\n")
-os.environ["STANDIN"] = (place / "behaviour").read_text()
+os.environ["FAKE_BENCHMARK"] = (place / "behaviour").read_text()
 main()
 """
 """Of the fake benchmark: notes each start, and whether another repeat runs on its host."""
@@ -57,7 +57,7 @@ HERE_BYTES, THERE_BYTES, ENGINE_BYTES = 4 << 20, 4 << 20, 400 << 20
 def make_benchmark(folder: Path) -> Path:
     """Give a folder whose `python -m tfbench` is the fake benchmark, with the real probe."""
     make_pretender(folder)
-    (folder / "tfbench" / "__main__.py").rename(folder / "tfbench" / "standin.py")
+    (folder / "tfbench" / "__main__.py").rename(folder / "tfbench" / "fake.py")
     (folder / "tfbench" / "__main__.py").write_text(MAIN)
     return folder
 

@@ -32,9 +32,9 @@ from typing import Any
 import orchestrate
 import results
 from orchestrate import cli
-from tests.real.faults.controller import CASE, PROJECT
 from tests.real.faults.history import problems_after, problems_at_the_end
 from tests.real.faults.places import PLACES, Place, Undo, make_benchmark, mount, truncate
+from tests.support.controller import CASE, PROJECT
 from tests.support.engines import processes
 
 REPEATS = 2

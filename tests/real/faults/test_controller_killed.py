@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from results.schema import Status
-from tests.real.faults.conftest import Standins
-from tests.real.faults.controller import Runs, counted, ours, running, wait_until
+from tests.real.faults.conftest import FakeImages
 from tests.real.faults.relay import Moment, Relay
+from tests.support.controller import Runs, counted, ours, running, wait_until
 from tests.support.engines.docker import DockerEngine, Engines
 from tests.support.engines.servers import SshHost
 
@@ -52,14 +52,14 @@ def assert_each_once(runs: Runs, engine: DockerEngine) -> None:
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_run_survives_the_death_of_its_controller(
-    moment: str, engines: Engines, standins: Standins, runs: Runs, short_path: Path
+    moment: str, engines: Engines, fake_images: FakeImages, runs: Runs, short_path: Path
 ):
     when, reattached = MOMENTS[moment]
     victim: list[subprocess.Popen[str]] = []
     engine = engines.second
 
     with Relay(short_path / "r.sock", engine.socket, moment=when, act=lambda: victim[0].kill()) as relay:
-        hosts = runs.hosts({"here": {"hosts": {"one": {"docker": relay.url}}}}, REPEATS, image=standins.image())
+        hosts = runs.hosts({"here": {"hosts": {"one": {"docker": relay.url}}}}, REPEATS, image=fake_images.image())
         victim.append(runs.start("run", f"--hosts={hosts}", "--display=none"))
         assert victim[0].wait(180) == -9
         assert relay.reached.wait(10)
@@ -71,14 +71,14 @@ def test_a_run_survives_the_death_of_its_controller(
 
 
 def test_a_running_benchmark_is_reattached_and_a_dead_tunnel_ends(
-    engines: Engines, standins: Standins, runs: Runs, ssh_host: SshHost, no_tunnels: None
+    engines: Engines, fake_images: FakeImages, runs: Runs, ssh_host: SshHost, no_tunnels: None
 ):
     connection = {
         "docker": f"ssh://{ssh_host.alias}",
         "ssh_config": str(ssh_host.config_file),
         "docker_socket": str(ssh_host.remote_socket),
     }
-    hosts = runs.hosts({"far": {"hosts": {"one": connection}}}, REPEATS, image=standins.image(seconds=6))
+    hosts = runs.hosts({"far": {"hosts": {"one": connection}}}, REPEATS, image=fake_images.image(seconds=6))
     with runs.start("run", f"--hosts={hosts}", "--display=none") as controller:
         (survivor,) = wait_until(lambda: running(engines.second), "a benchmark")
         wait_until(lambda: b"step" in survivor.logs(), "its first step")

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from results.schema import Status
-from tests.real.faults.conftest import Standins
-from tests.real.faults.controller import Runs, counted, ours, running, wait_until
+from tests.real.faults.conftest import FakeImages
 from tests.real.ssh.rented import below
+from tests.support.controller import Runs, counted, ours, running, wait_until
 from tests.support.engines.docker import Engines
 from tests.support.engines.farhost import Wire, make_far_host, wires_missing
 from tests.support.engines.required import skip_without
@@ -36,9 +36,11 @@ def connection(host: SshHost) -> dict[str, Any]:
     }
 
 
-def start_run(runs: Runs, engines: Engines, standins: Standins, far: SshHost, seconds: float) -> subprocess.Popen[str]:
+def start_run(
+    runs: Runs, engines: Engines, fake_images: FakeImages, far: SshHost, seconds: float
+) -> subprocess.Popen[str]:
     hosts = {"far": connection(far), "near": {"docker": engines.first.url}}
-    file = runs.hosts({"all": {"hosts": hosts}}, image=standins.image(seconds=seconds))
+    file = runs.hosts({"all": {"hosts": hosts}}, image=fake_images.image(seconds=seconds))
     return runs.start("run", f"--hosts={file}", "--display=plain")
 
 
@@ -59,9 +61,9 @@ def assert_nothing_was_lost(runs: Runs, engines: Engines) -> None:
 
 
 def test_an_ssh_connection_that_is_cut_twice_is_made_again(
-    engines: Engines, standins: Standins, runs: Runs, ssh_host: SshHost
+    engines: Engines, fake_images: FakeImages, runs: Runs, ssh_host: SshHost
 ):
-    with start_run(runs, engines, standins, ssh_host, seconds=6) as controller:
+    with start_run(runs, engines, fake_images, ssh_host, seconds=6) as controller:
         try:
             for _ in range(2):
                 wait_for_first_step(engines)
@@ -102,9 +104,9 @@ def far_host(engine_folder: Path, engines: Engines, wire: Wire) -> Iterator[SshH
 
 
 def test_packets_that_disappear_for_a_while_lose_nothing(
-    engines: Engines, standins: Standins, runs: Runs, wire: Wire, far_host: SshHost
+    engines: Engines, fake_images: FakeImages, runs: Runs, wire: Wire, far_host: SshHost
 ):
-    with start_run(runs, engines, standins, far_host, seconds=4) as controller:
+    with start_run(runs, engines, fake_images, far_host, seconds=4) as controller:
         try:
             wait_for_first_step(engines)
             wire.drop_packets()
@@ -120,9 +122,9 @@ def test_packets_that_disappear_for_a_while_lose_nothing(
 
 
 def test_a_connection_that_swallows_everything_is_given_up_and_made_again(
-    engines: Engines, standins: Standins, runs: Runs, wire: Wire, far_host: SshHost
+    engines: Engines, fake_images: FakeImages, runs: Runs, wire: Wire, far_host: SshHost
 ):
-    with start_run(runs, engines, standins, far_host, seconds=4) as controller:
+    with start_run(runs, engines, fake_images, far_host, seconds=4) as controller:
         try:
             wait_for_first_step(engines)
             (tunnel,) = wait_until(lambda: only(filter(is_ssh, below(controller.pid))), "a single tunnel")

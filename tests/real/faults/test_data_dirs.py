@@ -6,18 +6,18 @@ import json
 from pathlib import Path
 
 from results.schema import Status
-from tests.real.faults.conftest import Standins
-from tests.real.faults.controller import CASE, Runs, ours, running, wait_until
+from tests.real.faults.conftest import FakeImages
+from tests.support.controller import CASE, Runs, ours, running, wait_until
 from tests.support.engines.docker import Engines
 
 
 def test_a_container_gets_the_hosts_data_read_only_or_says_what_lacks(
-    runs: Runs, engines: Engines, standins: Standins, tmp_path: Path
+    runs: Runs, engines: Engines, fake_images: FakeImages, tmp_path: Path
 ):
     folders = {"has": tmp_path, "lacks": tmp_path / "nowhere"}
     urls = {"has": engines.first.url, "lacks": engines.second.url}
     entries = {name: {"docker": urls[name], "data_dir": str(folder)} for name, folder in folders.items()}
-    hosts = runs.hosts({"all": {"hosts": entries}}, image=standins.image(seconds=2))
+    hosts = runs.hosts({"all": {"hosts": entries}}, image=fake_images.image(seconds=2))
     suite = {"description": "real input", "repeats": 1, "cases": [{**CASE, "data": "tfrecord"}]}
     (runs.folder / "one.yml").write_text(json.dumps(suite))
     with runs.start("run", f"--hosts={hosts}", "--display=none") as controller:

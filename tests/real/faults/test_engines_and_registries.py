@@ -13,8 +13,8 @@ import pytest
 
 from orchestrate.launchers.pulls import ATTEMPTS
 from results.schema import Status
-from tests.real.faults.conftest import Standins
-from tests.real.faults.controller import Runs, counted, ours
+from tests.real.faults.conftest import FakeImages
+from tests.support.controller import Runs, counted, ours
 from tests.support.engines.docker import Engines
 from tests.support.engines.fragile import FragileEngine
 from tests.support.engines.images import MANIFEST_TYPE, layer_sizes
@@ -48,11 +48,11 @@ def fragile_engine(fragile: FragileEngine) -> Iterator[FragileEngine]:
 
 
 def test_a_corrupt_layer_is_pull_failed_and_never_the_old_image(
-    engines: Engines, registry: Registry, engine_folder: Path, standins: Standins, runs: Runs
+    engines: Engines, registry: Registry, engine_folder: Path, fake_images: FakeImages, runs: Runs
 ):
-    old = standins.push("moves", filler=os.urandom(100_000), does="work")
+    old = fake_images.push("moves", filler=os.urandom(100_000), does="work")
     engines.second.client.images.pull(old)
-    new = standins.push("moves", filler=os.urandom(100_000), does="work")
+    new = fake_images.push("moves", filler=os.urandom(100_000), does="work")
     assert new == old
     layer = list(layer_sizes(new))[-1]
     blob = engine_folder / "registry/docker/registry/v2/blobs/sha256" / layer[7:9] / layer[7:] / "data"
@@ -92,9 +92,9 @@ def digest_in_registry(reference: str) -> str:
 
 
 def test_a_disk_that_is_full_before_the_pull_is_named(
-    engines: Engines, fragile_engine: FragileEngine, standins: Standins, runs: Runs
+    engines: Engines, fragile_engine: FragileEngine, fake_images: FakeImages, runs: Runs
 ):
-    image = standins.image(filler=os.urandom(16 << 20))
+    image = fake_images.image(filler=os.urandom(16 << 20))
     fragile_engine.fill_disk(leave_bytes=8 << 20)
     hosts = {"full": {"docker": fragile_engine.url}, "good": {"docker": engines.first.url}}
     done = runs.run("run", f"--hosts={runs.hosts({'all': {'hosts': hosts}}, image=image)}", "--display=plain")
@@ -106,9 +106,9 @@ def test_a_disk_that_is_full_before_the_pull_is_named(
 
 
 def test_a_disk_that_is_full_before_the_start_is_named(
-    engines: Engines, fragile_engine: FragileEngine, standins: Standins, runs: Runs
+    engines: Engines, fragile_engine: FragileEngine, fake_images: FakeImages, runs: Runs
 ):
-    image = standins.image()
+    image = fake_images.image()
     fragile_engine.client.images.pull(image)
     fragile_engine.fill_disk()
     hosts = {"full": {"docker": fragile_engine.url}, "good": {"docker": engines.first.url}}
@@ -123,9 +123,9 @@ def test_a_disk_that_is_full_before_the_start_is_named(
 
 
 def test_a_disk_that_the_benchmark_fills_is_a_row_and_is_freed_again(
-    engines: Engines, fragile_engine: FragileEngine, standins: Standins, runs: Runs
+    engines: Engines, fragile_engine: FragileEngine, fake_images: FakeImages, runs: Runs
 ):
-    image = standins.image("fill_disk")
+    image = fake_images.image("fill_disk")
     hosts = {"full": {"docker": fragile_engine.url}}
     done = runs.run("run", f"--hosts={runs.hosts({'all': {'hosts': hosts}}, image=image)}", "--display=plain")
     assert done.returncode == 3, done.stderr
@@ -139,9 +139,9 @@ def test_a_disk_that_the_benchmark_fills_is_a_row_and_is_freed_again(
 
 
 def test_an_engine_without_gpus_is_named_and_nothing_of_the_probe_stays(
-    engines: Engines, standins: Standins, runs: Runs
+    engines: Engines, fake_images: FakeImages, runs: Runs
 ):
     fleet = {"hosts": {"one": {"docker": engines.first.url}}}
-    checked = runs.run("check", f"--hosts={runs.hosts({'all': fleet}, image=standins.image(), device='auto')}")
+    checked = runs.run("check", f"--hosts={runs.hosts({'all': fleet}, image=fake_images.image(), device='auto')}")
     assert "its engine cannot give GPUs to containers" in checked.stdout, checked.stdout + checked.stderr
     assert engines.first.client.api.containers(all=True) == []

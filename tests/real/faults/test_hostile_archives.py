@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from orchestrate.launchers.limits import only_file, read_bounded
 from results.schema import Status
 from results.schema.record_json import MAX_RECORD_BYTES
-from tests.real.faults.conftest import Standins
-from tests.real.faults.controller import Runs, folder_bytes
+from tests.real.faults.conftest import FakeImages
 from tests.real.faults.relay import Relay, http_answer
+from tests.support.controller import Runs, folder_bytes
 from tests.support.engines.docker import Engines
 
 TERABYTE = 1 << 40
@@ -120,7 +120,7 @@ def test_no_more_is_read_than_asked_for():
 @pytest.mark.docker
 @pytest.mark.timeout(120)
 def test_hostile_archives_of_engines_get_bad_result_and_leave_no_file(
-    engines: Engines, standins: Standins, runs: Runs, short_path: Path
+    engines: Engines, fake_images: FakeImages, runs: Runs, short_path: Path
 ):
     relays, hosts = [], {}
     sent = ("noise", "claims a terabyte", "loops back", "many PAX headers")
@@ -141,7 +141,7 @@ def test_hostile_archives_of_engines_get_bad_result_and_leave_no_file(
         relay = Relay(short_path / f"{number}.sock", engines.first.socket, answer=answering(archive))
         relays.append(relay.__enter__())
         hosts[host] = {"docker": relay.url}
-    written = runs.hosts({"all": {"hosts": hosts}}, image=standins.image(seconds=0))
+    written = runs.hosts({"all": {"hosts": hosts}}, image=fake_images.image(seconds=0))
     done = runs.run("run", f"--hosts={written}", "--max-parallel=4", "--display=json")
     for relay in relays:
         relay.__exit__()

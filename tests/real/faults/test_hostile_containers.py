@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from results.schema import Status
-from tests.real.faults.conftest import Standins
-from tests.real.faults.controller import Finished, Runs, folder_bytes, ours
+from tests.real.faults.conftest import FakeImages
 from tests.real.faults.relay import Relay, http_answer
+from tests.support.controller import Finished, Runs, folder_bytes, ours
 from tests.support.engines.docker import Engines
 
 pytestmark = pytest.mark.docker
@@ -62,10 +62,10 @@ def assert_harmless(runs: Runs, done: Finished) -> None:
 
 
 def test_every_misbehaviour_has_its_status_and_does_no_harm(
-    engines: Engines, standins: Standins, runs: Runs, sockets: dict[str, str]
+    engines: Engines, fake_images: FakeImages, runs: Runs, sockets: dict[str, str]
 ):
     hosts = {
-        name: {"docker": sockets[name], "image": standins.image(does), **LIMITS}
+        name: {"docker": sockets[name], "image": fake_images.image(does), **LIMITS}
         for name, (does, _, _) in HOSTILE.items()
     }
     done = runs.run("run", f"--hosts={runs.hosts({'all': {'hosts': hosts}})}", "--max-parallel=4", "--display=plain")
@@ -82,11 +82,11 @@ def test_every_misbehaviour_has_its_status_and_does_no_harm(
 
 
 def test_a_gigabyte_of_output_is_neither_kept_nor_held(
-    engines: Engines, standins: Standins, runs: Runs, sockets: dict[str, str]
+    engines: Engines, fake_images: FakeImages, runs: Runs, sockets: dict[str, str]
 ):
     hosts = {
-        "floods": {"docker": sockets["floods"], "image": standins.image("chatter")},
-        "one-line": {"docker": sockets["one-line"], "image": standins.image("one_line")},
+        "floods": {"docker": sockets["floods"], "image": fake_images.image("chatter")},
+        "one-line": {"docker": sockets["one-line"], "image": fake_images.image("one_line")},
     }
     file = runs.hosts({"all": {"hosts": hosts}})
     done = runs.run("run", f"--hosts={file}", "--display=plain", seconds=840)  # longer than it takes on a busy machine
@@ -96,7 +96,7 @@ def test_a_gigabyte_of_output_is_neither_kept_nor_held(
 
 
 def test_what_an_engine_tells_about_itself_cannot_write_on_the_terminal(
-    engines: Engines, standins: Standins, runs: Runs, short_path: Path
+    engines: Engines, fake_images: FakeImages, runs: Runs, short_path: Path
 ):
     reported = engines.first.client.info()
     evil = "\x1b]0;owned\x07\x1b[2J\u202e[bold]evil[/bold]\u2028\x9b31m"
@@ -113,7 +113,7 @@ def test_what_an_engine_tells_about_itself_cannot_write_on_the_terminal(
         return http_answer(json.dumps(reported).encode()) if request == "GET /info" else None
 
     with Relay(short_path / "r.sock", engines.first.socket, answer=answer) as relay:
-        hosts = runs.hosts({"evil": {"hosts": {"one": {"docker": relay.url, "image": standins.image()}}}})
+        hosts = runs.hosts({"evil": {"hosts": {"one": {"docker": relay.url, "image": fake_images.image()}}}})
         checked = runs.run("check", f"--hosts={hosts}")
         done = runs.run("run", f"--hosts={hosts}", "--display=plain")
     assert checked.returncode == 0, checked.stderr

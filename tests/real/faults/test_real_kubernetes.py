@@ -17,7 +17,7 @@ from orchestrate.launchers.kubernetes.manifests import job_manifest
 from orchestrate.planning.codec import plan_from_json
 from results.schema import Status
 from tests.conftest import CACHE
-from tests.real.faults.controller import Runs, wait_until
+from tests.support.controller import Runs, wait_until
 from tests.support.engines.docker import Engines
 from tests.support.engines.kubernetes.cluster import OPENSHIFT, OPENSHIFT_USERS, RESTRICTED, RealCluster
 
@@ -61,8 +61,8 @@ def running(cluster: RealCluster) -> list[dict]:
     return [pod for pod in pods if pod["status"]["phase"] == "Running"]
 
 
-def test_a_run_ends_with_its_records_and_nothing_stays(cluster, standins, runs: Runs):
-    hosts = runs.hosts(fleets(cluster, standins.image("work")), repeats=2)
+def test_a_run_ends_with_its_records_and_nothing_stays(cluster, fake_images, runs: Runs):
+    hosts = runs.hosts(fleets(cluster, fake_images.image("work")), repeats=2)
     done = runs.run("run", "--hosts", str(hosts))
     assert done.returncode == 0, done.stderr
     records = runs.records().values()
@@ -75,23 +75,23 @@ def test_a_run_ends_with_its_records_and_nothing_stays(cluster, standins, runs: 
 @pytest.mark.parametrize(
     ("does", "status", "cause"), [("exit_code", Status.ERROR, "exit code 41"), ("hang", Status.TIMEOUT, "")]
 )
-def test_a_failure_is_a_record(cluster, standins, runs: Runs, does, status, cause):
-    hosts = runs.hosts(fleets(cluster, standins.image(does), timeout_minutes=0.1))
+def test_a_failure_is_a_record(cluster, fake_images, runs: Runs, does, status, cause):
+    hosts = runs.hosts(fleets(cluster, fake_images.image(does), timeout_minutes=0.1))
     assert runs.run("run", "--hosts", str(hosts)).returncode == 3
     (record,) = runs.records().values()
     assert record.status is status and cause in record.cause, record.cause
 
 
-def test_an_image_that_is_not_there_says_so(cluster, standins, runs: Runs):
-    missing = standins.image("work").rpartition(":")[0] + ":missing"
+def test_an_image_that_is_not_there_says_so(cluster, fake_images, runs: Runs):
+    missing = fake_images.image("work").rpartition(":")[0] + ":missing"
     hosts = runs.hosts(fleets(cluster, missing))
     assert runs.run("run", "--hosts", str(hosts)).returncode == 3
     (record,) = runs.records().values()
     assert record.status is Status.PULL_FAILED, record.cause
 
 
-def test_a_killed_controller_is_followed_by_one_that_adopts(cluster, standins, runs: Runs):
-    hosts = runs.hosts(fleets(cluster, standins.image("work", seconds=20)))
+def test_a_killed_controller_is_followed_by_one_that_adopts(cluster, fake_images, runs: Runs):
+    hosts = runs.hosts(fleets(cluster, fake_images.image("work", seconds=20)))
     with runs.start("run", "--hosts", str(hosts)) as controller:
         wait_until(lambda: running(cluster), "a pod to run")
         controller.send_signal(signal.SIGKILL)
@@ -101,8 +101,8 @@ def test_a_killed_controller_is_followed_by_one_that_adopts(cluster, standins, r
     assert [record.status for record in runs.records().values()] == [Status.OK]
 
 
-def test_stop_ends_what_a_killed_controller_left(cluster, standins, runs: Runs):
-    hosts = runs.hosts(fleets(cluster, standins.image("hang")))
+def test_stop_ends_what_a_killed_controller_left(cluster, fake_images, runs: Runs):
+    hosts = runs.hosts(fleets(cluster, fake_images.image("hang")))
     with runs.start("run", "--hosts", str(hosts)) as controller:
         wait_until(lambda: running(cluster), "a pod to run")
         controller.send_signal(signal.SIGKILL)
@@ -124,10 +124,10 @@ def is_admitted(cluster: RealCluster, **context: object) -> bool:
     return True
 
 
-def test_a_restricted_cluster_takes_our_pods_and_refuses_others(cluster, standins, runs: Runs):
+def test_a_restricted_cluster_takes_our_pods_and_refuses_others(cluster, fake_images, runs: Runs):
     assert is_admitted(cluster) and not is_admitted(cluster, runAsNonRoot=False, runAsUser=0)
     assert not is_admitted(cluster, capabilities={"drop": ["ALL"], "add": ["SYS_ADMIN"]})
-    hosts = runs.hosts(fleets(cluster, standins.image("work", seconds=5)))
+    hosts = runs.hosts(fleets(cluster, fake_images.image("work", seconds=5)))
     with runs.start("run", "--hosts", str(hosts)) as controller:
         (pod,) = wait_until(lambda: running(cluster), "a pod to run")
         assert controller.wait(180) == 0, (runs.folder / "stderr").read_text()[-2000:]
@@ -141,18 +141,20 @@ def test_a_restricted_cluster_takes_our_pods_and_refuses_others(cluster, standin
     assert pod["spec"]["containers"][0]["securityContext"] == sent["containers"][0]["securityContext"]
 
 
-def test_openshift_gives_pods_a_user_of_its_own_and_their_records_come(cluster, standins, runs: Runs, tmp_path: Path):
+def test_openshift_gives_pods_a_user_of_its_own_and_their_records_come(
+    cluster, fake_images, runs: Runs, tmp_path: Path
+):
     cluster.admit_only("openshift", OPENSHIFT)
     try:
         refused = Runs(tmp_path / "refused")
         refused.folder.mkdir()
-        hosts = refused.hosts(fleets(cluster, standins.image("work")))
+        hosts = refused.hosts(fleets(cluster, fake_images.image("work")))
         assert refused.run("run", "--hosts", str(hosts)).returncode == 3
         (record,) = refused.records().values()
         assert record.status is Status.UNSUPPORTED and "security: openshift" in record.cause, record.cause
 
         queue = {"kubeconfig": str(cluster.kubeconfig), "max_jobs": 2, "security": "openshift"}
-        hosts = runs.hosts(fleets(cluster, standins.image("work", seconds=5), kubernetes=queue))
+        hosts = runs.hosts(fleets(cluster, fake_images.image("work", seconds=5), kubernetes=queue))
         with runs.start("run", "--hosts", str(hosts)) as controller:
             (pod,) = wait_until(lambda: running(cluster), "a pod to run")
             assert controller.wait(180) == 0, (runs.folder / "stderr").read_text()[-2000:]
@@ -181,9 +183,9 @@ def pods(cluster: RealCluster) -> str:
     return json.dumps(cluster.ask("GET", "/api/v1/namespaces/bench/pods"))
 
 
-def test_a_pool_without_a_node_is_planned_and_its_repeats_wait_for_one(cluster, standins, runs: Runs):
+def test_a_pool_without_a_node_is_planned_and_its_repeats_wait_for_one(cluster, fake_images, runs: Runs):
     queue = {"kubeconfig": str(cluster.kubeconfig), "max_jobs": 2, "gpus_per_node": 1}
-    hosts = runs.hosts(fleets(cluster, standins.image("work"), device="gpu", kubernetes=queue), repeats=2)
+    hosts = runs.hosts(fleets(cluster, fake_images.image("work"), device="gpu", kubernetes=queue), repeats=2)
     suite = runs.folder / "one.yml"
     document = json.loads(suite.read_text())
     suite.write_text(json.dumps({**document, "cases": [{**document["cases"][0], "device": "gpu"}]}))

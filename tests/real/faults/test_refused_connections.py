@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.real.faults.certificates import Authority, Identity
-from tests.real.faults.controller import Finished, Runs
+from tests.support.controller import Finished, Runs
 from tests.support.engines.docker import TLSEngine
 from tests.support.engines.processes import Server, free_port, port_answers
 from tests.support.engines.servers import SshHost

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from results.schema import Status
-from tests.real.faults.conftest import Standins
-from tests.real.faults.controller import Runs, ours, running, wait_until
+from tests.real.faults.conftest import FakeImages
+from tests.support.controller import Runs, ours, running, wait_until
 from tests.support.engines.docker import Engines
 from tests.support.engines.servers import PASSWORD, USER, GuardedRegistry
 
@@ -24,14 +24,14 @@ SECRETS = {"REGISTRY_TOKEN": "tok-5b1c7f", "AWS_SECRET_ACCESS_KEY": "aws-e83a91"
 
 
 @pytest.fixture(scope="module")
-def guarded(engine_folder: Path, engines: Engines, standins: Standins) -> Iterator[tuple[GuardedRegistry, str]]:
+def guarded(engine_folder: Path, engines: Engines, fake_images: FakeImages) -> Iterator[tuple[GuardedRegistry, str]]:
     """Start a registry that wants a password, with the fake's image in it."""
     registry = GuardedRegistry(engine_folder)
     try:
         registry.start()
-        reference = f"{registry.address}/private/standin:1"
+        reference = f"{registry.address}/private/fake:1"
         client = engines.first.client
-        client.images.get(standins.image(seconds=2)).tag(reference)
+        client.images.get(fake_images.image(seconds=2)).tag(reference)
         credentials = {"username": USER, "password": PASSWORD}
         said = client.api.push(reference, auth_config=credentials)
         assert "error" not in said, said
@@ -134,11 +134,11 @@ class Seen:
 
 
 @pytest.fixture(scope="module")
-def seen(engines: Engines, standins: Standins, tmp_path_factory: pytest.TempPathFactory) -> Seen:
+def seen(engines: Engines, fake_images: FakeImages, tmp_path_factory: pytest.TempPathFactory) -> Seen:
     """Look at a benchmark while it runs."""
     runs = Runs(tmp_path_factory.mktemp("rights"))
     host = {"docker": engines.first.url, "cpus": 0.5, "memory_gb": 0.5}
-    hosts = runs.hosts({"all": {"hosts": {"one": host}}}, image=standins.image(seconds=2))
+    hosts = runs.hosts({"all": {"hosts": {"one": host}}}, image=fake_images.image(seconds=2))
     with runs.start("run", f"--hosts={hosts}", "--display=none") as controller:
         try:
             (benchmark,) = wait_until(lambda: running(engines.first), "a benchmark")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real.faults.conftest import Standins
+from tests.real.faults.conftest import FakeImages
 from tests.support.engines.docker import Engines
 from tests.support.engines.processes import find_program
 from tests.support.engines.required import skip_without
@@ -21,11 +21,13 @@ pytestmark = pytest.mark.docker
 COUNT, WORKERS = 30, "6,6,3,1"
 
 
-def test_no_random_fault_loses_doubles_holds_or_crashes_a_run(engines: Engines, standins: Standins, tmp_path: Path):
+def test_no_random_fault_loses_doubles_holds_or_crashes_a_run(
+    engines: Engines, fake_images: FakeImages, tmp_path: Path
+):
     skip_without("Slurm", missing_programs)
     skip_without("a C compiler", lambda: None if find_program("gcc") else "install gcc")
     archive = tmp_path / "image.tar"
-    image = engines.first.client.images.get(standins.image("work", seconds=1))
+    image = engines.first.client.images.get(fake_images.image("work", seconds=1))
     with archive.open("wb") as file:
         file.writelines(image.save(named=True))
     command = [sys.executable, "-m", "tests.real.faults.schedules", f"--image={archive}", f"--kept={tmp_path / 'kept'}"]

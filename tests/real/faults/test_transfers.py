@@ -8,8 +8,8 @@ import pytest
 
 from orchestrate.launchers.docker.images import SENT_REPOSITORY
 from results.schema import Status
-from tests.real.faults.conftest import Standins
-from tests.real.faults.controller import Runs
+from tests.real.faults.conftest import FakeImages
+from tests.support.controller import Runs
 from tests.support.engines.docker import Engines
 from tests.support.engines.servers import SshHost
 
@@ -17,10 +17,10 @@ pytestmark = pytest.mark.docker
 
 
 def test_a_plan_names_what_is_sent_to_two_hosts_and_then_nothing(
-    engines: Engines, standins: Standins, ssh_host: SshHost, tmp_path: Path
+    engines: Engines, fake_images: FakeImages, ssh_host: SshHost, tmp_path: Path
 ):
     runs = Runs(tmp_path, DOCKER_HOST=engines.first.url)
-    image = standins.image(seconds=0.2)
+    image = fake_images.image(seconds=0.2)
     one = {
         "docker": f"ssh://{ssh_host.alias}",
         "ssh_config": str(ssh_host.config_file),

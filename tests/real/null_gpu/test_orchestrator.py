@@ -17,8 +17,8 @@ import pytest
 
 from results.schema import Status
 from results.schema.exit_codes import ExitCode
-from tests.real.faults.controller import Runs
 from tests.real.ssh.rented import Rented
+from tests.support.controller import Runs
 from tests.support.engines.processes import find_program
 from tests.support.engines.required import skip_without
 from tests.support.null_gpu import SITE, environment, needs_null_gpu

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.real.faults.conftest import standins as standins
-from tests.real.faults.controller import PROJECT, Runs
+from tests.real.faults.conftest import fake_images as fake_images
+from tests.support.controller import PROJECT, Runs
 from tests.support.engines.slurm import SlurmCluster
 
 MakeRuns = Callable[..., Runs]
 
 MAIN = """\
 import os
-from tfbench.standin import main
+from tfbench.fake import main
 print("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
 main()
 """
@@ -29,7 +29,7 @@ def pretender(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pretender")
     (folder / "tfbench").mkdir()
     (folder / "tfbench" / "__init__.py").touch()
-    (folder / "tfbench" / "standin.py").symlink_to(PROJECT / "tests" / "real" / "faults" / "benchmark.py")
+    (folder / "tfbench" / "fake.py").symlink_to(PROJECT / "tests" / "real" / "faults" / "benchmark.py")
     (folder / "tfbench" / "__main__.py").write_text(MAIN)
     (folder / "results").symlink_to(PROJECT / "results")
     return folder
@@ -40,8 +40,8 @@ def make_runs(tmp_path: Path, slurm_cluster: SlurmCluster) -> Iterator[MakeRuns]
     """Make a user's folder for a behaviour of the fake; what a failed test leaves in the queue goes away."""
 
     def make(does: str = "work", **behaviour: Any) -> Runs:
-        standin = json.dumps({"does": does, **behaviour})
-        return Runs(tmp_path, STANDIN=standin, **slurm_cluster.environment)
+        fake = json.dumps({"does": does, **behaviour})
+        return Runs(tmp_path, FAKE_BENCHMARK=fake, **slurm_cluster.environment)
 
     yield make
     slurm_cluster.command("scancel", "--user=root")

@@ -13,10 +13,10 @@ import pytest
 
 from results.__main__ import main
 from results.schema import Status
-from tests.real.faults.conftest import Standins
-from tests.real.faults.controller import wait_until
+from tests.real.faults.conftest import FakeImages
 from tests.real.slurm.conftest import MakeRuns, busy_nodes, fleet, left_behind
 from tests.real.ssh.test_faults import Rent, rent  # noqa: F401  (a fixture)
+from tests.support.controller import wait_until
 from tests.support.engines.docker import Engines
 from tests.support.engines.servers import make_ssh_host
 from tests.support.engines.slurm import NODES, SlurmCluster
@@ -190,7 +190,7 @@ def test_commands_go_through_a_login_host_and_nothing_but_ssh(
     slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path, tmp_path: Path
 ):
     login = make_ssh_host(tmp_path, Path("/nowhere"), alias="login")
-    far = f"SLURM_CONF={slurm_cluster.environment['SLURM_CONF']} STANDIN={json.dumps({'seconds': 1})!r}"
+    far = f"SLURM_CONF={slurm_cluster.environment['SLURM_CONF']} FAKE_BENCHMARK={json.dumps({'seconds': 1})!r}"
     login.config_file.write_text(f"{login.config_file.read_text()}  SetEnv {far}\n")
     runs = make_runs()
     runs.environment["SLURM_CONF"] = "/nowhere"
@@ -230,14 +230,14 @@ def test_one_plan_over_all_kinds_of_hosts_gives_one_table(
     make_runs: MakeRuns,
     pretender: Path,
     engines: Engines,
-    standins: Standins,
+    fake_images: FakeImages,
     rent: Rent,  # noqa: F811
     capsys: pytest.CaptureFixture[str],
 ):
     runs, instance = make_runs(), rent()
     fleets = {
         "rented": {"hosts": {"one": instance.entry(seconds=0.3)}},
-        "docked": {"image": standins.image(), "hosts": {"second": {"docker": engines.second.url}}},
+        "docked": {"image": fake_images.image(), "hosts": {"second": {"docker": engines.second.url}}},
         "queued": fleet(slurm_cluster, pretender),
         "here": {"hosts": {"this-machine": {"process": True}}},
     }

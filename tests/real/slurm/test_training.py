@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from tests.real.faults.controller import PROJECT
 from tests.real.slurm.conftest import MakeRuns, fleet
+from tests.support.controller import PROJECT
 from tests.support.engines.slurm import SlurmCluster
 
 pytestmark = pytest.mark.docker

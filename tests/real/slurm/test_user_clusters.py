@@ -23,8 +23,8 @@ from ruamel.yaml import YAML
 
 from results.schema import Status
 from tests.conftest import CACHE
-from tests.real.faults.controller import PROJECT, Runs, wait_until
 from tests.real.slurm.conftest import busy_nodes, left_behind
+from tests.support.controller import PROJECT, Runs, wait_until
 from tests.support.engines.images import PushedImage
 from tests.support.engines.one_image import OneImage
 from tests.support.engines.processes import find_program

@@ -53,12 +53,13 @@ def make_launcher(tmp_path: Path, bare_host: SshHost, pretender: Path) -> MakeLa
     """
 
     def make(image: bool = True, python: str | None = None, **behaviour: Any) -> SSHLauncher:
-        image_file, standin = tmp_path / "image.json", json.dumps({"does": "work", **behaviour})
+        image_file = tmp_path / "image.json"
+        environment = {"FAKE_BENCHMARK": json.dumps({"does": "work", **behaviour})}
         if image:
             paths = {"python": sys.executable, "runner": str(pretender), "site": str(tmp_path / "site")}
             image_file.write_text(json.dumps({"variant": "cpu", "version": "0.1.0", "revision": "abc", **paths}))
         address = SSHAddress(target=bare_host.alias, ssh_config=str(bare_host.config_file))
-        host = Host(fleet="rented", name="a", docker=None, ssh=address, python=python, environment={"STANDIN": standin})
+        host = Host(fleet="rented", name="a", docker=None, ssh=address, python=python, environment=environment)
         return SSHLauncher(
             host, PullLimits(), Connection(address, root=str(tmp_path / "home"), image_file=str(image_file))
         )

@@ -20,7 +20,7 @@ from tests.support.wheel import PROJECT as ROOT
 WRAPPER = """\
 #!/bin/sh
 case "$1 $2" in "-m tfbench") echo "$PWD" >> '{starts}'; {first} ;; esac
-STANDIN='{standin}' PYTHONPATH="{pretender}:$PYTHONPATH" exec '{python}' "$@"
+FAKE_BENCHMARK='{behaviour}' PYTHONPATH="{pretender}:$PYTHONPATH" exec '{python}' "$@"
 """
 
 
@@ -66,11 +66,10 @@ class Rented:
 
         Each has an alias of its own, because a hosts file names a machine once.
         """
-        standin = json.dumps({"does": does, **behaviour})
         number = len(list(self._folder.glob("python-*")))
         path = self._folder / f"python-{number}"
         values = {"starts": self._starts, "pretender": self._pretender, "python": sys.executable}
-        path.write_text(WRAPPER.format(**values, standin=standin, first=first))
+        path.write_text(WRAPPER.format(**values, behaviour=json.dumps({"does": does, **behaviour}), first=first))
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
         return {"ssh": f"{self.host.alias}-{number}", "ssh_config": str(self.host.config_file), "python": str(path)}
 

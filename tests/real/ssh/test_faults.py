@@ -20,9 +20,9 @@ import pytest
 from orchestrate.errors import LaunchFailed
 from orchestrate.launchers.ssh.launcher import SSHLauncher
 from results.schema import Status
-from tests.real.faults.controller import Runs, folder_bytes, wait_until
 from tests.real.ssh.rented import Rented, below, make_pretender, make_ssh
 from tests.real.ssh.test_launcher import job
+from tests.support.controller import Runs, folder_bytes, wait_until
 from tests.support.engines.processes import find_program
 from tests.support.engines.required import skip_without
 

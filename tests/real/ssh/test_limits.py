@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from results.schema import Status
-from tests.real.faults.controller import Runs, wait_until
 from tests.real.ssh.rented import Rented, make_ssh
 from tests.real.ssh.test_faults import Rent, mounts_missing, rent  # noqa: F401  (a fixture)
+from tests.support.controller import Runs, wait_until
 from tests.support.engines.required import skip_without
 
 TIMEOUT_SECONDS = 6

@@ -124,7 +124,7 @@ def make_ssh_host(
         f"AllowUsers {user}\n"
         f"PidFile {folder / 'sshd.pid'}\n"
         f"SetEnv DOCKER_HOST=unix://{remote_socket}\n"
-        "AcceptEnv SLURM_CONF STANDIN\n"
+        "AcceptEnv SLURM_CONF FAKE_BENCHMARK\n"
         "AuthenticationMethods publickey\n"
         "PermitRootLogin prohibit-password\n"
         "AllowStreamLocalForwarding yes\n"

@@ -20,8 +20,8 @@ from orchestrate.running.run import RunOutcome, execute, probe_hosts
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import Record
+from tests.support.engines.kubernetes.fake_server import FakeServer, Object
 from tests.support.engines.kubernetes.plays import Play, work
-from tests.support.engines.kubernetes.standin import Object, StandIn
 
 IMAGE = "127.0.0.1:5000/tfbench:mine"
 
@@ -49,7 +49,7 @@ class Bench:
 
     def __init__(self, folder: Path, play: Play) -> None:
         self.folder = folder
-        self.server = StandIn(play)
+        self.server = FakeServer(play)
         self.server.put("nodes", node())
         self.kubeconfig = self.server.write_kubeconfig(folder / "kube.yml")
         self.events: list[Event] = []

@@ -9,7 +9,7 @@ from orchestrate.inventory.queues import KubernetesQueue
 from orchestrate.launchers.kubernetes import api
 from orchestrate.launchers.kubernetes.nodes import fleet_facts
 from results.schema import Status
-from tests.support.engines.kubernetes.standin import Answer
+from tests.support.engines.kubernetes.fake_server import Answer
 from tests.unit.kubernetes.conftest import node
 
 GPU_TAINT = [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]

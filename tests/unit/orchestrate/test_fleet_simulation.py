@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.controller_cost import run_controller
-from tests.benchmarks.fleet.bench_fleet import faults_of, stand_in_engines, write_hosts
+from tests.benchmarks.fleet.bench_fleet import fake_engines, faults_of, write_hosts
 
 pytestmark = pytest.mark.slow  # starts programs and waits for them
 
@@ -30,7 +30,7 @@ def short_folder() -> Iterator[Path]:
 
 def test_twenty_engines_give_every_record_exactly_once_and_keep_nothing(short_folder: Path):
     write_hosts(short_folder, HOSTS, cases=1)
-    with stand_in_engines(short_folder, HOSTS, seconds=0.3):
+    with fake_engines(short_folder, HOSTS, seconds=0.3):
         ran = run_controller(short_folder, launcher=FEW_FILES)
     assert ran.exit_code == 0, (short_folder / "output.txt").read_text()
     assert faults_of(short_folder, ran) == []

@@ -206,7 +206,7 @@ class Replayed(Connection):
             yield self._read(self.say(asked).encode(errors="surrogatepass"), limits["max_bytes"])
 
     def live(self) -> None:
-        environment = {"STANDIN": '{"does": "work", "seconds": 0.1}'}
+        environment = {"FAKE_BENCHMARK": '{"does": "work", "seconds": 0.1}'}
         host = make_host(ssh=SSHAddress(target="a"), environment=environment)
         live(SSHLauncher(host, PullLimits(), self), job_on("ssh", variant="cpu"))
 

@@ -169,7 +169,7 @@ def test_a_data_set_is_seen_by_repeats_that_read_it_alone(container: str, beginn
     assert "/sets" not in first and "/data" not in first
 
 
-STANDIN = """\
+FAKE_PROGRAM = """\
 # Plays apptainer, enroot and srun: it writes what it was asked for, and runs what a container would, here.
 echo "${0##*/} $*" >>"$CALLS"
 ulimit -f >>"$LIMITS"
@@ -201,7 +201,7 @@ class Node:
         self.folder, self.root = folder, folder / "tfbench-run1.lab"
         self.calls, self.limits = folder / "calls", folder / "limits"
         for name in ("apptainer", "enroot", "srun"):
-            self.program(name, STANDIN)
+            self.program(name, FAKE_PROGRAM)
         self.program("python3.11", PYTHON)
         for name in ("jobs", "done"):
             (self.root / name).mkdir(parents=True)

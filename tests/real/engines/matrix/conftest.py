@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from tests.conftest import CACHE
-from tests.real.faults.controller import Runs
 from tests.support import fake_driver
+from tests.support.controller import Runs
 from tests.support.engines.docker import DockerEngine
+from tests.support.engines.fake_image import FAKE_IMAGE, build_fake, build_variant
 from tests.support.engines.images import REPOSITORY, make_base_image, push_image
 from tests.support.engines.roots import KINDS, Kind, RootEngine, make_root, roots_folder
 from tests.support.engines.servers import Registry
-from tests.support.engines.standin import STANDIN, build_standin, build_variant
 
 _cells: dict[str, dict[str, str]] = defaultdict(dict)
 
@@ -71,8 +71,8 @@ def home(engine_folder: Path, registry: Registry, tmp_path_factory: pytest.TempP
     try:
         first.start()
         second.start()
-        build_standin(first, make_base_image(first, CACHE), folder / "base")
-        pushed = "matrix/standin:1"
+        build_fake(first, make_base_image(first, CACHE), folder / "base")
+        pushed = "matrix/fake:1"
         reference = f"{registry.address}/{pushed}"
         image = build_variant(first, reference, folder / "work", does="work", seconds=0.5)
         slow = build_variant(first, "matrix-slow:1", folder / "slow", does="work", seconds=8)
@@ -90,7 +90,7 @@ def _with_probe(engine: DockerEngine, folder: Path) -> str:
     shutil.copytree(REPOSITORY / "tfbench", folder / "tfbench", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(pynvml.__file__, folder / "pynvml.py")
     (folder / "Dockerfile").write_text(
-        f'FROM {STANDIN}\nENV STANDIN=\'{{"does": "devices"}}\'\nCOPY tfbench/ /opt/tfbench/\nCOPY pynvml.py /opt/\n'
+        f'FROM {FAKE_IMAGE}\nENV FAKE_BENCHMARK=\'{{"does": "devices"}}\'\nCOPY tfbench/ /opt/tfbench/\nCOPY pynvml.py /opt/\n'
     )
     engine.client.images.build(path=str(folder), tag="matrix-gpus:1", rm=True, forcerm=True)
     return "matrix-gpus:1"

@@ -18,7 +18,7 @@ from orchestrate.launchers.docker.images import SENT_REPOSITORY, controller_addr
 from orchestrate.launchers.docker.images import DockerEngine as Engine
 from results.schema import Status
 from tests.real.engines.matrix.conftest import Home, Target
-from tests.real.faults.controller import CASE, Finished, Runs, ours, running, wait_until
+from tests.support.controller import CASE, Finished, Runs, ours, running, wait_until
 
 pytestmark = [
     pytest.mark.docker,

@@ -10,13 +10,13 @@ from results.schema import Case, Status
 from results.schema.progress import record_lines, state_line
 from results.schema.record_json import to_json
 from tests.real.faults.benchmark import case_from_flags, failed_record, good_record
-from tests.support.engines.kubernetes.standin import Object, StandIn
+from tests.support.engines.kubernetes.fake_server import FakeServer, Object
 
 DIGEST = "sha256:" + "5" * 64
-Play = Callable[[StandIn, Object], None]
+Play = Callable[[FakeServer, Object], None]
 
 
-def make_pod(server: StandIn, job: Object, node: str | None = "node-1") -> Object:
+def make_pod(server: FakeServer, job: Object, node: str | None = "node-1") -> Object:
     """Make a Job's pod, scheduled to a node or not."""
     template, name = job["spec"]["template"], job["metadata"]["name"]
     metadata = {
@@ -35,7 +35,7 @@ def case_of(job: Object) -> Case:
     return case_from_flags({name: value for name, _, value in named})
 
 
-def set_status(server: StandIn, pod: Object, phase: str, state: dict[str, Any] | None = None, **status: Any) -> None:
+def set_status(server: FakeServer, pod: Object, phase: str, state: dict[str, Any] | None = None, **status: Any) -> None:
     """Move a pod on."""
     containers = [{"name": "benchmark", "state": state or {}, "imageID": f"docker-pullable://x@{DIGEST}"}]
     with server.changed:
@@ -43,21 +43,21 @@ def set_status(server: StandIn, pod: Object, phase: str, state: dict[str, Any] |
         server.put("pods", pod)
 
 
-def run(server: StandIn, pod: Object, *lines: str) -> None:
+def run(server: FakeServer, pod: Object, *lines: str) -> None:
     """Let a pod run and print."""
     set_status(server, pod, "Running", {"running": {"startedAt": "2026-11-21T10:00:00Z"}})
     for line in (state_line("timing"), *lines):
         server.log(pod["metadata"]["name"], line)
 
 
-def end(server: StandIn, pod: Object, code: int = 0, why: str = "", **status: Any) -> None:
+def end(server: FakeServer, pod: Object, code: int = 0, why: str = "", **status: Any) -> None:
     """End a pod's container, and with it its Job."""
     terminated = {"exitCode": code, "reason": why or ("Completed" if code == 0 else "Error")}
     set_status(server, pod, "Failed" if code else "Succeeded", {"terminated": terminated}, **status)
     _finish_job(server, pod, "Failed" if code else "Complete")
 
 
-def _finish_job(server: StandIn, pod: Object, kind: str) -> None:
+def _finish_job(server: FakeServer, pod: Object, kind: str) -> None:
     job = server.get("jobs", pod["metadata"]["labels"]["job-name"])
     if job is not None:
         job["status"] = {"conditions": [{"type": kind, "status": "True", "reason": "BackoffLimitExceeded"}]}
@@ -71,7 +71,7 @@ def lines_of(job: Object, status: Status | None = None, cause: str = "") -> list
     return list(record_lines(to_json(record).encode()))
 
 
-def work(server: StandIn, job: Object) -> None:
+def work(server: FakeServer, job: Object) -> None:
     """Measure, print the record, end well."""
     pod = make_pod(server, job)
     run(server, pod, *lines_of(job))
@@ -79,7 +79,7 @@ def work(server: StandIn, job: Object) -> None:
     end(server, pod)
 
 
-def hang(server: StandIn, job: Object) -> None:
+def hang(server: FakeServer, job: Object) -> None:
     """Run until the Job is deleted, then say that it was stopped."""
     pod = make_pod(server, job)
     run(server, pod)
@@ -93,7 +93,7 @@ def hang(server: StandIn, job: Object) -> None:
     end(server, pod, 3)
 
 
-def wait_for_a_node(server: StandIn, job: Object) -> None:
+def wait_for_a_node(server: FakeServer, job: Object) -> None:
     """Find no node, for ever."""
     pod = make_pod(server, job, node=None)
     message = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
@@ -104,7 +104,7 @@ def wait_for_a_node(server: StandIn, job: Object) -> None:
 def waits_because(reason: str, message: str) -> Play:
     """Wait on a node, for ever, for a reason."""
 
-    def play(server: StandIn, job: Object) -> None:
+    def play(server: FakeServer, job: Object) -> None:
         set_status(server, make_pod(server, job), "Pending", {"waiting": {"reason": reason, "message": message}})
 
     return play
@@ -113,7 +113,7 @@ def waits_because(reason: str, message: str) -> Play:
 def ends_with(code: int, why: str = "", *, lines: bool = False, **status: Any) -> Play:
     """Run, then end so."""
 
-    def play(server: StandIn, job: Object) -> None:
+    def play(server: FakeServer, job: Object) -> None:
         pod = make_pod(server, job)
         run(server, pod, *(lines_of(job) if lines else ()))
         end(server, pod, code, why, **status)
@@ -124,7 +124,7 @@ def ends_with(code: int, why: str = "", *, lines: bool = False, **status: Any) -
 def disrupted(reason: str) -> Play:
     """Run, then be deleted by the cluster."""
 
-    def play(server: StandIn, job: Object) -> None:
+    def play(server: FakeServer, job: Object) -> None:
         pod = make_pod(server, job)
         run(server, pod)
         condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "by the test"}
@@ -139,7 +139,7 @@ def disrupted(reason: str) -> Play:
     return play
 
 
-def loses_the_end_of_its_log(server: StandIn, job: Object) -> None:
+def loses_the_end_of_its_log(server: FakeServer, job: Object) -> None:
     """Print half of the record, and end well."""
     pod = make_pod(server, job)
     run(server, pod, lines_of(job)[0].replace("record 1/1", "record 1/2"))
@@ -149,7 +149,7 @@ def loses_the_end_of_its_log(server: StandIn, job: Object) -> None:
 def gets_no_pod_because(message: str) -> Play:
     """Be refused every pod, for ever."""
 
-    def play(server: StandIn, job: Object) -> None:
+    def play(server: FakeServer, job: Object) -> None:
         server.put(
             "events",
             {

@@ -46,7 +46,7 @@ class _QuietServer(ThreadingHTTPServer):
         """Say nothing of connections that were cut: tests cut them."""
 
 
-class StandIn:
+class FakeServer:
     """The server.
 
     Attributes:
@@ -55,7 +55,7 @@ class StandIn:
         requests: What was asked, as `METHOD PATH?QUERY`.
     """
 
-    def __init__(self, play: Callable[[StandIn, Object], None]) -> None:
+    def __init__(self, play: Callable[[FakeServer, Object], None]) -> None:
         self.play = play
         self.faults: Callable[[str, str], None] = lambda method, path: None
         self.requests: list[str] = []
@@ -77,10 +77,10 @@ class StandIn:
     def write_kubeconfig(self, path: Path) -> Path:
         """Write how it is reached, in two contexts: `bench`, and the current one, which leads nowhere."""
         contexts = [
-            {"name": "bench", "context": {"cluster": "standin", "user": "me", "namespace": NAMESPACE}},
+            {"name": "bench", "context": {"cluster": "fake", "user": "me", "namespace": NAMESPACE}},
             {"name": "elsewhere", "context": {"cluster": "nowhere", "user": "me"}},
         ]
-        servers = {"standin": self.url, "nowhere": "http://127.0.0.1:9"}
+        servers = {"fake": self.url, "nowhere": "http://127.0.0.1:9"}
         clusters = [{"name": name, "cluster": {"server": url}} for name, url in servers.items()]
         users = [{"name": "me", "user": {"token": "secret"}}]
         document = {"apiVersion": "v1", "kind": "Config", "current-context": "elsewhere"}
@@ -219,7 +219,7 @@ def _matches(item: Object, query: dict[str, str]) -> bool:
     )
 
 
-def _handler(server: StandIn) -> type[BaseHTTPRequestHandler]:
+def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 

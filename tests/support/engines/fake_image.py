@@ -41,10 +41,10 @@ WORKDIR /opt
 ENTRYPOINT ["/usr/bin/python3.11", "/opt/benchmark.py"]
 """
 
-STANDIN = "tfbench-standin:base"
+FAKE_IMAGE = "tfbench-fake:base"
 
 
-def build_standin(engine: DockerEngine, base: str, folder: Path) -> str:
+def build_fake(engine: DockerEngine, base: str, folder: Path) -> str:
     """Build the fake's image on an engine and return its name.
 
     Args:
@@ -57,8 +57,8 @@ def build_standin(engine: DockerEngine, base: str, folder: Path) -> str:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPOSITORY / part, target)
     (folder / "Dockerfile").write_text(DOCKERFILE.format(base=base))
-    engine.client.images.build(path=str(folder), tag=STANDIN, network_mode="host", rm=True, forcerm=True)
-    return STANDIN
+    engine.client.images.build(path=str(folder), tag=FAKE_IMAGE, network_mode="host", rm=True, forcerm=True)
+    return FAKE_IMAGE
 
 
 def build_variant(engine: DockerEngine, reference: str, folder: Path, **behaviour: Any) -> str:
@@ -70,7 +70,7 @@ def build_variant(engine: DockerEngine, reference: str, folder: Path, **behaviou
     """
     folder.mkdir(parents=True)
     filler = behaviour.pop("filler", b"")
-    lines = [f"FROM {STANDIN}", f"ENV STANDIN={json.dumps(json.dumps(behaviour))}"]
+    lines = [f"FROM {FAKE_IMAGE}", f"ENV FAKE_BENCHMARK={json.dumps(json.dumps(behaviour))}"]
     if filler:
         (folder / "filler").write_bytes(filler)
         lines.append("COPY filler /opt/filler")

@@ -19,9 +19,9 @@ import pytest
 
 from results.runs.reading import from_json
 from results.schema import Record
+from tests.support import PROJECT
 from tests.support.engines.docker import DockerEngine
 
-PROJECT = Path(__file__).parents[3]
 CASE = {"model": "googlenet", "batch_per_gpu": 2, "image_size": 64, "warmup_steps": 1, "num_steps": 3, "device": "cpu"}
 DEADLINE_SECONDS = 240
 _NOT_INHERITED = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "DOCKER_CONFIG", "HTTP_PROXY", "HTTPS_PROXY")
