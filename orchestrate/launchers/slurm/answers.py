@@ -1,4 +1,4 @@
-"""What a cluster answers, read distrustfully: its nodes, states of jobs, files of repeats, and what ended them."""
+"""Parses the output of a cluster, which is not trusted: nodes, states of jobs, files of repeats."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from results.schema import GPU, Status
 MEBIBYTE = 1 << 20
 
 Task = tuple[int, int]
-"""Slurm's number of an array, and the index in it."""
+"""Job id of an array, and the index in it."""
 
 WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SUSPENDED", "SPECIAL_EXIT"})
 RUNNING = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING", "STOPPED"})
@@ -42,7 +42,7 @@ ENDINGS: dict[str, tuple[Status, str]] = {
         "out of memory: Slurm ended it at its memory limit (OUT_OF_MEMORY). See memory_gb",
     ),
 }
-"""What a state means for a repeat; for states that are not here, the benchmark's exit code decides."""
+"""Status and cause for each state that ends a repeat; in other states, the benchmark's exit code decides."""
 
 _LIMIT = (Status.UNSUPPORTED, "Slurm will never start it: {reason}. Request less, or check account, qos and partition")
 _LAUNCH = (Status.LOST, "Slurm could not start it on a node and put it on hold: {reason}. See the log of slurmd there")
@@ -53,9 +53,9 @@ HOPELESS: dict[str, tuple[Status, str]] = {
     **dict.fromkeys(("QOSMaxWallDurationPerJobLimit", "ReservationDeleted"), _LIMIT),
     **dict.fromkeys(("launch_failed_requeued_held", "launch failed requeued held"), _LAUNCH),
 }
-"""Reasons to wait that do not pass by themselves, with what they mean for a repeat."""
+"""Status and cause for each reason for waiting that never resolves itself."""
 
-_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,250}")  # of several nodes: their names, joined by `+`
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,250}")  # several nodes: names joined by `+`
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}$")
 _ARRAY = re.compile(r"([0-9]{1,15})(?:_(?:([0-9]{1,7})|\[([0-9,:-]*)(?:%[0-9]+)?\]))?")
 _GRES = re.compile(r"gpu(?::([A-Za-z0-9_.-]+))?:([0-9]{1,4})")
@@ -67,9 +67,9 @@ class SlurmState:
     """What Slurm reports about a job.
 
     Attributes:
-        name: In its words, e.g. `PENDING`.
-        node: None: it has none.
-        reason: Why it waits, or why it ended.
+        name: Slurm's name of the state, e.g. `PENDING`.
+        node: The assigned node, or None.
+        reason: Why it waits or ended.
     """
 
     name: str
@@ -79,14 +79,14 @@ class SlurmState:
 
 @dataclass
 class SlurmAnswer:
-    """One answer of a cluster.
+    """The parsed output of one script.
 
     Attributes:
-        states: Of tasks that are listed one by one.
-        rests: Of arrays whose rest ended at once: what was cancelled before it began.
-        waiting: Of arrays, index ranges (first, last) that wait, with the reason.
-        arrays: Slurm's number of each of our arrays that it lists.
-        files: Bytes by kind and repeat: `log` (what is new), `record`, `done`.
+        states: States of tasks listed individually.
+        rests: State of the remaining tasks of an array, which were cancelled before they started.
+        waiting: Pending index ranges of arrays: first, last, reason.
+        arrays: Job ids of our arrays, by their number in the run.
+        files: Bytes by kind and repeat: `log` (new output), `record`, `done`.
         words: Other lines, as kind and value: `jobs`, `begun`, `ended`, `submitted`, …
     """
 
@@ -98,7 +98,7 @@ class SlurmAnswer:
     words: list[tuple[str, str]] = field(default_factory=list)
 
     def state(self, task: Task) -> SlurmState | None:
-        """Return the state of a task in Slurm; None: Slurm no longer lists it."""
+        """Return the state of a task; None: Slurm no longer lists it."""
         if (reported := self.states.get(task)) is not None:
             return reported
         for first, last, reason in self.waiting.get(task[0], ()):
@@ -107,12 +107,12 @@ class SlurmAnswer:
         return self.rests.get(task[0])
 
     def values(self, kind: str) -> list[str]:
-        """Return the values of one kind of line."""
+        """Return the values of all lines of a kind."""
         return [value for word, value in self.words if word == kind]
 
 
 def read_answer(lines: Iterable[str]) -> SlurmAnswer:
-    """Read the lines that our scripts print; what is none of them is passed over."""
+    """Parse the output of our scripts, ignoring other lines."""
     answer = SlurmAnswer()
     for line in lines:
         kind, bar, rest = line.partition("|")
@@ -125,14 +125,14 @@ def read_answer(lines: Iterable[str]) -> SlurmAnswer:
             try:
                 answer.files[kind, job] = base64.b64decode(text, validate=True)
             except (binascii.Error, ValueError):
-                continue  # cut off while it was written: it comes again
+                continue  # truncated: the next poll repeats it
         else:
             answer.words.append((kind, rest))
     return answer
 
 
 def _read_state(text: str, answer: SlurmAnswer) -> None:
-    """Read `ARRAY_TASK|STATE|NODE|COMMENT|REASON`; the tasks of an array that wait stand in one line."""
+    """Parse `ARRAY_TASK|STATE|NODE|COMMENT|REASON`; pending tasks of an array share a line."""
     parts = text.split("|", 4)
     identity = _ARRAY.fullmatch(parts[0])
     comment = _COMMENT.fullmatch(parts[3]) if len(parts) == 5 else None
@@ -152,7 +152,7 @@ def _read_state(text: str, answer: SlurmAnswer) -> None:
 
 
 def _ranges(text: str) -> Iterator[tuple[int, int]]:
-    """Read `1-4,7`; a step (`0-8:2`) is never ours."""
+    """Parse `1-4,7`; our arrays have no steps (`0-8:2`)."""
     for part in text.split(","):
         first, dash, last = part.partition("-")
         begin, end = whole_number(first), whole_number(last if dash else first)
@@ -161,7 +161,7 @@ def _ranges(text: str) -> Iterator[tuple[int, int]]:
 
 
 def task_ranges(tasks: Iterable[Task]) -> list[str]:
-    """Name tasks for Slurm's commands in few words: `12_[0-3,7]`."""
+    """Return tasks in Slurm's compact notation, e.g. `12_[0-3,7]`."""
     by_array: dict[int, list[int]] = {}
     for array, index in sorted(set(tasks)):
         by_array.setdefault(array, []).append(index)
@@ -178,8 +178,8 @@ def ending(state: SlurmState | None, status: bytes | None) -> Ending:
     """Describe how a repeat ended.
 
     Args:
-        state: The last state that Slurm reported; None: it has forgotten the job.
-        status: What the batch script left at its end; None: it did not come so far.
+        state: The last state that Slurm reported; None: it no longer lists the job.
+        status: The file written at the end of the batch script; None: it was not reached.
     """
     left = dict(line.partition(" ")[::2] for line in (status or b"").decode("ascii", "replace").splitlines())
     node = left.get("node", "")
@@ -192,9 +192,9 @@ def ending(state: SlurmState | None, status: bytes | None) -> Ending:
         word, cause = ENDINGS[state.name]
         failure = word, cause.format(node=place or "?")
     elif left.get("code") == "pull":
-        failure = Status.PULL_FAILED, "the node could not pull the image; the repeat's log says why"
+        failure = Status.PULL_FAILED, "the node could not pull the image; see the log of the repeat"
     elif left.get("code") == "modules":
-        failure = Status.ERROR, f"node {place or '?'} could not load the modules; the repeat's log says why"
+        failure = Status.ERROR, f"node {place or '?'} could not load the modules; see the log of the repeat"
     elif status is None:
         failure = _unexplained(state, place)
     code = left.get("code", "")
@@ -207,7 +207,7 @@ def ending(state: SlurmState | None, status: bytes | None) -> Ending:
 
 
 def hopeless(state: SlurmState) -> Ending | None:
-    """Return how a repeat ends that waits for what will never come; None: there is hope."""
+    """Return the ending of a pending repeat that can never start; None: it may still start."""
     if state.name not in WAITING or state.reason not in HOPELESS:
         return None
     word, cause = HOPELESS[state.reason]
@@ -223,10 +223,10 @@ def _unexplained(state: SlurmState | None, node: str | None) -> tuple[Status, st
 
 
 def facts_of(host: Host, queue: SlurmQueue, answer: SlurmAnswer) -> Facts:
-    """Turn the output of `sinfo` into facts; the smallest of all nodes counts, and no node is queried.
+    """Return the facts in the output of `sinfo`: the minimum of all nodes, none of which is queried.
 
     Raises:
-        HostError: Nothing can be measured there, with what to change.
+        HostError: No node can run benchmarks; the message includes a remedy.
     """
     if answer.values("missing"):
         raise Unreachable("Slurm was not found: sbatch is not in PATH. Name the login host with ssh:")
@@ -237,7 +237,7 @@ def facts_of(host: Host, queue: SlurmQueue, answer: SlurmAnswer) -> Facts:
         names = plain_text(", ".join(known), 200) or "none"
         raise LaunchFailed(f"Slurm has no partition {queue.partition}. Partitions: {names}", Status.UNSUPPORTED)
     reported = [parts for value in answer.values("node") if len(parts := value.split("|", 4)) == 5]
-    nodes = list({parts[0]: parts for parts in reported}.values())  # a node stands in each of its partitions
+    nodes = list({parts[0]: parts for parts in reported}.values())  # a node is listed once per partition
     fitting = [parts for parts in nodes if _offers(parts[4], queue)]
     if not fitting:
         offered = plain_text(", ".join(sorted({parts[4] for parts in nodes})), 200) or "none"
@@ -264,6 +264,6 @@ def _offers(gres: str, queue: SlurmQueue) -> bool:
 
 
 def _number(text: str) -> int:
-    """Read `8` or `8+`, as sinfo prints for nodes that differ."""
+    """Parse `8`, or `8+`, which sinfo prints if nodes differ."""
     digits = text.rstrip("+")
     return (whole_number(digits) if len(digits) < 12 else None) or 0

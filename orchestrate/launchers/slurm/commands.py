@@ -1,6 +1,6 @@
-"""Scripts of POSIX sh on the login host, or here: one connection for each, which queries, or does, everything at once.
+"""POSIX sh scripts for the login host or this machine, each of which does everything in one connection.
 
-What they print is lines of a word, a bar and a value, which `answers` reads. All names in them are quoted.
+They print lines of the form `KIND|VALUE`, which `answers` parses. All names in them are quoted.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from results.schema import Status
 from results.schema.record_json import MAX_RECORD_BYTES
 
 SCRIPT_SECONDS = 120.0
-"""After this time a script hangs: in a shared folder that is gone, or in a busy scheduler."""
+"""Time limit of a script, which hangs if the shared folder is gone or the scheduler is busy."""
 
 MAX_ANSWER_BYTES = 96 * 1024 * 1024
 SSH_FAILED = 255
 
 LOG_BYTES = 64 * 1024
-"""Most of a repeat's output that one look brings while it runs."""
+"""Maximum output of a running repeat per poll."""
 
 LAST_LOG_BYTES = 4 * 1024 * 1024
-"""Most of its output that comes with its end."""
+"""Maximum output of an ended repeat."""
 
-LOOK_BYTES = 32 * 1024 * 1024
-"""Most that one look brings of all repeats together, but for the last of them: the rest comes with the next."""
+POLL_BYTES = 32 * 1024 * 1024
+"""Limit for files of ended repeats per poll; once exceeded, the remaining repeats wait for the next poll."""
 
 _FORMAT = "state|%i|%T|%N|%k|%r"
 
@@ -47,11 +47,11 @@ _REFUSALS = {
 
 
 class LoginShell:
-    """Runs scripts where Slurm's commands are.
+    """Runs scripts on the machine that has Slurm's commands.
 
     Args:
-        login: Where ssh goes; None: this machine.
-        keys: Which host keys ssh accepts.
+        login: Address of the login host; None: this machine.
+        keys: Host keys that ssh accepts.
     """
 
     def __init__(self, login: SSHAddress | None, keys: HostKeys = AS_CONFIGURED) -> None:
@@ -61,20 +61,20 @@ class LoginShell:
         self._flags = ["-T"]
 
     def run(self, script: str, seconds: float = SCRIPT_SECONDS) -> list[str]:
-        """Run a script to its end.
+        """Run a script.
 
         Args:
-            script: Lines of POSIX sh; what they read on standard input is empty.
-            seconds: It is ended after this time.
+            script: Lines of POSIX sh; their standard input is empty.
+            seconds: Time limit.
 
         Returns:
-            The lines that it printed, however hostile; what profiles print before is not among them.
+            The lines that it printed, without those of login profiles; they are not trusted.
 
         Raises:
-            Unreachable: No connection, an exit code that is not 0, or an answer that is cut off.
+            Unreachable: No connection, a nonzero exit code, or a truncated answer.
         """
         mark = f"tfbench-{secrets.token_hex(8)}"
-        # As a function the shell reads all of it before anything runs: no command can eat the rest of the script.
+        # In a function, so that the shell reads all of it first: no command can consume the rest of the script.
         text = f"main() {{\necho {mark}\n{script}\n:\n}}\nmain </dev/null || exit\necho {mark}\nexit 0\n"
         parts = persist(lambda: self._connect(text, seconds)).split(f"{mark}\n")
         if len(parts) != 3:
@@ -82,10 +82,11 @@ class LoginShell:
         return parts[1].split("\n")
 
     def _connect(self, text: str, seconds: float) -> str:
-        """Run a script, and return its output.
+        """Run a script once, and return its output.
 
         Raises:
-            Unreachable: As `run`; Dropped: before anything ran.
+            Unreachable: As `run`.
+            Dropped: The connection failed before anything ran.
         """
         answer, command = bytearray(), ["sh", "-s"]
         if self._login is not None:  # a login shell: clusters set PATH in its profile
@@ -95,7 +96,7 @@ class LoginShell:
                 answer += line
             code, said = conversation.result()
         if conversation.exceeded:
-            # A connection that the user shares may be dead without ssh's noticing: the next one is our own.
+            # The user's shared connection may be dead without ssh noticing: open our own next time.
             self._flags = ["-T", OWN_CONNECTION]
             raise Unreachable(f"{self.name}: {conversation.exceeded}")
         if self._login is not None and code == SSH_FAILED:
@@ -108,12 +109,12 @@ class LoginShell:
 
 
 def refusal(said: str) -> Status:
-    """Return the status of repeats that `sbatch` refused, by what it said."""
+    """Return the status for an error message of `sbatch`."""
     return next((status for sign, status in _REFUSALS.items() if sign in said), Status.ERROR)
 
 
 def states(name: str) -> str:
-    """Request the states of a run's jobs; those that wait stand in one line per array, however many they are."""
+    """Return a script that prints the states of a run's jobs; pending tasks of an array share a line."""
     return (
         f'SLURM_BITSTR_LEN=0 squeue --noheader --user="$(id -un)" --name={shlex.quote(name)} --states=all '
         f"--format={shlex.quote(_FORMAT)} || exit 3"
@@ -121,7 +122,7 @@ def states(name: str) -> str:
 
 
 def probe(queue: SlurmQueue) -> str:
-    """Query what the partition's nodes are, and whether the shared folder is there."""
+    """Return a script that lists the partition's nodes and checks the shared folder."""
     partition = "" if queue.partition is None else f" --partition={queue.partition}"
     return f"""\
 command -v sbatch >/dev/null || {{ echo 'missing|sbatch'; return 0; }}
@@ -132,7 +133,7 @@ sinfo --noheader --Node --format='node|%N|%c|%m|%T|%G'{partition} || exit 3
 
 
 def survey(root: str, name: str) -> str:
-    """Query what is there of a run: the tasks of its arrays, what began, what ended, what Slurm lists."""
+    """Return a script that lists a run's arrays, started and ended repeats, and jobs in Slurm."""
     return f"""\
 {states(name)}
 cd {shlex.quote(root)} 2>/dev/null || return 0
@@ -148,15 +149,15 @@ ls done | sed 's/^/ended|/'"""
 def submit(
     root: str, number: int, script: str, jobs: Sequence[str], removals: Collection[str], after: int | None
 ) -> str:
-    """Hand in an array, after what an interrupted controller left; its list of jobs is written before.
+    """Return a script that submits an array, having written its list of jobs and removed leftovers of earlier attempts.
 
     Args:
         root: The run's folder in the shared one.
         number: Of the array.
-        script: What `sbatch` is given.
+        script: The batch script.
         jobs: Ids in the order of the tasks.
-        removals: Ids of repeats whose folders go first.
-        after: Slurm's number of the array before: no two run at a time; None: there is none.
+        removals: Ids of repeats whose folders are removed first.
+        after: Job id of the previous array, which must end first, or None.
     """
     dependency = "" if after is None else f" --dependency=afterany:{after}"
     file = f"array-{number}"
@@ -178,7 +179,7 @@ fi"""
 
 
 def cancel(tasks: Sequence[str], *, waiting_only: bool = False) -> str:
-    """End tasks; it is no failure that some have ended meanwhile."""
+    """Return a command that cancels tasks, ignoring those that have ended."""
     if not tasks:
         return ":"
     only = " --state=PENDING" if waiting_only else ""
@@ -186,12 +187,12 @@ def cancel(tasks: Sequence[str], *, waiting_only: bool = False) -> str:
 
 
 def remove(root: str, jobs: Collection[str]) -> str:
-    """Remove what repeats left."""
+    """Return a script that removes the files of repeats."""
     return f"cd {shlex.quote(root)} 2>/dev/null || return 0\n{_removal(jobs)}"
 
 
 def tidy(root: str, name: str, jobs: Collection[str]) -> str:
-    """Remove what repeats left, and the run's folder when nothing of it is anywhere any more."""
+    """Return a script that removes the files of repeats, and the run's folder if no files or jobs of it remain."""
     return f"""\
 {remove(root, jobs)}
 [ -z "$(ls -A jobs)$(ls -A done)" ] || return 0
@@ -199,27 +200,27 @@ left=$(squeue --noheader --user="$(id -un)" --name={shlex.quote(name)} --format=
 [ -n "$left" ] || {{ cd / && rm -rf {shlex.quote(root)}; }}"""
 
 
-def look(root: str, name: str, followed: Mapping[str, int], cancels: Sequence[str], removals: Collection[str]) -> str:
-    """Do what is due, and fetch all that is new.
+def poll(root: str, name: str, followed: Mapping[str, int], cancels: Sequence[str], removals: Collection[str]) -> str:
+    """Return a script that cancels and removes repeats, and prints states and new output.
 
     Args:
         root: The run's folder in the shared one.
         name: Of its jobs.
-        followed: Bytes that are known of the output of each repeat.
-        cancels: Tasks to end.
-        removals: Ids of repeats whose folders can go.
+        followed: Bytes of each repeat's output that were read earlier.
+        cancels: Tasks to cancel.
+        removals: Ids of repeats whose folders are removed.
     """
-    asked = "\n".join(f"tell {shlex.quote(job)} {offset}" for job, offset in followed.items())
+    reports = "\n".join(f"report {shlex.quote(job)} {offset}" for job, offset in followed.items())
     return f"""\
 {cancel(cancels)}
 cd {shlex.quote(root)} || exit 4
 {_removal(removals)}
-ls done >/dev/null  # an NFS client looks at the folder itself, not at what it remembers
+ls done >/dev/null  # makes an NFS client refresh its cache of the folder
 {states(name)}
-left={LOOK_BYTES}
+left={POLL_BYTES}
 part() {{ if [ "$2" -eq 0 ]; then head -c "$3" "$1"; else tail -c "+$(($2 + 1))" "$1" | head -c "$3"; fi; }}
 send() {{ printf '%s|%s|' "$1" "$2"; part "$3" "$4" "$5" | base64 -w 0; echo; }}
-tell() {{
+report() {{
     log=jobs/$1/output.log record=jobs/$1/record.json size=0
     [ ! -f "$log" ] || size=$(wc -c <"$log")
     if [ -f "done/$1" ]; then
@@ -235,7 +236,7 @@ tell() {{
         send log "$1" "$log" "$2" {LOG_BYTES}
     fi
 }}
-{asked}"""
+{reports}"""
 
 
 def _removal(jobs: Collection[str]) -> str:

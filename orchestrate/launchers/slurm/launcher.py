@@ -1,6 +1,6 @@
-"""Repeats as tasks of Slurm's job arrays: submitted all at once, followed by looks at the queue.
+"""Runs repeats as tasks of Slurm job arrays, submitted all at once and followed by polling the queue.
 
-Slurm and the shared folder hold the state of a run: a controller that dies loses nothing, and the cluster goes on.
+Slurm and the shared folder hold the state of a run: if the controller dies, jobs continue and nothing is lost.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from results.schema import Status
 PROJECT = Path(__file__).resolve().parents[3]
 
 SETTLE_SECONDS = 30.0
-"""From the end of a job to its last file: shared folders show what a node wrote only after a while."""
+"""Longest wait for a job's last file after its end: shared folders show new files with a delay."""
 
 _MULTI_HOST = ("none", "pyxis")
 _ONE_HOST_ONLY = (
@@ -59,11 +59,11 @@ class _Track:
     """A repeat that a worker slot follows.
 
     Attributes:
-        offset: Bytes of its output that were handed on.
-        cutter: Divides its output into lines.
-        begun: It was seen to run, or left output.
-        status: What its batch script left at its end.
-        quiet_since: Since when Slurm has not reported it as running or waiting; monotonic seconds.
+        offset: Bytes of its output that were passed on.
+        cutter: Splits its output into lines.
+        begun: Whether it has run or written output.
+        status: The file written at the end of its batch script.
+        quiet_since: When Slurm stopped reporting it as running or waiting; monotonic seconds.
     """
 
     task: Task | None
@@ -83,14 +83,14 @@ class SlurmLauncher:
 
     Args:
         host: Settings of the fleet.
-        queue: Of that fleet.
+        queue: Settings of its queue.
     """
 
     def __init__(self, host: Host, queue: SlurmQueue) -> None:
         self._host = host
         self._queue = queue
         self._shell = commands.LoginShell(queue.login, host.host_keys)
-        self._poller = Poller(f"Slurm of fleet {host.fleet}", self._look, float(queue.poll_seconds))
+        self._poller = Poller(f"Slurm of fleet {host.fleet}", self._poll, float(queue.poll_seconds))
         self._lock = threading.Lock()
         self._submitting = threading.Lock()
         self._run_id = ""
@@ -104,19 +104,19 @@ class SlurmLauncher:
         self._tracks: dict[str, _Track] = {}
         self._records: dict[str, bytes | None] = {}
         self._cancel: set[str] = set()
-        self._withdrawn: set[str] = set()
+        self._cancelled: set[str] = set()
         self._remove: set[str] = set()
 
     def probe(self) -> Facts:
-        """See `Launcher.probe`: what Slurm reports of the partition's nodes; no node is queried."""
+        """See `Launcher.probe`; reads what Slurm reports about the partition, without querying a node."""
         lines = self._shell.run(commands.probe(self._queue))
         return facts_of(self._host, self._queue, read_answer(lines))
 
     def prepare(self, job: Job, on_progress: Progress) -> None:
-        """See `Launcher.prepare`: nodes bring what they start."""
+        """See `Launcher.prepare`; jobs pull images themselves."""
 
     def start(self, job: Job) -> bool:
-        """See `Launcher.start`: after `submit` it is in the queue, but for one that is tried again."""
+        """See `Launcher.start`; submits only a repeat that is retried, because `submit` has submitted the others."""
         with self._lock:
             reattached = job.id in self._present
             known = reattached or job.id in self._tasks
@@ -146,10 +146,10 @@ class SlurmLauncher:
                     self._note_array(array.number, number, [job.id for job in array.jobs])
 
     def cancel_waiting(self, jobs: Sequence[Job]) -> None:
-        """See `QueueLauncher.cancel_waiting`: Slurm itself leaves alone what has begun meanwhile."""
+        """See `QueueLauncher.cancel_waiting`; Slurm skips tasks that have started in the meantime."""
         with self._lock:
             tasks = [task for job in jobs if (task := self._tasks.get(job.id)) is not None]
-            self._withdrawn.update(job.id for job in jobs)
+            self._cancelled.update(job.id for job in jobs)
         if tasks:
             self._shell.run(commands.cancel(task_ranges(tasks), waiting_only=True))
         self._poller.hurry()
@@ -166,7 +166,7 @@ class SlurmLauncher:
             self._shell.run(commands.cancel(task_ranges(tasks.values())))
             deadline = time.monotonic() + END_SECONDS
             while time.monotonic() < deadline:
-                answer = self._ask(commands.states(self._name))
+                answer = self._query(commands.states(self._name))
                 reported = map(answer.state, tasks.values())
                 if not any(state is not None and state.name in ACTIVE for state in reported):
                     break
@@ -202,7 +202,7 @@ class SlurmLauncher:
                 del self._tracks[job.id]
 
     def _end(self, job: Job, track: _Track, ended: Ending) -> Ending:
-        if job.id in self._withdrawn and not track.begun:
+        if job.id in self._cancelled and not track.begun:
             with self._lock:
                 self._forget(job.id)
             raise CancelledInQueue(job.id)
@@ -210,17 +210,17 @@ class SlurmLauncher:
         return ended
 
     def collect(self, job: Job) -> bytes | None:
-        """See `Launcher.collect`: it came with the end."""
+        """See `Launcher.collect`; the poll that reported the end included the record."""
         return self._records.pop(job.id, None)
 
     def stop(self, job: Job) -> None:
-        """See `Launcher.stop`: with the next look, for all at once."""
+        """See `Launcher.stop`; the next poll does it for all repeats at once."""
         with self._lock:
             self._cancel.add(job.id)
         self._poller.hurry()
 
     def remove(self, job: Job) -> None:
-        """See `Launcher.remove`: with the next look, for all at once."""
+        """See `Launcher.remove`; the next poll does it for all repeats at once."""
         with self._lock:
             self._remove.add(job.id)
             self._forget(job.id)
@@ -231,10 +231,10 @@ class SlurmLauncher:
         return sorted(job for job in self._present if job.startswith(f"{self._host.key}."))
 
     def close(self) -> None:
-        """See `Launcher.close`; what is left of a run that is done goes away."""
+        """See `Launcher.close`; removes the files of a finished run."""
         self._poller.close()
         if self._surveyed:
-            with contextlib.suppress(HostError):  # `resume` and `stop` find what is left
+            with contextlib.suppress(HostError):  # `resume` and `stop` find the rest
                 self._shell.run(commands.tidy(self._root, self._name, self._remove))
 
     # -- the cluster -------------------------------------------------------------------------------------------
@@ -247,21 +247,21 @@ class SlurmLauncher:
     def _root(self) -> str:
         return run_root(self._run_id, self._host, self._queue)
 
-    def _ask(self, script: str) -> SlurmAnswer:
+    def _query(self, script: str) -> SlurmAnswer:
         return read_answer(self._shell.run(script))
 
     def _survey(self, run_id: str) -> None:
-        """Find out, once, what of a run is on the cluster: in its queue, running, or ended."""
+        """Find a run's pending, running and ended repeats on the cluster, once."""
         if self._surveyed:
             return
         self._run_id = run_id
-        answer = self._ask(commands.survey(self._root, self._name))
+        answer = self._query(commands.survey(self._root, self._name))
         with self._lock:
             for value in answer.values("jobs"):
                 number, _, job = value.partition("|")
                 if (known := whole_number(number)) is not None:
                     self._arrays.setdefault(known, []).append(job)
-            # Slurm shows for a while what an earlier controller's arrays were, whose files are gone.
+            # Slurm may still list arrays of an earlier controller whose files are gone.
             self._highest = max([0, *self._arrays, *answer.arrays])
             for own, jobs in self._arrays.items():
                 if (array := answer.arrays.get(own)) is not None:
@@ -270,7 +270,7 @@ class SlurmLauncher:
             for job, task in list(self._tasks.items()):
                 state = answer.state(task)
                 if job not in ended and (state is None or state.name not in ACTIVE):
-                    del self._tasks[job]  # it ended while nobody looked, and left nothing
+                    del self._tasks[job]  # it ended without a result while no controller ran
             self._present = ended | self._tasks.keys()
             self._remove |= set(answer.values("begun")) - self._present
             self._surveyed = True
@@ -282,11 +282,11 @@ class SlurmLauncher:
         self._last_array = array if self._last_array is None else max(array, self._last_array)
 
     def _submit_array(self, array: Array) -> int:
-        """Hand in an array; when the answer was lost, look whether it arrived before it is handed in again.
+        """Submit an array; after a lost answer, check that it is not in the queue before submitting it again.
 
         Raises:
-            LaunchFailed: Slurm refuses it.
-            Unreachable: It cannot be reached.
+            LaunchFailed: Slurm rejected it.
+            Unreachable: Slurm does not answer.
         """
         text = batch_script(array, self._host, self._queue, PROJECT)
         names = [job.id for job in array.jobs]
@@ -295,11 +295,11 @@ class SlurmLauncher:
         script = commands.submit(self._root, array.number, text, names, removals, self._last_array)
         for tries in itertools.count(1):
             try:
-                answer = self._ask(script)
+                answer = self._query(script)
             except Unreachable:
                 if tries == 3:
                     raise
-                if (found := self._ask(commands.states(self._name)).arrays.get(array.number)) is not None:
+                if (found := self._query(commands.states(self._name)).arrays.get(array.number)) is not None:
                     return found
                 continue
             for value in answer.values("submitted"):
@@ -309,14 +309,14 @@ class SlurmLauncher:
             raise LaunchFailed(f"sbatch refused an array of {len(names)} repeats: {said}", commands.refusal(said))
         raise AssertionError("never reached")
 
-    def _look(self) -> None:
-        """Request all that is followed, and do what is due: one script, whatever the number of repeats."""
+    def _poll(self) -> None:
+        """Update all followed repeats, and cancel and remove others, with one script for any number of repeats."""
         with self._lock:
             followed = {job: track.offset for job, track in self._tracks.items() if track.status is None}
             cancels = [task for job in self._cancel if (task := self._tasks.get(job)) is not None]
             removals = set(self._remove)
-        script = commands.look(self._root, self._name, followed, task_ranges(cancels), removals)
-        answer = self._ask(script)
+        script = commands.poll(self._root, self._name, followed, task_ranges(cancels), removals)
+        answer = self._query(script)
         now = time.monotonic()
         with self._lock:
             self._remove -= removals
@@ -324,7 +324,7 @@ class SlurmLauncher:
                 self._take(job, track, answer, now)
 
     def _take(self, job: str, track: _Track, answer: SlurmAnswer, now: float) -> None:
-        """Update one repeat from an answer."""
+        """Update a repeat from the cluster's answer."""
         track.task = self._tasks.get(job, track.task)
         reported = None if track.task is None else answer.state(track.task)
         track.state = reported or track.state
@@ -348,25 +348,25 @@ class SlurmLauncher:
             track.quiet_since = None
             return
         track.quiet_since = track.quiet_since or now
-        explained = track.status is not None or (job in self._withdrawn and not track.begun)
+        explained = track.status is not None or (job in self._cancelled and not track.begun)
         explained = explained or (reported is not None and reported.name in ENDINGS)
         if explained or now - track.quiet_since >= SETTLE_SECONDS:
             track.ending = ending(reported, track.status)
 
     def _forget(self, job: str) -> None:
-        """Drop what is known of a repeat: the next `start` submits it again."""
+        """Discard the state of a repeat, so that the next `start` submits it again."""
         self._tasks.pop(job, None)
         self._present.discard(job)
         self._cancel.discard(job)
 
 
 def _turn(state: SlurmState | None, trouble: str, *, silent: bool = False) -> Turn:
-    """Describe the state of a repeat; what was submitted waits until Slurm reports otherwise.
+    """Describe the state of a repeat, which waits until Slurm reports otherwise.
 
-    A container that has printed nothing waits, too: its node may be fetching the image, and that takes no time of its.
+    A container without output counts as waiting too: its node may be pulling the image, which takes none of its time.
     """
     if silent and state is not None and state.name not in WAITING:
-        return Turn(waiting=True, node=state.node, reason="its node fetches the image and starts it", trouble=trouble)
+        return Turn(waiting=True, node=state.node, reason="its node pulls the image and starts it", trouble=trouble)
     if state is None or state.name in WAITING:
         return Turn(waiting=True, reason="" if state is None else state.reason, trouble=trouble)
     return Turn(waiting=False, node=state.node, trouble=trouble)

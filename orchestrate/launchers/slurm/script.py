@@ -1,14 +1,14 @@
-"""What is submitted: one script for each job array, with a line for each repeat.
+"""Batch scripts: one per job array, with a line for each repeat.
 
-A repeat leaves its output and record in a folder of its own, and at its end a file under `done/`, whole or not at all:
-that file, not Slurm's memory of a job, shows that it ended by itself.
+A repeat writes its output and record to its own folder, and atomically creates a file under `done/` at its end. That
+file shows that it ended by itself, because Slurm forgets jobs.
 
-A node starts a benchmark with a Python of its own, or in a container by pyxis or apptainer. All are tested on real
-clusters of two nodes, pyxis and apptainer by opt-in tests (`make test-pyxis`, `make test-apptainer`). Each leaves the
-process id in `$child`; `finish` brings the record into `$folder`.
+A node starts a benchmark with its own Python, or in a container with pyxis or apptainer. All are tested on clusters of
+two nodes, pyxis and apptainer by opt-in tests (`make test-pyxis`, `make test-apptainer`). Each sets `$child` to the
+process id, and `finish` moves the record to `$folder`.
 
-Limits are for benchmarks: images are fetched before, because one file of an image is larger than all that a benchmark
-may write. pyxis and apptainer fetch an image once for a run, into the shared folder.
+Images are pulled once per run, into the shared folder, before the benchmark's file size limit applies: an image has
+larger files.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from orchestrate.planning.plan import Job
 from results.schema import Data, Device
 
 MAX_ARRAY = 1000
-"""Tasks of an array: Slurm's own limit is 1001 unless a site sets another."""
+"""Maximum number of tasks of an array; Slurm's default limit is 1001."""
 
 GRACE_SECONDS = 300
-"""From a benchmark's own limit to Slurm's: it ends itself first, and writes why."""
+"""Margin between a benchmark's own limit, at which it records the cause, and Slurm's."""
 
 PULL_SECONDS = 1200
-"""What Slurm's limit allows for an image: a node may have to fetch it before the benchmark's own time begins."""
+"""Share of Slurm's limit for pulling the image, before the benchmark's own time starts."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -50,9 +50,9 @@ class Resources:
     """Requested resources; repeats that request the same share an array.
 
     Attributes:
-        nodes: More than one: a training step over several hosts.
-        gpus: Of one node.
-        reads_data: Its container sees the data set.
+        nodes: More than one for a multi-host job.
+        gpus: Per node.
+        reads_data: Whether its container mounts the data set.
     """
 
     nodes: int
@@ -65,8 +65,8 @@ class Array:
     """Repeats that are submitted together.
 
     Attributes:
-        number: Of the array in its run, from 1; `comment` carries it to Slurm.
-        jobs: Task i is the i-th.
+        number: Of the array in its run, from 1.
+        jobs: Task i runs the i-th.
     """
 
     number: int
@@ -74,7 +74,7 @@ class Array:
 
     @property
     def comment(self) -> str:
-        """How an array is recognised in the queue."""
+        """The comment that identifies an array in the queue."""
         return f"tfbench:{self.number}"
 
 
@@ -88,7 +88,7 @@ def resources(job: Job) -> Resources:
 
 
 def make_arrays(jobs: Sequence[Job], first_number: int) -> list[Array]:
-    """Divide repeats into arrays of equal resources, small ones first: they start earliest."""
+    """Group repeats into arrays of equal resources, smallest first, because those start earliest."""
     groups: dict[Resources, list[Job]] = {}
     for job in jobs:
         groups.setdefault(resources(job), []).append(job)
@@ -101,23 +101,23 @@ def make_arrays(jobs: Sequence[Job], first_number: int) -> list[Array]:
 
 
 def job_name(run_id: str, host: Host) -> str:
-    """Name a run's jobs in the queue; also its folder in the shared one."""
+    """Return the name of a run's jobs in the queue, and of its folder in the shared one."""
     return f"tfbench-{run_id}.{host.fleet}"
 
 
 def run_root(run_id: str, host: Host, queue: SlurmQueue) -> str:
-    """Return the folder of a run that login host and nodes share."""
+    """Return the run's folder in the shared folder."""
     return f"{queue.shared_folder}/{job_name(run_id, host)}"
 
 
 def batch_script(array: Array, host: Host, queue: SlurmQueue, project: Path) -> str:
-    """Write the script that `sbatch` is given.
+    """Return the batch script of an array.
 
     Args:
-        array: Repeats of equal resources, at least one.
+        array: At least one repeat.
         host: Settings of the fleet.
-        queue: Of that fleet.
-        project: Where this tfbench is, for nodes that see it where `project` is not said.
+        queue: Settings of its queue.
+        project: Folder of this tfbench, which nodes use if the queue sets no `project`.
     """
     first, asked = array.jobs[0], resources(array.jobs[0])
     seconds = max(_limit_seconds(job, host, queue) for job in array.jobs)
@@ -148,7 +148,7 @@ def batch_script(array: Array, host: Host, queue: SlurmQueue, project: Path) -> 
 
 
 def _visible(gpus: int) -> str:
-    """Show a benchmark the GPUs that it requested: an exclusive node comes with all its GPUs."""
+    """Limit a benchmark to the number of GPUs it requested: an exclusive node has all its GPUs."""
     return (
         f'export CUDA_VISIBLE_DEVICES="$(printf %s "${{CUDA_VISIBLE_DEVICES:-}}" | cut -d , -f 1-{gpus})"'
         if gpus
@@ -182,11 +182,11 @@ def _options(array: Array, asked: Resources, host: Host, queue: SlurmQueue, seco
 def _memory(host: Host, queue: SlurmQueue) -> list[str]:
     if host.memory_gb is not None:
         return [f"--mem={math.ceil(host.memory_gb * 1e9 / (1 << 20))}M"]
-    return ["--mem=0"] if queue.exclusive else []  # 0: all that the node has
+    return ["--mem=0"] if queue.exclusive else []  # 0: all of the node's
 
 
 def _limit_seconds(job: Job, host: Host, queue: SlurmQueue) -> float:
-    """Return a benchmark's own limit; where the user limits the job, it ends itself in time."""
+    """Return a benchmark's own limit, which is below the user's limit of the job."""
     wanted = job.max_seconds or host.timeout_minutes * 60
     if queue.time_limit_minutes is None:
         return wanted
@@ -199,7 +199,7 @@ def _arguments(job: Job, host: Host, queue: SlurmQueue) -> list[str]:
 
 
 def _image(job: Job, host: Host) -> str:
-    """Return what a repeat starts: by digest where `hosts.yml` names one."""
+    """Return the image of a repeat, by digest if `hosts.yml` has one."""
     reference = job.origin.image or image_reference(host, job.origin.variant or "cpu")
     _, at, digest = reference.partition("@")
     return f"{repository(reference)}@{digest}" if at else reference
@@ -236,15 +236,15 @@ leave "$code"
 # -- how a node starts a benchmark ---------------------------------------------------------------------------------
 
 MAX_FILE_BLOCKS = (256 << 20) // 512
-"""Of `ulimit -f`: nothing a benchmark writes may fill the shared folder."""
+"""For `ulimit -f`: a benchmark must not fill the shared folder."""
 
 _LIMIT = f"ulimit -f {MAX_FILE_BLOCKS} || :"
 
 
 def _environment_lines(queue: SlurmQueue, host: Host) -> list[str]:
-    """Return the lines of a batch script that give a benchmark outside of containers the variables of `hosts.yml`.
+    """Return the lines that export the variables of `hosts.yml` to a benchmark without container.
 
-    Containers get theirs inside: pyxis prefers those of the image, apptainer's `--env` divides a value at its commas.
+    In containers, `_inside` sets them: pyxis prefers the image's, and apptainer's `--env` splits values at commas.
     """
     if queue.container != "none":
         return []
@@ -252,14 +252,14 @@ def _environment_lines(queue: SlurmQueue, host: Host) -> list[str]:
 
 
 def _run_lines(queue: SlurmQueue, container: ContainerSpec | None, nodes: int, gpus: int, project: Path) -> list[str]:
-    """Return the lines of a batch script that start a benchmark.
+    """Return the lines that start a benchmark.
 
     Args:
-        queue: Names the way.
-        container: What it may do; None: no container. Name, image and flags are the script's variables.
-        nodes: Of this job; more than one only without containers, and with pyxis.
-        gpus: Of each of its nodes.
-        project: Where this tfbench is, if the nodes see it too.
+        queue: Settings of the queue.
+        container: Mounts and variables; None: no container. Image and flags are variables of the script.
+        nodes: Nodes of the job; more than one requires pyxis or no container.
+        gpus: Per node.
+        project: Folder of this tfbench.
     """
     if container is None:
         return [_LIMIT, *(_python_lines(queue, project) if nodes == 1 else _ranks_lines(queue, project, nodes))]
@@ -269,7 +269,7 @@ def _run_lines(queue: SlurmQueue, container: ContainerSpec | None, nodes: int, g
 
 
 def _module_lines(queue: SlurmQueue) -> list[str]:
-    """Return the lines of a batch script that load modules; `sh` has `module` only after its own start-up file."""
+    """Return the lines that load modules; `sh` defines `module` only after sourcing its init file."""
     if not queue.modules:
         return []
     files = '"${MODULESHOME:-}/init/sh" "${LMOD_PKG:-}/init/sh" /etc/profile.d/modules.sh /etc/profile.d/lmod.sh'
@@ -296,7 +296,7 @@ _RANK = (
     '\\"task\\": {\\"type\\": \\"worker\\", \\"index\\": $SLURM_PROCID}}"; '
     '[ "$SLURM_PROCID" -eq 0 ] && out=$FOLDER/record.json || out=$FOLDER/rank-$SLURM_PROCID.json; '
 )
-"""Of a rank's own shell: who it is, and where it leaves its record; that of the repeat is of rank 0."""
+"""Sets a rank's TF_CONFIG and the path of its record; the repeat's record is that of rank 0."""
 
 _WORKERS = [
     "port=$((20000 + SLURM_JOB_ID % 10000)) WORKERS=",
@@ -307,11 +307,11 @@ _WORKERS = [
     "export WORKERS",
     'node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -s -d + -)',
 ]
-"""Ports lie two apart: rank 0 uses the next one too."""
+"""Ports are two apart, because rank 0 uses the next one too."""
 
 
 def _ranks_lines(queue: SlurmQueue, project: Path, nodes: int) -> list[str]:
-    """Start a rank on each node."""
+    """Return the lines that start a rank on each node."""
     folder, python = queue.project or str(project), queue.python or sys.executable
     rank = f'{_RANK}exec {shlex.quote(python)} -m tfbench "$@" --output="$out"'
     return [
@@ -330,22 +330,22 @@ def _on_each(nodes: int) -> str:
 
 def _pyxis_lines(image_file: str | None, container: ContainerSpec, nodes: int, gpus: int) -> list[str]:
     data = f",{shlex.quote(container.data_dir)}:{DATA_PATH}:ro" if container.data_dir else ""
-    # enroot's hook gives GPUs to containers that name some, and Slurm's cgroup leaves them those of the job. A name of
-    # fewer would be read in an order that need not be Slurm's.
+    # enroot's hook needs a list of GPUs, and Slurm's cgroup limits `all` to those of the job. Indices might be
+    # interpreted in an order other than Slurm's.
     # Source: enroot, conf/hooks/98-nvidia.sh.
     visible = "all" if gpus else "void"
     return [
         *_image_lines(
             image_file,
             "sqsh",
-            # enroot separates the registry from the rest by `#`
+            # enroot separates the registry with `#`
             'image=$(printf %s "$image" | sed "s|^\\([^/]*[.:][^/]*\\)/|\\1#|")\n'
             '        found=$(enroot digest "docker://$image" 2>/dev/null) && echo "$found" >"$file.digest"\n'
             '        enroot import --output "$part" "docker://$image"',
         ),
         *(_WORKERS if nodes > 1 else []),
         f"export NVIDIA_VISIBLE_DEVICES={visible} FOLDER=/out",
-        _LIMIT,  # of the output: enroot unpacks the image under the limits of slurmd
+        _LIMIT,  # for the output; enroot unpacks the image under slurmd's limits
         f"srun {_on_each(nodes) if nodes > 1 else '--ntasks=1'} --propagate=NONE"
         ' --container-image="$file" --container-readonly --no-container-mount-home'
         ' --no-container-entrypoint --container-mounts="$folder/out:/out"'
@@ -358,13 +358,13 @@ def _apptainer_lines(image_file: str | None, container: ContainerSpec, gpus: int
     data = f" --bind {shlex.quote(container.data_dir)}:{DATA_PATH}:ro" if container.data_dir else ""
     return [
         *_image_lines(image_file, "sif", 'apptainer pull "$part" "docker://$image"'),
-        # A closed container's /tmp is 64 MiB of memory, unless a folder holds it.
+        # With --containall, /tmp is 64 MiB of memory unless --workdir is set.
         # Source: apptainer's admin guide, "sessiondir max size".
         'for place in "${TMPDIR:-/tmp}" /tmp "$folder"; do',
         '    scratch=$(mktemp -d "$place/tfbench.XXXXXX" 2>/dev/null) && break',
         "done",
         'finish() { mv "$folder/out/record.json" "$folder/record.json" 2>/dev/null; rm -rf "$scratch"; }',
-        # Sites may forbid network namespaces, as apptainer's admin guide advises: there it keeps the node's network.
+        # Sites may forbid network namespaces, as apptainer's admin guide advises: then use the node's network.
         'network="--net --network=none"; unshare --user --net true 2>/dev/null || network=',
         'apptainer exec --containall --no-home --no-privs $network --workdir "$scratch" --bind "$folder/out:/out"'
         f'{data} --pwd /opt/tfbench{" --nv" if gpus else ""} "$file" {_inside(container, 1)}',
@@ -373,14 +373,14 @@ def _apptainer_lines(image_file: str | None, container: ContainerSpec, gpus: int
 
 
 def _image_lines(image_file: str | None, suffix: str, pull: str) -> list[str]:
-    """Return the lines that bring the image once for a run, and make `$file` its file, `$digest` what it is.
+    """Return the lines that pull the image once per run, and set `$file` and `$digest`.
 
-    A folder without locks lets several nodes fetch it at a time; a file gets its name when it is whole.
+    On a file system without locks, several nodes may pull it at a time; the file is renamed when complete.
 
     Args:
-        image_file: Where nodes have it already; None: it comes from a registry.
+        image_file: Path of an existing image file on the nodes; None: pull from a registry.
         suffix: Of the file's name.
-        pull: Commands that make the file `$part`.
+        pull: Commands that write the file `$part`.
     """
     finish = 'finish() { mv "$folder/out/record.json" "$folder/record.json" 2>/dev/null; }'
     if image_file is not None:
@@ -393,7 +393,7 @@ file="$root/images/$(printf %s "$image" | sha256sum | cut -c 1-32).{suffix}"
 {finish}
 if ! (
     flock 9 || :
-    ls "$root/images" >/dev/null  # an NFS client looks at the folder itself, not at what it remembers
+    ls "$root/images" >/dev/null  # makes an NFS client refresh its cache of the folder
     if [ ! -f "$file" ]; then
         part="$file.$SLURM_JOB_ID"
         rm -f "$part"
@@ -409,9 +409,9 @@ digest=$image
 
 
 def _inside(container: ContainerSpec, nodes: int) -> str:
-    """Return the command that starts a benchmark within pyxis or apptainer, with its limit and variables.
+    """Return the command that starts a benchmark in a container, with its limit and variables.
 
-    A step of Slurm's sets CUDA_VISIBLE_DEVICES anew, and HOME would be a folder that the container lacks.
+    It restores CUDA_VISIBLE_DEVICES, which a Slurm step resets, and sets HOME to a folder that exists in the container.
     """
     variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in container.environment.items())
     begin = f'ulimit -f {MAX_FILE_BLOCKS}; export HOME=/tmp CUDA_VISIBLE_DEVICES="$1" {variables}; shift; '

@@ -1,5 +1,5 @@
-"""Benchmarks as processes of a host that is reached by ssh and has no Docker engine, e.g. a rented container.
+"""Runs benchmarks as processes on a host without Docker engine, over ssh, e.g. in a rented container.
 
-Start reading at `launcher.py`, then `agent.py`, which runs over there: `connection.py` sends it with every connection,
-and it is never installed. `software.py` is what a benchmark runs with: the runner, a Python, the locked packages.
+Start with `launcher.py`, then `agent.py`, which runs on the host: `connection.py` sends it with every connection.
+`software.py` provides the runner, a Python and the locked packages.
 """

@@ -1,17 +1,17 @@
-"""The part that runs on a host without Docker. It is sent with every connection and never installed.
+"""The agent on a host without Docker. It is sent with every connection and never installed.
 
-Standard library only, and nothing newer than Python 3.8: the host's own Python runs it, whatever that is. A connection
-carries one request, a line of JSON with an optional payload behind it; each line of the answer is JSON again, after a
-mark that sets it apart from what login profiles print.
+It uses only the standard library of Python 3.8, to run with any Python of the host. A connection carries one request, a
+line of JSON followed by an optional payload. The answer is lines of JSON after a mark that separates them from the
+output of login profiles.
 
-Everything lies below one folder, `~/.tfbench`:
+All files are below one folder, `~/.tfbench`:
 
     runner/DIGEST/           tfbench and the contract, 0.1 MB
     environments/DIGEST/     the locked packages of an image variant
     jobs/RUN/JOB/            a repeat: state.json, output.log, record.json, exit.json
 
-The folder of a repeat is its lock. A guardian process in a session of its own starts the benchmark, bounds its output
-and writes `exit.json` when it has ended, so that neither a broken connection nor a dead controller loses anything.
+The folder of a repeat is its lock. A guardian process in its own session starts the benchmark, bounds its output and
+writes `exit.json` at its end, so that nothing is lost if the connection breaks or the controller dies.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ END_OF_OUTPUT_SECONDS = 5.0
 STARTED = "started"
 MAX_LOG_BYTES = 20 << 20
 MAX_FILE_BYTES = 256 << 20
-"""Of any file that a benchmark writes, as in a container: its record is small, and the host's disk is not ours."""
+"""Limit for each file that a benchmark writes, as in a container: it must not fill the host's disk."""
 
 XLA_TOOLCHAIN = "cuda_sdk_lib"
-"""Where XLA looks first for ptxas and libdevice, below its working folder: the default of `xla_gpu_cuda_data_dir`. With
-it, a host that has another CUDA, or none, at /usr/local/cuda compiles as an image does."""
+"""Folder below the working directory that XLA searches first for ptxas and libdevice: the default of
+`xla_gpu_cuda_data_dir`. With it, XLA compiles as in an image, whatever CUDA the host has at /usr/local/cuda."""
 
 EXIT_BYTES = 4096
-"""Space reserved for `exit.json` before the benchmark starts, which may fill the disk."""
+"""Space reserved for `exit.json` in case the benchmark fills the disk."""
 
 MAX_ANSWER_BYTES = 256 * 1024
 CHUNK_BYTES = 64 * 1024
 
 CHILDREN: list[subprocess.Popen[bytes]] = []
-"""Processes that end with the connection."""
+"""Processes that are killed when the connection ends."""
 
-LOOK_AT_PYTHON = """\
+QUERY_PYTHON = """\
 import importlib.metadata, importlib.util, json, platform, sys
 def version(*names):
     for name in names:
@@ -74,20 +74,20 @@ json.dump({"path": sys.executable, "version": platform.python_version(),
 """
 
 
-def say(**document: Any) -> None:  # noqa: ANN401 (any JSON)
-    """Write one line of the answer."""
+def reply(**document: Any) -> None:  # noqa: ANN401 (any JSON)
+    """Write a line of the answer."""
     sys.stdout.write(json.dumps(document) + "\n")
     sys.stdout.flush()
 
 
 def fail(kind: str, cause: str) -> NoReturn:
-    """End the connection with a cause; `kind` is `failed` or `lost`."""
-    say(**{kind: cause})
+    """Reply with a cause and exit; `kind` is `failed` or `lost`."""
+    reply(**{kind: cause})
     sys.exit(0)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a file that was written by `write_json`; None: it is not there."""
+    """Read a file written by `write_json`; None: missing or damaged."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -96,7 +96,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
-    """Write a file so that it is there whole or not at all."""
+    """Write a file atomically."""
     part = path.with_name(f"{path.name}.{os.getpid()}")
     with part.open("w", encoding="utf-8") as file:
         json.dump(document, file)
@@ -109,7 +109,7 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
 
 
 def hello(request: Request) -> None:
-    """Report what the host has: Pythons, an image of ours, what was installed, free space, time."""
+    """Report the host's Pythons, its tfbench image, what is installed, free space and time."""
     root = Path(request["root"])
     root.mkdir(parents=True, exist_ok=True)
     pythons: dict[str, dict[str, Any]] = {}
@@ -117,9 +117,9 @@ def hello(request: Request) -> None:
         path = shutil.which(Path(name).expanduser() if name.startswith("~") else name)
         if path is None or (key := python_key(path)) in pythons:
             continue
-        if (found := look_at_python(path)) is not None:
+        if (found := query_python(path)) is not None:
             pythons[key] = {**found, "path": path}
-    say(
+    reply(
         pythons=list(pythons.values()),
         image=read_json(Path(request["image_file"])),
         runners=folders(root / "runner"),
@@ -131,14 +131,14 @@ def hello(request: Request) -> None:
 
 
 def python_key(path: str) -> str:
-    """Return what equal interpreters share: their file, but each virtual environment is one of its own."""
+    """Return a key that is equal for paths of the same interpreter; each virtual environment counts as its own."""
     return path if Path(path).parent.with_name("pyvenv.cfg").exists() else os.path.realpath(path)
 
 
-def look_at_python(path: str) -> dict[str, Any] | None:
-    """Query an interpreter for its version and packages; None: it cannot be started."""
+def query_python(path: str) -> dict[str, Any] | None:
+    """Return an interpreter's version and packages; None: it cannot be started."""
     try:
-        done = subprocess.run([path, "-c", LOOK_AT_PYTHON], capture_output=True, timeout=60, check=True)
+        done = subprocess.run([path, "-c", QUERY_PYTHON], capture_output=True, timeout=60, check=True)
         found = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
@@ -146,7 +146,7 @@ def look_at_python(path: str) -> dict[str, Any] | None:
 
 
 def folders(parent: Path) -> list[str]:
-    """List what is complete: parts and locks have a dot in their name."""
+    """List complete folders; the names of partial ones and locks contain a dot."""
     return sorted(path.name for path in parent.glob("*") if "." not in path.name)
 
 
@@ -158,20 +158,20 @@ def unpack(request: Request, payload: bytes) -> None:
     try:
         with tarfile.open(fileobj=io.BytesIO(payload)) as tar:
             tar.extractall(part)
-        if not target.is_dir():  # else another controller was faster, with the same files
+        if not target.is_dir():  # otherwise another controller has unpacked the same files
             part.rename(target)
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    say(runner=str(target))
+    reply(runner=str(target))
 
 
 def runner_folder(request: Request) -> Path:
-    """Name the folder of the runner."""
+    """Return the folder of the runner."""
     return Path(request["root"], "runner", request["digest"])
 
 
 def probe(request: Request) -> None:
-    """Run the probe and hand on what it prints."""
+    """Run the probe and send its output."""
     try:
         done = subprocess.run(
             [request["python"], "-m", "tfbench.probe"],
@@ -187,11 +187,11 @@ def probe(request: Request) -> None:
         fail("failed", f"the probe: {error}")
     if len(done.stdout) > MAX_ANSWER_BYTES:
         fail("failed", f"the probe printed more than {MAX_ANSWER_BYTES} bytes")
-    say(probe=done.stdout.decode("utf-8", "replace"))
+    reply(probe=done.stdout.decode("utf-8", "replace"))
 
 
 def last_line(output: bytes) -> str:
-    """Return the last line of an output that is not empty."""
+    """Return the last non-empty line of an output."""
     lines = [line for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
     return lines[-1][-500:] if lines else "it printed nothing"
 
@@ -200,23 +200,20 @@ def last_line(output: bytes) -> str:
 
 
 def install(request: Request, payload: bytes) -> None:
-    """Install locked packages into a folder of their own; a half-made one is never used.
-
-    The folder is named by the digest of the lock and the Python. It is made under another name and renamed last.
-    """
+    """Install locked packages into a folder named by the digest of the lock and the Python version."""
     target = Path(request["root"], "environments", request["digest"])
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.with_name(f"{target.name}.lock").open("w", encoding="utf-8") as lock:
         while not locked(lock):
-            say(waiting="another controller makes the same environment")
+            reply(waiting="another controller makes the same environment")
             time.sleep(HEARTBEAT_SECONDS)
         if not target.is_dir():
             make_environment(request, payload, target)
-    say(site=str(target / "site"))
+    reply(site=str(target / "site"))
 
 
 def locked(file: IO[str]) -> bool:
-    """Lock a file; False: another process has it."""
+    """Try to lock a file; False: another process holds the lock."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -227,14 +224,14 @@ def locked(file: IO[str]) -> bool:
 def make_environment(request: Request, payload: bytes, target: Path) -> None:
     """Install into a temporary folder, then rename it to `target`."""
     for old in target.parent.glob(f"{target.name}.part-*"):
-        shutil.rmtree(old, ignore_errors=True)  # we hold the lock: nobody works on it any more
+        shutil.rmtree(old, ignore_errors=True)  # left by a dead process, because we hold the lock
     part = target.with_name(f"{target.name}.part-{os.getpid()}")
     part.mkdir()
     requirements, log = part / "requirements.txt", part / "pip.log"
     requirements.write_bytes(payload)
     options = "--require-hashes --only-binary=:all: --no-deps --no-cache-dir --disable-pip-version-check --quiet"
     where = ["--requirement", str(requirements), "--target", str(part / "site")]
-    environment = {**os.environ, "TMPDIR": str(part), "PIP_ROOT_USER_ACTION": "ignore"}  # a small /tmp would not do
+    environment = {**os.environ, "TMPDIR": str(part), "PIP_ROOT_USER_ACTION": "ignore"}  # /tmp may be too small
     with log.open("wb") as output:
         child = subprocess.Popen(
             [request["python"], "-m", "pip", "install", *options.split(), *where],
@@ -246,7 +243,7 @@ def make_environment(request: Request, payload: bytes, target: Path) -> None:
     CHILDREN.append(child)
     free = shutil.disk_usage(part).free
     while not wait_for(lambda: child.poll() is not None, 2.0):
-        say(installed_bytes=max(0, free - shutil.disk_usage(part).free))
+        reply(installed_bytes=max(0, free - shutil.disk_usage(part).free))
     if child.returncode != 0:
         cause = last_line(log.read_bytes()[-10_000:])
         shutil.rmtree(part, ignore_errors=True)
@@ -258,25 +255,25 @@ def make_environment(request: Request, payload: bytes, target: Path) -> None:
 
 
 def job_folder(request: Request) -> Path:
-    """Name the folder of a repeat."""
+    """Return the folder of a repeat."""
     return Path(request["root"], "jobs", request["run"], request["job"])
 
 
 def start(request: Request) -> None:
-    """Start a repeat, or reattach to the one of this name."""
+    """Start a repeat, or reattach to the existing one of this name."""
     folder = job_folder(request)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        forget_dead(folder)
+        clear_dead(folder)
         reattached = (folder / "state.json").exists()
         if not reattached:
             launch(request, folder)
-    say(reattached=reattached)
+    reply(reattached=reattached)
 
 
-def forget_dead(folder: Path) -> None:
-    """Clear what a restart of the host, or a failed start, left of a repeat that neither runs nor left a result."""
+def clear_dead(folder: Path) -> None:
+    """Remove the files of a repeat that neither runs nor has a result, e.g. after a restart of the host."""
     state = state_of(folder) or {}
     results = ("exit.json", "record.json")
     if not is_alive(state) and not any((folder / name).exists() for name in results):
@@ -288,7 +285,7 @@ def forget_dead(folder: Path) -> None:
 
 
 def launch(request: Request, folder: Path) -> None:
-    """Start a guardian and wait until the benchmark runs, or until it is known why it does not."""
+    """Start a guardian and wait until the benchmark runs or has failed to start."""
     answer, theirs = os.pipe()
     if os.fork() == 0:
         guard(request, folder, theirs)
@@ -300,12 +297,12 @@ def launch(request: Request, folder: Path) -> None:
 
 
 def guard(request: Request, folder: Path, answer: int) -> NoReturn:
-    """Become a process in a session of its own, run the benchmark to its end and write how it ended."""
+    """Detach into a new session, run the benchmark to its end and write how it ended."""
     try:
         os.setsid()
         if os.fork() == 0:
             os.dup2(answer, 3)
-            os.closerange(4, 256)  # the connection must not stay open for us, nor the lock stay locked
+            os.closerange(4, 256)  # must hold neither the connection nor the lock
             nothing = os.open(os.devnull, os.O_RDWR)
             for number in (0, 1, 2):
                 os.dup2(nothing, number)
@@ -324,7 +321,7 @@ def run_guarded(request: Request, folder: Path, answer: int) -> None:
         for name in ("state.json", "exit.part"):
             with contextlib.suppress(OSError):
                 (folder / name).unlink()
-        os.write(answer, f"{request['command'][0]} could not be started: {in_words(error)}".encode()[:1000])
+        os.write(answer, f"{request['command'][0]} could not be started: {describe(error)}".encode()[:1000])
         return
     os.write(answer, STARTED.encode())
     os.close(answer)
@@ -335,7 +332,7 @@ def run_guarded(request: Request, folder: Path, answer: int) -> None:
 
 
 def start_child(request: Request, folder: Path) -> subprocess.Popen[bytes]:
-    """Start the benchmark; whatever fails, nothing runs afterwards and no state is left."""
+    """Start the benchmark; after an error, no process is left running."""
     (folder / "exit.part").write_bytes(b" " * EXIT_BYTES)
     (folder / "output.log").touch()
     if request["toolchain"] and Path(request["toolchain"]).is_dir():
@@ -367,25 +364,25 @@ def start_child(request: Request, folder: Path) -> subprocess.Popen[bytes]:
 
 
 def keep_output_until_end(child: subprocess.Popen[bytes], log: Path) -> str:
-    """Keep a benchmark's output until it has ended, and end what it leaves running; return what went wrong."""
+    """Store a benchmark's output until it ends, kill remaining child processes, and return any problems."""
     problems: list[str] = []
     assert child.stdout is not None
     reader = threading.Thread(target=keep_output, args=(child.stdout, log, problems), daemon=True)
     reader.start()
     child.wait()
-    kill_group(child.pid)  # as a container's processes end with its first one; they would disturb the next repeat
-    reader.join(END_OF_OUTPUT_SECONDS)  # somebody who left the group may hold the pipe for ever
+    kill_group(child.pid)  # as in a container; they would disturb the next repeat
+    reader.join(END_OF_OUTPUT_SECONDS)  # a process that left the group may hold the pipe open
     return "; ".join(problems)
 
 
 def kill_group(pid: int) -> None:
-    """Kill a process group, if there is anything left of it."""
+    """Kill a process group, if it still exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
 
 def write_exit(folder: Path, document: dict[str, Any]) -> None:
-    """Write how a benchmark ended, into space reserved before: the disk may be full."""
+    """Write how a benchmark ended into reserved space, because the disk may be full."""
     part = folder / "exit.part"
     with part.open("r+b") as file:
         file.write(json.dumps(document).encode().ljust(EXIT_BYTES))
@@ -395,26 +392,26 @@ def write_exit(folder: Path, document: dict[str, Any]) -> None:
 
 
 def keep_output(pipe: IO[bytes], path: Path, problems: list[str]) -> None:
-    """Write a process's output to a file, up to the bound; all of it is read, so that the process never blocks."""
+    """Write a process's output to a file up to a limit, and discard the rest so that the process never blocks."""
     left = MAX_LOG_BYTES
     with path.open("ab", buffering=0) as log:
         while chunk := os.read(pipe.fileno(), CHUNK_BYTES):
             try:
                 left -= log.write(chunk[:left]) or 0
-            except OSError as error:  # the benchmark goes on: its record decides
+            except OSError as error:  # the benchmark continues: its record counts
                 left = 0
-                problems.append(f"its output could not be kept: {in_words(error)}")
+                problems.append(f"its output could not be kept: {describe(error)}")
 
 
-def in_words(error: OSError) -> str:
-    """Name a full disk as what it is."""
+def describe(error: OSError) -> str:
+    """Return an error's message, which names a full disk clearly."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"the disk is full ({error})"
     return str(error)
 
 
 def killed_for_memory() -> int:
-    """Count the processes that the kernel has killed in our control group for lack of memory."""
+    """Return the number of out-of-memory kills in our control group."""
     try:
         own = Path("/proc/self/cgroup").read_text(encoding="utf-8").rsplit("::", 1)[-1].strip()
         for group in (own.strip("/"), ""):
@@ -428,7 +425,7 @@ def killed_for_memory() -> int:
 
 
 def identity(pid: int) -> str | None:
-    """Identify a process beyond its number: with the time of its start, and the boot of the machine."""
+    """Return a process's id, start time and boot id, which together are unique; None: it does not run."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rsplit(")", 1)[1].split()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
@@ -438,14 +435,14 @@ def identity(pid: int) -> str | None:
 
 
 def lives(known: str | None) -> bool:
-    """Return whether an identified process still runs."""
+    """Return whether the process with this `identity` still runs."""
     return known is not None and identity(int(known.split()[0])) == known
 
 
 def state_of(folder: Path) -> dict[str, Any] | None:
-    """Read which processes a repeat has; None: it was not started.
+    """Return the processes of a repeat; None: it was not started.
 
-    A file that a disk has damaged must not let it run twice: then its benchmark is found by its working folder.
+    If the file is damaged, the benchmark is found by its working directory, so that it is not started twice.
     """
     file = folder / "state.json"
     state = read_json(file)
@@ -460,12 +457,12 @@ def state_of(folder: Path) -> dict[str, Any] | None:
 
 
 def is_alive(state: dict[str, Any]) -> bool:
-    """Return whether a repeat still runs, or is still watched."""
+    """Return whether a repeat or its guardian still runs."""
     return lives(state.get("guardian")) or lives(state.get("child"))
 
 
 def follow(request: Request) -> None:
-    """Hand on a repeat's output from an offset on, then how it ended."""
+    """Send a repeat's output from an offset on, then how it ended."""
     folder = job_folder(request)
     state = state_of(folder)
     if state is None:
@@ -474,39 +471,39 @@ def follow(request: Request) -> None:
     while True:
         alive = is_alive(state)
         ended = read_json(folder / "exit.json")
-        moved = hand_on(folder / "output.log", offset)
+        moved = send_output(folder / "output.log", offset)
         if ended is not None or not alive:
-            hand_on(folder / "output.log", moved)
-            say(**(ended or {"code": None, "out_of_memory": False}))
+            send_output(folder / "output.log", moved)
+            reply(**(ended or {"code": None, "out_of_memory": False}))
             return
         if moved != offset:
             offset, spoken = moved, time.monotonic()
         elif time.monotonic() - spoken > HEARTBEAT_SECONDS:
-            say(alive=True)
+            reply(alive=True)
             spoken = time.monotonic()
         time.sleep(POLL_SECONDS)
 
 
-def hand_on(path: Path, offset: int) -> int:
-    """Hand on what a file holds beyond an offset; return the new offset."""
+def send_output(path: Path, offset: int) -> int:
+    """Send a file's content from an offset on; return the new offset."""
     if not path.exists():
         return offset
     with path.open("rb") as file:
         file.seek(offset)
         while chunk := file.read(CHUNK_BYTES):
             offset += len(chunk)
-            say(log=base64.b64encode(chunk).decode("ascii"), offset=offset)
+            reply(log=base64.b64encode(chunk).decode("ascii"), offset=offset)
     return offset
 
 
 def collect(request: Request) -> None:
-    """Hand over the record, at most one byte more than is allowed."""
+    """Send the record, at most one byte more than the limit."""
     record = read_regular(job_folder(request) / "record.json", request["limit"] + 1)
-    say(record=None if record is None else base64.b64encode(record).decode("ascii"))
+    reply(record=None if record is None else base64.b64encode(record).decode("ascii"))
 
 
 def read_regular(path: Path, limit: int) -> bytes | None:
-    """Read the first bytes of a file that a benchmark left; None: there is none; a link, folder or pipe is none."""
+    """Read the first bytes of a file; None: missing or not a regular file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -525,13 +522,13 @@ def read_regular(path: Path, limit: int) -> bytes | None:
 
 
 def stop(request: Request) -> None:
-    """End a repeat, by SIGTERM first, so that it can write its record."""
+    """End a repeat, with SIGTERM first so that it can write its record."""
     end(state_of(job_folder(request)) or {}, signal.SIGTERM, signal.SIGKILL)
-    say(stopped=True)
+    reply(stopped=True)
 
 
 def end(state: dict[str, Any], *numbers: int) -> None:
-    """Send a repeat's processes one signal after another, until it has ended."""
+    """Send a repeat's processes one signal after another until it has ended."""
     child = state.get("child")
     for number in numbers:
         if not lives(child):
@@ -542,13 +539,13 @@ def end(state: dict[str, Any], *numbers: int) -> None:
             break
         wait_for(lambda: not lives(child), STOP_GRACE_SECONDS)
     guardian = state.get("guardian")
-    if not wait_for(lambda: not lives(guardian), STOP_GRACE_SECONDS):  # it was stopped, or hangs
+    if not wait_for(lambda: not lives(guardian), STOP_GRACE_SECONDS):  # stopped or hung
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(str(guardian).split()[0]), signal.SIGKILL)
 
 
 def remove(request: Request) -> None:
-    """Remove what a repeat left, and the run's folder with the last of them; what runs is killed first."""
+    """Kill a repeat and remove its folder, and the run's folder if it is the last."""
     folder = job_folder(request)
     end(state_of(folder) or {}, signal.SIGKILL)
 
@@ -556,21 +553,21 @@ def remove(request: Request) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         return not folder.exists()
 
-    wait_for(gone, 5.0)  # a guardian that a damaged state does not name may write into it meanwhile
-    with contextlib.suppress(OSError):  # others are in it
+    wait_for(gone, 5.0)  # a guardian missing from a damaged state file may still write to it
+    with contextlib.suppress(OSError):  # not empty
         folder.parent.rmdir()
         folder.parent.parent.rmdir()
-    say(removed=True)
+    reply(removed=True)
 
 
 def running(request: Request) -> None:
-    """List the repeats of a run that were started here, running or ended."""
+    """List the repeats of a run on this host, running or ended."""
     run = Path(request["root"], "jobs", request["run"])
-    say(jobs=sorted(path.parent.name for path in run.glob("*/state.json")))
+    reply(jobs=sorted(path.parent.name for path in run.glob("*/state.json")))
 
 
 def wait_for(reached: Callable[[], bool], seconds: float) -> bool:
-    """Wait until something is so; return whether it is."""
+    """Wait for a condition; False: it was not reached in time."""
     deadline = time.monotonic() + seconds
     while not reached():
         if time.monotonic() > deadline:
@@ -580,7 +577,7 @@ def wait_for(reached: Callable[[], bool], seconds: float) -> bool:
 
 
 def end_with_connection() -> None:
-    """End when the controller closes its end: a broken connection must not leave agents behind."""
+    """Exit when the controller disconnects, so that no agents are left behind."""
 
     def watch() -> None:
         while os.read(0, CHUNK_BYTES):
@@ -611,7 +608,7 @@ def main() -> None:
         else:
             WITH_PAYLOAD[do](request, payload)
     except OSError as error:
-        fail("failed", f"{do}: {in_words(error)}")
+        fail("failed", f"{do}: {describe(error)}")
 
 
 if __name__ == "__main__":

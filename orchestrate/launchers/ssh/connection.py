@@ -1,6 +1,6 @@
-"""Requests to an agent: one conversation each, with the agent's program as its first words.
+"""Requests to an agent, each in its own connection that begins with the agent's program.
 
-The agent runs on a host that ssh reaches, or on this machine, behind a pipe instead of ssh.
+The agent runs on a host over ssh, or on this machine over a pipe.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from orchestrate.text import plain_text, read_json
 AGENT = Path(__file__).with_name("agent.py").read_bytes()
 
 ROOT = "~/.tfbench"
-"""Where everything of ours lies on a host."""
+"""Folder of the agent's files on a host."""
 
 IMAGE_FILE = "/opt/tfbench/image.json"
-"""Written by the Dockerfile: an image does not pass its labels and variables on to an sshd inside."""
+"""Written by the Dockerfile, because labels and variables of an image are not visible through an sshd in it."""
 
 SECONDS = 60.0
-"""Longest duration of a request that has one answer, and longest silence of the others: an agent that follows or
-installs reports every 5 seconds."""
+"""Longest duration of a request with a single answer, and longest silence of the others, in which the agent reports at
+least every 5 seconds."""
 
 MAX_PROFILE_BYTES = 1 << 20
-"""Of what a login may print before the agent's first word."""
+"""Limit for the output of login profiles."""
 
 MAX_STREAM_BYTES = 64 << 20
-"""Of all lines of an answer: an agent keeps 20 MB of a benchmark's output, and sends it in base64."""
+"""Limit for a whole answer: an agent stores up to 20 MB of a benchmark's output, and sends it in base64."""
 
 SSH_FAILED = 255
 NO_PYTHON = 97
@@ -46,29 +46,29 @@ PYTHONS = (
     *("python3.11", "python3.12", "python3.13", "python3", "/usr/bin/python3", "/usr/local/bin/python3"),
     *("/opt/conda/bin/python3", "/venv/main/bin/python3", "~/miniconda3/bin/python3", "~/miniforge3/bin/python3"),
 )
-"""Where a Python is looked for: on the PATH, which sshd may set otherwise than the image does, and where images of
-rented machines have theirs."""
+"""Pythons to try: on the PATH, which sshd may set differently from the image, and where images of rented machines
+install them."""
 
 _READ_AGENT = "import sys; exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
 _FIND_PYTHON = (
     'for p in {pythons}; do "$p" -c "import sys; sys.exit(sys.version_info < (3, 8))" </dev/null >/dev/null 2>&1 '
     f'&& exec "$p" -u -c "{_READ_AGENT}"; done; exit {NO_PYTHON}'
 )
-"""In double quotes only, because the login shell, whichever it is, gets it in single quotes."""
+"""Contains no single quotes, because it is passed to the login shell in single quotes."""
 
 
 class NoPython(LaunchFailed):
-    """The host has no Python 3.8 or newer, so that the agent cannot run."""
+    """The host has no Python 3.8 or newer for the agent."""
 
 
 class Connection:
     """Sends requests to the agent on a host.
 
     Args:
-        address: Where the host is; None: it is this machine.
+        address: Address of the host; None: this machine.
         root: The agent's folder on the host.
-        image_file: Describes the image that the host was started from, if it was.
-        keys: Which host keys ssh accepts.
+        image_file: Path of the file that describes the image of the host, if it was started from one of ours.
+        keys: Host keys that ssh accepts.
     """
 
     def __init__(
@@ -98,9 +98,9 @@ class Connection:
         """Send a request and return the first line of its answer.
 
         Raises:
-            Unreachable: No connection, it broke, or a limit was exceeded.
-            LaunchFailed: The agent could not do it.
-            Lost: What the request is about is gone.
+            Unreachable: The connection failed, or a limit was exceeded.
+            LaunchFailed: The request failed on the host.
+            Lost: The repeat no longer exists.
         """
         whole = MAX_PROFILE_BYTES + max_bytes
         limits = {"seconds": seconds or SECONDS, "max_bytes": whole, "max_line_bytes": max_bytes}
@@ -118,23 +118,23 @@ class Connection:
         seconds: float = math.inf,
         **request: object,
     ) -> Generator[dict[str, Any]]:
-        """Send a request and yield the lines of its answer; see `ask` for what it raises.
+        """Send a request and yield the lines of its answer; raises as `ask`.
 
         Args:
-            do: What the agent shall do; see `agent.main`.
-            payload: Follows the request.
+            do: Name of the request; see `agent.main`.
+            payload: Bytes after the request.
             silence_seconds: Longest wait for a line.
-            seconds: Longest duration of the whole.
-            request: The rest of it.
+            seconds: Longest total duration.
+            request: Arguments of the request.
         """
         limits = {"silence_seconds": silence_seconds or SECONDS, "seconds": seconds, "max_bytes": MAX_STREAM_BYTES}
         yield from self._request(do, payload, limits, request)
 
-    def bring_python(self) -> Generator[dict[str, Any]]:
-        """Put a Python below the agent's folder, with nothing but sh, and yield the steps; raises as `ask`."""
+    def install_python(self) -> Generator[dict[str, Any]]:
+        """Install a Python below the agent's folder using only sh, and yield the steps; raises as `ask`."""
         mark = f"tfbench-{secrets.token_hex(8)}"
-        script = software.bring_script(str(self._common["root"]), mark).encode()
-        limits = {"seconds": software.BRING_SECONDS, "max_bytes": MAX_LINE_BYTES}
+        script = software.install_script(str(self._common["root"]), mark).encode()
+        limits = {"seconds": software.INSTALL_SECONDS, "max_bytes": MAX_LINE_BYTES}
         yield from self._talk("exec sh -s", script, mark, limits)
 
     def close(self) -> None:
@@ -151,17 +151,17 @@ class Connection:
         yield from self._talk(self._start_agent, text, mark, limits)
 
     def _talk(self, command: str, text: bytes, mark: str, limits: dict[str, Any]) -> Generator[dict[str, Any]]:
-        """Have the login shell run a command, send it a text, and yield the lines of its answer after the mark."""
+        """Run a command in the login shell, send it a text, and yield the lines of its answer after the mark."""
         for attempt in attempts():
             with attempt:
                 yield from self._talk_once(command, text, mark, limits)
                 return
 
     def _talk_once(self, command: str, text: bytes, mark: str, limits: dict[str, Any]) -> Generator[dict[str, Any]]:
-        """Do what `_talk` does, in one connection.
+        """Do what `_talk` does, without retries.
 
         Raises:
-            Dropped: The connection never stood.
+            Dropped: The connection was not established.
         """
         with Conversation(self._words(command), text, **limits) as talk:
             self._open.add(talk)
@@ -187,7 +187,7 @@ class Connection:
         return ssh_command(self._address, self._keys, "-T", OWN_CONNECTION, remote=command)
 
     def _read(self, line: bytes, limit: int) -> dict[str, Any]:
-        """Read a line of the answer; nothing in it is trusted."""
+        """Parse a line of the answer, which is not trusted."""
         try:
             document = read_json(line, limit)
         except ValueError as error:
@@ -201,7 +201,7 @@ class Connection:
         return document
 
     def _explain(self, code: int, marked: bool, said: bytes) -> None:
-        """Raise what the end of a connection means, unless all is well."""
+        """Raise the error that ended a connection, if any."""
         if code == NO_PYTHON and not marked:
             names = ", ".join(PYTHONS)
             raise NoPython(f"{self.name}: no Python 3.8 or newer was found. Looked for: {names}")

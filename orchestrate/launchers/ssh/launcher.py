@@ -1,4 +1,4 @@
-"""Benchmarks as processes that an agent guards: on this machine, or on a host without Docker that ssh reaches."""
+"""Runs benchmarks as processes through an agent, on this machine or over ssh on a host without Docker."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ from results.schema.record_json import MAX_RECORD_BYTES
 
 PROBE_SECONDS = 60.0
 INSTALL_SILENCE_SECONDS = 120.0
-"""While pip works the agent reports every 2 seconds."""
+"""The agent reports every 2 seconds while pip runs."""
 
 PATIENCE_SECONDS = 300.0
-"""How long a host that a benchmark runs on may be away before the benchmark counts as lost."""
+"""How long a host may be unreachable before its benchmark counts as lost."""
 
 BETWEEN_ATTEMPTS_SECONDS = 2.0
 
 Notify = Callable[[str, str], None]
-"""Receives a host's key and what its user should know."""
+"""Receives a host's key and a message."""
 
 
 class AgentLauncher:
-    """Starts benchmarks as processes that an agent guards; what they run with is up to the kind of host.
+    """Starts benchmarks as processes through an agent; subclasses choose the software.
 
     Args:
         host: Settings of the host.
-        connection: To its agent.
-        notify: Receives what its user should know.
+        connection: Connection to its agent.
+        notify: Receives messages for the user.
     """
 
     def __init__(self, host: Host, connection: Connection, notify: Notify) -> None:
@@ -60,7 +60,7 @@ class AgentLauncher:
         self._notify = notify
 
     def start(self, job: Job) -> bool:
-        """See `Launcher.start`: the folder of the repeat is the lock."""
+        """See `Launcher.start`; the folder of the repeat is the lock."""
         used = self._software_of(job, lambda done, total: None)
         answer = self._connection.ask(
             "start",
@@ -81,17 +81,17 @@ class AgentLauncher:
         return answer.get("reattached") is True
 
     def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
-        """See `Launcher.follow`: a broken connection is opened again, and goes on where the last one stopped."""
+        """See `Launcher.follow`; reconnects after a broken connection and continues at the same offset."""
         lines = Lines()
         while True:
-            for attempt in self._patiently("the host was lost while the benchmark ran"):
+            for attempt in self._attempts("the host was lost while the benchmark ran"):
                 with attempt:
                     ending = self._follow_once(job, lines, on_line)
             if ending is not None:
                 return ending
 
     def _follow_once(self, job: Job, lines: Lines, on_line: OutputLine) -> Ending | None:
-        """Follow in one connection; None: it broke after it had brought something, or ended early."""
+        """Follow over one connection; None: it broke after at least one answer, or ended early."""
         heard = False
         try:
             for answer in self._connection.stream("follow", run=job.origin.run_id, job=job.id, offset=lines.taken):
@@ -110,8 +110,8 @@ class AgentLauncher:
         return None
 
     def collect(self, job: Job) -> bytes | None:
-        """See `Launcher.collect`: retried while the host is away."""
-        for attempt in self._patiently("the host was lost"):
+        """See `Launcher.collect`; retries while the host is unreachable."""
+        for attempt in self._attempts("the host was lost"):
             with attempt:
                 answer = self._connection.ask(
                     "collect", run=job.origin.run_id, job=job.id, limit=MAX_RECORD_BYTES, max_bytes=2 * MAX_RECORD_BYTES
@@ -119,8 +119,8 @@ class AgentLauncher:
         record = answer.get("record")
         return None if record is None else self._bytes(record)[: MAX_RECORD_BYTES + 1]
 
-    def _patiently(self, lost: str) -> Iterator[AbstractContextManager[object]]:
-        """Yield attempts while the host is away, and notify once; when it stays away, raise `Lost` with this reason."""
+    def _attempts(self, lost: str) -> Iterator[AbstractContextManager[object]]:
+        """Yield attempts while the host is unreachable, and notify once; finally raise `Lost` with this reason."""
         away: list[Unreachable] = []
 
         def is_away(error: Exception) -> bool:
@@ -143,7 +143,7 @@ class AgentLauncher:
             self._notify(self._host.key, "answers again")
 
     def _bytes(self, text: object) -> bytes:
-        """Read bytes from a host's answer."""
+        """Decode bytes in a host's answer."""
         try:
             return base64.b64decode(str(text), validate=True)
         except ValueError as error:
@@ -152,7 +152,7 @@ class AgentLauncher:
             ) from error
 
     def stop(self, job: Job) -> None:
-        """See `Launcher.stop`: by SIGTERM first, so that the benchmark can write its record."""
+        """See `Launcher.stop`; sends SIGTERM first so that the benchmark can write its record."""
         self._connection.ask("stop", run=job.origin.run_id, job=job.id)
 
     def remove(self, job: Job) -> None:
@@ -169,8 +169,8 @@ class AgentLauncher:
         """See `Launcher.close`."""
         self._connection.close()
 
-    def _ask_probe(self, used: HostSoftware) -> Facts:
-        """Run the probe with this software."""
+    def _run_probe(self, used: HostSoftware) -> Facts:
+        """Run the probe with the given software."""
         answer = self._connection.ask(
             "probe",
             python=used.python,
@@ -189,33 +189,33 @@ class AgentLauncher:
         raise NotImplementedError
 
     def _software_of(self, job: Job, on_progress: Progress) -> HostSoftware:
-        """Return what a job runs with, after installing what is missing."""
+        """Return the software for a job, installing it if necessary."""
         raise NotImplementedError
 
     def _program(self, used: HostSoftware) -> list[str]:
-        """Return the command of a benchmark, without its flags."""
+        """Return the command of a benchmark without flags."""
         return [used.python, "-m", "tfbench"]
 
     def _unset(self, job: Job) -> list[str]:
-        """Return the variables of the host that a benchmark must not see."""
+        """Return the host's variables to remove from a benchmark's environment."""
         return []
 
 
 HERE = HostSoftware(python=sys.executable, environment={"PYTHONPATH": str(PROJECT)})
-"""What this machine runs benchmarks with: this Python."""
+"""The running Python."""
 
 
 class ProcessLauncher(AgentLauncher):
-    """Starts benchmarks on this machine; each has a folder below the run's, `work/jobs/RUN/JOB/`.
+    """Starts benchmarks on this machine, each in a folder `work/jobs/RUN/JOB/` of the run.
 
     Args:
         host: Settings of the host.
-        run_path: The run's folder; None when nothing will be started.
-        command: What runs instead of `python -m tfbench`, for tests.
+        run_path: The run's folder; None if nothing will be started.
+        command: Replaces `python -m tfbench` in tests.
     """
 
     def __init__(self, host: Host, run_path: Path | None, command: list[str] | None = None) -> None:
-        # Absolute: the agent runs elsewhere, and `--runs-dir` is relative to where the user is.
+        # Absolute, because the agent has another working directory.
         self._work = None if run_path is None else run_path.absolute() / "work"
         self._command = command
         super().__init__(host, Connection(None, root=str(self._work or "/nonexistent")), lambda host, message: None)
@@ -224,10 +224,10 @@ class ProcessLauncher(AgentLauncher):
         """See `Launcher.probe`."""
         if missing := missing_extra():
             raise LaunchFailed(missing)
-        return self._ask_probe(HERE)
+        return self._run_probe(HERE)
 
     def prepare(self, job: Job, on_progress: Progress) -> None:
-        """See `Launcher.prepare`: this Python is all that is needed."""
+        """See `Launcher.prepare`; nothing needs to be installed."""
 
     @property
     def _root(self) -> str:
@@ -243,12 +243,12 @@ class ProcessLauncher(AgentLauncher):
 
 
 class SSHLauncher(AgentLauncher):
-    """Starts benchmarks as processes of a host.
+    """Starts benchmarks as processes on a host over ssh.
 
     Args:
-        host: Settings of the host; `host.ssh` is where it is.
-        pulls: Shared by all hosts of a run; limits how many install packages at a time.
-        connection: Instead of one to `host.ssh`, for tests.
+        host: Settings of the host; `host.ssh` is its address.
+        pulls: Shared by all hosts of a run; limits concurrent installations.
+        connection: Replaces the connection to `host.ssh` in tests.
     """
 
     def __init__(self, host: Host, pulls: PullLimits, connection: Connection | None = None) -> None:
@@ -264,14 +264,14 @@ class SSHLauncher(AgentLauncher):
         self._software: dict[str | None, HostSoftware] = {}
 
     def probe(self) -> Facts:
-        """See `Launcher.probe`: finds the image, or a Python, then runs the probe with it."""
+        """See `Launcher.probe`; finds the image or a Python, then runs the probe with it."""
         asked_at = time.time()
         hello = self._hello
         base, python = self._base()
         if self._host.python is not None and hello.image is None:
             software.own_software(self._runner, python)
         facts = dataclasses.replace(
-            self._ask_probe(base),
+            self._run_probe(base),
             clock_skew_seconds=round(hello.now - asked_at, 1),
             disk_free_bytes=hello.free_bytes,
         )
@@ -283,47 +283,47 @@ class SSHLauncher(AgentLauncher):
         return dataclasses.replace(facts, images=tuple(map(self._with_setup, images)))
 
     def prepare(self, job: Job, on_progress: Progress) -> None:
-        """See `Launcher.prepare`: installs the locked packages of the job's variant, once per host."""
+        """See `Launcher.prepare`; installs the locked packages of the job's variant, once per host."""
         self._software_of(job, on_progress)
 
     @functools.cached_property
     def _hello(self) -> Hello:
-        """What the host has, after a Python was brought where none fits."""
+        """What the host has, including a suitable Python, which is installed if missing."""
         try:
-            hello = self._ask_hello()
+            hello = self._read_hello()
         except NoPython as error:
-            self._bring_python(str(error))
-            return self._ask_hello()
+            self._install_python(str(error))
+            return self._read_hello()
         if hello.image is None and self._host.python is None and software.fitting_python(hello.pythons) is None:
-            self._bring_python(self._no_python(hello))
-            hello = self._ask_hello()
+            self._install_python(self._no_python(hello))
+            hello = self._read_hello()
         return hello
 
-    def _ask_hello(self) -> Hello:
+    def _read_hello(self) -> Hello:
         answer = self._connection.ask("hello", python=self._host.python)
         try:
             return software.read_hello(answer)
         except ValueError as error:
             raise LaunchFailed(f"{self._connection.name}: {error}: {plain_text(str(answer), 200)}") from error
 
-    def _bring_python(self, why: str) -> None:
+    def _install_python(self, why: str) -> None:
         """Install a Python below our folder.
 
         Raises:
-            LaunchFailed: It cannot be; with the reason, and why it was tried.
+            LaunchFailed: The installation failed; the message also says why it was needed.
         """
-        what = f"installing Python {software.BROUGHT_PYTHON} below ~/.tfbench: {software.BROUGHT}"
+        what = f"installing Python {software.PYTHON_VERSION} below ~/.tfbench: {software.PYTHON_DOWNLOAD}"
         self._notify(self._host.key, what)
         try:
             with self._pulls.turn("packages"):
-                for _ in self._connection.bring_python():
+                for _ in self._connection.install_python():
                     pass
         except LaunchFailed as error:
             remedy = "Install Python 3.11 with pip there, or start the instance from another image"
             raise LaunchFailed(f"{why}. It could not be installed either: {error.cause}. {remedy}") from error
 
     def _with_setup(self, image: Image) -> Image:
-        """Add what it takes to install an image's packages, or why they cannot be installed."""
+        """Add the size of an image's packages, or why they cannot be installed."""
         if image.status is not Status.OK:
             return image
         try:
@@ -338,12 +338,12 @@ class SSHLauncher(AgentLauncher):
         return dataclasses.replace(image, reason=f"{image.reason}; not installed yet: {setup.words()}")
 
     def _environment(self, variant: Variant) -> str:
-        """Name the environment of a variant with the Python that fits."""
+        """Return the digest of a variant's environment with the host's suitable Python."""
         python = software.fitting_python(self._hello.pythons) or {}
         return software.environment_digest(software.lock_of(variant), str(python.get("version")))
 
     def _base(self) -> tuple[HostSoftware, Mapping[str, Any]]:
-        """Return what the probe runs with, before any package is installed, and the Python in it."""
+        """Return the software for the probe, without locked packages, and its Python."""
         hello = self._hello
         if hello.image is not None:
             return software.image_software(hello.root, hello.image), {}
@@ -363,7 +363,7 @@ class SSHLauncher(AgentLauncher):
 
     @functools.cached_property
     def _runner(self) -> str:
-        """The folder of the runner on the host; sent where it is not there yet."""
+        """The folder of the runner on the host; sent if missing."""
         digest, content = software.pack_runner()
         if digest not in self._hello.runners:
             self._connection.ask("unpack", content, digest=digest)

@@ -1,8 +1,7 @@
-"""What a host without Docker runs benchmarks with: the runner, a Python, and the packages of an image variant.
+"""Software for benchmarks on a host without Docker: the runner, a Python, and the packages of an image variant.
 
-A host that has no Python that fits gets one with uv, by a script of POSIX sh, without root. uv comes as the archive
-that its authors publish, pinned by its hash. It is linked statically and starts on any Linux, and checks what it
-downloads against hashes of its own.
+On a host without a suitable Python, a POSIX sh script installs one with uv, without root. The script downloads the
+official uv archive, pinned by its hash. uv is statically linked, runs on any Linux, and verifies its own downloads.
 """
 
 from __future__ import annotations
@@ -29,38 +28,38 @@ from orchestrate.text import file_name_part, plain_text, whole_number
 from results.schema import Status
 
 REQUIREMENTS = containers_folder() / "requirements"
-SCRIPT = Path(__file__).with_name("bring_python.sh").read_text(encoding="utf-8")
+SCRIPT = Path(__file__).with_name("install_python.sh").read_text(encoding="utf-8")
 RUNNER = ("tfbench", "results/__init__.py", "results/schema")
 
 FITTING = ((3, 11), (3, 14))
-"""Versions of Python that the runner and the locks are made for: from the first on, below the second."""
+"""Python versions that the runner and the locks support: from the first, below the second."""
 
-BROUGHT_MEGABYTES = 250
-"""uv's archive and program, 22 and 53 MB, are removed at the end; CPython is 30 MB packed and 110 MB unpacked."""
+PYTHON_MEGABYTES = 250
+"""Space for uv's archive and program (22 and 53 MB, removed at the end) and CPython (30 MB packed, 110 MB unpacked)."""
 
-BROUGHT = f"downloads about 60 MB, needs {BROUGHT_MEGABYTES} MB"
+PYTHON_DOWNLOAD = f"downloads about 60 MB, needs {PYTHON_MEGABYTES} MB"
 
-BRING_SECONDS = 900.0
-"""Longest duration: a download shows nothing until it is complete."""
+INSTALL_SECONDS = 900.0
+"""Time limit for installing a Python; a download reports no progress."""
 
-BROUGHT_PYTHON = "3.11"
-"""That the locks were made with; see `FITTING`."""
+PYTHON_VERSION = "3.11"
+"""The version with which the locks were made; see `FITTING`."""
 
 PYTHON_FOLDER = "python"
-"""Of the Python that was brought, below the agent's folder."""
+"""Folder of the installed Python, below the agent's folder."""
 
 CPU_WHEELS_MEGABYTES, CPU_INSTALLED_MEGABYTES = 335, 1600
-"""Measured with the lock of `cpu`, with compiled Python files."""
+"""Measured with the lock of `cpu`, including compiled Python files."""
 
 CUDA_UNPACKED_RATIO = 2.0
-"""Megabytes on the disk for each megabyte of CUDA wheels; 1.83 in the images, which leave some files out: see the sizes
-in containers/README.md."""
+"""Installed size of CUDA wheels relative to their download size; 1.83 in the images, which omit some files: see the
+sizes in containers/README.md."""
 
 CUDA_FOLDERS = (
     *("cublas", "cuda_cupti", "cuda_nvrtc", "cuda_runtime", "cudnn"),
     *("cufft", "cusolver", "cusparse", "nccl", "nvjitlink"),
 )
-"""Folders of `nvidia/` with libraries; TensorFlow 2.21 does not search all of them: see the Dockerfile."""
+"""Folders of `nvidia/` with libraries, not all of which TensorFlow 2.21 searches: see the Dockerfile."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +69,7 @@ class HostSoftware:
     Attributes:
         python: Path of the interpreter on the host.
         environment: Variables that it needs.
-        toolchain: Folder with ptxas and libdevice, for XLA; None: where TensorFlow finds them by itself.
+        toolchain: Folder with ptxas and libdevice for XLA; None: TensorFlow finds them.
     """
 
     python: str
@@ -79,14 +78,15 @@ class HostSoftware:
 
 
 class Hello(BaseModel):
-    """What a host has, as its agent reports; only the types are checked.
+    """What an agent reports about its host; only the types are checked.
 
     Attributes:
-        root: Our folder there.
+        root: Our folder on the host.
         pythons: Interpreters: path, version, whether they have pip, version of TensorFlow.
-        image: Description of the image that the host was started from; None: it is none of ours.
-        runners: Digests of the runners there; likewise of the environments.
-        now: Its clock, in seconds since 1970.
+        image: Description of the tfbench image that the host was started from, or None.
+        runners: Digests of the installed runners.
+        environments: Digests of the installed environments.
+        now: The host's clock, in seconds since 1970.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -100,10 +100,10 @@ class Hello(BaseModel):
 
 
 def read_hello(answer: Mapping[str, Any]) -> Hello:
-    """Read an agent's answer; nothing in it is trusted.
+    """Parse an agent's answer, which is not trusted.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is malformed.
     """
     try:
         hello = Hello.model_validate(answer)
@@ -113,10 +113,10 @@ def read_hello(answer: Mapping[str, Any]) -> Hello:
 
 
 def pack_runner() -> tuple[str, bytes]:
-    """Pack what measures: `tfbench/`, the contract, and NVIDIA's Python module for its driver, some 0.1 MB.
+    """Pack the runner: `tfbench/`, the contract and `pynvml`, about 0.1 MB.
 
     Returns:
-        A digest, which names the folder that it is unpacked into, and a compressed tar file.
+        A digest, which is the name of its folder on hosts, and a compressed tar archive.
     """
     files = dict(sorted(_runner_files(PROJECT)))
     digest = hashlib.sha256()
@@ -136,16 +136,13 @@ def _runner_files(project: Path) -> list[tuple[str, bytes]]:
         path = project / name
         for file in path.rglob("*.py") if path.is_dir() else [path]:
             found.append((file.relative_to(project).as_posix(), file.read_bytes()))
-    # The probe reads the driver before any package is installed over there.
+    # The probe queries the driver before any package is installed on the host.
     found.append(("pynvml.py", Path(pynvml.__file__).read_bytes()))
     return found
 
 
 def fitting_python(pythons: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Choose the interpreter that the locks were made with, or else another one that fits; None: there is none.
-
-    One without pip is none: it cannot install what it needs.
-    """
+    """Return the interpreter with pip whose supported version is closest to that of the locks, or None."""
     fitting = [python for python in pythons if FITTING[0] <= _version(python) < FITTING[1] and python.get("pip")]
     return min(fitting, key=_version, default=None)
 
@@ -159,7 +156,7 @@ def lock_of(variant: Variant) -> bytes:
     """Return the locked requirements of a variant.
 
     Raises:
-        LaunchFailed: It is an image that is not built of packages.
+        LaunchFailed: The variant's image consists of more than packages.
     """
     path = REQUIREMENTS / f"{variant.name}.txt"
     if variant.base is not None or not path.exists():
@@ -172,23 +169,23 @@ def lock_of(variant: Variant) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What an installation takes, in megabytes; estimates, from the sizes of the locked wheels.
+    """Estimated size of an installation in megabytes, from the sizes of the locked wheels.
 
     Attributes:
         download: From the package index.
-        needed: On the disk, while it is installed: wheels are removed when all are unpacked.
+        needed: Peak disk usage during the installation: wheels are removed at its end.
     """
 
     download: int
     needed: int
 
     def words(self) -> str:
-        """Announce it: `downloads about 2.5 GB, needs 7.6 GB below ~/.tfbench while it installs`."""
+        """Return e.g. `downloads about 2.5 GB, needs 7.6 GB below ~/.tfbench while it installs`."""
         download, needed = gigabytes(self.download), gigabytes(self.needed)
         return f"downloads about {download}, needs {needed} below ~/.tfbench while it installs"
 
     def refusal(self, free_bytes: int) -> str | None:
-        """Report that the disk is too small, with both figures; None: it is not."""
+        """Return an error message if the disk is too small, or None."""
         if free_bytes >= self.needed * 1_000_000:
             return None
         return (
@@ -198,29 +195,29 @@ class Setup:
 
 
 def setup_of(variant: Variant) -> Setup:
-    """Estimate what installing a variant with a lock takes."""
+    """Estimate the size of a variant's installation."""
     download = variant.wheels_megabytes or 0
     cuda = max(0, download - CPU_WHEELS_MEGABYTES)
     return Setup(download=download, needed=download + CPU_INSTALLED_MEGABYTES + round(cuda * CUDA_UNPACKED_RATIO))
 
 
 def gigabytes(megabytes: float) -> str:
-    """Write a size with as many digits as matter: `335 MB`, `2.5 GB`."""
+    """Format a size in megabytes, e.g. `335 MB`, `2.5 GB`."""
     return f"{megabytes:.0f} MB" if megabytes < 1000 else f"{megabytes / 1000:.1f} GB"
 
 
 def environment_digest(lock: bytes, python: str) -> str:
-    """Name the folder of an environment: by its lock and the version of Python that its packages are for."""
+    """Return the name of an environment's folder, a digest of its lock and Python version."""
     return hashlib.sha256(lock + b"\0" + python.encode()).hexdigest()[:16]
 
 
 def locked_software(root: str, runner: str, python: Mapping[str, Any], digest: str) -> HostSoftware:
-    """Describe the use of an environment made by `agent.install`.
+    """Describe an environment made by `agent.install`.
 
     Args:
         root: Our folder on the host.
         runner: Folder of the runner.
-        python: Interpreter, as the agent described it.
+        python: The interpreter, as reported by the agent.
         digest: See `environment_digest`.
     """
     site = f"{root}/environments/{digest}/site"
@@ -232,7 +229,7 @@ def locked_software(root: str, runner: str, python: Mapping[str, Any], digest: s
 
 
 def _variables(root: str, runner: str, site: str, cache: str) -> dict[str, str]:
-    """Return what an image's own variables say where a container is started from it; see the Dockerfile."""
+    """Return the variables that an image sets in its containers; see the Dockerfile."""
     libraries = [f"{site}/nvidia/{name}/lib" for name in CUDA_FOLDERS]
     return {
         "PYTHONPATH": f"{runner}:{site}",
@@ -246,10 +243,10 @@ def _variables(root: str, runner: str, site: str, cache: str) -> dict[str, str]:
 
 
 def own_software(runner: str, python: Mapping[str, Any]) -> HostSoftware:
-    """Describe the use of an interpreter that hosts.yml names, with the TensorFlow that it has.
+    """Describe an interpreter from hosts.yml, with its own TensorFlow.
 
     Raises:
-        LaunchFailed: It has none.
+        LaunchFailed: It has no TensorFlow.
     """
     path, version = python["path"], python.get("tensorflow")
     if not isinstance(version, str):
@@ -258,14 +255,14 @@ def own_software(runner: str, python: Mapping[str, Any]) -> HostSoftware:
 
 
 def image_software(root: str, image: Mapping[str, Any]) -> HostSoftware:
-    """Describe the use of an instance that was started from an image of ours: as it is.
+    """Describe an instance that was started from a tfbench image.
 
     Args:
         root: Our folder on the host.
-        image: What its `image.json` says.
+        image: Content of its `image.json`.
 
     Raises:
-        LaunchFailed: It does not say what is needed.
+        LaunchFailed: The content is incomplete.
     """
     if not all(isinstance(image.get(key), str) for key in ("variant", "version", "python", "runner", "site")):
         raise LaunchFailed(f"its image.json is not of a tfbench image: {plain_text(str(image), 200)}")
@@ -275,11 +272,11 @@ def image_software(root: str, image: Mapping[str, Any]) -> HostSoftware:
 
 
 def image_of_instance(image: Mapping[str, Any], named: Sequence[str]) -> Image:
-    """Describe the image that an instance was started from, as the plan lists images.
+    """Return the image that an instance was started from.
 
     Args:
-        image: What its `image.json` says.
-        named: Variants of hosts.yml; empty: any.
+        image: Content of its `image.json`.
+        named: Variants in hosts.yml; empty: any.
     """
     variant, version = (plain_text(str(image.get(key)), 60) for key in ("variant", "version"))
     reference = f"tfbench:{version}-{variant}"
@@ -297,7 +294,7 @@ def image_of_instance(image: Mapping[str, Any], named: Sequence[str]) -> Image:
 
 @dataclass(frozen=True, kw_only=True)
 class Download:
-    """A `.tar.gz` with one program that is wanted.
+    """A `.tar.gz` archive that contains a program.
 
     Attributes:
         program: Its path in the archive.
@@ -316,22 +313,22 @@ UV = Download(
 """uv 0.11.12 for x86_64. Source of the hash: astral-sh/setup-uv on GitHub, src/download/checksum/known-checksums.ts."""
 
 
-def bring_script(root: str, mark: str, archive: Download = UV) -> str:
-    """Write the script that puts a Python below `root`; its answer is lines of JSON after a mark, as an agent's.
+def install_script(root: str, mark: str, archive: Download = UV) -> str:
+    """Return the script that installs a Python below `root`; it prints lines of JSON after a mark, as the agent does.
 
     Args:
         root: Our folder on the host; `~` is expanded there.
-        mark: Sets the answer apart from what login profiles print.
-        archive: uv's.
+        mark: Separates the answer from the output of login profiles.
+        archive: uv's archive.
     """
     values = {
         "@ROOT@": root,
         "@MARK@": mark,
         "@PLACE@": PYTHON_FOLDER,
-        "@PYTHON@": BROUGHT_PYTHON,
+        "@PYTHON@": PYTHON_VERSION,
         "@URL@": archive.url,
         "@SHA256@": archive.sha256,
         "@PROGRAM@": archive.program,
-        "@NEEDED_KB@": str(BROUGHT_MEGABYTES * 1000),
+        "@NEEDED_KB@": str(PYTHON_MEGABYTES * 1000),
     }
     return re.sub("|".join(values), lambda found: values[found[0]], SCRIPT)

@@ -37,12 +37,12 @@ def test_every_variant_with_a_lock_says_what_its_wheels_take():
 
 def full_disk(launcher: SSHLauncher, free_bytes: int) -> SSHLauncher:
     """Let the host's agent report little space."""
-    whole = launcher._ask_hello
+    whole = launcher._read_hello
 
     def little() -> Hello:
         return whole().model_copy(update={"free_bytes": free_bytes})
 
-    launcher._ask_hello = little  # type: ignore[method-assign]
+    launcher._read_hello = little  # type: ignore[method-assign]
     return launcher
 
 
@@ -120,8 +120,8 @@ def without_python(monkeypatch, tmp_path) -> None:
 
 
 def bring(monkeypatch, archive: Download) -> None:
-    script = software.bring_script
-    monkeypatch.setattr(software, "bring_script", lambda root, mark: script(root, mark, archive))
+    script = software.install_script
+    monkeypatch.setattr(software, "install_script", lambda root, mark: script(root, mark, archive))
 
 
 def test_a_host_with_sh_alone_gets_a_python_and_keeps_it(make_launcher, without_python, index, monkeypatch, tmp_path):
@@ -141,7 +141,7 @@ def test_a_host_with_sh_alone_gets_a_python_and_keeps_it(make_launcher, without_
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        ({"sha256": "0" * 64}, "uv has not the digest 0000"),
+        ({"sha256": "0" * 64}, "the digest of uv is not 0000"),
         ({"url": "http://127.0.0.1:9/uv.tar.gz"}, "uv could not be downloaded from http://127.0.0.1:9/uv.tar.gz: "),
         ({"program": "uv-any/none"}, "uv could not be unpacked"),
         ({}, "uv could not install Python 3.11: no network here"),

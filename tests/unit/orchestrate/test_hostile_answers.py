@@ -330,7 +330,7 @@ def test_no_answer_of_slurm_does_more_than_fail_its_fleet(monkeypatch: pytest.Mo
         "probe": [["version", "slurm 22.05.8"], ["partition", "gpu"], node_row],
         "survey": [],
         "submit": [["submitted", "12"]],
-        "look": [
+        "poll": [
             ["state", "12_0", "COMPLETED", "n1", "tfbench:1", "None"],
             *([kind, job.id, base64.b64encode(text.encode()).decode()] for kind, text in files.items()),
         ],

@@ -342,7 +342,7 @@ def test_modules_variables_and_requested_gpus_reach_a_benchmark(tmp_path: Path, 
 
 def test_time_in_which_a_node_fetches_an_image_is_no_time_of_the_benchmark():
     running = SlurmState("RUNNING", "n1")
-    fetching = Turn(waiting=True, node="n1", reason="its node fetches the image and starts it")
+    fetching = Turn(waiting=True, node="n1", reason="its node pulls the image and starts it")
     assert (_turn(running, "", silent=True), _turn(running, "")) == (fetching, Turn(waiting=False, node="n1"))
     assert _turn(SlurmState("PENDING", reason="Priority"), "", silent=True) == Turn(waiting=True, reason="Priority")
 

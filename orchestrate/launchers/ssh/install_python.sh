@@ -1,5 +1,5 @@
-# Puts a Python below @ROOT@ with uv, without root; its answer is lines of JSON after a mark. @NAMES@ are filled in by
-# software.py. In braces, so that the shell has read all of it before anything runs.
+# Installs a Python below @ROOT@ with uv, without root, and prints lines of JSON after a mark. software.py replaces
+# @NAMES@. In braces, so that the shell reads all of it before anything runs.
 {
 say() { printf '{"%s": "%s"}\n' "$1" "$(printf %s "$2" | tr -d '\\"' | tr -c ' -~' ' ' | tail -c 400)"; }
 fail() { if [ -n "$part" ]; then rm -rf "$part"; fi; say failed "$1"; exit 0; }
@@ -8,14 +8,14 @@ fetch() {
   if has curl; then curl -fsSL --retry 2 --connect-timeout 20 -o "$2" "$1"
   elif has wget; then wget -q -T 20 -O "$2" "$1"
   elif has python3; then python3 -c 'import sys, urllib.request as u; u.urlretrieve(*sys.argv[1:])' "$1" "$2"
-  else echo "curl, wget and python3 were looked for and not found. As root: apt-get install curl"; return 1
+  else echo "found neither curl nor wget nor python3. As root: apt-get install curl"; return 1
   fi
 }
 digest() {
   if has sha256sum; then sha256sum "$1"
   elif has shasum; then shasum -a 256 "$1"
   elif has openssl; then openssl dgst -r -sha256 "$1"
-  else echo "sha256sum, shasum and openssl were looked for and not found"
+  else echo "found neither sha256sum nor shasum nor openssl"
   fi
 }
 echo @MARK@
@@ -24,22 +24,22 @@ root=@ROOT@
 place=$root/@PLACE@
 case "$(uname -s) $(uname -m)" in
   "Linux x86_64" | "Linux amd64") ;;
-  *) fail "no Python can be brought to $(uname -s) $(uname -m), only to Linux x86_64" ;;
+  *) fail "Python can be installed on Linux x86_64 only, not on $(uname -s) $(uname -m)" ;;
 esac
 for tool in gzip tar; do
-  has $tool || fail "$tool was looked for and not found. As root: apt-get install $tool"
+  has $tool || fail "$tool was not found. As root: apt-get install $tool"
 done
-mkdir -p "$root" || fail "$root cannot be made"
+mkdir -p "$root" || fail "cannot create $root"
 free=$(df -Pk "$root" | awk 'NR == 2 {print $4}' 2>/dev/null)
 if [ -n "$free" ] && [ "$free" -lt @NEEDED_KB@ ]; then
-  fail "a Python needs $((@NEEDED_KB@ / 1000)) MB below $root, and $((free / 1000)) MB are free"
+  fail "installing Python needs $((@NEEDED_KB@ / 1000)) MB below $root, but only $((free / 1000)) MB are free"
 fi
 if [ -x "$place/bin/python3" ]; then say python "$place/bin/python3"; exit 0; fi
-part=$(mktemp -d "$root/part-XXXXXX") || fail "no folder can be made in $root"
+part=$(mktemp -d "$root/part-XXXXXX") || fail "cannot create a folder in $root"
 say step "downloading uv"
 said=$(fetch "@URL@" "$part/uv.tar.gz" 2>&1) || fail "uv could not be downloaded from @URL@: $said"
 found=$(digest "$part/uv.tar.gz" 2>&1)
-[ "${found%% *}" = @SHA256@ ] || fail "uv has not the digest @SHA256@: ${found%% /*}"
+[ "${found%% *}" = @SHA256@ ] || fail "the digest of uv is not @SHA256@: ${found%% /*}"
 gzip -dc "$part/uv.tar.gz" | tar -xOf - "@PROGRAM@" > "$part/uv" && [ -s "$part/uv" ] || fail "uv could not be unpacked"
 rm "$part/uv.tar.gz"
 chmod +x "$part/uv"
@@ -49,7 +49,7 @@ said=$("$part/uv" python install --no-progress --no-bin @PYTHON@ 2>&1) ||
   fail "uv could not install Python @PYTHON@: $said"
 for made in "$part"/pythons/cpython-*; do
   if [ -x "$made/bin/python3" ] && [ ! -h "$made" ]; then
-    [ -d "$place" ] || mv "$made" "$place" || fail "$place could not be made"
+    [ -d "$place" ] || mv "$made" "$place" || fail "cannot create $place"
     break
   fi
 done
