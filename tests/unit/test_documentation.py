@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [
     *sorted(ROOT.glob("*.md")),
     *(page for name in ("docs", "containers") for page in sorted((ROOT / name).rglob("*.md"))),
+    *sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")),
 ]
 REMOVED = ROOT / "CHANGELOG.md"
 STANDS_FOR = {"RUN": "runs/one", "FILE": "table.csv", "TOOL": "sky", "FOLDER": "folder", "NAME": "quick", "N": "3"}
@@ -107,13 +108,6 @@ def test_a_picture_is_small_shown_and_needs_no_network(name):
     assert path.stat().st_size <= pictures.MAX_BYTES
     assert any(f"pictures/{name})" in page.read_text(encoding="utf-8") for page in PAGES)
     assert not re.search(rb"(?:href|src)=\"https?:|url\(\"?https?:", path.read_bytes())
-
-
-def test_the_live_table_is_fed_up_to_a_progress_line():
-    steps = [
-        (at, pictures.JobStep(job="j", host="h", step=at, samples_per_second=1.0, unit="images")) for at in range(9)
-    ]
-    assert [at for at, _ in pictures.until_the_middle(steps)] == list(range(7))
 
 
 def test_the_front_page_is_short():

@@ -19,7 +19,6 @@ import pytest
 from ruamel.yaml import YAML
 
 import orchestrate.cli as orchestrate_program
-from orchestrate import cli
 from orchestrate.inventory import hosts as inventory
 from orchestrate.inventory.variants import read_variants
 from results.schema.version import __version__
@@ -266,9 +265,3 @@ def test_the_script_and_the_citation_name_this_version():
     assert done.returncode == 2
     assert done.stderr == f"results/schema/version.py: the version is {__version__}. Received the tag v0.0.0\n"
     assert str(load(ROOT / "CITATION.cff")["version"]) == __version__
-
-
-def test_the_commands_that_security_and_issue_forms_name_exist():
-    texts = [path.read_text() for path in (ROOT / "SECURITY.md", *(GITHUB / "ISSUE_TEMPLATE").glob("*.yml"))]
-    named = {match for text in texts for match in re.findall(r"`tfbench ([a-z][a-z-]*)", text)}
-    assert named and named <= set(cli.ORDER)

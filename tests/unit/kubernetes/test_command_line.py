@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
 import kubernetes_validate
@@ -44,6 +43,7 @@ def test_plan_shows_the_manifests_that_run_creates_and_creates_none(bench, runs:
     for item in shown:
         kubernetes_validate.validate(item, SCHEMA, strict=True)
     assert [item["kind"] for item in shown] == ["Job", "Job"]
+    assert yaml.index("apiVersion") < yaml.index("kind") < yaml.index("metadata")
     assert runs.run("run", "--hosts", hosts).returncode == 0
     assert len(created) == 2
     planned, ran = shown[0]["spec"], created[0]["spec"]
@@ -70,19 +70,3 @@ def test_a_cluster_that_cannot_be_reached_is_no_usable_host(bench, runs: Runs, c
     assert done.returncode == 4
     assert "cloud" in done.stderr and "Traceback" not in done.stderr
     assert ("kubectl config get-contexts" if context == "nowhere" else "127.0.0.1:9 does not answer") in done.stderr
-
-
-def test_stop_and_resume_after_a_killed_controller(bench, runs: Runs):
-    one = bench(plays.hang)
-    hosts = str(runs.hosts(fleets(one.kubeconfig), repeats=2))
-    with runs.start("run", "--hosts", hosts) as controller:
-        wait_until(lambda: len(one.server.all("pods")) == 2, "two pods")
-        controller.send_signal(signal.SIGKILL)
-    stopped = runs.run("stop", str(runs.path))
-    assert stopped.returncode == 0 and "2 benchmarks ended and removed" in stopped.stderr, stopped.stderr
-    wait_until(lambda: not one.server.all("jobs"), "the Jobs to go")
-    assert runs.records() == {}
-    one.server.play = plays.work
-    resumed = runs.run("resume", str(runs.path))
-    assert resumed.returncode == 0, resumed.stderr
-    assert [record.status for record in runs.records().values()] == [Status.OK] * 2

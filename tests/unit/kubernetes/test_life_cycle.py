@@ -1,7 +1,5 @@
 """Runs on a fake cluster: every repeat exactly one record, whatever the cluster does."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

@@ -1,7 +1,5 @@
 """What is handed to a cluster: valid by the official schemas, and without rights."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from pathlib import Path
@@ -10,7 +8,6 @@ import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
 
-from orchestrate.launchers.kubernetes.launcher import KubernetesLauncher
 from orchestrate.launchers.kubernetes.manifests import GPU_TAINT, job_manifest, object_name, run_selector
 from results.schema import Data, Device
 
@@ -163,10 +160,3 @@ def test_names_fit_and_differ_by_run_and_repeat(some_jobs):
     for one in (long, other, again):
         kubernetes_validate.validate(job_manifest(one, host, host.queue), "1.33", strict=True)
     assert len(run_selector(again.origin.run_id).partition("=")[2]) <= 63
-
-
-def test_the_yaml_that_is_shown_is_what_is_handed_in(some_jobs):
-    host, jobs = some_jobs()
-    (text,) = KubernetesLauncher(host).manifests(jobs)
-    assert YAML(typ="safe").load(text) == job_manifest(jobs[0], host, host.queue)
-    assert text.index("apiVersion") < text.index("kind") < text.index("metadata")

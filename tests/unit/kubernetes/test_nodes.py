@@ -1,7 +1,5 @@
 """From the labels of nodes to the facts of a fleet, and to its image."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrate.errors import HostError

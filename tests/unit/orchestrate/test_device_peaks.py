@@ -1,7 +1,5 @@
 """The limits of a device are measured by one repeat of a run on a host; the others are given them."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

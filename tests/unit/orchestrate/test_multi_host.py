@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrate.errors import Lost, Unreachable, UserError
+from orchestrate.errors import Lost, Unreachable
 from orchestrate.events import JobResult, JobState, JobStep
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
@@ -186,14 +186,6 @@ def test_addresses_are_the_engines_unless_the_file_names_others():
     ring = case(device=Device.GPU, communication=Communication.RING)
     members = members_of([Host(fleet="f", name=n, docker=None, address="fd00::1") for n in ("a", "b")], ring)
     assert isinstance(members, tuple) and members[1].addresses == ("[fd00::1]:29500", "[fd00::1]:29502")
-
-
-def test_what_a_fleet_cannot_hold_is_left_out_with_the_reason(tmp_path: Path):
-    bench = Bench(tmp_path, a=FakeHost())
-    assert bench.plan.multi_host_jobs == ()
-    assert any("needs 2 hosts, the fleet has 1" in text for text in bench.plan.hosts[0].excluded)
-    with pytest.raises(UserError, match="the plan is empty"):
-        Bench(tmp_path / "other", suite(num_hosts=2), a=FakeHost())
 
 
 def test_gpus_are_counted_on_every_host(tmp_path: Path):

@@ -11,17 +11,15 @@ import pytest
 from orchestrate.display.tables import status_document
 from orchestrate.errors import LaunchFailed, Lost, PullFailed, Unreachable, UserError
 from orchestrate.events import Event, EventBus, JobResult, JobState, JobStep, RunFinished, Warned
-from orchestrate.inventory.addresses import DockerAddress, SSHAddress
+from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
-from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue
 from orchestrate.launchers.base import Ending, Launcher
-from orchestrate.launchers.pulls import PullLimits
 from orchestrate.planning.codec import plan_to_json
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Plan, make_plan
 from orchestrate.running import session
 from orchestrate.running.options import TRIED_AGAIN, RunOptions, Stop
-from orchestrate.running.run import RunOutcome, count_records, execute, make_launcher, probe_hosts
+from orchestrate.running.run import RunOutcome, count_records, execute, probe_hosts
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import GPU, Device, Record, Status
@@ -96,18 +94,6 @@ def test_a_fast_network_does_not_flood_the_run_with_steps(tmp_path: Path, monkey
     assert steps == [(0, 12.3, "images")] * 12
     assert {event.state for event in bench.seen(JobState)} == {"launching", "collecting"}
     assert bench.folder.log_path(bench.plan.jobs[0].id).read_text().count("\n") == 50
-
-
-def test_a_host_has_the_launcher_of_its_engine(tmp_path: Path):
-    for settings, kind in (
-        ({"docker": DockerAddress(scheme="unix", target="/x")}, "ContainerLauncher"),
-        ({"ssh": SSHAddress(target="h")}, "SSHLauncher"),
-        ({}, "ProcessLauncher"),
-        ({"queue": SlurmQueue(container="none", shared_folder="/s")}, "SlurmLauncher"),
-        ({"queue": KubernetesQueue(context="c")}, "KubernetesLauncher"),
-    ):
-        host = Host(**{"fleet": "f", "name": "h", "docker": None, **settings})
-        assert type(make_launcher(host, tmp_path, PullLimits())).__name__ == kind
 
 
 NO_IMAGE = Image(variant="cpu", reference="r", reason="", status=Status.PULL_FAILED, problem="no such image")

@@ -81,20 +81,15 @@ def test_anything_else_is_refused_with_what_was_expected(tmp_path: Path, source:
         import_hosts(source, str(tmp_path / "none.json"))
 
 
-@pytest.mark.parametrize(
-    ("gpu", "fleet"),
-    [
-        *((name, "a4000") for name in ("RTX A4000", "RTX_A4000", "RTXA4000", "A4000", "NVIDIA RTX A4000", "rtx-a4000")),
-        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
-        ("A100", "a100"),
-        ("A100-80GB", "a100-80gb"),
-        ("L4", "l4"),
-        ("  ", "unknown-gpu"),
-        (None, "unknown-gpu"),
-    ],
-)
-def test_a_fleet_is_named_by_its_gpu(gpu: str | None, fleet: str):
-    assert fleet_name(gpu) == fleet
+FLEETS = {
+    **dict.fromkeys(("RTX A4000", "RTX_A4000", "RTXA4000", "A4000", "NVIDIA RTX A4000", "rtx-a4000"), "a4000"),
+    **{"NVIDIA GeForce RTX 4090": "rtx-4090", "A100": "a100", "A100-80GB": "a100-80gb", "L4": "l4"},
+    **dict.fromkeys(("  ", None), "unknown-gpu"),
+}
+
+
+def test_a_fleet_is_named_by_its_gpu():
+    assert {gpu: fleet_name(gpu) for gpu in FLEETS} == FLEETS
 
 
 texts = st.text(max_size=80)

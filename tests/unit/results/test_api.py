@@ -64,14 +64,6 @@ def test_importing_results_imports_nothing_but_the_contract():
     assert not {"numpy", "pandas", "scipy", "argparse"} & set(names)
 
 
-def test_results_can_be_imported_in_a_container_where_only_the_contract_is(tmp_path):
-    (tmp_path / "results").mkdir()
-    shutil.copy(ROOT / "results" / "__init__.py", tmp_path / "results")
-    shutil.copytree(ROOT / "results" / "schema", tmp_path / "results" / "schema")
-    code = "import results; from results.schema import Case; print(results.__file__, results.__version__)"
-    assert python(code, tmp_path) == f"{tmp_path}/results/__init__.py {results.__version__}"
-
-
 def python(code, folder):
     options = {"env": {**os.environ, "PYTHONPATH": str(folder)}, "text": True}
     return subprocess.check_output([sys.executable, "-c", code], cwd=folder, **options).strip()

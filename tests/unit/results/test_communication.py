@@ -1,7 +1,5 @@
 """Several hosts in the tables, and cases that were measured without all-reduce."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """The table of what the devices themselves reach, and the tables of inference and of several units."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

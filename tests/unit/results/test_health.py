@@ -1,7 +1,5 @@
 """Is a GPU healthy: every rule of the one table, at the moments at which it is evaluated."""
 
-from __future__ import annotations
-
 import pytest
 
 from results.schema.health import RULES, GPUFacts, GPUSlice, Moment, grouped_warnings, health_warnings

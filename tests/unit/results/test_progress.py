@@ -1,7 +1,5 @@
 """A record that travels as lines of output: what arrives is what was sent, or nothing."""
 
-from __future__ import annotations
-
 import random
 import zlib
 

@@ -1,7 +1,5 @@
 """Lies that are cheap to see: what cannot be is in no mean, and the table, the verdict and the report name it."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

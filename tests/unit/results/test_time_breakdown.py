@@ -1,7 +1,5 @@
 """Where the time of a run went: from records and events."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

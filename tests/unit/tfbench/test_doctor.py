@@ -1,7 +1,5 @@
 """The doctor names what is wrong with a machine, why it matters and what helps; here with a driver of our own."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import time

@@ -1,7 +1,5 @@
 """GPUs keep the driver's indices when one is lost, MIG slices are themselves, and TensorFlow's order is CUDA's."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.fake_driver import FakeGPU, FakeMachine, build, eight_h100, gpu_uuid, run_python, slice_uuid
