@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 
 from tests.benchmarks.gpu_validation.__main__ import main
 from tests.benchmarks.gpu_validation.steps import START, Run, Step
+from tests.real.faults.controller import wait_until
 
 pytestmark = pytest.mark.slow  # starts programs and waits for them
 
@@ -85,7 +85,7 @@ class Bench:
         command = [sys.executable, "-m", "tests.unit.gpu_validation.test_session", str(self.marks)]
         command += [f"--out={self.out}", f"--python={self.python}"]
         started = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        wait_until(lambda: self.ran()["b.slow"] == 1)
+        wait_until(lambda: self.ran()["b.slow"] == 1, "the slow step")
         return started
 
     def result(self, step: str) -> dict:
@@ -142,7 +142,7 @@ def test_a_killed_call_leaves_no_process_and_the_next_goes_on(bench: Bench):
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
     assert "b.slow" not in bench.outcomes()
-    wait_until(lambda: not processes_with(str(bench.marks)), seconds=20.0)
+    wait_until(lambda: not processes_with(str(bench.marks)), "the end of its benchmark", seconds=20.0)
     assert "3 steps done. " in bench.call(interrupted_plan(bench.marks))
     assert bench.ran() == {"a.quick": 1, "b.slow": 2, "c.last": 1}
 
@@ -173,13 +173,6 @@ def test_two_sides_alternate_and_a_peer_runs_in_its_checkout(bench: Bench, tmp_p
     assert "holds no tf_cnn_benchmarks.py" in bench.call([step], f"--peer={tmp_path}")
 
 
-def test_a_step_may_need_more_gpus_than_there_are(bench: Bench):
-    bench.show("NVIDIA H200")
-    bench.call([bench.step("a.one"), bench.step("b.two", gpus=2)])
-    assert bench.outcomes() == {"a.one": "figure", "b.two": "no_gpu"}
-    assert bench.result("b.two")["cause"] == "needs 2 GPUs, this machine has 1"
-
-
 @pytest.mark.parametrize("outcome", ["no_gpu", "failed"])
 def test_where_tensorflow_cannot_compute_nothing_else_is_tried(bench: Bench, outcome: str):
     bench.show("NVIDIA H200")
@@ -194,25 +187,18 @@ def test_where_tensorflow_cannot_compute_nothing_else_is_tried(bench: Bench, out
     assert set(bench.outcomes().values()) == {"figure"}
 
 
-def test_figures_of_two_kinds_of_machine_are_not_mixed(bench: Bench):
-    bench.call([bench.step("a.one")])
+def test_a_step_of_more_gpus_waits_for_a_machine_and_machines_are_not_mixed(bench: Bench):
     bench.show("NVIDIA H200")
+    bench.call([bench.step("a.one"), bench.step("b.two", gpus=2)])
+    assert bench.outcomes() == {"a.one": "figure", "b.two": "no_gpu"}
+    assert bench.result("b.two")["cause"] == "needs 2 GPUs, this machine has 1"
+    bench.show()
     refusal = bench.call([bench.step("a.one")])
-    assert refusal.startswith("2: ") and "GPUs: none. This one has: NVIDIA H200. Use another --out" in refusal
-
-
-def test_an_interpreter_without_tensorflow_is_named_at_once(bench: Bench):
-    assert main([f"--out={bench.out}", "--python=/no/such/python"], [bench.step("a.one")]) == 2
-    assert "--python=/no/such/python" in bench.capsys.readouterr().err
+    assert refusal.startswith("2: ") and "GPUs: NVIDIA H200. This one has: none. Use another --out" in refusal
     bench.facts.write_text('{"tensorflow": null, "gpus": []}')
     assert "has no TensorFlow" in bench.call([bench.step("a.one")])
-
-
-def wait_until(condition, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    bench.python.unlink()
+    assert f"--python={bench.python}" in bench.call([bench.step("a.one")])
 
 
 def processes_with(argument: str) -> list[int]:
