@@ -16,18 +16,6 @@ ROOT = Path(__file__).parents[2]
 
 CONFTEST = """
 import os, pytest
-from tests.support.session import children
-runner = children.Children(preload="json")
-
-def pytest_collection_finish(session):
-    runner.prepare(session)
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item, nextitem):
-    if not (children.in_child(item) and children.runs_children(item.config)):
-        return None
-    runner.run(item, nextitem)
-    return True
 
 @pytest.fixture(scope="session", autouse=True)
 def engine():
@@ -56,7 +44,7 @@ def test_what_trains_shares_a_child_whose_death_fails_its_test_only(tmp_path: Pa
     (training / "test_trains.py").write_text(TRAINS)
     (tmp_path / "tests" / "test_z.py").write_text("def test_last(): pass\n")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n1", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", "tests"],
+        [sys.executable, "-m", "pytest", "-q", "-n1", "-ptests.conftest", f"--rootdir={tmp_path}", "tests"],
         cwd=tmp_path,
         env={**{k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}, "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -93,7 +93,7 @@ def test_each_warning_has_a_remedy(settings: dict, changes: dict, said: str):
 
 def drawn(draw: Callable[[Console], None]) -> str:
     stream = io.StringIO()
-    draw(Console(file=stream, width=230))
+    draw(Console(file=stream, width=400))
     return stream.getvalue()
 
 

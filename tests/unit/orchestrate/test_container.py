@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import http.client
 import json
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
@@ -12,9 +11,8 @@ from typing import Any
 import pytest
 
 from orchestrate.errors import LaunchFailed
-from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.launchers.container import ContainerSpec, container_document, job_container, probe_container
-from orchestrate.launchers.docker.client import NoGPUs, NoMemoryLock, explain, launch_refusal
+from orchestrate.launchers.docker.client import NoGPUs, NoMemoryLock, launch_refusal
 from orchestrate.launchers.docker.launcher import ContainerLauncher, _engine_facts, gpu_ways
 from orchestrate.launchers.pulls import PullLimits
 from orchestrate.planning.facts import Facts, facts_from_probe
@@ -246,23 +244,6 @@ def test_an_engine_and_its_processor_are_named(architecture: str, named: str):
         reported = {"ServerVersion": "5.8.6", "Architecture": architecture}
         facts = _engine_facts(reported, host(), datetime.now(UTC), is_podman=kind == "podman")
         assert (facts.engine, facts.architecture) == (f"{kind} 5.8.6", named)
-
-
-BEHIND_SSH = DockerAddress(scheme="ssh", target="far", socket="/nowhere/docker.sock")
-
-
-@pytest.mark.parametrize(
-    "error",
-    [ConnectionResetError(104, "reset"), BrokenPipeError(32, "broken"), http.client.RemoteDisconnected("closed")],
-    ids=lambda error: type(error).__name__,
-)
-def test_a_tunnel_to_a_socket_that_nobody_listens_on_names_the_socket(error: Exception):
-    wrapped = OSError("the request failed")
-    wrapped.__cause__ = error
-    for item in (error, wrapped):
-        assert "the engine's socket /nowhere/docker.sock does not answer" in explain(item, BEHIND_SSH)
-    # Without a tunnel it says nothing of a socket over there.
-    assert "docker_socket" not in explain(error, DockerAddress(scheme="unix", target="/run/docker.sock"))
 
 
 RUNC = (

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import statistics
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from orchestrate.display.tables import duration, render_estimate, render_taken
 from orchestrate.events import HostLost, JobResult
@@ -32,6 +30,7 @@ from orchestrate.suites import CaseBlock, Suite, read_suite
 from results.reference import all_published
 from results.reference.networks import networks, work_of
 from results.schema import GPU, Case, Precision
+from tests.unit.orchestrate.test_check import drawn
 
 HERE = Host(fleet="here", name="this-machine", docker=None)
 CPU = Facts(cpu_limit=2.0, cpu_flops_per_second=1.08e11, cpu_loop_seconds=0.068)
@@ -94,13 +93,11 @@ def test_an_estimate_shows_time_cost_and_what_it_rests_on():
     plan = make_plan(hosts, {host.place: card for host in hosts}, read_suite, run_id="r", seed=1)
     seen = {("x", name): 30.0 for name in {job.case.name for job in plan.jobs}}
     estimated = estimate(plan, Durations(seen, {("y", name): 60.0 for _, name in seen}), {hosts[0].place: 90.0})
-    console = Console(file=io.StringIO(), width=200)
-    render_estimate(estimated, console)
-    render_taken(400.0, estimated, console)
-    assert console.file.getvalue().splitlines() == [
-        "estimate: 12 min, about 0.72 USD (50% from earlier runs, 50% computed from the networks' work and the hosts' speed)",
-        "took 6 min 40 s; the estimate was 12 min",
-    ]
+    assert drawn(lambda console: render_estimate(estimated, console)) == (
+        "estimate: 12 min, about 0.72 USD (50% from earlier runs, 50% computed from the networks' work and the hosts' speed)\n"
+    )
+    taken = drawn(lambda console: render_taken(400.0, estimated, console))
+    assert taken == "took 6 min 40 s; the estimate was 12 min\n"
 
 
 def test_a_duration_has_the_digits_that_an_estimate_has():

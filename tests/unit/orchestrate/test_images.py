@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import re
 from typing import Any, ClassVar
 
 import pytest
-from rich.console import Console
 
 from orchestrate.display.tables import render_plan
 from orchestrate.errors import PullFailed
@@ -22,6 +20,7 @@ from orchestrate.planning.plan import make_plan
 from orchestrate.running.run import probe_hosts
 from orchestrate.suites import read_suite
 from results.schema import GPU, Device, Status
+from tests.unit.orchestrate.test_check import drawn
 
 ADDRESS = DockerAddress(scheme="ssh", target="h")
 
@@ -258,8 +257,6 @@ def test_the_plan_has_one_image_with_its_digest_and_says_why():
     plan = make_plan(hosts, probed, read_suite, run_id="r", seed=1)
     assert {job.origin.image for job in plan.jobs} == {"example.org/you/tfbench:0.1.0-cuda12.5"}
     assert {job.origin.host for job in plan.jobs if job.blocked} == {"d"}
-    stream = io.StringIO()
-    render_plan(plan, Console(file=stream, width=400))
-    text = stream.getvalue()
+    text = drawn(lambda console: render_plan(plan, console))
     assert text.count("the newest image that suits every host of the run") == 3
     assert "(this host alone: cuda12.9)" in share(*of_drivers())["d"].reason

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gzip
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,60 +28,39 @@ def document(identity: str, layers: list[str], **changes: Any) -> dict[str, Any]
     return {"Id": identity, "RootFS": {"Layers": layers}, "Config": {**CONFIG, **changes}, "Size": 8}
 
 
-class Source:
-    def image_document(self, image: str) -> dict[str, Any]:
-        return document(image, ["l1", "l2"])
-
-    def image_bytes(self, image: str) -> int:
-        return 8
-
-    def save(self, image: str) -> Iterator[bytes]:
-        yield from (b"half", b"half")
+SOURCE = SimpleNamespace(
+    image_document=lambda image: document(image, ["l1", "l2"]),
+    image_bytes=lambda image: 8,
+    save=lambda image: iter((b"half", b"half")),
+)
 
 
 class Target:
     """An engine with another kind of store: it gives an image an id of its own."""
 
-    def __init__(self, *, is_far: bool = False, layers: list[str] | None = None) -> None:
-        self.is_far = is_far
-        self.layers = layers or ["l1", "l2"]
-        self.received = b""
-        self.tags: list[tuple[str, str, str]] = []
+    def __init__(self, *, is_far: bool = False, layers: tuple[str, ...] = ("l1", "l2")) -> None:
+        self.is_far, self.received, self.tags = is_far, b"", []
+        self.image_document = lambda image: document(THERE, [*layers], Cmd=[])
+        self.tag = lambda *given: self.tags.append(given)
 
     def load(self, chunks: Iterable[bytes]) -> str:
         self.received = b"".join(chunks)
         return THERE
 
-    def image_document(self, image: str) -> dict[str, Any]:
-        return document(THERE, self.layers, Cmd=[])
 
-    def tag(self, image: str, repository: str, tag: str) -> None:
-        self.tags.append((image, repository, tag))
-
-
-def send(target: Target) -> tuple[str, list[tuple[int, int]]]:
-    progress: list[tuple[int, int]] = []
-    found = send_image(Source(), target, HERE, lambda done, total: progress.append((done, total)))  # type: ignore[arg-type]
-    return found, progress
-
-
-def test_a_sent_image_has_the_id_of_its_engine_and_is_found_by_a_tag():
-    target = Target()
-    assert send(target) == (THERE, [(4, 8), (8, 8)])
+@pytest.mark.parametrize(("is_far", "unpack"), [(False, bytes), (True, gzip.decompress)])
+def test_a_sent_image_is_found_by_a_tag_and_a_network_gets_it_compressed(is_far, unpack):
+    target, progress = Target(is_far=is_far), []
+    assert send_image(SOURCE, target, HERE, lambda *done: progress.append(done)) == THERE
+    assert progress == [(4, 8), (8, 8)], "of the image, also where it travels compressed"
     assert target.tags == [(THERE, "tfbench-sent", "a" * 64)] and sent_name(HERE) == f"tfbench-sent:{'a' * 64}"
-    assert target.received == b"halfhalf"
-
-
-def test_a_network_gets_it_compressed_and_progress_counts_the_image():
-    target = Target(is_far=True)
-    assert send(target)[1] == [(4, 8), (8, 8)]
-    assert gzip.decompress(target.received) == b"halfhalf"
+    assert unpack(target.received) == b"halfhalf"
 
 
 def test_another_image_under_the_loaded_name_is_refused_and_not_tagged():
-    target = Target(layers=["l1", "other"])
+    target = Target(layers=("l1", "other"))
     with pytest.raises(PullFailed, match="loaded a different image as sha256:bbb"):
-        send(target)
+        send_image(SOURCE, target, HERE, lambda *done: None)
     assert target.tags == []
 
 
@@ -92,18 +72,11 @@ def test_the_content_of_an_image_is_its_layers_and_what_it_runs(change):
     assert same != image_content(document(HERE, ["l1", "l2"]))
 
 
-class Engine:
-    """An engine with some images, and a size for each."""
-
-    def __init__(self, *images: str, is_far: bool = True) -> None:
-        self.images, self.is_far, self.is_podman = images, is_far, False
-
-    def image_id(self, reference: str) -> str | None:
-        return HERE if reference in self.images else None
-
-    def image_bytes(self, reference: str) -> int:
-        assert reference in self.images
-        return 4_457_000_000
+def engine(*images: str, is_far: bool = True) -> SimpleNamespace:
+    """Return an engine with some images."""
+    sizes = dict.fromkeys(images, 4_457_000_000)
+    found = {"image_id": lambda name: HERE if name in sizes else None, "image_bytes": sizes.__getitem__}
+    return SimpleNamespace(is_far=is_far, is_podman=False, **found)
 
 
 REFERENCE = "tfbench:0.1.0-cuda12.5"
@@ -114,14 +87,12 @@ REFERENCE = "tfbench:0.1.0-cuda12.5"
     [((), True, 4_457_000_000), ((HERE,), True, None), ((sent_name(HERE),), True, None), ((), False, None)],
     ids=["missing", "loaded", "sent before", "on this machine"],
 )
-def test_a_plan_knows_what_is_still_to_be_sent_over_a_network(
-    there: tuple[str, ...], is_far: bool, to_send: int | None
-):
+def test_a_plan_knows_what_is_still_to_be_sent_over_a_network(there, is_far, to_send):
     address = DockerAddress(scheme="ssh", target="h")
     host = Host(fleet="f", name="h", docker=address, image_source="transfer", variants=("cuda12.5",))
     launcher = ContainerLauncher(host, PullLimits())
-    launcher._engine = Engine(*there, is_far=is_far)  # type: ignore[assignment]
-    launcher._controller = Engine(REFERENCE, HERE)  # type: ignore[assignment]
+    launcher._engine = engine(*there, is_far=is_far)
+    launcher._controller = engine(REFERENCE, HERE)
     image = launcher.pin(Image(variant="cuda12.5", reference=REFERENCE, reason="named in hosts.yml"))
     assert (image.digest, image.send_bytes) == (HERE, to_send)
 

@@ -205,16 +205,6 @@ def test_a_copy_with_noise_is_suspect_where_the_specifications_differ(table):
     assert above_notes(table.columns(*twins)) == {}
 
 
-@pytest.mark.parametrize("factor", [2.0, 0.5])
-@pytest.mark.parametrize("software", [False, True])
-def test_the_doubled_or_halved_column_of_a_gpu_is_suspect(table, factor, software):
-    path = table.columns(("A4000", A4000), ("A5000", scaled(A5000, factor)), ("RTX A6000", scaled(A5000, 1.1)))
-    if software:
-        heading, *rows = path.read_text().splitlines()
-        path = table(*(f"{row},build for {row.split(',')[0]}" for row in rows), heading=f"{heading},framework")
-    assert "gpu_out_of_line" in above_notes(path)
-
-
 @pytest.mark.parametrize(
     ("rates", "rule"),
     [
