@@ -13,7 +13,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
@@ -52,37 +53,21 @@ VALUES = {
 }
 
 
-class Step(NamedTuple):
-    """A step that runs a script."""
-
-    workflow: str
-    job: str
-    name: str
-    script: str
-
-
-class Ran(NamedTuple):
-    """What a step did: its exit code, the calls of recorded programs, and what it handed on."""
-
-    code: int
-    errors: str
-    calls: list[list[str]]
-    handed_on: str
-
-
 def load(path: Path) -> Any:
     return YAML(typ="safe").load(path)
 
 
-def steps() -> Iterator[Step]:
+def steps() -> Iterator[SimpleNamespace]:
+    """Yield the steps that run a script."""
     for path in WORKFLOWS:
         for job, described in load(path)["jobs"].items():
             for step in described.get("steps", ()):
                 if "run" in step:
-                    yield Step(path.stem, job, step["name"], step["run"])
+                    yield SimpleNamespace(workflow=path.stem, job=job, name=step["name"], script=step["run"])
 
 
-def execute(step: Step, folder: Path) -> Ran:
+def execute(script: str, folder: Path) -> SimpleNamespace:
+    """Run a step; return its exit code, the calls of recorded programs, and what it handed on."""
     programs = folder / "programs"
     programs.mkdir(parents=True)
     (folder / "orchestrate" / "inventory").mkdir(parents=True)
@@ -93,7 +78,7 @@ def execute(step: Step, folder: Path) -> Ran:
         path.chmod(0o755)
     files = {name: str(folder / name.lower()) for name in ("GITHUB_ENV", "GITHUB_OUTPUT", "CALLS")}
     done = subprocess.run(
-        ["/bin/bash", "-eo", "pipefail", "-c", step.script],
+        ["/bin/bash", "-eo", "pipefail", "-c", script],
         cwd=folder,
         env={**os.environ, **VALUES, **files, "PYTHONPATH": str(ROOT), "RUNNER_TEMP": str(folder)}
         | {"PATH": f"{programs}:{os.environ['PATH']}", "TFBENCH_RUNS_DIR": str(folder / "runs")},
@@ -105,7 +90,8 @@ def execute(step: Step, folder: Path) -> Ran:
     calls, *written = (Path(files[name]) for name in ("CALLS", "GITHUB_ENV", "GITHUB_OUTPUT"))
     called = calls.read_text().splitlines() if calls.exists() else []
     handed_on = "".join(path.read_text() for path in written if path.exists())
-    return Ran(done.returncode, done.stderr, list(map(shlex.split, called)), handed_on)
+    calls = list(map(shlex.split, called))
+    return SimpleNamespace(code=done.returncode, errors=done.stderr, calls=calls, handed_on=handed_on)
 
 
 def objection(call: list[str]) -> str | None:
@@ -126,8 +112,8 @@ def objection(call: list[str]) -> str | None:
 
 @pytest.mark.parametrize("step", list(steps()), ids=lambda step: f"{step.workflow}-{step.job}-{step.name}")
 @pytest.mark.slow
-def test_every_run_line_of_a_workflow_works_and_names_what_is_there(step: Step, tmp_path: Path):
-    ran = execute(step, tmp_path)
+def test_every_run_line_of_a_workflow_works_and_names_what_is_there(step, tmp_path: Path):
+    ran = execute(step.script, tmp_path)
     assert ran.code == 0, ran.errors
     assert [why for call in ran.calls if (why := objection(call))] == []
     assert ran.calls or ran.handed_on or "tfbench" in step.script, "the step did something"
@@ -137,19 +123,19 @@ def test_a_planted_mistake_in_a_run_line_is_found(tmp_path: Path):
     for number, (script, what) in enumerate(
         [("bash .ci/rum", "no file"), ("python -m orchestrate images biuld cpu", "does not take"), ("tfbench shwo", "")]
     ):
-        ran = execute(Step("planted", "job", "step", script), tmp_path / str(number))
+        ran = execute(script, tmp_path / str(number))
         found = [why for call in ran.calls if (why := objection(call))]
         assert (found and what in found[0]) if what else ran.code == 2
 
 
 def test_the_push_step_passes_on_what_attestations_need(tmp_path: Path):
     (push,) = [step for step in steps() if step.name == "Push"]
-    ran = execute(push, tmp_path / "push")
+    ran = execute(push.script, tmp_path / "push")
     assert ran.handed_on.splitlines() == ["name=ghcr.io/some-one/tfbench", f"digest={DIGEST}"]
     assert ["docker", "cp", "container-1:/opt/sbom.cdx.json", "sbom.cdx.json"] in ran.calls
     assert "/opt/sbom.cdx.json" in (ROOT / "containers" / "Dockerfile").read_text()
     (name,) = [step for step in steps() if step.name.startswith("Name the registry")]
-    assert execute(name, tmp_path / "name").handed_on == "REGISTRY=ghcr.io/some-one\n", "lower case"
+    assert execute(name.script, tmp_path / "name").handed_on == "REGISTRY=ghcr.io/some-one\n", "lower case"
 
 
 @pytest.mark.slow
@@ -158,7 +144,7 @@ def test_a_release_builds_on_the_dockerfiles_base_by_digest(tmp_path: Path):
     dockerfile = (ROOT / "containers" / "Dockerfile").read_text()
     assert f"ARG BASE={job['env']['BASE_IMAGE']}\n" in dockerfile
     (step,) = (step for step in steps() if step.job == "image" and "images build" in step.script)
-    (build,) = (call for call in execute(step, tmp_path).calls if "build" in call)
+    (build,) = (call for call in execute(step.script, tmp_path).calls if "build" in call)
     assert f"--build-arg=BASE=python@{DIGEST}" in build
 
 
@@ -171,7 +157,7 @@ def test_a_released_package_pulls_the_images_of_its_release(tmp_path: Path, monk
     assert not inventory.RELEASED_IMAGES.exists(), "a checkout has no release"
     assert [host.registry for host in inventory.read_hosts(file)] == [None, None, None, None, "example.org/own"]
     (step,) = (step for step in steps() if step.job == "package" and "registry.txt" in step.script)
-    assert execute(step, tmp_path).code == 0
+    assert execute(step.script, tmp_path).code == 0
     written = tmp_path / inventory.RELEASED_IMAGES.relative_to(ROOT)
     monkeypatch.setattr(inventory, "RELEASED_IMAGES", written)
     found = inventory.read_hosts(file)

@@ -82,15 +82,6 @@ def plan():
     return hosts, probed, make_plan(hosts, probed, lambda _: read_suite("standard"), run_id="run-1", seed=1)
 
 
-def show_check(console: Console) -> None:
-    hosts, probed, _ = plan()
-    tables.render_check(hosts, probed, console)
-
-
-def show_plan(console: Console) -> None:
-    tables.render_plan(plan()[2], console)
-
-
 def show_status(console: Console) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run, (_, _, planned) = RunFolder.create(Path(folder), "run-1"), plan()
@@ -134,8 +125,8 @@ def printed(render: Callable[[Console], None], width: int) -> str:
 
 def rendered() -> dict[str, Callable[[Console], None]]:
     return {
-        "check": show_check,
-        "plan": show_plan,
+        "check": lambda console: tables.render_check(*plan()[:2], console),
+        "plan": lambda console: tables.render_plan(plan()[2], console),
         "status": show_status,
         "images": lambda console: images.show_list(read_variants(), console),
         "suites": lambda console: print_grid(commands.suites_grid(None), console),

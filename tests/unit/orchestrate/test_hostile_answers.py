@@ -257,13 +257,6 @@ ENGINE = json.loads(Path(__file__).with_name("cases").joinpath("engine_answers.j
 DIGEST = "sha256:73c3059246a54501c71e91eb496890d1ab4aa49ddd9c34bbae0b5b0579ad04d3"
 
 
-class Wire(io.BytesIO):
-    """What a socket would give."""
-
-    def makefile(self, *_: object) -> io.BufferedReader:
-        return io.BufferedReader(self)  # type: ignore[type-var]
-
-
 def http_response(method: str, answer: dict[str, Any], lines: list[str]) -> urllib3.HTTPResponse:
     """Return an answer as it comes from a socket, a line a chunk."""
     data = [f"{line}\n".encode(errors="surrogatepass") for line in lines]
@@ -272,7 +265,9 @@ def http_response(method: str, answer: dict[str, Any], lines: list[str]) -> urll
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in data if piece) + b"0\r\n\r\n"
     headers = {"Content-Type": "application/json", "Transfer-Encoding": "chunked", **answer["headers"]}
     head = f"HTTP/1.1 {answer['status']} Word\r\n" + "".join(f"{key}: {value}\r\n" for key, value in headers.items())
-    body: Any = http.client.HTTPResponse(Wire(head.encode() + b"\r\n" + chunks), method=method)  # type: ignore[arg-type]
+    stream: Any = io.BytesIO(head.encode() + b"\r\n" + chunks)
+    wire: Any = types.SimpleNamespace(makefile=lambda *_: io.BufferedReader(stream))
+    body: Any = http.client.HTTPResponse(wire, method=method)
     body.begin()
     settings = {"headers": headers, "status": answer["status"], "preload_content": False}
     return urllib3.HTTPResponse(body=body, original_response=body, **settings)
@@ -371,13 +366,8 @@ def test_no_answer_of_slurm_does_more_than_fail_its_fleet(monkeypatch: pytest.Mo
 NOON = "2026-11-21T12:00:00Z"
 
 
-class Kept:
-    """Replaces the server where a Job's pod is played."""
-
-    changed = threading.Condition()
-
-    def put(self, kind: str, item: Any, **_: object) -> Any:
-        return item
+KEPT: Any = types.SimpleNamespace(changed=threading.Condition(), put=lambda kind, item, **_: item)
+"""Replaces the server where a Job's pod is played."""
 
 
 def test_no_answer_of_kubernetes_does_more_than_fail_its_fleet(monkeypatch: pytest.MonkeyPatch):
@@ -388,9 +378,9 @@ def test_no_answer_of_kubernetes_does_more_than_fail_its_fleet(monkeypatch: pyte
     monkeypatch.setattr(KubernetesCluster, "close", lambda _: None)
     monkeypatch.setattr("orchestrate.launchers.kubernetes.launcher.POLL_SECONDS", 0.001)
     manifest = json.loads(json.dumps(job_manifest(job, host, queue)))
-    pod = plays.make_pod(Kept(), manifest)  # type: ignore[arg-type]
+    pod = plays.make_pod(KEPT, manifest)
     ended = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": NOON}}
-    plays.set_status(Kept(), pod, "Succeeded", ended)  # type: ignore[arg-type]
+    plays.set_status(KEPT, pod, "Succeeded", ended)
     pod = {"metadata": pod["metadata"], "status": pod["status"], "spec": {"nodeName": "node-1"}}
     status = {"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]}
     manifest = {"metadata": {**manifest["metadata"], "uid": "u"}, "status": status}

@@ -365,35 +365,26 @@ PIECES = (
     *("!", "%", "\\", "\x00", "\x1b[31m", "\ufeff", "\u2028", "\u202e", "\x85", "é", "😀", "---\n", "...\n"),
     *("<<: *a\n", "? ", "\r", "x: y\n"),
 )
-OPERATIONS = ("value", "value", "key", "delete", "repeat", "swap", "indent", "insert", "cut")
 
 
 @st.composite
 def spoilt(draw: st.DrawFn, text: str) -> bytes:
-    """Change a valid file's values, keys, lines or characters in one to three places."""
+    """Change a valid file in one to three places: a value, a key, a line, or any characters."""
     for _ in range(draw(st.integers(1, 3))):
-        lines = text.splitlines(keepends=True) or [""]
-        here, there = (draw(st.integers(0, len(lines) - 1)) for _ in range(2))
-        parts = list(re.finditer(r"([\w.-]+):( *)([^,{}\n]*)", lines[here]))
-        part = draw(st.sampled_from(parts)) if parts else None
-        operation = draw(st.sampled_from(OPERATIONS))
-        if operation in ("value", "key") and part is not None:
-            start, end = part.span(3 if operation == "value" else 1)
-            piece = draw(st.sampled_from(VALUES if operation == "value" else KEYS))
-            lines[here] = f"{lines[here][:start]}{'' if part[2] else ' '}{piece}{lines[here][end:]}"
-        elif operation == "delete":
-            del lines[here]
-        elif operation == "repeat":
-            lines.insert(there, lines[here])
-        elif operation == "swap":
-            lines[here], lines[there] = lines[there], lines[here]
-        elif operation == "indent":
-            lines[here] = draw(st.sampled_from((" ", "  ", "    ", "\t"))) + lines[here]
+        kind = draw(st.sampled_from(("value", "value", "key", "line", "line", "characters")))
+        lines, fields = (list(re.finditer(pattern, text)) for pattern in (r".*\n", r"([\w.-]+): *([^,{}\n]*)"))
+        if kind == "characters" or not lines or not fields:
+            start = draw(st.integers(0, len(text)))
+            end = start + draw(st.sampled_from((0, 0, 1, 5, 80)))
+            piece = draw(st.sampled_from(PIECES))
+        elif kind == "line":
+            start, end = draw(st.sampled_from(lines)).span()
+            line, other = text[start:end], draw(st.sampled_from(lines))[0]
+            piece = draw(st.sampled_from(("", line * 2, other, other + line, f"  {line}", f"    {line}", f"\t{line}")))
         else:
-            at = draw(st.integers(0, len(lines[here])))
-            rest = lines[here][at + draw(st.integers(0, 5)) :] if operation == "insert" else ""
-            lines[here] = lines[here][:at] + draw(st.sampled_from(PIECES)) + rest
-        text = "".join(lines)
+            start, end = draw(st.sampled_from(fields)).span(2 if kind == "value" else 1)
+            piece = draw(st.sampled_from(VALUES if kind == "value" else KEYS))
+        text = text[:start] + piece + text[end:]
     data = text.encode("utf-8", "surrogatepass")
     at = draw(st.integers(0, len(data)))
     return data[:at] + draw(st.binary(min_size=1, max_size=4)) + data[at:] if draw(st.integers(0, 20)) == 0 else data

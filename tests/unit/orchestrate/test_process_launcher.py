@@ -70,9 +70,7 @@ print([flag for flag in sys.argv if flag.startswith('--data_dir')])
     ],
     ids=["a CPU case sees none", "by index", "by UUID", "not known: as the user has it"],
 )
-def test_a_benchmark_sees_its_gpus_its_data_and_the_variables_of_its_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device, gpus, uuids, visible
-):
+def test_a_benchmark_sees_its_gpus_its_data_and_variables(tmp_path, monkeypatch, device, gpus, uuids, visible):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
     monkeypatch.setenv("NCCL_ALGO", "Tree")

@@ -45,9 +45,7 @@ def plan_accepts(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bo
 
 
 @pytest.mark.parametrize("source", SAMPLES)
-def test_a_sample_becomes_a_hosts_file_that_plan_accepts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], source: str
-):
+def test_a_sample_becomes_a_hosts_file_that_plan_accepts(tmp_path: Path, monkeypatch, capsys, source: str):
     assert tuple(SOURCES) == SOURCE_NAMES == SAMPLES
     text = import_hosts(source, str(CASES / f"{source}.json"))
     assert text == (CASES / f"{source}.yml").read_text()

@@ -1,14 +1,19 @@
 """Records as a stranger could write them: numbers, names, times and files beyond what anything honest holds."""
 
+import contextlib
 import csv
 import dataclasses
 import functools
 import io
 import json
 import os
+import tempfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 
 import results.__main__ as program
@@ -18,6 +23,8 @@ from results.schema import Telemetry
 from results.schema.bounds import ANY_NUMBER, NAMES, NUMBERS, TIMES, bound_of
 from results.schema.record_json import RecordError, to_json
 from results.text import path_text, spreadsheet_text
+from tests.support.examples import examples
+from tests.unit.results import fuzzing
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_record, repeats, write_run
 from tests.unit.results.fuzzing import fault_of, places
 
@@ -216,3 +223,17 @@ def test_sentences_do_not_wrap_in_a_pipe(folder, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("images per second ± 95 %") and "num steps 4" in line for line in lines)
     assert any("bad.json: not a record" in line and "longer than 500 characters" in line for line in lines)
+
+
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
+@given(fuzzing.folders(), st.sampled_from(fuzzing.COMMANDS))
+def test_no_folder_of_records_makes_a_command_crash_or_hang(drawn, command):
+    files, names = drawn
+    with (
+        tempfile.TemporaryDirectory() as parent,
+        contextlib.chdir(parent),
+        mock.patch.dict(os.environ, TFBENCH_RUNS_DIR=parent, TFBENCH_DEBUG="1", COLUMNS="80"),
+    ):
+        fuzzing.write(files, Path(parent))
+        for line in ("export run-1 --by=all", command):
+            assert fault_of(*(part.format_map(names) for part in line.split())) == ""
