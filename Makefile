@@ -49,7 +49,7 @@ test-fresh-hosts: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test 50 fresh ssh
 	@TFBENCH_TEST_FRESH_HOSTS=50 $(PYTHON) -m pytest tests/real/contact/test_fresh_hosts.py $(ARGS)
 
 test-engines: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test on Docker 20.10 to 28.5 and Podman, also rootless, and print the table (needs root; downloads 0.6 GB once)
-	@TFBENCH_TEST_MATRIX=1 TFBENCH_TEST_ENGINES=require $(PYTHON) -m pytest tests/real/engines/matrix $(ARGS)
+	@TFBENCH_TEST_MATRIX=1 TFBENCH_TEST_ENGINES=require $(PYTHON) -m pytest tests/real/engines/matrix tests/real/engines/test_cpu_image.py $(ARGS)
 
 test-apptainer: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test apptainer on a real Slurm of Debian sid (needs root; downloads 0.2 GB once)
 	@TFBENCH_TEST_APPTAINER=1 TFBENCH_TEST_ENGINES=require $(PYTHON) -m pytest tests/real/slurm/test_user_clusters.py -k apptainer $(ARGS)

@@ -12,8 +12,8 @@ from tfbench.keras_types import Model, Strategy
 from tfbench.models import NETWORKS, Network
 
 FEWER = {
-    "resnet50_v1.5": {"blocks": (1, 1, 1, 1)},
-    "resnet152_v1.5": {"blocks": (1, 2, 1, 1)},
+    "resnet50_v1.5": {"blocks": (1, 1, 1)},
+    "resnet152_v1.5": {"blocks": (1, 2)},
     "bert_large": {"layers": 2, "width": 32, "heads": 4, "longest": 32},
     "gpt2_small": {"layers": 2, "width": 32, "heads": 4, "longest": 32},
     "vit_b16": {"layers": 2, "width": 32, "heads": 4},
@@ -150,6 +150,22 @@ class ShallowGoogLeNet(Network):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class NarrowAlexNet(Network):
+    """AlexNet with a head of an eighth of the width."""
+
+    def build(self, batch_norm: BatchNorm, size: int, strategy: Strategy) -> Model:
+        from tensorflow import keras
+
+        dense = keras.layers.Dense
+
+        def narrow(units, **options):
+            return dense(min(units, 512), **options)
+
+        with mock.patch.object(keras.layers, "Dense", narrow):
+            return super().build(batch_norm, size, strategy)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class NarrowInceptionV4(Network):
     """Inception v4 at a quarter of the width."""
 
@@ -165,7 +181,7 @@ class NarrowInceptionV4(Network):
             return super().build(batch_norm, size, strategy)
 
 
-OWN = {"googlenet": ShallowGoogLeNet, "inception_v4": NarrowInceptionV4}
+OWN = {"alexnet": NarrowAlexNet, "googlenet": ShallowGoogLeNet, "inception_v4": NarrowInceptionV4}
 """Networks of `tfbench` that are made smaller than their builders' options can."""
 
 PIXELS = {"vgg16": 32, "alexnet": 64, "efficientnet_v2_s": 32, "inception_v3": 75, "inception_v4": 75}

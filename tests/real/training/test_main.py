@@ -57,7 +57,7 @@ def test_memory_that_runs_out_is_out_of_memory(tfbench, tmp_path, size, batch, p
 
 ENDS = {
     Status.OK: (*SMALL, "--warmup_steps=1", "--num_steps=2", "--nopeaks"),
-    Status.TIMEOUT: (*SMALL, "--num_steps=100000", "--max_seconds=8"),
+    Status.TIMEOUT: (*SMALL, "--num_steps=100000", "--max_seconds=4"),
     Status.NO_GPU: ("--model=resnet50", "--device=gpu", "--num_gpus=64"),
 }
 

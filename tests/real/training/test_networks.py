@@ -1,4 +1,4 @@
-"""Every network through the validity checks, with two replicas, in float32 and in one mixed precision."""
+"""Every network through the validity checks, with two replicas, in float32 and every kind of layer in bfloat16."""
 
 from __future__ import annotations
 
@@ -36,8 +36,23 @@ def passed(findings):
     return {check.name for check in findings.checks if check.passed}
 
 
-@pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16])
-@pytest.mark.parametrize("name", list(NETWORKS))
+LAYERS_IN_BF16 = (
+    "resnet50",
+    "vgg16",
+    "alexnet",
+    "googlenet",
+    "resnet50_v1.5",
+    "efficientnet_b0",
+    "bert_large",
+    "vit_b16",
+)
+"""Networks that hold the layers of all: the others repeat them in other sizes."""
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [(name, Precision.FP32) for name in NETWORKS] + [(name, Precision.BF16) for name in LAYERS_IN_BF16],
+)
 def test_every_network_passes_the_validity_checks(two_replicas, name, precision):
     findings = measured(small_case(name, precision=precision), two_replicas)
     assert passed(findings) >= CHECKS
@@ -72,8 +87,13 @@ def test_the_samples_of_a_decoder_are_tokens(two_replicas):
     assert measurement.attention == "matmul"
 
 
-@pytest.mark.parametrize("name", ["bert_large", "vit_b16", "resnet50_v1.5"])
-@pytest.mark.parametrize("xla", [XLA.OFF, XLA.REPLICA])
+@pytest.mark.parametrize(
+    ("name", "xla"),
+    [
+        *(("bert_large", XLA.OFF), ("vit_b16", XLA.OFF), ("resnet50_v1.5", XLA.OFF)),
+        *(("gpt2_small", XLA.REPLICA), ("resnet50_v1.5", XLA.REPLICA)),
+    ],
+)
 def test_accumulated_batches_pass_the_checks_and_count(two_replicas, name, xla):
     findings = measured(small_case(name, accumulate=3, xla=xla), two_replicas)
     assert passed(findings) >= CHECKS
