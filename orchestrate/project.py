@@ -1,4 +1,4 @@
-"""The installation: where sources and `containers/` are (checkout, editable install, wheel), and what it lacks."""
+"""Paths of the sources and of `containers/` in a checkout, an editable install and a wheel, and missing extras."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import importlib.util
 from pathlib import Path
 
 PROJECT = Path(__file__).parents[1]
-"""The checkout, or `site-packages`: the packages `tfbench` and `results` are in it."""
+"""The checkout or `site-packages`, which contains the packages `tfbench` and `results`."""
 
 
 def containers_folder() -> Path:
     """Return the folder with Dockerfiles, `images.toml`, locks and files for renting.
 
-    A wheel has it inside of this package, because `site-packages/containers` could be anybody's.
+    In a wheel it is inside this package, because `site-packages/containers` could belong to another one.
     """
     installed = Path(__file__).parent / "containers"
     return installed if (installed / "images.toml").is_file() else PROJECT / "containers"
@@ -23,7 +23,7 @@ NEEDED = ("tensorflow", "keras")
 
 
 def missing_extra() -> str | None:
-    """Return what to install before this machine can measure; None: nothing."""
+    """Return which packages to install so that this machine can run benchmarks, or None."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if not missing:
         return None

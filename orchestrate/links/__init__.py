@@ -1,5 +1,5 @@
-"""How this machine reaches hosts: ssh commands, host keys, tunnels to Docker engines.
+"""Connections to hosts: ssh commands, host keys, tunnels to Docker engines.
 
-Start with `ssh.py`, which writes every ssh command line, and `connections.py`, which starts them within limits and
-explains their failures. `tunnel.py` leads to Docker engines.
+Start with `ssh.py`, which builds ssh command lines, and `connections.py`, which runs them within limits and explains
+their failures. `tunnel.py` forwards the sockets of Docker engines.
 """

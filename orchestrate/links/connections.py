@@ -1,9 +1,7 @@
-"""Connections by ssh: made again where an sshd dropped them, and within limits.
+"""Runs ssh with time and size limits, retries dropped connections, and explains failures in one line.
 
-Why ssh failed becomes one line for a person, with a remedy where the reason is known.
-
-An sshd drops new connections while many are not authenticated yet: 30 % of them from the 10th on, all from the 100th on
-(`MaxStartups 10:30:100`). Through a jump host, all hosts of a fleet meet at one sshd: `make test-fresh-hosts`.
+An sshd drops new connections while many are unauthenticated: 30 % from the 10th on, all from the 100th on
+(`MaxStartups 10:30:100`). All connections to a fleet behind a jump host reach the same sshd: `make test-fresh-hosts`.
 """
 
 from __future__ import annotations
@@ -27,13 +25,13 @@ from orchestrate.text import plain_text
 
 ATTEMPTS = 9
 FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 0.5, 8.0
-"""About 45 s in all, more than an sshd gives a connection to a loaded jump host to log in before it is dropped."""
+"""Delays between attempts, about 45 s in all: longer than a connection through a loaded jump host takes to log in."""
 
 MAX_ERROR_BYTES = 10_000
-"""Of what is kept of a command's standard error."""
+"""Limit for the stored part of a command's standard error."""
 
 MAX_LINE_BYTES = 1 << 20
-"""Of a line of an answer, unless its sender may say more."""
+"""Default limit for a line of an answer."""
 
 CHUNK_BYTES = 1 << 16
 
@@ -41,7 +39,7 @@ T = TypeVar("T")
 
 
 def attempts() -> Iterator[contextlib.AbstractContextManager[object]]:
-    """Yield contexts, each for one more attempt at a connection, as long as an sshd drops it."""
+    """Yield contexts for attempts at a connection, as long as an sshd drops it."""
     return iter(
         stamina.retry_context(
             on=Dropped,
@@ -53,11 +51,11 @@ def attempts() -> Iterator[contextlib.AbstractContextManager[object]]:
     )
 
 
-def persist(start: Callable[[], T]) -> T:
-    """Start a connection, again where an sshd dropped it.
+def connect_with_retries(start: Callable[[], T]) -> T:
+    """Start a connection, with retries if an sshd drops it.
 
     Raises:
-        Dropped: Each time.
+        Dropped: All attempts were dropped.
     """
     for attempt in attempts():
         with attempt:
@@ -66,21 +64,21 @@ def persist(start: Callable[[], T]) -> T:
 
 
 class Conversation:
-    """A process that is sent a text, and its answer, within limits of silence, time and bytes.
+    """A process that receives a text and sends an answer, with limits on silence, time and bytes.
 
     Args:
-        command: What is started, in a session of its own.
-        text: Goes to its standard input, which stays open until the end.
+        command: The command, which is started in a new session.
+        text: Written to its standard input, which stays open until the end.
         silence_seconds: Longest time without a line.
-        seconds: Longest duration of the whole.
-        max_bytes: Most that it may answer.
-        max_line_bytes: What is longer comes in parts.
+        seconds: Longest total duration.
+        max_bytes: Maximum size of the answer.
+        max_line_bytes: Longer lines are split.
 
     Attributes:
-        exceeded: The limit that ended it, in words; empty: none.
+        exceeded: The exceeded limit, in words, or empty.
 
     Raises:
-        Unreachable: It cannot be started.
+        Unreachable: The command cannot be started.
     """
 
     def __init__(
@@ -106,7 +104,7 @@ class Conversation:
             raise Unreachable(f"{command[0]} cannot be started: {error}. Install an OpenSSH client") from error
         assert self._process.stdin and self._process.stdout and self._process.stderr
         self._output = self._process.stdout
-        # Sent by a thread, because an answer that fills its pipe must not stop the request half way.
+        # In a thread, to avoid a deadlock when the answer fills its pipe before the request is complete.
         _in_background(_send, self._process.stdin, text)
         self._reading = _in_background(self._read_errors, self._process.stderr)
         _in_background(self._watch)
@@ -124,13 +122,13 @@ class Conversation:
                 end.close()
 
     def kill(self) -> None:
-        """End the process and what it started, unless it has ended."""
+        """Kill the process group, unless the process has ended."""
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def lines(self) -> Iterator[bytes]:
-        """Yield the lines of the answer, each with its end."""
+        """Yield the lines of the answer, including line ends."""
         left = self._max_bytes
         while line := self._output.readline(self._max_line_bytes):
             self._heard = time.monotonic()
@@ -140,9 +138,9 @@ class Conversation:
             yield line
 
     def result(self) -> tuple[int, bytes]:
-        """Wait for the end; return the exit code, and the first bytes of standard error."""
+        """Wait for the end; return the exit code and the first bytes of standard error."""
         code = self._process.wait()
-        self._reading.join(1.0)  # a helper of ssh's, e.g. of a jump host, may hold the pipe a little longer
+        self._reading.join(1.0)  # a child of ssh, e.g. for a jump host, may hold the pipe a little longer
         return code, self._errors
 
     def _watch(self) -> None:
@@ -176,25 +174,25 @@ def _send(pipe: IO[bytes], data: bytes) -> None:
         pipe.flush()
 
 
-MAX_SAID = 500
-"""Most that is quoted of ssh, in characters."""
+MAX_QUOTED = 500
+"""Maximum length of a quoted message of ssh, in characters."""
 
 
 def ssh_failure(target: str, errors: bytes, exit_code: int) -> Unreachable:
     """Explain in one line why ssh ended, with a remedy if the reason is known.
 
     Args:
-        target: Where it went.
-        errors: What it wrote on stderr.
-        exit_code: Of ssh.
+        target: The ssh target.
+        errors: Standard error of ssh.
+        exit_code: Exit code of ssh.
 
     Returns:
-        A `Dropped` where another try may do.
+        A `Dropped` if a retry may succeed.
     """
     text = errors.decode("utf-8", "replace")
     if changed := _changed_key(text):
         return Unreachable(f"ssh {target}: {changed}")
-    said = _said(text) or f"exit code {exit_code}"
+    said = _quoted(text) or f"exit code {exit_code}"
     remedy = next((remedy for sign, remedy in _REMEDIES.items() if sign in said), None)
     cause = f"ssh {target}: {said}" + (f" {remedy}" if remedy else "")
     if _DROPPED.search(said) and not any(sign in said for sign in _FINAL):
@@ -202,13 +200,13 @@ def ssh_failure(target: str, errors: bytes, exit_code: int) -> Unreachable:
     return Unreachable(cause)
 
 
-def _said(text: str) -> str:
+def _quoted(text: str) -> str:
     lines = [plain_text(line, 300).strip() for line in text.splitlines()]
-    return plain_text(" ".join(line for line in lines if line and not set(line) <= {"@"}), MAX_SAID)
+    return plain_text(" ".join(line for line in lines if line and not set(line) <= {"@"}), MAX_QUOTED)
 
 
 def _changed_key(text: str) -> str | None:
-    """Explain a host key that is not the known one; None: it is not that."""
+    """Return an explanation if ssh failed because of a changed host key, or None."""
     offered, known, where = _OFFERED.search(text), _OFFENDING.search(text), _WHERE.search(text)
     if offered is None or known is None or where is None:
         return None
@@ -231,7 +229,7 @@ _DROPPED = re.compile(
     r"kex_exchange_identification|ssh_exchange_identification|during banner exchange|"
     r"Connection (?:closed|reset) by (?:\S+ )+port \d+"
 )
-"""How it looks when an sshd closes a connection before the login; later it is `Connection to … closed` and the like."""
+"""Messages for a connection closed before the login; later, it is `Connection to … closed` and the like."""
 
 _FINAL = (
     "Host key verification failed",
@@ -241,7 +239,7 @@ _FINAL = (
     "stdio forwarding failed",
     "Too many authentication failures",
 )
-"""Of a jump host, or of the host: the connection that ends next to it ends for this reason."""
+"""Messages of the host or a jump host that explain a dropped connection; a retry would not help."""
 
 _BUSY = "Its sshd drops connections while many are being opened (MaxStartups), or refuses this address"
 

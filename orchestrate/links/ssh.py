@@ -1,7 +1,7 @@
-"""The command line of every ssh that is started here: options, host keys, jump hosts.
+"""Builds ssh command lines: options, host keys, jump hosts.
 
-OpenSSH honours the user's configuration and agent; only what a program needs, and what `hosts.yml` sets, is added. An
-option on the command line wins over the configuration, so nothing else may stand there.
+OpenSSH honours the user's configuration and agent. Options on the command line override the configuration, so they are
+limited to those that a program needs, or that `hosts.yml` sets.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from orchestrate.inventory.addresses import HostKeys, SSHAddress
 
 CONNECT_TIMEOUT_SECONDS = 10
 OPTIONS = (
-    "-oBatchMode=yes",  # never ask: a question would wait for ever
+    "-oBatchMode=yes",  # a prompt would wait forever
     f"-oConnectTimeout={CONNECT_TIMEOUT_SECONDS}",
-    "-oServerAliveInterval=5",  # a dead link is noticed within 20 s; a false alarm costs a reconnection, no more
+    "-oServerAliveInterval=5",  # a dead link is detected within 20 s; a false alarm costs one reconnection
     "-oServerAliveCountMax=3",
     "-oLogLevel=ERROR",
 )
-"""Of every ssh."""
+"""Options of every ssh command."""
 
 NO_MASTER = "-oControlMaster=no"
-"""A shared connection that we start would outlive us, or end under us."""
+"""Starts no shared connection, which might outlive us or end too early."""
 
 OWN_CONNECTION = "-oControlPath=none"
-"""For what must notice a dead link. Else a connection that the user shares saves a login, and a second factor."""
+"""Uses no shared connection of the user, for commands that must detect a dead link. Others save a login by sharing."""
 
 _STRICTNESS = {"strict": "yes", "accept-new": "accept-new"}
 
 
 def ssh_command(login: SSHAddress, keys: HostKeys, *flags: str, remote: str | None = None) -> list[str]:
-    """Return the command line of an ssh that makes a connection, or uses one that the user shares.
+    """Return an ssh command line that connects, or uses a shared connection of the user.
 
     Args:
-        login: Where it goes.
-        keys: Which host keys it accepts, also of jump hosts.
-        flags: Stand first: of an option that comes twice, ssh takes the first.
-        remote: What it runs there, for the login shell; None: nothing, or what the flags say.
+        login: The ssh address.
+        keys: Host keys that it accepts, also of jump hosts.
+        flags: Placed first, because ssh uses the first of repeated options.
+        remote: Command for the login shell; None: none.
     """
     words = ["ssh", *flags, *OPTIONS, NO_MASTER, *_place(login, keys), "--", login.target]
     return words if remote is None else [*words, remote]
@@ -53,13 +53,13 @@ def _place(login: SSHAddress, keys: HostKeys) -> list[str]:
 
 @functools.cache
 def _with_keys(config: str | None, keys: HostKeys) -> str:
-    """Write a configuration file that decides about host keys, also those of jump hosts: ssh hands only files to them.
+    """Write a configuration file with the host key policy, which ssh applies to jump hosts only if it is in a file.
 
     Args:
-        config: The configuration below it; None: that of the user and of the machine.
-        keys: With a policy and a file.
+        config: The configuration to include; None: that of the user and of the machine.
+        keys: Host keys with a policy and a file.
     """
-    file = (keys.file or "").replace("%", "%%")  # ssh reads % as the beginning of a token
+    file = (keys.file or "").replace("%", "%%")  # % begins a token
     below = ["~/.ssh/config", "/etc/ssh/ssh_config"] if config is None else [str(Path(config).absolute())]
     lines = [
         "Host *",

@@ -1,4 +1,4 @@
-"""Tunnels to Docker engines: a local socket that leads to the engine's socket on an ssh host.
+"""Tunnels to Docker engines: local sockets forwarded over ssh to the engine's socket.
 
 The Docker SDK's own ssh transports lose or fake results: a dropped link ends a log stream as if the benchmark had
 ended, and a black-holed one blocks forever. OpenSSH itself honours the user's configuration, agent, jump hosts and
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from orchestrate.errors import Unreachable
 from orchestrate.inventory.addresses import DockerAddress, HostKeys
-from orchestrate.links.connections import persist, ssh_failure
+from orchestrate.links.connections import connect_with_retries, ssh_failure
 from orchestrate.links.ssh import OWN_CONNECTION, ssh_command
 
 OPEN_DEADLINE_SECONDS = 30.0
@@ -37,20 +37,20 @@ code=$?
 kill "$guard" 2>/dev/null
 exit "$code"
 """
-"""Runs a command that ends when our end of its standard input closes: also when we are killed, and cannot close it."""
+"""Runs a command that ends when its standard input closes, which also happens when we are killed."""
 
 
 class Tunnel:
-    """A local socket that leads to the engine's socket on an ssh host, by an ssh that ends with us, however we end.
+    """A local socket forwarded to the engine's socket on an ssh host, by an ssh that ends with this process.
 
     Args:
-        address: Where the engine is; its scheme is `ssh`.
-        keys: Which host keys ssh accepts.
+        address: Address of the engine, with the scheme `ssh`.
+        keys: Host keys that ssh accepts.
     """
 
     def __init__(self, address: DockerAddress, keys: HostKeys) -> None:
-        # A socket's path may be 107 bytes long at most: hence the system's temporary folder and short names. Only its
-        # owner may enter the folder: whoever connects there may do anything on the host.
+        # In the temporary folder with a short name, because a socket's path may have at most 107 bytes. Only the owner
+        # may enter the folder: access to the socket is root access to the host.
         self._folder = Path(tempfile.mkdtemp(prefix="tfb-"))
         self._socket = self._folder / "engine.sock"
         self._errors = self._folder / "errors"
@@ -62,20 +62,20 @@ class Tunnel:
 
     @property
     def path(self) -> str:
-        """The local socket that a client connects to."""
+        """Path of the local socket."""
         return str(self._socket)
 
     def ensure(self) -> None:
-        """Open the tunnel, or open it again when it has ended.
+        """Open the tunnel if it is not open.
 
         Raises:
-            Unreachable: ssh ended, in its own words, or did not open the socket in time.
+            Unreachable: ssh failed, or did not open the socket in time.
         """
         with self._lock:
             if self._closed:
                 raise Unreachable(f"ssh {self._address.target}: the connection was closed")
             if self._process is None or self._process.poll() is not None or not self._socket.exists():
-                persist(self._start)
+                connect_with_retries(self._start)
 
     def close(self) -> None:
         """End the tunnel and remove its socket."""
@@ -96,14 +96,14 @@ class Tunnel:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=stderr,
-                    start_new_session=True,  # Ctrl-C is the controller's to handle
+                    start_new_session=True,  # the controller handles Ctrl-C
                 )
         except OSError as error:
             raise Unreachable(f"ssh cannot be started: {error}. Install an OpenSSH client") from error
         self._wait_for_socket(process)
 
     def _wait_for_socket(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait until ssh has opened the socket: then the connection stands."""
+        """Wait until ssh has opened the socket, which it does once connected."""
         deadline, target = time.monotonic() + OPEN_DEADLINE_SECONDS, self._address.target
         while not self._socket.exists():
             if process.poll() is not None:

@@ -1,6 +1,6 @@
-"""What will run where, before anything is started.
+"""Plans a run before anything is started.
 
-Start at `plan.make_plan`: hosts, what each reported (`facts.py`) and suites become a `Plan`, frozen by `codec.py` into
-`plan.json`. `images.py` chooses what each host starts, `durations.py` estimates time and cost and keeps a budget,
-`host_warnings.py` lists problems of a host, and `stop_early.py` decides which repeats are not needed.
+Start with `plan.make_plan`, which turns hosts, their facts (`facts.py`) and suites into a `Plan`; `codec.py` reads and
+writes `plan.json`. `images.py` chooses images, `durations.py` estimates time and cost and enforces a budget,
+`host_warnings.py` lists problems of hosts, and `stop_early.py` decides which repeats are not needed.
 """

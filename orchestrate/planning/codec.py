@@ -1,7 +1,7 @@
-"""`plan.json`: the frozen plan as JSON and back, by the types of `plan.py` alone.
+"""Reads and writes `plan.json`, based on the types in `plan.py`.
 
-A field with a default may be missing, so that plans of older versions are read; a key that no type has is an error,
-because a setting of a later version must not be dropped in silence.
+Fields with defaults may be missing, for plans of older versions. Unknown keys are errors, because a setting of a newer
+version must not be dropped silently.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from orchestrate.text import plain_text, shown
 
 @cache
 def _adapter() -> TypeAdapter[Plan]:
-    """Return what reads and writes plans; it takes 0.1 s to build, and `--help` needs none."""
+    """Return the adapter for plans, built on first use because it takes 0.1 s."""
     return TypeAdapter(Plan)
 
 
 def plan_to_json(plan: Plan, *, ensure_ascii: bool = False) -> str:
-    """Write a plan as JSON, indented by 2 for people."""
+    """Return a plan as indented JSON."""
     return _adapter().dump_json(plan, indent=2, ensure_ascii=ensure_ascii).decode() + "\n"
 
 
 def plan_from_json(text: str | bytes, where: str = "plan.json") -> Plan:
-    """Read a plan back.
+    """Parse a plan.
 
     Args:
-        text: Of `plan.json`.
+        text: Content of `plan.json`.
         where: Its path, for messages.
 
     Raises:
-        UserError: It is damaged, or of a version that this tfbench cannot read.
+        UserError: The file is damaged, or its version is not supported.
     """
     try:
         return _adapter().validate_json(text, strict=True)
@@ -43,7 +43,7 @@ def plan_from_json(text: str | bytes, where: str = "plan.json") -> Plan:
         try:
             version = json.loads(text)["plan_version"]
         except (ValueError, RecursionError, TypeError, KeyError):
-            version = PLAN_VERSION  # it is no plan at all
+            version = PLAN_VERSION  # not a plan at all
         if version == PLAN_VERSION:
             raise UserError(
                 f"{where}: is damaged: {_first(error)}. Restore the file from a copy, resume with the version of "
@@ -56,7 +56,7 @@ def plan_from_json(text: str | bytes, where: str = "plan.json") -> Plan:
 
 
 def _first(error: ValidationError) -> str:
-    """Return where the first mistake is and what it is, and how many more there are."""
+    """Return the place and text of the first mistake, and the number of further ones."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     place = ".".join(map(str, first["loc"]))
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""

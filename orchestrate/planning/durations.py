@@ -1,7 +1,7 @@
-"""How long things take and cost: one estimate for plans, budgets, limits of queues and the time that is left.
+"""Estimates of duration and cost for plans, budgets, time limits in queues and the remaining time.
 
-The duration of a repeat is the median of the latest runs that had it, else computed from the network's work
-(`results.reference`) and the host's speed, else a guess.
+The duration of a repeat is the median of recent runs, otherwise computed from the network's work (`results.reference`)
+and the host's speed, otherwise a guess.
 """
 
 from __future__ import annotations
@@ -23,50 +23,50 @@ from results.reference.networks import work_of
 from results.schema import Case, Device, Precision, Status
 
 GUESSED_REPEAT_SECONDS = 150.0
-"""Taken for a repeat that was never seen: start, compilation, warm-up and 100 steps on a current GPU (a guess)."""
+"""Default for an unknown repeat: start, compilation, warm-up and 100 steps on a current GPU (a guess)."""
 
 MAX_EARLIER_RUNS = 20
 
 CPU_UTILISATION = 1.5
-"""Rate of training over that of NumPy's matrix products: 1.45 to 1.62 for four networks on two cores of an AMD EPYC.
-There, oneDNN's convolutions use instructions that NumPy's library does not."""
+"""Rate of training relative to NumPy's matrix products: 1.45 to 1.62 for four networks on two cores of an AMD EPYC,
+where oneDNN's convolutions use instructions that NumPy's library does not."""
 
 CORE_FLOPS = 5e10
-"""Of one core that was not probed: 16 fp32 operations a cycle at 3 GHz."""
+"""Default for a core that was not probed: 16 fp32 operations per cycle at 3 GHz."""
 
 GPU_UTILISATION, GPU_BANDWIDTH_SHARE = 0.8, 0.7
-"""Shares of a GPU's peak and of its bandwidth; a step takes the sum of both times, because its layers take turns in
-being bound by either. Of a grid, what suits 174 published rows of one GPU best: half of them are within a factor of
-1.23, nine in ten within 1.6, and a test holds it to that."""
+"""Shares of a GPU's peak and of its bandwidth. A step takes the sum of both times, because some of its layers are bound
+by one and some by the other. Best fit of a grid search to 174 published rows of one GPU: half of them are within a
+factor of 1.23, 90 % within 1.6, as a test checks."""
 
 PEAK_OF = {Precision.FP32: "fp32", Precision.TF32: "tf32_tensor"}
 HALF_PEAK = "fp16_tensor_fp32_accumulate"
 
 LOOP_SECONDS = 0.068
-"""What the probe's loop took on the machine that the following seconds were measured on."""
+"""Duration of the probe's loop on the machine where the following values were measured."""
 
 START_SECONDS = 6.0
-"""Of a process on a CPU: Python, TensorFlow, the record and its collection."""
+"""Overhead of a process on a CPU: Python, TensorFlow, writing and collecting the record."""
 
 GPU_START_SECONDS = 15.0
-"""Of a process on a GPU: also the container, CUDA, its libraries and their first kernels (not measured: a guess)."""
+"""Overhead of a process on a GPU: also the container, CUDA, its libraries and their first kernels (a guess)."""
 
 LAYER_BUILD_SECONDS = 0.012
 LAYER_COMPILE_SECONDS = 0.019
-"""Of each layer: building the model; tracing and optimising its step."""
+"""Per layer: building the model; tracing and optimising its step."""
 
 CPU_PEAKS_SECONDS, GPU_PEAKS_SECONDS = 6.0, 8.0
-"""Limits of a device: once on a host, run and precision."""
+"""Measuring a device's peaks, once per host, run and precision."""
 
 DEVICE_CASE_SECONDS = 90.0
-"""Of a case that measures the devices alone: about thirty benchmarks of 0.4 s to 4 s, and their start."""
+"""Duration of a case with mode `device`: about thirty benchmarks of 0.4 s to 4 s, and their start."""
 
 SETTLING = 1.5
-"""Warm-up steps taken per requested step, if windows are compared (10 or more)."""
+"""Actual warm-up steps per requested step, if windows are compared (10 or more)."""
 
 IMAGE_BYTES = {"cpu": 0.45e9, "cuda": 1.9e9}
 PULL_BYTES_PER_SECOND = 30e6
-"""Of a pull: compressed images of this size, unpacked as they come (a guess; what is there takes no time)."""
+"""Rate of a pull, including unpacking, relative to the compressed size (a guess)."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Durations:
 
     Attributes:
         seen: Medians of earlier runs.
-        computed: From the networks' work and the hosts' speed.
+        computed: Computed from the networks' work and the hosts' speed.
     """
 
     seen: Mapping[tuple[str, str], float] = field(default_factory=dict)
@@ -83,21 +83,21 @@ class Durations:
 
     @classmethod
     def of(cls, plan: Plan, runs_dir: Path) -> Durations:
-        """Return what is known of the repeats of a plan, also from the runs of a folder."""
+        """Return the durations of a plan's repeats, from the runs of a folder and computed."""
         return cls(earlier_durations(runs_dir), computed_durations(plan))
 
     def __bool__(self) -> bool:
-        """Return whether anything is known."""
+        """Return whether any duration is known."""
         return bool(self.seen or self.computed)
 
     def seconds(self, fleet: str, case: str) -> float:
-        """Return the seconds of a repeat; a guess where nothing is known."""
+        """Return the seconds of a repeat, or a guess if unknown."""
         key = fleet, case
         return self.seen.get(key, self.computed.get(key, GUESSED_REPEAT_SECONDS))
 
 
 def earlier_durations(runs_dir: Path) -> dict[tuple[str, str], float]:
-    """Return how long repeats took in the latest runs.
+    """Return the durations of repeats in the latest runs.
 
     Returns:
         Median seconds by fleet and case name.
@@ -105,7 +105,7 @@ def earlier_durations(runs_dir: Path) -> dict[tuple[str, str], float]:
     seconds: dict[tuple[str, str], list[float]] = {}
     runs = sorted(runs_dir.glob("*/events.jsonl"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in runs[:MAX_EARLIER_RUNS]:
-        with path.open(encoding="utf-8", errors="replace") as lines:  # a large run has a quarter of a million
+        with path.open(encoding="utf-8", errors="replace") as lines:  # a large run has 250,000
             for line in lines:
                 if '"job_result"' in line:
                     _note_duration(line, seconds)
@@ -113,7 +113,7 @@ def earlier_durations(runs_dir: Path) -> dict[tuple[str, str], float]:
 
 
 def _note_duration(line: str, seconds: dict[tuple[str, str], list[float]]) -> None:
-    """Take in a line of a journal; one that was cut off, or is of another version, counts for nothing."""
+    """Add the duration in a line of a journal; a truncated line, or one of another version, is ignored."""
     try:
         event = json.loads(line)
         if event["status"] == "ok":
@@ -123,9 +123,9 @@ def _note_duration(line: str, seconds: dict[tuple[str, str], list[float]]) -> No
 
 
 def computed_durations(plan: Plan) -> dict[tuple[str, str], float]:
-    """Return how long each repeat of a plan takes, as computed: seconds by fleet and case name.
+    """Return the computed durations of a plan's repeats: seconds by fleet and case name.
 
-    What cannot be computed (an unknown GPU or network) is excluded.
+    Repeats with an unknown GPU or network are excluded.
     """
     found: dict[tuple[str, str], list[float]] = {}
     chiefs = {entry.host.place: entry for entry in plan.hosts}
@@ -144,11 +144,11 @@ def computed_durations(plan: Plan) -> dict[tuple[str, str], float]:
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast a host is.
+    """The speed of a host.
 
     Attributes:
-        flops_per_second: What training reaches, of one device.
-        bytes_per_second: None: operations alone count.
+        flops_per_second: Rate of one device in training.
+        bytes_per_second: Memory bandwidth in training; None: not a bottleneck.
     """
 
     flops_per_second: float
@@ -156,7 +156,7 @@ class Speed:
 
 
 def host_seconds(entry: HostPlan) -> float:
-    """Return what a host does once in a run, whatever its repeats: fetching images, and the limits of its devices."""
+    """Return the seconds that a host spends once per run, on pulling images and measuring its devices' peaks."""
     jobs = [job for job in entry.jobs if job.blocked is None]
     variants = {job.origin.variant for job in jobs if job.origin.image is not None}
     pulled = sum(IMAGE_BYTES["cpu" if variant == "cpu" else "cuda"] for variant in variants) / PULL_BYTES_PER_SECOND
@@ -165,7 +165,7 @@ def host_seconds(entry: HostPlan) -> float:
 
 
 def repeat_seconds(case: Case, host: Host, facts: Facts | None) -> float | None:
-    """Return how long a repeat takes from its start to its record; None: unknown."""
+    """Return the time of a repeat from its start to its record; None: unknown."""
     slowness = ((facts and facts.cpu_loop_seconds) or LOOP_SECONDS) / LOOP_SECONDS
     if case.model == "device":
         return DEVICE_CASE_SECONDS * slowness
@@ -185,7 +185,7 @@ def repeat_seconds(case: Case, host: Host, facts: Facts | None) -> float | None:
 
 
 def speed_of(case: Case, host: Host, facts: Facts | None) -> Speed | None:
-    """Return how fast a host trains a case; None: its GPU is not in the reference, or it reported nothing."""
+    """Return the speed of a host for a case; None: its GPU is not in the reference, or it was not probed."""
     if facts is None:
         return None
     if case.device is Device.CPU:
@@ -203,13 +203,13 @@ def speed_of(case: Case, host: Host, facts: Facts | None) -> Speed | None:
 
 @dataclass(frozen=True)
 class RunEstimate:
-    """What a run, or a part of it, may take.
+    """Estimated duration and cost of a run or a part of it.
 
     Attributes:
         seconds: Until the slowest host is done.
         usd: All hosts together, each from its start to its end; None: not every host has a price.
-        seen: Share of repeats whose duration is known from earlier runs, 0 to 1.
-        computed: Share whose duration was computed; the rest is a guess.
+        seen: Share of repeats with a duration from earlier runs, 0 to 1.
+        computed: Share of repeats with a computed duration; the rest is guessed.
     """
 
     seconds: float
@@ -222,9 +222,9 @@ def estimate(plan: Plan, durations: Durations, once: Mapping[HostPlace, float] |
     """Estimate duration and cost of a plan.
 
     Args:
-        plan: What will run.
+        plan: The plan.
         durations: Of its repeats.
-        once: Seconds of what a host does once in the run, by host; None: computed.
+        once: Seconds that each host spends once per run; None: computed by `host_seconds`.
     """
     once = {entry.host.place: host_seconds(entry) for entry in plan.hosts} if once is None else once
     keys: list[tuple[str, str]] = []
@@ -249,7 +249,7 @@ def estimate(plan: Plan, durations: Durations, once: Mapping[HostPlace, float] |
 
 
 def hourly_usd(entry: HostPlan) -> float | None:
-    """Return what a host costs in an hour: all its GPUs, because a machine is rented as a whole."""
+    """Return the cost of a host per hour: all its GPUs, because a machine is rented as a whole."""
     price = entry.host.usd_per_gpu_hour
     if price is None:
         return None
@@ -258,14 +258,14 @@ def hourly_usd(entry: HostPlan) -> float | None:
 
 
 WEIGHT_OF_EXPECTED = 1.0
-"""Repeats that the expectation of a host counts as, against those that have ended there."""
+"""Weight of the estimate relative to one ended repeat of the host."""
 
 
 class Outlook:
-    """The time that a run still takes: what was expected of its repeats, corrected by those that have ended.
+    """The remaining time of a run: estimates of its repeats, corrected by those that have ended.
 
     Args:
-        plan: What runs.
+        plan: The plan.
         durations: Of its repeats.
     """
 
@@ -280,7 +280,7 @@ class Outlook:
             self._left[entry.host.key] = {job.id: durations.seconds(job.origin.fleet, job.case.name) for job in jobs}
 
     def note(self, event: Event) -> None:
-        """Take in what an event says of the time that is left; skipped repeats change no rate."""
+        """Update the remaining time from an event; skipped repeats change no rate."""
         if isinstance(event, HostLost):
             self._left.get(event.host, {}).clear()
         if not isinstance(event, JobResult | JobSkipped):
@@ -291,9 +291,9 @@ class Outlook:
             self._factors[event.host] = took + event.seconds, planned + expected
 
     def seconds_left(self, host: str | None = None) -> float:
-        """Return the seconds until a host is done, or the slowest of all; counted from the last repeat's end.
+        """Return the seconds from the last repeat's end until a host, or the slowest of all, is done.
 
-        0 while nothing but a guess is known of the host.
+        0 while the host has nothing but a guess.
         """
         if host is None:
             return max(map(self.seconds_left, self._left), default=0.0)
@@ -307,18 +307,18 @@ class Outlook:
 
 
 Meter = HostPlace | str
-"""What costs are counted under: a host, or the id of a repeat in a queue."""
+"""Key for counting costs: a host, or the id of a repeat in a queue."""
 
 
 class Budget:
-    """Keeps a run below a cost: no repeat begins that would end above it.
+    """Limits the cost of a run: no repeat starts that would exceed it.
 
-    A host is counted from its start to its end; of a queue each repeat is, while it has a machine, under its own name.
+    A host costs from its start to its end; in a queue, each repeat costs while it has a machine.
 
     Args:
         limit_usd: For the whole run.
-        hosts: Those that will work; each needs a price.
-        durations: Of its repeats; what this run sees itself counts more.
+        hosts: The hosts of the run; each needs a price.
+        durations: Of its repeats, until this run has measured them.
     """
 
     def __init__(self, limit_usd: float, hosts: Iterable[HostPlan], durations: Durations) -> None:
@@ -332,20 +332,20 @@ class Budget:
         self._lock = threading.Lock()
 
     def begin(self, host: HostPlace, meter: str | None = None) -> None:
-        """Start to count the time of a host, or of a repeat in its queue."""
+        """Start counting the time of a host, or of a repeat in its queue."""
         with self._lock:
             self._settle(meter or host)
             self._began[meter or host] = host, time.monotonic()
 
     def end(self, host: HostPlace, meter: str | None = None) -> None:
-        """Stop to count; nothing happens when nothing is counted."""
+        """Stop counting, if started."""
         with self._lock:
             if meter is None or meter in self._began:
                 self._reserved.pop(meter or host, None)
             self._settle(meter or host)
 
     def allows(self, host: HostPlace, case: str, meter: str | None = None) -> bool:
-        """Return whether one more repeat can end within the limit; if so, its cost is reserved."""
+        """Return whether one more repeat fits within the limit; if so, reserve its cost."""
         with self._lock:
             seconds = self._seen.get((host.fleet, case)) or self._durations.seconds(host.fleet, case)
             wanted = {**self._reserved, (meter or host): self._rates[host] * seconds}
@@ -355,12 +355,12 @@ class Budget:
             return fits
 
     def learn(self, fleet: str, case: str, seconds: float) -> None:
-        """Take in how long a repeat took."""
+        """Record the duration of a repeat."""
         with self._lock:
             self._seen[fleet, case] = seconds
 
     def spent_usd(self) -> float:
-        """Return what the run has cost so far."""
+        """Return the cost of the run so far."""
         with self._lock:
             return self._spent()
 

@@ -1,4 +1,4 @@
-"""What a host reports about itself, before anything is measured on it."""
+"""Facts that a host reports before anything is measured on it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Image:
     """An image for a host, and whether it can be started there.
 
     Attributes:
-        variant: Row of `containers/images.toml`; None: an image of the user's own.
-        reference: As asked for: `REGISTRY/tfbench:VERSION-VARIANT`.
-        reason: Why this one.
-        status: `ok`, or how every repeat with it ends: `unsupported`, `driver_too_old`, `pull_failed`, …
-        problem: Why it cannot be started; None when it can.
-        digest: `sha256:…` of what the tag means now; None: not known.
-        send_bytes: Its size, if this machine has to send it over a network; None: it does not.
+        variant: Row of `containers/images.toml`; None: a custom image.
+        reference: E.g. `REGISTRY/tfbench:VERSION-VARIANT`.
+        reason: Why it was chosen.
+        status: `ok`, or the status of every repeat with it: `unsupported`, `driver_too_old`, `pull_failed`, …
+        problem: Why it cannot be started, or None.
+        digest: `sha256:…` of the resolved tag; None: unknown.
+        send_bytes: Its size, if this machine has to send it over a network, or None.
     """
 
     variant: str | None
@@ -40,21 +40,21 @@ class Image:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a host offers; what it does not report is None.
+    """The facts of a host; None: not reported.
 
     Attributes:
         cpu_limit: CPUs that a benchmark may use; may be fractional.
-        gpus: In the driver's order, by its indices.
-        gpu_problems: GPUs that no process can use: `7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost`.
-        gpu_states: What they did when the host was asked, in the same order; empty: not reported.
-        architecture: Kind of its processor in the words of image registries, e.g. `amd64`, if its engine reports it.
+        gpus: In the driver's order, with its indices.
+        gpu_problems: Unusable GPUs, e.g. `7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost`.
+        gpu_states: States of `gpus` during the probe, in the same order; empty: not reported.
+        architecture: As in image registries, e.g. `amd64`, if its engine reports it.
         engine: Name and version of the Docker engine; None without one.
-        gpu_runtime: How the engine gives GPUs to containers; None: it cannot, or there is no engine.
+        gpu_runtime: How the engine passes GPUs to containers; None: it cannot, or there is no engine.
         clock_skew_seconds: How far the host's clock is ahead of ours.
-        disk_free_bytes: Where containers write.
-        images: What benchmarks start from; empty without Docker.
-        cpu_flops_per_second: fp32 matrix products on all its cores, as the probe of a host without GPUs measured them.
-        cpu_loop_seconds: What the probe's loop of Python code took there.
+        disk_free_bytes: Free space for containers.
+        images: Images for benchmarks; empty without Docker.
+        cpu_flops_per_second: fp32 matrix products on all cores, measured by the probe on hosts without GPUs.
+        cpu_loop_seconds: Duration of the probe's loop of Python code.
     """
 
     cpu: str | None = None
@@ -78,7 +78,7 @@ class Facts:
 
     @property
     def problem(self) -> str | None:
-        """Why nothing can be measured here; None when something can."""
+        """Why nothing can be measured on the host, or None."""
         if not self.images or any(image.status is Status.OK for image in self.images):
             return None
         return self.images[0].problem
@@ -90,26 +90,26 @@ class Facts:
 
 
 MEASURED = ("cpu_flops_per_second", "cpu_loop_seconds")
-"""Plans compute with them: what no machine has counts as not reported."""
+"""Used in calculations by plans; impossible values count as not reported."""
 
 REPORTED: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("cpu", "kernel", "operating_system", "driver"), str),
     **dict.fromkeys(("cpu_count", "memory_bytes", "disk_free_bytes"), int),
     **dict.fromkeys(("cpu_limit", *MEASURED), (int, float)),
 }
-"""What of a probe's answer becomes which fact; what is of another type counts as not reported."""
+"""Types of the facts in a probe's answer; values of other types count as not reported."""
 
 
 def facts_from_probe(text: str | bytes) -> Facts:
-    """Read what `python -m tfbench.probe` printed; nothing in it is trusted.
+    """Parse the output of `python -m tfbench.probe`, which is not trusted.
 
     Raises:
-        ValueError: Not the probe's JSON.
+        ValueError: The output is malformed.
     """
     document = _plain(read_json(text, MAX_PROBE_BYTES))
     if not isinstance(document, dict) or not isinstance(document.get("gpus"), list):
         raise ValueError("the probe printed no object with gpus")
-    known = {item.name for item in fields(GPUFacts)}  # a later probe may add some
+    known = {item.name for item in fields(GPUFacts)}  # a newer probe may add some
     try:
         gpus = tuple(checked(GPU, gpu) for gpu in document["gpus"])
         states = tuple(
@@ -133,7 +133,7 @@ def facts_from_probe(text: str | bytes) -> Facts:
 
 
 def _plain(value: object) -> Any:  # noqa: ANN401 (any JSON)
-    """Take control characters out of texts, which are shown."""
+    """Remove control characters from texts, which are displayed."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list):

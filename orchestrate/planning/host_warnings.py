@@ -17,7 +17,7 @@ MAX_CLOCK_SKEW_SECONDS = 5.0
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 NVIDIA_VENDOR = "0x10de"
 DISPLAY_CLASS = "0x03"
-"""Class of GPUs, with and without a display connector, in PCI's numbers."""
+"""PCI class of GPUs, with or without a display connector."""
 
 MIN_DISK_BYTES = 15_000_000_000
 """An image with CUDA libraries takes 5 GB unpacked and 3 GB while it is pulled."""
@@ -27,13 +27,13 @@ MAX_NAMED = 3
 
 
 def state_words(state: GPUFacts) -> str:
-    """Describe the state of a GPU: `busy, 87% used, 12.3 GB taken, 3 processes, 71 °C`."""
+    """Describe the state of a GPU, e.g. `busy, 87% used, 12.3 GB taken, 3 processes, 71 °C`."""
     celsius = state.temperature_celsius
     return state.use + ("" if celsius is None else f", {celsius:.0f} °C")
 
 
 def has_nvidia_gpu(devices: Path = PCI_DEVICES) -> bool:
-    """Return whether an NVIDIA GPU is in this machine, with or without a driver that works."""
+    """Return whether this machine has an NVIDIA GPU, with or without a working driver."""
     for vendor in devices.glob("*/vendor"):
         with contextlib.suppress(OSError):
             kind = (vendor.parent / "class").read_text()
@@ -43,7 +43,7 @@ def has_nvidia_gpu(devices: Path = PCI_DEVICES) -> bool:
 
 
 def _missing_gpus(host: Host, facts: Facts) -> str | None:
-    """Return why a host that should have GPUs shows none; None: it has some, or should have none."""
+    """Return why no GPU was found on a host that should have some, or None."""
     if facts.gpus or not host.wants_gpus or host.queue is not None:
         return None
     if host.launcher == "process" and host.device is not Device.GPU and not has_nvidia_gpu():
@@ -60,7 +60,7 @@ def _missing_gpus(host: Host, facts: Facts) -> str | None:
 
 
 def isolation_note(hosts: Iterable[Host]) -> str | None:
-    """Return what containers would isolate and processes do not; None: every host has an engine or a queue."""
+    """Return a note on missing isolation if any host runs benchmarks as processes over ssh, or None."""
     bare = [host.key for host in hosts if host.ssh is not None]
     if not bare:
         return None
@@ -72,10 +72,10 @@ def isolation_note(hosts: Iterable[Host]) -> str | None:
 
 
 def sending_note(probed: Iterable[Facts | None]) -> str | None:
-    """Return how much this machine sends before repeats start, and what sends less; None: it sends no images.
+    """Return a note on the size of the images that this machine sends to hosts, or None.
 
     Args:
-        probed: What each host reported; None: it could not be asked.
+        probed: Facts of each host; None: the probe failed.
     """
     totals = (sum(image.send_bytes or 0 for image in facts.images) for facts in probed if facts is not None)
     if not (sizes := [size for size in totals if size]):
@@ -91,7 +91,7 @@ def sending_note(probed: Iterable[Facts | None]) -> str | None:
 
 
 def memory_notes(host: Host, facts: Facts, cases: Iterable[Case]) -> list[str]:
-    """Name the cases whose training step takes more than a GPU's memory, each with the batch that fits."""
+    """Return notes on the cases that exceed a GPU's memory, each with a batch that fits."""
     memory = facts.gpu_memory_bytes(host.gpus)
     notes = {}
     for case in cases:
@@ -108,12 +108,12 @@ def memory_notes(host: Host, facts: Facts, cases: Iterable[Case]) -> list[str]:
 
 
 def host_warnings(host: Host, facts: Facts, mates: Iterable[Facts] = ()) -> list[str]:
-    """Name what a user should know before trusting or paying for this host; an image's errors are in the image.
+    """Return warnings about a host; errors of an image are in the image.
 
     Args:
         host: Settings of the host.
-        facts: As the host reported them.
-        mates: What the hosts of its fleet reported, if they were asked: they are meant to be equal.
+        facts: Facts of the host.
+        mates: Facts of the hosts of its fleet, which should be equal.
     """
     found = []
     most = max((len(mate.gpus) for mate in mates), default=0)

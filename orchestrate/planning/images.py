@@ -1,8 +1,8 @@
-"""Which images hosts start, by fact and before anything is pulled.
+"""Chooses the images of hosts from their facts, before anything is pulled.
 
-What is compared should differ in hardware and driver, and not in TensorFlow. Each host first chooses the best image for
-itself. Where these differ, all get the newest one that suits every host: of the whole run, else of each fleet. A host
-never loses machine code for its GPU by that.
+Hosts should differ in hardware and driver, not in TensorFlow. First, each host gets the best image for itself. If these
+differ, all get the newest one that suits every host of the run, or else of each fleet, unless a host would lose machine
+code for its GPU.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from results.schema import Device, Status
 from results.schema.version import __version__
 
 ARCHITECTURE = "amd64"
-"""Of every image that is built here, in the words of image registries."""
+"""Architecture of all our images, as named by image registries."""
 
 
 def wanted_images(host: Host, facts: Facts, variants: Sequence[Variant]) -> list[Image]:
-    """Return which images a host starts, each with the reason, or why it cannot.
+    """Return the images of a host, each with the reason, or why it cannot be started.
 
     Args:
-        host: May name an image of the user's own, or one or more variants.
-        facts: Driver and GPUs as the host reported them.
+        host: May set a custom image, or one or more variants.
+        facts: Facts of the host.
         variants: From `read_variants`.
     """
-    if (problem := foreign_architecture(host, facts)) is not None:
+    if (problem := unsupported_architecture(host, facts)) is not None:
         reference = image_reference(host, "cpu")
         return [Image(variant=None, reference=reference, reason="", status=Status.UNSUPPORTED, problem=problem)]
     known = {variant.name: variant for variant in variants}
@@ -48,7 +48,7 @@ def wanted_images(host: Host, facts: Facts, variants: Sequence[Variant]) -> list
 
 
 def named_images(host: Host) -> tuple[Image, ...]:
-    """Return what `hosts.yml` names, for a host that could not be asked."""
+    """Return the images that `hosts.yml` sets for a host."""
     if host.image is not None:
         return (Image(variant=None, reference=host.image, reason="named in hosts.yml"),)
     return tuple(
@@ -57,8 +57,8 @@ def named_images(host: Host) -> tuple[Image, ...]:
     )
 
 
-def foreign_architecture(host: Host, facts: Facts) -> str | None:
-    """Return why a machine with another processor cannot run our images; None: it can, or the user's own is named."""
+def unsupported_architecture(host: Host, facts: Facts) -> str | None:
+    """Return why a host's architecture cannot run our images; None: it can, or has a custom image."""
     if facts.architecture in (None, ARCHITECTURE) or host.image is not None:
         return None
     return (
@@ -68,20 +68,20 @@ def foreign_architecture(host: Host, facts: Facts) -> str | None:
 
 
 def probe_reference(host: Host) -> str:
-    """Return the image that probes a host: one that the host starts anyway, else the smallest."""
+    """Return the image for probing a host: one that it starts anyway, or else the smallest."""
     if host.image is not None:
         return host.image
     return image_reference(host, host.variants[0] if host.variants else "cpu")
 
 
 def image_reference(host: Host, variant: str) -> str:
-    """Name the image of a variant on a host."""
+    """Return the reference of a variant's image on a host."""
     prefix = f"{host.registry.rstrip('/')}/" if host.registry else ""
     return f"{prefix}tfbench:{__version__}-{variant}"
 
 
 def _judge_named(host: Host, facts: Facts, image: Image, known: Mapping[str, Variant]) -> Image:
-    """Check a variant that the user named against driver and GPUs; an image of the user's own is not judged."""
+    """Check a variant from `hosts.yml` against driver and GPUs; a custom image is not checked."""
     variant = known.get(image.variant or "")
     if variant is None or variant.cuda is None or not facts.gpus or facts.driver is None:
         return image
@@ -95,7 +95,7 @@ def _judge_named(host: Host, facts: Facts, image: Image, known: Mapping[str, Var
 
 
 def _chosen(host: Host, facts: Facts, variants: Sequence[Variant]) -> Image:
-    """Choose one variant that suits all GPUs of the host that are used."""
+    """Choose a variant that suits all used GPUs of a host."""
     if host.device is Device.CPU or not facts.gpus:
         return Image(variant="cpu", reference=image_reference(host, "cpu"), reason="trains on the processor")
     capabilities: list[str | None] = [*used_capabilities(host, facts)] or [None]
@@ -115,20 +115,20 @@ def _chosen(host: Host, facts: Facts, variants: Sequence[Variant]) -> Image:
 
 
 def fits_of(host: Host, facts: Facts, variant: Variant) -> tuple[Fit, ...]:
-    """Return how a variant goes with each compute capability of a host's GPUs that are used."""
+    """Return how a variant suits each compute capability of the used GPUs of a host."""
     driver = facts.driver or "0"
     return tuple(check_variant(variant, driver, capability) for capability in used_capabilities(host, facts))
 
 
 def used_capabilities(host: Host, facts: Facts) -> list[str]:
-    """Return the compute capabilities of the GPUs that are used, lowest first."""
+    """Return the compute capabilities of the used GPUs, lowest first."""
     used = [gpu for gpu in facts.gpus if host.gpus is None or gpu.index in host.gpus] or facts.gpus
     return sorted({gpu.compute_capability for gpu in used if gpu.compute_capability}, key=parse_version)
 
 
 @dataclass(frozen=True)
 class _Chooser:
-    """A host that chooses its image by driver and GPU, and what it chose."""
+    """A host whose image is chosen by driver and GPU, and the best image for it alone."""
 
     host: Host
     facts: Facts
@@ -139,15 +139,15 @@ class _Chooser:
 def share_images(
     hosts: Sequence[Host], probed: Mapping[HostPlace, Facts | str], variants: Sequence[Variant]
 ) -> dict[HostPlace, Image]:
-    """Return the images of those hosts that share one with others, without digests.
+    """Return the images of hosts that share one with others, without digests.
 
     Args:
         hosts: Of the run.
-        probed: What each host reported, or why it could not be asked.
+        probed: Facts of each host, or why the probe failed.
         variants: From `read_variants`.
 
     Returns:
-        By host; hosts whose image is named, or is the same for all anyway, are not in it.
+        By host; hosts with a named image, or if all have the same anyway, are excluded.
     """
     asked = (_chooser(host, probed[host.place], variants) for host in hosts)
     choosers = [chooser for chooser in asked if chooser is not None]
@@ -162,11 +162,11 @@ def share_images(
 
 
 def fleets_variants(hosts: Sequence[Host], probed: Mapping[HostPlace, Facts | str]) -> dict[HostPlace, tuple[str, ...]]:
-    """Return the variant of its fleet for each host that could not be asked, so that it measures with the same one.
+    """Return the variant of the fleet for each host whose probe failed, so that it uses the same one.
 
     Args:
         hosts: Of the run.
-        probed: What each host reported, with the images that it is going to start.
+        probed: Facts of each host, including its images, or why the probe failed.
     """
     of_fleet: dict[str, set[str]] = defaultdict(set)
     for host in hosts:
@@ -182,24 +182,24 @@ def fleets_variants(hosts: Sequence[Host], probed: Mapping[HostPlace, Facts | st
 
 
 def _chooses(host: Host) -> bool:
-    """Return whether a host's image follows from its driver and GPUs."""
+    """Return whether a host's image is chosen by its driver and GPUs."""
     return host.image is None and not host.variants and host.wants_gpus and host.python is None
 
 
 def _chooser(host: Host, facts: Facts | str, variants: Sequence[Variant]) -> _Chooser | None:
-    """Describe the choice of a host; None: it has none, or nothing suits it."""
+    """Return the choice of a host; None: it has none, or no image suits it."""
     if isinstance(facts, str) or not _chooses(host) or not facts.gpus or facts.driver is None or not facts.images:
         return None
     own, *others = wanted_images(host, facts, variants)
     chosen = next((variant for variant in variants if variant.name == own.variant), None)
     instance = facts.images[0].variant != own.variant and facts.images[0].status is Status.OK and host.ssh is not None
     if others or chosen is None or own.status is not Status.OK or instance:
-        return None  # an instance of one of our images starts that image, whatever would be chosen
+        return None  # an instance started from one of our images uses that one
     return _Chooser(host, facts, own, fits_of(host, facts, chosen))
 
 
 def _share(choosers: Sequence[_Chooser], whose: str, variants: Sequence[Variant]) -> dict[HostPlace, Image] | None:
-    """Give all these hosts one image; None: none suits all of them. Empty: they chose the same one by themselves."""
+    """Return a shared image for all these hosts; None: none suits all. Empty: they have the same one anyway."""
     if len({chooser.own.variant for chooser in choosers}) < 2:
         return {}
     fitting = [fits for variant in candidates(variants) if (fits := _suits_all(choosers, variant))]
@@ -208,7 +208,7 @@ def _share(choosers: Sequence[_Chooser], whose: str, variants: Sequence[Variant]
 
 
 def _suits_all(choosers: Sequence[_Chooser], variant: Variant) -> list[Fit]:
-    """Return how a variant goes with the GPUs of all hosts; empty: one of them would fail or be slowed down."""
+    """Return how a variant suits the GPUs of all hosts; empty: one of them would fail or need more compilation."""
     pairs = [
         pair
         for chooser in choosers
@@ -220,12 +220,12 @@ def _suits_all(choosers: Sequence[_Chooser], variant: Variant) -> list[Fit]:
 
 
 def _compiled(fit: Fit) -> int:
-    """Return how much a GPU's driver has to compile: 0 nothing, 1 some kernels, 2 all of them."""
+    """Return how many kernels a GPU's driver has to compile: 0 none, 1 some, 2 all."""
     return 0 if fit.code is Code.MACHINE else 1 if fit.partly else 2
 
 
 def _shared_image(chooser: _Chooser, variant: Variant, whose: str) -> Image:
-    """Describe the shared image for one host, with the reason."""
+    """Return the shared image for one host, with the reason."""
     (first, *_), own = fits_of(chooser.host, chooser.facts, variant), chooser.own.variant
     alone = f" (this host alone: {own})" if own != variant.name else ""
     return Image(

@@ -1,4 +1,4 @@
-"""A plan: which repeats run where, in which order. Frozen into `plan.json` before the start."""
+"""The plan of a run: which repeats run where and in which order. Written to `plan.json` before the start."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEFAULT_SUITE = "standard"
 T = TypeVar("T")
 
 MAX_NAMED = 20
-"""Most cases that an error names."""
+"""Maximum number of cases in an error message."""
 
 SHORTEST_LIMIT_SECONDS = 600.0
 LIMIT_FACTOR = 3.0
@@ -38,16 +38,16 @@ LIMIT_FACTOR = 3.0
 
 
 PORTS_PER_RANK = 2
-"""TensorFlow's own, and above it the one at which the chief hears the others; the same for all is simpler to allow."""
+"""TensorFlow's port, and the next one for the chief's connections; equal for all ranks to simplify firewall rules."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """A host's part in a case of several hosts.
+    """A host's part in a multi-host job.
 
     Attributes:
         rank: From 0; rank 0 writes the record.
-        addresses: `host:port` of every rank, as the others reach it.
+        addresses: `host:port` of every rank, reachable by the others.
         network: `bridge`: the container's own, with only its ports published; `host`: the machine's.
     """
 
@@ -57,13 +57,13 @@ class Member:
 
     @property
     def environment(self) -> dict[str, str]:
-        """TF_CONFIG: the addresses of all ranks, and this rank."""
+        """TF_CONFIG with the addresses of all ranks and this rank."""
         task = {"type": "worker", "index": self.rank}
         return {"TF_CONFIG": json.dumps({"cluster": {"worker": list(self.addresses)}, "task": task})}
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """TCP ports at which the other hosts reach this one."""
+        """TCP ports that the other hosts connect to."""
         port = int(self.addresses[self.rank].rpartition(":")[2])
         return (port, port + 1) if self.rank == 0 else (port,)
 
@@ -73,14 +73,14 @@ class Job:
     """One repeat of one case on one host.
 
     Attributes:
-        id: Unique in the run; names files and the container: the name is the lock.
+        id: Unique in the run; part of the names of files and of the container, which is the lock.
         gpus: Indices of the GPUs to use, before CUDA_VISIBLE_DEVICES; empty on a CPU.
-        gpu_uuids: The same GPUs by UUID, where the host reported them.
+        gpu_uuids: UUIDs of the same GPUs, if reported.
         max_seconds: Maximum duration; None: the host's `timeout_minutes`.
-        blocked: Status and cause with which it ends without being started; None: it can be tried.
-        member: This host's part in a case of several hosts; None: it has one.
-        known_peaks: Operations and bytes per second of one of its devices, as an earlier repeat of the run measured
-            them; None: it measures them itself.
+        blocked: Status and cause of a repeat that is not started; None: it can be started.
+        member: This host's part in a multi-host job; None: a single host.
+        known_peaks: Operations and bytes per second of one of its devices, measured by an earlier repeat of the run;
+            None: it measures them itself.
     """
 
     id: str
@@ -95,16 +95,16 @@ class Job:
 
     @property
     def place(self) -> HostPlace:
-        """Where it runs; of the whole of a multi-host job, all of its hosts."""
+        """The host that it runs on, or all hosts of a multi-host job."""
         return HostPlace(self.origin.fleet, self.origin.host)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MultiHostJob:
-    """One repeat of a case that several hosts train together; it has one record.
+    """One repeat of a case that several hosts train together, with one record.
 
     Attributes:
-        job: The whole, under the chief's name; its origin names all hosts.
+        job: The whole repeat, with the chief's id; its origin names all hosts.
         members: Each host's part, by rank.
     """
 
@@ -114,12 +114,12 @@ class MultiHostJob:
 
 @dataclass(frozen=True, kw_only=True)
 class HostPlan:
-    """What one host does.
+    """The plan of one host.
 
     Attributes:
-        facts: As reported before the plan; None: it could not be queried; `problem` has the reason.
+        facts: Facts from the probe; None: it failed, for the reason in `problem`.
         jobs: In the order in which they run.
-        excluded: Cases of the suite that this host cannot hold, with the reason.
+        excluded: Cases of the suite that do not fit this host, with the reason.
     """
 
     host: Host
@@ -132,16 +132,16 @@ class HostPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A whole run.
+    """The plan of a run.
 
     Attributes:
-        seed: Of the order of repeats.
-        multi_host_jobs: Repeats that several hosts do together, in their order: when each has done what it does alone.
-        stop_early: Repeats are skipped once every ratio between fleets is known to ± this share, or is surely on one
-            side of their price ratio; None: all of them run.
+        seed: Seed for shuffling repeats.
+        multi_host_jobs: In the order in which they run, after the hosts' own repeats.
+        stop_early: Skip the remaining repeats of a case once every ratio between fleets is known to ± this share, or is
+            significantly on one side of their price ratio; None: run all.
     """
 
-    __pydantic_config__ = ConfigDict(extra="forbid")  # also for all that it holds; see `codec.py`
+    __pydantic_config__ = ConfigDict(extra="forbid")  # also applies to nested types; see `codec.py`
 
     run_id: str
     created_at: str
@@ -154,17 +154,17 @@ class Plan:
 
     @property
     def jobs(self) -> list[Job]:
-        """All repeats of all hosts, alone and together: each has one record."""
+        """All repeats of the run, including multi-host jobs; each has one record."""
         return [*(job for host in self.hosts for job in host.jobs), *(multi.job for multi in self.multi_host_jobs)]
 
     def jobs_on(self, host: Host) -> list[Job]:
-        """Everything that may lie on a host: its own repeats, and its parts of those of several hosts."""
+        """All jobs of a host: its own repeats, and its parts of multi-host jobs."""
         alone = next((entry.jobs for entry in self.hosts if entry.host.place == host.place), ())
         return [*alone, *(part for multi in self.multi_host_jobs for part in multi.members if part.place == host.place)]
 
 
 def new_run_id(now: datetime | None = None) -> str:
-    """Name a run by its start in UTC and four random hexadecimal digits."""
+    """Return a run id: the time in UTC and four random hexadecimal digits."""
     stamp = (now or datetime.now(UTC)).strftime("%Y%m%d-%H%M%S")
     return f"{stamp}-{secrets.token_hex(2)}"
 
@@ -179,19 +179,19 @@ def make_plan(
     repeats: int | None = None,
     durations: Mapping[tuple[str, str], float] | None = None,
 ) -> Plan:
-    """Lay out every repeat of every case: on every host, then of several hosts of a fleet together.
+    """Plan every repeat of every case on every host, then the multi-host jobs of each fleet.
 
     Args:
-        hosts: Where to measure.
-        probed: What the host reported, or why it could not be asked.
-        read_suite: Turns a suite's name into a suite.
+        hosts: Hosts to measure on.
+        probed: Facts of each host, or why the probe failed.
+        read_suite: Returns a suite by name.
         run_id: Name of the run.
-        seed: Of the order of repeats.
+        seed: Seed for shuffling repeats.
         repeats: Overrides those of hosts and suites.
-        durations: Seconds that repeats took before, by fleet and case name; limits in queues follow from them.
+        durations: Seconds of earlier repeats by fleet and case name, for time limits in queues.
 
     Raises:
-        UserError: A suite does not exist, or nothing is left to do.
+        UserError: A suite does not exist, or the plan is empty.
     """
     plans = []
     variants = fleets_variants(hosts, probed)
@@ -237,7 +237,7 @@ def make_plan(
 
 
 def _rounds(cells: Iterable[T], repeats: int, seed: str) -> Iterator[tuple[int, T]]:
-    """Yield the repeats of cells, numbered from 1: round by round, so that drift spreads over all, each shuffled."""
+    """Yield each cell once per repeat, numbered from 1, in shuffled rounds, so that drift affects all alike."""
     shuffle, order = random.Random(seed), list(cells)
     for repeat in range(1, repeats + 1):
         shuffle.shuffle(order)
@@ -246,13 +246,13 @@ def _rounds(cells: Iterable[T], repeats: int, seed: str) -> Iterator[tuple[int, 
 
 
 def _limit_seconds(host: Host, case: Case, durations: Mapping[tuple[str, str], float]) -> float | None:
-    """Return the limit of a case's repeats in a queue: a scheduler fits short jobs in earlier; None: no queue."""
+    """Return the time limit of a repeat in a queue, where short jobs start earlier; None: no queue."""
     known = LIMIT_FACTOR * durations.get((host.fleet, case.name), math.inf)
     return None if host.queue is None else min(host.timeout_minutes * 60, max(SHORTEST_LIMIT_SECONDS, known))
 
 
 def _cases(host: Host, suite: Suite, facts: Facts | None) -> tuple[list[Case], list[str]]:
-    """Choose the cases that a host can hold; a single-replica case always stays, to be measured or to fail."""
+    """Choose the cases that fit a host; a single-replica case is never excluded, so that a missing GPU is a failure."""
     gpu_count = len(_usable_gpus(host, facts))
     device = _device(host, gpu_count)
     cases, excluded = [], []
@@ -273,18 +273,18 @@ def _cases(host: Host, suite: Suite, facts: Facts | None) -> tuple[list[Case], l
 
 
 def _device(host: Host, gpu_count: int) -> Device:
-    """Return what a host trains on; one with a price never falls back to its CPU."""
+    """Return the device of a host; one with a price never falls back to its CPU."""
     return host.device or (Device.GPU if gpu_count or host.usd_per_gpu_hour else Device.CPU)
 
 
 def _fleet_mate(host: Host, hosts: Sequence[Host], probed: Mapping[HostPlace, Facts | str]) -> Facts | None:
-    """Return what another host of the fleet reported: its machines are meant to be equal."""
+    """Return the facts of another host of the fleet, which should be equal, or None."""
     reported = (probed[other.place] for other in hosts if other.fleet == host.fleet)
     return next((facts for facts in reported if isinstance(facts, Facts)), None)
 
 
 def _usable_gpus(host: Host, facts: Facts | None) -> list[int]:
-    """Return the GPU indices to use; of a host that could not be asked, those that the file names."""
+    """Return the indices of the GPUs to use, for a host without facts those in `hosts.yml`."""
     if facts is None and host.queue is not None:
         return list(range(host.queue.gpu_count))
     if facts is None:
@@ -304,16 +304,16 @@ def host_job(
     several: bool = False,
     max_seconds: float | None = None,
 ) -> Job:
-    """Make one host's job, or part of one: which GPUs, which image, or why it cannot run.
+    """Return a job of a host, or its part of a multi-host job: its GPUs and image, or why it is blocked.
 
     Args:
-        host: Where it runs.
-        facts: What the host reported; None: nothing yet, see `learn`.
-        case: What is measured.
+        host: The host.
+        facts: Facts of the host; None: not probed yet, see `learn`.
+        case: The case.
         repeat: From 1.
         run_id: Name of the run.
-        image: What it starts from; None: the first image that the host reported.
-        several: Whether the host measures with several images: a job's name then contains the variant.
+        image: The image; None: the first of the facts.
+        several: Whether the host measures with several images: ids then contain the variant.
         max_seconds: See `Job`.
     """
     gpus: tuple[int, ...] = ()
@@ -340,7 +340,7 @@ def host_job(
         variant=image.variant if image else None,
         image=image.reference if image else None,
         image_digest=image.digest if image else None,
-        usd_per_gpu_hour=host.usd_per_gpu_hour or None,  # what costs nothing has no price to compare
+        usd_per_gpu_hour=host.usd_per_gpu_hour or None,  # a price of 0 cannot be compared
     )
     variant = f"{image.variant}." if image and several else ""
     return Job(
@@ -355,21 +355,21 @@ def host_job(
 
 
 def learn(job: Job, host: Host, facts: Facts) -> Job:
-    """Complete a job that was planned before its host could be asked."""
+    """Return a job that was planned without facts, completed with them."""
     image = next((image for image in facts.images if image.variant == job.origin.variant), None)
     made = host_job(host, facts, job.case, job.origin.repeat, job.origin.run_id, image, max_seconds=job.max_seconds)
     return dataclasses.replace(made, id=job.id, member=job.member)
 
 
 def members_of(hosts: Sequence[Host], case: Case) -> tuple[Member, ...] | str:
-    """Give each host its part in a case.
+    """Return the hosts' parts in a multi-host job.
 
     Args:
-        hosts: In the order of their ranks.
-        case: Of as many hosts.
+        hosts: By rank.
+        case: A case for that number of hosts.
 
     Returns:
-        The members by rank, or why these hosts cannot train it together.
+        The members by rank, or why these hosts cannot train together.
     """
     if len(hosts) < case.num_hosts:
         return f"needs {case.num_hosts} hosts, the fleet has {len(hosts)}"
@@ -393,14 +393,14 @@ def members_of(hosts: Sequence[Host], case: Case) -> tuple[Member, ...] | str:
 def _multi_host_jobs(
     fleet: Sequence[HostPlan], suite: Suite, repeats: int | None, run_id: str, seed: int
 ) -> tuple[list[MultiHostJob], list[str]]:
-    """Lay out what hosts of a fleet do together, round by round, each round shuffled; a case of N takes the first N.
+    """Plan the multi-host jobs of a fleet in shuffled rounds; a case with N hosts uses the first N.
 
     Returns:
-        The repeats, and which cases the fleet cannot hold.
+        The repeats, and the cases that do not fit the fleet.
     """
     chief = fleet[0]
     if chief.host.queue is not None:
-        return [], []  # the queue chooses the machines, and its own jobs are of several of them
+        return [], []  # a queue assigns several machines to one job by itself
     gpus = min(len(_usable_gpus(entry.host, entry.facts)) for entry in fleet)
     device = _device(chief.host, gpus)
     cases, excluded = [], []
@@ -419,9 +419,9 @@ def _multi_host_jobs(
 
 
 def _multi_host_job(entries: Sequence[HostPlan], case: Case, repeat: int, run_id: str) -> MultiHostJob:
-    """Make one repeat; its name is that of the chief's part."""
+    """Return one multi-host job, with the id of the chief's part."""
     members = members_of([entry.host for entry in entries], case)
-    assert not isinstance(members, str), "the caller looked"
+    assert not isinstance(members, str), "the caller checked"
     jobs = tuple(
         dataclasses.replace(host_job(entry.host, entry.facts, case, repeat, run_id), member=member)
         for entry, member in zip(entries, members, strict=True)
@@ -430,7 +430,7 @@ def _multi_host_job(entries: Sequence[HostPlan], case: Case, repeat: int, run_id
 
 
 def whole_job(members: Sequence[Job]) -> Job:
-    """Return the repeat that the members are parts of: its record names all hosts, in the order of their ranks."""
+    """Return the whole repeat of these members; its record names all hosts, by rank."""
     chief = members[0]
     hosts = "+".join(job.origin.host for job in members)
     blocked = next((job.blocked for job in members if job.blocked is not None), None)

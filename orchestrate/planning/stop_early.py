@@ -1,8 +1,8 @@
-"""`--stop-early`: the repeats of a case that no comparison between fleets needs any more are skipped.
+"""`--stop-early`: skips the repeats of a case that no comparison between fleets needs any more.
 
-An interim analysis sees the first repeats of all hosts, as many of each, whenever they ended: the answer follows from
-the records alone, so `resume` and `status` find the one that the run found. Repeats are never added to a plan, so the
-option never costs more than measuring as planned.
+An interim analysis uses the first N repeats of every host, whenever they ended. The result follows from the records
+alone, so `resume` and `status` obtain the same. Repeats are never added to a plan, so the option never increases the
+cost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOTHING_TO_COMPARE = "--stop-early skips nothing: no two fleets of this plan mea
 
 @dataclass(frozen=True)
 class Side:
-    """What is compared: a case on a fleet, from one image variant."""
+    """One side of a comparison: a case on a fleet with one image variant."""
 
     fleet: str
     case: Case
@@ -35,20 +35,19 @@ class Side:
 
     @classmethod
     def of(cls, job: Job) -> Side:
-        """Return what a repeat belongs to."""
+        """Return the side of a repeat."""
         return cls(job.origin.fleet, job.case, job.origin.variant)
 
 
 @dataclass
 class _Measured:
-    """What a side has measured.
+    """The measurements of a side.
 
     Attributes:
-        planned: Numbers of the repeats of each host of the plan, ascending; a queue is one.
-        ended: Those that have a record: which machine it was, and its throughput in samples per second; None: it gave
-            no number.
-        prices: USD per GPU-hour of each host that has a price.
-        seconds: That successful repeats took, from start to record.
+        planned: Numbers of the planned repeats of each host, ascending; a queue counts as one host.
+        ended: Repeats with a record: the machine, and throughput in samples per second; None: no measurement.
+        prices: USD per GPU-hour of each host with a price.
+        seconds: Durations of successful repeats, from start to record.
     """
 
     planned: dict[str, list[int]] = field(default_factory=dict)
@@ -59,7 +58,7 @@ class _Measured:
     seconds: list[float] = field(default_factory=list)
 
     def add(self, job: Job, record: Record) -> None:
-        """Take in a repeat."""
+        """Add a repeat."""
         number = record.measurement if record.status is Status.OK else None
         origin = record.origin or job.origin  # a queue's record names the node
         self.ended.setdefault(job.origin.host, {})[job.origin.repeat] = (
@@ -75,11 +74,11 @@ class _Measured:
             self.prices[origin.host] = job.origin.usd_per_gpu_hour
 
     def complete(self, repeats: int) -> bool:
-        """Return whether all hosts have finished this number of repeats, or all that were planned."""
+        """Return whether all hosts have finished this number of repeats, or all planned ones."""
         return all(self.ended.get(host, {}).keys() >= set(numbers[:repeats]) for host, numbers in self.planned.items())
 
     def rate(self, side: Side, repeats: int) -> FleetRate:
-        """Return what the first repeats of each host gave."""
+        """Return the throughput of the first repeats of each host."""
         rates: dict[str, dict[str, list[float]]] = {}
         for planned, numbers in self.planned.items():
             for number in numbers[:repeats]:
@@ -94,8 +93,8 @@ class PlannedComparison:
     """Two fleets that measure the same case.
 
     Attributes:
-        repeats: Of each host that the last interim analysis saw.
-        found: What it found.
+        repeats: Number per host in the last interim analysis.
+        found: Its result.
     """
 
     sides: tuple[Side, Side]
@@ -109,7 +108,7 @@ class PlannedComparison:
 
     @property
     def text(self) -> str:
-        """The answer in words, or how closely it is known."""
+        """The result in words, or its current precision."""
         case = self.sides[0].case.name
         if self.decided:
             return f"{case}: {self.found.text}"
@@ -119,10 +118,10 @@ class PlannedComparison:
 
 
 class StopEarly:
-    """Takes in the records of a run, and decides which repeats need not run. Callable from any thread.
+    """Decides from the records of a run which repeats are not needed. Callable from any thread.
 
     Args:
-        plan: What will run; without `stop_early`, every repeat is needed.
+        plan: The plan; without `stop_early`, every repeat is needed.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -146,7 +145,7 @@ class StopEarly:
                 self._of_side[side].append(comparison)
 
     def add(self, job: Job, record: Record) -> list[str]:
-        """Take in a repeat.
+        """Add a repeat.
 
         Returns:
             The comparisons that it decided, in words.
@@ -160,7 +159,7 @@ class StopEarly:
             return [comparison.text for comparison in open_ones if self._analysed(comparison, self._share)]
 
     def _analysed(self, comparison: PlannedComparison, share: float) -> bool:
-        """Analyse once for each new round; return whether the comparison is decided."""
+        """Analyse each new round; return whether the comparison is decided."""
         a, b = comparison.sides
         while not comparison.decided and comparison.repeats < self._most:
             repeats = comparison.repeats + 1
@@ -171,7 +170,7 @@ class StopEarly:
         return comparison.decided
 
     def skips(self, job: Job) -> str:
-        """Return why a repeat that has not begun is not needed, and count it then; empty: it is needed."""
+        """Return why a pending repeat is not needed, and count it as skipped; empty: it is needed."""
         if self._share is None:
             return ""
         with self._lock:
@@ -182,12 +181,12 @@ class StopEarly:
             return "; ".join(comparison.text for comparison in comparisons)
 
     def among(self, jobs: Iterable[Job]) -> set[str]:
-        """Return the ids of those repeats that are not needed, and count them."""
+        """Return the ids of the repeats that are not needed, and count them as skipped."""
         return {job.id for job in jobs if self.skips(job)}
 
     @property
     def answers(self) -> list[str]:
-        """What became of each comparison, in words."""
+        """The result of each comparison, in words."""
         if self._share is not None and not self.comparisons:
             return [NOTHING_TO_COMPARE]
         with self._lock:
@@ -195,19 +194,19 @@ class StopEarly:
 
     @property
     def skipped(self) -> int:
-        """Repeats that were not needed."""
+        """Number of skipped repeats."""
         return len(self._skipped)
 
     @property
     def saved_seconds(self) -> float:
-        """Machine time of the repeats that were not needed, by those of the same case that ran."""
+        """Estimated machine time of the skipped repeats, from those of the same case that ran."""
         with self._lock:
             known = (self._sides[side].seconds for side in self._skipped.values())
             return sum(fmean(seconds) for seconds in known if seconds)
 
 
 def _comparisons(sides: Iterable[Side]) -> list[PlannedComparison]:
-    """Return every pair of fleets that have a case; where both have it from the same variants, each by itself."""
+    """Return a comparison for every case and pair of fleets, per variant if both have the same ones."""
     by_case: defaultdict[Case, list[Side]] = defaultdict(list)
     for side in sides:
         if side.case.mode is not Mode.DEVICE:  # has no throughput

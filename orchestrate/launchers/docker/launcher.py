@@ -37,7 +37,7 @@ from orchestrate.launchers.docker.engine import EndlessLog
 from orchestrate.launchers.docker.images import DockerEngine, controller_address, send_image, sent_name
 from orchestrate.launchers.pulls import TRANSFER, Progress, PullLimits, PullMeter
 from orchestrate.planning.facts import Facts, Image, facts_from_probe
-from orchestrate.planning.images import foreign_architecture, probe_reference, wanted_images
+from orchestrate.planning.images import probe_reference, unsupported_architecture, wanted_images
 from orchestrate.planning.plan import Job
 from orchestrate.text import plain_text
 from results.schema import Status
@@ -100,7 +100,7 @@ class ContainerLauncher:
         asked_at = datetime.now(UTC)
         info = self._engine.info()
         facts = _engine_facts(info, self._host, asked_at, is_podman=self._engine.is_podman)
-        if self._host.wants_gpus and not foreign_architecture(self._host, facts):
+        if self._host.wants_gpus and not unsupported_architecture(self._host, facts):
             self._ways_of(info)
             facts = self._ask_driver(facts)
         images = wanted_images(self._host, facts, read_variants())
