@@ -1,13 +1,13 @@
-"""The contract between what measures and what reads: cases and records, and each of their words.
+"""The contract between benchmarks and readers: cases, records and their enumerations.
 
-Standard library only, because this file also runs in every container. A record is the JSON that one repeat
-(one fresh process measuring one case) writes, also when it failed; `results.runs.reading` reads and checks it:
+Standard library only, because this package is also in every container image. A record is the JSON document that a
+repeat writes, even after a failure; `results.runs.reading` parses and checks it:
 
     {"schema_version": 1, "method_version": 1, "status": "ok", "cause": null, "case": {…}, "origin": {…},
      "environment": {…}, "measurement": {…}, "telemetry": {…}, "validity": {…}, "warnings": […], …}
 
-`SCHEMA_VERSION` changes when the shape of a record changes, `METHOD_VERSION` when what is measured changes: numbers
-of two method versions are never put into one cell of a table.
+`SCHEMA_VERSION` changes with the format of a record, `METHOD_VERSION` with what is measured: a table cell never mixes
+two method versions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What each field of a record may hold: the range of its numbers, the form of its texts and times.
+"""Bounds of each field of a record: the range of its numbers, the format of its texts and times.
 
-Standard library only, because this file also runs in every container. `results.runs.reading` refuses what lies outside.
-The ranges are wide enough for every real record, and narrow enough that means, variances and ratios of what they
-accept are finite: commands compute with a record that was read without further checks.
+Standard library only, because this file also runs in every container. `results.runs.reading` rejects other values.
+The ranges include every real record, and are narrow enough that means, variances and ratios are finite, so commands
+need no further checks.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from datetime import datetime
 from results.schema.case import SETTINGS
 
 MAX_TEXT_LENGTH = 20_000
-"""Longest text that a record may hold in one field, in characters."""
+"""Longest text in a field of a record, in characters."""
 
 MAX_NAME_LENGTH = 500
-"""Longest name, in characters: an image reference with its registry and digest is the longest one in use."""
+"""Longest name, in characters; the longest in use are image references with registry and digest."""
 
 MAX_LIST_LENGTH = 200_000
-"""Longest list that a record may hold: the steps of a repeat, of which a suite allows 100,000."""
+"""Longest list in a record: the steps of a repeat; a suite allows 100,000."""
 
 MOST = 1_000_000
-"""Most of anything that a user counts: suites and `hosts.yml` accept no more."""
+"""Largest count that suites and `hosts.yml` accept."""
 
 CLOSEST_TO_ZERO = 1e-30
-"""Smallest measured quantity that is not zero. Ratios and their variances divide by fourth powers of measured numbers,
-and those of anything smaller are no longer in a float's range."""
+"""Smallest non-zero measured quantity. Variances of ratios divide by its fourth power and would exceed a float's range
+with anything smaller."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Bound:
     Attributes:
         low: Smallest value.
         high: Largest value.
-        unit: `-` where there is none.
-        reason: Why nothing real lies outside.
+        unit: Unit of the number; `-`: none.
+        reason: Why no real value is outside.
         closest_to_zero: Smallest absolute value other than 0.
     """
 
@@ -50,11 +50,11 @@ class Bound:
     closest_to_zero: float = CLOSEST_TO_ZERO
 
     def holds(self, value: float) -> bool:
-        """Return whether a number is within the bounds; compares integers of any length, and refuses NaN."""
+        """Return whether a number is within the bounds, for integers of any length; False for NaN."""
         return self.low <= value <= self.high and (value == 0 or abs(value) >= self.closest_to_zero)
 
     def __str__(self) -> str:
-        """Write the range for a message."""
+        """Format the range for a message."""
         text = f"between {self.low:g} and {self.high:g}"
         return text if self.unit == "-" else f"{text} {self.unit}"
 
@@ -68,7 +68,7 @@ _ANY_FLOAT32 = Bound(-3.5e38, 3.5e38, "-", "float32, in which losses are compute
 _ANY_RATIO = Bound(-1e84, 1e84, "-", "a ratio of two float32; shown, never computed with", closest_to_zero=0)
 
 NUMBERS: dict[str, Bound] = {
-    # counts that a user chooses, or that follow from them
+    # counts set by a user or derived from these
     **dict.fromkeys(("batch_per_gpu", "num_gpus", "num_hosts", "image_size", "sequence_length", "repeat"), _COUNT),
     **dict.fromkeys(("devices", "version", "cpu_count"), _COUNT),
     "num_steps": Bound(1, MAX_LIST_LENGTH, "steps", "each has an entry in step_seconds"),
@@ -109,11 +109,11 @@ NUMBERS: dict[str, Bound] = {
     # what is only shown
     **dict.fromkeys(("value", "limit"), _ANY_RATIO),
 }
-"""By `Class.field`, by field, or by how a field's name ends, which is its unit: the longest that fits counts. A
-setting of a case that is not named here has the range of its row in `case.py`."""
+"""By `Class.field`, field, or suffix of the field's name (its unit); the longest match counts. Other settings of a case
+have the range of their row in `case.py`."""
 
 ANY_NUMBER = Bound(-1e18, 1e18, "-", "nothing is known about it")
-"""Of a number that the table does not name; a test allows none in a record."""
+"""Range of numbers not in the table; a test ensures that a record has none."""
 
 NAMES = frozenset(
     {
@@ -121,22 +121,22 @@ NAMES = frozenset(
         *("model", "unit", "attention", "metric", "arithmetic", "code"),
     }
 )
-"""Texts that are names: short, on one line, without characters that hide or reorder others. All other texts are output
-of programs: long, of any Unicode characters, and escaped wherever they are shown."""
+"""Fields with names: short, on one line, without characters that hide or reorder others. All other texts are output of
+programs: long, any Unicode, and escaped when shown."""
 
 TIMES = frozenset({"started_at", "finished_at"})
-"""Texts that are times in UTC, ISO 8601."""
+"""Fields with times in UTC, ISO 8601."""
 
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|\+00:00)")
 
 FIRST_YEAR = 1970
-"""A host without a clock battery starts there; what it measured is still good."""
+"""The clock of a host without a battery starts in 1970; its measurements are still good."""
 
 _REORDERING = frozenset(map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C)))
-"""Characters that change the direction of writing. Source: Unicode Technical Report 36, section 2.7."""
+"""Characters that change the text direction. Source: Unicode Technical Report 36, section 2.7."""
 
 _HIDDEN = frozenset({"Cc", "Cs", "Zl", "Zp"})
-"""Unicode categories: controls, halves of characters, ends of lines."""
+"""Unicode categories: controls, surrogates, line and paragraph separators."""
 
 
 def bound_of(kind: str, name: str) -> Bound:
@@ -163,7 +163,7 @@ def text_problem(name: str, value: str) -> str | None:
 
     Args:
         name: Name of the field.
-        value: What came in.
+        value: The text received.
     """
     longest = MAX_NAME_LENGTH if name in NAMES else MAX_TEXT_LENGTH
     if len(value) > longest:
@@ -180,7 +180,7 @@ def text_problem(name: str, value: str) -> str | None:
 
 
 def _is_hidden(character: str) -> bool:
-    """Return whether a character is a control, ends the line, changes the direction of writing or is not assigned."""
+    """Return whether a character is a control, a separator, changes the text direction or is a noncharacter."""
     code = ord(character)
     return (
         unicodedata.category(character) in _HIDDEN
@@ -195,5 +195,5 @@ def _is_time(value: str) -> bool:
         return False
     try:
         return datetime.fromisoformat(value).year >= FIRST_YEAR
-    except ValueError:  # the 30th of February
+    except ValueError:  # e.g. 30 February
         return False

@@ -20,24 +20,23 @@ from results.schema.words import (
 )
 
 MOST_STEPS = 100_000
-"""Most timed steps of a repeat: a record has the time of each."""
+"""Maximum number of timed steps; a record stores the time of each."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What follows from a setting of a case: its flag, its key in a suite, its column and its part of the name.
+    """A setting of a case, from which its flag, suite key, table column and part of the case name are derived.
 
     Attributes:
         meaning: One sentence, for `--help` and the table.
-        part: Part of a case's name where the value is not the default; `{}` becomes the value. Empty: `Case.name`
-            has it in another part.
-        unit: Of the column; `-` where there is none.
-        flag: Name of the flag, where it is not the field's.
-        always: Whether a command line names it also at its default.
-        least: Smallest number that a flag or a suite takes; None: any.
-        most: Largest one; None: any, and in a record `bounds.MOST`.
-        tuning: Whether it changes how a step is executed, and not what it computes.
-        train_only: Whether it applies to training only.
+        part: Template of its part of the case name if the value is not the default. Empty: `Case.name` handles it.
+        unit: Unit of the column; `-`: none.
+        flag: Name of the flag if it differs from the field's.
+        always: Whether command lines include it even at its default.
+        least: Smallest number accepted from flags and suites; None: any.
+        most: Largest one; None: any, and `bounds.MOST` in a record.
+        tuning: Whether it changes how a step is executed but not what it computes.
+        train_only: Whether it applies only to training.
     """
 
     meaning: str
@@ -52,32 +51,31 @@ class Setting:
 
 
 SMALLEST_IMAGE = 32
-"""Fewest pixels of any network."""
+"""Smallest height and width of any network, in pixels."""
 
 SHORTEST_SEQUENCE = 8
-"""Fewest tokens of any network."""
+"""Shortest sequence of any network, in tokens."""
 
 WITHOUT_BATCH_NORM = frozenset({"alexnet", "bert_large", "googlenet", "gpt2_small", "vgg16", "vit_b16"})
-"""Networks published without batch normalisation: that is their variant where a case names none."""
+"""Networks published without batch normalisation; it is off by default for them."""
 
 TRAINED_BY_ADAMW = frozenset({"bert_large", "gpt2_small", "vit_b16"})
-"""Networks whose authors trained them by Adam; all others by SGD with momentum."""
+"""Networks whose authors trained them with Adam; all others used SGD with momentum."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One point of the benchmark's matrix. Each field is a setting, described by its row.
+    """One point of the benchmark's matrix; each field's `Setting` describes it.
 
     In addition:
 
-    * `batch_norm` and `optimizer` become the network's own where they are None, so that a record names what was
-      measured. `image_size` and `sequence_length` stay None where they are the network's own.
-    * `all_reduce` False: replicas do not add up their gradients and train apart. What that saves is the share of
-      communication; it is no training, and never in a table of speed.
-    * `accumulate`: the global batch is that many times larger.
-    * `min_seconds`: takes as many steps as fit, which differ between hosts: comparisons are of rates.
-    * `all_reduce_pack_mb`: the default is that of PyTorch's DistributedDataParallel (Li et al. 2020, VLDB 13, section
-      3.2.2).
+    * `batch_norm` and `optimizer`: None is replaced by the network's default, so that a record states what was
+      measured. `image_size` and `sequence_length` stay None for the network's default.
+    * `all_reduce` False: replicas do not add up their gradients, which isolates the cost of communication. This is not
+      training and is excluded from tables of throughput.
+    * `accumulate`: multiplies the global batch.
+    * `min_seconds`: the number of steps differs between hosts, so only rates are compared.
+    * `all_reduce_pack_mb`: the default of PyTorch's DistributedDataParallel (Li et al. 2020, VLDB 13, section 3.2.2).
     """
 
     model: Annotated[str, Setting("Network, e.g. resnet50, or the device itself.", always=True)]
@@ -190,7 +188,7 @@ class Case:
     ] = None
 
     def __post_init__(self) -> None:
-        """Fill in the network's own variant and optimizer, so that a record names what was measured."""
+        """Replace None by the network's default batch normalisation and optimizer."""
         if self.batch_norm is None:
             object.__setattr__(self, "batch_norm", self._own_batch_norm)
         if self.optimizer is None:
@@ -206,7 +204,7 @@ class Case:
 
     @property
     def global_batch(self) -> int:
-        """Images or sequences of an update, over all replicas."""
+        """Images or sequences per update, over all replicas."""
         return self.batch_per_gpu * self.replicas * self.accumulate
 
     @property
@@ -216,12 +214,12 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Name the case in letters, digits, dots, `-` and `_`: equal cases have equal names."""
+        """Unique name of the case, of letters, digits, dots, `-` and `_`."""
         hosts = "" if self.num_hosts == 1 else f"{self.num_hosts}x"
         parts = [self.model, self.precision, f"b{self.batch_per_gpu}", f"{hosts}{self.num_gpus}{self.device}"]
         changed = self.changed
         if self.mode == self.model:
-            changed.pop("mode", None)  # the device's only one
+            changed.pop("mode", None)  # a device has no other mode
         for name in _NAME_ORDER:
             if name == "num_steps":
                 parts.append(f"w{self.warmup_steps}s{self.num_steps}")
@@ -231,7 +229,7 @@ class Case:
 
     @property
     def changed(self) -> dict[str, Any]:
-        """Return the settings that are not at their default, nor the network's own; without its name."""
+        """Settings that differ from their default and from the network's default, without `model`."""
         usual = {**_DEFAULTS, "batch_norm": self._own_batch_norm, "optimizer": self._own_optimizer}
         return {name: value for name, value in vars(self).items() if name != "model" and value != usual[name]}
 
@@ -239,7 +237,7 @@ class Case:
         """Return the command line of `python -m tfbench` that measures this case."""
         named = self.changed
         if self.num_hosts == 1:
-            named.pop("communication", None)  # there is none
+            named.pop("communication", None)  # one host does not communicate
         else:
             named["communication"] = self.communication
         flags = [_flag(name, getattr(self, name)) for name in _ALWAYS]
@@ -249,10 +247,10 @@ class Case:
 _HINTS = typing.get_type_hints(Case, include_extras=True)
 
 SETTINGS: dict[str, Setting] = {name: hint.__metadata__[0] for name, hint in _HINTS.items()}
-"""By the field of `Case`, in the order of a record's keys."""
+"""By field of `Case`, in the order of a record's keys."""
 
 TUNING: dict[str, Setting] = {name: setting for name, setting in SETTINGS.items() if setting.tuning}
-"""The settings that change how a step is executed, and not what it computes."""
+"""Settings that change how a step is executed but not what it computes."""
 
 
 def kind_of(name: str) -> type:
@@ -263,7 +261,7 @@ def kind_of(name: str) -> type:
 
 
 def default_of(name: str) -> Any:  # noqa: ANN401 (of the setting's type)
-    """Return the default of a setting; None where it has none, or the network has its own."""
+    """Return the default of a setting; None: it has none, or it depends on the network."""
     return getattr(Case, name, None)
 
 

@@ -1,4 +1,4 @@
-"""Exit codes of every program of tfbench: what a shell or a CI job can act on."""
+"""Exit codes shared by all programs of tfbench."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """How a program ended; `MEANINGS` has what each number means in all of them."""
+    """How a program ended; see `MEANINGS`."""
 
     OK = 0
     BUG = 1
@@ -26,4 +26,4 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.REGRESSION: "a regression (compare --fail-on)",
     ExitCode.STOPPED: "stopped by Ctrl-C, SIGTERM or SIGHUP",
 }
-"""As `--help` prints them."""
+"""Printed by `--help`."""

@@ -1,8 +1,8 @@
-"""Is a GPU healthy? The facts of one GPU, and the one table of rules that judges them.
+"""GPU health: the facts of a GPU, and the table of rules that evaluates them.
 
-Standard library only, because this file also runs in every container. `tfbench.machine.nvml` reads the facts. The same
-rows are evaluated at three moments: before anything runs (`IDLE`: `doctor`, `check`, `plan`), over the timed steps of
-a repeat (`TIMING`) and under a deep check's load (`LOAD`). A new rule is one row of `RULES`.
+Standard library only, because this file also runs in every container. `tfbench.machine.nvml` reads the facts. The
+rules are evaluated before anything runs (`IDLE`: `doctor`, `check`, `plan`), over the timed steps of a repeat
+(`TIMING`) and under the load of a deep check (`LOAD`). A new rule is one row of `RULES`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class GPUSlice:
     """A slice of a GPU in MIG mode.
 
     Attributes:
-        profile: e.g. `1g.10gb`.
+        profile: E.g. `1g.10gb`.
     """
 
     uuid: str | None = None
@@ -36,35 +36,35 @@ class GPUSlice:
 
 @dataclass(frozen=True, kw_only=True)
 class GPUFacts:
-    """One GPU of a machine, at one moment or over an interval; what its driver does not report is None.
+    """One GPU at one moment or over an interval; values that its driver does not report are None.
 
-    Over an interval power and clock are means, temperature is the maximum, and PCIe is at its widest.
+    Over an interval, power and clock are means, temperature is the maximum and the PCIe link is the widest.
 
     Attributes:
-        index: The driver's, as `nvidia-smi` shows it; of a MIG slice its GPU's.
-        place: Place among the GPUs of a case, as `DeviceResult.gpu`.
+        index: The driver's index, as in `nvidia-smi`; of a MIG slice: its GPU's.
+        place: Index among the GPUs of a case, as `DeviceResult.gpu`.
         bus_id: `0000:3B:00.0`.
-        problem: Why it does not answer: `is lost`; None: it does.
-        name: Of a MIG slice with its profile: `NVIDIA H100 80GB HBM3 MIG 1g.10gb`.
-        compute_capability: e.g. `8.6`.
+        problem: Why it does not respond, e.g. `is lost`; None: it does.
+        name: Includes the profile of a MIG slice: `NVIDIA H100 80GB HBM3 MIG 1g.10gb`.
+        compute_capability: E.g. `8.6`.
         memory_used_bytes: By all processes of the machine.
-        utilisation: Share of the last moments in which a kernel ran, 0 to 1.
-        processes: Number of those that compute; a container may not see those outside of it.
-        process_names: The same, each as `PID NAME`.
-        mig: Whether MIG mode is on; None: the GPU has none.
-        ecc_uncorrected_errors: Over the interval, at one moment since the driver was loaded.
+        utilisation: Share of the driver's last sample period in which a kernel ran, 0 to 1.
+        processes: Number of compute processes; those outside a container may be hidden from it.
+        process_names: The same processes as `PID NAME`.
+        mig: Whether MIG mode is on; None: not supported.
+        ecc_uncorrected_errors: Over the interval; at one moment: since the driver was loaded.
         row_remap_pending: Whether a faulty row of its memory will be replaced at the next reset.
-        row_remap_failed: Whether one could not be replaced.
-        power_limit_watts: Enforced; `power_limit_default_watts` is what it is sold with.
-        temperature_start_celsius: When warm-up began.
+        row_remap_failed: Whether a faulty row could not be replaced.
+        power_limit_watts: Enforced limit; `power_limit_default_watts` is the factory default.
+        temperature_start_celsius: At the start of warm-up.
         clock_reasons: Why its clock is below the maximum at this moment.
-        throttle_power_share: Share of the readings in which the power limit held the clock down.
-        throttle_thermal_share: Likewise a temperature.
-        throttle_hardware_share: Likewise a power brake or another hardware slowdown.
-        pcie_generation: An idle GPU lowers it.
+        throttle_power_share: Share of readings in which the power limit lowered the clock.
+        throttle_thermal_share: Likewise for a temperature limit.
+        throttle_hardware_share: Likewise for a power brake or another hardware slowdown.
+        pcie_generation: Lower on an idle GPU.
         pcie_width: Lanes in use; `pcie_width_max`: lanes that GPU and slot support.
-        nvlinks_up: Links that carry data.
-        nvlinks_down: Links without a partner, or broken.
+        nvlinks_up: Active links.
+        nvlinks_down: Unconnected or broken links.
     """
 
     index: int
@@ -110,18 +110,18 @@ class GPUFacts:
 
     @property
     def label(self) -> str:
-        """Name it for a person: `GPU 3 (0000:3B:00.0)`."""
+        """Display name: `GPU 3 (0000:3B:00.0)`."""
         return f"GPU {self.index}" + (f" ({self.bus_id})" if self.bus_id else "")
 
     @property
     def is_busy(self) -> bool:
-        """Whether somebody else uses it; of a MIG slice, or what is not reported, nothing is assumed."""
+        """Whether it is in use; ignores values that are not reported, and the memory of a MIG slice."""
         memory = 0 if self.mig else self.memory_used_bytes or 0
         return bool(self.processes) or (self.utilisation or 0.0) > MAX_IDLE_UTILISATION or memory > MAX_IDLE_BYTES
 
     @property
     def use(self) -> str:
-        """What it does: `idle`, `busy, 87% used, 12.3 GB taken, 3 processes`."""
+        """Current use: `idle`, `busy, 87% used, 12.3 GB taken, 3 processes`."""
         if not self.is_busy:
             return "idle"
         parts = ["busy"]
@@ -136,13 +136,13 @@ class GPUFacts:
 
     @property
     def clock_and_temperature(self) -> str:
-        """`, 1040 MHz, 91 °C`, as far as it is known."""
+        """`, 1040 MHz, 91 °C`; empty if unknown."""
         clock = "" if self.sm_clock_mhz is None else f", {self.sm_clock_mhz:.0f} MHz"
         return clock + ("" if self.temperature_celsius is None else f", {self.temperature_celsius:.0f} °C")
 
     @property
     def link(self) -> str:
-        """`PCIe ×8 of ×16`, with the generation where it is below the highest."""
+        """`PCIe ×8 of ×16`, with the generation if it is below the maximum."""
         now, most = self.pcie_generation, self.pcie_generation_max
         lower = f", generation {now} of {most} at this moment" if now and most and now < most else ""
         return f"PCIe ×{self.pcie_width} of ×{self.pcie_width_max}{lower}"
@@ -155,20 +155,20 @@ class GPUFacts:
 
 MAX_IDLE_UTILISATION = 0.05
 MAX_IDLE_BYTES = 1 << 30
-"""A GPU without work has some hundred MB in use: the driver's own, and a desktop's."""
+"""An idle GPU has a few hundred MB in use, by the driver and a desktop."""
 
 MAX_IDLE_CELSIUS = 65.0
-"""Fans of workstation GPUs stop below some 60 °C (our choice)."""
+"""Fans of workstation GPUs stop below about 60 °C (our choice)."""
 
 START_CELSIUS = 50.0
-"""GPUs cool down to this before warm-up."""
+"""Temperature to which GPUs cool down before warm-up."""
 
 THROTTLE_SHARE, THROTTLE_REJECT_SHARE = 0.05, 0.50
-"""Below 5 % of the readings a lower clock cannot move a mean by 1 % (our choice)."""
+"""In fewer than 5 % of readings a lower clock cannot change a mean by 1 % (our choice)."""
 
 POWER_CAP_SHARE = 0.02
-"""How far the enforced limit is below the default. They are equal unless somebody capped the GPU; at a cap of 5 % the
-clock already falls by 1 to 2 %, which is what comparisons resolve."""
+"""How far the enforced limit may be below the default. They are equal unless the GPU was capped; a cap of 5 % lowers the
+clock by 1 to 2 %, which comparisons resolve."""
 
 
 _ALWAYS = Moment.IDLE | Moment.TIMING | Moment.LOAD
@@ -177,17 +177,17 @@ _WITHOUT_TIMING = Moment.IDLE | Moment.LOAD
 
 @dataclass(frozen=True, kw_only=True)
 class HealthRule:
-    """A row of the table.
+    """One row of `RULES`.
 
     Attributes:
-        code: One word, stable.
+        code: Stable identifier.
         moments: When it is evaluated.
-        value: What is compared; None: not reported, so there is no warning.
-        limit: A value above it is a warning.
-        reject: A value above it rejects the GPU; None: none does.
-        seen: What was seen; a template over `gpu` and `value`.
+        value: The compared value; None: not reported, so there is no warning.
+        limit: A higher value is a warning.
+        reject: A higher value rejects the GPU; None: never.
+        seen: The finding, a template over `gpu` and `value`.
         why: Why it matters for a benchmark.
-        fix: A command or a step; a template likewise.
+        fix: A command or step, a template likewise.
     """
 
     code: str
@@ -201,13 +201,13 @@ class HealthRule:
 
     @property
     def meaning(self) -> str:
-        """Return why it matters and what to do, of no GPU in particular."""
+        """Why it matters and what to do, for any GPU."""
         return f"{self.why}; {re.sub(r'{gpu[^}]*}', '…', self.fix)}"
 
 
 @dataclass(frozen=True)
 class HealthWarning:
-    """What a rule found about a GPU."""
+    """A rule's finding about a GPU."""
 
     rule: HealthRule
     gpu: GPUFacts
@@ -215,32 +215,32 @@ class HealthWarning:
 
     @property
     def rejects(self) -> bool:
-        """Whether this GPU must not be used; else its numbers may be too low, or hard to compare."""
+        """Whether this GPU must not be used; else its numbers may be too low or not comparable."""
         return self.rule.reject is not None and self.value > self.rule.reject
 
     @property
     def seen(self) -> str:
-        """What was seen, with its figures; reads on after the GPU's name and a colon."""
+        """The finding with its figures, to follow the GPU's name and a colon."""
         return self.rule.seen.format(gpu=self.gpu, value=self.value)
 
     @property
     def fix(self) -> str:
-        """A command or a step."""
+        """A command or step."""
         return self.rule.fix.format(gpu=self.gpu)
 
 
 def health_warnings(gpu: GPUFacts, moment: Moment) -> list[HealthWarning]:
-    """Evaluate all rules of a moment, in their order."""
+    """Evaluate all rules of a moment, in the order of `RULES`."""
     rules = [rule for rule in RULES if moment in rule.moments]
     values = [(rule, rule.value(gpu)) for rule in rules]
     return [HealthWarning(rule, gpu, value) for rule, value in values if value is not None and value > rule.limit]
 
 
 def grouped_warnings(gpus: Iterable[GPUFacts], moment: Moment) -> list[tuple[str, HealthWarning]]:
-    """Evaluate all rules over several GPUs; what is the same of several of them comes once.
+    """Evaluate all rules of a moment for several GPUs, and group equal warnings.
 
     Returns:
-        The names of the GPUs, `GPU 7 (0000:DB:00.0)` or `GPUs 0, 1, 7`, and one of their warnings.
+        For each group the names of the GPUs, `GPU 7 (0000:DB:00.0)` or `GPUs 0, 1, 7`, and one of the warnings.
     """
     same: dict[tuple[str, str, str], list[HealthWarning]] = {}
     for found in (found for gpu in gpus for found in health_warnings(gpu, moment)):
@@ -405,4 +405,4 @@ RULES: tuple[HealthRule, ...] = (
         fix="sudo nvidia-smi -pm 1",
     ),
 )
-"""The power limit holds back any healthy GPU under a deep check's load, and an idle one reports no limit of its own."""
+"""`throttled_power` is for `TIMING` only: under the load of a deep check any healthy GPU reaches its power limit."""

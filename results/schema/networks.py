@@ -1,7 +1,6 @@
-"""The settings that each network supports: checked before training, and when planning without TensorFlow.
+"""Settings that each network supports, checked during planning and before training.
 
-Standard library only, because this file also runs in every container. How a network is built is in
-`tfbench.models`.
+Standard library only, because this file also runs in every container. `tfbench.models` builds the networks.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ class CaseRefusal:
     """Why a network cannot be measured with a setting of a case.
 
     Attributes:
-        network: Its name, or the setting that does not go with the value.
-        key: The case's attribute; a flag of `python -m tfbench` and a key of a suite have the same name.
+        network: Its name, or the setting that conflicts with the value.
+        key: Attribute of the case, and name of the flag and of the suite's key.
         value: Its value in the case.
-        reason: What the network has instead.
+        reason: What the network supports instead.
     """
 
     network: str
@@ -34,27 +33,27 @@ class CaseRefusal:
 
     @property
     def as_flag(self) -> str:
-        """The refusal to somebody who typed flags."""
+        """The message for a command line."""
         return f"--{self.key}={self.value} is not for {self.network}: {self.reason}"
 
     @property
     def as_setting(self) -> str:
-        """The refusal to somebody who wrote a suite."""
+        """The message for a suite."""
         return f"{self.key}: {self.value} is not for {self.network}: {self.reason}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What a network takes: images, or sequences.
+    """Inputs of a network: images or sequences.
 
     Attributes:
         name: The network, as in `--model`.
-        image_size: Height and width of its images in pixels, where a case names none; None: it takes sequences.
-        sequence_length: Tokens of its sequences, where a case names none; None: it takes images.
-        longest: Most tokens that it has positions for.
-        multiple: Pixels of images must be a multiple of this.
-        smallest: Fewest pixels that leave something after all poolings.
-        batch_norms: The variants of batch normalisation with which it exists.
+        image_size: Default height and width of its images in pixels; None: it takes sequences.
+        sequence_length: Default length of its sequences in tokens; None: it takes images.
+        longest: Number of positions, in tokens.
+        multiple: Image size must be a multiple of this, in pixels.
+        smallest: Smallest image size that all pooling layers allow, in pixels.
+        batch_norms: Supported variants of batch normalisation.
     """
 
     name: str
@@ -66,12 +65,12 @@ class Inputs:
     batch_norms: tuple[BatchNorm, ...] = (FUSED, KERAS)
 
     def size(self, case: Case) -> int:
-        """Return the pixels or tokens of a case's examples."""
+        """Return the size of a case's examples in pixels or tokens."""
         size = case.image_size or self.image_size if self.image_size else case.sequence_length or self.sequence_length
         return typing.cast(int, size)
 
     def refusal(self, case: Case) -> CaseRefusal | None:
-        """Return the setting that this network does not support, and what it supports; None: it supports all."""
+        """Return the first setting that this network does not support; None: it supports all."""
         size, longest = self.size(case), math.inf if self.longest is None else self.longest
         norms = ("batch_norm", case.batch_norm, case.batch_norm not in self.batch_norms)
         checks: list[tuple[str, object, bool, str]] = [(*norms, f"it has {' or '.join(self.batch_norms)}")]
@@ -94,7 +93,7 @@ class Inputs:
 
 
 def tuning_refusal(case: Case) -> CaseRefusal | None:
-    """Return why a setting does not go with the rest of a case, other than with its network; None: all do."""
+    """Return the first conflict between settings, independent of the network; None: there is no conflict."""
     for key, value in case.changed.items():
         if SETTINGS[key].train_only and case.mode is not Mode.TRAIN:
             return CaseRefusal(f"mode {case.mode}", key, value, f"it is for mode {Mode.TRAIN}")
@@ -104,7 +103,7 @@ def tuning_refusal(case: Case) -> CaseRefusal | None:
     if case.deep_check and case.mode is not Mode.DEVICE:
         return CaseRefusal(f"mode {case.mode}", "deep_check", True, f"it is for mode {Mode.DEVICE}")
     if case.min_seconds is not None and case.num_hosts > 1:
-        reason = "hosts that train together take the same number of steps: leave it out, and raise num_steps"
+        reason = "all hosts of a multi-host job take the same number of steps: remove it and raise num_steps"
         return CaseRefusal(f"num_hosts {case.num_hosts}", "min_seconds", case.min_seconds, reason)
     return None
 
@@ -128,4 +127,4 @@ INPUTS = {
         Inputs(name="vit_b16", image_size=224, multiple=16, batch_norms=(NONE,)),
     )
 }
-"""Every network's, by its name."""
+"""By name of the network."""

@@ -1,15 +1,15 @@
-"""The lines that a repeat prints while it works, and how they are read back.
+"""Formats and parses the progress lines that a repeat prints.
 
-Standard library only, because this file also runs in every container. Lines are for people first:
+Standard library only, because this file also runs in every container. Progress lines are readable by people:
 
     tfbench: state compiling
     step     10   12.3 images/s   81.2 ms
     tfbench: state timing
 
-Without these lines only the live display is lost: results are in the record.
+Only the live display depends on them; results are in the record.
 
-Where an engine returns a container's output but not its files, the record itself is printed at the end, compressed,
-numbered and with its checksum, in lines short enough that no pipe or log driver splits them:
+If an engine returns a container's output but not its files, the record itself is printed at the end, compressed,
+numbered and with a checksum, in lines short enough that no pipe or log driver splits them:
 
     tfbench: record 1/2 9f86d081884c7d65 eJztvVtzo0q2LvrXzD…
     tfbench: record 2/2 9f86d081884c7d65 …
@@ -33,11 +33,11 @@ STATES = ("starting", "building", "checking", "compiling", "cooling", "warming",
 
 @dataclass(frozen=True)
 class Step:
-    """A finished step and the throughput since the last line.
+    """A finished step and the throughput since the previous line.
 
     Attributes:
         phase_step: Steps taken in this phase, from 1.
-        samples_per_second: Over the steps since the line before.
+        samples_per_second: Mean over the steps since the previous line.
     """
 
     phase_step: int
@@ -53,16 +53,16 @@ class State:
 
 
 def state_line(name: str) -> str:
-    """Return the line that announces a phase."""
+    """Format the line printed at the start of a phase."""
     return f"tfbench: state {name}"
 
 
 def step_line(step: int, samples_per_second: float, unit: str, step_seconds: float) -> str:
-    """Return the line that reports a step.
+    """Format the line printed after a step.
 
     Args:
         step: Steps taken in this phase, from 1.
-        samples_per_second: Over the steps since the line before.
+        samples_per_second: Mean over the steps since the previous line.
         unit: What a sample is, e.g. `images`.
         step_seconds: Mean duration of those steps.
     """
@@ -74,7 +74,7 @@ _STEP = re.compile(r"step +(\d{1,9}) +(\d{1,12}\.\d) (\w{1,20})/s ")
 
 
 def parse_line(line: str) -> Step | State | None:
-    """Read a line back; None when it is some other output."""
+    """Parse a line; None: it is other output."""
     if match := _STATE.match(line):
         return State(match[1])
     if match := _STEP.match(line):
@@ -83,16 +83,16 @@ def parse_line(line: str) -> Step | State | None:
 
 
 RECORD_CHARACTERS = 3000
-"""Of a record in a line. Whole lines stay below the 4096 bytes that a pipe passes on in one piece."""
+"""Characters of a record per line, so that a line fits the 4096 bytes that a pipe writes atomically."""
 
 MAX_RECORD_LINES = 4000
-"""Enough for the largest record, also when it cannot be compressed."""
+"""Enough for the largest record, even if incompressible."""
 
 _RECORD = re.compile(r"tfbench: record (\d{1,4})/(\d{1,4}) ([0-9a-f]{16}) ([A-Za-z0-9+/=]{1,3000})\s*$")
 
 
 def record_lines(payload: bytes) -> Iterator[str]:
-    """Return the lines that carry a record."""
+    """Encode a record in lines."""
     packed, digest = base64.b64encode(zlib.compress(payload, 9)).decode("ascii"), _digest(payload)
     count = -(-len(packed) // RECORD_CHARACTERS)
     for number in range(count):
@@ -101,10 +101,10 @@ def record_lines(payload: bytes) -> Iterator[str]:
 
 
 class RecordReader:
-    """Assembles a record from lines that nobody has checked, in any order and with repetitions.
+    """Assembles a record from untrusted lines, in any order and with duplicates.
 
     Args:
-        limit_bytes: Most that is unpacked.
+        limit_bytes: Maximum decompressed size.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -113,7 +113,7 @@ class RecordReader:
         self._parts: dict[int, str] = {}
 
     def take(self, line: str) -> bool:
-        """Take a line in; False: it is no part of a record. A record that begins replaces one that came before."""
+        """Read a line; False: it is not part of a record. A new record replaces the previous one."""
         match = _RECORD.match(line)
         if match is None:
             return False
@@ -128,11 +128,11 @@ class RecordReader:
 
     @property
     def begun(self) -> bool:
-        """Return whether any part has come."""
+        """Whether a part was received."""
         return bool(self._parts)
 
     def payload(self) -> bytes | None:
-        """Return the record, at most one byte more than the limit; None: parts are missing or not what was sent."""
+        """Return the record, up to one byte over the limit; None: parts are missing or the checksum is wrong."""
         digest, count = self._key
         if not count or len(self._parts) < count:
             return None

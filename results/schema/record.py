@@ -1,4 +1,4 @@
-"""A record: what one repeat leaves, also when it failed; `record_json` writes it, `results.runs.reading` checks it."""
+"""The record of one repeat, written even after a failure; see `record_json` and `results.runs.reading`."""
 
 from __future__ import annotations
 
@@ -10,25 +10,22 @@ from results.schema.words import Communication, Status
 
 SCHEMA_VERSION = 1
 METHOD_VERSION = 2
-"""2: a step ends on its replicas' devices, without a wait of the host; all-reduces are chained; the peak of memory is
-that of training alone.
+"""2: a step ends on its replicas' devices without synchronising the host; all-reduces are chained; peak memory covers
+training only.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where a record comes from; written by the orchestrator, never by the host that was measured.
+    """Origin of a record, written by the orchestrator and never by the measured host.
 
     Attributes:
-        run_id: The run's name.
-        fleet: Group of equal hosts.
-        host: The machine.
         launcher: `docker`, `process`, …
         variant: Container image variant, e.g. `cuda12.5`; None without a container.
-        image: Image reference as asked for; None without a container.
-        image_digest: What was started, `sha256:…`; None without a container.
-        repeat: Which repeat, from 1.
-        usd_per_gpu_hour: Price asked for one GPU of this host; None: not given.
+        image: Requested image reference; None without a container.
+        image_digest: Digest of the started image, `sha256:…`; None without a container.
+        repeat: Number of the repeat, from 1.
+        usd_per_gpu_hour: Price of one GPU of this host; None: not given.
     """
 
     run_id: str
@@ -44,12 +41,12 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class GPU:
-    """One GPU as its driver describes it; what it does not offer is None.
+    """One GPU as reported by the driver; values it does not report are None.
 
     Attributes:
-        index: The driver's own, as `nvidia-smi` shows it; of a MIG slice its GPU's.
-        name: Of a MIG slice with its profile: `NVIDIA H100 80GB HBM3 MIG 1g.10gb`.
-        compute_capability: e.g. `8.6`.
+        index: The driver's index, as in `nvidia-smi`; of a MIG slice: its GPU's.
+        name: Includes the profile of a MIG slice: `NVIDIA H100 80GB HBM3 MIG 1g.10gb`.
+        compute_capability: E.g. `8.6`.
         power_limit_watts: Enforced limit.
     """
 
@@ -63,22 +60,22 @@ class GPU:
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """Software and hardware identity of a repeat; what cannot be known is None.
+    """Software and hardware of a repeat; unknown values are None.
 
     Attributes:
         cuda: CUDA version that TensorFlow was built with; None for a CPU build.
-        cudnn: Version of the library that was loaded, e.g. `9.3.0`; `built for 9` where a repeat ended before that.
-        nccl: Version of the library that was loaded; None: none was, since nothing was all-reduced on GPUs.
-        cublas: Version of the library that was loaded; None: none was.
-        cuda_compat: Version of the CUDA driver library (`libcuda`) that was loaded in place of the driver's own, from
-            NVIDIA's compatibility package, e.g. `570.172.08`; None: the driver's own, or not known.
-        ptxas: Version of the assembler that XLA calls; None: there is none, or a CPU case.
-        wheel_compute_capabilities: GPU architectures with code in the TensorFlow build.
-        cpu_limit: CPUs this process may use: affinity and container limit together, may be fractional.
+        cudnn: Version of the loaded library, e.g. `9.3.0`; `built for 9` if the repeat ended before loading it.
+        nccl: Version of the loaded library; None: not loaded, because nothing was all-reduced on GPUs.
+        cublas: Version of the loaded library; None: not loaded.
+        cuda_compat: Version of `libcuda` from NVIDIA's compatibility package, e.g. `570.172.08`; None: the driver's own
+            was loaded, or unknown.
+        ptxas: Version of the assembler that XLA calls; None: missing, or a CPU case.
+        wheel_compute_capabilities: GPU architectures with machine code in the TensorFlow build.
+        cpu_limit: CPUs available to the process, by affinity and container limit; may be fractional.
         intra_op_threads: Threads that TensorFlow uses within one operation.
-        tf32_enabled: TensorFlow's switch as it stood while timing.
-        tf32_observed: Whether a matrix product on the device rounded its inputs as TF32 does; None: not probed.
-        variables: Environment variables that change what is measured (TF_XLA_FLAGS, NVIDIA_TF32_OVERRIDE, …).
+        tf32_enabled: TensorFlow's setting while timing.
+        tf32_observed: Whether a matrix product on the device rounded its inputs to TF32; None: not probed.
+        variables: Environment variables that affect the measurement (TF_XLA_FLAGS, NVIDIA_TF32_OVERRIDE, …).
     """
 
     tfbench: str
@@ -109,10 +106,10 @@ class Environment:
 
 @dataclass(frozen=True, kw_only=True)
 class Latency:
-    """How long one sample takes: batch 1 on the first device, which is waited for after every call.
+    """Latency of one sample: batch 1 on the first device, synchronised after each call.
 
     Attributes:
-        step_seconds: Of each call, from the host's call until the host has the answer.
+        step_seconds: Duration of each call until the result is on the host.
     """
 
     p50_seconds: float
@@ -123,16 +120,16 @@ class Latency:
 
 @dataclass(frozen=True, kw_only=True)
 class InputLimit:
-    """Whether the input or the device limited the steps: real input against synthetic, in the same process.
+    """Whether the input pipeline is the bottleneck: real against synthetic input in the same process.
 
     Attributes:
-        synthetic_step_seconds: Median step with a batch that lives on the device, half of the steps before and
-            half after the timed ones.
+        synthetic_step_seconds: Median step with a batch that stays on the device; half of these steps run before the
+            timed ones, half after.
         step_ratio: Median timed step over `synthetic_step_seconds`.
-        limited: Whether `step_ratio` is above `limit`: the device waited for its input.
+        limited: Whether `step_ratio` exceeds `limit`: the device waited for input.
         wait_share: Share of the timed interval in which the host waited for the next batch.
-        read_bytes_per_second: Encoded images used, in bytes of their files.
-        files: Of the data set.
+        read_bytes_per_second: Rate of encoded images used, in bytes of their files.
+        files: Number of files in the data set.
     """
 
     synthetic_step_seconds: float
@@ -146,23 +143,23 @@ class InputLimit:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceResult:
-    """One micro-benchmark of the devices: what was reached, or why nothing could be.
+    """Result of one micro-benchmark of the devices, or why it has none.
 
     Attributes:
-        metric: `matrix_product`, `memory_add`, `host_to_device`, `device_to_host` or `all_reduce`; of a
-            deep check also `sustained_product`, `python_loop`.
-        unit: Of `value`: `FLOP/s` or `B/s`.
-        arithmetic: `fp64`, `fp32`, `tf32`, `fp16`, `bf16`; None where bytes are only moved.
-        devices: That took part.
+        metric: `matrix_product`, `memory_add`, `host_to_device`, `device_to_host` or `all_reduce`; in a deep check also
+            `sustained_product`, `python_loop`.
+        unit: Unit of `value`: `FLOP/s` or `B/s`.
+        arithmetic: `fp64`, `fp32`, `tf32`, `fp16`, `bf16`; None: bytes are only copied.
+        devices: Number of devices that took part.
         size: Rows of the square matrices, or bytes of one array.
-        amount: Operations of one call, or bytes that it moved; of an all-reduce bytes × 2 (n − 1) / n.
-        seconds: Of one call in the fastest round.
+        amount: Operations or bytes per call; for an all-reduce bytes × 2 (n − 1) / n.
+        seconds: Duration of one call in the fastest round.
         p50_seconds: Median over the rounds.
         p95_seconds: 95th percentile over the rounds.
         value: `amount / seconds`; None: not measured.
-        reason: Why there is no value; None where there is one.
-        chained: Operations that one call of a function starts one after another; `amount` and `seconds` are of one.
-        gpu: Place of the device among those of the case, in a deep check; None: the first, or all of them.
+        reason: Why `value` is None; else None.
+        chained: Operations that one function call runs in sequence; `amount` and `seconds` are per operation.
+        gpu: Index of the device within the case, in a deep check; None: the first, or all.
     """
 
     metric: str
@@ -182,13 +179,13 @@ class DeviceResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """What one of several hosts did in the timed steps.
+    """Timed steps of one host of a multi-host job.
 
     Attributes:
-        rank: Its place in the cluster, from 0, the chief, which writes the record.
-        host: As the orchestrator names it; else its address.
-        seconds: Its own interval around all timed steps, from the common start.
-        samples: Of its own replicas in that interval.
+        rank: From 0, the chief, which writes the record.
+        host: Its name in the orchestrator, else its address.
+        seconds: Its interval around all timed steps, from the common start.
+        samples: Samples of its own replicas in that interval.
         samples_per_second: `samples / seconds`.
         step_p50_seconds: Median of its steps.
     """
@@ -203,48 +200,48 @@ class Rank:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """What was measured.
+    """The measured figures of a repeat.
 
     Attributes:
         unit: What a sample is: `images`, `sequences`, `tokens`.
         samples_per_second: `samples / seconds`, over all replicas: a ratio of totals.
         samples: Samples of all timed steps, over all replicas.
-        seconds: One synchronised interval around all timed steps; of several hosts the slowest one's.
+        seconds: One synchronised interval around all timed steps; of a multi-host job: the slowest host's.
         step_seconds: Duration of each timed step; their sum is at most `seconds`.
         step_p50_seconds: Median of `step_seconds`.
         step_p95_seconds: 95th percentile of `step_seconds`.
         step_cv: Standard deviation of `step_seconds` over their mean; None with fewer than 2 steps.
         step_drift: Mean of the last third of `step_seconds` over that of the first third, minus 1.
         compile_seconds: Trace, compile and first step, before warm-up.
-        warmup_steps: Steps of warm-up that were taken.
+        warmup_steps: Number of warm-up steps taken.
         loss_first: Loss of the first step, over the global batch; inference: mean of the outputs.
         loss_last: Likewise of the last timed step.
-        warmup_settled: Whether consecutive windows of warm-up agreed; None: not looked for.
+        warmup_settled: Whether consecutive windows of warm-up agreed; None: not checked.
         flops_per_sample: Floating point operations of one step per sample, from the layers' shapes; inference:
             of the forward pass.
-        bytes_per_sample: Memory traffic per sample where no two operations are fused, likewise.
-        fused_bytes_per_sample: Memory traffic per sample where everything that can be fused is: a lower bound.
-        peak_flops_per_second: Of all replicas, measured by matrix products of this precision in this process, or in an
-            earlier one (`peaks_reused`).
-        peak_bytes_per_second: Of all replicas, read and written, likewise.
-        peaks_reused: Both are those of an earlier repeat of the run on the same device: it was not measured again.
+        bytes_per_sample: Memory traffic per sample without fusion, likewise.
+        fused_bytes_per_sample: Memory traffic per sample if all that can be fused is: a lower bound.
+        peak_flops_per_second: Total of all replicas, measured by matrix products of this precision in this process, or
+            in an earlier one (`peaks_reused`).
+        peak_bytes_per_second: Total of all replicas, read and written, likewise.
+        peaks_reused: Whether both peaks come from an earlier repeat of the run on the same device.
         flops_utilisation: Achieved share of `peak_flops_per_second`.
-        bandwidth_utilisation: Share of `peak_bytes_per_second` that `bytes_per_sample` would need; above 1 where
-            fusion or a cache saves traffic.
-        bandwidth_bound_samples_per_second: What `fused_bytes_per_sample` allows at `peak_bytes_per_second`.
-        host_bytes_per_second: Input moved from the host to the devices while timing; None: none was.
-        global_batch: Images or sequences of an update, over all replicas and accumulated batches.
-        sequence_length: Tokens of a sequence as trained; None: samples are images. Where the unit is `tokens` a sample
-            is one of them, else a sample is a whole sequence.
-        attention: How attention is computed: `matmul` = two batched matrix products around a softmax, with nothing
-            fused but what XLA fuses; None: the network has none.
+        bandwidth_utilisation: Share of `peak_bytes_per_second` that `bytes_per_sample` would need; above 1 if fusion or
+            a cache saves traffic.
+        bandwidth_bound_samples_per_second: Rate that `fused_bytes_per_sample` allows at `peak_bytes_per_second`.
+        host_bytes_per_second: Input copied from the host to the devices while timing; None: none was.
+        global_batch: Images or sequences per update, over all replicas and accumulated batches.
+        sequence_length: Tokens per sequence as trained; None: samples are images. A sample is a token if the unit is
+            `tokens`, else a whole sequence.
+        attention: Implementation of attention: `matmul` = two batched matrix products around a softmax, fused only by
+            XLA; None: the network has none.
         latency: Inference only.
         input_limit: Real input only.
-        ranks: A part per host where several train together, by rank; else empty.
-        all_reduce_bytes_per_second: Bus bandwidth of several hosts' all-reduce of one large tensor: its bytes ×
+        ranks: One entry per host of a multi-host job, by rank; else empty.
+        all_reduce_bytes_per_second: Bus bandwidth of an all-reduce of one large tensor between hosts: its bytes ×
             2 (n − 1) / n over the time of one all-reduce, n replicas; None: one host.
-        communication: What several hosts asked TensorFlow for (`Case.communication` after `auto` was resolved: `nccl`
-            on GPUs, TensorFlow's own choice on CPUs); None: one host, or a record of method version 1.
+        communication: `Case.communication` of a multi-host job after `auto` was resolved: `nccl` on GPUs, TensorFlow's
+            choice on CPUs; None: one host, or a record of method version 1.
     """
 
     unit: str
@@ -291,31 +288,31 @@ class Measurement:
 
 @dataclass(frozen=True, kw_only=True)
 class Telemetry:
-    """What was observed while timing, on all hosts; what a device does not offer is None, never a guess.
+    """Readings while timing, over all hosts; values that a device does not report are None.
 
     Attributes:
         host_memory_peak_bytes: Largest resident set of the process.
         device_memory_peak_bytes: Largest allocation by TensorFlow on one device.
-        device_memory_used_peak_bytes: Largest use of one GPU's memory as the driver sees it, by all processes.
-        energy_joules: GPU board energy over the timed steps by the driver's counter, all GPUs together.
+        device_memory_used_peak_bytes: Largest memory use of one GPU by all processes, as reported by the driver.
+        energy_joules: Energy of all GPUs over the timed steps, by the driver's counter.
         energy_integrated_joules: The same by integrating sampled power.
-        power_mean_watts: Mean of sampled power, all GPUs together.
-        power_limit_watts: Enforced limits, all GPUs together.
+        power_mean_watts: Mean of sampled power, total of all GPUs.
+        power_limit_watts: Enforced limits, total of all GPUs.
         temperature_start_celsius: Hottest GPU before warm-up.
         temperature_steady_celsius: Hottest GPU's mean over the last third of the timed steps.
         sm_clock_mean_mhz: Mean over the timed steps, slowest GPU.
-        sm_clock_max_mhz: That GPU's largest possible clock.
-        throttle_power_share: Share of samples, worst GPU, in which the power limit held the clock down.
-        throttle_thermal_share: Likewise a temperature, by software or hardware.
-        throttle_hardware_share: Likewise a power brake or another hardware slowdown.
-        other_processes: Other processes that used the GPUs when this one began.
-        ecc_enabled: Whether all GPUs had error correction on.
-        ecc_uncorrected_errors: Uncorrected memory errors that were counted over the timed steps.
-        pcie_generation: Of the slowest link while timing.
+        sm_clock_max_mhz: That GPU's maximum clock.
+        throttle_power_share: Share of samples in which the power limit lowered the clock, worst GPU.
+        throttle_thermal_share: Likewise for a temperature limit, by software or hardware.
+        throttle_hardware_share: Likewise for a power brake or another hardware slowdown.
+        other_processes: Other processes on the GPUs when this one started.
+        ecc_enabled: Whether error correction was on for all GPUs.
+        ecc_uncorrected_errors: Uncorrected memory errors during the timed steps.
+        pcie_generation: Slowest link while timing.
         pcie_width: Lanes of the narrowest link while timing.
-        pcie_width_max: Lanes that this GPU and its slot could use.
+        pcie_width_max: Lanes that this GPU and its slot support.
         samples: Samples taken of each GPU.
-        cooling_seconds: Waited before warm-up for the GPUs to cool down.
+        cooling_seconds: Time spent before warm-up until the GPUs had cooled down.
     """
 
     host_memory_peak_bytes: int | None = None
@@ -347,8 +344,8 @@ class Check:
     """One validity check.
 
     Attributes:
-        passed: None: the check does not apply, and `detail` has the reason.
-        value: What was measured; None where there is no number.
+        passed: None: the check does not apply, for the reason in `detail`.
+        value: The measured value; None: not a number.
         limit: Largest value that passes.
     """
 
@@ -361,7 +358,7 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Validity:
-    """Whether a number may be trusted: no check failed, and at least one passed."""
+    """Result of the validity checks: valid if none failed and at least one passed."""
 
     valid: bool
     checks: list[Check] = field(default_factory=list)
@@ -372,9 +369,9 @@ class SoftWarning:
     """A warning about a valid number.
 
     Attributes:
-        code: One word, stable.
-        message: What was seen, with its figure and likely cause.
-        hint: A command or step to try; None where there is none.
+        code: Stable identifier.
+        message: The finding, with its figure and likely cause.
+        hint: A command or step to try.
     """
 
     code: str
@@ -390,8 +387,8 @@ class Phase:
 
     Attributes:
         name: One of `results.schema.progress.STATES`.
-        seconds: By the clock.
-        cpu_seconds: Processor time of all threads: also comparable on a machine that does other work.
+        seconds: Wall-clock time.
+        cpu_seconds: CPU time of all threads, comparable even on a machine with other load.
     """
 
     name: str
@@ -401,17 +398,16 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What one repeat leaves, also when it failed.
+    """The record of one repeat.
 
     Attributes:
-        cause: Why `status` is not `ok`, for a person; None when it is.
+        cause: Why `status` is not `ok`, for people; None if it is.
         started_at: UTC, ISO 8601.
         finished_at: UTC, ISO 8601.
-        device_results: Of a case whose model is `device`; it has no `measurement`.
-        phases: Where the time went until the record was written; empty in records before this field, and where the
-            process died.
+        device_results: Results of a case with model `device`, which has no `measurement`.
+        phases: Time breakdown until the record was written; empty in older records, and if the process died.
         device_observations: Each GPU of a deep check, under load.
-        simulated: Whether its GPUs compute nothing: the null GPU of the tests. Never a measurement.
+        simulated: Whether its GPUs are null GPUs, which compute nothing. Never a measurement.
     """
 
     status: Status

@@ -1,7 +1,7 @@
-"""Records as JSON: how they are written, and their contradictions.
+"""Writes records as JSON and finds contradictions in them.
 
-Standard library only, because this file also runs in every container. What comes back from a host is read, and
-distrusted, by `results.runs.reading`.
+Standard library only, because this file also runs in every container. `results.runs.reading` parses and checks
+records that come from hosts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from results.schema import DEVICE_MODEL, Case, DeviceResult, Measurement, Record
 from results.schema.bounds import MAX_LIST_LENGTH, bound_of
 
 MAX_RECORD_BYTES = 8 * 1024 * 1024
-"""A record larger than this is refused unread: 100,000 step times take about 2 MB."""
+"""Larger records are rejected unread; 100,000 step times take about 2 MB."""
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ class RecordError(ValueError):
     """A text is not a record.
 
     Attributes:
-        problems: One line per mistake: where, what came in, what was expected.
+        problems: One line per mistake: where, what was received, what was expected.
     """
 
     def __init__(self, problems: list[str]) -> None:
@@ -37,19 +37,19 @@ class RecordError(ValueError):
 
 
 def to_json(record: Record) -> str:
-    """Write a record as JSON, one line, keys in the order of the schema.
+    """Serialise a record to one line of JSON, keys in the order of the schema.
 
     Raises:
-        ValueError: A number is not finite; JSON has no word for it.
+        ValueError: A number is not finite, which JSON cannot represent.
     """
     return json.dumps(record, default=vars, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def from_dict(kind: type[T], document: dict[str, Any]) -> T:
-    """Build a dataclass from the JSON that a process of this machine wrote; values are taken as they are.
+    """Build a dataclass from JSON written by a process on this machine, without checking values.
 
     Raises:
-        RecordError: Missing or unknown keys, or a value of another shape.
+        RecordError: A key is missing or unknown, or a value has another shape.
     """
     hints = _hints(typing.cast(Any, kind))
     try:
@@ -76,7 +76,7 @@ def _built(hint: Any, value: Any) -> Any:
 
 
 def contradictions(record: Record) -> list[str]:
-    """List the contradictions of a well-formed record, such as a number without a passed check."""
+    """List contradictions in a well-formed record, such as a number without a passed check."""
     problems = []
     if record.status is Status.OK:
         measured = record.device_results if record.case.model == DEVICE_MODEL else record.measurement
@@ -100,7 +100,7 @@ def contradictions(record: Record) -> list[str]:
 
 
 def _result_contradictions(result: DeviceResult) -> list[str]:
-    """Check that a device's figure follows from what was counted, or is missing for a reason."""
+    """Check that a device's figure equals amount / seconds, or is missing with a reason."""
     if result.value is None:
         return [] if result.reason else ["has neither a value nor a reason"]
     if result.amount is None or result.seconds is None or min(result.amount, result.seconds, result.value) <= 0:
@@ -111,7 +111,7 @@ def _result_contradictions(result: DeviceResult) -> list[str]:
 
 
 def _measurement_contradictions(case: Case, measurement: Measurement) -> list[str]:
-    """Check the sums of a measurement: what is derived must follow from what was counted."""
+    """Check that derived figures follow from the counted ones."""
     problems = []
     if measurement.seconds <= 0 or measurement.samples <= 0:
         return ["measurement: samples and seconds must be positive"]
@@ -140,7 +140,7 @@ def _measurement_contradictions(case: Case, measurement: Measurement) -> list[st
 
 
 def _rank_contradictions(case: Case, measurement: Measurement) -> list[str]:
-    """Check that the ranks are those of the case, and that the whole follows from them."""
+    """Check that the ranks match the case and add up to the measurement."""
     ranks = measurement.ranks
     if case.num_hosts == 1 or [rank.rank for rank in ranks] != list(range(case.num_hosts)):
         return [f"measurement.ranks: must have one entry for each of {case.num_hosts} hosts that train together"]

@@ -1,4 +1,4 @@
-"""Standard streams of every program of tfbench: a reader that leaves early (`| head`) is no error."""
+"""Standard streams that ignore a closed pipe (`| head`), for every program of tfbench."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TextIO, cast
 
 GONE = (OSError, ValueError)
-"""What a standard stream raises without a reader, on a full disk, and (ValueError) when it is closed."""
+"""Raised by a standard stream on a broken pipe or a full disk, and (ValueError) when it is closed."""
 
 
 @contextlib.contextmanager
 def lasting_streams(*errors: type[Exception]) -> Iterator[None]:
-    """Let stdout and stderr outlast their readers until the end of the block; `errors` as in `LastingStream`."""
+    """Ignore closed stdout and stderr within the block; `errors` as in `LastingStream`."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (lasting(stream, errors or GONE) for stream in before)
     try:
@@ -28,13 +28,13 @@ def lasting_streams(*errors: type[Exception]) -> Iterator[None]:
 
 
 class LastingStream:
-    """A standard stream whose reader may go away (`… | head`, a closed terminal, a full disk behind `>`).
+    """A standard stream that discards output after an error (`… | head`, a closed terminal, a full disk).
 
-    What is written then goes nowhere, and the command goes on: hosts are still running, and `--when-done` must run.
+    The command continues, because hosts are still running and `--when-done` must run.
 
     Args:
-        stream: The stream itself.
-        errors: Of its `write` and `flush`, after which the reader is gone; others are raised.
+        stream: The wrapped stream.
+        errors: Exceptions of `write` and `flush` after which output is discarded; others are raised.
     """
 
     def __init__(self, stream: TextIO, errors: tuple[type[Exception], ...]) -> None:
@@ -50,18 +50,18 @@ class LastingStream:
             return len(text)
 
     def flush(self) -> None:
-        """Hand over what is buffered."""
+        """Flush the stream; see `typing.TextIO.flush`."""
         try:
             self._stream.flush()
         except self._errors:
             self._give_up()
 
     def __getattr__(self, name: str) -> object:
-        """Return everything else of the stream."""
+        """Delegate all other attributes to the stream."""
         return getattr(self._stream, name)
 
     def _give_up(self) -> None:
-        """Let the descriptor lead nowhere, also for what Python and child processes write."""
+        """Redirect the file descriptor to `os.devnull`, which also covers output of Python and child processes."""
         with contextlib.suppress(OSError, ValueError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
@@ -69,9 +69,9 @@ class LastingStream:
 
 
 def lasting(stream: TextIO | None, errors: tuple[type[Exception], ...] = GONE) -> TextIO:
-    """Return a standard stream that outlasts its reader; one that was closed at the start (`2>&-`) leads nowhere."""
+    """Wrap a standard stream in `LastingStream`; output to one closed at the start (`2>&-`) is discarded."""
     if stream is None:
         stream = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (until the end)
-    if isinstance(stream, io.TextIOWrapper):  # file names hold any bytes, and not every terminal all of Unicode
+    if isinstance(stream, io.TextIOWrapper):  # file names may hold any bytes, and a terminal may lack Unicode
         stream.reconfigure(errors="backslashreplace")
     return stream if isinstance(stream, LastingStream) else cast(TextIO, LastingStream(stream, errors))

@@ -1,3 +1,3 @@
-"""The version of tfbench, for every package, image and record."""
+"""The version of tfbench in all packages, images and records."""
 
 __version__ = "0.1.0"

@@ -1,19 +1,19 @@
-"""The words of the contract: how a repeat can end, and what each setting of a case can be."""
+"""Enumerations of the contract: statuses, and the values of a case's settings."""
 
 from __future__ import annotations
 
 import enum
 
 DEVICE_MODEL = "device"
-"""The `model` of a case that measures the device itself and no network."""
+"""`model` of a case that measures the device itself instead of a network."""
 
 
 SUSPECT = "suspect"
-"""Code of the warning that a record contradicts what its controller saw, its hardware or other records."""
+"""Code of the warning that a record contradicts its controller, its hardware or other records."""
 
 
 class Status(enum.StrEnum):
-    """How a repeat ended, in one word that a user can act on."""
+    """How a repeat ended."""
 
     OK = "ok"
     OOM = "oom"
@@ -21,8 +21,8 @@ class Status(enum.StrEnum):
     UNSUPPORTED = "unsupported"
     DRIVER_TOO_OLD = "driver_too_old"
     NOT_FINITE = "not_finite"
-    INVALID = "invalid"  # a validity check failed: see `validity`
-    BAD_INPUT = "bad_input"  # the data set is missing, empty or damaged
+    INVALID = "invalid"  # a validity check failed; see `validity`
+    BAD_INPUT = "bad_input"  # the data set is missing, empty or corrupt
     TIMEOUT = "timeout"
     PULL_FAILED = "pull_failed"
     UNREACHABLE = "unreachable"
@@ -42,11 +42,11 @@ class Precision(enum.StrEnum):
 
 
 class XLA(enum.StrEnum):
-    """Which part of a step XLA compiles, the same for one replica and for many."""
+    """Which part of a step XLA compiles, for any number of replicas."""
 
     OFF = "off"
-    AUTO = "auto"  # tf.config.optimizer.set_jit: clusters chosen by TensorFlow
-    REPLICA = "replica"  # forward and backward pass compiled in each replica; all-reduce and update outside
+    AUTO = "auto"  # tf.config.optimizer.set_jit: TensorFlow chooses clusters
+    REPLICA = "replica"  # forward and backward pass of each replica, without all-reduce and update
 
 
 class Mode(enum.StrEnum):
@@ -58,15 +58,15 @@ class Mode(enum.StrEnum):
 
 
 class Data(enum.StrEnum):
-    """Where a step's batch comes from."""
+    """Source of a step's batch."""
 
-    SYNTHETIC = "synthetic"  # one batch that lives on the device
-    HOST = "host"  # synthetic, moved from the host at every step by tf.data
+    SYNTHETIC = "synthetic"  # one batch that stays on the device
+    HOST = "host"  # synthetic, copied from the host in each step by tf.data
     TFRECORD = "tfrecord"  # JPEG files in TFRecords, read, decoded and augmented by tf.data
 
 
 class Communication(enum.StrEnum):
-    """How hosts add up their gradients, as requested of `MultiWorkerMirroredStrategy`."""
+    """Implementation of the all-reduce between hosts, as requested from `MultiWorkerMirroredStrategy`."""
 
     AUTO = "auto"  # TensorFlow chooses
     RING = "ring"  # over gRPC, through the hosts' memory
@@ -74,30 +74,30 @@ class Communication(enum.StrEnum):
 
 
 class Device(enum.StrEnum):
-    """What trains."""
+    """Kind of device that a case runs on."""
 
     GPU = "gpu"
     CPU = "cpu"  # replicas are logical CPU devices
 
 
 class BatchNorm(enum.StrEnum):
-    """How batch normalisation is done: part of the network's variant."""
+    """Implementation of batch normalisation."""
 
-    FUSED = "fused"  # one fused operation; without the biases that it cancels
-    KERAS = "keras"  # what a plain Keras user gets
+    FUSED = "fused"  # one fused operation, without the biases that it cancels
+    KERAS = "keras"  # Keras's default layer
     NONE = "none"  # networks without batch normalisation
 
 
 class Optimizer(enum.StrEnum):
-    """How weights are updated: part of what is measured, because AdamW keeps two values per weight."""
+    """Optimizer of the training step; AdamW keeps two values per weight."""
 
     MOMENTUM = "momentum"  # SGD with momentum 0.9
     ADAMW = "adamw"  # Adam with decoupled weight decay
 
 
 class AllReduceDtype(enum.StrEnum):
-    """What gradients travel as between replicas."""
+    """Data type of gradients in the all-reduce."""
 
     FP32 = "fp32"
-    FP16 = "fp16"  # with loss scaling, so only of an fp16 step
-    BF16 = "bf16"  # only of a bf16 step
+    FP16 = "fp16"  # only for fp16 steps, which scale the loss
+    BF16 = "bf16"  # only for bf16 steps
