@@ -1,9 +1,9 @@
-"""Records, and all that happens to them: schema, runs, table, comparison, recommendation, report.
+"""Evaluates records: schema, runs, table, comparison, recommendation, audit and report.
 
 In a notebook: `results.read_runs("runs/<run-id>")`, see docs/python.md.
 
-Imports nothing of `tfbench` or `orchestrate`. In containers there is only this file and `results.schema`, which needs
-nothing but the standard library; so all other names are imported when they are first used.
+Imports nothing from `tfbench` or `orchestrate`. Container images have only this file and `results.schema`, which use
+the standard library, so other names are imported on first use.
 """
 
 import importlib
@@ -18,11 +18,11 @@ _HOMES = {
     "UserError": "results.errors",
     "read_runs": "results.api",
 }
-"""The module of each name that is imported when it is first used; `__init__.pyi` is the same for type checkers."""
+"""Modules of the names that are imported on first use; `__init__.pyi` declares them for type checkers."""
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first used."""
+    """Import a public name on first use."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(importlib.import_module(_HOMES[name]), name)
@@ -31,5 +31,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """List the public names too, for completion in a notebook."""
+    """Include the public names, for completion in a notebook."""
     return sorted({*globals(), *__all__})

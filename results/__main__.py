@@ -1,7 +1,7 @@
-"""Read what runs have measured: `python -m results COMMAND`.
+"""Evaluates the records of runs: `python -m results COMMAND`.
 
-Data goes to stdout, everything else to stderr. pandas and scipy are imported inside the commands, so that
-`--help` answers at once.
+Data goes to stdout, everything else to stderr. pandas and scipy are imported within the commands, so that `--help` is
+immediate.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code.
 
     Args:
-        arguments: As in `sys.argv`, the program's name first.
+        arguments: As `sys.argv`, starting with the program's name.
     """
     return run_main(_parse(arguments))
 

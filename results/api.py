@@ -1,7 +1,4 @@
-"""Runs in a notebook: tables as DataFrames, comparisons, recommendations and the report.
-
-`import results` brings these names; docs/python.md shows them at work.
-"""
+"""The Python API: tables as DataFrames, comparisons, recommendations and the report; see docs/python.md."""
 
 from __future__ import annotations
 
@@ -64,7 +61,7 @@ CHOICES: dict[str, tuple[str, Callable[[Advice, RentalOption], Value]]] = {
     "winner": (TEXT, lambda advice, option: "yes" if advice.winner and option.name == advice.winner.name else None),
     "notes": (TEXT, lambda _, option: "; ".join(filter(None, (option.excluded, *option.notes))) or None),
 }
-"""Columns of `Recommendation.choices`: their pandas types, and where their values lie."""
+"""Columns of `Recommendation.choices`: pandas type, and function that reads the value."""
 
 
 @dataclass(frozen=True)
@@ -72,20 +69,20 @@ class Recommendation:
     """Which GPU to rent; `print` it to read the answer.
 
     Attributes:
-        answer: One sentence for each question and setting, then the prices that were given and not used.
+        answer: One sentence per question and setting, then the prices that were given but not used.
         choices: One row per question, setting, GPU and count, best first: `basis` (`measured`, `published`,
-            `predicted`, `bound` or `none`), `subject` (the fleet, or the GPU where others measured),
-            `samples_per_second` over all GPUs with `ci95_low` and `ci95_high` (of a prediction its 90 % interval),
+            `predicted`, `bound` or `none`), `subject` (the fleet, or the GPU for figures of others),
+            `samples_per_second` over all GPUs with `ci95_low` and `ci95_high` (for a prediction its 90 % interval),
             `from` (its source), lowest and highest price of all GPUs per hour, `samples_per_usd` at the lowest price,
             `hours` for the job, `wins_below` (USD per hour of all GPUs below which it gives the most samples a dollar),
-            `winner` (`yes` where prices decide), and `notes`, with the reason why a row is not ranked.
+            `winner` (`yes` if prices decide), and `notes`, including why a row is not ranked.
     """
 
     answer: tuple[str, ...]
     choices: pd.DataFrame = field(repr=False, compare=False)
 
     def __str__(self) -> str:
-        """Return the answer, a sentence per line."""
+        """Return the answer, one sentence per line."""
         return "\n".join(self.answer)
 
 
@@ -95,10 +92,9 @@ class Runs:
 
     Attributes:
         sources: The run folders, run ids or record files that were read.
-        repeats: One row per record, failed ones too: `fleet`, `host`, `run`, `repeat`, `started_at` (UTC), `status`,
-            `cause`, the case's columns, `unit`, and what was measured: `samples_per_second`, `step_p50_seconds`, …
-            Units are those of the columns of the same names in docs/table.md; a cell is empty (NA) where nothing was
-            measured.
+        repeats: One row per record, including failures: `fleet`, `host`, `run`, `repeat`, `started_at` (UTC), `status`,
+            `cause`, the case's columns, `unit`, and the measured figures: `samples_per_second`, `step_p50_seconds`, …
+            Names and units are those of docs/table.md; a cell is empty (NA) if nothing was measured.
     """
 
     sources: tuple[str, ...]
@@ -112,7 +108,7 @@ class Runs:
 
     @property
     def problems(self) -> list[str]:
-        """What is missing from the tables, and other notes on them, one line each."""
+        """Notes on the tables, including what is missing from them, one line each."""
         return self._merged.problems
 
     @property
@@ -121,13 +117,13 @@ class Runs:
         return fleets_of(self._merged.rates)
 
     def compare(self, a: str, b: str, *, baseline: Runs | None = None, by: Sequence[str] = ()) -> pd.DataFrame:
-        """Report how many times as fast one fleet is as another, case by case.
+        """Compare the throughput of two fleets, case by case.
 
         Args:
             a: A fleet of these runs.
-            b: Another fleet; with a baseline, may be the same one.
+            b: Another fleet; with a baseline it may be the same one.
             baseline: Runs that contain side b; None: these runs.
-            by: Software columns in which a fleet may have several values, e.g. `["keras"]`; equal ones are paired.
+            by: Software columns in which a fleet may have several values, e.g. `["keras"]`; equal values are paired.
 
         Returns:
             One row per case that both sides tried: `case` (its name among these), the case's columns,
@@ -174,18 +170,18 @@ class Runs:
         """Recommend a GPU to rent, as `python -m results recommend` does.
 
         Args:
-            model: Network; several: an answer for each.
+            model: Network, or several; each has its own answer.
             precision: `fp32`, `tf32`, `fp16` or `bf16`, one or several.
             num_gpus: GPUs of a job, one number or several.
             mode: `train` or `infer`; None: each that was measured.
-            gpus: GPUs to choose from; empty: all that have a figure or a price.
-            prices: USD per GPU-hour by GPU or fleet; they override those of the records.
+            gpus: GPUs to choose from; empty: all with a figure or a price.
+            prices: USD per GPU-hour by GPU or fleet; override those of the records.
             price_files: CSV files of prices, for GPUs without one.
             budget: Maximum USD per hour for all GPUs together.
             hours: Maximum hours for `samples`.
             samples: Samples of the job.
             memory: Minimum GiB per GPU.
-            batch_size: Batch per GPU that must fit, where known.
+            batch_size: Batch per GPU that must fit, if known.
 
         Raises:
             UserError: an argument cannot be understood (`BadQuestion`), or a fleet measured a case with different
@@ -216,21 +212,21 @@ class Runs:
     ) -> Path:
         """Write the report: one HTML page that works offline, or Markdown if the file name ends in `.md`.
 
-        This reads the records again: the report has their environments and the time breakdown.
+        Reads the records again, for their environments and the time breakdown.
 
         Args:
             path: The file; an existing file is replaced.
-            prices: USD per GPU-hour by GPU or fleet; they override those of the records.
+            prices: USD per GPU-hour by GPU or fleet; override those of the records.
             price_files: CSV files of prices, for fleets without one.
 
         Returns:
-            The file.
+            The path of the file.
 
         Raises:
             UserError: a price cannot be understood (`BadQuestion`), or a run no longer exists (`NotARun`).
             OSError: the file cannot be written.
         """
-        from results.report.page import make_report, report_html, report_markdown  # charts take half a second to import
+        from results.report.page import make_report, report_html, report_markdown  # charts import in half a second
 
         file = Path(path)
         stored = list(stored_records(self.sources))

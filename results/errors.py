@@ -1,18 +1,18 @@
-"""The exceptions of tfbench, in one tree; `orchestrate/errors.py` adds its own branches.
+"""The exception hierarchy of tfbench; `orchestrate/errors.py` adds its own branches.
 
 TfbenchError
 ├── UserError              the user can fix it: one to three lines, no traceback, exit code 2 or 4
 │   ├── NotARun            a path is not a run folder, or no run was found
-│   ├── UnknownFleet       a fleet was asked for that no record names
-│   ├── MixedIdentities    numbers of several software identities would share a cell
-│   ├── BadQuestion        a recommendation was asked for something unknown
-│   ├── NotATable          a file to be audited or imported is not a table of the expected kind
+│   ├── UnknownFleet       the requested fleet is in no record
+│   ├── MixedIdentities    a cell would mix numbers of several software identities
+│   ├── BadQuestion        an argument of a recommendation is unknown or out of range
+│   ├── NotATable          a file to audit or import is not a table of the expected kind
 │   └── …                  DocumentError, BuildFailed, NoUsableHost of `orchestrate`
-├── TooFewRepeats          a statistic needs more values than there are
+├── TooFewRepeats          a statistic needs more values
 └── …                      HostError and CancelledInQueue of `orchestrate`
 
-`results.schema.record_json.RecordError` stands apart: it is what a corrupt file gives, and the schema needs nothing
-but the standard library.
+`results.schema.record_json.RecordError`, for corrupt files, is separate because the schema uses only the standard
+library.
 """
 
 from __future__ import annotations
@@ -26,53 +26,50 @@ from results.schema.exit_codes import ExitCode
 
 
 class TfbenchError(Exception):
-    """Anything that tfbench raises on purpose."""
+    """Base class of all exceptions of tfbench."""
 
 
 class UserError(TfbenchError):
-    """A mistake that the user can fix; its message names the place, what was received and what to do.
+    """A mistake that the user can fix; its message states where it is, what was received and what to do.
 
     Attributes:
-        exit_code: What a program that ends with it returns.
+        exit_code: Exit code of a program that it ends.
     """
 
     exit_code: ClassVar[ExitCode] = ExitCode.USAGE
 
 
 class NotARun(UserError):
-    """A path does not lead to a run folder."""
+    """A path is not a run folder, or no run was found."""
 
 
 class UnknownFleet(UserError):
-    """A fleet was asked for that no record names."""
+    """The requested fleet is in no record."""
 
 
 class MixedIdentities(UserError):
-    """Numbers of several software identities would share a cell."""
+    """A cell would mix numbers of several software identities."""
 
 
 class BadQuestion(UserError):
-    """A recommendation was asked for something unknown."""
+    """An argument of a recommendation is unknown or out of range."""
 
 
 class NotATable(UserError):
-    """A file to be audited or imported is not a table of the expected kind."""
+    """A file to audit or import is not a table of the expected kind."""
 
 
 class TooFewRepeats(TfbenchError):
-    """A statistic needs more values than there are."""
+    """A statistic needs more values."""
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Return whether an error means that the disk or a quota is full."""
+    """Return whether an error was raised because the disk or a quota is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_traceback() -> str:
-    """Write the traceback of the exception that is being handled to a file; return its path.
-
-    For `run_main`: a bug is reported in one line, and the file holds what is needed to fix it.
-    """
+    """Write the traceback of the current exception to a file and return its path."""
     with tempfile.NamedTemporaryFile(
         "w", prefix="tfbench-traceback-", suffix=".txt", delete=False, encoding="utf-8"
     ) as file:

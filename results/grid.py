@@ -1,4 +1,4 @@
-"""A table of texts, and how it is written for a terminal and in Markdown."""
+"""Tables of texts, printed on a terminal or formatted as Markdown."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from rich.text import Text
 from results.text import printable as printable
 
 READABLE_LETTERS = 24
-"""Narrowest that a column of sentences is made, unless leaving out optional columns does not help."""
+"""Smallest width of a column of sentences, halved only if the table is too wide without its optional columns."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table ready to be written; all cells are texts, some empty.
+    """A table of texts.
 
     Attributes:
-        columns: Headings; one that ends in `>` is of numbers, set to the right.
+        columns: Headings; a suffix `>` marks a right-aligned column of numbers.
         notes: Lines below the table.
-        optional: Headings that a narrow terminal does without, the first one first.
+        optional: Headings of columns hidden on a narrow terminal, in this order.
     """
 
     title: str
@@ -40,26 +40,26 @@ class Grid:
         return [name.removesuffix(">") for name in self.columns]
 
     def without_empty_columns(self) -> Grid:
-        """Return the table without columns in which no row has a text."""
+        """Return the table without its empty columns."""
         return self.only([i for i, _ in enumerate(self.columns) if any(row[i] for row in self.rows)])
 
     def only(self, kept: Sequence[int]) -> Grid:
-        """Return the table with the columns at some places."""
+        """Return the table with only the columns at these indices."""
         return replace(
             self, columns=[self.columns[i] for i in kept], rows=[[row[i] for i in kept] for row in self.rows]
         )
 
 
 def new_table() -> Table:
-    """Return an empty table in the style of all tables on a terminal: one rule below the headings."""
+    """Return an empty table in the style of all terminal tables: one rule below the headings."""
     return Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
 
 
 def print_grid(grid: Grid, console: Console) -> None:
-    """Print a table on a terminal or into a pipe; nothing in a cell is read as markup.
+    """Print a table to a terminal or a pipe; cells are never parsed as markup.
 
-    A pipe has no width. On a terminal no name and no number is ever split: sentences wrap between words, then optional
-    columns are excluded, then the first column becomes headings, and at last each row becomes a block of lines.
+    Width is limited only on a terminal, where names and numbers are never split: sentences wrap between words, then
+    optional columns are hidden, then the first column becomes headings, and finally each row becomes a block of lines.
     """
     if grid.title:
         print_line(grid.title, console, style="bold")
@@ -84,7 +84,7 @@ def print_grid(grid: Grid, console: Console) -> None:
 
 
 def _fitting(grid: Grid, console: Console) -> tuple[list[str], list[int]] | None:
-    """Return which columns of a table fit side by side, and their widths; None: a name or a number would be split."""
+    """Return the columns that fit side by side and their widths; None: a name or number would be split."""
     hidden = [name for name in grid.optional if name in grid.headings]
     for count in range(len(hidden) + 1):
         kept = [name for name in grid.headings if name not in hidden[:count]]
@@ -97,18 +97,18 @@ def _fitting(grid: Grid, console: Console) -> tuple[list[str], list[int]] | None
 
 
 def _widths(grid: Grid, console: Console, fewest: int) -> list[int] | None:
-    """Return the width of each column so that all fit side by side; None where they do not.
+    """Return widths with which all columns fit side by side; None: they do not fit.
 
     Args:
         grid: The table.
-        console: On a pipe, everything fits.
-        fewest: Letters that a column keeps, if its texts have as many.
+        console: If it is a pipe, everything fits.
+        fewest: Smallest width of a column whose texts are at least as long.
     """
     wanted, least = [], []
     for place, name in enumerate(grid.columns):
         heading, cells = name.removesuffix(">"), [row[place] for row in grid.rows]
         wanted.append(max(map(cell_len, [heading, *cells])))
-        # Only ASCII spaces separate words: a no-break space holds a number together.
+        # Only ASCII spaces separate words: numbers contain no-break spaces.
         words = [*heading.split(" "), *(cells if name.endswith(">") else " ".join(cells).split(" "))]
         kept = 0 if name.endswith(">") else min(wanted[-1], fewest)
         least.append(max(kept, *map(cell_len, words)))
@@ -126,10 +126,10 @@ def _print_table(grid: Grid, names: Sequence[str], widths: Sequence[int], consol
         heading = Text(_wrapped(printable(name.removesuffix(">")), width))
         table.add_column(heading, justify="right" if name.endswith(">") else "left", no_wrap=True, width=width)
     for row in grid.rows:
-        # Text: markup would be parsed, cell by cell.
+        # `Text`, because rich parses the markup of a str.
         table.add_row(*(Text(_wrapped(cell, width)) for cell, width in zip(row, widths, strict=True)))
     before = console.width
-    console.width = max(before, sum(widths) + 2 * len(widths))  # a pipe's is whatever rich assumes
+    console.width = max(before, sum(widths) + 2 * len(widths))  # rich assumes a width for pipes
     console.print(table)
     console.width = before
 
@@ -146,14 +146,14 @@ def _print_blocks(grid: Grid, console: Console) -> None:
 
 
 def print_line(text: str, console: Console, style: str | None = None) -> None:
-    """Print a sentence, wrapped between words on a terminal only: a pipe has no width; nothing in it is markup."""
+    """Print a sentence without parsing markup; wrapped between words on a terminal, not in a pipe."""
     line = printable(text)
     lines = _wrapped(line, console.width) if console.is_terminal else line
     console.print(Text(lines), style=style, soft_wrap=True)
 
 
 def _wrapped(text: str, width: int) -> str:
-    """Break a text between words; a word that is longer than the width stays whole."""
+    """Wrap a text between words; words longer than the width are not split."""
     if cell_len(text) <= width:
         return text
     lines = textwrap.wrap(text, max(1, width), break_long_words=False, break_on_hyphens=False)
@@ -161,7 +161,7 @@ def _wrapped(text: str, width: int) -> str:
 
 
 def markdown(grid: Grid) -> str:
-    """Write a table as GitHub Markdown."""
+    """Format a table as GitHub Markdown."""
     rules = ["---:" if name.endswith(">") else "---" for name in grid.columns]
     lines = [grid.headings, rules, *grid.rows]
     text = f"**{markdown_text(grid.title)}**\n\n" if grid.title else ""
@@ -170,13 +170,13 @@ def markdown(grid: Grid) -> str:
 
 
 def _paragraph(text: str) -> str:
-    """Keep a text from being read as an item of a list, as the legend `- slower` would be."""
+    """Escape a text that would start a list or heading, such as the legend `- slower`."""
     escaped = markdown_text(text)
     return f"\\{escaped}" if escaped.startswith(("- ", "+ ", "# ")) else escaped
 
 
 def markdown_text(text: str) -> str:
-    """Keep a text within its cell or line, and its characters from being read as markup."""
+    """Escape Markdown characters and line breaks."""
     for character in "\\|<>*_`[]":
         text = text.replace(character, f"\\{character}")
     return printable(text)

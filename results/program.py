@@ -1,4 +1,4 @@
-"""What the command-line programs share: how a command ends, how flags are spelled, and the program's own name."""
+"""Code shared by the command-line programs: running a command, parsing flags, and the program's name."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from results.schema.exit_codes import MEANINGS, ExitCode
 from results.schema.streams import lasting_streams
 
 PROGRAM = "tfbench"
-"""The installed command; `python -m orchestrate` and `python -m results` are the same commands without installing."""
+"""The installed command; `python -m orchestrate` and `python -m results` run without installation."""
 
 PROGRAM_FILES = (PROGRAM, "cli")
-"""Names, without suffix, of the file that runs as `tfbench`: the installed script, or orchestrate/cli.py."""
+"""Names without suffix of the file that runs as `tfbench`: the installed script, or orchestrate/cli.py."""
 
 
 def run_main(parsed: argparse.Namespace) -> int:
-    """Run the command that was parsed; report what goes wrong in a line, and return the exit code.
+    """Run the parsed command, report an error in one line, and return the exit code.
 
     Args:
-        parsed: Its `command` is the function to call with it.
+        parsed: Arguments, passed to their `command` attribute.
     """
     command: Callable[[argparse.Namespace], int] = parsed.command
     with lasting_streams():
@@ -37,7 +37,6 @@ def run_main(parsed: argparse.Namespace) -> int:
 
 
 def _run(command: Callable[[argparse.Namespace], int], parsed: argparse.Namespace) -> int:
-    """Run a command; report what goes wrong in a line."""
     try:
         return command(parsed)
     except UserError as error:
@@ -46,7 +45,7 @@ def _run(command: Callable[[argparse.Namespace], int], parsed: argparse.Namespac
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return ExitCode.STOPPED
-    except Exception as error:  # the last place that can catch a bug
+    except Exception as error:  # the outermost handler
         if is_disk_full(error):
             print(f"the disk is full. Free space, then try again ({error})", file=sys.stderr)
             return ExitCode.NO_HOST
@@ -73,11 +72,11 @@ REMOVED = {
     "requeue": "Run resume: it repeats what was preempted",
     "docker_via": "On the host, add the user to the group docker: sudo usermod -aG docker USER",
 }
-"""Flags, actions, values and keys of hosts.yml of earlier versions, and what to use instead."""
+"""Removed flags, actions, values and keys of hosts.yml, and what to use instead."""
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser of ours: it suggests the word that was meant, and every command has `-v`."""
+    """An `ArgumentParser` that suggests corrections and has `-v` in every command."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:  # noqa: ANN401 (as its parent)
         super().__init__(*arguments, **settings)
@@ -90,7 +89,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """Print the mistake and what was meant, and exit with code 2."""
+        """Print the mistake and a suggestion, and exit with code 2."""
         if found := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
             word, choices = found[1], re.findall(r"[\w-]+", found[2])
             if close := difflib.get_close_matches(word, choices, 1):
@@ -102,14 +101,14 @@ class Parser(argparse.ArgumentParser):
 
 
 def exit_code_text() -> str:
-    """Return what exit codes mean, for the end of `--help`."""
+    """Return the exit codes and their meanings, for `--help`."""
     return f"Exit codes: {', '.join(f'{code} {text}' for code, text in MEANINGS.items())}."
 
 
 def call(function: Callable[..., int], parsed: argparse.Namespace) -> int:
-    """Call a command's function with what was parsed, by the names of its parameters.
+    """Call a command's function with the parsed arguments of its parameters' names.
 
-    A parameter whose type is a dataclass gets one that is built from the attributes of its fields' names.
+    A parameter whose type is a dataclass is built from the arguments of its fields' names.
     """
     given: dict[str, Any] = vars(parsed)
     arguments: dict[str, Any] = {}
@@ -125,12 +124,12 @@ def call(function: Callable[..., int], parsed: argparse.Namespace) -> int:
 
 
 def hyphenated(arguments: Sequence[str]) -> list[str]:
-    """Spell long flags with hyphens: `--num_gpus=2`, as `python -m tfbench` spells it, means `--num-gpus=2`."""
+    """Spell long flags with hyphens: `--num_gpus=2` of `python -m tfbench` becomes `--num-gpus=2`."""
     return [_spelled(argument, "_", "-") for argument in arguments]
 
 
 def underscored(arguments: Sequence[str]) -> list[str]:
-    """Spell long flags as `python -m tfbench` does: `--num-gpus=2` means `--num_gpus=2`."""
+    """Spell long flags as `python -m tfbench` does: `--num-gpus=2` becomes `--num_gpus=2`."""
     return [_spelled(argument, "-", "_") for argument in arguments]
 
 
@@ -142,15 +141,15 @@ def _spelled(argument: str, old: str, new: str) -> str:
 
 
 def started_as_tfbench() -> bool:
-    """Return whether the user typed `tfbench`, not `python -m …`."""
+    """Return whether the program was started as `tfbench`, not as `python -m …`."""
     return Path(sys.argv[0]).stem in PROGRAM_FILES
 
 
 def command_line(package: str, command: str) -> str:
-    """Write a command that works when it is pasted: with the program as the user started it.
+    """Return a command line that can be pasted: with the program as the user started it.
 
     Args:
-        package: `orchestrate` or `results`, whose command it is.
+        package: Package of the command: `orchestrate` or `results`.
         command: Its name and arguments, e.g. `show runs/one`.
     """
     if not started_as_tfbench():

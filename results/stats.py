@@ -1,7 +1,7 @@
-"""Intervals for means and ratios of throughputs.
+"""Confidence intervals for means and ratios of throughputs.
 
-All intervals are two-sided, 95 % by default. What is repeated decides what an interval covers: repeats are
-fresh processes on one host; where a fleet has several hosts, the hosts are what is repeated.
+All intervals are two-sided, 95 % by default. For one host they cover the spread between repeats (fresh processes); for
+a fleet of several hosts they cover the spread between hosts.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ LEVEL = 0.95
 """Probability that an interval covers the true value."""
 
 MIN_GROUPS = 3
-"""Of two groups it is unknown which is the outlying one."""
+"""With two groups, either could be the outlier."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A value and how far it can be trusted.
+    """An estimate and its confidence interval.
 
     Attributes:
         value: The estimate.
-        low: Lower end; `-inf` when the data set no bound.
-        high: Upper end; `inf` when the data set no bound.
+        low: Lower end; `-inf` if unbounded.
+        high: Upper end; `inf` if unbounded.
         level: Probability of covering the true value.
     """
 
@@ -42,21 +42,21 @@ class Interval:
 
     @property
     def half_width(self) -> float:
-        """Larger distance from the value to an end."""
+        """The larger distance from the value to an end."""
         return max(self.value - self.low, self.high - self.value)
 
     def contains(self, value: float) -> bool:
-        """Return whether a value lies in the interval, ends included."""
+        """Return whether a value lies within the interval, including its ends."""
         return self.low <= value <= self.high
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with what its uncertainty is made of.
+    """A mean and its uncertainty.
 
     Attributes:
         mean: In the unit of the values.
-        variance: Of the mean, not of one value; in that unit squared.
+        variance: Variance of the mean, not of a value; in that unit squared.
         degrees_of_freedom: Of `variance`.
     """
 
@@ -65,7 +65,7 @@ class Estimate:
     degrees_of_freedom: float
 
     def half_width(self, level: float = LEVEL) -> float:
-        """Return how far the t-interval of the mean reaches to each side. Source: Student 1908."""
+        """Return half the width of the t-interval of the mean. Source: Student 1908."""
         return t_quantile(self.degrees_of_freedom, level) * math.sqrt(self.variance)
 
     def interval(self, level: float = LEVEL) -> Interval:
@@ -75,48 +75,47 @@ class Estimate:
 
 
 def t_quantile(degrees_of_freedom: float, level: float = LEVEL) -> float:
-    """Return how many standard errors a two-sided interval reaches to each side.
+    """Return half the width of a two-sided t-interval in standard errors.
 
     Args:
-        degrees_of_freedom: Above 0; need not be whole.
+        degrees_of_freedom: Above 0; may be fractional.
         level: Between 0 and 1.
     """
-    # scipy.special answers in a tenth of the import time of scipy.stats.
+    # scipy.special takes a tenth of the import time of scipy.stats.
     from scipy.special import stdtrit  # type: ignore[import-untyped]
 
     return float(stdtrit(degrees_of_freedom, 0.5 + level / 2))
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Estimate the mean that independent, equally distributed values come from.
+    """Estimate the mean of independent, identically distributed values.
 
     Raises:
-        TooFewRepeats: Fewer than two values: one value has no known uncertainty.
+        TooFewRepeats: There are fewer than two values.
     """
     if len(values) < 2:
-        raise TooFewRepeats(f"an interval needs at least 2 values, {len(values)} came in")
+        raise TooFewRepeats(f"an interval needs at least 2 values. Received: {len(values)}")
     variance = statistics.variance(values) / len(values)
     return Estimate(statistics.fmean(values), variance, len(values) - 1)
 
 
 def nested_estimate(values: Nested) -> Estimate | None:
-    """Estimate the mean of the hosts' means, or of the runs' means of one host, or of the repeats of one run.
+    """Estimate the mean over hosts; for one host over its runs, for one run over its repeats.
 
-    With two groups or more, the groups' means are the independent values, so that the spread between hosts is in the
-    interval (and that between repeats with it). With one group, only the spread between its values is known, and the
-    interval is about that group alone. Groups count equally, however many values they have: a group's mean that is
-    known less well makes the interval err on the wide side (Ibragimov and Müller 2010).
+    With at least two groups, the groups' means are the independent values, so the interval includes the spread between
+    hosts (and that between repeats). With one group the interval describes that group alone. Groups have equal weight
+    whatever their number of values: less certain means make the interval wider than necessary, never too narrow.
 
     Args:
         values: In one unit; no run is empty.
 
     Returns:
-        None with one value or none, whose uncertainty is unknown.
+        None with fewer than two values.
 
-    Source: Searle, Casella and McCulloch, Variance Components, 1992, chapter 3: in a balanced design the mean of all
-        values has the variance of the groups' means over their number, with one degree of freedom less. Ibragimov
-        and Müller, t-Statistic Based Correlation and Heterogeneity Robust Inference, 2010: at 95 % the t-interval of
-        normal values of unequal variance, and so of heavy-tailed mixtures of them, never covers less than it says.
+    Source: Searle, Casella and McCulloch, Variance Components, 1992, chapter 3: in a balanced design the variance of
+        the overall mean is that of the groups' means over their number n, with n − 1 degrees of freedom. Ibragimov
+        and Müller, t-Statistic Based Correlation and Heterogeneity Robust Inference, 2010: at 95 % the t-interval is
+        conservative for normal values of unequal variance, and so for heavy-tailed mixtures of them.
     """
     hosts = list(values.values())
     if len(hosts) > 1:
@@ -133,12 +132,10 @@ def sum_of_estimates(parts: Sequence[Estimate], factors: Sequence[float], *, ali
     Args:
         parts: Independent of each other.
         factors: One for each part.
-        alike: Whether the values behind the parts vary for the same reasons, as hosts of two fleets do; the degrees of
-            freedom are then on the cautious side, and of unequal numbers follow from variances drawn to each other (see
-            `_shared_variances`).
+        alike: Whether the parts vary for the same reasons, as hosts of two fleets do. The degrees of freedom are then
+            conservative, and with unequal group sizes computed from shrunken variances (see `_shared_variances`).
 
-    Source: degrees of freedom after Satterthwaite, An approximate distribution of estimates of variance components,
-        1946.
+    Source: degrees of freedom: Satterthwaite, An approximate distribution of estimates of variance components, 1946.
     """
     variances = [factor**2 * part.variance for part, factor in zip(parts, factors, strict=True)]
     degrees = [part.degrees_of_freedom for part in parts]
@@ -157,31 +154,30 @@ def sum_of_estimates(parts: Sequence[Estimate], factors: Sequence[float], *, ali
 
 
 CAUTION = 0.7
-"""Share of the degrees of freedom above the fewest of a part that a sum is given: they are estimates themselves.
+"""Share of the estimated degrees of freedom above the smallest of the parts that a sum receives.
 
-Chosen by simulation: sides of equal numbers, of which one spreads five times as much as the other, cover 94.8 to 96 %
-with it and 92.9 to 94.8 % without, at intervals 7 % wider for three hosts a side.
+Chosen by simulation: for sides of equal size with a fivefold difference in spread, coverage is 94.8 to 96 % with it
+and 92.9 to 94.8 % without; with three hosts per side, intervals are 7 % wider.
 """
 
 
 DIFFERENT_SPREADS = 0.25
-"""Chance of variances so far apart, were they equal, below which they are not drawn to each other.
+"""p-value of the F test below which variances are not shrunk towards each other.
 
-Chosen by simulation (`python -m tests.benchmarks.coverage`): without it two hosts against ten, of which the ten spread
-five times as much, cover 99 %.
+Chosen by simulation (`python -m tests.benchmarks.coverage`): without it, coverage is 99 % for two hosts against ten
+that spread five times as much.
 """
 
 
 def _most_degrees(variances: Sequence[float], degrees: Sequence[float]) -> float:
-    """Return the most degrees of freedom that a sum may have where the part of fewest values is the least known one.
+    """Return an upper limit of a sum's degrees of freedom if the part with the fewest values has the largest variance.
 
-    Its variance is then most of the sum's, or seems so by chance. Satterthwaite's figure, itself an estimate, comes out
-    too high where the few values happen to lie close together: of two hosts that spread five times as much as the three
-    or five of the other side the interval covered 90 %. With the smaller number it covers 94 %.
+    Satterthwaite's estimate is too high if the few values happen to lie close together: for two hosts that spread five
+    times as much as the three or five of the other side, coverage was 90 %. With the smaller number it is 94 %.
 
     Source: Hsu, Contributions to the theory of Student's t-test as applied to the problem of two samples, 1938, and
-        Mickey and Brown, Bounds on the distribution functions of the Behrens-Fisher statistic, 1966: with the smaller
-        number of degrees an interval never covers less than it says.
+        Mickey and Brown, Bounds on the distribution functions of the Behrens-Fisher statistic, 1966: an interval with
+        the smaller number of degrees is conservative.
     """
     least_known = max(range(len(variances)), key=variances.__getitem__)
     fewest = min(degrees)
@@ -189,7 +185,7 @@ def _most_degrees(variances: Sequence[float], degrees: Sequence[float]) -> float
 
 
 def _spread_differently(variances: Sequence[float], degrees: Sequence[float]) -> bool:
-    """Return whether the largest and the smallest variance of means (of `degrees` + 1 values) differ beyond chance.
+    """Return whether the largest and smallest variance of means (of `degrees` + 1 values) differ significantly.
 
     Source: the two-sided F test of two variances, Fisher 1924.
     """
@@ -201,22 +197,22 @@ def _spread_differently(variances: Sequence[float], degrees: Sequence[float]) ->
 
 
 SHARED_DEGREES = 2.0
-"""Degrees of freedom's worth of the variance of all parts that is added to each part's own."""
+"""Weight of the pooled variance, in degrees of freedom."""
 
 
 def _shared_variances(variances: Sequence[float], degrees: Sequence[float]) -> list[float]:
-    """Return the variances of means with each drawn to what all have in common.
+    """Shrink the variances of means towards the pooled variance.
 
-    Satterthwaite's degrees of freedom are computed from the variances as estimated. With two hosts these are off by far
-    more than the fleets' true spreads differ, and the interval of two hosts against ten covers 90 %; with shared
-    variances it covers 95 % (`python -m tests.benchmarks.coverage`). Sides of equal numbers do not need it.
+    Satterthwaite's degrees of freedom depend on the estimated variances. With two hosts, their error is far larger than
+    the difference between the fleets' true spreads, and coverage of two hosts against ten is 90 %; with shared
+    variances it is 95 % (`python -m tests.benchmarks.coverage`). Sides of equal size do not need it.
 
     Args:
         variances: Of the parts' means, each of `degrees` + 1 values.
         degrees: Degrees of freedom of each.
 
-    Source: Smyth, Linear models and empirical Bayes methods for assessing differential expression, 2004: a variance's
-        posterior is the mean of its own and the common one, weighted by degrees of freedom.
+    Source: Smyth, Linear models and empirical Bayes methods for assessing differential expression, 2004: the posterior
+        variance is the mean of the part's own and the pooled one, weighted by degrees of freedom.
     """
     of_values = [v * (d + 1) for v, d in zip(variances, degrees, strict=True)]
     common = math.fsum(v * d for v, d in zip(of_values, degrees, strict=True)) / math.fsum(degrees)
@@ -237,8 +233,8 @@ def ratio_of_estimates(a: Estimate, b: Estimate, *, level: float = LEVEL, alike:
         level: Probability of covering the true ratio.
         alike: Whether the relative spread of both has the same causes; see `sum_of_estimates`.
 
-    Source: Fieller, Some problems in interval estimation, 1954; degrees of freedom of a − r b at the
-        estimated r after Welch 1947 (Satterthwaite 1946).
+    Source: Fieller, Some problems in interval estimation, 1954; degrees of freedom of a − r b at the estimated r:
+        Welch 1947 (Satterthwaite 1946).
     """
     ratio = a.mean / b.mean
     difference = sum_of_estimates([a, b], [1.0, -ratio], alike=alike)
@@ -257,7 +253,7 @@ def ratio_of_estimates(a: Estimate, b: Estimate, *, level: float = LEVEL, alike:
 
 
 def divided(interval: Interval, factor: float) -> Interval:
-    """Return an interval over a known number above 0."""
+    """Divide an interval by a known number above 0."""
     return Interval(interval.value / factor, interval.low / factor, interval.high / factor, interval.level)
 
 
@@ -272,9 +268,9 @@ class Outlying:
     """A group that differs from the others of its side.
 
     Attributes:
-        side: Its index.
-        name: Of the group.
-        difference: From the mean of the others; its interval is where one more equal group would lie, around 0.
+        side: Index of its side.
+        name: Name of the group.
+        difference: Its difference from the mean of the others; the interval is the prediction interval around 0.
     """
 
     side: int
@@ -283,15 +279,15 @@ class Outlying:
 
 
 def outlying(sides: Sequence[Mapping[str, float]], tolerance: float) -> Outlying | None:
-    """Name the group that is furthest from the others of its side, if beyond chance and `tolerance`.
+    """Return the group furthest from the others of its side, if significantly and by more than `tolerance`.
 
-    Each value is compared with where one more value like the others of its side would lie. The spread is that of all
-    sides without it, or of its own side where that is larger: among three, two others alone are too few. The level
-    allows for looking at every value (Bonferroni).
+    Each value is compared with the prediction interval of the others of its side. The spread is pooled over all sides
+    without the value, or that of its own side if larger: two others alone are too few. The level is corrected for
+    testing every value (Bonferroni).
 
     Args:
-        sides: Values by group, e.g. by host; of a side with fewer than three, none can be named.
-        tolerance: Smallest difference worth naming.
+        sides: Values by group, e.g. by host; sides with fewer than three groups have no outlier.
+        tolerance: Smallest relevant difference.
 
     Source: externally studentised residual, Beckman and Cook 1983; pooled variance as in the analysis of variance.
     """

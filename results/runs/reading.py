@@ -1,7 +1,7 @@
-"""Records from hosts, which are not trusted: pydantic checks each field against `results.schema`.
+"""Parses untrusted records of hosts: pydantic checks each field against `results.schema`.
 
-A document is refused with all of its mistakes where it has unknown or repeated keys, wrong types, values outside of
-`results.schema.bounds`, numbers that do not follow from their parts, or an `ok` without a passed validity check.
+A document is rejected, with all mistakes at once, for unknown or duplicate keys, wrong types, values outside
+`results.schema.bounds`, inconsistent numbers, or status `ok` without a passed validity check.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from results.schema.bounds import MAX_LIST_LENGTH, Bound, bound_of, text_problem
 from results.schema.record_json import MAX_RECORD_BYTES, RecordError, contradictions
 
 MAX_TEXTS = 1000
-"""Most entries of an object of texts: an environment has a dozen variables that matter."""
+"""Maximum entries of an object of texts; an environment has about a dozen relevant variables."""
 
 MAX_PROBLEMS = 20
-"""Most mistakes that are reported of one document."""
+"""Maximum number of mistakes reported per document."""
 
 T = TypeVar("T")
 
 
 def from_json(text: str | bytes) -> Record:
-    """Read and check a record.
+    """Parse and check a record.
 
     Args:
-        text: At most `MAX_RECORD_BYTES`; nothing in it is trusted.
+        text: Untrusted text, at most `MAX_RECORD_BYTES`.
 
     Raises:
-        RecordError: Not a record; all mistakes at once (at most `MAX_PROBLEMS`).
+        RecordError: Not a record; has up to `MAX_PROBLEMS` mistakes.
     """
     if len(text) > MAX_RECORD_BYTES:
-        raise RecordError([f"larger than {MAX_RECORD_BYTES} bytes: {len(text)} came in"])
+        raise RecordError([f"must be at most {MAX_RECORD_BYTES} bytes. Received: {len(text)}"])
     try:
         document = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
@@ -65,7 +65,7 @@ def checked(kind: type[T], document: object) -> T:
     """Build a dataclass of the schema from parsed JSON, checking every field.
 
     Raises:
-        RecordError: Missing or unknown keys, wrong types, values outside of their bounds; at most `MAX_PROBLEMS`.
+        RecordError: Missing or unknown keys, wrong types or values out of bounds; at most `MAX_PROBLEMS`.
     """
     try:
         built: T = _validator(typing.cast(Any, kind)).validate_python(document)
@@ -80,7 +80,7 @@ def _refuse_constant(name: str) -> float:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build an object of JSON, in which no key may come twice: readers disagree on which of the two counts."""
+    """Build a JSON object, rejecting duplicate keys: JSON readers differ in which of them counts."""
     built = dict(pairs)
     if len(built) != len(pairs):
         (key, count), *_ = collections.Counter(key for key, _ in pairs).most_common(1)
@@ -93,13 +93,13 @@ _BRIEF.maxlevel, _BRIEF.maxstring, _BRIEF.maxother = 2, 80, 80
 
 
 def _shown(value: object) -> str:
-    """Return a received value, short enough for a message and without control characters."""
+    """Format a received value for a message: short and without control characters."""
     text = _BRIEF.repr(value)
     return text if len(text) <= 80 else text[:77] + "…"
 
 
 def _problem(error: ErrorDetails) -> str:
-    """Write one of pydantic's findings as a line: where, what was expected, what came in."""
+    """Format a pydantic error as a line: where, what was expected, what was received."""
     where = "".join(_step(part) for part in error["loc"]).removeprefix(".") or "record"
     match error["type"]:
         case "missing":
@@ -120,7 +120,7 @@ def _step(part: str | int) -> str:
 
 @functools.cache
 def _validator(kind: type) -> SchemaValidator:
-    """Return what checks a dataclass; it takes milliseconds to make."""
+    """Return the validator of a dataclass, cached because building it takes milliseconds."""
     return SchemaValidator(_dataclass(kind))
 
 
@@ -140,7 +140,7 @@ def _dataclass(kind: Any) -> CoreSchema:
 
 
 def _value(hint: Any, name: str, bound: Bound) -> CoreSchema:
-    """Return what checks a value of a field, from its type."""
+    """Return the schema of a field's value, from its type."""
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     (kind,) = (part for part in kinds if part is not types.NoneType)
     schema = _known(kind, name, bound)
@@ -148,7 +148,7 @@ def _value(hint: Any, name: str, bound: Bound) -> CoreSchema:
 
 
 def _known(kind: Any, name: str, bound: Bound) -> CoreSchema:
-    """Return what checks a value that is not None."""
+    """Return the schema of a value other than None."""
     text = core.no_info_after_validator_function(functools.partial(_text, name), core.str_schema(strict=True))
     if dataclasses.is_dataclass(kind):
         return _dataclass(kind)

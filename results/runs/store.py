@@ -1,10 +1,9 @@
-"""The folder of one run: its frozen plan, its events, its records and its logs; and how a name leads to runs.
+"""Reads and writes run folders and finds runs by name.
 
     runs/<run-id>/plan.json  events.jsonl  records/<job-id>.json  logs/<job-id>.log
                   results.csv  report.html
 
-Standard library and `results.schema` only. Every file is written whole or not at all; what cannot be read is
-named, never dropped.
+Standard library and `results.schema` only. Files are written atomically; unreadable ones are reported, never dropped.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from results.schema.record_json import MAX_RECORD_BYTES, RecordError, to_json
 from results.text import path_text
 
 MAX_NAME_LENGTH = 200
-"""Longest run or job id: file systems allow 255 bytes, and suffixes are added."""
+"""Longest run or job id: file systems allow 255 bytes, including suffixes."""
 
 _CHUNK_BYTES = 1 << 16
-"""What is read of a file at once: most records are smaller."""
+"""Bytes read at once; most records are smaller."""
 
 _LINE = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
 
@@ -41,12 +40,12 @@ _NAME = re.compile(r"[A-Za-z0-9._+-]+")
 
 @dataclass(frozen=True)
 class StoredRecord:
-    """A record file as it was found.
+    """A record file.
 
     Attributes:
         path: The file.
-        record: Its content; None when the file is not a record.
-        error: Why it is not a record; None when it is.
+        record: Its content; None: the file is not a record.
+        error: Why it is not a record.
     """
 
     path: Path
@@ -55,29 +54,29 @@ class StoredRecord:
 
     @property
     def where(self) -> str:
-        """The path as printable text: a file's name may hold any bytes."""
+        """The path as printable text, since file names may contain any bytes."""
         return path_text(self.path)
 
 
 class Journal:
-    """Appends events to a run, from several threads, each in one system call.
+    """Appends events to a run, each in one system call; thread-safe.
 
     Args:
-        descriptor: Of the file, open to read and to append.
+        descriptor: File descriptor, open for reading and appending.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor: int | None = descriptor
         self._lock = threading.Lock()
         size = os.fstat(descriptor).st_size
-        # A controller that died while writing left half a line: it must be ended, or the next event is lost too.
+        # A controller that died while writing left an incomplete line. Without a newline the next event is lost too.
         self._torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
 
     def append(self, document: dict[str, Any]) -> None:
-        """Append one event; after `close`, do nothing.
+        """Append one event; does nothing after `close`.
 
         Raises:
-            ValueError: A number in it is not finite.
+            ValueError: A number is not finite.
         """
         line = f"{_LINE.encode(document)}\n".encode()
         with self._lock:
@@ -88,7 +87,7 @@ class Journal:
             self._torn = os.write(self._descriptor, whole) < len(whole)
 
     def close(self) -> None:
-        """Close the file: a thread that a run left behind may report later, when its number is another file's."""
+        """Close the file; an abandoned thread may append later, when the descriptor belongs to another file."""
         with self._lock:
             if self._descriptor is not None:
                 os.close(self._descriptor)
@@ -97,7 +96,7 @@ class Journal:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """One run on disk; make it with `create` or `open`.
+    """One run on disk; use `create` or `open`.
 
     Attributes:
         path: The folder; its name is the run's id.
@@ -107,19 +106,19 @@ class RunFolder:
 
     @classmethod
     def create(cls, runs_dir: Path, run_id: str) -> RunFolder:
-        """Make the folder of a new run.
+        """Create the folder of a new run.
 
         Args:
-            runs_dir: Folder of the runs; created when missing.
+            runs_dir: Folder of the runs; created if missing.
             run_id: Letters, digits, `.`, `_`, `+` and `-`.
 
         Raises:
-            UserError: A folder of that name is there, or the id cannot be a file name.
+            UserError: The folder exists, or the id cannot be a file name.
         """
         path = runs_dir / _checked_name(run_id, "run id")
         runs_dir.mkdir(parents=True, exist_ok=True)
         try:
-            path.mkdir(mode=0o700)  # logs and plans may hold what only the user should read
+            path.mkdir(mode=0o700)  # logs and plans may be confidential
         except FileExistsError as error:
             raise UserError(f"{path}: a run of this name exists. Choose another name or resume it.") from error
         (path / "records").mkdir()
@@ -128,10 +127,10 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """Open a run that exists.
+        """Open an existing run.
 
         Raises:
-            NotARun: There is no such folder, or it holds no `records/`.
+            NotARun: There is no such folder, or it has no `records/`.
         """
         if not is_folder(path):
             raise NotARun(f"{path_text(path)}: no such run folder. Give the path of a run, e.g. runs/<run-id>.")
@@ -165,28 +164,28 @@ class RunFolder:
         return self.path / "report.html"
 
     def record_path(self, job_id: str) -> Path:
-        """Return the path of a job's record; UserError when the id cannot be a file name."""
+        """Return the path of a job's record; UserError if the id cannot be a file name."""
         return self.path / "records" / f"{_checked_name(job_id, 'job id')}.json"
 
     def log_path(self, job_id: str) -> Path:
-        """Return the path of a job's log; UserError when the id cannot be a file name."""
+        """Return the path of a job's log; UserError if the id cannot be a file name."""
         return self.path / "logs" / f"{_checked_name(job_id, 'job id')}.log"
 
     def write_plan(self, text: str) -> None:
-        """Write the plan, once.
+        """Write the plan.
 
         Raises:
-            UserError: It was written before.
+            UserError: It was already written.
         """
         if self.plan_path.exists():
             raise UserError(f"{self.plan_path}: a plan does not change once written. Start a new run.")
         _write_whole(self.plan_path, text)
 
     def read_plan(self) -> bytes:
-        """Return the plan as it was written.
+        """Return the content of the plan.
 
         Raises:
-            NotARun: There is none, or it cannot be read.
+            NotARun: It is missing or cannot be read.
         """
         try:
             return self.plan_path.read_bytes()
@@ -197,7 +196,7 @@ class RunFolder:
 
     @contextmanager
     def journal(self) -> Iterator[Journal]:
-        """Open the events for writing, after those that are there."""
+        """Open the events for appending."""
         journal = Journal(os.open(self.events_path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644))
         try:
             yield journal
@@ -205,7 +204,7 @@ class RunFolder:
             journal.close()
 
     def read_events(self) -> Iterator[dict[str, Any]]:
-        """Yield the events in the order they were written; a line torn by a crash is passed over."""
+        """Yield the events in order; lines left incomplete by a crash are skipped."""
         if not self.events_path.exists():
             return
         with self.events_path.open("rb") as lines:
@@ -218,15 +217,15 @@ class RunFolder:
                     yield document
 
     def write_record(self, job_id: str, record: Record) -> None:
-        """Write a job's record, whole or not at all; one that is there is replaced.
+        """Write or replace a job's record atomically.
 
         Raises:
-            ValueError: A number in it is not finite.
+            ValueError: A number is not finite.
         """
         _write_whole(self.record_path(job_id), to_json(record))
 
     def read_record(self, job_id: str) -> Record | None:
-        """Read a job's record; None when there is none.
+        """Read a job's record; None: there is none.
 
         Raises:
             RecordError: The file is not a record.
@@ -240,7 +239,7 @@ class RunFolder:
         return stored.record
 
     def records(self) -> Iterator[StoredRecord]:
-        """Yield every record file, by name; a corrupt one, or what is no file, comes with its error.
+        """Yield all record files by name; corrupt ones, and anything but files, with an error.
 
         Raises:
             NotARun: The folder cannot be listed.
@@ -255,7 +254,7 @@ class RunFolder:
 
 
 def read_stored(path: Path) -> StoredRecord:
-    """Read and validate a record file, at most what a record may be long; keep the error when it is not one."""
+    """Read and check a record file, at most `MAX_RECORD_BYTES`."""
     try:
         return StoredRecord(path, from_json(read_file(path, MAX_RECORD_BYTES + 1)))
     except RecordError as error:
@@ -265,10 +264,10 @@ def read_stored(path: Path) -> StoredRecord:
 
 
 def latest_run(runs_dir: Path) -> Path:
-    """Return the run that was planned last.
+    """Return the run with the latest plan.
 
     Raises:
-        NotARun: There is none.
+        NotARun: There is no run.
     """
     runs = run_folders(runs_dir)
     if not runs:
@@ -277,7 +276,7 @@ def latest_run(runs_dir: Path) -> Path:
 
 
 def run_folders(runs_dir: Path) -> list[Path]:
-    """Return the folders of runs, in no order; none where the folder cannot be listed."""
+    """Return the run folders, unordered; none if `runs_dir` cannot be listed."""
     try:
         return [path for path in runs_dir.iterdir() if is_folder(path / "records")]
     except OSError:
@@ -285,7 +284,7 @@ def run_folders(runs_dir: Path) -> list[Path]:
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether a path is a folder that may be read."""
+    """Return whether a path is an accessible folder."""
     try:
         return path.is_dir()
     except OSError:
@@ -293,7 +292,7 @@ def is_folder(path: Path) -> bool:
 
 
 def runs_dir() -> Path:
-    """Return the folder of the runs: TFBENCH_RUNS_DIR, or `runs` in the current folder."""
+    """Return the folder of runs: TFBENCH_RUNS_DIR, or `runs` in the current folder."""
     return Path(os.environ.get("TFBENCH_RUNS_DIR") or "runs")
 
 
@@ -301,11 +300,10 @@ def stored_records(names: Sequence[str]) -> Iterator[StoredRecord]:
     """Yield the records of runs.
 
     Args:
-        names: Run folders, run ids, or single record files; none: the latest run. One that is named twice is
-            read once.
+        names: Run folders, run ids or record files; duplicates are read once; none: the latest run.
 
     Raises:
-        NotARun: A name leads nowhere; raised before the first record is read.
+        NotARun: A name was not found; raised before the first record is read.
     """
     found = dict.fromkeys([_find(name) for name in names] or [latest_run(runs_dir())])
     runs = [map(read_stored, [path]) if _is_file(path) else RunFolder.open(path).records() for path in found]
@@ -313,10 +311,10 @@ def stored_records(names: Sequence[str]) -> Iterator[StoredRecord]:
 
 
 def report_place(names: Sequence[str]) -> tuple[str, Path]:
-    """Return the title of a report on these runs, and where it is written unless another file is named.
+    """Return the title and the default path of a report on these runs.
 
     Raises:
-        NotARun: A name leads nowhere.
+        NotARun: A name was not found.
     """
     found = [_find(name) for name in names] or [latest_run(runs_dir())]
     title = "Results of " + ", ".join(path_text(Path(path.resolve().name)) for path in found)
@@ -325,7 +323,7 @@ def report_place(names: Sequence[str]) -> tuple[str, Path]:
 
 
 def has_runs() -> bool:
-    """Return whether there is any run in `runs_dir`."""
+    """Return whether `runs_dir` has any runs."""
     try:
         latest_run(runs_dir())
     except NotARun:
@@ -334,12 +332,12 @@ def has_runs() -> bool:
 
 
 def is_run(name: str) -> bool:
-    """Return whether a name leads to a run or a record file; a folder of a fleet's name is neither."""
+    """Return whether a name is that of a run or a record file, unlike a fleet's name that happens to be a folder's."""
     return any(_is_file(path) or is_folder(path / "records") for path in (Path(name), runs_dir() / name))
 
 
 def _find(name: str) -> Path:
-    """Return what a name means: a path that exists, else a run id."""
+    """Return the path of a run or record file: `name` itself if it exists, else a run in `runs_dir`."""
     for path in (Path(name), runs_dir() / name):
         if _is_file(path) or is_folder(path):
             return path
@@ -348,7 +346,7 @@ def _find(name: str) -> Path:
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether a path leads to a regular file; a name that is too long for one does not."""
+    """Return whether a path is a regular file; False for names that are too long."""
     try:
         return path.is_file()
     except OSError:
@@ -356,7 +354,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _planned_at(run: Path) -> float:
-    """Return when the plan was written, in seconds since the epoch; the folder's own time without a plan."""
+    """Return the modification time of the plan, else of the folder, in seconds since the epoch."""
     for path in (run / "plan.json", run):
         try:
             return path.stat().st_mtime
@@ -366,7 +364,7 @@ def _planned_at(run: Path) -> float:
 
 
 def _checked_name(name: str, what: str) -> str:
-    """Return a name that is safe as a file name: nothing in it that a shell or a host could misuse."""
+    """Return a name if it is safe as a file name and in a shell, else raise UserError."""
     if len(name) > MAX_NAME_LENGTH or not _NAME.fullmatch(name) or name in (".", ".."):
         raise UserError(
             f"{what} must be 1 to {MAX_NAME_LENGTH} letters, digits, '.', '_', '+' or '-'. Received: {name[:80]!r}"
@@ -377,11 +375,11 @@ def _checked_name(name: str, what: str) -> str:
 def read_file(path: Path, most: int) -> bytes:
     """Read at most `most` bytes of a regular file.
 
-    Anybody may put anything into a folder that is copied between machines: a pipe would keep its reader waiting for
-    ever, a device has no end.
+    Run folders are copied between machines and may contain anything; reading a pipe would block forever, and a device
+    never ends.
 
     Raises:
-        OSError: There is none, it is no regular file, or it cannot be read.
+        OSError: It is missing, not a regular file, or cannot be read.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
@@ -397,7 +395,7 @@ def read_file(path: Path, most: int) -> bytes:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Write a file so that a reader, also after a power cut, finds the old content or the new, never half."""
+    """Write a file atomically: even after a power cut it has either the old content or the new."""
     folder, name = os.path.split(path)
     temporary = f"{folder}/.{name[:200]}.{os.getpid()}-{threading.get_ident()}.tmp"
     try:

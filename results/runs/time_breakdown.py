@@ -1,7 +1,7 @@
-"""Where the time of runs went, by host.
+"""Time breakdown of runs, by host.
 
-What happens inside of a repeat is in its record (`Record.phases`); starting it, waiting in a queue and fetching its
-record are in the events of the run.
+Phases of a repeat are in its record (`Record.phases`); starting it, queueing and fetching its record are in the events
+of the run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from results.schema import Record, Status
 TIMED, FAILED, OTHER, WAITING, PULL, REPEATS = "timed steps", "failed", "other", "waiting", "pull", "repeats"
 
 KINDS = (TIMED, "warm-up", "compilation", "building", "start", "peaks", "checks", PULL, WAITING, FAILED, OTHER)
-"""What time is spent on, in the order of the table: what is wanted, then what it costs."""
+"""What time is spent on, in the order of the table: the timed steps, then overhead."""
 
 KIND_OF_STATE: Mapping[str, str] = {
     "launching": "start",
@@ -34,18 +34,18 @@ KIND_OF_STATE: Mapping[str, str] = {
     "timing": TIMED,
     "peaks": "peaks",
 }
-"""Kind of each state of `results.schema.progress.STATES` and of the orchestrator; all others are `OTHER`."""
+"""By state of `results.schema.progress.STATES` and of the orchestrator; all others are `OTHER`."""
 
 QUEUED = "queued"
 OUTSIDE = frozenset({"launching", "running", QUEUED})
-"""States that no record holds, because the process has not begun; `running`: a queue has found a machine."""
+"""States before the process starts, which are in no record; `running`: a queue has allocated a machine."""
 
 
 def time_breakdown(stored: Iterable[StoredRecord]) -> dict[str, Mapping[str, float]]:
-    """Return how many repeats each host has, and its seconds by kind, by `fleet/host`.
+    """Return the number of repeats and the seconds by kind of each `fleet/host`.
 
     Args:
-        stored: Records of any number of runs; the events of a run are read from its folder.
+        stored: Records of any number of runs; events are read from the folders of the runs.
     """
     hosts: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     by_run: dict[Path, list[tuple[str, Record]]] = {}
@@ -57,7 +57,7 @@ def time_breakdown(stored: Iterable[StoredRecord]) -> dict[str, Mapping[str, flo
         for job, record in records:
             origin = record.origin
             host = f"{origin.fleet}/{origin.host}" if origin else "-"
-            names[host.replace("/", ".")] = host  # events join fleet and host by a dot
+            names[host.replace("/", ".")] = host  # events have a dot between fleet and host
             hosts[host][REPEATS] += 1
             for kind, seconds in _of_repeat(record, journal.states.get(job, {}), journal.seconds.get(job)).items():
                 hosts[host][kind] += seconds
@@ -67,7 +67,7 @@ def time_breakdown(stored: Iterable[StoredRecord]) -> dict[str, Mapping[str, flo
 
 
 def _events(folder: RunFolder) -> Iterator[dict[str, Any]]:
-    """Yield the events of a run; none where its journal is no file, or may not be read."""
+    """Yield the events of a run; none if the file is missing or cannot be read."""
     try:
         if folder.events_path.is_file():
             yield from folder.read_events()
@@ -76,12 +76,12 @@ def _events(folder: RunFolder) -> Iterator[dict[str, Any]]:
 
 
 class _Times:
-    """What the events of a run report of time.
+    """Durations from the events of a run.
 
     Attributes:
         states: Seconds of each state, by job.
-        seconds: That each repeat took, by job.
-        pulls: Seconds in which images came to a host.
+        seconds: Duration of each repeat, by job.
+        pulls: Seconds spent pulling images, by host.
     """
 
     def __init__(self, events: Iterator[dict[str, Any]]) -> None:
@@ -92,7 +92,7 @@ class _Times:
         for event in events:
             match event.get("event"):
                 case "run_started":
-                    begun.clear()  # what ran when a controller died was not watched
+                    begun.clear()  # states are unknown while there is no controller
                 case "job_state" | "job_result":
                     self._take(event, begun)
                 case "image_ready":
@@ -113,12 +113,12 @@ class _Times:
 
 
 def _of_repeat(record: Record, states: Mapping[str, float], whole: float | None) -> dict[str, float]:
-    """Split the time of a repeat by kind.
+    """Split the duration of a repeat by kind.
 
     Args:
-        record: What it left.
-        states: Seconds of each state, by the events.
-        whole: Seconds from its start to its record; None: no event has it.
+        record: Its record.
+        states: Seconds of each state, from the events.
+        whole: Seconds from its start to its record; None: in no event.
     """
     found: defaultdict[str, float] = defaultdict(float)
     inside = [(phase.name, phase.seconds) for phase in record.phases]
@@ -137,14 +137,14 @@ def _seconds(stamp: object) -> float | None:
 
 
 def _number(value: object) -> float:
-    """Read a duration of an event, which anybody may have written."""
+    """Parse a duration of an untrusted event; 0 if it is not one."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
         return 0.0
     return float(value)
 
 
 def time_breakdown_grid(hosts: Mapping[str, Mapping[str, float]]) -> Grid | None:
-    """Return a row for each host with any time, then the share of each kind in all of them; None without any time.
+    """Return a row per host and the share of each kind; None: no time was spent.
 
     Args:
         hosts: From `time_breakdown`.

@@ -167,8 +167,8 @@ THROTTLE_SHARE, THROTTLE_REJECT_SHARE = 0.05, 0.50
 """In fewer than 5 % of readings a lower clock cannot change a mean by 1 % (our choice)."""
 
 POWER_CAP_SHARE = 0.02
-"""How far the enforced limit may be below the default. They are equal unless the GPU was capped; a cap of 5 % lowers the
-clock by 1 to 2 %, which comparisons resolve."""
+"""How far the enforced limit may be below the default. They are equal unless the GPU was capped; a cap of 5 % lowers
+the clock by 1 to 2 %, which comparisons resolve."""
 
 
 _ALWAYS = Moment.IDLE | Moment.TIMING | Moment.LOAD
