@@ -43,7 +43,7 @@ def from_json(text: str | bytes) -> Record:
         RecordError: Not a record; has up to `MAX_PROBLEMS` mistakes.
     """
     if len(text) > MAX_RECORD_BYTES:
-        raise RecordError([f"must be at most {MAX_RECORD_BYTES} bytes. Received: {len(text)}"])
+        raise RecordError([f"larger than {MAX_RECORD_BYTES} bytes. Received: {len(text)}"])
     try:
         document = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
