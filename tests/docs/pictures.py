@@ -203,17 +203,12 @@ def events(path: Path) -> list[tuple[float, Event]]:
     return found
 
 
-def until_the_middle(stream: Sequence[tuple[float, Event]]) -> Sequence[tuple[float, Event]]:
-    """Return the events up to the last progress line within two thirds of the run."""
-    steps = [at for at, (_, event) in enumerate(stream) if isinstance(event, JobStep)]
-    return stream[: steps[2 * len(steps) // 3] + 1]
-
-
 def live_table(plan: Plan, stream: Sequence[tuple[float, Event]]) -> str:
     """Return the live table as it stood in the middle of the run, as SVG."""
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         console = Console(file=nowhere, record=True, width=LIVE_COLUMNS, force_terminal=True)
-        seen = until_the_middle(stream)
+        steps = [place for place, (_, event) in enumerate(stream) if isinstance(event, JobStep)]
+        seen = stream[: steps[2 * len(steps) // 3] + 1]  # up to a progress line
         display = LiveDisplay(console, began=time.monotonic() - seen[-1][0])
         display.planned(plan)
         for _, event in seen:

@@ -28,11 +28,10 @@ from results.commands import runs
 from results.errors import UserError
 from results.program import command_line as command_line_of
 from results.program import hyphenated, run_main, underscored
-from results.runs.store import RunFolder
 from results.schema.exit_codes import ExitCode
 from results.schema.streams import lasting
 from results.schema.version import __version__
-from tests.unit.results.factory import repeats
+from tests.unit.results.factory import repeats, write_run
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("tensorflow", "pandas", "scipy", "numpy", "docker", "kubernetes", "pydantic", "rich", "tfbench")
@@ -57,12 +56,9 @@ def tfbench(*arguments: str, folder: Path = ROOT, module: str = "orchestrate.cli
 
 @pytest.fixture
 def runs_dir(tmp_path: Path) -> Path:
-    folder = tmp_path / "elsewhere"
-    run = RunFolder.create(folder, "run-1")
-    run.write_plan("{}")
-    for i, record in enumerate([*repeats(10.0, 11.0, fleet="slow"), *repeats(20.0, 21.0, fleet="fast")]):
-        run.write_record(f"job-{i}", record)
-    return folder
+    records = [*repeats(10.0, 11.0, fleet="slow"), *repeats(20.0, 21.0, fleet="fast")]
+    write_run(tmp_path / "elsewhere", records).write_plan("{}")
+    return tmp_path / "elsewhere"
 
 
 def test_help_lists_every_command_once_in_the_order_of_work():

@@ -99,25 +99,19 @@ class Engine:
         asked: Images that were looked up.
     """
 
-    is_podman, lists_devices = False, True
-
     def __init__(self, refuses: Refuses = lambda spec: None, runtimes: Collection[str] = (), **given: Any) -> None:
-        self.refuses = refuses
         self.reported = {"ServerVersion": "28.5", "Runtimes": dict.fromkeys(runtimes)}
         self.started: list[ContainerSpec] = []
         self.left: dict[str, ContainerSpec] = {}
         self.asked: set[str] = set()
-        vars(self).update(given)
-
-    def info(self) -> dict[str, Any]:
-        return self.reported
+        vars(self).update({"refuses": refuses, "is_podman": False, "lists_devices": True, **given})
+        self.info, self.wait = (lambda: self.reported), (lambda name, seconds: None)
+        self.image_id, self.remove = (lambda reference: f"sha256:{'b' * 64}"), self.left.pop
+        self.output = lambda name, limit: json.dumps({**PROBED, "driver": "580.95.05", "gpu_problems": []}).encode()
 
     def registry_digest(self, reference: str) -> str:
         self.asked.add(reference)
         return "sha256:" + "a" * 64
-
-    def image_id(self, reference: str) -> str:
-        return "sha256:" + "b" * 64
 
     def create(self, spec: ContainerSpec) -> bool:
         self.left[spec.name] = spec
@@ -127,15 +121,6 @@ class Engine:
         if (said := self.refuses(self.left[name])) is not None:
             raise launch_refusal(said)
         self.started.append(self.left[name])
-
-    def wait(self, name: str, seconds: float) -> None:
-        """Do nothing."""
-
-    def output(self, name: str, limit: int) -> bytes:
-        return json.dumps({**PROBED, "driver": "580.95.05", "gpu_problems": []}).encode()
-
-    def remove(self, name: str) -> None:
-        del self.left[name]
 
 
 def launcher(engine: Engine, reported: list[str] | None = None, **settings: Any) -> ContainerLauncher:

@@ -119,12 +119,6 @@ ALONE = dataclasses.replace(HOST, gpus=HOST.gpus[:1], rates={})
 PRODUCTS = {name: rate for name, rate in H100.rates.items() if "products" in name}
 
 
-def with_rates(gpu, **rates):
-    """Return a GPU with other rates, by the first word of their names."""
-    named = {name: rates.get(name.split()[0], rate) for name, rate in gpu.rates.items()}
-    return dataclasses.replace(gpu, rates=named)
-
-
 def slower(gpu, share):
     return dataclasses.replace(gpu, rates=gpu.rates | {name: share * rate for name, rate in PRODUCTS.items()})
 
@@ -138,7 +132,7 @@ def test_three_faulty_gpus_of_eight_are_named_and_five_accepted():
     slow, copies = slower(H100, 0.7).rates, {"copies to the GPU": 6.5e9, "copies from the GPU": 6.4e9}
     host = with_gpu(HOST, 2, rates=slow, throttle_thermal_share=0.8, sm_clock_mhz=1040.0, temperature_celsius=91.0)
     host = with_gpu(host, 5, pcie_width=4, rates=H100.rates | copies)
-    host = with_gpu(host, 7, rates=with_rates(H100, memory=2.5e12).rates)
+    host = with_gpu(host, 7, rates=H100.rates | {"memory": 2.5e12})
     (verdict,) = judge([host])
     assert verdict.verdict is REJECT
     healthy = dict.fromkeys(range(8), ACCEPT)
@@ -199,7 +193,7 @@ def test_a_slow_host_among_its_mates_is_named_and_they_are_not():
 
 
 def test_a_host_that_became_slower_is_doubtful_though_it_has_no_mates():
-    now = with_gpu(ALONE, 0, rates=with_rates(H100, memory=2.6e12).rates)
+    now = with_gpu(ALONE, 0, rates=H100.rates | {"memory": 2.6e12})
     (verdict,) = judge([now], {("h100", "node-a"): [ALONE, ALONE]})
     assert [(found.gpu, found.figure) for found in verdict.findings] == [(0, "memory")]
     assert "10% below its earlier checks" in verdict.findings[0].text

@@ -78,14 +78,6 @@ def test_cards_are_near_their_published_figures():
     assert errors[int(0.9 * len(errors))] < 1.65
 
 
-def test_what_nobody_can_know_is_left_out_and_guessed():
-    unknown = Facts(gpus=(GPU(index=0, name="A card of tomorrow"),))
-    plan = quick_plan(unknown, usd_per_gpu_hour=2.0)
-    assert computed_durations(plan) == {}
-    estimated = estimate(plan, Durations(), {})
-    assert (estimated.seconds, estimated.computed) == (12 * GUESSED_REPEAT_SECONDS, 0)
-
-
 def test_an_estimate_shows_time_cost_and_what_it_rests_on():
     card = Facts(gpus=(GPU(index=0, name="RTX A4000"),), images=(Image(variant="cpu", reference="r:cpu", reason=""),))
     priced = {"x": 1.0, "y": 3.0}.items()
@@ -127,7 +119,7 @@ def test_what_is_left_follows_the_repeats_that_have_ended():
 
 
 TWO_CASES = Suite("s", "", 2, (CaseBlock(model=["resnet50_v1.5", "googlenet"], batch_per_gpu=8),))
-GPUS = tuple(GPU(index=i, name="A4000", uuid=f"GPU-{i}") for i in range(4))
+GPUS = tuple(GPU(index=i, name="A card of tomorrow", uuid=f"GPU-{i}") for i in range(4))
 
 
 def plan_of(price: float | None):
@@ -143,6 +135,7 @@ def events(folder: Path, *rows: tuple[str, float, str]) -> None:
 
 
 def test_a_duration_is_the_median_of_earlier_runs(tmp_path: Path):
+    assert computed_durations(plan_of(0.5)) == {}, "nobody knows this card"
     guessed = estimate(plan_of(0.5), Durations(), {})
     assert (guessed.seconds, guessed.seen) == (4 * GUESSED_REPEAT_SECONDS, 0)
     assert guessed.usd == pytest.approx(4 * 0.5 * 4 * GUESSED_REPEAT_SECONDS / 3600), "all four GPUs are rented"

@@ -1,6 +1,7 @@
-"""Lies that are cheap to see: what cannot be is in no mean, and the table, the verdict and the report name it."""
+"""Lies that are cheap to see are in no mean, and named everywhere; so is a host that differs from its equal neighbours."""
 
 import dataclasses
+import random
 
 import pytest
 
@@ -11,6 +12,8 @@ from results.reference.gpus import specified_gpus
 from results.reference.networks import networks
 from results.schema import SoftWarning, Status
 from results.schema.words import SUSPECT
+from results.table.columns import Software
+from results.table.fleets import FleetRate, outliers
 from results.table.merge import merge_records
 from results.table.suspects import highest_rate
 from tests.unit.results.factory import make_case, make_environment, make_record, repeats, stored, write_run
@@ -94,3 +97,29 @@ def test_table_verdict_and_report_name_what_the_controller_doubted(tmp_path, mon
         assert not any(figure in said for figure in ("905", "900 ±", "910 ±")), command
     (row,) = [row for row in merge_records(folder.records()).rows if row.host == "liar"]
     assert (row.status, row.valid, row.repeats_ok, row.unit) == (Status.INVALID, False, 0, None)
+
+
+def fleet(*means: float) -> FleetRate:
+    rates = {f"host-{i}": {"run": [mean * 0.999, mean, mean * 1.001]} for i, mean in enumerate(means)}
+    return FleetRate("a4000", GPU_CASE, Software(), rates)
+
+
+def test_a_slow_host_among_equal_ones_is_named_with_its_figures():
+    (found,) = outliers([fleet(100, 100.3, 99.8, 100.1, 88)])
+    assert found.host == "host-4"
+    assert str(found) == (
+        "a4000/host-4 is 12.0% slower than the 4 other hosts of its fleet (resnet50, fp16); an equal host would lie "
+        "within -1.3% to +1.4%. Look at its cooling, power limit and neighbours"
+    )
+
+
+def test_differences_that_are_certain_but_small_are_not_worth_a_word():
+    assert outliers([fleet(100, 100.01, 99.99, 100, 102)]) == []
+
+
+def test_a_fleet_of_equal_hosts_is_rarely_accused():
+    chance = random.Random(7)
+    fleets = [fleet(*(chance.gauss(100, 4) for _ in range(8))) for _ in range(1000)]
+    accused = sum(bool(outliers([one])) for one in fleets)
+    assert accused / 1000 < 0.07, "the level is 5 % for a whole fleet"
+    assert accused > 10, "and the test is not so timid that it could never speak"
