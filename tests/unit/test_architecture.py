@@ -120,7 +120,8 @@ def test_no_public_class_name_is_defined_twice():
 def test_names_of_tests_are_short():
     code = (path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests").rglob("*.py")))
     names = [name for text in code for name in re.findall(r"^ *(?:async )?def (test_\w+)", text, re.MULTILINE)]
-    assert len(names) > 1000 and [name for name in names if len(name) > 70] == []
+    assert len(names) > 500, "the pattern finds them; how many there are is no aim"
+    assert [name for name in names if len(name) > 70] == []
 
 
 def test_every_list_of_what_an_image_gets_of_results_is_the_contract():
