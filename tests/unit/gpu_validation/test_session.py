@@ -187,7 +187,7 @@ def test_where_tensorflow_cannot_compute_nothing_else_is_tried(bench: Bench, out
     assert set(bench.outcomes().values()) == {"figure"}
 
 
-def test_a_step_of_more_gpus_waits_for_a_machine_and_machines_are_not_mixed(bench: Bench):
+def test_a_step_needs_its_gpus_and_a_folder_one_kind_of_machine(bench: Bench):
     bench.show("NVIDIA H200")
     bench.call([bench.step("a.one"), bench.step("b.two", gpus=2)])
     assert bench.outcomes() == {"a.one": "figure", "b.two": "no_gpu"}

@@ -17,7 +17,7 @@ from orchestrate.links.ssh import ssh_command
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="needs an OpenSSH client")
-def test_the_fleets_file_of_host_keys_is_that_of_jump_hosts_too_whatever_its_name(tmp_path: Path):
+def test_jump_hosts_use_the_fleets_file_of_host_keys_whatever_its_name(tmp_path: Path):
     config = tmp_path / "ssh config"
     config.write_text("Host behind-two\n  ProxyJump bob@first.example:2222,second\n")
     keys = HostKeys(policy="strict", file="/my hosts/50%.known_hosts")
