@@ -1,7 +1,6 @@
-"""The answer over many cases: one ratio for each kind of work, because unlike kinds have no common mean.
+"""Summarises a comparison of many cases: one geometric mean per kind of work.
 
-Training and inference, precisions, and numbers of GPUs ask different things of a GPU: a mean over them would answer a
-question that nobody has. So the geometric mean is taken within each kind, and the kinds stand next to each other.
+Training, inference, precisions and numbers of GPUs make different demands on a GPU, so a mean over them is meaningless.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ from results.text import enumerated
 
 @dataclass(frozen=True)
 class Answer:
-    """How fast side `a` is against side `b` in all cases of one kind.
+    """Ratio of the throughputs of sides `a` and `b` over all cases of one kind.
 
     Attributes:
-        a: What the first side is called: a fleet, or the one machine of it that was measured.
+        a: Name of the first side: a fleet, or its only measured machine.
         b: Likewise the second side.
-        kind: In words, e.g. `training, fp16, 4 GPUs`.
-        found: The comparisons that have an interval.
+        kind: Kind of work, e.g. `training, fp16, 4 GPUs`.
+        found: Comparisons that have an interval.
         ratio: Their geometric mean.
-        prices: Price of a's GPU over that of b's; None where one is not known.
+        prices: Price of a's GPU over that of b's; None: unknown.
         outliers: Hosts that differ from the rest of their fleet.
-        without: The comparisons without these hosts; empty where there are none.
+        without: Comparisons without these hosts; empty if there are none.
     """
 
     a: str
@@ -55,12 +54,12 @@ class Answer:
 
     @property
     def mark(self) -> Mark:
-        """Which side is faster beyond doubt, and by more than a hundredth."""
+        """Which side is significantly faster, and by more than 1 %."""
         return mark_of(self.ratio.value, self.ratio)
 
     @property
     def cases(self) -> str:
-        """What the ratio is made of."""
+        """Description of the cases behind the ratio."""
         return f"geometric mean of {len(self.found)} cases" if len(self.found) > 1 else "one case"
 
     @property
@@ -70,11 +69,11 @@ class Answer:
 
 
 def answers(found: Sequence[Comparison], by: Sequence[str] = ()) -> list[Answer]:
-    """Return an answer for each kind of work that has one, in the order of the cases.
+    """Return an answer for each kind of work with an interval, in the order of the cases.
 
     Args:
         found: Comparisons of two sides.
-        by: Columns of the software that pairs of one case differ in: each software has answers of its own.
+        by: Software columns in which pairs of one case differ; each value has its own answers.
     """
     groups: dict[object, list[Comparison]] = {}
     for item in found:
@@ -90,12 +89,12 @@ def answers(found: Sequence[Comparison], by: Sequence[str] = ()) -> list[Answer]
 
 
 def answer_lines(found: Sequence[Comparison], by: Sequence[str] = (), *, baseline: bool = False) -> list[str]:
-    """Report in sentences which side is faster, by how much, and which gives more for a dollar; first a summary.
+    """Return sentences with the ratios of throughput and of samples per dollar, starting with a summary.
 
     Args:
         found: Comparisons of two sides.
         by: See `answers`.
-        baseline: Whether the second side is the first at another time: then prices mean nothing.
+        baseline: Whether the second side is the first at another time, so that prices do not matter.
     """
     made = answers(found, by)
     if not made:
@@ -114,7 +113,7 @@ def answer_lines(found: Sequence[Comparison], by: Sequence[str] = (), *, baselin
 
 
 def _kind(rate: FleetRate, by: Sequence[str]) -> tuple[object, ...]:
-    """Return what makes a kind of work, and of the software what is to have answers of its own."""
+    """Return the kind of work of a case, and the software columns `by`."""
     case = rate.case
     of_case = (case.mode, case.precision, case.device, case.num_gpus, case.num_hosts, case.communication)
     return (*of_case, rate.software.only(by))
@@ -132,7 +131,7 @@ def _answer(group: Sequence[Comparison], ratio: Interval, software: Sequence[str
 
 
 def _without_outliers(group: Sequence[Comparison]) -> tuple[tuple[Outlier, ...], tuple[Comparison, ...]]:
-    """Name hosts that differ from the rest of their fleet over all cases, and compare without them."""
+    """Find hosts that differ from the rest of their fleet over all cases, and compare without them."""
     found: list[Outlier] = []
     rest = tuple(group)
     while True:
@@ -168,7 +167,7 @@ def _price(sides: Sequence[FleetRate]) -> float | None:
 
 
 def _summary(made: Sequence[Answer]) -> str:
-    """Return what holds for all kinds of work, from the least to the largest ratio."""
+    """Return a sentence over all kinds of work, with the smallest and the largest ratio."""
     a, b = made[0].a, made[0].b
     low, high = min(made, key=lambda item: item.ratio.value), max(made, key=lambda item: item.ratio.value)
     least, most = f"{low.ratio.value:.2f} ×", f"{high.ratio.value:.2f} ×"
@@ -186,11 +185,11 @@ def _summary(made: Sequence[Answer]) -> str:
 
 
 WHOSE = {"these two machines": "These two machines: ", "this machine": "This machine: "}
-"""How the sentence begins where it is about machines and not fleets."""
+"""Start of the sentence if the interval is about machines, not fleets."""
 
 
 def _speed_line(item: Answer) -> str:
-    """Return how fast one side is against the other; the words follow the interval."""
+    """Return the sentence with the ratio of throughput and its interval."""
     covers = item.found[0].covers
     ratio = f"{item.a} is {with_interval(item.ratio)} × as fast as {item.b}"
     if item.mark is Mark.SMALL:
@@ -204,7 +203,7 @@ def _speed_line(item: Answer) -> str:
 
 
 def _outlier_lines(item: Answer) -> list[str]:
-    """Name hosts that differ from the rest of their fleet, with the ratio with and without them."""
+    """Return the sentence about outliers, with the ratio with and without them."""
     ratio = geometric_mean(item.without)
     if ratio is None:
         return []
@@ -212,12 +211,12 @@ def _outlier_lines(item: Answer) -> list[str]:
     found = enumerated([outlier.difference for outlier in item.outliers])
     return [
         f"{found}: {with_interval(ratio)} × without {it}, {with_interval(item.ratio)} × with {it} ({item.kind}). "
-        "Look at cooling, power limit and neighbours."
+        "Check cooling, power limit and neighbours."
     ]
 
 
 def _price_line(item: Answer) -> str:
-    """Return which side a dollar goes further on, and at which price ratio that flips."""
+    """Return the sentence with the break-even price ratio and the ratio of samples per dollar."""
     worth = f"{item.a} is worth up to {with_interval(item.ratio)} × the price of {item.b}"
     gain = item.per_dollar
     if gain is None:
@@ -230,11 +229,11 @@ def _price_line(item: Answer) -> str:
 
 
 def comparison_row(item: Comparison, sides: Sequence[FleetRate]) -> dict[str, Value]:
-    """Return a comparison as named values, for programs.
+    """Return a comparison as a row of `Runs.compare`.
 
     Args:
         item: The comparison.
-        sides: Of all comparisons next to it, among which the case needs a name of its own.
+        sides: Both sides of all comparisons, among which the name of the case is unique.
     """
     gain = item.per_dollar
     low, high = ends(item.interval)
@@ -257,5 +256,5 @@ def comparison_row(item: Comparison, sides: Sequence[FleetRate]) -> dict[str, Va
 
 
 def ends(interval: Interval | None) -> tuple[float | None, float | None]:
-    """Return both ends of an interval; of none, nothing."""
+    """Return both ends of an interval; None without one."""
     return (interval.low, interval.high) if interval else (None, None)

@@ -1,8 +1,8 @@
-"""Two sides, case by case: how many times faster one is, how sure that is, and what else differs.
+"""Compares two sides case by case: ratio, interval, and differences in software.
 
 A side is a fleet, or a fleet at another time (a baseline). `results.table.comparable` decides what may be compared.
-With several hosts the interval of a ratio holds the spread between them and is that of the fleets; with one host on a
-side it holds the spread between its repeats and is that of the machine. Value and interval come from the same hosts:
+With several hosts, intervals include the spread between hosts and describe fleets; with one host they include the
+spread between its repeats and describe the machine. Value and interval come from the same hosts:
 from those that both sides have where a fleet is compared with itself, each with itself.
 """
 
@@ -29,14 +29,14 @@ from results.table.comparable import CLUSTER_COLUMNS, cluster_name, differing, m
 from results.table.fleets import FleetRate, log_means
 
 THRESHOLD = 0.01
-"""Smallest relative difference that gets a mark: hosts of one model differ by up to 0.7 % in ResNet50.
+"""Smallest relative difference marked as faster or slower: hosts of one model differ by up to 0.7 % in ResNet50.
 
 Source: 39 hosts with one H100 each measured by Lambda, coefficient of variation 0.07 % (TF32) to 0.63 % (FP16).
 """
 
 
 class Mark(enum.StrEnum):
-    """The result of a comparison in one character."""
+    """Result of a comparison."""
 
     FASTER = "+"
     SLOWER = "-"
@@ -60,15 +60,15 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """How fast side `a` is against side `b` in one case.
+    """Ratio of the throughputs of sides `a` and `b` in one case.
 
     Attributes:
-        case: What both sides measured.
-        a: First side; the hosts that were compared.
+        case: The measured case.
+        a: First side, with only the compared hosts.
         b: Second side, likewise.
-        value: a over b; None where one of them has no number or the two are not comparable.
+        value: a over b; None: one of them has no number, or they are not comparable.
         interval: 95 % interval of `value`; None with fewer than two repeats on a side.
-        reason: Why the mark is what it is, where the ratio does not show it.
+        reason: Reason for the mark, if the ratio does not explain it.
         differs: Columns of the software identity in which the two differ.
     """
 
@@ -88,16 +88,15 @@ class Comparison:
 
     @property
     def price_ratio(self) -> float | None:
-        """Price of a's GPU over that of b's: below `value`, a sample is cheaper on a; None where one is not known."""
+        """Price of a's GPU over that of b's; below `value`, samples are cheaper on a. None: unknown."""
         a, b = self.a.usd_per_gpu_hour, self.b.usd_per_gpu_hour
         return a / b if a and b else None
 
     @property
     def per_dollar(self) -> Interval | None:
-        """How many times the samples per dollar `a` gives over `b`; None without a ratio or a price.
+        """Samples per dollar of `a` over those of `b`; None without a ratio or prices.
 
-        Prices are known and not estimated, so that the interval is that of the ratio of throughputs over theirs; its
-        ends are open where the ratio has no interval.
+        Prices are exact, so the interval is that of `value` divided by `price_ratio`; unbounded without an interval.
         """
         if self.value is None or self.price_ratio is None:
             return None
@@ -105,7 +104,7 @@ class Comparison:
 
     @property
     def covers(self) -> str:
-        """What the interval is about: fleets where both sides have several hosts, else machines."""
+        """What the interval describes: fleets if both sides have several hosts, else machines."""
         if self.a.of_fleet and self.b.of_fleet:
             return "the fleets"
         if self.paired and self.a.fleet == self.b.fleet:
@@ -124,14 +123,14 @@ def compare(a: Sequence[FleetRate], b: Sequence[FleetRate], *, by: Sequence[str]
     Args:
         a: First side.
         b: Second side.
-        by: Columns of the identity that must be equal for a pair to be formed, so that a case may have several pairs.
+        by: Identity columns that must be equal within a pair; a case may have several pairs.
     """
     left, right = _by_case(a, by), _by_case(b, by)
     return [_compared(of_a, right[key]) for key, of_a in left.items() if key in right]
 
 
 _Key = tuple[Case, Software]
-"""What two rates share to be a pair: the case, and the software that must be equal too."""
+"""Case, and software columns that must be equal within a pair."""
 
 
 def _key(rate: FleetRate, by: Sequence[str]) -> _Key:
@@ -139,7 +138,7 @@ def _key(rate: FleetRate, by: Sequence[str]) -> _Key:
 
 
 def _by_case(rates: Sequence[FleetRate], by: Sequence[str]) -> dict[_Key, list[FleetRate]]:
-    """Group rates by case and by columns of the identity; failures only where no number is."""
+    """Group rates by case and identity columns; failures only if the group has no number."""
     groups: dict[_Key, list[FleetRate]] = {}
     for rate in rates:
         groups.setdefault(_key(rate, by), []).append(rate)
@@ -147,17 +146,17 @@ def _by_case(rates: Sequence[FleetRate], by: Sequence[str]) -> dict[_Key, list[F
 
 
 def unmatched(a: Sequence[FleetRate], b: Sequence[FleetRate], by: Sequence[str] = ()) -> list[FleetRate]:
-    """Return those of `a` for which `b` has nothing to compare with: no such case, or none with equal columns `by`."""
+    """Return the rates of `a` without a counterpart in `b`, of the same case and columns `by`."""
     tried = _by_case(b, by)
     return [rate for rate in a if _key(rate, by) not in tried]
 
 
 def regressions(comparisons: Sequence[Comparison], tolerance: float) -> list[Comparison]:
-    """Return where side `a` fails though `b` works, or is slower by more than `tolerance` beyond doubt.
+    """Return cases where only side `a` fails, or is significantly slower and by more than `tolerance`.
 
     Args:
-        comparisons: New side first.
-        tolerance: Relative loss that is accepted, e.g. 0.05.
+        comparisons: With the new side as `a`.
+        tolerance: Accepted relative loss, e.g. 0.05.
     """
     return [
         item
@@ -168,11 +167,11 @@ def regressions(comparisons: Sequence[Comparison], tolerance: float) -> list[Com
 
 
 def geometric_mean(comparisons: Sequence[Comparison]) -> Interval | None:
-    """Return the geometric mean of the ratios with its interval; None without ratios that have one.
+    """Return the geometric mean of the ratios with its interval; None: no ratio has an interval.
 
-    Cases measured on the same hosts share what those hosts have of their own, and cases of one host what a run or a
-    round has of its own: every case of a round runs next to the others. So the logarithms are averaged over the cases
-    within each host, run or round first, missing cases filled in. A single case keeps its own interval.
+    Cases measured on the same hosts are correlated; so are cases of one host measured in the same run or round.
+    Therefore logarithms are first averaged over the cases within each host, run or round, with missing cases imputed. A
+    single case keeps its own interval.
 
     Source: Fleming and Wallace, How not to lie with statistics, 1986; interval by the delta method.
     """
@@ -192,7 +191,7 @@ def geometric_mean(comparisons: Sequence[Comparison]) -> Interval | None:
 
 
 def compare_pair(a: FleetRate, b: FleetRate) -> Comparison:
-    """Compare two rates that may be compared: see `results.table.comparable`.
+    """Compare two comparable rates; see `results.table.comparable`.
 
     Args:
         a: First side, with a number.
@@ -205,7 +204,7 @@ def compare_pair(a: FleetRate, b: FleetRate) -> Comparison:
 
 
 def _compared(left: Sequence[FleetRate], right: Sequence[FleetRate]) -> Comparison:
-    """Compare what both sides have for a case; not at all where a side has several softwares."""
+    """Compare both sides in one case; not comparable if a side has several software identities."""
     a, b = left[0], right[0]
     several = dict.fromkeys(name for side in (left, right) for name in differing(side, SOFTWARE_COLUMNS))
     if several:
@@ -224,7 +223,7 @@ def _blank(rate: FleetRate) -> FleetRate:
 
 
 def _same_hosts(a: FleetRate, b: FleetRate) -> tuple[FleetRate, FleetRate]:
-    """Keep the hosts that both sides have, where a fleet is compared with itself: each is its own best baseline."""
+    """Keep only common hosts if a fleet is compared with itself: each host is its own best baseline."""
     shared = [host for host in a.rates if host in b.rates]
     if a.fleet != b.fleet or not shared or not _same_machines(a, b):
         return a, b
@@ -254,20 +253,20 @@ def mark_of(value: float, interval: Interval | None) -> Mark:
 
 
 def _same_machines(a: FleetRate, b: FleetRate) -> bool:
-    """Return whether hosts of one name are one machine: fleets of other GPUs may have hosts of the same names."""
+    """Return whether hosts with equal names are the same machine; fleets of different GPUs may reuse names."""
     return (a.software.gpu, a.software.cpu) == (b.software.gpu, b.software.cpu)
 
 
 def _ratio(a: FleetRate, b: FleetRate) -> tuple[float, Interval | None]:
-    """Return a over b with its interval; host by host where both sides are the same several hosts.
+    """Return a over b with its interval; paired by host if both sides have the same hosts.
 
-    What a host has of its own cancels in its own ratio: a slow host is slow on both days.
+    Pairing cancels differences between hosts: a slow host is slow on both days.
     """
     if a.of_fleet and a.rates.keys() == b.rates.keys() and _same_machines(a, b):
         left, right = a.host_means, b.host_means
         interval = _exponential(estimate([math.log(left[host] / right[host]) for host in left]))
         return interval.value, interval
-    assert a.mean is not None and b.mean is not None, "callers look at `rates` first"
+    assert a.mean is not None and b.mean is not None, "callers check `rates` first"
     known = a.estimate, b.estimate
     if known[0] is None or known[1] is None:
         return a.mean / b.mean, None
@@ -276,13 +275,13 @@ def _ratio(a: FleetRate, b: FleetRate) -> tuple[float, Interval | None]:
 
 
 def log_ratios(item: Comparison) -> dict[str, float]:
-    """Return the logarithm of each host's own ratio, of a pair that is `paired`."""
+    """Return the logarithm of each host's ratio in a `paired` comparison."""
     left, right = item.a.host_means, item.b.host_means
     return {host: math.log(left[host] / right[host]) for host in left}
 
 
 def levels_of(by_case: Sequence[Mapping[str, float]]) -> dict[str, float] | None:
-    """Return the mean over the cases of each host, run or round; None for one, or where cases separate them."""
+    """Return the mean over cases of each host, run or round; None: there is only one, or they cannot be separated."""
     cells: dict[str, dict[int, float]] = {}
     for case, values in enumerate(by_case):
         for name, value in values.items():
@@ -291,10 +290,10 @@ def levels_of(by_case: Sequence[Mapping[str, float]]) -> dict[str, float] | None
 
 
 def _mean_logarithm(rates: Sequence[FleetRate]) -> Estimate | None:
-    """Estimate the mean over cases of the logarithm of the throughput.
+    """Estimate the mean over cases of the logarithm of throughput.
 
     Returns:
-        None for several hosts that share too few cases to separate what is a host's own.
+        None: several hosts share too few cases to separate hosts from cases.
     """
     levels = levels_of([log_means(rate) for rate in rates])
     if levels is None and len({host for rate in rates for host in rate.rates}) == 1:
@@ -303,14 +302,14 @@ def _mean_logarithm(rates: Sequence[FleetRate]) -> Estimate | None:
 
 
 def _by_run(rate: FleetRate) -> dict[str, float]:
-    """Return the logarithm of the throughput of one host in each run, to first order around the mean of all runs."""
+    """Return the logarithm of one host's throughput in each run, to first order around the mean of all runs."""
     ((host, runs),) = rate.rates.items()
     mean = rate.host_means[host]
     return {run: math.log(mean) + statistics.fmean(values) / mean - 1 for run, values in runs.items()}
 
 
 def _by_round(rate: FleetRate) -> dict[str, float]:
-    """Return the logarithm of the throughput of one host in each round, likewise."""
+    """Return the logarithm of one host's throughput in each round, likewise."""
     ((host, runs),) = rate.rates.items()
     mean, values = rate.host_means[host], defaultdict(list)
     for run, of_run in runs.items():
@@ -325,12 +324,12 @@ def _exponential(of_logarithm: Estimate) -> Interval:
 
 
 def case_label(rates: Sequence[FleetRate], rate: FleetRate, *, count: bool = True) -> str:
-    """Name a case by what the cases at hand do not have in common; always by network and precision.
+    """Label a case by network, precision and the settings in which `rates` differ.
 
     Args:
-        rates: The cases at hand.
+        rates: The cases shown together.
         rate: One of them.
-        count: Whether to name the number of GPUs too.
+        count: Whether to include the number of GPUs.
     """
     always = ("model", "precision", "num_gpus") if count else ("model", "precision")
     varying = [name for name in differing(rates, CASE_COLUMNS) if name not in CLUSTER_COLUMNS]
@@ -353,24 +352,23 @@ def _case_part(case: Case, column: str, value: Value) -> str:
 
 
 Cells = Mapping[str, Mapping[int, float]]
-"""A value by host and number of the case, e.g. the logarithm of a throughput; some may be missing."""
+"""A value by host and index of the case, e.g. the logarithm of throughput; some may be missing."""
 
 
 def host_levels(cells: Cells) -> dict[str, float] | None:
-    """Return each host's mean over all cases, a missing one filled in by what its host and its case have of their own.
+    """Return each host's mean over all cases, with missing values imputed from effects of host and case.
 
-    Hosts then count equally whatever they lack, so that their spread is that between hosts, not that of cases which
-    one host measured and another did not.
+    The spread of the means is then that between hosts, even if they measured different cases.
 
     Args:
         cells: At least one value for each host.
 
     Returns:
-        None where hosts and cases cannot be separated: some hosts share no case with the others, not even by way of a
-        third one.
+        None: hosts and cases cannot be separated, because some hosts share no case with the others, directly or
+        through a third one.
 
-    Source: Yates, The analysis of replicated experiments when the field results are incomplete, 1933: least squares
-        of host + case, and its fitted values in place of the missing ones.
+    Source: Yates, The analysis of replicated experiments when the field results are incomplete, 1933: fitted values of
+        the least squares of host + case replace missing ones.
     """
     cases = list(dict.fromkeys(case for of_host in cells.values() for case in of_host))
     if all(len(of_host) == len(cases) for of_host in cells.values()):
@@ -385,7 +383,7 @@ def host_levels(cells: Cells) -> dict[str, float] | None:
 
 
 def _least_squares(cells: Cells, cases: list[int]) -> dict[tuple[str, int], float] | None:
-    """Fit value = host + case; None where the cells that are there do not determine it."""
+    """Fit value = host + case; None: the known cells do not determine it."""
     import numpy as np
 
     hosts = list(cells)

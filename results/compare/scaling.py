@@ -1,4 +1,4 @@
-"""Scaling efficiency: how much of N times one GPU's throughput N GPUs of one or several hosts reach."""
+"""Computes scaling efficiency: throughput of N GPUs over N times that of one GPU."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from results.table.comparable import CLUSTER_COLUMNS, SharedSetting, setting_of
 from results.table.fleets import FleetRate
 
 CEILING = 1.05
-"""Efficiency above this is a fault of the measurement, most often of the one-GPU baseline."""
+"""Higher efficiency is a measurement error, usually of the one-GPU baseline."""
 
 
 @dataclass(frozen=True)
 class Efficiency:
-    """Throughput of N GPUs over N times that of one, of one fleet and case.
+    """Scaling efficiency of one fleet in one case.
 
     Attributes:
-        rate: N GPUs; the hosts that were compared.
-        baseline: One GPU, likewise.
-        count: Replicas, of all hosts that train together.
-        value: 1 is perfect.
-        interval: 95 % interval of `value`; None with fewer than two repeats on a side, and where a machine's baseline
-            is another machine.
+        rate: Throughput of N GPUs, with only the compared hosts.
+        baseline: Throughput of one GPU, likewise.
+        count: Number of replicas, over all hosts of a multi-host job.
+        value: Efficiency; 1 is perfect.
+        interval: 95 % interval of `value`; None with fewer than two repeats on a side, or if a machine's baseline is
+            another machine.
     """
 
     rate: FleetRate
@@ -36,15 +36,14 @@ class Efficiency:
 
     @property
     def suspect(self) -> bool:
-        """Whether the value is more than hardware can do."""
+        """Whether the value is impossible."""
         return self.value > CEILING
 
 
 def efficiencies(rates: Sequence[FleetRate]) -> list[Efficiency]:
-    """Return the scaling efficiency of every case of more than one GPU that has a baseline.
+    """Return the scaling efficiency of each case with several GPUs and a baseline.
 
-    The baseline is the same fleet's case of one GPU of one host with everything else equal: same batch per GPU, same
-    XLA, same software.
+    The baseline is the same fleet's case with one GPU and all else equal: batch per GPU, XLA, software, ….
     """
     baselines = {_but_count(rate): rate for rate in rates if rate.case.replicas == 1 and rate.rates}
     found = []
@@ -57,15 +56,12 @@ def efficiencies(rates: Sequence[FleetRate]) -> list[Efficiency]:
 
 
 def _but_count(rate: FleetRate) -> tuple[str, SharedSetting, Software]:
-    """Return what a rate shares with its baseline: all but how many train together."""
+    """Return what a rate shares with its baseline: everything but the number of devices."""
     return rate.fleet, setting_of(rate, across=CLUSTER_COLUMNS), rate.software
 
 
 def _efficiency(rate: FleetRate, baseline: FleetRate, count: int) -> Efficiency:
-    """Compare each host with itself, and hosts that train together with what each of them does alone.
-
-    What a host has of its own is in both numbers and cancels.
-    """
+    """Compare each host with itself, and a multi-host job with its hosts alone, which cancels host differences."""
     alone = {host: [name for name in _members(rate, host) if name in baseline.rates] for host in rate.rates}
     shared = [host for host, names in alone.items() if names]
     if not shared:
@@ -89,20 +85,20 @@ def _efficiency(rate: FleetRate, baseline: FleetRate, count: int) -> Efficiency:
 
 
 def _members(rate: FleetRate, host: str) -> list[str]:
-    """Return the machines that a number comes from: of hosts that train together, `a+b`, each one."""
+    """Return the machines behind a number: each host of a multi-host job `a+b`."""
     return [host] if rate.case.num_hosts == 1 else host.split("+")
 
 
 def _of_these_machines(rate: FleetRate) -> Estimate | None:
-    """Estimate the mean over these very hosts: only their repeats are uncertain."""
+    """Estimate the mean of these particular hosts, with only their repeats as a source of uncertainty."""
     parts = [rate.only([host], "").estimate for host in rate.rates]
     known = [part for part in parts if part is not None]
     return sum_of_estimates(known, [1 / len(known)] * len(known)) if len(known) == len(parts) else None
 
 
 def _of_other_machines(rate: FleetRate, baseline: FleetRate, count: int) -> Efficiency:
-    """Compare hosts with a baseline of other hosts of their fleet: known to an interval where both are of the fleet."""
-    assert rate.mean is not None and baseline.mean is not None, "callers look at `rates` first"
+    """Compare hosts with a baseline of other hosts of their fleet; the interval needs several hosts on both sides."""
+    assert rate.mean is not None and baseline.mean is not None, "callers check `rates` first"
     known = rate.estimate, baseline.estimate
     if known[0] is None or known[1] is None or not (rate.of_fleet and baseline.of_fleet):
         return Efficiency(rate, baseline, count, rate.mean / baseline.mean / count, None)

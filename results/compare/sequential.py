@@ -1,11 +1,11 @@
-"""Is a comparison decided? Checked after every round of repeats, so that the interval keeps its coverage.
+"""Decides after each round of repeats whether a comparison needs more, while intervals keep their coverage.
 
-Two answers are paid for in two ways. *Decided by price* depends on the ratio itself: who analyses often finds it on one
-side of the price ratio by luck. So each interim analysis has a share of the 5 % that an interval may err by, and the
-shares add up to 5 %. *Known* depends on the spread alone. The mean of normal values is independent of their variances
-at all analyses so far: to stop at a narrow interval leaves the mean as good as it is, and all that may be wrong is a
-spread that came out too small by luck (Anscombe 1953; Starr 1966). Two things guard against that: hosts cannot agree
-better than their repeats do, and two single machines are reported at a higher level.
+There are two stopping rules. *Decided by price* depends on the ratio: with many interim analyses it would be on one side
+of the price ratio by chance. So each analysis spends a share of the 5 % error probability, and the shares add up to
+5 %. *Known* depends only on the spread. The mean of normal values is independent of their variance, so stopping at a
+narrow interval does not bias the mean; only the spread may be too small by chance (Anscombe 1953; Starr 1966). Two
+measures prevent that: the variance between hosts is at least that implied by their repeats, and single machines are
+reported at a higher level.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from results.text import counted
 class Reason(enum.StrEnum):
     """Why a comparison needs no more repeats."""
 
-    KNOWN = "known"  # the interval is as narrow as was asked
-    PRICE = "price"  # all of the interval is on one side of the price ratio at which both sides cost the same
-    NO_RATIO = "no ratio"  # a side has no number, or the two measured different things
+    KNOWN = "known"  # the interval is as narrow as requested
+    PRICE = "price"  # the interval excludes the price ratio, at which both sides cost the same
+    NO_RATIO = "no ratio"  # a side has no number, or the two are not comparable
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class InterimAnalysis:
 
     Attributes:
         reason: None: more repeats are needed.
-        interval: Of the ratio; None where there is none yet.
-        text: The answer in words; empty without one.
+        interval: Interval of the ratio; None: not yet known.
+        text: The reason in words; empty without one.
     """
 
     reason: Reason | None = None
@@ -46,32 +46,33 @@ class InterimAnalysis:
 
     @property
     def width(self) -> float:
-        """Half-width as a share of the value; infinite where nothing is known."""
+        """Half-width as a share of the value; infinite without an interval."""
         return math.inf if self.interval is None else self.interval.half_width / self.interval.value
 
 
 TRIES = 2
-"""Repeats of each host after which a side without any number is not expected to give one."""
+"""Repeats of each host after which a side without a number is given up."""
 
 SINGLE_MACHINES_LEVEL = 0.965
-"""Level at which two machines are known (two queues, while every repeat had another node): interim analyses take the
-rest, so that 95 % is left however much repeats vary.
+"""Level of intervals between two machines, or two queues with a new node per repeat, so that 95 % remain after interim
+analyses for any variance of repeats.
 
-Source: Starr, The performance of a sequential procedure for the fixed-width interval estimation of the mean, 1966: what
-    stopping at a narrow t-interval costs has a bound, whatever the variance, and a larger quantile makes up for it. By
-    `python -m tests.benchmarks.stop_early`: 94 to 97 % where repeats vary by 0.3 to 2 %; 92 to 95 % without.
+Source: Starr, The performance of a sequential procedure for the fixed-width interval estimation of the mean, 1966: the
+    loss of coverage by stopping at a narrow t-interval is bounded for any variance, and a larger quantile compensates
+    for it. By `python -m tests.benchmarks.stop_early`: coverage 94 to 97 % if repeats vary by 0.3 to 2 %; 92 to 95 %
+    without.
 """
 
 
 def analysis_level(number: int) -> float:
-    """Return the level of the interval by which an interim analysis may decide by price.
+    """Return the level of the interval with which an interim analysis may decide by price.
 
     Args:
-        number: Of the analysis, from 1.
+        number: Number of the analysis, from 1.
 
     Source: Lan and DeMets, Discrete sequential boundaries for clinical trials, 1983: the error is spent over the
-        analyses. Shares of 1 / (k (k + 1)) add up to 1; by Bonferroni's inequality nothing is assumed of how analyses
-        depend on each other, which they do closely here, since all see the same hosts.
+        analyses. Shares of 1 / (k (k + 1)) add up to 1. Bonferroni's inequality allows any dependence between analyses,
+        which is strong here because all use the same hosts.
     """
     return 1 - (1 - LEVEL) / (number * (number + 1))
 
@@ -80,10 +81,10 @@ def analyse(a: FleetRate, b: FleetRate, share: float, repeats: int) -> InterimAn
     """Return whether a comparison is decided.
 
     Args:
-        a: What the first side measured; its hosts have the same number of repeats.
-        b: Likewise the second side.
-        share: Half-width that is asked for, as a share of the ratio, e.g. 0.02.
-        repeats: Of each host so far.
+        a: First side; its hosts have the same number of repeats.
+        b: Second side, likewise.
+        share: Requested half-width as a share of the ratio, e.g. 0.02.
+        repeats: Repeats of each host so far.
     """
     if missing := [side.fleet for side in (a, b) if not side.rates]:
         text = f"no repeat on {' and '.join(missing)} succeeded ({repeats} of each host)"
@@ -116,17 +117,17 @@ def analyse(a: FleetRate, b: FleetRate, share: float, repeats: int) -> InterimAn
 
 
 def _one_by_one(side: FleetRate, repeats: int) -> bool:
-    """Return whether a round adds one value: a repeat of one machine, or of a queue while each has another node."""
+    """Return whether a round adds one value: one machine, or a queue that gave each repeat another node."""
     count = sum(len(of_run) for runs in side.rates.values() for of_run in runs.values())
     return count <= repeats and len(side.rates) in (1, count)
 
 
 def _no_luck(side: FleetRate, known: Estimate) -> Estimate:
-    """Return the estimate of a side, its variance at least that of its hosts' mean by the repeats alone.
+    """Return the estimate of a side, with at least the variance that its repeats imply.
 
-    Hosts that agree better than that do so by luck. Their own spread rests on few hosts, that of the repeats on all.
+    Hosts that agree better do so by chance: their spread comes from few hosts, that of the repeats from all.
 
-    Source: a variance component is not negative; Searle, Casella and McCulloch 1992, chapter 3.
+    Source: variance components are not negative; Searle, Casella and McCulloch 1992, chapter 3.
     """
     values = [[value for of_run in runs.values() for value in of_run] for runs in side.rates.values()]
     if not side.of_fleet or any(len(of_host) < 2 for of_host in values):

@@ -1,9 +1,8 @@
-"""Records merged into one table, and what fleets measured.
+"""Merges records into one table.
 
-`columns.py` is the table: a row of `COLUMNS` for each column, with its unit, its meaning and, for a measured number,
-where a repeat has it. `merge.py` groups records by fleet, host, case and software; `frames.py` makes pandas frames and
-intervals of them. `fleets.py` puts hosts together as `FleetRate`, which all comparisons use; `comparable.py` is the one
-rule of what may be compared, and `cells.py` how numbers are written.
+`columns.py` defines the columns in `COLUMNS`. `merge.py` groups records by fleet, host, case and software; `frames.py`
+converts them to pandas and computes intervals. `fleets.py` combines hosts into `FleetRate`, which all comparisons use;
+`comparable.py` decides what may be compared; `cells.py` formats numbers.
 
-Start at `merge.merge_records`. A new column is a row of `COLUMNS`, and its line in docs/table.md.
+Start at `merge.merge_records`. A new column is a row of `COLUMNS` and its line in docs/table.md.
 """

@@ -1,4 +1,4 @@
-"""How the numbers of fleets are written into the cells of tables."""
+"""Formats the numbers of fleets for table cells."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 DIGEST_LENGTH = 19
-"""Characters of `sha256:…` that are shown: 12 digits, as the engines do."""
+"""Characters shown of `sha256:…`: 12 digits, as in Docker."""
 
 
 def rate_text(rate: FleetRate) -> str:
-    """Write a fleet's throughput; the statuses where it has none, a mark where some of its hosts have none."""
+    """Format a fleet's throughput, marked if some hosts have none; without any, its statuses."""
     if not rate.rates:
         return ", ".join(dict.fromkeys(rate.failures.values()))
     found = rate.estimate
@@ -28,20 +28,20 @@ def rate_text(rate: FleetRate) -> str:
 
 
 def missing_hosts(rates: Sequence[FleetRate]) -> list[str]:
-    """Explain the mark of cells that lack hosts of their fleet."""
+    """Return the note that explains the mark of `rate_text`."""
     missing = {f"{host} ({status})" for rate in rates if rate.rates for host, status in rate.failures.items()}
     return [f"† without {', '.join(sorted(missing))}"] if missing else []
 
 
 HOSTS_NAMED = 3
-"""Hosts that a note names of those that share a value; the rest are counted."""
+"""Number of hosts that a note lists; the rest are counted."""
 
 NAMES = {"driver": "drivers", "cpu": "processors", "launcher": "launchers"}
-"""Columns in which hosts of a fleet may differ, and what they are called below a table."""
+"""Columns in which hosts of a fleet may differ, and their names in notes."""
 
 
 def fleet_notes(rates: Sequence[FleetRate]) -> list[str]:
-    """Return notes on the hosts behind the numbers: what differs between them, and fleets of a single host.
+    """Return notes on differences between hosts, and on fleets of a single host.
 
     Args:
         rates: Of any number of fleets.
@@ -87,7 +87,7 @@ def _single_hosts(rates: Sequence[FleetRate]) -> list[str]:
 
 
 def _by_value(values: Mapping[str, Value]) -> str:
-    """Write `550.54 on node-a, 570.86 on node-b and node-c`."""
+    """Format values by host: `550.54 on node-a, 570.86 on node-b and node-c`."""
     hosts: dict[Value, list[str]] = {}
     for host, value in values.items():
         hosts.setdefault(value, []).append(host)
@@ -101,21 +101,21 @@ def _some(names: Sequence[str]) -> str:
 
 
 def value_text(value: float | None, interval: Interval | None) -> str:
-    """Write a number with its interval where it has one; empty without a number."""
+    """Format a number, with its interval if known; empty without a number."""
     if value is None:
         return ""
     return with_interval(interval) if interval else with_error(value, None)
 
 
 def table_csv(table: pd.DataFrame) -> str:
-    """Write a table as CSV; a text that a spreadsheet would run as a formula gets an apostrophe in front."""
+    """Format a table as CSV; texts that a spreadsheet would run as a formula are prefixed with an apostrophe."""
     texts = table.select_dtypes(include=["string", "object"]).columns
     safe = table.assign(**{name: table[name].map(spreadsheet_text, na_action="ignore") for name in texts})
     return safe.to_csv(index=False, lineterminator="\n")
 
 
 def identity_text(column: str, value: Value) -> str:
-    """Write a value of a software identity, `none` where it is not known."""
+    """Format a value of a software identity; `none` if unknown."""
     if value is None:
         return "none"
     return str(value)[:DIGEST_LENGTH] if column == "image_digest" else str(value)

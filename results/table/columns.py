@@ -1,7 +1,6 @@
-"""The columns of the merged table, in their order: name, type, unit and meaning.
+"""The columns of the merged table, in order: name, type, unit and meaning.
 
-`docs/table.md` is written from here, and a test holds it to that. Columns are added at the end of their
-block, so that whoever reads a table by position is not surprised within a version.
+A test compares `docs/table.md` with them. New columns are added at the end of their block.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from results.text import printable
 
 @dataclass(frozen=True)
 class Software:
-    """Software and hardware of a row; numbers are merged where all of it is equal, and each field is a column.
+    """Software and hardware of a row. Each field is a column; numbers are merged if all fields are equal.
 
-    A field is None where it is not known or does not apply; `COLUMNS` states when.
+    Fields that are unknown or do not apply are None; see `COLUMNS`.
 
     Attributes:
-        gpu: Names of the GPUs that train, each once.
-        power_limit_watts: The lowest of their enforced limits.
-        cpu_limit: CPUs that the process could use; may be fractional.
-        variables: Environment variables that change what is measured, `NAME=value`.
+        gpu: Distinct names of the GPUs that train.
+        power_limit_watts: Their lowest enforced limit.
+        cpu_limit: CPUs available to the process; may be fractional.
+        variables: Environment variables that affect the measurement, `NAME=value`.
         parameters: Trainable parameters of the network.
     """
 
@@ -54,20 +53,20 @@ class Software:
         return hash(tuple(getattr(self, name) for name in SOFTWARE_COLUMNS))
 
     def __hash__(self) -> int:
-        """Return a hash that is computed once: each of a million records looks its software up."""
+        """Return a cached hash, because each of up to a million records is looked up by its software."""
         return self._hash
 
     @property
     def known_early(self) -> Software:
-        """The part that is known before the first step, which loads the libraries."""
+        """The part that is known before the first step loads the libraries."""
         return replace(self, cudnn=None, nccl=None, cublas=None, cuda_compat=None, parameters=None)
 
     def only(self, columns: Collection[str]) -> Software:
-        """Keep some columns and empty all others: two of these are equal where those columns are."""
+        """Return a copy with all other columns empty, to compare only `columns`."""
         return Software(*(getattr(self, name) if name in columns else None for name in SOFTWARE_COLUMNS))
 
     def shown(self) -> Software:
-        """Return it with texts that are safe for a terminal: a host wrote them."""
+        """Return a copy with texts that are safe for a terminal."""
         texts: dict[str, Any] = {
             name: printable(value) for name in SOFTWARE_COLUMNS if isinstance(value := getattr(self, name), str)
         }
@@ -75,7 +74,7 @@ class Software:
 
 
 SOFTWARE_COLUMNS: tuple[str, ...] = tuple(item.name for item in fields(Software))
-"""Columns of a row's identity in addition to fleet, host and case; numbers are merged where all of them are equal."""
+"""Columns of a row's identity in addition to fleet, host and case."""
 
 _gpu_key = attrgetter("name", "power_limit_watts")
 _environment_key = attrgetter(
@@ -84,11 +83,11 @@ _environment_key = attrgetter(
 )
 
 _software = functools.lru_cache(maxsize=4096)(Software)
-"""Makes each software once: a fleet has few, and many records."""
+"""Builds each identity once: a fleet has many records but few identities."""
 
 
 def software_of(record: Record) -> Software | None:
-    """Return the software of a record; None where it has no environment, since it never started."""
+    """Return the software of a record; None: it has no environment because it never started."""
     environment = record.environment
     if environment is None:
         return None
@@ -111,16 +110,16 @@ def _variables(environment: Environment) -> str:
 
 @functools.lru_cache(maxsize=1024)  # a fleet has few kinds of hosts, and many records
 def _names_and_limit(gpus: tuple[tuple[str, float | None], ...]) -> tuple[str | None, float | None]:
-    """Return the names of the GPUs that train, each once, and their lowest power limit in watts."""
+    """Return the distinct names of the GPUs and their lowest power limit in watts."""
     limits = [limit for _, limit in gpus if limit is not None]
     return " + ".join(dict.fromkeys(name for name, _ in gpus)) or None, min(limits, default=None)
 
 
 Value = str | float | bool | None
-"""What a cell holds; an int is a float to the type checker."""
+"""Value of a cell; includes int, which type checkers accept as float."""
 
 TEXT, WHOLE, NUMBER, FLAG = "string", "Int64", "Float64", "boolean"
-"""pandas types with empty cells, so that nothing becomes NaN or 0 silently."""
+"""Nullable pandas types, so that empty cells do not become NaN or 0."""
 
 
 @dataclass(frozen=True)
@@ -129,10 +128,10 @@ class Column:
 
     Attributes:
         dtype: pandas type.
-        unit: `-` where there is none.
-        meaning: One sentence, which also states when the cell is empty.
-        of_repeat: What a repeat measured of it; None: not a measured number.
-        over: How a row puts its repeats together: `mean` or `median`.
+        unit: `-`: none.
+        meaning: One sentence, including when the cell is empty.
+        of_repeat: Reads the value of a repeat; None: not a measured number.
+        over: Aggregation over repeats: `mean` or `median`.
     """
 
     dtype: str
@@ -173,12 +172,12 @@ COLUMNS: dict[str, Column] = {
         WHOLE, "pixels or tokens", "Height and width of an image, or length of a sequence, as trained; may be empty."
     ),
     "status": Column(TEXT, "-", "`ok` if a repeat gave a number, else the most frequent status of the repeats."),
-    "cause": Column(TEXT, "-", "Status and cause of the repeats that failed; empty when none did."),
+    "cause": Column(TEXT, "-", "Status and cause of failed repeats; empty if none failed."),
     "repeats_ok": Column(WHOLE, "-", "Repeats (fresh processes) that gave a number."),
     "repeats": Column(WHOLE, "-", "Repeats that were tried."),
     "samples_per_second": _mean(
         "samples/s",
-        "Mean over the repeats of all replicas' throughput; empty when none gave a number.",
+        "Mean over the repeats of all replicas' throughput; empty if none gave a number.",
         lambda m, _: m.samples_per_second,
     ),
     "ci95_low": Column(NUMBER, "samples/s", "Lower end of the 95 % t-interval over repeats; empty with fewer than 2."),
@@ -203,12 +202,12 @@ COLUMNS: dict[str, Column] = {
     ),
     "samples_per_joule": _mean(
         "samples/J",
-        "Samples per joule of GPU board energy, averaged over the repeats; empty if no energy was measured.",
+        "Samples per joule of GPU energy, averaged over the repeats; empty if no energy was measured.",
         lambda m, seen: m.samples / seen.energy_joules if seen.energy_joules else None,
     ),
     "power_mean_watts": _mean(
         "W",
-        "Mean over the repeats of the power of all GPU boards together; empty where not sampled.",
+        "Mean over the repeats of the total power of all GPUs; empty if not sampled.",
         lambda _, seen: seen.power_mean_watts,
     ),
     "temperature_steady_celsius": _mean(
@@ -226,7 +225,7 @@ COLUMNS: dict[str, Column] = {
         "-",
         "True: every number passed its validity checks; false: one failed; empty: no check was reached.",
     ),
-    "warnings": Column(TEXT, "-", "Codes of what a reader should know, with a count where not all repeats have it."),
+    "warnings": Column(TEXT, "-", "Codes of the warnings, with a count if only some repeats have them."),
     "runs": Column(WHOLE, "-", "Runs that the repeats come from."),
     "last_started_at": Column(TEXT, "UTC", "Start of the latest repeat, ISO 8601."),
     "usd_per_gpu_hour": Column(NUMBER, "USD/h", "Price of one GPU of this host, as given for the latest repeat."),
@@ -235,30 +234,30 @@ COLUMNS: dict[str, Column] = {
     "tensorflow": Column(TEXT, "-", "Version; empty when no repeat reached TensorFlow, like the columns below."),
     "keras": Column(TEXT, "-", "Version."),
     "cuda": Column(TEXT, "-", "CUDA version that TensorFlow was built with; empty for a CPU build."),
-    "cudnn": Column(TEXT, "-", "cuDNN version that was loaded; `built for 9` where a repeat ended before that."),
-    "nccl": Column(TEXT, "-", "NCCL version that was loaded; empty where nothing was all-reduced on GPUs."),
+    "cudnn": Column(TEXT, "-", "Loaded cuDNN version; `built for 9` if a repeat ended before loading it."),
+    "nccl": Column(TEXT, "-", "Loaded NCCL version; empty if nothing was all-reduced on GPUs."),
     "driver": Column(TEXT, "-", "NVIDIA driver version."),
-    "tf32": Column(FLAG, "-", "TensorFlow's switch for TF32 as it stood while timing; GPUs before Ampere ignore it."),
+    "tf32": Column(FLAG, "-", "TensorFlow's TF32 setting while timing; GPUs before Ampere ignore it."),
     "cpu": Column(TEXT, "-", "Processor."),
-    "cpu_limit": Column(NUMBER, "CPUs", "CPUs that the process could use; may be fractional in a container."),
-    "variables": Column(TEXT, "-", "Environment variables that change what is measured, `NAME=value`."),
+    "cpu_limit": Column(NUMBER, "CPUs", "CPUs available to the process; may be fractional in a container."),
+    "variables": Column(TEXT, "-", "Environment variables that affect the measurement, `NAME=value`."),
     "launcher": Column(TEXT, "-", "How the repeat was started: `docker`, `process`, …"),
     "image_digest": Column(TEXT, "-", "Container image that was started; empty without a container."),
     "method_version": Column(WHOLE, "-", "Version of what is measured."),
     "parameters": Column(WHOLE, "-", "Trainable parameters: two networks of one name are not one network."),
-    "cublas": Column(TEXT, "-", "cuBLAS version that was loaded; empty on a CPU and where none was."),
+    "cublas": Column(TEXT, "-", "Loaded cuBLAS version; empty on a CPU or if not loaded."),
     "cuda_compat": Column(
         TEXT,
         "-",
-        "Version of NVIDIA's compatibility package that replaced the driver's `libcuda`; empty where none did.",
+        "Version of NVIDIA's compatibility package that replaced the driver's `libcuda`; empty if none did.",
     ),
 }
 
 CASE_COLUMNS: tuple[str, ...] = tuple(SETTINGS)
-"""Columns that are a case's own; numbers are compared where all of them are equal."""
+"""Columns of the case; numbers are compared if all of them are equal."""
 
 OF_REPEAT = {name: column.of_repeat for name, column in COLUMNS.items() if column.of_repeat is not None}
-"""What a repeat measured, by column."""
+"""Functions that read the measured values of a repeat, by column."""
 
 REPEAT_TYPES = {
     "row": "int64",
@@ -271,41 +270,41 @@ REPEAT_TYPES = {
 
 
 NO_ORIGIN = "-"
-"""Fleet and host of a record that no orchestrator has placed."""
+"""Fleet and host of a record without an orchestrator."""
 
 
 @dataclass(frozen=True)
 class CaseOnHost:
-    """Where a case was measured."""
+    """A case and the host that measured it."""
 
     fleet: str
     host: str
     case: Case
 
     def __str__(self) -> str:
-        """Name the host with its fleet."""
+        """Return `fleet/host`."""
         return f"{self.fleet}/{self.host}"
 
 
 NO_NUMBERS: Mapping[str, float | None] = dict.fromkeys((*OF_REPEAT, "ci95_low", "ci95_high"))
-"""The numbers of a row without any, by column."""
+"""By column, the numbers of a row without any."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row; `COLUMNS` defines each value. Its texts are safe for a terminal.
+    """One row of the table; `COLUMNS` defines its values. Texts are safe for a terminal.
 
     Attributes:
-        numbers: Of `NO_NUMBERS`, over repeats; None: not measured.
+        numbers: Aggregates over repeats, with the keys of `NO_NUMBERS`; None: not measured.
         unit: What a sample is; None without a number.
         input_size: Height and width of an image in pixels, or tokens of a sequence, as trained.
         status: `ok` if a repeat gave a number, else the most frequent status of the repeats.
-        cause: Status and cause of the repeats that failed; None when none did.
+        cause: Status and cause of failed repeats; None: none failed.
         repeats_ok: Repeats that gave a number.
         repeats: Repeats that were tried.
         valid: None: no validity check was reached.
-        warnings: Codes, with a count where not all repeats have it.
-        runs: Runs that the repeats come from.
+        warnings: Codes, with a count if only some repeats have them.
+        runs: Number of runs that the repeats come from.
         last_started_at: In UTC, ISO 8601.
         usd_per_gpu_hour: As given for the latest repeat.
     """
@@ -333,7 +332,7 @@ class Row:
         return CaseOnHost(self.fleet, self.host, self.case)
 
     def named(self, column: str) -> Value:
-        """Return the cell of a column."""
+        """Return the value of a column."""
         return READERS[column](self)
 
 
@@ -352,7 +351,7 @@ READERS: dict[str, Callable[[Row], Value]] = {
 
 
 def sort_key(place: CaseOnHost) -> tuple[object, ...]:
-    """Order rows by fleet, kind of work, network and settings, then host; an empty cell comes after all others."""
+    """Return the sort key of a row: fleet, kind of work, network and settings, then host; empty values last."""
     case = place.case
     length = case.sequence_length
     return (
@@ -365,5 +364,5 @@ _NOTHING_SEEN = Telemetry()
 
 
 def repeat_numbers(measurement: Measurement, telemetry: Telemetry | None) -> list[float | None]:
-    """Return the values of `OF_REPEAT` of one repeat; None for what was not measured."""
+    """Return the values of `OF_REPEAT` of one repeat; None: not measured."""
     return [read(measurement, telemetry or _NOTHING_SEEN) for read in OF_REPEAT.values()]

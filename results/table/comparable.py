@@ -1,10 +1,10 @@
-"""What may be compared with what: the one rule behind every ratio, ranking, table and chart.
+"""Decides which measurements are comparable, for every ratio, ranking, table and chart.
 
-Two throughputs are comparable when the whole case is equal and nothing differs that changes what is measured. Software
-that differs otherwise is named next to the ratio, because it may be the cause. Hardware is what a comparison is about.
+Two throughputs are comparable if their cases are equal and nothing differs that changes what is measured. Other
+differences in software are shown next to the ratio, because they may be the cause. Hardware may differ.
 
-Where a comparison is about a column of the case itself (scaling: the number of GPUs; gain of a precision: the
-precision), that column is excluded with `across`, and with it what follows from it.
+If a comparison is about a column of the case (for scaling the number of GPUs, for the gain of a precision the
+precision), `across` excludes that column and those derived from it.
 """
 
 from __future__ import annotations
@@ -19,46 +19,44 @@ from results.schema import DEVICE_MODEL, Case, Communication
 from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS, Value
 
 HARDWARE = frozenset({"gpu", "power_limit_watts", "cpu", "cpu_limit"})
-"""Columns of the identity that two sides may differ in without a remark: comparing them is what fleets are for."""
+"""Columns of the identity whose differences are not reported: comparing them is the purpose of fleets."""
 
 MEASURED = ("method_version", "parameters", "tf32", "unit")
-"""What changes the thing that is measured: where one of these differs, there is no ratio."""
+"""Columns that change what is measured: if one differs, there is no ratio."""
 
 HOST_COLUMNS = ("cpu", "cpu_limit", "driver", "launcher")
-"""Columns of the identity that belong to a host: where a fleet's GPU hosts differ in them, that is spread between hosts
-and no second measurement. On a CPU the processor is the hardware itself, and there is no driver; how a host starts
-benchmarks, in containers or as processes, belongs to the host there too."""
+"""Columns of the identity that may differ between the GPU hosts of a fleet, as part of their spread."""
 
 CPU_HOST_COLUMNS = ("launcher",)
-"""Likewise on a CPU."""
+"""Likewise for CPU hosts, whose processor is the measured hardware and which have no driver."""
 
 IMPLIED = {"model": ("parameters", "unit"), "precision": ("tf32",)}
-"""What follows from a column of the case: with that column it does not count in the rule."""
+"""Columns derived from a column of the case, and excluded with it."""
 
 OWN_SETTINGS = ("batch_norm", "optimizer")
-"""Columns of a case that name the network's own choice where the user made none."""
+"""Columns of a case whose default depends on the network."""
 
 
 class Measured(Protocol):
-    """What the rule needs of a measurement; `fleets.FleetRate` is one."""
+    """A measurement that can be compared, such as `fleets.FleetRate`."""
 
     @property
     def case(self) -> Case:
-        """What was measured."""
+        """The measured case."""
 
     @property
     def unit(self) -> str:
         """What a sample is; empty without a number."""
 
     def named(self, column: str) -> Value:
-        """Return a value of `CASE_COLUMNS` or `SOFTWARE_COLUMNS` by its column."""
+        """Return the value of a column of `CASE_COLUMNS` or `SOFTWARE_COLUMNS`."""
 
 
 T = TypeVar("T", bound=Measured)
 
 
 SharedSetting = tuple[tuple[str, Value], ...]
-"""What measurements must share to be compared: columns of the case, then `MEASURED`, and their values."""
+"""Columns and values that comparable measurements share: those of the case, then `MEASURED`."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +64,8 @@ class Match:
     """Whether two measurements may be compared.
 
     Attributes:
-        blocking: Columns that differ and make a ratio meaningless; empty: comparable.
-        differs: Columns of the software that differ, to be named next to the ratio.
+        blocking: Columns whose difference makes a ratio meaningless; empty: comparable.
+        differs: Software columns that differ, shown next to the ratio.
     """
 
     blocking: tuple[str, ...]
@@ -75,22 +73,22 @@ class Match:
 
     @property
     def comparable(self) -> bool:
-        """Whether there may be a ratio."""
+        """Whether a ratio is meaningful."""
         return not self.blocking
 
     @property
     def reason(self) -> str:
-        """Return why the two are not comparable; empty where they are."""
+        """Why the two are not comparable; empty if they are."""
         return f"{', '.join(self.blocking)} differ: not the same is measured" if self.blocking else ""
 
 
 def setting_of(item: Measured, *, across: Collection[str] = ()) -> SharedSetting:
-    """Return what a measurement must share with any other that it is compared with.
+    """Return what a measurement must share with those it is compared with.
 
     Args:
         item: A measurement with a number.
-        across: Columns of the case that the comparison is about; what follows from them (`IMPLIED`) is excluded too,
-            and across networks what is each network's own choice counts as equal.
+        across: Columns of the case that the comparison is about. Those in `IMPLIED` are excluded too; across networks,
+            the default settings of each network count as equal.
     """
     excluded = _excluded(across)
     values: list[tuple[str, Value]] = []
@@ -117,7 +115,7 @@ def match(a: Measured, b: Measured, *, across: Collection[str] = ()) -> Match:
 
 
 def by_setting(items: Iterable[T], *, across: Collection[str] = ()) -> dict[SharedSetting, list[T]]:
-    """Group measurements so that those of a group are comparable with each other, and with no other.
+    """Group measurements by what they must share to be comparable.
 
     Args:
         items: Measurements with numbers.
@@ -130,11 +128,11 @@ def by_setting(items: Iterable[T], *, across: Collection[str] = ()) -> dict[Shar
 
 
 def setting_text(item: Measured, *, without: Collection[str] = ("model",)) -> str:
-    """Name the setting of a measurement in words: mode, precision, batch and count, then what is not the default.
+    """Describe a case's settings: mode, precision, batch and count, then all that differ from their default.
 
     Args:
         item: A measurement.
-        without: Columns that the reader knows already.
+        without: Columns to omit.
 
     Returns:
         For example `training, fp16, batch 256, 1 GPU, xla replica`.
@@ -152,18 +150,18 @@ def setting_text(item: Measured, *, without: Collection[str] = ("model",)) -> st
 
 _ALWAYS = ("model", "mode", "precision", "batch_per_gpu", "num_gpus", "device")
 EFFORT = ("warmup_steps", "num_steps", "min_seconds")
-"""How long was measured: part of the case, but `setting_text` leaves it out."""
+"""Columns of the case that set the length of a measurement; omitted by `setting_text`."""
 
 MODES = {"train": "training", "infer": "inference", "device": "device"}
 
 
 def mode_text(mode: str | None) -> str:
-    """Name a mode in words."""
+    """Return the display name of a mode."""
     return MODES.get(str(mode), str(mode))
 
 
 def count_text(item: Measured) -> str:
-    """Name what trains together: `1 GPU`, `4 GPUs`, `2 hosts of 4 GPUs`."""
+    """Describe the devices of a case: `1 GPU`, `4 GPUs`, `2 hosts of 4 GPUs`."""
     case = item.case
     unit = case.device.upper() if case.num_gpus == 1 else f"{case.device.upper()}s"
     count = f"{case.num_gpus} {unit}"
@@ -183,7 +181,7 @@ def _part(item: Measured, name: str) -> str:
 
 
 def _own(item: Measured, name: str, value: Value) -> Value:
-    """Return None for what is the network's own choice, so that networks can be put together."""
+    """Return None for a default that depends on the network, so that networks can be grouped."""
     if name in OWN_SETTINGS and value == getattr(_usual(item.case.model), name):
         return None
     return value
@@ -195,9 +193,9 @@ def _usual(model: str) -> Case:
 
 
 def differing(items: Sequence[Measured], columns: Sequence[str]) -> list[str]:
-    """Return those of the columns in which the measurements are not all equal, in their order.
+    """Return the columns in which the measurements differ, in the given order.
 
-    A variant that follows from the network, as its usual optimizer does, does not differ.
+    Batch normalisation and optimizer do not count if they depend only on the network.
     """
     return [
         name
@@ -213,12 +211,12 @@ def _follows_from_network(items: Sequence[Measured], column: str) -> bool:
 
 
 def case_name(rates: Sequence[Measured], rate: Measured, *, known: Collection[str] = ()) -> str:
-    """Name a case by what the cases at hand do not have in common, always by its network.
+    """Describe a case by its network and by the settings in which `rates` differ.
 
     Args:
-        rates: The cases at hand.
+        rates: The cases shown together.
         rate: One of them.
-        known: Columns that the reader knows already.
+        known: Columns to omit.
 
     Returns:
         For example `resnet50, training, fp16, 4 GPUs`.
@@ -227,7 +225,7 @@ def case_name(rates: Sequence[Measured], rate: Measured, *, known: Collection[st
 
 
 def setting_name(rates: Sequence[Measured], rate: Measured, *, known: Collection[str] = ()) -> str:
-    """Name what a case does not have in common with the cases at hand, without its network; may be empty."""
+    """Describe a case like `case_name`, but without its network; may be empty."""
     varying = [name for name in differing(rates, CASE_COLUMNS) if name not in known]
     text = setting_text(rate, without=["model", *(name for name in CASE_COLUMNS if name not in varying)])
     effort = [f"{name.replace('_', ' ')} {rate.named(name)}" for name in EFFORT if name in varying]
@@ -235,11 +233,11 @@ def setting_name(rates: Sequence[Measured], rate: Measured, *, known: Collection
 
 
 CLUSTER_COLUMNS = ("num_gpus", "num_hosts", "communication")
-"""Columns of a case that define what trains together: columns of a table rather than rows."""
+"""Columns of a case that define its devices; tables show them as columns rather than rows."""
 
 
 def cluster_name(case: Case) -> str:
-    """Name what trains together: `4` GPUs; of several hosts `2×4`, and how they communicate where that was chosen."""
+    """Name the devices of a case: `4` GPUs; for a multi-host job `2×4`, with the communication if it was chosen."""
     if case.num_hosts == 1:
         return str(case.num_gpus)
     chosen = "" if case.communication is Communication.AUTO else f" {case.communication}"
@@ -247,7 +245,7 @@ def cluster_name(case: Case) -> str:
 
 
 def cluster_names(cases: Iterable[Case]) -> list[str]:
-    """Return the names of all that trained together, the smallest first: those of one host before all others."""
+    """Return the distinct `cluster_name` of the cases, smallest first, single hosts before multi-host jobs."""
 
     def order(case: Case) -> tuple[bool, int, str]:
         return case.num_hosts != 1, case.replicas, cluster_name(case)

@@ -1,8 +1,7 @@
-"""Fleets seen as one: what the hosts of a fleet measured for one case, with the spread between hosts.
+"""Combines the hosts of a fleet into one throughput per case, with the spread between hosts.
 
-A fleet's number is the mean of its hosts' means. Hosts of different software never share one: the identity is part of
-the key. What belongs to a host and not to what is measured (`comparable.HOST_COLUMNS`: its driver, its processor, its
-launcher) may differ between the hosts of a fleet: it is part of their spread, and named.
+A fleet's throughput is the mean of its hosts' means. Different software is never combined. Driver, processor and
+launcher (`comparable.HOST_COLUMNS`) may differ between the hosts of a fleet: this is part of their spread, and noted.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ _SOFTWARE = frozenset(SOFTWARE_COLUMNS)
 
 @dataclass(frozen=True)
 class FleetRate:
-    """Throughput of one case on one fleet, of one software identity.
+    """Throughput of a case on a fleet with one software identity.
 
     Attributes:
         fleet: Name of the fleet.
-        case: What was measured.
-        software: What its hosts share; see `fleet_rates`.
-        rates: Throughput of each repeat in samples per second, by host and run; empty when all failed.
-        rounds: Number of each repeat of `rates`: repeats of one number ran next to each other, whatever their case.
-        per_joule: Samples per joule of each repeat, by host and run; empty where no energy was measured.
-        failures: Status of the hosts that gave no number, by host.
+        case: The measured case.
+        software: Identity shared by its hosts; see `fleet_rates`.
+        rates: Throughput of each repeat in samples per second, by host and run; empty if all failed.
+        rounds: Round of each repeat in `rates`; in a round every case runs once.
+        per_joule: Samples per joule of each repeat, by host and run; empty if no energy was measured.
+        failures: Status of the hosts without a number, by host.
         unit: What a sample is; empty without a number.
         prices: USD per GPU-hour of each host that has a price.
         warnings: Codes of its rows.
@@ -57,7 +56,7 @@ class FleetRate:
     of_hosts: dict[str, dict[str, Value]] = field(default_factory=dict)
 
     def named(self, column: str) -> Value:
-        """Return a value of the case or of the software by the name of its column."""
+        """Return the value of a column of the case or the software."""
         value: Value = getattr(self.software if column in _SOFTWARE else self.case, column)
         return value
 
@@ -68,30 +67,30 @@ class FleetRate:
 
     @property
     def host_means(self) -> dict[str, float]:
-        """Mean of the means of a host's runs, in samples per second, by host."""
+        """Mean over the means of each host's runs, in samples per second, by host."""
         return {host: statistics.fmean(map(statistics.fmean, runs.values())) for host, runs in self.rates.items()}
 
     @property
     def of_fleet(self) -> bool:
-        """Whether the number describes a fleet: at least two hosts, so that their spread is known."""
+        """Whether the number describes a fleet: it has at least two hosts, so their spread is known."""
         return len(self.rates) > 1
 
     @property
     def subject(self) -> str:
-        """What the number describes: the fleet, or its only machine."""
+        """Name of what the number describes: the fleet, or its only host."""
         if len(self.rates) != 1 or self.fleet == NO_ORIGIN:
             return self.fleet
         return f"{self.fleet}/{next(iter(self.rates))}"
 
     @property
     def usd_per_gpu_hour(self) -> float | None:
-        """Price of one GPU: mean over the hosts that have a number, else over all; None when not given."""
+        """Price of one GPU: mean over the hosts with a number, else over all; None: not given."""
         known = [price for host, price in self.prices.items() if host in self.rates] or list(self.prices.values())
         return statistics.fmean(known) if known else None
 
     @property
     def hosts_differ(self) -> dict[str, dict[str, Value]]:
-        """Values by column and host of those `HOST_COLUMNS` in which the hosts with a number differ."""
+        """The `HOST_COLUMNS` in which the hosts with a number differ: values by column and host."""
         found = {
             column: {host: value for host, value in values.items() if host in self.rates}
             for column, values in self.of_hosts.items()
@@ -99,7 +98,7 @@ class FleetRate:
         return {column: values for column, values in found.items() if len(set(values.values())) > 1}
 
     def only(self, hosts: Collection[str], why: str) -> FleetRate:
-        """Exclude the numbers of all other hosts, with the reason among the failures."""
+        """Return only the numbers of `hosts`; the others become failures with reason `why`."""
         excluded = {host: why for host in self.rates if host not in hosts}
         return replace(
             self,
@@ -110,7 +109,7 @@ class FleetRate:
 
     @property
     def repeated(self) -> str:
-        """What the interval is over: `hosts`, `runs` or `repeats`."""
+        """Values that the interval is computed from: `hosts`, `runs` or `repeats`."""
         if len(self.rates) > 1:
             return "hosts"
         return "runs" if any(len(runs) > 1 for runs in self.rates.values()) else "repeats"
@@ -122,22 +121,22 @@ class FleetRate:
 
     @property
     def samples_per_joule(self) -> Estimate | None:
-        """Samples per joule of GPU board energy; None where it was not measured in two repeats at least."""
+        """Samples per joule of GPU energy; None: measured in fewer than two repeats."""
         return nested_estimate(self.per_joule)
 
     @property
     def interval(self) -> Interval | None:
-        """95 % interval over what is `repeated`; None with fewer than two."""
+        """95 % interval over `repeated`; None with fewer than two values."""
         found = self.estimate
         return found.interval() if found else None
 
 
 class Rows(Protocol):
-    """Merged records, from which rates are computed; `merge.Merged` is one."""
+    """Merged records from which rates are computed, such as `merge.Merged`."""
 
     @property
     def rows(self) -> list[Row]:
-        """In the order of the table."""
+        """Rows in the order of the table."""
 
     @property
     def repeats(self) -> pd.DataFrame:
@@ -146,7 +145,7 @@ class Rows(Protocol):
 
 @dataclass(frozen=True)
 class _Key:
-    """What rows of one rate share."""
+    """Identity of the rows of one rate."""
 
     fleet: str
     case: Case
@@ -154,11 +153,11 @@ class _Key:
 
 
 def fleet_rates(merged: Rows, *, apart: Collection[str] = ()) -> list[FleetRate]:
-    """Return what each fleet measured for each case, in the order of the table; `Merged.rates` keeps them.
+    """Return the throughput of each fleet, case and software, in the order of the table.
 
     Args:
-        merged: The records.
-        apart: Columns of `HOST_COLUMNS` in which hosts that differ are not to be seen as one fleet.
+        merged: The records; `Merged.rates` caches the result without `apart`.
+        apart: Columns of `HOST_COLUMNS` by which hosts are kept separate.
     """
     on_gpu = [row for row in merged.rows if row.case.device is Device.GPU]
     drivers = {} if "driver" in apart else _mixed(on_gpu, "driver")
@@ -192,10 +191,9 @@ def fleet_rates(merged: Rows, *, apart: Collection[str] = ()) -> list[FleetRate]
 
 
 def _mixed(rows: Iterable[Row], column: str) -> dict[str, str]:
-    """Return the values of a column, such as `driver`, of each fleet whose hosts have one each, and not all the same.
+    """Return the joined values of a column, such as `driver`, of fleets whose hosts have one value each but differ.
 
-    Where one host has several, they were measured one after the other: that is no spread between hosts, but two
-    softwares to be compared.
+    A host with several values was measured several times with different software, which is not spread between hosts.
     """
     known: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for row in rows:
@@ -210,12 +208,12 @@ def _mixed(rows: Iterable[Row], column: str) -> dict[str, str]:
 
 
 def _by_host(repeats: pd.DataFrame, column: str, groups: Mapping[_Key, Mapping[int, Row]]) -> dict[_Key, Nested]:
-    """Return the known values of a column of the repeats for each rate; a host whose processor changed has two rows.
+    """Return the known values of a column of the repeats for each rate.
 
     Args:
         repeats: `Merged.repeats`.
-        column: One of its numbers.
-        groups: The rows of each rate, by their index.
+        column: A numeric column.
+        groups: The rows of each rate by index; a host has several rows if its processor changed.
     """
     found: dict[_Key, Nested] = {}
     of_row: dict[int, dict[str, list[float]]] = {}
@@ -231,13 +229,13 @@ def _by_host(repeats: pd.DataFrame, column: str, groups: Mapping[_Key, Mapping[i
 
 
 def _shared(row: Row, drivers: Mapping[str, str], launchers: Mapping[str, str]) -> Software:
-    """Return the software that the hosts of a fleet must share.
+    """Return the software identity that the hosts of a fleet must share.
 
     Args:
-        row: Of one host.
-        drivers: Those of fleets that mix them.
-        launchers: Likewise. Only some of such a fleet's hosts have an image: its digest does not set them apart, what
-            is in it (TensorFlow, CUDA, …) does.
+        row: A row of one host.
+        drivers: Joined drivers of fleets that mix them.
+        launchers: Likewise. Some hosts of such a fleet have no image, so the image digest is ignored; its content
+            (TensorFlow, CUDA, …) is not.
     """
     own = row.software
     if own.launcher is not None and row.fleet in launchers:
@@ -249,11 +247,10 @@ def _shared(row: Row, drivers: Mapping[str, str], launchers: Mapping[str, str]) 
 
 
 def _failures(groups: Mapping[_Key, Mapping[int, Row]], rates: Mapping[_Key, Nested]) -> dict[_Key, dict[str, str]]:
-    """Return the statuses of the hosts that gave no number, by host, for each rate that there is.
+    """Return the statuses of the hosts without a number, by host, for each rate.
 
-    A host that was never reached has no software identity, so it would be a line of its own: it is added to the hosts
-    of its fleet and case that did give a number. Where these have several identities, which one is meant is not known,
-    and it stays one.
+    A host that was never reached has no software identity. It is added to the rate of its fleet and case, or remains
+    a rate of its own if there are several.
     """
     measured: dict[tuple[str, Case], list[_Key]] = defaultdict(list)
     for key, hosts in rates.items():
@@ -271,12 +268,12 @@ def _failures(groups: Mapping[_Key, Mapping[int, Row]], rates: Mapping[_Key, Nes
 
 
 def refuse_mixed(rates: Sequence[FleetRate], by: Sequence[str], remedy: str = "") -> None:
-    """Refuse to put numbers of several software identities into one cell.
+    """Raise MixedIdentities if a cell would mix numbers of several software identities.
 
     Args:
         rates: Of any number of fleets.
         by: Columns that split the cells.
-        remedy: What to do about it; empty: split with `--by`.
+        remedy: Advice for the message; empty: split with `--by`.
 
     Raises:
         MixedIdentities: A fleet measured one case with several identities that `by` does not separate.
@@ -300,8 +297,8 @@ def refuse_mixed(rates: Sequence[FleetRate], by: Sequence[str], remedy: str = ""
 
 
 TOLERANCE = 0.03
-"""Smaller differences are not worth a look, however certain. Source: 39 hosts of one model spread by 0.3 % (ResNet50,
-TF32) to 6 % (BERT-Large) in a vendor's published logs; over five centres 8 % on average (Sinha et al., SC22)."""
+"""Smallest relative difference of an outlier. Source: 39 hosts of one model spread by 0.3 % (ResNet50, TF32) to 6 %
+(BERT-Large) in a vendor's published logs; over five centres 8 % on average (Sinha et al., SC22)."""
 
 
 @dataclass(frozen=True)
@@ -309,7 +306,7 @@ class Outlier:
     """A host that is faster or slower than the rest of its fleet.
 
     Attributes:
-        ratio: Its throughput over that of the others; the interval is where one more equal host would lie around 1.
+        ratio: Its throughput over that of the others; the interval is the prediction interval around 1.
     """
 
     rate: FleetRate
@@ -318,7 +315,7 @@ class Outlier:
 
     @property
     def difference(self) -> str:
-        """Return how it differs: `a4000/node-c is 12.0% slower than the 3 other hosts of its fleet`."""
+        """Description: `a4000/node-c is 12.0% slower than the 3 other hosts of its fleet`."""
         direction = "slower" if self.ratio.value < 1 else "faster"
         return (
             f"{self.rate.fleet}/{self.host} is {abs(1 - self.ratio.value):.1%} {direction} than the "
@@ -326,15 +323,15 @@ class Outlier:
         )
 
     def __str__(self) -> str:
-        """Report it in a sentence, with what to do."""
+        """Describe it in a sentence, with advice."""
         return (
-            f"{self.difference} ({self.rate.case.model}, {self.rate.case.precision}); an equal host would lie within "
-            f"{self.ratio.low - 1:+.1%} to {self.ratio.high - 1:+.1%}. Look at its cooling, power limit and neighbours"
+            f"{self.difference} ({self.rate.case.model}, {self.rate.case.precision}); an equal host would be within "
+            f"{self.ratio.low - 1:+.1%} to {self.ratio.high - 1:+.1%}. Check its cooling, power limit and neighbours"
         )
 
 
 def outliers(rates: Iterable[FleetRate]) -> list[Outlier]:
-    """Name hosts that differ from the rest of their fleet beyond chance and beyond `TOLERANCE`.
+    """Return hosts that differ from the rest of their fleet significantly and by more than `TOLERANCE`.
 
     Args:
         rates: From `fleet_rates`: one for each fleet, case and software.
@@ -344,11 +341,11 @@ def outliers(rates: Iterable[FleetRate]) -> list[Outlier]:
 
 
 def outlier_of(rate: FleetRate, found: Outlying) -> Outlier:
-    """Return an outlying host of a fleet, whose values are logarithms of throughputs."""
+    """Convert an `Outlying` host, whose values are logarithms of throughput, to an `Outlier`."""
     limits = found.difference
     return Outlier(rate, found.name, Interval(*map(math.exp, (limits.value, limits.low, limits.high))))
 
 
 def log_means(rate: FleetRate) -> dict[str, float]:
-    """Return the logarithm of each host's mean."""
+    """Return the logarithm of each host's mean throughput."""
     return {host: math.log(mean) for host, mean in rate.host_means.items()}

@@ -1,4 +1,4 @@
-"""Tables as pandas frames: the merged table and its statistics, and all repeats, those that failed too."""
+"""Builds pandas frames: the merged table and its statistics, and the table of all repeats."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def repeats_frame(measured: Sequence[tuple[Value, ...]], order: Sequence[int]) -
     """Return one row per record with a number, sorted by `row`.
 
     Args:
-        measured: The values of `REPEAT_TYPES` of each record; `row` is an index in the rows before they are sorted.
-        order: Those indices, in their new order.
+        measured: Values of `REPEAT_TYPES` of each record; `row` is an index in the unsorted rows.
+        order: These indices in sorted order.
     """
     repeats = pd.DataFrame(measured, columns=list(REPEAT_TYPES)).astype(REPEAT_TYPES)
     repeats["row"] = np.argsort(order)[repeats["row"].to_numpy()]
@@ -44,8 +44,8 @@ def repeats_frame(measured: Sequence[tuple[Value, ...]], order: Sequence[int]) -
 
 
 def table_frame(rows: Sequence[Row]) -> pd.DataFrame:
-    """Return the merged table: a column for each of `COLUMNS`; a cell is empty where its value is None."""
-    # Column by column: converting the whole table copies each of its 70 arrays.
+    """Return the merged table with the columns `COLUMNS`; a value of None is an empty cell."""
+    # Column by column, because converting the whole table copies each of its 70 arrays.
     return pd.DataFrame(
         {name: _column(list(map(READERS[name], rows)), column.dtype) for name, column in COLUMNS.items()}
     )
@@ -60,14 +60,14 @@ def _column(cells: list[Value], dtype: str) -> ExtensionArray:
 def row_numbers(repeats: pd.DataFrame) -> dict[int, dict[str, float | None]]:
     """Return the numbers of each `row` that has any.
 
-    Source: Student 1908, as `stats.Estimate.interval`, for all rows at once.
+    Source: Student 1908, as in `stats.Estimate.interval` but vectorised.
     """
     from scipy.special import stdtrit  # type: ignore[import-untyped]
 
     groups = repeats.groupby("row", sort=False)
     rates = groups["samples_per_second"].agg(["std", "count"])
     count = rates["count"].to_numpy()
-    # One repeat has no spread: its interval stays empty, because `std` is NaN there.
+    # With one repeat `std` is NaN, so the interval stays empty.
     quantile = stdtrit(np.maximum(count - 1, 1), 0.5 + LEVEL / 2)
     half = quantile * rates["std"] / np.sqrt(count)
     frame = groups.agg({name: COLUMNS[name].over for name in OF_REPEAT})
@@ -90,16 +90,15 @@ REPEAT_COLUMNS: dict[str, str] = {
     "unit": TEXT,
     **dict.fromkeys(OF_REPEAT, NUMBER),
 }
-"""Columns of the table of repeats and their pandas types; units and meanings as in `COLUMNS`."""
+"""Columns of the table of repeats and their pandas types; units and meanings are those of `COLUMNS`."""
 
 _case = attrgetter(*CASE_COLUMNS)
 
 
 def all_repeats(stored: Iterable[StoredRecord]) -> pd.DataFrame:
-    """Return one row per record, also of those that failed, in their order; columns and types are `REPEAT_COLUMNS`.
+    """Return one row per record, including failures, with the columns `REPEAT_COLUMNS`.
 
-    A record that comes twice has one row: its run, place, case and number are the same, or its file where nobody
-    placed it.
+    Duplicates have one row: the same run, host, case and repeat, or the same file if there was no orchestrator.
     """
     rows: dict[tuple[Value, ...], list[Value]] = {}
     for item in stored:

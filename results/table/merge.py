@@ -1,8 +1,7 @@
-"""Any number of records, of any number of runs, in one table.
+"""Merges the records of any number of runs into one table.
 
-One row per fleet, host, GPU, case and software: numbers of different software never share a row.
-A group that failed is a row with its status and cause, never a 0. What is excluded is named in
-`Merged.problems`.
+There is one row per fleet, host, GPU, case and software. If all its repeats failed, it has a status and a cause instead
+of numbers. `Merged.problems` lists excluded records.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ class Merged:
         rows: One per fleet, host, GPU, case and software, in the order of the table.
         repeats: One row per record with a number: `row` (index in `rows`), `run`, `repeat`, `started_at`,
             `samples_per_second`, and the columns of `columns.REPEAT_TYPES` that follow.
-        problems: One line for each thing that is excluded from the table, or needs attention.
-        devices: Records of the devices themselves: they have no throughput, and a table of their own.
-        apart: Records without all-reduce, merged likewise; None: there are none. They trained nothing, so that they
-            are in no table of speed: see `results.report.comparison`.
-        suspects: Number of repeats whose records cannot be true; they are in no mean.
+        problems: One line for each exclusion or other problem.
+        devices: Records of devices, which have no throughput and a table of their own.
+        apart: Records without all-reduce, merged likewise; None: there are none. They are not training, so they are
+            excluded from tables of throughput; see `results.report.comparison`.
+        suspects: Number of suspect repeats, which are in no mean.
     """
 
     rows: list[Row]
@@ -61,14 +60,14 @@ class Merged:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """The rows as they are exported; columns as in `docs/table.md`."""
+        """The table as exported; columns as in `docs/table.md`."""
         from results.table.frames import table_frame
 
         return table_frame(self.rows)
 
     @cached_property
     def rates(self) -> list[FleetRate]:
-        """What each fleet measured for each case, in the order of the table."""
+        """Throughput of each fleet, case and software, in the order of the table."""
         return fleet_rates(self)
 
 
@@ -76,7 +75,7 @@ def merge_records(stored: Iterable[StoredRecord]) -> Merged:
     """Merge records into one table.
 
     Args:
-        stored: Records as the store found them; may come from several runs.
+        stored: Records of any number of runs.
     """
     collector, apart = _Collector(), _Collector()
     for item in stored:
@@ -96,7 +95,7 @@ class _Group:
     place: CaseOnHost
     software: Software
     statuses: Counter[Status] = field(default_factory=Counter)
-    causes: dict[str, None] = field(default_factory=dict)  # in the order they came
+    causes: dict[str, None] = field(default_factory=dict)  # in order of appearance
     warnings: Counter[str] = field(default_factory=Counter)
     runs: set[str] = field(default_factory=set)
     prices: dict[float, str] = field(default_factory=dict)  # price → latest time it was asked
@@ -108,9 +107,9 @@ class _Group:
 
 @dataclass
 class _Collector:
-    """Collects records one by one and keeps only what the table needs of them.
+    """Collects records one by one and keeps only what the table needs.
 
-    A million records must not take a minute: places are long, so each is hashed once per record and numbered.
+    To merge a million records in less than a minute, each place is hashed once per record and numbered.
     """
 
     problems: list[str] = field(default_factory=list)
@@ -126,7 +125,7 @@ class _Collector:
     _doubts: Suspects = field(default_factory=Suspects)
 
     def add(self, record: Record, path: Path) -> None:
-        """Take one record; one that was taken before is named and excluded."""
+        """Add a record; duplicates are excluded and reported."""
         origin = record.origin
         if origin is None:
             run, repeat, place = path_text(path), 1, (NO_ORIGIN, NO_ORIGIN, record.case)
@@ -157,7 +156,7 @@ class _Collector:
         self.measured.append((row, run, repeat, record.started_at, *repeat_numbers(measurement, record.telemetry)))
 
     def merged(self) -> Merged:
-        """Return the table of all that was taken."""
+        """Return the table of all added records."""
         from results.table.frames import repeats_frame, row_numbers
 
         early = defaultdict[tuple[int, Software], set[int]](set)
@@ -174,7 +173,7 @@ class _Collector:
         return Merged(rows, repeats, list(dict.fromkeys(self.problems)), self.devices, suspects=suspects)
 
     def _exclude_suspects(self) -> int:
-        """Exclude suspect repeats from every mean, with the reason in their rows; return how many."""
+        """Exclude suspect repeats from all means, add the reason to their rows, and return their number."""
         rate = list(REPEAT_TYPES).index("samples_per_second")
         fleets = defaultdict[tuple[str, Case], list[tuple[int, str, float]]](list)
         rows: list[_Group] = [self.groups[cast(int, values[0])] for values in self.measured]
@@ -205,11 +204,10 @@ class _Collector:
     def _row_of_failure(
         self, run: str, place: int, software: Software | None, early: Mapping[tuple[int, Software], set[int]]
     ) -> int:
-        """Find the row that a failed repeat belongs to.
+        """Return the row of a failed repeat.
 
-        A repeat that never started has no software, and one that failed nothing of its network's size. It belongs to
-        the repeats that did work, of its own software or else of its own run, where these are of one software; else it
-        is a row of its own.
+        The software of a failed repeat is unknown (it never started) or incomplete. It is added to the successful
+        repeats with the same known software, or of the same run, if these form one row; else it has a row of its own.
         """
         if software is None:
             rows = self._rows_of_run.get((run, place), set())
@@ -232,7 +230,7 @@ class _Collector:
 
 
 def _described(group: _Group, numbers: Mapping[str, float | None]) -> Row:
-    """Return the row of a group."""
+    """Build the row of a group."""
     repeats, repeats_ok = group.statuses.total(), group.statuses[Status.OK]
     failures = [status for status, _ in group.statuses.most_common() if status is not Status.OK]
     measurement, warnings = (group.measurement if repeats_ok else None), _counted(group.warnings, repeats)
@@ -257,13 +255,13 @@ def _described(group: _Group, numbers: Mapping[str, float | None]) -> Row:
 
 
 def _shown(fleet: str, host: str, case: Case) -> CaseOnHost:
-    """Return a place whose texts are safe for a terminal."""
+    """Return a place with texts that are safe for a terminal."""
     safe = case if case.model.isprintable() else replace(case, model=printable(case.model))
     return CaseOnHost(printable(fleet), printable(host), safe)
 
 
 def _price_problem(group: _Group) -> str:
-    """Report that a host's price changed between its runs; empty where it did not."""
+    """Return a note if a host's price changed between runs; else an empty text."""
     if len(group.prices) < 2:
         return ""
     asked = ", ".join(f"{price:g}" for price in sorted(group.prices))
@@ -271,6 +269,6 @@ def _price_problem(group: _Group) -> str:
 
 
 def _counted(warnings: Counter[str], repeats: int) -> str | None:
-    """Write warnings by code, with a count where not every repeat has it."""
+    """Format warnings by code, with a count if only some repeats have them."""
     texts = [code if count == repeats else f"{code} ({count} of {repeats})" for code, count in sorted(warnings.items())]
     return ", ".join(texts) or None

@@ -1,6 +1,6 @@
-"""Numbers that cannot be: a record against the hardware that it names, and against the records next to it.
+"""Finds impossible records, by their own hardware and by other records of the fleet.
 
-A record comes from a host, which may be broken or hostile. What is found here is in no mean; its row has the reason.
+Records come from hosts, which may be broken or hostile. Suspect records are in no mean; their row has the reason.
 """
 
 from __future__ import annotations
@@ -16,38 +16,39 @@ from results.schema import Device, Measurement, Precision, Record
 from results.schema.words import SUSPECT
 
 FEWEST_DISTINCT_STEPS = 3
-"""Equal step times are a copy if at least this many of them differ: a clock gives no such series twice."""
+"""Two records with equal step times are copies if at least this many of the times are distinct."""
 
 FLEET_FACTOR = 10.0
-"""A host this many times as fast as the median of its fleet's other hosts is suspect, if there are at least two."""
+"""A host this many times as fast as the median of its fleet's other hosts (at least two) is suspect."""
 
 WINOGRAD = 2.25
-"""Multiplications that Winograd's algorithm saves in a 3×3 convolution: so much above its peak can a device seem to be.
+"""Reduction of multiplications by Winograd's algorithm in a 3×3 convolution: the factor by which a device may exceed
+its peak.
 
 Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, CVPR 2016, F(2×2, 3×3).
 """
 
 CPUS, CPU_CLOCK_HZ = 512, 6e9
-"""More than any host has: the number of CPUs in a record is as untrusted as its throughput."""
+"""More than any host has, because the number of CPUs in a record is as untrusted as its throughput."""
 
 CPU_FLOP_PER_CYCLE = {Precision.FP32: 64, Precision.TF32: 64, Precision.FP16: 2048, Precision.BF16: 2048}
-"""Of one core: two AVX-512 units, or AMX tiles. Source: Intel 64 and IA-32 Optimization Reference Manual."""
+"""Per core: two AVX-512 units, or AMX tiles. Source: Intel 64 and IA-32 Optimization Reference Manual."""
 
 
 class Suspects:
-    """Finds repeats that no mean may contain, while they come.
+    """Finds suspect repeats incrementally.
 
     Attributes:
-        why: The reason, by number of the repeat in the order they came.
+        why: Reasons, by index of the repeat in the order of `add`.
     """
 
     def __init__(self) -> None:
         self.why: dict[int, str] = {}
         self._count = 0
-        self._first: dict[int, int] = {}  # hash of the step times → the repeat that had them first
+        self._first: dict[int, int] = {}  # hash of the step times → index of the first repeat with them
 
     def add(self, record: Record, measured: Measurement, most: float) -> None:
-        """Add the next repeat that has a throughput; its hardware allows at most `most` samples per second."""
+        """Add a repeat with a throughput, whose hardware allows at most `most` samples per second."""
         index, self._count = self._count, self._count + 1
         if record.warnings and (said := [warning.message for warning in record.warnings if warning.code == SUSPECT]):
             self.why[index] = said[0]
@@ -62,7 +63,7 @@ class Suspects:
 
 
 def highest_rate(record: Record) -> float:
-    """Return the samples per second that the arithmetic of a record's hardware allows; infinite if not known."""
+    """Return the samples per second that the peak arithmetic of a record's hardware allows; infinite if unknown."""
     case, measured, environment = record.case, record.measurement, record.environment
     work = work_of(case)
     if work is None or not work[0] or measured is None or environment is None:
@@ -72,19 +73,19 @@ def highest_rate(record: Record) -> float:
     else:
         named = [gpu for device in environment.gpus for gpu in specified_gpus(device.name)]
         peaks = [specifications()[gpu].get(PEAKS[case.precision][0], 0.0) for gpu in named or specifications()]
-        limit = case.num_gpus * max(peaks) * 1e12 or math.inf  # no GPU named has this arithmetic in the reference
+        limit = case.num_gpus * max(peaks) * 1e12 or math.inf  # 0: the reference lacks this arithmetic
     steps_per_second = limit * CLOCK_MARGIN * WINOGRAD / (work[0] * case.num_gpus)
     return steps_per_second * measured.samples / measured.num_steps
 
 
 def above_fleet(repeats: Iterable[tuple[int, str, float]]) -> dict[int, str]:
-    """Find repeats of one case that are many times as fast as those of the fleet's other hosts.
+    """Find repeats of one case that are `FLEET_FACTOR` times as fast as those of the fleet's other hosts.
 
     Args:
-        repeats: Number, host and rate of each.
+        repeats: Index, host and rate of each.
 
     Returns:
-        Why, by number.
+        Reasons, by index.
     """
     by_host, found = defaultdict[str, list[tuple[int, float]]](list), dict[int, str]()
     for index, host, rate in repeats:
