@@ -1,8 +1,8 @@
 """Decides after each round of repeats whether a comparison needs more, while intervals keep their coverage.
 
-There are two stopping rules. *Decided by price* depends on the ratio: with many interim analyses it would be on one side
-of the price ratio by chance. So each analysis spends a share of the 5 % error probability, and the shares add up to
-5 %. *Known* depends only on the spread. The mean of normal values is independent of their variance, so stopping at a
+There are two stopping rules. *Decided by price* depends on the ratio, which with many interim analyses would be on one
+side of the price ratio by chance. So each analysis spends a share of the 5 % error probability, and the shares add up
+to 5 %. *Known* depends only on the spread. The mean of normal values is independent of their variance, so stopping at a
 narrow interval does not bias the mean; only the spread may be too small by chance (Anscombe 1953; Starr 1966). Two
 measures prevent that: the variance between hosts is at least that implied by their repeats, and single machines are
 reported at a higher level.
