@@ -47,13 +47,13 @@ MAX_BYTES = 300_000
 FLEETS = {"one-cpu": 1, "two-cpus": 2}
 """Fleet and run, and how many CPUs of this machine it may use."""
 
-SUITE = """description: three networks, a small batch, eight steps
-repeats: 3
+SUITE = """description: three networks, a small batch, five seconds
+repeats: 4
 cases:
   - model: [resnet50, googlenet, alexnet]
     batch_per_gpu: 4
     warmup_steps: 2
-    num_steps: 8
+    min_seconds: 5
 """
 HOSTS = """version: 1
 defaults: {{suite: {suite}, device: cpu}}
@@ -130,7 +130,7 @@ def draw_timeline(runs: Path, picture: Path) -> None:
             color=alt.Color("phase:N", sort=list(PHASES), scale=alt.Scale(scheme="tableau10"), title="phase"),
         )
     )
-    keep(drawn(chart.properties(width=720, height=100, title="A run: three rounds of three networks")), picture)
+    keep(drawn(chart.properties(width=720, height=100, title="A run: four rounds of three networks")), picture)
 
 
 def draw_interval(runs: Path, picture: Path) -> None:
