@@ -238,6 +238,9 @@ RUNC = (
 )
 
 
+NO_FOLDER = "the folder data_dir does not exist"
+
+
 @pytest.mark.parametrize(
     ("said", "kind", "remedy"),
     [
@@ -247,18 +250,12 @@ RUNC = (
         ("setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=7", NoGPUs, "nvidia-ctk cdi generate"),
         (RUNC, NoMemoryLock, "memlock"),
         ("crun: setrlimit `RLIMIT_MEMLOCK`: Operation not permitted: OCI permission denied", NoMemoryLock, "memlock"),
+        ('invalid mount config for type "bind": bind source path does not exist: /x', LaunchFailed, NO_FOLDER),
+        ("statfs /data/x: no such file or directory", LaunchFailed, NO_FOLDER),
+        ("statfs /root/x: permission denied", LaunchFailed, NO_FOLDER),
     ],
 )
 def test_what_real_engines_say_when_they_cannot_give_something(said, kind, remedy):
     error = launch_refusal(said)
     assert type(error) is kind and remedy in error.cause
-
-
-def test_a_missing_folder_is_one_however_the_engine_says_it():
-    for said in (
-        'invalid mount config for type "bind": bind source path does not exist: /data/x',
-        "statfs /data/x: no such file or directory",
-        "statfs /root/x: permission denied",
-    ):
-        error = launch_refusal(said)
-        assert error.status is Status.BAD_INPUT and "the folder data_dir does not exist" in error.cause
+    assert (error.status is Status.BAD_INPUT) is (remedy == NO_FOLDER)

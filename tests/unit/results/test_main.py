@@ -1,7 +1,5 @@
 import json
 import re
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -130,19 +128,6 @@ def test_a_bug_leaves_its_traceback_in_a_file_and_exit_code_1(runs, capsys, monk
     message = capsys.readouterr().err
     assert "A bug in tfbench: ZeroDivisionError('planted')" in message and "Traceback (" not in message
     assert "planted" in Path(message.split("Traceback: ")[1].strip()).read_text()
-
-
-@pytest.mark.parametrize("command", [[], ["show"], ["compare"], ["export"], ["validate"]])
-def test_help_imports_neither_pandas_nor_scipy_nor_rich(command):
-    code = (
-        "import sys, results.__main__ as program\n"
-        f"try: program.main(['results', *{command!r}, '--help'])\n"
-        "except SystemExit as stopped: assert stopped.code == 0\n"
-        "print(sorted({'pandas', 'scipy', 'rich', 'numpy'} & set(sys.modules)), file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stderr == "[]\n"
-    assert "usage: python -m results" in done.stdout
 
 
 # ---- hosts of one fleet with different drivers
