@@ -78,11 +78,7 @@ FONTS_OF_THE_NET = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
 def measure(runs: Path) -> None:
-    """Measure both fleets, one after the other; keep what the run printed as JSON Lines next to the run.
-
-    Args:
-        runs: The folder of all runs.
-    """
+    """Measure both fleets, one after the other; keep what the run printed as JSON Lines next to the run."""
     suite = runs / "suite.yml"
     suite.write_text(SUITE, encoding="utf-8")
     for fleet, cpus in FLEETS.items():
@@ -185,11 +181,7 @@ def keep(svg: str, picture: Path) -> None:
 
 
 def events(path: Path) -> list[tuple[float, Event]]:
-    """Read the events of a run.
-
-    Returns:
-        Each with its seconds since the first one.
-    """
+    """Read the events of a run, each with its seconds since the first one."""
     kinds = {event_name(kind): kind for kind in Event.__subclasses__()}
     lines = path.read_text(encoding="utf-8").splitlines()  # the tables at the end of the output are no events
     documents = [json.loads(line) for line in lines if line.startswith('{"') and '"event"' in line]
@@ -218,13 +210,7 @@ def live_table(plan: Plan, stream: Sequence[tuple[float, Event]]) -> str:
 
 
 def photograph(page: Path, picture: Path, size: tuple[int, int]) -> None:
-    """Let Chromium draw a page without a network.
-
-    Args:
-        page: An HTML file.
-        picture: The PNG to write, with at most `MAX_BYTES`.
-        size: Width and height of the window, in CSS pixels.
-    """
+    """Let Chromium draw a page without a network, in a window of that many CSS pixels."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             *("chromium", "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}/profile"),

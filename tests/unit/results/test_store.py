@@ -110,12 +110,9 @@ def test_a_name_that_could_leave_the_folder_is_refused(run, name):
         RunFolder.create(run.path.parent, name)
 
 
-def test_a_run_of_the_same_name_is_refused(run):
+def test_a_name_that_is_taken_and_a_folder_that_is_no_run_are_named(run, tmp_path):
     with pytest.raises(UserError, match="run of this name exists"):
         RunFolder.create(run.path.parent, "run-1")
-
-
-def test_a_folder_that_is_not_a_run_is_named(tmp_path):
     with pytest.raises(NotARun, match="no such run folder"):
         RunFolder.open(tmp_path / "nothing")
     with pytest.raises(NotARun, match=r"holds no records/"):

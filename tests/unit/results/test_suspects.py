@@ -113,10 +113,6 @@ def test_a_slow_host_among_equal_ones_is_named_with_its_figures():
     )
 
 
-def test_differences_that_are_certain_but_small_are_not_worth_a_word():
-    assert outliers([fleet(100, 100.01, 99.99, 100, 102)]) == []
-
-
 def test_a_fleet_of_equal_hosts_is_rarely_accused():
     chance = random.Random(7)
     fleets = [fleet(*(chance.gauss(100, 4) for _ in range(8))) for _ in range(1000)]
