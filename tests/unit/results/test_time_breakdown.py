@@ -60,7 +60,7 @@ def test_a_records_phases_and_what_the_events_add_are_a_row_of_its_host(tmp_path
     assert share[2] == "14%" and grid.notes == ["minutes:seconds; timed steps are 14% of what the hosts spent"]
 
 
-def test_a_repeat_that_failed_bought_nothing_and_without_any_time_there_is_no_table(tmp_path):
+def test_a_failed_repeat_bought_nothing_and_without_time_there_is_no_table(tmp_path):
     assert time_breakdown_grid(time_breakdown([])) is None
     found = time_breakdown(run(tmp_path, status=Status.OOM, events=STATES))
     assert found == {"a.b/c": {"repeats": 1, "failed": 47 + 3}}
