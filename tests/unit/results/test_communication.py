@@ -49,7 +49,7 @@ def test_a_record_of_several_hosts_survives_its_file_and_must_add_up():
         ({"ranks": []}, "must have one entry for each of 2 hosts"),
         ({"ranks": [second, first]}, "must have one entry for each of 2 hosts"),
         ({"ranks": [first, slower]}, "not that of the slowest rank"),
-        ({"ranks": [first, dataclasses.replace(second, samples=1)]}, "not the sum over the ranks"),
+        ({"ranks": [first, dataclasses.replace(second, samples=second.samples + 1)]}, "not the sum over the ranks"),
         ({"ranks": [first, dataclasses.replace(second, samples_per_second=1.0)]}, "not samples / seconds"),
     ):
         with pytest.raises(RecordError, match=said):

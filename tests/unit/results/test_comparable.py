@@ -1,5 +1,6 @@
 """What may be compared with what."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,8 @@ import pytest
 from results.compare.pairs import compare
 from results.report.comparison import compare_grid, ratio_grids
 from results.report.page import make_report
-from results.schema import Mode
+from results.schema import Mode, Record
+from results.schema.record_json import from_dict, to_json
 from results.table.cells import fleet_notes
 from results.table.comparable import by_setting, match, setting_of, setting_text
 from results.table.merge import merge_records
@@ -15,7 +17,9 @@ from tests.unit.results.factory import make_case, make_environment, rates_of, re
 
 
 def rate(fleet="a", **changes):
-    (found,) = rates_of(*repeats(20.0, 21.0, fleet=fleet, **changes))
+    """Return a rate of records that were read from files: equal texts in them are not one object."""
+    records = repeats(20.0, 21.0, fleet=fleet, **changes)
+    (found,) = rates_of(*(from_dict(Record, json.loads(to_json(record))) for record in records))
     return found
 
 

@@ -76,12 +76,13 @@ SPOILT = [
     ("telemetry.energy_joules", 5e-324),  # closer to zero than its square
     ("measurement.loss_last", 1e300),
     ("telemetry.temperature_steady_celsius", -300.0),
+    ("telemetry.temperature_steady_celsius", -5e-324),
     ("method_version", -1),
     ("started_at", "yesterday"),
     ("started_at", "2026-02-30T00:00:00Z"),
     ("started_at", "2026-11-01T10:00:00"),  # without a zone
-    ("origin.fleet", "\ud83d"),  # half a character
-    ("cause", "\udcff"),
+    ("origin.fleet", "\ud800"),  # half a character
+    ("cause", "\udfff"),
     ("origin.fleet", "a\x1b[31mb"),
     ("origin.host", "a\nb"),
     ("origin.run_id", "a\u202eb"),  # turns the direction of writing
@@ -134,6 +135,16 @@ def test_a_failure_whose_global_batch_no_table_holds_is_refused():
     case = make_case(batch_per_gpu=10**6, num_gpus=10**6, num_hosts=10**6)
     with pytest.raises(RecordError, match="global batch"):
         from_json(to_json(make_failure(case=case)))
+
+
+def test_tokens_are_samples_times_the_length_of_their_sequences():
+    record = make_record()
+    measured = record.measurement
+    times = {"samples": 128 * measured.samples, "samples_per_second": 128 * measured.samples_per_second}
+    tokens = dataclasses.replace(measured, unit="tokens", sequence_length=128, **times)
+    assert from_json(to_json(dataclasses.replace(record, measurement=tokens))).measurement == tokens
+    with pytest.raises(RecordError, match="samples is not global_batch"):
+        from_json(to_json(dataclasses.replace(record, measurement=dataclasses.replace(measured, **times))))
 
 
 def test_every_number_of_a_record_has_a_bound_and_every_bound_a_field():
