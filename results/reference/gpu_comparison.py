@@ -1,7 +1,4 @@
-"""GPUs side by side, by specification: what a comparison begins with, and what follows from it for training.
-
-Everything here is arithmetic on `reference/`; nothing is measured.
-"""
+"""Compares GPUs by specification, and derives their rooflines for training; nothing is measured."""
 
 from __future__ import annotations
 
@@ -41,14 +38,14 @@ QUANTITIES = {
     "power": ("power", "W"),
     "nvlink_both_directions": ("NVLink, both directions", "GB/s"),
 }
-"""Rows of the table in their order: name and unit of each quantity of `gpu_specs.csv`."""
+"""Rows of the table in order: name and unit of each quantity of `gpu_specs.csv`."""
 
 
 def named_gpus(names: Sequence[str]) -> list[str]:
-    """Return the GPUs that names mean; a family (`A100`) means all its members.
+    """Resolve names to GPUs; a family (`A100`) resolves to all its members.
 
     Raises:
-        BadQuestion: A name fits none; suggests similar ones.
+        BadQuestion: A name is unknown; the message suggests similar ones.
     """
     found: dict[str, None] = {}
     for name in (part.strip() for text in names for part in text.split(",")):
@@ -60,14 +57,14 @@ def named_gpus(names: Sequence[str]) -> list[str]:
 
 
 def figures_of(gpus: Sequence[str]) -> dict[str, list[Mapping[str, str] | None]]:
-    """Return by quantity the row of `gpu_specs.csv` of each GPU; None where it has none."""
+    """Return by quantity the row of `gpu_specs.csv` of each GPU; None: it has none."""
     table = specification_rows()
     found = {quantity: [table[gpu].get(quantity) for gpu in gpus] for quantity in QUANTITIES}
     return {quantity: figures for quantity, figures in found.items() if any(figures)}
 
 
 def bounds_of(gpus: Sequence[str]) -> dict[tuple[str, str], list[Roofline | None]]:
-    """Return by network and precision what each GPU cannot exceed in training; None where that is not known."""
+    """Return by network and precision each GPU's roofline for training; None: unknown."""
     costs = [network for network in networks().values() if network.elements_fused]
     found = {
         (cost.model, precision): [roofline(specifications()[gpu], cost, precision) for gpu in gpus]
@@ -79,12 +76,12 @@ def bounds_of(gpus: Sequence[str]) -> dict[tuple[str, str], list[Roofline | None
 
 
 def contradictions_of(gpus: Sequence[str]) -> list[dict[str, str]]:
-    """Return what other sources state of GPUs, and why another figure is used."""
+    """Return contradicting figures of other sources, and why another figure is used."""
     return [row for row in contradictions() if row["gpu"] in gpus]
 
 
 def gpu_grids(gpus: Sequence[str]) -> list[Grid]:
-    """Return tables of GPUs side by side: figures, bounds of training, sources, contradictions."""
+    """Return tables that compare GPUs: figures, rooflines for training, sources, contradictions."""
     ratio = [f"{gpus[1]} / {gpus[0]}>"] if len(gpus) == 2 else []
     figures = [
         [*QUANTITIES[name], *(row["value"] if row else "-" for row in rows), *([_ratio(gpus, name)] if ratio else [])]
@@ -108,7 +105,7 @@ def gpu_grids(gpus: Sequence[str]) -> list[Grid]:
 
 
 def comparison_lines(gpus: Sequence[str]) -> list[str]:
-    """Return what follows for training: the bottleneck of each network, and how far the GPUs are apart there."""
+    """Return conclusions for training: the bottleneck of each network, and the ratios of two GPUs."""
     lines, bounds = [], bounds_of(gpus)
     for precision in dict.fromkeys(precision for _, precision in bounds):
         for place, gpu in enumerate(gpus):
@@ -132,7 +129,7 @@ def comparison_lines(gpus: Sequence[str]) -> list[str]:
 
 
 def comparison_json(gpus: Sequence[str]) -> str:
-    """Return the data as JSON; in each row, GPUs in their order."""
+    """Return the comparison as JSON; figures are in the order of `gpus`."""
     document = {
         "gpus": gpus,
         "figures": figures_of(gpus),
@@ -147,7 +144,7 @@ def comparison_json(gpus: Sequence[str]) -> str:
 
 
 def _ratio(gpus: Sequence[str], quantity: str) -> str:
-    """Write the second GPU's figure over the first's."""
+    """Format the second GPU's figure over the first's."""
     first, second = (specifications()[gpu].get(quantity) for gpu in gpus)
     return f"{second / first:.2f}" if first and second and quantity != "compute_capability" else ""
 
@@ -174,7 +171,7 @@ def _bound_cells(bound: Roofline | None) -> tuple[str, str, str]:
 
 
 def _sources_grid(gpus: Sequence[str]) -> Grid:
-    """Name the source of each figure; quantities of one GPU and source share a row."""
+    """Return the source of each figure; quantities of one GPU and source share a row."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for gpu in gpus:
         for quantity, row in specification_rows()[gpu].items():

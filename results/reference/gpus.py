@@ -1,4 +1,4 @@
-"""GPUs: which one a name means, what is specified of it, and the rooflines that follow."""
+"""Resolves names of GPUs, reads their specifications, and computes rooflines."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ PEAKS = {
     "fp16": ("fp16_tensor_fp32_accumulate", 2),
     "bf16": ("fp16_tensor_fp32_accumulate", 2),
 }
-"""Quantity of `gpu_specs.csv` that bounds each precision of training, and its bytes per element."""
+"""By precision of training, the limiting quantity of `gpu_specs.csv` and the bytes per element."""
 
 FREE_MEMORY = 0.8
-"""Share of memory that activations can take; weights, gradients and workspace need the rest."""
+"""Share of memory available to activations; the rest is for weights, gradients and workspace."""
 
 CLOCK_MARGIN = 1.2
-"""GPUs run up to this much above the clock that their peak is quoted for."""
+"""Largest ratio of a GPU's clock to that of its quoted peak."""
 
 UNSUPPORTED = ("MI100", "MI300X")
-"""GPUs that tfbench does not run on: it trains on NVIDIA's."""
+"""GPUs of other vendors than NVIDIA, which tfbench does not run on."""
 
 DRIVER_NAMES = {
     "nvidia h100 80gb hbm3": "H100 SXM5 80GB",
@@ -38,7 +38,7 @@ DRIVER_NAMES = {
     "a6000 ada": "RTX 6000 Ada",
     "rtx a6000 ada": "RTX 6000 Ada",
 }
-"""Names whose words differ from the reference's; a bare `H200` is a family, but the driver's `NVIDIA H200` the SXM."""
+"""Names whose words differ from the reference's; `H200` is a family, but the driver's `NVIDIA H200` is the SXM."""
 
 NOISE = frozenset(
     (
@@ -46,7 +46,7 @@ NOISE = frozenset(
         *("graphics", "card", "low", "ram", "high", "perf", "baremetal"),
     )
 )
-"""Words that distinguish no GPU: brands, and what providers add in their catalogs."""
+"""Words that do not distinguish GPUs: brands, and additions of providers' catalogs."""
 
 SYNONYMS = {"mobile": "laptop", "workstation": "ws"}
 
@@ -61,21 +61,21 @@ OTHERS = (
     "4070 Super,4070 Ti,4070 Ti Super,4080,4080 Super,4090 D,5050,5060,5060 Ti,5070,5070 Ti,5080,5090 D,Titan V,"
     "Titan RTX,Titan Xp,MI25,MI50,MI60,MI210,MI250,MI250X,MI300A,MI308X,MI325X,MI350X,MI355X,7900 XTX,Gaudi2,Gaudi3"
 )
-"""Real GPUs that the reference has no figures of: no typing errors of other ones."""
+"""Real GPUs without reference figures, which are not misspellings of others."""
 
 VARIANTS = frozenset({"laptop", "ti", "super", "max", "d", "ada", "server"})
-"""Words that make another GPU of the one whose name they follow."""
+"""Suffixes that designate another GPU model."""
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """What one GPU cannot exceed in training one network, in samples per second.
+    """Upper bounds of training one network on one GPU, in samples per second.
 
     Attributes:
-        unfused: By memory bandwidth, each layer by itself; infinite where the network's traffic is not known.
+        unfused: By memory bandwidth without fusion; infinite: the network's traffic is unknown.
         fused: Likewise with batch norm, ReLU and additions fused.
         arithmetic: By the peak of the precision.
-        largest_batch: Samples whose saved activations fit; None when these are not known.
+        largest_batch: Largest batch whose saved activations fit; None: unknown.
 
     Source: Williams, Waterman, Patterson, Roofline, CACM 52 (4), 2009.
     """
@@ -92,13 +92,13 @@ class Roofline:
 
     @property
     def hard_limit(self) -> float:
-        """What no software passes: all layers fused, and the highest clock."""
+        """Upper bound for any software: all layers fused, at the highest clock."""
         return min(self.fused, self.arithmetic * CLOCK_MARGIN)
 
 
 @functools.cache
 def specification_rows() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
-    """Return each row of `gpu_specs.csv` (value, unit, source, note) by GPU and quantity."""
+    """Return the rows of `gpu_specs.csv` (value, unit, source, note) by GPU and quantity."""
     found: dict[str, dict[str, dict[str, str]]] = {}
     for row in read_rows("gpu_specs.csv"):
         found.setdefault(row["gpu"], {})[row["quantity"]] = row
@@ -107,7 +107,7 @@ def specification_rows() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
 
 @functools.cache
 def specifications() -> Mapping[str, Mapping[str, float]]:
-    """Return the figures of each GPU by quantity, as `gpu_specs.csv` names them."""
+    """Return the numeric figures of `gpu_specs.csv` by GPU and quantity."""
     return MappingProxyType(
         {
             gpu: {name: float(row["value"]) for name, row in rows.items() if re.fullmatch(r"[\d.]+", row["value"])}
@@ -117,67 +117,67 @@ def specifications() -> Mapping[str, Mapping[str, float]]:
 
 
 def contradictions() -> list[dict[str, str]]:
-    """Return what other sources state of a GPU's figures, and why another figure is used."""
+    """Return contradicting figures of other sources, and why another figure is used."""
     return read_rows("contradictions.csv")
 
 
 def compute_capability(gpu: str) -> str:
-    """Return a GPU's compute capability, e.g. `8.6` or `gfx908`; empty when it is not in the reference."""
+    """Return a GPU's compute capability, e.g. `8.6` or `gfx908`; empty: not in the reference."""
     row = specification_rows().get(gpu, {}).get("compute_capability")
     return row["value"] if row else ""
 
 
 def loosest_figures(gpus: Sequence[str]) -> dict[str, float]:
-    """Return, of each quantity that all of several GPUs have, the largest: a limit that none of them passes."""
+    """Return the largest value of each quantity that all GPUs have: a limit that none of them exceeds."""
     tables = [specifications()[gpu] for gpu in gpus if gpu in specifications()]
     shared = set.intersection(*(set(table) for table in tables)) if tables else set()
     return {quantity: max(table[quantity] for table in tables) for quantity in sorted(shared)}
 
 
 def memory_of(gpu: str) -> float | None:
-    """Return the memory of a GPU in GB: as specified, else as in its name; None without either."""
+    """Return the memory of a GPU in GB, from its specification or its name; None: unknown."""
     named = re.search(r"\b(\d+) ?GB\b", gpu)
     return specifications().get(gpu, {}).get("memory") or (float(named[1]) if named else None)
 
 
 @functools.cache
 def known_gpus() -> tuple[str, ...]:
-    """Return every GPU that has a specification or a published row."""
+    """Return all GPUs with a specification or a published row."""
     return tuple(dict.fromkeys([*specifications(), *(row["gpu"] for row in all_published())]))
 
 
 @functools.cache
 def gpus_named(name: str) -> tuple[str, ...]:
-    """Return the GPUs that a name means, whether a driver, a catalog, a shop or a paper gave it.
+    """Resolve a name from a driver, catalog, shop or paper to GPUs.
 
-    `NVIDIA RTX A5000`, `A5000`, `A5000_PCIE` and `RTXA5000` are one GPU, `A100` four, `A100 80GB` two, `4090` the
-    desktop GPU and not the laptop's; empty for a GPU that is not in the reference.
+    `NVIDIA RTX A5000`, `A5000`, `A5000_PCIE` and `RTXA5000` are one GPU, `A100` is four, `A100 80GB` two, `4090` the
+    desktop GPU and not the laptop's; empty: not in the reference.
     """
     plain = " ".join(name.lower().replace("-", " ").replace("_", " ").split())
     wanted = gpu_words(DRIVER_NAMES.get(plain, name))
     if wanted in _others() or not any(re.search(r"\d", word) and not word.endswith("gb") for word in wanted):
-        return ()  # `RTX` or `80GB` alone names no GPU
+        return ()  # `RTX` or `80GB` alone is not a GPU
     fitting = {gpu: len(gpu_words(gpu) - wanted) for gpu in known_gpus() if _fits(wanted, gpu)}
     exact = tuple(gpu for gpu, more in fitting.items() if not more)
     return exact or tuple(fitting)
 
 
 def gpu_key(name: str) -> str | None:
-    """Return the one GPU with specifications that a name means; None where it means none or several.
+    """Resolve a name to one GPU with specifications; None: none or several match.
 
-    An A100 without its memory size gives None: a guess would judge by wrong limits.
+    An A100 without its memory size is ambiguous, because a guess may have wrong limits.
     """
     fitting = specified_gpus(name)
     return fitting[0] if len(fitting) == 1 else None
 
 
 def specified_gpus(name: str) -> tuple[str, ...]:
-    """Return those GPUs that a name means which have specifications."""
+    """Resolve a name to GPUs with specifications."""
     return tuple(gpu for gpu in gpus_named(name) if gpu in specifications())
 
 
 def unknown_gpu(name: str) -> str:
-    """Return the message for a name that means no GPU: another GPU is never suggested for a real one."""
+    """Return the message for an unknown GPU; it never suggests another GPU for a real one."""
     text, wanted = f"GPU {name.strip()!r} is not in the reference", gpu_words(name)
     numbers = [word for word in wanted if re.search(r"\d", word)]
     near = [gpu for gpu in known_gpus() if not (wanted & VARIANTS) - gpu_words(gpu)]
@@ -190,11 +190,11 @@ def unknown_gpu(name: str) -> str:
 
 
 def roofline(figures: Mapping[str, float], network: NetworkCost, precision: str) -> Roofline | None:
-    """Return what a GPU cannot exceed in training a network; None where its peak or bandwidth is not known.
+    """Return the roofline of a GPU for training a network; None: its peak or bandwidth is unknown.
 
     Args:
-        figures: Specifications by quantity, as `specifications` has them.
-        network: What a sample costs.
+        figures: Specifications by quantity, as in `specifications`.
+        network: Cost per sample.
         precision: A key of `PEAKS`.
     """
     peak, size = PEAKS[precision]
@@ -212,7 +212,7 @@ def roofline(figures: Mapping[str, float], network: NetworkCost, precision: str)
 
 
 def gpu_words(name: str) -> frozenset[str]:
-    """Split a name into what distinguishes GPUs: `NVIDIA A100-SXM4-40GB` and `A100 SXM4 40GB` are one."""
+    """Split a name into distinguishing words: equal for `NVIDIA A100-SXM4-40GB` and `A100 SXM4 40GB`."""
     text = re.sub(r"[^a-z0-9]+", " ", name.lower())
     text = re.sub(r"\b(\d+) ?g(?:i?b)?\b", r"\1gb", text)
     text = re.sub(r"\brtx ?(?=pro|[a-z]?\d)", "rtx ", text)
@@ -229,7 +229,7 @@ def _others() -> frozenset[frozenset[str]]:
 
 
 def _fits(wanted: frozenset[str], gpu: str) -> bool:
-    """Return whether a GPU has all words of a name, or the missing ones are true of it anyway."""
+    """Return whether a GPU's name has all words, except its own memory size or a redundant `PCIe`."""
     words, memory = gpu_words(gpu), specifications().get(gpu, {}).get("memory", 0)
     if "sxm" in wanted:
         words = frozenset(re.sub(r"^sxm\d$", "sxm", word) for word in words)

@@ -1,4 +1,4 @@
-"""Networks: what one sample costs in operations, memory traffic and memory, and the names that they go by."""
+"""Networks: operations, memory traffic and memory per sample, and their names."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ BYTES = {Precision.FP32: 4, Precision.TF32: 4, Precision.FP16: 2, Precision.BF16
 
 @dataclass(frozen=True)
 class NetworkCost:
-    """What one image or sequence of a network costs, at the network's own size.
+    """Cost of one image or sequence of a network, at the network's default size.
 
     Attributes:
-        size: Pixels of an edge, or tokens, that the figures are for.
+        size: Default height and width in pixels, or length in tokens.
         sequences: Whether it takes sequences of tokens; else images.
-        layers: Of the Keras model: what building and compiling it grow with.
+        layers: Layers of the Keras model, which building and compiling times depend on.
         flop_per_sample: Forward and backward pass, convolutions and dense layers; 1 multiply-add = 2 FLOP.
-        infer_flops: Of the forward pass.
-        elements_unfused: Tensor elements that training moves to and from memory, each layer by itself; 0: not known.
+        infer_flops: FLOP of the forward pass.
+        elements_unfused: Tensor elements that training reads and writes without fusion; 0: unknown.
         infer_elements: Likewise of the forward pass.
-        elements_fused: Of training with batch norm, ReLU and additions fused: a bound that nothing goes below.
-        memory: Of a training step on one GPU by bytes per element (2 or 4): bytes that do not depend on the batch, and
-            bytes of a sample. Context and libraries' workspaces take 1 to 2 GiB more.
-        saved_bytes: Activations kept for the backward pass by bytes per element (2 or 4); empty when not known.
+        elements_fused: Likewise with batch norm, ReLU and additions fused: a lower bound.
+        memory: Memory of a training step on one GPU by bytes per element (2 or 4): bytes independent of the batch, and
+            bytes per sample. Context and libraries' workspaces take 1 to 2 GiB more.
+        saved_bytes: Activations kept for the backward pass by bytes per element (2 or 4); empty: unknown.
     """
 
     model: str
@@ -52,7 +52,7 @@ class NetworkCost:
 
 @functools.cache
 def networks() -> Mapping[str, NetworkCost]:
-    """Return the networks whose cost per sample is known, by name."""
+    """Return the networks with a known cost per sample, by name."""
     found = {}
     for row in read_rows("networks.csv"):
         saved = {2: row["saved_fp16_mb"], 4: row["saved_fp32_mb"]}
@@ -78,10 +78,10 @@ def networks() -> Mapping[str, NetworkCost]:
 
 
 def training_bytes(case: Case) -> float | None:
-    """Return the memory that a training step of a case takes on each GPU; None: not known.
+    """Return the memory in bytes that a training step of a case takes on each GPU; None: unknown.
 
-    By analysis of the step's graph (`python -m tests.benchmarks.network_memory`). What comes on top:
-    `UNDERESTIMATE` and `BESIDE_THE_STEP_BYTES`.
+    The estimate comes from the step's graph (`python -m tests.benchmarks.network_memory`), without `UNDERESTIMATE` and
+    `BESIDE_THE_STEP_BYTES`.
     """
     found = networks().get(case.model)
     if found is None or case.mode is not Mode.TRAIN or BYTES[case.precision] not in found.memory:
@@ -91,9 +91,10 @@ def training_bytes(case: Case) -> float | None:
 
 
 def _scale(case: Case, network: NetworkCost) -> float:
-    """Return what a sample of a case costs over one of the network's own size.
+    """Return the cost of a sample relative to one of the network's default size.
 
-    Images cost by their area; sequences by their length, which leaves out that attention grows with its square.
+    The cost is proportional to the area of images, or to the length of sequences, ignoring that the cost of attention
+    is quadratic.
     """
     if case.image_size is not None:
         return (case.image_size / network.size) ** 2
@@ -101,15 +102,15 @@ def _scale(case: Case, network: NetworkCost) -> float:
 
 
 BESIDE_THE_STEP_BYTES = 2.0 * 2**30
-"""TensorFlow leaves 1.5 GiB of a GPU of compute capability 8 unused (`MinSystemMemory` in its gpu_device.cc); the CUDA
-context, workspaces of libraries and fragmentation take the rest."""
+"""TensorFlow reserves 1.5 GiB on GPUs of compute capability 8 (`MinSystemMemory` in its gpu_device.cc); the rest is for
+the CUDA context, libraries' workspaces and fragmentation."""
 
 UNDERESTIMATE = 1.1
-"""Peaks on a null GPU are up to this factor above `training_bytes` (docs/validation/null-gpu.md)."""
+"""Peak memory on a null GPU is up to this factor above `training_bytes` (docs/validation/null-gpu.md)."""
 
 
 def fitting_batch(case: Case, memory_bytes: float) -> int:
-    """Return the case's batch, halved until its training step fits a GPU's memory, as far as that is known."""
+    """Return the case's batch, halved until its training step fits a GPU's memory, if that is known."""
     batch = case.batch_per_gpu
     while batch > 1:
         needed = training_bytes(dataclasses.replace(case, batch_per_gpu=batch))
@@ -120,7 +121,7 @@ def fitting_batch(case: Case, memory_bytes: float) -> int:
 
 
 def work_of(case: Case) -> tuple[float, float, int] | None:
-    """Return operations and bytes of one step of one replica, and the layers of the network; None: it is not known."""
+    """Return operations and bytes of one step of one replica, and the layers of the network; None: unknown."""
     found = networks().get(case.model)
     if found is None or not found.layers:
         return None
@@ -133,19 +134,19 @@ def work_of(case: Case) -> tuple[float, float, int] | None:
 
 @functools.cache
 def network_names() -> tuple[str, ...]:
-    """Return every network that can be measured here or has a published row or a known cost."""
+    """Return all networks that can be measured, have a published row, or have a known cost."""
     return tuple(dict.fromkeys([*INPUTS, *networks(), *(row["model"] for row in all_published())]))
 
 
 def model_key(name: str) -> str:
-    """Return our name of a network: `Inception v3`, `inception3` and `InceptionV3` are `inception_v3`."""
+    """Return the canonical name of a network: `inception_v3` for `Inception v3`, `inception3` and `InceptionV3`."""
     text = _letters(name)
     known = next((own for own in network_names() if _letters(own) == text), None)
     return MODEL_NAMES.get(text) or known or text
 
 
 def is_network(name: str) -> bool:
-    """Return whether a name means a network of the reference."""
+    """Return whether a name is that of a known network."""
     return model_key(name) in network_names()
 
 
@@ -160,17 +161,17 @@ MODEL_NAMES = {
     "bertlargepretrainingseq128": "bert_large_pretraining_128",
     "bertlargepretrainingseq512": "bert_large_pretraining_512",
 }
-"""Other names of networks, by their letters and digits alone."""
+"""Canonical names by aliases reduced to letters, digits and dots."""
 
 
 def published_names(model: str) -> list[str]:
-    """Return the names that a network has in published rows: its own, its variants' and its tasks'."""
+    """Return the names of a network, its variants and its tasks in published rows."""
     names = dict.fromkeys(row["model"] for row in all_published())
     return [name for name in names if name == model or name.startswith(f"{model}_")]
 
 
 def unknown_network(name: str, known: Sequence[str]) -> str:
-    """Return the message for a name of no network: up to five that are like it, or all that are known."""
+    """Return the message for an unknown network, with up to five suggestions or all known networks."""
     near = difflib.get_close_matches(name, known, n=5, cutoff=0.6)
     hint = f"Did you mean one of: {', '.join(near)}?" if near else f"Known: {', '.join(known)}"
     return f"--model: {name!r} is not a known network. {hint}"

@@ -1,8 +1,4 @@
-"""Prices per GPU-hour, by provider and region, never averaged.
-
-One GPU model is offered at prices that differ by more than six times, so an average is nobody's
-price.
-"""
+"""Prices per GPU-hour, by provider and region; never averaged, because prices of a GPU model differ up to sixfold."""
 
 from __future__ import annotations
 
@@ -19,15 +15,15 @@ from results.reference.gpus import gpus_named
 
 @dataclass(frozen=True)
 class Offer:
-    """One GPU at one price.
+    """Price of one GPU.
 
     Attributes:
-        gpu: Name in `reference/gpu_specs.csv` where it is known there, else as it came.
-        gpus_per_host: GPUs of the instance that is offered; None where it is not stated.
-        usd_per_gpu_hour: Price of one of them.
+        gpu: Name in `reference/gpu_specs.csv` if it is there, else as received.
+        gpus_per_host: GPUs of the instance; None: not stated.
+        usd_per_gpu_hour: Price of one GPU.
         commitment: `on demand`, `spot`, …
-        retrieved_on: Date, as exact as it is known.
-        origin: Who gave the price: `yours`, `hosts.yml`; empty: shipped with tfbench.
+        retrieved_on: Date, as precise as known.
+        origin: Source of the price: `yours`, `hosts.yml`; empty: shipped with tfbench.
     """
 
     gpu: str
@@ -42,22 +38,22 @@ class Offer:
 
     @property
     def name(self) -> str:
-        """Provider, region, size of host, commitment and date, as far as they are known."""
+        """Provider, region, size of host, commitment and date, if known."""
         host = f"×{self.gpus_per_host}" if self.gpus_per_host else ""
         parts = (self.provider, self.region, host, self.commitment, self.retrieved_on)
         return ", ".join(part for part in parts if part)
 
     def usd_per_hour(self, count: int) -> float:
-        """Return what a job of `count` GPUs costs per hour: a host is rented whole; 0 where it has fewer."""
+        """Return the hourly price of a job with `count` GPUs, renting a whole host; 0: it has fewer GPUs."""
         gpus = self.gpus_per_host or count
         return gpus * self.usd_per_gpu_hour if gpus >= count else 0.0
 
 
 def read_prices(path: Path) -> list[Offer]:
-    """Read a prices file of the user, or a catalog in SkyPilot's format, whose prices are per instance.
+    """Read a price file of the user, or a catalog in SkyPilot's format, whose prices are per instance.
 
     Raises:
-        NotATable: It cannot be read, lacks a column, or a price is no positive number; names the line.
+        NotATable: It cannot be read, lacks a column, or has a price that is not a positive number.
     """
     rows = _read_csv(path)
     if rows and {"AcceleratorName", "AcceleratorCount", "Price"} <= rows[0].keys():
@@ -72,7 +68,7 @@ def read_prices(path: Path) -> list[Offer]:
 
 
 def _of_instance(row: Mapping[str, str], provider: str) -> Iterator[dict[str, str]]:
-    """Yield the rows of a prices file that an instance of a catalog makes: on demand and spot."""
+    """Convert an instance of a catalog to rows of a price file: on demand and spot."""
     count = positive_number(row["AcceleratorCount"])
     for column, commitment in (("Price", "on demand"), ("SpotPrice", "spot")):
         price = positive_number(row.get(column) or "")
@@ -89,13 +85,13 @@ def _of_instance(row: Mapping[str, str], provider: str) -> Iterator[dict[str, st
 
 
 def known_prices(without: Collection[str] = ()) -> list[Offer]:
-    """Return the shipped offers, which are examples, of all GPUs but those that are named."""
+    """Return the shipped example offers of all GPUs except `without`."""
     shipped = [offer for row in read_rows("prices.csv") for offer in _offers(row, "prices.csv")]
     return [offer for offer in shipped if offer.gpu not in without]
 
 
 def _offers(row: Mapping[str, str], where: str) -> list[Offer]:
-    """Return the offers of a row: one for each GPU that its name means, or under its own name where it means none."""
+    """Return an offer for each GPU that a row's name resolves to; with the row's name if it is unknown."""
     price = positive_number(row["usd_per_gpu_hour"])
     if not price:
         raise NotATable(f"{where}: usd_per_gpu_hour must be a number above 0. Received: {row['usd_per_gpu_hour']!r}")
@@ -108,7 +104,7 @@ def _offers(row: Mapping[str, str], where: str) -> list[Offer]:
 
 
 def positive_number(text: str) -> float | None:
-    """Read a number above 0; None for anything else."""
+    """Parse a number above 0; None: it is not one."""
     try:
         value = float(text)
     except ValueError:

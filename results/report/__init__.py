@@ -1,8 +1,8 @@
-"""What people read: tables for a terminal, and the report as one HTML or Markdown page.
+"""Builds tables for the terminal, and the report as one HTML or Markdown page.
 
-Everything is a `grid.Grid` (texts ready to be written) or a chart; nothing is computed here that `table`, `compare` or
-`recommend` has not computed. `tables.py` has a row per host and case and the wide table, `comparison.py` what puts
-fleets side by side, `device_table.py` the micro-benchmarks; `charts.py` draws, `job.py` feeds the field "my job".
+All output is a `grid.Grid` or a chart of values that `table`, `compare` and `recommend` computed. `tables.py` has the
+table of cases and the wide table, `comparison.py` compares fleets, `device_table.py` shows micro-benchmarks,
+`charts.py` draws, and `job.py` has the data of the calculator "My job".
 
-Start at `page.make_report`; the page's HTML, style and script are in `templates/`.
+Start at `page.make_report`; HTML, style and script are in `templates/`.
 """

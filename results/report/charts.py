@@ -1,6 +1,6 @@
-"""The charts of the report, drawn as SVG: each has a name and a sentence for readers who cannot see it.
+"""Draws the charts of the report as SVG, each with a text alternative.
 
-Fleets differ by colour and by shape, because not everyone sees colours.
+Fleets have different shapes and colours, for readers who cannot distinguish colours.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from results.table.comparable import CLUSTER_COLUMNS, case_name
 from results.table.fleets import FleetRate
 
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"]
-"""Colours that stay apart for colour-blind readers. Source: Okabe and Ito, Color universal design, 2002."""
+"""Colours that are distinct for colour-blind readers. Source: Okabe and Ito, Color universal design, 2002."""
 
 WIDTH, FONT_SIZE = 460, 12
-"""Of a chart, in pixels; the page scales it to a telephone or a desk."""
+"""In pixels; the page scales charts to the screen."""
 
 LABEL_HEIGHT = 20
-"""Height of a case's name, which stands above its row so that a narrow screen keeps its width for the values."""
+"""Height in pixels of a case's name, which is above its row to leave narrow screens their width."""
 
 FLEET_HEIGHT = 14
-"""Height of one fleet's line in a row of a chart by case, in pixels."""
+"""Height in pixels of a fleet's line in a chart by case."""
 
 REFERENCE: dict[str, Any] = {"strokeDash": [4, 4], "color": "#888888"}
-"""Look of lines that a reader compares with, seen on light and on dark."""
+"""Style of reference lines, visible on light and dark backgrounds."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Chart:
     """One chart.
 
     Attributes:
-        name: The id of its section.
-        description: What it shows, in a sentence.
-        svg: The drawing; empty: a name in it cannot be drawn.
+        name: Id of its section.
+        description: Text alternative.
+        svg: The drawing; empty: a name cannot be drawn.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Chart:
 
 
 def speed_chart(rates: Sequence[FleetRate]) -> Chart | None:
-    """Draw throughput by case with its interval, and where a fleet failed its status; None without a number."""
+    """Draw throughput by case with its interval, or the status of failures; None: there is no number."""
     if not any(rate.rates for rate in rates):
         return None
     rows = [
@@ -72,10 +72,10 @@ def speed_chart(rates: Sequence[FleetRate]) -> Chart | None:
 
 
 def ratio_chart(pairs: Sequence[Pair]) -> Chart | None:
-    """Draw how fast fleets are against the first one by case, with a line at 1; None without a ratio.
+    """Draw the ratios of fleets over the first one by case, with a line at 1; None: there is no ratio.
 
     Args:
-        pairs: Pairs of fleets; where there are several, those whose second side is that of the first pair count.
+        pairs: Pairs of fleets; only those with the second side of the first pair are shown.
     """
     shown = [pair for pair in pairs if pair[1] == pairs[0][1]]
     sides = [side for _, _, found in shown for item in found for side in (item.a, item.b)]
@@ -98,7 +98,7 @@ def ratio_chart(pairs: Sequence[Pair]) -> Chart | None:
 
 
 def scaling_chart(rates: Sequence[FleetRate]) -> Chart | None:
-    """Draw throughput of N GPUs over that of one, with the ideal line; None without several counts."""
+    """Draw throughput of N replicas over that of one, with the ideal line; None: no case has several counts."""
     rows: list[dict[str, Any]] = []
     found = efficiencies(rates)
     for item in found:
@@ -127,29 +127,29 @@ def scaling_chart(rates: Sequence[FleetRate]) -> Chart | None:
 
 
 def energy_chart(rates: Sequence[FleetRate]) -> Chart | None:
-    """Draw samples per joule by case with their interval; None where no energy was measured."""
+    """Draw samples per joule by case with intervals; None: no energy was measured."""
     rows = [
         _bar(case_name(rates, rate), rate.fleet, energy.mean, energy.interval())
         for rate in rates
         if (energy := rate.samples_per_joule) is not None
     ]
-    text = "samples per joule of GPU board energy over the timed steps, by case and fleet, with 95 % intervals"
-    return _drawn("energy", "Energy", text, _by_case(rows, "samples per joule, GPU boards")) if rows else None
+    text = "samples per joule of GPU energy over the timed steps, by case and fleet, with 95 % intervals"
+    return _drawn("energy", "Energy", text, _by_case(rows, "samples per joule, GPUs")) if rows else None
 
 
 def _bar(case: str, fleet: str, value: float, interval: Interval | None) -> dict[str, Any]:
-    """Return a value of a chart by case."""
+    """Return a row of a chart by case."""
     low, high = _ends(value, interval)
     return {"case": case, "fleet": fleet, "rate": value, "low": low, "high": high}
 
 
 def _ends(value: float, interval: Interval | None) -> tuple[float, float]:
-    """Return the ends of an interval; without one both are the value itself."""
+    """Return the ends of an interval; without one, twice the value."""
     return (interval.low, interval.high) if interval else (value, value)
 
 
 def _kind(rate: FleetRate) -> tuple[bool, str]:
-    """Order cases by kind of work, training first."""
+    """Return the sort key of a case: kind of work, training first."""
     return rate.case.mode is not Mode.TRAIN, rate.case.precision
 
 
@@ -157,8 +157,8 @@ def _by_case(rows: Sequence[dict[str, Any]], title: str, *, zero: bool = True) -
     """Return a chart with a row per case: its name above, a line per fleet below, the axis on top.
 
     Args:
-        rows: `case`, `fleet`, and `rate` with `low` and `high`, or `failed` with a word.
-        title: What the values are.
+        rows: `case`, `fleet`, and `rate` with `low` and `high`, or `failed` with a status.
+        title: Title of the axis.
         zero: Whether the axis starts at 0.
     """
     cases, fleets = (list(dict.fromkeys(row[name] for row in rows)) for name in ("case", "fleet"))
@@ -166,7 +166,7 @@ def _by_case(rows: Sequence[dict[str, Any]], title: str, *, zero: bool = True) -
     tops = {case: at * height for at, case in enumerate(cases)}
     lines = {fleet: LABEL_HEIGHT + FLEET_HEIGHT * (at + 0.5) for at, fleet in enumerate(fleets)}
     placed = pd.DataFrame([{**row, "y": tops[row["case"]] + lines[row["fleet"]]} for row in rows])
-    # A unit of this axis is a pixel, counted from the top.
+    # The unit of this axis is a pixel, from the top.
     y = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[height * len(cases), 0], nice=False, zero=False))
     x, low = (alt.X(f"{end}:Q", scale=alt.Scale(zero=zero), axis=_top_axis(title)) for end in ("rate", "low"))
     known = alt.Chart(placed).encode(y=y).transform_filter("isValid(datum.rate)")
@@ -191,12 +191,12 @@ def _by_case(rows: Sequence[dict[str, Any]], title: str, *, zero: bool = True) -
 
 
 def _top_axis(title: str) -> alt.Axis:
-    """Return an axis above the first row: below the last one it is off a narrow screen."""
+    """Return an axis above the first row, so that it is visible on a small screen."""
     return alt.Axis(orient="top", title=title, tickCount=5)
 
 
 def _look(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return colour and shape by fleet; a single fleet, which the title names, has no legend."""
+    """Return colour and shape by fleet; without a legend for a single fleet, which is in the title."""
     fleets = list(dict.fromkeys(row["fleet"] for row in rows))
     legend = alt.Legend(orient="top", title=None) if len(fleets) > 1 else None
     colours = alt.Scale(domain=fleets, range=[COLOURS[at % len(COLOURS)] for at, _ in enumerate(fleets)])
@@ -212,6 +212,6 @@ def _drawn(name: str, title: str, description: str, chart: Any) -> Chart:  # noq
     spec |= {"background": None, "config": {"axis": sizes, "legend": sizes, "text": {"fontSize": FONT_SIZE}}}
     try:
         svg = vl_convert.vegalite_to_svg(spec)
-    except ValueError:  # long names beyond the basic multilingual plane: it cuts them in the middle of a character
+    except ValueError:  # it splits surrogate pairs when it truncates long names
         svg = ""
     return Chart(name, title, description, svg)

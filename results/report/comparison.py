@@ -1,4 +1,4 @@
-"""Tables that put fleets side by side: ratios, marks, scaling, what a dollar buys, what communication costs."""
+"""Builds tables that compare fleets: ratios, samples per dollar, scaling efficiency and communication."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from results.table.fleets import FleetRate
 from results.table.merge import Merged
 
 MANY = 3
-"""Fewest cases for a note on how many of them would be marked by chance."""
+"""Fewest cases with a note on the number expected to be marked by chance."""
 
 
 def ratio_grids(merged: Merged) -> list[Grid]:
-    """Return a table for each pair of fleets that share cases with numbers: the later one over the earlier one."""
+    """Return a table for each pair of fleets with a common case: the later fleet over the earlier one."""
     rates = merged.rates
     grids = []
     for first, second in itertools.combinations(fleets_of(rates), 2):
@@ -35,13 +35,13 @@ def ratio_grids(merged: Merged) -> list[Grid]:
 
 
 def compare_grid(found: Sequence[Comparison], a: str, b: str, only: Sequence[FleetRate] = ()) -> Grid:
-    """Return how fast side `a` is against side `b`, case by case.
+    """Return the ratios of side `a` over side `b`, case by case.
 
     Args:
         found: The comparisons.
-        a: What the first side is called.
-        b: What the second side is called.
-        only: Cases that one side never tried.
+        a: Name of the first side.
+        b: Name of the second side.
+        only: Cases that only one side tried.
     """
     sides = [side for item in found for side in (item.a, item.b)]
     made = answers(found)
@@ -94,7 +94,7 @@ def _of(rates: Sequence[FleetRate], fleet: str) -> list[FleetRate]:
 
 
 def _per_dollar(item: Comparison) -> list[str]:
-    """Write samples per dollar of both sides, where both have a price: one alone would mislead."""
+    """Format samples per dollar of both sides and their ratio; empty unless both have a price."""
     if item.price_ratio is None:
         return ["", "", ""]
     gain = item.per_dollar
@@ -110,7 +110,7 @@ def _thousands_per_usd(rate: FleetRate) -> str:
 
 
 def _per_joule(item: Comparison) -> list[str]:
-    """Write samples per joule of GPU board energy, where both sides measured it."""
+    """Format samples per joule of GPU energy; empty unless both sides measured it."""
     energies = [side.samples_per_joule for side in (item.a, item.b)]
     if any(energy is None for energy in energies):
         return ["", ""]
@@ -166,10 +166,10 @@ Cell = Callable[[Comparison], str]
 
 
 def ratio_tables(pairs: Sequence[Pair]) -> list[Grid]:
-    """Return how fast fleets are against the first one, and what they give per dollar where prices are known.
+    """Return tables with the throughput and, if prices are known, the samples per dollar of fleets over the first one.
 
     Args:
-        pairs: Pairs of fleets; where there are several, those whose second side is that of the first pair count.
+        pairs: Pairs of fleets; only those with the second side of the first pair are shown.
     """
     shown = [pair for pair in pairs if pair[1] == pairs[0][1]]
     if not any(item.value is not None for _, _, found in shown for item in found):
@@ -183,7 +183,7 @@ def ratio_tables(pairs: Sequence[Pair]) -> list[Grid]:
 
 
 def _table(title: str, pairs: Sequence[Pair], cell: Cell, meaning: str) -> Grid:
-    """Return a row for each kind of work, network and pair of fleets, those of one kind next to each other."""
+    """Return a row per kind of work, network and pair of fleets, grouped by kind."""
     items = [(f"{a} / {b}" if len(pairs) > 1 else "", item) for a, b, found in pairs for item in found]
     sides = [side for _, item in items for side in (item.a, item.b)]
     kinds: dict[str, dict[str, dict[str, dict[str, str]]]] = {}
@@ -215,7 +215,7 @@ def _worth(item: Comparison) -> str:
 
 
 def _marked(item: Comparison, text: str, same: bool) -> str:
-    """Write a ratio, marked where it is within the noise; else which side failed and how."""
+    """Format a ratio, marked if not significant, or the failure of a side."""
     if item.mark is Mark.NOT_COMPARABLE:
         return str(item.mark)
     if item.mark in (Mark.WORKS, Mark.FAILED):
@@ -231,10 +231,9 @@ def _table_notes(meaning: str, items: Sequence[Comparison]) -> list[str]:
 
 
 def communication_grid(merged: Merged) -> Grid | None:
-    """Return what communication costs; None where no case was measured without all-reduce.
+    """Return the cost of communication; None: no case was measured without all-reduce.
 
-    The share of a step that communication takes is 1 − throughput with / throughput without all-reduce. Replicas
-    without all-reduce train apart: theirs is no throughput of anything.
+    The share of communication in a step is 1 − throughput with / throughput without all-reduce.
     """
     if merged.apart is None:
         return None
@@ -267,7 +266,7 @@ def communication_grid(merged: Merged) -> Grid | None:
 
 
 def _share(whole: FleetRate, apart: FleetRate) -> str:
-    """Write the share of a step that communication takes, with its 95 % interval."""
+    """Format the share of communication in a step, with its 95 % interval."""
     ratio = compare_pair(whole, apart)
     assert ratio.value is not None, "both sides have a number"
     return f"{with_error((1 - ratio.value) * 100, ratio.interval.half_width * 100 if ratio.interval else None)} %"

@@ -1,6 +1,6 @@
-"""What a report opens with: which fleet to rent, by the same rule and in the same words as `recommend`.
+"""Builds the recommendation at the top of a report, from the answers of `recommend`.
 
-Every network, precision and mode that was measured is a question. Nothing is decided here.
+There is one question per measured network, precision, number of GPUs and mode.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from results.table.fleets import FleetRate, refuse_mixed
 
 @dataclass(frozen=True)
 class RunDecision:
-    """The answer to every question that a run was made for.
+    """Answers for all measured settings.
 
     Attributes:
-        advices: One for each setting that was measured.
-        first: What to rent, in one sentence.
+        advices: One per measured setting.
+        first: The recommendation in one sentence.
     """
 
     advices: tuple[Advice, ...]
@@ -34,13 +34,13 @@ class RunDecision:
 
     @property
     def gpus(self) -> list[str]:
-        """The GPUs of the answers that have specifications."""
+        """GPUs of the answers that have specifications."""
         found = dict.fromkeys(option.gpu for advice in self.advices for option in advice.options)
         return [gpu for gpu in found if gpu in specifications()]
 
     @property
     def offers(self) -> dict[str, Offer]:
-        """The lowest price of each fleet that the answers count with."""
+        """Lowest price of each fleet in the answers."""
         found: dict[str, Offer] = {}
         for option in (option for advice in self.advices for option in advice.options if option.offers):
             found.setdefault(option.subject, option.cheapest)
@@ -48,11 +48,11 @@ class RunDecision:
 
 
 def decide(rates: Sequence[FleetRate], offers: Sequence[Offer]) -> RunDecision:
-    """Answer every question that was measured.
+    """Answer a question for each measured setting.
 
     Args:
-        rates: What was measured.
-        offers: Prices for GPUs and fleets; those that came with the records go before all but the user's.
+        rates: Measured throughputs.
+        offers: Prices for GPUs and fleets; prices of the records override all but the user's.
     """
     try:
         refuse_mixed(rates, [], "Choose one run.")
@@ -74,7 +74,7 @@ def decide(rates: Sequence[FleetRate], offers: Sequence[Offer]) -> RunDecision:
 
 
 def decision_grids(decision: RunDecision) -> list[Grid]:
-    """Return the tables that a reader decides by; none where there is no choice."""
+    """Return the tables of options; none if there is no choice."""
     if not any(len(advice.ranked) > 1 for advice in decision.advices):
         return []
     if len(decision.advices) == 1:
@@ -87,7 +87,7 @@ def decision_grids(decision: RunDecision) -> list[Grid]:
 
 
 def _questions(rates: Sequence[FleetRate]) -> list[RentalQuestion]:
-    """Return the questions that were measured: a network, precision, number of GPUs and mode each."""
+    """Return a question per measured network, precision, number of GPUs and mode."""
     cases = [rate.case for rate in rates]
     asked = [
         RentalQuestion(network=c.model, precision=str(c.precision), counts=(c.num_gpus,), mode=str(c.mode))
@@ -98,7 +98,7 @@ def _questions(rates: Sequence[FleetRate]) -> list[RentalQuestion]:
 
 
 def _choice(advice: Advice) -> str:
-    """Name what to rent where prices decide it, else the fastest."""
+    """Return what to rent if prices decide, else the fastest option."""
     if advice.winner is not None:
         return f"Rent {advice.winner.subject}"
     fastest = max(advice.ranked, key=lambda option: option.samples_per_second, default=None)

@@ -1,4 +1,4 @@
-"""What the devices themselves reach (`--model=device`): a row for each metric, a column for each host."""
+"""Builds the table of device micro-benchmarks (`--model=device`): a row per metric, a column per host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ METRICS = {
     "device_to_host": "device to host",
     "all_reduce": "all-reduce, bus",
 }
-"""Metrics in their order, as they are written; others come after them, as they are named."""
+"""Display names of metrics, in order; unknown metrics follow under their own name."""
 
 ARITHMETIC = ("fp64", "fp32", "tf32", "fp16", "bf16")
 
@@ -33,17 +33,17 @@ MetricKey = tuple[str, str | None, int, int | None, str]
 
 
 Cells = Mapping[MetricKey, Sequence[DeviceResult]]
-"""What the repeats of one host gave, by metric."""
+"""Results of one host's repeats, by metric."""
 
 
 def device_grid(records: Sequence[Record]) -> Grid | None:
-    """Return the table of the device micro-benchmarks; None without any.
+    """Return the table of the device micro-benchmarks; None: there are none.
 
-    A cell is the mean over repeats with its 95 % interval; each repeat gives its best round. Software that differs
-    within a host makes columns of their own.
+    A cell is the mean over the best round of each repeat, with its 95 % interval. Different software on a host has
+    separate columns.
 
     Args:
-        records: Those with `device_results`.
+        records: Records with `device_results`.
     """
     columns = defaultdict[tuple[str, str], dict[MetricKey, list[DeviceResult]]](dict)
     for record in records:
@@ -62,7 +62,7 @@ def device_grid(records: Sequence[Record]) -> Grid | None:
 
 
 def _column(record: Record) -> tuple[str, str]:
-    """Return host and software of a record."""
+    """Return the host and the software of a record."""
     origin, environment = record.origin, record.environment
     place = f"{origin.fleet}/{origin.host}" if origin else NO_ORIGIN
     if environment is None:
@@ -75,7 +75,7 @@ def _column(record: Record) -> tuple[str, str]:
 
 
 def _headings(columns: Sequence[tuple[str, str]]) -> list[str]:
-    """Name each column by its host, numbered where one host has several."""
+    """Return the host of each column, numbered if it has several."""
     places = [place for place, _ in columns]
     seen: dict[str, int] = defaultdict(int)
     headings = []
@@ -122,7 +122,7 @@ def _text(values: Sequence[float], factor: float) -> str:
 
 
 def _reasons(keys: Sequence[MetricKey], hosts: Mapping[str, Cells]) -> list[str]:
-    """State each reason why something was not measured once, with all its metrics and hosts."""
+    """Return each reason for a missing result once, with its metrics and hosts."""
     found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for host, cells in hosts.items():
         for key in keys:

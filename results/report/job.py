@@ -1,7 +1,7 @@
-"""Throughputs, ratios and prices for the calculator "My job" of a report, as plain data for its script.
+"""Prepares throughputs, ratios and prices for the calculator "My job" of a report, as plain data for its script.
 
-The page decides by the rule of `recommend`: one choice is the cheaper one only where the interval of the ratio of
-throughputs excludes the ratio of prices, and the difference is above the threshold.
+The page decides like `recommend`: an option is cheaper only if the interval of the ratio of throughputs excludes the
+ratio of prices, and the difference exceeds the threshold.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from results.table.fleets import FleetRate
 
 @dataclass(frozen=True)
 class FleetPrice:
-    """The price that the page uses until its reader enters another one.
+    """Initial price of a fleet in the calculator.
 
     Attributes:
-        usd: USD per GPU-hour; None where none is known.
-        source: Where it comes from, in words; empty where it came with the records.
+        usd: USD per GPU-hour; None: unknown.
+        source: Source of the price; empty: the records.
     """
 
     fleet: str
@@ -34,10 +34,10 @@ class FleetPrice:
 
 
 def job_data(rates: Sequence[FleetRate]) -> dict[str, Any]:
-    """Return what each setting's fleets do per second, and which ratios of them are known.
+    """Return throughputs and ratios of fleets for each setting.
 
     Returns:
-        `threshold`, and `cases`: label, unit, `fleets` (rate with its interval and replicas, or how it failed) and
+        `threshold`, and `cases`: label, unit, `fleets` (rate with its interval and replicas, or its failure) and
         `ratios` (two fleets and the interval of the first over the second).
     """
     labels: dict[str, int] = {}
@@ -50,7 +50,7 @@ def job_data(rates: Sequence[FleetRate]) -> dict[str, Any]:
         by_fleet = {rate.fleet: rate for rate in reversed(group)}
         cases.append(
             {
-                # Settings of one label differ in what changes the measurement, e.g. the method's version.
+                # Settings with equal labels may still differ in what is measured, e.g. in method_version.
                 "label": label if labels[label] == 1 else f"{label} ({labels[label]})",
                 "unit": group[0].unit or "samples",
                 "fleets": {
@@ -67,8 +67,8 @@ def fleet_prices(rates: Sequence[FleetRate], offers: Mapping[str, Offer]) -> lis
     """Return the price of each fleet that has a number.
 
     Args:
-        rates: What was measured.
-        offers: Prices that a recommendation counts with, by fleet.
+        rates: Measured throughputs.
+        offers: Prices used by the recommendation, by fleet.
     """
     found = []
     for fleet in dict.fromkeys(rate.fleet for rate in rates if rate.rates):

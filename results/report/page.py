@@ -1,6 +1,6 @@
-"""The report as one HTML file: what to rent, how certain that is, and why.
+"""Builds the report as one HTML file or as Markdown: what to rent, how certain that is, and why.
 
-It works from a file, without a network; charts are drawn as SVG, and nothing that a host sent is ever read as markup.
+The page works offline; charts are inline SVG, and all texts of hosts are escaped.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ from results.table.merge import Merged, merge_records
 from results.text import counted
 
 MAX_ROWS = 300
-"""Rows of a long table or list that a page shows: it must go through mail and open on a telephone."""
+"""Rows of a long table or list on the page, which must be small enough for mail and phones."""
 
 MAX_LETTERS = 1000
-"""Letters of a cause that a page shows; records have it in full."""
+"""Characters of a cause on the page; records have it in full."""
 
 MAX_NAMED = 4
-"""Networks and hosts that the head of a page names."""
+"""Networks and hosts listed at the top of the page."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """The content of a report, before it is written.
+    """The content of a report.
 
     Attributes:
-        about: Which runs, when and where they measured.
+        about: Names, times and hosts of the runs.
         decision: What to rent.
-        verdict: The sentences at the top, what to rent first.
+        verdict: Sentences at the top, starting with what to rent.
         pairs: Comparisons of each pair of fleets.
-        breakdown: Where the time of the runs went; None: not known.
+        breakdown: Time breakdown of the runs; None: unknown.
     """
 
     title: str
@@ -83,12 +83,12 @@ def make_report(
     Args:
         stored: Records of any number of runs.
         title: Names of the runs.
-        prices: `GPU=USD` per GPU-hour; they go before those of the records.
+        prices: `GPU=USD` per GPU-hour; override those of the records.
         price_files: The user's price files, for fleets whose records have no price.
         measured_by: Who measured; empty: not stated.
 
     Raises:
-        BadQuestion: A price cannot be read.
+        BadQuestion: A price cannot be parsed.
     """
     merged = merge_records(stored)
     rates, records = merged.rates, [item.record for item in stored if item.record is not None]
@@ -113,14 +113,14 @@ def make_report(
 
 
 def _in_words(rates: Sequence[FleetRate]) -> str:
-    """Return what was measured, for the title; empty where nothing was."""
+    """Return the title: fleets and networks; empty if nothing was measured."""
     networks = list(dict.fromkeys(str(rate.case.model) for rate in rates))
     more = f" and {len(networks) - MAX_NAMED} more networks" if len(networks) > MAX_NAMED else ""
     return f"{' and '.join(fleets_of(rates))}: {', '.join(networks[:MAX_NAMED])}{more}" if rates else ""
 
 
 def _about(records: Sequence[Record], runs: str) -> str:
-    """Return a line on the runs; the cost is that of each host from its first repeat to its last, with all its GPUs."""
+    """Describe the runs in a line; the cost covers each host with all its GPUs from its first repeat to its last."""
     spans: dict[Origin, tuple[datetime, datetime, int]] = {}
     for record in records:
         with contextlib.suppress(ValueError):
@@ -145,7 +145,7 @@ def _about(records: Sequence[Record], runs: str) -> str:
 
 
 def report_markdown(report: Report) -> str:
-    """Return the report as Markdown for a pull request: what to rent, the ratios, and all else folded."""
+    """Return the report as Markdown for a pull request: what to rent and the ratios, with all else collapsed."""
     first, *others = (markdown_text(line) for line in report.verdict)
     settings = [f"* {markdown_text(f'{advice.title}: {advice.sentence}')}" for advice in report.decision.advices]
     folded = [("Each setting", "\n".join(settings))] if len(settings) > 1 else []
@@ -174,7 +174,7 @@ def _joined(grids: Sequence[Grid]) -> str:
 
 
 def report_html(report: Report) -> str:
-    """Return the report as one HTML page without outside references; long tables end with what they do not show."""
+    """Return the report as one self-contained HTML page with shortened tables."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -205,19 +205,19 @@ def report_html(report: Report) -> str:
 
 
 def _first(lines: Sequence[str]) -> list[str]:
-    """Return the first lines of many, none of them long, and how many there are besides."""
+    """Return the first `MAX_ROWS` lines, shortened, and the number of omitted ones."""
     more = [f"{len(lines) - MAX_ROWS} more in the records"] if len(lines) > MAX_ROWS else []
     return [*(line if len(line) <= MAX_LETTERS else f"{line[:MAX_LETTERS]}…" for line in lines[:MAX_ROWS]), *more]
 
 
 def _shortened(grid: Grid) -> Grid:
-    """Return the first rows and notes of a table."""
+    """Return a table with its first `MAX_ROWS` rows and notes."""
     more = [f"{len(grid.rows) - MAX_ROWS} more rows in results.csv"] if len(grid.rows) > MAX_ROWS else []
     return replace(grid, rows=grid.rows[:MAX_ROWS], notes=[*_first(grid.notes), *more])
 
 
 def _speed_lines(merged: Merged, pairs: Sequence[Pair]) -> list[str]:
-    """State for each pair which fleet is faster, and how much of the plan has a number."""
+    """Return which fleet of each pair is faster, how many rows have a number, and causes of failure."""
     lines = []
     for a, b, found in pairs:
         said = answer_lines(found)
@@ -234,7 +234,7 @@ def _speed_lines(merged: Merged, pairs: Sequence[Pair]) -> list[str]:
 
 
 def _answer_grids(report: Report) -> list[Grid]:
-    """Return the main tables: what to rent, and the ratios."""
+    """Return the tables of what to rent and of ratios."""
     return [*decision_grids(report.decision), *ratio_tables(report.pairs)]
 
 
@@ -249,7 +249,7 @@ def _charts(report: Report) -> list[Chart]:
 
 
 def _warnings(merged: Merged) -> list[str]:
-    """Return the warnings and failures of the rows, each with where it was."""
+    """Return the warnings and failures of the rows, with host and case."""
     lines = []
     for row in merged.rows:
         where = f"{row.place} {row.case.model} {row.case.precision} ×{row.case.num_gpus}"
@@ -259,7 +259,7 @@ def _warnings(merged: Merged) -> list[str]:
 
 
 def _environments(records: Sequence[Record]) -> list[dict[str, str]]:
-    """Return the distinct machines and software, with the hosts that have them."""
+    """Return the distinct environments with their hosts."""
     found: dict[tuple[tuple[str, str], ...], dict[str, None]] = {}
     for record in records:
         environment, origin = record.environment, record.origin
@@ -283,14 +283,14 @@ def _environments(records: Sequence[Record]) -> list[dict[str, str]]:
 
 
 def _commands(records: Sequence[Record]) -> list[str]:
-    """Return the command that measures each case again; the image of each host is in its environment."""
+    """Return the command that repeats each case; the image of each host is in its environment."""
     measure = "tfbench measure" if started_as_tfbench() else "python -m tfbench"
     ok = (record for record in records if record.status is Status.OK)
     return list(dict.fromkeys(f"{measure} {' '.join(record.case.flags())}" for record in ok))
 
 
 def _script_json(value: object) -> markupsafe.Markup:
-    """Return JSON that cannot end the script element that contains it."""
+    """Return JSON that can be embedded in a script element."""
     text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

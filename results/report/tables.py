@@ -1,4 +1,4 @@
-"""The merged table as people read it: a row per host and case, the wide table of the field, what warnings mean."""
+"""Builds the tables of a run: a row per host and case, the wide table, and explanations of warnings."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ SOFTWARE_NAMES = {
     "variables": "",
     "launcher": "",
 }
-"""How an identity is written in a line; columns that are not here are written `name=value`."""
+"""Columns of an identity shown in notes, with their prefix."""
 
 
 def show_tables(merged: Merged, console: Console) -> None:
-    """Print the results, each fleet's table, the ratios of fleets, and what is not in the tables."""
+    """Print all tables of merged runs, then the problems."""
     for grid in all_grids(merged):
         print_grid(grid, console)
     for problem in merged.problems:
@@ -51,25 +51,25 @@ def show_tables(merged: Merged, console: Console) -> None:
 
 
 def all_grids(merged: Merged) -> list[Grid]:
-    """Return all tables of merged runs, as far as there is something in them."""
+    """Return all non-empty tables of merged runs."""
     return [*result_grids(merged), *fleet_grids(merged)]
 
 
 def fleet_grids(merged: Merged) -> list[Grid]:
-    """Return each fleet's table, the ratios of fleets, how fleets scale, and what communication costs."""
+    """Return each fleet's wide table, and the tables of ratios, scaling efficiency and communication."""
     more = (scaling_grid(merged.rates), communication_grid(merged))
     return [*wide_grids(merged), *ratio_grids(merged), *(grid for grid in more if grid is not None)]
 
 
 def result_grids(merged: Merged) -> list[Grid]:
-    """Return the table of the cases and that of the devices, as far as there is something in them."""
+    """Return the non-empty ones of the tables of cases and of devices."""
     devices = device_grid(merged.devices)
     cases = [results_grid(merged)] if merged.rows or devices is None else []
     return [*cases, *([devices] if devices else [])]
 
 
 def results_grid(merged: Merged) -> Grid:
-    """Return one row per fleet, host, case and identity; the notes list what all rows have in common."""
+    """Return one row per fleet, host, case and identity; notes list what all rows share."""
     rows = merged.rows
     varying = [name for name in _SETTINGS if any(len(values) > 1 for values in _by_network(rows, name).values())]
     software = [name for name in SOFTWARE_COLUMNS if _varies_within_case(rows, name)]
@@ -106,16 +106,16 @@ def _by_network(rows: Sequence[Row], column: str) -> dict[str, dict[Value, None]
 
 
 def wide_grids(merged: Merged) -> list[Grid]:
-    """Return the field's usual table for each fleet: a row per network and precision, a column per GPU count.
+    """Return a table for each fleet: a row per network and precision, a column per GPU count.
 
-    A cell is the mean over the fleet's hosts; rows are split by settings or software that differ.
+    A cell is the mean over the fleet's hosts; different settings or software have separate rows.
     """
     rates = merged.rates
     return [_wide_grid([rate for rate in rates if rate.fleet == fleet]) for fleet in fleets_of(rates)]
 
 
 _HEADED = {"model", "precision", "batch_per_gpu", "num_gpus", "num_hosts", "communication", "all_reduce", "deep_check"}
-"""Settings that have a column of their own, or that are not shown."""
+"""Settings that have their own column or are not shown."""
 
 _SETTINGS = tuple(name for name in COLUMNS if name in SETTINGS and name not in _HEADED)
 
@@ -127,11 +127,11 @@ _NUMBERS = {
     "b1 p95 ms>": ("latency_p95_seconds", 1000),
     "b1 p99 ms>": ("latency_p99_seconds", 1000),
 }
-"""Columns of plain numbers: which of a row's, and times what; `b1`: latency at batch 1, of inference only."""
+"""Numeric columns: the row's number and its factor; `b1`: latency at batch 1, inference only."""
 
 
 def _varies_within_case(rows: Sequence[Row], column: str) -> bool:
-    """Return whether two rows of one fleet, host and case differ in a column: then it must be shown."""
+    """Return whether two rows of one fleet, host and case differ in a column, which must then be shown."""
     seen: dict[CaseOnHost, Value] = {}
     return any(seen.setdefault(row.place, row.named(column)) != row.named(column) for row in rows)
 
@@ -149,12 +149,12 @@ def _scaled(value: float | None, factor: float) -> str:
 
 
 def _repeats(row: Row) -> str:
-    """Write how many repeats gave a number: `3`, or `2 of 3` where some failed."""
+    """Format the number of successful repeats: `3`, or `2 of 3` if some failed."""
     return str(row.repeats) if row.repeats_ok == row.repeats else f"{row.repeats_ok} of {row.repeats}"
 
 
 def _causes(rows: Sequence[Row]) -> list[str]:
-    """Explain why repeats failed: one line per cause and host, with the affected cases."""
+    """Return a line per cause of failure and host, with the affected cases."""
     hit: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row.cause:
@@ -175,7 +175,7 @@ def _rate(row: Row) -> str:
 
 
 def _common_notes(rows: Sequence[Row], varying: Sequence[str], software: Sequence[str]) -> list[str]:
-    """State once what all rows share, and for each fleet what it runs on."""
+    """Return what all rows share, and the software of each fleet."""
     if not rows:
         return ["no records"]
     shared = []
@@ -240,7 +240,7 @@ def _wide_grid(rates: Sequence[FleetRate]) -> Grid:
 
 
 def _not_usual(rates: Sequence[FleetRate]) -> list[str]:
-    """Return what all cells share and is not the default: inference, another size of images."""
+    """Return settings that all cells share and that are not the default: inference, image size."""
     modes, sizes = {rate.case.mode for rate in rates}, {rate.case.image_size for rate in rates}
     shared = [f"mode {mode}" for mode in modes if len(modes) == 1 and mode is not Mode.TRAIN]
     shared += [f"image size {size}" for size in sizes if len(sizes) == 1 and size is not None]
@@ -248,13 +248,13 @@ def _not_usual(rates: Sequence[FleetRate]) -> list[str]:
 
 
 def _differing_software(rates: Sequence[FleetRate]) -> list[str]:
-    """Return the software columns that would put two identities into one cell if they were not shown."""
+    """Return the software columns that must be shown so that no cell mixes two identities."""
     known = [rate for rate in rates if rate.rates]
     return [name for name in differing(known, SOFTWARE_COLUMNS) if name != "parameters" or _networks_differ(known)]
 
 
 def _networks_differ(rates: Sequence[FleetRate]) -> bool:
-    """Return whether one case was measured with networks of different size."""
+    """Return whether a case was measured with networks of different size."""
     sizes: dict[Case, int | None] = {}
     return any(sizes.setdefault(rate.case, rate.software.parameters) != rate.software.parameters for rate in rates)
 
@@ -276,7 +276,7 @@ MEANINGS: dict[str, str] = {
     "warmup_not_settled": "step times still changed when warm-up ended; raise warmup_steps",
     **{rule.code: rule.meaning for rule in RULES if Moment.TIMING in rule.moments},
 }
-"""What each code means, and what to do. A test compares the codes with those of `tfbench`."""
+"""Meaning and remedy of each warning code. A test compares the codes with those of `tfbench`."""
 
 _CODE = re.compile(r"[a-z0-9_]+")
 
@@ -285,23 +285,23 @@ def warning_notes(warnings: Iterable[str | None]) -> list[str]:
     """Explain each code once, in alphabetical order.
 
     Args:
-        warnings: Cells of the column: codes with a comma between them, some with a count: `drift (2 of 3)`.
+        warnings: Cells of the column: comma-separated codes, some with a count: `drift (2 of 3)`.
     """
     codes = {match[0] for text in warnings if text for part in text.split(",") if (match := _CODE.match(part.strip()))}
     return [f"{code}: {MEANINGS[code]}" for code in sorted(codes) if code in MEANINGS]
 
 
 TABLE_VERSION = 1
-"""Changes when a column is removed or changes its meaning."""
+"""Incremented when a column is removed or changes its meaning."""
 
 
 def to_csv(merged: Merged) -> str:
-    """Return the table as CSV, in which no text is a formula to a spreadsheet."""
+    """Return the table as CSV without texts that a spreadsheet would run as a formula."""
     return table_csv(merged.table)
 
 
 def to_json(merged: Merged) -> str:
-    """Return the table as JSON: rows as objects, empty cells as null, and what is not in the table."""
+    """Return the table as JSON: rows as objects, empty cells as null, device results and problems."""
     rows = json.loads(merged.table.to_json(orient="records", double_precision=15))
     devices = [_placed(record, result) for record in merged.devices for result in record.device_results]
     document = {"table_version": TABLE_VERSION, "problems": merged.problems, "rows": rows, "devices": devices}
@@ -309,7 +309,7 @@ def to_json(merged: Merged) -> str:
 
 
 def _placed(record: Record, result: DeviceResult) -> dict[str, Any]:
-    """Return a device's result with where it was measured."""
+    """Return a device's result with its fleet, host and repeat."""
     origin = record.origin
     place = {"fleet": origin.fleet, "host": origin.host, "repeat": origin.repeat} if origin else {}
     return {**place, **asdict(result)}
@@ -331,4 +331,4 @@ WRITERS: dict[str, Callable[[Merged], str]] = {
     "markdown": to_markdown,
     "wide": to_wide_markdown,
 }
-"""What is text, by the name that `--format` takes."""
+"""By value of `--format`."""
