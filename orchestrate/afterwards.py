@@ -18,7 +18,7 @@ from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import Launcher
 from orchestrate.planning.durations import hourly_usd
 from orchestrate.planning.plan import Plan
-from orchestrate.running.run import ask_hosts
+from orchestrate.running.run import query_hosts
 from results.grid import print_grid
 from results.program import command_line, started_as_tfbench
 from results.runs.store import RunFolder
@@ -209,7 +209,7 @@ def still_costing(plan: Plan, make: Callable[[Host], Launcher], seconds: float =
         seconds: Longest wait.
     """
     priced = [entry for entry in plan.hosts if entry.host.queue is None and entry.host.usd_per_gpu_hour]
-    answers = ask_hosts([entry.host for entry in priced], make, lambda _, there: there.running(plan.run_id), seconds)
+    answers = query_hosts([entry.host for entry in priced], make, lambda _, there: there.running(plan.run_id), seconds)
     answered = [entry for entry, answer in zip(priced, answers, strict=True) if not isinstance(answer, str)]
     costs = {entry.host.key: hourly_usd(entry) or 0.0 for entry in answered}
     if not costs:

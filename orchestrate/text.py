@@ -1,7 +1,7 @@
-"""Make text from elsewhere safe to print, to store and to quote.
+"""Makes text from hosts safe to print, store and quote.
 
-Nothing that a host sends is trusted: terminal control sequences could rewrite the screen, and a line without an end
-could fill the memory.
+Nothing that a host sends is trusted: terminal control sequences could rewrite the screen, and an endless line could
+fill the memory.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from typing import Any
 
 MAX_LINE_LENGTH = 2_000
-"""Longest line kept of a host's output, in characters."""
+"""Maximum length of a line of a host's output, in characters."""
 
 MAX_DEPTH = 64
-"""Deepest nesting of a JSON document from a host: what is deeper was made to exhaust a stack."""
+"""Maximum nesting of a JSON document from a host, against stack exhaustion."""
 
 MAX_DIGITS = 20
-"""Longest integer in a JSON document from a host, in characters."""
+"""Maximum length of an integer in a JSON document from a host, in characters."""
 
 _ESCAPES = re.compile(
     r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # operating system commands: titles, links, clipboard
@@ -31,12 +31,12 @@ _ESCAPES = re.compile(
 
 
 def plain_text(text: str, limit: int = MAX_LINE_LENGTH) -> str:
-    """Remove terminal control sequences and control characters, keep one line of at most `limit` characters.
+    """Return text as one line of at most `limit` characters, without control sequences and control characters.
 
     Also removes characters that reorder or hide others (Unicode categories Cc, Cf, Cs, Co, Zl, Zp).
     """
     if len(text) <= limit and text.isascii() and text.isprintable():
-        return text  # nearly every line: a fleet prints a few hundred of them a second
+        return text  # fast path for nearly every line: a fleet prints a few hundred per second
     text = _ESCAPES.sub("", text[: limit * 4])
     kept = "".join(
         " " if character in "\t\n\r\v\f" else character
@@ -50,17 +50,17 @@ _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 
 
 def shown(value: object, limit: int = 80) -> str:
-    """Quote what came in, short enough for a message."""
+    """Return a value's `repr`, shortened for a message."""
     return plain_text(repr(value), limit)
 
 
 def whole_number(text: str) -> int | None:
-    """Read a whole number that a host wrote; None: it is none, e.g. `²`, or has more digits than Python converts."""
+    """Parse a host's whole number; None: invalid, e.g. `²`, or more digits than Python converts."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else None
 
 
 def file_name_part(text: str) -> str:
-    """Turn a name into letters, digits, dots, `-` and `_`; different names may become equal."""
+    """Replace all but letters, digits, dots, `-` and `_` in a name; results need not be unique."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", text)
 
 
@@ -68,9 +68,9 @@ _EMPTY_LINES = re.compile(rb"\n{3,}")
 
 
 class Lines:
-    """Cuts output into lines that are safe to print, in bounded memory.
+    """Splits output into lines that are safe to print, in bounded memory.
 
-    Consecutive empty lines become one, and of a line without an end only the last part is kept.
+    Consecutive empty lines become one, and of an overlong line only the end is kept.
 
     Attributes:
         taken: Bytes of output so far.
@@ -93,7 +93,7 @@ class Lines:
         self._rest = data[max(start, len(data) - 4 * MAX_LINE_LENGTH) :]
 
     def end(self) -> Iterator[str]:
-        """Yield a last line without its end."""
+        """Yield the last line, if it has no line end."""
         if self._rest:
             yield self._line(self._rest)
             self._rest = b""
@@ -104,14 +104,14 @@ class Lines:
 
 
 def read_json(text: str | bytes, limit: int) -> Any:  # noqa: ANN401 (any JSON)
-    """Parse JSON from a host: of bounded size, depth and numbers, so that whatever follows can compute with it.
+    """Parse JSON from a host, with limits on size, nesting and numbers.
 
     Args:
         text: The document.
-        limit: Its greatest size, in bytes or characters.
+        limit: Maximum size in bytes or characters.
 
     Raises:
-        ValueError: It is not JSON, or exceeds a bound; with the reason.
+        ValueError: It is not JSON, or exceeds a limit.
     """
     if len(text) > limit:
         raise ValueError(f"it is longer than {limit} bytes")

@@ -1,4 +1,4 @@
-"""YAML files that people write: parsed with line numbers, every mistake reported at once.
+"""Parses the user's YAML files with line numbers, and reports all mistakes at once.
 
 A mistake reads `hosts.yml:9: host node-b: gpus must be … Received: …. Example: gpus: [0, 1]`.
 """
@@ -39,28 +39,28 @@ from results.program import REMOVED
 M = TypeVar("M", bound=BaseModel)
 
 Path_ = tuple[str | int, ...]
-"""Where a value stands: keys and list indices from the top."""
+"""Path of a value: keys and list indices from the top."""
 
 MAX_VALUES = 100_000
-"""Most values of a document: aliases of aliases could otherwise unfold without end."""
+"""Maximum number of values in a document, against exponential expansion of nested aliases."""
 
 
 class Form(BaseModel):
-    """Part of a file that people write; its validators receive the file's folder as context, and None for a plan.
+    """Base of models for the user's files, which adds descriptions and examples to errors.
 
-    Mistakes are worded where they are found: this part has the descriptions and examples of its fields.
+    Validators receive the file's folder as context, and None for a plan.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     instead: ClassVar[Mapping[str, str]] = {}
-    """What to write instead of unknown keys that people try."""
+    """Hints for unknown keys that users may try."""
 
     example: ClassVar[str] = ""
-    """What to write instead of a value that is no mapping."""
+    """Example to show if the value is not a mapping."""
 
     def mistakes(self) -> Iterator[tuple[str, str]]:
-        """Yield what is wrong though each value is valid: the key (empty: the whole), and what to do."""
+        """Yield mistakes in the combination of valid values: the key (empty: the whole) and a remedy."""
         yield from ()
 
     @model_validator(mode="wrap")
@@ -77,12 +77,12 @@ class Form(BaseModel):
 
     @classmethod
     def remedy(cls, key: str, data: Any) -> str | None:  # noqa: ANN401 (anything)
-        """Return what to write instead of an unknown key of `data`; empty key: instead of `data`."""
+        """Return a hint for an unknown key of `data`; empty key: for `data` itself."""
         return cls.instead.get(key) if key else cls.example
 
     @classmethod
     def _words(cls, detail: ErrorDetails, data: Any) -> str:  # noqa: ANN401 (anything)
-        """Turn one of pydantic's findings into a sentence with a remedy; several mistakes are on a line each."""
+        """Turn an error of pydantic into a sentence with a remedy; several mistakes have a line each."""
         kind, location = detail["type"], detail["loc"]
         if kind == MISTAKE:
             return detail["msg"]
@@ -109,7 +109,7 @@ class Form(BaseModel):
 
 
 MISTAKE = "mistake"
-"""Type of a finding that is a sentence already."""
+"""Type of errors that are already sentences."""
 
 _NUMBER = re.compile(r"[+-]?[0-9][0-9_.]*|true|false")
 
@@ -125,7 +125,7 @@ def _error(found: Sequence[tuple[Path_, str]]) -> ValidationError:
 
 
 def described(description: str, example: str | None = None, default: Any = None) -> Any:  # noqa: ANN401 (as `Field`)
-    """Return a field that need not be set, in the words of messages: `NAME must be DESCRIPTION. Example: …`."""
+    """Return an optional field, described for messages such as `NAME must be DESCRIPTION. Example: …`."""
     return Field(default, description=description, examples=[] if example is None else [example])
 
 
@@ -134,11 +134,11 @@ class Document:
     """A parsed YAML file.
 
     Attributes:
-        name: The file's name, as the user gave it.
-        folder: Paths in the file are relative to it.
+        name: The file's name, as given by the user.
+        folder: Base of relative paths in the file.
         data: Plain dictionaries, lists and scalars.
         lines: Line of every key and list item, from 1.
-        problems: Mistakes found while parsing (duplicate keys, keys that are no text) and after.
+        problems: Lines and texts of mistakes.
     """
 
     name: str
@@ -148,22 +148,22 @@ class Document:
     problems: list[tuple[int, str]] = field(default_factory=list)
 
     def line(self, path: Path_) -> int:
-        """Return the line of `path`, or of the nearest thing around it that has one."""
+        """Return the line of `path`, or of its nearest parent that has one."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
 
     def problem(self, path: Path_, text: str) -> None:
-        """Note a mistake at `path`, with the name of the host, fleet or case that contains it."""
+        """Add a mistake at `path`, with the name of the host, fleet or case that contains it."""
         self.problems.append((self.line(path), f"{_place(path)}{text}"))
 
     def report(self) -> list[str]:
-        """Return the mistakes, each once, in the order of their lines."""
+        """Return the mistakes without duplicates, sorted by line."""
         return [f"{self.name}:{line}: {text}" for line, text in sorted(set(self.problems))]
 
 
 def _place(path: Path_) -> str:
-    """Report where in the file's own words: `fleet a4000: host node-b: `."""
+    """Return the innermost fleet, host or case of a path, e.g. `host node-b: `."""
     words = []
     for parent, part in itertools.pairwise(path):
         if parent in ("fleets", "hosts"):
@@ -174,9 +174,9 @@ def _place(path: Path_) -> str:
 
 
 def resolve_path(text: str, folder: Path) -> Path:
-    """Return the path that a text in a file of `folder` means: relative to that file, `~` is the user's home."""
+    """Resolve a path in a file of `folder`: relative to that folder, with `~` expanded."""
     path = Path(text)
-    with contextlib.suppress(RuntimeError):  # the home of a user who does not exist: the file does not either
+    with contextlib.suppress(RuntimeError):  # `~name` of an unknown user
         path = path.expanduser()
     return folder / path
 
@@ -185,14 +185,14 @@ def _existing(text: str, info: ValidationInfo) -> str:
     if info.context is None:
         return text
     path = resolve_path(text, info.context)
-    with contextlib.suppress(OSError, ValueError):  # what cannot be a path is no file
+    with contextlib.suppress(OSError, ValueError):  # not a valid path
         if path.is_file():
             return str(path)
     raise ValueError(f"{info.field_name}: no such file: {plain_text(str(path), 300)}")
 
 
 ExistingFile = Annotated[StrictStr, AfterValidator(_existing)]
-"""Path of a file, relative to the document; becomes a path of this machine."""
+"""Path of an existing file, resolved relative to the document."""
 
 
 def read_document(path: Path) -> Document:
@@ -202,8 +202,8 @@ def read_document(path: Path) -> Document:
         DocumentError: The file cannot be read, or is not YAML.
     """
     name = plain_text(str(path))
-    yaml = YAML(typ="safe", pure=True)  # "rt" would also collect comments
-    yaml.composer.warn_double_anchors = False  # YAML allows them: an alias means the last
+    yaml = YAML(typ="safe", pure=True)  # "rt" would also parse comments
+    yaml.composer.warn_double_anchors = False  # valid YAML: an alias refers to the last
     document = Document(name, path.parent)
     try:
         node = yaml.compose(path.read_bytes().decode("utf-8"))
@@ -224,12 +224,12 @@ def read_document(path: Path) -> Document:
 
 
 def _plain(node: Node, path: Path_, document: Document, yaml: YAML) -> object:
-    """Turn a node into plain data, keeping lines; duplicate keys become problems instead of overwriting."""
+    """Convert a node to plain data and record lines; duplicate keys are mistakes."""
     if len(document.lines) > MAX_VALUES:
         raise ValueError(f"more than {MAX_VALUES} values")
     document.lines.setdefault(path, node.start_mark.line + 1)
     if isinstance(node, ScalarNode):
-        if "${" in str(node.value):  # other tools' files expand them
+        if "${" in str(node.value):  # expanded by some other tools
             document.problem(path, f"variables are not expanded. Received: {shown(node.value)}. Write the value itself")
         value: object = yaml.constructor.construct_object(node)
         return value
@@ -251,15 +251,15 @@ def _plain(node: Node, path: Path_, document: Document, yaml: YAML) -> object:
 
 
 def validate_document(model: type[M], document: Document) -> M | None:
-    """Check a document against its form. Mistakes go to `document.problems`.
+    """Validate a document, and add mistakes to `document.problems`.
 
     Returns:
-        The form of what is right, so that it can be checked further; None: nothing is.
+        The model of the valid parts, for further checks, or None.
     """
     if not isinstance(document.data, dict):
         document.problems.append((1, f"must be a mapping of keys to values. Received: {shown(document.data)}"))
         return None
-    is_first = True  # later mistakes follow from what was removed
+    is_first = True  # later mistakes are caused by removed values
     while document.data:
         try:
             return model.model_validate(document.data, context=document.folder)
@@ -276,13 +276,13 @@ def validate_document(model: type[M], document: Document) -> M | None:
         if () in gone:
             break
         for path in gone:
-            with contextlib.suppress(KeyError):  # it went with what it was part of
+            with contextlib.suppress(KeyError):  # its parent was removed
                 del functools.reduce(operator.getitem, path[:-1], document.data)[path[-1]]
     return None
 
 
 def _present(data: Any, path: Path_) -> Path_:  # noqa: ANN401 (any YAML)
-    """Return what a path leads to: of a list all of it, and where a key is missing, what lacks it."""
+    """Return the part of a path that exists, up to the first list."""
     for depth, part in enumerate(path):
         if not isinstance(data, dict) or part not in data:
             return path[:depth]
@@ -291,12 +291,12 @@ def _present(data: Any, path: Path_) -> Path_:  # noqa: ANN401 (any YAML)
 
 
 def did_you_mean(word: str, known: list[str], all_of_them: str) -> str:
-    """Return a hint to what was most likely meant: first one of the same letters, as in `modle` for `model`.
+    """Return a hint with the most similar known word, preferring transposed letters, e.g. `modle` for `model`.
 
     Args:
-        word: What came in.
-        known: What there is.
-        all_of_them: What those are, for the hint that names them all because none is close.
+        word: The unknown word.
+        known: All known words.
+        all_of_them: Label for listing all known words if none is similar.
     """
     swapped = [name for name in known if sorted(name) == sorted(word)]
     longer = [name for name in known if name.startswith(f"{word}_")]

@@ -1,7 +1,7 @@
-"""Carries out a plan: every repeat gets exactly one record, whatever its host does.
+"""Executes a plan: every repeat gets exactly one record, whatever happens to its host.
 
-Start reading at `run.py` (`execute`), then `worker.py`: what one host, or one queue, does with its repeats. A
-`HostSession` (`session.py`) is the connection to a host, `judge.py` turns what a benchmark left into its record,
-`watchdog.py` ends what takes too long by the controller's own clock. `multi_host.py` is for training steps over several
-hosts, `controller.py` for the process itself: its lock, its end. It prints nothing: all that happens is an event.
+Start with `run.py` (`execute`), then `worker.py`, which runs the repeats of a host or a queue. `session.py` is the
+connection to a host, `judge.py` turns the results of a benchmark into its record, `watchdog.py` enforces time limits by
+the controller's clock, `multi_host.py` runs multi-host jobs, and `controller.py` locks and ends the process itself.
+Nothing is printed: everything that happens is an event.
 """

@@ -1,7 +1,7 @@
-"""The process that carries out a run: its lock on the run's folder, how it is ended, and what it takes of its machine.
+"""The controller process: its lock on the run's folder, how it is ended, and its resource limits.
 
-It takes open files, of which many systems allow a process 1,024 unless it asks; and the time of Python's cycle
-collector, which walks over all objects of a large plan again and again: a fourth of a controller's CPU time.
+It raises the limit on open files, which is often 1,024 by default, and makes Python's cycle collector run rarely: it
+would scan all objects of a large plan again and again, for a quarter of the CPU time.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from orchestrate.launchers.ssh.agent import identity
 from results.program import command_line
 
 if TYPE_CHECKING:
-    from orchestrate.inventory.hosts import Host  # pydantic is slow to import, and `--help` needs none
+    from orchestrate.inventory.hosts import Host  # slow to import, and not needed for `--help`
 
 LOCK, CONTROLLER = ".lock", "controller.json"
-"""Files of a run's folder: held by its controller, and where that is."""
+"""Files in a run's folder: the controller's lock, and its host and process id."""
 
 END_SECONDS = 30.0
-"""Longest time that a controller takes to end; it waits no more than 15 s for hosts."""
+"""Longest wait for a controller to end; it waits at most 15 s for hosts."""
 
-FILES_OF_OUR_OWN = 64
-"""Journal, lock, libraries, terminal, and what is open for a moment."""
+BASE_FILES = 64
+"""Open files for the journal, lock, libraries, terminal and temporary uses."""
 
 FILES_PER_SLOT = 8
-"""Connection, log, record and its folder, one more connection to end a repeat; ssh's pipes and its errors."""
+"""Open files for two connections (one to stop a repeat), log, record and its folder, and ssh's pipes and errors."""
 
 COLLECTOR_THRESHOLDS = (50_000, 20, 20)
-"""See `gc.set_threshold`; Python's own first one is 700. A repeat leaves hardly any cycles."""
+"""Arguments of `gc.set_threshold`, whose default starts with 700. A repeat creates hardly any cycles."""
 
 
 @contextmanager
 def controlling(run: Path) -> Iterator[None]:
-    """Keep other controllers out of a run while this process works on it.
+    """Lock a run against other controllers.
 
     Args:
         run: The run's folder.
 
     Raises:
-        UserError: Another one works on it.
+        UserError: Another controller uses the run.
     """
     from filelock import FileLock, Timeout
 
@@ -62,7 +62,7 @@ def controlling(run: Path) -> Iterator[None]:
         raise UserError(f"another controller is using {run}. See: {see}") from error
     try:
         document = {"host": socket.gethostname(), "pid": os.getpid(), "identity": identity(os.getpid())}
-        with contextlib.suppress(OSError):  # a full disk is reported where it matters
+        with contextlib.suppress(OSError):  # a full disk is reported elsewhere
             (run / CONTROLLER).write_text(json.dumps(document), encoding="utf-8")
         yield
     finally:
@@ -72,7 +72,7 @@ def controlling(run: Path) -> Iterator[None]:
 
 
 def is_controlled(run: Path) -> bool:
-    """Return whether a process works on a run."""
+    """Return whether a run has a controller."""
     from filelock import FileLock, Timeout
 
     try:
@@ -83,17 +83,17 @@ def is_controlled(run: Path) -> bool:
 
 
 def end_controller(run: Path, seconds: float = END_SECONDS) -> str | None:
-    """Ask the process that works on a run to end what runs, and wait until it has ended.
+    """Make a run's controller stop all repeats, and wait until it has ended.
 
     Args:
         run: The run's folder.
         seconds: Longest wait.
 
     Returns:
-        Its name, e.g. `process 4711`; None: there is none.
+        Its name, e.g. `process 4711`, or None.
 
     Raises:
-        UserError: It runs on another machine, or does not end.
+        UserError: The controller runs on another machine, or does not end.
     """
     if not is_controlled(run):
         return None
@@ -101,11 +101,11 @@ def end_controller(run: Path, seconds: float = END_SECONDS) -> str | None:
         found = json.loads((run / CONTROLLER).read_text(encoding="utf-8"))
         host, pid, known = str(found["host"]), int(found["pid"]), found["identity"]
     except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{run}: a controller uses this run, and it cannot be found. End it, then try again") from None
+        raise UserError(f"{run}: a controller uses this run, but cannot be found. End it, then try again") from None
     if host != socket.gethostname() or known != identity(pid):
         again = command_line("orchestrate", f"stop {run}")
         raise UserError(f"{run}: process {pid} on {host} controls this run. Stop it there: {again}")
-    for _ in range(2):  # first no new repeats, then an end to those that run
+    for _ in range(2):  # the first stops new repeats, the second running ones
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
         time.sleep(0.5)
@@ -118,22 +118,22 @@ def end_controller(run: Path, seconds: float = END_SECONDS) -> str | None:
 
 
 def collect_rarely() -> None:
-    """Let the cycle collector come rarely, and pass over all that is there now."""
+    """Run the cycle collector rarely, and exclude all existing objects."""
     gc.set_threshold(*COLLECTOR_THRESHOLDS)
     gc.freeze()
 
 
 def allow_open_files(hosts: list[Host], max_parallel: int | None) -> None:
-    """Raise this process's limit of open files as far as a run needs it.
+    """Raise this process's limit on open files to what a run needs.
 
     Raises:
-        UserError: The system limits open files to fewer.
+        UserError: The system's hard limit is too low.
     """
     at_work = sorted((host.slots for host in hosts), reverse=True)[:max_parallel]
-    needed = FILES_OF_OUR_OWN + FILES_PER_SLOT * sum(at_work)
+    needed = BASE_FILES + FILES_PER_SLOT * sum(at_work)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < needed:
-        fitting = max(1, (hard - FILES_OF_OUR_OWN) // (FILES_PER_SLOT * at_work[0]))
+        fitting = max(1, (hard - BASE_FILES) // (FILES_PER_SLOT * at_work[0]))
         raise UserError(
             f"{len(hosts)} hosts need {needed} open files, and this machine allows a process {hard}. "
             f"Raise it (ulimit -Hn {needed}, or nofile in /etc/security/limits.conf), or give --max-parallel {fitting}"

@@ -1,4 +1,4 @@
-"""From how a benchmark ended and what it left to a record: nothing a host sends is trusted, nothing is lost."""
+"""Turns the ending and the output of a benchmark into its record. Nothing a host sends is trusted."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from results.schema.record_json import MAX_RECORD_BYTES, RecordError, to_json
 from results.schema.words import SUSPECT
 
 MAX_CLOCK_ERROR, MAX_AGE = timedelta(days=1), timedelta(days=30)
-"""How far a host's clock may be ahead, and how long after its start a repeat may be collected by `resume`."""
+"""How far a host's clock may be ahead, and how old a repeat may be when `resume` collects it."""
 
 CLOCK_DRIFT, SLACK_SECONDS = 0.05, 10.0
-"""How much more than the observed time a host may report to have worked, as a share and in seconds."""
+"""How far the reported time may exceed the observed time, as a share and in seconds."""
 
 MAY_GROW_BYTES = MAX_RECORD_BYTES // 64
-"""Above this, a record is written to see that it can be read again: its nulls and spaces may not have come with it."""
+"""Above this size, a record is serialised to check that it can be read again: nulls and spaces may make it larger."""
 
 OURS_BYTES = 16_384
-"""More than a controller adds: origin, cause and a warning."""
+"""Upper limit for what a controller adds to a record: origin, cause and a warning."""
 
 CAUSE_LENGTH = 500
-"""Longest cause in a record of our own, in characters."""
+"""Maximum length of a cause, in characters."""
 
 
 def now() -> str:
@@ -38,7 +38,7 @@ def now() -> str:
 
 
 def failed_record(job: Job, status: Status, cause: str, started_at: str) -> Record:
-    """Write the record of a repeat that could not write one itself."""
+    """Return a record for a repeat that has none of its own."""
     return Record(
         status=status,
         case=job.case,
@@ -59,16 +59,16 @@ def judge(
     last_line: str = "",
     observed_seconds: float | None = None,
 ) -> Record:
-    """Turn what a benchmark left into its record.
+    """Return the record of an ended benchmark.
 
     Args:
-        job: What was asked for.
-        ending: How the process ended, as its engine reports.
-        payload: The record file, as it came; None: there was none.
+        job: The repeat.
+        ending: How the process ended, as reported by its engine.
+        payload: The record file as received, or None.
         started_at: UTC, ISO 8601.
-        stopped_for: Why we ended it ourselves; None: we did not.
+        stopped_for: Why the controller ended it, or None.
         last_line: Last line of its output, for a cause.
-        observed_seconds: From its start to its end; None: this controller did not see its start.
+        observed_seconds: From its start to its end; None: this controller did not start it.
     """
     job = _placed(job, ending)
     if payload is None:
@@ -90,7 +90,7 @@ def judge(
     if len(payload) > MAY_GROW_BYTES and len(to_json(record).encode()) + OURS_BYTES > MAX_RECORD_BYTES:
         return bad(f"the record is larger than {MAX_RECORD_BYTES} bytes when written in full")
     if record.status is Status.OK and ending.exit_code not in (0, None):
-        return bad(f"the record says ok, but the process ended with exit code {ending.exit_code}")
+        return bad(f"the record has status ok, but the process ended with exit code {ending.exit_code}")
     if record.status is Status.STOPPED:
         cause = "not ended by tfbench: the engine or its machine was stopped or restarted, or somebody ended it"
         status, cause = stopped_for or ending.failure or (Status.LOST, cause)
@@ -103,11 +103,11 @@ def judge(
 
 
 def contradictions(record: Record, observed_seconds: float | None) -> list[str]:
-    """Name what in a record cannot be, by this machine's own clock.
+    """Return what in a record contradicts this machine's clock.
 
     Args:
-        record: As the host wrote it.
-        observed_seconds: From the repeat's start to its end; None: this controller did not see its start.
+        record: As written by the host.
+        observed_seconds: From the repeat's start to its end; None: this controller did not start it.
     """
     found, measured = [], record.measurement
     try:
@@ -115,7 +115,7 @@ def contradictions(record: Record, observed_seconds: float | None) -> list[str]:
             datetime.fromisoformat(at).astimezone(UTC) for at in (record.started_at, record.finished_at)
         )
     except (ValueError, OverflowError):
-        return [f"its times are no times: {plain_text(record.started_at, 40)}, {plain_text(record.finished_at, 40)}"]
+        return [f"its times are invalid: {plain_text(record.started_at, 40)}, {plain_text(record.finished_at, 40)}"]
     if finished < started:
         found.append(f"it finished at {record.finished_at}, before it started at {record.started_at}")
     age = datetime.now(UTC) - started
@@ -129,7 +129,7 @@ def contradictions(record: Record, observed_seconds: float | None) -> list[str]:
 
 
 def _placed(job: Job, ending: Ending) -> Job:
-    """Name the machine that a queue chose: hosts differ, and a table shows by how much."""
+    """Set the machine that a queue chose as the host, because machines differ."""
     if ending.node is None:
         return job
     digest = ending.image_digest or job.origin.image_digest
@@ -137,16 +137,16 @@ def _placed(job: Job, ending: Ending) -> Job:
 
 
 def _is_plain(payload: bytes) -> bool:
-    """Return whether JSON can hold nothing but printable ASCII: no other bytes, and no escapes that stand for them.
+    """Return whether JSON contains only printable ASCII, also in escapes.
 
-    JSON itself forbids control characters in a text, but for the last of ASCII.
+    JSON itself forbids control characters in strings, except for DEL.
     """
     return payload.isascii() and b"\\" not in payload and b"\x7f" not in payload
 
 
 def _cleaned(value: object) -> object:
-    """Make every text of a record safe to print and to store: it came from a host."""
-    if type(value) is str:  # not an enumeration's word, which is ours
+    """Make every text of a record safe to print and to store."""
+    if type(value) is str:  # not an enumeration, which is safe
         return plain_text(value)
     if isinstance(value, list):
         if value and type(value[0]) is float:
@@ -162,7 +162,7 @@ def _cleaned(value: object) -> object:
 
 
 def _without_record(ending: Ending, stopped_for: tuple[Status, str] | None, last_line: str) -> tuple[Status, str]:
-    """Return why there is no record, by the most reliable sign."""
+    """Return why there is no record, by the most reliable indication."""
     said = f" Last output: {last_line}" if last_line else ""
     code = ending.exit_code
     if reason := stopped_for or ending.failure:
@@ -170,7 +170,7 @@ def _without_record(ending: Ending, stopped_for: tuple[Status, str] | None, last
     if ending.out_of_memory:
         return Status.OOM, "the host ran out of memory: the kernel killed the benchmark at its memory limit"
     if code is None:
-        return Status.LOST, f"the benchmark ended without a record, while this controller was not watching.{said}"
+        return Status.LOST, f"the benchmark ended without a record, while no controller was following it.{said}"
     if code > 128 and code - 128 in set(signal.Signals):
         name = signal.Signals(code - 128).name
         hint = " The kernel may have run out of memory: see the host's system log." if name == "SIGKILL" else ""

@@ -1,7 +1,7 @@
-"""The repeats of multi-host jobs: started at once, watched together, ended together, one record each.
+"""Runs multi-host jobs: all parts start and end together, and give one record.
 
-The hosts of a fleet do first what each does alone; then they meet, in one thread of the fleet's own, so that no two
-repeats ever wait for each other's hosts.
+The hosts of a fleet first finish their own repeats. Then one thread per fleet runs its multi-host jobs, so that no two
+repeats wait for each other's hosts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orchestrate.errors import HostError, Lost
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.planning.plan import Job, MultiHostJob, Plan, learn, whole_job
 from orchestrate.running.judge import failed_record, judge, now
-from orchestrate.running.session import HostSession, Left
+from orchestrate.running.session import HostSession, Outcome
 from orchestrate.running.shared import Shared, finish
 from orchestrate.running.watchdog import Watched
 from orchestrate.running.worker import Worker
@@ -27,18 +27,18 @@ from results.schema import Record, Status
 POLL_SECONDS = 0.2
 
 GRACE_SECONDS = 5.0
-"""Time for the other parts to end by themselves after one has failed: their records contain the reason."""
+"""Time for the other parts to end by themselves after one has failed, so that their records have the cause."""
 
-OWN_REASONS = frozenset({Status.TIMEOUT, Status.STOPPED})
-"""Why the controller ended a part, where that was not for another part's sake."""
+CONTROLLER_REASONS = frozenset({Status.TIMEOUT, Status.STOPPED})
+"""Reasons for which the controller ended a part, other than the failure of another part."""
 
 
 @dataclass
 class MemberRun:
-    """One host's part of a repeat, while it runs.
+    """The running part of a repeat on one host.
 
     Attributes:
-        left: What it left; None: it has not ended, or its host was lost.
+        outcome: Its results; None: it has not ended, or its host was lost.
         error: Why its host failed.
         ended_at: Monotonic seconds; None: it runs.
     """
@@ -46,38 +46,38 @@ class MemberRun:
     job: Job
     session: HostSession
     watched: Watched
-    left: Left | None = None
+    outcome: Outcome | None = None
     error: HostError | None = None
     ended_at: float | None = None
 
     @property
     def host(self) -> Host:
-        """Where it runs."""
+        """The host that it runs on."""
         return self.session.host
 
     @property
     def failed(self) -> bool:
-        """Whether it has ended other than well."""
+        """Whether it has ended with a failure."""
         if self.ended_at is None:
             return False
-        return self.error is not None or self.left is None or self.left.ending.exit_code != 0
+        return self.error is not None or self.outcome is None or self.outcome.ending.exit_code != 0
 
     @property
     def how(self) -> str:
-        """Report for a person how it failed."""
+        """How it failed, in words."""
         if self.error is not None:
             return f"{self.host.key}: {self.error.cause}"
-        code = None if self.left is None else self.left.ending.exit_code
+        code = None if self.outcome is None else self.outcome.ending.exit_code
         return f"the part on {self.host.key} ended with exit code {code}"
 
 
-def work_together(plan: Plan, alone: Mapping[HostPlace, Future[None]], shared: Shared, done: Collection[str]) -> None:
-    """Do what is left of a plan's multi-host jobs, fleet by fleet; each when its hosts have done their own work.
+def run_multi_host(plan: Plan, alone: Mapping[HostPlace, Future[None]], shared: Shared, done: Collection[str]) -> None:
+    """Run the remaining multi-host jobs of a plan, for each fleet once its hosts have finished their own repeats.
 
     Args:
         plan: The whole plan.
-        alone: The work of each host by itself.
-        shared: What workers share.
+        alone: The work of each host on its own repeats.
+        shared: State shared by the workers of a run.
         done: Ids of the repeats that have a record or need none.
     """
     fleets = {
@@ -102,13 +102,13 @@ def work_together(plan: Plan, alone: Mapping[HostPlace, Future[None]], shared: S
 
 
 class MultiHostWorker(Worker):
-    """Works through the multi-host jobs of one fleet, one after another.
+    """Runs the multi-host jobs of one fleet, one after another.
 
     Args:
         plan: The whole plan.
-        every: All of the fleet.
-        todo: Those that have no record yet, in their order.
-        shared: What the workers of a run share.
+        every: All multi-host jobs of the fleet.
+        todo: Those without a record, in order.
+        shared: State shared by the workers of a run.
     """
 
     def __init__(self, plan: Plan, every: Sequence[MultiHostJob], todo: Sequence[MultiHostJob], shared: Shared) -> None:
@@ -124,7 +124,7 @@ class MultiHostWorker(Worker):
             ours = self._parts(self._every, place)
             if self._parts(self._left.values(), place):
                 self._open(place, ours)
-            elif not self._left:  # a run is resumed, and nothing is left to do
+            elif not self._left:  # a resumed run with nothing left to do
                 self._new_session(place).sweep_only(ours)
         self.jobs = [multi.job for multi in self._left.values()]
         return bool(self._left)
@@ -135,19 +135,19 @@ class MultiHostWorker(Worker):
         return session
 
     def _open(self, place: HostPlace, ours: list[Job]) -> None:
-        """Connect to a host, probe it, bring the images, and remove what an earlier controller left."""
+        """Connect to a host, probe it, prepare images, and remove leftovers of an earlier controller."""
         session = self._new_session(place)
         session.count_cost()
         try:
             self._learn(session, place)
             left = list(self._left.values())
             session.sweep(ours, {job.id for job in self._parts(left, place)})
-            session.bring_images(self._parts([multi for multi in left if multi.job.blocked is None], place))
+            session.prepare_images(self._parts([multi for multi in left if multi.job.blocked is None], place))
         except HostError as error:
             session.problem = error
 
     def _learn(self, session: HostSession, place: HostPlace) -> None:
-        """Complete the parts of a host that could not be queried when the plan was made."""
+        """Complete the parts of a host that was not probed when the plan was made."""
         if (facts := session.learn()) is None:
             return
         for key, multi in self._left.items():
@@ -156,7 +156,7 @@ class MultiHostWorker(Worker):
 
     @staticmethod
     def _parts(multi_host_jobs: Collection[MultiHostJob], place: HostPlace) -> list[Job]:
-        """Return the parts that a host does."""
+        """Return the parts of a host."""
         return [job for multi in multi_host_jobs for job in multi.members if job.place == place]
 
     def _sessions(self) -> Sequence[HostSession]:
@@ -170,7 +170,7 @@ class MultiHostWorker(Worker):
         return [session.host for session in self._sessions_of(job)]
 
     def _is_dropped(self) -> bool:
-        """See `Worker._is_dropped`: each job finds out whether its own hosts can be used."""
+        """See `Worker._is_dropped`; `_run_once` checks the hosts of each job."""
         return False
 
     def _run_once(self, job: Job) -> Record:
@@ -193,7 +193,7 @@ class MultiHostWorker(Worker):
         return record
 
     def _start(self, multi: MultiHostJob) -> list[MemberRun]:
-        """Start all parts at once: the ranks wait for each other."""
+        """Start all parts at once, because the ranks wait for each other."""
         parts = [
             MemberRun(job, session, session.watch(job))
             for job, session in zip(multi.members, self._sessions_of(multi.job), strict=True)
@@ -203,14 +203,14 @@ class MultiHostWorker(Worker):
         return parts
 
     def _work_part(self, part: MemberRun) -> None:
-        """Start one part, follow it to its end and fetch its record; in a thread of its own."""
+        """Start one part, follow it to its end and collect its record, in its own thread."""
         chief = part.job.member is not None and part.job.member.rank == 0
         try:
             part.session.start(part.job)
-            part.left = part.session.follow(part.job, part.watched, with_steps=chief)
+            part.outcome = part.session.follow(part.job, part.watched, steps=chief)
         except HostError as error:
             part.error = error
-        except Exception as error:  # noqa: BLE001  a bug: it must not leave the others waiting
+        except Exception as error:  # noqa: BLE001  a bug: the others must not hang
             part.error = HostError(f"a bug in tfbench: {error!r}")
         finally:
             self.shared.watchdog.forget(part.job)
@@ -219,7 +219,7 @@ class MultiHostWorker(Worker):
                 part.session.state(part.job, "done")  # the chief reports the result
 
     def _follow(self, parts: Sequence[MemberRun]) -> None:
-        """Wait until all parts have ended or are abandoned; when one fails, end the others."""
+        """Wait until all parts have ended or are abandoned; if one fails, end the others."""
         while running := [part for part in parts if part.ended_at is None]:
             time.sleep(POLL_SECONDS)
             failed = [part for part in parts if part.failed]
@@ -231,10 +231,10 @@ class MultiHostWorker(Worker):
                     part.watched.end(Status.LOST, first.how)
 
     def _judge(self, multi: MultiHostJob, parts: Sequence[MemberRun], started_at: str) -> Record:
-        """Turn what the parts left into the one record of the repeat: the chief's, unless another part has the cause.
+        """Return the record of the repeat: the chief's, unless another part has the cause.
 
         Args:
-            multi: What was asked for.
+            multi: The multi-host job.
             parts: By rank; each has ended or was abandoned.
             started_at: UTC, ISO 8601.
         """
@@ -243,12 +243,12 @@ class MultiHostWorker(Worker):
         if record.status is Status.OK:
             return _with_host_names(record, parts)
         for part in parts:
-            if part.watched.stopped_for is not None and part.watched.stopped_for[0] in OWN_REASONS:
+            if part.watched.stopped_for is not None and part.watched.stopped_for[0] in CONTROLLER_REASONS:
                 return failed_record(multi.job, *part.watched.stopped_for, started_at)
         if record.status is Status.LOST:
             for part in parts:
-                left = part.left
-                reported = left is not None and (left.payload is not None or left.ending.out_of_memory)
+                outcome = part.outcome
+                reported = outcome is not None and (outcome.payload is not None or outcome.ending.out_of_memory)
                 own = self._record_of(part.job, part, started_at) if reported else None
                 if own is not None and own.status not in (Status.OK, Status.LOST, Status.STOPPED):
                     return failed_record(multi.job, own.status, f"{part.host.key}: {own.cause}", started_at)
@@ -259,21 +259,21 @@ class MultiHostWorker(Worker):
         return failed_record(multi.job, record.status, cause, started_at)
 
     def _record_of(self, job: Job, part: MemberRun, started_at: str) -> Record:
-        left = part.left
-        if part.error is not None or left is None:
+        outcome = part.outcome
+        if part.error is not None or outcome is None:
             return self._failed(job, part.error or Lost(""), started_at, part.watched, cause=part.how)
         return judge(
             job,
-            left.ending,
-            left.payload,
+            outcome.ending,
+            outcome.payload,
             started_at=started_at,
             stopped_for=part.watched.stopped_for,
-            last_line=left.last_line,
+            last_line=outcome.last_line,
         )
 
 
 def _with_host_names(record: Record, parts: Sequence[MemberRun]) -> Record:
-    """Replace the addresses of hosts by their names: addresses are private."""
+    """Replace the addresses of hosts by their names, because addresses are private."""
     if record.measurement is None:
         return record
     names = {part.job.member.rank: part.host.name for part in parts if part.job.member is not None}

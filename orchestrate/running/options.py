@@ -1,4 +1,4 @@
-"""How a run is carried out, and how it is asked to stop."""
+"""Options of a run, and its stop signal."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ HOST_FAULTS = frozenset({Status.UNREACHABLE, Status.PULL_FAILED, Status.LOST})
 """Failures of a host rather than of a case."""
 
 DROP_AFTER = 2
-"""Consecutive faults after which a host is dropped; a queue after this many per worker slot."""
+"""Consecutive faults after which a host is dropped; in a queue, per worker slot."""
 
 QUEUED = "queued"
 """The state of a repeat that waits in a queue."""
 
 TRIED_AGAIN = HOST_FAULTS | {Status.STOPPED}
-"""What `resume` measures again; a failure of the benchmark itself is a result and stays."""
+"""Statuses that `resume` measures again; a failure of the benchmark itself is a result and is kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How a plan is carried out.
+    """Options for executing a plan.
 
     Attributes:
         max_parallel: Hosts that work at a time; None: all.
-        fail_fast: The first failure ends the run.
-        max_usd: The run ends before it costs more; None: no limit.
-        again: Statuses whose repeats are measured again, when a run is resumed.
+        fail_fast: Whether the first failure ends the run.
+        max_usd: Limit of the run's cost; None: no limit.
+        again: Statuses whose repeats are measured again when a run is resumed.
     """
 
     max_parallel: int | None = None
@@ -38,17 +38,17 @@ class RunOptions:
 
 
 class Stop:
-    """Asks a run to stop, from a signal handler or another thread: first gently, then at once."""
+    """Stops a run from a signal handler or another thread: first gracefully, then at once."""
 
     def __init__(self) -> None:
         self.launching = threading.Event()
         self.running = threading.Event()
 
     def ask(self) -> int:
-        """Ask again.
+        """Request a stop.
 
         Returns:
-            How often it was called. 1: no new repeats start; 2 or more: running ones are ended, too.
+            1 for the first call: no new repeats start; 2 for later ones: running repeats are ended, too.
         """
         if not self.launching.is_set():
             self.launching.set()

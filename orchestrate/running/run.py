@@ -1,6 +1,6 @@
-"""Carries out a plan: hosts side by side, the repeats of a host one after another. Prints nothing.
+"""Executes a plan: hosts in parallel, the repeats of a host one after another. Prints nothing.
 
-Every repeat ends with exactly one record in the run's folder, whatever happens to its host; what has a record is
+Every repeat ends with exactly one record in the run's folder, whatever happens to its host. A repeat with a record does
 not run again, so that a run can be resumed after any interruption.
 """
 
@@ -35,10 +35,10 @@ from orchestrate.planning.host_warnings import host_warnings, isolation_note, se
 from orchestrate.planning.images import share_images
 from orchestrate.planning.plan import Plan
 from orchestrate.planning.stop_early import StopEarly
-from orchestrate.running.multi_host import work_together
+from orchestrate.running.multi_host import run_multi_host
 from orchestrate.running.options import RunOptions, Stop
 from orchestrate.running.session import CLOSE_SECONDS, PROBE_SECONDS
-from orchestrate.running.shared import MakeLauncher, Shared, disk_full, set_record_aside
+from orchestrate.running.shared import MakeLauncher, Shared, disk_full, supersede_record
 from orchestrate.running.watchdog import Watchdog, side_by_side
 from orchestrate.running.worker import HostWorker, QueueWorker
 from orchestrate.text import plain_text
@@ -49,17 +49,17 @@ from results.schema.record_json import RecordError
 T = TypeVar("T")
 
 MAX_PROBES = 64
-"""Hosts asked at a time before a plan is made."""
+"""Hosts probed at a time before a plan is made."""
 
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """How a run ended.
+    """Counts of the repeats of a run.
 
     Attributes:
         missing: Repeats without a record, because the run was stopped.
         skipped: Repeats without a record, because they were not needed (`--stop-early`).
-        answers: What became of each comparison, with `--stop-early`, in words.
+        answers: Results of the comparisons with `--stop-early`, in words.
     """
 
     ok: int
@@ -73,28 +73,28 @@ def probe_hosts(hosts: list[Host], make: MakeLauncher, bus: EventBus) -> dict[Ho
     """Probe all hosts in parallel.
 
     Args:
-        hosts: To probe.
-        make: Gives a launcher for a host.
-        bus: Receives each answer.
+        hosts: Hosts to probe.
+        make: Returns the launcher of a host.
+        bus: Receives an event for each host.
 
     Returns:
-        Facts, or why it could not be asked.
+        Facts of each host, or why its probe failed.
     """
-    asked = dict(zip([host.place for host in hosts], ask_hosts(hosts, make, partial(_probe, bus=bus)), strict=True))
+    asked = dict(zip([host.place for host in hosts], query_hosts(hosts, make, partial(_probe, bus=bus)), strict=True))
     shared = share_images(hosts, asked, read_variants())
     concerned = [host for host in hosts if host.place in shared]
 
     def with_image(host: Host, launcher: Launcher) -> Facts | str:
         return _with_image(asked[host.place], shared[host.place], launcher)
 
-    pinned = ask_hosts(concerned, make, with_image)
+    pinned = query_hosts(concerned, make, with_image)
     return {**asked, **dict(zip([host.place for host in concerned], pinned, strict=True))}
 
 
-def ask_hosts(
+def query_hosts(
     hosts: Sequence[Host], make: MakeLauncher, ask: Callable[[Host, Launcher], T], seconds: float | None = None
 ) -> list[T | str]:
-    """Query hosts in parallel and for a limited time; whatever goes wrong belongs to its host, as a cause."""
+    """Query hosts in parallel with a time limit; return the answer of each, or the cause of its failure."""
 
     def about(host: Host) -> T | str:
         deadline = time.monotonic() + (PROBE_SECONDS if seconds is None else seconds)
@@ -115,7 +115,7 @@ def ask_hosts(
 
 
 def _probe(host: Host, launcher: Launcher, bus: EventBus) -> Facts | str:
-    """Probe the host of a launcher; see `probe_hosts`."""
+    """Probe one host; see `probe_hosts`."""
     problem: str | None = "it did not answer"
     gpus = 0
     try:
@@ -130,7 +130,7 @@ def _probe(host: Host, launcher: Launcher, bus: EventBus) -> Facts | str:
 
 
 def _with_image(facts: Facts | str, image: Image, launcher: Launcher) -> Facts | str:
-    """Give a host another image than its own choice, and find out what its tag means there; or why it cannot."""
+    """Return a host's facts with the shared image, whose tag is resolved if possible."""
     if isinstance(facts, str):
         return facts
     if facts.images and facts.images[0].reference == image.reference:
@@ -151,15 +151,15 @@ def execute(
     Records with a status of `options.again` are moved aside, into `superseded/`, and their repeats run once more.
 
     Args:
-        plan: What to do.
-        folder: Where records and logs go.
-        make: Gives a launcher for a host.
-        bus: Receives everything that happens.
+        plan: The plan.
+        folder: Folder for records and logs.
+        make: Returns the launcher of a host.
+        bus: Receives all events.
         stop: Ends the run early.
-        options: How.
+        options: Options of the run.
 
     Raises:
-        UserError: A limit of cost was given, but not every host has a price.
+        UserError: The cost is limited, but not every host has a price.
     """
     try:
         return _execute(plan, folder, make, bus, stop, options)
@@ -195,7 +195,7 @@ def _execute(
                 todo = [job for job in entry.jobs if job.id not in settled]
                 kind = HostWorker if entry.host.queue is None else QueueWorker
                 workers[entry.host.place] = pool.submit(kind(entry, todo, shared).work)
-            work_together(plan, workers, shared, settled)
+            run_multi_host(plan, workers, shared, settled)
         for worker in workers.values():
             worker.result()
     if shared.failures:
@@ -224,7 +224,7 @@ def count_records(plan: Plan, folder: RunFolder) -> RunOutcome:
 
 
 def _outcome(statuses: Sequence[Status | None], early: StopEarly) -> RunOutcome:
-    """Count how repeats have ended; None: one has no record, as those that were skipped."""
+    """Count statuses; None: no record, which includes skipped repeats."""
     skipped, answers = early.skipped, tuple(early.answers)
     ok, without = statuses.count(Status.OK), statuses.count(None)
     return RunOutcome(
@@ -239,9 +239,9 @@ def _done_before(
     early: StopEarly,
     warn: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Status]:
-    """Return the status of each repeat that has its result; what should be measured again is moved aside first.
+    """Return the statuses of repeats with a record, and pass the records to `early`.
 
-    So is a file that is no record any more, when a run goes on. `early` gets the numbers.
+    Records of repeats to be measured again, and damaged ones when a run is resumed, are first moved to `superseded/`.
     """
     done = {}
     for job in plan.jobs:
@@ -249,11 +249,11 @@ def _done_before(
             record = folder.read_record(job.id)
         except RecordError as error:
             if options.again:
-                set_record_aside(folder, job)
+                supersede_record(folder, job)
                 warn(f"{folder.record_path(job.id)}: {error}; moved to superseded/, its repeat runs again")
             continue
         if record is not None and record.status in options.again:
-            set_record_aside(folder, job)
+            supersede_record(folder, job)
         elif record is not None:
             done[job.id] = record.status
             early.add(job, record)
@@ -270,13 +270,13 @@ def _budget(plan: Plan, folder: RunFolder, options: RunOptions) -> Budget | None
 
 
 def stop_run(plan: Plan, make: MakeLauncher, bus: EventBus) -> tuple[int, list[str]]:
-    """End and remove everything on the hosts that carries the run's label.
+    """End and remove everything of a run on its hosts.
 
     Returns:
-        How many benchmarks were removed, and why hosts could not be asked.
+        The number of removed benchmarks, and causes of hosts that failed.
 
     Raises:
-        UserError: The plan holds nothing to stop.
+        UserError: The plan has no repeats.
     """
     if not plan.jobs:
         raise UserError(f"run {plan.run_id} has no repeats")
@@ -293,7 +293,7 @@ def stop_run(plan: Plan, make: MakeLauncher, bus: EventBus) -> tuple[int, list[s
         return len(found)
 
     hosts = [entry.host for entry in plan.hosts]
-    answers = dict(zip([host.key for host in hosts], ask_hosts(hosts, make, end), strict=True))
+    answers = dict(zip([host.key for host in hosts], query_hosts(hosts, make, end), strict=True))
     problems = {key: answer for key, answer in answers.items() if isinstance(answer, str)}
     for key, cause in problems.items():
         bus.emit(Warned(host=key, message=cause))
@@ -302,11 +302,11 @@ def stop_run(plan: Plan, make: MakeLauncher, bus: EventBus) -> tuple[int, list[s
 
 
 def make_launcher(host: Host, run_path: Path | None, pulls: PullLimits) -> Launcher:
-    """Choose the launcher of a host.
+    """Return the launcher of a host.
 
     Args:
         host: Settings of the host.
-        run_path: The run's folder; None when nothing will be started.
+        run_path: The run's folder; None if nothing will be started.
         pulls: Shared by all hosts of a run.
     """
     if isinstance(host.queue, SlurmQueue):

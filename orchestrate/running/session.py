@@ -1,4 +1,4 @@
-"""A host while a run works on it: what every worker does with a host, whether alone or with others of its fleet."""
+"""A session with a host during a run, used by all workers."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from results.runs.store import RunFolder
 from results.schema.progress import State, Step, parse_line
 
 ASK_SECONDS = 420.0
-"""Longest answer of a host to a short request, or its `timeout_minutes` if those are shorter."""
+"""Time limit of a short request, unless `timeout_minutes` is shorter."""
 
 PROBE_SECONDS = 3600.0
-"""Longest probe: a host may have to get a Python first, and wait for its turn."""
+"""Time limit of a probe, which may have to install a Python first, and wait for its turn."""
 
 PREPARE_SECONDS = 24 * 3600.0
-"""Longest time to bring one image: each pull has limits of its own, and waits for its turn among hundreds of hosts."""
+"""Time limit for preparing one image; each pull has its own limit, but may wait for those of hundreds of hosts."""
 
 CLOSE_SECONDS = 5.0
 
 MAX_LOG_BYTES = 4 * 1024 * 1024
-"""Most that is kept of a repeat's output."""
+"""Maximum stored output of a repeat."""
 
 STEP_SECONDS = 1.0
-"""Shortest time between two step events of a repeat: a fast network prints a line every few milliseconds."""
+"""Minimum interval between step events of a repeat; fast networks print a line every few milliseconds."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Left:
-    """What a benchmark left when it ended.
+class Outcome:
+    """The ending, record and output of a benchmark.
 
     Attributes:
-        payload: The record file, as it came; None: there was none.
-        last_line: Of its output, for a cause.
+        payload: The record file as received, or None.
+        last_line: Last line of its output, for a cause.
     """
 
     ending: Ending
@@ -55,13 +55,13 @@ class Left:
 
 @dataclass
 class HostSession:
-    """A connection to one host, from its opening to `close`.
+    """A connection to one host, until `close`.
 
     Attributes:
         entry: The host's part of the plan.
-        launcher: Of this host.
-        shared: What the workers of a run share.
-        problem: Why the host cannot be used any more; None: it can.
+        launcher: Launcher of the host.
+        shared: State shared by the workers of a run.
+        problem: Why the host cannot be used any more, or None.
     """
 
     entry: HostPlan
@@ -75,26 +75,26 @@ class HostSession:
         return self.entry.host
 
     def count_cost(self) -> None:
-        """Count what the host costs from now until `close`."""
+        """Count the host's cost from now until `close`."""
         if self.shared.budget is not None:
             self.shared.budget.begin(self.host.place)
 
     def close(self) -> None:
-        """Disconnect; what runs on the host continues."""
+        """Disconnect; running benchmarks continue."""
         if self.shared.budget is not None:
             self.shared.budget.end(self.host.place)
         with contextlib.suppress(HostError):
             self.call(self.launcher.close, CLOSE_SECONDS)
 
     def call(self, function: Callable[[], T], seconds: float | None = None) -> T:
-        """Call the launcher, for a limited time.
+        """Call the launcher with a time limit.
 
         Args:
             function: The call.
-            seconds: Longest time; None: of a short request.
+            seconds: Time limit; None: that of a short request.
 
         Raises:
-            Abandoned: It took longer; the host is used no more.
+            Abandoned: It took longer; the host is not used any more.
         """
         if seconds is None:
             seconds = min(ASK_SECONDS, self.host.timeout_minutes * 60) + MARGIN_SECONDS
@@ -107,24 +107,24 @@ class HostSession:
             return self.shared.watchdog.call(function, until)
         except Abandoned:
             waited = f"{time.monotonic() - began:.0f} s"
-            self.problem = Abandoned(f"the host did not do in time what it was asked for; abandoned after {waited}")
+            self.problem = Abandoned(f"the host did not respond in time; abandoned after {waited}")
             raise self.problem from None
 
     def learn(self) -> Facts | None:
-        """Probe a host that did not answer before the run; None: the plan has its facts.
+        """Probe a host whose first probe failed; None: the plan has its facts.
 
         Raises:
-            HostError: It does not answer now either.
+            HostError: The probe failed again.
         """
         if self.entry.facts is not None:
             return None
         return self.call(self.launcher.probe, PROBE_SECONDS)
 
     def sweep(self, ours: Sequence[Job], todo: Collection[str]) -> None:
-        """Remove what a controller that died left of repeats whose record is safe.
+        """Remove leftovers of a dead controller that belong to repeats with a record.
 
         Args:
-            ours: Everything of the run that this host may hold; not empty.
+            ours: All jobs of the run on this host; not empty.
             todo: Ids of those without a record.
 
         Raises:
@@ -137,11 +137,11 @@ class HostSession:
                 self.call(lambda job=leftover: self.launcher.remove(job))  # type: ignore[misc]
 
     def sweep_only(self, ours: Sequence[Job]) -> None:
-        """Clean up where nothing is left to do, when a run is resumed; a failure is only a warning."""
+        """Clean up a host of a resumed run that has nothing left to do; a failure is only a warning."""
         self.attempt("look for leftovers", lambda: self.sweep(ours, ()), in_time=False)
 
-    def bring_images(self, jobs: Sequence[Job]) -> None:
-        """Bring each image of these repeats to the host.
+    def prepare_images(self, jobs: Sequence[Job]) -> None:
+        """Prepare the images of these repeats on the host.
 
         Raises:
             HostError: An image is not available.
@@ -159,7 +159,7 @@ class HostSession:
                 emit(ImageReady(host=key, image=image, digest=job.origin.image_digest, seconds=took))
 
     def start(self, job: Job) -> bool:
-        """Start a repeat, or reattach to what already runs under its name; return whether it was that.
+        """Start a repeat, or reattach to a running one of that name; return whether it was reattached.
 
         Raises:
             HostError: It could not be started.
@@ -171,7 +171,7 @@ class HostSession:
         return reattached
 
     def watch(self, job: Job) -> Watched:
-        """Have the watchdog end a repeat that takes too long or falls silent."""
+        """Watch a repeat, to end it if it takes too long or prints nothing."""
         return self.shared.watchdog.watch(
             job,
             lambda: self.stop(job),
@@ -180,25 +180,25 @@ class HostSession:
             margin=MARGIN_SECONDS if self.host.queue is None else QUEUE_MARGIN_SECONDS,
         )
 
-    def follow(self, job: Job, watched: Watched, on_turn: OnTurn = always_running, *, with_steps: bool = True) -> Left:
-        """Follow a started repeat to its end, and fetch its record; it is watched no more then.
+    def follow(self, job: Job, watched: Watched, on_turn: OnTurn = always_running, *, steps: bool = True) -> Outcome:
+        """Follow a started repeat to its end, collect its record and stop watching it.
 
         Args:
             job: The repeat.
-            watched: Notes that it is not silent.
-            on_turn: Takes in what a queue reports.
-            with_steps: False: another part of the same repeat reports them.
+            watched: Notified of its output.
+            on_turn: Receives the reports of a queue.
+            steps: False: another part of the same repeat reports steps.
 
         Raises:
             HostError: The host was lost for good.
         """
         shared = self.shared
         try:
-            with Output(job, self.host.key, shared.folder, shared.bus, watched, with_steps=with_steps) as output:
+            with Output(job, self.host.key, shared.folder, shared.bus, watched, steps=steps) as output:
                 follow = self.launcher.follow
                 ending = self._until(lambda: follow(job, output.take, on_turn), lambda: watched.abandon_at)
                 self.state(job, "collecting")
-                return Left(ending, self.call(lambda: self.launcher.collect(job)), output.last_line)
+                return Outcome(ending, self.call(lambda: self.launcher.collect(job)), output.last_line)
         finally:
             shared.watchdog.forget(job)
 
@@ -207,15 +207,15 @@ class HostSession:
         self.attempt(f"end {job.id}", lambda: self.launcher.stop(job), in_time=False)
 
     def remove(self, job: Job) -> None:
-        """Clean up after a repeat; its record is safe already, so that a failure is only a warning."""
+        """Remove a repeat's leftovers; a failure is only a warning, because its record is stored."""
         self.attempt(f"clean up after {job.id}", lambda: self.launcher.remove(job))
 
     def state(self, job: Job, state: str) -> None:
-        """Report that a repeat enters a phase."""
+        """Report the new state of a repeat."""
         self.shared.bus.emit(JobState(job=job.id, host=self.host.key, state=state))
 
     def attempt(self, what: str, action: Callable[[], None], *, in_time: bool = True) -> None:
-        """Do something whose failure is only a warning; `in_time`: for as long as a short request may take."""
+        """Run an action whose failure is only a warning; `in_time`: with the time limit of a short request."""
         try:
             if in_time:
                 self.call(action)
@@ -225,35 +225,35 @@ class HostSession:
             self.warn(f"could not {what}: {error.cause}")
 
     def warn(self, message: str) -> None:
-        """Warn about the host; the run goes on."""
+        """Emit a warning about the host."""
         self.shared.bus.emit(Warned(host=self.host.key, message=message))
 
 
 class Output:
-    """Takes the lines of one repeat.
+    """Processes the output of one repeat.
 
     Args:
         job: The repeat.
         host: `Host.key`, for events.
-        folder: Has its log.
-        bus: Gets states and steps.
-        watched: Notes that it is not silent.
-        with_steps: False: another part of the same repeat reports them.
+        folder: Folder of its log.
+        bus: Receives states and steps.
+        watched: Notified of its output.
+        steps: False: another part of the same repeat reports steps.
 
     Attributes:
-        last_line: That was not empty; at most 200 characters.
+        last_line: The last non-empty line, at most 200 characters.
     """
 
     def __init__(
-        self, job: Job, host: str, folder: RunFolder, bus: EventBus, watched: Watched, *, with_steps: bool = True
+        self, job: Job, host: str, folder: RunFolder, bus: EventBus, watched: Watched, *, steps: bool = True
     ) -> None:
         self._job = job
         self._host = host
         self._bus = bus
         self._watched = watched
-        self._with_steps = with_steps
+        self._steps = steps
         self._next_step = 0.0
-        self._file = folder.log_path(job.id).open("wb", buffering=0)  # a line is there as soon as it came
+        self._file = folder.log_path(job.id).open("wb", buffering=0)  # unbuffered, so that the log can be followed
         self._left = MAX_LOG_BYTES
         self.last_line = ""
 
@@ -264,19 +264,19 @@ class Output:
         self._file.close()
 
     def take(self, line: str) -> None:
-        """Take a line, without its end.
+        """Process a line, without its end.
 
         Raises:
-            Abandoned: The repeat is no longer followed, which ends the thread that was left behind.
+            Abandoned: The repeat is no longer followed; ends the thread of an abandoned call.
         """
         if self._file.closed:
             raise Abandoned("it is no longer followed")
-        self._watched.heard()
+        self._watched.note_output()
         self._keep(line)
         match parse_line(line):
             case State(name):
                 self._bus.emit(JobState(job=self._job.id, host=self._host, state=name))
-            case Step() as step if self._with_steps and time.monotonic() >= self._next_step:
+            case Step() as step if self._steps and time.monotonic() >= self._next_step:
                 self._next_step = time.monotonic() + STEP_SECONDS
                 self._bus.emit(
                     JobStep(

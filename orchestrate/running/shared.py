@@ -1,4 +1,4 @@
-"""What the workers of a run share, and what each does with a repeat that ended or is not needed."""
+"""State shared by the workers of a run, and functions to finish, skip and drop repeats."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ MakeLauncher = Callable[[Host], Launcher]
 
 
 class DiskFull(UserError):
-    """This machine's disk is full: nothing more can be stored."""
+    """This machine's disk is full, so that no more records can be stored."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.NO_HOST
 
 
 def disk_full(error: Exception, folder: RunFolder) -> DiskFull | None:
-    """Explain an error as a full disk, with what to do; None: it is another one."""
+    """Return an error with a remedy if the disk is full; None: another error."""
     if isinstance(error, DiskFull):
         return error
     if not is_disk_full(error):
@@ -47,13 +47,13 @@ def disk_full(error: Exception, folder: RunFolder) -> DiskFull | None:
 
 @dataclass(frozen=True)
 class Shared:
-    """What the workers of a run share.
+    """State shared by the workers of a run.
 
     Attributes:
-        budget: None: the run may cost what it costs.
-        statuses: How each repeat that has a record ended, by job id: each thread writes its own repeats'.
+        budget: None: no limit of cost.
+        statuses: Status of each repeat with a record, by job id; each thread writes those of its own repeats.
         early: Decides which repeats are not needed any more.
-        failures: Why nothing can be stored any more.
+        failures: Errors that ended the run.
     """
 
     folder: RunFolder
@@ -68,7 +68,7 @@ class Shared:
     failures: list[DiskFull] = field(default_factory=list)
 
     def fail(self, error: Exception) -> bool:
-        """End the run for a full disk, leaving what runs to `resume`; False: the error is another one."""
+        """End the run if the disk is full, and leave running repeats to `resume`; False: another error."""
         if (failure := disk_full(error, self.folder)) is None:
             return False
         self.failures.append(failure)
@@ -77,8 +77,8 @@ class Shared:
         return True
 
 
-def set_record_aside(folder: RunFolder, job: Job) -> None:
-    """Keep a record under another name, so that its repeat can run again and nothing is lost."""
+def supersede_record(folder: RunFolder, job: Job) -> None:
+    """Move a record to `superseded/`, so that its repeat can run again."""
     path = folder.record_path(job.id)
     aside = folder.path / "superseded"
     aside.mkdir(exist_ok=True)
@@ -86,20 +86,20 @@ def set_record_aside(folder: RunFolder, job: Job) -> None:
 
 
 def skip(job: Job, host: Host, shared: Shared) -> bool:
-    """Skip a repeat, with an event, where no comparison needs it any more."""
+    """Skip a repeat, with an event, if no comparison needs it any more; return whether it was skipped."""
     if why := shared.early.skips(job):
         shared.bus.emit(JobSkipped(job=job.id, host=host.key, case=job.case.name, why=why))
     return bool(why)
 
 
 def affordable(hosts: Sequence[Host], case: str, shared: Shared, *, meter: str | None = None) -> bool:
-    """Return whether one more repeat can end within the limit of cost; warn of the first host when it cannot.
+    """Return whether one more repeat fits within the cost limit; if not, emit a warning.
 
     Args:
-        hosts: That take part in it.
-        case: Name of what is measured.
-        shared: Has the budget.
-        meter: What the repeat's cost is counted under; None: its hosts, from their start to their end.
+        hosts: Hosts of the repeat.
+        case: Name of its case.
+        shared: State shared by workers.
+        meter: Key for counting its cost; None: its hosts, from their start to their end.
     """
     budget = shared.budget
     if budget is None or all(budget.allows(host.place, case, meter) for host in hosts):
@@ -110,21 +110,21 @@ def affordable(hosts: Sequence[Host], case: str, shared: Shared, *, meter: str |
 
 
 def drop_host(host: Host, status: Status, cause: str, jobs: Sequence[Job], shared: Shared) -> None:
-    """Drop a host, or the hosts that it represents: the remaining repeats end with the reason."""
+    """Drop a host, or the hosts that it represents, and record the cause for the remaining repeats."""
     shared.bus.emit(HostLost(host=host.key, status=status, cause=cause))
     for job in jobs:
         finish(job, failed_record(job, status, cause, now()), host, 0.0, shared)
 
 
 def drop_for_bug(name: str, error: Exception, host: Host, jobs: Sequence[Job], shared: Shared) -> None:
-    """Leave the traceback of a bug in the run's folder, and a record for everything that was still to do.
+    """Write the traceback of a bug to the run's folder, and a record for each remaining repeat.
 
     Args:
         name: Part of the traceback's file name.
         error: The bug.
-        host: That represents the work that ended.
+        host: Represents the work that ended.
         jobs: Its repeats; those without a record get one.
-        shared: Takes the record and the events.
+        shared: State shared by workers.
     """
     path = shared.folder.path / f"traceback-{name}.txt"
     path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
@@ -137,10 +137,10 @@ def finish(job: Job, record: Record, host: Host, seconds: float, shared: Shared)
 
     Args:
         job: The repeat.
-        record: Its end.
-        host: That represents it.
-        seconds: That it took.
-        shared: Takes the record and the events.
+        record: Its record.
+        host: Represents it in events.
+        seconds: Its duration.
+        shared: State shared by workers.
     """
     shared.folder.write_record(job.id, record)
     shared.statuses[job.id] = record.status
@@ -166,34 +166,34 @@ def finish(job: Job, record: Record, host: Host, seconds: float, shared: Shared)
 
 
 TOO_LOW_PEAKS = frozenset({"above_peak", "gpu_shared", "throttled_power", "throttled_thermal", "throttled_hardware"})
-"""Warnings of a repeat whose limits are not to be passed on: the device did not reach what it can."""
+"""Warnings of a repeat whose measured peaks are too low to be reused."""
 
 _PeakKey = tuple[Device, str, str, str | None]
 
 
 class DevicePeaks:
-    """What the devices of one host reached in this run, by device, precision and image. Callable from any thread."""
+    """Measured peaks of one host in this run, by device, precision and image. Callable from any thread."""
 
     def __init__(self) -> None:
         self._known: dict[_PeakKey, tuple[float, float]] = {}
         self._lock = threading.Lock()
 
     def learn(self, job: Job, record: Record) -> None:
-        """Take in the limits that a repeat has measured, where nothing held the device back."""
+        """Store the peaks that a repeat has measured, unless its warnings show that they are too low."""
         measured = record.measurement
         if record.status is not Status.OK or measured is None or measured.peaks_reused:
             return
         flops, traffic = measured.peak_flops_per_second, measured.peak_bytes_per_second
         if not flops or not traffic or TOO_LOW_PEAKS & {warning.code for warning in record.warnings}:
             return
-        on_gpus = job.case.device is Device.GPU  # logical CPU devices are one processor
+        on_gpus = job.case.device is Device.GPU  # logical CPU devices share one processor
         devices = job.case.replicas if on_gpus else job.case.num_hosts
         with self._lock:
-            best = self._known.get(_peak_key(job), (0.0, 0.0))  # one that was measured again was too low before
+            best = self._known.get(_peak_key(job), (0.0, 0.0))  # keep the higher of repeated measurements
             self._known[_peak_key(job)] = max(best[0], flops / devices), max(best[1], traffic / devices)
 
     def of(self, job: Job) -> tuple[float, float] | None:
-        """Return the limits of a job's device as `Job.known_peaks` has them; None: not known, or not needed."""
+        """Return the peaks of a job's device for `Job.known_peaks`; None: unknown, or not needed."""
         if job.case.mode is Mode.DEVICE or job.case.num_hosts > 1:
             return None
         with self._lock:

@@ -1,7 +1,7 @@
-"""Limits by the controller's own clock: ends what takes too long, and abandons hosts that do not respond.
+"""Time limits by the controller's clock: ends repeats that take too long, and abandons unresponsive hosts.
 
-Every call of a launcher runs in a daemon thread of its own, and its caller waits no longer than its limit:
-no host can hold a run.
+Every call of a launcher runs in its own daemon thread, and its caller waits no longer than the limit, so that no host
+can block a run.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from results.schema import Status
 CHECK_SECONDS = 0.25
 
 END_AFTER_SECONDS = 2.0
-"""After its time a repeat gets this long to end by itself: it does, and records why."""
+"""Time for a repeat to end by itself after its limit and record the cause."""
 
 MARGIN_SECONDS = 15.0
-"""Time after its limit at which a repeat is abandoned together with its host."""
+"""Time after its limit when a repeat is abandoned together with its host."""
 
 QUEUE_MARGIN_SECONDS = 120.0
-"""Likewise in a queue, which takes longer to end a job."""
+"""The same in a queue, which takes longer to end a job."""
 
 STOP_SECONDS = 12.0
 """Longest wait for hosts after the second interrupt."""
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class Abandoned(Lost):
-    """A host did not respond in time; what runs there may go on."""
+    """A host did not respond in time; its benchmark may still run."""
 
 
 @dataclass
@@ -49,9 +49,9 @@ class Watched:
         deadline: Monotonic seconds after which it is ended.
         silence_seconds: Longest time without a line of output.
         margin_seconds: From its limit to being abandoned.
-        stopped_for: Why it was ended; None: it was not.
+        stopped_for: Why it was ended, or None.
         timeout_seconds: From its start to `deadline`.
-        waiting: It waits in a queue: no time counts.
+        waiting: Whether it waits in a queue, where no time counts.
         abandon_at: Monotonic seconds after which it is abandoned.
     """
 
@@ -67,21 +67,21 @@ class Watched:
     abandon_at: float = math.inf
 
     def wait(self) -> None:
-        """Stop to count: it waits in a queue."""
+        """Stop the clock, because the repeat waits in a queue."""
         self.waiting = True
 
     def run(self) -> None:
-        """Begin to count, from nothing: it runs, for the first time or again."""
+        """Start the clock from zero, because the repeat runs."""
         self.last_line_at = time.monotonic()
         self.deadline = self.last_line_at + self.timeout_seconds
         self.waiting = False
 
-    def heard(self) -> None:
-        """Record that a line of output came."""
+    def note_output(self) -> None:
+        """Record that a line of output was received."""
         self.last_line_at = time.monotonic()
 
     def end(self, status: Status, cause: str) -> None:
-        """End it, in a thread of its own: a host that does not answer must not hold up the others."""
+        """End the repeat in a separate thread, so that an unresponsive host does not block the others."""
         if self.stopped_for is None:
             self.stopped_for = (status, cause)
             self.abandon_at = time.monotonic() + self.margin_seconds - END_AFTER_SECONDS
@@ -89,10 +89,10 @@ class Watched:
 
 
 class Watchdog:
-    """Watches running repeats and calls of launchers, from one thread; use as a context manager.
+    """Watches running repeats and calls of launchers from one thread; use as a context manager.
 
     Args:
-        stop: Set when the user has asked to end what runs; None: it cannot be stopped.
+        stop: Set to end all running repeats; None: they cannot be stopped.
     """
 
     def __init__(self, stop: threading.Event | None = None) -> None:
@@ -111,16 +111,16 @@ class Watchdog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop watching; nothing is ended by that."""
+        """Stop watching, without ending anything."""
         self._ended.set()
         self._thread.join()
 
     def call(self, function: Callable[[], T], until: Callable[[], float]) -> T:
-        """Call a function in a daemon thread, and wait for it until a moment that may change meanwhile.
+        """Call a function in a daemon thread, and wait for it until a deadline that may change.
 
         Args:
-            function: What is called; when it takes too long its thread is left behind.
-            until: Gives the moment, in monotonic seconds.
+            function: The function; if it takes too long, its thread is abandoned.
+            until: Returns the deadline in monotonic seconds.
 
         Raises:
             Abandoned: It took too long.
@@ -144,13 +144,13 @@ class Watchdog:
         silence: float,
         margin: float | None = None,
     ) -> Watched:
-        """Begin to watch a repeat.
+        """Start watching a repeat.
 
         Args:
             job: The repeat.
             stop: Ends it.
-            timeout: Seconds that it may take; it gets `END_AFTER_SECONDS` more to end by itself.
-            silence: Seconds that it may print nothing.
+            timeout: Time limit in seconds, without the `END_AFTER_SECONDS` to end by itself.
+            silence: Longest time without output, in seconds.
             margin: Seconds from its limit to being abandoned.
         """
         seconds = timeout + END_AFTER_SECONDS
@@ -161,12 +161,12 @@ class Watchdog:
         return watched
 
     def forget(self, job: Job) -> None:
-        """End watching a repeat."""
+        """Stop watching a repeat."""
         with self._lock:
             self._watched.pop(job.id, None)
 
     def stop_all(self, status: Status, cause: str) -> None:
-        """End everything that runs, and wait for hosts for `STOP_SECONDS` at most."""
+        """End all running repeats, and wait at most `STOP_SECONDS` for hosts."""
         self._last = min(self._last, time.monotonic() + STOP_SECONDS)
         with self._lock:
             running = list(self._watched.values())
@@ -174,7 +174,7 @@ class Watchdog:
             watched.end(status, cause)
 
     def abandon_all(self, reason: Exception) -> None:
-        """Wait for no host any more, for a reason of this machine's; what runs goes on."""
+        """Stop waiting for hosts, for a reason of this machine; running repeats continue."""
         self._reason, self._last = reason, 0.0
 
     def _watch(self) -> None:
@@ -199,10 +199,10 @@ class Watchdog:
 
 
 def side_by_side(work: Callable[[S], T], items: Sequence[S], at_a_time: int) -> list[T]:
-    """Call a function for each item in daemon threads: an interrupt of this one waits for none of them.
+    """Call a function for each item in daemon threads, for which an interrupt does not wait.
 
     Returns:
-        The answers, in the order of the items.
+        The results, in the order of the items.
     """
     answers: list[Future[T]] = [Future() for _ in items]
     todo, lock = iter(zip(items, answers, strict=True)), threading.Lock()
@@ -221,7 +221,7 @@ def side_by_side(work: Callable[[S], T], items: Sequence[S], at_a_time: int) -> 
 
 
 def _settle(answer: Future[T], function: Callable[[], T]) -> None:
-    """Call a function for its answer, or its error, unless its caller has stopped waiting."""
+    """Set the future to the function's result or error, unless its caller has stopped waiting."""
     with contextlib.suppress(InvalidStateError):
         try:
             result = function()

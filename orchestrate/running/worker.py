@@ -1,4 +1,4 @@
-"""The work of one host, or of one queue: its repeats, each from start to record."""
+"""Workers, which run the repeats of a host or a queue."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from results.schema import Record, Status
 
 @dataclass
 class Attempt:
-    """One try of a repeat, and its clock: what it waits in a queue counts for nothing.
+    """One attempt at a repeat, and its clock, which excludes time in a queue.
 
     Attributes:
-        budget: Counts what a machine costs that a queue chose; None: the host's own worker does, or no limit is set.
+        budget: Counts the cost of a machine in a queue; None: a single host, or no limit.
         began: Monotonic seconds of its start.
         started_at: The same in UTC, ISO 8601.
-        turn: The last report of its queue; None: nothing yet, or there is no queue.
+        turn: The last report of its queue, or None.
     """
 
     job: Job
@@ -53,10 +53,10 @@ class Attempt:
     turn: Turn | None = None
 
     def take(self, turn: Turn, watched: Watched) -> str | None:
-        """Take in what the queue reports.
+        """Process a report of the queue.
 
         Returns:
-            The repeat's new state in a word; None: it is as before.
+            The repeat's new state in a word; None: unchanged.
         """
         before, self.turn = self.turn, turn
         if turn.waiting:
@@ -72,18 +72,18 @@ class Attempt:
         return f"on {turn.node}" if turn.node else "running"
 
     def end(self) -> None:
-        """Stop to count its cost."""
+        """Stop counting its cost."""
         if self.budget is not None:
             self.budget.end(self.job.place, self.job.id)
 
 
 class Worker(ABC):
-    """Works through repeats: of one host, of a queue, or of hosts that work together.
+    """Runs the repeats of a host or a queue, or the multi-host jobs of a fleet.
 
     Args:
-        host: Stands for the work in events and records.
-        jobs: The repeats that have no record yet.
-        shared: What the workers of a run share.
+        host: Represents the work in events and records.
+        jobs: The repeats without a record.
+        shared: State shared by the workers of a run.
         name: For the file with the traceback of a bug.
     """
 
@@ -94,7 +94,7 @@ class Worker(ABC):
         self._name = name
         self._todo: deque[Job] = deque()
         self._lock = threading.Lock()
-        self._faults = 0  # repeats in a row that ended by a fault of a host
+        self._faults = 0  # consecutive repeats that ended by a fault of a host
 
     def work(self) -> None:
         """Run the repeats until they are done, the host is dropped, or the run is stopped."""
@@ -107,14 +107,14 @@ class Worker(ABC):
         except (DiskFull, OSError) as error:
             if not self.shared.fail(error):
                 drop_for_bug(self._name, error, self.host, self.jobs, self.shared)
-        except Exception as error:  # noqa: BLE001  a bug: this host ends, the others must not
+        except Exception as error:  # noqa: BLE001  a bug: ends this host, not the others
             drop_for_bug(self._name, error, self.host, self.jobs, self.shared)
         finally:
             for session in self._sessions():
                 session.close()
 
     def _work_through(self) -> None:
-        """Take repeats from the list until it is empty, the host is dropped, or the run is stopped."""
+        """Run repeats from the list until it is empty, the host is dropped, or the run is stopped."""
         stop, options = self.shared.stop.launching, self.shared.options
         while not stop.is_set() and (job := self._next()) is not None:
             if skip(job, self.host, self.shared):
@@ -126,20 +126,20 @@ class Worker(ABC):
             if options.fail_fast and record.status is not Status.OK:
                 stop.set()
             if self._faults >= DROP_AFTER * self.host.slots or self._is_dropped():
-                self._give_up(record)
+                self._drop(record)
 
     def _next(self) -> Job | None:
-        """Take the next repeat; None: there is none, or it would cost too much."""
+        """Take the next repeat from the list; None: the list is empty, or the repeat would cost too much."""
         if not self._todo:
             return None
         job = self._todo.popleft()
         return job if affordable(self._hosts_of(job), job.case.name, self.shared) else None
 
-    def _give_up(self, record: Record) -> list[Job]:
-        """Drop the host for the reason of its last failure, unless the run is stopped anyway.
+    def _drop(self, record: Record) -> list[Job]:
+        """Drop the host with the cause of its last failure, unless the run is stopped anyway.
 
         Returns:
-            The repeats that were left.
+            The remaining repeats.
         """
         with self._lock:
             left = list(self._todo)
@@ -152,7 +152,7 @@ class Worker(ABC):
     def _failed(
         self, job: Job, error: HostError, started_at: str, watched: Watched | None, cause: str | None = None
     ) -> Record:
-        """Write the record of a repeat whose host failed; if it was abandoned, for the reason why it was ended."""
+        """Return the record of a repeat whose host failed; if it was abandoned, with the reason why it was ended."""
         status, cause = error.status, cause or error.cause
         if isinstance(error, Abandoned):
             if watched is not None and watched.stopped_for is not None:
@@ -163,14 +163,14 @@ class Worker(ABC):
 
     @abstractmethod
     def _ready(self) -> bool:
-        """Connect and bring what is needed; False: there is nothing to do, or each repeat got a record."""
+        """Connect and prepare the host; False: nothing is left to do, or every repeat got a record."""
 
     @abstractmethod
     def _run_once(self, job: Job) -> Record | None:
         """Run one repeat, from start to record.
 
         Returns:
-            None: it was taken out of its queue before it began.
+            Its record; None: it was cancelled in its queue before it started.
         """
 
     @abstractmethod
@@ -182,7 +182,7 @@ class Worker(ABC):
         return any(session.problem is not None for session in self._sessions())
 
     def _hosts_of(self, job: Job) -> list[Host]:
-        """Return the hosts that take part in a repeat."""
+        """Return the hosts of a repeat."""
         return [self.host]
 
     def _skip_unneeded(self, job: Job) -> None:  # noqa: B027
@@ -190,12 +190,12 @@ class Worker(ABC):
 
 
 class HostWorker(Worker):
-    """Works through the repeats of one host, in one thread.
+    """Runs the repeats of one host in one thread.
 
     Args:
         entry: The host's part of the plan.
-        jobs: Those of its repeats that have no record yet.
-        shared: What the workers of a run share.
+        jobs: Those of its repeats without a record.
+        shared: State shared by the workers of a run.
     """
 
     def __init__(self, entry: HostPlan, jobs: list[Job], shared: Shared) -> None:
@@ -214,7 +214,7 @@ class HostWorker(Worker):
 
     def _ready(self) -> bool:
         self._session = HostSession(self.entry, self.shared.make(self.host), self.shared)
-        if self.host.queue is None:  # of a queue, each repeat costs while it has a machine
+        if self.host.queue is None:  # in a queue, each repeat costs while it has a machine
             self._session.count_cost()
         if not self.jobs:
             self._session.sweep_only(self.entry.jobs)
@@ -224,7 +224,7 @@ class HostWorker(Worker):
                 self.jobs = [learn(job, self.host, facts) for job in self.jobs]
             self._finish_blocked()
             self._session.sweep(self.entry.jobs, {job.id for job in self.jobs})
-            self._session.bring_images(self.jobs)
+            self._session.prepare_images(self.jobs)
         except HostError as error:
             if not self.shared.stop.running.is_set():
                 drop_host(self.host, error.status, error.cause, self.jobs, self.shared)
@@ -232,7 +232,7 @@ class HostWorker(Worker):
         return True
 
     def _finish_blocked(self) -> None:
-        """Write the records of what cannot run here, before anything is pulled for it."""
+        """Write the records of blocked repeats, before anything is pulled for them."""
         for job in self.jobs:
             if job.blocked is not None:
                 finish(job, failed_record(job, *job.blocked, now()), self.host, 0.0, self.shared)
@@ -245,20 +245,20 @@ class HostWorker(Worker):
         try:
             reattached = self._session.start(job)
             watched = self._session.watch(job)
-            left = self._session.follow(job, watched, self._on_turn(attempt, watched))
+            outcome = self._session.follow(job, watched, self._on_turn(attempt, watched))
             record = judge(
                 job,
-                left.ending,
-                left.payload,
+                outcome.ending,
+                outcome.payload,
                 started_at=attempt.started_at,
                 stopped_for=watched.stopped_for,
-                last_line=left.last_line,
+                last_line=outcome.last_line,
                 observed_seconds=None if reattached else time.monotonic() - attempt.began,
             )
             ended = True
         except HostError as error:
             record = self._failed(job, error, attempt.started_at, watched)
-            ended = error.status is not Status.LOST  # what was lost may still run: `resume` and `stop` can find it
+            ended = error.status is not Status.LOST  # a lost repeat may still run: `resume` and `stop` can find it
         finally:
             attempt.end()
         finish(job, record, self.host, time.monotonic() - attempt.began, self.shared)
@@ -272,18 +272,17 @@ class HostWorker(Worker):
         return Attempt(job)
 
     def _on_turn(self, attempt: Attempt, watched: Watched) -> OnTurn:
-        """Return what takes in the reports of a queue: a host has none."""
+        """Return the callback for reports of a queue; a host has none."""
         return always_running
 
 
 class QueueWorker(HostWorker):
-    """Works through the repeats of one queue, in as many worker slots (threads) as it may have jobs.
+    """Runs the repeats of one queue, with one worker slot (thread) per allowed job.
 
-    What is paid is each repeat while it has a machine, and what the queue holds must be taken back when it is not
-    wanted any more.
+    Each repeat costs while it has a machine, and jobs in the queue must be cancelled when they are no longer needed.
     """
 
-    _withdrawn = False
+    _cancelled = False
     _trouble = ""
 
     @property
@@ -296,12 +295,12 @@ class QueueWorker(HostWorker):
         slots, work_slot = min(self.host.slots, len(self.jobs)), super()._work_through
         with ThreadPoolExecutor(slots, thread_name_prefix=self.host.key) as pool:
             working = [pool.submit(work_slot) for _ in range(slots)]
-        self._leave_nothing_waiting()
+        self._clear_waiting()
         for slot in working:
             slot.result()
 
     def _enqueue(self) -> bool:
-        """Put what can be paid into the queue; a queue that refuses gives each repeat a record."""
+        """Submit the affordable repeats; if the queue rejects them, each gets a record."""
         self._todo = deque(itertools.takewhile(self._affordable, self._todo))
         submitted = list(self._todo)
         try:
@@ -319,13 +318,13 @@ class QueueWorker(HostWorker):
             return self._todo.popleft() if self._todo else None
 
     def _is_dropped(self) -> bool:
-        """See `Worker._is_dropped`: one job that does not end is no fault of the other machines."""
+        """See `Worker._is_dropped`; a job that does not end is not a fault of other machines."""
         return False
 
     def _skip_unneeded(self, job: Job) -> None:
-        """Take a repeat out of the queue, and with it all others that are not needed either, in few requests.
+        """Cancel all repeats that are not needed, in few requests.
 
-        Also those that have just begun: their results would never be collected.
+        This includes those that have just started, whose results would never be collected.
         """
         with self._lock:
             others = [other for other in self._todo if skip(other, self.host, self.shared)]
@@ -333,17 +332,17 @@ class QueueWorker(HostWorker):
             self._todo = deque(other for other in self._todo if other.id not in gone)
         self._clear([job, *others])
 
-    def _give_up(self, record: Record) -> list[Job]:
-        left = super()._give_up(record)
+    def _drop(self, record: Record) -> list[Job]:
+        left = super()._drop(record)
         self._clear(left)
         return left
 
     def _clear(self, jobs: list[Job]) -> None:
         if jobs:
-            self._session.attempt("cancel jobs that are not wanted any more", lambda: self._queue.clear(jobs))
+            self._session.attempt("cancel jobs that are no longer needed", lambda: self._queue.clear(jobs))
 
-    def _leave_nothing_waiting(self) -> None:
-        """Clear what no slot took when the run was stopped: the queue may have begun it as the last ones ended."""
+    def _clear_waiting(self) -> None:
+        """Cancel repeats without a slot when the run is stopped: the queue may start them when others end."""
         if self.shared.stop.launching.is_set():
             self._clear(list(self._todo))
 
@@ -357,29 +356,29 @@ class QueueWorker(HostWorker):
         return Attempt(job, self.shared.budget)
 
     def _on_turn(self, attempt: Attempt, watched: Watched) -> OnTurn:
-        """Return what starts and stops a repeat's clock, warns of a silent queue, and empties it when the run stops."""
+        """Return a callback that updates a repeat's clock, warns of queue failures, and cancels jobs after a stop."""
         watched.wait()
 
         def on_turn(turn: Turn) -> None:
             if (state := attempt.take(turn, watched)) is not None:
                 self._session.state(attempt.job, state)
             self._report_trouble(turn.trouble)
-            self._withdraw_when_stopped()
+            self._cancel_when_stopped()
 
         return on_turn
 
     def _report_trouble(self, trouble: str) -> None:
-        """Warn once that the queue does not answer, and not again before it has."""
+        """Warn once each time the queue stops answering."""
         with self._lock:
             before, self._trouble = self._trouble, trouble
         if trouble and not before:
             self._session.warn(f"the queue does not answer at the moment; its jobs continue: {trouble}")
 
-    def _withdraw_when_stopped(self) -> None:
-        """Take what waits out of the queue, once, when nothing new is to be started."""
+    def _cancel_when_stopped(self) -> None:
+        """Cancel waiting jobs, once, after a stop was requested."""
         if not self.shared.stop.launching.is_set():
             return
         with self._lock:
-            before, self._withdrawn = self._withdrawn, True
+            before, self._cancelled = self._cancelled, True
         if not before:
             self._session.attempt("cancel waiting jobs", lambda: self._queue.cancel_waiting(self.jobs))

@@ -1,6 +1,6 @@
-"""Suites: named lists of cases, as data. A suite is a YAML file next to this one, or one of the user's.
+"""Suites: named lists of cases in YAML files, either built in (in this folder) or the user's own.
 
-A block of `cases` is a small matrix: every value may be a list, and all combinations are measured.
+A block of `cases` is a matrix: every value may be a list, and all combinations are measured.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from results.schema.networks import INPUTS, CaseRefusal, tuning_refusal
 
 FOLDER = Path(__file__).parent
 SUFFIXES = (".yml", ".yaml")
-"""What ends in one of these is a file of the user's."""
+"""Suffixes of the user's suite files; other names are built-in suites."""
 
 FIT = "fit"
 LARGEST_FIT = 512
-"""`batch_per_gpu: fit` tries this many bytes of one number per sample first: batches of 128 in fp32, 256 in fp16."""
+"""First batch size to try for `batch_per_gpu: fit`, times the bytes of a number: 128 in fp32, 256 in fp16."""
 
 Count = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
 Repeats = Annotated[StrictInt, Field(ge=1, le=1000)]
@@ -53,17 +53,17 @@ T = TypeVar("T")
 Few = Annotated[list[T], Field(min_length=1, max_length=100)]
 
 ONE_FOR_A_BLOCK = ("communication", "image_size", "warmup_steps", "num_steps")
-"""Settings of which a block has one value."""
+"""Settings with a single value per block."""
 
 SPECIAL = ("model", "batch_per_gpu", "device")
-"""Settings that `CaseBlock` spells out; the fields of all others follow from their rows in `results.schema.case`."""
+"""Settings defined in `CaseBlock`; all others are derived from `results.schema.case`."""
 
 LISTED = ("model", *(name for name in SETTINGS if name not in (*ONE_FOR_A_BLOCK, *SPECIAL)))
-"""Settings whose lists multiply, in the order of the cases."""
+"""Settings that may be lists, in the order in which cases vary."""
 
 
 def _field(name: str) -> tuple[Any, Any]:
-    """Return the type and the default of a setting's key, with its description and an example."""
+    """Return the type of a setting's key, and its field with default, description and example."""
     setting, default = SETTINGS[name], default_of(name)
     kind: Any = kind_of(name)
     value: Any = kind
@@ -112,7 +112,7 @@ class CaseBlock(_Settings):
         return model
 
     def mistakes(self) -> Iterator[tuple[str, str]]:
-        """See `Form.mistakes`: settings that contradict each other."""
+        """See `Form.mistakes`; reports contradictory settings."""
         said = dict(self)
         values = {name: _listed(said[name]) for name in LISTED}
         modes = values["mode"]
@@ -148,7 +148,7 @@ class CaseBlock(_Settings):
 
 
 class SuiteFile(Form):
-    """The whole of a suite file."""
+    """A suite file."""
 
     description: StrictStr = described("a sentence", "what it shows", default="")
     repeats: Repeats = described("a whole number of at least 1; a result needs 3", "3", default=3)
@@ -163,7 +163,7 @@ class Suite:
 
     Attributes:
         repeats: Fresh processes for each case.
-        memory_bytes: Of the smallest GPU of the run, for `batch_per_gpu: fit`; None: not known.
+        memory_bytes: Of the smallest GPU of the run, for `batch_per_gpu: fit`; None: unknown.
     """
 
     name: str
@@ -176,7 +176,7 @@ class Suite:
         """Return the cases of a host, in the order of the file, without duplicates.
 
         Args:
-            device: What cases with `device: auto` train on.
+            device: Device of cases with `device: auto`.
         """
         cases: dict[str, Case] = {}
         for block in self.blocks:
@@ -188,23 +188,23 @@ class Suite:
 
 
 def suite_names() -> list[str]:
-    """Return the names of the suites that come with tfbench."""
+    """Return the names of the built-in suites."""
     return sorted(path.stem for path in FOLDER.glob("*.yml"))
 
 
 def suite_source(name: str, folder: Path) -> str:
-    """Resolve a suite named in a file of `folder`: paths are relative to that file."""
+    """Resolve a suite's name or path in a file of `folder`; paths are relative to that file."""
     return str(resolve_path(name, folder)) if Path(name).suffix in SUFFIXES else name
 
 
 def read_suite(name: str) -> Suite:
-    """Read a suite that comes with tfbench, or a file of the user's.
+    """Read a built-in suite or a suite file.
 
     Args:
         name: A suite's name, or a path that ends in `.yml` or `.yaml`.
 
     Raises:
-        UserError: There is no suite of that name.
+        UserError: The suite does not exist.
         DocumentError: The file has mistakes.
     """
     own = Path(name).suffix in SUFFIXES
@@ -220,7 +220,7 @@ def read_suite(name: str) -> Suite:
 
 
 def _refusals(block: CaseBlock) -> Iterator[CaseRefusal]:
-    """Check every network against every value; one value at a time, because lists multiply."""
+    """Check every network against every value, one value at a time to avoid all combinations."""
     said = dict(block)
     for model in _listed(block.model):
         for name in ("batch_norm", "sequence_length", "data", "image_size"):
@@ -228,7 +228,7 @@ def _refusals(block: CaseBlock) -> Iterator[CaseRefusal]:
                 if refused := INPUTS[model].refusal(Case(model=model, **{name: value})):
                     yield refused
     if not set(_listed(said["precision"])) <= set(_batches(block)):
-        return  # reported by itself
+        return  # reported elsewhere
     for case in _cases(block, Device.GPU):
         if refused := tuning_refusal(case):
             yield refused
@@ -256,7 +256,7 @@ def _cases(block: CaseBlock, device: Device) -> list[Case]:
     for combination in itertools.product(*values.values()):
         chosen: dict[str, Any] = fixed | dict(zip(values, combination, strict=True))
         if not chosen["all_reduce"] and chosen["num_gpus"] * chosen["num_hosts"] == 1:
-            continue  # one replica has no all-reduce to leave out
+            continue  # a single replica has no all-reduce to disable
         chosen["batch_per_gpu"] = _batches(block)[chosen["precision"]]
         if chosen["num_hosts"] == 1:
             chosen["communication"] = Communication.AUTO

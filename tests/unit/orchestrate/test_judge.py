@@ -99,7 +99,7 @@ def test_a_record_names_the_node_of_a_queue_and_what_it_started(reported: str | 
         (Ending(exit_code=137), Status.ERROR, "SIGKILL"),
         (Ending(exit_code=1, detail="engine's word"), Status.ERROR, "engine's word"),
         (Ending(exit_code=0), Status.BAD_RESULT, "left no record"),
-        (Ending(exit_code=None), Status.LOST, "while this controller was not watching"),
+        (Ending(exit_code=None), Status.LOST, "while no controller was following it"),
     ],
 )
 def test_without_a_record_the_ending_decides(ending: Ending, status: Status, said: str):
@@ -136,7 +136,7 @@ def stamp(**ago: float) -> str:
         (stamp(), stamp(seconds=30), 30.0, "before it started"),
         (stamp(seconds=30), stamp(), 5.0, "104 s of work, but its process ran for 5 s"),
         (stamp(seconds=30), stamp(), None, ""),
-        ("yesterday", stamp(), 30.0, "its times are no times"),
+        ("yesterday", stamp(), 30.0, "its times are invalid"),
     ],
     ids=itertools.count(),  # no times in names: every worker must collect the same ones
 )

@@ -237,7 +237,7 @@ def test_a_part_that_does_not_end_when_asked_is_abandoned_with_its_host(tmp_path
     bench.run()
     first, second = bench.multi_host_records()
     assert first.status is Status.LOST and "f.b ended with exit code 137" in (first.cause or "")
-    assert second.status is Status.LOST and "f.a: the host did not do in time" in (second.cause or "")
+    assert second.status is Status.LOST and "f.a: the host did not respond in time" in (second.cause or "")
     bench.waits["a"].set()
 
 
