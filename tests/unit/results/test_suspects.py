@@ -86,15 +86,16 @@ def test_table_verdict_and_report_name_what_the_controller_doubted(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     dated = SoftWarning(code=SUSPECT, message="it is dated 1999-01-01, but this controller's clock shows 2026")
     lies = [
-        dataclasses.replace(record, warnings=[dated]) for record in repeats(900.0, 910.0, fleet="a5000", host="liar")
+        dataclasses.replace(record, warnings=[dated]) for record in repeats(9000.0, 9100.0, fleet="a5000", host="liar")
     ]
-    folder = write_run(tmp_path, [*repeats(100.0, 101.0), *repeats(150.0, 151.0, fleet="a5000"), *lies])
+    honest = [record for host in "xy" for record in repeats(150.0, 151.0, fleet="a5000", host=host)]
+    folder = write_run(tmp_path, [*repeats(100.0, 101.0), *honest, *lies])
     assert "2 suspect, in no mean" in verdict(folder) and "1.50 ±" in verdict(folder)
     for command in (["show", "run-1"], ["report", "run-1", "--format=md"]):
         assert program.main(["results", *command]) == 0
         said = " ".join(" ".join(capsys.readouterr()).split())
         assert "suspect" in said and "dated 1999-01-01" in said, command
-        assert not any(figure in said for figure in ("905", "900 ±", "910 ±")), command
+        assert not any(figure in said for figure in ("9050", "9000 ±", "9100 ±")), command
     (row,) = [row for row in merge_records(folder.records()).rows if row.host == "liar"]
     assert (row.status, row.valid, row.repeats_ok, row.unit) == (Status.INVALID, False, 0, None)
 
@@ -107,10 +108,8 @@ def fleet(*means: float) -> FleetRate:
 def test_a_slow_host_among_equal_ones_is_named_with_its_figures():
     (found,) = outliers([fleet(100, 100.3, 99.8, 100.1, 88)])
     assert found.host == "host-4"
-    assert str(found) == (
-        "a4000/host-4 is 12.0% slower than the 4 other hosts of its fleet (resnet50, fp16); an equal host would lie "
-        "within -1.3% to +1.4%. Look at its cooling, power limit and neighbours"
-    )
+    assert str(found).startswith("a4000/host-4 is 12.0% slower than the 4 other hosts of its fleet (resnet50, fp16)")
+    assert "within -1.3% to +1.4%" in str(found)
     assert outliers([fleet(100, 100.01, 99.99, 100, 102)]) == [], "certain, but small: not worth a word"
 
 
