@@ -1,6 +1,6 @@
-"""Which GPU to rent: one table with a row for each GPU and count, and one sentence above it.
+"""Recommends which GPU to rent: a table with a row per GPU and count, and one sentence.
 
-`questions` reads what is asked and which prices count; `figures` collects throughputs that may be compared (measured
-here, or published) and `prediction` fills gaps with marked rows; `answer` adds prices, order, sentence and notes;
-`output` writes tables and JSON. Start with `answer.answers`.
+`questions` parses questions and prices; `figures` collects comparable throughputs, measured or published; `prediction`
+fills gaps with marked rows; `answer` adds prices, order, sentence and notes; `output` formats tables and JSON. Start at
+`answer.answers`.
 """

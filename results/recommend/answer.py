@@ -1,4 +1,4 @@
-"""The answer to a question: a row for each GPU and count, and one sentence. The ratio leads, prices follow."""
+"""Answers a question with a row per GPU and count, and one sentence: ratios first, then prices."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FP16 on RTX A6000 1404 and 1478, on A100 SXM4 40GB 1888 and 1990: 5 % apart.
 """
 
 OTHER_SOFTWARE = 0.2
-"""Likewise of figures that were measured with different software: one GPU gained 18 % between two containers."""
+"""Likewise for figures of different software: one GPU gained 18 % between two containers."""
 
 PREDICTED_NOTE = (
     "predicted: for a short list; median error on hidden figures 11 % (one GPU), 25 % (TensorFlow rows); intervals "
@@ -45,10 +45,10 @@ PREDICTED_NOTE = (
 )
 
 FROM_RUN = "hosts.yml"
-"""Origin of a price that came with the measurement."""
+"""Origin of the prices in records."""
 
 LED = 3
-"""Most GPUs that the sentence compares with the slowest one; the others are in the table."""
+"""Maximum number of GPUs that the sentence compares with the slowest one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +56,12 @@ class Advice:
     """The answer to a question in one setting.
 
     Attributes:
-        question: What is asked.
-        table: The figures that it rests on.
-        options: Ranked ones first, in their order; then predicted ones, then those without a figure.
+        question: The question.
+        table: The figures behind it.
+        options: Ranked options in order, then predicted ones, then those without a figure.
         sentence: The answer.
-        winner: What to rent, where prices decide it; None: they do not.
-        notes: What holds for the whole table.
+        winner: What to rent; None: prices do not decide.
+        notes: Notes on the whole table.
     """
 
     question: RentalQuestion
@@ -73,12 +73,12 @@ class Advice:
 
     @property
     def title(self) -> str:
-        """What distinguishes this answer from others."""
+        """Network, precision, mode and basis."""
         return f"{self.table.network} {self.question.precision}, {self.table.mode}, {self.table.basis}"
 
     @property
     def ranked(self) -> list[RentalOption]:
-        """Options that were measured or published in this setting and meet the limits."""
+        """Options measured or published in this setting that meet the limits."""
         return _ranked(self.options)
 
 
@@ -89,13 +89,13 @@ def _ranked(options: Iterable[RentalOption]) -> list[RentalOption]:
 def answers(question: RentalQuestion, rates: Sequence[FleetRate], offers: Sequence[Offer]) -> list[Advice]:
     """Answer a question, once for each setting.
 
-    Measured settings come first. Published figures follow where nothing was measured, or a GPU that was asked for has
-    no figure here; a GPU that failed the question's case in these runs is never recommended by them.
+    Measured settings come first. Published figures follow if nothing was measured or a requested GPU has no figure.
+    They never replace the failure of a GPU in these runs.
 
     Args:
-        question: What is asked.
-        rates: What was measured; empty: nothing.
-        offers: Prices; those of the user are marked by their origin.
+        question: The question.
+        rates: Measured throughputs; may be empty.
+        offers: Prices; the user's are marked by their origin.
     """
     tables = measured_tables(question, rates)
     hints = _other_flags(question, rates) if not tables else []
@@ -112,7 +112,7 @@ def answers(question: RentalQuestion, rates: Sequence[FleetRate], offers: Sequen
 
 
 def unused_prices(advices: Sequence[Advice], offers: Sequence[Offer]) -> list[str]:
-    """Return which prices of the user no row of any answer counts with, and why."""
+    """Return a line for each of the user's prices that no answer uses, with the reason."""
     options = [option for advice in advices for option in advice.options]
     used = {id(offer) for option in options for offer in option.offers}
     asked = {name for option in options for name in (option.gpu, option.subject)}
@@ -131,7 +131,7 @@ def _no_inference(question: RentalQuestion) -> FigureTable:
 
 
 def _other_flags(question: RentalQuestion, rates: Sequence[FleetRate]) -> list[str]:
-    """Report with which flags the answer would use the run, which has nothing that fits the question."""
+    """Return a hint with the flags for which the runs have figures."""
     cases = [rate.case for rate in rates if rate.rates and rate.case.num_hosts == 1 and rate.case.mode != "device"]
     flags = dict.fromkeys(
         f"--model {case.model} --precision {case.precision} --num-gpus {case.num_gpus} --mode {case.mode}"
@@ -143,7 +143,7 @@ def _other_flags(question: RentalQuestion, rates: Sequence[FleetRate]) -> list[s
 
 
 def _other_precisions(question: RentalQuestion) -> list[str]:
-    """Name the precisions in which figures were published, where the one that was asked for has none."""
+    """Return a hint with the precisions for which there are published figures."""
     published = {name: published_figures(replace(question, precision=name)).values() for name in PRECISIONS}
     found = [name for name, settings in published.items() if any(question.wants(*key) for of in settings for key in of)]
     return [f"published in other precisions: --precision {','.join(found)}"] if found else []
@@ -181,7 +181,7 @@ def _advice(question: RentalQuestion, table: FigureTable, offers: Sequence[Offer
 
 
 def _with_predictions(question: RentalQuestion, table: FigureTable, offers: Sequence[Offer]) -> list[RentalOption]:
-    """Fill the gaps of a table with predictions, or with upper bounds where these decide."""
+    """Fill gaps in a table with predictions, or with upper bounds if these are decisive."""
     rows = list(table.rows)
     if table.basis is Basis.PUBLISHED and not question.gpus and (question.budget or question.memory):
         present = {(row.gpu, row.count) for row in rows}
@@ -201,7 +201,7 @@ def _with_predictions(question: RentalQuestion, table: FigureTable, offers: Sequ
 
 
 def _filled(question: RentalQuestion, row: RentalOption, found: Interval | str | None, best: float) -> RentalOption:
-    """Return a row with its prediction, or else with its upper bound where that is below the best figure."""
+    """Return an option with its prediction, or with its upper bound if that is below the best figure."""
     if isinstance(found, Interval):
         filled = replace(row, basis=Basis.PREDICTED, origin="predicted", note="")
         return replace(filled, samples_per_second=found.value, interval=found)
@@ -212,7 +212,7 @@ def _filled(question: RentalQuestion, row: RentalOption, found: Interval | str |
 
 
 def _with_prices(question: RentalQuestion, row: RentalOption, offers: Sequence[Offer]) -> RentalOption:
-    """Add prices, time, and which limits a GPU does not meet."""
+    """Add prices, time and unmet limits to an option."""
     pool, budget = _offers_of(row, offers), question.budget
     within = [offer for offer in pool if budget is None or offer.usd_per_hour(row.count) <= budget]
     hours = question.samples / row.samples_per_second / SECONDS_PER_HOUR if row.samples_per_second else None
@@ -236,13 +236,13 @@ def _with_prices(question: RentalQuestion, row: RentalOption, offers: Sequence[O
 
 
 def span(values: Iterable[float]) -> str:
-    """Write what lies between the lowest and the highest of some values, or the one value."""
+    """Format the range of some values, or a single value."""
     found = sorted(values)
     return " to ".join(dict.fromkeys(f"{float(f'{value:.3g}'):g}" for value in (*found[:1], *found[-1:])))
 
 
 def _misfit(question: RentalQuestion, gpu: str, count: int, offers: Sequence[Offer]) -> str:
-    """Return why a number of GPUs cannot be chosen whatever its speed; empty where it can."""
+    """Return why a GPU and count do not meet the limits other than time; empty if they do."""
     memory, needed, budget = memory_of(gpu), _memory_needed(question), question.budget
     prices = [offer.usd_per_hour(count) for offer in offers if offer.gpu == gpu or offer.origin == FROM_RUN]
     lowest = min(filter(None, prices), default=0.0)
@@ -257,13 +257,13 @@ def _misfit(question: RentalQuestion, gpu: str, count: int, offers: Sequence[Off
 
 
 def _offers_of(row: RentalOption, offers: Sequence[Offer]) -> list[Offer]:
-    """Return the prices of a GPU: the user's, else those that came with the measurement, else the shipped ones."""
+    """Return the prices of a GPU: the user's, else those of the records, else the shipped ones."""
     own = [offer for offer in offers if offer.gpu in (row.gpu, row.subject) and offer.usd_per_hour(row.count)]
     run = [Offer(row.gpu, price, provider=host, origin=FROM_RUN) for host, price in row.run_prices.items()]
     given = [offer for offer in own if offer.origin == YOURS] or run
     if given:
         return given
-    # A larger host is rented whole, so it counts only where no host of this size is offered.
+    # A larger host is rented whole, so it counts only if no host of this size is offered.
     exact = [offer for offer in own if offer.gpus_per_host == row.count] or own
     best: dict[str, Offer] = {}
     for offer in sorted(exact, key=lambda offer: offer.usd_per_hour(row.count)):
@@ -276,7 +276,7 @@ def _place(offer: Offer) -> str:
 
 
 def _memory_needed(question: RentalQuestion) -> float | None:
-    """Return the GiB that are asked for, or that the saved activations of the batch alone take; None: not known."""
+    """Return the requested GiB, or those of the batch's saved activations alone; None: unknown."""
     cost = networks().get(question.network)
     if question.memory is not None or question.batch_size is None or cost is None:
         return question.memory
@@ -284,7 +284,7 @@ def _memory_needed(question: RentalQuestion) -> float | None:
 
 
 def _batch_note(question: RentalQuestion, row: RentalOption) -> str:
-    """Report that a figure is of another batch than the one asked for, and what memory that one needs."""
+    """Return a note if a figure has another batch than requested, with the memory needed for it."""
     asked, needed = question.batch_size, _memory_needed(question)
     if asked is None or not row.batch.isdecimal() or int(row.batch) == asked:
         return ""
@@ -303,9 +303,9 @@ def _batch_note(question: RentalQuestion, row: RentalOption) -> str:
 
 
 def _ordered(question: RentalQuestion, options: Sequence[RentalOption]) -> list[RentalOption]:
-    """Put ranked options first: by samples a dollar where the user's prices or budget decide, else by speed.
+    """Sort ranked options first: by samples a dollar if there are user's prices or a budget, else by throughput.
 
-    Each gets the price below which it beats all others at their lowest prices.
+    Adds the price below which each option beats all others at their lowest prices.
     """
     priced = [option for option in _ranked(options) if option.offers]
     given = all(offer.origin for option in priced for offer in option.offers)
@@ -323,7 +323,7 @@ def _ordered(question: RentalQuestion, options: Sequence[RentalOption]) -> list[
 
 
 def _ratio(a: RentalOption, b: RentalOption) -> Interval:
-    """Return how many times as fast `a` is; ends infinite where no interval is known."""
+    """Return the throughput of `a` over that of `b`; the interval is infinite if unknown."""
     value = a.samples_per_second / b.samples_per_second
     if _predicted(a, b):
         left, right = (of.interval or Interval(*[of.samples_per_second] * 3) for of in (a, b))
@@ -344,7 +344,7 @@ def _ratio_text(a: RentalOption, b: RentalOption) -> str:
 
 
 def _lead(question: RentalQuestion, options: Sequence[RentalOption]) -> str:
-    """Return how many times as fast each GPU is as the slowest, and what that makes it worth."""
+    """Return the first part of the sentence: ratios over the slowest GPU, and the prices that they justify."""
     shown = sorted(compared(question, options), key=lambda option: option.samples_per_second)
     if not shown:
         return f"no answer: {'; '.join([*dict.fromkeys(option.excluded for option in options)][:LED])}"
@@ -366,9 +366,9 @@ def _lead(question: RentalQuestion, options: Sequence[RentalOption]) -> str:
 
 
 def compared(question: RentalQuestion, options: Sequence[RentalOption]) -> list[RentalOption]:
-    """Return the options that the sentence compares: ranked ones, and predicted ones that were asked for.
+    """Return the options that the sentence compares: ranked ones, and requested ones with a prediction.
 
-    Where none meets the limits, those with a figure: how they compare is known all the same.
+    If none meets the limits, all options with a comparable figure.
     """
     shown = [
         option
@@ -380,7 +380,7 @@ def compared(question: RentalQuestion, options: Sequence[RentalOption]) -> list[
 
 
 def _verdict(question: RentalQuestion, options: Sequence[RentalOption]) -> tuple[RentalOption | None, str]:
-    """Return what the prices decide, and what to rent where they do."""
+    """Return what to rent if prices decide, and the second part of the sentence."""
     ranked = _ranked(options)
     priced = [option for option in ranked if option.usd]
     if not ranked:
@@ -410,7 +410,7 @@ def _verdict(question: RentalQuestion, options: Sequence[RentalOption]) -> tuple
 
 
 def _within_budget(budget: float, priced: Sequence[RentalOption]) -> str:
-    """Name what gives the most samples a dollar within the budget, and without spot prices too."""
+    """Return the option with the most samples a dollar within the budget, with and without spot prices."""
     best = priced[0]
     text = f"within {budget:g} USD/h, rent {best.name} ({best.usd[0]:.3g} USD/h)"
     firm = [replace(o, offers=tuple(x for x in o.offers if x.commitment != "spot")) for o in priced]
@@ -421,7 +421,7 @@ def _within_budget(budget: float, priced: Sequence[RentalOption]) -> str:
 
 
 def _surely_cheaper(a: RentalOption, b: RentalOption) -> bool:
-    """Return whether `a` gives more samples a dollar at its highest price than `b` at its lowest, beyond the noise."""
+    """Return whether `a` at its highest price gives significantly more samples a dollar than `b` at its lowest."""
     price, ratio = a.usd[1] / b.usd[0], _ratio(a, b)
     if a.measured and b.measured:
         return ratio.low > price and ratio.value / price - 1 >= THRESHOLD
@@ -429,7 +429,7 @@ def _surely_cheaper(a: RentalOption, b: RentalOption) -> bool:
 
 
 def _within_places(options: Sequence[RentalOption]) -> list[str]:
-    """Compare the fastest GPU with the slowest one within each provider, region and commitment that offers both."""
+    """Compare the fastest GPU with the slowest one within each provider, region and commitment with both."""
     priced = sorted((o for o in _ranked(options) if o.usd), key=lambda option: option.samples_per_second)
     if len(priced) < 2:
         return []
@@ -444,6 +444,6 @@ def _within_places(options: Sequence[RentalOption]) -> list[str]:
 
 
 def _usd_text(option: RentalOption) -> str:
-    """Write the price of a row, and whether it is of spot offers alone."""
+    """Format the price of an option, and whether it has only spot offers."""
     spot = ", spot" if all(offer.commitment == "spot" for offer in option.offers) else ""
     return f"{span(option.usd)} USD/h{spot}"

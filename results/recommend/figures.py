@@ -1,6 +1,6 @@
-"""Throughputs that may be compared with each other: measured in these runs, or published by others in one setting.
+"""Collects comparable throughputs: measured in these runs, or published by others in one setting.
 
-A table of figures never mixes the two. Batches are each source's choice, often the largest that fits the GPU.
+A table never mixes the two. Each source chose its own batch, often the largest that fits the GPU.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from results.table.fleets import FleetRate
 from results.text import counted
 
 HOST_FAILURES = frozenset({"unreachable", "pull_failed", "lost", "stopped", "invalid"})
-"""Statuses that show nothing about the GPU, also if it was simulated: its published figures may still be used."""
+"""Statuses that do not depend on the GPU or come from a null GPU; published figures may replace them."""
 
 SECONDS_PER_HOUR = 3600
 
@@ -33,23 +33,23 @@ TASKS = {"squad": "SQuAD fine-tuning", "pretraining": "pre-training"}
 COMPILERS = {"on": ", XLA", "off": ", no XLA", "": ""}
 
 CONDITIONS = ("synthetic", "real", "averaged", "gradient", "unpadding", "fused")
-"""First words of those parts of a row's note that are about how it was measured."""
+"""First words of the parts of a row's note that describe how it was measured."""
 
 YEARS = {
     "2020": r"NGC 20\.06|TF 1\.15\.[34]|TF 2\.[23]\.0",
     "2021": r"PyTorch 1\.9\.|TF 1\.15\.5|TF 2\.4\.1",
     "2022": r"PyTorch 1\.13\.",
 }
-"""Software that published figures were measured with, by its year; the other sources state none."""
+"""Software of published figures, by year; other sources do not state it."""
 
 OTHER_SETTING = "published with other software than the first rows"
 
 GpuCount = tuple[str, int]
-"""A GPU and how many of it a job has."""
+"""A GPU and its number in a job."""
 
 
 class Basis(enum.StrEnum):
-    """Where a throughput comes from; only the first two are ever ranked."""
+    """Basis of a throughput; only the first two are ranked."""
 
     MEASURED = "measured"
     PUBLISHED = "published"
@@ -60,25 +60,25 @@ class Basis(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class RentalOption:
-    """One row: a number of GPUs, its throughput or why there is none, and what it costs.
+    """An option: a GPU and count with its throughput, or the reason for having none, and its price.
 
     Attributes:
-        subject: Fleet, or GPU where others measured.
-        gpu: Name in the reference, else as it came.
+        subject: Fleet, or GPU for published figures.
+        gpu: Name in the reference, else as received.
         count: GPUs of the job.
-        samples_per_second: Over all GPUs; of a bound the limit; 0: not known.
-        interval: None when its uncertainty is not known.
-        origin: Where it comes from, in a few words.
-        batch: Per GPU; empty: not stated.
-        note: Why it is not ranked, or what a reader must know; empty: nothing.
-        comparable: Whether it is of the setting of its table, or none is.
-        failed: Whether it was tried here and failed for a reason of its own, e.g. `oom`.
-        measured: What was measured here, or failed.
-        sources: Of a published figure: what its source states, and where, one line each.
-        offers: Prices that count: within the budget, of hosts with enough GPUs.
+        samples_per_second: Over all GPUs; for a bound the limit; 0: unknown.
+        interval: None: uncertainty unknown.
+        origin: Short description of the source.
+        batch: Batch per GPU; empty: not stated.
+        note: Why it is not ranked, or a remark; may be empty.
+        comparable: Whether it has the setting of its table, or there is no common setting.
+        failed: Whether it was tried here and failed because of the GPU, e.g. `oom`.
+        measured: Measurement or failure of these runs.
+        sources: What the source of a published figure states, with its URL, one line each.
+        offers: Prices within the budget, of hosts with enough GPUs.
         hours: Time for the job.
-        misfit: Which limit it does not meet; empty: it meets all.
-        notes: What a reader must know of it.
+        misfit: Limits that it does not meet; may be empty.
+        notes: Remarks.
         wins_below: USD per hour for all its GPUs below which it gives the most samples a dollar.
     """
 
@@ -103,27 +103,27 @@ class RentalOption:
 
     @property
     def name(self) -> str:
-        """What is rented: `2 × RTX A5000`, or the fleet."""
+        """Display name: `2 × RTX A5000`, or the fleet."""
         return self.subject if self.count == 1 else f"{self.count} × {self.subject}"
 
     @property
     def has_figure(self) -> bool:
-        """Whether its throughput is known or predicted, not only bounded."""
+        """Whether its throughput is known or predicted, rather than a bound."""
         return bool(self.samples_per_second) and self.basis is not Basis.BOUND
 
     @property
     def run_prices(self) -> Mapping[str, float]:
-        """USD per GPU-hour that came with the measurement, by host."""
+        """USD per GPU-hour from the records, by host."""
         return self.measured.prices if self.measured else {}
 
     @property
     def ranked(self) -> bool:
-        """Whether it may be ranked with the others of its table, whatever the limits."""
+        """Whether it can be ranked with the others of its table, ignoring limits."""
         return self.comparable and self.basis in (Basis.MEASURED, Basis.PUBLISHED)
 
     @property
     def excluded(self) -> str:
-        """Why it is not ranked; empty: it is."""
+        """Why it is not ranked; empty if it is."""
         reason = "" if self.ranked else self.note or str(self.basis)
         return "; ".join(filter(None, (self.misfit, reason)))
 
@@ -135,7 +135,7 @@ class RentalOption:
 
     @property
     def samples_per_usd(self) -> tuple[float, ...]:
-        """Samples a dollar at the highest and at the lowest price; empty without a price or a figure."""
+        """Samples a dollar at the highest and the lowest price; empty without a price or figure."""
         rate = SECONDS_PER_HOUR * self.samples_per_second
         return tuple(rate / usd for usd in reversed(self.usd)) if rate else ()
 
@@ -147,14 +147,14 @@ class RentalOption:
 
 @dataclass(frozen=True, kw_only=True)
 class FigureTable:
-    """Figures of one setting, and GPUs that have none in it.
+    """Figures of one setting, and GPUs without a figure.
 
     Attributes:
         mode: `training` or `inference`.
-        model: What the figures call the network.
-        rows: Comparable figures, then those without.
-        setting: What all figures share, in words.
-        remarks: What a reader must know besides.
+        model: Name of the network in the figures.
+        rows: Comparable figures, then GPUs without.
+        setting: Description of the shared setting.
+        remarks: Further remarks.
     """
 
     basis: Basis
@@ -172,14 +172,14 @@ class FigureTable:
 
     @property
     def source(self) -> str:
-        """Who published the figures."""
+        """Publisher of the figures."""
         return self.setting.split(":")[0]
 
 
 def measured_tables(question: RentalQuestion, rates: Sequence[FleetRate]) -> list[FigureTable]:
-    """Return the figures of our own records, one table for each setting, that with most figures first.
+    """Return the figures of these runs, one table per setting, the one with the most figures first.
 
-    Every fleet of the question is in every table of its mode: with its figure, or with the reason why it has none.
+    Each table has all fleets of the question, with their figure or the reason for having none.
     """
     gpus = gpus_of_fleets(rates)
     relevant = [
@@ -204,7 +204,7 @@ def measured_tables(question: RentalQuestion, rates: Sequence[FleetRate]) -> lis
 
 
 def gpus_of_fleets(rates: Sequence[FleetRate]) -> dict[str, str]:
-    """Return the GPU of each fleet; one whose every repeat failed early may only be known by the fleet's name."""
+    """Return the GPU of each fleet, inferred from the fleet's name if all its repeats failed early."""
     gpus: dict[str, str] = {}
     for rate in sorted(rates, key=lambda rate: not (rate.software.gpu or rate.software.cpu)):
         named = rate.software.gpu or rate.software.cpu or rate.fleet
@@ -216,7 +216,7 @@ def gpus_of_fleets(rates: Sequence[FleetRate]) -> dict[str, str]:
 def _measured_table(
     question: RentalQuestion, of_setting: Sequence[FleetRate], relevant: Sequence[FleetRate], gpus: Mapping[str, str]
 ) -> FigureTable:
-    """Put together the fleets of one setting, then what was not measured in it."""
+    """Build the table of one setting: its fleets, then what was not measured."""
     example, measured = of_setting[0], [rate for rate in of_setting if rate.rates]
     rows = [
         RentalOption(
@@ -256,17 +256,17 @@ def _measured_table(
 
 
 def missing(gpu: str, count: int, note: str = "no figure", subject: str = "", *, failed: bool = False) -> RentalOption:
-    """Return a row without a figure; its note is the reason."""
+    """Return an option without a figure, with the reason as its note."""
     return RentalOption(basis=Basis.NONE, subject=subject or gpu, gpu=gpu, count=count, note=note, failed=failed)
 
 
 @dataclass(frozen=True, order=True)
 class PublishedSetting:
-    """Where and with what figures were measured.
+    """Setting of published figures.
 
     Attributes:
-        software: Source, framework, compiler and data, in words.
-        network: Its name in the rows, with its task.
+        software: Source, framework, compiler and data.
+        network: Name of the network in the rows, with its task.
     """
 
     software: str
@@ -277,9 +277,9 @@ Published = Mapping[PublishedSetting, Mapping[GpuCount, RentalOption]]
 
 
 def published_figures(question: RentalQuestion) -> Published:
-    """Return the published figures for a question, by setting, GPU and count; suspect rows are excluded.
+    """Return the published figures for a question, by setting, GPU and count, without suspect rows.
 
-    A source that measured several batches is taken at its best, as it would be used.
+    Of several batches of a source, the fastest is used.
     """
     found: dict[PublishedSetting, dict[GpuCount, RentalOption]] = defaultdict(dict)
     names = published_names(question.network)
@@ -293,15 +293,15 @@ def published_figures(question: RentalQuestion) -> Published:
 def published_tables(
     question: RentalQuestion, failed: Mapping[GpuCount, str], fits: Callable[[GpuCount], bool]
 ) -> list[FigureTable]:
-    """Return the setting that has most of the GPUs, and a further one for every GPU that shares none with the others.
+    """Return the setting with the most of the GPUs, and further ones for GPUs that are not in it.
 
-    So adding a GPU to a question never removes an answer. Where no setting has two of them, figures of different
-    software are put side by side, marked.
+    Adding a GPU to a question never removes an answer. If no setting has two of them, the table mixes figures of
+    different software, marked as such.
 
     Args:
-        question: What is asked.
-        failed: GPUs that failed the question's case in these runs, with the reason: no published figure replaces it.
-        fits: Whether a number of GPUs meets the limits, whatever its speed.
+        question: The question.
+        failed: GPUs that failed in these runs, with the reason; no published figure replaces them.
+        fits: Whether a GPU and count meet the limits other than time.
     """
     every = published_figures(question) or {PublishedSetting("", question.network): {}}
     places = {
@@ -310,7 +310,7 @@ def published_tables(
     }
     able = {place: {key for key in of if fits(key)} for place, of in places.items()}
     if not any(able.values()):
-        able = {place: set(of) for place, of in places.items()}  # how they compare is known all the same
+        able = {place: set(of) for place, of in places.items()}  # compare them even though none fits
     chosen: list[PublishedSetting] = []
     covered: set[GpuCount] = set()
     while useful := [place for place in able if len(able[place]) > 1 and able[place] - covered]:
@@ -349,7 +349,7 @@ def published_tables(
 def _of_other_software(
     key: GpuCount, first: PublishedSetting, places: Published, *, comparable: bool
 ) -> RentalOption | None:
-    """Return the figure of a GPU in another setting of the same network, if there is one: of the same source first."""
+    """Return the figure of a GPU in another setting of the same network, preferably of the same source."""
     source = first.software.split(":")[0]
     others = [place for place, of in places.items() if key in of and place.network == first.network]
     best = max(others, key=lambda place: (place.software.startswith(source), place), default=None)
@@ -357,7 +357,7 @@ def _of_other_software(
 
 
 def bound(question: RentalQuestion, gpu: str, count: int) -> float | None:
-    """Return the samples per second that a GPU cannot pass with any software; None where that is not known."""
+    """Return the upper bound in samples per second for any software; None: unknown."""
     cost = networks().get(question.network)
     line = roofline(specifications().get(gpu, {}), cost, question.precision) if cost else None
     return count * line.hard_limit if line is not None and math.isfinite(line.hard_limit) else None
@@ -381,6 +381,6 @@ def _published(row: Mapping[str, str]) -> RentalOption:
 
 
 def _software(row: Mapping[str, str]) -> str:
-    """Name whose figures a row is of, the software, and how was measured."""
+    """Describe the source, software and conditions of a row."""
     conditions = [part.strip() for part in row["note"].split(";") if part.strip().startswith(CONDITIONS)]
     return ", ".join([f"{row['source']}: {row['framework']}{COMPILERS.get(row['xla'], '')}", *conditions])

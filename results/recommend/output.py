@@ -1,4 +1,4 @@
-"""Answers as tables, as lines and as JSON."""
+"""Formats answers as tables and JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from results.recommend.figures import SECONDS_PER_HOUR, Basis, RentalOption
 from results.table.cells import value_text
 
 FIELDS = (*("subject", "gpu", "count", "basis", "batch", "sources", "hours", "wins_below", "excluded", "notes"),)
-"""Fields of an option that are in JSON as they are."""
+"""Fields of an option that are copied to JSON."""
 
 
 def advice_grid(advice: Advice) -> Grid:
@@ -46,7 +46,7 @@ def advice_json(advices: Sequence[Advice], remarks: Sequence[str]) -> str:
 
     Args:
         advices: In the order of their questions.
-        remarks: What holds for all of them, e.g. prices that were not used.
+        remarks: Remarks on all of them, e.g. unused prices.
     """
     document = {
         "answer": [advice.sentence for advice in advices],
@@ -66,7 +66,7 @@ def advice_json(advices: Sequence[Advice], remarks: Sequence[str]) -> str:
 
 
 def option_json(option: RentalOption) -> dict[str, Any]:
-    """Return a row as plain data; an interval and a price as their two ends."""
+    """Return an option as plain data, with intervals and prices as pairs."""
     interval = option.interval
     return {
         **{name: getattr(option, name) for name in FIELDS},
@@ -80,7 +80,7 @@ def option_json(option: RentalOption) -> dict[str, Any]:
 
 
 def rate_text(option: RentalOption) -> str:
-    """Write a throughput with its interval."""
+    """Format a throughput with its interval."""
     interval, limit = option.interval, "≤ " if option.basis is Basis.BOUND else ""
     if interval is None or option.basis is not Basis.PREDICTED:
         return f"{limit}{value_text(option.samples_per_second or None, interval)}"
@@ -88,7 +88,7 @@ def rate_text(option: RentalOption) -> str:
 
 
 def time_text(option: RentalOption, samples: float) -> str:
-    """Write the time for the job; its ends are those of the throughput, inverted, so that it is never below 0."""
+    """Format the time for the job; the interval is that of the throughput, inverted."""
     interval, work = option.interval, samples / SECONDS_PER_HOUR
     if interval is None:
         least = "≥ " if option.basis is Basis.BOUND else ""
@@ -98,6 +98,6 @@ def time_text(option: RentalOption, samples: float) -> str:
 
 
 def price_text(option: RentalOption) -> str:
-    """Write the price of all GPUs of a row, and who gave it or how many offers it is from."""
+    """Format the price of all GPUs of an option, with its origin or the number of offers."""
     origins = sorted({offer.origin for offer in option.offers})
     return f"{span(option.usd)} ({', '.join(filter(None, origins)) or len(option.offers)})" if origins else ""

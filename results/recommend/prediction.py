@@ -1,15 +1,14 @@
-"""Training throughput of GPUs that nobody has measured, from those that somebody has.
+"""Predicts the training throughput of GPUs without measurements from those with measurements.
 
-It fills gaps in the tables of `recommend`, as rows that are marked and ranked below every figure that was measured
-or published. `python -m tests.benchmarks.predict_left_out` measures its errors by leaving out GPUs and their siblings.
+Predictions fill gaps in the tables of `recommend`, marked and ranked below measured and published figures.
+`python -m tests.benchmarks.predict_held_out` measures their errors by cross-validation over GPUs and families.
 
-The logarithm of the throughput is a sum of Gaussian effects: of network, precision, source and software, of how much
-the GPU's bandwidth and arithmetic matter, and of the GPU itself. The bandwidth and arithmetic exponents are drawn
-towards a roofline (0.6 and 0.4) by network and precision, so a group with few rows is drawn towards the roofline
-(partial pooling), and a GPU that nobody measured is at it. That is a Gaussian process whose kernel is the sum over
-effects of sd² × [same group] × covariate × covariate. The noise is Student's t, by one reweighting, so that a faulty
-row pulls little. The standard deviations were written down from what is known of GPUs; a factor on all of them was
-chosen by the data, for every family of GPUs by leaving out the others in turn.
+The logarithm of throughput is a sum of Gaussian effects: network, precision, source, software, the exponents of
+bandwidth and arithmetic, and the GPU itself. The exponents are shrunk towards a roofline (0.6 and 0.4) by network and
+precision (partial pooling), so groups with few rows are close to it, and a GPU without rows is on it. This is a
+Gaussian process whose kernel is the sum over effects of sd² × [same group] × covariate × covariate. The noise is
+Student's t, by one reweighting, so faulty rows have little influence. The standard deviations are prior knowledge about
+GPUs; a factor on all of them was chosen by cross-validation over families of GPUs.
 
 Source: Gelman and Hill 2007, ch. 12 (partial pooling); Rasmussen and Williams 2006, ch. 2 (posterior of a Gaussian
 process); Lange, Little and Taylor 1989 (weights of Student's t); Williams, Waterman and Patterson 2009 (roofline).
@@ -38,35 +37,35 @@ DEGREES_OF_FREEDOM = 4.0
 """Of the noise: heavy enough tails for faulty rows (Lange, Little and Taylor 1989 use 4)."""
 
 TYPICAL = {"fp16": (800.0, 120.0), "tf32": (800.0, 50.0), "fp32": (800.0, 15.0)}
-"""Bandwidth in GB/s and peak in TFLOP/s where the covariates are 0: the middle of the GPUs that were published."""
+"""Bandwidth in GB/s and peak in TFLOP/s at which the covariates are 0: the centre of the published GPUs."""
 
 REACH = 1.5
-"""How many times more, or less, bandwidth or arithmetic a predicted GPU may have than any GPU with rows.
+"""Maximum factor by which the bandwidth or arithmetic of a predicted GPU may be outside the range of GPUs with rows.
 
-Source: left-out GPUs that lie outside of all others by up to 1.64 times (H100 SXM5: 3350 and 2039 GB/s) are missed by
-less than the rest. Farther away nothing was left out to be tested.
+Source: for held-out GPUs up to 1.64 times outside the range of the others (H100 SXM5: 3350 and 2039 GB/s), errors are
+smaller than for the rest. Larger factors could not be tested.
 """
 
 FEWEST_FAMILIES = 3
-"""Fewest families of GPUs that a network must have been measured on: two are no evidence about a third."""
+"""Minimum number of GPU families with rows of a network; two do not predict a third."""
 
 SAME_GPU = {"V100 32GB (DGX-2)": "V100 SXM2 32GB", "V100 SXM3 32GB": "V100 SXM2 32GB"}
-"""GPUs of publications, and their nearest relative with specifications: NVIDIA states 900 GB/s for all of them."""
+"""GPUs of publications, and the closest one with specifications: NVIDIA states 900 GB/s for all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """One throughput, and what it depends on as far as predictions consider it.
+    """A throughput and the predictors of the model.
 
     Attributes:
-        gpu: As its source names it.
-        network: Our name of the network; of a transformer with its task and sequence length.
+        gpu: Name in its source.
+        network: Canonical name of the network; of a transformer with its task and sequence length.
         precision: `fp16`, `tf32` or `fp32`.
         source: Who measured.
         software: Framework and its version; empty: unknown.
         bandwidth: Memory bandwidth in GB/s.
         arithmetic: Dense peak of the precision in TFLOP/s.
-        rate: Samples per second of one GPU; 0 where it is to be predicted.
+        rate: Samples per second of one GPU; 0: to be predicted.
     """
 
     gpu: str
@@ -80,13 +79,13 @@ class Observation:
 
     @property
     def family(self) -> str:
-        """The name that siblings share: memory sizes and form factors of one data-centre chip are one family."""
+        """Name of the family: all memory sizes and form factors of one data-centre chip."""
         match = re.match(r"(?:A|H|V|MI)\d{3}\b", self.gpu)
         return match[0] if match else self.gpu
 
     @property
     def workload(self) -> str:
-        """`transformer` or `convolutional`: what bounds a network's speed differs between the two."""
+        """`transformer` or `convolutional`, which have different bottlenecks."""
         transformer = self.network.startswith(("bert", "gpt", "vit"))
         return "transformer" if transformer else "convolutional"
 
@@ -97,23 +96,23 @@ class Observation:
 
 
 LEVELS = {
-    "network": 5.0,  # the data alone decide
+    "network": 5.0,  # determined by the data alone
     "network precision": 1.0,
     "source": 0.15,
     "source network precision": 0.075,
     "software": 0.075,
-    "gpu": 0.06,  # what a GPU has beyond its bandwidth and arithmetic
+    "gpu": 0.06,  # beyond bandwidth and arithmetic
     "gpu precision": 0.04,
     "gpu network": 0.03,
 }
-"""Standard deviation in logarithms of how fast each group of rows is apart from its GPUs' specifications."""
+"""Standard deviation in logarithms of each group's effect, given the specifications of its GPUs."""
 
 SLOPES = {"": 0.1, "workload": 0.15, "network": 0.05, "precision": 0.075}
 """Standard deviation of the exponents of bandwidth and of arithmetic in each group."""
 
 EXPONENTS = 0.6, 0.4
-"""What these are drawn towards: most layers of published networks wait for memory; a GPU that is twice in all is
-twice as fast."""
+"""Prior means of the exponents of bandwidth and arithmetic: most layers of published networks are memory-bound, and a
+GPU with twice both is twice as fast."""
 
 
 KINDS = {
@@ -122,19 +121,19 @@ KINDS = {
     ("convolutional", "tf32"): 1.154,
     ("transformer", "fp16"): 2.759,
 }
-"""Workloads and precisions that are predicted, of one GPU, with how many standard deviations of the model cover 90 % of
-left-out rows on each side.
+"""Workloads and precisions that are predicted for one GPU, with the number of standard deviations of the model that
+cover 90 % of held-out rows.
 
-Other transformers miss by more than 12 %, or their intervals cover less than 85 %. `predict_left_out` prints this
-table; a test checks it.
+For other transformers errors exceed 12 %, or intervals cover less than 85 %. `predict_held_out` prints this table; a
+test checks it.
 """
 
 
 def forecast(known: Sequence[Observation], wanted: Sequence[Observation]) -> tuple[Array, Array]:
-    """Predict the logarithms of some throughputs from others.
+    """Predict the logarithms of throughputs from known ones.
 
     Returns:
-        The logarithms and the standard deviation of a new measurement around each, shape (n,) for n `wanted`.
+        The logarithms and their standard deviations for a new measurement, shape (n,) for n `wanted`.
     """
     rows, count = [*known, *wanted], len(known)
     kernel, mean = np.zeros((len(rows), len(rows))), np.zeros(len(rows))
@@ -158,7 +157,7 @@ def forecast(known: Sequence[Observation], wanted: Sequence[Observation]) -> tup
 
 
 def _same(rows: Sequence[Observation], names: str) -> npt.NDArray[np.bool_]:
-    """Return which pairs of rows have equal attributes of some names."""
+    """Return which pairs of rows have equal attributes `names`."""
     labels = [repr([getattr(row, name) for name in names.split()]) for row in rows]
     _, groups = np.unique(labels, return_inverse=True)
     return np.equal.outer(groups, groups)
@@ -167,14 +166,14 @@ def _same(rows: Sequence[Observation], names: str) -> npt.NDArray[np.bool_]:
 def predict(
     gpus: Sequence[tuple[str, int]], network: str, precision: str, observations: Sequence[Observation], source: str
 ) -> dict[tuple[str, int], Interval | str]:
-    """Predict the training throughput of GPUs, one of each, or return why that cannot be done.
+    """Predict the training throughput of single GPUs, or return why it is not predicted.
 
     Args:
-        gpus: Names in the reference, each with a number of GPUs; several are not predicted.
+        gpus: Names in the reference with counts; only a count of 1 is predicted.
         network: Name in the rows.
         precision: A key of `PEAKS`.
-        observations: What to rest on.
-        source: Whose way of measuring to predict.
+        observations: Known throughputs.
+        source: Source for whose method of measuring to predict.
     """
     found: dict[tuple[str, int], Interval | str] = {}
     for gpu, count in gpus:
@@ -189,7 +188,7 @@ def predict(
 
 
 def _refusal(target: Observation | None, known: Sequence[Observation]) -> str:
-    """Return why a throughput is not predicted; empty: it is."""
+    """Return why a throughput is not predicted; empty if it is."""
     if target is None:
         return "its bandwidth or peak is not specified"
     same = [row for row in known if row.precision == target.precision]
@@ -211,7 +210,7 @@ def _refusal(target: Observation | None, known: Sequence[Observation]) -> str:
 
 @functools.cache
 def published_observations() -> tuple[Observation, ...]:
-    """Return the published rows of one GPU that are not suspect and whose GPU has specifications."""
+    """Return the published single-GPU rows that are not suspect and whose GPU has specifications."""
     return tuple(_published())
 
 
@@ -231,7 +230,7 @@ def _published() -> Iterator[Observation]:
 
 
 def _specified(row: Observation) -> Observation | None:
-    """Add the bandwidth and peak of its GPU to a row; None where one of them is not known."""
+    """Add the bandwidth and peak of its GPU to a row; None: one of them is unknown."""
     figures = specifications().get(SAME_GPU.get(row.gpu, row.gpu), {})
     bandwidth, arithmetic = figures.get("memory_bandwidth"), figures.get(PEAKS[row.precision][0])
     gpu = "V100 SXM3 32GB" if row.gpu.endswith("(DGX-2)") else row.gpu

@@ -1,4 +1,4 @@
-"""What is asked: networks, GPUs, limits, and which prices count."""
+"""Parses questions (networks, GPUs, limits) and prices."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ MILLION = 1_000_000
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 
 MODES = ("train", "infer")
-"""Modes that are work; `device` measures the device itself."""
+"""Modes with throughput of a network, unlike `device`."""
 
 YOURS = "yours"
-"""Origin of a price that the user gave: it goes before every other price of its GPU."""
+"""Origin of the user's prices, which override all others of their GPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The job, and what a GPU must meet; None: any.
+    """The job and the limits of a GPU; None: no limit.
 
     Attributes:
-        budget: Most USD that the job may cost per hour.
-        hours: Most that `samples` may take.
+        budget: Maximum USD per hour of the job.
+        hours: Maximum hours for `samples`.
         samples: Samples of the whole job.
-        memory: GiB that each GPU must have.
-        batch_size: Batch per GPU that must fit and, where it was measured, counts.
+        memory: Minimum GiB per GPU.
+        batch_size: Batch per GPU that must fit; preferred if measured.
     """
 
     budget: float | None = None
@@ -46,13 +46,13 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class RentalQuestion(Limits):
-    """What is asked: one network, one precision, any number of GPUs and counts.
+    """A question about one network and one precision, for any GPUs and counts.
 
     Attributes:
-        network: Our name of it.
-        mode: `train` or `infer`; None: each that was measured, with a table of its own.
-        gpus: GPUs to choose from and how many of each; empty: all that have a figure, in `counts`.
-        counts: Numbers of GPUs of a job.
+        network: Its canonical name.
+        mode: `train` or `infer`; None: each that was measured, in separate tables.
+        gpus: GPUs to choose from, with their counts; empty: all with a figure, in `counts`.
+        counts: Numbers of GPUs of the job.
     """
 
     network: str
@@ -62,7 +62,7 @@ class RentalQuestion(Limits):
     counts: tuple[int, ...] = (1,)
 
     def wants(self, gpu: str, count: int) -> bool:
-        """Return whether a number of GPUs may be chosen."""
+        """Return whether a GPU and count are among the choices."""
         return (gpu, count) in self.gpus if self.gpus else count in self.counts
 
 
@@ -75,18 +75,18 @@ def read_questions(
     mode: str | None = None,
     gpus: Sequence[str] = (),
 ) -> list[RentalQuestion]:
-    """Build the questions, one for each network and precision, from what the flags of `recommend` have.
+    """Build a question for each network and precision from the flags of `recommend`.
 
     Args:
-        limits: Of every question.
+        limits: Limits of all questions.
         model: Networks; empty: `resnet50`.
         precision: One or several, comma-separated.
-        num_gpus: Likewise, for the GPUs that are named without a number.
+        num_gpus: Likewise, for GPUs without a count.
         mode: `train` or `infer`; None: both.
-        gpus: Names, each with a number where it begins with one: `2x A5000`.
+        gpus: Names, optionally with a count: `2x A5000`.
 
     Raises:
-        BadQuestion: An unknown GPU, or a network, precision or number that cannot be read.
+        BadQuestion: A GPU, network, precision or number is unknown or invalid.
     """
     for name, value in vars(limits).items():
         if value is not None and not 0 < value < math.inf:
@@ -108,11 +108,11 @@ def _network(text: str) -> str:
 
 @dataclass(frozen=True)
 class Prices:
-    """The prices that count.
+    """The prices to use.
 
     Attributes:
-        offers: The user's, then the shipped ones of GPUs that the user has no price for.
-        unused: Prices of the user that others of the user go before, one line each.
+        offers: The user's, then the shipped ones of other GPUs.
+        unused: A line for each of the user's prices that another one overrides.
     """
 
     offers: tuple[Offer, ...]
@@ -123,12 +123,12 @@ def asked_prices(inline: Sequence[str], files: Sequence[Path], fleets: Sequence[
     """Return the prices to use: typed ones, then the user's files, then the shipped offers.
 
     Args:
-        inline: `GPU=USD` per GPU-hour; a name that means several GPUs prices each of them.
+        inline: `GPU=USD` per GPU-hour, applied to all GPUs that the name resolves to.
         files: The user's price files, for GPUs without a price in `inline`.
-        fleets: Names of fleets, which may be priced like a GPU.
+        fleets: Names of fleets, which may be used in place of a GPU.
 
     Raises:
-        BadQuestion: A price cannot be read.
+        BadQuestion: A price cannot be parsed.
     """
     typed: dict[str, Offer] = {}
     unused = []

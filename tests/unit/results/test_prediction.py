@@ -8,24 +8,24 @@ import pytest
 from results.recommend.prediction import KINDS, REACH, forecast, predict, published_observations
 from results.reference import all_published
 from results.reference.gpus import PEAKS, specifications
-from tests.benchmarks import predict_left_out
+from tests.benchmarks import predict_held_out
 
 ROWS = published_observations()
 
 
 @pytest.fixture(scope="module")
-def left_out():
-    return predict_left_out.leave_out(ROWS, "gpu"), predict_left_out.leave_out(ROWS, "family")
+def held_out():
+    return predict_held_out.hold_out(ROWS, "gpu"), predict_held_out.hold_out(ROWS, "family")
 
 
 def one(gpu, network, precision, rows=ROWS, count=1):
     return predict([(gpu, count)], network, precision, rows, "Lambda deeplearning-benchmark (raw log)")[gpu, count]
 
 
-def test_kinds_that_are_predicted_miss_by_what_the_page_states(left_out):
-    found = predict_left_out.predicted_kinds(predict_left_out.kind_errors(*left_out), left_out[1])
+def test_kinds_that_are_predicted_miss_by_what_the_page_states(held_out):
+    found = predict_held_out.predicted_kinds(predict_held_out.kind_errors(*held_out), held_out[1])
     assert found == pytest.approx(KINDS, abs=6e-4)
-    assert predict_left_out.median_error(left_out[1]) < 0.08
+    assert predict_held_out.median_error(held_out[1]) < 0.08
 
 
 def test_rows_of_one_gpu_are_all_used_and_a_faulty_one_pulls_little():

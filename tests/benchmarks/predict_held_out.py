@@ -1,9 +1,9 @@
 # ruff: noqa: T201 (a script prints its result)
-"""How far predictions miss a GPU that was left out: `python -m tests.benchmarks.predict_left_out`.
+"""Measures errors of predictions for held-out GPUs: `python -m tests.benchmarks.predict_held_out`.
 
-Every GPU is left out with all its rows of one GPU, of every source, network and precision; then every family with
-its siblings (all A100s, all V100s), which is what a GPU that nobody measured is like. Kinds of workload are judged by
-the worse of both. Prints the errors by kind and by source, and what `results.recommend.prediction.KINDS` must hold.
+Holds out each GPU with all its single-GPU rows, then each family (all A100s, all V100s), as for a new GPU. The larger
+error decides which kinds of workload are predicted. Prints errors by kind and by source, and the table
+`results.recommend.prediction.KINDS`.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ LEVEL = 0.90
 """Share of new measurements that an interval should cover."""
 
 LIMIT = 0.12
-"""Largest median error of left-out GPUs at which a kind is predicted."""
+"""Largest median error of held-out GPUs at which a kind is predicted."""
 
 LEAST_COVERAGE = 0.85
-"""Smallest share of left-out rows within their intervals at which a kind is predicted."""
+"""Smallest coverage of intervals at which a kind is predicted."""
 
 Kind = tuple[str, str]
 """Workload and precision."""
 
 
 @dataclass(frozen=True)
-class LeftOutRow:
-    """A row that was predicted without its GPU or family.
+class HeldOutRow:
+    """A row predicted without its GPU or family.
 
     Attributes:
-        row: What was measured.
-        log_rate: Prediction: logarithm of samples per second over all GPUs.
+        row: The measurement.
+        log_rate: Predicted logarithm of samples per second over all GPUs.
         sd: Its standard deviation, in logarithms.
     """
 
@@ -62,7 +62,7 @@ class LeftOutRow:
 
 @dataclass(frozen=True)
 class KindError:
-    """How well a kind is predicted: median errors without the GPU and without its family, and coverage."""
+    """Errors of a kind: median errors for held-out GPUs and families, and coverage."""
 
     rows: int
     families: int
@@ -78,34 +78,34 @@ class KindError:
 
 
 def kind_of(row: Observation) -> Kind:
-    """Return the kind that a row belongs to."""
+    """Return the kind of a row."""
     return row.workload, row.precision
 
 
-def leave_out(observations: Sequence[Observation], by: str) -> list[LeftOutRow]:
-    """Predict every row without its `gpu` or `family`.
+def hold_out(observations: Sequence[Observation], by: str) -> list[HeldOutRow]:
+    """Predict each row without its `gpu` or `family`.
 
     Source of the widths: locally weighted conformal scores (Lei et al. 2018, section 5.2) of predictions without the
-    row's group. GPUs are few and not exchangeable, so no guarantee is claimed: coverage is counted.
+    row's group. GPUs are few and not exchangeable, so coverage is not guaranteed but counted.
     """
     found = []
     for name in sorted({getattr(row, by) for row in observations}):
         chosen = [row for row in observations if getattr(row, by) == name]
         predicted = forecast([row for row in observations if getattr(row, by) != name], chosen)
-        found += [LeftOutRow(row, float(log), float(sd)) for row, log, sd in zip(chosen, *predicted, strict=True)]
+        found += [HeldOutRow(row, float(log), float(sd)) for row, log, sd in zip(chosen, *predicted, strict=True)]
     return found
 
 
-def multipliers(rows: Sequence[LeftOutRow]) -> dict[bool, float]:
-    """Return how many standard deviations cover `LEVEL` of the rows, with 16 bits and with 32."""
+def multipliers(rows: Sequence[HeldOutRow]) -> dict[bool, float]:
+    """Return the number of standard deviations that cover `LEVEL` of the rows, by whether they are FP16."""
     scores: dict[bool, list[float]] = defaultdict(list)
     for row in rows:
         scores[row.row.precision == "fp16"].append(row.score)
     return {name: float(np.quantile(found, LEVEL, method="higher")) for name, found in scores.items()}
 
 
-def covered_apart(rows: Sequence[LeftOutRow]) -> dict[Observation, bool]:
-    """Return of each left-out row whether its interval covers it, with widths from the other families only."""
+def covered_apart(rows: Sequence[HeldOutRow]) -> dict[Observation, bool]:
+    """Return whether the interval of each held-out row covers it, with widths from the other families."""
     found = {}
     for family in {row.row.family for row in rows}:
         widths = multipliers([row for row in rows if row.row.family != family])
@@ -114,8 +114,8 @@ def covered_apart(rows: Sequence[LeftOutRow]) -> dict[Observation, bool]:
     return found
 
 
-def kind_errors(by_gpu: Sequence[LeftOutRow], by_family: Sequence[LeftOutRow]) -> dict[Kind, KindError]:
-    """Judge each kind from its left-out rows."""
+def kind_errors(by_gpu: Sequence[HeldOutRow], by_family: Sequence[HeldOutRow]) -> dict[Kind, KindError]:
+    """Return the errors of each kind."""
     covered, found = covered_apart(by_family), {}
     for kind in sorted({kind_of(row.row) for row in by_gpu}):
         gpus, families = ([row for row in rows if kind_of(row.row) == kind] for rows in (by_gpu, by_family))
@@ -129,13 +129,13 @@ def kind_errors(by_gpu: Sequence[LeftOutRow], by_family: Sequence[LeftOutRow]) -
     return found
 
 
-def predicted_kinds(errors: Mapping[Kind, KindError], by_family: Sequence[LeftOutRow]) -> dict[Kind, float]:
-    """Return what `results.recommend.prediction.KINDS` must hold."""
+def predicted_kinds(errors: Mapping[Kind, KindError], by_family: Sequence[HeldOutRow]) -> dict[Kind, float]:
+    """Return the value of `results.recommend.prediction.KINDS`."""
     widths = multipliers(by_family)
     return {kind: widths[kind[1] == "fp16"] for kind, error in errors.items() if error.holds}
 
 
-def median_error(rows: Sequence[LeftOutRow]) -> float:
+def median_error(rows: Sequence[HeldOutRow]) -> float:
     """Return the median of the absolute relative errors."""
     return float(np.median([row.error for row in rows])) if rows else float("nan")
 
@@ -143,7 +143,7 @@ def median_error(rows: Sequence[LeftOutRow]) -> float:
 def main() -> None:
     """Print the tables."""
     observations = published_observations()
-    by_gpu, by_family = leave_out(observations, "gpu"), leave_out(observations, "family")
+    by_gpu, by_family = hold_out(observations, "gpu"), hold_out(observations, "family")
     errors = kind_errors(by_gpu, by_family)
     rows = [
         [f"{workload} {precision}", str(error.rows), str(error.families),
@@ -151,7 +151,7 @@ def main() -> None:
          "yes" if error.holds else "no"]
         for (workload, precision), error in errors.items()
     ]  # fmt: skip
-    columns = ["kind", "rows>", "families>", "GPU left out>", "siblings, too>", "coverage>", "holds"]
+    columns = ["kind", "rows>", "families>", "held-out GPU>", "held-out family>", "coverage>", "holds"]
     print(markdown(Grid("", columns, rows)))
     groups = {
         "TensorFlow": [row for row in by_family if row.row.software.startswith(("tf_cnn", "TF"))],
@@ -159,7 +159,7 @@ def main() -> None:
         "all": by_family,
     }
     table = [[name, str(len(group)), f"{median_error(group) * 100:.1f} %"] for name, group in groups.items()]
-    print(markdown(Grid("", ["rows", "number>", "median error, siblings left out>"], table)))
+    print(markdown(Grid("", ["rows", "number>", "median error, held-out family>"], table)))
     print(predicted_kinds(errors, by_family))
 
 
