@@ -1,4 +1,4 @@
-"""Throughput tables of any origin, parsed into claims; cells that could not be read are counted and explained.
+"""Parses throughput tables of any origin into claims; unread cells are reported with a reason.
 
 gpu,model,precision,batch_per_gpu,gpus,images_per_s         | Network | A4000 (img/s) | 8x A5000 (img/s) |
 RTX A4000,ResNet50,fp16,256,1,453                           | ResNet50 FP16 | 453,5 | 5.512,4 ± 3,1 † |
@@ -35,24 +35,24 @@ from results.reference.networks import is_network, model_key
 from results.schema import SETTINGS
 
 MOST_GPUS = 4096
-"""A heading that is a larger number is no number of GPUs."""
+"""Largest number in a heading that is a number of GPUs."""
 
 ROLES = ("gpu", "count", "model", "precision", "batch", "hosts")
 
 LOOKS_LIKE = 0.5
-"""Share of a column's cells that must be networks, or GPUs, to make it one of them without such a heading."""
+"""Share of a column's cells that must be networks or GPUs to infer its role without a heading."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """What the columns of a table mean.
+    """Roles of the columns of a table.
 
     Attributes:
         roles: Column by `gpu`, `model`, `precision`, `batch`, `count`, `hosts` or `label` (several in one cell).
-        settings: Column by the name of a setting.
-        values: What the heading means, of each column of throughputs.
-        ignored: Headings of the columns that are none of these.
-        long: Whether one column holds all throughputs.
+        settings: Column by name of the setting.
+        values: Parsed heading of each column of throughputs.
+        ignored: Headings of all other columns.
+        long: Whether one column has all throughputs.
     """
 
     roles: dict[str, int]
@@ -63,7 +63,7 @@ class Columns:
 
 
 def meant_columns(table: RawTable, context: Facets) -> Columns | None:
-    """Return what the columns of a table mean; None when it has no throughputs of networks."""
+    """Infer the roles of a table's columns; None: it has no throughputs of networks."""
     roles = _roles_by_heading(table)
     settings = {key: i for i, text in enumerate(table.headings) if (key := heading_key(text)) in ALIASES["settings"]}
     left = [i for i in range(len(table.headings)) if i not in {*roles.values(), *settings.values()}]
@@ -87,7 +87,7 @@ def _roles_by_heading(table: RawTable) -> dict[str, int]:
     roles: dict[str, int] = {}
     for i, heading in enumerate(table.headings):
         role = next((role for role in ROLES if heading_key(heading) in ALIASES[role]), None)
-        if role in ("gpu", "count"):  # `GPUs` may head names or numbers
+        if role in ("gpu", "count"):  # a column `GPUs` may have names or numbers
             counts = _share(table, i, lambda cell: read_count(cell) is not None)
             role = "gpu" if _share(table, i, _is_gpu) >= LOOKS_LIKE else "count" if counts >= LOOKS_LIKE else role
         if role:
@@ -96,7 +96,7 @@ def _roles_by_heading(table: RawTable) -> dict[str, int]:
 
 
 def _values(table: RawTable, columns: Sequence[int]) -> dict[int, Facets]:
-    """Return the columns of throughputs, as their headings describe them."""
+    """Return the columns of throughputs with their parsed headings."""
     counts = {i: count for i in columns if (count := read_count(table.headings[i])) and count <= MOST_GPUS}
     found = {}
     for i in columns:
@@ -110,7 +110,7 @@ def _values(table: RawTable, columns: Sequence[int]) -> dict[int, Facets]:
 
 
 def _role_by_cells(table: RawTable, column: int) -> str | None:
-    """Return what a column is by its cells: networks, GPUs, precisions, or several of them in one cell."""
+    """Infer a column's role from its cells: networks, GPUs, precisions, or several of them in one cell."""
     if is_metric(table.headings[column]) or is_rate_heading(table.headings[column]):
         return None
     roles = [
@@ -138,39 +138,39 @@ def _has_digit(cell: str) -> bool:
 
 
 def _is_name(cell: str) -> bool:
-    """Return whether a cell is a name rather than a number: a column of names is a label, whatever its heading."""
+    """Return whether a cell is a name rather than a number, so that its column is a label whatever its heading."""
     return isinstance(read_number(cell, None), Refusal) and read_facets(cell).known
 
 
 SOFTWARE = {"source", "unit", "task", "method_version", *SETTINGS} - {"xla", "device", "warmup_steps", "num_steps"}
-"""Settings that GPUs must share before their throughputs are compared.
+"""Settings that GPUs must share to be compared.
 
-Not the framework or its version: many published tables have another one for each GPU, and honest GPUs of one source
-are within the limits of `copies.py` all the same.
+Excludes the framework and its version, which in many published tables differ between GPUs; these are still within the
+limits of `copies.py`.
 """
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One throughput that a table claims.
+    """A throughput claimed by a table.
 
     Attributes:
-        row: 0-based data row of the file; rows of several tables are counted through.
-        column: Heading that it stands under.
-        group: What table it belongs to: source, GPU and everything that is not in the other attributes.
-        software: The settings in `group` that other GPUs can share.
-        gpu: Name in `reference/gpu_specs.csv`; None when it fits none there, or several.
-        gpus: All GPUs there that the name fits.
-        gpu_text: Name as it came, without a count; empty without a column.
-        model: Our name of the network.
-        precision: `fp32`, `tf32`, `fp16`, `bf16`, or what came.
-        strict: Whether fp32 surely means IEEE arithmetic, without TF32.
-        batch: Samples per GPU and step; None when not given.
+        row: 0-based data row of the file, counted over all its tables.
+        column: Heading of its column.
+        group: Table that it belongs to: source, GPU and all settings not in other attributes.
+        software: Settings in `group` that other GPUs can share.
+        gpu: Name in `reference/gpu_specs.csv`; None: none or several match.
+        gpus: All matching GPUs there.
+        gpu_text: Name as received, without a count; empty without a column.
+        model: Canonical name of the network.
+        precision: `fp32`, `tf32`, `fp16`, `bf16`, or as received.
+        strict: Whether fp32 is known to be IEEE arithmetic without TF32.
+        batch: Samples per GPU and step; None: not given.
         count: Number of GPUs.
         rate: Samples per second over all GPUs.
-        last_place: Unit of the last digit that was written.
+        last_place: Unit of the last digit.
         mode: `train` or `infer`.
-        image_size: Pixels per side; None for the network's own.
+        image_size: Height and width in pixels; None: the network's default.
     """
 
     row: int
@@ -192,12 +192,12 @@ class Claim:
 
     @property
     def name(self) -> str:
-        """The claim in words."""
+        """Display name: network, precision and GPU count."""
         return " ".join(part for part in (self.model, self.precision, f"×{self.count}") if part)
 
     @property
     def rounding(self) -> float:
-        """How far the written number may be from the measured one, relative to it."""
+        """Largest relative rounding error of the number."""
         return self.last_place / 2 / self.rate
 
     @property
@@ -208,12 +208,12 @@ class Claim:
 
 @dataclass(frozen=True)
 class UnreadCell:
-    """A cell that should hold a throughput and could not be read.
+    """A cell of a throughput that could not be parsed.
 
     Attributes:
         row: 0-based data row of the file.
-        column: Its heading.
-        text: As it stands there.
+        column: Heading of its column.
+        text: Text of the cell.
     """
 
     row: int
@@ -224,11 +224,11 @@ class UnreadCell:
 
 @dataclass
 class Reading:
-    """What was read of a file, and what was not.
+    """Claims and unread cells of a file.
 
     Attributes:
-        blank: Cells that are meant to hold no number: empty, `-`, `n/a`, `OOM`.
-        ignored: Headings of columns that hold no throughput and no known setting.
+        blank: Number of cells without a number: empty, `-`, `n/a`, `OOM`.
+        ignored: Headings of columns without throughputs or known settings.
     """
 
     claims: list[Claim] = field(default_factory=list)
@@ -238,13 +238,13 @@ class Reading:
 
     @property
     def share_read(self) -> float:
-        """Share of the cells with a text that were read."""
+        """Share of the non-blank cells that were parsed."""
         cells = len(self.claims) + len(self.unread)
         return len(self.claims) / cells if cells else 0.0
 
 
 def read_claims(path: Path) -> list[Claim]:
-    """Read the throughputs that a file claims.
+    """Read the claims of a file.
 
     Raises:
         NotATable: No table in it has throughputs of networks.
@@ -253,14 +253,14 @@ def read_claims(path: Path) -> list[Claim]:
 
 
 def read_throughputs(path: Path, decimal: Decimal | None = None) -> Reading:
-    """Read all tables of a file that hold throughputs.
+    """Read all tables of a file that have throughputs.
 
     Args:
-        path: Its name may hold the network or the precision.
-        decimal: The decimal mark, where the user gives it.
+        path: The file, whose name may contain the network or the precision.
+        decimal: The decimal mark; None: infer it.
 
     Raises:
-        NotATable: None does.
+        NotATable: No table has throughputs.
     """
     tables, reading, left, first_row = read_tables(path), Reading(), [], 0
     for table in tables:
@@ -303,16 +303,16 @@ class _Reader:
                 self._read_cell(number + self.first_row, column, cells, facts, marks[column])
 
     def _decimal_marks(self) -> dict[int, Decimal | None]:
-        """Decide on the decimal mark of each column of throughputs, by its own numbers, else by the table's."""
+        """Return the decimal mark of each column of throughputs, inferred from its numbers, else from the table's."""
         texts = {column: [row[column] for row in self.table.rows] for column in self.columns.values}
-        # What writes CSV with commas writes points.
+        # Files with commas as delimiters have decimal points.
         usual = decimal_mark([cell for cells in texts.values() for cell in cells]) or (
             Decimal.POINT if self.table.commas else None
         )
         return {column: self.decimal or decimal_mark(cells) or usual for column, cells in texts.items()}
 
     def _labels(self, cells: Sequence[str]) -> Facets:
-        """Return what the labels of a row mean; an empty network, or GPU of a wide table, is that of the row above."""
+        """Parse the labels of a row; an empty network, or GPU in a wide table, is that of the row above."""
         texts = {role: plain(cells[column]) for role, column in self.columns.roles.items()}
         for role in ("model", "gpu", "label") if not self.columns.long else ("model",):
             if role in texts:
@@ -379,7 +379,7 @@ class _Reader:
 
 
 def _label(role: str, text: str) -> Facets:
-    """Read a label; the whole text is the name where only a part of it was understood."""
+    """Parse a label; the whole text is the name if only a part is known."""
     facets = read_facets(text)
     if role == "gpu":
         count, rest = take_count(text.replace("_", " "))
@@ -390,7 +390,7 @@ def _label(role: str, text: str) -> Facets:
 
 
 def _merged(first: Facets, second: Facets) -> Facets:
-    """Return the first, and the second where the first is empty."""
+    """Return `first` with its empty fields replaced by those of `second`."""
     return Facets(**{name: value or getattr(second, name) for name, value in vars(first).items() if name != "rest"})
 
 

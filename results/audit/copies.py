@@ -1,7 +1,7 @@
-"""Columns of one GPU that are those of another: copied exactly, or with a little noise; doubled or halved columns.
+"""Finds columns of a GPU that are copied from another, exactly or with noise, or off by a factor.
 
-Two different GPUs that have the same numbers, digit for digit, in several cells did not get them by measurement. A
-noisy copy has a ratio of 1 in all cells, where the specifications of the GPUs suggest another.
+Two different GPUs cannot have identical numbers in several cells. A noisy copy has a ratio near 1 in all cells, while
+the specifications of the GPUs suggest another one.
 """
 
 from __future__ import annotations
@@ -27,51 +27,51 @@ from results.audit.series import (
 Pair = tuple[Claim, Claim]
 
 EXACT_CHANCES = {Severity.IMPOSSIBLE: 1e-9, Severity.SUSPECT: 1e-5, Severity.NOTE: 1e-3}
-"""Chance of as many equal cells in an honest table, below which a finding is made."""
+"""Probability of as many equal cells in an honest table, below which there is a finding."""
 
 TWIN_SPREAD = 0.04
-"""Natural logarithm by which GPUs of equal specification differ in a cell at least: different hosts and software."""
+"""Minimum difference in natural logarithms between cells of equal GPUs, due to different hosts and software."""
 
 MOST_GPUS = 500
-"""Columns of GPUs that are compared pair by pair; a file with more is no table of GPUs."""
+"""Maximum number of GPU columns compared in pairs; a file with more is not a table of GPUs."""
 
 NOISE = 0.06
-"""Spread of the cells' ratios up to which a copy with noise is thought of: two of 3 % each give 0.042."""
+"""Largest spread of the cells' ratios of a noisy copy; noise of 3 % on both sides gives 0.042."""
 
 NOISY_CELLS = 4
-"""Cells that two columns must share before a ratio of 1 in all of them is a pattern."""
+"""Minimum number of shared cells of a noisy copy."""
 
 NOT_TWINS = 0.2
-"""Natural logarithm that GPUs differ by, by their specifications, before equal speed is a surprise: 22 %."""
+"""Difference between specifications, in natural logarithms, from which equal throughput is unexpected: 22 %."""
 
 UNKNOWN_NEAR = 0.1
-"""Chance that two different GPUs of unknown specification are equally fast in the median: ratios spread over 3."""
+"""Probability that two GPUs of unknown specification have equal median throughput: ratios range over a factor of 3."""
 
 SURPRISE = 0.12
-"""Standard deviation of a GPU's median ratio from what its specification lets expect; FP16, the larger of the two."""
+"""Standard deviation of a GPU's median ratio from that of its specification; FP16, the larger one."""
 
 OFF = {Severity.SUSPECT: 0.5, Severity.NOTE: 0.4}
-"""Natural logarithm by which a GPU is off what its specification, and the other GPUs of the table, let expect.
+"""Deviation of a GPU, in natural logarithms, from its specification and the other GPUs of the table.
 
-Honest medians of GPUs were off by at most 0.25; doubling is 0.69. With a normal law of standard deviation 0.12 the
-chance of 0.5 in an honest column is 3e-5.
+Honest medians deviated by at most 0.25; doubling is 0.69. With a normal law of standard deviation 0.12 the
+probability of 0.5 in an honest column is 3e-5.
 """
 
 OFF_CELL = 0.2
-"""Standard deviation of a single cell around its GPU's median: builds without fast kernels for one network."""
+"""Standard deviation of a cell around its GPU's median, due to builds without fast kernels for one network."""
 
 OFF_SCALED = 0.2
-"""Standard deviation that cells of several GPUs add, of GPUs whose hosts have switched NVLink."""
+"""Additional standard deviation of cells of several GPUs with switched NVLink."""
 
 OFF_LEAST = 2
-"""Cells of a GPU that its speed is judged by at least; of one, only a note is made."""
+"""Minimum number of a GPU's cells for a suspicion; one makes a note."""
 
 OFF_CHANCE = 3.0
-"""Standard deviations beyond which a GPU is suspect, where few cells or GPUs show how fast it should be."""
+"""Deviation in standard deviations from which a GPU is suspect."""
 
 
 def copy_findings(claims: Sequence[Claim]) -> list[TableFinding]:
-    """Find columns that were copied from another GPU, and columns of a GPU that are off by a factor."""
+    """Find columns copied from another GPU, and columns of a GPU that are off by a factor."""
     gpus = _columns_of_gpus(claims)
     if len(gpus) > MOST_GPUS:
         gpus = {}
@@ -91,7 +91,7 @@ def _columns_of_gpus(claims: Sequence[Claim]) -> dict[tuple[tuple[str, ...], str
 
 
 def _shared(first: Sequence[Claim], second: Sequence[Claim]) -> list[Pair]:
-    """Return the cells that two GPUs have both; where one has several, those nearest to each other."""
+    """Return the pairs of cells of two GPUs; if a GPU has several per case, the closest ones."""
     known = grouped(second, _cell)
     return [
         min(itertools.product(group, known[key]), key=lambda pair: abs(math.log(pair[0].rate / pair[1].rate)))
@@ -101,7 +101,7 @@ def _shared(first: Sequence[Claim], second: Sequence[Claim]) -> list[Pair]:
 
 
 def _cell(claim: Claim) -> tuple[object, ...]:
-    """Return what a cell of two GPUs shares; software is excluded, which a copy may have changed too."""
+    """Return what a pair of cells shares, without the software, which a copy may have changed too."""
     return case_without_gpu(claim)[1:]
 
 
@@ -122,9 +122,9 @@ def _exact(shared: Sequence[Pair], tries: int) -> list[TableFinding]:
 
 
 def _noisy(shared: Sequence[Pair]) -> list[TableFinding]:
-    """Find GPUs of different specification that are equally fast in every cell.
+    """Find GPUs of different specification with equal throughput in every cell.
 
-    The chance is that of a normal law: the median ratio of two honest GPUs is off its expectation by `SURPRISE` × √2.
+    The probability assumes a normal law: the median ratio of two honest GPUs deviates by `SURPRISE` × √2.
     """
     if len(shared) < NOISY_CELLS:
         return []
@@ -136,7 +136,7 @@ def _noisy(shared: Sequence[Pair]) -> list[TableFinding]:
         return []
     near = math.erfc(surprise / SURPRISE / 2) if known else UNKNOWN_NEAR
     chance = near * _uniformity(len(shared), spread)
-    # GPU counts of one network and precision repeat one measurement: host or input may have been the bottleneck.
+    # GPU counts of one network and precision are not independent: host or input may have been the bottleneck.
     cases = {(claim.model, claim.precision) for claim, _ in shared}
     severity = Severity.SUSPECT if chance < 1e-3 and len(cases) > 1 else Severity.NOTE
     first, second = shared[0]
@@ -154,20 +154,20 @@ HONEST_SPREAD = 0.10
 
 
 def _uniformity(cells: int, spread: float) -> float:
-    """Return the chance that ratios that scatter by `HONEST_SPREAD` scatter by so little. Source: chi-squared law."""
+    """Return the probability of a spread up to `spread` if it is `HONEST_SPREAD`. Source: chi-squared law."""
     from scipy.special import chdtr  # type: ignore[import-untyped]
 
     return float(chdtr(cells - 1, cells * (spread / HONEST_SPREAD) ** 2))
 
 
 def _expected_ratio(first: Claim, second: Claim) -> float:
-    """Return the logarithm of what two specifications let expect; 0, the most cautious, when one is not known."""
+    """Return the logarithm of the ratio expected by specification; 0, the most cautious, if one is unknown."""
     one, other = expected_log_speed(first), expected_log_speed(second)
     return one - other if one is not None and other is not None else 0.0
 
 
 def _off(claims: Sequence[Claim]) -> list[TableFinding]:
-    """Find GPUs whose column is off by a factor, judged by their specifications."""
+    """Find GPUs whose column deviates by a factor from their specifications."""
     surplus: dict[tuple[str, str], list[_Surplus]] = {}
     for group in grouped(_smallest_counts(claims), case_without_gpu).values():
         for claim in group:
@@ -181,7 +181,7 @@ def _off(claims: Sequence[Claim]) -> list[TableFinding]:
 
 
 def _surplus(claim: Claim, group: Sequence[Claim]) -> float | None:
-    """Return by how much a GPU is faster than the others of a group let expect, as a logarithm."""
+    """Return the deviation of a GPU from that expected by the others of its group, in natural logarithms."""
     speeds = [(other, math.log(other.per_gpu) - known) for other in group
               if (known := expected_log_speed(other)) is not None]  # fmt: skip
     own = [speed for other, speed in speeds if other.row == claim.row and other.column == claim.column]
@@ -194,17 +194,17 @@ def _as_told(claim: Claim) -> Claim:
 
 
 def _as_ieee(claim: Claim) -> Claim:
-    """Return an fp32 claim as one without TF32: whether it was on is not known."""
+    """Return an fp32 claim as one without TF32, which may have been on or off."""
     return dataclasses.replace(claim, strict=True) if claim.precision == "fp32" else claim
 
 
 @dataclasses.dataclass(frozen=True)
 class _Surplus:
-    """How much faster a cell is than the other GPUs of its case let expect.
+    """Deviation of a cell from that expected by the other GPUs of its case.
 
     Attributes:
         value: Natural logarithm.
-        gpus: Other GPUs.
+        gpus: Number of other GPUs.
     """
 
     claim: Claim
@@ -213,7 +213,7 @@ class _Surplus:
 
 
 def _judged(gpu: str, precision: str, cells: Sequence[_Surplus]) -> list[TableFinding]:
-    """Judge the column of a GPU by its surplus in some cells."""
+    """Return a finding if the column of a GPU deviates too much."""
     middle = statistics.median(cell.value for cell in cells)
     severity = next((level for level, limit in OFF.items() if abs(middle) > limit), None)
     if severity is None:
@@ -228,16 +228,16 @@ def _judged(gpu: str, precision: str, cells: Sequence[_Surplus]) -> list[TableFi
 
 
 def _doubt(cells: Sequence[_Surplus]) -> float:
-    """Return the standard deviation of the median surplus of an honest GPU, given what the table has to go by."""
+    """Return the standard deviation of the median surplus of an honest GPU, for the available cells and GPUs."""
     others = min(cell.gpus for cell in cells)
     if any(cell.claim.count > 1 and not is_switched(cell.claim) for cell in cells):
-        return math.inf  # how GPUs without such links scale differs by more than a factor of 2
+        return math.inf  # scaling without switched NVLink differs by more than a factor of 2
     scaled = OFF_SCALED if any(cell.claim.count > 1 for cell in cells) else 0.0
     return math.sqrt(SURPRISE**2 * (1 + 1 / others) + OFF_CELL**2 / len(cells) + scaled**2)
 
 
 def _smallest_counts(claims: Sequence[Claim]) -> list[Claim]:
-    """Return the claims of the fewest GPUs of each series: scaling is no speed of one GPU."""
+    """Return the claims with the fewest GPUs of each series, to exclude scaling."""
     series = grouped(claims, lambda claim: (claim.group, claim.model, claim.precision, claim.strict))
     return [claim for group in series.values() for claim in group if claim.count == min(one.count for one in group)]
 

@@ -1,4 +1,4 @@
-"""Is a table plausible? All rules over one file, ours or a published one, and what of it could not be read."""
+"""Applies all rules to a file, and formats the findings."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from results.grid import Grid
 ORDER = [Severity.IMPOSSIBLE, Severity.SUSPECT, Severity.NOTE]
 
 SHOWN_ROWS = 12
-"""Rows that a finding lists in the printed table; JSON has them all."""
+"""Number of rows listed per finding in the printed table; JSON has all."""
 
 SHOWN_UNREAD = 20
-"""Unread cells that the printed table lists; JSON has them all."""
+"""Number of unread cells listed in the printed table; JSON has all."""
 
 ENOUGH_READ = 0.8
-"""Share of the cells with a text that must have been read before `no findings` means anything."""
+"""Minimum share of non-blank cells that must be read for an absence of findings to be meaningful."""
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit found, and how much of the file was read.
+    """Findings about a file, and how much of it was read.
 
     Attributes:
-        findings: Worst first; every cell that could not be read is a note.
-        reading: Cells of the tables of throughputs.
+        findings: Worst first; each unread cell is a note.
+        reading: Claims and unread cells.
     """
 
     findings: list[TableFinding]
@@ -44,7 +44,7 @@ class Audit:
 
     @property
     def read_enough(self) -> bool:
-        """Whether enough was read to judge the file."""
+        """Whether enough was read for the audit to be meaningful."""
         return self.reading.share_read >= ENOUGH_READ
 
 
@@ -52,11 +52,11 @@ def audit_file(path: Path, decimal: Decimal | None = None) -> Audit:
     """Audit all tables of a file.
 
     Args:
-        path: Tables of throughputs, as CSV, TSV or Markdown.
-        decimal: The decimal mark, where the numbers themselves leave it open.
+        path: Tables of throughputs as CSV, TSV or Markdown.
+        decimal: The decimal mark, if the numbers are ambiguous.
 
     Raises:
-        NotATable: The file holds no throughputs.
+        NotATable: The file has no throughputs.
     """
     reading = read_throughputs(path, decimal)
     found = [*claim_findings(reading.claims), *_unread(reading)]
@@ -65,11 +65,11 @@ def audit_file(path: Path, decimal: Decimal | None = None) -> Audit:
 
 
 def claim_findings(claims: Sequence[Claim], reference: Sequence[Claim] | None = None) -> list[TableFinding]:
-    """Apply all rules to throughputs.
+    """Apply all rules to claims.
 
     Args:
-        claims: Of one file.
-        reference: Trusted measurements; None for the published ones that come with tfbench.
+        claims: Claims of one file.
+        reference: Trusted measurements; None: the published ones shipped with tfbench.
     """
     return [
         *pattern_findings(claims),
@@ -86,7 +86,7 @@ def findings_to_json(findings: Sequence[TableFinding]) -> str:
 
 
 def reading_lines(audited: Audit) -> list[str]:
-    """State how much of the file was read, and what was excluded."""
+    """Return lines on how much of the file was read."""
     reading = audited.reading
     cells, blank = len(reading.claims) + len(reading.unread), f", {reading.blank} without a number"
     lines = [f"{len(reading.claims)} of {cells} cells with a throughput were read{blank if reading.blank else ''}"]
@@ -101,7 +101,7 @@ def reading_lines(audited: Audit) -> list[str]:
 
 
 def audit_grid(path: Path, audited: Audit) -> Grid:
-    """Return findings as a table; rows are counted from 0, below the heading."""
+    """Return the findings as a table; row numbers start at 0 below the heading."""
     unread = [finding for finding in audited.findings if finding.rule == "unread_cell"]
     hidden = unread[SHOWN_UNREAD:]
     shown = [finding for finding in audited.findings if finding not in hidden]

@@ -1,4 +1,4 @@
-"""Limits that throughput cannot pass: arithmetic, memory traffic, memory size, scaling, and the order of networks."""
+"""Checks throughputs against limits: arithmetic, memory bandwidth, memory size, and the order of networks."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from results.reference.gpus import CLOCK_MARGIN, FREE_MEMORY, PEAKS, loosest_fig
 from results.reference.networks import NetworkCost, networks
 
 WINOGRAD = 2.25
-"""Times that convolutions of 3 × 3 take fewer multiplications than counted. Source: Lavin and Gray, CVPR 2016."""
+"""Reduction of multiplications in 3×3 convolutions. Source: Lavin and Gray, CVPR 2016."""
 
 TENSOR_SHARE_SUSPECT = 0.6
-"""Share of the tensor peak that no convolutional network is known to reach in training; published: 10 to 40 %."""
+"""Higher shares of the tensor peak are unknown for training of convolutional networks; published: 10 to 40 %."""
 
 FILLING_BATCH = 32
-"""Samples per GPU that fill it with any of these networks, as far as their order is concerned."""
+"""Samples per GPU from which the batch does not change the order of networks."""
 
 ORDER_SUSPECT, ORDER_IMPOSSIBLE = 1.8, 5.0
-"""How many times the FLOPs and memory traffic of another a network needs to be expected slower, or surely so."""
+"""Ratios of FLOPs and memory traffic from which the larger network must be slower, probably or certainly."""
 
 ORDER_BY_FLOPS = 3.0
-"""Likewise where only FLOPs are known, of networks of different kinds."""
+"""Likewise for networks of different kinds if only FLOPs are known."""
 
 EVEN_KINDS = ("resnet", "inception")
-"""Batch-normalised networks of dense convolutions: they run at nearly the same FLOP/s on one GPU."""
+"""Batch-normalised networks of dense convolutions, which run at nearly the same FLOP/s on one GPU."""
 
 EVEN = {"fp32": 1.8, "tf32": 1.8, "fp16": 2.3, "bf16": 2.3}
-"""Times the FLOP/s of such a network that another may reach where the one with fewer FLOPs is the slower one.
+"""Largest plausible ratio of FLOP/s of two such networks if the one with fewer FLOPs is slower.
 
-Published: at most 1.3 in FP32 and TF32; 2.0 in FP16, an RTX 3090 with a build from before its cuDNN had kernels for it.
+Published: at most 1.3 in FP32 and TF32; 2.0 in FP16, on an RTX 3090 with a cuDNN without kernels for it.
 """
 
 
 def limit_findings(claims: Sequence[Claim]) -> list[TableFinding]:
-    """Find claims that go beyond what the hardware can do, as far as GPU and network are known."""
+    """Find claims that exceed the limits of known GPUs and networks."""
     beyond = [
         TableFinding(rule, severity, (claim.row,), f"{claim.name}: {text}")
         for claim in claims
@@ -51,7 +51,7 @@ def limit_findings(claims: Sequence[Claim]) -> list[TableFinding]:
 
 
 def _cost(claim: Claim) -> NetworkCost | None:
-    """Return what a sample costs at the claim's image size; a forward pass is a third of training."""
+    """Return the cost of a sample at the claim's image size; a forward pass is a third of training."""
     network = networks().get(claim.model)
     if network is None:
         return None
@@ -67,7 +67,7 @@ def _cost(claim: Claim) -> NetworkCost | None:
 
 
 def _not_checked(claims: Sequence[Claim]) -> list[TableFinding]:
-    """Name every GPU, network and precision about which nothing is known."""
+    """Return notes on unknown GPUs, networks and precisions."""
     unknown = {
         "unknown_gpu": [(claim.gpu_text, claim.row) for claim in claims if claim.gpu_text and not claim.gpus],
         "unknown_network": [(claim.model, claim.row) for claim in claims if claim.model not in networks()],
@@ -87,7 +87,7 @@ def _not_checked(claims: Sequence[Claim]) -> list[TableFinding]:
 
 
 def _order(claims: Sequence[Claim]) -> list[TableFinding]:
-    """Find networks that are slower than others that need many times their FLOPs and memory traffic."""
+    """Find networks that are slower than others with many times their FLOPs and memory traffic."""
     found: dict[tuple[str, str, Severity], list[tuple[Claim, Claim]]] = defaultdict(list)
     key = attrgetter("group", "precision", "count", "mode")
     for series in grouped(claims, key).values():
@@ -112,25 +112,25 @@ def _order(claims: Sequence[Claim]) -> list[TableFinding]:
 
 
 def _is_uneven(slow: Claim, fast: Claim, flops: float) -> bool:
-    """Return whether the slower of two networks of even FLOP/s needs fewer FLOPs, and lags far behind.
+    """Return whether the slower of two networks of `EVEN_KINDS` needs fewer FLOPs and is too slow.
 
     Args:
         slow: A claim of a column.
         fast: A faster one of another network.
-        flops: How many times the FLOPs of `slow` that `fast` needs.
+        flops: FLOPs of `fast` over those of `slow`.
     """
     even = all(claim.model.startswith(EVEN_KINDS) for claim in (slow, fast))
     return even and flops > 1 and flops * fast.rate / slow.rate > EVEN.get(slow.precision, math.inf)
 
 
 def flop_ratio(small: str, large: str) -> float:
-    """Return the ratio of the FLOPs of two networks; 1 where either is unknown."""
+    """Return the ratio of the FLOPs of two networks; 1: unknown."""
     one, other = networks().get(small), networks().get(large)
     return other.flop_per_sample / one.flop_per_sample if one and other else 1.0
 
 
 def _times_the_work(small: NetworkCost, large: NetworkCost) -> float:
-    """Return the least ratio of the work of two networks; 1 where it is unknown."""
+    """Return the smallest ratio of the work of two networks; 1: unknown."""
     flops = large.flop_per_sample / small.flop_per_sample
     if small.elements_fused and large.elements_fused:
         return min(flops, large.elements_unfused / small.elements_unfused)
@@ -139,7 +139,7 @@ def _times_the_work(small: NetworkCost, large: NetworkCost) -> float:
 
 
 def _comparable(slow: Claim, fast: Claim) -> bool:
-    """Return whether a slow network cannot be excused by its batch: a small one leaves a GPU idle."""
+    """Return whether the slow network's batch is large enough to compare the two."""
     same_size = slow.image_size == fast.image_size
     return same_size and (slow.batch is None or fast.batch is None or slow.batch >= min(fast.batch, FILLING_BATCH))
 
@@ -148,7 +148,7 @@ PEAK_NAMES = {"fp16": "FP16 tensor", "bf16": "FP16 tensor", "tf32": "TF32 tensor
 
 
 def _beyond(claim: Claim, network: NetworkCost) -> Iterator[tuple[str, Severity, str]]:
-    """Yield the limits that a claim is beyond, as rule, severity and text; fp32 that may be TF32 is judged as TF32."""
+    """Yield the limits that a claim exceeds as rule, severity and text; fp32 that may be TF32 is treated as TF32."""
     figures = loosest_figures(claim.gpus)
     tf32 = claim.precision in ("fp32", "tf32") and "tf32_tensor" in figures and not claim.strict
     peak = "tf32" if tf32 else "fp32" if claim.precision == "tf32" else claim.precision

@@ -1,7 +1,7 @@
-"""Numbers that were not measured: exact multiples of one another.
+"""Finds numbers that were computed instead of measured: exact multiples of each other.
 
-A doubling that is exact to the last written digit happens by chance, more often the fewer digits there are. So every
-pair that could be exact is counted, with its chance, and only more hits than chance can give are reported.
+Exact multiples also occur by chance, more often with fewer digits. So the probability of each pair is computed, and
+only more hits than chance explains are reported.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from results.audit.claims import Claim
 from results.audit.series import Severity, TableFinding, chance_of_at_least, grouped
 
 CHANCES = {Severity.IMPOSSIBLE: 1e-9, Severity.SUSPECT: 1e-5, Severity.NOTE: 1e-3}
-"""Chance of as many exact pairs in an honest table, below which a finding is made; a file may hold 100 tables."""
+"""Probability of as many exact pairs in an honest table, below which there is a finding; a file may have 100 tables."""
 
 EFFICIENCY_SPREAD = 0.1
-"""Honest scaling efficiencies of one table spread over about this: 90 to 100 %."""
+"""Range of honest scaling efficiencies of one table: about 90 to 100 %."""
 
 OCTAVES = 6.0
-"""Ratios between networks or precisions spread over about six powers of two."""
+"""Range of ratios between networks or precisions: about six powers of two."""
 
 ROUNDING_SLACK = 1.05
-"""Sums of two rounding errors are compared with this in hand."""
+"""Margin for comparing sums of two rounding errors."""
 
 OF_GPUS = "exact_multiple_of_gpus"
 
@@ -34,12 +34,12 @@ RULES = {
     "exact_multiple_of_precision": attrgetter("model", "count"),
     "exact_multiple_of_network": attrgetter("precision", "count"),
 }
-"""What the two claims of a pair share, by rule."""
+"""Attributes shared by the claims of a pair, by rule."""
 
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two claims, whether they are exact multiples, and the chance of that."""
+    """Two claims, whether they are exact multiples, and the probability of that."""
 
     low: Claim
     high: Claim
@@ -55,14 +55,14 @@ def pattern_findings(claims: Sequence[Claim]) -> list[TableFinding]:
         of_tables = [_pairs(rule, table) for table in tables]
         findings = [finding for pairs in of_tables for finding in _judged(rule, pairs)]
         if all(finding.severity is Severity.NOTE for finding in findings):
-            # Tables of a few cells each are too little evidence, and together may be enough.
+            # Small tables may be enough evidence only together.
             findings = _judged(rule, [*itertools.chain(*of_tables)]) or findings
         found += findings
     return found
 
 
 def _pairs(rule: str, table: Sequence[Claim]) -> list[_Pair]:
-    """Return the pairs that may be exact: N GPUs N times as fast as one, or powers of two apart for other reasons."""
+    """Return the pairs that may be exact multiples: proportional to the GPU count, or a power of two apart."""
     found = []
     for series in grouped(table, RULES[rule]).values():
         for low, high in itertools.pairwise(series) if rule == OF_GPUS else itertools.combinations(series, 2):
@@ -79,9 +79,9 @@ def _pairs(rule: str, table: Sequence[Claim]) -> list[_Pair]:
 
 
 def _judged(rule: str, pairs: Sequence[_Pair]) -> list[TableFinding]:
-    """Report hits when chance cannot explain their number.
+    """Return a finding if chance cannot explain the number of exact pairs.
 
-    A claim counts once: of three that are exact multiples, the third pair follows from the first two.
+    Each claim counts once, because of three exact multiples the third pair follows from the other two.
     """
     hits = [*{id(pair.high): pair for pair in pairs if pair.exact}.values()]
     chance = chance_of_at_least(len(hits), [pair.chance for pair in pairs])
@@ -105,6 +105,6 @@ def _is_equal(ratio: float, window: float) -> bool:
 
 
 def _is_octave(ratio: float, window: float) -> bool:
-    """Return whether a ratio is a power of two to within `window`, relative."""
+    """Return whether a ratio is a power of two within the relative error `window`."""
     exponent = round(math.log2(ratio))
     return abs(exponent) <= OCTAVES and _is_equal(ratio / 2.0**exponent, window)

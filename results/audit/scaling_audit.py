@@ -1,4 +1,4 @@
-"""Scaling that no machine has: more than linear, none at all, halved or doubled from one GPU count to the next."""
+"""Finds implausible scaling: superlinear, none, or off by a factor of 2 from one GPU count to the next."""
 
 from __future__ import annotations
 
@@ -15,66 +15,66 @@ from results.compare.scaling import CEILING
 from results.reference.gpus import specifications
 
 SUSPECT_EFFICIENCY, IMPOSSIBLE_EFFICIENCY = 1.12, 1.25
-"""Scaling above 1.05 is noted; published VGG16 runs reach 1.09 per step. Above 1.25 no cache, clock or noise explains
-it."""
+"""Efficiency above 1.05 is a note; published VGG16 runs reach 1.09 per step. Above 1.25 no cache, clock or noise
+explains it."""
 
 COLUMN_EFFICIENCY = {1: 0.58, 2: 0.39}
-"""Share of its throughput that the median network of a table keeps at least, by how often the GPUs double.
+"""Smallest plausible scaling efficiency of the median network of a table, by number of doublings of the GPUs.
 
 Lowest published, of two cases and more: 0.627, from 4 to 8, and 0.416, from 2 to 8 GPUs (RTX 3090 without peer access).
 """
 
 MANY_DOUBLINGS = 0.29
-"""Likewise over three doublings and more. Lowest published: 0.314, from 1 to 8 of the same GPUs."""
+"""Likewise for three or more doublings. Lowest published: 0.314, from 1 to 8 of the same GPUs."""
 
 HEAVY = ("alexnet", "vgg")
-"""Networks of many parameters for their work: without peer access two to four GPUs were no faster than one.
+"""Networks with many parameters for their work: without peer access two to four GPUs were no faster than one.
 
 Alone they make a note, not a suspicion.
 """
 
 OUT_OF_LINE = 0.62
-"""Scaling efficiency of one case as a share of what the other cases of its table reach with as many GPUs."""
+"""Smallest scaling efficiency of a case relative to the other cases of its table with as many GPUs."""
 
 GOOD_MEDIAN, GOOD_LEAST = 0.8, 0.7
-"""Efficiencies of the other cases, median and least, from which on one case that scales badly is a surprise.
+"""Median and minimum efficiency of the other cases at which a case with bad scaling is suspect.
 
-Where peer access or XLA is missing, published cases of one table scatter from 0.22 to 0.8.
+Without peer access or XLA, published cases of one table range from 0.22 to 0.8.
 """
 
 FEWEST_CASES = 3
-"""Other cases that must scale well before it is a surprise that one does not, of GPUs without such links."""
+"""Number of other cases with good scaling at which bad scaling is suspect, for GPUs without switched NVLink."""
 
 LIGHT = ("resnet", "inception", "googlenet")
-"""Networks with few parameters for their work: they scale alike. Others may honestly scale far worse."""
+"""Networks with few parameters for their work, which scale alike. Others may scale far worse."""
 
 NO_GAIN = 1.1
-"""Times that more GPUs are faster in the median network: below it the numbers are of one GPU. Published: ≥ 1.26."""
+"""Smallest plausible gain of the median network by more GPUs; below it the numbers are per GPU. Published: ≥ 1.26."""
 
 SLOWER = 0.4
-"""More GPUs that together are slower than this share of fewer: one of the two numbers is wrong. Published: ≥ 0.81."""
+"""Smallest plausible ratio of throughput with more GPUs to that with fewer. Published: ≥ 0.81."""
 
 OTHER_CASES = 3
-"""Other cases that must share a number of GPUs before it is odd that one lacks it."""
+"""Number of other cases with a GPU count at which a case without it is odd."""
 
 FITS = 0.3
-"""Natural logarithm up to which the gain of a case is that of the others of its table; half or twice as many: 0.69."""
+"""Largest difference in natural logarithms at which a case scales like the others of its table; a factor of 2: 0.69."""
 
 TWO_VALUES = 1.25
-"""Ratio of two values for one case, of one table; published repeats differ by up to 1.01."""
+"""Largest plausible ratio of two values for one case in a table; published repeats differ by up to 1.01."""
 
 
 SWITCHED = 300.0
-"""GB/s of NVLink in both directions from which all GPUs of a host exchange gradients without the host's memory.
+"""GB/s of NVLink in both directions from which NVLink connects all GPUs of a host.
 
 Bridges between two GPUs have 100 to 112.
 """
 
 SWITCHED_EFFICIENCY = {1: 0.58}
-"""`COLUMN_EFFICIENCY` of such GPUs."""
+"""`COLUMN_EFFICIENCY` of GPUs with switched NVLink."""
 
 SWITCHED_MANY = 0.5
-"""`MANY_DOUBLINGS` of such GPUs, from two doublings on. Lowest published: 0.55, V100 from 1 to 8 GPUs, FP16."""
+"""`MANY_DOUBLINGS` of such GPUs, for two or more doublings. Lowest published: 0.55, V100 from 1 to 8 GPUs, FP16."""
 
 
 def scaling_findings(claims: Sequence[Claim]) -> list[TableFinding]:
@@ -89,10 +89,10 @@ def scaling_findings(claims: Sequence[Claim]) -> list[TableFinding]:
 
 
 def _superlinear(claims: Sequence[Claim], series: Sequence[Sequence[Claim]]) -> list[TableFinding]:
-    """Judge each claim by the one-GPU claim of its batch; without one, by the next smaller count of its series.
+    """Compare each claim with the one-GPU claim of its batch; without one, with the next smaller count of its series.
 
-    Where one case of a GPU and count is impossible, a note on another of its cases is suspect: they share the host of
-    the baseline, or the number of GPUs.
+    If one case of a GPU and count is impossible, notes on its other cases become suspicions, because they share the
+    host of the baseline or the number of GPUs.
     """
     found, judged = [], set()
     for group in grouped(claims, lambda claim: (case_without_count(claim), claim.batch)).values():
@@ -120,7 +120,7 @@ def _above_linear(low: Claim, high: Claim) -> list[TableFinding]:
     if efficiency <= CEILING * slack:
         return []
     severity = Severity.NOTE
-    # From two GPUs that hardly gain over one, each doubling may add as much again.
+    # If two GPUs hardly gain over one, each further doubling may exceed linear scaling by as much.
     doublings = max(1.0, math.log2(high.count / low.count)) if low.count > 1 else 1.0
     if efficiency > SUSPECT_EFFICIENCY**doublings * slack:
         severity = Severity.IMPOSSIBLE if efficiency > IMPOSSIBLE_EFFICIENCY**doublings * slack else Severity.SUSPECT
@@ -132,12 +132,12 @@ def _above_linear(low: Claim, high: Claim) -> list[TableFinding]:
 
 
 def _batches_fit(low: Claim, high: Claim) -> bool:
-    """Return whether a larger batch does not explain a higher throughput."""
+    """Return whether the batch cannot explain a higher throughput."""
     return low.batch is None or high.batch is None or high.batch <= low.batch
 
 
 def _columns(series: Sequence[Sequence[Claim]]) -> list[TableFinding]:
-    """Judge a step from one count to the next by the median of all networks and precisions that make it."""
+    """Check each step between GPU counts by the median of all networks and precisions with both counts."""
     steps: dict[tuple[tuple[str, ...], int, int], list[tuple[Claim, Claim]]] = defaultdict(list)
     for ladder in series:
         for low, high in itertools.pairwise(ladder):
@@ -168,20 +168,20 @@ def _columns(series: Sequence[Sequence[Claim]]) -> list[TableFinding]:
 
 
 def is_switched(claim: Claim) -> bool:
-    """Return whether all GPUs that a claim may be of have NVLink between all of a host."""
+    """Return whether all GPUs that a claim may refer to have switched NVLink."""
     known = specifications()
     return bool(claim.gpus) and all(known[gpu].get("nvlink_both_directions", 0.0) >= SWITCHED for gpu in claim.gpus)
 
 
 def _least_kept(doublings: int, switched: bool) -> float:
-    """Return the smallest share of throughput per GPU that a column keeps."""
+    """Return the smallest plausible scaling efficiency of a column."""
     if switched:
         return SWITCHED_EFFICIENCY.get(doublings, SWITCHED_MANY)
     return COLUMN_EFFICIENCY.get(doublings, MANY_DOUBLINGS)
 
 
 def _out_of_line(series: Sequence[Sequence[Claim]]) -> list[TableFinding]:
-    """Find single cases that scale far worse than the others of their table, with as many GPUs or with more."""
+    """Find cases that scale far worse than the others of their table with at least half as many GPUs."""
     reached: dict[tuple[str, ...], list[tuple[Claim, float]]] = defaultdict(list)
     for ladder in series:
         if ladder[0].count == 1 and ladder[0].model.startswith(LIGHT):
@@ -220,9 +220,9 @@ def _slower(series: Sequence[Sequence[Claim]]) -> list[TableFinding]:
 
 
 def _odd_counts(series: Sequence[Sequence[Claim]]) -> list[TableFinding]:
-    """Find a number of GPUs that one case of a table has in place of the half or double that all others have.
+    """Find cases with a GPU count that is half or double that of all others.
 
-    It is suspect where the number of the others is also the one that fits their scaling.
+    It is suspect if the count of the others also fits their scaling.
     """
     found = []
     for table in grouped(series, lambda ladder: ladder[0].group).values():

@@ -1,4 +1,4 @@
-"""What an audit finds, and claims sorted into what should follow one law: the GPU counts or the GPUs of a case."""
+"""Defines findings, and groups claims into series: the GPU counts or the GPUs of a case."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from results.reference.gpus import loosest_figures
 
 
 class Severity(enum.StrEnum):
-    """How bad a finding is."""
+    """Severity of a finding."""
 
-    IMPOSSIBLE = "impossible"  # no hardware, or no honest measurement, gives this
-    SUSPECT = "suspect"  # an explanation is needed before the number is used
+    IMPOSSIBLE = "impossible"  # no hardware or honest measurement gives this
+    SUSPECT = "suspect"  # needs an explanation before the number is used
     NOTE = "note"  # worth knowing
 
 
 @dataclass(frozen=True)
 class TableFinding:
-    """One thing that is wrong with a table, or worth knowing.
+    """A finding about a table.
 
     Attributes:
-        rule: Name of the rule, stable.
+        rule: Stable name of the rule.
         rows: 0-based data rows.
-        message: The numbers, and what they should be.
+        message: The numbers, and what was expected.
     """
 
     rule: str
@@ -42,11 +42,11 @@ class TableFinding:
 
 
 BANDWIDTH_POWER, ARITHMETIC_POWER = 0.5, 0.3
-"""How throughput of one GPU grows with its bandwidth and its arithmetic, other things equal.
+"""Exponents of a GPU's bandwidth and arithmetic in its throughput.
 
 Least absolute deviations over the training rows of published tables, within network, precision and source: between
-(0.45, 0.30) and (0.70, 0.20) by table; medians of GPUs then scatter by 0.07 (FP32) and 0.12 (FP16), at most 0.25.
-Their sum is below 1 because a larger GPU is harder to fill.
+(0.45, 0.30) and (0.70, 0.20) by table; medians of GPUs then deviate by 0.07 (FP32) and 0.12 (FP16), at most 0.25.
+Their sum is below 1 because larger GPUs are harder to utilise.
 """
 
 Key = TypeVar("Key", bound=Hashable)
@@ -54,7 +54,7 @@ Item = TypeVar("Item")
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """Return claims, or series of them, by a key, in their order."""
+    """Group items by a key, in order."""
     found: dict[Key, list[Item]] = defaultdict(list)
     for item in items:
         found[key(item)].append(item)
@@ -62,11 +62,11 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
 
 
 def chance_of_at_least(hits: int, chances: Sequence[float]) -> float:
-    """Return the chance of at least N hits in independent trials, each with its own chance.
+    """Return the probability of at least N hits in independent trials with different probabilities.
 
     Source: Poisson binomial distribution, by convolution of the trials.
     """
-    below = np.zeros(hits + 1)  # chances of 0, 1, … hits; the last one holds all above, too
+    below = np.zeros(hits + 1)  # probabilities of 0, 1, … hits; the last one includes all above
     below[0] = 1.0
     for chance in chances:
         more = chance * below
@@ -77,19 +77,19 @@ def chance_of_at_least(hits: int, chances: Sequence[float]) -> float:
 
 
 def case_without_count(claim: Claim) -> tuple[Hashable, ...]:
-    """Return what the GPU counts of one scaling series share."""
+    """Return what the claims of a scaling series share."""
     return (claim.group, claim.model, claim.precision, claim.strict, claim.mode, claim.image_size)
 
 
 def case_without_gpu(claim: Claim) -> tuple[Hashable, ...]:
-    """Return what two GPUs must share before they are compared; a batch often is as large as fits each."""
+    """Return what two GPUs must share to be compared; excludes the batch, which is often the largest that fits."""
     return (claim.software, claim.model, claim.precision, claim.strict, claim.count, claim.mode, claim.image_size)
 
 
 def ladders(claims: Sequence[Claim]) -> list[list[Claim]]:
-    """Return the scaling series, each from few to many GPUs, with one claim per count.
+    """Return the scaling series, sorted by GPU count, with one claim per count.
 
-    Where a count has several, the one of the batch that most of the series have is taken.
+    If a count has several claims, the one with the most common batch of the series is used.
     """
     found = []
     for series in grouped(claims, case_without_count).values():
@@ -103,10 +103,10 @@ def ladders(claims: Sequence[Claim]) -> list[list[Claim]]:
 
 
 def expected_log_speed(claim: Claim) -> float | None:
-    """Return what a GPU's specification lets expect of one GPU, as a logarithm without a zero.
+    """Return the logarithm of the throughput expected of a GPU by specification, up to a constant.
 
     Returns:
-        None when the GPU or its peak is not known.
+        None: the GPU or its peak is unknown.
     """
     figures = loosest_figures(claim.gpus)
     bandwidth, peak = figures.get("memory_bandwidth"), _arithmetic(figures, claim)
@@ -119,12 +119,12 @@ def _arithmetic(figures: dict[str, float], claim: Claim) -> float | None:
     if claim.precision in ("fp32", "tf32"):
         return figures.get("fp32") if claim.strict else figures.get("tf32_tensor", figures.get("fp32"))
     full, half = figures.get("fp16_tensor_fp16_accumulate"), figures.get("fp16_tensor_fp32_accumulate")
-    # GeForce halves FP32 accumulation, and networks lose less by it than the peak does.
+    # GeForce GPUs halve the rate of FP32 accumulation, which affects networks less than the peak.
     return math.sqrt((full or half or 0) * half) if half else None
 
 
 def same_gpu(first: Claim, second: Claim) -> bool:
-    """Return whether two claims may be of one kind of GPU; names that are not known are compared by their numbers."""
+    """Return whether two claims may be of the same GPU model; unknown names are compared by their model numbers."""
     if first.gpus and second.gpus:
         return bool(set(first.gpus) & set(second.gpus))
     one, other = gpu_numbers(first.gpu_text), gpu_numbers(second.gpu_text)

@@ -1,4 +1,4 @@
-"""Throughputs against trusted measurements of the same GPU."""
+"""Compares throughputs with trusted measurements of the same GPU."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ from results.audit.series import Severity, TableFinding, grouped
 from results.reference import FOLDER, published
 
 FACTOR = 3.0
-"""Claims above every measurement of one GPU, network, precision and GPU count by more contradict them.
+"""Largest plausible ratio to the fastest measurement of one GPU, network, precision and GPU count.
 
-Published figures differ by 1.4 between frameworks (ResNet50, one A100) and by 2.6 between one that skips padding and
-one that does not (BERT-Large).
+Published figures differ by a factor of 1.4 between frameworks (ResNet50, one A100) and of 2.6 with and without padding
+(BERT-Large).
 """
 
 SLOW_FACTOR = 4.0
-"""Likewise below all of them: builds older than the GPU were up to 2.6 times slower (RTX 3090, 2020)."""
+"""Likewise to the slowest one: builds older than the GPU were up to 2.6 times slower (RTX 3090, 2020)."""
 
 OFF_COLUMN = 0.5
-"""Natural logarithm by which a column may be off the published measurements of its GPU more than the other columns are.
+"""Largest plausible deviation of a column from published measurements relative to the other columns, in natural
+logarithms.
 
-Software moves a whole table: builds without XLA honestly have 0.6 of published figures. A halved column is off by 0.69.
+Software affects a whole table: builds without XLA reach 0.6 of published figures. A halved column deviates by 0.69.
 """
 
 ENOUGH_OF_GPU = 4
-"""Networks that such a column needs: an early build (RTX 3090, TF 2.4.1) ran three of six at half speed."""
+"""Minimum number of networks in such a column: an early build (RTX 3090, TF 2.4.1) ran three of six at half speed."""
 
 
 def source_findings(claims: Sequence[Claim], reference: Sequence[Claim] | None = None) -> list[TableFinding]:
-    """Find cells, and whole columns, that are far from every trusted measurement of their own GPU and case.
+    """Find cells and columns that are far from all trusted measurements of their GPU and case.
 
     Args:
-        claims: Those to judge.
-        reference: Those to trust; None for the published ones that come with tfbench.
+        claims: The claims to check.
+        reference: Trusted claims; None: the published ones shipped with tfbench.
     """
     trusted = trusted_claims() if reference is None else reference
     training = [claim for claim in claims if claim.mode == "train" and claim.image_size is None]
@@ -71,11 +72,11 @@ def source_findings(claims: Sequence[Claim], reference: Sequence[Claim] | None =
 
 @functools.cache
 def trusted_claims() -> tuple[Claim, ...]:
-    """Return the published measurements that come with tfbench, without those that are marked suspect."""
+    """Return the published measurements shipped with tfbench, without suspect ones."""
     suspect = {number for number, row in enumerate(published()) if row["suspect"]}
     return tuple(claim for claim in read_claims(FOLDER / "published.csv") if claim.row not in suspect)
 
 
 def _case(claim: Claim) -> tuple[object, ...]:
-    """Return what two sources must share; ResNet50 v1 and v1.5 differ by 6 % in work, far less than the factor."""
+    """Return what two sources must share; ResNet50 v1 and v1.5 differ in work by only 6 %."""
     return claim.gpu, claim.model.removesuffix("_v1.5"), claim.precision, claim.count, claim.mode

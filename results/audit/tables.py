@@ -1,4 +1,4 @@
-"""The tables of a file as texts: CSV of any delimiter, Markdown, columns set apart by spaces."""
+"""Reads the tables of a file as texts: CSV with any delimiter, Markdown, or columns separated by spaces."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from results.errors import NotATable
 DELIMITERS = ",;\t|"
 
 MOST_BYTES = 32 * 1024 * 1024
-"""A table that people publish is smaller; what is larger is some other file."""
+"""Maximum size of a file; published tables are smaller."""
 
 LINES_ABOVE, LINES_BELOW = 3, 6
-"""Lines around a Markdown table that may be about it."""
+"""Number of lines around a Markdown table that belong to its context."""
 
 _RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*")
 
@@ -29,10 +29,10 @@ class RawTable:
     """One table as texts.
 
     Attributes:
-        headings: As they stand in the file.
-        rows: As wide as the headings, filled up with empty texts.
-        context: What stands around it: title, notes.
-        commas: Whether commas separate its cells.
+        headings: Headings as in the file.
+        rows: Rows padded to the width of the headings.
+        context: Text around it: title, notes.
+        commas: Whether its delimiter is a comma.
     """
 
     headings: tuple[str, ...]
@@ -45,7 +45,7 @@ def read_tables(path: Path) -> list[RawTable]:
     """Read all tables of a file.
 
     Raises:
-        NotATable: It cannot be read, is no text, or holds no table.
+        NotATable: It cannot be read, is not a text file, or has no table.
     """
     text = _read_text(path)
     lines = text.splitlines(keepends=True)
@@ -78,7 +78,7 @@ def _read_text(path: Path) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]], context: Sequence[str], *, commas: bool = False) -> RawTable:
-    """Fill up rows that are too short; what a row has beyond the headings gets a column without a heading."""
+    """Build a table, padding short rows, and headings if rows are longer."""
     width = max(map(len, rows))
     headings, *filled = [(*row, *[""] * (width - len(row))) for row in rows]
     return RawTable(headings, tuple(row for row in filled if any(map(str.strip, row))), "\n".join(context), commas)
@@ -90,7 +90,7 @@ def _markdown(lines: Sequence[str]) -> Iterator[RawTable]:
     above = 0
     for start in starts:
         if start < above:
-            continue  # a rule within the table before
+            continue  # a rule within the previous table
         end = next((i for i in range(start + 2, len(lines)) if "|" not in lines[i]), len(lines))
         rows = [_pipe_cells(line) for line in (lines[start], *lines[start + 2 : end])]
         title = [line for line in lines[above:start] if line.strip()][-LINES_ABOVE:]
@@ -99,7 +99,7 @@ def _markdown(lines: Sequence[str]) -> Iterator[RawTable]:
 
 
 def _notes(lines: Sequence[str]) -> Iterator[str]:
-    """Yield what stands below a table until another title or table begins."""
+    """Yield the lines below a table until another title or table starts."""
     for number, line in enumerate([line for line in lines if line.strip()][:LINES_BELOW]):
         if line.startswith(("#", "**", "|")) or (number and "|" in line):
             return
@@ -117,7 +117,7 @@ def _pipe_cells(line: str) -> list[str]:
 
 
 def _delimited(lines: Sequence[str]) -> list[RawTable]:
-    """Read with the delimiter, or wide spaces, that gives the most rows of one width."""
+    """Parse with the delimiter, or runs of spaces, that gives the most rows of equal width."""
     data = [line for line in lines if line.strip() and not line.startswith("#")]
     choices = {mark: [row for row in csv.reader(data, delimiter=mark) if any(row)] for mark in DELIMITERS}
     choices["  "] = [re.split(r"\s{2,}", line.strip()) for line in data]
@@ -128,7 +128,7 @@ def _delimited(lines: Sequence[str]) -> list[RawTable]:
 
 
 def _regularity(records: Sequence[Sequence[str]]) -> tuple[float, int]:
-    """Return the share of records of the usual width, 0 where that is 1, and the width."""
+    """Return the share of records with the most common width (0 if that is 1), and the width."""
     widths = Counter(map(len, records))
     width = max(widths, key=lambda width: (widths[width], width), default=0)
     return (widths[width] / len(records), width) if width > 1 else (0.0, 0)

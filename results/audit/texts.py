@@ -1,6 +1,6 @@
-"""What the texts of a published table mean: `8x A4000 (images/sec)` is eight A4000s, `1.029,62` a number.
+"""Parses the texts of a published table: `8x A4000 (images/sec)` is eight A4000s, `1.029,62` a number.
 
-A number that is not understood without doubt is refused with its reason, never guessed.
+Ambiguous numbers are rejected with a reason, never guessed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OTHER_ROLES = (
     "communication",
     "min_seconds",
 )
-"""Settings of a case that are no settings of a published table: it names them elsewhere, or not at all."""
+"""Settings of a case that are not settings of a published table: they have other roles, or do not occur."""
 
 ALIASES = {
     "gpu": ("gpu", "gpus", "gpu_name", "gpu_model", "gpu_type", "card", "graphics_card", "accelerator", "device_name",
@@ -42,7 +42,7 @@ ALIASES = {
         *(name for name in SETTINGS if name not in _OTHER_ROLES),
     ),
 }  # fmt: skip
-"""Headings by what they mean; compared in lower case with `_` for everything that is not a letter or digit."""
+"""Headings by meaning, as returned by `heading_key`."""
 
 RATE_WORDS = (
     *("samples_per_second", "images_per_s", "images_per_second", "images_per_sec", "images_sec", "images_s", "img_s"),
@@ -50,7 +50,7 @@ RATE_WORDS = (
     *("training_speed", "avg_throughput", "average_throughput", "samples_s", "samples_sec", "sequences_s"),
     *("sequences_sec", "seq_s", "result", "total_images_sec"),
 )
-"""Headings of the one column of throughputs that a long table has."""
+"""Headings of the single column of throughputs in a long table."""
 
 _UNITS = re.compile(
     r"\(?\b(total\s+)?(images?|imgs?|samples?|seq(uence)?s?|sentences?|examples?|items?|frames?)\s*(/|per)\s*"
@@ -68,7 +68,7 @@ _GPU_WORDS = (
 )
 _GPU_LIKE = re.compile(_GPU_WORDS, re.IGNORECASE)
 _VARIANTS = {"ti", "super", "max", "maxq", "max-q", "laptop", "mobile", "ada", "d", "nvl", "pcie", "sxm"}
-"""Words behind a GPU's name that make it another GPU."""
+"""Suffixes that designate another GPU model."""
 
 _COUNTS = (
     re.compile(rf"(?<![\w.])(?P<count>\d{{1,4}})\s*[x×]\s*(?={_GPU_WORDS})"),
@@ -95,13 +95,13 @@ _MODEL_TEXTS = re.compile(
 
 @dataclass(frozen=True)
 class Facets:
-    """What a text means for a throughput; empty or None: nothing.
+    """Parsed meaning of a text; unknown fields are empty or None.
 
     Attributes:
-        gpu: A GPU's name as it came, its count taken off.
+        gpu: A GPU's name as received, without its count.
         precision: `fp32`, `fp32, tf32 off`, `tf32`, `fp16` or `bf16`.
-        rest: What was not understood.
-        mode: `train` or `infer`; of a context only, like `image_size` in pixels.
+        rest: Unparsed remainder.
+        mode: `train` or `infer`; only of a context, like `image_size` in pixels.
     """
 
     count: int | None = None
@@ -115,34 +115,34 @@ class Facets:
 
     @property
     def known(self) -> bool:
-        """Whether anything was understood."""
+        """Whether anything was parsed."""
         return bool(self.count or self.gpu or self.model or self.precision)
 
 
 def heading_key(text: str) -> str:
-    """Return a heading in lower case with `_` for everything else: `Batch size (per GPU)` is `batch_size_per_gpu`."""
+    """Normalise a heading to lower case with `_`: `Batch size (per GPU)` becomes `batch_size_per_gpu`."""
     return re.sub(r"[^a-z0-9]+", "_", plain(text).lower()).strip("_")
 
 
 def is_rate_heading(text: str) -> bool:
-    """Return whether a column holds throughputs: `Throughput (images/sec)`, `img/s`."""
+    """Return whether a heading is that of throughputs: `Throughput (images/sec)`, `img/s`."""
     bare = re.sub(r"[(\[].*?[)\]]", " ", plain(text))
     return heading_key(text) in RATE_WORDS or heading_key(bare) in RATE_WORDS
 
 
 def is_metric(text: str) -> bool:
-    """Return whether a heading names a figure that is no throughput: a price, a speed-up, a time."""
+    """Return whether a heading is that of another figure than throughput: a price, a speed-up, a time."""
     return _NOT_A_RATE.search(plain(text)) is not None
 
 
 def plain(text: str) -> str:
-    """Take a text out of its Markdown."""
+    """Remove Markdown from a text."""
     return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text).replace("*", "").replace("`", "").strip()
 
 
 @functools.cache
 def read_facets(text: str) -> Facets:
-    """Take the facts out of a heading, a label or a title, one kind after the other."""
+    """Parse a heading, label or title."""
     rest = re.sub(r"\s+", " ", _UNITS.sub(" ", plain(text).replace("_", " "))).strip(" ,;:-")
     precision, rest = _take_precision(rest.lower(), rest)
     batch = _BATCH.search(rest.lower())
@@ -162,18 +162,18 @@ def read_facets(text: str) -> Facets:
 
 
 def take_count(text: str) -> tuple[int | None, str]:
-    """Take a number of GPUs off a text: `8x A4000` is 8 and `A4000`."""
+    """Split a number of GPUs from a text: `8x A4000` is 8 and `A4000`."""
     lower = text.lower()
     for pattern in _COUNTS:
         match = pattern.search(lower)
-        if match and not specified_gpus(text):  # the 2080 of a GPU's own name is no count
+        if match and not specified_gpus(text):  # the 2080 in a GPU's name is not a count
             named = match.groupdict()
             return int(named["count"]) * int(named.get("hosts") or 1) or None, _without(text, match)
     return None, text
 
 
 def read_count(text: str) -> int | None:
-    """Read a number of GPUs by itself: `8`, `8 GPUs`, `4x`, `×4`, `2×4 GPU`; None for anything else."""
+    """Parse a number of GPUs: `8`, `8 GPUs`, `4x`, `×4`, `2×4 GPU`; None: it is not one."""
     bare = plain(text).strip()
     if re.fullmatch(r"\d{1,5}(\.0+)?", bare):
         return int(float(bare)) or None
@@ -182,13 +182,13 @@ def read_count(text: str) -> int | None:
 
 
 def read_precision(text: str) -> str:
-    """Read a precision: `amp fp16` is fp16, `tf32 (default on in this build)` is tf32; what is unknown stays."""
+    """Parse a precision: `amp fp16` is fp16, `tf32 (default on in this build)` is tf32; others are returned as is."""
     return _take_precision(text.lower(), "")[0] or text.strip().lower()
 
 
 @functools.cache
 def find_gpus(text: str) -> tuple[str, ...]:
-    """Return the GPUs of the reference that a text names: `Lambda Cloud, RTX A6000 (NVLink)` is one A6000."""
+    """Return the known GPUs in a text: `Lambda Cloud, RTX A6000 (NVLink)` has one A6000."""
     direct = specified_gpus(text)
     for match in [] if direct else _GPU_LIKE.finditer(text):
         words = re.split(r"[\s,;()/—–]+", text[match.start() :].strip())[:6]
@@ -201,7 +201,7 @@ def find_gpus(text: str) -> tuple[str, ...]:
 
 
 def gpu_numbers(text: str) -> frozenset[str]:
-    """Return what distinguishes one GPU's name from another's, without brand and memory: `3080`, `gh200`."""
+    """Return the model numbers in a GPU's name, without brand and memory: `3080`, `gh200`."""
     found = (match[0].lower().replace(" ", "") for match in _GPU_LIKE.finditer(text))
     return frozenset(name for name in found if any(map(str.isdigit, name)))
 
@@ -215,7 +215,7 @@ def _take_precision(lower: str, text: str) -> tuple[str, str]:
 
 
 def _without(text: str, match: re.Match[str] | None) -> str:
-    """Cut a match out of a text of the same length, and the punctuation that it leaves."""
+    """Remove a match, and the punctuation around it, from a text of the same length."""
     if match is None:
         return text
     return re.sub(r"\(\s*\)|\[\s*\]", " ", text[: match.start()] + " " + text[match.end() :]).strip(" ,;:-–—/|@_+")
@@ -226,7 +226,7 @@ _MODE = re.compile(r"\bmode (train|infer)\b|\b(inference)\b", re.IGNORECASE)
 
 
 def read_context(text: str, file_name: str) -> Facets:
-    """Return what is named exactly once: of two networks in a title, neither may be that of a cell."""
+    """Parse what is unambiguous in the text around a table: of two networks in a title, neither applies to a cell."""
     everything = f"{text}\n{re.sub(r'[_.-]+', ' ', file_name)}"
     parts = [read_facets(part) for part in re.split(r"[\n,;:()|]", everything) if part.strip()]
     return Facets(
@@ -239,13 +239,13 @@ def read_context(text: str, file_name: str) -> Facets:
 
 
 def _only(found: Iterable[str]) -> str:
-    """Return the one text that was found; empty for none or several."""
+    """Return the only non-empty text; empty if there are none or several."""
     texts = {*found} - {""}
     return texts.pop() if len(texts) == 1 else ""
 
 
 def _gpu(text: str) -> str:
-    """Return the name of the GPU that a text is about; empty without a known one."""
+    """Return the name of the known GPU in a text; empty: there is none."""
     members = find_gpus(text)
     if len(members) == 1:
         return members[0]
@@ -254,13 +254,13 @@ def _gpu(text: str) -> str:
 
 
 GROUP_MARKS = " '’\u00a0\u202f\u2009_"
-"""Between thousands, and never a decimal mark."""
+"""Thousands separators that are never decimal marks."""
 
 BLANK = {
     *("", "-", "--", "---", "–", "—", ".", "?", "x", "n/a", "na", "nan", "none", "null", "tbd", "oom", "out of memory"),
     *("fail", "failed", "error", "crash", "timeout", "unsupported", "not supported", "not tested", "skipped"),
 }
-"""Texts that stand for no number, like a zero."""
+"""Texts of cells without a number, like zero."""
 
 FACTORS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6}
 
@@ -283,11 +283,11 @@ class Decimal(enum.Enum):
 
 @dataclass(frozen=True)
 class Number:
-    """A number that was read.
+    """A parsed number.
 
     Attributes:
-        value: Finite.
-        last_place: Unit of the last digit that was written.
+        value: A finite number.
+        last_place: Unit of the last digit.
     """
 
     value: float
@@ -296,17 +296,17 @@ class Number:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a cell is no number; no reason where it is meant to hold none."""
+    """Why a cell is not a number; no reason if it is blank."""
 
     reason: str = ""
 
 
 def read_number(text: str, decimal: Decimal | None) -> Number | Refusal:
-    """Read one cell.
+    """Parse a cell.
 
     Args:
-        text: As it stands in the table.
-        decimal: The decimal mark of its column; None when its numbers leave that open.
+        text: Text of the cell.
+        decimal: The decimal mark of its column; None: ambiguous.
     """
     core = _core(text)
     if isinstance(core, Refusal):
@@ -323,10 +323,10 @@ NO_NUMBER = Refusal("not one number")
 
 
 def decimal_mark(texts: Iterable[str]) -> Decimal | None:
-    """Decide which mark is the decimal one from all numbers of a column or a table; None when they leave it open.
+    """Infer the decimal mark from all numbers of a column or table; None: ambiguous.
 
-    One number with both marks, or with other than three digits behind its only mark, decides. Else a column of
-    thousands decides: one mark, in every number above 999 and in none below.
+    It follows from a number with both marks, or with other than three digits after its only mark; else from a column
+    with one mark in every number above 999 and in none below, which separates thousands.
     """
     parts = [part for text in texts for part in _ERROR.split(text)]
     cores = [core["digits"] for core in map(_core, parts) if not isinstance(core, Refusal)]
@@ -345,7 +345,7 @@ def _other(mark: Decimal) -> Decimal:
 
 
 def _core(text: str) -> re.Match[str] | Refusal:
-    """Find digits, exponent and factor among what stands around them in a cell."""
+    """Find digits, exponent and factor in a cell."""
     cell = plain(text.replace("\\", "")).strip("_~≈ ")
     cell = _ERROR.split(_MARKS.sub(" ", cell).strip(" !"))[0]
     cell = _UNIT.sub(" ", re.sub(r"[(\[][^)\]]*[)\]]", " ", cell)).strip(" .:;")
@@ -355,7 +355,7 @@ def _core(text: str) -> re.Match[str] | Refusal:
 
 
 def _vote(digits: str) -> Decimal | None:
-    """Return the decimal mark that a number proves, None when it proves none."""
+    """Return the decimal mark that follows from a number; None: ambiguous."""
     marks = [mark for mark in Decimal if mark.value in digits]
     if len(marks) == 2:
         return max(marks, key=lambda mark: digits.rindex(mark.value))
@@ -363,13 +363,13 @@ def _vote(digits: str) -> Decimal | None:
         return None
     before, *after = digits.split(marks[0].value)
     if len(after) > 1:
-        return _other(marks[0])  # it groups thousands
+        return _other(marks[0])  # it separates thousands
     fraction = len(after[0]) != 3 or len(before) > 3 or before.startswith("0") or not before.isdecimal()
     return marks[0] if fraction else None
 
 
 def _without_groups(digits: str, decimal: Decimal | None) -> str | Refusal:
-    """Return digits with a point, or why their marks make no sense."""
+    """Return digits with a decimal point and without separators, or why they are invalid."""
     mark = _vote(digits) or decimal
     if mark is None and ("," in digits or "." in digits):
         return Refusal("its mark may be that of thousands or of decimals: nothing in the table shows which")

@@ -1,8 +1,8 @@
-"""The commands of `python -m results`, which are commands of `tfbench` too.
+"""The commands of `python -m results`, which are also commands of `tfbench`.
 
-`runs.py` has those that read runs (show, compare, export, report, validate) and `audit`; `recommend.py` those that help
-to choose a GPU. `command_line.py` is what they share: flags, how runs are found, and how text is written. Commands
-compute nothing: each reads its arguments, calls `table`, `compare`, `recommend`, `audit` or `report`, and prints.
+`runs.py` has the commands that read runs (show, compare, export, report, validate) and `audit`; `recommend.py` those
+for choosing a GPU; `command_line.py` the code they share. Commands parse arguments, call `table`, `compare`, `recommend`,
+`audit` or `report`, and print the result.
 
-Start at `runs.COMMANDS`, then follow one of its functions.
+Start at `runs.COMMANDS`.
 """

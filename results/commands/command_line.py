@@ -1,7 +1,6 @@
-"""What the commands of `python -m results` share: their arguments, how they read runs, and how they print.
+"""Code shared by the commands of `python -m results`: arguments, reading runs, and printing.
 
-Data goes to stdout, everything else to stderr. What a command needs is imported inside it, so that `--help` answers at
-once.
+Data goes to stdout, everything else to stderr. Imports are within the commands, so that `--help` is immediate.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 RUNS_HELP = "run folder, run id under --runs-dir or record file; default: latest run"
 
 SPELLINGS = {"md": "markdown", "table": "text"}
-"""Other words for formats, which every `--format` accepts."""
+"""Aliases accepted by every `--format`."""
 
 
 def add_command(
@@ -34,20 +33,20 @@ def add_command(
     function: Callable[..., int],
     what: str,
 ) -> argparse.ArgumentParser:
-    """Add a command; `what` is its line in the list of commands and, with a capital, its description."""
+    """Add a command; `what` is its line in the list of commands and its description."""
     parser = commands.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".")
     parser.set_defaults(command=functools.partial(call, function))
     return parser
 
 
 def add_runs(parser: argparse.ArgumentParser, *, name: str = "runs", metavar: str = "RUN", text: str = "") -> None:
-    """Add the names of runs, which `stored_records` and `fleet_rates_of` read, and the folder that holds them.
+    """Add the names of runs, and `--runs-dir`.
 
     Args:
-        parser: Of the command.
-        name: Attribute of the parsed arguments; `placed` reads `runs` and `names`.
-        metavar: How `--help` shows it.
-        text: Help; empty: what a run may be.
+        parser: Parser of the command.
+        name: Name of the parsed argument.
+        metavar: Name in `--help`.
+        text: Help text; empty: the default.
     """
     parser.add_argument(name, metavar=metavar, nargs="*", help=text or RUNS_HELP)
     parser.add_argument(
@@ -72,15 +71,15 @@ def add_output(parser: argparse.ArgumentParser, text: str = "write here; default
 
 
 def placed(names: Sequence[str], folder: Path | None, *, latest: bool = True) -> list[str]:
-    """Look up run ids in `--runs-dir`; names that it does not hold stay as they are.
+    """Resolve run ids in `--runs-dir`; other names remain unchanged.
 
     Args:
         names: Run folders, run ids, record files, or names of fleets.
-        folder: What `--runs-dir` names; None: nothing, so `results.runs.store` uses its default.
-        latest: Whether the latest run stands in where no name is a run.
+        folder: Value of `--runs-dir`; None: not given, so `results.runs.store` uses its default.
+        latest: Whether to add the latest run if no name is a run.
 
     Raises:
-        NotARun: No name is a run, and the folder holds none.
+        NotARun: No name is a run, and the folder has none.
     """
     from results.runs.store import is_run, latest_run
 
@@ -93,7 +92,7 @@ def placed(names: Sequence[str], folder: Path | None, *, latest: bool = True) ->
 def fleet_rates_of(
     runs: Sequence[str], by: Sequence[str], remedy: str = "", *, apart: Sequence[str] = ()
 ) -> list[FleetRate]:
-    """Read runs, refusing to let a cell hold several identities; see `fleet_rates` for `apart`."""
+    """Read the rates of runs and reject mixed identities; see `fleet_rates` and `refuse_mixed`."""
     from results.runs.store import stored_records
     from results.table.fleets import fleet_rates, refuse_mixed
     from results.table.merge import merge_records
@@ -106,7 +105,7 @@ def fleet_rates_of(
 
 
 def put(text: str, path: Path | None) -> None:
-    """Write to a file, or to stdout without one."""
+    """Write a text to a file, or to stdout without a path."""
     if path is None:
         sys.stdout.write(text)
     else:
@@ -127,13 +126,13 @@ def write_text(path: Path, text: str) -> None:
 
 
 def warn(problems: Sequence[str]) -> None:
-    """Print what is wrong with the data to stderr."""
+    """Print problems with the data to stderr."""
     for problem in problems:
         print(f"! {problem}", file=sys.stderr)
 
 
 def print_lines(lines: Sequence[str], style: str, *, strong: bool = False) -> None:
-    """Print sentences, each on a line of its own however long: a pipe has no width."""
+    """Print sentences, one per line."""
     from rich.console import Console
 
     from results.grid import markdown_text, print_line

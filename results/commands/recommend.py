@@ -1,4 +1,4 @@
-"""The commands of `python -m results` that help to choose a GPU: recommend, gpus."""
+"""The commands for choosing a GPU: recommend, gpus."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def add_prices(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of prices, which go before or after those of the records."""
+    """Add `--price` and `--prices`."""
     parser.add_argument(
         "--price",
         metavar="GPU=USD",
@@ -128,7 +128,7 @@ def _recommend(
 
 
 def _measured(runs: list[str], runs_dir: Path | None) -> list[FleetRate]:
-    """Read the runs that were named, or the latest one; none where nothing was measured."""
+    """Read the named runs, or the latest one; empty if there are none."""
     from results.runs.store import has_runs
 
     runs = placed(runs, runs_dir)
@@ -136,10 +136,10 @@ def _measured(runs: list[str], runs_dir: Path | None) -> list[FleetRate]:
 
 
 def _refuse_unknown(networks: Sequence[str], rates: Sequence[FleetRate]) -> None:
-    """Refuse a network that nothing is known of: a typing error must not look like a network without figures.
+    """Reject unknown networks, so that a typo does not look like a network without figures.
 
     Raises:
-        BadQuestion: Neither measured, nor published, nor one that can be measured here.
+        BadQuestion: A network is not measured, published or supported.
     """
     from results.reference.networks import network_names, published_names, unknown_network
 

@@ -1,7 +1,6 @@
-"""The commands of `python -m results`, in the order of work.
+"""The commands that read runs, and `audit`, in the order of work.
 
-Data goes to stdout, everything else to stderr. What a command needs is imported inside it, so that `--help` answers at
-once.
+Data goes to stdout, everything else to stderr. Imports are within the commands, so that `--help` is immediate.
 """
 
 from __future__ import annotations
@@ -124,11 +123,11 @@ COMMANDS: dict[str, Callable[[Commands], None]] = {
     "report": add_report,
     "validate": add_validate,
 }
-"""What adds each command to a program, in the order of work; each sets `command` to the function that runs it."""
+"""Functions that add each command to a parser, in the order of work."""
 
 
 def _percent(text: str) -> float:
-    """Read `5%` or `5` as 0.05."""
+    """Parse `5%` or `5` as 0.05."""
     try:
         value = float(text.removesuffix("%")) / 100
     except ValueError as error:
@@ -195,7 +194,7 @@ def _export(runs: list[str], runs_dir: Path | None, *, by: list[str], format: st
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two sides to compare, and what they are called."""
+    """Two sides to compare, and their names."""
 
     name_a: str
     name_b: str
@@ -242,7 +241,7 @@ def _compare(
 
 
 def _pairs(names: list[str], runs_dir: Path | None, *, baseline: list[str], by: list[str], strict: bool) -> list[_Pair]:
-    """Find out what is to be compared: two fleets, or every fleet with itself in the baseline."""
+    """Return the pairs to compare: two fleets, or each fleet with itself in the baseline."""
     from results.compare.pairs import fleets_of
     from results.runs.store import is_run
 
