@@ -88,12 +88,12 @@ class What:
 
 @dataclass(frozen=True, kw_only=True)
 class How:
-    """How a plan is carried out and shown; see `RunOptions` for the other fields.
+    """How a plan is executed and displayed; see `RunOptions` for the other fields.
 
     Attributes:
         display: auto, live, plain, json or none.
         report: Whether `report.html` is written at the end.
-        max_cost: In USD; no repeat begins that would end above it.
+        max_cost: In USD; no repeat starts that would exceed it.
         when_done: Shell command to run after the run, however it ends.
     """
 
@@ -167,7 +167,7 @@ def runs(runs_dir: Path, *, format: str = "text") -> int:
 
 
 def _described(path: Path) -> dict[str, str]:
-    """Describe a run in a row; one that cannot be read has the reason."""
+    """Return the row of a run, or the reason why it cannot be read."""
     folder = RunFolder.open(path)
     try:
         planned = _planned(folder)
@@ -244,7 +244,7 @@ def plan(where: Where, what: What, *, show_manifests: bool = False, format: str 
     else:
         tables.render_plan(planned, stdout_console())
     if not any(job.blocked is None for job in planned.jobs):
-        _refuse_unusable(planned)
+        _require_usable(planned)
     if format != "json":
         tables.render_estimate(estimate(planned, Durations.of(planned, where.runs_dir)), stdout_console())
     if show_manifests:
@@ -252,11 +252,11 @@ def plan(where: Where, what: What, *, show_manifests: bool = False, format: str 
     return ExitCode.OK
 
 
-def _refuse_unusable(planned: Plan) -> None:
-    """Raise if nothing of a plan can be measured now.
+def _require_usable(planned: Plan) -> None:
+    """Raise if no host of a plan can measure anything now.
 
     Raises:
-        NoUsableHost: With the reason of each host.
+        NoUsableHost: The message has the reason for each host.
     """
     causes = {entry.host.key: why_unusable(entry) for entry in planned.hosts}
     if all(causes.values()) and not any(multi.job.blocked is None for multi in planned.multi_host_jobs):
@@ -294,7 +294,7 @@ def run(where: Where, what: What, how: How, *, run_id: str | None = None) -> int
 def _run(where: Where, what: What, how: How, run_id: str) -> tuple[Plan, int]:
     """Plan and measure; return the plan and the exit code."""
     planned = _plan(where, what, run_id, _progress_bus(how.display))
-    _refuse_unusable(planned)
+    _require_usable(planned)
     estimated = estimate(planned, Durations.of(planned, where.runs_dir))
     tables.render_estimate(estimated, Console(stderr=True))
     allow_open_files([entry.host for entry in planned.hosts], how.max_parallel)
@@ -462,7 +462,7 @@ def _planned(folder: RunFolder) -> Plan:
 def why_unusable(entry: HostPlan) -> str:
     """Return why a host cannot measure anything now; empty if it can."""
     if entry.facts is None or entry.problem or entry.facts.problem:
-        return entry.problem or (entry.facts.problem if entry.facts else None) or "it was not asked"
+        return entry.problem or (entry.facts.problem if entry.facts else None) or "it was not queried"
     blocked = [job.blocked for job in entry.jobs]
     return blocked[0][1] if blocked and blocked[0] is not None and None not in blocked else ""
 

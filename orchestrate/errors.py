@@ -5,13 +5,13 @@
     │   ├── DocumentError          a file has mistakes: one line for each of them
     │   ├── BuildFailed            an image could not be built, pushed or verified
     │   └── NoUsableHost           nothing to measure on; exit code 4
-    ├── CancelledInQueue       a repeat was taken out of its queue before it began: no record, `resume` runs it
-    └── HostError                  a host or a repeat failed: becomes a record with `status`, the others go on
-        ├── Unreachable            no connection, or it was refused
-        │   └── Dropped            an sshd closed the connection before the login: worth another try
+    ├── CancelledInQueue       a repeat was cancelled in its queue: no record, `resume` runs it
+    └── HostError                  a host or a repeat failed: becomes a record with `status`, the others continue
+        ├── Unreachable            the connection failed
+        │   └── Dropped            an sshd closed the connection before the login: retried
         ├── PullFailed             the image is not available
-        ├── Lost                   what was started cannot be found any more
-        └── LaunchFailed           the engine refused to start the benchmark
+        ├── Lost                   a started benchmark no longer exists or responds
+        └── LaunchFailed           the benchmark could not be started
 
 Anything else is a bug: traceback to a file, exit code 1.
 """
@@ -50,15 +50,15 @@ class NoUsableHost(UserError):
 
 
 class CancelledInQueue(TfbenchError):
-    """A repeat was taken out of its queue before it began."""
+    """A repeat was cancelled in its queue before it started."""
 
 
 class HostError(TfbenchError):
     """A host or a repeat failed.
 
     Attributes:
-        status: Of the record.
-        cause: Why, in words.
+        status: Status of the record.
+        cause: The reason in words.
     """
 
     status = Status.ERROR
@@ -69,13 +69,13 @@ class HostError(TfbenchError):
 
 
 class Unreachable(HostError):
-    """No connection to the host, or it was refused."""
+    """The connection to the host failed."""
 
     status = Status.UNREACHABLE
 
 
 class Dropped(Unreachable):
-    """An sshd closed a connection before the login: worth another try."""
+    """An sshd closed a connection before the login; a retry may succeed."""
 
 
 class PullFailed(HostError):
@@ -85,13 +85,13 @@ class PullFailed(HostError):
 
 
 class Lost(HostError):
-    """What was started cannot be found any more."""
+    """A started benchmark no longer exists or responds."""
 
     status = Status.LOST
 
 
 class LaunchFailed(HostError):
-    """The engine refused to start the benchmark."""
+    """The benchmark could not be started."""
 
     status = Status.ERROR
 

@@ -183,7 +183,7 @@ NAMES: dict[type, str] = {Warned: "warning"}
 
 
 def event_name(kind: type[Event]) -> str:
-    """Return the name of a kind of event, like its class: `job_result`."""
+    """Return the name of a kind of event, e.g. `job_result` for `JobResult`."""
     return NAMES.get(kind) or re.sub(r"(?<!^)([A-Z])", r"_\1", kind.__name__).lower()
 
 

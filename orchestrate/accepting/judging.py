@@ -228,7 +228,7 @@ def _of_gpu(
     gpu: GPUFigures, mates: Sequence[Mapping[str, float]], before: Sequence[Mapping[str, float]]
 ) -> Iterator[HostFinding]:
     if gpu.products_right is False:
-        text = "a matrix product is wrong: the GPU computes other numbers"
+        text = "a matrix product is wrong: the GPU computes incorrectly"
         yield HostFinding(Acceptance.REJECT, gpu.index, "products", text)
     for rate in OF_GPU:
         for verdict, text in _below(rate, gpu.rates, mates, before) or _below_specification(gpu, rate):
@@ -269,7 +269,7 @@ def _specified(gpu: GPUFigures, rate: Rate) -> tuple[float, str] | None:
         lane = LANE_BYTES_PER_SECOND.get(gpu.pcie_generation or 0)
         if lane is None or not gpu.pcie_width:
             return None
-        return lane * gpu.pcie_width, f"what PCIe {gpu.pcie_generation} x{gpu.pcie_width} carries"
+        return lane * gpu.pcie_width, f"the rate of PCIe {gpu.pcie_generation} x{gpu.pcie_width}"
     names = specified_gpus(gpu.name or "")
     known = [figures[rate.specified] for name in names if rate.specified in (figures := specifications()[name])]
     return (min(known) / SCALES[rate.unit], "the specification") if known else None

@@ -38,7 +38,7 @@ class Failures:
         self._by_job: dict[str, tuple[str, str, str]] = {}
 
     def note(self, event: Event) -> None:
-        """Take an event into account."""
+        """Process an event."""
         if isinstance(event, events.RunStarted):
             self._folder = event.folder
         if isinstance(event, events.JobResult) and event.status != Status.OK:
@@ -111,7 +111,7 @@ def _describe(event: Event) -> str:
             return f"{event.host}: dropped ({event.status}): {event.cause}"
         case events.RunFinished():
             return _summary(event)
-    raise TypeError(f"no words for {event}")
+    raise TypeError(f"no description of {event}")
 
 
 def _result(event: events.JobResult) -> str:

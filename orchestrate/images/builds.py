@@ -21,7 +21,7 @@ from results.schema.record_json import RecordError
 from results.schema.version import __version__
 
 CONTEXT = ("containers", "tfbench", "results/__init__.py", "results/schema")
-"""Everything that images are built from."""
+"""Sources of the images."""
 
 VERIFY_SECONDS = 600.0
 MAX_OUTPUT_BYTES = 1 << 20
@@ -34,7 +34,7 @@ VERIFY_CASE = Case(
     warmup_steps=1,
     num_steps=2,
 )
-"""Flags for two steps on the CPU: the smallest proof that an image trains."""
+"""Two steps on the CPU: the smallest test that an image can train."""
 
 Line = Callable[[str], None]
 

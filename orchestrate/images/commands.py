@@ -53,12 +53,12 @@ def _tried(act: Action, parsed: argparse.Namespace, engine: DockerEngine, varian
     try:
         return act(parsed, engine, variant, image_name(parsed.registry, variant))
     except HostError as error:
-        _say(f"{variant.name}: {error.cause}")
+        _print_status(f"{variant.name}: {error.cause}")
         return False
 
 
 def _push(_: argparse.Namespace, engine: DockerEngine, __: Variant, reference: str) -> bool:
-    _answer(f"{reference}@{engine.push(reference, _progress(reference))}")
+    _print_result(f"{reference}@{engine.push(reference, _progress(reference))}")
     return True
 
 
@@ -84,7 +84,7 @@ def _push_for_hosts(
     reports = [(host, probed[host.place]) for host in hosts]
     for host, cause in reports:
         if isinstance(cause, str):
-            _say(f"{host.key}: not queried, so its image may be missing: {cause}")
+            _print_status(f"{host.key}: not queried, so its image may be missing: {cause}")
     facts = [(host, report) for host, report in reports if isinstance(report, Facts)]
     push((str(host.registry), image.variant) for host, report in facts for image in report.images if image.variant)
     return ExitCode.OK if all(is_good.values()) and len(facts) == len(hosts) else ExitCode.SOME_FAILED
@@ -99,7 +99,7 @@ def _built_and_pushed(parsed: argparse.Namespace, engine: DockerEngine, variant:
 def _verify(_: argparse.Namespace, engine: DockerEngine, variant: Variant, reference: str) -> bool:
     checks = verify_image(engine, variant, reference)
     for check in checks:
-        _answer(f"{reference}: {'ok' if check.passed else 'FAILED'}: {check.what}: {check.seen}")
+        _print_result(f"{reference}: {'ok' if check.passed else 'FAILED'}: {check.what}: {check.seen}")
     return all(check.passed for check in checks)
 
 
@@ -136,7 +136,7 @@ def show_list(variants: Sequence[Variant], console: Console) -> None:
 
 def _build(parsed: argparse.Namespace, engine: DockerEngine, variant: Variant, reference: str) -> bool:
     arguments = dict(_build_argument(text) for text in parsed.build_arg)
-    _say(f"{reference}: building from {source_revision()[:12]}")
+    _print_status(f"{reference}: building from {source_revision()[:12]}")
     identity = build_variant(
         engine,
         variant,
@@ -144,9 +144,9 @@ def _build(parsed: argparse.Namespace, engine: DockerEngine, variant: Variant, r
         arguments=arguments,
         certificates=parsed.ca,
         pip_config=parsed.pip_config,
-        on_line=lambda line: _say(f"{variant.name}: {line}") if line.strip() else None,
+        on_line=lambda line: _print_status(f"{variant.name}: {line}") if line.strip() else None,
     )
-    _answer(f"{reference} {identity} {engine.image_bytes(reference) / 1e6:.0f} MB")
+    _print_result(f"{reference} {identity} {engine.image_bytes(reference) / 1e6:.0f} MB")
     return True
 
 
@@ -175,16 +175,16 @@ def _progress(what: str) -> Progress:
         tenth = 10 * done // max(total, 1)
         if tenth > shown:
             shown = tenth
-            _say(f"{what}: {done / 1e6:.0f} of {total / 1e6:.0f} MB")
+            _print_status(f"{what}: {done / 1e6:.0f} of {total / 1e6:.0f} MB")
 
     return show
 
 
-def _say(line: str) -> None:
+def _print_status(line: str) -> None:
     """Print on stderr."""
     Console(stderr=True).print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _answer(line: str) -> None:
+def _print_result(line: str) -> None:
     """Print data on stdout."""
     Console().print(line, markup=False, highlight=False, soft_wrap=True)

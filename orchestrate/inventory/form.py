@@ -29,7 +29,7 @@ from orchestrate.text import plain_text, shown
 from orchestrate.yaml_files import ExistingFile, Form, described
 
 MOST = 1_000_000
-"""Larger numbers are typing errors, and would lead to infinities or to plans that exceed the memory."""
+"""Larger numbers are typos, and would lead to infinities or to plans that exceed the memory."""
 
 _WORD = "[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*"
 _REPOSITORY = rf"(?:{_WORD}|\[[0-9A-Fa-f:]+\])(?::[0-9]{{1,5}})?(?:/{_WORD})*"
@@ -298,7 +298,7 @@ class HostEntry(Settings):
             text = "tcp:// without TLS gives anyone on the network control of the machine. "
             yield "docker", f"{text}Add tls: {{ca: …, cert: …, key: …}}, use ssh://, or set insecure: true"
         if self.tls and self.insecure:
-            yield "insecure", "insecure: true and tls exclude each other. Remove one of them"
+            yield "insecure", "insecure: true and tls are mutually exclusive. Remove one of them"
         if self.docker and self.docker_socket and self.docker.socket != DockerAddress.socket:
             yield "docker_socket", f"docker already contains a socket: {self.docker.socket}. Remove one of them"
 
@@ -325,7 +325,7 @@ class Fleet(Settings):
         bare = self.slurm is not None and self.slurm.container == "none"
         for key in given(self):
             if not self.hosts and key in ("gpus", "image_source"):
-                yield key, f"{key} is for hosts only: the queue chooses GPUs and nodes bring images. Remove it"
+                yield key, f"{key} is for hosts only: the queue chooses GPUs and nodes pull images. Remove it"
             elif bare and key in ("registry", "variant", "image"):
                 yield key, f"{key} is for containers only. Remove it, or name a container"
 

@@ -35,11 +35,11 @@ class Code(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
-    """Where an image has been seen to work, in words.
+    """Where an image has been tested, in words.
 
     Attributes:
-        gpu: Names of GPUs on which it has trained; None: none yet.
-        cpu: What it did on a CPU; None: not started.
+        gpu: Names of GPUs on which it has trained, or None.
+        cpu: Result on a CPU; None: not started.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -55,7 +55,7 @@ class Variant:
     Attributes:
         name: Of the row and of its lock file.
         why: Purpose.
-        seen: Where it has been seen to work.
+        seen: Where it has been tested.
         keras: Version; None: that of the base image.
         cuda: CUDA version of its libraries; None without CUDA.
         sass: Compute capabilities with machine code in nearly all kernels.
@@ -165,7 +165,7 @@ def choose_variant(driver_version: str | None, compute_capability: str | None, v
     if driver_version is None or compute_capability is None:
         cpu = next((variant for variant in variants if variant.cuda is None and not variant.opt_in), None)
         what = "no NVIDIA driver" if driver_version is None else f"driver {driver_version}, but no GPU"
-        offer = f"; {cpu.name} measures its processor, in cases that ask for it" if cpu else ""
+        offer = f"; {cpu.name} measures its CPU, in cases with device: cpu" if cpu else ""
         return Fit(variant=cpu, status=Status.NO_GPU, reason=f"{what}: cases for GPUs cannot run here{offer}")
     fits = [check_variant(variant, driver_version, compute_capability) for variant in candidates(variants)]
     if not fits:

@@ -46,7 +46,7 @@ class Turn:
 
 
 OnTurn = Callable[[Turn], None]
-"""Called at every query with whether a repeat waits or runs: time in a queue does not count."""
+"""Receives the state of a repeat at every poll: time in a queue does not count."""
 
 
 def always_running(turn: Turn) -> None:
@@ -60,7 +60,7 @@ class Ending:
     Attributes:
         exit_code: Of the process, 128 + n for signal n; None: unknown.
         out_of_memory: Whether the kernel killed it at its memory limit.
-        detail: Further words of the engine.
+        detail: The engine's message.
         failure: Why its queue ended it, as a status and a cause; None: it ended by itself.
         node: The machine assigned by a queue; None: the launcher's host.
         image_digest: Digest of the started image, if only the node resolved it.
@@ -81,11 +81,11 @@ class Launcher(Protocol):
         """Probe the host, connecting first.
 
         Raises:
-            HostError: It does not answer, or refuses.
+            HostError: The host does not answer, or rejects the request.
         """
 
     def prepare(self, job: Job, on_progress: Progress) -> None:
-        """Bring a job's image or packages to the host; fast if they are there.
+        """Provide a job's image or packages on the host; fast if they exist.
 
         Raises:
             HostError: They are not available.
@@ -106,7 +106,7 @@ class Launcher(Protocol):
 
         Raises:
             HostError: The host was lost for good.
-            CancelledInQueue: It was taken out of its queue before it began.
+            CancelledInQueue: It was cancelled in its queue before it started.
         """
 
     def collect(self, job: Job) -> bytes | None:
@@ -155,11 +155,11 @@ class QueueLauncher(Launcher, Protocol):
         """Submit repeats in order and in few requests, or reattach to those already in the queue.
 
         Raises:
-            HostError: The queue does not answer, or refuses.
+            HostError: The queue does not answer, or rejects them.
         """
 
     def cancel_waiting(self, jobs: Sequence[Job]) -> None:
-        """Cancel repeats that have not begun, in few requests; running ones continue.
+        """Cancel repeats that have not started, in few requests; running ones continue.
 
         `follow` raises `CancelledInQueue` for each of them.
 

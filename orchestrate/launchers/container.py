@@ -1,4 +1,4 @@
-"""The container of a benchmark: its rights, limits, GPUs, mounts and variables."""
+"""The container of a benchmark: its privileges, limits, GPUs, mounts and variables."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ CDI_GPU = "nvidia.com/gpu"
 `nvidia.com/gpu=NAME`."""
 
 NO_GPU = "-1"
-"""Value of CUDA_VISIBLE_DEVICES that hides all GPUs and, unlike an empty one, cannot be taken for unset.
+"""Value of CUDA_VISIBLE_DEVICES that hides all GPUs and, unlike an empty one, cannot be mistaken for unset.
 Source: CUDA programming guide, CUDA_VISIBLE_DEVICES; `cuda_diagnostics.cc` of TensorFlow's XLA names both."""
 
 PROBE_ENTRYPOINT = ("python3.11", "-m", "tfbench.probe")
 """Command of an image that reports facts about its host; see `tfbench/probe.py`."""
 
 CACHE_LABEL = "tfbench.cuda-cache"
-"""Label of volumes; its value is the image as started."""
+"""Label of cache volumes, with the image as its value."""
 
 CACHE_PATH = "/cuda-cache"
 MAX_CACHE_BYTES = 2 << 30
@@ -240,7 +240,7 @@ def host_flags(job: Job, path: str | None) -> list[str]:
 
     Args:
         job: The repeat.
-        path: Of the data set, as seen by the benchmark.
+        path: Path of the data set for the benchmark.
     """
     data = [f"--data_dir={path}"] if job.case.data is Data.TFRECORD else []
     if job.known_peaks is None:

@@ -59,7 +59,7 @@ NEWEST_API = (1, 51)
 """Newest supported version of the engine's API; older engines are addressed with their own."""
 
 LIBPOD = "/v4.0.0/libpod"
-"""Path of Podman's own API; every Podman since 4.0 supports this version."""
+"""Path of Podman's native API, in a version that every Podman since 4.0 supports."""
 
 KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 """TCP keep-alive, which detects a dead link after 75 s, even while waiting for the next line of a log."""
@@ -68,7 +68,7 @@ MAX_QUOTED = 300
 """Maximum length of an engine's message in a cause, in characters."""
 
 MAX_READ = 4000
-"""Number of last characters of an engine's message that are searched for known errors: runtimes put them last."""
+"""Characters at the end of an engine's message that are searched for known errors, which runtimes print last."""
 
 
 class NoGPUs(LaunchFailed):
@@ -164,7 +164,7 @@ class EngineClient(APIClient):
         return response
 
     def create_by_podman(self, document: dict[str, Any]) -> None:
-        """Create a container with Podman's own API."""
+        """Create a container with Podman's native API."""
         response = self.post(f"{self.base_url}{LIBPOD}/containers/create", json=document, timeout=ANSWER_SECONDS)
         self._raise_for_status(response)  # type: ignore[attr-defined]
 
@@ -353,7 +353,7 @@ _TOOLKIT = "Install the NVIDIA container toolkit there"
 _NO_DEVICE = (NoGPUs, Status.NO_GPU, f"the engine cannot give GPUs to containers. {_TOOLKIT}")
 _NO_CDI = (
     *(NoGPUs, Status.NO_GPU),
-    f"the engine does not know this GPU. {_TOOLKIT}, and describe the GPUs to it: "
+    f"the engine has no such GPU. {_TOOLKIT}, and generate its list of GPUs: "
     "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
 )
 _OLD_DRIVER = "the NVIDIA driver is too old for this image. Choose an older variant or update the driver"

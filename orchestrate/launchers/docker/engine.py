@@ -64,8 +64,8 @@ class ContainerEngine:
         return document(self._link.ask(lambda client: client.info()))
 
     @property
-    def is_far(self) -> bool:
-        """Return whether it is reached over a network."""
+    def is_remote(self) -> bool:
+        """Return whether it is on another machine."""
         return self._link.address.scheme != "unix"
 
     @property
@@ -112,7 +112,7 @@ class ContainerEngine:
     # -- containers --------------------------------------------------------------------------------------------
 
     def check_folder(self, image: str, name: str, folder: str) -> None:
-        """Check through Podman's own API that a folder of its machine exists: by Docker's API, Podman would create it.
+        """Check through Podman's native API that a folder exists: through Docker's API, Podman would create it.
 
         Args:
             image: An image on the host.
@@ -132,8 +132,8 @@ class ContainerEngine:
     def create(self, spec: ContainerSpec) -> bool:
         """Create a container, unless one of its name exists.
 
-        Docker refuses an existing name with 409, Podman with 500: after any refusal the engine is asked for a container
-            of this name. Mistaking that for a failed start would remove a running benchmark.
+        Docker rejects an existing name with 409, Podman with 500: after any error, the engine is queried for one of
+            this name. Mistaking that for a failed start would remove a running benchmark.
 
         Returns:
             Whether it was created.
@@ -190,7 +190,7 @@ class ContainerEngine:
     def log_lines(self, name: str, after: str, *, follow: bool) -> Iterator[tuple[str, str]]:
         """Yield the time stamp and text of each line of output after a time stamp, until the stream ends.
 
-        The end of the stream is not the end of the container: see `state`. There are no retries. The SDK's streams also
+        The stream may end before the container: see `state`. There are no retries. The SDK's streams also
             end if a link breaks, buffer a frame whose size the host chooses, and wait forever
             (`test_a_stream_that_was_cut_off_…`, `test_a_frame_without_end_…`).
 

@@ -306,7 +306,7 @@ def send_image(source: DockerEngine, target: DockerEngine, image: str, on_progre
     """
     known = source.image_document(image)
     chunks = _counted(source.save(image), source.image_bytes(image), on_progress)
-    loaded = target.load(_compressed(chunks) if target.is_far else chunks)
+    loaded = target.load(_compressed(chunks) if target.is_remote else chunks)
     arrived = target.image_document(loaded)
     if image_content(arrived) != image_content(known):
         raise PullFailed(

@@ -1,9 +1,9 @@
-"""Benchmarks as containers of a Docker engine.
+"""Runs benchmarks as containers of a Docker engine.
 
 A benchmark has ended when its inspected state says so, not when its log ends. A container's name is its lock.
 
 An engine may support GPUs without listing them: Docker lists neither the toolkit's hook, with which `--gpus` works
-without a registered runtime, nor, before API 1.50, CDI devices; Podman lists nothing. Then each way is tried.
+without a registered runtime, nor, before API 1.50, CDI devices; Podman lists nothing. Then each method is tried.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ MAX_MEMORY_BYTES = 1 << 60
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """A way to give GPUs to containers.
+    """A method of passing GPUs to containers.
 
     Attributes:
         name: Display name.
@@ -102,7 +102,7 @@ class ContainerLauncher:
         facts = _engine_facts(info, self._host, asked_at, is_podman=self._engine.is_podman)
         if self._host.wants_gpus and not unsupported_architecture(self._host, facts):
             self._ways_of(info)
-            facts = self._ask_driver(facts)
+            facts = self._query_driver(facts)
         images = wanted_images(self._host, facts, read_variants())
         return dataclasses.replace(facts, images=tuple(map(self.pin, images)))
 
@@ -119,7 +119,7 @@ class ContainerLauncher:
     def prepare(self, job: Job, on_progress: Progress) -> None:
         """See `Launcher.prepare`; pulls by digest only."""
         image = _pinned(job.origin.image or "", job.origin.image_digest, self._host)
-        self._names[image] = self._bring(image, on_progress)
+        self._names[image] = self._provide(image, on_progress)
 
     def start(self, job: Job) -> bool:
         """See `Launcher.start`; optional requests that the engine refuses are dropped."""
@@ -139,7 +139,7 @@ class ContainerLauncher:
                 self._engine.start(spec.name)
                 return reattached
             except (NoGPUs, NoMemoryLock) as error:
-                if not self._does_without(error):
+                if not self._drop_option(error):
                     raise
 
     def _cdi_devices(self) -> frozenset[str] | None:
@@ -149,13 +149,13 @@ class ContainerLauncher:
         return self._ways[0].devices if self._ways[0].cdi else None
 
     def _ways_of(self, info: dict[str, Any]) -> tuple[Way, ...]:
-        """Determine the ways to give GPUs to containers, and whether the engine may lift limits."""
+        """Determine the methods of passing GPUs to containers, and whether the engine may lift limits."""
         engine = self._engine
         self._lifts_memory_lock = not is_rootless(info)
         self._ways = gpu_ways(info, is_podman=engine.is_podman, lists_devices=engine.lists_devices)
         return self._ways
 
-    def _does_without(self, refusal: NoGPUs | NoMemoryLock) -> bool:
+    def _drop_option(self, refusal: NoGPUs | NoMemoryLock) -> bool:
         """Drop an optional request after a refusal; return False if there is none left."""
         if isinstance(refusal, NoGPUs):
             self._ways = self._ways[1:]
@@ -179,7 +179,7 @@ class ContainerLauncher:
                 for stamp, line in self._engine.log_lines(container_name(job), last_stamp, follow=True):
                     last_stamp = stamp
                     on_line(line)
-                    self._give_up_if_unresponsive(job)
+                    self._raise_if_unresponsive(job)
             except (EndlessLog, Lost):
                 raise
             except HostError:  # lost temporarily or for good: check the state
@@ -194,16 +194,14 @@ class ContainerLauncher:
                     out_of_memory=bool(state.get("OOMKilled")),
                     detail=plain_text(str(state.get("Error") or ""), 300),
                 )
-            self._give_up_if_unresponsive(job)
+            self._raise_if_unresponsive(job)
             time.sleep(BETWEEN_LOOKS_SECONDS)
 
-    def _give_up_if_unresponsive(self, job: Job) -> None:
+    def _raise_if_unresponsive(self, job: Job) -> None:
         """Raise if the engine still reports a container as running long after it was stopped."""
         asked_at = self._stopped_at.get(job.id)
         if asked_at is not None and time.monotonic() - asked_at > END_SECONDS:
-            raise Lost(
-                f"the engine was asked to stop the container, and reports {END_SECONDS:.0f} s later that it runs"
-            )
+            raise Lost(f"the engine still reports the container as running {END_SECONDS:.0f} s after it was stopped")
 
     def collect(self, job: Job) -> bytes | None:
         """See `Launcher.collect`; a removed container is an error, one without a record is not."""
@@ -271,14 +269,14 @@ class ContainerLauncher:
 
     def _bytes_to_send(self, image: str) -> int | None:
         """Return the size of the image that this machine will send to the host, or None."""
-        if self._controller is None or not self._engine.is_far:
+        if self._controller is None or not self._engine.is_remote:
             return None
         if any(self._engine.image_id(name) is not None for name in (image, sent_name(image))):
             return None
         return self._controller.image_bytes(image)
 
-    def _bring(self, image: str, on_progress: Progress) -> str:
-        """Bring an image to the host, and return its name there."""
+    def _provide(self, image: str, on_progress: Progress) -> str:
+        """Make an image available on the host, and return its name there."""
         if self._engine.image_id(image) is not None:
             return image
         if self._controller is not None:
@@ -295,8 +293,8 @@ class ContainerLauncher:
     def _report_retry(self, cause: str) -> None:
         self._pulls.notify(self._host.key, f"retrying the pull: {cause}")
 
-    def _ask_driver(self, facts: Facts) -> Facts:
-        """Query the NVIDIA driver through a container with all GPUs, in the first way that works.
+    def _query_driver(self, facts: Facts) -> Facts:
+        """Query the NVIDIA driver through a container with all GPUs, with the first method that works.
 
         Any tfbench image is suitable: the NVIDIA container toolkit adds the driver's library.
 
@@ -305,7 +303,7 @@ class ContainerLauncher:
         """
         reference = probe_reference(self._host)
         report = partial(self._pulls.progress, self._host.key, reference)
-        image = self._bring(_pinned(reference, self._digest(reference), self._host), report)
+        image = self._provide(_pinned(reference, self._digest(reference), self._host), report)
         while self._ways:
             way = self._ways[0]
             try:
@@ -383,7 +381,7 @@ def _skew(stamp: str, asked_at: datetime) -> float | None:
 
 
 def gpu_ways(info: dict[str, Any], *, is_podman: bool = False, lists_devices: bool = True) -> tuple[Way, ...]:
-    """Return the ways to give GPUs to containers of an engine, the most likely first.
+    """Return the methods of passing GPUs to containers of an engine, the most likely first.
 
     Args:
         info: The engine's report about itself, which is not trusted.

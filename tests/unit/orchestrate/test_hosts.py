@@ -133,7 +133,7 @@ hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?"""
         ("{docker: 'ssh://u:secret@a'}", "must not hold a password"),
         ("{docker: 'tcp://a:2375'}", "without TLS"),
         ("{docker: 'ssh://a', tls: {ca: x, cert: x, key: x}}", "tls is for tcp:// only"),
-        ("{docker: 'tcp://a:1', insecure: true, tls: {ca: x, cert: x, key: x}}", "insecure: true and tls exclude"),
+        ("{docker: 'tcp://a:1', insecure: true, tls: {ca: x, cert: x, key: x}}", "insecure: true and tls are mutually exclusive"),
         ("{docker: 'ssh://a/run/x.sock', docker_socket: /y}", "docker already contains a socket: /run/x.sock"),
         ("{process: true, ssh_config: x}", "ssh_config is for ssh:// only"),
         ("{ssh: a, ssh_config: y}", "ssh_config: no such file: "),
@@ -265,7 +265,7 @@ fleets:
         ),
         ("kubernetes: {tolerations: [{}]}", "a toleration needs a key, or operator: Exists for all taints"),
         ("kubernetes: {kubeconfig: y}", "kubeconfig: no such file: "),
-        ("kubernetes: {}\n    gpus: [0]", "gpus is for hosts only: the queue chooses GPUs and nodes bring images"),
+        ("kubernetes: {}\n    gpus: [0]", "gpus is for hosts only: the queue chooses GPUs and nodes pull images"),
         ("kubernetes: {}\n    slurm: {container: none}", "set exactly one of hosts, slurm and kubernetes"),
     ],
 )

@@ -38,8 +38,8 @@ SOURCE = SimpleNamespace(
 class Target:
     """An engine with another kind of store: it gives an image an id of its own."""
 
-    def __init__(self, *, is_far: bool = False, layers: tuple[str, ...] = ("l1", "l2")) -> None:
-        self.is_far, self.received, self.tags = is_far, b"", []
+    def __init__(self, *, is_remote: bool = False, layers: tuple[str, ...] = ("l1", "l2")) -> None:
+        self.is_remote, self.received, self.tags = is_remote, b"", []
         self.image_document = lambda image: document(THERE, [*layers], Cmd=[])
         self.tag = lambda *given: self.tags.append(given)
 
@@ -48,9 +48,9 @@ class Target:
         return THERE
 
 
-@pytest.mark.parametrize(("is_far", "unpack"), [(False, bytes), (True, gzip.decompress)])
-def test_a_sent_image_is_found_by_a_tag_and_a_network_gets_it_compressed(is_far, unpack):
-    target, progress = Target(is_far=is_far), []
+@pytest.mark.parametrize(("is_remote", "unpack"), [(False, bytes), (True, gzip.decompress)])
+def test_a_sent_image_is_found_by_a_tag_and_a_network_gets_it_compressed(is_remote, unpack):
+    target, progress = Target(is_remote=is_remote), []
     assert send_image(SOURCE, target, HERE, lambda *done: progress.append(done)) == THERE
     assert progress == [(4, 8), (8, 8)], "of the image, also where it travels compressed"
     assert target.tags == [(THERE, "tfbench-sent", "a" * 64)] and sent_name(HERE) == f"tfbench-sent:{'a' * 64}"
@@ -72,26 +72,26 @@ def test_the_content_of_an_image_is_its_layers_and_what_it_runs(change):
     assert same != image_content(document(HERE, ["l1", "l2"]))
 
 
-def engine(*images: str, is_far: bool = True) -> SimpleNamespace:
+def engine(*images: str, is_remote: bool = True) -> SimpleNamespace:
     """Return an engine with some images."""
     sizes = dict.fromkeys(images, 4_457_000_000)
     found = {"image_id": lambda name: HERE if name in sizes else None, "image_bytes": sizes.__getitem__}
-    return SimpleNamespace(is_far=is_far, is_podman=False, **found)
+    return SimpleNamespace(is_remote=is_remote, is_podman=False, **found)
 
 
 REFERENCE = "tfbench:0.1.0-cuda12.5"
 
 
 @pytest.mark.parametrize(
-    ("there", "is_far", "to_send"),
+    ("there", "is_remote", "to_send"),
     [((), True, 4_457_000_000), ((HERE,), True, None), ((sent_name(HERE),), True, None), ((), False, None)],
     ids=["missing", "loaded", "sent before", "on this machine"],
 )
-def test_a_plan_knows_what_is_still_to_be_sent_over_a_network(there, is_far, to_send):
+def test_a_plan_knows_what_is_still_to_be_sent_over_a_network(there, is_remote, to_send):
     address = DockerAddress(scheme="ssh", target="h")
     host = Host(fleet="f", name="h", docker=address, image_source="transfer", variants=("cuda12.5",))
     launcher = ContainerLauncher(host, PullLimits())
-    launcher._engine = engine(*there, is_far=is_far)
+    launcher._engine = engine(*there, is_remote=is_remote)
     launcher._controller = engine(REFERENCE, HERE)
     image = launcher.pin(Image(variant="cuda12.5", reference=REFERENCE, reason="named in hosts.yml"))
     assert (image.digest, image.send_bytes) == (HERE, to_send)
