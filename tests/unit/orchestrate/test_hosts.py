@@ -133,7 +133,10 @@ hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?"""
         ("{docker: 'ssh://u:secret@a'}", "must not hold a password"),
         ("{docker: 'tcp://a:2375'}", "without TLS"),
         ("{docker: 'ssh://a', tls: {ca: x, cert: x, key: x}}", "tls is for tcp:// only"),
-        ("{docker: 'tcp://a:1', insecure: true, tls: {ca: x, cert: x, key: x}}", "insecure: true and tls are mutually exclusive"),
+        (
+            "{docker: 'tcp://a:1', insecure: true, tls: {ca: x, cert: x, key: x}}",
+            "insecure: true and tls are mutually exclusive",
+        ),
         ("{docker: 'ssh://a/run/x.sock', docker_socket: /y}", "docker already contains a socket: /run/x.sock"),
         ("{process: true, ssh_config: x}", "ssh_config is for ssh:// only"),
         ("{ssh: a, ssh_config: y}", "ssh_config: no such file: "),
