@@ -171,7 +171,7 @@ def _off(claims: Sequence[Claim]) -> list[TableFinding]:
     surplus: dict[tuple[str, str], list[_Surplus]] = {}
     for group in grouped(_smallest_counts(claims), case_without_gpu).values():
         for claim in group:
-            readings = [_surplus(claim, [reading(other) for other in group]) for reading in (_as_told, _as_ieee)]
+            readings = [_surplus(claim, [reading(other) for other in group]) for reading in (_as_claimed, _as_ieee)]
             values = [value for value in readings if value is not None]
             if values:
                 gpus = len({other.gpus for other in group if other.gpus != claim.gpus})
@@ -189,7 +189,7 @@ def _surplus(claim: Claim, group: Sequence[Claim]) -> float | None:
     return own[0] - statistics.median(others) if own and others else None
 
 
-def _as_told(claim: Claim) -> Claim:
+def _as_claimed(claim: Claim) -> Claim:
     return claim
 
 

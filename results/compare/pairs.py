@@ -2,8 +2,8 @@
 
 A side is a fleet, or a fleet at another time (a baseline). `results.table.comparable` decides what may be compared.
 With several hosts, intervals include the spread between hosts and describe fleets; with one host they include the
-spread between its repeats and describe the machine. Value and interval come from the same hosts:
-from those that both sides have where a fleet is compared with itself, each with itself.
+spread between its repeats and describe the machine. Value and interval come from the same hosts. If a fleet is compared
+with itself, each common host is compared with itself.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def _advice(question: RentalQuestion, table: FigureTable, offers: Sequence[Offer
     listed = {offer.retrieved_on for option in options for offer in option.offers if not offer.origin}
     notes = {
         f"setting: {table.setting}": table.setting,
-        f"{counted(len(every) - len(options), 'other GPU')} outside of the limits": len(options) < len(every),
+        f"{counted(len(every) - len(options), 'other GPU')} outside the limits": len(options) < len(every),
         PREDICTED_NOTE: _predicted(*options),
         f"offers, undated ({', '.join(sorted(listed))}); yours: --price GPU=USD": listed,
         "USD/h: all GPUs of a row; a host is rented whole": any(option.count > 1 for option in options),
@@ -360,7 +360,7 @@ def _lead(question: RentalQuestion, options: Sequence[RentalOption]) -> str:
     elif fast[0].measured and ratio.contains(1.0):
         worth = "no significant difference in speed: rent the cheaper one"
     else:
-        worth = f"rent it where it costs less than {ratio.value:.2f} times as much"
+        worth = f"rent it if it costs less than {ratio.value:.2f} times as much"
     times = [f"{option.name} {'' if i else 'is '}{_ratio_text(option, slow)} times" for i, option in enumerate(fast)]
     return f"{enumerated(times)} as fast as {slow.name} ({origin}): {worth}"
 

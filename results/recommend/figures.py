@@ -248,8 +248,7 @@ def _measured_table(
         setting=setting_text(example, without=("model", "mode", "precision", "num_gpus")),
         rows=(*rows, *absent),
         remarks=tuple(
-            f"differs besides the hardware: {name} "
-            + ", ".join(f"{rate.named(name) or 'none'} ({rate.fleet})" for rate in measured)
+            f"also differs: {name} " + ", ".join(f"{rate.named(name) or 'none'} ({rate.fleet})" for rate in measured)
             for name in dict.fromkeys(name for other in measured[1:] for name in match(measured[0], other).differs)
         ),
     )

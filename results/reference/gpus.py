@@ -183,7 +183,7 @@ def unknown_gpu(name: str) -> str:
     near = [gpu for gpu in known_gpus() if not (wanted & VARIANTS) - gpu_words(gpu)]
     near = [gpu for gpu in near if any(difflib.get_close_matches(word, gpu_words(gpu), 1, 0.75) for word in numbers)]
     if wanted in _others() or (wanted & VARIANTS and not near):
-        return f"{text}: no figures of it are known there. Measure it, or leave it out."
+        return f"{text} and has no known figures. Measure it, or omit it."
     if not near:
         return f"{text}. Known: {', '.join(known_gpus())}"
     return f"{text}. Did you mean one of: {', '.join(near)}?"

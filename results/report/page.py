@@ -220,8 +220,8 @@ def _speed_lines(merged: Merged, pairs: Sequence[Pair]) -> list[str]:
     """Return which fleet of each pair is faster, how many rows have a number, and causes of failure."""
     lines = []
     for a, b, found in pairs:
-        said = answer_lines(found)
-        lines += said[:1] or [f"{a} and {b} have no measured case in common, so it is unknown which is faster."]
+        sentences = answer_lines(found)
+        lines += sentences[:1] or [f"{a} and {b} have no measured case in common, so it is unknown which is faster."]
     ok = sum(row.repeats_ok > 0 for row in merged.rows)
     codes = sorted(
         {part.partition(" (")[0] for row in merged.rows for part in (row.warnings or "").split(", ") if part}

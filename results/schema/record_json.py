@@ -122,14 +122,14 @@ def _measurement_contradictions(case: Case, measurement: Measurement) -> list[st
         )
     tokens = (measurement.sequence_length or 1) if measurement.unit == "tokens" else 1
     if measurement.samples != measurement.global_batch * measurement.num_steps * tokens:
-        problems.append("measurement.samples is not global_batch × num_steps (× sequence_length where they are tokens)")
+        problems.append("measurement.samples is not global_batch × num_steps (× sequence_length for tokens)")
     if measurement.global_batch != measurement.batch_per_gpu * measurement.replicas * case.accumulate:
         problems.append("measurement.global_batch is not batch_per_gpu × replicas × accumulate")
     if (measurement.replicas, measurement.batch_per_gpu) != (case.replicas, case.batch_per_gpu):
         problems.append("measurement: replicas or batch_per_gpu differ from the case's")
     most = case.num_steps if case.min_seconds is None else MAX_LIST_LENGTH
     if not case.num_steps <= measurement.num_steps <= most:
-        problems.append(f"measurement.num_steps is {measurement.num_steps}, but the case asked for {case.num_steps}")
+        problems.append(f"measurement.num_steps is {measurement.num_steps}, but the case has {case.num_steps}")
     if measurement.ranks or case.num_hosts > 1:
         problems.extend(_rank_contradictions(case, measurement))
     if len(measurement.step_seconds) != measurement.num_steps:

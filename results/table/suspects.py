@@ -50,8 +50,8 @@ class Suspects:
     def add(self, record: Record, measured: Measurement, most: float) -> None:
         """Add a repeat with a throughput, whose hardware allows at most `most` samples per second."""
         index, self._count = self._count, self._count + 1
-        if record.warnings and (said := [warning.message for warning in record.warnings if warning.code == SUSPECT]):
-            self.why[index] = said[0]
+        if record.warnings and (warned := [warning.message for warning in record.warnings if warning.code == SUSPECT]):
+            self.why[index] = warned[0]
         if measured.samples_per_second > most:
             rate = f"{measured.samples_per_second:.3g} {measured.unit}/s"
             self.why.setdefault(index, f"{rate}, but its hardware can compute at most {most:.3g}")

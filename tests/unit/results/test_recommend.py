@@ -174,7 +174,7 @@ def test_a_bad_prices_file_names_the_line(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["--gpus=A4001"], "GPU 'A4001' is not in the reference. Did you mean one of: RTX A4000"),
-        (["--gpus=RTX 4080"], "GPU 'RTX 4080' is not in the reference: no figures of it are known there."),
+        (["--gpus=RTX 4080"], "GPU 'RTX 4080' is not in the reference and has no known figures."),
         (["--price=A4000=free"], "--price: must be GPU=USD"),
         (["--model=resnet50=x"], "--model: must be one network"),
         (["--model=resnet5"], "--model: 'resnet5' is not a known network. Did you mean one of: resnet50"),

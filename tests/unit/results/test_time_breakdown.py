@@ -102,5 +102,5 @@ def test_only_a_case_with_a_minimum_time_may_take_more_steps():
     longer = make_record(1.6, case=make_case(num_steps=8))
     timed, counted = (dataclasses.replace(CASE, min_seconds=seconds) for seconds in (15.0, None))
     assert from_json(to_json(dataclasses.replace(longer, case=timed))).measurement.num_steps == 8
-    with pytest.raises(RecordError, match="num_steps is 8, but the case asked for 4"):
+    with pytest.raises(RecordError, match="num_steps is 8, but the case has 4"):
         from_json(to_json(dataclasses.replace(longer, case=counted)))
