@@ -1,16 +1,17 @@
-# ruff: noqa: T201 (a script prints its result)
 """Compare a step with tf_cnn_benchmarks' on the same null GPUs: what each asks of a GPU, and of the host.
 
     python -m tests.benchmarks.null_gpu --checkout=…/benchmarks/scripts/tf_cnn_benchmarks [--networks=…] [--gpus=1,2,8]
 
-Needs the null GPU's environment (`python -m tests.support.null_gpu`) and `tf_keras`, which is installed there. Each line
-is one step of all replicas, ours and theirs. Counts do not depend on the load of this machine. The host's time is the
-median step's, because kernels take no time (on a busy machine it means nothing), and that of all its threads.
+Needs the null GPU's environment (`python -m tests.support.null_gpu`) and `tf_keras`, which is installed there. Cases that
+the table does not have yet are measured, with ours and theirs in turn. Each line is one step of all replicas. Counts do
+not depend on the load of this machine. The host's time is the median step's, because kernels take no time (on a busy
+machine it means nothing), and that of all its threads.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import ctypes
 import itertools
 import json
@@ -29,8 +30,11 @@ from tests.real.null_gpu.count import Counter, row
 from tests.support.null_gpu import FOLDER, REPOSITORY, environment, pip_install
 
 PEER_PACKAGES = FOLDER / "peer"
-COLUMNS = ("launches", "library_calls", "h2d", "d2h", "d2d", "waits", "all_reduces", "peak_mib", "host_ms", "cpu_ms")
-STEPS, WARM_STEPS = 30, 5
+TABLE = REPOSITORY / "docs" / "validation" / "null-gpu.csv"
+KEY = ("network", "precision", "gpus")
+COUNTED = ("launches", "library_calls", "h2d", "d2h", "d2d", "d2d_bytes", "waits", "all_reduces", "peak_mib")
+COLUMNS = (*KEY, "program", *COUNTED, "host_ms", "cpu_ms")
+STEPS, WARM_STEPS = 20, 5
 MEMORY = {"NULLGPU_DEVICES": 8, "NULLGPU_MEMORY_MIB": 262144}
 
 
@@ -108,7 +112,7 @@ def run_peer(output: str, checkout: str, arguments: list[str]) -> None:
 
 
 def main() -> None:
-    """Print a line of CSV for each program, network, precision and number of GPUs."""
+    """Add two lines to the table for each network, precision and number of GPUs that it does not have yet."""
     if sys.argv[1:2] == ["--peer"]:
         run_peer(sys.argv[2], sys.argv[3], sys.argv[4:])
         return
@@ -117,17 +121,30 @@ def main() -> None:
     parser.add_argument("--networks", default=",".join(PAIRINGS))
     parser.add_argument("--precisions", default="fp32,fp16")
     parser.add_argument("--gpus", default="1,2,8")
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--table", type=Path, default=TABLE)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further case after this time")
     options = parser.parse_args()
     if not PEER_PACKAGES.exists():
         pip_install(PEER_PACKAGES, ["tf_keras"])
-    counter = Counter(**MEMORY)
-    print("network", "precision", "gpus", "program", *COLUMNS, sep=",")
+    table: list[dict[str, str]] = []
+    if options.table.exists():
+        with options.table.open(encoding="utf-8", newline="") as file:
+            table = list(csv.DictReader(file))
+    known = {tuple(line[name] for name in KEY) for line in table}
+    counter, begin = Counter(**MEMORY), time.monotonic()
     lists = (options.gpus.split(","), options.networks.split(","), options.precisions.split(","))
     for gpus, network, precision in itertools.product(*lists):
+        key = dict(zip(KEY, (network, precision, gpus), strict=True))
+        if tuple(key.values()) in known or time.monotonic() - begin > options.seconds:
+            continue
         case = (PAIRINGS[network], precision, int(gpus), options.batch)
-        for program, found in (("tfbench", ours(counter, *case)), ("peer", theirs(options.checkout.resolve(), *case))):
-            print(network, precision, gpus, program, *(found[name] for name in COLUMNS), sep=",", flush=True)
+        table.append({**key, "program": "tfbench", **ours(counter, *case)})
+        table.append({**key, "program": "tf_cnn_benchmarks", **theirs(options.checkout.resolve(), *case)})
+        with options.table.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore", lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(table)
     counter.close()
 
 
