@@ -1,11 +1,10 @@
-"""How many faults the audit finds by the size of a table, and how often it is wrong: writes docs/validation/audit.md.
+"""Measures recall and false positives of the audit by size of a table: writes docs/validation/audit.md.
 
     python -m tests.benchmarks.audit_recall [--draws 40] [--seed 15] [--write]
 
-The honest tables are the believed rows that come with tfbench, as their sources publish them: by source, by framework,
-by GPU; those of which no GPU has specifications are excluded. A table of N GPUs is N of a table's GPUs, drawn by chance.
-It is never compared with itself: all rows of its source are excluded of the reference. A fault counts as found when
-there is a finding above a note that the honest table does not have.
+Honest tables are the trusted rows shipped with tfbench, grouped by source, framework and GPU, unless no GPU has
+specifications. A table of N GPUs has N random GPUs of an honest table. All rows of its source are excluded from the
+reference. A fault is found if there is a finding above a note that the honest table does not have.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from results.grid import Grid, markdown
 
 Table = list[Claim]
 Mutation = Callable[[Table, random.Random], Table | None]
-"""Returns a table of the same length with a fault in it; None where the table has no place for it."""
+"""Returns a table of the same length with a fault; None: the fault is not possible in this table."""
 
 NOISE = 0.03
 SAME_WORK = 1.4
-"""Networks whose FLOPs differ by less stand in either order in honest tables: Inception v4 and ResNet152, BERT-Large on
-384 and 512 tokens. Exchanged, they cannot be distinguished from honest ones."""
+"""Networks whose FLOPs differ by a smaller factor have either order in honest tables, so swapping them is undetectable:
+Inception v4 and ResNet152, BERT-Large with 384 and 512 tokens."""
 
 
 @dataclass(frozen=True)
 class HonestTable:
-    """A published table and what may be believed when it is judged."""
+    """A published table and the references for auditing it."""
 
     name: str
     claims: Table
@@ -51,7 +50,7 @@ def setting(claim: Claim, name: str) -> str:
 
 
 def honest_tables() -> list[HonestTable]:
-    """Return the believed rows as tables: each source, each framework of it, and each GPU of that."""
+    """Return the trusted rows as tables by source, by framework and by GPU."""
     found: dict[tuple[Claim, ...], HonestTable] = {}
     keys: tuple[Callable[[Claim], tuple[str, ...]], ...] = (
         lambda claim: (setting(claim, "source"),),
@@ -69,11 +68,11 @@ def honest_tables() -> list[HonestTable]:
 
 
 PARTS = *map(attrgetter, ("row", "gpu_text", "model", "count")), attrgetter("gpu_text", "precision")
-"""What a part of a table is made of: some rows, GPUs, networks, numbers of GPUs, or columns."""
+"""Keys for selecting a part of a table: rows, GPUs, networks, GPU counts or columns."""
 
 
 def small_part(claims: Table, chance: random.Random) -> Table:
-    """Return a few rows, GPUs, networks, numbers of GPUs or columns of a table: what people quote."""
+    """Return a few rows, GPUs, networks, GPU counts or columns of a table, as people quote it."""
     key = chance.choice(PARTS)
     labels = sorted({key(claim) for claim in claims}, key=str)
     most = 12 if key is PARTS[0] else 3
@@ -87,7 +86,7 @@ def small_part(claims: Table, chance: random.Random) -> Table:
 
 
 def false_alarms(tables: Sequence[HonestTable], draws: int, seed: int) -> list[tuple[str, str]]:
-    """Return the rules that find something above a note in small parts of honest tables, and in which table."""
+    """Return the rules with findings above a note in small parts of honest tables, with the name of the table."""
     chance, found = random.Random(f"{seed} parts"), []
     for _ in range(draws):
         table = chance.choice(tables)
@@ -97,7 +96,7 @@ def false_alarms(tables: Sequence[HonestTable], draws: int, seed: int) -> list[t
 
 
 def as_one_table(claims: Sequence[Claim]) -> Table:
-    """Return a table as most are published: GPUs side by side, whatever software each had."""
+    """Return a table without its software, because most published tables mix software."""
     return [dataclasses.replace(claim, software=()) for claim in claims]
 
 
@@ -141,14 +140,14 @@ def fp16_twice_fp32(claims: Table, _: random.Random) -> Table | None:
 
 
 def column_times(factor: float) -> Mutation:
-    """Scale all rows of a GPU model, or those with one of its numbers of GPUs."""
+    """Scale all rows of a GPU model, or those with one of its GPU counts."""
 
     def mutate(claims: Table, chance: random.Random) -> Table | None:
-        cards = sorted({claim.gpu_text for claim in claims if claim.gpus})
+        gpus = sorted({claim.gpu_text for claim in claims if claim.gpus})
         counts = sorted({claim.count for claim in claims})
-        if len(cards) > 1 and (len(counts) == 1 or chance.random() < 0.5):
-            card = chance.choice(cards)
-            return scaled(claims, lambda claim: claim.gpu_text == card, lambda _: factor)
+        if len(gpus) > 1 and (len(counts) == 1 or chance.random() < 0.5):
+            gpu = chance.choice(gpus)
+            return scaled(claims, lambda claim: claim.gpu_text == gpu, lambda _: factor)
         group = chance.choice(claims).group
         own = sorted({claim.count for claim in claims if claim.group == group})
         if len(own) < 2:
@@ -160,16 +159,16 @@ def column_times(factor: float) -> Mutation:
 
 
 def copied_column(noise: float) -> Mutation:
-    """Give a GPU model the throughputs of another, in every cell that both have."""
+    """Replace the throughputs of a GPU model by those of another, in all common cells."""
 
     def mutate(claims: Table, chance: random.Random) -> Table | None:
-        cards = sorted({claim.gpu_text for claim in claims if claim.gpus})
-        if len(cards) < 2:
+        gpus = sorted({claim.gpu_text for claim in claims if claim.gpus})
+        if len(gpus) < 2:
             return None
-        source, target = chance.sample(cards, 2)
-        kinds = [{gpu for c in claims if c.gpu_text == card for gpu in c.gpus} for card in (source, target)]
-        if kinds[0] & kinds[1]:
-            return None  # two names of one card
+        source, target = chance.sample(gpus, 2)
+        models = [{gpu for c in claims if c.gpu_text == name for gpu in c.gpus} for name in (source, target)]
+        if models[0] & models[1]:
+            return None  # two names of one GPU model
         rates = {(c.model, c.precision, c.count): c.rate for c in claims if c.gpu_text == source}
         mutated = [
             dataclasses.replace(
@@ -187,7 +186,7 @@ def copied_column(noise: float) -> Mutation:
 
 
 def wrong_gpu_count(claims: Table, chance: random.Random) -> Table | None:
-    """Halve or double the number of GPUs in all rows of a GPU model with that number, or in one row."""
+    """Halve or double a GPU count in all rows of a GPU model with that count, or in one row."""
     cell = chance.choice(claims)
     if not any(claim.group == cell.group and claim.count != cell.count for claim in claims):
         return None
@@ -216,7 +215,7 @@ MUTATIONS: dict[str, Mutation] = {
 
 
 def above_notes(claims: Sequence[Claim], reference: Sequence[Claim]) -> set[tuple[str, tuple[int, ...]]]:
-    """Return rule and rows of the findings above a note."""
+    """Return the rule and the rows of findings above a note."""
     found = claim_findings(claims, reference)
     return {(finding.rule, finding.rows) for finding in found if finding.severity is not Severity.NOTE}
 
@@ -227,7 +226,7 @@ def is_found(table: Table, mutated: Table, reference: Sequence[Claim]) -> bool:
 
 
 def some_gpus(claims: Table, size: int | None, chance: random.Random) -> Table | None:
-    """Return the rows of so many of a table's GPUs; None: it has fewer."""
+    """Return the rows of `size` random GPUs of a table; None: it has fewer."""
     gpus = sorted({claim.gpu_text for claim in claims})
     if size is None or len(gpus) < size:
         return claims if size is None else None
@@ -238,15 +237,15 @@ def some_gpus(claims: Table, size: int | None, chance: random.Random) -> Table |
 def recall(
     kind: str, size: int | None, tables: Sequence[HonestTable], draws: int, seed: int, *, known: bool = False
 ) -> tuple[int, int]:
-    """Return how many of up to `draws` faults in tables of `size` GPUs are found, and how many there were.
+    """Return the number of faults found and the number of faults in tables of `size` GPUs.
 
     Args:
         kind: A key of `MUTATIONS`.
         size: GPUs of a table; None: all.
-        tables: To draw from.
-        draws: Most faults.
-        seed: Of the draws.
-        known: Whether the reference has the honest figures of the table's GPUs, as it has for a user's table.
+        tables: Tables to draw from.
+        draws: Maximum number of faults.
+        seed: Seed of the draws.
+        known: Whether the reference includes the honest figures of the table's GPUs, as for a user's table.
     """
     chance, found, tried = random.Random(f"{seed} {kind} {size}"), 0, 0
     for _ in range(20 * draws):
@@ -289,7 +288,7 @@ def page(draws: int, parts: int, seed: int) -> str:
         "# How much does the audit find?",
         "",
         f"Written by `python -m tests.benchmarks.audit_recall --draws {draws} --seed {seed} --write`, which puts one fault "
-        "at a time into published tables, cut to so many of their GPUs. The reference has no row of the table's source, but in the last two rows.",
+        "at a time into published tables, reduced to N of their GPUs. The reference excludes the table's source, except in the last two rows.",
         "",
         markdown(Grid("", ["fault", *(f"{name}>" for name in SIZES)], rows)),
         f"Honest tables with a finding above a note: {alarms} of {len(tables)}; parts of them: {alarms_in_parts} of {parts:,}.",
@@ -299,7 +298,7 @@ def page(draws: int, parts: int, seed: int) -> str:
         "",
         "## The tables",
         "",
-        "Whole, and cut by framework, XLA or GPU, as published:",
+        "Whole, and split by framework, XLA or GPU:",
         "",
         markdown(Grid("", ["source", "tables>", "GPUs of a table>", "rows of a table>"], names)),
     ]

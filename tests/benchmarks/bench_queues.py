@@ -1,8 +1,8 @@
-"""What a controller costs on a queue: CPU and requests per repeat, over a simulated Slurm or a fake Kubernetes.
+"""Measures the controller's CPU time and requests per repeat on a queue, with a fake of Slurm or Kubernetes.
 
     python -m tests.benchmarks.bench_queues slurm --repeats 200 2000 --slots 100
 
-Runs `python -m orchestrate run` as its users do, and prints what the controller's own process took and what it asked.
+Runs `python -m orchestrate run` and prints the CPU time of its process and the number of its calls.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ NODE = {
 
 
 def measure_slurm(repeats: int, *, slots: int, seconds: float, poll_seconds: float = 1.0) -> Cost:
-    """Run a plan of `repeats` repeats, a multiple of eight.
+    """Run a plan on a fake Slurm.
 
     Args:
-        repeats: In all.
+        repeats: Total number of repeats, a multiple of eight.
         slots: Jobs at a time.
-        seconds: That each takes.
-        poll_seconds: Between looks.
+        seconds: Duration of a repeat.
+        poll_seconds: Interval of polling.
     """
     with tempfile.TemporaryDirectory(prefix="tfb-queue-") as path:
         folder = Path(path)
@@ -49,7 +49,7 @@ def measure_slurm(repeats: int, *, slots: int, seconds: float, poll_seconds: flo
 
 
 def prepare_slurm(folder: Path, repeats: int, slots: int, seconds: float, poll_seconds: float) -> dict[str, str]:
-    """Write the hosts file, the suite and the commands; return what is added to the controller's environment."""
+    """Write the hosts file, suite and commands; return variables for the controller's environment."""
     for name in ("bin", "shared"):
         (folder / name).mkdir()
     for name in ("sbatch", "squeue", "sinfo", "scancel"):
@@ -64,7 +64,7 @@ def prepare_slurm(folder: Path, repeats: int, slots: int, seconds: float, poll_s
 
 
 def measure_kubernetes(repeats: int, *, slots: int, seconds: float) -> Cost:
-    """Likewise on Kubernetes."""
+    """Run a plan on a fake Kubernetes; see `measure_slurm`."""
 
     def work(server: FakeServer, job: Object) -> None:
         pod = plays.make_pod(server, job)
@@ -89,7 +89,7 @@ def measure_kubernetes(repeats: int, *, slots: int, seconds: float) -> Cost:
 
 
 def kind_of(request: str) -> str:
-    """Name a request by what it costs the server: `create`, `delete`, `log` or `read`."""
+    """Return the kind of a request: `create`, `delete`, `log` or `read`."""
     method, _, path = request.partition(" ")
     if method != "GET":
         return {"POST": "create", "DELETE": "delete"}[method]
@@ -101,7 +101,7 @@ def main() -> int:
     parser.add_argument("queue", choices=["slurm", "kubernetes"])
     parser.add_argument("--repeats", type=int, nargs="+", default=[200, 2000])
     parser.add_argument("--slots", type=int, default=100)
-    parser.add_argument("--seconds", type=float, default=2.0, help="that a simulated repeat takes")
+    parser.add_argument("--seconds", type=float, default=2.0, help="duration of a simulated repeat")
     parsed = parser.parse_args()
     measure = {"slurm": measure_slurm, "kubernetes": measure_kubernetes}[parsed.queue]
     sys.stdout.write(HEADER)

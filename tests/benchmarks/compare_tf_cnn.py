@@ -1,12 +1,12 @@
 # ruff: noqa: T201 (a script prints its result)
-"""Compare with tf_cnn_benchmarks on this machine: the same networks, batch and threads, in alternating pairs.
+"""Compares throughput with tf_cnn_benchmarks on this machine: equal networks, batch and threads, in alternating pairs.
 
     python -m tests.benchmarks.compare_tf_cnn --checkout=…/benchmarks/scripts/tf_cnn_benchmarks [--python=…]
 
-tf_cnn_benchmarks is read and run, never part of this project. It needs `tf_keras` beside TensorFlow ≥ 2.16, so that
-`--python` usually names an interpreter of another virtual environment. Ratios above 1 mean that tfbench is faster. Run it
-on an idle machine: with other work beside it the ratios mean nothing. `peak_share` is what tfbench used of the rate of
-plain matrix products, measured in the same processes: what tf_cnn_benchmarks leaves of it bounds the ratio.
+tf_cnn_benchmarks is not part of this project. It needs `tf_keras` in addition to TensorFlow ≥ 2.16, so `--python` is
+usually the interpreter of another virtual environment. Ratios above 1 mean that tfbench is faster. Use an idle machine;
+otherwise ratios are meaningless. `peak_share` is tfbench's share of the rate of plain matrix products, measured in the
+same processes, which limits the ratio.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from tfbench.setup.devices import threads_for
 
 @dataclass(frozen=True)
 class Rate:
-    """What one run of a program reached.
+    """Throughput of one run.
 
     Attributes:
-        images: Per second.
-        peak_share: Of the rate of matrix products in the same process; None where it was not measured.
+        images: Images per second.
+        peak_share: Share of the rate of matrix products in the same process; None: not measured.
     """
 
     images: float
@@ -91,7 +91,7 @@ def their_rate(pairing: Pairing, options: argparse.Namespace) -> Rate:
 
 
 def compare(name: str, options: argparse.Namespace) -> float:
-    """Measure the pairs of one network; print and return the ratio of medians."""
+    """Measure all pairs of a network; print and return the ratio of medians."""
     ours: list[Rate] = []
     theirs: list[Rate] = []
     for pair in range(options.pairs):
@@ -112,7 +112,7 @@ def compare(name: str, options: argparse.Namespace) -> float:
 
 
 def main() -> int:
-    """Compare all networks asked for."""
+    """Compare the requested networks."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--checkout", type=Path, required=True, help="folder with tf_cnn_benchmarks.py")
     parser.add_argument("--python", default=sys.executable, help="interpreter with TensorFlow and tf_keras")

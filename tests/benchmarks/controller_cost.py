@@ -1,4 +1,4 @@
-"""What a controller costs: one run as its users start it, and what its own process took."""
+"""Runs a controller and measures the CPU time and memory of its process."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Ran:
-    """How a controller ran.
+    """Resources used by a controller.
 
     Attributes:
-        exit_code: How it ended.
-        cpu_seconds: User and system time of the controller's own process, without what it starts.
+        exit_code: Its exit code.
+        cpu_seconds: User and system time of its process, without child processes.
         peak_bytes: Its largest resident set.
         wall_seconds: From its start to its end.
     """
@@ -41,13 +41,13 @@ class Ran:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one run took.
+    """Cost of one run.
 
     Attributes:
-        repeats: Of the plan.
+        repeats: Repeats of the plan.
         ran: The controller.
-        calls: What it asked of its queue or engines, by kind.
-        faults: What is wrong with the run; empty: nothing.
+        calls: Its calls to the queue or engines, by kind.
+        faults: Faults of the run.
     """
 
     repeats: int
@@ -56,7 +56,7 @@ class Cost:
     faults: tuple[str, ...]
 
     def row(self) -> str:
-        """Return a line of the table; see `HEADER`."""
+        """Format a line of the table; see `HEADER`."""
         calls, cpu_seconds = self.calls.total(), self.ran.cpu_seconds
         return (
             f"{self.repeats:7d} {cpu_seconds:7.2f} {cpu_seconds / self.repeats * 1000:10.2f} {calls:6d} "
@@ -65,7 +65,7 @@ class Cost:
 
 
 def write_plan(folder: Path, repeats: int, fleet: dict[str, Any]) -> None:
-    """Write a hosts file of one fleet and its suite: `repeats` repeats, a multiple of eight."""
+    """Write a hosts file with one fleet, and a suite with `repeats` repeats, a multiple of eight."""
     (folder / "runs").mkdir()
     block = {"model": list(MODELS), "precision": ["fp32", "fp16"], "batch_per_gpu": 32, "device": "cpu"}
     (folder / "suite.yml").write_text(json.dumps({"repeats": repeats // 8, "cases": [block]}))
@@ -79,10 +79,10 @@ def run_controller(
     """Run the plan of a folder to its end.
 
     Args:
-        folder: Has `hosts.yml`; gets `runs/`, and `output.txt` with what the controller prints.
-        environment: Added to this process's.
-        flags: Of `orchestrate run`.
-        launcher: Stands before the command.
+        folder: Contains `hosts.yml`; `runs/` and `output.txt` (the controller's output) are written to it.
+        environment: Variables added to those of this process.
+        flags: Flags of `orchestrate run`.
+        launcher: Prefix of the command.
     """
     command = [*launcher, sys.executable, "-m", "orchestrate", "run", f"--hosts={folder / 'hosts.yml'}"]
     variables = {**os.environ, "TFBENCH_RUNS_DIR": str(folder / "runs"), "COLUMNS": "200", **(environment or {})}
@@ -100,11 +100,11 @@ def run_controller(
 
 
 def find_faults(folder: Path, repeats: int, ran: Ran) -> list[str]:
-    """Say what is missing or wrong in a run."""
+    """Return what is missing or wrong in a run."""
     faults = [] if ran.exit_code == 0 else [f"exit code {ran.exit_code}: {(folder / 'output.txt').read_text()[-2000:]}"]
     records = [from_json(path.read_bytes()) for path in folder.glob("runs/*/records/*.json")]
     if len(records) != repeats:
-        faults.append(f"{repeats} repeats were planned, {len(records)} records are there")
+        faults.append(f"{repeats} repeats were planned, but there are {len(records)} records")
     if any(record.status is not Status.OK for record in records):
         faults.append("not all records are ok")
     if any(record.origin is None or not record.origin.host.startswith("node-") for record in records):
@@ -113,14 +113,14 @@ def find_faults(folder: Path, repeats: int, ran: Ran) -> list[str]:
 
 
 def show(cost: Cost) -> int:
-    """Print a row and its faults; return 1 where there are some."""
+    """Print a row and its faults; return 1 if there are any."""
     sys.stdout.write(cost.row() + "".join(f"fault: {fault}\n" for fault in cost.faults))
     sys.stdout.flush()
     return int(bool(cost.faults))
 
 
 def _watch(process: subprocess.Popen[bytes]) -> tuple[float, int]:
-    """Wait for a process; return its own CPU seconds and its largest resident set, as last seen."""
+    """Wait for a process; return its CPU seconds and its largest resident set when last sampled."""
     ticks = peak = 0
     while process.poll() is None:
         try:

@@ -1,12 +1,12 @@
 # ruff: noqa: T201 (a script prints its result)
-"""How often the 95 % intervals of `results` hold the truth, in draws from fleets whose truth is known.
+"""Measures the coverage of the 95 % intervals of `results` in simulated fleets with known truth.
 
     python -m tests.benchmarks.coverage --csv docs/validation/intervals.csv     (4,000 draws a row: three minutes on one core)
     python -m tests.benchmarks.coverage --draws 300 --only drivers
 
-Throughputs are drawn for hosts that differ and for repeats of a host that differ; the functions behind every table compute
-the intervals. `!` marks what is below 94 %, `-` where no interval is printed. One host per side has no interval for its
-fleet: rows with "these machines" have those machines as their truth.
+Throughputs are drawn with variation between hosts and between repeats; intervals are computed as for tables. `!` marks
+coverage below 94 %, `-` no interval. One host per side has no interval for its fleet: in rows with "these machines" the
+truth is that of the drawn machines.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from results.table.fleets import FleetRate
 Noise = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
 
 LOW = 0.94
-"""What an interval of 95 % must cover at least; a wider one misleads nobody."""
+"""Minimum coverage of a 95 % interval; more is acceptable."""
 
 RATIO, EFFICIENCY, GPUS = 1.5, 0.92, 4
-"""The truth: side a over side b, and scaling on four GPUs."""
+"""True ratio of side a over side b, and true scaling efficiency on four GPUs."""
 
 BASE = {f"network-{number}": 100.0 + 60.0 * number for number in range(6)}
 """Samples per second of side b by case."""
@@ -45,7 +45,7 @@ def normal(random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.fl
 
 
 def student(random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Draw values of standard deviation 1 with heavy tails: one in 100 is further out than 4.5 / √3."""
+    """Draw values of standard deviation 1 with heavy tails: one in 100 is beyond 4.5 / √3."""
     return random.standard_t(3, shape) / math.sqrt(3.0)
 
 
@@ -56,18 +56,18 @@ def laplace(random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.f
 
 @dataclass(frozen=True)
 class Design:
-    """One row: what two fleets are like, and what was measured of them.
+    """A simulated comparison: one row.
 
     Attributes:
-        hosts: Of each side.
-        repeats: Of each host in turn, over and over.
+        hosts: Number of hosts of each side.
+        repeats: Repeats of each host, cycled.
         between: Standard deviation between hosts of each side, as a share of the mean.
         within: Likewise between the repeats of a host.
-        rounds: Standard deviation between the rounds of a host, as a share, shared by all cases of a round.
-        drivers: How far two drivers lie apart, as a share; each host has either by chance.
+        rounds: Likewise between the rounds of a host; equal for all cases of a round.
+        drivers: Relative difference between two drivers; each host has either at random.
         lacks: Side, host and case that were not measured.
         itself: Whether side b is the same fleet at another time.
-        machines: Whether the truth asked for is that of the very machines.
+        machines: Whether the truth is that of the drawn machines.
     """
 
     name: str
@@ -129,7 +129,7 @@ DESIGNS = (
 
 @dataclass(frozen=True)
 class Truth:
-    """What a draw's intervals are to hold: of the fleets, or of the machines that were drawn."""
+    """True values of the fleets, or of the drawn machines."""
 
     mean: float
     ratio: float
@@ -138,10 +138,10 @@ class Truth:
 def draw(
     design: Design, random: np.random.Generator
 ) -> tuple[list[FleetRate], list[FleetRate], list[FleetRate], Truth]:
-    """Draw what both sides measured.
+    """Draw the rates of both sides.
 
     Returns:
-        Both sides' rates of one GPU, side a's first case on one and on four GPUs, and the truth.
+        Rates of both sides on one GPU, of side a's first case on one and on four GPUs, and the truth.
     """
     effects = [_hosts(design, random, side) for side in (0, 1)]
     rounds = [_rounds(design, random, side) for side in (0, 1)]
@@ -160,14 +160,14 @@ def draw(
 
 
 def _hosts(design: Design, random: np.random.Generator, side: int) -> NDArray[np.float64]:
-    """Draw what each host has of its own, as a share of the fleet's mean."""
+    """Draw the effect of each host, as a share of the fleet's mean."""
     count = design.hosts[side]
     driver = design.drivers * (random.integers(0, 2, count) - 0.5)
     return design.between[side] * design.noise(random, (count,)) + driver
 
 
 def _rounds(design: Design, random: np.random.Generator, side: int) -> list[NDArray[np.float64]]:
-    """Draw what each round of each host has of its own, likewise."""
+    """Draw the effect of each round of each host, likewise."""
     hosts = design.hosts[side]
     counts = (design.repeats[(host + side * (hosts == 1)) % len(design.repeats)] for host in range(hosts))
     return [design.rounds * random.standard_normal(count) for count in counts]
@@ -199,7 +199,7 @@ COLUMNS = ("fleet mean", "ratio", "geometric mean of 6", "scaling")
 
 
 def covered(design: Design, draws: int, seed: int = 20261122) -> dict[str, list[bool]]:
-    """Return by kind of interval whether each that was printed held the truth."""
+    """Return by kind of interval whether each one covers the truth."""
     random = np.random.default_rng(seed)
     held: dict[str, list[bool]] = {name: [] for name in COLUMNS}
     for _ in range(draws):
@@ -219,17 +219,17 @@ def covered(design: Design, draws: int, seed: int = 20261122) -> dict[str, list[
 
 
 def _text(held: Sequence[bool]) -> str:
-    """Write the share of intervals that held the truth, marked where it is too low."""
+    """Format the coverage, marked if it is too low."""
     share = sum(held) / max(1, len(held))
     return f"{share:.3f}{'' if share >= LOW else ' !'}" if held else "-"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a row for each design; exit code 1 where an interval covers too little."""
+    """Print a row for each design; exit code 1 if coverage is too low."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=4000, help="default: %(default)s")
     parser.add_argument("--only", default="", help="rows whose name contains this")
-    parser.add_argument("--csv", type=Path, help="write the shares into this file, too")
+    parser.add_argument("--csv", type=Path, help="also write the coverage to this file")
     parsed = parser.parse_args(arguments)
     good = True
     rows = [("hosts × repeats", *COLUMNS)]

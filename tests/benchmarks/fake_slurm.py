@@ -1,10 +1,10 @@
 """A fake of Slurm: `fake_slurm.py COMMAND ARGUMENTS…`, with all state in the folder SIMULATED_SLURM.
 
-Nothing runs in the background: whoever asks for the queue lets the simulated cluster catch up with the clock. A task
-takes `seconds`; of an array `%k` run at a time, arrays one after another. Commands are counted in `calls`.
+Nothing runs in the background; `squeue` advances the simulated cluster to the current time. A task takes `seconds`;
+arrays run one after another, with `%k` tasks at a time. `calls` counts commands.
 """
 
-# ruff: noqa: T201 — what it prints is what is asked for
+# ruff: noqa: T201 (commands print their result)
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from typing import Any
 
 FOLDER = Path(os.environ.get("SIMULATED_SLURM", "."))
 KEPT_SECONDS = 5.0
-"""MinJobAge: how long the queue shows what has ended."""
+"""MinJobAge: how long the queue shows ended tasks."""
 
 
 def main(command: str, arguments: list[str]) -> int:
@@ -36,7 +36,7 @@ def main(command: str, arguments: list[str]) -> int:
 
 
 def sbatch(state: dict[str, Any], arguments: list[str]) -> None:
-    """Take an array in; it begins when the one before has ended."""
+    """Submit an array, which starts when the previous one has ended."""
     text = Path(arguments[-1]).read_text()
     options = dict(re.findall(r"^#SBATCH --([a-z-]+)=(.*)$", text, re.MULTILINE))
     jobs = [
@@ -70,7 +70,7 @@ def end(array: dict[str, Any], tasks: int, state: dict[str, Any]) -> float:
 
 
 def squeue(state: dict[str, Any], arguments: list[str]) -> None:
-    """Let the cluster catch up, and show it as Slurm does: what waits is one line."""
+    """Advance the cluster and print its tasks like Slurm, with pending ones in one line."""
     now = time.time()
     for array in state["arrays"]:
         passed = now - array["begins"]
@@ -104,7 +104,7 @@ def show(array: dict[str, Any], tasks: str, name: str, place: str) -> None:
 
 
 def leave_results(array: dict[str, Any], first: int, last: int) -> None:
-    """Write what the batch script of each ended task would have left."""
+    """Write the files that the batch scripts of ended tasks would write."""
     from results.schema.record_json import to_json
     from tests.real.faults.benchmark import case_from_flags, good_record
 
@@ -124,7 +124,7 @@ def leave_results(array: dict[str, Any], first: int, last: int) -> None:
 
 
 def sinfo(_state: dict[str, Any], arguments: list[str]) -> None:
-    """Show one partition of one kind of node."""
+    """Print one partition with one kind of node."""
     joined = " ".join(arguments)
     print(
         "slurm 22.05.8" if "--version" in joined else "partition|gpu" if "%R" in joined else "node|n|8|1000|idle|(null)"
@@ -132,7 +132,7 @@ def sinfo(_state: dict[str, Any], arguments: list[str]) -> None:
 
 
 def scancel(state: dict[str, Any], arguments: list[str]) -> None:
-    """Take out tasks that have not ended; with `--state=PENDING`, only those that wait."""
+    """Cancel tasks that have not ended; with `--state=PENDING`, only pending ones."""
     for name in (word for word in arguments if not word.startswith("--")):
         number, _, tasks = name.partition("_")
         array = next(array for array in state["arrays"] if array["number"] == int(number))

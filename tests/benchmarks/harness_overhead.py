@@ -1,11 +1,10 @@
 # ruff: noqa: T201 (a script prints its result)
-"""What the harness costs: its reported throughput against a bare loop over the same compiled step, same process.
+"""Measures the harness's overhead: its throughput against a bare loop over the same compiled step, in one process.
 
     python -m tests.benchmarks.harness_overhead [--model=googlenet] [--batch_size=8] [--steps=20] [--rounds=7]
 
-Three ways take turns: the bare loop; the harness's clock with its lines of progress; the same with telemetry sampling a
-driver (the fake one of the tests where there is no NVIDIA driver). Printed are the ratios of median throughputs; 1 means
-that nothing is lost.
+Alternates between the bare loop, the harness with timing and progress lines, and the same with telemetry from the NVIDIA
+driver, or from a fake driver if there is none. Prints the ratios of median throughputs; 1 means no overhead.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from tfbench.workload import build as build_step
 
 
 def measure(options: argparse.Namespace) -> dict[str, float]:
-    """Return the ratio of each way's median throughput to the bare loop's."""
+    """Return the ratios of median throughputs."""
     case = Case(
         model=options.model,
         device=Device(options.device),
@@ -80,13 +79,13 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
 
 
 def with_fake_driver(folder: Path) -> dict[str, str]:
-    """Build the fake driver; return the environment in which it is found."""
+    """Build the fake driver and return the environment for using it."""
     build(two_a4000(), folder)
     return {**os.environ, "LD_LIBRARY_PATH": str(folder), "TFBENCH_FAKE_DRIVER": "1"}
 
 
 def main() -> int:
-    """Measure, with the fake driver where there is no other."""
+    """Measure, with the fake driver if there is no other."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="googlenet", choices=list(NETWORKS))
     parser.add_argument("--device", default="cpu", choices=["cpu", "gpu"])

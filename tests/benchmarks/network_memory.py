@@ -1,9 +1,9 @@
-"""`python -m tests.benchmarks.network_memory [NETWORK …]`: memory of one replica's training step, by its graph alone.
+"""`python -m tests.benchmarks.network_memory [NETWORK …]`: memory of one replica's training step, from its graph.
 
-The step is traced as on a GPU, optimised by TensorFlow's own Grappler for a GPU that is only described, and walked
-through: a tensor lives from its operation to its last reader, and the peak is what lives at once. Weights, moments and
-the batch are added. The context, workspaces of cuDNN and fragmentation are not in it. Two
-batches give a line; its two numbers go into `results/reference/networks.csv`. ResNet50 takes 10 s a precision.
+The step is traced as on a GPU and optimised by TensorFlow's Grappler for a virtual GPU. The peak is the sum of tensors
+between their operation and their last reader, plus weights, moments and the batch, without the CUDA context, cuDNN's
+workspaces and fragmentation. Two batches give the two numbers in `results/reference/networks.csv`. ResNet50 takes 10 s
+per precision.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tfbench.setup import gpu_settings
 GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
 BATCHES = (16, 32)
 ALIGNMENT = 256
-"""Bytes that TensorFlow's allocator rounds up to."""
+"""Granularity of TensorFlow's allocator in bytes."""
 
 IN_PLACE = frozenset(
     [
@@ -55,15 +55,15 @@ IN_PLACE = frozenset(
         "_FusedBatchNormEx",
     ]
 )
-"""Operations whose kernels may write into an operand that nothing else reads."""
+"""Operations whose kernels may overwrite an operand without other readers."""
 
 SAME_BUFFER = frozenset({"Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient", "Snapshot"})
 STATE = frozenset({"Placeholder", "Const", "_Arg", "VarHandleOp"})
-"""What is not allocated by a step."""
+"""Operations whose outputs a step does not allocate."""
 
 
 def cluster():
-    """Describe a machine with one RTX A4000, on which Grappler chooses layouts."""
+    """Return a virtual machine with one RTX A4000, for which Grappler chooses layouts."""
     from tensorflow.core.protobuf import device_properties_pb2
     from tensorflow.python.grappler import cluster as grappler
 
@@ -80,7 +80,7 @@ def cluster():
 
 
 def optimised(traced):
-    """Return the nodes of a traced step as a GPU runs them, and the bytes of each node's outputs."""
+    """Return the nodes of a traced step optimised for a GPU, and the bytes of each node's outputs."""
     import tensorflow as tf
     from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
     from tensorflow.python.grappler import tf_optimizer
@@ -90,7 +90,7 @@ def optimised(traced):
     for node in graph.node:
         if kernel_of(node) is not None:
             node.device = GPU
-        if node.op == "ReadVariableOp":  # Grappler knows no shape of what a resource holds
+        if node.op == "ReadVariableOp":  # Grappler does not know the shapes of resources
             read = operations[node.name].outputs[0]
             controls = [name for name in node.input if name.startswith("^")]
             del node.input[:]
@@ -123,7 +123,7 @@ def _bytes(tensor) -> int:
 
 
 def peak(nodes, sizes) -> int:
-    """Return the most bytes that tensors of a step take at once, nodes in the order in which they become ready."""
+    """Return the peak memory of a step's tensors in bytes, running nodes as they become ready."""
     nodes = {node.name: node for node in nodes}
     consumers, missing, readers = collections.defaultdict(list), {}, collections.Counter()
     for name, node in nodes.items():
@@ -175,7 +175,7 @@ def _tensors(node) -> list[str]:
 
 
 def step_bytes(case: Case) -> int:
-    """Return the memory of a case's step: weights, moments, batch and the tensors that live at once."""
+    """Return the memory of a case's step: weights, moments, batch and peak of its tensors."""
     import tensorflow as tf
 
     tf.keras.backend.clear_session()

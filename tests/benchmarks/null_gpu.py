@@ -1,11 +1,11 @@
-"""Compare a step with tf_cnn_benchmarks' on the same null GPUs: what each asks of a GPU, and of the host.
+"""Compares a step with that of tf_cnn_benchmarks on null GPUs: CUDA calls and host time.
 
     python -m tests.benchmarks.null_gpu --checkout=…/benchmarks/scripts/tf_cnn_benchmarks [--networks=…] [--gpus=1,2,8]
 
-Needs the null GPU's environment (`python -m tests.support.null_gpu`) and `tf_keras`, which is installed there. Cases that
-the table does not have yet are measured, with ours and theirs in turn. Each line is one step of all replicas. Counts do
-not depend on the load of this machine. The host's time is the median step's, because kernels take no time (on a busy
-machine it means nothing), and that of all its threads.
+Needs the null GPU's environment (`python -m tests.support.null_gpu`); installs `tf_keras` there. Measures the cases that
+the table does not have yet, alternating between both programs. Each line is one step of all replicas. Counts do not
+depend on other load. Because kernels take no time, `host_ms` is the host's time of the median step, which is meaningless
+on a busy machine; `cpu_ms` is the CPU time of all its threads.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MEMORY = {"NULLGPU_DEVICES": 8, "NULLGPU_MEMORY_MIB": 262144}
 
 
 def ours(counter: Counter, pairing: Pairing, precision: str, gpus: int, batch: int) -> dict[str, str]:
-    """Count a step of this project."""
+    """Count the CUDA calls of a step of tfbench."""
     found = counter.count(
         [
             *(f"--model={pairing.ours}", f"--batch_norm={pairing.batch_norm}", f"--precision={precision}"),
@@ -51,7 +51,7 @@ def ours(counter: Counter, pairing: Pairing, precision: str, gpus: int, batch: i
 
 
 def theirs(checkout: Path, pairing: Pairing, precision: str, gpus: int, batch: int) -> dict[str, str]:
-    """Count a step of tf_cnn_benchmarks."""
+    """Count the CUDA calls of a step of tf_cnn_benchmarks."""
     with tempfile.NamedTemporaryFile() as output:
         settings = environment(**MEMORY, **variables(precision))
         settings["PYTHONPATH"] += f":{PEER_PACKAGES}"

@@ -1,13 +1,13 @@
 # ruff: noqa: T201 (a script prints its result)
-"""What `--stop-early` saves and whether its answers hold, in fleets whose truth is known.
+"""Measures savings and coverage of `--stop-early` in simulated fleets with known truth.
 
     python -m tests.benchmarks.stop_early                 (2,000 draws a row: a minute or two on one core)
     python -m tests.benchmarks.stop_early --draws 300 --only "1 against 1"
 
-Two fleets are drawn: hosts differ by 0.5 %, repeats of a host as the row says, and every host drifts by up to 0.3 % over
-the run. Repeats come in round by round, as many as the shipped suites plan (3), and `results.compare.sequential` ends
-them. `held`: how often the answer's interval holds the truth; `time`: repeats taken as a share of those planned; `width`:
-half-width of the interval, median. `of 3`: likewise for the usual 95 % interval of all three repeats.
+Two fleets are drawn: hosts vary by 0.5 %, repeats of a host as stated in the row, and each host drifts by up to 0.3 %
+over the run. Up to 3 rounds of repeats, as in the shipped suites, run until `results.compare.sequential` stops them.
+`held`: coverage of the interval; `time`: share of the planned repeats; `width`: median half-width of the interval.
+`of 3`: likewise for the usual 95 % interval of all three repeats.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ DRIFT = 0.003
 
 @dataclass(frozen=True)
 class Design:
-    """Two fleets.
+    """Two simulated fleets.
 
     Attributes:
-        hosts: Of each side.
+        hosts: Number of hosts of each side.
         within: Standard deviation between repeats of a host, as a share.
-        target: Half-width that is asked for.
-        slow: Share by which the first host of side b is slower than the others; it is one of the fleet.
+        target: Requested half-width.
+        slow: Share by which the first host of side b is slower than the others.
     """
 
     hosts: int
@@ -66,10 +66,10 @@ DESIGNS = (
 
 
 def draw(design: Design, random: np.random.Generator) -> tuple[list[NDArray[np.float64]], float]:
-    """Draw the throughput of every repeat.
+    """Draw the throughput of each repeat.
 
     Returns:
-        Of both sides, shape (hosts, repeats), and the true ratio: of fleets; a side of one host is that machine.
+        Throughputs of both sides, shape (hosts, repeats), and the true ratio of fleets, or of machines for one host.
     """
     sides, means = [], []
     for rate, slow in ((RATE * RATIO, 0.0), (RATE, design.slow)):
@@ -101,22 +101,22 @@ def rates(sides: Sequence[NDArray[np.float64]], repeats: int) -> tuple[FleetRate
 
 @dataclass
 class Tally:
-    """How often intervals held the truth, and how wide they were."""
+    """Coverage and widths of intervals."""
 
     held: list[bool] = field(default_factory=list)
     widths: list[float] = field(default_factory=list)
 
     def add(self, interval: Interval, truth: float) -> None:
-        """Take in an interval."""
+        """Add an interval."""
         self.held.append(interval.contains(truth))
         self.widths.append(interval.half_width / interval.value)
 
 
 def stopped_early(design: Design, draws: int, seed: int = 20261124) -> tuple[Tally, Tally, float]:
-    """Let repeats come in, round by round, until the rule ends them or all planned ones have run.
+    """Simulate rounds of repeats until the rule stops them or all planned ones have run.
 
     Returns:
-        Of the answers, of all three repeats, and the share of repeats that were taken.
+        Tallies of the answers and of all three repeats, and the share of repeats that ran.
     """
     random, early, fixed, repeats = np.random.default_rng(seed), Tally(), Tally(), 0
     for _ in range(draws):
@@ -136,7 +136,7 @@ def stopped_early(design: Design, draws: int, seed: int = 20261124) -> tuple[Tal
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a row for each design; exit code 1 where answers hold less often than they claim."""
+    """Print a row for each design; exit code 1 if coverage is too low."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=2000, help="default: %(default)s")
     parser.add_argument("--only", default="", help="rows whose name contains this")

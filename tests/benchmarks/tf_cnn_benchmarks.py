@@ -1,6 +1,6 @@
-"""How tf_cnn_benchmarks is called, and what its output means. Standard library only: this also runs on bare GPU machines.
+"""Runs tf_cnn_benchmarks and parses its output. Standard library only, for bare GPU machines.
 
-tf_cnn_benchmarks is run, never part of this project. With TensorFlow ≥ 2.16 it needs `tf_keras`.
+tf_cnn_benchmarks is not part of this project. With TensorFlow ≥ 2.16 it needs `tf_keras`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PROGRAM = "tf_cnn_benchmarks.py"
 
 @dataclass(frozen=True)
 class Pairing:
-    """One network under its names in both programs."""
+    """Names of a network in both programs."""
 
     ours: str
     theirs: str
@@ -48,7 +48,7 @@ def flags(pairing: Pairing, precision: str, batch: int, steps: int, warmup: int,
 
 
 def cpu_flags(intra_threads: int, inter_threads: int) -> tuple[str, ...]:
-    """Return what is added to `flags` on a CPU; the last of two equal flags counts."""
+    """Return additional flags for a CPU, which override those of `flags`."""
     return (
         *("--device=cpu", "--data_format=NHWC"),
         *(f"--num_intra_threads={intra_threads}", f"--num_inter_threads={inter_threads}"),
@@ -58,7 +58,8 @@ def cpu_flags(intra_threads: int, inter_threads: int) -> tuple[str, ...]:
 def variables(precision: str) -> dict[str, str]:
     """Return environment variables.
 
-    It has no switch for TF32, and TensorFlow's is on by default: cuBLAS and cuDNN are reported to refuse it for fp32.
+    tf_cnn_benchmarks has no switch for TF32, which TensorFlow enables by default, so it is disabled in cuBLAS and cuDNN
+    for fp32.
 
     Source: NVIDIA_TF32_OVERRIDE, cuBLAS documentation, section "Tensor Core Usage".
     """
@@ -66,13 +67,13 @@ def variables(precision: str) -> dict[str, str]:
 
 
 def images_per_second(output: str) -> float | None:
-    """Return the rate that a run printed; None: it printed none."""
+    """Parse the rate from the output of a run; None: it has none."""
     found = re.search(r"total images/sec: ([\d.]+)", output)
     return float(found[1]) if found else None
 
 
 def find_folder(path: Path) -> Path | None:
-    """Return the folder with the program, in or below a checkout; None: it is not there."""
+    """Return the folder of the program within a checkout; None: not found."""
     for folder in (path, path / "scripts" / "tf_cnn_benchmarks"):
         if (folder / PROGRAM).is_file():
             return folder.resolve()

@@ -1,9 +1,9 @@
-"""Write docs/answers.md: the questions that this project started from, answered from published figures.
+"""Writes docs/answers.md: common questions, answered from published figures.
 
     python -m tests.docs.answers          # or: make answers
 
-Every figure on the page is printed by `python -m results recommend` in a fresh clone: without any runs, from
-`results/reference/*.csv` only. A test compares the committed page with this output.
+The page has the output of `python -m results recommend` without any runs, from `results/reference/*.csv` only. A test
+compares it with the committed page.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import results.__main__ as program
 PAGE = Path(__file__).parents[2] / "docs" / "answers.md"
 
 MOST_WORDS = 800
-"""Words of the page with what the commands print; numbers do not count."""
+"""Maximum words of the page, including output but not numbers."""
 
 QUESTIONS = (
     (
@@ -53,7 +53,7 @@ QUESTIONS = (
         "first.",
     ),
 )
-"""Questions of the documents that this project started from: title, flags of `recommend`, what to make of the answer."""
+"""Title, flags of `recommend`, and conclusion of each question."""
 
 INTRODUCTION = """# Five questions, answered from published figures
 
@@ -72,7 +72,7 @@ def _section(number: int, title: str, flags: str, judgement: str) -> str:
 
 
 def recommend(flags: str) -> str:
-    """Return what the command prints on a machine without any run."""
+    """Return the output of `recommend` without any runs."""
     printed = io.StringIO()
     with (
         tempfile.TemporaryDirectory() as folder,

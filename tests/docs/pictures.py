@@ -1,12 +1,11 @@
 # ruff: noqa: T201 (a script prints its progress)
-"""Redraw the pictures of the documentation from a real run on this machine's CPU.
+"""Draws the pictures of the documentation from runs on this machine's CPU.
 
     python -m tests.docs.pictures               # or: make pictures
-    python -m tests.docs.pictures --runs FOLDER # keep the runs in FOLDER, or draw those that FOLDER already holds
+    python -m tests.docs.pictures --runs FOLDER # keep the runs in FOLDER, or draw those already in FOLDER
 
-Two runs, one after the other: a fleet that may use one CPU of this machine, and a fleet that may use two. From them: the
-report (without its calculator), the live table in the middle of the second run, that run on a time axis, and an
-interval explained.
+There are two runs, with one and two CPUs of this machine. The pictures are the report (without its calculator), the live
+table in the middle of the second run, that run on a time axis, and an explanation of intervals.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ from results.stats import estimate, ratio_of_estimates
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 MAX_BYTES = 300_000
-"""Largest picture in the repository: a README must open fast."""
+"""Largest picture, so that the README opens fast."""
 
 FLEETS = {"one-cpu": 1, "two-cpus": 2}
-"""Fleet and run, and how many CPUs of this machine it may use."""
+"""Number of CPUs by name of fleet and run."""
 
 SUITE = """description: three networks, a small batch, five seconds
 repeats: 4
@@ -64,21 +63,21 @@ fleets:
 """
 
 REPORT_SIZE = (1040, 1180)
-"""Width and height in CSS pixels: down to the end of the chart of speeds."""
+"""Width and height in CSS pixels, including the speed chart."""
 
 WITHOUT_CALCULATOR = "<style>#cost, #steps, details { display: none }</style></head>"
 LIVE_COLUMNS = 120
 """Width of the terminal in the picture, in characters."""
 
 PHASES = ("starting", "building", "compiling", "checking", "cooling", "warming", "timing", "peaks", "writing")
-"""Of a repeat, in their order."""
+"""Phases of a repeat in order."""
 
 FONTS_OF_THE_NET = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
-"""What rich adds to a drawing, and a page that works offline cannot use."""
+"""Web fonts in rich's SVG, removed so that pictures work offline."""
 
 
 def measure(runs: Path) -> None:
-    """Measure both fleets, one after the other; keep what the run printed as JSON Lines next to the run."""
+    """Measure both fleets, one after the other; write the output as JSON Lines next to each run."""
     suite = runs / "suite.yml"
     suite.write_text(SUITE, encoding="utf-8")
     for fleet, cpus in FLEETS.items():
@@ -91,7 +90,7 @@ def measure(runs: Path) -> None:
 
 
 def draw_report(runs: Path, picture: Path) -> None:
-    """Write the report of both runs, and photograph what it answers and its first charts."""
+    """Write the report of both runs and capture its top."""
     page = runs / "report.html"
     code = results_main(["results", "report", *(str(runs / fleet) for fleet in FLEETS), f"--output={page}"])
     assert code == 0, f"report ended with {code}"
@@ -100,7 +99,7 @@ def draw_report(runs: Path, picture: Path) -> None:
 
 
 def draw_live(runs: Path, picture: Path) -> None:
-    """Show the last run in the live table as it stood in the middle."""
+    """Draw the live table in the middle of the last run."""
     run = RunFolder(runs / list(FLEETS)[-1])
     keep(live_table(plan_from_json(run.read_plan()), events(runs / f"{run.path.name}.jsonl")), picture)
 
@@ -170,33 +169,33 @@ def records_of(run: Path) -> list[Record]:
 
 
 def drawn(chart: Any) -> str:
-    """Draw a chart on white, so that it can be read in a dark page too."""
+    """Draw a chart with a white background, readable on a dark page."""
     return str(vl_convert.vegalite_to_svg(chart.configure(background="white").to_dict()))
 
 
 def keep(svg: str, picture: Path) -> None:
-    """Write a drawing that needs nothing from the network."""
+    """Write a drawing without web fonts."""
     picture.write_text(FONTS_OF_THE_NET.sub("", svg).rstrip() + "\n", encoding="utf-8")
     print(f"{picture}: {picture.stat().st_size} bytes", file=sys.stderr)
 
 
 def events(path: Path) -> list[tuple[float, Event]]:
-    """Read the events of a run, each with its seconds since the first one."""
+    """Read the events of a run, with seconds since the first one."""
     kinds = {event_name(kind): kind for kind in Event.__subclasses__()}
-    lines = path.read_text(encoding="utf-8").splitlines()  # the tables at the end of the output are no events
+    lines = path.read_text(encoding="utf-8").splitlines()  # the output ends with tables
     documents = [json.loads(line) for line in lines if line.startswith('{"') and '"event"' in line]
     began = datetime.fromisoformat(documents[0]["at"])
     found = []
     for document in documents:
         kind, at = kinds[document.pop("event")], datetime.fromisoformat(document.pop("at"))
-        if "folder" in document:  # wherever the run was kept for the picture: a user sees this
+        if "folder" in document:  # show the usual folder, not that of --runs
             document["folder"] = f"runs/{document['run_id']}"
         found.append(((at - began).total_seconds(), kind(**document)))
     return found
 
 
 def live_table(plan: Plan, stream: Sequence[tuple[float, Event]]) -> str:
-    """Return the live table as it stood in the middle of the run, as SVG."""
+    """Return the live table in the middle of the run as SVG."""
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         console = Console(file=nowhere, record=True, width=LIVE_COLUMNS, force_terminal=True)
         steps = [place for place, (_, event) in enumerate(stream) if isinstance(event, JobStep)]
@@ -210,7 +209,7 @@ def live_table(plan: Plan, stream: Sequence[tuple[float, Event]]) -> str:
 
 
 def photograph(page: Path, picture: Path, size: tuple[int, int]) -> None:
-    """Let Chromium draw a page without a network, in a window of that many CSS pixels."""
+    """Capture a page with Chromium, offline, in a window of `size` CSS pixels."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             *("chromium", "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}/profile"),
@@ -224,8 +223,8 @@ def photograph(page: Path, picture: Path, size: tuple[int, int]) -> None:
 
 
 def main() -> None:
-    """Measure where that is needed, then draw all pictures."""
-    parser = argparse.ArgumentParser(description="Redraw the pictures of the documentation from a real run.")
+    """Measure if needed, then draw all pictures."""
+    parser = argparse.ArgumentParser(description="Draw the pictures of the documentation from runs on this machine.")
     parser.add_argument("--runs", type=Path, help="keep the runs here; draw those that are already here")
     parsed = parser.parse_args()
     if shutil.which("chromium") is None:
