@@ -16,6 +16,7 @@ import pytest
 
 from orchestrate.cli import MODULES, ORDER, parse
 from results.program import run_main
+from results.schema.exit_codes import ExitCode
 from tests.docs import pictures
 from tests.real.engines.matrix import test_matrix as matrix
 from tests.support.engines.roots import KINDS
@@ -54,6 +55,11 @@ def accepted(command: str) -> bool:
 @pytest.mark.parametrize("page", sorted({*PAGES} - {REMOVED}), ids=lambda page: str(page.relative_to(ROOT)))
 def test_each_command_of_a_page_is_accepted(page):
     assert [command for command in commands(page) if not accepted(command)] == []
+
+
+def test_the_exit_codes_of_the_pages_are_those_of_the_programs():
+    numbers = re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "fleets.md").read_text(encoding="utf-8"), re.M)
+    assert [int(number) for number in numbers] == [*ExitCode]
 
 
 SHOWN = sorted({command for page in PAGES for command in commands(page)})
