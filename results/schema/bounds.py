@@ -49,10 +49,6 @@ class Bound:
     reason: str
     closest_to_zero: float = CLOSEST_TO_ZERO
 
-    def holds(self, value: float) -> bool:
-        """Return whether a number is within the bounds, for integers of any length; False for NaN."""
-        return self.low <= value <= self.high and (value == 0 or abs(value) >= self.closest_to_zero)
-
     def __str__(self) -> str:
         """Format the range for a message."""
         text = f"between {self.low:g} and {self.high:g}"
