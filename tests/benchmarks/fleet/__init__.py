@@ -1,1 +1,1 @@
-"""A fleet of simulated engines: what a controller costs with a thousand hosts, without a thousand machines."""
+"""Measures the controller's cost with up to a thousand fake engines."""

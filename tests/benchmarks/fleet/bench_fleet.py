@@ -1,10 +1,10 @@
-"""What a controller costs: CPU per repeat and memory, over fleets of simulated engines.
+"""Measures the controller's CPU time per repeat and memory, with fleets of fake engines.
 
     python -m tests.benchmarks.fleet.bench_fleet --hosts 100 1000 --seconds 8
 
-Starts `python -m orchestrate run` as its users do, against fake engines behind real unix sockets, checks that
-every record is there exactly once, and prints what the controller's process alone took. Exit code 1: something was
-missing or came twice. The aim: 10 ms a repeat, 400 MB, and no more for each of a thousand hosts than for a hundred.
+Runs `python -m orchestrate run` against fake engines behind real unix sockets, checks that each record exists exactly
+once, and prints the resources of the controller's process. Exit code 1: a fault. The targets are 10 ms per repeat,
+400 MB, and equal cost per host with a hundred and a thousand hosts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FLEET_SIZE = 50
 
 
 def write_hosts(folder: Path, hosts: int, cases: int) -> Path:
-    """Write a hosts file of fake engines and a suite of `cases` cases."""
+    """Write a hosts file with fake engines and a suite with `cases` cases."""
     models = list(MODELS[:cases])
     precisions = ["fp32", "fp16"][: max(1, cases // len(models))]
     block = {"model": models, "precision": precisions, "batch_per_gpu": 32, "num_steps": 100, "device": "cpu"}
@@ -46,7 +46,7 @@ def write_hosts(folder: Path, hosts: int, cases: int) -> Path:
 
 @contextmanager
 def fake_engines(folder: Path, engines: int, seconds: float) -> Iterator[subprocess.Popen[str]]:
-    """Serve engines in a process of their own; what it counted lies in `counts.json` afterwards."""
+    """Serve engines in another process, which writes `counts.json` at its end."""
     command = [sys.executable, "-m", "tests.benchmarks.fleet.engine", f"--folder={folder}", f"--engines={engines}"]
     process = subprocess.Popen([*command, f"--seconds={seconds}"], cwd=PROJECT, stdout=subprocess.PIPE, text=True)
     try:
@@ -61,7 +61,7 @@ def fake_engines(folder: Path, engines: int, seconds: float) -> Iterator[subproc
 
 
 def faults_of(folder: Path, ran: Ran) -> list[str]:
-    """Name what is missing, came twice or was left behind; empty when every repeat ran and is there exactly once."""
+    """Return what is missing, duplicate or left behind."""
     (run,) = (folder / "runs").iterdir()
     planned = {job["id"] for host in json.loads((run / "plan.json").read_text())["hosts"] for job in host["jobs"]}
     counted = json.loads((folder / "counts.json").read_text())
@@ -81,9 +81,9 @@ def measure(hosts: int, repeats: int, seconds: float) -> Cost:
     """Run one fleet.
 
     Args:
-        hosts: How many engines there are.
-        repeats: Per host, a multiple of three.
-        seconds: How long a benchmark takes on average.
+        hosts: Number of engines.
+        repeats: Repeats per host, a multiple of three.
+        seconds: Average duration of a benchmark.
     """
     folder = Path(tempfile.mkdtemp(prefix="tfb-fleet-"))
     try:
@@ -99,14 +99,14 @@ def measure(hosts: int, repeats: int, seconds: float) -> Cost:
 
 
 def main() -> int:
-    """Measure the fleets that were asked for and print a table."""
+    """Measure the requested fleets and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--hosts", type=int, nargs="+", default=[100, 1000])
     parser.add_argument("--repeats", type=int, default=24, help="per host, a multiple of 3 up to 24 (default: 24)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="how long a benchmark takes (default: 2)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="average duration of a benchmark (default: 2)")
     parsed = parser.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # every host takes up to three
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # up to three per host
     sys.stdout.write(HEADER)
     return max(show(measure(hosts, parsed.repeats, parsed.seconds)) for hosts in parsed.hosts)
 

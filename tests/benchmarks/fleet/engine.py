@@ -1,12 +1,12 @@
-"""A fake for a Docker engine: the part of its HTTP API that launchers use, with a benchmark that only waits.
+"""A fake Docker engine: the part of the HTTP API that launchers use, with benchmarks that only wait.
 
-What it answers has the shape and about the size of what dockerd 20.10 answers, because reading it is what the
-controller pays for. `test_fleet_fake.py` holds it against a real engine.
+Responses have the format and about the size of those of dockerd 20.10, because parsing them is the controller's main
+cost. `test_fleet_fake.py` compares it with a real engine.
 
     python -m tests.benchmarks.fleet.engine --folder=DIR --engines=1000 --seconds=2
 
-Serves many of them, each on a unix socket of its own. Prints `ready` when all sockets listen; ends at SIGTERM, and
-writes what it counted to `DIR/counts.json`.
+Serves each engine on its own unix socket and prints `ready` when all are listening. On SIGTERM it writes its counts to
+`DIR/counts.json` and ends.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DIGEST = "sha256:" + "5a" * 32
 IMAGE_ID = "sha256:" + "1d" * 32
 LAYER_BYTES = 4_000_000
 STEP_LINES = 10
-"""Lines of progress that a benchmark prints: one every ten of a hundred timed steps."""
+"""Progress lines of a benchmark: one per ten of a hundred timed steps."""
 
 
 @dataclass
@@ -52,8 +52,8 @@ class Container:
 
     Attributes:
         lines: Time and text of each line of output.
-        changed: Set, and replaced by a fresh one, whenever something happens.
-        kill: Set: the benchmark is to end now.
+        changed: Set and replaced on each change.
+        kill: Set to end the benchmark.
     """
 
     id: str
@@ -70,7 +70,7 @@ class Container:
     task: asyncio.Task[None] | None = None
 
     def notify(self) -> None:
-        """Wake whoever follows."""
+        """Wake all waiters."""
         changed, self.changed = self.changed, asyncio.Event()
         changed.set()
 
@@ -79,9 +79,9 @@ class FakeEngine:
     """One engine.
 
     Args:
-        name: Of the machine.
-        seconds: How long a benchmark takes on average; a container's name decides between half and one and a half.
-        counts: Counts what is asked, over all engines that share it.
+        name: Name of the machine.
+        seconds: Average duration of a benchmark; varies by ±50 % with the container's name.
+        counts: Number of requests by kind, shared by all engines.
     """
 
     def __init__(self, name: str, seconds: float, counts: Counter[str]) -> None:
@@ -93,11 +93,11 @@ class FakeEngine:
 
     @property
     def names(self) -> list[str]:
-        """Containers that are there, running or ended."""
+        """Names of all containers, running or ended."""
         return list(self._containers)
 
     def application(self) -> web.Application:
-        """Return what answers requests."""
+        """Return the web application."""
         made = web.Application(middlewares=[self._count])
         made.router.add_get("/_ping", _ping, name="ping")
         for name, path, handler in (
@@ -170,7 +170,7 @@ class FakeEngine:
         return web.Response(status=204)
 
     async def _benchmark(self, container: Container) -> None:
-        """Print what a benchmark prints, and end."""
+        """Print the output of a benchmark, and end."""
         spread = 0.5 + zlib.crc32(container.name.encode()) % 1000 / 1000
         texts = list(_output(case_from_flags(_flags(container))))
         pause = self._seconds * spread / len(texts)
@@ -246,7 +246,7 @@ class FakeEngine:
         )
 
     def _find(self, request: web.Request) -> Container:
-        """Find the container that a path names, by name or id."""
+        """Find the container in a request's path, by name or id."""
         name = request.match_info["name"]
         for container in self._containers.values():
             if name in (container.name, container.id):
@@ -265,7 +265,7 @@ async def _begin(request: web.Request, content_type: str) -> web.StreamResponse:
 
 
 def refusal(status: int, message: str) -> web.Response:
-    """Return an error as the engine words it."""
+    """Return an error response."""
     return web.json_response({"message": message}, status=status)
 
 
@@ -277,7 +277,7 @@ def _label(name: str) -> str:
     return name.replace(" ", "-")
 
 
-# -- what a benchmark prints and leaves --------------------------------------------------------------------------
+# -- output and record of a benchmark ----------------------------------------------------------------------------
 
 
 def _flags(container: Container) -> dict[str, str]:
@@ -295,7 +295,7 @@ def _output(case: Case) -> Iterator[str]:
 
 @functools.cache
 def _archive_of(case: Case) -> bytes:
-    """Return a tar archive with a record of `case` that the schema accepts."""
+    """Return a tar archive with a valid record of `case`."""
     record = to_json(ok_record(case, seconds=13.718281828)).encode()
     from_json(record)
     buffer = io.BytesIO()
@@ -306,7 +306,7 @@ def _archive_of(case: Case) -> bytes:
     return buffer.getvalue()
 
 
-# -- the engine's words ------------------------------------------------------------------------------------------
+# -- responses ---------------------------------------------------------------------------------------------------
 
 
 def _stamp(at: datetime) -> str:
@@ -346,8 +346,8 @@ def _pull_messages(name: str, tag: str) -> Iterator[dict[str, Any]]:
 
 
 def _more(number: int) -> dict[str, None]:
-    """Return settings that nobody reads: a real engine's answers are full of them."""
-    return {f"SettingThatNobodyReads{index}": None for index in range(number)}
+    """Return unused settings, to make responses as large as a real engine's."""
+    return {f"UnusedSetting{index:09d}": None for index in range(number)}
 
 
 _INFO: dict[str, Any] = {
@@ -365,7 +365,7 @@ _INFO: dict[str, Any] = {
 
 
 def socket_path(folder: Path, number: int) -> Path:
-    """Return where engine `number` listens; a socket's path may be 107 bytes long at most."""
+    """Return the socket of an engine; the path of a unix socket is limited to 107 bytes."""
     return folder / f"{number:04d}.sock"
 
 

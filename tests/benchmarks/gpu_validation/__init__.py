@@ -1,4 +1,4 @@
-"""The first hour on a GPU, resumable: `steps.py` is the table, `__main__.py` runs it, `figures.py` reads what it left.
+"""GPU validation, resumable: `steps.py` is the table, `__main__.py` runs it, `figures.py` reads the results.
 
-The `probe_…` files are processes of their own in TensorFlow's interpreter. See README.md.
+The `probe_…` files run as processes in TensorFlow's interpreter. See README.md.
 """

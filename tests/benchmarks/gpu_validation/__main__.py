@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.gpu_validation`: everything that needs a real GPU, step by step, resumable. See README.md."""
+"""`python -m tests.benchmarks.gpu_validation`: all measurements that need a real GPU, resumable. See README.md."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ ROOT = Path(__file__).parents[3]
 EXIT_BAD_FLAGS, EXIT_STOPPED = 2, 130
 
 FINAL = ("figure", "timeout", "failed")
-"""Outcomes that a later call does not try again; the machine may have changed for the others."""
+"""Outcomes that a later call does not retry; others may change with the machine."""
 
 SECONDS_TO_ANSWER = 120.0
-"""For the facts of the machine: a driver without persistence mode takes many seconds to start."""
+"""Timeout of the probe: a driver without persistence mode takes many seconds to start."""
 
 SECONDS_TO_END = 5.0
-"""A process that was asked to end has this long until it is killed; a benchmark's own limit is this much shorter."""
+"""Time between SIGTERM and SIGKILL; a benchmark's own limit is shorter by this."""
 
 
 class NotUsable(Exception):
-    """Nothing can run here; the message says why and what to do."""
+    """Nothing can run here; the message has the reason and a remedy."""
 
 
 def main(arguments: list[str], steps: Sequence[Step] = STEPS) -> int:
@@ -63,18 +63,18 @@ def main(arguments: list[str], steps: Sequence[Step] = STEPS) -> int:
 
 
 def matches(step: Step, patterns: Sequence[str]) -> bool:
-    """Return whether a step is meant by a name, a group or a pattern."""
+    """Return whether a step matches a name, group or pattern."""
     return any(pattern == step.name.partition(".")[0] or fnmatchcase(step.name, pattern) for pattern in patterns)
 
 
 class Session:
-    """One call: runs what is not done yet, in order.
+    """One call: runs all steps that are not done, in order.
 
-    The output folder is the state: a step is done when its result is there, which is written last.
+    The output folder is the state: a step is done if its result, which is written last, exists.
 
     Args:
-        options: Of the command line.
-        steps: All of the table: the summary has a line for each.
+        options: Parsed command line.
+        steps: All steps of the table; the summary has a line for each.
 
     Raises:
         NotUsable: The interpreter, the peer or the folder cannot be used.
@@ -93,7 +93,7 @@ class Session:
         self._version = version()
 
     def work(self) -> None:
-        """Run the steps; hold the folder meanwhile."""
+        """Run the steps while locking the folder."""
         for name in ("results", "records", "logs"):
             (self._out / name).mkdir(parents=True, exist_ok=True)
         with (self._out / ".lock").open("w") as lock:
@@ -108,7 +108,7 @@ class Session:
         print(f"{len(wanted)} steps done. {self._out / 'summary.md'}")
 
     def _require_same_machine(self) -> None:
-        """Refuse to mix the figures of two kinds of machine in one folder."""
+        """Raise NotUsable if the folder has figures of another kind of machine."""
         file = self._out / "machine.json"
         here = [gpu["name"] for gpu in self._machine.gpus]
         before = [gpu["name"] for gpu in json.loads(file.read_text())["gpus"]] if file.exists() else here
@@ -120,17 +120,17 @@ class Session:
         _write(file, json.dumps(self._facts, indent=1) + "\n")
 
     def _visit(self, step: Step) -> None:
-        """Run a step if it can run and is not done."""
+        """Run a step if it can run and is not done yet."""
         result = self._result(step)
         done = result is not None and result["outcome"] in FINAL
         if not done and (refused := refusal(step, self._machine)) is not None:
             self._keep(step, outcome=refused[0], cause=refused[1])
         elif not done or (step.name == START and result is not None and result["outcome"] != "figure"):
-            self._file("results", step).unlink(missing_ok=True)  # until it has run, it is not done
+            self._file("results", step).unlink(missing_ok=True)  # it is not done until it has run
             self._run(step, runs_of(step, self._machine, self._options.pairs))
         result = self._result(step)
         if step.name == START and result is not None and result["outcome"] != "figure":
-            self._machine = dataclasses.replace(self._machine, blind=f"step {START}: {result['cause']}")
+            self._machine = dataclasses.replace(self._machine, no_gpu=f"step {START}: {result['cause']}")
 
     def _run(self, step: Step, runs: Sequence[Run]) -> None:
         """Run a step and keep its result."""
@@ -152,7 +152,7 @@ class Session:
         self._keep(step, started_at=started_at, **found)
 
     def _process(self, step: Step, run: Run, seconds: float) -> Ended:
-        """Run one process and all that it starts, for at most `seconds`."""
+        """Run a process and its children for at most `seconds`."""
         record, log = self._file("records", step, f".{run.name}"), self._file("logs", step, f".{run.name}", "log")
         record.unlink(missing_ok=True)
         values = {
@@ -210,13 +210,13 @@ class Session:
             _say(f"{step.name}: {answer(result)}, {found['seconds']:.0f} s")
 
     def _summarise(self) -> None:
-        """Write a line for each step."""
+        """Write the summary with a line for each step."""
         results = [self._result(step) for step in self._steps]
         gpus = ", ".join(gpu["name"] for gpu in self._machine.gpus)
         versions = {result["version"] for result in results if result and result["outcome"] == "figure"}
         lines = [
             f"# GPU validation\n\n{sum(map(bool, results))} of {len(results)} steps done. GPUs: "
-            + (gpus or "none; figures are of a CPU at reduced sizes and say nothing about a GPU"),
+            + (gpus or "none; figures are of a CPU at reduced sizes and do not apply to a GPU"),
             f"Version: {', '.join(sorted(versions)) or 'none yet'}.\n",
             "| step | answer | power | utilisation | seconds | note | question |",
             "|" + " --- |" * 7,
@@ -226,7 +226,7 @@ class Session:
 
 
 def answer(result: dict[str, Any]) -> str:
-    """Return a step's outcome in a few words: the figure that was asked for, or the word and why."""
+    """Format a step's outcome: its figure, or the outcome and its cause."""
     if result.get("outcome") != "figure":
         return f"{result.get('outcome', 'not run yet')}" + (f": {result['cause']}" if result.get("cause") else "")
     figure = result["figures"][result["answer"]]
@@ -246,10 +246,10 @@ def _row(step: Step, result: dict[str, Any]) -> str:
 
 
 def machine_facts(python: str) -> dict[str, Any]:
-    """Return the facts of this machine, of whose GPUs it has those that a process can use.
+    """Return the facts of this machine, with the GPUs that a process can use.
 
     Raises:
-        NotUsable: The interpreter does not print them, or has no TensorFlow.
+        NotUsable: The probe failed, or the interpreter has no TensorFlow.
     """
     command = [python, "-m", "tfbench.probe"]
     try:
@@ -263,7 +263,7 @@ def machine_facts(python: str) -> dict[str, Any]:
 
 
 def version() -> str:
-    """Return what is measured: git's commit if it is known, and a digest of the files that decide a figure."""
+    """Return the version of tfbench: the git commit if known, and a digest of its source files."""
     files = sorted(path for package in ("tfbench", "results") for path in (ROOT / package).rglob("*.py"))
     digest = _digest(b"\0".join(path.read_bytes() for path in files))
     described = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
@@ -282,7 +282,7 @@ def _variables(run: Run) -> list[str]:
 
 
 def _end_all_of(process: subprocess.Popen[bytes]) -> None:
-    """End a process's whole group: what is left of it would disturb the next one."""
+    """End a process's whole group, so that it does not disturb the next one."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -293,7 +293,7 @@ def _end_all_of(process: subprocess.Popen[bytes]) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file so that it is there complete or not at all."""
+    """Write a file atomically."""
     part = path.with_name(f".{path.name}.part")
     part.write_text(text, encoding="utf-8")
     part.replace(path)
@@ -308,7 +308,7 @@ def _say(line: str) -> None:
 
 
 def _stop(*_: object) -> NoReturn:
-    """End as by Ctrl-C, so that no benchmark is left running."""
+    """Raise KeyboardInterrupt, so that no benchmark is left running."""
     raise KeyboardInterrupt
 
 
@@ -318,9 +318,9 @@ def _parser() -> argparse.ArgumentParser:
         "--out", type=Path, default=Path("gpu-validation"), help="output folder, which is also the state"
     )
     parser.add_argument("--python", default=sys.executable, help="interpreter with TensorFlow")
-    parser.add_argument("--peer", type=Path, help="checkout that holds tf_cnn_benchmarks.py")
+    parser.add_argument("--peer", type=Path, help="checkout with tf_cnn_benchmarks.py")
     parser.add_argument("--peer-python", help="interpreter with TensorFlow and tf_keras. Default: that of --python")
-    parser.add_argument("--pairs", type=int, default=2, help="of each comparison")
+    parser.add_argument("--pairs", type=int, default=2, help="pairs of each comparison")
     parser.add_argument("--only", nargs="+", default=[], metavar="STEP", help="names, groups or patterns of steps")
     return parser
 

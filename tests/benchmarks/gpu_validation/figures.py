@@ -1,4 +1,4 @@
-"""Reads the figures of a process: from a record of tfbench, from a probe's JSON, or from what tf_cnn_benchmarks printed."""
+"""Reads the figures of a process: a record of tfbench, a probe's JSON, or the output of tf_cnn_benchmarks."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class NoFigure(Exception):
     """A step has no figure.
 
     Attributes:
-        outcome: What it has instead.
-        cause: For a person, one line.
+        outcome: The outcome instead.
+        cause: One line, for people.
     """
 
     def __init__(self, outcome: str, cause: str) -> None:
@@ -41,12 +41,12 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What one process, or a comparison of several, found.
+    """Figures of a process or a comparison.
 
     Attributes:
         figures: By name.
-        details: What a reader of a figure looks at next.
-        note: For the summary, one line.
+        details: Further values.
+        note: One line for the summary.
     """
 
     figures: dict[str, Figure]
@@ -56,11 +56,11 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """One process that has ended.
+    """An ended process.
 
     Attributes:
-        exit_code: Negative: the signal; None: cut by the limit.
-        record: What it wrote or printed; may be missing.
+        exit_code: Negative: the signal; None: stopped at the limit.
+        record: Its record or standard output; may be missing.
         log: Its other output.
     """
 
@@ -73,14 +73,14 @@ class Ended:
 
 
 def read_step(answer: str, runs: Sequence[Ended]) -> Reading:
-    """Read a step; of a comparison, divide the first side's median by the second's, over the complete pairs.
+    """Read a step; for a comparison, divide the first side's median by the second's, over the complete pairs.
 
     Args:
-        answer: Name of the figure that is asked for.
-        runs: In order; the last may have failed, and those after it are missing.
+        answer: Name of the figure.
+        runs: Runs in order, up to the first that failed.
 
     Raises:
-        NoFigure: There is no such figure, and why.
+        NoFigure: There is no such figure.
     """
     if not runs[0].name.endswith("-1"):
         return read(answer, runs[0])
@@ -110,7 +110,7 @@ def read(answer: str, run: Ended) -> Reading:
     """Read one process.
 
     Raises:
-        NoFigure: It has no figure of that name, and why.
+        NoFigure: It has no figure of that name.
     """
     with contextlib.suppress(RecordError):
         record = _record(run)
@@ -141,7 +141,7 @@ def _record(run: Ended) -> Record:
     """Return a run's record.
 
     Raises:
-        RecordError: It wrote none.
+        RecordError: There is none.
     """
     try:
         return from_json(run.record.read_bytes())
@@ -177,7 +177,7 @@ def _of_record(record: Record) -> Reading:
         name = "-".join(filter(None, (result.metric, result.arithmetic)))
         if result.value is None:
             details[f"{name}_not_measured"] = result.reason
-        else:  # of an all-reduce, the largest comes last
+        else:  # the largest all-reduce is the last
             scale, prefix = (1e12, "T") if result.unit.startswith("FLOP") else (1e9, "G")
             figures[name] = Figure(result.value / scale, prefix + result.unit)
     return Reading(
@@ -188,7 +188,7 @@ def _of_record(record: Record) -> Reading:
 
 
 def _printed_object(text: str) -> dict[str, Any]:
-    """Return the JSON object that begins a line of a text; empty: there is none."""
+    """Return the first JSON object at the start of a line; empty: there is none."""
     for line in re.finditer(r"^{", text, re.MULTILINE):
         with contextlib.suppress(ValueError):
             return dict(json.JSONDecoder().raw_decode(text, line.start())[0])
@@ -196,7 +196,7 @@ def _printed_object(text: str) -> dict[str, Any]:
 
 
 def _ended_badly(run: Ended) -> NoFigure:
-    """Report how a process ended that left nothing, with the last thing that it printed."""
+    """Return the cause of a process without a result, with the last line of its output."""
     if run.exit_code is None:
         return NoFigure("timeout", f"cut after {run.seconds:.0f} s")
     lines = [line for line in run.log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]

@@ -1,4 +1,4 @@
-"""Probe: does TensorFlow start, see the GPUs, convolve by cuDNN in fp16, and does XLA compile for them?"""
+"""Probes whether TensorFlow starts and finds the GPUs, cuDNN convolves in fp16, and XLA compiles."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import time
 from typing import Any
 
 SIZE = 256
-"""Of matrices: enough to make each library load."""
+"""Rows of matrices, large enough to load each library."""
 
 VARIABLES = ("TF_", "CUDA_", "NCCL_", "NVIDIA_", "XLA_", "OMP_", "KERAS_")
-"""Beginnings of the names of environment variables that may change a figure."""
+"""Prefixes of environment variables that may change a figure."""
 
 
 def main() -> int:
-    """Try, and print what was seen; what fails is part of it."""
+    """Print the findings, including failures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=["gpu", "cpu"], default="gpu")
     print(json.dumps(seen(parser.parse_args().device)))  # noqa: T201
@@ -58,9 +58,9 @@ def seen(device: str) -> dict[str, Any]:
             with tf.device(f"{device.upper()}:0"):
                 tf.reduce_sum(tf.cast(work(), tf.float32)).numpy()
             figures[f"first_{name}"] = (time.perf_counter() - begin, "s")
-        except Exception as error:  # noqa: BLE001 (whatever fails is what was to be found out)
+        except Exception as error:  # noqa: BLE001 (any failure is a finding)
             failed[name] = " ".join(str(error).split())[:500]
-    if set(failed) - {"xla"}:  # nothing can be measured; without XLA, all but its own steps can
+    if set(failed) - {"xla"}:  # without XLA, only its own steps cannot be measured
         return {"outcome": "failed", "cause": "; ".join(f"{name}: {message}" for name, message in failed.items())}
     packages = {item.metadata["Name"]: item.version for item in importlib.metadata.distributions()}
     details = {

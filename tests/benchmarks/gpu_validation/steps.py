@@ -1,4 +1,4 @@
-"""The steps of a GPU validation as one table, the most informative first."""
+"""The table of steps of a GPU validation, the most informative first."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from results.schema.networks import INPUTS
 from tests.benchmarks.tf_cnn_benchmarks import PAIRINGS, PROGRAM, cpu_flags, flags, variables
 
 START = "environment.tensorflow"
-"""Shows whether TensorFlow computes on the GPU at all; if it does not, no other step is tried on one."""
+"""Tests whether TensorFlow computes on the GPU; if it does not, no other step runs."""
 
 TIMED, WARMUP = 50, 10
-"""Steps of a run: enough for a spread of 1 %, and a run of ResNet50 in well under a minute on a current GPU."""
+"""Steps of a run: enough for a spread of 1 %, with ResNet50 in well under a minute on a current GPU."""
 
 BENCHMARK = ("{python}", "-m", "tfbench", "--output={record}", "--max_seconds={seconds}", "--max_cooling_seconds=0")
 TIMING = (f"--num_steps={TIMED}", f"--warmup_steps={WARMUP}", f"--max_warmup_steps={2 * WARMUP}")
@@ -24,7 +24,7 @@ PROBE = ("{python}", "-m", "tests.benchmarks.gpu_validation.probe_tensorflow")
 
 TINY = ("--device=cpu", "--precision=fp32", "--batch_size=2", "--image_size=64")
 SMALL = (*TINY, "--model=googlenet", "--warmup_steps=1", "--max_warmup_steps=1", "--num_steps=3", "--nopeaks")
-"""What makes a case small enough for a CPU. Its figures prove the step, and say nothing about a GPU nor a network."""
+"""Flags that make a case small enough for a CPU. They test the step; figures do not apply to a GPU."""
 
 HALF, FULL, BERT = 256, 128, 64
 BATCH = {"fp32": FULL, "tf32": FULL, "fp16": HALF, "bf16": HALF}
@@ -36,10 +36,10 @@ class Run:
     """One process of a step.
 
     Attributes:
-        name: Within the step; of a comparison the side.
-        command: Arguments; `{…}` are filled in when it runs. Without `{record}` its standard output is its record.
-        variables: Added to the environment.
-        cpu: Flags added on a machine without GPUs, where later flags count; None: a CPU says nothing about this.
+        name: Name within the step; in a comparison the side.
+        command: Arguments; `{…}` are replaced. Without `{record}` the record is its standard output.
+        variables: Variables added to the environment.
+        cpu: Flags appended on a machine without GPUs; None: it needs a GPU.
     """
 
     name: str = "run"
@@ -53,12 +53,12 @@ class Step:
     """One row of the table.
 
     Attributes:
-        name: `group.what`: also the name of its files.
-        question: What its figure answers.
-        answer: Name of the figure that answers it; of two runs, of what is compared.
-        runs: One, or two that alternate: the ratio of the first to the second is the answer.
-        limit: Seconds, all runs together; then it is a `timeout`.
-        gpus: How many it needs, unless it has a form for CPUs.
+        name: `group.what`, also the name of its files.
+        question: Question that its figure answers.
+        answer: Name of the figure, or of the compared figure.
+        runs: One run, or two that alternate, for the ratio of the first to the second.
+        limit: Limit in seconds for all runs, then `timeout`.
+        gpus: Number of GPUs needed, unless it can run on a CPU.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Step:
 
     @property
     def on_cpu(self) -> bool:
-        """Whether it proves something on a machine without GPUs."""
+        """Whether it can run on a machine without GPUs."""
         return all(run.cpu is not None for run in self.runs)
 
     @property
@@ -91,7 +91,7 @@ def case(network: str, precision: str, batch: int | None = None, *extra: str) ->
 
 
 def checks(precision: str) -> Step:
-    """Return the validity checks of ResNet50 in a precision."""
+    """Return the step for the validity checks of ResNet50 in a precision."""
     run = tfbench(*case("resnet50", precision, 64, "--nopeaks"), cpu=SMALL if precision == "fp32" else None)
     question = f"resnet50 in {precision} passes its validity checks"
     return Step(name=f"checks.{precision}", question=question, answer="checks_passed", runs=(run,))
@@ -100,7 +100,7 @@ def checks(precision: str) -> Step:
 def throughput(
     network: str, precision: str, batch: int | None = None, xla: str = "off", cpu: tuple[str, ...] | None = None
 ) -> Step:
-    """Return the throughput of one network."""
+    """Return the step for the throughput of a network."""
     return Step(
         name=f"throughput.{network}-{precision}" + ("" if xla == "off" else f"-xla-{xla}"),
         question="throughput, power, utilisation",
@@ -111,7 +111,7 @@ def throughput(
 
 
 def peer(network: str, precision: str, batch: int) -> Step:
-    """Return the ratio to tf_cnn_benchmarks."""
+    """Return the step for the ratio to tf_cnn_benchmarks."""
     pairing, tiny = PAIRINGS[network], network == "googlenet" and (precision, batch) == ("fp32", 64)
     small = ("--device=cpu", "--batch_size=2", "--warmup_steps=2", "--max_warmup_steps=2", "--num_steps=10")
     ours = case(network, precision, batch, "--nopeaks", f"--batch_norm={pairing.batch_norm}")
@@ -133,7 +133,7 @@ def peer(network: str, precision: str, batch: int) -> Step:
 def switch(
     name: str, *extra: str, network: str = "resnet50", precision: str = "fp16", gpus: int = 1, **environment: str
 ) -> Step:
-    """Return the throughput with a switch over that without."""
+    """Return the step for the throughput with a switch over that without."""
     flags = case(network, precision, None, "--nopeaks", *([ALL_GPUS] if gpus > 1 else []))
     cpu = SMALL if name == "switch.no-memory-growth" else None
     return Step(
@@ -150,12 +150,12 @@ ALL_GPUS = "--num_gpus={gpus}"
 
 
 def replicas(what: str, question: str, answer: str, run: Run, limit: float = 240) -> Step:
-    """Return a step on two GPUs or more."""
+    """Return a step for at least two GPUs."""
     return Step(name=f"replicas.{what}", question=question, answer=answer, runs=(run,), limit=limit, gpus=2)
 
 
 def latency(network: str) -> Step:
-    """Measure inference of one sample."""
+    """Return the step for inference of one sample."""
     cpu = SMALL if network == "resnet50" else None
     run = tfbench(*case(network, "fp16", 64, "--mode=infer"), cpu=cpu)
     return Step(name=f"latency.{network}-fp16", question="inference at batch 1", answer="latency_p50", runs=(run,))
@@ -264,29 +264,29 @@ ROWS: tuple[Step, ...] = (
 )
 
 STEPS = tuple({step.name: step for step in reversed(ROWS)}[name] for name in dict.fromkeys(step.name for step in ROWS))
-"""Each name once."""
+"""`ROWS` without duplicates."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What decides which steps can run.
+    """Properties of the machine that decide which steps can run.
 
     Attributes:
-        gpus: Facts of each that a process can use (`python -m tfbench.probe`).
+        gpus: Facts of each GPU that a process can use (`python -m tfbench.probe`).
         peer: Folder with tf_cnn_benchmarks.py; None: not given.
-        blind: Why no step can use the GPUs although they are there; empty: they can.
+        no_gpu: Why TensorFlow cannot use the GPUs; empty: it can.
     """
 
     gpus: list[dict[str, Any]]
     peer: Path | None = None
-    blind: str = ""
+    no_gpu: str = ""
 
 
 def refusal(step: Step, machine: Machine) -> tuple[str, str] | None:
-    """Return the outcome and the cause of a step that this machine cannot run; None: it can."""
+    """Return the outcome and cause of a step that this machine cannot run; None: it can."""
     on_cpu = not machine.gpus and step.on_cpu
-    if machine.blind and step.name != START:
-        return "no_gpu", machine.blind
+    if machine.no_gpu and step.name != START:
+        return "no_gpu", machine.no_gpu
     if len(machine.gpus) < step.gpus and not on_cpu:
         return "no_gpu", f"needs {step.gpus} GPU{'s' if step.gpus > 1 else ''}, this machine has {len(machine.gpus)}"
     if step.needs_peer and machine.peer is None:
@@ -295,10 +295,10 @@ def refusal(step: Step, machine: Machine) -> tuple[str, str] | None:
 
 
 def runs_of(step: Step, machine: Machine, pairs: int) -> list[Run]:
-    """Return the processes that this machine runs for a step: with batches that fit its memory, in pairs where compared.
+    """Return the processes of a step on this machine, with batches that fit its memory; in pairs for a comparison.
 
     Args:
-        pairs: Of a comparison on GPUs; a CPU makes one.
+        pairs: Pairs of a comparison on GPUs; one on a CPU.
     """
     if machine.gpus:
         runs = _fitted(step.runs, min((gpu["memory_bytes"] or 0 for gpu in machine.gpus), default=0))
@@ -310,7 +310,7 @@ def runs_of(step: Step, machine: Machine, pairs: int) -> list[Run]:
 
 
 def _fitted(runs: tuple[Run, ...], memory_bytes: int) -> list[Run]:
-    """Halve the batch of a step until its training fits into the GPU's memory, the same for all of its runs."""
+    """Halve the batch of all runs of a step until training fits the GPU's memory."""
     ours = runs[0].command
     given = dict(part.split("=", 1) for part in ours if part.startswith("--") and "=" in part)
     model, batch = given.get("--model"), given.get("--batch_size")
