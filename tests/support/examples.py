@@ -1,14 +1,14 @@
-"""How many examples a test draws at random: all of them, or few in the loop of a developer (`make test-fast`)."""
+"""Sets the number of random examples per test, reduced in `make test-fast`."""
 
 from __future__ import annotations
 
 import os
 
 FEW_OF = 20
-"""One in this many is drawn where `TFBENCH_TEST_EXAMPLES=few`."""
+"""Divisor of the number of examples with `TFBENCH_TEST_EXAMPLES=few`."""
 
 
 def examples(count: int) -> int:
-    """Return how many of `count` examples to draw; never fewer than five."""
+    """Return how many of `count` examples to draw; at least five."""
     few = os.environ.get("TFBENCH_TEST_EXAMPLES") == "few"
     return max(5, count // FEW_OF) if few else count

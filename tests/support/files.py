@@ -1,4 +1,4 @@
-"""Files of a made-up machine."""
+"""Writes files of a fake machine."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The GPU kernels of TensorFlow's CUDA build, and which nodes of a traced step have none: no driver is needed.
+"""Finds nodes of a traced step without a GPU kernel, without needing a driver.
 
-`tensorflow-cpu` knows no GPU kernel, so they are kept here as `gpu_kernels.pb.gz`. After a change of TensorFlow's version,
-write them anew with the CUDA wheel, e.g. in an environment of its own:
+`tensorflow-cpu` has no GPU kernels, so `gpu_kernels.pb.gz` lists those of the CUDA build. Update it after a change of
+TensorFlow's version, with the CUDA wheel in a separate environment:
 
     pip install 'tensorflow[and-cuda]==VERSION'; python -m tests.support.gpu_kernels
 """
@@ -22,11 +22,11 @@ from tfbench.models import NETWORKS, Network
 KERNELS = Path(__file__).with_name("gpu_kernels.pb.gz")
 
 ON_NO_DEVICE = frozenset({"NoOp", "_Arg", "_Retval"})
-"""Operations that compute nothing and need no kernel of a device."""
+"""Operations that need no kernel."""
 
 
 def write_kernels() -> None:
-    """Write the kernels for GPUs that this TensorFlow has registered."""
+    """Write the GPU kernels registered in this TensorFlow."""
     import tensorflow as tf
     from tensorflow.core.framework import kernel_def_pb2
     from tensorflow.python.framework import kernels
@@ -52,7 +52,7 @@ def gpu_kernels() -> dict[str, list]:
 
 
 def kernel_of(node):
-    """Return the kernel that a GPU would run a node with, None if it has none for the node's types."""
+    """Return the GPU kernel of a node; None: there is none for its types."""
     label = node.attr["_kernel"].s.decode() if "_kernel" in node.attr else ""
     fitting = [k for k in gpu_kernels().get(node.op, ()) if k.label == label and all(map(_allows(node), k.constraint))]
     return max(fitting, key=lambda kernel: (kernel.device_type == "GPU", kernel.priority), default=None)
@@ -68,7 +68,7 @@ def _allows(node):
 
 
 def without_kernel(traced: ConcreteFunction) -> Iterator[str]:
-    """Name the operations of a traced step and of the functions that it calls that no GPU could run, with their types."""
+    """Yield the operations, with types, of a traced step and its functions that have no GPU kernel."""
     import tensorflow as tf
 
     graph = traced.graph.as_graph_def()
@@ -79,12 +79,12 @@ def without_kernel(traced: ConcreteFunction) -> Iterator[str]:
 
 
 def trace(case: Case, strategy: Strategy, network: Network | None = None):
-    """Build a case's step in the forms of a GPU; return its concrete function and the workload.
+    """Build a case's step as for a GPU, without running it; return its concrete function and the workload.
 
     Args:
-        case: Nothing of it is run.
-        strategy: Over CPU devices that stand for the GPUs.
-        network: Instead of the case's own, e.g. one with fewer of its equal layers.
+        case: The case.
+        strategy: Strategy with CPU devices in place of GPUs.
+        network: Overrides the case's network, e.g. by one with fewer equal layers.
     """
     from tensorflow import keras
 

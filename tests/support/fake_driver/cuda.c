@@ -1,7 +1,7 @@
-/* A small libcuda.so.1 for tests: the devices of the table that answer, in the order of FAKE_CUDA_ORDER
- * ("2,0" or "6/1" for the second slice of GPU 6), else all of them; one slice only where a board is in MIG mode.
+/* A fake libcuda.so.1: the working devices of the table in the order of FAKE_CUDA_ORDER ("2,0", or "6/1" for the
+ * second slice of GPU 6), else all of them, or a single slice if a GPU is in MIG mode.
  *
- * FAKE_CUDA_INIT is the code that cuInit fails with.
+ * FAKE_CUDA_INIT is the error code of cuInit.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
-/* What a fake machine has; tests/support/fake_driver/__init__.py writes the table and compiles it in as TABLE. */
+/* The GPUs of a fake machine; tests/support/fake_driver/__init__.py writes the table that is compiled in as TABLE. */
 enum { MAX_SLICES = 8, NOT_THERE = -1 };
 
 typedef struct {
-    const char *uuid;            /* as the driver prints it */
-    unsigned char digits[16];    /* as CUDA gives it */
+    const char *uuid;            /* as printed by the driver */
+    unsigned char digits[16];    /* as returned by CUDA */
     unsigned long long memory_mib;
     unsigned gpu_instance, compute_instance, instance_slices, compute_slices;
 } Slice;
@@ -11,7 +11,7 @@ typedef struct {
 typedef struct {
     const char *name, *uuid, *bus_id;
     unsigned char digits[16];
-    int lost;                    /* 0; 1: no handle; 2: a handle that answers nothing */
+    int lost;                    /* 0; 1: no handle; 2: a handle whose calls fail */
     int major, minor, multiprocessors;
     unsigned long long memory_total, memory_used;
     unsigned power_limit, power_default, power_min, power_max, power, temperature, utilisation; /* milliwatts */
@@ -29,5 +29,5 @@ typedef struct {
 
 #include TABLE
 #ifndef THERE
-#define THERE COUNT              /* how many of the table's GPUs the machine has */
+#define THERE COUNT              /* number of the table's GPUs in the machine */
 #endif

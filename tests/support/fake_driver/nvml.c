@@ -1,11 +1,11 @@
-/* A small libnvidia-ml.so.1 for tests: the GPUs of a table, whose counters go up by fixed steps per call.
+/* A fake libnvidia-ml.so.1: the GPUs of a table, with counters that increase by fixed steps per call.
  *
- * FAKE_NVML names what happens while they are used, separated by commas:
- *   no_energy   the cards have no energy counter
- *   throttled   every second sample of the second GPU is held back by power and heat
+ * FAKE_NVML is a comma-separated list of faults:
+ *   no_energy   the GPUs have no energy counter
+ *   throttled   power and temperature throttle every second sample of the second GPU
  *   shared      another process uses the second GPU
- *   ecc         each reading finds one more uncorrected memory error
- *   lost        the driver goes away after twelve samples of power
+ *   ecc         each reading has one more uncorrected memory error
+ *   lost        the driver fails after twelve samples of power
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,13 +15,13 @@
 enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, GPU_IS_LOST = 15 };
 enum { SAMPLES_UNTIL_LOST = 12, SAME_SWITCH = 10, ACROSS_SOCKETS = 50 };
 
-typedef struct { int gpu, slice; } Device;  /* slice NOT_THERE: the whole board */
+typedef struct { int gpu, slice; } Device;  /* slice NOT_THERE: the whole GPU */
 typedef struct { unsigned long long total, free, used; } Memory;
 typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } Process;
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } Pci;
 typedef struct { unsigned processors, engines[5], instance_slices, compute_slices; unsigned long long memory_mib; } Attributes;
 
-static Device boards[COUNT], slices[COUNT][MAX_SLICES];
+static Device whole_gpus[COUNT], slices[COUNT][MAX_SLICES];
 static int power_calls;
 static unsigned long long energy_millijoules[COUNT];
 static unsigned long long reason_calls, ecc_errors;
@@ -37,14 +37,14 @@ static int whole(const Device *d) { return d->slice == NOT_THERE; }
 #define OF(d) (gpus[(d)->gpu])
 #define PART(d) (OF(d).slices[(d)->slice])
 #define ANSWER(d, statement) do { if (gone(d)) return GPU_IS_LOST; statement; return SUCCESS; } while (0)
-/* NVML gives no power, temperature, clocks or links of a slice. */
-#define OF_BOARD(d, statement) do { if (!whole(d)) return NOT_SUPPORTED; ANSWER(d, statement); } while (0)
+/* NVML reports no power, temperature, clocks or links of a slice. */
+#define OF_WHOLE_GPU(d, statement) do { if (!whole(d)) return NOT_SUPPORTED; ANSWER(d, statement); } while (0)
 #define IF_THERE(d, value, statement) do { if ((value) == NOT_THERE) return NOT_SUPPORTED; ANSWER(d, statement); } while (0)
 
 int nvmlInitWithFlags(unsigned flags) {
     (void)flags;
     for (int i = 0; i < COUNT; ++i) {
-        boards[i] = (Device){i, NOT_THERE};
+        whole_gpus[i] = (Device){i, NOT_THERE};
         if (!energy_millijoules[i]) energy_millijoules[i] = 1000000 + 4000000ull * i;
         for (int s = 0; s < MAX_SLICES; ++s) slices[i][s] = (Device){i, s};
     }
@@ -58,10 +58,10 @@ int nvmlDeviceGetCount_v2(unsigned *count) { ANSWER(NULL, *count = THERE); }
 int nvmlDeviceGetHandleByIndex_v2(unsigned i, Device **device) {
     if (i >= (unsigned)THERE) return INVALID_ARGUMENT;
     if (gpus[i].lost == 1) return GPU_IS_LOST;
-    *device = &boards[i];
+    *device = &whole_gpus[i];
     return gone(NULL) ? GPU_IS_LOST : SUCCESS;
 }
-int nvmlDeviceGetPciInfo_v3(Device *d, Pci *pci) {  /* known since the driver was loaded, also of a lost GPU */
+int nvmlDeviceGetPciInfo_v3(Device *d, Pci *pci) {  /* known since the driver was loaded, even for a lost GPU */
     memset(pci, 0, sizeof *pci);
     snprintf(pci->bus_id, sizeof pci->bus_id, "0000%s", OF(d).bus_id);
     return SUCCESS;
@@ -79,27 +79,27 @@ int nvmlDeviceGetMemoryInfo(Device *d, Memory *m) {
 }
 int nvmlDeviceGetUtilizationRates(Device *d, unsigned rates[2]) {
     if (OF(d).mig == 1) return NOT_SUPPORTED;
-    OF_BOARD(d, (rates[0] = OF(d).utilisation, rates[1] = 0));
+    OF_WHOLE_GPU(d, (rates[0] = OF(d).utilisation, rates[1] = 0));
 }
-int nvmlDeviceGetPowerManagementDefaultLimit(Device *d, unsigned *limit) { OF_BOARD(d, *limit = OF(d).power_default); }
-int nvmlDeviceGetEnforcedPowerLimit(Device *d, unsigned *limit) { OF_BOARD(d, *limit = OF(d).power_limit); }
+int nvmlDeviceGetPowerManagementDefaultLimit(Device *d, unsigned *limit) { OF_WHOLE_GPU(d, *limit = OF(d).power_default); }
+int nvmlDeviceGetEnforcedPowerLimit(Device *d, unsigned *limit) { OF_WHOLE_GPU(d, *limit = OF(d).power_limit); }
 int nvmlDeviceGetPowerManagementLimitConstraints(Device *d, unsigned *least, unsigned *most) {
-    OF_BOARD(d, (*least = OF(d).power_min, *most = OF(d).power_max));
+    OF_WHOLE_GPU(d, (*least = OF(d).power_min, *most = OF(d).power_max));
 }
 int nvmlDeviceGetPowerUsage(Device *d, unsigned *milliwatts) {
     ++power_calls;
-    OF_BOARD(d, *milliwatts = OF(d).power);
+    OF_WHOLE_GPU(d, *milliwatts = OF(d).power);
 }
 int nvmlDeviceGetTotalEnergyConsumption(Device *d, unsigned long long *millijoules) {
     if (has("no_energy")) return NOT_SUPPORTED;
-    OF_BOARD(d, *millijoules = energy_millijoules[d->gpu] += 50000);
+    OF_WHOLE_GPU(d, *millijoules = energy_millijoules[d->gpu] += 50000);
 }
 int nvmlDeviceGetTemperature(Device *d, unsigned sensor, unsigned *celsius) {
-    (void)sensor; OF_BOARD(d, *celsius = OF(d).temperature);
+    (void)sensor; OF_WHOLE_GPU(d, *celsius = OF(d).temperature);
 }
-int nvmlDeviceGetClockInfo(Device *d, unsigned type, unsigned *mhz) { (void)type; OF_BOARD(d, *mhz = OF(d).clock); }
+int nvmlDeviceGetClockInfo(Device *d, unsigned type, unsigned *mhz) { (void)type; OF_WHOLE_GPU(d, *mhz = OF(d).clock); }
 int nvmlDeviceGetMaxClockInfo(Device *d, unsigned type, unsigned *mhz) {
-    (void)type; OF_BOARD(d, *mhz = OF(d).clock_max);
+    (void)type; OF_WHOLE_GPU(d, *mhz = OF(d).clock_max);
 }
 int nvmlDeviceGetApplicationsClock(Device *d, unsigned type, unsigned *mhz) {
     (void)type; IF_THERE(d, OF(d).application_clock, *mhz = OF(d).application_clock);
@@ -109,7 +109,7 @@ int nvmlDeviceGetDefaultApplicationsClock(Device *d, unsigned type, unsigned *mh
 }
 int nvmlDeviceGetCurrentClocksThrottleReasons(Device *d, unsigned long long *reasons) {
     int held = has("throttled") && d->gpu && reason_calls++ % 2 == 0;
-    OF_BOARD(d, *reasons = held ? 0x4 | 0x20 : OF(d).reasons);
+    OF_WHOLE_GPU(d, *reasons = held ? 0x4 | 0x20 : OF(d).reasons);
 }
 int nvmlDeviceGetComputeRunningProcesses_v3(Device *d, unsigned *count, Process *processes) {
     unsigned there = has("shared") && d->gpu ? 1 : whole(d) ? OF(d).processes : 0;
@@ -136,14 +136,14 @@ int nvmlDeviceGetRemappedRows(Device *d, unsigned *corrected, unsigned *uncorrec
     IF_THERE(d, OF(d).ecc, (*corrected = 0, *uncorrected = OF(d).ecc_errors, *pending = OF(d).rows_pending,
                             *failed = OF(d).rows_failed));
 }
-int nvmlDeviceGetPersistenceMode(Device *d, unsigned *mode) { OF_BOARD(d, *mode = OF(d).persistence); }
-int nvmlDeviceGetComputeMode(Device *d, unsigned *mode) { OF_BOARD(d, *mode = OF(d).compute_mode); }
-int nvmlDeviceGetCurrPcieLinkGeneration(Device *d, unsigned *generation) { OF_BOARD(d, *generation = OF(d).generation); }
+int nvmlDeviceGetPersistenceMode(Device *d, unsigned *mode) { OF_WHOLE_GPU(d, *mode = OF(d).persistence); }
+int nvmlDeviceGetComputeMode(Device *d, unsigned *mode) { OF_WHOLE_GPU(d, *mode = OF(d).compute_mode); }
+int nvmlDeviceGetCurrPcieLinkGeneration(Device *d, unsigned *generation) { OF_WHOLE_GPU(d, *generation = OF(d).generation); }
 int nvmlDeviceGetMaxPcieLinkGeneration(Device *d, unsigned *generation) {
-    OF_BOARD(d, *generation = OF(d).generation_max);
+    OF_WHOLE_GPU(d, *generation = OF(d).generation_max);
 }
-int nvmlDeviceGetCurrPcieLinkWidth(Device *d, unsigned *width) { OF_BOARD(d, *width = OF(d).width); }
-int nvmlDeviceGetMaxPcieLinkWidth(Device *d, unsigned *width) { OF_BOARD(d, *width = OF(d).width_max); }
+int nvmlDeviceGetCurrPcieLinkWidth(Device *d, unsigned *width) { OF_WHOLE_GPU(d, *width = OF(d).width); }
+int nvmlDeviceGetMaxPcieLinkWidth(Device *d, unsigned *width) { OF_WHOLE_GPU(d, *width = OF(d).width_max); }
 int nvmlDeviceGetMigMode(Device *d, unsigned *current, unsigned *pending) {
     IF_THERE(d, OF(d).mig, *current = *pending = OF(d).mig);
 }

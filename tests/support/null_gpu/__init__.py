@@ -1,16 +1,16 @@
-"""A null GPU: TensorFlow's CUDA wheel runs on it from end to end, and nothing is computed.
+"""A null GPU: TensorFlow's CUDA wheel runs on it, but nothing is computed.
 
-One library stands for CUDA's driver and runtime, cuBLAS, cuDNN, cuFFT, cuSOLVER, cuSPARSE, NCCL and NVML, by default of
-two RTX A4000. Kernels, library calls and large copies within a GPU are counted and dropped; other copies are made; streams
-have clocks. So placement, order, counts, memory and the host's time are real, and numbers are not. `core.c` is memory,
-clocks and counts; `driver.c` and `runtime.c` are CUDA; `libraries.c` is all above it. Functions that matter to nothing
-answer 0 (`names.S`, written here).
+One library replaces CUDA's driver and runtime, cuBLAS, cuDNN, cuFFT, cuSOLVER, cuSPARSE, NCCL and NVML, with two RTX
+A4000 by default. Kernels, library calls and large copies within a GPU are counted and dropped; other copies are made;
+streams have clocks. Placement, order, counts, memory and host time are real; results are not. `core.c` has memory, clocks
+and counts; `driver.c` and `runtime.c` CUDA; `libraries.c` the other libraries. Functions without effect return 0
+(`names.S`, generated here).
 
-`environment()` builds it for TensorFlow's CUDA wheel, which `python -m tests.support.null_gpu` installs below `.cache`
-(1.8 GB), without NVIDIA's libraries and in front of the other packages of this Python. Settings are variables:
+`environment()` builds it for TensorFlow's CUDA wheel, which `python -m tests.support.null_gpu` installs in `.cache`
+(1.8 GB), without NVIDIA's libraries and before other packages on the path. Settings are environment variables:
 NULLGPU_DEVICES, NULLGPU_MEMORY_MIB, NULLGPU_NAME, NULLGPU_KERNEL_US (time of each kernel), NULLGPU_COPY_GBS (0: copies
-take no time), NULLGPU_NO_PEER, NULLGPU_LOG=PREFIX (a line per call). NULLGPU_FAULT is lost (each call fails), stuck (no kernel ends),
-nccl_stuck or slow (all GPUs but the first), once NULLGPU_FAULT_AFTER kernels were started.
+take no time), NULLGPU_NO_PEER, NULLGPU_LOG=PREFIX (a line per call). NULLGPU_FAULT is lost (each call fails), stuck (no
+kernel ends), nccl_stuck or slow (all GPUs but the first), after NULLGPU_FAULT_AFTER kernels.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[2]
 FOLDER = REPOSITORY / ".cache" / "null-gpu"
 SITE = FOLDER / "site"
-"""TensorFlow's CUDA wheel, which hides the CPU's."""
+"""TensorFlow's CUDA wheel, before the CPU's on the path."""
 
 HEADERS = FOLDER / "headers" / "nvidia"
-"""NVIDIA's packages are not on the path: else their libraries would be loaded."""
+"""NVIDIA's packages, not on the path so that their libraries are not loaded."""
 
 LOCK = REPOSITORY / "containers" / "requirements" / "cuda12.9.txt"
 
@@ -62,7 +62,7 @@ needs_null_gpu = pytest.mark.skipif(
 
 
 def install() -> None:
-    """Install TensorFlow's CUDA wheel and CUDA's headers in the versions of the newest image."""
+    """Install TensorFlow's CUDA wheel and CUDA's headers, with the versions of the newest image."""
     locked = dict(re.findall(r"^([\w-]+)==(\S+)", LOCK.read_text(encoding="utf-8"), re.MULTILINE))
     headers = ("nvidia-cuda-runtime-cu12", "nvidia-cuda-nvcc-cu12")
     for folder, packages in ((HEADERS.parent, headers), (SITE, ("tensorflow",))):  # the largest last: it marks the end
@@ -70,7 +70,7 @@ def install() -> None:
 
 
 def pip_install(folder: Path, packages: Sequence[str]) -> None:
-    """Install packages, without what they need, into a folder, which exists when all is there."""
+    """Install packages without dependencies into a folder, which is created atomically."""
     unfinished = folder.with_suffix(".tmp")
     shutil.rmtree(unfinished, ignore_errors=True)
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", unfinished]
@@ -80,7 +80,7 @@ def pip_install(folder: Path, packages: Sequence[str]) -> None:
 
 
 def environment(**settings: object) -> dict[str, str]:
-    """Return the variables of a process that has null GPUs; builds them once for each version of their sources."""
+    """Return the environment of a process with null GPUs; builds the library once per version of its sources."""
     variables = {name: str(value) for name, value in settings.items()}
     return {
         **os.environ,

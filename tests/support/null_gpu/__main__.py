@@ -1,4 +1,4 @@
-"""`python -m tests.support.null_gpu`: install TensorFlow's CUDA wheel for the null GPU, unless it is there."""
+"""`python -m tests.support.null_gpu`: installs TensorFlow's CUDA wheel for the null GPU if missing."""
 
 from tests.support.null_gpu import SITE, install
 

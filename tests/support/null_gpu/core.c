@@ -24,7 +24,7 @@ static atomic_long kernels_so_far;
 static const long long FOREVER = 1ll << 62;
 static FILE *log_file;
 static hit *hits;
-static _Thread_local bool dispatches;  /* this thread reset the counts: its calls are also counted apart */
+static _Thread_local bool dispatches;  /* this thread reset the counts: its calls are also counted separately */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static const size_t RANGE = 1ull << 40, ALIGN = 1 << 21;
 static char *pinned_base;
@@ -296,8 +296,8 @@ int copy(void *to, const void *from, size_t n, const void *handle, bool async) {
     else if (a) HIT_AS("copy.d2h.pinned", n, handle);
     else if (slow) HIT_AS("copy.h2d.pageable", n, handle);
     else HIT_AS("copy.h2d.pinned", n, handle);
-    if (!(a && b) || n <= 4096) memcpy(to, from, n);  /* large ones within the GPU are dropped, as kernels are */
-    if (a && !b && n == 1) *(uint8_t *)to &= 1;  /* a bool that was not computed must still be one */
+    if (!(a && b) || n <= 4096) memcpy(to, from, n);  /* large copies within a GPU are dropped, like kernels */
+    if (a && !b && n == 1) *(uint8_t *)to &= 1;  /* keep uncomputed bools valid */
     stream *s = of(handle);
     advance(s, (long long)((double)n * copy_ns_per_byte));
     if (!async || (slow && a)) {
@@ -311,7 +311,7 @@ int set(void *to, unsigned value, size_t width, size_t count, const void *handle
     HIT_AS("memset", n, handle);
     char *p = to, *first = (char *)(((uintptr_t)p + page - 1) & ~(page - 1)), *last = (char *)(((uintptr_t)p + n) & ~(page - 1));
     if (!device_of(to)) { if (width == 1) memset(p, (int)value, n); return 0; }
-    if (value == 0 && n > 1 << 16) {  /* pages that are not there are zero */
+    if (value == 0 && n > 1 << 16) {  /* missing pages are zero */
         memset(p, 0, (size_t)(first - p));
         madvise(first, (size_t)(last - first), MADV_DONTNEED);
         memset(last, 0, (size_t)(p + n - last));
@@ -323,7 +323,7 @@ int set(void *to, unsigned value, size_t width, size_t count, const void *handle
     return 0;
 }
 
-/* --- handles without content, and the streams of those that have one */
+/* --- handles without content, and their streams */
 static struct { void *s; } handles[1 << 16];
 static atomic_int handle_count = 1;
 void *fresh(void) {

@@ -1,4 +1,4 @@
-/* The CUDA driver's functions that matter; the others are in names.S and answer CUDA_SUCCESS. */
+/* Functions of the CUDA driver with an effect; all others are in names.S and return CUDA_SUCCESS. */
 #define _GNU_SOURCE
 #include "nullgpu.h"
 #include <cuda.h>
@@ -188,7 +188,7 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, CUfunction f, int b
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *n, CUfunction f, int block, size_t shared, unsigned flags) { (void)flags; return cuOccupancyMaxActiveBlocksPerMultiprocessor(n, f, block, shared); }
 CUresult cuOccupancyMaxPotentialBlockSize(int *grid, int *block, CUfunction f, CUoccupancyB2DSize g, size_t shared, int limit) { (void)f; (void)g; (void)shared; (void)limit; HIT(); *grid = 48; *block = 1024; return OK; }
 
-/* --- graphs: made, launched as one kernel's worth of work */
+/* --- graphs: a launch takes the time of one kernel */
 CUresult cuGraphCreate(CUgraph *g, unsigned f) { (void)f; HIT(); *g = fresh(); return OK; }
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *e, CUgraph g, unsigned long long f) { (void)g; (void)f; HIT(); *e = fresh(); return OK; }
 CUresult cuGraphGetNodes(CUgraph g, CUgraphNode *nodes, size_t *n) { (void)g; HIT(); if (nodes && *n) nodes[0] = fresh(); *n = 1; return OK; }
@@ -211,7 +211,7 @@ CUresult cuGetProcAddress(const char *name, void **p, int version, cuuint64_t fl
 }
 CUresult cuGetExportTable(const void **t, const CUuuid *id) { (void)id; HIT(); *t = NULL; return CUDA_ERROR_NOT_FOUND; }
 
-/* --- what XLA asks of NVML and tests/support/fake_driver/nvml.c does not have */
+/* --- functions of NVML for XLA, missing in tests/support/fake_driver/nvml.c */
 extern int nvmlInitWithFlags(unsigned), nvmlDeviceGetHandleByIndex_v2(unsigned, void **);
 int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **device) {

@@ -1,7 +1,7 @@
-/* The null GPUs as the fake NVML (tests/support/fake_driver/nvml.c) shows them. */
+/* The table of null GPUs for the fake NVML (tests/support/fake_driver/nvml.c). */
 #define DRIVER "570.86.10"
 #define CUDA 12080
-#define CARD(n) {.name = "NVIDIA RTX A4000", .uuid = "GPU-6e756c6c-6770-7500-0000-00000000000" #n, .bus_id = "0000:0" BUS_##n ":00.0", \
+#define NULL_GPU(n) {.name = "NVIDIA RTX A4000", .uuid = "GPU-6e756c6c-6770-7500-0000-00000000000" #n, .bus_id = "0000:0" BUS_##n ":00.0", \
     .digits = {'n','u','l','l','g','p','u',0,0,0,0,0,0,0,0,n}, .major = 8, .minor = 6, .multiprocessors = 48, \
     .memory_total = 16376ull << 20, .memory_used = 260ull << 20, .power_limit = 140000, .power_default = 140000, \
     .power_min = 100000, .power_max = 140000, .power = 90000, .temperature = 45, .utilisation = 0, .clock = 1560, .clock_max = 2100, \
@@ -16,7 +16,7 @@
 #define BUS_6 "7"
 #define BUS_7 "8"
 enum { COUNT = 8 };
-static Gpu gpus[COUNT] = {CARD(0), CARD(1), CARD(2), CARD(3), CARD(4), CARD(5), CARD(6), CARD(7)};
+static Gpu gpus[COUNT] = {NULL_GPU(0), NULL_GPU(1), NULL_GPU(2), NULL_GPU(3), NULL_GPU(4), NULL_GPU(5), NULL_GPU(6), NULL_GPU(7)};
 extern int device_count;
 extern size_t device_memory;
 extern const char *device_name;

@@ -1,1 +1,1 @@
-"""How a test session is spread over processes."""
+"""Distributes a test session over processes."""

@@ -1,12 +1,11 @@
-"""Tests that train run in a child of their process, which is replaced before its memory grows too large.
+"""Runs tests that train in child processes, which are replaced before their memory grows too large.
 
-TensorFlow keeps, for every function that was traced with an all-reduce on CPUs, as much memory as its gradients take,
-also when the function, its graph and its devices are gone. Only the end of a process frees it.
+For each function traced with an all-reduce on CPUs, TensorFlow leaks the memory of its gradients until the process ends.
 
-Importing TensorFlow takes 2 s of a processor. Children are therefore forks of a template: a process that has imported it
-and does nothing else, because a fork of a process that has used TensorFlow hangs.
+Importing TensorFlow takes 2 s of CPU time. Therefore children are forks of a template process that only imports it; a
+fork of a process that has used TensorFlow hangs.
 
-As many children train at a time as there are cores: more would only wait for each other, and take a third more CPU time.
+Up to one child per core trains at a time; more take a third more CPU time.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ from _pytest.runner import runtestprotocol
 from orchestrate.launchers.ssh.agent import locked
 
 MOST_BYTES = 2_500_000_000
-"""Of memory that a child holds after a test for it to run another one; a test adds up to about 1.5 GB."""
+"""Memory above which a child is replaced after a test; a test adds up to about 1.5 GB."""
 
 WAIT_FOR_PROGRAMS = "tests/real/training/test_main.py"
-"""Tests that start programs and wait for them, or for their limits, and train little themselves."""
+"""Tests that mostly wait for programs or time limits."""
 
 IMPORTED_TENSORFLOW = pytest.StashKey[bool]()
-"""Whether TensorFlow was imported when the tests of this process had been collected."""
+"""Whether TensorFlow was imported during the collection of tests."""
 
 _PR_SET_PDEATHSIG = 1
 
 
 class Children:
-    """Runs tests in a child, one after another, and replaces the child where it holds too much memory.
+    """Runs tests in a child, one after another, and replaces the child if it uses too much memory.
 
     Args:
         preload: Module that the template imports.
@@ -58,10 +57,10 @@ class Children:
         self._connection: Connection | None = None
 
     def prepare(self, session: pytest.Session) -> None:
-        """Start the template, before any fixture is set up: children set up their own."""
+        """Start the template before any fixture is set up, because children set up their own."""
         if not runs_children(session.config) or not any(map(in_child, session.items)):
             return
-        session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # once: who makes it empties it
+        session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # created once, because creating empties it
         self._template, theirs = socket.socketpair()
         if _fork() == 0:
             self._template.close()
@@ -69,7 +68,7 @@ class Children:
         theirs.close()
 
     def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
-        """Run a test in the child and report what it reports."""
+        """Run a test in the child and forward its reports."""
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         folder = item.config._tmp_path_factory.getbasetemp().parent  # type: ignore[attr-defined]
         with contextlib.nullcontext() if item.nodeid.startswith(WAIT_FOR_PROGRAMS) else a_core(folder):
@@ -82,7 +81,7 @@ class Children:
         item.session._setupstate.teardown_exact(nextitem)
 
     def end(self) -> None:
-        """Let the child tear down its fixtures and end."""
+        """Make the child tear down its fixtures and end."""
         if self._pid is None or self._connection is None:
             return
         try:
@@ -128,14 +127,14 @@ class Children:
     def _held_bytes(self) -> int:
         if self._pid is None:
             return 0
-        with contextlib.suppress(OSError):  # it has just died: the next test finds that out
+        with contextlib.suppress(OSError):  # it has just died, which the next test reports
             return int(Path(f"/proc/{self._pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         return 0
 
     def _forget(self) -> None:
         assert self._pid is not None and self._connection is not None
         with contextlib.suppress(ProcessLookupError):
-            while True:  # until it has ended; its pipe may stay open in processes that its tests have started
+            while True:  # until it has ended; its pipe may remain open in processes started by its tests
                 os.kill(self._pid, 0)
                 time.sleep(0.01)
         self._connection.close()
@@ -143,7 +142,7 @@ class Children:
 
 
 class _OnlySession:
-    """Stands for a next test that needs nothing but what the session set up before the child began."""
+    """A fake next test that needs only the session's own fixtures."""
 
     def __init__(self, session: pytest.Session) -> None:
         self._session = session
@@ -154,10 +153,10 @@ class _OnlySession:
 
 @contextlib.contextmanager
 def a_core(folder: Path) -> Iterator[None]:
-    """Wait until fewer tests of all processes of the session train than there are cores.
+    """Wait until fewer tests of all processes train than there are cores.
 
     Args:
-        folder: The same for these processes.
+        folder: Folder shared by the processes.
     """
     with contextlib.ExitStack() as stack:
         cores = [stack.enter_context((folder / f"training-{core}.lock").open("w")) for core in os.sched_getaffinity(0)]
@@ -167,12 +166,12 @@ def a_core(folder: Path) -> Iterator[None]:
 
 
 def runs_children(config: pytest.Config) -> bool:
-    """Whether this process is one of several; a single one, e.g. under a debugger, runs everything itself."""
+    """Return whether this process is one of several; a single one, e.g. in a debugger, has no children."""
     return hasattr(config, "workerinput") and sys.platform == "linux" and "tensorflow" not in sys.modules
 
 
 def in_child(item: pytest.Item) -> bool:
-    """Whether a test runs in a child: it trains, or at least imports TensorFlow, in its own process."""
+    """Return whether a test runs in a child, because it imports TensorFlow."""
     in_unit = item.nodeid.startswith("tests/unit/") and item.get_closest_marker("tensorflow") is not None
     return in_unit or item.nodeid.startswith("tests/real/training/")
 
@@ -183,9 +182,9 @@ def _indices(item: pytest.Item, nextitem: pytest.Item | None) -> tuple[int, int 
 
 
 def _fork() -> int:
-    """Fork, and have the child end with this process; returns 0 in the child."""
+    """Fork a child that ends with this process; return 0 in the child."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: fork beside threads, which idle here
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: fork with threads, which are idle here
         pid = os.fork()
     if pid == 0:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -193,16 +192,16 @@ def _fork() -> int:
 
 
 def _fork_children(session: pytest.Session, preload: str, parent: socket.socket) -> None:
-    """Be the template: fork a child for each pipe that the parent sends, and tell it the child's number."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    """Run the template: fork a child for each pipe that the parent sends, and send back its pid."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are not waited for
     try:
         errors = os.dup(2)
-        with Path(os.devnull).open("wb") as nowhere:  # TensorFlow greets on stderr
+        with Path(os.devnull).open("wb") as nowhere:  # TensorFlow logs to stderr on import
             os.dup2(nowhere.fileno(), 2)
         importlib.import_module(preload)
         os.dup2(errors, 2)
         os.close(errors)
-        gc.freeze()  # what was imported stays: looking through it takes longer than many a test
+        gc.freeze()  # collecting imported objects takes longer than many tests
         while (received := socket.recv_fds(parent, 4, 1))[0]:
             (end,) = received[1]
             if (pid := _fork()) == 0:
@@ -216,7 +215,7 @@ def _fork_children(session: pytest.Session, preload: str, parent: socket.socket)
 
 
 def _serve(session: pytest.Session, connection: Connection) -> None:
-    """Run tests for the parent until there is no more, then end without the parent's own teardown."""
+    """Run tests for the parent, then end without the parent's own teardown."""
     c_library = ctypes.CDLL(None)
     code, last = 0, _OnlySession(session)
     try:
@@ -225,8 +224,8 @@ def _serve(session: pytest.Session, connection: Connection) -> None:
             nextitem: Any = last if following is None else session.items[following]
             reports = runtestprotocol(session.items[index], log=False, nextitem=nextitem)
             gc.collect()
-            gc.freeze()  # TensorFlow keeps graphs: looking through those of earlier tests would take a fifth of the time
-            c_library.malloc_trim(0)  # what the last test has freed is not held against the next one
+            gc.freeze()  # TensorFlow keeps graphs; collecting those of earlier tests takes a fifth of the time
+            c_library.malloc_trim(0)  # so that freed memory does not count for the next test
             hook = session.config.hook
             connection.send([hook.pytest_report_to_serializable(config=session.config, report=r) for r in reports])
         session._setupstate.teardown_exact(last)  # type: ignore[arg-type]

@@ -1,23 +1,23 @@
-"""Which tests stay together in a process of `make test`, and which begin first."""
+"""Groups tests into processes of `make test` and orders the groups."""
 
 from __future__ import annotations
 
 from xdist.scheduler import LoadScopeScheduling
 
 FIRST = ("images", "faults", "slurm", "wheel", "slurm training", "ssh")
-"""Groups that mostly wait for engines, queues and connections. Each stays in one process, which starts what it needs once."""
+"""Groups that mostly wait for engines, queues and connections. Each runs in one process, which starts these once."""
 
 BY_FILE = ("training", "null_gpu", "browser", "processes", "contact")
-"""Folders of `tests/real` that share nothing between their files."""
+"""Folders of `tests/real` whose files share nothing."""
 
 SLURM_TRAINING = "tests/real/slurm/test_training.py"
-"""Needs a cluster of its own, which starts in a second: what trains does not wait for what waits."""
+"""Has its own cluster, which starts in a second, so that training does not wait for other Slurm tests."""
 
 WHEEL = "tests/real/test_wheel.py"
-"""Needs no engine: it installs environments, while the images are built."""
+"""Needs no engine; installs environments while images are built."""
 
 LONG_FILES = ("networks", "main", "models", "several_hosts", "inference", "large_batches", "tfrecords", "training")
-"""Of `tests/real/training`, the longest first, so that none of them is what all processes wait for in the end."""
+"""Files of `tests/real/training` that run first, the longest first, so that none delays the end of the session."""
 
 SLOW_WITHOUT_WORK = (
     "tests/unit/orchestrate/test_slurm_simulation.py",
@@ -25,21 +25,21 @@ SLOW_WITHOUT_WORK = (
     "tests/unit/tfbench/test_supervisor.py",
     "tests/unit/gpu_validation/test_session.py",
 )
-"""They wait for clocks and fakes: beside what trains, and not when nothing else is left."""
+"""Tests that wait for clocks and fakes, and run in parallel with training."""
 
 BY_TEST = ("tests/real/training/test_networks.py",)
-"""Files so long that each test of them, with all its parameters, is a group."""
+"""Long files in which each test, with all its parameters, is a group."""
 
 
 class Groups(LoadScopeScheduling):
-    """Hands out whole groups of tests, in the order in which they were collected."""
+    """Schedules whole groups of tests in the order of collection."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
 
 
 def group_of(nodeid: str) -> str:
-    """Name the group that a test belongs to: a kind of real tests, or its file."""
+    """Return the group of a test: a kind of real tests, or its file."""
     file = nodeid.partition("::")[0]
     parts = file.split("/")
     if file in BY_TEST:
@@ -54,7 +54,7 @@ def group_of(nodeid: str) -> str:
 
 
 def rank_of(nodeid: str) -> int:
-    """Return when a test's group begins: what waits, then what trains, then the rest; the lowest first."""
+    """Return the rank of a test's group, lowest first: tests that wait, then training, then the rest."""
     group = group_of(nodeid)
     if group in FIRST:
         return FIRST.index(group)
