@@ -79,7 +79,7 @@ class FakeLauncher:
 
     def start(self, job: Job) -> bool:
         reattached = job.id in self._machine.containers
-        self._note("adopt" if reattached else "start", job)
+        self._note("reattach" if reattached else "start", job)
         self._machine.containers.setdefault(job.id, "running")
         return reattached
 

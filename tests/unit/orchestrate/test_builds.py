@@ -76,7 +76,7 @@ def push_for(hosts_file: Path, monkeypatch: pytest.MonkeyPatch, *flags: str) -> 
     """Push for a hosts file whose hosts have these drivers; return the exit code and what was pushed."""
 
     def probe(hosts: list[Host]) -> dict[HostPlace, Facts | str]:
-        gpus = (GPU(index=0, name="card", compute_capability="8.6"),)
+        gpus = (GPU(index=0, name="GPU", compute_capability="8.6"),)
         found: dict[HostPlace, Facts | str] = {}
         for host in hosts:
             assert PushEngine.last.pushed == [reference("a", "cpu")], "its driver is queried in this image"

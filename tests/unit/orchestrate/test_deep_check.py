@@ -105,7 +105,7 @@ H100 = GPUFigures(
     pcie_width_max=16,
     power_limit_watts=700.0,
     power_limit_default_watts=700.0,
-    throttle_power_share=0.9,  # any honest card under such a load
+    throttle_power_share=0.9,  # any healthy GPU under such a load
     ecc_uncorrected_errors=0,
     products_right=True,
 )
@@ -197,7 +197,7 @@ def test_a_host_that_became_slower_is_doubtful_though_it_has_no_mates():
     (verdict,) = judge([now], {("h100", "node-a"): [ALONE, ALONE]})
     assert [(found.gpu, found.figure) for found in verdict.findings] == [(0, "memory")]
     assert "10% below its earlier checks" in verdict.findings[0].text
-    assert judge([now])[0].verdict is ACCEPT, "within what a card of this specification may have"
+    assert judge([now])[0].verdict is ACCEPT, "within the range of this specification"
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_a_host_that_became_slower_is_doubtful_though_it_has_no_mates():
         ),
     ],
 )
-def test_a_card_without_mates_is_judged_by_itself(changes, verdict, said):
+def test_a_gpu_without_mates_is_judged_by_itself(changes, verdict, said):
     (judged,) = judge([with_gpu(ALONE, 0, **changes)])
     assert judged.verdict is verdict and [found.figure for found in judged.findings] == list(said)
     assert all(said[found.figure] in (None, found.text) for found in judged.findings)

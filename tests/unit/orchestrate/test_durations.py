@@ -57,8 +57,8 @@ def test_the_quick_suite_is_estimated_before_its_first_run():
     assert 12 * 15 + 100 < estimated.seconds < 8 * 60, "fifteen seconds of steps a repeat, and ended in eight minutes"
 
 
-def test_cards_are_near_their_published_figures():
-    """Of one card, apart from figures that their own source contradicts: half of the rows within 1.25, nine in ten within 1.65."""
+def test_gpus_are_near_their_published_figures():
+    """Single GPUs, except figures that their own source contradicts: half of the rows within 1.25, nine in ten within 1.65."""
     errors = []
     for row in all_published():
         if row["model"] in networks() and row["num_gpus"] == "1" and not row["suspect"] and row["unit"] == "images":
@@ -79,10 +79,10 @@ def test_cards_are_near_their_published_figures():
 
 
 def test_an_estimate_shows_time_cost_and_what_it_rests_on():
-    card = Facts(gpus=(GPU(index=0, name="RTX A4000"),), images=(Image(variant="cpu", reference="r:cpu", reason=""),))
+    facts = Facts(gpus=(GPU(index=0, name="RTX A4000"),), images=(Image(variant="cpu", reference="r:cpu", reason=""),))
     priced = {"x": 1.0, "y": 3.0}.items()
     hosts = [Host(fleet=name, name="a", docker=None, suite="quick", usd_per_gpu_hour=usd) for name, usd in priced]
-    plan = make_plan(hosts, {host.place: card for host in hosts}, read_suite, run_id="r", seed=1)
+    plan = make_plan(hosts, {host.place: facts for host in hosts}, read_suite, run_id="r", seed=1)
     seen = {("x", name): 30.0 for name in {job.case.name for job in plan.jobs}}
     estimated = estimate(plan, Durations(seen, {("y", name): 60.0 for _, name in seen}), {hosts[0].place: 90.0})
     assert drawn(lambda console: render_estimate(estimated, console)) == (
@@ -119,7 +119,7 @@ def test_what_is_left_follows_the_repeats_that_have_ended():
 
 
 TWO_CASES = Suite("s", "", 2, (CaseBlock(model=["resnet50_v1.5", "googlenet"], batch_per_gpu=8),))
-GPUS = tuple(GPU(index=i, name="A card of tomorrow", uuid=f"GPU-{i}") for i in range(4))
+GPUS = tuple(GPU(index=i, name="A future GPU", uuid=f"GPU-{i}") for i in range(4))
 
 
 def plan_of(price: float | None):
@@ -135,7 +135,7 @@ def events(folder: Path, *rows: tuple[str, float, str]) -> None:
 
 
 def test_a_duration_is_the_median_of_earlier_runs(tmp_path: Path):
-    assert computed_durations(plan_of(0.5)) == {}, "nobody knows this card"
+    assert computed_durations(plan_of(0.5)) == {}, "this GPU is unknown"
     guessed = estimate(plan_of(0.5), Durations(), {})
     assert (guessed.seconds, guessed.seen) == (4 * GUESSED_REPEAT_SECONDS, 0)
     assert guessed.usd == pytest.approx(4 * 0.5 * 4 * GUESSED_REPEAT_SECONDS / 3600), "all four GPUs are rented"

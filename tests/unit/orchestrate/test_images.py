@@ -30,11 +30,11 @@ def host(**settings: object) -> Host:
 
 
 def facts(driver: str | None, *capabilities: str) -> Facts:
-    gpus = tuple(GPU(index=i, name="card", compute_capability=cc) for i, cc in enumerate(capabilities))
+    gpus = tuple(GPU(index=i, name="GPU", compute_capability=cc) for i, cc in enumerate(capabilities))
     return Facts(driver=driver, gpus=gpus)
 
 
-NO_CAPABILITY = Facts(driver="550.127.05", gpus=(GPU(index=0, name="card"),))
+NO_CAPABILITY = Facts(driver="550.127.05", gpus=(GPU(index=0, name="GPU"),))
 GRACE = dataclasses.replace(facts("580.95.05", "9.0"), architecture="arm64")
 
 

@@ -276,7 +276,7 @@ def test_resume_reattaches_to_parts_and_removes_those_with_a_record(tmp_path: Pa
     bench.started.clear()
     assert bench.run() == RunOutcome(ok=6, failed=0, missing=0)
     for index, machine in enumerate(bench.machines.values()):
-        assert (machine.count("adopt"), machine.count("start")) == (1, 0)
+        assert (machine.count("reattach"), machine.count("start")) == (1, 0)
         assert machine.containers == {}
         machine.containers = {first.members[index].id: "exited"}
     assert bench.run() == RunOutcome(ok=6, failed=0, missing=0), "nothing is left to do"

@@ -164,14 +164,14 @@ def run_queue(plan: Plan, tmp_path: Path, machine: FakeHost, stop: Stop) -> tupl
 
 
 def test_what_a_queue_began_too_late_does_not_stay_when_a_run_is_stopped(tmp_path: Path):
-    plan, stop, lanes = queue_plan(), Stop(), threading.Barrier(4)
+    plan, stop, slots = queue_plan(), Stop(), threading.Barrier(4)
     machine = FakeHost(facts=Facts(gpus=GPUS))
 
-    def stop_when_all_lanes_work(_: Job) -> None:
-        lanes.wait(30)
+    def stop_when_all_slots_work(_: Job) -> None:
+        slots.wait(30)
         stop.launching.set()
 
-    machine.on_follow = stop_when_all_lanes_work
+    machine.on_follow = stop_when_all_slots_work
     outcome, folder = run_queue(plan, tmp_path, machine, stop)
     assert (outcome.ok, outcome.failed, outcome.missing) == (4, 0, 8)
     assert machine.containers == {}, "nothing runs that nobody follows"

@@ -123,7 +123,7 @@ def test_each_failure_has_its_status_and_the_other_host_finishes(tmp_path, machi
     assert (bad.count("start"), bad.count("remove")) == (starts, removals)
 
 
-def test_resume_runs_only_what_is_missing_and_adopts_what_runs(tmp_path: Path):
+def test_resume_runs_only_what_is_missing_and_reattaches_to_the_rest(tmp_path: Path):
     machine = FakeHost()
     bench = Bench(tmp_path, a=machine)
     machine.on_follow = lambda job: bench.stop.launching.set() if machine.count("start") == 5 else None
@@ -134,7 +134,7 @@ def test_resume_runs_only_what_is_missing_and_adopts_what_runs(tmp_path: Path):
     machine.on_follow = lambda job: None
     bench.stop = Stop()
     assert bench.run() == RunOutcome(ok=12, failed=0, missing=0)
-    assert machine.count("start") == 11 and machine.count("adopt") == 1
+    assert machine.count("start") == 11 and machine.count("reattach") == 1
     assert machine.containers == {}
 
 

@@ -11,12 +11,12 @@ from results.runs.store import RunFolder, latest_run
 from tests.benchmarks.bench_queues import measure_slurm, prepare_slurm
 from tests.benchmarks.controller_cost import Cost, run_controller
 
-LANES = 80
+SLOTS = 80
 
 
 def cost(repeats: int) -> Cost:
     """Measure a run over fakes for Slurm's commands."""
-    measured = measure_slurm(repeats, slots=LANES, seconds=1.0, poll_seconds=1.0)
+    measured = measure_slurm(repeats, slots=SLOTS, seconds=1.0, poll_seconds=1.0)
     assert measured.faults == ()
     return measured
 
