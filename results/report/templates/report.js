@@ -6,7 +6,7 @@ const numbers = [...document.querySelectorAll("input[data-fleet]")];
 const fleets = numbers.map((input) => input.dataset.fleet);
 const cell = (tag, text, number) => {
   const node = document.createElement(tag);
-  // A number breaks before its error and nowhere else, so that a narrow screen holds the table.
+  // Numbers break only before their error, so that the table fits a narrow screen.
   const [value, error] = String(text).split(" ± ");
   if (error === undefined) node.textContent = text;
   else for (const part of [value, " ± " + error]) {
@@ -24,7 +24,7 @@ const grouped = (value, place) => {
   return whole.replace(/\B(?=(\d{3})+$)/g, "\u00a0") + (rest ? "." + rest : "");
 };
 const significant = (value, digits) => grouped(value, Math.max(digits - 1 - Math.floor(Math.log10(value)), 0));
-// The digits of the error decide those of the number, as in every table: one, or two where it starts with 1 or 2.
+// Numbers have the digits of their error, as in all tables: one, or two if it starts with 1 or 2.
 const written = ({ value, low, high }) => {
   if (low === null || !(high > low)) return significant(value, 4);
   const error = Math.max(high - value, value - low), exponent = Math.floor(Math.log10(error));
@@ -53,7 +53,7 @@ const done = (rate, paid, amount, unit) => {
   return { time: exactly(time), samples: map(speed, (x) => x * time * 3600), cost: paid === null ? null : exactly(time * paid) };
 };
 
-// One choice is better only beyond the noise: the interval of the ratio of speeds leaves out that of the prices.
+// A choice is better only if the interval of the ratio of throughputs excludes the ratio of prices.
 const certain = (one, other, prices, ratios, found) => {
   const known = ratios.find(([a, b]) => (a === one && b === other) || (a === other && b === one));
   if (!known || known[2] === null) return false;
@@ -68,7 +68,7 @@ const ranked = (item, priceOf) => {
   const best = names.reduce((one, other) => worth(other) > worth(one) ? other : one);
   return { best, alone: names.length === 1, tied: names.filter((other) => other !== best && !certain(best, other, priceOf, item.ratios, item.fleets)) };
 };
-const said = (word, { best, alone, tied }) => {
+const sentence = (word, { best, alone, tied }) => {
   if (best === null || fleets.length < 2) return "";
   if (alone) return "Only one fleet has a figure" + (word === "Cheapest" ? " and a price" : "") + ": " + best + ". ";
   return tied.length ? word + ": no significant difference between " + [best, ...tied].join(" and ") + ". " : word + ": " + best + ". ";
@@ -89,7 +89,7 @@ const update = () => {
   byId("job-head").replaceChildren(line(cell("th", ""), cell("th", "time", true), cell("th", "USD", true), cell("th", item.unit, true)));
   byId("job-rows").replaceChildren(...rows);
   const even = Object.fromEntries(fleets.map((fleet) => [fleet, 1]));
-  byId("job-answer").textContent = said("Cheapest", ranked(item, prices)) + said("Fastest", ranked(item, even));
+  byId("job-answer").textContent = sentence("Cheapest", ranked(item, prices)) + sentence("Fastest", ranked(item, even));
 
   const wins = Object.fromEntries(fleets.map((fleet) => [fleet, 0]));
   const body = cases.map((one) => {
