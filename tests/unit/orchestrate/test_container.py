@@ -67,6 +67,7 @@ def test_a_container_gets_the_limits_variables_and_data_of_its_host():
     mount = {"Type": "bind", "Source": "/sets/imagenet", "Target": "/data", "ReadOnly": True}
     assert document["HostConfig"]["Mounts"] == [mount] and "Mounts" not in plain["HostConfig"]
     assert not [flag for flag in plain["Cmd"] if flag.startswith("--data_dir")], "only a case that reads it"
+    assert not {"Privileged", "Memory", "NanoCpus"} & plain["HostConfig"].keys() and "Entrypoint" not in plain
 
 
 def test_what_the_driver_compiles_is_kept_by_image():

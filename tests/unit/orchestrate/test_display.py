@@ -163,8 +163,10 @@ def test_json_lines_parse_back_to_the_events():
         assert document == expected | {"at": at} and document.items() >= vars(event).items()
 
 
-TEXTS = {"folder", "problem", "image", "digest", "state", "unit", "cause", "message"}
+TEXTS = {"run_id", "folder", "problem", "image", "digest", "state", "unit", "cause", "message"}
 EVIL_STORY = [dataclasses.replace(event, **dict.fromkeys(TEXTS & vars(event).keys(), EVIL)) for event in STORY]
+EVIL_STORY += [JobState(job=EVIL, host=FAR, state=EVIL), Warned(host=EVIL, message=EVIL)]
+EVIL_STORY.remove(next(event for event in EVIL_STORY if isinstance(event, ImageProgress)))  # else no step is due
 
 
 def test_escape_sequences_and_markup_reach_no_terminal():
@@ -173,7 +175,7 @@ def test_escape_sequences_and_markup_reach_no_terminal():
         assert all(line == plain_text(line) for line in written.splitlines())
         assert "[bold red]x[/]" in written and ":smile:" in written, "markup is text"
     stream = io.StringIO()
-    JSONDisplay(stream).show(EVIL_STORY[-4])
+    JSONDisplay(stream).show(EVIL_STORY[-1])
     assert stream.getvalue().isascii() and "\x1b" not in stream.getvalue()
     assert json.loads(stream.getvalue())["message"] == EVIL
 

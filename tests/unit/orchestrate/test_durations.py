@@ -137,7 +137,7 @@ def events(folder: Path, *rows: tuple[str, float, str]) -> None:
 def test_a_duration_is_the_median_of_earlier_runs(tmp_path: Path):
     assert computed_durations(plan_of(0.5)) == {}, "this GPU is unknown"
     guessed = estimate(plan_of(0.5), Durations(), {})
-    assert (guessed.seconds, guessed.seen) == (4 * GUESSED_REPEAT_SECONDS, 0)
+    assert (guessed.seconds, guessed.seen, guessed.computed) == (4 * GUESSED_REPEAT_SECONDS, 0, 0)
     assert guessed.usd == pytest.approx(4 * 0.5 * 4 * GUESSED_REPEAT_SECONDS / 3600), "all four GPUs are rented"
     plan = plan_of(None)
     names = sorted({job.case.name for job in plan.jobs})

@@ -260,10 +260,12 @@ def test_connections_of_many_threads_are_kept_in_silence(serve: Serve, caplog: p
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"", b"[" * 100_000, bytes(range(128, 256)), b'{"message": [1]}'])
-def test_a_refusal_that_is_nonsense_is_an_error_of_that_host(serve: Serve, body: bytes):
-    _, engine = serve(answer(body, 500))
+def test_nonsense_is_an_error_of_that_host(serve: Serve, body: bytes):
+    _, engine = serve(answer(body, 500), answer({"Size": "many"}))
     with pytest.raises(HostError):
         engine.info()
+    with pytest.raises(HostError):
+        engine.image_bytes("r/i:1")
 
 
 @pytest.mark.parametrize(

@@ -195,6 +195,8 @@ def test_gpus_are_counted_on_every_host(tmp_path: Path):
     assert {multi.job.case.num_gpus for multi in bench.plan.multi_host_jobs} == {2}
     assert any("2x4gpu" in text and "the fleet offers 2" in text for text in bench.plan.hosts[0].excluded)
     assert [job.gpu_uuids for job in bench.plan.multi_host_jobs[0].members] == [("GPU-0", "GPU-1")] * 2
+    (excluded,) = Bench(tmp_path / "alone", a=FakeHost()).plan.hosts[0].excluded
+    assert excluded.endswith("needs 2 hosts, the fleet has 1")
 
 
 NOTHING: dict[str, Any] = {"ending": Ending(exit_code=137), "payload": lambda job: None}

@@ -145,6 +145,13 @@ def test_a_rank_that_dies_is_named_by_all_others(multi, victim):
         assert f"rank {victim} (" in outcome.cause and "is gone" in outcome.cause
 
 
+def test_a_rank_that_falls_silent_is_lost(multi, monkeypatch):
+    ranks = multi(2).connected()
+    monkeypatch.setattr(ranks.peers[1], "_tell_all", lambda message: None)
+    (outcome,) = ranks.seen_by_others(1)
+    assert "rank 1" in outcome.cause and "sent nothing for 1 s" in outcome.cause
+
+
 @pytest.mark.parametrize("failing", [0, 1])
 def test_the_failure_of_a_rank_is_the_outcome_of_all(multi, failing):
     ranks = multi(3).connected()
