@@ -262,7 +262,7 @@ def _code(variant: Variant, gpu: Version) -> tuple[Code | None, str]:
 
 
 def _runs_some(variant: Variant, gpu: Version) -> bool:
-    """Return whether a GPU runs some kernels from machine code."""
+    """Return whether a variant has machine code for a GPU in some of its libraries."""
     return any(parse_version(sm)[0] == gpu[0] and parse_version(sm) <= gpu for sm in variant.sass_some)
 
 

@@ -145,9 +145,9 @@ class Peers:
             link.close()
 
     def await_loss(self) -> None:
-        """Wait until it is known which rank was lost, after TensorFlow reported that one was.
+        """Wait until the lost rank is known, after TensorFlow has reported a loss.
 
-        Returns if it does not become known; otherwise this process ends meanwhile.
+        Returns only if it remains unknown: as soon as it is known, this process ends.
         """
         if self._losing or not self._over:
             time.sleep(SILENCE_SECONDS + BEAT_SECONDS + LAST_WORDS_SECONDS)
