@@ -7,9 +7,7 @@ and says why, `require` (the default where CI=true) fails them, `off` skips them
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,11 +15,12 @@ import pytest
 
 import results
 from orchestrate.launchers.ssh.agent import locked
+from tests.support import PROJECT
 from tests.support.engines.docker import DockerEngine, Engines
 from tests.support.engines.images import PushedImage, build_image, make_base_image, push_image
-from tests.support.engines.processes import missing_requirements
+from tests.support.engines.processes import missing_requirements, short_folder
 from tests.support.engines.required import skip_without
-from tests.support.engines.servers import Registry, SshHost, make_ssh_host
+from tests.support.engines.servers import Registry, SshHost
 from tests.support.engines.slurm import SlurmCluster, missing_programs
 from tests.support.session.children import IMPORTED_TENSORFLOW, Children, in_child, runs_children
 from tests.support.session.schedule import Groups, rank_of
@@ -34,8 +33,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-CACHE = Path(__file__).parents[1] / ".cache" / "engines"
-
+CACHE = PROJECT / ".cache" / "engines"
 
 _children = Children(preload="tests.real.training.preloaded")
 
@@ -86,24 +84,18 @@ def kept_folder() -> Iterator[Path | None]:
 def engine_folder() -> Iterator[Path]:
     """Give a folder with a short name: a unix socket's path has at most 107 bytes."""
     skip_without("a Docker engine", missing_requirements)
-    folder = Path(tempfile.mkdtemp(prefix="tfb-"))
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    with short_folder("tfb-") as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")
 def engines(engine_folder: Path, kept_folder: Path | None) -> Iterator[Engines]:
     """Start two Docker engines; the first keeps its build cache under `.cache/` between sessions."""
-    first = DockerEngine("first", engine_folder, kept_folder / "first" if kept_folder else engine_folder / "first-data")
-    second = DockerEngine("second", engine_folder, engine_folder / "second-data")
-    try:
-        first.start()
+    data = kept_folder / "first" if kept_folder else engine_folder / "first-data"
+    with DockerEngine("first", engine_folder, data) as first:
         first.remove_containers()
-        second.start()
-        yield Engines(first, second)
-    finally:
-        second.close()
-        first.close()
+        with DockerEngine("second", engine_folder, engine_folder / "second-data") as second:
+            yield Engines(first, second)
 
 
 @pytest.fixture(scope="session")
@@ -115,37 +107,23 @@ def registry(engine_folder: Path, kept_folder: Path | None) -> Iterator[Registry
     if kept_folder:
         (kept_folder / "registry").mkdir(exist_ok=True)
         (engine_folder / "registry").symlink_to(kept_folder / "registry")
-    server = Registry(engine_folder)
-    try:
-        server.start()
+    with Registry(engine_folder) as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture(scope="session")
 def ssh_host(engine_folder: Path, engines: Engines) -> Iterator[SshHost]:
     """Start an sshd that leads to the second engine."""
-    host = make_ssh_host(engine_folder, engines.second.socket)
-    try:
-        host.start()
+    with SshHost(engine_folder, engines.second.socket) as host:
         yield host
-    finally:
-        host.stop()
 
 
 @pytest.fixture(scope="session")
 def slurm_cluster() -> Iterator[SlurmCluster]:
     """Start a Slurm cluster of two nodes."""
     skip_without("Slurm", missing_programs)
-    folder = Path(tempfile.mkdtemp(prefix="tfb-slurm-"))
-    cluster = SlurmCluster(folder)
-    try:
-        cluster.start()
+    with short_folder("tfb-slurm-") as folder, SlurmCluster(folder) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -15,11 +15,11 @@ from typing import Any
 
 from results.runs.reading import from_json
 from results.schema import Status
+from tests.support import PROJECT
+from tests.support.controller import watch
 
-PROJECT = Path(__file__).parents[2]
 MODELS = ("resnet50", "resnet152", "inception_v3", "googlenet")
 HEADER = "repeats   CPU s  ms/repeat  calls  calls/repeat  peak MB  wall s\n"
-CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ def run_controller(
             stdout=output,
             stderr=output,
         )
-        cpu_seconds, peak_bytes = _watch(process)
-    return Ran(process.returncode, cpu_seconds, peak_bytes, time.perf_counter() - began)
+        usage = watch(process)
+    return Ran(process.returncode, usage.cpu_seconds, usage.peak_bytes, time.perf_counter() - began)
 
 
 def find_faults(folder: Path, repeats: int, ran: Ran) -> list[str]:
@@ -117,20 +117,3 @@ def show(cost: Cost) -> int:
     sys.stdout.write(cost.row() + "".join(f"fault: {fault}\n" for fault in cost.faults))
     sys.stdout.flush()
     return int(bool(cost.faults))
-
-
-def _watch(process: subprocess.Popen[bytes]) -> tuple[float, int]:
-    """Wait for a process; return its CPU seconds and its largest resident set when last sampled."""
-    ticks = peak = 0
-    while process.poll() is None:
-        try:
-            words = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-            status = Path(f"/proc/{process.pid}/status").read_text()
-        except OSError:
-            break
-        if words[0] != "Z":
-            ticks = int(words[11]) + int(words[12])
-        peak = max([peak, *(int(line.split()[1]) * 1024 for line in status.splitlines() if "VmHWM" in line)])
-        time.sleep(0.02)
-    process.wait()
-    return ticks / CLOCK_TICKS, peak

@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,12 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from tests.real.ssh.rented import Rented, make_pretender
-from tests.support.engines.processes import find_program
-from tests.support.engines.required import skip_without
+from tests.real.ssh.rented import Rented, make_fake_project
+from tests.support import PROJECT
+from tests.support.engines.processes import short_folder
+from tests.support.engines.servers import skip_without_sshd
 
-ROOT = Path(__file__).parents[2]
-SAMPLES = ROOT / "tests" / "unit" / "orchestrate" / "cases" / "sources"
+SAMPLES = PROJECT / "tests" / "unit" / "orchestrate" / "cases" / "sources"
 SUITE = "repeats: 1\ncases: [{model: alexnet, batch_per_gpu: 1, image_size: 64, warmup_steps: 1, num_steps: 3, device: cpu}]"
 
 MAY_FAIL = {"tfbench doctor": (0, 4), "tfbench run --suite first": (0, 4), "tfbench show": (0, 2)}
@@ -44,7 +43,7 @@ esac
 
 def commands(page: str) -> list[str]:
     """Return the commands of a page: lines of its blocks without a language, and what table cells show first."""
-    text = (ROOT / page).read_text(encoding="utf-8")
+    text = (PROJECT / page).read_text(encoding="utf-8")
     found: list[str] = []
     for language, block, row in re.findall(r"^```(\w*)\n(.*?)^```|^\|([^\n]*`[^\n]*)$", text, re.MULTILINE | re.DOTALL):
         lines = [re.sub(r"\s+# .*", "", line).strip() for line in block.splitlines()]
@@ -64,18 +63,16 @@ def commands(page: str) -> list[str]:
 @pytest.fixture
 def place() -> Iterator[Path]:
     """Give a folder with a short name: sockets of ssh have at most 107 bytes."""
-    folder = Path(tempfile.mkdtemp(prefix="tfb-hour-"))
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    with short_folder("tfb-hour-") as folder:
+        yield folder
 
 
 @pytest.fixture
 def rented(place: Path) -> Iterator[Rented]:
-    skip_without("an sshd", lambda: None if find_program("sshd") else "install openssh-server")
-    made = Rented(place / "rented", make_pretender(place / "pretender"), place / "home")
-    made.host.start()
-    yield made
-    made.host.stop()
+    skip_without_sshd()
+    made = Rented(place / "rented", make_fake_project(place / "project"), place / "home")
+    with made.host:
+        yield made
 
 
 def write(path: Path, text: str) -> None:
@@ -86,7 +83,7 @@ def write(path: Path, text: str) -> None:
 
 def prepare(place: Path) -> dict[str, str]:
     """Make the programs that a bare machine would have; return the environment."""
-    tfbench = f'PYTHONPATH={ROOT} exec {sys.executable} -P -m orchestrate.cli "$@"'
+    tfbench = f'PYTHONPATH={PROJECT} exec {sys.executable} -P -m orchestrate.cli "$@"'
     write(place / "bin" / "tfbench", f"#!/bin/sh\n{tfbench}\n")
     for name in ("sky", "dstack", "vastai", "curl"):
         write(place / "bin" / name, TOOL.format(samples=SAMPLES))
@@ -108,7 +105,7 @@ def prepare(place: Path) -> dict[str, str]:
         "CALLS": str(place / "calls"),
         "MAKEFLAGS": f"VENV={venv}",
         "GIT_CONFIG_COUNT": "2",
-        "GIT_CONFIG_KEY_0": f"url.{ROOT}.insteadOf",
+        "GIT_CONFIG_KEY_0": f"url.{PROJECT}.insteadOf",
         "GIT_CONFIG_VALUE_0": "https://github.com/tfbench/tfbench",
         "GIT_CONFIG_KEY_1": "safe.directory",
         "GIT_CONFIG_VALUE_1": "*",
@@ -131,10 +128,10 @@ def type_in(command: str, folder: Path, environment: dict[str, str]) -> tuple[in
 
 def hosts_of(page: str, rented: Rented, place: Path) -> str:
     """Return the hosts file that a page shows, with hosts on loopback and a network that a processor trains."""
-    found = re.search(r"^```yaml\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    found = re.search(r"^```yaml\n(.*?)^```", (PROJECT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     yaml = YAML()
     document: Any = yaml.load(
-        found[1] if found else (ROOT / "README.md").read_text().split("```yaml\n")[1].split("```")[0]
+        found[1] if found else (PROJECT / "README.md").read_text().split("```yaml\n")[1].split("```")[0]
     )
     document["defaults"] |= {"suite": str(place / "tiny.yml"), "device": "cpu"}
     for fleet in document["fleets"].values():
@@ -152,9 +149,9 @@ def test_every_command_of_a_page_works_as_written(page: str, place: Path, rented
     environment, folder = prepare(place), place / "empty"
     listed, typed = hosts_of(page, rented, place), commands(page)
     (folder / "containers").mkdir(parents=True)
-    for path in (ROOT / "containers" / "rent").iterdir():
+    for path in (PROJECT / "containers" / "rent").iterdir():
         shutil.copy(path, folder)
-    shutil.copy(ROOT / "tests" / "unit" / "results" / "cases" / "blog_a5000.csv", folder / "table.csv")
+    shutil.copy(PROJECT / "tests" / "unit" / "results" / "cases" / "blog_a5000.csv", folder / "table.csv")
     assert len(typed) > 8 and "tfbench plan" in typed
     for command in typed:
         hosts = folder / "hosts.yml"

@@ -7,15 +7,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 
 from results.schema import Status
-from tests.support.controller import PROJECT, Runs, ours, running, wait_until
+from tests.support import PROJECT
+from tests.support.controller import Runs, ours, running
 from tests.support.engines.docker import Engines
 from tests.support.engines.images import PushedImage
+from tests.support.engines.processes import wait_until
 from tests.support.engines.servers import Registry, SshHost
 from tests.support.session.children import a_core
 
@@ -30,14 +31,6 @@ def runs(tmp_path: Path) -> Runs:
     return Runs(tmp_path)
 
 
-def through_ssh(ssh_host: SshHost) -> dict[str, Any]:
-    return {
-        "docker": f"ssh://{ssh_host.alias}",
-        "ssh_config": str(ssh_host.config_file),
-        "docker_socket": str(ssh_host.remote_socket),
-    }
-
-
 def test_two_engines_give_one_table_in_which_more_cores_are_faster(
     engines: Engines,
     ssh_host: SshHost,
@@ -46,21 +39,16 @@ def test_two_engines_give_one_table_in_which_more_cores_are_faster(
     runs: Runs,
     tmp_path_factory: pytest.TempPathFactory,
 ):
-    hosts = runs.hosts(
-        {
-            "half-a-core": {"cpus": 0.5, "usd_per_gpu_hour": 0.1, "hosts": {"first": {"docker": engines.first.url}}},
-            "two-cores": {"hosts": {"second": through_ssh(ssh_host)}},
-        },
-        repeats=2,
-        case={"model": "alexnet", "batch_per_gpu": 8, "num_steps": 20},
-        registry=registry.address,
-        variant="cpu",
-    )
+    fleets = {
+        "half-a-core": {"cpus": 0.5, "usd_per_gpu_hour": 0.1, "hosts": {"first": {"docker": engines.first.url}}},
+        "two-cores": {"hosts": {"second": ssh_host.connection()}},
+    }
+    case = {"model": "alexnet", "batch_per_gpu": 8, "num_steps": 20}
+    images = {"registry": registry.address, "variant": "cpu"}
     # One host after the other: both engines share the two cores of this machine. Four times the cores, so that the
     # faster one stays the faster one when another program takes a core of it.
     with a_core(tmp_path_factory.getbasetemp().parent):
-        done = runs.run("run", f"--hosts={hosts}", "--max-parallel=1", seconds=SECONDS)
-    assert done.returncode == 0, done.stderr
+        done = runs.measure(fleets, 2, "--max-parallel=1", case=case, seconds=SECONDS, **images)
 
     records = runs.records()
     assert len(records) == 4
@@ -91,16 +79,13 @@ def test_a_missing_image_and_a_refused_connection_are_rows(
         "closed": {"docker": f"ssh://{ssh_host.user}@127.0.0.1:1"},
         "gone": {"docker": f"unix://{runs.folder / 'no.sock'}"},
     }
-    hosts = runs.hosts(
-        {
-            "good": {"variant": "cpu", "hosts": {"first": {"docker": engines.first.url}}},
-            "no-image": {"registry": f"{registry.address}/nothing", "hosts": {"second": through_ssh(ssh_host)}},
-            "refused": {"hosts": refused},
-        },
-        registry=registry.address,
-    )
-    done = runs.run("run", f"--hosts={hosts}", seconds=SECONDS)
-    assert done.returncode == 3 and "Traceback" not in done.stderr, done.stderr
+    fleets = {
+        "good": {"variant": "cpu", "hosts": {"first": {"docker": engines.first.url}}},
+        "no-image": {"registry": f"{registry.address}/nothing", "hosts": {"second": ssh_host.connection()}},
+        "refused": {"hosts": refused},
+    }
+    done = runs.measure(fleets, registry=registry.address, expect=3, seconds=SECONDS)
+    assert "Traceback" not in done.stderr
 
     records = runs.by_host()
     assert {host: record.status for host, record in records.items()} == {
@@ -120,11 +105,9 @@ def test_a_killed_benchmark_is_a_row_with_a_cause_and_the_next_one_runs(
     engines: Engines, cpu_image: PushedImage, registry: Registry, runs: Runs
 ):
     fleet = {"variant": "cpu", "hosts": {"second": {"docker": engines.second.url}}}
-    hosts = runs.hosts({"killed": fleet}, repeats=2, case=LONG, registry=registry.address)
-    with runs.start("run", f"--hosts={hosts}") as controller:
+    with runs.begin({"killed": fleet}, repeats=2, case=LONG, registry=registry.address) as controller:
         wait_until(lambda: running(engines.second), "a running benchmark")[0].kill()
-    errors = (runs.folder / "stderr").read_text()
-    assert controller.returncode == 3 and "Traceback" not in errors, errors
+    assert controller.returncode == 3 and "Traceback" not in runs.stderr, runs.stderr
     killed, next_one = sorted(runs.records().values(), key=lambda record: record.started_at)
     assert (killed.status, next_one.status) == (Status.ERROR, Status.OK) and "SIGKILL" in (killed.cause or "")
 
@@ -140,11 +123,10 @@ def test_stop_and_two_interrupts_end_only_what_belongs_to_the_run(
             wait_until(lambda: running(engines.first), "a running benchmark")
             controller.send_signal(signal.SIGINT)  # starts nothing more
             # The second before the first was handled would be one signal.
-            wait_until(lambda: "no new repeats" in (runs.folder / "stderr").read_text(), "the first answer")
+            wait_until(lambda: "no new repeats" in runs.stderr, "the first answer")
             controller.send_signal(signal.SIGINT)  # ends what runs
         assert controller.returncode == 130
-        stopped = runs.run("stop", "mine")
-        assert stopped.returncode == 0, stopped.stderr
+        runs.run("stop", "mine", expect=0)
         assert [container.id for container in ours(engines.first)] == [stranger.id]
     finally:
         stranger.remove(force=True)

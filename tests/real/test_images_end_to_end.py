@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 import subprocess
@@ -11,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from results.runs.reading import from_json
 from results.schema import Status
 from results.schema.version import __version__
-from tests.support.controller import Finished, Runs
-from tests.support.engines.docker import DockerEngine, Engines
+from tests.support.controller import Runs
+from tests.support.engines.docker import Engines
 from tests.support.engines.fake_image import build_fake
 from tests.support.engines.images import PushedImage, pip_settings
 from tests.support.engines.servers import Registry
@@ -23,33 +21,33 @@ from tests.support.wheel import build_wheel, copy_source, without_checkout
 
 pytestmark = pytest.mark.docker
 
-SUITE = "repeats: 1\ncases: [{model: googlenet, batch_per_gpu: 2, image_size: 64, warmup_steps: 1, num_steps: 3, device: cpu}]\n"
+BUILD_SECONDS = 1200
 
 
-def orchestrate(folder: Path, *arguments: str, engine: DockerEngine | None = None) -> Finished:
-    return Runs(folder, **({"DOCKER_HOST": engine.url} if engine else {})).run(*arguments, seconds=1200)
+@pytest.fixture
+def runs(tmp_path: Path, engines: Engines) -> Runs:
+    """Give the folder of a user whose own engine is the first one."""
+    return Runs(tmp_path, DOCKER_HOST=engines.first.url)
+
+
+def build_settings(base_image: str) -> list[str]:
+    """Return the flags of a build on this machine."""
+    return [f"--build-arg={name}={value}" for name, value in {"BASE": base_image, **pip_settings()}.items()]
 
 
 def test_an_image_is_built_verified_and_pushed_by_one_command_each(
-    engines: Engines, base_image: str, cpu_image: PushedImage, registry: Registry, tmp_path: Path
+    engines: Engines, base_image: str, cpu_image: PushedImage, registry: Registry, runs: Runs
 ):
-    settings = [f"--build-arg={name}={value}" for name, value in {"BASE": base_image, **pip_settings()}.items()]
-    built = orchestrate(
-        tmp_path, "images", "build", "cpu", f"--registry={registry.address}/mine", *settings, engine=engines.first
-    )
-    assert built.returncode == 0, built.stderr
+    mine = ("cpu", f"--registry={registry.address}/mine")
+    built = runs.run("images", "build", *mine, *build_settings(base_image), expect=0, seconds=BUILD_SECONDS)
     name = f"{registry.address}/mine/tfbench:0.1.0-cpu"
     assert built.stdout.startswith(f"{name} sha256:") and "Step " in built.stderr
 
-    verified = orchestrate(
-        tmp_path, "images", "verify", "cpu", f"--registry={registry.address}/mine", engine=engines.first
-    )
-    assert verified.returncode == 0, verified.stdout
+    verified = runs.run("images", "verify", *mine, expect=0, seconds=BUILD_SECONDS)
     assert "ok: trains two steps on the CPU" in verified.stdout and "uid 10001" in verified.stdout
     assert "FAILED" not in verified.stdout
 
-    pushed = orchestrate(tmp_path, "images", "push", "cpu", f"--registry={registry.address}/mine", engine=engines.first)
-    assert pushed.returncode == 0 and pushed.stdout.startswith(f"{name}@sha256:")
+    assert runs.run("images", "push", *mine, expect=0).stdout.startswith(f"{name}@sha256:")
     engines.first.client.images.remove(name)
 
 
@@ -60,7 +58,11 @@ def test_a_wheel_alone_builds_an_image_that_trains(
     wheel = build_wheel(copy_source(tmp_path_factory.mktemp("source")), tmp_path_factory.mktemp("wheel"))
     install = [
         sys.executable,
-        *["-m", "pip", "install", "--quiet", "--no-deps"],
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
         f"--target={folder / 'site'}",
         str(wheel),
     ]
@@ -78,8 +80,7 @@ def test_a_wheel_alone_builds_an_image_that_trains(
             check=False,
         )
 
-    settings = [f"--build-arg={name}={value}" for name, value in {"BASE": base_image, **pip_settings()}.items()]
-    built = tfbench("images", "build", "cpu", "--registry=wheel", *settings)
+    built = tfbench("images", "build", "cpu", "--registry=wheel", *build_settings(base_image))
     assert built.returncode == 0, built.stderr
     name = f"wheel/tfbench:{__version__}-cpu"
     assert built.stdout.startswith(f"{name} sha256:") and "building from unknown" in built.stderr
@@ -93,10 +94,9 @@ def test_a_wheel_alone_builds_an_image_that_trains(
     engines.first.client.images.remove(name)
 
 
-def test_verify_finds_an_image_that_is_not_what_its_row_says(engines: Engines, cpu_image: PushedImage, tmp_path: Path):
+def test_verify_finds_an_image_that_is_not_what_its_row_says(engines: Engines, cpu_image: PushedImage, runs: Runs):
     engines.first.client.images.get(cpu_image.reference).tag("tfbench", "0.1.0-cuda12.5")
-    verified = orchestrate(tmp_path, "images", "verify", "cuda12.5", engine=engines.first)
-    assert verified.returncode == 3
+    verified = runs.run("images", "verify", "cuda12.5", expect=3)
     assert "FAILED: TensorFlow was built with this CUDA" in verified.stdout
     engines.first.client.images.remove("tfbench:0.1.0-cuda12.5")
 
@@ -107,48 +107,34 @@ def small_image(engines: Engines, base_image: str, tmp_path_factory: pytest.Temp
     return build_fake(engines.first, base_image, tmp_path_factory.mktemp("fake") / "base")
 
 
-def test_a_host_without_a_registry_gets_the_image_from_this_engine(engines: Engines, small_image: str, tmp_path: Path):
+def test_a_host_without_a_registry_gets_the_image_from_this_engine(engines: Engines, small_image: str, runs: Runs):
     mine = "tfbench:0.1.0-cpu"
     engines.first.client.images.get(small_image).tag("tfbench", "0.1.0-cpu")
     for image in engines.second.client.images.list():
         engines.second.client.images.remove(image.id, force=True)  # what earlier tests have brought there
-    (tmp_path / "my.yml").write_text(SUITE)
-    hosts = tmp_path / "hosts.yml"
-    fleet = {
-        "image_source": "transfer",
-        "environment": {"NCCL_DEBUG": "WARN"},
-        "hosts": {"second": {"docker": engines.second.url}},
-    }
-    hosts.write_text(json.dumps({"version": 1, "defaults": {"suite": "my.yml"}, "fleets": {"far": fleet}}))
-    done = orchestrate(tmp_path, "run", f"--hosts={hosts}", "--run-id=one", engine=engines.first)
-    assert done.returncode == 0, done.stderr
-    (record_path,) = (tmp_path / "runs" / "one" / "records").iterdir()
-    record = from_json(record_path.read_bytes())
+    fleet = {"image_source": "transfer", "environment": {"NCCL_DEBUG": "WARN"}}
+    fleets = {"far": {**fleet, "hosts": {"second": {"docker": engines.second.url}}}}
+    done = runs.measure(fleets)
+    (record,) = runs.records().values()
     assert record.status is Status.OK and record.origin is not None
     assert record.origin.image_digest == engines.first.client.images.get(mine).id
     assert record.environment is not None
     assert record.environment.variables["NCCL_DEBUG"] == "WARN", "environment: of hosts.yml reaches the benchmark"
     assert f"far.second: pulling {mine}: " in done.stderr, "the probe needs it first"
 
-    again = orchestrate(tmp_path, "run", f"--hosts={hosts}", "--run-id=two", engine=engines.first)
-    assert again.returncode == 0 and "pulling" not in again.stderr, "it is there: nothing is sent"
+    assert "pulling" not in runs.measure(fleets).stderr, "it is there: nothing is sent"
     engines.first.client.images.remove(mine)
 
 
 def test_one_command_fills_the_registry_that_hosts_pull_from(
-    engines: Engines, small_image: str, registry: Registry, tmp_path: Path
+    engines: Engines, small_image: str, registry: Registry, runs: Runs
 ):
     ours = f"{registry.address}/fleet-{secrets.token_hex(4)}/tfbench"  # no earlier session pushed there
     engines.first.client.images.get(small_image).tag(ours, f"{__version__}-cpu")
-    hosts = tmp_path / "hosts.yml"
-    defaults = {"registry": ours.rpartition("/")[0], "device": "cpu"}
-    fleet = {"hosts": {"second": {"docker": engines.second.url}}}
-    hosts.write_text(json.dumps({"version": 1, "defaults": defaults, "fleets": {"far": fleet}}))
-    before = orchestrate(tmp_path, "check", f"--hosts={hosts}")
-    assert before.returncode == 4
-    pushed = orchestrate(tmp_path, "images", "push", f"--hosts={hosts}", engine=engines.first)
-    assert pushed.returncode == 0, pushed.stderr
+    fleets = {"far": {"hosts": {"second": {"docker": engines.second.url}}}}
+    hosts = runs.hosts(fleets, registry=ours.rpartition("/")[0])
+    runs.run("check", f"--hosts={hosts}", expect=4)
+    pushed = runs.run("images", "push", f"--hosts={hosts}", expect=0)
     assert re.fullmatch(rf"{re.escape(ours)}:{__version__}-cpu@sha256:[0-9a-f]{{64}}\n", pushed.stdout)
-    after = orchestrate(tmp_path, "check", f"--hosts={hosts}")
-    assert after.returncode == 0, after.stdout + after.stderr
+    runs.run("check", f"--hosts={hosts}", expect=0)
     engines.first.client.images.remove(f"{ours}:{__version__}-cpu")

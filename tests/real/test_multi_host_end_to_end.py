@@ -4,36 +4,37 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import pandas as pd
 import pytest
 
 from results.schema import Status
 from tests.real.test_end_to_end import SECONDS, runs
-from tests.support.controller import Runs, ours, running, wait_until
+from tests.support.controller import Runs, ours, running
 from tests.support.engines.docker import Engines
 from tests.support.engines.images import PushedImage
-from tests.support.engines.processes import free_port
+from tests.support.engines.processes import free_port, wait_until
 from tests.support.engines.servers import Registry
 
 __all__ = ["runs"]
 pytestmark = pytest.mark.docker
 
 
-def write_hosts(runs: Runs, engines: Engines, registry: Registry, num_steps: int) -> str:
+def plan(engines: Engines, registry: Registry, num_steps: int) -> dict[str, Any]:
+    """Return fleets and settings of a case on both engines."""
     addresses = {"first": engines.first.url, "second": engines.second.url}
     hosts = {name: {"docker": url, "address": "127.0.0.1"} for name, url in addresses.items()}
     # These engines have no bridge: their containers share this machine's network.
     fleet = {"hosts": hosts, "network": "host", "cluster_port": free_port(2)}
     case = {"model": "alexnet", "warmup_steps": 2, "num_steps": num_steps, "num_hosts": 2, "communication": "ring"}
-    return f"--hosts={runs.hosts({'pair': fleet}, case=case, registry=registry.address, variant='cpu')}"
+    return {"fleets": {"pair": fleet}, "case": case, "registry": registry.address, "variant": "cpu"}
 
 
 def test_two_engines_train_one_case_together_and_give_one_record(
     engines: Engines, cpu_image: PushedImage, registry: Registry, runs: Runs
 ):
-    done = runs.run("run", write_hosts(runs, engines, registry, 6), seconds=SECONDS)
-    assert done.returncode == 0, done.stderr
+    runs.measure(**plan(engines, registry, 6), seconds=SECONDS)
     (record,) = runs.records().values()
     assert record.status is Status.OK
     assert record.origin is not None and record.validity is not None and record.measurement is not None
@@ -55,7 +56,7 @@ def test_two_engines_train_one_case_together_and_give_one_record(
 def test_a_killed_rank_ends_the_other_and_gives_one_lost_record(
     engines: Engines, cpu_image: PushedImage, registry: Registry, runs: Runs
 ):
-    with runs.start("run", write_hosts(runs, engines, registry, 90_000)) as controller:
+    with runs.begin(**plan(engines, registry, 90_000)) as controller:
 
         def both_train() -> bool:
             logs = [path.read_text() for path in (runs.folder / "runs").glob("*/logs/*")]
@@ -68,8 +69,7 @@ def test_a_killed_rank_ends_the_other_and_gives_one_lost_record(
         victim.kill()
         wait_until(runs.records, "the record", seconds=60)
         assert time.monotonic() - killed_at < 90
-    errors = (runs.folder / "stderr").read_text()
-    assert controller.returncode == 3, errors
+    assert controller.returncode == 3, runs.stderr
 
     (record,) = runs.records().values()
     assert record.status is Status.LOST
@@ -77,4 +77,4 @@ def test_a_killed_rank_ends_the_other_and_gives_one_lost_record(
     assert ours(engines.first) == [] and ours(engines.second) == []
     config = next(value for value in reported["Config"]["Env"] if value.startswith("TF_CONFIG="))
     assert json.loads(config.partition("=")[2])["task"] == {"type": "worker", "index": 1}
-    assert "Traceback" not in errors
+    assert "Traceback" not in runs.stderr

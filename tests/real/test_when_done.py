@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import pty
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from results.schema.exit_codes import ExitCode
-from tests.benchmarks.controller_cost import PROJECT
 from tests.benchmarks.fleet.bench_fleet import fake_engines, write_hosts
+from tests.support import PROJECT
+from tests.support.engines.processes import short_folder, wait_until
 
 COST = "1 host still answers and costs 0.17 USD per hour until you return it: fleet-00.node-0000 0.17"
 DEADLINE_SECONDS = 120.0
@@ -26,11 +25,10 @@ DEADLINE_SECONDS = 120.0
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """Give a folder whose sockets have short names: a unix socket's path has at most 107 bytes."""
-    made = Path(tempfile.mkdtemp(prefix="tfb-end-"))
-    hosts = write_hosts(made, 1, cases=1)
-    hosts.write_text(hosts.read_text().replace('"suite"', '"usd_per_gpu_hour": 0.17, "suite"'))
-    yield made
-    shutil.rmtree(made)
+    with short_folder("tfb-end-") as made:
+        hosts = write_hosts(made, 1, cases=1)
+        hosts.write_text(hosts.read_text().replace('"suite"', '"usd_per_gpu_hour": 0.17, "suite"'))
+        yield made
 
 
 @pytest.fixture
@@ -59,13 +57,6 @@ def start(folder: Path, redirect: str = "", *flags: str, **settings: object) -> 
         )
 
 
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def began(folder: Path) -> bool:
     """Return whether a repeat is running."""
     return any('"starting"' in path.read_text() for path in (folder / "runs").glob("*/events.jsonl"))
@@ -75,7 +66,7 @@ def send(*numbers: signal.Signals) -> Callable[[Path, subprocess.Popen[bytes]], 
     """Return what sends signals, half a second apart, once a repeat runs."""
 
     def act(folder: Path, run: subprocess.Popen[bytes]) -> None:
-        wait_until(lambda: began(folder))
+        wait_until(lambda: began(folder), "a repeat to run")
         for number in numbers:
             run.send_signal(number)
             time.sleep(0.5)
@@ -110,7 +101,7 @@ def test_the_command_runs_and_the_run_keeps_its_exit_code(
     run = start(folder, redirect)
     act(folder, run)
     assert run.wait(DEADLINE_SECONDS) == code, (folder / "output").read_text()
-    wait_until((folder / "done").exists)
+    wait_until((folder / "done").exists, "the command")
     output = (folder / "output").read_text()
     assert "Traceback" not in output and "s3cret" not in output and "Exception ignored" not in output
     if not redirect:
@@ -130,7 +121,7 @@ def test_the_command_runs_after_the_terminal_was_closed(folder: Path):
     leader, follower = pty.openpty()
     run = start(folder, "", stdin=follower, stdout=follower, stderr=follower, start_new_session=True)
     os.close(follower)
-    wait_until(lambda: began(folder))
+    wait_until(lambda: began(folder), "a repeat to run")
     os.close(leader)
     run.send_signal(signal.SIGHUP)  # the kernel's, if the terminal controlled the session
     assert run.wait(DEADLINE_SECONDS) == ExitCode.STOPPED
@@ -147,13 +138,13 @@ def test_the_command_runs_where_the_disk_is_full(folder: Path):
 
 def test_the_command_runs_where_a_host_freezes_and_ctrl_c_comes_twice(folder: Path, engine: subprocess.Popen[str]):
     run = start(folder)
-    wait_until(lambda: began(folder))
+    wait_until(lambda: began(folder), "a repeat to run")
     engine.send_signal(signal.SIGSTOP)
     try:
         run.send_signal(signal.SIGINT)
         time.sleep(0.5)
         run.send_signal(signal.SIGINT)
-        wait_until((folder / "done").exists)
+        wait_until((folder / "done").exists, "the command")
     finally:
         engine.send_signal(signal.SIGCONT)
     assert run.wait(DEADLINE_SECONDS) == ExitCode.STOPPED

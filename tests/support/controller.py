@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from results.runs.reading import from_json
 from results.schema import Record
 from tests.support import PROJECT
 from tests.support.engines.docker import DockerEngine
+from tests.support.engines.processes import read_proc
 
 CASE = {"model": "googlenet", "batch_per_gpu": 2, "image_size": 64, "warmup_steps": 1, "num_steps": 3, "device": "cpu"}
 DEADLINE_SECONDS = 240
@@ -40,6 +37,48 @@ class Finished:
     stdout: str
     stderr: str
     memory_peak_bytes: int
+
+
+class Controller(subprocess.Popen[str]):
+    """The process of a controller, which is killed where its context ends by an exception."""
+
+    def __exit__(self, kind: type[BaseException] | None, *others: Any) -> None:
+        if kind is not None:
+            self.kill()
+        super().__exit__(kind, *others)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a process took.
+
+    Attributes:
+        cpu_seconds: User and system time of its own, without what it started.
+        peak_bytes: Its largest resident set.
+    """
+
+    cpu_seconds: float
+    peak_bytes: int
+
+
+def watch(process: subprocess.Popen[Any], seconds: float = float("inf")) -> Usage:
+    """Wait for the end of a process; return what it took, as last seen.
+
+    Raises:
+        subprocess.TimeoutExpired: It has not ended in time.
+    """
+    ticks = peak = 0
+    deadline = time.monotonic() + seconds
+    while process.poll() is None:
+        if time.monotonic() > deadline:
+            raise subprocess.TimeoutExpired(process.args, seconds)
+        words = read_proc(process.pid, "stat").rpartition(b")")[2].split()
+        if words and words[0] != b"Z":
+            ticks = int(words[11]) + int(words[12])
+        status = read_proc(process.pid, "status").splitlines()
+        peak = max([peak, *(int(line.split()[1]) * 1024 for line in status if line.startswith(b"VmHWM"))])
+        time.sleep(0.02)
+    return Usage(ticks / os.sysconf("SC_CLK_TCK"), peak)
 
 
 class Runs:
@@ -78,12 +117,12 @@ class Runs:
         path.write_text(json.dumps(document))
         return path
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str) -> Controller:
         """Start a controller; its output goes to files."""
         # Drawing a report takes seconds.
         flags = ["--no-report"] if arguments[:1] in (("run",), ("resume",)) else []
         with (self.folder / "stdout").open("a") as stdout, (self.folder / "stderr").open("a") as stderr:
-            return subprocess.Popen(
+            return Controller(
                 [sys.executable, "-m", "orchestrate", *arguments, *flags],
                 cwd=PROJECT,
                 env=self.environment,
@@ -93,23 +132,49 @@ class Runs:
                 text=True,
             )
 
-    def run(self, *arguments: str, seconds: float = DEADLINE_SECONDS) -> Finished:
-        """Run a controller to its end, for so many seconds at most, watching its memory."""
+    def run(self, *arguments: str, expect: int | None = None, seconds: float = DEADLINE_SECONDS) -> Finished:
+        """Run a controller to its end, watching its memory.
+
+        Args:
+            arguments: Of the command line.
+            expect: The exit code that it must have; None: any.
+            seconds: After this time it is killed.
+        """
         starts = [_size(self.folder / "stdout"), _size(self.folder / "stderr")]
         with self.start(*arguments) as process:
-            peak = _Peak(process.pid)
-            try:
-                process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                raise
-            finally:
-                peak.stop()
+            usage = watch(process, seconds)
         stdout, stderr = (
             (self.folder / name).read_bytes()[start:].decode(errors="surrogateescape")
             for name, start in zip(("stdout", "stderr"), starts, strict=True)
         )
-        return Finished(process.returncode, stdout, stderr, peak.bytes)
+        assert expect is None or process.returncode == expect, f"exit code {process.returncode}: {stdout}{stderr}"
+        return Finished(process.returncode, stdout, stderr, usage.peak_bytes)
+
+    def measure(
+        self,
+        fleets: dict[str, Any],
+        repeats: int = 1,
+        *flags: str,
+        expect: int = 0,
+        seconds: float = DEADLINE_SECONDS,
+        **settings: Any,
+    ) -> Finished:
+        """Run a plan to its end, which must have the exit code `expect`; `settings` are those of `hosts`."""
+        hosts = self.hosts(fleets, repeats, **settings)
+        return self.run("run", f"--hosts={hosts}", "--display=plain", *flags, expect=expect, seconds=seconds)
+
+    def begin(self, fleets: dict[str, Any], repeats: int = 1, **settings: Any) -> Controller:
+        """Start a controller that runs a plan; `settings` are those of `hosts`."""
+        return self.start("run", f"--hosts={self.hosts(fleets, repeats, **settings)}", "--display=plain")
+
+    def resume(self, *flags: str, seconds: float = DEADLINE_SECONDS) -> Finished:
+        """Resume the run to its end: nothing may fail."""
+        return self.run("resume", "--display=plain", *flags, expect=0, seconds=seconds)
+
+    @property
+    def stderr(self) -> str:
+        """What all controllers have printed on stderr."""
+        return (self.folder / "stderr").read_text()
 
     @property
     def path(self) -> Path:
@@ -127,47 +192,30 @@ class Runs:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """Return the run's events of one name."""
-        lines = (
-            (self.path / "events.jsonl").read_text().rpartition("\n")[0].splitlines()
-        )  # the last may be half written
-        return [event for event in map(json.loads, lines) if event["event"] == name]
+        whole = (self.path / "events.jsonl").read_text().rpartition("\n")[0]  # the last line may be half written
+        return [event for event in map(json.loads, whole.splitlines()) if event["event"] == name]
 
+    def states(self) -> list[str]:
+        """Return the states that repeats have had, in order."""
+        return [event["state"] for event in self.events("job_state")]
 
-class _Peak:
-    """Watches the largest resident set of a process, of its own program only, not of what it was forked from."""
-
-    def __init__(self, pid: int) -> None:
-        self.bytes = 0
-        self._status = Path(f"/proc/{pid}/status")
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._ended.wait(0.05):
-            with contextlib.suppress(OSError, StopIteration):
-                lines = self._status.read_text().splitlines()
-                words = next(line for line in lines if line.startswith("VmHWM:")).split()
-                self.bytes = max(self.bytes, int(words[1]) * 1024)
-
-
-def wait_until(condition: Callable[[], Any], what: str, seconds: float = 240) -> Any:
-    """Wait until a condition holds, and return its value; the test fails when it never does."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        time.sleep(0.05)
-    return pytest.fail(f"waited {seconds} s for {what}")
+    def assert_no_step_was_lost(self, host: str) -> None:
+        """Check that the log of a host's only repeat has every step, once."""
+        (log,) = (self.path / "logs").glob(f"all.{host}.*")
+        steps = [int(number) for number in re.findall(r"^step +(\d+)", log.read_text(), re.MULTILINE)]
+        assert steps == list(range(1, len(steps) + 1)), f"{host}: lines were lost, or came twice"
+        assert len(steps) > 5
 
 
 def ours(engine: DockerEngine) -> list[Any]:
     """Return the benchmarks on an engine, running or not."""
     return engine.client.containers.list(all=True, filters={"label": "tfbench.run"}, ignore_removed=True)
+
+
+def remove_ours(engine: DockerEngine) -> None:
+    """Remove the benchmarks of an engine."""
+    for container in ours(engine):
+        container.remove(force=True, v=True)
 
 
 def running(engine: DockerEngine) -> list[Any]:

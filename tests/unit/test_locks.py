@@ -9,10 +9,10 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.support.engines.images import REPOSITORY
+from tests.support import PROJECT
 
-CONTAINER_LOCKS = sorted((REPOSITORY / "containers" / "requirements").glob("*.txt"))
-ALL_LOCKS = [*CONTAINER_LOCKS, *sorted((REPOSITORY / "requirements").glob("*.txt"))]
+CONTAINER_LOCKS = sorted((PROJECT / "containers" / "requirements").glob("*.txt"))
+ALL_LOCKS = [*CONTAINER_LOCKS, *sorted((PROJECT / "requirements").glob("*.txt"))]
 
 
 def locked(lock: Path) -> dict[str, list[str]]:
@@ -50,6 +50,6 @@ def test_a_lock_holds_what_its_variant_asks_for(lock: Path):
 
 
 def test_every_variant_has_its_lock_and_every_lock_its_variant():
-    table = (REPOSITORY / "containers" / "images.toml").read_text()
+    table = (PROJECT / "containers" / "images.toml").read_text()
     variants = set(re.findall(r'^\[variants\."?([a-z0-9.]+)"?\]', table, re.MULTILINE)) - {"ngc25.02"}
     assert {lock.stem for lock in CONTAINER_LOCKS} - {"sbom"} == variants

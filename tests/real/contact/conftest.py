@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from tests.support.engines.processes import Server, find_program, free_port, port_answers
-from tests.support.engines.required import skip_without
+from tests.support.engines.processes import Server, free_port, port_answers, short_folder
+from tests.support.engines.servers import new_key, skip_without_sshd, sshd_command
 
 
 @dataclass
@@ -37,23 +36,15 @@ class FreshHosts:
         """Start an sshd with a key and a port of its own, which the user's ssh configuration then knows."""
         self.ports[name] = port = free_port()
         key, config = self.folder / f"{name}.key", self.folder / f"{name}.sshd_config"
-        new_key(key)
-        lines = (
-            f"ListenAddress 127.0.0.1:{port}",
-            f"HostKey {key}",
-            f"AuthorizedKeysFile {self.folder / 'identity.pub'}",
-            f"PidFile {self.folder / name}.pid",
-            "AuthenticationMethods publickey",
-            "PermitRootLogin prohibit-password",
-            "StrictModes no",
-            "UsePAM no",
-            *settings,
-        )
-        config.write_text("\n".join(lines) + "\n")
-        command = [find_program("sshd") or "sshd", "-D", "-e", "-f", str(config)]
+        command = sshd_command(config, key, self.folder / "identity.pub", f"127.0.0.1:{port}", *settings)
         self.servers[name] = Server(command, self.folder / f"{name}.log", lambda: port_answers(port))
         self.servers[name].start()
         self._write_config()
+
+    def stop(self) -> None:
+        """End all of them."""
+        for server in self.servers.values():
+            server.stop()
 
     def replace(self, name: str) -> None:
         """Let another machine have the address of a host, as rented ones get it: with another key."""
@@ -79,32 +70,21 @@ class FreshHosts:
         return (self.folder / f"{name}.log").read_text().count("drop connection")
 
 
-def new_key(path: Path) -> None:
-    for file in (path, path.with_name(f"{path.name}.pub")):
-        file.unlink(missing_ok=True)
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
-
-
 @pytest.fixture(scope="module")
 def make_fresh_hosts() -> Iterator[Callable[..., FreshHosts]]:
     """Give a function that starts hosts; all end with the module."""
-    skip_without("an sshd", lambda: None if find_program("sshd") else "install openssh-server")
-    Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-    made: list[FreshHosts] = []
+    skip_without_sshd()
+    with contextlib.ExitStack() as stack:
 
-    def make(count: int, *bastion: str) -> FreshHosts:
-        folder = Path(tempfile.mkdtemp(prefix="tfb-new-"))
-        hosts = FreshHosts(folder, folder / "ssh_config", folder / "own_known_hosts")
-        made.append(hosts)
-        new_key(folder / "identity")
-        hosts.own.touch()
-        hosts.add("bastion", *bastion)
-        for number in range(count):
-            hosts.add(f"node-{number:04d}")
-        return hosts
+        def make(count: int, *bastion: str) -> FreshHosts:
+            folder = stack.enter_context(short_folder("tfb-new-"))
+            hosts = FreshHosts(folder, folder / "ssh_config", folder / "own_known_hosts")
+            stack.callback(hosts.stop)
+            new_key(folder / "identity")
+            hosts.own.touch()
+            hosts.add("bastion", *bastion)
+            for number in range(count):
+                hosts.add(f"node-{number:04d}")
+            return hosts
 
-    yield make
-    for hosts in made:
-        for server in hosts.servers.values():
-            server.stop()
-        shutil.rmtree(hosts.folder, ignore_errors=True)
+        yield make

@@ -17,9 +17,10 @@ from results import schema
 from results.runs import reading
 from results.schema.progress import RecordReader
 from results.schema.record_json import MAX_RECORD_BYTES
+from tests.support import PROJECT
 from tests.support.engines.containers import RECORD_PATH, exit_code, finished_container, read_file
 from tests.support.engines.docker import Engines
-from tests.support.engines.images import REPOSITORY, PushedImage, build_image, pull_bytes, push_image
+from tests.support.engines.images import PushedImage, build_image, pull_bytes, push_image
 from tests.support.engines.servers import Registry
 from tests.unit.test_locks import locked
 
@@ -159,7 +160,7 @@ def test_an_image_holds_the_packages_of_its_lock_and_lists_them(engines: Engines
         assert exit_code(container) == 0, container.logs().decode()
         seen = json.loads(container.logs(stderr=False))
         listed = json.loads(read_file(container, SBOM_PATH))
-    lock = {name: version for name, (version, *_) in locked(REPOSITORY / "containers/requirements/cpu.txt").items()}
+    lock = {name: version for name, (version, *_) in locked(PROJECT / "containers/requirements/cpu.txt").items()}
     assert {canonicalize_name(name): version for name, version in seen["packages"]} == lock
     python, debian = (
         [item for item in listed["components"] if item["purl"].startswith(f"pkg:{kind}/")] for kind in ("pypi", "deb")
@@ -178,8 +179,8 @@ TENSORFLOW = re.compile(r"^tensorflow-cpu==.*(\n +--hash=.*)+\n", re.MULTILINE)
 def copy_context(folder: Path) -> Path:
     """Copy what an image is built from."""
     for name in ("containers", "results", "tfbench"):
-        shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(REPOSITORY / ".dockerignore", folder)
+        shutil.copytree(PROJECT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(PROJECT / ".dockerignore", folder)
     return folder
 
 

@@ -10,7 +10,7 @@ import json
 import pytest
 
 from orchestrate.launchers.container import CACHE_LABEL, CACHE_VARIABLES, ContainerSpec, cache_volume, unique_name
-from orchestrate.launchers.docker.images import DockerEngine, controller_address
+from orchestrate.launchers.docker.images import DockerEngine
 from tests.support.engines.docker import Engines
 from tests.support.engines.images import PushedImage
 
@@ -45,11 +45,11 @@ def compile_once(engine: DockerEngine, image: str) -> object:
 
 def test_a_cache_outlives_its_container(engines: Engines, cpu_image: PushedImage):
     client = engines.first.client
-    engine, image = DockerEngine(controller_address(engines.first.url)), client.images.get(cpu_image.reference).id
+    image = client.images.get(cpu_image.reference).id
     try:
-        assert compile_once(engine, image) == [[], 10001, 0]
-        assert compile_once(engine, image) == [["kernel"], 10001, 0]
+        with engines.first.controller_client() as engine:
+            assert compile_once(engine, image) == [[], 10001, 0]
+            assert compile_once(engine, image) == [["kernel"], 10001, 0]
     finally:
-        engine.close()
         for volume in client.volumes.list(filters={"label": CACHE_LABEL}):
             volume.remove()

@@ -17,8 +17,9 @@ import pytest
 from results import schema
 from results.runs import reading
 from results.schema.exit_codes import ExitCode
+from tests.support import PROJECT
 from tests.support.engines.docker import Engines
-from tests.support.engines.images import REPOSITORY, PushedImage
+from tests.support.engines.images import PushedImage
 from tests.support.engines.required import skip_without
 
 ORDINARY_USER = 51_234
@@ -40,7 +41,7 @@ class Documented:
         return f"{self.page}: {self.command[:40]}"
 
 
-def documented(root: Path = REPOSITORY) -> list[Documented]:
+def documented(root: Path = PROJECT) -> list[Documented]:
     """Return the `docker run` commands of all pages, lines that end with a backslash joined."""
     pages = [*sorted(root.glob("*.md")), *sorted(root.glob("docs/*.md")), *sorted(root.glob("containers/**/*.md"))]
     found = []

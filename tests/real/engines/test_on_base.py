@@ -22,9 +22,8 @@ from orchestrate.errors import BuildFailed
 from orchestrate.images.builds import build_context, build_variant
 from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.container import probe_container
-from orchestrate.launchers.docker.images import DockerEngine, controller_address
+from tests.support import PROJECT
 from tests.support.engines.docker import Engines
-from tests.support.engines.images import REPOSITORY
 from tests.unit.test_locks import locked
 
 IMAGE = "tfbench:on-base"
@@ -48,33 +47,26 @@ def build(
     (folder / "Dockerfile").write_text(FAKE_BASE.format(base=base_image, modules=modules, pynvml=copied))
     engines.first.client.images.build(path=str(folder), tag="fake-ngc:1", network_mode="host", rm=True)
     variant = next(row for row in read_variants() if row.base is not None)
-    engine = DockerEngine(controller_address(engines.first.url))
-    try:
-        build_variant(
-            engine, variant, IMAGE, arguments={"BASE": "fake-ngc:1"}, pip_config=pip_config, on_line=output.append
-        )
-    finally:
-        engine.close()
+    arguments = {"BASE": "fake-ngc:1"}
+    with engines.first.controller_client() as engine:
+        build_variant(engine, variant, IMAGE, arguments=arguments, pip_config=pip_config, on_line=output.append)
 
 
 @pytest.mark.docker
 def test_the_runner_is_added_to_an_image_with_another_python(engines: Engines, base_image: str, tmp_path: Path):
     build(engines, base_image, tmp_path / "base", "tensorflow", [])
-    engine = DockerEngine(controller_address(engines.first.url))
     spec = probe_container(IMAGE)
-    try:
+    with engines.first.controller_client() as engine, contextlib.ExitStack() as stack:
+        stack.callback(engines.first.client.images.remove, IMAGE, force=True)
         document = engine.image_document(IMAGE)
         assert document["Config"]["Entrypoint"] == ["python3", "-m", "tfbench"]
         assert document["Config"]["User"] == "10001:10001"
         assert document["Config"]["Labels"]["tfbench.variant"] == "ngc25.02"
         engine.create(type(spec)(**{**vars(spec), "all_gpus": False}))
+        stack.callback(engine.remove, spec.name)
         engine.start(spec.name)
         engine.wait(spec.name, 60)
         assert json.loads(engine.output(spec.name, 100_000))["operating_system"].startswith("Debian")
-    finally:
-        engine.remove(spec.name)
-        engine.close()
-        engines.first.client.images.remove(IMAGE, force=True)
 
 
 @pytest.mark.docker
@@ -143,7 +135,7 @@ def _file(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 
 @pytest.mark.docker
 def test_no_image_holds_the_password_of_the_package_index(engines: Engines, base_image: str, tmp_path: Path):
-    version, *_ = locked(REPOSITORY / "containers/requirements/cpu.txt")["nvidia-ml-py"]
+    version, *_ = locked(PROJECT / "containers/requirements/cpu.txt")["nvidia-ml-py"]
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", tmp_path, f"nvidia-ml-py=={version}"]
     subprocess.run(command, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.controller import Runs, ours
+from tests.support.controller import Runs, remove_ours
 from tests.support.engines.docker import Engines
 from tests.support.engines.fake_image import build_fake, build_variant
 from tests.support.engines.images import push_image
@@ -58,8 +58,7 @@ def runs(tmp_path: Path, engines: Engines) -> Iterator[Runs]:
     yield Runs(tmp_path)
     for engine in (engines.first, engines.second):
         if engine.answers():
-            for container in ours(engine):
-                container.remove(force=True, v=True)
+            remove_ours(engine)
 
 
 @pytest.fixture

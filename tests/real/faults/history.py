@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from orchestrate.running.options import TRIED_AGAIN
 from results.runs.reading import from_json
 from results.schema import Status
 from results.schema.record_json import RecordError
+from tests.support.engines.processes import EngineError, wait_until
 
 if TYPE_CHECKING:
     from tests.real.faults.places import Place
@@ -72,12 +72,10 @@ def problems_at_the_end(folder: Path, run: Path | None, code: int, place: Place,
             found.append(f"doubled: {count} results of {job}, with {before[job]} superseded")
     if (folder / "overlaps").exists():
         found.append(f"doubled: {(folder / 'overlaps').read_text()}")
-    deadline = time.monotonic() + CALM_SECONDS
-    while left := place.left():
-        if time.monotonic() > deadline:
-            found.append(f"left behind: {left}")
-            break
-        time.sleep(0.2)
+    try:
+        wait_until(lambda: not place.left(), "nothing to be left", CALM_SECONDS)
+    except EngineError:
+        found.append(f"left behind: {place.left()}")
     return found
 
 

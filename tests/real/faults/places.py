@@ -21,10 +21,20 @@ import docker.errors
 from orchestrate.launchers.ssh import launcher as ssh_launcher
 from orchestrate.launchers.ssh.agent import read_json
 from orchestrate.launchers.ssh.software import HostSoftware
-from tests.real.ssh.rented import Rented, below, make_pretender
+from tests.real.ssh.rented import Rented
+from tests.support.controller import ours, remove_ours, running
 from tests.support.engines.fragile import FragileEngine
-from tests.support.engines.processes import Server, free_port
-from tests.support.engines.slurm import NODES, SlurmCluster, wait_for
+from tests.support.engines.processes import (
+    Server,
+    all_pids,
+    below,
+    free_port,
+    read_proc,
+    send,
+    wait_until,
+    with_variables,
+)
+from tests.support.engines.slurm import NODES, SlurmCluster
 
 Undo = Callable[[], object]
 
@@ -52,14 +62,6 @@ main()
 
 OPEN, HOLE, SLOW, CUT = "open", "black-holed", "slow", "cut"
 HERE_BYTES, THERE_BYTES, ENGINE_BYTES = 4 << 20, 4 << 20, 400 << 20
-
-
-def make_benchmark(folder: Path) -> Path:
-    """Give a folder whose `python -m tfbench` is the fake benchmark, with the real probe."""
-    make_pretender(folder)
-    (folder / "tfbench" / "__main__.py").rename(folder / "tfbench" / "fake.py")
-    (folder / "tfbench" / "__main__.py").write_text(MAIN)
-    return folder
 
 
 class Link:
@@ -114,7 +116,7 @@ class Place:
 
     Args:
         folder: Of the worker that this place belongs to; kept from schedule to schedule.
-        benchmark: From `make_benchmark`.
+        benchmark: From `make_fake_project`.
     """
 
     victims = ("controller", "agent", "guardian", "benchmark")
@@ -141,7 +143,9 @@ class Place:
         if victim == "controller":
             return [controller]
         if victim == "agent":
-            return [pid for pid in below(self.parent_of_agents(controller)) if b"sys.stdin" in command_line(pid)]
+            return [
+                pid for pid in below(self.parent_of_agents(controller)) if b"sys.stdin" in read_proc(pid, "cmdline")
+            ]
         states = []
         with contextlib.suppress(OSError):  # a folder may go while it is listed
             states = [read_json(path) or {} for path in self.jobs.rglob("state.json")]
@@ -160,17 +164,12 @@ class Place:
 
     def left(self) -> list[str]:
         """Return what has been left behind."""
-        running = [f"{pid}: {command_line(pid)!r}" for pid in self.tagged()]
+        running = [f"{pid}: {read_proc(pid, 'cmdline')!r}" for pid in self.tagged()]
         return [*running, *map(str, self.jobs.glob(".tfbench/jobs/*/*")), *map(str, self.jobs.glob("*/work/*/*/*"))]
 
     def tagged(self) -> list[int]:
         """Return the processes of this schedule."""
-        wanted, found = f"FAULTS={self.schedule}".encode(), []
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            with contextlib.suppress(OSError):
-                if wanted in path.read_bytes().split(b"\0"):
-                    found.append(int(path.parent.name))
-        return found
+        return with_variables(f"FAULTS={self.schedule}")
 
     def created(self) -> dict[str, int]:
         """Return how often each repeat was started."""
@@ -183,9 +182,7 @@ class Place:
 
     def undo(self, victim: str, pids: list[int]) -> None:
         """End a fault of processes: those that were stopped go on, and servers are started again."""
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+        send(signal.SIGCONT, pids)
         if victim not in Place.victims:
             self.heal()
 
@@ -197,9 +194,7 @@ class Place:
 
     def end(self) -> None:
         """End the schedule, and everything of it."""
-        for pid in self.tagged():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        send(signal.SIGKILL, self.tagged())
 
     def close(self) -> None:
         """End the place."""
@@ -227,14 +222,14 @@ class SshPlace(Place):
     def find(self, victim: str, controller: int) -> list[int]:
         """See `Place.find`."""
         if victim == "sshd":
-            return [self._rented.host.server.pid]
+            return [self._rented.host.pid]
         if victim == "session":
-            return [pid for pid in below(self._rented.host.server.pid) if command_line(pid).startswith(b"sshd:")]
+            return [pid for pid in below(self._rented.host.pid) if read_proc(pid, "cmdline").startswith(b"sshd:")]
         return super().find(victim, controller)
 
     def parent_of_agents(self, controller: int) -> int:
         """See `Place.parent_of_agents`."""
-        return self._rented.host.server.pid
+        return self._rented.host.pid
 
     def other(self, what: str, how: str) -> Undo | None:
         """See `Place.other`."""
@@ -246,7 +241,7 @@ class SshPlace(Place):
     def heal(self) -> None:
         """See `Place.heal`."""
         self._link.set(OPEN)
-        revive(self._rented.host.server)
+        revive(self._rented.host)
 
     def end(self) -> None:
         """See `Place.end`."""
@@ -282,7 +277,7 @@ class DockerPlace(Place):
 
     def watch(self) -> None:
         """See `Place.watch`: each container has a folder of its own."""
-        for file in self._engine._data_folder.glob("containers/*/config.v2.json"):
+        for file in self._engine.data_folder.glob("containers/*/config.v2.json"):
             if file.parent.name not in self._containers:
                 document = read_json(file) or {}
                 if job := document.get("Config", {}).get("Labels", {}).get("tfbench.job"):
@@ -296,16 +291,14 @@ class DockerPlace(Place):
     def find(self, victim: str, controller: int) -> list[int]:
         """See `Place.find`."""
         if victim in ("dockerd", "controller"):
-            return [self._engine._server.pid if victim == "dockerd" else controller]
+            return [self._engine.pid if victim == "dockerd" else controller]
         word = b"/opt/benchmark.py" if victim == "benchmark" else b"containerd-shim"
-        return [int(path.name) for path in Path("/proc").glob("[0-9]*")
-                if word in (line := command_line(int(path.name))) and self._is_ours(int(path.name), line)]  # fmt: skip
+        lines = {pid: read_proc(pid, "cmdline") for pid in all_pids()}
+        return [pid for pid, line in lines.items() if word in line and self._is_ours(pid, line)]
 
     def _is_ours(self, pid: int, line: bytes) -> bool:
-        with contextlib.suppress(OSError):
-            group = Path(f"/proc/{pid}/cgroup").read_text()
-            return any(name in group or name.encode() in line for name in self._containers)
-        return False
+        group = read_proc(pid, "cgroup")
+        return any(name.encode() in group + line for name in self._containers)
 
     def other(self, what: str, how: str) -> Undo | None:
         """See `Place.other`."""
@@ -319,7 +312,7 @@ class DockerPlace(Place):
         if what != "container":
             return super().other(what, how)
         with contextlib.suppress(docker.errors.APIError, OSError):  # it has just ended, or the engine is down
-            for container in self._ours(everything=False):
+            for container in running(self._engine):
                 getattr(container, how)(**({"force": True, "v": True} if how == "remove" else {}))
                 return quietly(container.unpause) if how == "pause" else lambda: None
         return None
@@ -329,23 +322,18 @@ class DockerPlace(Place):
         self._link.set(OPEN)
         self._engine.free_disk()
         if not self._engine.answers():
-            if self._engine._server._process is not None:
+            if self._engine._process is not None:
                 with contextlib.suppress(OSError):
                     self._engine.kill()
             self._engine.start()
 
     def left(self) -> list[str]:
         """See `Place.left`."""
-        return [container.name for container in self._ours()]
-
-    def _ours(self, *, everything: bool = True) -> list[Any]:
-        wanted = {"filters": {"label": "tfbench.run"}, "ignore_removed": True}
-        return list(self._engine.client.containers.list(all=everything, **wanted))
+        return [container.name for container in ours(self._engine)]
 
     def end(self) -> None:
         """See `Place.end`."""
-        for container in self._ours():
-            container.remove(force=True, v=True)
+        remove_ours(self._engine)
         self._link.close()
         (self.folder / "link.sock").unlink()
 
@@ -381,7 +369,7 @@ class SlurmPlace(Place):
             return [self._servers[victim].pid]
         word = b"slurmstepd" if victim == "step" else b"tfbench"
         running = set().union(*map(self._cluster._processes_on, NODES))
-        return [pid for pid in running if word in command_line(pid)]
+        return [pid for pid in running if word in read_proc(pid, "cmdline")]
 
     def other(self, what: str, how: str) -> Undo | None:
         """See `Place.other`."""
@@ -401,7 +389,7 @@ class SlurmPlace(Place):
 
     def calm(self) -> None:
         """See `Place.calm`: Slurm completes its jobs after a while."""
-        wait_for(lambda: not self._cluster.queue(), "an empty queue")
+        wait_until(lambda: not self._cluster.queue(), "an empty queue", 120)
 
     def left(self) -> list[str]:
         """See `Place.left`."""
@@ -409,7 +397,7 @@ class SlurmPlace(Place):
 
     def end(self) -> None:
         """See `Place.end`."""
-        self._cluster._command("scancel", "--user=root", check=False)
+        self._cluster.command("scancel", "--user=root", check=False)
         super().end()
         for path in self.jobs.iterdir():
             shutil.rmtree(path, ignore_errors=True)
@@ -430,14 +418,6 @@ def quietly(act: Undo) -> Undo:
             act()
 
     return undo
-
-
-def command_line(pid: int) -> bytes:
-    """Return the words of a process; none: it has ended."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def mount(folder: Path, size: int) -> None:

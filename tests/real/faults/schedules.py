@@ -33,8 +33,10 @@ import orchestrate
 import results
 from orchestrate import cli
 from tests.real.faults.history import problems_after, problems_at_the_end
-from tests.real.faults.places import PLACES, Place, Undo, make_benchmark, mount, truncate
-from tests.support.controller import CASE, PROJECT
+from tests.real.faults.places import MAIN, PLACES, Place, Undo, mount, truncate
+from tests.real.ssh.rented import make_fake_project
+from tests.support import PROJECT
+from tests.support.controller import CASE
 from tests.support.engines import processes
 
 REPEATS = 2
@@ -229,9 +231,7 @@ class Schedule:
             return self.place.other(fault.what, fault.how)
         pids = self.place.find(fault.what, controller)
         for word in fault.how.split():
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, getattr(signal, f"SIG{word}"))
+            processes.send(getattr(signal, f"SIG{word}"), pids)
             time.sleep(0.2 if " " in fault.how else 0)
         return (lambda: self.place.undo(fault.what, pids)) if pids else None
 
@@ -276,7 +276,7 @@ def main() -> int:
     importlib.import_module("pandas")
     folder = Path(tempfile.mkdtemp(prefix="tfb-f"))
     mount(folder, 2 << 30)
-    options.benchmark = make_benchmark(folder / "benchmark")
+    options.benchmark = make_fake_project(folder / "benchmark", MAIN)
     options.kept.mkdir(parents=True, exist_ok=True)
     options.kept = Path(tempfile.mkdtemp(dir=options.kept))
     report = folder / "report"

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +11,9 @@ import pytest
 from results.schema import Status
 from tests.real.faults.conftest import FakeImages
 from tests.real.faults.relay import Moment, Relay
-from tests.support.controller import Runs, counted, ours, running, wait_until
+from tests.support.controller import Controller, Runs, counted, ours, running
 from tests.support.engines.docker import DockerEngine, Engines
+from tests.support.engines.processes import all_pids, read_proc, send, wait_until
 from tests.support.engines.servers import SshHost
 
 pytestmark = pytest.mark.docker
@@ -55,31 +53,25 @@ def test_a_run_survives_the_death_of_its_controller(
     moment: str, engines: Engines, fake_images: FakeImages, runs: Runs, short_path: Path
 ):
     when, reattached = MOMENTS[moment]
-    victim: list[subprocess.Popen[str]] = []
+    victim: list[Controller] = []
     engine = engines.second
 
     with Relay(short_path / "r.sock", engine.socket, moment=when, act=lambda: victim[0].kill()) as relay:
-        hosts = runs.hosts({"here": {"hosts": {"one": {"docker": relay.url}}}}, REPEATS, image=fake_images.image())
-        victim.append(runs.start("run", f"--hosts={hosts}", "--display=none"))
+        fleets = {"here": {"hosts": {"one": {"docker": relay.url}}}}
+        victim.append(runs.begin(fleets, REPEATS, image=fake_images.image()))
         assert victim[0].wait(180) == -9
         assert relay.reached.wait(10)
-        resumed = runs.run("resume", "--display=plain")
+        runs.resume()
 
-    assert resumed.returncode == 0, resumed.stderr
-    assert sum(event["state"] == "reattached" for event in runs.events("job_state")) == reattached
+    assert runs.states().count("reattached") == reattached
     assert_each_once(runs, engine)
 
 
 def test_a_running_benchmark_is_reattached_and_a_dead_tunnel_ends(
     engines: Engines, fake_images: FakeImages, runs: Runs, ssh_host: SshHost, no_tunnels: None
 ):
-    connection = {
-        "docker": f"ssh://{ssh_host.alias}",
-        "ssh_config": str(ssh_host.config_file),
-        "docker_socket": str(ssh_host.remote_socket),
-    }
-    hosts = runs.hosts({"far": {"hosts": {"one": connection}}}, REPEATS, image=fake_images.image(seconds=6))
-    with runs.start("run", f"--hosts={hosts}", "--display=none") as controller:
+    fleets = {"far": {"hosts": {"one": ssh_host.connection()}}}
+    with runs.begin(fleets, REPEATS, image=fake_images.image(seconds=6)) as controller:
         (survivor,) = wait_until(lambda: running(engines.second), "a benchmark")
         wait_until(lambda: b"step" in survivor.logs(), "its first step")
         controller.kill()
@@ -87,9 +79,8 @@ def test_a_running_benchmark_is_reattached_and_a_dead_tunnel_ends(
     # Running or, on a slow machine, ended by now.
     assert [container.id for container in ours(engines.second)] == [survivor.id]
 
-    resumed = runs.run("resume", "--display=plain")
-    assert resumed.returncode == 0, resumed.stderr
-    assert [event["state"] for event in runs.events("job_state")].count("reattached") == 1
+    runs.resume()
+    assert runs.states().count("reattached") == 1
     assert_each_once(runs, engines.second)
     assert not tunnels(ssh_host)
 
@@ -98,19 +89,11 @@ def test_a_running_benchmark_is_reattached_and_a_dead_tunnel_ends(
 def no_tunnels(ssh_host: SshHost) -> Iterator[None]:
     """End tunnels that a failed test leaves."""
     yield
-    for pid in tunnels(ssh_host):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
+    send(signal.SIGTERM, tunnels(ssh_host))
 
 
 def tunnels(ssh_host: SshHost) -> list[int]:
     """Return the process ids of the ssh clients that lead to a host now."""
-    pids = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if words[0].endswith(b"ssh") and str(ssh_host.config_file).encode() in words:
-            pids.append(int(path.parent.name))
-    return pids
+    words = {pid: read_proc(pid, "cmdline").split(b"\0") for pid in all_pids()}
+    config = str(ssh_host.config_file).encode()
+    return [pid for pid, (program, *arguments) in words.items() if program.endswith(b"ssh") and config in arguments]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from results.schema import Status
 from tests.real.faults.conftest import FakeImages
-from tests.support.controller import CASE, Runs, ours, running, wait_until
+from tests.support.controller import Runs, ours, running
 from tests.support.engines.docker import Engines
+from tests.support.engines.processes import wait_until
 
 
 def test_a_container_gets_the_hosts_data_read_only_or_says_what_lacks(
@@ -17,16 +17,11 @@ def test_a_container_gets_the_hosts_data_read_only_or_says_what_lacks(
     folders = {"has": tmp_path, "lacks": tmp_path / "nowhere"}
     urls = {"has": engines.first.url, "lacks": engines.second.url}
     entries = {name: {"docker": urls[name], "data_dir": str(folder)} for name, folder in folders.items()}
-    hosts = runs.hosts({"all": {"hosts": entries}}, image=fake_images.image(seconds=2))
-    suite = {"description": "real input", "repeats": 1, "cases": [{**CASE, "data": "tfrecord"}]}
-    (runs.folder / "one.yml").write_text(json.dumps(suite))
-    with runs.start("run", f"--hosts={hosts}", "--display=none") as controller:
-        try:
-            (benchmark,) = wait_until(lambda: running(engines.first), "a benchmark")
-            reported = benchmark.attrs
-            assert controller.wait(180) == 3, (runs.folder / "stderr").read_text()
-        finally:
-            controller.kill()
+    image = fake_images.image(seconds=2)
+    with runs.begin({"all": {"hosts": entries}}, image=image, case={"data": "tfrecord"}) as controller:
+        (benchmark,) = wait_until(lambda: running(engines.first), "a benchmark")
+        reported = benchmark.attrs
+        assert controller.wait(180) == 3, runs.stderr
     mounts = {mount["Destination"]: mount for mount in reported["Mounts"]}
     assert set(mounts) == {"/out", "/data"}
     data = mounts["/data"]

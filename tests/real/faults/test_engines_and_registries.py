@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +13,10 @@ import pytest
 from orchestrate.launchers.pulls import ATTEMPTS
 from results.schema import Status
 from tests.real.faults.conftest import FakeImages
-from tests.support.controller import Runs, counted, ours
+from tests.support.controller import Runs, counted, ours, remove_ours
 from tests.support.engines.docker import Engines
 from tests.support.engines.fragile import FragileEngine
-from tests.support.engines.images import MANIFEST_TYPE, layer_sizes
+from tests.support.engines.images import manifest_of
 from tests.support.engines.servers import Registry
 
 pytestmark = pytest.mark.docker
@@ -28,12 +27,8 @@ DISK_BYTES = 160 << 20
 @pytest.fixture(scope="module")
 def fragile(engine_folder: Path) -> Iterator[FragileEngine]:
     """Start an engine whose disk may be filled."""
-    engine = FragileEngine("fragile", engine_folder, DISK_BYTES)
-    try:
-        engine.start()
+    with FragileEngine("fragile", engine_folder, DISK_BYTES) as engine:
         yield engine
-    finally:
-        engine.close()
 
 
 @pytest.fixture
@@ -43,8 +38,7 @@ def fragile_engine(fragile: FragileEngine) -> Iterator[FragileEngine]:
     yield fragile
     fragile.free_disk()
     fragile.start()
-    for container in ours(fragile):
-        container.remove(force=True, v=True)
+    remove_ours(fragile)
 
 
 def test_a_corrupt_layer_is_pull_failed_and_never_the_old_image(
@@ -54,18 +48,17 @@ def test_a_corrupt_layer_is_pull_failed_and_never_the_old_image(
     engines.second.client.images.pull(old)
     new = fake_images.push("moves", filler=os.urandom(100_000), does="work")
     assert new == old
-    layer = list(layer_sizes(new))[-1]
+    layer = list(manifest_of(new).layers)[-1]
     blob = engine_folder / "registry/docker/registry/v2/blobs/sha256" / layer[7:9] / layer[7:] / "data"
     content = blob.read_bytes()
     assert hashlib.sha256(content).hexdigest() == layer[7:]
     blob.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     hosts = {"corrupt": {"docker": engines.second.url}, "good": {"docker": engines.first.url}}
     try:
-        done = runs.run("run", f"--hosts={runs.hosts({'all': {'hosts': hosts}}, image=new)}", "--display=plain")
+        runs.measure({"all": {"hosts": hosts}}, image=new, expect=3)
     finally:
         blob.write_bytes(content)
 
-    assert done.returncode == 3, done.stderr
     records = runs.by_host()
     assert records["good"].status is Status.OK
     assert records["corrupt"].status is Status.PULL_FAILED
@@ -76,48 +69,39 @@ def test_a_corrupt_layer_is_pull_failed_and_never_the_old_image(
     assert "verification failed" in reported[0]["message"]
     assert counted(engines.second, "create", runs.path.name) == {}, "the old image was started"
 
-    resumed = runs.run("resume", "--display=plain")
-    assert resumed.returncode == 0, resumed.stderr
-    assert digest_in_registry(new) == (runs.by_host()["corrupt"].origin or records["good"].origin).image_digest
+    runs.resume()
+    origin = runs.by_host()["corrupt"].origin
+    assert origin is not None and origin.image_digest == manifest_of(new).digest
 
 
-def digest_in_registry(reference: str) -> str:
-    registry, _, name = reference.partition("/")
-    repository, _, tag = name.rpartition(":")
-    request = urllib.request.Request(
-        f"http://{registry}/v2/{repository}/manifests/{tag}", headers={"Accept": MANIFEST_TYPE}
-    )
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        return str(answer.headers["Docker-Content-Digest"])
-
-
-def test_a_disk_that_is_full_before_the_pull_is_named(
-    engines: Engines, fragile_engine: FragileEngine, fake_images: FakeImages, runs: Runs
+@pytest.mark.parametrize(
+    ("brought", "leave_bytes", "status", "words"),
+    [
+        (False, 8 << 20, Status.PULL_FAILED, "no space left on device"),
+        (True, 0, Status.ERROR, "disk is full"),
+    ],
+    ids=["before the pull", "before the start"],
+)
+def test_a_disk_that_is_full_beforehand_is_named_and_the_other_host_goes_on(
+    engines: Engines,
+    fragile_engine: FragileEngine,
+    fake_images: FakeImages,
+    runs: Runs,
+    brought: bool,
+    leave_bytes: int,
+    status: Status,
+    words: str,
 ):
-    image = fake_images.image(filler=os.urandom(16 << 20))
-    fragile_engine.fill_disk(leave_bytes=8 << 20)
+    image = fake_images.image() if brought else fake_images.image(filler=os.urandom(16 << 20))
+    if brought:
+        fragile_engine.client.images.pull(image)
+    fragile_engine.fill_disk(leave_bytes)
     hosts = {"full": {"docker": fragile_engine.url}, "good": {"docker": engines.first.url}}
-    done = runs.run("run", f"--hosts={runs.hosts({'all': {'hosts': hosts}}, image=image)}", "--display=plain")
-    assert done.returncode == 3, done.stderr
+    runs.measure({"all": {"hosts": hosts}}, image=image, expect=3)
     records = runs.by_host()
     assert records["good"].status is Status.OK
-    assert records["full"].status is Status.PULL_FAILED
-    assert "no space left on device" in (records["full"].cause or "")
-
-
-def test_a_disk_that_is_full_before_the_start_is_named(
-    engines: Engines, fragile_engine: FragileEngine, fake_images: FakeImages, runs: Runs
-):
-    image = fake_images.image()
-    fragile_engine.client.images.pull(image)
-    fragile_engine.fill_disk()
-    hosts = {"full": {"docker": fragile_engine.url}, "good": {"docker": engines.first.url}}
-    done = runs.run("run", f"--hosts={runs.hosts({'all': {'hosts': hosts}}, image=image)}", "--display=plain")
-    assert done.returncode == 3, done.stderr
-    records = runs.by_host()
-    assert records["good"].status is Status.OK
-    assert records["full"].status is Status.ERROR
-    assert "disk is full" in (records["full"].cause or "")
+    assert records["full"].status is status
+    assert words in (records["full"].cause or "")
     fragile_engine.free_disk()
     assert ours(fragile_engine) == []
 
@@ -125,17 +109,14 @@ def test_a_disk_that_is_full_before_the_start_is_named(
 def test_a_disk_that_the_benchmark_fills_is_a_row_and_is_freed_again(
     engines: Engines, fragile_engine: FragileEngine, fake_images: FakeImages, runs: Runs
 ):
-    image = fake_images.image("fill_disk")
-    hosts = {"full": {"docker": fragile_engine.url}}
-    done = runs.run("run", f"--hosts={runs.hosts({'all': {'hosts': hosts}}, image=image)}", "--display=plain")
-    assert done.returncode == 3, done.stderr
+    fleets = {"all": {"hosts": {"full": {"docker": fragile_engine.url}}}}
+    runs.measure(fleets, image=fake_images.image("fill_disk"), expect=3)
     (record,) = runs.records().values()
     assert record.status is not Status.OK
     assert "No space left on device" in (record.cause or "")
     assert ours(fragile_engine) == []
     assert json.loads((runs.path / "plan.json").read_text())["run_id"] == runs.path.name
-    after = runs.run("check", f"--hosts={runs.folder / 'hosts.yml'}")
-    assert after.returncode == 0, after.stdout
+    runs.run("check", f"--hosts={runs.folder / 'hosts.yml'}", expect=0)
 
 
 def test_an_engine_without_gpus_is_named_and_nothing_of_the_probe_stays(

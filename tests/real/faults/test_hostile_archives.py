@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tarfile
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -122,7 +123,7 @@ def test_no_more_is_read_than_asked_for():
 def test_hostile_archives_of_engines_get_bad_result_and_leave_no_file(
     engines: Engines, fake_images: FakeImages, runs: Runs, short_path: Path
 ):
-    relays, hosts = [], {}
+    hosts = {}
     sent = ("noise", "claims a terabyte", "loops back", "many PAX headers")
     stat = "eyJuYW1lIjoicmVjb3JkLmpzb24ifQ=="
 
@@ -137,16 +138,13 @@ def test_hostile_archives_of_engines_get_bad_result_and_leave_no_file(
 
     archives = {f"h{number}": HOSTILE[name] for number, name in enumerate(sent)}
     archives["up"] = member("../../../../../../../tmp/tfbench-was-here", GOOD) + END
-    for number, (host, archive) in enumerate(archives.items()):
-        relay = Relay(short_path / f"{number}.sock", engines.first.socket, answer=answering(archive))
-        relays.append(relay.__enter__())
-        hosts[host] = {"docker": relay.url}
-    written = runs.hosts({"all": {"hosts": hosts}}, image=fake_images.image(seconds=0))
-    done = runs.run("run", f"--hosts={written}", "--max-parallel=4", "--display=json")
-    for relay in relays:
-        relay.__exit__()
+    with contextlib.ExitStack() as stack:
+        for number, (host, archive) in enumerate(archives.items()):
+            relay = Relay(short_path / f"{number}.sock", engines.first.socket, answer=answering(archive))
+            hosts[host] = {"docker": stack.enter_context(relay).url}
+        image = fake_images.image(seconds=0)
+        done = runs.measure({"all": {"hosts": hosts}}, 1, "--max-parallel=4", image=image, expect=3)
 
-    assert done.returncode == 3, done.stderr
     assert "Traceback" not in done.stderr
     assert {host: record.status for host, record in runs.by_host().items()} == dict.fromkeys(
         archives, Status.BAD_RESULT

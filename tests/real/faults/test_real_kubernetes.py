@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import urllib.error
 from collections.abc import Iterator
@@ -17,9 +16,10 @@ from orchestrate.launchers.kubernetes.manifests import job_manifest
 from orchestrate.planning.codec import plan_from_json
 from results.schema import Status
 from tests.conftest import CACHE
-from tests.support.controller import Runs, wait_until
+from tests.support.controller import Runs
 from tests.support.engines.docker import Engines
 from tests.support.engines.kubernetes.cluster import OPENSHIFT, OPENSHIFT_USERS, RESTRICTED, RealCluster
+from tests.support.engines.processes import wait_until
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TFBENCH_TEST_KUBERNETES") != "1", reason="opt-in: make test-kubernetes builds Kubernetes first"
@@ -39,12 +39,8 @@ def cluster(engines: Engines, engine_folder: Path) -> Iterator[RealCluster]:
     subprocess.run(["bash", str(BUILD), str(built)], check=True)
     folder = engine_folder / "kubernetes"
     folder.mkdir()
-    made = RealCluster(built / "bin", folder, engines.first)
-    try:
-        made.start()
+    with RealCluster(built / "bin", folder, engines.first) as made:
         yield made
-    finally:
-        made.stop()
 
 
 def fleets(cluster: RealCluster, image: str, **settings: object) -> dict:
@@ -62,9 +58,7 @@ def running(cluster: RealCluster) -> list[dict]:
 
 
 def test_a_run_ends_with_its_records_and_nothing_stays(cluster, fake_images, runs: Runs):
-    hosts = runs.hosts(fleets(cluster, fake_images.image("work")), repeats=2)
-    done = runs.run("run", "--hosts", str(hosts))
-    assert done.returncode == 0, done.stderr
+    runs.measure(fleets(cluster, fake_images.image("work")), repeats=2)
     records = runs.records().values()
     assert [record.status for record in records] == [Status.OK] * 2
     assert {record.origin.host for record in records} == {"node-1"}
@@ -76,37 +70,32 @@ def test_a_run_ends_with_its_records_and_nothing_stays(cluster, fake_images, run
     ("does", "status", "cause"), [("exit_code", Status.ERROR, "exit code 41"), ("hang", Status.TIMEOUT, "")]
 )
 def test_a_failure_is_a_record(cluster, fake_images, runs: Runs, does, status, cause):
-    hosts = runs.hosts(fleets(cluster, fake_images.image(does), timeout_minutes=0.1))
-    assert runs.run("run", "--hosts", str(hosts)).returncode == 3
+    runs.measure(fleets(cluster, fake_images.image(does), timeout_minutes=0.1), expect=3)
     (record,) = runs.records().values()
     assert record.status is status and cause in record.cause, record.cause
 
 
 def test_an_image_that_is_not_there_says_so(cluster, fake_images, runs: Runs):
     missing = fake_images.image("work").rpartition(":")[0] + ":missing"
-    hosts = runs.hosts(fleets(cluster, missing))
-    assert runs.run("run", "--hosts", str(hosts)).returncode == 3
+    runs.measure(fleets(cluster, missing), expect=3)
     (record,) = runs.records().values()
     assert record.status is Status.PULL_FAILED, record.cause
 
 
 def test_a_killed_controller_is_followed_by_one_that_adopts(cluster, fake_images, runs: Runs):
-    hosts = runs.hosts(fleets(cluster, fake_images.image("work", seconds=20)))
-    with runs.start("run", "--hosts", str(hosts)) as controller:
+    with runs.begin(fleets(cluster, fake_images.image("work", seconds=20))) as controller:
         wait_until(lambda: running(cluster), "a pod to run")
-        controller.send_signal(signal.SIGKILL)
-    done = runs.run("resume", str(runs.path))
-    assert done.returncode == 0, done.stderr
-    assert [event["state"] for event in runs.events("job_state")].count("reattached") == 1
+        controller.kill()
+    runs.resume()
+    assert runs.states().count("reattached") == 1
     assert [record.status for record in runs.records().values()] == [Status.OK]
 
 
 def test_stop_ends_what_a_killed_controller_left(cluster, fake_images, runs: Runs):
-    hosts = runs.hosts(fleets(cluster, fake_images.image("hang")))
-    with runs.start("run", "--hosts", str(hosts)) as controller:
+    with runs.begin(fleets(cluster, fake_images.image("hang"))) as controller:
         wait_until(lambda: running(cluster), "a pod to run")
-        controller.send_signal(signal.SIGKILL)
-    assert runs.run("stop", str(runs.path)).returncode == 0
+        controller.kill()
+    runs.run("stop", str(runs.path), expect=0)
     wait_until(lambda: not jobs(cluster), "the Job to go", REMOVAL_SECONDS)
 
 
@@ -127,15 +116,14 @@ def is_admitted(cluster: RealCluster, **context: object) -> bool:
 def test_a_restricted_cluster_takes_our_pods_and_refuses_others(cluster, fake_images, runs: Runs):
     assert is_admitted(cluster) and not is_admitted(cluster, runAsNonRoot=False, runAsUser=0)
     assert not is_admitted(cluster, capabilities={"drop": ["ALL"], "add": ["SYS_ADMIN"]})
-    hosts = runs.hosts(fleets(cluster, fake_images.image("work", seconds=5)))
-    with runs.start("run", "--hosts", str(hosts)) as controller:
+    with runs.begin(fleets(cluster, fake_images.image("work", seconds=5))) as controller:
         (pod,) = wait_until(lambda: running(cluster), "a pod to run")
-        assert controller.wait(180) == 0, (runs.folder / "stderr").read_text()[-2000:]
+        assert controller.wait(180) == 0, runs.stderr[-2000:]
     (record,) = runs.records().values()
     assert record.status is Status.OK
     assert pod["metadata"]["annotations"]["kubernetes.io/psp"] == "restricted"
     (job,) = plan_from_json((runs.path / "plan.json").read_bytes()).jobs
-    (host,) = read_hosts(hosts)
+    (host,) = read_hosts(runs.folder / "hosts.yml")
     sent = job_manifest(job, host, host.queue)["spec"]["template"]["spec"]
     assert pod["spec"]["securityContext"] == sent["securityContext"], "admission added nothing"
     assert pod["spec"]["containers"][0]["securityContext"] == sent["containers"][0]["securityContext"]
@@ -148,16 +136,14 @@ def test_openshift_gives_pods_a_user_of_its_own_and_their_records_come(
     try:
         refused = Runs(tmp_path / "refused")
         refused.folder.mkdir()
-        hosts = refused.hosts(fleets(cluster, fake_images.image("work")))
-        assert refused.run("run", "--hosts", str(hosts)).returncode == 3
+        refused.measure(fleets(cluster, fake_images.image("work")), expect=3)
         (record,) = refused.records().values()
         assert record.status is Status.UNSUPPORTED and "security: openshift" in record.cause, record.cause
 
         queue = {"kubeconfig": str(cluster.kubeconfig), "max_jobs": 2, "security": "openshift"}
-        hosts = runs.hosts(fleets(cluster, fake_images.image("work", seconds=5), kubernetes=queue))
-        with runs.start("run", "--hosts", str(hosts)) as controller:
+        with runs.begin(fleets(cluster, fake_images.image("work", seconds=5), kubernetes=queue)) as controller:
             (pod,) = wait_until(lambda: running(cluster), "a pod to run")
-            assert controller.wait(180) == 0, (runs.folder / "stderr").read_text()[-2000:]
+            assert controller.wait(180) == 0, runs.stderr[-2000:]
     finally:
         cluster.admit_only("restricted", RESTRICTED)
     (record,) = runs.records().values()
@@ -185,21 +171,18 @@ def pods(cluster: RealCluster) -> str:
 
 def test_a_pool_without_a_node_is_planned_and_its_repeats_wait_for_one(cluster, fake_images, runs: Runs):
     queue = {"kubeconfig": str(cluster.kubeconfig), "max_jobs": 2, "gpus_per_node": 1}
-    hosts = runs.hosts(fleets(cluster, fake_images.image("work"), device="gpu", kubernetes=queue), repeats=2)
-    suite = runs.folder / "one.yml"
-    document = json.loads(suite.read_text())
-    suite.write_text(json.dumps({**document, "cases": [{**document["cases"][0], "device": "gpu"}]}))
+    pool = fleets(cluster, fake_images.image("work"), device="gpu", kubernetes=queue)
     before = gpus_of(cluster)
     offer_gpus(cluster, 0)
     wait_until(lambda: not gpus_of(cluster), "the node to have no GPU", 30)
-    with runs.start("run", "--hosts", str(hosts), "--display=plain") as controller:
-        try:
+    try:
+        with runs.begin(pool, repeats=2, case={"device": "gpu"}) as controller:
             wait_until(lambda: "Insufficient nvidia.com/gpu" in pods(cluster), "a pod that waits for a node", 30)
             assert not running(cluster)
             offer_gpus(cluster, 1)
-            assert controller.wait(180) == 0, (runs.folder / "stderr").read_text()[-2000:]
-        finally:
-            offer_gpus(cluster, before)
+            assert controller.wait(180) == 0, runs.stderr[-2000:]
+    finally:
+        offer_gpus(cluster, before)
     records = list(runs.records().values())
     assert [record.status for record in records] == [Status.OK] * 2
     assert {record.origin.host for record in records} == {"node-1"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from tests.real.faults.certificates import Authority, Identity
 from tests.support.controller import Finished, Runs
 from tests.support.engines.docker import TLSEngine
 from tests.support.engines.processes import Server, free_port, port_answers
-from tests.support.engines.servers import SshHost
+from tests.support.engines.servers import SshHost, new_key
 
 pytestmark = pytest.mark.docker
 
@@ -45,12 +44,8 @@ def tls_host(engine_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     identity = ours.issue("engine", server=True)
     folder = engine_folder / "tls"
     folder.mkdir()
-    engine = TLSEngine(folder, ours.certificate, identity.certificate, identity.key)
-    try:
-        engine.start()
+    with TLSEngine(folder, ours.certificate, identity.certificate, identity.key) as engine:
         yield TLSHost(engine, ours, others)
-    finally:
-        engine.stop()
 
 
 @pytest.fixture(scope="module")
@@ -58,16 +53,10 @@ def expired_port(tls_host: TLSHost, tmp_path_factory: pytest.TempPathFactory) ->
     """Start a server on loopback whose certificate has expired."""
     identity, port = tls_host.ours.issue("expired", server=True, days=-1), free_port()
     log = tmp_path_factory.mktemp("expired") / "log"
-    server = ["openssl", "s_server", "-accept", f"127.0.0.1:{port}", "-quiet", "-www"]
-    files = [f"-cert={identity.certificate}", f"-key={identity.key}"]
-    process = Server(
-        [*server, *(word for file in files for word in file.split("=", 1))], log, lambda: port_answers(port)
-    )
-    try:
-        process.start()
+    command = ["openssl", "s_server", "-accept", f"127.0.0.1:{port}", "-quiet", "-www"]
+    command += ["-cert", str(identity.certificate), "-key", str(identity.key)]
+    with Server(command, log, lambda: port_answers(port)):
         yield port
-    finally:
-        process.stop()
 
 
 REFUSED = {
@@ -89,26 +78,24 @@ REFUSED = {
 def ssh_connections(ssh_host: SshHost, folder: Path) -> dict[str, dict[str, Any]]:
     """Return every way in which ssh must not connect."""
     key, unknown, changed = folder / "other", folder / "unknown", folder / "changed"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    new_key(key)
     unknown.write_text("")
     public = " ".join(key.with_suffix(".pub").read_text().split()[:2])
     changed.write_text(f"[127.0.0.1]:{ssh_host.port} {public}\n")
 
-    def by_ssh(
-        alias: str, old: object = "", new: object = "", socket: object = ssh_host.remote_socket
-    ) -> dict[str, Any]:
+    def by_ssh(alias: str, old: object = "", new: object = "", **settings: str) -> dict[str, Any]:
         config = folder / f"{alias}-config"
         # Every host of a file must be another machine, hence another alias.
         text = ssh_host.config_file.read_text().replace(ssh_host.alias, alias)
         assert str(old) in text
         config.write_text(text.replace(str(old), str(new)))
-        return {"docker": f"ssh://{alias}", "ssh_config": str(config), "docker_socket": str(socket)}
+        return {**ssh_host.connection(), "docker": f"ssh://{alias}", "ssh_config": str(config), **settings}
 
     return {
         "unknown-host-key": by_ssh("unknown", ssh_host.known_hosts, unknown),
         "changed-host-key": by_ssh("changed", ssh_host.known_hosts, changed),
         "wrong-user-key": by_ssh("stranger", ssh_host.identity_file, key),
-        "wrong-socket": by_ssh("elsewhere", socket="/nowhere/docker.sock"),
+        "wrong-socket": by_ssh("elsewhere", docker_socket="/nowhere/docker.sock"),
         "closed-port": by_ssh("closed", f"Port {ssh_host.port}", f"Port {free_port()}"),
     }
 
@@ -141,8 +128,7 @@ def verdicts(
     """Ask all of them by one `check`, and return what it said about each."""
     runs = Runs(tmp_path_factory.mktemp("refused"))
     hosts = ssh_connections(ssh_host, runs.folder) | tls_connections(tls_host, expired_port)
-    done = check(runs, hosts)
-    assert done.returncode == 4, done.stdout + done.stderr
+    done = check(runs, hosts, expect=4)
     assert "Traceback" not in done.stderr and "A bug" not in done.stderr
     assert (runs.folder / "unknown").read_text() == "", "a host key was added without being asked for"
     starts = {name: f"all.{name}: " for name in hosts}
@@ -150,9 +136,9 @@ def verdicts(
     return {name: [line for line in lines if line.startswith(start)] for name, start in starts.items()}
 
 
-def check(runs: Runs, hosts: dict[str, dict[str, Any]]) -> Finished:
+def check(runs: Runs, hosts: dict[str, dict[str, Any]], expect: int | None = None) -> Finished:
     file = runs.hosts({"all": {"hosts": hosts}}, image="nothing", image_source="local")
-    return runs.run("check", f"--hosts={file}")
+    return runs.run("check", f"--hosts={file}", expect=expect)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -176,21 +162,18 @@ def test_mutual_tls_works(address: str, tls_host: TLSHost, runs: Runs):
 def test_a_ca_of_the_environment_does_not_replace_the_one_of_the_file(variable: str, tls_host: TLSHost, runs: Runs):
     trusting_others = tls_host.connection(tls_host.others.certificate, "deceived", tls_host.ours)
     runs.environment[variable] = str(tls_host.ours.certificate)
-    done = check(runs, {"one": trusting_others})
-    assert done.returncode == 4
+    done = check(runs, {"one": trusting_others}, expect=4)
     assert "tls.ca" in done.stdout
 
 
 def test_tcp_without_tls_is_a_mistake_of_the_file(runs: Runs):
-    done = check(runs, {"one": {"docker": "tcp://127.0.0.1:2375"}})
-    assert done.returncode == 2
+    done = check(runs, {"one": {"docker": "tcp://127.0.0.1:2375"}}, expect=2)
     assert len(done.stderr.splitlines()) == 1
     assert "without TLS" in done.stderr and "insecure: true" in done.stderr
 
 
 def test_a_run_on_no_usable_host_says_why_and_starts_nothing(ssh_host: SshHost, runs: Runs):
     refused = ssh_connections(ssh_host, runs.folder)["unknown-host-key"]
-    done = runs.run("run", f"--hosts={runs.hosts({'all': {'hosts': {'one': refused}}}, image='nothing')}")
-    assert done.returncode == 4
+    done = runs.measure({"all": {"hosts": {"one": refused}}}, image="nothing", expect=4)
     assert "Host key verification failed" in done.stderr
     assert not (runs.folder / "runs").exists()

@@ -14,9 +14,10 @@ import pytest
 
 from results.schema import Status
 from tests.real.faults.conftest import FakeImages
-from tests.support.controller import Runs, ours, running, wait_until
+from tests.support.controller import Runs, ours, running
 from tests.support.engines.docker import Engines
-from tests.support.engines.servers import PASSWORD, USER, GuardedRegistry
+from tests.support.engines.processes import wait_until
+from tests.support.engines.servers import PASSWORD, USER, Registry, guarded_registry
 
 pytestmark = pytest.mark.docker
 
@@ -24,11 +25,9 @@ SECRETS = {"REGISTRY_TOKEN": "tok-5b1c7f", "AWS_SECRET_ACCESS_KEY": "aws-e83a91"
 
 
 @pytest.fixture(scope="module")
-def guarded(engine_folder: Path, engines: Engines, fake_images: FakeImages) -> Iterator[tuple[GuardedRegistry, str]]:
+def guarded(engine_folder: Path, engines: Engines, fake_images: FakeImages) -> Iterator[tuple[Registry, str]]:
     """Start a registry that wants a password, with the fake's image in it."""
-    registry = GuardedRegistry(engine_folder)
-    try:
-        registry.start()
+    with guarded_registry(engine_folder) as registry:
         reference = f"{registry.address}/private/fake:1"
         client = engines.first.client
         client.images.get(fake_images.image(seconds=2)).tag(reference)
@@ -36,8 +35,6 @@ def guarded(engine_folder: Path, engines: Engines, fake_images: FakeImages) -> I
         said = client.api.push(reference, auth_config=credentials)
         assert "error" not in said, said
         yield registry, reference
-    finally:
-        registry.stop()
 
 
 def write_config(folder: Path, document: dict[str, object]) -> str:
@@ -46,7 +43,7 @@ def write_config(folder: Path, document: dict[str, object]) -> str:
     return str(folder)
 
 
-def auths(registry: GuardedRegistry, password: str) -> dict[str, object]:
+def auths(registry: Registry, password: str) -> dict[str, object]:
     return {"auths": {registry.address: {"auth": base64.b64encode(f"{USER}:{password}".encode()).decode()}}}
 
 
@@ -64,21 +61,18 @@ def assert_in_no_file(runs: Runs, *secrets: str) -> None:
 
 
 def test_a_password_of_the_docker_config_pulls_and_is_in_no_file(
-    engines: Engines, runs: Runs, guarded: tuple[GuardedRegistry, str], tmp_path: Path
+    engines: Engines, runs: Runs, guarded: tuple[Registry, str], tmp_path: Path
 ):
     registry, image = guarded
     runs.environment |= SECRETS | {"DOCKER_CONFIG": write_config(tmp_path / "config", auths(registry, PASSWORD))}
     remove_image(engines, image)
     hosts = runs.hosts({"all": {"hosts": {"one": {"docker": engines.second.url}}}}, image=image)
-    assert runs.run("check", f"--hosts={hosts}").returncode == 0
+    runs.run("check", f"--hosts={hosts}", expect=0)
     with runs.start("run", f"--hosts={hosts}", "--display=json") as controller:
-        try:
-            (benchmark,) = wait_until(lambda: running(engines.second), "a benchmark")
-            reported = json.dumps(benchmark.attrs)
-            arguments = Path(f"/proc/{controller.pid}/cmdline").read_text()
-            assert controller.wait(60) == 0
-        finally:
-            controller.kill()
+        (benchmark,) = wait_until(lambda: running(engines.second), "a benchmark")
+        reported = json.dumps(benchmark.attrs)
+        arguments = Path(f"/proc/{controller.pid}/cmdline").read_text()
+        assert controller.wait(60) == 0
     assert {record.status for record in runs.records().values()} == {Status.OK}
     secrets = (PASSWORD, f"{USER}:{PASSWORD}", *SECRETS.values())
     assert_in_no_file(runs, *secrets)
@@ -86,7 +80,7 @@ def test_a_password_of_the_docker_config_pulls_and_is_in_no_file(
 
 
 def test_a_credential_helper_pulls_and_its_password_is_in_no_file(
-    engines: Engines, runs: Runs, guarded: tuple[GuardedRegistry, str], tmp_path: Path
+    engines: Engines, runs: Runs, guarded: tuple[Registry, str], tmp_path: Path
 ):
     registry, image = guarded
     helper = tmp_path / "bin" / "docker-credential-tfbenchtest"
@@ -97,14 +91,12 @@ def test_a_credential_helper_pulls_and_its_password_is_in_no_file(
     config = write_config(tmp_path / "config", {"credHelpers": {registry.address: "tfbenchtest"}})
     runs.environment |= {"DOCKER_CONFIG": config, "PATH": f"{helper.parent}:{runs.environment['PATH']}"}
     remove_image(engines, image)
-    hosts = runs.hosts({"all": {"hosts": {"one": {"docker": engines.second.url}}}}, image=image)
-    done = runs.run("run", f"--hosts={hosts}", "--display=plain")
-    assert done.returncode == 0, done.stderr
+    runs.measure({"all": {"hosts": {"one": {"docker": engines.second.url}}}}, image=image)
     assert_in_no_file(runs, PASSWORD)
 
 
 def test_a_wrong_password_is_pull_failed_and_is_in_no_file(
-    engines: Engines, runs: Runs, guarded: tuple[GuardedRegistry, str], tmp_path: Path
+    engines: Engines, runs: Runs, guarded: tuple[Registry, str], tmp_path: Path
 ):
     registry, image = guarded
     config = write_config(tmp_path / "config", auths(registry, "wrong-horse-battery"))
@@ -112,8 +104,7 @@ def test_a_wrong_password_is_pull_failed_and_is_in_no_file(
     remove_image(engines, image)
     good = {"docker": engines.first.url, "image_source": "local"}
     fleets = {"all": {"hosts": {"one": {"docker": engines.second.url}, "good": good}}}
-    done = runs.run("run", f"--hosts={runs.hosts(fleets, image=image)}", "--display=plain")
-    assert done.returncode == 3, done.stderr
+    runs.measure(fleets, image=image, expect=3)
     record = runs.by_host()["one"]
     assert record.status is Status.PULL_FAILED
     assert "no basic auth" in (record.cause or "") or "unauthorized" in (record.cause or "").lower()
@@ -138,16 +129,12 @@ def seen(engines: Engines, fake_images: FakeImages, tmp_path_factory: pytest.Tem
     """Look at a benchmark while it runs."""
     runs = Runs(tmp_path_factory.mktemp("rights"))
     host = {"docker": engines.first.url, "cpus": 0.5, "memory_gb": 0.5}
-    hosts = runs.hosts({"all": {"hosts": {"one": host}}}, image=fake_images.image(seconds=2))
-    with runs.start("run", f"--hosts={hosts}", "--display=none") as controller:
-        try:
-            (benchmark,) = wait_until(lambda: running(engines.first), "a benchmark")
-            (process,) = benchmark.top(ps_args="-o pid,args -C python3.11")["Processes"]
-            status = Path(f"/proc/{process[0]}/status").read_text().splitlines()
-            reported = benchmark.attrs
-            assert controller.wait(60) == 0
-        finally:
-            controller.kill()
+    with runs.begin({"all": {"hosts": {"one": host}}}, image=fake_images.image(seconds=2)) as controller:
+        (benchmark,) = wait_until(lambda: running(engines.first), "a benchmark")
+        (process,) = benchmark.top(ps_args="-o pid,args -C python3.11")["Processes"]
+        status = Path(f"/proc/{process[0]}/status").read_text().splitlines()
+        reported = benchmark.attrs
+        assert controller.wait(60) == 0
     assert ours(engines.first) == []
     return Seen(reported, dict(line.split(":\t") for line in status if ":\t" in line))
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.real.faults.conftest import FakeImages
+from tests.support import PROJECT
 from tests.support.engines.docker import Engines
-from tests.support.engines.processes import find_program
+from tests.support.engines.processes import missing
 from tests.support.engines.required import skip_without
 from tests.support.engines.slurm import missing_programs
-from tests.support.wheel import PROJECT
 
 pytestmark = pytest.mark.docker
 
@@ -25,7 +25,7 @@ def test_no_random_fault_loses_doubles_holds_or_crashes_a_run(
     engines: Engines, fake_images: FakeImages, tmp_path: Path
 ):
     skip_without("Slurm", missing_programs)
-    skip_without("a C compiler", lambda: None if find_program("gcc") else "install gcc")
+    skip_without("a C compiler", lambda: missing("gcc"))
     archive = tmp_path / "image.tar"
     image = engines.first.client.images.get(fake_images.image("work", seconds=1))
     with archive.open("wb") as file:

@@ -21,23 +21,16 @@ def test_a_plan_names_what_is_sent_to_two_hosts_and_then_nothing(
 ):
     runs = Runs(tmp_path, DOCKER_HOST=engines.first.url)
     image = fake_images.image(seconds=0.2)
-    one = {
-        "docker": f"ssh://{ssh_host.alias}",
-        "ssh_config": str(ssh_host.config_file),
-        "docker_socket": str(ssh_host.remote_socket),
-    }
+    one = ssh_host.connection()
     two = {**one, "docker": f"ssh://root@{ssh_host.alias}"}  # the same engine by another name
     fleet = {"image_source": "transfer", "image": image, "hosts": {"one": one, "two": two}}
     hosts = runs.hosts({"far": fleet}, 1)
-    planned = runs.run("plan", f"--hosts={hosts}")
-    assert planned.returncode == 0, planned.stderr
+    planned = runs.run("plan", f"--hosts={hosts}", expect=0)
     size = engines.first.client.images.get(image).attrs["Size"]
     assert f"this machine sends images to 2 hosts, {2 * size / 1e9:.1f} GB in all" in planned.stdout, planned.stdout
-    done = runs.run("run", f"--hosts={hosts}", "--display=plain")
-    assert done.returncode == 0, done.stderr
+    done = runs.run("run", f"--hosts={hosts}", "--display=plain", expect=0)
     assert "this machine sends images to 2 hosts" in done.stderr
     assert {record.status for record in runs.records().values()} == {Status.OK}
-    again = runs.run("plan", f"--hosts={hosts}")
-    assert again.returncode == 0 and "this machine sends" not in again.stdout
+    assert "this machine sends" not in runs.run("plan", f"--hosts={hosts}", expect=0).stdout
     (sent,) = engines.second.client.images.list(name=SENT_REPOSITORY)
     engines.second.client.images.remove(sent.id, force=True)

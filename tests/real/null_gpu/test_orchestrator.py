@@ -7,9 +7,7 @@ import io
 import json
 import re
 import shlex
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,8 +17,8 @@ from results.schema import Status
 from results.schema.exit_codes import ExitCode
 from tests.real.ssh.rented import Rented
 from tests.support.controller import Runs
-from tests.support.engines.processes import find_program
-from tests.support.engines.required import skip_without
+from tests.support.engines.processes import short_folder
+from tests.support.engines.servers import skip_without_sshd
 from tests.support.null_gpu import SITE, environment, needs_null_gpu
 from tests.unit.results.factory import make_environment, repeats, write_file
 
@@ -47,31 +45,22 @@ def interpreter(path: Path, name: str, memory_mib: int) -> Path:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     """Run one case on two hosts, each a fleet with a GPU of its own name."""
-    skip_without("an sshd", lambda: None if find_program("sshd") else "install openssh-server")
-    folder = Path(tempfile.mkdtemp(prefix="tfb-null-"))
+    skip_without_sshd()
     runs = Runs(tmp_path_factory.mktemp("user"))
-    rented = Rented(folder / "host", folder, folder / "home")
-    rented.host.start()
-    fleets = {
-        name: {
-            "usd_per_gpu_hour": 0.17,
-            "hosts": {
-                name: {
-                    "ssh": f"{rented.host.alias}-{name}",
-                    "ssh_config": str(rented.host.config_file),
-                    "python": str(interpreter(folder / name, *gpu)),
-                }
-            },
+    with short_folder("tfb-null-") as folder, Rented(folder / "host", folder, folder / "home").host as host:
+        entries = {
+            name: {
+                "ssh": f"{host.alias}-{name}",
+                "ssh_config": str(host.config_file),
+                "python": str(interpreter(folder / name, *gpu)),
+            }
+            for name, gpu in GPUS.items()
         }
-        for name, gpu in GPUS.items()
-    }
-    hosts = runs.hosts(fleets, device="gpu")
-    (runs.folder / "one.yml").write_text(json.dumps({"description": "one case", "repeats": 1, "cases": [CASE]}))
-    done = runs.run("run", f"--hosts={hosts}", "--display=none", seconds=WHOLE_RUN_SECONDS)
-    assert done.returncode == ExitCode.SOME_FAILED, done.stderr
-    yield runs
-    rented.host.stop()
-    shutil.rmtree(folder, ignore_errors=True)
+        fleets = {name: {"usd_per_gpu_hour": 0.17, "hosts": {name: entry}} for name, entry in entries.items()}
+        flags = (f"--hosts={runs.hosts(fleets, device='gpu')}", "--display=none")
+        (runs.folder / "one.yml").write_text(json.dumps({"description": "one case", "repeats": 1, "cases": [CASE]}))
+        runs.run("run", *flags, expect=ExitCode.SOME_FAILED, seconds=WHOLE_RUN_SECONDS)
+        yield runs
 
 
 def said(runs: Runs, *command: str) -> str:

@@ -16,21 +16,19 @@ from results.schema import Status
 from tests.real.faults.conftest import FakeImages
 from tests.real.slurm.conftest import MakeRuns, busy_nodes, fleet, left_behind
 from tests.real.ssh.test_faults import Rent, rent  # noqa: F401  (a fixture)
-from tests.support.controller import wait_until
 from tests.support.engines.docker import Engines
-from tests.support.engines.servers import make_ssh_host
+from tests.support.engines.processes import wait_until
+from tests.support.engines.servers import SshHost
 from tests.support.engines.slurm import NODES, SlurmCluster
 
 pytestmark = pytest.mark.docker
 
 
 def test_a_fleet_of_two_nodes_gives_every_record_and_keeps_nothing(
-    slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
+    slurm_cluster: SlurmCluster, make_runs: MakeRuns, fake_project: Path
 ):
     runs = make_runs(seconds=1)
-    hosts = runs.hosts({"lab": fleet(slurm_cluster, pretender)}, 4)
-    done = runs.run("run", f"--hosts={hosts}", "--display=plain")
-    assert done.returncode == 0, done.stderr
+    runs.measure({"lab": fleet(slurm_cluster, fake_project)}, 4)
     records = runs.records()
     assert len(records) == 4
     assert {record.status for record in records.values()} == {Status.OK}
@@ -39,19 +37,17 @@ def test_a_fleet_of_two_nodes_gives_every_record_and_keeps_nothing(
     assert {origin.host for origin in origins} == {"n1", "n2"}, "the node is named, not the queue"
     assert left_behind(slurm_cluster) == []
     assert slurm_cluster.queue() == []
-    states = {event["state"] for event in runs.events("job_state")}
-    assert {"queued", "on n1", "on n2", "timing", "collecting"} <= states
+    assert {"queued", "on n1", "on n2", "timing", "collecting"} <= set(runs.states())
 
 
 def test_a_killed_node_is_lost_with_its_repeat_and_resume_completes(
-    slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
+    slurm_cluster: SlurmCluster, make_runs: MakeRuns, fake_project: Path
 ):
     runs = make_runs(seconds=20)  # so long that the job on n2 still runs when it is seen to run
-    hosts = runs.hosts({"lab": fleet(slurm_cluster, pretender)}, 3)
-    with runs.start("run", f"--hosts={hosts}", "--display=plain") as controller:
+    with runs.begin({"lab": fleet(slurm_cluster, fake_project)}, 3) as controller:
         wait_until(lambda: busy_nodes(runs) == set(NODES), "a job on each node")
         # Slurm takes back a job that it has sent to a node but that has not begun there.
-        wait_until(lambda: [event["state"] for event in runs.events("job_state")].count("timing") == 2, "both to begin")
+        wait_until(lambda: runs.states().count("timing") == 2, "both to begin")
         slurm_cluster.kill_node("n2")
         try:
             assert controller.wait(240) == 3
@@ -63,29 +59,26 @@ def test_a_killed_node_is_lost_with_its_repeat_and_resume_completes(
     assert {record.origin.host for record in lost if record.origin} == {"n2"}
     assert {record.cause for record in lost} == {"node n2 failed while the benchmark ran (NODE_FAIL)"}
 
-    resumed = make_runs(seconds=0.5).run("resume", "--display=plain")
-    assert resumed.returncode == 0, resumed.stderr
+    make_runs(seconds=0.5).resume()
     assert [record.status for record in runs.records().values()] == [Status.OK] * 3
     assert len(list((runs.path / "superseded").iterdir())) == len(lost)
     assert left_behind(slurm_cluster) == []
 
 
 def test_a_dead_controllers_jobs_are_reattached_and_none_comes_twice(
-    slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
+    slurm_cluster: SlurmCluster, make_runs: MakeRuns, fake_project: Path
 ):
     runs = make_runs(seconds=3)
-    hosts = runs.hosts({"lab": fleet(slurm_cluster, pretender)}, 5)
-    with runs.start("run", f"--hosts={hosts}", "--display=none") as controller:
+    with runs.begin({"lab": fleet(slurm_cluster, fake_project)}, 5) as controller:
         wait_until(lambda: list(runs.folder.glob("runs/*/records/*.json")), "a record")
         controller.kill()
     saved_before = set(runs.records())
-    resumed = runs.run("resume", "--display=plain")
-    assert resumed.returncode == 0, resumed.stderr
+    runs.resume()
     records = runs.records()
     assert len(saved_before) < 5, "the controller was killed too late to leave anything to adopt"
     assert [record.status for record in records.values()] == [Status.OK] * 5
     assert tasks_of(slurm_cluster, runs.path.name) == 5, "every repeat was one task of one array"
-    assert any(event["state"] == "reattached" for event in runs.events("job_state"))
+    assert "reattached" in runs.states()
     results = Counter(event["job"] for event in runs.events("job_result"))
     # A record is saved before its event is written: the kill may fall between the two.
     assert results.keys() | saved_before == records.keys()
@@ -94,11 +87,10 @@ def test_a_dead_controllers_jobs_are_reattached_and_none_comes_twice(
 
 
 def test_failures_are_measured_again_while_slurm_still_shows_their_jobs(
-    slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
+    slurm_cluster: SlurmCluster, make_runs: MakeRuns, fake_project: Path
 ):
     failing = make_runs("exit_code")
-    hosts = failing.hosts({"lab": fleet(slurm_cluster, pretender)}, 2)
-    assert failing.run("run", f"--hosts={hosts}", "--display=plain").returncode == 3
+    failing.measure({"lab": fleet(slurm_cluster, fake_project)}, 2, expect=3)
     causes = {record.cause for record in failing.records().values()}
     assert causes == {"the benchmark ended with exit code 41 and left no record. Last output: cannot go on"}
     assert left_behind(slurm_cluster) == []
@@ -107,18 +99,16 @@ def test_failures_are_measured_again_while_slurm_still_shows_their_jobs(
     with working.start("resume", "--again=error", "--display=none") as controller:
         wait_until(lambda: tasks_of(slurm_cluster, working.path.name) == 4, "two arrays of one name")
         controller.kill()
-    resumed = working.run("resume", "--again=error", "--display=plain")
-    assert resumed.returncode == 0, resumed.stderr
+    working.resume("--again=error")
     assert {record.status for record in working.records().values()} == {Status.OK}
     assert tasks_of(slurm_cluster, working.path.name) == 4, "none was submitted a third time"
 
 
 def test_an_interrupted_run_takes_back_what_waits_and_finishes_what_runs(
-    slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
+    slurm_cluster: SlurmCluster, make_runs: MakeRuns, fake_project: Path
 ):
     runs = make_runs(seconds=6)
-    hosts = runs.hosts({"lab": fleet(slurm_cluster, pretender)}, 5)
-    with runs.start("run", f"--hosts={hosts}", "--display=plain") as controller:
+    with runs.begin({"lab": fleet(slurm_cluster, fake_project)}, 5) as controller:
         wait_until(lambda: busy_nodes(runs) == set(NODES), "a job on each node")
         controller.send_signal(signal.SIGINT)
         assert controller.wait(180) == 130
@@ -129,37 +119,30 @@ def test_an_interrupted_run_takes_back_what_waits_and_finishes_what_runs(
     assert slurm_cluster.queue() == []
     assert left_behind(slurm_cluster) == []
 
-    resumed = make_runs(seconds=0.5).run("resume", "--display=plain")
-    assert resumed.returncode == 0, resumed.stderr
+    make_runs(seconds=0.5).resume()
     assert [record.status for record in runs.records().values()] == [Status.OK] * 5
 
 
-def test_stop_cancels_only_its_own_jobs(slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path):
+def test_stop_cancels_only_its_own_jobs(slurm_cluster: SlurmCluster, make_runs: MakeRuns, fake_project: Path):
     runs = make_runs("hang")
     slurm_cluster.command("sbatch", "--job-name=foreign", "--output=/dev/null", "--nodelist=n1", "--wrap=sleep 300")
-    hosts = runs.hosts({"lab": fleet(slurm_cluster, pretender)}, 4)
-    with runs.start("run", f"--hosts={hosts}", "--display=none") as controller:
+    with runs.begin({"lab": fleet(slurm_cluster, fake_project)}, 4) as controller:
         wait_until(lambda: busy_nodes(runs) == {"n2"}, "a job beside the foreign one")
         controller.kill()
     assert set(slurm_cluster.queue()) == {"foreign", f"tfbench-{runs.path.name}.lab"}
-    stopped = runs.run("stop")
-    assert stopped.returncode == 0, stopped.stderr
-    assert "4 benchmarks ended and removed" in stopped.stderr
+    assert "4 benchmarks ended and removed" in runs.run("stop", expect=0).stderr
     assert slurm_cluster.queue() == ["foreign"]
     assert left_behind(slurm_cluster) == []
 
 
 def test_cases_get_the_gpus_they_need_and_arrays_run_one_after_another(
-    slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
+    slurm_cluster: SlurmCluster, make_runs: MakeRuns, fake_project: Path
 ):
     runs = make_runs(seconds=0.3)
-    lab = fleet(slurm_cluster, pretender, gres="gpu:a4000:2", time_limit_minutes=20)
-    other = fleet(slurm_cluster, pretender, gpus_per_node="a4000:2", time_limit_minutes=20)
-    hosts = runs.hosts({"lab": lab, "other": other}, 1, device="auto")
-    case = {"model": ["googlenet", "resnet50"], "batch_per_gpu": 2, "num_gpus": [1, 2, 4], "num_steps": 3}
-    (runs.folder / "one.yml").write_text(json.dumps({"description": "GPUs", "repeats": 1, "cases": [case]}))
-    done = runs.run("run", f"--hosts={hosts}", "--display=plain")
-    assert done.returncode == 0, done.stderr
+    lab = fleet(slurm_cluster, fake_project, gres="gpu:a4000:2", time_limit_minutes=20)
+    other = fleet(slurm_cluster, fake_project, gpus_per_node="a4000:2", time_limit_minutes=20)
+    case = {"model": ["googlenet", "resnet50"], "num_gpus": [1, 2, 4], "device": "gpu"}
+    runs.measure({"lab": lab, "other": other}, case=case, device="auto")
     seen = {job: (runs.path / "logs" / f"{job}.log").read_text().splitlines()[0] for job in runs.records()}
     assert len(seen) == 8, "four GPUs are more than a node has"
     for job, line in seen.items():
@@ -171,40 +154,34 @@ def test_cases_get_the_gpus_they_need_and_arrays_run_one_after_another(
 
 
 def test_a_missing_partition_or_gpu_is_reported_before_any_submission(
-    slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
+    slurm_cluster: SlurmCluster, make_runs: MakeRuns, fake_project: Path
 ):
     runs = make_runs()
     fleets = {
-        "elsewhere": fleet(slurm_cluster, pretender, partition="fast"),
-        "rich": fleet(slurm_cluster, pretender, gres="gpu:h100:8"),
-        "nowhere": fleet(slurm_cluster, pretender, shared_folder="/nowhere/at-all"),
+        "elsewhere": fleet(slurm_cluster, fake_project, partition="fast"),
+        "rich": fleet(slurm_cluster, fake_project, gres="gpu:h100:8"),
+        "nowhere": fleet(slurm_cluster, fake_project, shared_folder="/nowhere/at-all"),
     }
-    checked = runs.run("check", f"--hosts={runs.hosts(fleets)}")
-    assert checked.returncode == 4
+    checked = runs.run("check", f"--hosts={runs.hosts(fleets)}", expect=4)
     assert "Slurm has no partition fast. Partitions: gpu, small" in checked.stdout
     assert "no node offers gres gpu:h100:8. Nodes offer: gpu:a4000:2" in checked.stdout
     assert "shared_folder /nowhere/at-all does not exist" in checked.stdout
 
 
 def test_commands_go_through_a_login_host_and_nothing_but_ssh(
-    slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path, tmp_path: Path
+    slurm_cluster: SlurmCluster, make_runs: MakeRuns, fake_project: Path, tmp_path: Path
 ):
-    login = make_ssh_host(tmp_path, Path("/nowhere"), alias="login")
+    login = SshHost(tmp_path, Path("/nowhere"), alias="login")
     far = f"SLURM_CONF={slurm_cluster.environment['SLURM_CONF']} FAKE_BENCHMARK={json.dumps({'seconds': 1})!r}"
     login.config_file.write_text(f"{login.config_file.read_text()}  SetEnv {far}\n")
     runs = make_runs()
     runs.environment["SLURM_CONF"] = "/nowhere"
     python = str(Path(sys.executable).absolute())
-    lab = fleet(slurm_cluster, pretender, ssh="login", ssh_config=str(login.config_file), python=python)
+    lab = fleet(slurm_cluster, fake_project, ssh="login", ssh_config=str(login.config_file), python=python)
     hosts = runs.hosts({"lab": lab}, 3)
-    gone = runs.run("check", f"--hosts={hosts}")
-    assert gone.returncode == 4 and "ssh login" in gone.stdout, "before its sshd runs"
-    login.start()
-    try:
-        done = runs.run("run", f"--hosts={hosts}", "--display=plain")
-    finally:
-        login.stop()
-    assert done.returncode == 0, done.stderr
+    assert "ssh login" in runs.run("check", f"--hosts={hosts}", expect=4).stdout, "before its sshd runs"
+    with login:
+        runs.run("run", f"--hosts={hosts}", "--display=plain", expect=0)
     assert {record.status for record in runs.records().values()} == {Status.OK}
     assert left_behind(slurm_cluster) == []
 
@@ -215,10 +192,7 @@ def test_a_step_over_several_hosts_needs_containers_with_a_network(
     runs = make_runs()
     queue = fleet(slurm_cluster, tmp_path, container="apptainer")
     del queue["slurm"]["project"]
-    hosts = runs.hosts({"lab": {"image": "tfbench:none", **queue}}, 1)
-    case = {"model": "googlenet", "batch_per_gpu": 1, "device": "cpu", "num_hosts": 2}
-    (runs.folder / "one.yml").write_text(json.dumps({"repeats": 1, "cases": [case]}))
-    assert runs.run("run", f"--hosts={hosts}", "--display=plain").returncode == 3
+    runs.measure({"lab": {"image": "tfbench:none", **queue}}, case={"num_hosts": 2}, expect=3)
     (record,) = runs.records().values()
     assert record.status is Status.UNSUPPORTED
     assert slurm_cluster.queue() == []
@@ -228,7 +202,7 @@ def test_a_step_over_several_hosts_needs_containers_with_a_network(
 def test_one_plan_over_all_kinds_of_hosts_gives_one_table(
     slurm_cluster: SlurmCluster,
     make_runs: MakeRuns,
-    pretender: Path,
+    fake_project: Path,
     engines: Engines,
     fake_images: FakeImages,
     rent: Rent,  # noqa: F811
@@ -238,11 +212,10 @@ def test_one_plan_over_all_kinds_of_hosts_gives_one_table(
     fleets = {
         "rented": {"hosts": {"one": instance.entry(seconds=0.3)}},
         "docked": {"image": fake_images.image(), "hosts": {"second": {"docker": engines.second.url}}},
-        "queued": fleet(slurm_cluster, pretender),
+        "queued": fleet(slurm_cluster, fake_project),
         "here": {"hosts": {"this-machine": {"process": True}}},
     }
-    done = runs.run("run", f"--hosts={runs.hosts(fleets, 1)}", "--display=plain")
-    assert done.returncode == 0, done.stderr
+    runs.measure(fleets)
     assert {record.status for record in runs.records().values()} == {Status.OK}
     with (runs.path / "results.csv").open() as file:
         rows = list(csv.DictReader(file))

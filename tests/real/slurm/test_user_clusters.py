@@ -7,9 +7,7 @@ test-apptainer` makes a root folder of Debian sid, with its Slurm, first.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -19,18 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
 from results.schema import Status
 from tests.conftest import CACHE
-from tests.real.slurm.conftest import busy_nodes, left_behind
-from tests.support.controller import PROJECT, Runs, wait_until
+from tests.real.slurm.conftest import busy_nodes, left_behind, measure_quick_suite
+from tests.support.controller import Runs
 from tests.support.engines.images import PushedImage
 from tests.support.engines.one_image import OneImage
-from tests.support.engines.processes import find_program
-from tests.support.engines.roots import roots_folder
+from tests.support.engines.processes import find_program, short_folder, wait_until
+from tests.support.engines.roots import make_root, roots_folder
 from tests.support.engines.slurm import NODES, missing_programs
-from tests.support.engines.user_cluster import UserCluster, make_root
+from tests.support.engines.user_cluster import PACKAGES, UserCluster
 
 PLUGIN = os.environ.get("TFBENCH_TEST_PYXIS")
 WITH_APPTAINER = os.environ.get("TFBENCH_TEST_APPTAINER") == "1"
@@ -93,16 +90,10 @@ class Site:
 @pytest.fixture(scope="module", params=["pyxis", "apptainer"])
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     """Start a cluster."""
-    folder = Path(tempfile.mkdtemp(prefix="tfb-site-", dir="/tmp"))
-    try:
+    with short_folder("tfb-site-") as folder:
         site = (_pyxis_site if request.param == "pyxis" else _apptainer_site)(folder)
-        try:
-            site.cluster.start()
+        with site.cluster:
             yield site
-        finally:
-            site.cluster.stop()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _pyxis_site(folder: Path) -> Site:
@@ -133,7 +124,7 @@ def _apptainer_site(folder: Path) -> Site:
     if not WITH_APPTAINER:
         pytest.skip("make test-apptainer builds a root of Debian sid first")
     assert os.geteuid() == 0 and find_program("debootstrap"), "it needs root and debootstrap"
-    root = make_root(roots_folder(CACHE / "roots"))
+    root = make_root("cluster", "sid", PACKAGES, roots_folder(CACHE / "roots"))
     modules = folder / "modules"
     (modules / MODULE).parent.mkdir(parents=True)
     (modules / MODULE).write_text("#%Module\nsetenv APPTAINER_NOHTTPS 1\n")
@@ -182,12 +173,6 @@ def on_login_host(site: Site, script: str) -> str:
     return done.stdout
 
 
-def write_suite(runs: Runs, repeats: int = 1, **case: Any) -> None:
-    """Replace the suite by one of one case."""
-    small = {"model": "googlenet", "batch_per_gpu": 2, "image_size": 75, "device": "cpu", "warmup_steps": 1}
-    (runs.folder / "one.yml").write_text(json.dumps({"repeats": repeats, "cases": [{**small, "num_steps": 3, **case}]}))
-
-
 def logs(runs: Runs) -> list[list[str]]:
     """Return the lines of the repeats' logs."""
     return [path.read_text().splitlines() for path in sorted((runs.path / "logs").iterdir())]
@@ -206,9 +191,8 @@ def containers(site: Site) -> list[str]:
 def test_an_image_is_fetched_once_without_the_limits_of_a_benchmark(site: Site, runs: Runs, make_image: MakeImage):
     image = make_image(seconds=25)
     lab = site.fleet(f"{image.repository}:1@{image.digest}", max_jobs=1)
-    hosts = runs.hosts({"lab": {**lab, "environment": {"NCCL_SOCKET_IFNAME": VALUE, "NCCL_DEBUG": "WARN"}}}, 2)
-    done = runs.run("run", f"--hosts={hosts}", "--display=plain")
-    assert done.returncode == 3, done.stderr
+    variables = {"NCCL_SOCKET_IFNAME": VALUE, "NCCL_DEBUG": "WARN"}
+    runs.measure({"lab": {**lab, "environment": variables}}, 2, expect=3)
     records = runs.records().values()
     assert {record.status for record in records} == {Status.BAD_RESULT}, "what the fake leaves is no record"
     assert {record.origin.image_digest for record in records if record.origin} == {image.digest}
@@ -228,13 +212,11 @@ def test_an_image_is_fetched_once_without_the_limits_of_a_benchmark(site: Site, 
 def test_a_benchmark_that_the_user_ends_leaves_its_record_and_a_clean_node(
     site: Site, runs: Runs, make_image: MakeImage
 ):
-    image = make_image()
-    hosts = runs.hosts({"lab": site.fleet(f"{image.repository}:1")})
-    write_suite(runs, num_steps=77)
-    with runs.start("run", f"--hosts={hosts}", "--display=plain") as controller:
+    fleets = {"lab": site.fleet(f"{make_image().repository}:1")}
+    with runs.begin(fleets, case={"num_steps": 77}) as controller:
         wait_until(lambda: waits(site), "a benchmark that waits")
         controller.send_signal(signal.SIGINT)
-        wait_until(lambda: "no new repeats" in (runs.folder / "stderr").read_text(), "the first answer")
+        wait_until(lambda: "no new repeats" in runs.stderr, "the first answer")
         controller.send_signal(signal.SIGINT)
         assert controller.wait(180) == 3
     (record,) = runs.records().values()
@@ -244,8 +226,7 @@ def test_a_benchmark_that_the_user_ends_leaves_its_record_and_a_clean_node(
 
 
 def test_an_image_that_is_not_there_is_a_failed_pull_with_its_reason(site: Site, runs: Runs):
-    hosts = runs.hosts({"lab": site.fleet("127.0.0.1:1/nothing:here")})
-    assert runs.run("run", f"--hosts={hosts}", "--display=plain").returncode == 3
+    runs.measure({"lab": site.fleet("127.0.0.1:1/nothing:here")}, expect=3)
     (record,) = runs.records().values()
     assert record.status is Status.PULL_FAILED
     assert "refused" in "\n".join(*logs(runs)) or "Failed to connect" in "\n".join(*logs(runs))
@@ -255,8 +236,7 @@ def test_an_image_that_is_not_there_is_a_failed_pull_with_its_reason(site: Site,
 def test_a_module_that_nodes_do_not_have_is_named(site: Site, runs: Runs):
     if not site.modules:
         pytest.skip("environment modules are a part of the root of Debian sid")
-    hosts = runs.hosts({"lab": site.fleet("tfbench:mine", modules=[MODULE, "nothing/9"])})
-    assert runs.run("run", f"--hosts={hosts}", "--display=plain").returncode == 3
+    runs.measure({"lab": site.fleet("tfbench:mine", modules=[MODULE, "nothing/9"])}, expect=3)
     (record,) = runs.records().values()
     assert record.status is Status.ERROR
     assert record.cause is not None and "could not load the modules" in record.cause
@@ -274,12 +254,10 @@ def test_a_run_goes_over_the_users_shared_connection_where_no_other_works(
         subprocess.run([*ssh, "-f", "-N", "-o", "ControlPersist=yes", "login"], check=True, timeout=60)
         site.cluster.login.stop()  # as a login host does that asks for a second factor: whoever is in stays in
         try:
-            hosts = runs.hosts({"lab": site.fleet(f"{image.repository}:1", ssh_config=str(config))})
-            done = runs.run("run", f"--hosts={hosts}", "--display=plain")
+            runs.measure({"lab": site.fleet(f"{image.repository}:1", ssh_config=str(config))}, expect=3)
         finally:
             subprocess.run([*ssh, "-O", "exit", "login"], check=False, capture_output=True, timeout=60)
             site.cluster.login.start()
-    assert done.returncode == 3, done.stderr
     assert {record.status for record in runs.records().values()} == {Status.BAD_RESULT}
     assert left_behind(site.cluster) == []
 
@@ -287,10 +265,7 @@ def test_a_run_goes_over_the_users_shared_connection_where_no_other_works(
 def test_gpus_of_a_job_reach_the_container_by_way_of_nvidias_toolkit(site: Site, runs: Runs, make_image: MakeImage):
     image = make_image()
     lab = site.fleet(f"{image.repository}:1", gpus_per_node="a4000:2", max_jobs=1)
-    hosts = runs.hosts({"lab": lab}, device="auto")
-    write_suite(runs, num_gpus=[1, 2], device="auto")
-    done = runs.run("run", f"--hosts={hosts}", "--display=plain")
-    assert done.returncode == 3, done.stderr
+    runs.measure({"lab": lab}, case={"num_gpus": [1, 2], "device": "auto"}, device="auto", expect=3)
     visible = {line for log in logs(runs) for line in log if line.startswith("gpus ")}
     assert visible == {"gpus 0", "gpus 0,1"}
     if site.container == "pyxis":
@@ -303,22 +278,8 @@ def test_gpus_of_a_job_reach_the_container_by_way_of_nvidias_toolkit(site: Site,
 @pytest.mark.docker
 @pytest.mark.tensorflow
 def test_the_quick_suite_trains_in_the_projects_own_image(site: Site, runs: Runs, cpu_image: PushedImage):
-    lab = site.fleet(f"{cpu_image.reference}@{cpu_image.digest}")
-    hosts = runs.hosts({"lab": lab})
-    quick = YAML(typ="safe").load(PROJECT / "orchestrate" / "suites" / "quick.yml")
-    for case in quick["cases"]:  # its networks and settings, with the smallest images that all of them take
-        case.update(image_size=75, batch_per_gpu=2, warmup_steps=1, num_steps=3)
-    (runs.folder / "one.yml").write_text(json.dumps(quick))
-    done = runs.run("run", f"--hosts={hosts}", "--repeats=1", "--display=plain", seconds=1500)
-    assert done.returncode == 0, done.stderr + str(logs(runs))
-    records = runs.records().values()
-    assert {record.case.model for record in records} == {"googlenet", "inception_v3", "resnet50", "resnet152"}
-    for record in records:
-        assert record.environment is not None and record.environment.tensorflow.startswith("2.")
-        assert record.measurement is not None and record.measurement.samples_per_second > 0
-        assert record.validity is not None and record.validity.valid
-        assert record.origin is not None and record.origin.host in NODES
-        assert record.origin.image_digest == cpu_image.digest
+    records, _ = measure_quick_suite(runs, {"lab": site.fleet(f"{cpu_image.reference}@{cpu_image.digest}")}, 1500)
+    assert {record.origin.image_digest for record in records if record.origin} == {cpu_image.digest}
     assert left_behind(site.cluster) == [] and containers(site) == []
 
 
@@ -328,9 +289,7 @@ def test_a_dead_nodes_repeat_is_lost_and_resumed_from_an_image_file(
     site: Site, runs: Runs, cpu_image: PushedImage, image_file: str
 ):
     lab = site.fleet(cpu_image.reference, image_file=image_file)
-    hosts = runs.hosts({"lab": lab})
-    write_suite(runs, 3, num_steps=60)
-    with runs.start("run", f"--hosts={hosts}", "--display=plain") as controller:
+    with runs.begin({"lab": lab}, 3, case={"image_size": 75, "num_steps": 60}) as controller:
         wait_until(lambda: busy_nodes(runs) == set(NODES), "a job on each node", 600)
         site.cluster.kill_node("n2")
         try:
@@ -340,8 +299,7 @@ def test_a_dead_nodes_repeat_is_lost_and_resumed_from_an_image_file(
     lost = [record for record in runs.records().values() if record.status is not Status.OK]
     assert lost and {record.status for record in lost} == {Status.LOST}
     assert {record.origin.host for record in lost if record.origin} == {"n2"}
-    resumed = runs.run("resume", "--display=plain", seconds=900)
-    assert resumed.returncode == 0, resumed.stderr
+    runs.resume(seconds=900)
     records = runs.records().values()
     assert [record.status for record in records] == [Status.OK] * 3
     assert all(record.measurement and record.measurement.samples_per_second > 0 for record in records)
@@ -354,22 +312,20 @@ def test_a_step_over_two_nodes_needs_containers_with_their_network(
     site: Site, runs: Runs, cpu_image: PushedImage, image_file: str
 ):
     before = containers(site)  # of a node that died, nobody removes what was unpacked
-    hosts = runs.hosts({"lab": site.fleet(cpu_image.reference, image_file=image_file)})
-    write_suite(runs, num_hosts=2, batch_per_gpu=1, image_size=64)
-    done = runs.run("run", f"--hosts={hosts}", "--display=plain", seconds=900)
+    one_host = site.container == "apptainer"
+    fleets = {"lab": site.fleet(cpu_image.reference, image_file=image_file)}
+    runs.measure(fleets, case={"num_hosts": 2, "batch_per_gpu": 1}, expect=3 if one_host else 0, seconds=900)
     (record,) = runs.records().values()
-    if site.container == "apptainer":
-        assert (done.returncode, record.status) == (3, Status.UNSUPPORTED)
+    if one_host:
+        assert record.status is Status.UNSUPPORTED
         return
-    assert done.returncode == 0, done.stderr + str(logs(runs))
     assert record.origin is not None and record.origin.host == "n1+n2"
     assert record.measurement is not None and len(record.measurement.ranks) == 2
     assert containers(site) == before and left_behind(site.cluster) == []
 
 
 def test_an_image_file_that_nodes_do_not_see_is_named(site: Site, runs: Runs):
-    hosts = runs.hosts({"lab": site.fleet("tfbench:mine", image_file="/nowhere/tfbench.image")})
-    assert runs.run("run", f"--hosts={hosts}", "--display=plain").returncode == 3
+    runs.measure({"lab": site.fleet("tfbench:mine", image_file="/nowhere/tfbench.image")}, expect=3)
     (record,) = runs.records().values()
     assert record.status is Status.PULL_FAILED
     assert logs(runs) == [["there is no image file /nowhere/tfbench.image on this node"]]

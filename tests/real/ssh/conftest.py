@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import sys
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,10 +17,9 @@ from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.pulls import PullLimits
 from orchestrate.launchers.ssh.connection import Connection
 from orchestrate.launchers.ssh.launcher import SSHLauncher
-from tests.real.ssh.rented import make_pretender
-from tests.support.engines.processes import find_program
-from tests.support.engines.required import skip_without
-from tests.support.engines.servers import SshHost, make_ssh_host
+from tests.real.ssh.rented import make_fake_project
+from tests.support.engines.processes import short_folder
+from tests.support.engines.servers import SshHost, skip_without_sshd
 
 MakeLauncher = Callable[..., SSHLauncher]
 
@@ -30,23 +27,19 @@ MakeLauncher = Callable[..., SSHLauncher]
 @pytest.fixture(scope="session")
 def bare_host() -> Iterator[SshHost]:
     """Start an sshd; nothing behind it is a Docker engine."""
-    skip_without("an sshd", lambda: None if find_program("sshd") else "install openssh-server")
-    folder = Path(tempfile.mkdtemp(prefix="tfb-bare-"))
-    host = make_ssh_host(folder, folder / "no-engine.sock", alias="bare")
-    host.start()
-    yield host
-    host.stop()
-    shutil.rmtree(folder, ignore_errors=True)
+    skip_without_sshd()
+    with short_folder("tfb-bare-") as folder, SshHost(folder, folder / "no-engine.sock", alias="bare") as host:
+        yield host
 
 
 @pytest.fixture(scope="session")
-def pretender(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def fake_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give a folder whose `python -m tfbench` is the fake benchmark, and whose probe is the real one."""
-    return make_pretender(tmp_path_factory.mktemp("pretender"))
+    return make_fake_project(tmp_path_factory.mktemp("project"))
 
 
 @pytest.fixture
-def make_launcher(tmp_path: Path, bare_host: SshHost, pretender: Path) -> MakeLauncher:
+def make_launcher(tmp_path: Path, bare_host: SshHost, fake_project: Path) -> MakeLauncher:
     """Make launchers of one host, whose folder is `tmp_path/home`; each is a controller of its own.
 
     The host is an instance of an image whose benchmark is the fake, unless `image` says otherwise.
@@ -56,7 +49,7 @@ def make_launcher(tmp_path: Path, bare_host: SshHost, pretender: Path) -> MakeLa
         image_file = tmp_path / "image.json"
         environment = {"FAKE_BENCHMARK": json.dumps({"does": "work", **behaviour})}
         if image:
-            paths = {"python": sys.executable, "runner": str(pretender), "site": str(tmp_path / "site")}
+            paths = {"python": sys.executable, "runner": str(fake_project), "site": str(tmp_path / "site")}
             image_file.write_text(json.dumps({"variant": "cpu", "version": "0.1.0", "revision": "abc", **paths}))
         address = SSHAddress(target=bare_host.alias, ssh_config=str(bare_host.config_file))
         host = Host(fleet="rented", name="a", docker=None, ssh=address, python=python, environment=environment)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -14,21 +13,31 @@ from pathlib import Path
 from typing import Any
 
 from results.schema.version import __version__
-from tests.support.engines.servers import SshHost, make_ssh_host
-from tests.support.wheel import PROJECT as ROOT
+from tests.support import PROJECT
+from tests.support.engines.processes import below, send
+from tests.support.engines.servers import SshHost
 
 WRAPPER = """\
 #!/bin/sh
 case "$1 $2" in "-m tfbench") echo "$PWD" >> '{starts}'; {first} ;; esac
-FAKE_BENCHMARK='{behaviour}' PYTHONPATH="{pretender}:$PYTHONPATH" exec '{python}' "$@"
+FAKE_BENCHMARK='{behaviour}' PYTHONPATH="{project}:$PYTHONPATH" exec '{python}' "$@"
 """
 
 
-def make_pretender(folder: Path) -> Path:
-    """Give a folder whose `python -m tfbench` is the fake benchmark, with a TensorFlow that is only a name."""
-    shutil.copytree(ROOT / "tfbench", folder / "tfbench", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "tests" / "real" / "faults" / "benchmark.py", folder / "tfbench" / "__main__.py")
-    (folder / "results").symlink_to(ROOT / "results")
+MAIN = "from tfbench.fake import main\n\nmain()\n"
+
+
+def make_fake_project(folder: Path, main: str = MAIN) -> Path:
+    """Give a folder whose `python -m tfbench` is the fake benchmark, with the real probe and a TensorFlow by name only.
+
+    Args:
+        folder: Where.
+        main: Program that calls `tfbench.fake.main`.
+    """
+    shutil.copytree(PROJECT / "tfbench", folder / "tfbench", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(PROJECT / "tests" / "real" / "faults" / "benchmark.py", folder / "tfbench" / "fake.py")
+    (folder / "tfbench" / "__main__.py").write_text(main)
+    (folder / "results").symlink_to(PROJECT / "results")
     metadata = folder / "tensorflow-2.21.0.dist-info" / "METADATA"
     metadata.parent.mkdir()
     metadata.write_text("Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.21.0\n")
@@ -40,24 +49,24 @@ class Rented:
 
     Args:
         folder: Empty, for keys and settings.
-        pretender: From `make_pretender`.
+        project: From `make_fake_project`.
         home: Home folder there.
 
     Attributes:
         root: Our folder there.
     """
 
-    def __init__(self, folder: Path, pretender: Path, home: Path) -> None:
+    def __init__(self, folder: Path, project: Path, home: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         home.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self._pretender = pretender
+        self._project = project
         self._starts = folder / "starts"
         self.root = home / ".tfbench"
-        self.host: SshHost = make_ssh_host(folder, folder / "no-engine.sock", alias="rented")
+        self.host = SshHost(folder, folder / "no-engine.sock", alias="rented")
         config = self.host.config_file
         config.write_text(config.read_text().replace("Host rented", "Host rented*"))
-        settings = folder / "sshd_config"
+        settings = self.host.settings_file
         lines = [line for line in settings.read_text().splitlines() if not line.startswith("SetEnv")]
         settings.write_text("\n".join([*lines, f"SetEnv HOME={home}", "MaxStartups 100", ""]))
 
@@ -68,7 +77,7 @@ class Rented:
         """
         number = len(list(self._folder.glob("python-*")))
         path = self._folder / f"python-{number}"
-        values = {"starts": self._starts, "pretender": self._pretender, "python": sys.executable}
+        values = {"starts": self._starts, "project": self._project, "python": sys.executable}
         path.write_text(WRAPPER.format(**values, behaviour=json.dumps({"does": does, **behaviour}), first=first))
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
         return {"ssh": f"{self.host.alias}-{number}", "ssh_config": str(self.host.config_file), "python": str(path)}
@@ -79,14 +88,14 @@ class Rented:
         image = self._folder / "opt" / "tfbench" / "image.json"
         image.parent.mkdir(parents=True)
         described = {"variant": "cpu", "version": __version__, "revision": "abc", "site": "/nowhere"}
-        image.write_text(json.dumps({**described, "python": entry.pop("python"), "runner": str(self._pretender)}))
+        image.write_text(json.dumps({**described, "python": entry.pop("python"), "runner": str(self._project)}))
         inside = (
             f'mount -t overlay tfbench -o lowerdir={image.parents[1]}:/opt /opt && exec sh -c "$SSH_ORIGINAL_COMMAND"'
         )
         login = self._folder / "login"
         login.write_text(f"#!/bin/sh\nexec unshare --mount --propagation private sh -c '{inside}'\n")
         login.chmod(0o755)
-        with (self._folder / "sshd_config").open("a") as settings:
+        with self.host.settings_file.open("a") as settings:
             settings.write(f"ForceCommand {login}\n")
         return entry
 
@@ -112,36 +121,19 @@ class Rented:
 
     def sessions(self) -> list[int]:
         """Return the processes of the connections that stand, but none of what outlives them."""
-        return below(int((self._folder / "sshd.pid").read_text()))
+        return below(self.host.pid)
 
     def cut(self) -> None:
         """Cut all connections."""
-        self._send(signal.SIGKILL, self.sessions())
+        send(signal.SIGKILL, self.sessions())
 
     def swallow(self) -> None:
         """Keep every connection open, and answer nothing any more."""
-        listener = int((self._folder / "sshd.pid").read_text())
-        self._send(signal.SIGSTOP, [listener, *self.sessions()])
+        send(signal.SIGSTOP, [self.host.pid, *self.sessions()])
 
     def answer(self) -> None:
         """Answer again."""
-        listener = int((self._folder / "sshd.pid").read_text())
-        self._send(signal.SIGCONT, [*self.sessions(), listener])
-
-    def _send(self, number: int, pids: list[int]) -> None:
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-
-
-def below(pid: int) -> list[int]:
-    """Return all processes below a process; those that end meanwhile are passed over."""
-    found = []
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            for child in map(int, (task / "children").read_text().split()):
-                found += [child, *below(child)]
-    return found
+        send(signal.SIGCONT, [*self.sessions(), self.host.pid])
 
 
 BETWEEN = '''\

@@ -6,12 +6,12 @@ that misbehave, another one all deaths of its controller.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import re
 import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,11 +20,20 @@ import pytest
 from orchestrate.errors import LaunchFailed
 from orchestrate.launchers.ssh.launcher import SSHLauncher
 from results.schema import Status
-from tests.real.ssh.rented import Rented, below, make_pretender, make_ssh
+from tests.real.ssh.rented import Rented, make_fake_project, make_ssh
 from tests.real.ssh.test_launcher import job
-from tests.support.controller import Runs, folder_bytes, wait_until
-from tests.support.engines.processes import find_program
+from tests.support.controller import Runs, folder_bytes
+from tests.support.engines.processes import (
+    below,
+    not_root,
+    read_proc,
+    run_program,
+    short_folder,
+    wait_until,
+    with_variables,
+)
 from tests.support.engines.required import skip_without
+from tests.support.engines.servers import skip_without_sshd
 
 Rent = Callable[..., Rented]
 
@@ -34,34 +43,40 @@ DISK_BYTES = 48 << 20
 @pytest.fixture
 def rent() -> Iterator[Rent]:
     """Make instances, each with an sshd and a home folder of its own; a home may lie on a small disk."""
-    skip_without("an sshd", lambda: None if find_program("sshd") else "install openssh-server")
-    folder = Path(tempfile.mkdtemp(prefix="tfb-rented-"))
-    pretender = make_pretender(folder / "pretender")
-    made: list[Rented] = []
-    disks: list[Path] = []
+    skip_without_sshd()
+    with short_folder("tfb-rented-") as folder, contextlib.ExitStack() as stack:
+        project, numbers = make_fake_project(folder / "project"), itertools.count()
 
-    def make(disk_bytes: int | None = None) -> Rented:
-        place = folder / str(len(made))
-        home = place / "home"
-        home.mkdir(parents=True)
-        if disk_bytes is not None:
-            disks.append(home)
-            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={disk_bytes}", "tfbench-small", home], check=True)
-        made.append(Rented(place, pretender, home))
-        made[-1].host.start()
-        return made[-1]
+        def make(disk_bytes: int | None = None) -> Rented:
+            place = folder / str(next(numbers))
+            if disk_bytes is not None:
+                stack.enter_context(small_disk(place / "home", disk_bytes))
+            instance = Rented(place, project, place / "home")
+            stack.enter_context(instance.host)
+            stack.callback(instance.answer)
+            return instance
 
-    yield make
-    for instance in made:
-        instance.answer()
-        instance.host.stop()
-    for disk in disks:
-        subprocess.run(["umount", "--lazy", disk], check=False)
-    shutil.rmtree(folder, ignore_errors=True)
+        yield make
 
 
-def mounts_missing() -> str | None:
-    return None if os.geteuid() == 0 else "a small disk needs root"
+@contextlib.contextmanager
+def small_disk(folder: Path, size: int) -> Iterator[None]:
+    """Give a folder a disk of its own of some bytes while the context lasts."""
+    skip_without("a small disk", not_root)
+    folder.mkdir(parents=True)
+    run_program("mount", "-t", "tmpfs", "-o", f"size={size}", "tfbench-small", folder)
+    try:
+        yield
+    finally:
+        run_program("umount", "--lazy", folder)
+
+
+def fill(folder: Path) -> Path:
+    """Fill the disk of a folder; return the file that does so."""
+    filler = folder / "filler"
+    with filler.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(folder).free)
+    return filler
 
 
 # ---- the controller dies
@@ -83,15 +98,14 @@ def test_a_run_survives_the_death_of_seven_controllers(rent: Rent, tmp_path: Pat
     relay, moment = make_ssh(tmp_path / "bin"), tmp_path / "moment"
     runs = Runs(tmp_path, PATH=f"{relay}:{os.environ['PATH']}", TFBENCH_TEST_MOMENT=str(moment))
     hosts = runs.hosts({"all": {"hosts": {"one": instance.entry(seconds=1)}}}, repeats=2)
-    command = ("run", f"--hosts={hosts}", "--display=none")
+    command = ("run", f"--hosts={hosts}")
     for when, do, after, reattached in MOMENTS:
         moment.write_text(json.dumps({"do": do, "after": after}))
-        assert runs.run(*command).returncode == -9, when
+        assert runs.run(*command, "--display=none").returncode == -9, when
         assert not moment.exists(), when
-        assert [event["state"] for event in runs.events("job_state")].count("reattached") == reattached, when
-        command = ("resume", "--display=none")
-    done = runs.run("resume", "--display=plain")
-    assert done.returncode == 0, done.stderr
+        assert runs.states().count("reattached") == reattached, when
+        command = ("resume",)
+    runs.resume()
     records = runs.records()
     assert [record.status for record in records.values()] == [Status.OK, Status.OK]
     assert instance.starts() == dict.fromkeys(records, 1)
@@ -128,24 +142,20 @@ def test_broken_links_restarts_and_hostile_benchmarks_lose_nothing(rent: Rent, t
         "leaves-a-child": steady.entry(first=f"{LINGERING}={tmp_path} sleep 600 &"),
         **{name: {**steady.entry(does), "silence_minutes": 0.1} for name, (does, _, _) in HOSTILE.items()},
     }
-    file = runs.hosts({"all": {"hosts": fleets}})
-    with runs.start("run", f"--hosts={file}", "--display=plain") as controller:
-        try:
-            wait_until(lambda: "step" in hole.output("hole"), "the first step behind the hole")
-            hole.swallow()
-            wait_until(lambda: "step" in cut.output("cut"), "the first step of the host that is cut")
-            for _ in range(2):
-                wait_until(cut.sessions, "a connection")
-                cut.cut()
-            wait_until(lambda: "step" in steady.output("restarted"), "the first step of the host that restarts")
-            steady.reboot("restarted")
-            port = str(hole.host.config_file)
-            wait_until(lambda: not clients(controller.pid, port), "ssh to notice that nobody answers", seconds=100)
-            assert controller.poll() is None
-            hole.answer()
-            assert controller.wait(600) == 3  # a flood takes long on a busy machine
-        finally:
-            controller.kill()
+    with runs.begin({"all": {"hosts": fleets}}) as controller:
+        wait_until(lambda: "step" in hole.output("hole"), "the first step behind the hole")
+        hole.swallow()
+        wait_until(lambda: "step" in cut.output("cut"), "the first step of the host that is cut")
+        for _ in range(2):
+            wait_until(cut.sessions, "a connection")
+            cut.cut()
+        wait_until(lambda: "step" in steady.output("restarted"), "the first step of the host that restarts")
+        steady.reboot("restarted")
+        port = str(hole.host.config_file)
+        wait_until(lambda: not clients(controller.pid, port), "ssh to notice that nobody answers", seconds=100)
+        assert controller.poll() is None
+        hole.answer()
+        assert controller.wait(600) == 3  # a flood takes long on a busy machine
     expected = {"cut": Status.OK, "hole": Status.OK, "restarted": Status.LOST, "leaves-a-child": Status.OK}
     expected |= {name: status for name, (_, status, _) in HOSTILE.items()}
     records = runs.by_host()
@@ -153,15 +163,15 @@ def test_broken_links_restarts_and_hostile_benchmarks_lose_nothing(rent: Rent, t
     for name, (_, _, words) in HOSTILE.items():
         assert words in (records[name].cause or ""), name
     for name in ("cut", "hole"):
-        assert_no_line_was_lost(runs, name)
+        runs.assert_no_step_was_lost(name)
     starts = steady.starts() + cut.starts() + hole.starts()
     assert starts == dict.fromkeys(runs.records(), 1)
-    assert not lingering(str(tmp_path)), "what a benchmark left running disturbs the next one"
+    assert not with_variables(f"{LINGERING}={tmp_path}"), "what a benchmark left running disturbs the next one"
     assert runs.events("host_lost") == []
     notes = [event["message"] for event in runs.events("warning") if "not in containers" in event["message"]]
     assert len(notes) == 1 and "on all.cut, all.hole, all.restarted and 9 more" in notes[0]
     assert folder_bytes(runs.path) < MAX_RUN_BYTES
-    assert "Traceback" not in (runs.folder / "stderr").read_text()
+    assert "Traceback" not in runs.stderr
 
     fleets["restarted"]["python"] = steady.entry(seconds=1)["python"]
     instead = Path(str(fleets["restarted"]["python"]))
@@ -175,42 +185,17 @@ def test_broken_links_restarts_and_hostile_benchmarks_lose_nothing(rent: Rent, t
     assert steady.jobs() == cut.jobs() == hole.jobs() == [], "repeats were left behind"
 
 
-def assert_no_line_was_lost(runs: Runs, host: str) -> None:
-    (log,) = (runs.path / "logs").glob(f"all.{host}.*")
-    steps = [int(number) for number in re.findall(r"^step +(\d+)", log.read_text(), re.MULTILINE)]
-    assert steps == list(range(1, len(steps) + 1)), f"{host}: lines were lost, or came twice"
-    assert len(steps) > 5
-
-
 def clients(controller: int, word: str) -> list[int]:
     """Return the ssh clients of a controller whose command line has a word."""
-    return [pid for pid in below(controller) if word.encode() in read_bytes(Path(f"/proc/{pid}/cmdline"))]
-
-
-def lingering(value: str) -> list[str]:
-    """Return the processes that were started with a variable."""
-    wanted = f"{LINGERING}={value}".encode()
-    found = [path for path in Path("/proc").glob("[0-9]*/environ") if wanted in read_bytes(path).split(b"\0")]
-    return [path.parent.name for path in found]
-
-
-def read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
+    return [pid for pid in below(controller) if word.encode() in read_proc(pid, "cmdline")]
 
 
 # ---- full disks
 
 
 def test_a_disk_that_the_benchmark_fills_is_a_row_and_is_freed_again(rent: Rent, tmp_path: Path):
-    skip_without("a small disk", mounts_missing)
-    small = rent(DISK_BYTES)
-    runs = Runs(tmp_path)
-    hosts = runs.hosts({"all": {"hosts": {"full": small.entry("fill_disk")}}})
-    done = runs.run("run", f"--hosts={hosts}", "--display=plain")
-    assert done.returncode == 3, done.stderr
+    small, runs = rent(DISK_BYTES), Runs(tmp_path)
+    runs.measure({"all": {"hosts": {"full": small.entry("fill_disk")}}}, expect=3)
     record = runs.by_host()["full"]
     assert record.status is Status.ERROR
     assert "exit code 1" in (record.cause or "") and "No space left on device" in (record.cause or "")
@@ -220,21 +205,14 @@ def test_a_disk_that_the_benchmark_fills_is_a_row_and_is_freed_again(rent: Rent,
 def test_a_start_on_a_full_disk_leaves_nothing_and_works_later(
     make_launcher: Callable[..., SSHLauncher], tmp_path: Path
 ):
-    skip_without("a small disk", mounts_missing)
     home = tmp_path / "home"
-    home.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4M", "tfbench-small", home], check=True)
-    try:
+    with small_disk(home, 4 << 20):
         launcher = make_launcher(seconds=0.1)
         launcher._software_of(job(), lambda done, total: None)
-        filler = home / "filler"
-        with filler.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(home).free)
+        filler = fill(home)
         for _ in range(2):
             with pytest.raises(LaunchFailed, match="the disk is full"):
                 launcher.start(job())
         filler.unlink()
         assert launcher.start(job()) is False
         assert launcher.follow(job(), lambda line: None).exit_code == 0
-    finally:
-        subprocess.run(["umount", "--lazy", home], check=False)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -15,9 +12,9 @@ import pytest
 
 from results.schema import Status
 from tests.real.ssh.rented import Rented, make_ssh
-from tests.real.ssh.test_faults import Rent, mounts_missing, rent  # noqa: F401  (a fixture)
-from tests.support.controller import Runs, wait_until
-from tests.support.engines.required import skip_without
+from tests.real.ssh.test_faults import Rent, fill, rent, small_disk  # noqa: F401  (a fixture)
+from tests.support.controller import Runs
+from tests.support.engines.processes import read_proc, wait_until
 
 TIMEOUT_SECONDS = 6
 MARGIN_SECONDS = 15
@@ -73,7 +70,7 @@ def make_runs(instance: Rented, tmp_path: Path, timeout_seconds: float) -> tuple
 def is_frozen(instance: Rented, name: str) -> bool:
     for path in instance.root.glob(f"jobs/*/all.{name}.*/state.json"):
         process = json.loads(path.read_text()).get(name)
-        return process is not None and "\nState:\tT" in Path(f"/proc/{process.split()[0]}/status").read_text()
+        return process is not None and b"\nState:\tT" in read_proc(process.split()[0], "status")
     return False
 
 
@@ -84,73 +81,54 @@ def instance(rent: Rent) -> Rented:  # noqa: F811
 
 def test_no_conversation_outlasts_the_limits_of_the_hosts_file(instance: Rented, tmp_path: Path):
     runs, hosts = make_runs(instance, tmp_path, TIMEOUT_SECONDS)
-    with runs.start("run", f"--hosts={hosts}", "--display=plain") as controller:
-        try:
-            assert controller.wait(120) == 3
-        finally:
-            controller.kill()
+    runs.run("run", f"--hosts={hosts}", "--display=plain", expect=3, seconds=120)
     (finished,) = runs.events("run_finished")
     records = {name: record.status for name, record in runs.by_host().items()}
     assert set(records) == {"good", *CONVERSATIONS, *FROZEN}
     assert records.pop("good") is Status.OK and records.pop("remove") is Status.OK
     assert set(records.values()) <= {Status.TIMEOUT, Status.LOST, Status.UNREACHABLE, Status.ERROR}, records
     assert {records[name] for name in ("heartbeats", "log", *FROZEN)} == {Status.TIMEOUT}
-    assert "Traceback" not in (runs.folder / "stderr").read_text()
+    assert "Traceback" not in runs.stderr
     assert finished["seconds"] < BUSY_SECONDS + TIMEOUT_SECONDS + MARGIN_SECONDS
 
 
 def test_two_signals_end_the_run_in_15_seconds_whatever_hangs(instance: Rented, tmp_path: Path):
     runs, hosts = make_runs(instance, tmp_path, 3600)
     with runs.start("run", f"--hosts={hosts}", "--display=plain") as controller:
-        try:
-            for name in FROZEN:
-                wait_until(lambda name=name: is_frozen(instance, name), f"the stopped process of {name}")  # type: ignore[misc]
-            began = time.monotonic()
-            for _ in range(2):
-                controller.send_signal(signal.SIGTERM)
-                time.sleep(0.2)
-            wait_until(lambda: list(runs.events("run_finished")), "the run's end", seconds=120)
-            seconds = time.monotonic() - began
-            assert controller.wait(120) in (3, 130)  # its table and report take a moment
-        finally:
-            controller.kill()
+        for name in FROZEN:
+            wait_until(lambda name=name: is_frozen(instance, name), f"the stopped process of {name}")  # type: ignore[misc]
+        began = time.monotonic()
+        for _ in range(2):
+            controller.send_signal(signal.SIGTERM)
+            time.sleep(0.2)
+        wait_until(lambda: list(runs.events("run_finished")), "the run's end", seconds=120)
+        seconds = time.monotonic() - began
+        assert controller.wait(120) in (3, 130)  # its table and report take a moment
     assert len(list(runs.events("run_finished"))) == 1 and seconds < MARGIN_SECONDS + BUSY_SECONDS
     assert {runs.by_host()[name].status for name in FROZEN} == {Status.STOPPED}
 
 
 def test_stop_asks_the_controller_and_waits_for_it(instance: Rented, tmp_path: Path):
     runs = Runs(tmp_path)
-    hosts = runs.hosts({"all": {"hosts": {"one": instance.entry(seconds=600)}}}, repeats=2)
-    with runs.start("run", f"--hosts={hosts}", "--display=plain") as controller, contextlib.ExitStack() as stack:
-        stack.callback(controller.kill)
+    with runs.begin({"all": {"hosts": {"one": instance.entry(seconds=600)}}}, repeats=2) as controller:
         wait_until(lambda: "step" in instance.output("one"), "the first step")
-        stopped = runs.run("stop")
-        assert stopped.returncode == 0, stopped.stderr
+        stopped = runs.run("stop", expect=0)
         assert f"process {controller.pid}" in stopped.stderr and "ended" in stopped.stderr
         assert controller.wait(15) in (3, 130)
     assert instance.jobs() == [] and [record.status for record in runs.by_host().values()] == [Status.STOPPED]
 
 
 def test_a_full_disk_here_is_a_users_error_and_resume_completes(rent: Rent, tmp_path: Path):  # noqa: F811
-    skip_without("a small disk", mounts_missing)
     instance, runs = rent(), Runs(tmp_path)
     folder = tmp_path / "runs"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2M", "tfbench-small", folder], check=True)
-    try:
-        hosts = runs.hosts({"all": {"hosts": {"one": instance.entry(seconds=3)}}}, repeats=2)
-        with runs.start("run", f"--hosts={hosts}", "--display=plain") as controller:
+    with small_disk(folder, 2 << 20):
+        with runs.begin({"all": {"hosts": {"one": instance.entry(seconds=3)}}}, repeats=2) as controller:
             wait_until(lambda: "step" in instance.output("one"), "the first step")
-            filler = folder / "filler"
-            with filler.open("wb") as file:
-                os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(folder).free)
+            filler = fill(folder)
             assert controller.wait(60) == 4
-        said = (runs.folder / "stderr").read_text()
+        said = runs.stderr
         assert "the disk is full" in said and "resume" in said and "Traceback" not in said and "bug" not in said
         filler.unlink()
-        done = runs.run("resume", "--display=plain")
-        assert done.returncode == 0, done.stderr
+        runs.resume()
         assert [record.status for record in runs.records().values()] == [Status.OK] * 2
         assert instance.starts() == dict.fromkeys(runs.records(), 1), "what ran was reattached, not started again"
-    finally:
-        subprocess.run(["umount", "--lazy", folder], check=False)

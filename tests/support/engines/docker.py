@@ -7,12 +7,15 @@ import functools
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import docker
 import docker.errors
 
+from orchestrate.launchers.docker.images import DockerEngine as ControllerClient
+from orchestrate.launchers.docker.images import controller_address
 from tests.support.engines.processes import Server, free_port, port_answers
 
 PING_SECONDS = 5
@@ -44,29 +47,32 @@ def dockerd(folder: Path, name: str, data: Path, execution: Path, *flags: str) -
     ]
 
 
-class DockerEngine:
+class DockerEngine(Server):
     """A Docker engine with a socket, images and containers of its own, and no network.
 
     Attributes:
         socket: Where the engine listens.
         url: The same as an address for `DOCKER_HOST`.
+        data_folder: Where it keeps images and containers.
     """
 
-    def __init__(self, name: str, folder: Path, data_folder: Path) -> None:
-        self._data_folder = data_folder
+    def __init__(self, name: str, folder: Path, data_folder: Path, command: Sequence[str] | None = None) -> None:
+        self.data_folder = data_folder
         self._exec_folder = folder / f"{name}-exec"
         self.socket = folder / f"{name}.sock"
         self.url = f"unix://{self.socket}"
-        self._server = Server(
-            dockerd(folder, name, data_folder, self._exec_folder, f"--host={self.url}", "--shutdown-timeout=5"),
-            folder / f"{name}.log",
-            self.answers,
-        )
+        flags = (f"--host={self.url}", "--shutdown-timeout=5")
+        command = command or dockerd(folder, name, data_folder, self._exec_folder, *flags)
+        super().__init__(command, folder / f"{name}.log", self.answers)
 
     @functools.cached_property
     def client(self) -> docker.DockerClient:
         """Client of the Docker SDK; the engine must run when it is asked for first."""
         return docker.DockerClient(base_url=self.url, timeout=CLIENT_SECONDS)
+
+    def controller_client(self) -> contextlib.closing[ControllerClient]:
+        """Give the controller's own client, which is closed with the context."""
+        return contextlib.closing(ControllerClient(controller_address(self.url)))
 
     def answers(self) -> bool:
         """Say whether the engine runs and answers."""
@@ -79,14 +85,6 @@ class DockerEngine:
             return False
         finally:
             probe.close()
-
-    def start(self) -> None:
-        """Start the engine, with the images and containers that it had."""
-        self._server.start()
-
-    def stop(self) -> None:
-        """End the engine and every container in it; images stay."""
-        self._server.stop()
 
     def remove_containers(self) -> None:
         """Remove every container: what a session that was killed has left would be taken for this one's."""
@@ -101,12 +99,12 @@ class DockerEngine:
         with contextlib.suppress(docker.errors.DockerException, OSError):
             self.client.close()
         self.stop()
-        _unmount_below(self._exec_folder)
-        _unmount_below(self._data_folder)
+        unmount_below(self._exec_folder)
+        unmount_below(self.data_folder)
         shutil.rmtree(self._exec_folder, ignore_errors=True)
 
 
-class TLSEngine:
+class TLSEngine(Server):
     """A Docker engine that listens on loopback, on IPv4 and IPv6, and wants a certificate.
 
     Attributes:
@@ -125,15 +123,7 @@ class TLSEngine:
         flags = ["--tlsverify", f"--tlscacert={ca}", f"--tlscert={certificate}", f"--tlskey={key}"]
         flags += [f"--host={host}" for host in hosts]
         command = dockerd(folder, folder.name, folder / "data", folder / "exec", *flags)
-        self._server = Server(command, folder / "log", lambda: port_answers(self.port))
-
-    def start(self) -> None:
-        """Start it."""
-        self._server.start()
-
-    def stop(self) -> None:
-        """End it."""
-        self._server.stop()
+        super().__init__(command, folder / "log", lambda: port_answers(self.port))
 
 
 @dataclass(frozen=True)
@@ -149,7 +139,7 @@ class Engines:
     second: DockerEngine
 
 
-def _unmount_below(folder: Path) -> None:
+def unmount_below(folder: Path) -> None:
     """Unmount what a killed engine left, so that its folder can be deleted."""
     for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
         mount_point = line.split(" ")[1]

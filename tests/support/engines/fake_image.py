@@ -7,12 +7,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from tests.support import PROJECT
 from tests.support.engines.docker import DockerEngine
-from tests.support.engines.images import REPOSITORY
 
 PARTS = (
     "results/__init__.py",
-    *sorted(str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "results" / "schema").glob("*.py")),
+    *sorted(str(path.relative_to(PROJECT)) for path in (PROJECT / "results" / "schema").glob("*.py")),
     "tests/real/faults/benchmark.py",
 )
 """The contract, whole as in the real images, and the fake."""
@@ -55,7 +55,7 @@ def build_fake(engine: DockerEngine, base: str, folder: Path) -> str:
     for part in PARTS:
         target = folder / (part if part.startswith("results/") else Path(part).name)
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(REPOSITORY / part, target)
+        shutil.copy(PROJECT / part, target)
     (folder / "Dockerfile").write_text(DOCKERFILE.format(base=base))
     engine.client.images.build(path=str(folder), tag=FAKE_IMAGE, network_mode="host", rm=True, forcerm=True)
     return FAKE_IMAGE

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import subprocess
 from pathlib import Path
 
-from tests.support.engines.processes import Server, find_program
-from tests.support.engines.servers import SshHost, make_ssh_host
+from tests.support.engines.processes import find_program, missing
+from tests.support.engines.servers import SshHost
 
 NEAR, FAR = "198.18.77.1", "198.18.77.2"
 """Of the range for tests of network devices (RFC 2544): on no real network."""
@@ -16,9 +15,8 @@ NEAR, FAR = "198.18.77.1", "198.18.77.2"
 
 def wires_missing() -> str | None:
     """Say why no wire can be made here; None when it can."""
-    missing = [name for name in ("ip", "iptables") if find_program(name) is None]
-    if missing:
-        return f"not installed: {', '.join(missing)}"
+    if absent := missing("ip", "iptables"):
+        return absent
     probe = f"tfbprobe{os.getpid()}"
     made = _ip("netns", "add", probe, check=False)
     if made.returncode != 0:
@@ -71,15 +69,8 @@ class Wire:
 
 def make_far_host(folder: Path, remote_socket: Path, wire: Wire) -> SshHost:
     """Prepare an sshd at the far end of a wire."""
-    host = make_ssh_host(folder, remote_socket, alias="tfbench-far")
-    server_configuration = folder / "sshd_config"
-    for file in (server_configuration, host.config_file, host.known_hosts):
-        file.write_text(file.read_text().replace("127.0.0.1", FAR))
-    command = [find_program("ip") or "ip", "netns", "exec", wire.namespace]
-    command += [find_program("sshd") or "sshd", "-D", "-e", "-f", str(server_configuration)]
-    log = folder / "far-sshd.log"
-    server = Server(command, log, lambda: log.exists() and "Server listening" in log.read_text())
-    return dataclasses.replace(host, address=FAR, server=server)
+    enter = [find_program("ip") or "ip", "netns", "exec", wire.namespace]
+    return SshHost(folder, remote_socket, "tfbench-far", enter=enter, address=FAR)
 
 
 def _ip(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:

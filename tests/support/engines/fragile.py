@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 from tests.support.engines.docker import DockerEngine
+from tests.support.engines.processes import read_proc, send, wait_until
 
 
 class FragileEngine(DockerEngine):
@@ -29,7 +28,7 @@ class FragileEngine(DockerEngine):
 
     def kill(self) -> None:
         """End the engine at once, as a crash does; `start` starts it again."""
-        process, self._server._process = self._server._process, None
+        process, self._process = self._process, None
         assert process is not None, "it does not run"
         self.client.close()
         process.kill()
@@ -42,12 +41,15 @@ class FragileEngine(DockerEngine):
         pid_file = self._exec_folder / "containerd" / "containerd.pid"
         if not pid_file.exists():
             return
-        program = Path("/proc", pid_file.read_text().strip(), "comm")
-        deadline = time.monotonic() + 10
-        while program.exists() and program.read_text().startswith("containerd") and time.monotonic() < deadline:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(program.parent.name), signal.SIGKILL)
-            time.sleep(0.1)
+        pid = int(pid_file.read_text())
+
+        def has_ended() -> bool:
+            if not read_proc(pid, "comm").startswith(b"containerd"):
+                return True
+            send(signal.SIGKILL, [pid])
+            return False
+
+        wait_until(has_ended, "the end of containerd", 10)
         pid_file.unlink(missing_ok=True)
 
     def answers(self) -> bool:

@@ -16,10 +16,10 @@ from pathlib import Path
 from filelock import FileLock
 
 import results
+from tests.support import PROJECT
 from tests.support.engines.docker import DockerEngine
-from tests.support.engines.processes import EngineError, find_program
+from tests.support.engines.processes import EngineError, run_program
 
-REPOSITORY = Path(__file__).parents[3]
 SUITE = "bookworm"
 PACKAGES = ("ca-certificates", "python3", "python3-pip")
 CA_BUNDLE = Path("etc/ssl/certs/ca-certificates.crt")
@@ -53,13 +53,12 @@ def make_base_image(engine: DockerEngine, cache: Path) -> str:
     """
     machine_bundle = Path("/") / CA_BUNDLE
     certificates = machine_bundle.read_bytes() if machine_bundle.exists() else b""
-    recipe = hashlib.sha256(f"unpacked, listed {SUITE} {PACKAGES} {NOT_NEEDED}".encode() + certificates).hexdigest()[
-        :16
-    ]
-    reference = f"tfbench-test-base:{recipe}"
+    recipe = f"unpacked, listed {SUITE} {PACKAGES} {NOT_NEEDED}".encode()
+    digest = hashlib.sha256(recipe + certificates).hexdigest()[:16]
+    reference = f"tfbench-test-base:{digest}"
     if engine.client.images.list(name=reference):
         return reference
-    archive = cache / f"base-{recipe}.tar"
+    archive = cache / f"base-{digest}.tar"
     cache.mkdir(parents=True, exist_ok=True)
     with FileLock(archive.with_suffix(".lock")):  # of two processes that need it, one makes it
         if not archive.exists():
@@ -78,15 +77,17 @@ def _write_debian(archive: Path, certificates: bytes) -> None:
     fetched, root = work / "fetched", work / "root"
     work.mkdir(parents=True)
     try:
-        _run("debootstrap", "--variant=minbase", "--download-only", f"--include={','.join(PACKAGES)}", SUITE, fetched)
+        run_program(
+            "debootstrap", "--variant=minbase", "--download-only", f"--include={','.join(PACKAGES)}", SUITE, fetched
+        )
         _unpack(sorted((fetched / "var/cache/apt/archives").glob("*.deb")), root)
         for name in ("passwd", "group"):
             shutil.copy(root / f"usr/share/base-passwd/{name}.master", root / "etc" / name)
         authorities = sorted((root / "usr/share/ca-certificates").rglob("*.crt"))
         (root / CA_BUNDLE).write_bytes(certificates or b"".join(path.read_bytes() for path in authorities))
-        _run("ldconfig", "-r", root)
+        run_program("ldconfig", "-r", root)
         # Else every container would compile them anew: none may write them.
-        _run("chroot", root, "python3.11", "-m", "compileall", "-q", "-x", "lib2to3|idlelib", *MODULES)
+        run_program("chroot", root, "python3.11", "-m", "compileall", "-q", "-x", "lib2to3|idlelib", *MODULES)
         for name in NOT_NEEDED:
             shutil.rmtree(root / name, ignore_errors=True)
         partial = work / "root.tar"
@@ -111,18 +112,6 @@ def _unpack(packages: Sequence[Path], root: Path) -> None:
     (root / "var/lib/dpkg/status").write_text("\n".join(database))
 
 
-def _run(program: str, *arguments: str | Path) -> None:
-    """Run a program of root's.
-
-    Raises:
-        EngineError: It failed; the message carries the end of its output.
-    """
-    command = [find_program(program) or program, *arguments]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise EngineError(f"{program} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-
-
 def pip_settings(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return this machine's pip settings that mean something in a build, as build arguments.
 
@@ -135,7 +124,7 @@ def pip_settings(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def build_image(
-    engine: DockerEngine, base: str, variant: str, tag: str, *, context: Path = REPOSITORY, cached: bool = True
+    engine: DockerEngine, base: str, variant: str, tag: str, *, context: Path = PROJECT, cached: bool = True
 ) -> str:
     """Build a variant as `tag` and return the image's id.
 
@@ -185,16 +174,24 @@ def push_image(engine: DockerEngine, reference: str) -> PushedImage:
     raise EngineError(f"push of {reference} ended without a digest")
 
 
-def layer_sizes(reference: str) -> dict[str, int]:
-    """Ask the registry for an image's layers: compressed size in bytes by digest, from the bottom."""
+@dataclass(frozen=True)
+class Manifest:
+    """An image as its registry describes it; `layers`: compressed size in bytes by digest, from the bottom."""
+
+    digest: str
+    layers: dict[str, int]
+
+
+def manifest_of(reference: str) -> Manifest:
+    """Ask the registry for an image."""
     registry, _, name = reference.partition("/")
     repository, _, tag = name.rpartition(":")
     request = urllib.request.Request(
         f"http://{registry}/v2/{repository}/manifests/{tag}", headers={"Accept": MANIFEST_TYPE}
     )
     with urllib.request.urlopen(request, timeout=30) as answer:
-        manifest = json.load(answer)
-    return {layer["digest"]: layer["size"] for layer in manifest["layers"]}
+        layers = {layer["digest"]: layer["size"] for layer in json.load(answer)["layers"]}
+        return Manifest(answer.headers["Docker-Content-Digest"], layers)
 
 
 def pull_bytes(engine: DockerEngine, reference: str) -> int:
@@ -210,5 +207,5 @@ def pull_bytes(engine: DockerEngine, reference: str) -> int:
             raise EngineError(f"pull of {reference} failed: {message['error']}")
         if message.get("status") == "Pull complete":
             fetched.add(message["id"])
-    sizes = {digest.removeprefix("sha256:")[:12]: size for digest, size in layer_sizes(reference).items()}
+    sizes = {digest.removeprefix("sha256:")[:12]: size for digest, size in manifest_of(reference).layers.items()}
     return sum(sizes[layer] for layer in fetched)

@@ -1,4 +1,4 @@
-"""Start a server, wait until it answers, and end it."""
+"""Processes of tests: servers that are started and ended, waiting, signals, and what /proc shows."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, Self
 
 READY_SECONDS = 120.0
 """A server that does not answer after so long is not going to."""
@@ -28,18 +30,38 @@ class EngineError(RuntimeError):
     """A server did not start; the message carries the end of its log."""
 
 
+def not_root() -> str | None:
+    """Say why nothing that needs root can be done here; None when it can."""
+    return None if os.name == "posix" and os.geteuid() == 0 else "it needs root"
+
+
+def missing(*programs: str) -> str | None:
+    """Say which programs are not installed here; None: all are."""
+    absent = [name for name in programs if find_program(name) is None]
+    return f"not installed: {', '.join(absent)} (.ci/run installs them)" if absent else None
+
+
 def missing_requirements() -> str | None:
-    """Say why no engine can be started here; None when it can."""
-    if os.name != "posix" or os.geteuid() != 0:
-        return "starting a Docker engine needs root"
+    """Say why no Docker engine can be started here; None when it can."""
     programs = ("dockerd", "docker-registry", "sshd", "ssh", "ssh-keygen", "debootstrap", "dpkg-deb", "setpriv")
-    missing = [name for name in programs if find_program(name) is None]
-    return f"not installed: {', '.join(missing)} (.ci/run installs them)" if missing else None
+    return not_root() or missing(*programs)
 
 
 def find_program(name: str) -> str | None:
     """Find a program, also where only root's PATH leads."""
     return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin")
+
+
+def run_program(program: str, *arguments: object) -> None:
+    """Run a program, perhaps one of root's, to its end.
+
+    Raises:
+        EngineError: It failed; the message carries the end of its output.
+    """
+    command = [find_program(program) or program, *map(str, arguments)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise EngineError(f"{program} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 
 
 def free_port(count: int = 1) -> int:
@@ -59,15 +81,75 @@ def free_port(count: int = 1) -> int:
             return ports[0]
 
 
-def port_answers(port: int) -> bool:
-    """Say whether somebody listens on a loopback port."""
+def port_answers(port: int, address: str = "127.0.0.1") -> bool:
+    """Say whether somebody listens on a port."""
     with socket.socket() as probe:
         probe.settimeout(1.0)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+        return probe.connect_ex((address, port)) == 0
+
+
+@contextlib.contextmanager
+def short_folder(prefix: str) -> Iterator[Path]:
+    """Give a folder with a short name while the context lasts: a unix socket's path has at most 107 bytes."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def wait_until(condition: Callable[[], Any], what: str, seconds: float = 240.0) -> Any:
+    """Wait until a condition holds, and return its value.
+
+    Raises:
+        EngineError: It never does.
+    """
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise EngineError(f"waited {seconds:.0f} s for {what}")
+        time.sleep(0.05)
+    return value
+
+
+def send(number: int, pids: Iterable[int]) -> None:
+    """Send a signal to processes, of which some may have ended."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def read_proc(pid: int, name: str) -> bytes:
+    """Return a file of a process below /proc; empty: the process has ended."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+def all_pids() -> list[int]:
+    """Return the numbers of all processes."""
+    return [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+
+
+def with_variables(*variables: str) -> list[int]:
+    """Return the processes that were started with variables, each `NAME=value`."""
+    wanted = {variable.encode() for variable in variables}
+    return [pid for pid in all_pids() if wanted <= set(read_proc(pid, "environ").split(b"\0"))]
+
+
+def below(pid: int) -> list[int]:
+    """Return all processes below a process; those that end meanwhile are passed over."""
+    found = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in map(int, (task / "children").read_text().split()):
+                found += [child, *below(child)]
+    return found
 
 
 class Server:
-    """A child process that serves until it is stopped.
+    """A child process that serves until it is stopped; as a context manager, while the context lasts.
 
     Attributes:
         log: Where its output goes.
@@ -88,6 +170,13 @@ class Server:
         """Of the process; the server must run."""
         assert self._process is not None
         return self._process.pid
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def start(self) -> None:
         """Start the server and return when it answers; nothing happens when it runs already.
@@ -119,6 +208,10 @@ class Server:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+    def close(self) -> None:
+        """End the server for good."""
+        self.stop()
 
     def _last_lines(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])

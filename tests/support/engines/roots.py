@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock
 
 from tests.support.engines.docker import DockerEngine
-from tests.support.engines.processes import EngineError, Server, find_program
+from tests.support.engines.processes import run_program
 
 USER = 1001
 NVML = "libnvidia-ml.so.1"
@@ -95,35 +95,29 @@ def roots_folder(otherwise: Path) -> Path:
     return Path(os.environ.get("TFBENCH_TEST_ROOTS") or otherwise)
 
 
-def make_root(release: str, folder: Path) -> Path:
-    """Return the root folder of a Debian release with its engines; made once.
-
-    Raises:
-        EngineError: debootstrap failed.
-    """
-    root = folder / release
+def make_root(name: str, release: str, packages: Sequence[str], folder: Path) -> Path:
+    """Return a root folder of a Debian release with some packages; made once."""
+    root = folder / name
     folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / f"{release}.lock"):
-        if not (root / "usr/bin/dockerd").exists() and not (root / "usr/sbin/dockerd").exists():
-            partial = folder / f"{release}.partial"
+    with FileLock(folder / f"{name}.lock"):
+        if not root.exists():
+            partial = folder / f"{name}.partial"
             shutil.rmtree(partial, ignore_errors=True)
-            command = [find_program("debootstrap") or "debootstrap", "--variant=minbase"]
-            made = subprocess.run(
-                [*command, f"--include={','.join(PACKAGES[release])}", release, partial],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if made.returncode != 0:
-                raise EngineError(f"debootstrap failed:\n{made.stdout[-2000:]}{made.stderr[-2000:]}")
+            run_program("debootstrap", "--variant=minbase", f"--include={','.join(packages)}", release, partial)
+            (partial / "etc/hosts").touch()
             partial.rename(root)
-        for name in ("subuid", "subgid"):  # for engines without root
-            (root / "etc" / name).write_text(f"{USER}:200000:65536\n")
-        passwd = root / "etc/passwd"
-        if f":{USER}:" not in passwd.read_text():
-            with passwd.open("a") as file:
-                file.write(f"bench:x:{USER}:{USER}::/tmp:/bin/sh\n")
+    return root
+
+
+def make_engine_root(release: str, folder: Path) -> Path:
+    """Return the root folder of a Debian release with its engines, and a user without rights."""
+    root = make_root(release, release, PACKAGES[release], folder)
+    for name in ("subuid", "subgid"):  # for engines without root
+        (root / "etc" / name).write_text(f"{USER}:200000:65536\n")
+    passwd = root / "etc/passwd"
+    if f":{USER}:" not in passwd.read_text():
+        with passwd.open("a") as file:
+            file.write(f"bench:x:{USER}:{USER}::/tmp:/bin/sh\n")
     return root
 
 
@@ -132,7 +126,7 @@ class RootEngine(DockerEngine):
 
     Args:
         kind: Which.
-        root: From `make_root`.
+        root: From `make_engine_root`.
         folder: For its socket, images and containers; its name is short.
         registry: Address of a registry without TLS that it trusts.
         driver: Folder with the fake for NVIDIA's `libnvidia-ml.so.1`; None: it has no GPUs.
@@ -141,9 +135,6 @@ class RootEngine(DockerEngine):
     def __init__(self, kind: Kind, root: Path, folder: Path, registry: str, driver: Path | None = None) -> None:
         self.folder = folder / "".join(word[0] for word in kind.name.replace(",", "").lower().split())
         self.folder.mkdir()
-        self._data_folder, self._exec_folder = self.folder / "data", self.folder / "exec"
-        self.socket = self.folder / "d.sock"
-        self.url = f"unix://{self.socket}"
         # Without root, an engine has a network of its own, in which this machine's loopback has another address.
         self.registry = registry.replace("127.0.0.1", "10.0.2.2") if kind.rootless and not kind.podman else registry
         if kind.rootless:
@@ -160,27 +151,11 @@ class RootEngine(DockerEngine):
             "PODMAN_IGNORE_CGROUPSV1_WARNING": "1",
             "CONTAINERS_REGISTRIES_CONF": str(self.folder / "registries.conf"),
         }
+        variables = [f"{name}={value}" for name, value in environment.items()]
+        enter = ["unshare", "--mount", "--propagation=private", "sh", "-c", ENTER, "enter", str(root), str(self.folder)]
         command = self._podman(kind, runtime) if kind.podman else self._docker(kind, runtime)
-        self._server = Server(
-            [
-                "env",
-                "--ignore-environment",
-                *(f"{name}={value}" for name, value in environment.items()),
-                "unshare",
-                "--mount",
-                "--propagation=private",
-                "sh",
-                "-c",
-                ENTER,
-                "enter",
-                str(root),
-                str(self.folder),
-                *as_user,
-                *command,
-            ],
-            self.folder / "log",
-            self.answers,
-        )
+        command = ["env", "--ignore-environment", *variables, *enter, *as_user, *command]
+        super().__init__("d", self.folder, self.folder / "data", command)
 
     def _docker(self, kind: Kind, runtime: str) -> list[str]:
         settings = {
@@ -204,10 +179,10 @@ class RootEngine(DockerEngine):
             *(without_root if kind.rootless else []),
             "dockerd",
             *(["--rootless"] if kind.rootless else []),
-            f"--host={self.url}",
+            f"--host=unix://{self.folder}/d.sock",
             f"--config-file={self.folder / 'daemon.json'}",
-            f"--data-root={self._data_folder}",
-            f"--exec-root={f'{runtime}/exec' if kind.rootless else self._exec_folder}",
+            f"--data-root={self.folder / 'data'}",
+            f"--exec-root={f'{runtime}/exec' if kind.rootless else self.folder / 'd-exec'}",
             f"--pidfile={self.folder / 'd.pid'}",
             "--bridge=none",
             "--iptables=false",
@@ -219,12 +194,12 @@ class RootEngine(DockerEngine):
         return [
             "podman",
             "--cgroup-manager=cgroupfs",
-            f"--root={self._data_folder}",
+            f"--root={self.folder / 'data'}",
             f"--runroot={f'{runtime}/containers' if kind.rootless else self.folder / 'run'}",
             "system",
             "service",
             "--time=0",
-            self.url,
+            f"unix://{self.folder}/d.sock",
         ]
 
     def _describe_gpus(self, driver: Path) -> None:
@@ -253,6 +228,6 @@ class RootEngine(DockerEngine):
         (self.folder / "cdi" / "nvidia.json").write_text(json.dumps(document))
 
     def close(self) -> None:
-        """End the engine and everything in it, and free what it holds."""
+        """See `DockerEngine.close`."""
         super().close()
         shutil.rmtree(self.folder, ignore_errors=True)

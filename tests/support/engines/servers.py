@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import getpass
 import subprocess
-import urllib.request
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tests.support.engines.processes import Server, find_program, free_port, port_answers
+from tests.support.engines.processes import Server, find_program, free_port, missing, port_answers
+from tests.support.engines.required import skip_without
 
 USER, PASSWORD = "bench", "correct-horse-battery"
 PASSWORD_FILE = "bench:$2y$05$abcdefghijklmnopqrstuuSnF5tLPqPFqc0z9CY0HcSLFbSRlL67u\n"
 """For htpasswd: the hash (bcrypt) of PASSWORD."""
 
 
-class Registry:
-    """A registry of container images on loopback, which engines trust without TLS.
+class Registry(Server):
+    """A registry of container images on loopback, which engines trust without TLS; images stay when it is stopped.
 
     Attributes:
         address: `127.0.0.1:PORT`, the first part of an image's name.
     """
 
     def __init__(self, folder: Path, name: str = "registry", more: str = "") -> None:
-        self._port = free_port()
-        self.address = f"127.0.0.1:{self._port}"
+        port = free_port()
+        self.address = f"127.0.0.1:{port}"
         configuration = folder / f"{name}.yml"
         configuration.write_text(
             "version: 0.1\n"
@@ -33,74 +33,55 @@ class Registry:
             f"storage: {{filesystem: {{rootdirectory: {folder / name}}}, delete: {{enabled: true}}}}\n"
             f"http: {{addr: '{self.address}'}}\n{more}"
         )
-        self._server = Server(["docker-registry", "serve", str(configuration)], folder / f"{name}.log", self._answers)
-
-    def start(self) -> None:
-        """Start serving, with the images it had."""
-        self._server.start()
-
-    def stop(self) -> None:
-        """Stop serving; images stay."""
-        self._server.stop()
-
-    def _answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"http://{self.address}/v2/", timeout=2) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
+        command = ["docker-registry", "serve", str(configuration)]
+        super().__init__(command, folder / f"{name}.log", lambda: port_answers(port))
 
 
-class GuardedRegistry(Registry):
-    """A registry that lets in `USER` with `PASSWORD` only."""
-
-    def __init__(self, folder: Path) -> None:
-        passwords = folder / "guarded.htpasswd"
-        passwords.write_text(PASSWORD_FILE)
-        super().__init__(folder, "guarded", f"auth: {{htpasswd: {{realm: tests, path: {passwords}}}}}\n")
-
-    def _answers(self) -> bool:
-        return port_answers(self._port)
+def guarded_registry(folder: Path) -> Registry:
+    """Return a registry that lets in `USER` with `PASSWORD` only."""
+    passwords = folder / "guarded.htpasswd"
+    passwords.write_text(PASSWORD_FILE)
+    return Registry(folder, "guarded", f"auth: {{htpasswd: {{realm: tests, path: {passwords}}}}}\n")
 
 
-@dataclass(frozen=True)
-class SshHost:
-    """How to reach an engine through ssh.
+def new_key(path: Path) -> None:
+    """Make a key for ssh, in place of one that is there."""
+    for file in (path, path.with_name(f"{path.name}.pub")):
+        file.unlink(missing_ok=True)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
 
-    Attributes:
-        alias: Name of the host in `config_file`.
-        config_file: For `ssh -F`: knows port, user, key and host key of `alias`.
-        remote_socket: The engine's socket on the far side.
+
+def sshd_command(configuration: Path, host_key: Path, authorized: Path, listen: str, *settings: str) -> list[str]:
+    """Write the configuration of an sshd with a key of its own, and return its command.
+
+    Args:
+        configuration: The file to write.
+        host_key: Made here.
+        authorized: The public key that may log in.
+        listen: `ADDRESS:PORT`.
+        settings: More lines.
     """
-
-    alias: str
-    address: str
-    port: int
-    user: str
-    identity_file: Path
-    known_hosts: Path
-    config_file: Path
-    remote_socket: Path
-    server: Server
-
-    def start(self) -> None:
-        """Accept connections."""
-        self.server.start()
-
-    def stop(self) -> None:
-        """Accept no more connections; those that stand go on."""
-        self.server.stop()
+    new_key(host_key)
+    lines = (
+        f"ListenAddress {listen}",
+        f"HostKey {host_key}",
+        f"AuthorizedKeysFile {authorized}",
+        f"PidFile {configuration.with_suffix('.pid')}",
+        "AuthenticationMethods publickey",
+        "PermitRootLogin prohibit-password",
+        "StrictModes no",  # the keys lie below the system's folder for temporary files
+        "UsePAM no",
+        *settings,
+    )
+    configuration.write_text("\n".join(lines) + "\n")
+    Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd refuses to start without this folder
+    return [find_program("sshd") or "sshd", "-D", "-e", "-f", str(configuration)]
 
 
-def make_ssh_host(
-    folder: Path,
-    remote_socket: Path,
-    alias: str = "tfbench-second",
-    *,
-    user: str | None = None,
-    enter: Sequence[str] = (),
-) -> SshHost:
-    """Prepare an sshd with keys of its own; the machine's and the user's ssh settings play no part.
+class SshHost(Server):
+    """How to reach an engine through ssh: an sshd; connections that stand outlive its end.
+
+    The machine's and the user's ssh settings play no part.
 
     Args:
         folder: For its keys and configuration.
@@ -108,42 +89,57 @@ def make_ssh_host(
         alias: Name of the host in its `config_file`.
         user: Whom it logs in; None: who runs the tests.
         enter: Words before sshd's own that start it somewhere else.
+        address: Where it listens.
+
+    Attributes:
+        config_file: For `ssh -F`: knows port, user, key and host key of `alias`.
+        settings_file: Of the sshd.
     """
-    host_key, identity = folder / "ssh_host_key", folder / "ssh_identity"
-    for key in (host_key, identity):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
-    port, user = free_port(), user or getpass.getuser()
-    known_hosts = folder / "ssh_known_hosts"
-    host_key_words = host_key.with_suffix(".pub").read_text().split()
-    known_hosts.write_text(f"[127.0.0.1]:{port} {' '.join(host_key_words[:2])}\n")
-    server_configuration = folder / "sshd_config"
-    server_configuration.write_text(
-        f"ListenAddress 127.0.0.1:{port}\n"
-        f"HostKey {host_key}\n"
-        f"AuthorizedKeysFile {identity.with_suffix('.pub')}\n"
-        f"AllowUsers {user}\n"
-        f"PidFile {folder / 'sshd.pid'}\n"
-        f"SetEnv DOCKER_HOST=unix://{remote_socket}\n"
-        "AcceptEnv SLURM_CONF FAKE_BENCHMARK\n"
-        "AuthenticationMethods publickey\n"
-        "PermitRootLogin prohibit-password\n"
-        "AllowStreamLocalForwarding yes\n"
-        "StrictModes no\n"  # the keys lie below the system's folder for temporary files
-        "UsePAM no\n"
-    )
-    config_file = folder / "ssh_config"
-    config_file.write_text(
-        f"Host {alias}\n"
-        "  HostName 127.0.0.1\n"
-        f"  Port {port}\n"
-        f"  User {user}\n"
-        f"  IdentityFile {identity}\n"
-        "  IdentitiesOnly yes\n"
-        f"  UserKnownHostsFile {known_hosts}\n"
-        "  GlobalKnownHostsFile none\n"
-        "  StrictHostKeyChecking yes\n"
-    )
-    Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd refuses to start without this folder
-    command = [*enter, find_program("sshd") or "sshd", "-D", "-e", "-f", str(server_configuration)]
-    server = Server(command, folder / "sshd.log", lambda: port_answers(port))
-    return SshHost(alias, "127.0.0.1", port, user, identity, known_hosts, config_file, remote_socket, server)
+
+    def __init__(
+        self,
+        folder: Path,
+        remote_socket: Path,
+        alias: str = "tfbench-second",
+        *,
+        user: str | None = None,
+        enter: Sequence[str] = (),
+        address: str = "127.0.0.1",
+    ) -> None:
+        self.alias, self.remote_socket, self.user = alias, remote_socket, user or getpass.getuser()
+        self.port = port = free_port()
+        self.identity_file, self.known_hosts = folder / "ssh_identity", folder / "ssh_known_hosts"
+        self.config_file, self.settings_file = folder / "ssh_config", folder / "sshd_config"
+        new_key(self.identity_file)
+        host_key, authorized = folder / "ssh_host_key", self.identity_file.with_suffix(".pub")
+        settings = (
+            f"AllowUsers {self.user}",
+            f"SetEnv DOCKER_HOST=unix://{remote_socket}",
+            "AcceptEnv SLURM_CONF FAKE_BENCHMARK",
+            "AllowStreamLocalForwarding yes",
+        )
+        command = sshd_command(self.settings_file, host_key, authorized, f"{address}:{port}", *settings)
+        host_key_words = host_key.with_suffix(".pub").read_text().split()
+        self.known_hosts.write_text(f"[{address}]:{port} {' '.join(host_key_words[:2])}\n")
+        self.config_file.write_text(
+            f"Host {alias}\n"
+            f"  HostName {address}\n"
+            f"  Port {port}\n"
+            f"  User {self.user}\n"
+            f"  IdentityFile {self.identity_file}\n"
+            "  IdentitiesOnly yes\n"
+            f"  UserKnownHostsFile {self.known_hosts}\n"
+            "  GlobalKnownHostsFile none\n"
+            "  StrictHostKeyChecking yes\n"
+        )
+        super().__init__([*enter, *command], folder / "sshd.log", lambda: port_answers(port, address))
+
+    def connection(self) -> dict[str, Any]:
+        """Return the engine behind it as a host of hosts.yml."""
+        named = {"docker": f"ssh://{self.alias}", "docker_socket": str(self.remote_socket)}
+        return {**named, "ssh_config": str(self.config_file)}
+
+
+def skip_without_sshd() -> None:
+    """Skip a test that needs an sshd, or fail it where engines are required."""
+    skip_without("an sshd", lambda: missing("sshd"))

@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
-from tests.support.engines.processes import EngineError, Server, find_program, free_port
+from tests.support.engines.processes import (
+    EngineError,
+    Server,
+    all_pids,
+    below,
+    free_port,
+    missing,
+    not_root,
+    read_proc,
+    send,
+    wait_until,
+    with_variables,
+)
 
 NODES = ("n1", "n2")
 GPU_FILES = ("/dev/null", "/dev/zero")
 """Slurm binds GPUs by device files; any that exist will do."""
 
-READY_SECONDS = 120.0
-PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged")
-
 
 def missing_programs() -> str | None:
     """Say why no cluster can be started here; None when it can."""
-    if os.name != "posix" or os.geteuid() != 0:
-        return "starting Slurm needs root"
-    missing = [name for name in PROGRAMS if find_program(name) is None]
-    return f"not installed: {', '.join(missing)} (.ci/run installs them)" if missing else None
-
-
-def _send(number: signal.Signals, pids: set[int]) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
+    return not_root() or missing("slurmctld", "slurmd", "sbatch", "munged")
 
 
 class SlurmCluster:
@@ -84,6 +82,17 @@ class SlurmCluster:
         """Return words before a server's own that start it on a machine: `login` or a node."""
         return ["env", *(f"{name}={value}" for name, value in self.environment.items())]
 
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
     def start(self) -> None:
         """Start the controller and both nodes."""
         self._munged.start()
@@ -101,7 +110,7 @@ class SlurmCluster:
     def start_node(self, node: str) -> None:
         """Start a node that is down, and have it used again."""
         self._nodes[node].start()
-        wait_for(lambda: self._is_usable(node), f"node {node}")
+        wait_until(lambda: self._is_usable(node), f"node {node}", 120)
 
     def kill_node(self, node: str) -> None:
         """Kill a node's daemon and what it runs, as a power cut does."""
@@ -110,57 +119,40 @@ class SlurmCluster:
         stopped: set[int] = set()
         # All stop before the first is killed: a script that outlives its program would record how that ended.
         while running := self._processes_on(node) - stopped:
-            _send(signal.SIGSTOP, running)
+            send(signal.SIGSTOP, running)
             stopped |= running
-        _send(signal.SIGKILL, stopped)
+        send(signal.SIGKILL, stopped)
         server.stop()
 
     def _processes_on(self, node: str) -> set[int]:
         """Return what runs on a node: jobs, all that they started, and the steps that watch them."""
-        parents, found, steps = {}, set(), set()
-        marks = [f"SLURM_CONF={self.environment['SLURM_CONF']}".encode(), f"SLURMD_NODENAME={node}".encode()]
-        for path in Path("/proc").glob("[0-9]*"):
-            pid = int(path.name)
-            try:
-                parents[pid] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-                if (path / "cmdline").read_bytes().startswith(b"slurmstepd"):
-                    steps.add(pid)
-                if set(marks) <= set((path / "environ").read_bytes().split(b"\0")):
-                    found.add(pid)
-            except OSError:
-                continue
-        found |= {parents[pid] for pid in found if pid in parents} & steps
-        while more := {pid for pid, parent in parents.items() if parent in found} - found:
-            found |= more  # a container's processes have no variables of Slurm's
-        return found
+        found = set(with_variables(f"SLURM_CONF={self.environment['SLURM_CONF']}", f"SLURMD_NODENAME={node}"))
+        steps = {pid for pid in all_pids() if read_proc(pid, "cmdline").startswith(b"slurmstepd")}
+        found |= {step for step in steps if found & set(below(step))}
+        # A container's processes have no variables of Slurm's.
+        return found.union(*map(below, found))
 
     def answers(self) -> bool:
         """Say whether the controller runs."""
-        return self._command("scontrol", "ping", check=False).startswith("Slurmctld(primary) at") and (
-            "is UP" in self._command("scontrol", "ping", check=False)
-        )
+        answer = self.command("scontrol", "ping", check=False)
+        return answer.startswith("Slurmctld(primary) at") and "is UP" in answer
 
     def queue(self, *flags: str) -> list[str]:
         """Return the names of the jobs in the queue."""
-        return self._command(
-            "squeue", "--noheader", *(flags if any("--format" in f for f in flags) else ("--format=%j", *flags))
-        ).split()
-
-    def command(self, *words: str) -> str:
-        """Run one of Slurm's commands and return what it prints."""
-        return self._command(*words)
+        return self.command("squeue", "--noheader", "--format=%j", *flags).split()
 
     def _is_up(self, node: str) -> bool:
-        state = self._command("sinfo", "--noheader", f"--nodes={node}", "--format=%T", check=False).split()
+        state = self.command("sinfo", "--noheader", f"--nodes={node}", "--format=%T", check=False).split()
         return bool(state) and not state[0].endswith("*") and state[0] != "unknown"
 
     def _is_usable(self, node: str) -> bool:
-        state = self._command("sinfo", "--noheader", f"--nodes={node}", "--format=%T").split()
+        state = self.command("sinfo", "--noheader", f"--nodes={node}", "--format=%T").split()
         if state and state[0].startswith(("down", "drain")):
-            self._command("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
+            self.command("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
         return bool(state) and state[0] in ("idle", "mixed", "allocated")
 
-    def _command(self, *words: str, check: bool = True) -> str:
+    def command(self, *words: str, check: bool = True) -> str:
+        """Run one of Slurm's commands and return what it prints."""
         answer = subprocess.run(
             [*self._on_login_host(), *words],
             env={**os.environ, **self.environment},
@@ -200,16 +192,3 @@ class SlurmCluster:
             f"PartitionName=gpu Nodes={','.join(NODES)} Default=YES MaxTime=INFINITE State=UP\n"
             f"PartitionName=small Nodes={NODES[0]} MaxTime=30 State=UP\n"
         )
-
-
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = READY_SECONDS) -> None:
-    """Wait until a condition holds.
-
-    Raises:
-        EngineError: It never does.
-    """
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise EngineError(f"waited {seconds:.0f} s for {what}")
-        time.sleep(0.1)

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from filelock import FileLock
-
-from tests.support.engines.processes import EngineError, find_program
 from tests.support.engines.roots import ENTER, USER
-from tests.support.engines.servers import SshHost, make_ssh_host
+from tests.support.engines.servers import SshHost
 from tests.support.engines.slurm import NODES, SlurmCluster
 
 NAME = "bench"
@@ -43,28 +39,6 @@ mount --rbind "$work/$machine/tmp" /tmp
 cd /
 exec "$@"
 """
-
-
-def make_root(folder: Path) -> Path:
-    """Return a root folder of Debian sid with Slurm and apptainer; made once.
-
-    Raises:
-        EngineError: debootstrap failed.
-    """
-    root = folder / "cluster"
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / "cluster.lock"):
-        if not root.exists():
-            partial = folder / "cluster.partial"
-            shutil.rmtree(partial, ignore_errors=True)
-            command = [find_program("debootstrap") or "debootstrap", "--variant=minbase"]
-            command += [f"--include={','.join(PACKAGES)}", "sid", str(partial)]
-            made = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-            if made.returncode != 0:
-                raise EngineError(f"debootstrap failed:\n{made.stdout[-2000:]}{made.stderr[-2000:]}")
-            (partial / "etc/hosts").touch()
-            partial.rename(root)
-    return root
 
 
 class UserCluster(SlurmCluster):
@@ -121,7 +95,7 @@ class UserCluster(SlurmCluster):
         super().__init__(folder)
         for own in (home, *home.iterdir(), self.shared, *self.local.values()):
             os.chown(own, USER, USER)
-        self.login: SshHost = make_ssh_host(folder, Path("/nowhere"), "login", user=NAME, enter=self._enter("login"))
+        self.login = SshHost(folder, Path("/nowhere"), "login", user=NAME, enter=self._enter("login"))
 
     def start(self) -> None:
         """Start the controller, both nodes and the login host's sshd."""

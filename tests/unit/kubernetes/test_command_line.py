@@ -9,9 +9,10 @@ import pytest
 from ruamel.yaml import YAML
 
 from results.schema import Status
-from tests.support.controller import Runs, wait_until
+from tests.support.controller import Runs
 from tests.support.engines.kubernetes import plays
 from tests.support.engines.kubernetes.fake_server import SCHEMA, Object
+from tests.support.engines.processes import wait_until
 from tests.unit.kubernetes.conftest import IMAGE
 
 pytestmark = pytest.mark.slow  # starts programs and waits for them

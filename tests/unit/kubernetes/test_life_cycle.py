@@ -13,9 +13,9 @@ from orchestrate.launchers.kubernetes.manifests import object_name
 from orchestrate.running.run import RunOutcome, stop_run
 from results.schema import Status
 from tests.benchmarks.bench_queues import kind_of
-from tests.support.controller import wait_until
 from tests.support.engines.kubernetes import plays
 from tests.support.engines.kubernetes.fake_server import Answer
+from tests.support.engines.processes import wait_until
 from tests.unit.kubernetes.conftest import node
 
 pytestmark = pytest.mark.slow  # starts programs and waits for them

@@ -51,7 +51,7 @@ from results.schema import Case, Device
 from results.schema.progress import record_lines
 from results.schema.record_json import to_json
 from tests.real.faults.benchmark import good_record
-from tests.real.ssh.rented import make_pretender
+from tests.real.ssh.rented import make_fake_project
 from tests.support.engines.kubernetes import plays
 from tests.unit.kubernetes.conftest import node
 from tests.unit.orchestrate.fakes import make_job
@@ -215,7 +215,7 @@ class Replayed(Connection):
 def heard(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Have a conversation with the real agent; give its answers."""
     folder = tmp_path_factory.mktemp("agent")
-    runner = make_pretender(folder / "pretender")
+    runner = make_fake_project(folder / "project")
     image = {"variant": "cpu", "version": "0.1.0", "revision": "abc", "python": sys.executable}
     (folder / "image.json").write_text(json.dumps({**image, "runner": str(runner), "site": str(folder / "site")}))
     connection = Replayed(folder, {})

@@ -24,7 +24,7 @@ from orchestrate.running.run import RunOutcome, stop_run
 from orchestrate.suites import CaseBlock, Suite
 from results.schema import GPU, Case, Communication, Device, Rank, Record, Status
 from results.schema.record_json import to_json
-from tests.support.controller import wait_until
+from tests.support.engines.processes import wait_until
 from tests.unit.orchestrate import test_run
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher, ok_record
 

@@ -17,7 +17,7 @@ from orchestrate.launchers.ssh import agent, connection
 from orchestrate.launchers.ssh.launcher import ProcessLauncher
 from orchestrate.planning.plan import Job
 from results.schema import Case, Data, Device
-from tests.support.controller import wait_until
+from tests.support.engines.processes import wait_until
 from tests.unit.orchestrate.fakes import make_job
 
 HOST = Host(fleet="f", name="h", docker=None, cpus=1)

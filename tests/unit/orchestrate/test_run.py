@@ -24,7 +24,7 @@ from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import GPU, Device, Record, Status
 from results.schema.progress import step_line
-from tests.support.controller import wait_until
+from tests.support.engines.processes import wait_until
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
 
 BLOCK = CaseBlock(model=["resnet50", "googlenet"], batch_per_gpu=2, warmup_steps=1, num_steps=4, num_gpus=[1, 2])

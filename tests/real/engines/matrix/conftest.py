@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,12 +12,13 @@ from typing import Any
 import pytest
 
 from tests.conftest import CACHE
-from tests.support import fake_driver
+from tests.support import PROJECT, fake_driver
 from tests.support.controller import Runs
 from tests.support.engines.docker import DockerEngine
 from tests.support.engines.fake_image import FAKE_IMAGE, build_fake, build_variant
-from tests.support.engines.images import REPOSITORY, make_base_image, push_image
-from tests.support.engines.roots import KINDS, Kind, RootEngine, make_root, roots_folder
+from tests.support.engines.images import make_base_image, push_image
+from tests.support.engines.processes import short_folder
+from tests.support.engines.roots import KINDS, Kind, RootEngine, make_engine_root, roots_folder
 from tests.support.engines.servers import Registry
 
 _cells: dict[str, dict[str, str]] = defaultdict(dict)
@@ -65,12 +65,11 @@ class Target:
 @pytest.fixture(scope="session")
 def home(engine_folder: Path, registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     """Start the user's machine, with the fake's images."""
-    first = DockerEngine("home", engine_folder, engine_folder / "home-data")
-    second = DockerEngine("other", engine_folder, engine_folder / "other-data")
     folder = tmp_path_factory.mktemp("home")
-    try:
-        first.start()
-        second.start()
+    with (
+        DockerEngine("home", engine_folder, engine_folder / "home-data") as first,
+        DockerEngine("other", engine_folder, engine_folder / "other-data") as second,
+    ):
         build_fake(first, make_base_image(first, CACHE), folder / "base")
         pushed = "matrix/fake:1"
         reference = f"{registry.address}/{pushed}"
@@ -78,16 +77,13 @@ def home(engine_folder: Path, registry: Registry, tmp_path_factory: pytest.TempP
         slow = build_variant(first, "matrix-slow:1", folder / "slow", does="work", seconds=8)
         gpus = _with_probe(first, folder / "gpus")
         yield Home(first, second, image, slow, gpus, pushed, push_image(first, reference).digest)
-    finally:
-        second.close()
-        first.close()
 
 
 def _with_probe(engine: DockerEngine, folder: Path) -> str:
     """Build the fake with what asks the driver."""
     import pynvml
 
-    shutil.copytree(REPOSITORY / "tfbench", folder / "tfbench", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PROJECT / "tfbench", folder / "tfbench", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(pynvml.__file__, folder / "pynvml.py")
     (folder / "Dockerfile").write_text(
         f'FROM {FAKE_IMAGE}\nENV FAKE_BENCHMARK=\'{{"does": "devices"}}\'\nCOPY tfbench/ /opt/tfbench/\nCOPY pynvml.py /opt/\n'
@@ -96,36 +92,24 @@ def _with_probe(engine: DockerEngine, folder: Path) -> str:
     return "matrix-gpus:1"
 
 
-def _unprivileged_folder() -> Path:
-    """Make a folder with a short name that engines without root reach too."""
-    folder = Path(tempfile.mkdtemp(prefix="tfb-m-"))
-    folder.chmod(0o755)
-    return folder
-
-
 @pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind.name)
 def target(
     request: pytest.FixtureRequest, home: Home, registry: Registry, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Target]:
     """Start one engine of the matrix; what it needs and lacks fails its cells with the reason."""
     kind: Kind = request.param
-    folder = _unprivileged_folder()
-    engine: DockerEngine
-    if kind.release == "bookworm":
-        engine, address, driver = DockerEngine("b20", folder, folder / "data"), registry.address, None
-    else:
+    with short_folder("tfb-m-") as folder:
+        folder.chmod(0o755)  # engines without root reach it, too
+        if kind.release == "bookworm":
+            with DockerEngine("b20", folder, folder / "data") as engine:
+                yield Target(kind, engine, registry.address, has_gpus=False)
+            return
         driver = None
         if kind.release == "sid":
             driver = fake_driver.build(fake_driver.two_a4000(), tmp_path_factory.mktemp("driver"))
-        root = make_root(kind.release, roots_folder(CACHE / "roots"))
-        engine = RootEngine(kind, root, folder, registry.address, driver)
-        address = engine.registry
-    try:
-        engine.start()
-        yield Target(kind, engine, address, driver is not None)
-    finally:
-        engine.close()
-        shutil.rmtree(folder, ignore_errors=True)
+        root = make_engine_root(kind.release, roots_folder(CACHE / "roots"))
+        with RootEngine(kind, root, folder, registry.address, driver) as engine:
+            yield Target(kind, engine, engine.registry, driver is not None)
 
 
 @pytest.fixture

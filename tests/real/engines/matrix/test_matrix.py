@@ -5,20 +5,22 @@ A test's docstring is its row in docs/images.md, and why it is skipped is a cell
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrate.launchers.container import ContainerSpec, unique_name
-from orchestrate.launchers.docker.images import SENT_REPOSITORY, controller_address
-from orchestrate.launchers.docker.images import DockerEngine as Engine
+from orchestrate.launchers.docker.images import SENT_REPOSITORY
 from results.schema import Status
 from tests.real.engines.matrix.conftest import Home, Target
-from tests.support.controller import CASE, Finished, Runs, ours, running, wait_until
+from tests.support.controller import Runs, ours, running
+from tests.support.engines.processes import wait_until
 
 pytestmark = [
     pytest.mark.docker,
@@ -38,21 +40,15 @@ print(os.getuid(), status["CapEff"].strip(), status["NoNewPrivs"].strip(), statu
 """
 
 
-def run_on(runs: Runs, target: Target, image: str, *, expect: int = 0, repeats: int = 1, **settings: str) -> Finished:
-    """Run the fake's case on the engine."""
-    fleet = {"image": image, "hosts": {"one": {"docker": target.engine.url}}, **settings}
-    done = runs.run("run", f"--hosts={runs.hosts({'here': fleet}, repeats)}", "--display=plain")
-    assert done.returncode == expect, done.stderr
-    return done
+def fleet_of(target: Target, image: str, **settings: object) -> dict[str, dict[str, Any]]:
+    """Return the engine as a fleet."""
+    return {"here": {"image": image, "hosts": {"one": {"docker": target.engine.url}}, **settings}}
 
 
 def test_check(target: Target, home: Home, runs: Runs):
     """check"""
-    hosts = runs.hosts(
-        {"here": {"hosts": {"one": {"docker": target.engine.url}}}}, image=f"{target.registry}/{home.pushed}"
-    )
-    done = runs.run("check", f"--hosts={hosts}")
-    assert done.returncode == 0, done.stdout
+    hosts = runs.hosts(fleet_of(target, f"{target.registry}/{home.pushed}"))
+    done = runs.run("check", f"--hosts={hosts}", expect=0)
     assert ("podman 5." if target.kind.podman else "docker 2") in done.stdout and "ready" in done.stdout, done.stdout
 
 
@@ -60,8 +56,8 @@ def test_check_says_that_it_has_no_gpus(target: Target, home: Home, runs: Runs):
     """a host without GPUs gets a warning"""
     if target.has_gpus:
         pytest.skip("has GPUs in this test")
-    fleet = {"image": home.image, "image_source": "transfer", "hosts": {"one": {"docker": target.engine.url}}}
-    done = runs.run("check", f"--hosts={runs.hosts({'here': fleet}, device='auto')}")
+    fleet = fleet_of(target, home.image, image_source="transfer")
+    done = runs.run("check", f"--hosts={runs.hosts(fleet, device='auto')}")
     assert "its engine cannot give GPUs to containers" in done.stdout and "set device: cpu" in done.stdout, done.stdout
     images = target.engine.client.api.images()
     assert not [name for image in images for name in image["RepoTags"] or () if "empty" in name], "left behind"
@@ -80,18 +76,15 @@ def test_image_build(target: Target):
             member.size = len(text)
             tar.addfile(member, io.BytesIO(text.encode()))
     context.seek(0)
-    engine, lines = Engine(controller_address(target.engine.url)), []
-    try:
-        built = engine.build(context, "matrix-built:1", {"WHAT": "matrix"}, lines.append)
+    with target.engine.controller_client() as engine:
+        built = engine.build(context, "matrix-built:1", {"WHAT": "matrix"}, [].append)
         document = engine.image_document(built)
-        assert (document["Config"]["Labels"]["what"], document["Architecture"]) == ("matrix", "amd64")
-    finally:
-        engine.close()
+    assert (document["Config"]["Labels"]["what"], document["Architecture"]) == ("matrix", "amd64")
 
 
 def test_pull_by_digest_then_run_log_and_record(target: Target, home: Home, runs: Runs):
     """pull by digest, run, log, record"""
-    run_on(runs, target, f"{target.registry}/{home.pushed}")
+    runs.measure(fleet_of(target, f"{target.registry}/{home.pushed}"))
     ((job, record),) = runs.records().items()
     assert record.status is Status.OK and record.origin is not None
     assert record.origin.image_digest == home.digest
@@ -103,46 +96,36 @@ def test_pull_by_digest_then_run_log_and_record(target: Target, home: Home, runs
 
 def test_transfer_to_it(target: Target, home: Home, runs: Runs, tmp_path: Path):
     """transfer to it"""
-    done = run_on(runs, target, home.gpus, image_source="transfer")
+    fleet = fleet_of(target, home.gpus, image_source="transfer")
+    assert "pulling" in runs.measure(fleet).stderr
     (record,) = runs.records().values()
-    assert record.status is Status.OK and "pulling" in done.stderr
+    assert record.status is Status.OK
     again = Runs(tmp_path / "again", DOCKER_HOST=home.engine.url)
     again.folder.mkdir()
-    assert "pulling" not in run_on(again, target, home.gpus, image_source="transfer").stderr, "sent twice"
+    assert "pulling" not in again.measure(fleet).stderr, "sent twice"
     tags = [name for image in target.engine.client.api.images() for name in image["RepoTags"] or ()]
     assert sum(SENT_REPOSITORY in name for name in tags) == 1
 
 
 def test_transfer_from_it(target: Target, home: Home, tmp_path: Path):
     """transfer from it"""
-    source = Engine(controller_address(target.engine.url))
-    try:
-        engine = Engine(controller_address(home.engine.url))
-        try:
-            source.load(engine.save(home.slow))
-        finally:
-            engine.close()
-        if source.image_id("matrix-slow:1") is None:
-            pytest.fail("the image was loaded, but lost its name")
-    finally:
-        source.close()
+    with target.engine.controller_client() as source, home.engine.controller_client() as engine:
+        source.load(engine.save(home.slow))
+        assert source.image_id("matrix-slow:1") is not None, "the image was loaded, but lost its name"
     fast = Runs(tmp_path, DOCKER_HOST=target.engine.url)
     fleet = {"image": "matrix-slow:1", "image_source": "transfer", "hosts": {"one": {"docker": home.other.url}}}
-    done = fast.run("run", f"--hosts={fast.hosts({'here': fleet})}", "--display=plain")
-    assert done.returncode == 0, done.stderr
+    fast.measure({"here": fleet})
     for image in home.other.client.images.list():
         home.other.client.images.remove(image.id, force=True)  # the next engine sends it again
 
 
 def test_kill_of_the_controller_and_resume(target: Target, home: Home, runs: Runs):
     """kill of the controller, `resume`"""
-    fleet = {"image": home.slow, "image_source": "transfer", "hosts": {"one": {"docker": target.engine.url}}}
-    with runs.start("run", f"--hosts={runs.hosts({'here': fleet})}", "--display=none") as controller:
+    with runs.begin(fleet_of(target, home.slow, image_source="transfer")) as controller:
         (survivor,) = wait_until(lambda: running(target.engine), "a benchmark", 120)
         controller.kill()
-    resumed = runs.run("resume", "--display=plain")
-    assert resumed.returncode == 0, resumed.stderr
-    assert [event["state"] for event in runs.events("job_state")].count("reattached") == 1
+    runs.resume()
+    assert runs.states().count("reattached") == 1
     (record,) = runs.records().values()
     assert record.status is Status.OK and survivor.id
     assert ours(target.engine) == []
@@ -150,48 +133,34 @@ def test_kill_of_the_controller_and_resume(target: Target, home: Home, runs: Run
 
 def test_stop(target: Target, home: Home, runs: Runs):
     """`stop`"""
-    fleet = {"image": home.slow, "image_source": "transfer", "hosts": {"one": {"docker": target.engine.url}}}
-    with runs.start("run", f"--hosts={runs.hosts({'here': fleet})}", "--display=none") as controller:
+    with runs.begin(fleet_of(target, home.slow, image_source="transfer")) as controller:
         wait_until(lambda: running(target.engine), "a benchmark", 120)
         controller.kill()
-    stopped = runs.run("stop")
-    assert stopped.returncode == 0 and "1 benchmarks ended and removed" in stopped.stderr, stopped.stderr
+    assert "1 benchmarks ended and removed" in runs.run("stop", expect=0).stderr
     assert ours(target.engine) == []
 
 
 def test_hardening_of_the_container(target: Target, home: Home):
     """hardening: uid 10001, no capabilities, read-only root, no network"""
-    engine = Engine(controller_address(target.engine.url))
     spec = ContainerSpec(
         image=f"{target.registry}/{home.pushed.partition(':')[0]}@{home.digest}",
         name=unique_name("hard"),
         entrypoint=("/usr/bin/python3.11", "-c", HARDENING),
     )
-    try:
+    with target.engine.controller_client() as engine, contextlib.ExitStack() as stack:
         assert engine.create(spec) and not engine.create(spec)
+        stack.callback(engine.remove, spec.name)
         engine.start(spec.name)
         engine.wait(spec.name, 60)
         said = engine.output(spec.name, 10_000).decode().strip()
-    finally:
-        engine.remove(spec.name)
-        engine.close()
     assert said == "10001|0000000000000000|1|2|Read-only file system|lo"
 
 
 def test_a_data_dir_that_is_missing_is_refused(target: Target, home: Home, runs: Runs):
     """a missing `data_dir` is refused, and not made"""
     missing = Path(target.engine.socket).parent / "missing"
-    fleet = {
-        "image": f"{target.registry}/{home.pushed}",
-        "data_dir": str(missing),
-        "hosts": {"one": {"docker": target.engine.url}},
-    }
-    hosts = runs.hosts({"here": fleet})
-    (runs.folder / "one.yml").write_text(
-        f"repeats: 1\ncases: [{{{', '.join(f'{k}: {v}' for k, v in CASE.items())}, data: tfrecord}}]\n"
-    )
-    done = runs.run("run", f"--hosts={hosts}", "--display=plain")
-    assert done.returncode == 3, done.stderr
+    fleet = fleet_of(target, f"{target.registry}/{home.pushed}", data_dir=str(missing))
+    runs.measure(fleet, case={"data": "tfrecord"}, expect=3)
     (record,) = runs.records().values()
     assert record.status is Status.BAD_INPUT and "the folder data_dir does not exist" in (record.cause or "")
     assert not missing.exists()
@@ -206,24 +175,17 @@ def test_each_case_gets_exactly_its_gpus(target: Target, home: Home, runs: Runs)
     )
     seen = {}
     for gpus in ("all", [1]):
-        fleet = {
-            "image": home.gpus,
-            "image_source": "transfer",
-            "gpus": gpus,
-            "hosts": {"one": {"docker": target.engine.url}},
-        }
+        fleet = fleet_of(target, home.gpus, image_source="transfer", gpus=gpus)
         folder = runs.folder / str(gpus)
         folder.mkdir()
         mine = Runs(folder, DOCKER_HOST=home.engine.url)
-        hosts = mine.hosts({"here": fleet}, device="auto")
+        hosts = mine.hosts(fleet, device="auto")
         (folder / "one.yml").write_text(suite)
         checked = mine.run("check", f"--hosts={hosts}")
         assert "2 × Fake A4000" in checked.stdout and "given by CDI" in checked.stdout, checked.stdout + checked.stderr
-        done = mine.run("run", f"--hosts={hosts}", "--display=plain")
-        assert done.returncode == 0, done.stderr
+        mine.run("run", f"--hosts={hosts}", "--display=plain", expect=0)
         for job in mine.records():
-            (line,) = [
-                line for line in (mine.path / "logs" / f"{job}.log").read_text().splitlines() if "devices:" in line
-            ]
+            log = (mine.path / "logs" / f"{job}.log").read_text()
+            (line,) = [line for line in log.splitlines() if "devices:" in line]
             seen[str(gpus), job.split("-")[3]] = line.partition("devices: ")[2]
     assert seen == {("all", "1gpu"): "nvidia0", ("all", "2gpu"): "nvidia0 nvidia1", ("[1]", "1gpu"): "nvidia1"}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
-from tests.support.engines.docker import DockerEngine
-from tests.support.engines.kubernetes.control_plane import ControlPlane, run
-from tests.support.engines.processes import free_port
+from tests.support.engines.docker import DockerEngine, unmount_below
+from tests.support.engines.kubernetes.control_plane import ControlPlane
+from tests.support.engines.processes import free_port, run_program
 
 NODE = "node-1"
 PAUSE_DOCKERFILE = 'FROM scratch\nCOPY pause /pause\nENTRYPOINT ["/pause"]\n'
@@ -137,10 +136,7 @@ class RealCluster(ControlPlane):
         """End everything, the kubelet first."""
         self.kubelet.stop()
         super().stop()
-        for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
-            mount_point = line.split(" ")[1]
-            if mount_point.startswith(f"{self._folder}/kubelet/"):
-                subprocess.run(["umount", "--lazy", mount_point], check=False, capture_output=True)
+        unmount_below(self._folder / "kubelet")
 
     def admit_only(self, name: str, rules: dict) -> None:
         """Admit only pods that obey some rules, in place of those of before."""
@@ -194,7 +190,7 @@ class RealCluster(ControlPlane):
         folder.mkdir()
         (folder / "pause.c").write_text(PAUSE_SOURCE)
         (folder / "Dockerfile").write_text(PAUSE_DOCKERFILE)
-        run("gcc", "-static", "-Os", "-o", f"{folder}/pause", f"{folder}/pause.c")
+        run_program("gcc", "-static", "-Os", "-o", f"{folder}/pause", f"{folder}/pause.c")
         self._engine.client.images.build(path=str(folder), tag="tfbench-pause:1", rm=True, forcerm=True)
 
 

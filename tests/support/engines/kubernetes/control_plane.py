@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import ssl
-import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
-from tests.support.engines.processes import Server, free_port, port_answers
+from tests.support.engines.processes import Server, free_port, port_answers, run_program
 
 TOKEN = "tfbench-test-token"
 NAMESPACE = "bench"
@@ -36,7 +36,7 @@ class ControlPlane:
         self.kubeconfig = self._write_kubeconfig()
         config = f"--kubeconfig={self.kubeconfig}"
         (folder / "tokens.csv").write_text(f'{TOKEN},admin,admin,"system:masters"\n')
-        run("openssl", "genrsa", "-out", f"{folder}/sa.key", "2048")
+        run_program("openssl", "genrsa", "-out", f"{folder}/sa.key", "2048")
         self._servers = [
             self._server(
                 binaries / "etcd",
@@ -91,6 +91,17 @@ class ControlPlane:
     def url(self) -> str:
         return f"https://127.0.0.1:{self._port}"
 
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
     def start(self) -> None:
         """Start everything, and make the namespace."""
         for server in self._servers:
@@ -133,11 +144,6 @@ class ControlPlane:
         }
         path.write_text(json.dumps(document))
         return path
-
-
-def run(*command: str) -> None:
-    """Run a program to its end."""
-    subprocess.run(command, check=True, capture_output=True)
 
 
 def _answers(url: str) -> bool:
