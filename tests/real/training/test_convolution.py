@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from results.schema import BatchNorm
 from tests.real.training.small import small_network
+from tfbench.models import NETWORKS
 
 pytestmark = pytest.mark.tensorflow
 
@@ -94,8 +96,6 @@ def test_inference_other_types_and_shapes_of_a_model_are_those_of_keras(tensorfl
 
 
 def test_a_network_uses_them_in_training_and_the_stock_variant_never(tensorflow, one_replica):
-    from results.schema import BatchNorm
-    from tfbench.models import NETWORKS
     from tfbench.models.convolution_layers import Convolution
 
     model = NETWORKS["googlenet"].build(BatchNorm.NONE, 64, one_replica)

@@ -10,8 +10,11 @@ import sys
 import pytest
 
 from results.runs.reading import from_json
-from results.schema import Mode, Status
+from results.schema import Case, Device, Mode, Status
 from tests.real.training.conftest import REPOSITORY
+from tfbench.machine.nvml import GPUs
+from tfbench.outcomes.findings import Findings
+from tfbench.outcomes.outcome import CaseFailedError
 
 pytestmark = pytest.mark.tensorflow
 
@@ -237,12 +240,8 @@ def test_a_wrong_product_and_a_wrong_sum_are_caught(quick, two_replicas, monkeyp
 
 
 def test_a_deep_check_measures_each_device_all_under_load_and_the_host(quick, monkeypatch, one_replica):
-    from results.schema import Case, Device
     from tfbench import deep_check as module
     from tfbench.machine import host
-    from tfbench.machine.nvml import GPUs
-    from tfbench.outcomes.findings import Findings
-    from tfbench.outcomes.outcome import CaseFailedError
 
     monkeypatch.setattr(module, "LOAD_SECONDS", 0.1)
     monkeypatch.setattr(module, "ALONE_SECONDS", 0.05)

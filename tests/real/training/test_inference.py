@@ -8,24 +8,18 @@ import pytest
 from results.schema import XLA, Mode, Precision, Status
 from tests.real.training.small import small_case
 from tests.real.training.test_networks import measured
-from tests.real.training.test_training import measure_tiny
-from tests.real.training.tiny import CLASSES, IMAGE_SIZE, TinyNetwork, tiny_case
+from tests.real.training.tiny import CLASSES, IMAGE_SIZE, TinyNetwork, measure_repeat, tiny_case
+from tfbench.measuring.timing import wait_for_loss
 from tfbench.models import NETWORKS
+from tfbench.outcomes.findings import Findings
+from tfbench.outcomes.outcome import CaseFailedError
 
 pytestmark = pytest.mark.tensorflow
 
 
-def infer(case, strategy):
-    from tfbench.outcomes.findings import Findings
-
-    findings = Findings()
-    measure_tiny(case, strategy, findings, None)
-    return findings
-
-
 @pytest.mark.parametrize("xla", list(XLA))
 def test_two_replicas_answer_as_one_device_in_every_xla_mode(two_replicas, xla):
-    findings = infer(tiny_case(mode=Mode.INFER, num_gpus=2, xla=xla), two_replicas)
+    findings = measure_repeat(tiny_case(mode=Mode.INFER, num_gpus=2, xla=xla), two_replicas)
     passed = {check.name for check in findings.checks if check.passed}
     assert passed == {
         "outputs_finite_at_first",
@@ -49,7 +43,7 @@ def test_every_network_answers_alike_on_every_replica(two_replicas, name):
 
 
 def test_one_replica_has_its_own_checks_and_latency_of_single_samples(one_replica):
-    findings = infer(tiny_case(mode=Mode.INFER), one_replica)
+    findings = measure_repeat(tiny_case(mode=Mode.INFER), one_replica)
     checks, latency = {check.name: check.passed for check in findings.checks}, findings.measurement.latency
     assert checks["outputs_equal_one_device"] is None
     assert checks["outputs_finite_at_first"] is True
@@ -61,7 +55,6 @@ def test_one_replica_has_its_own_checks_and_latency_of_single_samples(one_replic
 
 def test_inference_uses_the_moving_averages_and_changes_no_weight(one_replica):
     from tfbench.inference import Inference
-    from tfbench.measuring.timing import wait_for_loss
     from tfbench.measuring.validity import replicas_of
     from tfbench.training.inputs import batch_source
 
@@ -93,8 +86,6 @@ def test_a_replica_with_other_weights_is_caught(two_replicas):
 
 def test_an_output_that_is_not_finite_leaves_no_number(one_replica):
     from tfbench.keras_versions import tensorflow_variable
-    from tfbench.outcomes.findings import Findings
-    from tfbench.outcomes.outcome import CaseFailedError
 
     class Infinite(TinyNetwork):
         def build(self, *arguments):
@@ -102,13 +93,8 @@ def test_an_output_that_is_not_finite_leaves_no_number(one_replica):
             tensorflow_variable(model.trainable_variables[-1]).assign([np.inf, -np.inf] + [0.0] * (CLASSES - 2))
             return model
 
-    from tfbench.flags import Options
-    from tfbench.repeat import measure
-    from tfbench.workload import Repeat
-
     findings = Findings()
     with pytest.raises(CaseFailedError, match="32 of 160 outputs are not finite") as caught:
-        case = tiny_case(mode=Mode.INFER)
-        measure(Repeat(case=case, network=Infinite(), strategy=one_replica, options=Options(peaks=False)), findings)
+        measure_repeat(tiny_case(mode=Mode.INFER), one_replica, Infinite(), findings)
     assert caught.value.status is Status.NOT_FINITE
     assert findings.measurement is None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
 
-from results.schema import Device, Precision, Status
+from results.schema import Communication, Device, Precision, Status
 from tests.real.training.test_training import not_reduced, summed
-from tests.real.training.tiny import CLASSES, IMAGE_SIZE, TinyNetwork, tiny_case
+from tests.real.training.tiny import CLASSES, IMAGE_SIZE, measure_repeat, tiny_case
+from tfbench.outcomes.outcome import CaseFailedError
 
 pytestmark = pytest.mark.tensorflow
 
@@ -20,26 +22,16 @@ def mixed_float16(tensorflow, monkeypatch):
     tensorflow.keras.mixed_precision.set_global_policy("mixed_float16")
 
 
-def measured(case, strategy, network, global_batch, **faults):
+def measured(case, strategy, global_batch, **faults):
     """Measure a case whose loss is divided by `global_batch`, as if its replicas had that many samples."""
-    from tfbench.flags import Options
-    from tfbench.outcomes.findings import Findings
-    from tfbench.repeat import measure
     from tfbench.training.step import Training
-    from tfbench.workload import Repeat
 
     class Divided(Training):
         @property
         def global_batch(self):
             return global_batch
 
-    findings = Findings()
-
-    def make(*arguments, **options):
-        return Divided(*arguments, **options, **faults)
-
-    options = Options(peaks=False)
-    measure(Repeat(case=case, network=network, strategy=strategy, options=options, make_training=make), findings)
+    findings = measure_repeat(case, strategy, make_training=functools.partial(Divided, **faults))
     return {check.name: check for check in findings.checks}
 
 
@@ -47,18 +39,16 @@ def measured(case, strategy, network, global_batch, **faults):
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_small_gradients_pass_the_validity_checks(two_replicas, mixed_float16, global_batch, accumulate):
     case = tiny_case(num_gpus=2, precision=Precision.FP16, accumulate=accumulate)
-    checks = measured(case, two_replicas, TinyNetwork(), global_batch)
+    checks = measured(case, two_replicas, global_batch)
     assert checks["update_equals_one_device"].passed
     assert checks["update_equals_one_device"].value < 0.02
 
 
 @pytest.mark.parametrize("factor", [None, 2.0])
 def test_a_broken_all_reduce_of_small_gradients_is_caught(two_replicas, mixed_float16, factor):
-    from tfbench.outcomes.outcome import CaseFailedError
-
     case = tiny_case(num_gpus=2, precision=Precision.FP16)
     with pytest.raises(CaseFailedError, match="update_equals_one_device") as caught:
-        measured(case, two_replicas, TinyNetwork(), 16_384, all_reduce=summed(factor) if factor else not_reduced)
+        measured(case, two_replicas, 16_384, all_reduce=summed(factor) if factor else not_reduced)
     assert caught.value.status is Status.INVALID
 
 
@@ -105,7 +95,6 @@ def test_a_cpu_case_hides_the_gpus(tensorflow, monkeypatch):
     [("gpu", "auto", "nccl"), ("gpu", "ring", "ring"), ("cpu", "auto", "auto"), ("cpu", "ring", "ring")],
 )
 def test_hosts_of_gpus_request_nccl_unless_set_otherwise(tensorflow, device, asked, used):
-    from results.schema import Communication
     from tfbench.setup.devices import communication_of
 
     case = tiny_case(device=Device(device), num_hosts=2, communication=Communication(asked))

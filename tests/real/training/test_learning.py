@@ -7,15 +7,15 @@ import math
 import pytest
 
 from results.schema import Status
-from tests.real.training.test_training import build, measure_tiny, tiny_case
+from tests.real.training.test_training import build
+from tests.real.training.tiny import measure_repeat, tiny_case
+from tfbench.outcomes.outcome import CaseFailedError
 
 pytestmark = pytest.mark.tensorflow
 
 
 def measured_with(strategy, change, **options):
     """Measure the tiny network with a training whose replica step is changed; return what failed."""
-    from tfbench.outcomes.findings import Findings
-    from tfbench.outcomes.outcome import CaseFailedError
     from tfbench.training.step import Training
 
     class Changed(Training):
@@ -24,7 +24,7 @@ def measured_with(strategy, change, **options):
     for name, function in change(Training).items():
         setattr(Changed, name, function)
     with pytest.raises(CaseFailedError) as caught:
-        measure_tiny(tiny_case(**options), strategy, Findings(), Changed)
+        measure_repeat(tiny_case(**options), strategy, make_training=Changed)
     assert caught.value.status is Status.INVALID
     return str(caught.value)
 

@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 
 from results.schema import BatchNorm, Case, Device, Precision
+from tests.real.training.small import small_case, small_network
 from tfbench.flags import KnownPeaks
+from tfbench.measuring.timing import TimedSteps
 from tfbench.models import NETWORKS
 
 pytestmark = pytest.mark.tensorflow
@@ -12,7 +14,6 @@ NONE = BatchNorm.NONE
 
 
 def test_a_token_is_its_share_of_a_sequence(one_replica):
-    from tests.real.training.small import small_case, small_network
     from tfbench.roofline.limits import work_per_sample
 
     network = small_network("gpt2_small")
@@ -88,7 +89,6 @@ def test_a_peak_that_the_network_has_passed_is_measured_again(tensorflow, rates,
 
 
 def test_a_record_has_the_better_peak(one_replica, monkeypatch):
-    from tfbench.measuring.timing import TimedSteps
     from tfbench.roofline import sums
 
     case = Case(model="googlenet", batch_norm=NONE, device=Device.CPU, batch_per_gpu=2)
@@ -104,7 +104,6 @@ def test_a_record_has_the_better_peak(one_replica, monkeypatch):
 
 @pytest.mark.parametrize(("known", "reused"), [((5e11, 5e11), True), ((1e9, 5e11), False), ((5e11, 1e9), False)])
 def test_a_known_limit_is_taken_unless_the_network_has_passed_it(one_replica, monkeypatch, known, reused):
-    from tfbench.measuring.timing import TimedSteps
     from tfbench.roofline import sums
 
     case = Case(model="googlenet", batch_norm=NONE, device=Device.CPU, batch_per_gpu=2)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from results.schema import Case, Device
 from tfbench.machine.cuda_libraries import LoadedVersions
 
 pytestmark = pytest.mark.tensorflow
@@ -14,7 +15,6 @@ pytestmark = pytest.mark.tensorflow
 @pytest.fixture
 def read(tensorflow):
     """Read the environment of a case on the CPU."""
-    from results.schema import Case, Device
     from tfbench.environment import read_environment
     from tfbench.setup.devices import Threads
 

@@ -10,6 +10,7 @@ import pytest
 
 from results.schema import BatchNorm, Case, Data, Mode, Precision
 from results.schema.networks import INPUTS
+from tests.real.training.small import small_case, small_network
 from tfbench.models import NETWORKS
 
 if TYPE_CHECKING:
@@ -204,8 +205,6 @@ def test_layer_normalisation_and_gelu_have_their_gradients(tensorflow):
 
 
 def test_a_looked_up_table_that_is_also_the_decoder_has_one_dense_gradient(one_replica, tensorflow):
-    from tests.real.training.small import small_case, small_network
-
     network = small_network("gpt2_small")
     model = network.build(BatchNorm.NONE, network.size(small_case("gpt2_small")), one_replica)
     names = [weight.name for weight in model.trainable_weights]
@@ -218,8 +217,6 @@ def test_a_looked_up_table_that_is_also_the_decoder_has_one_dense_gradient(one_r
 
 
 def test_a_decoder_does_not_see_what_follows(one_replica, tensorflow):
-    from tests.real.training.small import small_case, small_network
-
     network = small_network("gpt2_small")
     model = network.build(BatchNorm.NONE, network.size(small_case("gpt2_small")), one_replica)
     tokens = np.arange(16)[np.newaxis] % 7
@@ -231,8 +228,6 @@ def test_a_decoder_does_not_see_what_follows(one_replica, tensorflow):
 
 
 def test_networks_without_dropout_answer_alike_every_time(one_replica, tensorflow):
-    from tests.real.training.small import small_case, small_network
-
     network = small_network("efficientnet_b0")
     model = network.build(BatchNorm.FUSED, network.size(small_case("efficientnet_b0")), one_replica)
     images = tensorflow.random.stateless_normal((2, 32, 32, 3), (1, 2))

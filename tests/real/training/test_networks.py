@@ -7,6 +7,7 @@ import pytest
 
 from results.schema import XLA, Data, Optimizer, Precision
 from tests.real.training.small import small_case, small_network
+from tests.real.training.tiny import measure_repeat
 from tfbench.models import NETWORKS
 
 pytestmark = pytest.mark.tensorflow
@@ -18,18 +19,8 @@ CHECKS = {"update_equals_one_device", "loss_equals_one_device", "replicas_equal"
 def measured(case, strategy, **options):
     from tensorflow import keras
 
-    from tfbench.flags import Options
-    from tfbench.outcomes.findings import Findings
-    from tfbench.repeat import measure
-    from tfbench.workload import Repeat
-
     keras.mixed_precision.set_global_policy(POLICIES[case.precision])
-    findings = Findings()
-    repeat = Repeat(
-        case=case, network=small_network(case.model), strategy=strategy, options=Options(peaks=False, **options)
-    )
-    measure(repeat, findings)
-    return findings
+    return measure_repeat(case, strategy, small_network(case.model), **options)
 
 
 def passed(findings):

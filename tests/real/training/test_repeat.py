@@ -8,6 +8,11 @@ import pytest
 
 from results.schema import Mode, Status
 from tests.real.training.tiny import TinyNetwork, tiny_case
+from tfbench.flags import Options
+from tfbench.machine.telemetry import Cooling
+from tfbench.measuring.timing import TimedSteps, Warmup
+from tfbench.outcomes.findings import Findings
+from tfbench.outcomes.outcome import CaseFailedError
 
 pytestmark = pytest.mark.tensorflow
 
@@ -37,7 +42,6 @@ class Workload:
 
 
 def repeat_of(case, strategy=None, **options):
-    from tfbench.flags import Options
     from tfbench.workload import Repeat
 
     return Repeat(case=case, network=TinyNetwork(), strategy=strategy, options=Options(peaks=False, **options))
@@ -62,7 +66,6 @@ def test_building_takes_no_step_and_names_what_was_asked_for(one_replica):
 
 
 def test_checks_leave_the_first_loss_and_the_seconds_of_compiling(one_replica):
-    from tfbench.outcomes.findings import Findings
     from tfbench.workload import build, check_first_step
 
     repeat, findings = repeat_of(tiny_case(), one_replica), Findings()
@@ -79,8 +82,6 @@ def test_checks_leave_the_first_loss_and_the_seconds_of_compiling(one_replica):
 
 
 def test_warm_up_takes_the_fewest_steps_and_refuses_a_loss_of_nan(tensorflow):
-    from tfbench.outcomes.findings import Findings
-    from tfbench.outcomes.outcome import CaseFailedError
     from tfbench.repeat import warm_through
     from tfbench.workload import FirstStep
 
@@ -95,9 +96,6 @@ def test_warm_up_takes_the_fewest_steps_and_refuses_a_loss_of_nan(tensorflow):
 
 
 def test_timing_takes_the_steps_asked_for_and_keeps_telemetry(tensorflow):
-    from tfbench.machine.telemetry import Cooling
-    from tfbench.outcomes.findings import Findings
-    from tfbench.outcomes.outcome import CaseFailedError
     from tfbench.repeat import time_steps
 
     repeat, findings, built = repeat_of(tiny_case(num_steps=12)), Findings(), built_with(map(float, range(12)))
@@ -113,7 +111,6 @@ def test_timing_takes_the_steps_asked_for_and_keeps_telemetry(tensorflow):
 
 
 def test_what_is_described_follows_from_the_steps_before(one_replica):
-    from tfbench.measuring.timing import TimedSteps, Warmup
     from tfbench.repeat import Timed, describe
     from tfbench.workload import FirstStep
 

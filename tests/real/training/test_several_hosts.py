@@ -16,7 +16,7 @@ from results.runs.reading import from_json
 from results.schema import Status
 from tests.real.training.conftest import REPOSITORY
 from tests.real.training.ranks import start_rank
-from tests.support.engines.processes import free_port
+from tests.support.engines.processes import free_port, wait_until
 
 pytestmark = pytest.mark.tensorflow
 
@@ -118,10 +118,11 @@ class MultiHostJob:
         return from_json(self.records[rank].read_bytes())
 
     def wait_for(self, text):
-        deadline = time.monotonic() + 200
-        while not self.logs[0].exists() or text not in self.logs[0].read_text():
-            assert time.monotonic() < deadline and self.processes[0].poll() is None, self.logs[0].read_text()[-2000:]
-            time.sleep(0.2)
+        def said() -> bool:
+            assert self.processes[0].poll() is None, self.logs[0].read_text()[-2000:]
+            return self.logs[0].exists() and text in self.logs[0].read_text()
+
+        wait_until(said, text, 200)
 
     def end(self):
         for process in self.processes:

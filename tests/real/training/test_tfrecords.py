@@ -12,8 +12,10 @@ import pytest
 from results.runs.reading import from_json
 from results.schema import Data, Status
 from results.schema.exit_codes import ExitCode
-from tests.real.training.tiny import IMAGE_SIZE, TinyNetwork, tiny_case
+from tests.real.training.tiny import IMAGE_SIZE, TinyNetwork, measure_repeat, tiny_case
 from tfbench import make_dataset
+from tfbench.measuring.soft_warnings import _of_the_input
+from tfbench.outcomes.outcome import CaseFailedError
 
 pytestmark = pytest.mark.tensorflow
 
@@ -133,7 +135,6 @@ FIRST = "train-00000-of-00003"
     ],
 )
 def test_a_faulty_data_set_is_bad_input_with_what_to_do(tensorflow, copy, fault, said):
-    from tfbench.outcomes.outcome import CaseFailedError
     from tfbench.training.tfrecords import open_data_set
 
     fault(copy)
@@ -173,16 +174,8 @@ class FastNetwork(TinyNetwork):
 
 
 def trained(network, folder, strategy):
-    from tfbench.flags import Options
-    from tfbench.outcomes.findings import Findings
-    from tfbench.repeat import measure
-    from tfbench.workload import Repeat
-
     case = tiny_case(data=Data.TFRECORD, batch_per_gpu=4, num_steps=16)
-    findings = Findings()
-    options = Options(peaks=False, data_dir=folder)
-    measure(Repeat(case=case, network=network, strategy=strategy, options=options), findings)
-    return findings.measurement
+    return measure_repeat(case, strategy, network, data_dir=folder).measurement
 
 
 def starve(monkeypatch, seconds):
@@ -217,7 +210,6 @@ def test_a_starved_device_is_limited_by_its_input(one_replica, folder, monkeypat
     mean = sum(path.stat().st_size for path in folder.iterdir()) / 24
     assert found.read_bytes_per_second == pytest.approx(measurement.samples_per_second * mean, rel=0.3)
     assert measurement.host_bytes_per_second > 0
-    from tfbench.measuring.soft_warnings import _of_the_input
 
     (warning,) = _of_the_input(measurement)
     assert warning.code == "input_limited" and "--data=synthetic" in warning.hint

@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from results.schema import XLA, BatchNorm, Data, Precision, Status
-from tests.real.training.tiny import CLASSES, IMAGE_SIZE, TinyNetwork, tiny_case
+from tests.real.training.tiny import CLASSES, IMAGE_SIZE, TinyNetwork, measure_repeat, tiny_case
+from tfbench.measuring.timing import wait_for_loss
+from tfbench.models import NETWORKS
+from tfbench.outcomes.findings import Findings
+from tfbench.outcomes.outcome import CaseFailedError
 
 pytestmark = pytest.mark.tensorflow
 
@@ -29,7 +33,6 @@ def weights_of(training, replica=0):
 def test_two_replicas_train_as_one_device_on_the_global_batch(two_replicas, one_replica):
     import tensorflow as tf
 
-    from tfbench.measuring.timing import wait_for_loss
     from tfbench.training.inputs import synthetic_batch
 
     twice, _ = build(tiny_case(num_gpus=2), two_replicas, learning_rate=0.1)
@@ -113,8 +116,6 @@ def test_the_loss_scale_doubles_after_2000_finite_steps(one_replica):
 def test_loss_falls_with_every_precision_and_input(two_replicas, precision, data):
     from tensorflow import keras
 
-    from tfbench.measuring.timing import wait_for_loss
-
     policies = {Precision.FP16: "mixed_float16", Precision.BF16: "mixed_bfloat16"}
     keras.mixed_precision.set_global_policy(policies.get(precision, "float32"))
     case = tiny_case(num_gpus=2, precision=precision, data=data)
@@ -125,24 +126,9 @@ def test_loss_falls_with_every_precision_and_input(two_replicas, precision, data
 
 
 def measured(case, strategy, **faults):
-    from tfbench.outcomes.findings import Findings
     from tfbench.training.step import Training
 
-    findings = Findings()
-    measure_tiny(case, strategy, findings, functools.partial(Training, **faults))
-    return findings
-
-
-def measure_tiny(case, strategy, findings, make_training):
-    from tfbench.flags import Options
-    from tfbench.repeat import measure
-    from tfbench.workload import Repeat
-
-    options = Options(peaks=False)
-    measure(
-        Repeat(case=case, network=TinyNetwork(), strategy=strategy, options=options, make_training=make_training),
-        findings,
-    )
+    return measure_repeat(case, strategy, make_training=functools.partial(Training, **faults))
 
 
 @pytest.mark.parametrize(("xla", "factor"), [(XLA.OFF, 1), (XLA.AUTO, 10), (XLA.REPLICA, 10)])
@@ -178,16 +164,12 @@ def summed(factor):
     ],
 )
 def test_a_broken_all_reduce_is_caught_and_the_repeat_is_invalid(two_replicas, fault, check):
-    from tfbench.outcomes.outcome import CaseFailedError
-
     with pytest.raises(CaseFailedError, match=check) as caught:
         measured(tiny_case(num_gpus=2), two_replicas, all_reduce=summed(fault) if fault else not_reduced)
     assert caught.value.status is Status.INVALID
 
 
 def test_a_wrong_loss_is_caught(two_replicas):
-    from tfbench.outcomes.findings import Findings
-    from tfbench.outcomes.outcome import CaseFailedError
     from tfbench.training.step import Training
 
     class LossOfOneReplica(Training):
@@ -196,17 +178,16 @@ def test_a_wrong_loss_is_caught(two_replicas):
             return self.strategy.experimental_local_results(shares)[:1]
 
     with pytest.raises(CaseFailedError, match="loss_equals_one_device"):
-        measure_tiny(tiny_case(num_gpus=2), two_replicas, Findings(), LossOfOneReplica)
+        measure_repeat(tiny_case(num_gpus=2), two_replicas, make_training=LossOfOneReplica)
 
 
 def test_a_learning_rate_that_diverges_is_not_finite_and_leaves_no_number(one_replica):
-    from tfbench.outcomes.findings import Findings
-    from tfbench.outcomes.outcome import CaseFailedError
     from tfbench.training.step import Training
 
     findings = Findings()
     with pytest.raises(CaseFailedError) as caught:
-        measure_tiny(tiny_case(), one_replica, findings, functools.partial(Training, learning_rate=1e38))
+        diverging = functools.partial(Training, learning_rate=1e38)
+        measure_repeat(tiny_case(), one_replica, findings=findings, make_training=diverging)
     assert caught.value.status is Status.NOT_FINITE
     assert findings.measurement is None
     assert not findings.valid
@@ -223,8 +204,6 @@ def test_keras_releases_that_train_wrongly_need_one_replica(tensorflow, version,
 
 
 def test_an_unknown_variant_is_unsupported_with_what_there_is(tensorflow):
-    from tfbench.models import NETWORKS
-    from tfbench.outcomes.outcome import CaseFailedError
     from tfbench.repeat import refuse_unsupported
 
     with pytest.raises(CaseFailedError, match="--batch_norm=none is not for resnet50: it has fused or keras") as caught:

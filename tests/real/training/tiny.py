@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 from results.schema import BatchNorm, Case, Device
 from results.schema.networks import Inputs
+from tfbench.flags import Options
 from tfbench.models import Network
+from tfbench.outcomes.findings import Findings
 
 IMAGE_SIZE = 8
 CLASSES = 10
@@ -34,6 +36,27 @@ class TinyNetwork(Network):
             x = keras.layers.Activation("relu")(x)
             x = keras.layers.GlobalAveragePooling2D()(x)
             return keras.Model(images, keras.layers.Dense(CLASSES)(x))
+
+
+def measure_repeat(case, strategy, network=None, findings=None, make_training=None, **options):
+    """Measure a repeat without peaks, by default of the tiny network; return what was found.
+
+    Args:
+        case: Which.
+        strategy: Over the case's replicas.
+        network: In place of the tiny one.
+        findings: To add to; what was found before a failure is in them.
+        make_training: In place of `Training`.
+        options: Of the command line.
+    """
+    from tfbench.repeat import measure
+    from tfbench.workload import Repeat
+
+    findings = Findings() if findings is None else findings
+    planted = {} if make_training is None else {"make_training": make_training}
+    network, options = network or TinyNetwork(), Options(peaks=False, **options)
+    measure(Repeat(case=case, network=network, strategy=strategy, options=options, **planted), findings)
+    return findings
 
 
 def tiny_case(**changes):
