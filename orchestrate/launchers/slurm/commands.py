@@ -192,12 +192,19 @@ def remove(root: str, jobs: Collection[str]) -> str:
 
 
 def tidy(root: str, name: str, jobs: Collection[str]) -> str:
-    """Return a script that removes the files of repeats, and the run's folder if no files or jobs of it remain."""
+    """Return a script that removes the files of repeats, and the run's folder if no files or active jobs of it remain.
+
+    Slurm lists a job as running for a moment after its last file is written. A completing job writes nothing more, but
+    may be listed for as long as the cluster's epilog runs or its node does not respond.
+    """
     return f"""\
 {remove(root, jobs)}
-[ -z "$(ls -A jobs)$(ls -A done)" ] || return 0
-left=$(squeue --noheader --user="$(id -un)" --name={shlex.quote(name)} --format=%i) || exit 3
-[ -n "$left" ] || {{ cd / && rm -rf {shlex.quote(root)}; }}"""
+for second in 1 2 3 4 5; do
+    [ -z "$(ls -A jobs)$(ls -A done)" ] || return 0
+    left=$(squeue --noheader --user="$(id -un)" --name={shlex.quote(name)} --format=%T) || exit 3
+    [ -n "$(echo "$left" | grep -vx COMPLETING)" ] || {{ cd / && rm -rf {shlex.quote(root)}; return 0; }}
+    sleep 1
+done"""
 
 
 def poll(root: str, name: str, followed: Mapping[str, int], cancels: Sequence[str], removals: Collection[str]) -> str:

@@ -14,7 +14,7 @@ from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.launchers.base import Turn
 from orchestrate.launchers.slurm.answers import SlurmState, ending, hopeless, read_answer, task_ranges
-from orchestrate.launchers.slurm.commands import refusal
+from orchestrate.launchers.slurm.commands import refusal, tidy
 from orchestrate.launchers.slurm.launcher import _turn
 from orchestrate.launchers.slurm.script import batch_script, make_arrays
 from orchestrate.planning.plan import Job
@@ -335,6 +335,29 @@ def test_modules_variables_and_requested_gpus_reach_a_benchmark(tmp_path: Path, 
     )
     node.run("none", job(1, 2), WITH_VARIABLE, {"MODULESHOME": str(tmp_path)}, modules=modules)
     assert node.log(job(1, 2)) == f"{said}\n" and node.done(job(1, 2)).startswith(f"code {code}\n")
+
+
+@pytest.mark.parametrize(
+    ("listed", "left", "goes"),
+    [
+        ([""], [], True),
+        (["COMPLETING COMPLETING"], [], True),
+        (["RUNNING COMPLETING", "COMPLETING"], [], True),
+        (["PENDING COMPLETING"], [], False),
+        ([""], ["done/x"], False),
+    ],
+    ids=["no job", "completing", "running, then completing", "pending", "a result that nobody has collected"],
+)
+def test_a_runs_folder_goes_when_no_job_can_write_there_any_more(tmp_path: Path, listed, left, goes):
+    node, answers = Node(tmp_path), tmp_path / "answers"
+    answers.write_text("".join(f"{answer}\n" for answer in listed))
+    node.program("squeue", f"head -n 1 {answers} | tr ' ' '\\n'\n[ $(wc -l <{answers}) -eq 1 ] || sed -i 1d {answers}")
+    node.program("sleep", "")
+    for name in left:
+        (node.root / name).touch()
+    script = f"main() {{\n{tidy(str(node.root), 'run1.lab', [])}\n}}\nmain"
+    subprocess.run(["sh", "-c", script], env={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}, check=True, timeout=60)
+    assert node.root.exists() is not goes
 
 
 def test_time_in_which_a_node_fetches_an_image_is_no_time_of_the_benchmark():
