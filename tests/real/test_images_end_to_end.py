@@ -17,7 +17,7 @@ from tests.support.engines.docker import Engines
 from tests.support.engines.fake_image import build_fake
 from tests.support.engines.images import PushedImage, pip_settings
 from tests.support.engines.servers import Registry
-from tests.support.wheel import build_wheel, copy_source, without_checkout
+from tests.support.wheel import build_wheel, copy_source, run_elsewhere, without_checkout
 
 pytestmark = pytest.mark.docker
 
@@ -69,16 +69,8 @@ def test_a_wheel_alone_builds_an_image_that_trains(
     subprocess.run(install, env=without_checkout(), cwd=folder, check=True, timeout=300)
 
     def tfbench(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "orchestrate.cli", *arguments, f"--engine={engines.first.url}"],
-            cwd=folder,
-            env={**without_checkout(), "PYTHONPATH": str(folder / "site")},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=1200,
-            check=False,
-        )
+        command = [sys.executable, "-m", "orchestrate.cli", *arguments, f"--engine={engines.first.url}"]
+        return run_elsewhere(command, folder, PYTHONPATH=str(folder / "site"))
 
     built = tfbench("images", "build", "cpu", "--registry=wheel", *build_settings(base_image))
     assert built.returncode == 0, built.stderr

@@ -17,16 +17,12 @@ from packaging.requirements import Requirement
 
 from results.runs.store import RunFolder
 from results.schema.version import __version__
-from tests.support.wheel import PACKAGES, build_wheel, copy_source, without_checkout
+from tests.support.wheel import PACKAGES, build_wheel, copy_source, run_elsewhere, without_checkout
 from tests.unit.results.factory import repeats
 
 TRAPS = (
-    "containers/ca/company.crt",
-    "containers/pip/pip.conf",
-    "hosts.yml",
-    ".env",
-    "runs/one/plan.json",
-    "tests/x.txt",
+    *("containers/ca/company.crt", "containers/pip/pip.conf", "hosts.yml", ".env"),
+    *("runs/one/plan.json", "tests/x.txt"),
 )
 """Files that a user's checkout may hold and a wheel must not."""
 
@@ -47,7 +43,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel."""
     return build_wheel(source, tmp_path_factory.mktemp("wheel"))
 
 
@@ -80,16 +75,7 @@ class Installed:
 
     def run(self, program: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
         """Run a program of the environment in a folder that is no checkout."""
-        return subprocess.run(
-            [self._bin / program, *arguments],
-            cwd=folder,
-            env=without_checkout(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=1200,
-            check=False,
-        )
+        return run_elsewhere([self._bin / program, *arguments], folder)
 
     def packages(self, folder: Path) -> set[str]:
         """Return the names of what is installed."""
@@ -99,7 +85,6 @@ class Installed:
 
 @pytest.fixture(scope="session")
 def plain(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
-    """Install the wheel without extras."""
     folder = tmp_path_factory.mktemp("plain")
     yield Installed(folder, str(wheel))
     shutil.rmtree(folder, ignore_errors=True)

@@ -191,7 +191,6 @@ class Runs:
         return {record.origin.host: record for record in self.records().values() if record.origin}
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Return the run's events of one name."""
         whole = (self.path / "events.jsonl").read_text().rpartition("\n")[0]  # the last line may be half written
         return [event for event in map(json.loads, whole.splitlines()) if event["event"] == name]
 
@@ -213,7 +212,6 @@ def ours(engine: DockerEngine) -> list[Any]:
 
 
 def remove_ours(engine: DockerEngine) -> None:
-    """Remove the benchmarks of an engine."""
     for container in ours(engine):
         container.remove(force=True, v=True)
 

@@ -6,9 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-PROJECT = Path(__file__).parents[2]
+from tests.support import PROJECT
+
 PACKAGES = ("orchestrate", "results", "tfbench", "containers")
 
 
@@ -29,6 +31,20 @@ def build_wheel(source: Path, folder: Path) -> Path:
     subprocess.run([*command, f"--wheel-dir={folder}", str(source)], cwd=folder, check=True, timeout=300)
     (built,) = folder.glob("*.whl")
     return built
+
+
+def run_elsewhere(command: Sequence[object], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a folder that is no checkout, to its end."""
+    return subprocess.run(
+        list(map(str, command)),
+        cwd=folder,
+        env={**without_checkout(), **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        check=False,
+    )
 
 
 def without_checkout() -> dict[str, str]:

@@ -99,28 +99,29 @@ class FakeEngine:
     def application(self) -> web.Application:
         """Return the web application."""
         made = web.Application(middlewares=[self._count])
-        made.router.add_get("/_ping", _ping, name="ping")
-        for name, path, handler in (
-            ("GET info", "info", self._info),
-            ("GET distribution", "distribution/{name:.+}/json", self._distribution),
-            ("GET image", "images/{name:.+}/json", self._inspect_image),
-            ("POST images create", "images/create", self._pull),
-            ("POST create", "containers/create", self._create),
-            ("POST start", "containers/{name}/start", self._start),
-            ("POST stop", "containers/{name}/stop", self._stop),
-            ("GET list", "containers/json", self._list),
-            ("GET container", "containers/{name}/json", self._inspect),
-            ("GET logs", "containers/{name}/logs", self._logs),
-            ("GET archive", "containers/{name}/archive", self._archive),
-            ("DELETE containers", "containers/{name}", self._remove),
+        made.router.add_get("/_ping", _ping)
+        for method, path, handler in (
+            ("GET", "info", self._info),
+            ("GET", "distribution/{name:.+}/json", self._distribution),
+            ("GET", "images/{name:.+}/json", self._inspect_image),
+            ("POST", "images/create", self._pull),
+            ("POST", "containers/create", self._create),
+            ("POST", "containers/{name}/start", self._start),
+            ("POST", "containers/{name}/stop", self._stop),
+            ("GET", "containers/json", self._list),
+            ("GET", "containers/{name}/json", self._inspect),
+            ("GET", "containers/{name}/logs", self._logs),
+            ("GET", "containers/{name}/archive", self._archive),
+            ("DELETE", "containers/{name}", self._remove),
         ):
-            made.router.add_route(name.partition(" ")[0], rf"/v1.{{minor:\d+}}/{path}", handler, name=_label(name))
+            made.router.add_route(method, rf"/v1.{{minor:\d+}}/{path}", handler)
         return made
 
     @web.middleware
     async def _count(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        name = request.match_info.route.name
-        self._counts[(name or "unknown").replace("-", " ")] += 1
+        resource = request.match_info.route.resource
+        place = None if resource is None else resource.canonical.removeprefix("/v1.{minor}/")
+        self._counts["unknown" if place is None else f"{request.method} {place}"] += 1
         response: web.StreamResponse = await handler(request)
         return response
 
@@ -271,10 +272,6 @@ def refusal(status: int, message: str) -> web.Response:
 
 def _is_set(request: web.Request, name: str) -> bool:
     return request.query.get(name, "0").lower() in ("1", "true")
-
-
-def _label(name: str) -> str:
-    return name.replace(" ", "-")
 
 
 # -- output and record of a benchmark ----------------------------------------------------------------------------

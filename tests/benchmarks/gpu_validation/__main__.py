@@ -22,9 +22,8 @@ from typing import Any, NoReturn
 from tests.benchmarks.gpu_validation.figures import Ended, NoFigure, Reading, read_step
 from tests.benchmarks.gpu_validation.steps import START, STEPS, Machine, Run, Step, refusal, runs_of
 from tests.benchmarks.tf_cnn_benchmarks import PROGRAM, find_folder
+from tests.support import PROJECT
 from tfbench.supervisor import end_with_parent
-
-ROOT = Path(__file__).parents[3]
 
 EXIT_BAD_FLAGS, EXIT_STOPPED = 2, 130
 
@@ -171,7 +170,7 @@ class Session:
             process = subprocess.Popen(
                 command,
                 env={**os.environ, **run.variables},
-                cwd=self._machine.peer if PROGRAM in run.command else ROOT,
+                cwd=self._machine.peer if PROGRAM in run.command else PROJECT,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,
@@ -253,7 +252,9 @@ def machine_facts(python: str) -> dict[str, Any]:
     """
     command = [python, "-m", "tfbench.probe"]
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS_TO_ANSWER, check=True)
+        done = subprocess.run(
+            command, cwd=PROJECT, capture_output=True, text=True, timeout=SECONDS_TO_ANSWER, check=True
+        )
         facts = dict(json.loads(done.stdout))
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise NotUsable(f"--python={python}: {error}") from error
@@ -264,9 +265,9 @@ def machine_facts(python: str) -> dict[str, Any]:
 
 def version() -> str:
     """Return the version of tfbench: the git commit if known, and a digest of its source files."""
-    files = sorted(path for package in ("tfbench", "results") for path in (ROOT / package).rglob("*.py"))
+    files = sorted(path for package in ("tfbench", "results") for path in (PROJECT / package).rglob("*.py"))
     digest = _digest(b"\0".join(path.read_bytes() for path in files))
-    described = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    described = ["git", "-C", str(PROJECT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(described, capture_output=True, text=True, check=True)
         return f"{done.stdout.strip()} (source {digest})"

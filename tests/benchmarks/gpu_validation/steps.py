@@ -185,16 +185,10 @@ ROWS: tuple[Step, ...] = (
     throughput("resnet50", "fp32", cpu=SMALL),
     throughput("resnet50", "tf32"),
     replicas(
-        "checks",
-        "several replicas train like one device",
-        UPDATE,
-        tfbench(*EVERYWHERE, cpu=(*SMALL, "--num_gpus=2")),
+        "checks", "several replicas train like one device", UPDATE, tfbench(*EVERYWHERE, cpu=(*SMALL, "--num_gpus=2"))
     ),
     replicas(
-        "nccl",
-        "NCCL's own report, in the log; throughput",
-        "throughput",
-        tfbench(*EVERYWHERE, NCCL_DEBUG="INFO"),
+        "nccl", "NCCL's own report, in the log; throughput", "throughput", tfbench(*EVERYWHERE, NCCL_DEBUG="INFO")
     ),
     *(
         dataclasses.replace(

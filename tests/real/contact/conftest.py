@@ -42,7 +42,6 @@ class FreshHosts:
         self._write_config()
 
     def stop(self) -> None:
-        """End all of them."""
         for server in self.servers.values():
             server.stop()
 

@@ -18,7 +18,13 @@ from results.runs import reading
 from results.schema.progress import RecordReader
 from results.schema.record_json import MAX_RECORD_BYTES
 from tests.support import PROJECT
-from tests.support.engines.containers import RECORD_PATH, exit_code, finished_container, read_file
+from tests.support.engines.containers import (
+    RECORD_PATH,
+    file_of_image,
+    output_of_python,
+    read_file,
+    successful_container,
+)
 from tests.support.engines.docker import Engines
 from tests.support.engines.images import PushedImage, build_image, pull_bytes, push_image
 from tests.support.engines.servers import Registry
@@ -80,11 +86,7 @@ def satisfied(requirement: Requirement, lock: dict[str, str]) -> bool:
 
 
 def test_the_image_runs_as_a_user_without_rights(engines: Engines, cpu_image: PushedImage):
-    with finished_container(
-        engines.first.client, cpu_image.reference, ["-c", ABOUT_ITSELF], entrypoint=["python3.11"]
-    ) as container:
-        assert exit_code(container) == 0, container.logs().decode()
-        seen = json.loads(container.logs(stderr=False))
+    seen = json.loads(output_of_python(engines.first.client, cpu_image.reference, ABOUT_ITSELF))
     assert seen == {
         "uid": 10001,
         "gid": 10001,
@@ -103,10 +105,8 @@ def small_case(model: str) -> schema.Case:
 
 def test_a_container_without_any_right_trains_and_leaves_its_record(engines: Engines, cpu_image: PushedImage):
     case = small_case("alexnet")
-    with finished_container(
-        engines.first.client, cpu_image.reference, [*case.flags(), f"--output={RECORD_PATH}"]
-    ) as container:
-        assert exit_code(container) == 0, container.logs().decode()
+    command = [*case.flags(), f"--output={RECORD_PATH}"]
+    with successful_container(engines.first.client, cpu_image.reference, command) as container:
         record = reading.from_json(read_file(container, RECORD_PATH))
     assert record.status is schema.Status.OK
     assert record.case == case
@@ -120,15 +120,10 @@ def test_a_user_that_the_image_does_not_know_trains_and_prints_its_record(
     given = tmp_path / "out"  # as a cluster gives it: an empty folder that all may write
     given.mkdir()
     given.chmod(0o777)
-    with finished_container(
-        engines.first.client,
-        cpu_image.reference,
-        [*case.flags(), f"--output={RECORD_PATH}", "--print_record"],
-        user="1000660000:0",  # as OpenShift does
-        volumes={str(given): {"bind": "/out"}},
-    ) as container:
+    command = [*case.flags(), f"--output={RECORD_PATH}", "--print_record"]
+    of_openshift = {"user": "1000660000:0", "volumes": {str(given): {"bind": "/out"}}}
+    with successful_container(engines.first.client, cpu_image.reference, command, **of_openshift) as container:
         output = container.logs().decode()
-        assert exit_code(container) == 0, output
     reader = RecordReader(MAX_RECORD_BYTES)
     for line in output.splitlines():
         reader.take(line)
@@ -140,10 +135,7 @@ def test_a_user_that_the_image_does_not_know_trains_and_prints_its_record(
 
 
 def test_an_image_describes_itself_to_whoever_comes_by_ssh(engines: Engines, cpu_image: PushedImage):
-    with finished_container(
-        engines.first.client, cpu_image.reference, ["/opt/tfbench/image.json"], entrypoint=["cat"]
-    ) as container:
-        reported = json.loads(container.logs())
+    reported = json.loads(file_of_image(engines.first.client, cpu_image.reference, "/opt/tfbench/image.json"))
     labels = engines.first.client.images.get(cpu_image.reference).labels
     assert labels["tfbench.variant"] == "cpu"
     assert labels["org.opencontainers.image.version"] in cpu_image.reference
@@ -154,12 +146,8 @@ def test_an_image_describes_itself_to_whoever_comes_by_ssh(engines: Engines, cpu
 
 
 def test_an_image_holds_the_packages_of_its_lock_and_lists_them(engines: Engines, cpu_image: PushedImage):
-    with finished_container(
-        engines.first.client, cpu_image.reference, ["-c", INSTALLED], entrypoint=["python3.11"]
-    ) as container:
-        assert exit_code(container) == 0, container.logs().decode()
-        seen = json.loads(container.logs(stderr=False))
-        listed = json.loads(read_file(container, SBOM_PATH))
+    seen = json.loads(output_of_python(engines.first.client, cpu_image.reference, INSTALLED))
+    listed = json.loads(file_of_image(engines.first.client, cpu_image.reference, SBOM_PATH))
     lock = {name: version for name, (version, *_) in locked(PROJECT / "containers/requirements/cpu.txt").items()}
     assert {canonicalize_name(name): version for name, version in seen["packages"]} == lock
     python, debian = (
@@ -185,11 +173,7 @@ def copy_context(folder: Path) -> Path:
 
 
 def listed_packages(engines: Engines, reference: str) -> list[dict]:
-    container = engines.first.client.containers.create(reference)
-    try:
-        return json.loads(read_file(container, SBOM_PATH))["components"]
-    finally:
-        container.remove(v=True)
+    return json.loads(file_of_image(engines.first.client, reference, SBOM_PATH))["components"]
 
 
 @pytest.mark.parametrize("tensorflow", [False, *([True] if "TFBENCH_TEST_MATRIX" in os.environ else [])])

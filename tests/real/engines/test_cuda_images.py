@@ -14,7 +14,13 @@ import pytest
 from orchestrate.inventory.variants import read_variants
 from results import schema
 from results.runs import reading
-from tests.support.engines.containers import RECORD_PATH, exit_code, finished_container, read_file
+from tests.support.engines.containers import (
+    RECORD_PATH,
+    finished_container,
+    output_of_python,
+    read_file,
+    successful_container,
+)
 from tests.support.engines.docker import Engines
 from tests.support.engines.images import build_image
 from tfbench.models import NETWORKS
@@ -68,10 +74,7 @@ def driver_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("driver")
     source = Path(__file__).with_name("gpu_driver.c")
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
-        subprocess.run(
-            ["cc", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", folder / name, source],
-            check=True,
-        )
+        subprocess.run(["cc", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", folder / name, source], check=True)
         (folder / name).chmod(0o755)
     for parent in (folder, folder.parent, folder.parent.parent):
         parent.chmod(0o755)
@@ -90,21 +93,15 @@ def test_with_a_driver_tensorflow_opens_every_library_that_it_asks_for(
         environment={"TF_CPP_VMODULE": "dso_loader=3"},
     ) as container:
         output = container.logs().decode()
-    missing = [
-        line for line in output.splitlines() if "Could not load" in line and "libnvinfer" not in line
-    ]  # TensorRT serves inference
-    assert missing == []
+    failed = [line for line in output.splitlines() if "Could not load" in line]
+    assert [line for line in failed if "libnvinfer" not in line] == [], "TensorRT serves inference"
     for name in OPENED_BY_NAME:
         assert f"Successfully opened dynamic library {name}.so" in output
     assert "1 GPU" in output
 
 
 def test_xla_finds_its_compilers_where_every_tensorflow_looks(engines: Engines, cuda_image: str):
-    with finished_container(
-        engines.first.client, cuda_image, ["-c", WHERE_XLA_LOOKS], entrypoint=["python3.11"]
-    ) as container:
-        assert exit_code(container) == 0, container.logs().decode()
-        there, *looked = container.logs(stderr=False).decode().splitlines()
+    there, *looked = output_of_python(engines.first.client, cuda_image, WHERE_XLA_LOOKS).splitlines()
     assert there.split() == ["bin/ptxas", "nvvm/libdevice/libdevice.10.bc"]
     assert "/usr/local/cuda" in looked
 
@@ -116,10 +113,8 @@ def test_the_same_record_comes_out_of_every_image(engines: Engines, cuda_image: 
         case = schema.Case(
             model=model, batch_per_gpu=1, device=schema.Device.CPU, image_size=96, warmup_steps=1, num_steps=2
         )
-        with finished_container(
-            engines.first.client, cuda_image, [*case.flags(), f"--output={RECORD_PATH}"]
-        ) as container:
-            assert exit_code(container) == 0, container.logs().decode()
+        command = [*case.flags(), f"--output={RECORD_PATH}"]
+        with successful_container(engines.first.client, cuda_image, command) as container:
             record = reading.from_json(read_file(container, RECORD_PATH))
         assert record.case == case
         assert record.environment is not None and record.measurement is not None

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from results import schema
 from results.schema import progress, record_json
+from results.schema.case import SETTINGS, kind_of
 
 FLOOD_BYTES = 1 << 30
 """More than a controller may hold (`MAX_CONTROLLER_BYTES` of the tests), and than a benchmark may write to a file."""
@@ -169,6 +170,17 @@ DOES = {
 }  # fmt: skip
 
 
+HOSTILE = {
+    "will-not-end": ("hang_on", schema.Status.TIMEOUT, "printed nothing for 0.1 minutes"),
+    "huge-record": ("huge_record", schema.Status.BAD_RESULT, "larger than"),
+    "half-a-record": ("malformed", schema.Status.BAD_RESULT, "not JSON"),
+    "link": ("link", schema.Status.BAD_RESULT, "left no record"),
+    "escapes": ("escapes", schema.Status.OK, ""),
+    "exit-code": ("exit_code", schema.Status.ERROR, "exit code 41"),
+}
+"""On every kind of host, by name: what its benchmark does, the status that it must get, and words of the cause."""
+
+
 def good_record(case: schema.Case, name: str = "fake") -> schema.Record:
     """Return a record that passes every check; its figures mean nothing."""
     samples = case.batch_per_gpu * case.num_gpus * case.num_steps
@@ -213,26 +225,9 @@ def _end(output: Path, case: schema.Case, status: schema.Status, cause: str) -> 
 
 
 def case_from_flags(flags: dict[str, str]) -> schema.Case:
-    size, length, optimizer = (flags.get(name) for name in ("image_size", "sequence_length", "optimizer"))
-    return schema.Case(
-        model=flags["model"],
-        precision=schema.Precision(flags["precision"]),
-        batch_per_gpu=int(flags["batch_size"]),
-        num_gpus=int(flags["num_gpus"]),
-        num_hosts=int(flags.get("num_hosts", "1")),
-        communication=schema.Communication(flags.get("communication", "auto")),
-        xla=schema.XLA(flags["xla"]),
-        mode=schema.Mode(flags["mode"]),
-        data=schema.Data(flags["data"]),
-        device=schema.Device(flags["device"]),
-        batch_norm=schema.BatchNorm(flags["batch_norm"]),
-        image_size=None if size is None else int(size),
-        sequence_length=None if length is None else int(length),
-        optimizer=None if optimizer is None else schema.Optimizer(optimizer),
-        accumulate=int(flags.get("accumulate", "1")),
-        warmup_steps=int(flags["warmup_steps"]),
-        num_steps=int(flags["num_steps"]),
-    )
+    """Return the case of a command line; switches are at their defaults."""
+    named = {name: flags.get(setting.flag or name) for name, setting in SETTINGS.items() if kind_of(name) is not bool}
+    return schema.Case(**{name: kind_of(name)(text) for name, text in named.items() if text is not None})
 
 
 def _now() -> str:

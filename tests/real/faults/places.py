@@ -61,7 +61,7 @@ main()
 """Of the fake benchmark: notes each start, and whether another repeat runs on its host."""
 
 OPEN, HOLE, SLOW, CUT = "open", "black-holed", "slow", "cut"
-HERE_BYTES, THERE_BYTES, ENGINE_BYTES = 4 << 20, 4 << 20, 400 << 20
+ENGINE_BYTES = 400 << 20
 
 
 class Link:
@@ -83,7 +83,6 @@ class Link:
         self._mode.write_text(mode)
 
     def close(self) -> None:
-        """End it."""
         os.kill(self._pid, signal.SIGKILL)
 
     def _serve(self) -> None:
@@ -207,7 +206,6 @@ class SshPlace(Place):
     others = (*Place.others, ("disk", "there"), ("link", HOLE), ("link", SLOW), ("link", CUT))  # type: ignore[assignment]
 
     def begin(self, folder: Path) -> dict[str, Any]:
-        """See `Place.begin`."""
         self.schedule, self.jobs = folder, folder / "home"
         self._rented = Rented(folder / "ssh", self.benchmark, self.jobs)
         host, settings = self._rented.host, folder / "ssh" / "sshd_config"
@@ -220,7 +218,6 @@ class SshPlace(Place):
         return {"hosts": {"one": self._rented.entry()}}
 
     def find(self, victim: str, controller: int) -> list[int]:
-        """See `Place.find`."""
         if victim == "sshd":
             return [self._rented.host.pid]
         if victim == "session":
@@ -228,23 +225,19 @@ class SshPlace(Place):
         return super().find(victim, controller)
 
     def parent_of_agents(self, controller: int) -> int:
-        """See `Place.parent_of_agents`."""
         return self._rented.host.pid
 
     def other(self, what: str, how: str) -> Undo | None:
-        """See `Place.other`."""
         if what == "link":
             self._link.set(how)
             return lambda: self._link.set(OPEN)
         return fill(self.jobs) if how == "there" else super().other(what, how)
 
     def heal(self) -> None:
-        """See `Place.heal`."""
         self._link.set(OPEN)
         revive(self._rented.host)
 
     def end(self) -> None:
-        """See `Place.end`."""
         super().end()
         self._link.close()
         self._rented.host.stop()
@@ -266,7 +259,6 @@ class DockerPlace(Place):
         self._containers: dict[str, str] = {}
 
     def begin(self, folder: Path) -> dict[str, Any]:
-        """See `Place.begin`."""
         self.schedule, self.jobs, self._containers = folder, folder / "runs", {}
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(self.folder / "link.sock"))
@@ -284,12 +276,10 @@ class DockerPlace(Place):
                     self._containers[file.parent.name] = job
 
     def created(self) -> dict[str, int]:
-        """See `Place.created`."""
         names = list(self._containers.values())
         return {name: names.count(name) for name in names}
 
     def find(self, victim: str, controller: int) -> list[int]:
-        """See `Place.find`."""
         if victim in ("dockerd", "controller"):
             return [self._engine.pid if victim == "dockerd" else controller]
         word = b"/opt/benchmark.py" if victim == "benchmark" else b"containerd-shim"
@@ -301,7 +291,6 @@ class DockerPlace(Place):
         return any(name.encode() in group + line for name in self._containers)
 
     def other(self, what: str, how: str) -> Undo | None:
-        """See `Place.other`."""
         if what == "link":
             self._link.set(how)
             return lambda: self._link.set(OPEN)
@@ -318,7 +307,6 @@ class DockerPlace(Place):
         return None
 
     def heal(self) -> None:
-        """See `Place.heal`."""
         self._link.set(OPEN)
         self._engine.free_disk()
         if not self._engine.answers():
@@ -328,17 +316,14 @@ class DockerPlace(Place):
             self._engine.start()
 
     def left(self) -> list[str]:
-        """See `Place.left`."""
         return [container.name for container in ours(self._engine)]
 
     def end(self) -> None:
-        """See `Place.end`."""
         remove_ours(self._engine)
         self._link.close()
         (self.folder / "link.sock").unlink()
 
     def close(self) -> None:
-        """See `Place.close`."""
         self._engine.close()
 
 
@@ -356,13 +341,11 @@ class SlurmPlace(Place):
         self._servers = {"slurmctld": self._cluster._controller, **self._cluster._nodes}
 
     def begin(self, folder: Path) -> dict[str, Any]:
-        """See `Place.begin`."""
         self.schedule, self.jobs = folder, self._cluster.shared
         slurm = {"container": "none", "shared_folder": str(self.jobs), "partition": "gpu", "poll_seconds": 0.5}
         return {"slurm": {**slurm, "project": str(self.benchmark)}}
 
     def find(self, victim: str, controller: int) -> list[int]:
-        """See `Place.find`."""
         if victim == "controller":
             return [controller]
         if victim in self._servers:
@@ -372,7 +355,6 @@ class SlurmPlace(Place):
         return [pid for pid in running if word in read_proc(pid, "cmdline")]
 
     def other(self, what: str, how: str) -> Undo | None:
-        """See `Place.other`."""
         if what != "job":
             return super().other(what, how)
         if not self._cluster.queue():
@@ -381,7 +363,6 @@ class SlurmPlace(Place):
         return lambda: None
 
     def heal(self) -> None:
-        """See `Place.heal`."""
         for server in self._servers.values():
             revive(server)
         for node in NODES:
@@ -392,18 +373,15 @@ class SlurmPlace(Place):
         wait_until(lambda: not self._cluster.queue(), "an empty queue", 120)
 
     def left(self) -> list[str]:
-        """See `Place.left`."""
         return [*self._cluster.queue(), *map(str, self.jobs.iterdir()), *(str(pid) for pid in self.tagged())]
 
     def end(self) -> None:
-        """See `Place.end`."""
         self._cluster.command("scancel", "--user=root", check=False)
         super().end()
         for path in self.jobs.iterdir():
             shutil.rmtree(path, ignore_errors=True)
 
     def close(self) -> None:
-        """See `Place.close`."""
         self._cluster.stop()
 
 

@@ -36,7 +36,7 @@ from tests.real.faults.history import problems_after, problems_at_the_end
 from tests.real.faults.places import MAIN, PLACES, Place, Undo, mount, truncate
 from tests.real.ssh.rented import make_fake_project
 from tests.support import PROJECT
-from tests.support.controller import CASE
+from tests.support.controller import Runs
 from tests.support.engines import processes
 
 REPEATS = 2
@@ -113,7 +113,8 @@ class Schedule:
         self._clock.write_bytes(bytes(8))
         (self.folder / "behaviour").write_text(json.dumps({"does": "work", "seconds": 1}))
         self._undo: list[tuple[float, Undo]] = []
-        self._write_hosts(self.place.begin(self.folder))
+        limits = {"timeout_minutes": TIMEOUT_SECONDS / 60, "silence_minutes": SILENCE_SECONDS / 60}
+        Runs(self.folder).hosts({"all": self.place.begin(self.folder)}, REPEATS, **limits)
         try:
             for faults in make_faults(self.number, type(self.place)):
                 self._control(faults)
@@ -132,18 +133,8 @@ class Schedule:
             self.place.end()
 
     def close(self) -> None:
-        """Free what it held."""
         for folder in (self.folder / "runs", self.folder / "home", self.folder):
             subprocess.run(["umount", "--lazy", folder], check=False)
-
-    def _write_hosts(self, fleet: dict[str, Any]) -> None:
-        suite = {"description": "one case of the fake benchmark", "repeats": REPEATS, "cases": [CASE]}
-        limits = {"timeout_minutes": TIMEOUT_SECONDS / 60, "silence_minutes": SILENCE_SECONDS / 60}
-        defaults = {"suite": str(self.folder / "one.yml"), "device": "cpu", **limits}
-        (self.folder / "one.yml").write_text(json.dumps(suite))
-        (self.folder / "hosts.yml").write_text(
-            json.dumps({"version": 1, "defaults": defaults, "fleets": {"all": fleet}})
-        )
 
     def _run(self) -> Path | None:
         """Return the folder of the run; None: there is none yet."""

@@ -54,7 +54,6 @@ def test_an_ssh_connection_that_is_cut_twice_is_made_again(
 
 @pytest.fixture(scope="module")
 def wire() -> Iterator[Wire]:
-    """Make a wire."""
     skip_without("a network namespace", wires_missing)
     with Wire() as wire:
         yield wire

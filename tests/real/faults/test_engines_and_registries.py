@@ -76,10 +76,7 @@ def test_a_corrupt_layer_is_pull_failed_and_never_the_old_image(
 
 @pytest.mark.parametrize(
     ("brought", "leave_bytes", "status", "words"),
-    [
-        (False, 8 << 20, Status.PULL_FAILED, "no space left on device"),
-        (True, 0, Status.ERROR, "disk is full"),
-    ],
+    [(False, 8 << 20, Status.PULL_FAILED, "no space left on device"), (True, 0, Status.ERROR, "disk is full")],
     ids=["before the pull", "before the start"],
 )
 def test_a_disk_that_is_full_beforehand_is_named_and_the_other_host_goes_on(

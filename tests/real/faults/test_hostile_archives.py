@@ -55,8 +55,7 @@ def test_the_name_in_an_archive_means_nothing(name: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE],
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE]
 )
 def test_what_is_not_a_file_is_no_record(kind: bytes):
     assert only_file(member(kind=kind, target="/etc/passwd") + END) is None

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from results.schema import Status
+from tests.real.faults.benchmark import HOSTILE
 from tests.real.faults.conftest import FakeImages
 from tests.real.faults.relay import Relay, http_answer
 from tests.support.controller import Finished, Runs, folder_bytes, ours
@@ -20,29 +21,24 @@ MAX_CONTROLLER_BYTES = 300_000_000
 MAX_RUN_BYTES = 20_000_000
 LIMITS = {"silence_minutes": 0.1, "memory_gb": 0.25}
 
-HOSTILE = {
+CONTAINERS = {
+    **HOSTILE,
     "good": ("work", Status.OK, ""),
     "hangs": ("hang", Status.TIMEOUT, "printed nothing for 0.1 minutes"),
-    "will-not-end": ("hang_on", Status.TIMEOUT, "printed nothing for 0.1 minutes"),
-    "huge-record": ("huge_record", Status.BAD_RESULT, "larger than"),
-    "half-a-record": ("malformed", Status.BAD_RESULT, "not JSON"),
     "deep-record": ("deep", Status.BAD_RESULT, "not JSON"),
     "folder": ("folder", Status.BAD_RESULT, "record"),
-    "link": ("link", Status.BAD_RESULT, "left no record"),
-    "escapes": ("escapes", Status.OK, ""),
     "evil-cause": ("evil_cause", Status.ERROR, "failed"),
-    "exit-code": ("exit_code", Status.ERROR, "exit code 41"),
     "eats-memory": ("eat_memory", Status.OOM, "memory"),
     "nothing": ("nothing", Status.BAD_RESULT, "left no record"),
 }
-"""By host: what its benchmark does, the status that it must get, and words of the cause."""
+"""Likewise of containers."""
 
 
 @pytest.fixture
 def sockets(engines: Engines, short_path: Path) -> dict[str, str]:
     """Let one engine look like a host for every behaviour: each has a socket's name of its own."""
     urls = {}
-    for number, name in enumerate([*HOSTILE, "floods", "one-line"]):
+    for number, name in enumerate([*CONTAINERS, "floods", "one-line"]):
         link = short_path / f"{number}.sock"
         link.symlink_to(engines.first.socket)
         urls[name] = f"unix://{link}"
@@ -66,14 +62,14 @@ def test_every_misbehaviour_has_its_status_and_does_no_harm(
 ):
     hosts = {
         name: {"docker": sockets[name], "image": fake_images.image(does), **LIMITS}
-        for name, (does, _, _) in HOSTILE.items()
+        for name, (does, _, _) in CONTAINERS.items()
     }
     done = runs.measure({"all": {"hosts": hosts}}, 1, "--max-parallel=4", expect=3)
     records = runs.by_host()
     assert {name: record.status for name, record in records.items()} == {
-        name: status for name, (_, status, _) in HOSTILE.items()
+        name: status for name, (_, status, _) in CONTAINERS.items()
     }
-    for name, (_, _, words) in HOSTILE.items():
+    for name, (_, _, words) in CONTAINERS.items():
         assert words in (records[name].cause or ""), name
     assert ours(engines.first) == [], "containers were left behind"
     assert_harmless(runs, done)

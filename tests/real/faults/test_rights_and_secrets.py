@@ -25,7 +25,7 @@ SECRETS = {"REGISTRY_TOKEN": "tok-5b1c7f", "AWS_SECRET_ACCESS_KEY": "aws-e83a91"
 
 
 @pytest.fixture(scope="module")
-def guarded(engine_folder: Path, engines: Engines, fake_images: FakeImages) -> Iterator[tuple[Registry, str]]:
+def guarded_image(engine_folder: Path, engines: Engines, fake_images: FakeImages) -> Iterator[tuple[Registry, str]]:
     """Start a registry that wants a password, with the fake's image in it."""
     with guarded_registry(engine_folder) as registry:
         reference = f"{registry.address}/private/fake:1"
@@ -35,6 +35,15 @@ def guarded(engine_folder: Path, engines: Engines, fake_images: FakeImages) -> I
         said = client.api.push(reference, auth_config=credentials)
         assert "error" not in said, said
         yield registry, reference
+
+
+@pytest.fixture
+def guarded(guarded_image: tuple[Registry, str], engines: Engines) -> tuple[Registry, str]:
+    """Give that registry and image, which the second engine does not have."""
+    registry, image = guarded_image
+    for found in engines.second.client.images.list(name=image.rpartition(":")[0]):
+        engines.second.client.images.remove(found.id, force=True)
+    return registry, image
 
 
 def write_config(folder: Path, document: dict[str, object]) -> str:
@@ -65,7 +74,6 @@ def test_a_password_of_the_docker_config_pulls_and_is_in_no_file(
 ):
     registry, image = guarded
     runs.environment |= SECRETS | {"DOCKER_CONFIG": write_config(tmp_path / "config", auths(registry, PASSWORD))}
-    remove_image(engines, image)
     hosts = runs.hosts({"all": {"hosts": {"one": {"docker": engines.second.url}}}}, image=image)
     runs.run("check", f"--hosts={hosts}", expect=0)
     with runs.start("run", f"--hosts={hosts}", "--display=json") as controller:
@@ -90,7 +98,6 @@ def test_a_credential_helper_pulls_and_its_password_is_in_no_file(
     helper.chmod(helper.stat().st_mode | stat.S_IXUSR)
     config = write_config(tmp_path / "config", {"credHelpers": {registry.address: "tfbenchtest"}})
     runs.environment |= {"DOCKER_CONFIG": config, "PATH": f"{helper.parent}:{runs.environment['PATH']}"}
-    remove_image(engines, image)
     runs.measure({"all": {"hosts": {"one": {"docker": engines.second.url}}}}, image=image)
     assert_in_no_file(runs, PASSWORD)
 
@@ -101,7 +108,6 @@ def test_a_wrong_password_is_pull_failed_and_is_in_no_file(
     registry, image = guarded
     config = write_config(tmp_path / "config", auths(registry, "wrong-horse-battery"))
     runs.environment["DOCKER_CONFIG"] = config
-    remove_image(engines, image)
     good = {"docker": engines.first.url, "image_source": "local"}
     fleets = {"all": {"hosts": {"one": {"docker": engines.second.url}, "good": good}}}
     runs.measure(fleets, image=image, expect=3)
@@ -109,11 +115,6 @@ def test_a_wrong_password_is_pull_failed_and_is_in_no_file(
     assert record.status is Status.PULL_FAILED
     assert "no basic auth" in (record.cause or "") or "unauthorized" in (record.cause or "").lower()
     assert_in_no_file(runs, "wrong-horse-battery", f"{USER}:wrong-horse-battery")
-
-
-def remove_image(engines: Engines, image: str) -> None:
-    for found in engines.second.client.images.list(name=image.rpartition(":")[0]):
-        engines.second.client.images.remove(found.id, force=True)
 
 
 @dataclass(frozen=True)

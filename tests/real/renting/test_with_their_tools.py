@@ -15,20 +15,16 @@ from pathlib import Path
 import pytest
 
 from orchestrate.inventory.hosts import read_hosts
+from tests.support import PROJECT
 
 pytestmark = pytest.mark.skipif(not os.environ.get("TFBENCH_TEST_RENTING"), reason="opt-in: make test-renting")
 
 HERE = Path(__file__).parent
-PROJECT = HERE.parents[2]
 RENT = PROJECT / "containers" / "rent"
 SAMPLES = PROJECT / "tests" / "unit" / "orchestrate" / "cases" / "sources"
 CACHE = PROJECT / ".cache" / "renting"
 
-TOOLS = {
-    "sky": "skypilot==0.14.1",
-    "dstack": "dstack==0.22.5",
-    "vast": "vastai==1.9.1",
-}
+TOOLS = {"sky": "skypilot==0.14.1", "dstack": "dstack==0.22.5", "vast": "vastai==1.9.1"}
 
 
 def environment(tool: str) -> Path:
@@ -44,10 +40,7 @@ def environment(tool: str) -> Path:
 def by(tool: str, *arguments: object) -> str:
     """Run a script with a tool's own Python and return what it prints."""
     done = subprocess.run(
-        [environment(tool) / "python", *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
+        [environment(tool) / "python", *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout

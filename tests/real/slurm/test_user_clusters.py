@@ -89,7 +89,6 @@ class Site:
 
 @pytest.fixture(scope="module", params=["pyxis", "apptainer"])
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
-    """Start a cluster."""
     with short_folder("tfb-site-") as folder:
         site = (_pyxis_site if request.param == "pyxis" else _apptainer_site)(folder)
         with site.cluster:

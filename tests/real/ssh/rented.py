@@ -12,7 +12,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from results.schema.version import __version__
 from tests.support import PROJECT
 from tests.support.engines.processes import below, send
 from tests.support.engines.servers import SshHost
@@ -82,23 +81,6 @@ class Rented:
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
         return {"ssh": f"{self.host.alias}-{number}", "ssh_config": str(self.host.config_file), "python": str(path)}
 
-    def image_entry(self, **behaviour: Any) -> dict[str, Any]:
-        """Likewise of an instance that was started from an image of ours: /opt/tfbench describes it, there alone."""
-        entry = self.entry(**behaviour)
-        image = self._folder / "opt" / "tfbench" / "image.json"
-        image.parent.mkdir(parents=True)
-        described = {"variant": "cpu", "version": __version__, "revision": "abc", "site": "/nowhere"}
-        image.write_text(json.dumps({**described, "python": entry.pop("python"), "runner": str(self._project)}))
-        inside = (
-            f'mount -t overlay tfbench -o lowerdir={image.parents[1]}:/opt /opt && exec sh -c "$SSH_ORIGINAL_COMMAND"'
-        )
-        login = self._folder / "login"
-        login.write_text(f"#!/bin/sh\nexec unshare --mount --propagation private sh -c '{inside}'\n")
-        login.chmod(0o755)
-        with self.host.settings_file.open("a") as settings:
-            settings.write(f"ForceCommand {login}\n")
-        return entry
-
     def starts(self) -> Counter[str]:
         """Count how often each repeat was started."""
         return Counter(Path(line).name for line in self._starts.read_text().splitlines())
@@ -124,7 +106,6 @@ class Rented:
         return below(self.host.pid)
 
     def cut(self) -> None:
-        """Cut all connections."""
         send(signal.SIGKILL, self.sessions())
 
     def swallow(self) -> None:
@@ -132,7 +113,6 @@ class Rented:
         send(signal.SIGSTOP, [self.host.pid, *self.sessions()])
 
     def answer(self) -> None:
-        """Answer again."""
         send(signal.SIGCONT, [*self.sessions(), self.host.pid])
 
 

@@ -20,6 +20,7 @@ import pytest
 from orchestrate.errors import LaunchFailed
 from orchestrate.launchers.ssh.launcher import SSHLauncher
 from results.schema import Status
+from tests.real.faults.benchmark import HOSTILE
 from tests.real.ssh.rented import Rented, make_fake_project, make_ssh
 from tests.real.ssh.test_launcher import job
 from tests.support.controller import Runs, folder_bytes
@@ -115,17 +116,12 @@ def test_a_run_survives_the_death_of_seven_controllers(rent: Rent, tmp_path: Pat
 
 # ---- connections that fail, a machine that restarts, benchmarks that misbehave
 
-HOSTILE = {
-    "will-not-end": ("hang_on", Status.TIMEOUT, "printed nothing for 0.1 minutes"),
-    "huge-record": ("huge_record", Status.BAD_RESULT, "larger than"),
-    "half-a-record": ("malformed", Status.BAD_RESULT, "not JSON"),
+PROCESSES = {
+    **HOSTILE,
     "folder": ("folder", Status.BAD_RESULT, "left no record"),
-    "link": ("link", Status.BAD_RESULT, "left no record"),
-    "escapes": ("escapes", Status.OK, ""),
-    "exit-code": ("exit_code", Status.ERROR, "exit code 41"),
     "floods": ("chatter", Status.OK, ""),
 }
-"""By host: what its benchmark does, the status that it must get, and words of the cause."""
+"""Likewise of processes."""
 
 MAX_CONTROLLER_BYTES = 300_000_000
 MAX_RUN_BYTES = 40_000_000
@@ -140,7 +136,7 @@ def test_broken_links_restarts_and_hostile_benchmarks_lose_nothing(rent: Rent, t
         "hole": hole.entry(seconds=4),
         "restarted": steady.entry(seconds=60),
         "leaves-a-child": steady.entry(first=f"{LINGERING}={tmp_path} sleep 600 &"),
-        **{name: {**steady.entry(does), "silence_minutes": 0.1} for name, (does, _, _) in HOSTILE.items()},
+        **{name: {**steady.entry(does), "silence_minutes": 0.1} for name, (does, _, _) in PROCESSES.items()},
     }
     with runs.begin({"all": {"hosts": fleets}}) as controller:
         wait_until(lambda: "step" in hole.output("hole"), "the first step behind the hole")
@@ -157,10 +153,10 @@ def test_broken_links_restarts_and_hostile_benchmarks_lose_nothing(rent: Rent, t
         hole.answer()
         assert controller.wait(600) == 3  # a flood takes long on a busy machine
     expected = {"cut": Status.OK, "hole": Status.OK, "restarted": Status.LOST, "leaves-a-child": Status.OK}
-    expected |= {name: status for name, (_, status, _) in HOSTILE.items()}
+    expected |= {name: status for name, (_, status, _) in PROCESSES.items()}
     records = runs.by_host()
     assert {name: record.status for name, record in records.items()} == expected
-    for name, (_, _, words) in HOSTILE.items():
+    for name, (_, _, words) in PROCESSES.items():
         assert words in (records[name].cause or ""), name
     for name in ("cut", "hole"):
         runs.assert_no_step_was_lost(name)

@@ -70,7 +70,7 @@ def make_runs(instance: Rented, tmp_path: Path, timeout_seconds: float) -> tuple
 def is_frozen(instance: Rented, name: str) -> bool:
     for path in instance.root.glob(f"jobs/*/all.{name}.*/state.json"):
         process = json.loads(path.read_text()).get(name)
-        return process is not None and b"\nState:\tT" in read_proc(process.split()[0], "status")
+        return process is not None and b"\nState:\tT" in read_proc(int(process.split()[0]), "status")
     return False
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[3]
+from tests.support import PROJECT
 
 
-def run_tfbench(*arguments, module="tfbench", **variables):
-    """Run `python -m tfbench`, or another module, in a process of its own."""
+def run_tfbench(*arguments, module="tfbench", code=None, **variables):
+    """Run `python -m tfbench`, another module, or code, in a process of its own."""
+    program = ["-m", module] if code is None else ["-c", code]
     return subprocess.run(
-        [sys.executable, "-m", module, *map(str, arguments)],
-        cwd=REPOSITORY,
+        [sys.executable, *program, *map(str, arguments)],
+        cwd=PROJECT,
         env={**os.environ, **variables},
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""Ranks with something planted in them, as forks of one process that has imported TensorFlow: that takes 4 s of a processor.
+"""Ranks, perhaps with something planted in them, as forks of one process that has imported TensorFlow: that takes 4 s of a processor.
 
 A rank forks anyway, before it trains; it finds TensorFlow imported, and none of its threads.
 """

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import subprocess
-import sys
 
 import pytest
 
 from results.runs.reading import from_json
 from results.schema import Case, Device, Mode, Status
-from tests.real.training.conftest import REPOSITORY
 from tfbench.machine.nvml import GPUs
 from tfbench.outcomes.findings import Findings
 from tfbench.outcomes.outcome import CaseFailedError
@@ -43,10 +40,9 @@ sys.exit(program.main(sys.argv[1:]))
 """`python -m tfbench` on these sizes."""
 
 
-def test_the_program_names_what_a_cpu_has_and_why_it_lacks_the_rest(tmp_path):
+def test_the_program_names_what_a_cpu_has_and_why_it_lacks_the_rest(tfbench, tmp_path):
     output = tmp_path / "record.json"
-    command = [sys.executable, "-c", PROGRAM, "--model=device", "--device=cpu", "--num_gpus=2", f"--output={output}"]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False)
+    done = tfbench("--model=device", "--device=cpu", "--num_gpus=2", f"--output={output}", code=PROGRAM)
     assert done.returncode == 0, done.stderr
     record = from_json(output.read_text())
     assert (record.status, record.case.mode, record.measurement) == (Status.OK, Mode.DEVICE, None)

@@ -11,11 +11,7 @@ from tfbench.models import NETWORKS
 
 pytestmark = pytest.mark.tensorflow
 
-FORMS = {
-    "fp32": {},
-    "fp16": {"precision": Precision.FP16},
-    "bf16": {"precision": Precision.BF16},
-}
+FORMS = {"fp32": {}, "fp16": {"precision": Precision.FP16}, "bf16": {"precision": Precision.BF16}}
 """Whose graphs differ in operations or types; tf32 has the graph of fp32."""
 
 MORE = {

@@ -12,7 +12,8 @@ from results.runs.reading import from_json
 from results.schema import Status
 from results.schema.progress import RecordReader, State, Step, parse_line
 from results.schema.record_json import MAX_RECORD_BYTES
-from tests.real.training.conftest import REPOSITORY, run_tfbench
+from tests.real.training.conftest import run_tfbench
+from tests.support import PROJECT
 
 pytestmark = pytest.mark.tensorflow
 
@@ -91,7 +92,7 @@ def test_a_terminated_repeat_is_stopped(tmp_path):
     output = tmp_path / "record.json"
     command = [sys.executable, "-m", "tfbench", *SMALL, "--num_steps=100000", f"--output={output}"]
     with subprocess.Popen(
-        command, cwd=REPOSITORY, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        command, cwd=PROJECT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
     ) as process:
         for line in process.stderr:
             if parse_line(line) == State("building"):
@@ -102,17 +103,15 @@ def test_a_terminated_repeat_is_stopped(tmp_path):
     assert from_json(output.read_text()).status is Status.STOPPED
 
 
-def test_a_bug_leaves_a_record_and_a_traceback_beside_it(tmp_path):
+def test_a_bug_leaves_a_record_and_a_traceback_beside_it(tfbench, tmp_path):
     output = tmp_path / "record.json"
     code = (
         "import sys, tfbench.repeat as r, tfbench.__main__ as m\n"
         "def bug(*_): raise ZeroDivisionError('planted')\n"
         "r.run_repeat = bug\n"
-        f"sys.exit(m.main(['--model=resnet50', '--output={output}']))"
+        "sys.exit(m.main(sys.argv[1:]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False
-    )
+    done = tfbench("--model=resnet50", f"--output={output}", code=code)
     record = from_json(output.read_text())
     assert (record.status, done.returncode) == (Status.ERROR, 1)
     assert "planted" in record.cause

@@ -1,4 +1,7 @@
-"""One case on several hosts: real processes on loopback ports, each a rank with its own TensorFlow."""
+"""One case on several hosts: processes on loopback ports, each a rank with its own TensorFlow.
+
+The program as such, over several hosts: tests/real/slurm/test_training.py and tests/real/test_multi_host_end_to_end.py.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,12 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
 from results.runs.reading import from_json
 from results.schema import Status
-from tests.real.training.conftest import REPOSITORY
 from tests.real.training.ranks import start_rank
 from tests.support.engines.processes import free_port, wait_until
 
@@ -66,25 +66,8 @@ if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 1:
 """
 
 
-class Fork:
-    """A rank with a fault, handled as a process of `subprocess` is."""
-
-    def __init__(self, fault, arguments, cluster, log):
-        self._process = start_rank(fault, arguments, cluster, log)
-        self.pid = self._process.pid
-        self.kill = self._process.kill
-
-    def poll(self):
-        return self._process.exitcode
-
-    def wait(self, timeout=None):
-        self._process.join(timeout)
-        assert self._process.exitcode is not None, f"waited {timeout} s for a rank"
-        return self._process.exitcode
-
-
 class MultiHostJob:
-    """Ranks that were started: processes of the program or, with a fault, forks with it planted."""
+    """Ranks that were started; those with a fault train a small network."""
 
     def __init__(self, folder, flags, fault, count=2):
         ports = [free_port(2) for _ in range(count)]
@@ -95,42 +78,33 @@ class MultiHostJob:
             cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
             config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
             arguments = [*SMALL, f"--num_hosts={count}", *flags, f"--output={self.records[rank]}"]
-            if fault:
-                self.processes.append(Fork(fault, [*PLANTED_IN, *arguments], config, self.logs[rank]))
-                continue
-            with self.logs[rank].open("w") as log:
-                self.processes.append(
-                    subprocess.Popen(
-                        [sys.executable, "-m", "tfbench", *arguments],
-                        cwd=REPOSITORY,
-                        env={**os.environ, "TF_CONFIG": config},
-                        stdout=log,
-                        stderr=log,
-                        start_new_session=True,
-                    )
-                )
+            small = PLANTED_IN if fault else ()
+            self.processes.append(start_rank(fault, [*small, *arguments], config, self.logs[rank]))
 
-    def wait(self, seconds=400):
-        """Return the exit codes."""
-        return [process.wait(timeout=seconds) for process in self.processes]
+    def exit_code(self, rank, seconds=400):
+        """Return how a rank has ended; a failure where it does not end in time."""
+        self.processes[rank].join(seconds)
+        return self.processes[rank].exitcode
+
+    def exit_codes(self):
+        return [self.exit_code(rank) for rank in range(len(self.processes))]
 
     def record(self, rank=0):
         return from_json(self.records[rank].read_bytes())
 
     def wait_for(self, text):
         def said() -> bool:
-            assert self.processes[0].poll() is None, self.logs[0].read_text()[-2000:]
+            assert self.processes[0].is_alive(), self.logs[0].read_text()[-2000:]
             return self.logs[0].exists() and text in self.logs[0].read_text()
 
         wait_until(said, text, 200)
 
     def end(self):
         for process in self.processes:
-            if process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):  # it has not its own group yet
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.kill()
-            process.wait()
+            with contextlib.suppress(ProcessLookupError):  # it has ended, or has not its own group yet
+                os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
+            process.join()
 
 
 @pytest.fixture
@@ -148,7 +122,7 @@ def start(tmp_path):
 
 def test_two_hosts_give_one_record_that_passes_all_checks(start):
     multi = start("--model=googlenet", "--image_size=64", "--num_steps=6", "--communication=ring")
-    assert multi.wait() == [0, 0], multi.logs[0].read_text()[-3000:]
+    assert multi.exit_codes() == [0, 0], multi.logs[0].read_text()[-3000:]
     record = multi.record()
     assert record.status is Status.OK
     checks = {check.name: check for check in record.validity.checks if check.passed}
@@ -166,7 +140,7 @@ def test_two_hosts_give_one_record_that_passes_all_checks(start):
 
 def test_replicas_of_several_devices_and_hosts_train_as_one(start):
     multi = start("--num_steps=4", "--num_gpus=2", "--precision=fp16", "--data=host", fault=TINY + TWO_REPLICAS_EACH)
-    assert multi.wait() == [0, 0], multi.logs[0].read_text()[-3000:]
+    assert multi.exit_codes() == [0, 0], multi.logs[0].read_text()[-3000:]
     record = multi.record()
     passed = {check.name for check in record.validity.checks if check.passed}
     assert {"ranks_equal", "replicas_equal", "update_equals_one_device", "loss_equals_one_device"} <= passed
@@ -178,7 +152,7 @@ def test_replicas_of_several_devices_and_hosts_train_as_one(start):
 )
 def test_a_broken_all_reduce_between_hosts_is_caught(start, fault, check):
     multi = start("--num_steps=4", fault=TINY + fault)
-    assert multi.wait() == [3, 3]
+    assert multi.exit_codes() == [3, 3]
     for rank in (0, 1):
         assert multi.record(rank).status is Status.INVALID
         assert check in multi.record(rank).cause
@@ -187,7 +161,7 @@ def test_a_broken_all_reduce_between_hosts_is_caught(start, fault, check):
 
 def test_without_all_reduce_the_checks_are_skipped_and_recorded(start):
     multi = start("--num_steps=4", "--noall_reduce", fault=TINY)
-    assert multi.wait() == [0, 0], multi.logs[0].read_text()[-3000:]
+    assert multi.exit_codes() == [0, 0], multi.logs[0].read_text()[-3000:]
     record = multi.record()
     assert not record.case.all_reduce and "no-all-reduce" in record.case.name
     skipped = [check for check in record.validity.checks if check.passed is None]
@@ -202,7 +176,7 @@ def test_a_rank_that_is_killed_or_hangs_ends_the_other_with_its_name(start, vict
     began = time.monotonic()
     os.killpg(multi.processes[victim].pid, number)
     other = 1 - victim
-    assert multi.processes[other].wait(timeout=30) == 3
+    assert multi.exit_code(other, 30) == 3
     assert time.monotonic() - began < 30
     assert multi.record(other).status is Status.LOST
     assert f"rank {victim} (127.0.0.1:" in multi.record(other).cause
@@ -210,7 +184,7 @@ def test_a_rank_that_is_killed_or_hangs_ends_the_other_with_its_name(start, vict
 
 def test_the_failure_of_one_rank_is_the_status_of_the_case(start):
     multi = start("--num_steps=4", fault=TINY + ONE_RANK_IS_FULL)
-    assert multi.wait() == [3, 3]
+    assert multi.exit_codes() == [3, 3]
     assert multi.record(1).status is Status.OOM
     assert multi.record(0).status is Status.OOM
     assert multi.record(0).cause.startswith("rank 1 (127.0.0.1:")

@@ -37,9 +37,20 @@ def finished_container(
         container.remove(force=True, v=True)
 
 
-def exit_code(container: Container) -> int:
-    """Return how a finished container ended."""
-    return int(container.attrs["State"]["ExitCode"])
+@contextmanager
+def successful_container(
+    client: docker.DockerClient, image: str, command: list[str], **options: Any
+) -> Iterator[Container]:
+    """Likewise; its exit code must be 0."""
+    with finished_container(client, image, command, **options) as container:
+        assert container.attrs["State"]["ExitCode"] == 0, container.logs().decode()
+        yield container
+
+
+def output_of_python(client: docker.DockerClient, image: str, program: str) -> str:
+    """Run a program by a container's Python and return what it prints on stdout."""
+    with successful_container(client, image, ["-c", program], entrypoint=["python3.11"]) as container:
+        return str(container.logs(stderr=False).decode())
 
 
 def read_file(container: Container, path: str) -> bytes:
@@ -50,3 +61,11 @@ def read_file(container: Container, path: str) -> bytes:
         content = tar.extractfile(member)
         assert content is not None, f"{path} is not a file"
         return content.read()
+
+
+def file_of_image(client: docker.DockerClient, image: str, path: str) -> bytes:
+    container = client.containers.create(image)
+    try:
+        return read_file(container, path)
+    finally:
+        container.remove(v=True)

@@ -72,7 +72,6 @@ class FragileEngine(DockerEngine):
         (self._disk / "filler").unlink(missing_ok=True)
 
     def close(self) -> None:
-        """See `DockerEngine.close`."""
         self.free_disk()
         super().close()
         subprocess.run(["umount", "--lazy", self._disk], check=False, capture_output=True)

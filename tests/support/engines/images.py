@@ -140,12 +140,7 @@ def build_image(
         path=str(context),
         dockerfile="containers/Dockerfile",
         tag=tag,
-        buildargs={
-            "BASE": base,
-            "VARIANT": variant,
-            "VERSION": results.__version__,
-            **pip_settings(),
-        },
+        buildargs={"BASE": base, "VARIANT": variant, "VERSION": results.__version__, **pip_settings()},
         network_mode="host",
         nocache=not cached,
         rm=True,

@@ -94,7 +94,6 @@ class OneImage:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:
-        """End the registry."""
         self._server.shutdown()
         self._server.server_close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import itertools
 import os
@@ -148,8 +149,35 @@ def below(pid: int) -> list[int]:
     return found
 
 
-class Server:
-    """A child process that serves until it is stopped; as a context manager, while the context lasts.
+class Service(abc.ABC):
+    """What is started and stopped; as a context manager it runs while the context lasts."""
+
+    @abc.abstractmethod
+    def start(self) -> None:
+        """Start it, and return when it answers."""
+
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """End it; it can be started again."""
+
+    def close(self) -> None:
+        """End it for good."""
+        self.stop()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Server(Service):
+    """A child process that serves until it is stopped.
 
     Attributes:
         log: Where its output goes.
@@ -170,13 +198,6 @@ class Server:
         """Of the process; the server must run."""
         assert self._process is not None
         return self._process.pid
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def start(self) -> None:
         """Start the server and return when it answers; nothing happens when it runs already.
@@ -208,10 +229,6 @@ class Server:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-    def close(self) -> None:
-        """End the server for good."""
-        self.stop()
 
     def _last_lines(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])

@@ -23,19 +23,8 @@ NVML = "libnvidia-ml.so.1"
 PACKAGES = {
     "trixie": ("ca-certificates", "docker.io", "iptables"),
     "sid": (
-        "ca-certificates",
-        "docker.io",
-        "containerd",
-        "iptables",
-        "uidmap",
-        "slirp4netns",
-        "rootlesskit",
-        "iproute2",
-        "podman",
-        "catatonit",
-        "passt",
-        "fuse-overlayfs",
-        "crun",
+        *("ca-certificates", "docker.io", "containerd", "iptables", "uidmap", "slirp4netns", "rootlesskit", "iproute2"),
+        *("podman", "catatonit", "passt", "fuse-overlayfs", "crun"),
     ),
 }
 """Debian packages by release."""
@@ -165,16 +154,8 @@ class RootEngine(DockerEngine):
             **({"features": {"containerd-snapshotter": True}} if kind.containerd_store else {}),
         }
         (self.folder / "daemon.json").write_text(json.dumps(settings))
-        without_root = [
-            "rootlesskit",
-            f"--state-dir={runtime}/rootlesskit",
-            "--net=slirp4netns",
-            "--mtu=65520",
-            "--port-driver=builtin",
-            "--copy-up=/etc",
-            "--copy-up=/run",
-            "--propagation=rslave",
-        ]
+        without_root = ["rootlesskit", f"--state-dir={runtime}/rootlesskit", "--net=slirp4netns", "--mtu=65520"]
+        without_root += ["--port-driver=builtin", "--copy-up=/etc", "--copy-up=/run", "--propagation=rslave"]
         return [
             *(without_root if kind.rootless else []),
             "dockerd",
@@ -228,6 +209,5 @@ class RootEngine(DockerEngine):
         (self.folder / "cdi" / "nvidia.json").write_text(json.dumps(document))
 
     def close(self) -> None:
-        """See `DockerEngine.close`."""
         super().close()
         shutil.rmtree(self.folder, ignore_errors=True)

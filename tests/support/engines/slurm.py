@@ -8,11 +8,11 @@ import signal
 import socket
 import subprocess
 from pathlib import Path
-from typing import Self
 
 from tests.support.engines.processes import (
     EngineError,
     Server,
+    Service,
     all_pids,
     below,
     free_port,
@@ -34,7 +34,7 @@ def missing_programs() -> str | None:
     return not_root() or missing("slurmctld", "slurmd", "sbatch", "munged")
 
 
-class SlurmCluster:
+class SlurmCluster(Service):
     """A cluster with the partitions `gpu` (both nodes) and `small`, without accounting.
 
     Attributes:
@@ -81,17 +81,6 @@ class SlurmCluster:
     def _enter(self, machine: str) -> list[str]:
         """Return words before a server's own that start it on a machine: `login` or a node."""
         return ["env", *(f"{name}={value}" for name, value in self.environment.items())]
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Start the controller and both nodes."""

@@ -19,8 +19,9 @@ from typing import Any
 
 import pytest
 
+from tests.support import PROJECT
+
 HERE = Path(__file__).parent
-REPOSITORY = HERE.parents[2]
 GIB = 1 << 30
 
 
@@ -197,7 +198,7 @@ def run_python(driver: Path, *arguments: str, **variables: str) -> Any:
     inherited = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     done = subprocess.run(
         [sys.executable, *arguments],
-        cwd=REPOSITORY,
+        cwd=PROJECT,
         env={**inherited, "LD_LIBRARY_PATH": str(driver), **variables},
         capture_output=True,
         text=True,

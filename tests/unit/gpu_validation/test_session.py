@@ -14,7 +14,7 @@ import pytest
 
 from tests.benchmarks.gpu_validation.__main__ import main
 from tests.benchmarks.gpu_validation.steps import START, Run, Step
-from tests.support.controller import wait_until
+from tests.support.engines.processes import wait_until
 
 pytestmark = pytest.mark.slow  # starts programs and waits for them
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 
 from tests.benchmarks.controller_cost import run_controller
 from tests.benchmarks.fleet.bench_fleet import fake_engines, faults_of, write_hosts
+from tests.support.engines.processes import short_folder
 
 pytestmark = pytest.mark.slow  # starts programs and waits for them
 
@@ -21,23 +20,22 @@ FEW_FILES = ("sh", "-c", 'ulimit -Sn 100; exec "$@"', "sh")
 
 
 @pytest.fixture
-def short_folder() -> Iterator[Path]:
+def folder() -> Iterator[Path]:
     """Give a folder whose sockets have short names: a unix socket's path has at most 107 bytes."""
-    folder = Path(tempfile.mkdtemp(prefix="tfb-fleet-"))
-    yield folder
-    shutil.rmtree(folder)
+    with short_folder("tfb-fleet-") as made:
+        yield made
 
 
-def test_twenty_engines_give_every_record_exactly_once_and_keep_nothing(short_folder: Path):
-    write_hosts(short_folder, HOSTS, cases=1)
-    with fake_engines(short_folder, HOSTS, seconds=0.3):
-        ran = run_controller(short_folder, launcher=FEW_FILES)
-    assert ran.exit_code == 0, (short_folder / "output.txt").read_text()
-    assert faults_of(short_folder, ran) == []
-    (run,) = (short_folder / "runs").iterdir()
+def test_twenty_engines_give_every_record_exactly_once_and_keep_nothing(folder: Path):
+    write_hosts(folder, HOSTS, cases=1)
+    with fake_engines(folder, HOSTS, seconds=0.3):
+        ran = run_controller(folder, launcher=FEW_FILES)
+    assert ran.exit_code == 0, (folder / "output.txt").read_text()
+    assert faults_of(folder, ran) == []
+    (run,) = (folder / "runs").iterdir()
     assert len(list((run / "records").iterdir())) == HOSTS * REPEATS
     assert (run / "results.csv").read_text().count("\n") == HOSTS + 1
     assert ran.cpu_seconds > 0 and ran.peak_bytes > 0
-    counts = json.loads((short_folder / "counts.json").read_text())["counts"]
-    assert counts["POST images create"] == HOSTS, "an image is pulled once per host"
-    assert counts["DELETE containers"] == HOSTS * REPEATS
+    counts = json.loads((folder / "counts.json").read_text())["counts"]
+    assert counts["POST images/create"] == HOSTS, "an image is pulled once per host"
+    assert counts["DELETE containers/{name}"] == HOSTS * REPEATS

@@ -9,7 +9,8 @@ import pytest
 
 from results.schema.health import GPUFacts
 from results.schema.record_json import from_dict
-from tests.real.training.conftest import REPOSITORY, run_tfbench
+from tests.real.training.conftest import run_tfbench
+from tests.support import PROJECT
 from tests.support.fake_driver import FakeGPU, FakeMachine, build, eight_h100
 from tests.support.files import write_files
 from tfbench.doctor.__main__ import render
@@ -95,7 +96,7 @@ def test_the_json_has_the_documented_keys_and_the_exit_code(eight):
     assert document["seconds"] <= seconds <= 120
     assert list(document["facts"]) == ["device", "machine", "driver", "trial"]
     assert [gpu["index"] for gpu in document["facts"]["driver"]["gpus"]] == list(range(8))
-    page = (REPOSITORY / "docs/troubleshooting.md").read_text(encoding="utf-8")
+    page = (PROJECT / "docs/troubleshooting.md").read_text(encoding="utf-8")
     rows = [line for line in page.partition("## JSON")[2].splitlines() if line.startswith("| `")]
     assert [line.split("`")[1] for line in rows] == list(document), "what is documented"
 

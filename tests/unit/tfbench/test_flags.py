@@ -5,7 +5,7 @@ import pytest
 
 from results.schema import TRAINED_BY_ADAMW, WITHOUT_BATCH_NORM, BatchNorm, Case, Device, Optimizer
 from results.schema.networks import INPUTS
-from tests.real.training.conftest import REPOSITORY
+from tests.support import PROJECT
 from tfbench.flags import FlagsError, parse
 from tfbench.models import NETWORKS
 
@@ -69,5 +69,5 @@ def test_a_bad_flag_is_one_line_that_names_it(arguments, words):
 def test_help_is_printed_without_importing_tensorflow():
     code = "import sys; from tfbench.__main__ import main; assert main(['--help']) == 0; "
     code += "assert 'tensorflow' not in sys.modules and 'keras' not in sys.modules"
-    printed = subprocess.check_output([sys.executable, "-c", code], cwd=REPOSITORY, text=True)
+    printed = subprocess.check_output([sys.executable, "-c", code], cwd=PROJECT, text=True)
     assert all(name in printed for name in ("--model", "--output", "--max_seconds"))

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.real.training.conftest import REPOSITORY
+from tests.support import PROJECT
 from tests.support.files import write_files
 from tfbench.machine.host import HostFacts, cpu_limit, memory_limit_bytes
 
@@ -59,7 +59,7 @@ def test_the_probe_prints_one_object_without_tensorflow():
         "assert 'tensorflow' not in sys.modules and 'keras' not in sys.modules; sys.exit(code)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
     reported = json.loads(done.stdout)

@@ -6,7 +6,7 @@ import pytest
 
 from results.runs.reading import from_json
 from results.schema import Status
-from tests.real.training.conftest import REPOSITORY
+from tests.support import PROJECT
 
 pytestmark = pytest.mark.slow  # starts programs and waits for them
 
@@ -39,7 +39,7 @@ sys.exit(supervise(work, {max_seconds}, write, exit_code=3))
 def start(output, work, max_seconds=None):
     program = PROGRAM.replace("{work}", work).replace("{max_seconds}", str(max_seconds))
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, "-c", program, str(output)], cwd=REPOSITORY, **pipes)
+    return subprocess.Popen([sys.executable, "-c", program, str(output)], cwd=PROJECT, **pipes)
 
 
 def ending(output, work, max_seconds=None):

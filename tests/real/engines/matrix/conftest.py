@@ -131,7 +131,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print the matrix."""
     if not _cells:
         return
     names = [kind.name for kind in KINDS if any(kind.name in row for row in _cells.values())]

@@ -8,15 +8,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
 
-from tests.support.engines.processes import Server, free_port, port_answers, run_program
+from tests.support.engines.processes import Server, Service, free_port, port_answers, run_program
 
 TOKEN = "tfbench-test-token"
 NAMESPACE = "bench"
 
 
-class ControlPlane:
+class ControlPlane(Service):
     """A cluster without nodes.
 
     Args:
@@ -90,17 +89,6 @@ class ControlPlane:
     @property
     def url(self) -> str:
         return f"https://127.0.0.1:{self._port}"
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Start everything, and make the namespace."""
