@@ -79,7 +79,7 @@ def test_a_corrupt_layer_is_pull_failed_and_never_the_old_image(
     [(False, 8 << 20, Status.PULL_FAILED, "no space left on device"), (True, 0, Status.ERROR, "disk is full")],
     ids=["before the pull", "before the start"],
 )
-def test_a_disk_that_is_full_beforehand_is_named_and_the_other_host_goes_on(
+def test_a_disk_that_is_full_beforehand_is_named(
     engines: Engines,
     fragile_engine: FragileEngine,
     fake_images: FakeImages,
