@@ -103,7 +103,7 @@ class Runs:
 
     @property
     def table(self) -> pd.DataFrame:
-        """Return one row per fleet, host, GPU, case and software, with means and intervals; columns as in docs/table.md."""
+        """Return one row per fleet, host, GPU, case and software, with means and intervals: see docs/table.md."""
         return self._merged.table
 
     @property
