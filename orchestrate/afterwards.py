@@ -104,12 +104,12 @@ def run_command(command: str, notify: Notify) -> int:
         Its exit code, which does not affect the run's; negative: it was ended by that signal.
     """
     notify("--when-done: running the command")
-    asked = 0
+    interrupts = 0
 
     def handle(_number: int, _frame: FrameType | None) -> None:
-        nonlocal asked
-        asked += 1
-        if asked == 1:
+        nonlocal interrupts
+        interrupts += 1
+        if interrupts == 1:
             notify("--when-done is still running. Press Ctrl-C again to end it")
         else:
             with contextlib.suppress(ProcessLookupError):

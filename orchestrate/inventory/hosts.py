@@ -245,11 +245,11 @@ def _host(file: Path, fleet: str, name: str, levels: Sequence[Settings], own: di
     merged: dict[str, Any] = {}
     environment: dict[str, str] = {}
     for level in levels:
-        said = {key: value for key, value in given(level).items() if key in Settings.model_fields}
+        here = {key: value for key, value in given(level).items() if key in Settings.model_fields}
         replaced = (
-            {"registry", "variant"} if "image" in said else {"image"} if {"registry", "variant"} & said.keys() else ()
+            {"registry", "variant"} if "image" in here else {"image"} if {"registry", "variant"} & here.keys() else ()
         )
-        merged = {key: value for key, value in merged.items() if key not in replaced} | said
+        merged = {key: value for key, value in merged.items() if key not in replaced} | here
         environment |= {key: str(value) for key, value in (level.environment or {}).items()}
     if own.get("docker") is not None and "image" not in merged and merged.get("image_source", "pull") == "pull":
         merged.setdefault("registry", _released_images())

@@ -43,8 +43,8 @@ def malformed_as_error(whose: str) -> Iterator[None]:
     try:
         yield
     except MALFORMED as error:
-        said = plain_text(f"{type(error).__name__}: {error}", 300)
-        raise LaunchFailed(f"{whose}'s answer is malformed: {said}") from error
+        message = plain_text(f"{type(error).__name__}: {error}", 300)
+        raise LaunchFailed(f"{whose}'s answer is malformed: {message}") from error
 
 
 @dataclass

@@ -84,12 +84,12 @@ class PullMeter:
         self.stall_seconds = stall_seconds
         self._deadline = time.monotonic() + deadline_seconds
         self._layers: dict[str, tuple[int, int]] = {}
-        self._heard_at = time.monotonic()
+        self._last_message_at = time.monotonic()
 
     def restart(self) -> None:
         """Reset the progress, which the engine reports again for each attempt."""
         self._layers.clear()
-        self._heard_at = time.monotonic()
+        self._last_message_at = time.monotonic()
 
     def seconds_left(self) -> float:
         """Return the time until the pull's deadline."""
@@ -99,12 +99,12 @@ class PullMeter:
         """Return why the pull must be ended; empty: it may continue."""
         if self.seconds_left() <= 0:
             return f"not complete after {self.deadline_seconds / 60:g} minutes"
-        silent = time.monotonic() - self._heard_at >= self.stall_seconds
+        silent = time.monotonic() - self._last_message_at >= self.stall_seconds
         return f"no progress for {self.stall_seconds:g} seconds" if silent else ""
 
     def note(self, message: dict[str, Any]) -> None:
         """Process a message of the engine's progress stream."""
-        self._heard_at = time.monotonic()
+        self._last_message_at = time.monotonic()
         detail = message.get("progressDetail")
         if message.get("status") != "Downloading" or not isinstance(detail, dict):
             return

@@ -94,7 +94,7 @@ class Conversation:
         self.exceeded = ""
         self._silence_seconds, self._seconds = silence_seconds, seconds
         self._max_bytes, self._max_line_bytes = max_bytes, max_line_bytes
-        self._began = self._heard = time.monotonic()
+        self._began = self._last_line_at = time.monotonic()
         self._ended = threading.Event()
         self._errors = b""
         pipe = subprocess.PIPE
@@ -131,7 +131,7 @@ class Conversation:
         """Yield the lines of the answer, including line ends."""
         left = self._max_bytes
         while line := self._output.readline(self._max_line_bytes):
-            self._heard = time.monotonic()
+            self._last_line_at = time.monotonic()
             if (left := left - len(line)) < 0:
                 self._end(f"its answer exceeds {self._max_bytes / (1 << 20):g} MiB")
                 return
@@ -147,7 +147,7 @@ class Conversation:
         shortest = min(self._silence_seconds, self._seconds)
         while not self._ended.wait(min(1.0, shortest / 4)):
             now = time.monotonic()
-            if now - self._heard > self._silence_seconds:
+            if now - self._last_line_at > self._silence_seconds:
                 self._end(f"no answer for {self._silence_seconds:.0f} s")
             if now - self._began > self._seconds:
                 self._end(f"not done within {self._seconds:.0f} s")
@@ -192,10 +192,10 @@ def ssh_failure(target: str, errors: bytes, exit_code: int) -> Unreachable:
     text = errors.decode("utf-8", "replace")
     if changed := _changed_key(text):
         return Unreachable(f"ssh {target}: {changed}")
-    said = _quoted(text) or f"exit code {exit_code}"
-    remedy = next((remedy for sign, remedy in _REMEDIES.items() if sign in said), None)
-    cause = f"ssh {target}: {said}" + (f" {remedy}" if remedy else "")
-    if _DROPPED.search(said) and not any(sign in said for sign in _FINAL):
+    message = _quoted(text) or f"exit code {exit_code}"
+    remedy = next((remedy for sign, remedy in _REMEDIES.items() if sign in message), None)
+    cause = f"ssh {target}: {message}" + (f" {remedy}" if remedy else "")
+    if _DROPPED.search(message) and not any(sign in message for sign in _FINAL):
         return Dropped(cause if remedy else f"{cause} {_BUSY}")
     return Unreachable(cause)
 

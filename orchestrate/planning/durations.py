@@ -129,13 +129,13 @@ def computed_durations(plan: Plan) -> dict[tuple[str, str], float]:
     """
     found: dict[tuple[str, str], list[float]] = {}
     chiefs = {entry.host.place: entry for entry in plan.hosts}
-    asked = [(entry, job) for entry in plan.hosts for job in {job.case.name: job for job in entry.jobs}.values()]
-    asked += [
+    pairs = [(entry, job) for entry in plan.hosts for job in {job.case.name: job for job in entry.jobs}.values()]
+    pairs += [
         (chiefs[multi.members[0].place], multi.job)
         for multi in plan.multi_host_jobs
         if multi.members[0].place in chiefs
     ]
-    for entry, job in asked:
+    for entry, job in pairs:
         seconds = repeat_seconds(job.case, entry.host, entry.facts)
         if seconds is not None:
             found.setdefault((entry.host.fleet, job.case.name), []).append(seconds)

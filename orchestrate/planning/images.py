@@ -149,8 +149,7 @@ def share_images(
     Returns:
         By host; hosts with a named image, or if all have the same anyway, are excluded.
     """
-    asked = (_chooser(host, probed[host.place], variants) for host in hosts)
-    choosers = [chooser for chooser in asked if chooser is not None]
+    choosers = [one for host in hosts if (one := _chooser(host, probed[host.place], variants)) is not None]
     shared = _share(choosers, "the run", variants)
     if shared is not None:
         return shared

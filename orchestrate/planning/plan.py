@@ -202,8 +202,8 @@ def make_plan(
     def suite_of(name: str) -> Suite:
         return dataclasses.replace(read_suite(name), memory_bytes=memory)
 
-    for asked in hosts:
-        host = dataclasses.replace(asked, variants=variants.get(asked.place, asked.variants))
+    for given in hosts:
+        host = dataclasses.replace(given, variants=variants.get(given.place, given.variants))
         name, reported = host.suite or DEFAULT_SUITE, probed[host.place]
         suite = suite_of(name)
         facts, problem = (reported, None) if isinstance(reported, Facts) else (None, reported)

@@ -163,19 +163,19 @@ def _cleaned(value: object) -> object:
 
 def _without_record(ending: Ending, stopped_for: tuple[Status, str] | None, last_line: str) -> tuple[Status, str]:
     """Return why there is no record, by the most reliable indication."""
-    said = f" Last output: {last_line}" if last_line else ""
+    output = f" Last output: {last_line}" if last_line else ""
     code = ending.exit_code
     if reason := stopped_for or ending.failure:
         return reason
     if ending.out_of_memory:
         return Status.OOM, "the host ran out of memory: the kernel killed the benchmark at its memory limit"
     if code is None:
-        return Status.LOST, f"the benchmark ended without a record, while no controller was following it.{said}"
+        return Status.LOST, f"the benchmark ended without a record, while no controller was following it.{output}"
     if code > 128 and code - 128 in set(signal.Signals):
         name = signal.Signals(code - 128).name
         hint = " The kernel may have run out of memory: see the host's system log." if name == "SIGKILL" else ""
-        return Status.ERROR, f"the benchmark was killed by {name} and left no record.{hint}{said}"
+        return Status.ERROR, f"the benchmark was killed by {name} and left no record.{hint}{output}"
     if code == 0:
-        return Status.BAD_RESULT, f"the benchmark ended with exit code 0 but left no record.{said}"
+        return Status.BAD_RESULT, f"the benchmark ended with exit code 0 but left no record.{output}"
     detail = f" {ending.detail}" if ending.detail else ""
-    return Status.ERROR, f"the benchmark ended with exit code {code} and left no record.{detail}{said}"
+    return Status.ERROR, f"the benchmark ended with exit code {code} and left no record.{detail}{output}"

@@ -80,15 +80,15 @@ def probe_hosts(hosts: list[Host], make: MakeLauncher, bus: EventBus) -> dict[Ho
     Returns:
         Facts of each host, or why its probe failed.
     """
-    asked = dict(zip([host.place for host in hosts], query_hosts(hosts, make, partial(_probe, bus=bus)), strict=True))
-    shared = share_images(hosts, asked, read_variants())
+    facts = dict(zip([host.place for host in hosts], query_hosts(hosts, make, partial(_probe, bus=bus)), strict=True))
+    shared = share_images(hosts, facts, read_variants())
     concerned = [host for host in hosts if host.place in shared]
 
     def with_image(host: Host, launcher: Launcher) -> Facts | str:
-        return _with_image(asked[host.place], shared[host.place], launcher)
+        return _with_image(facts[host.place], shared[host.place], launcher)
 
     pinned = query_hosts(concerned, make, with_image)
-    return {**asked, **dict(zip([host.place for host in concerned], pinned, strict=True))}
+    return {**facts, **dict(zip([host.place for host in concerned], pinned, strict=True))}
 
 
 def query_hosts(

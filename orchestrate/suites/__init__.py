@@ -113,8 +113,8 @@ class CaseBlock(_Settings):
 
     def mistakes(self) -> Iterator[tuple[str, str]]:
         """See `Form.mistakes`; reports contradictory settings."""
-        said = dict(self)
-        values = {name: _listed(said[name]) for name in LISTED}
+        settings = dict(self)
+        values = {name: _listed(settings[name]) for name in LISTED}
         modes = values["mode"]
         if DEVICE_MODEL in values["model"]:
             if values["model"] != [DEVICE_MODEL]:
@@ -134,7 +134,7 @@ class CaseBlock(_Settings):
         many, has_files = max(values["num_hosts"]) > 1, Data.TFRECORD in values["data"]
         if many and (modes != [Mode.TRAIN] or has_files):
             yield "num_hosts", "several hosts require mode: train and data: synthetic or host. Write a separate case"
-        if not many and said["communication"] is not Communication.AUTO:
+        if not many and settings["communication"] is not Communication.AUTO:
             yield "communication", "communication is for several hosts only. Add num_hosts, or remove it"
         for key, text, is_said in (
             ("all_reduce", "all_reduce: false", False in values["all_reduce"]),
@@ -221,13 +221,13 @@ def read_suite(name: str) -> Suite:
 
 def _refusals(block: CaseBlock) -> Iterator[CaseRefusal]:
     """Check every network against every value, one value at a time to avoid all combinations."""
-    said = dict(block)
+    settings = dict(block)
     for model in _listed(block.model):
         for name in ("batch_norm", "sequence_length", "data", "image_size"):
-            for value in _listed(said[name]):
+            for value in _listed(settings[name]):
                 if refused := INPUTS[model].refusal(Case(model=model, **{name: value})):
                     yield refused
-    if not set(_listed(said["precision"])) <= set(_batches(block)):
+    if not set(_listed(settings["precision"])) <= set(_batches(block)):
         return  # reported elsewhere
     for case in _cases(block, Device.GPU):
         if refused := tuning_refusal(case):

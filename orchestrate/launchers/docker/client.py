@@ -242,15 +242,15 @@ class EngineLink:
         try:
             yield
         except APIError as error:
-            said = plain_text(str(error.explanation or error), MAX_READ)
-            raise (NotThere(said[:MAX_QUOTED]) if error.status_code == 404 else launch_refusal(said)) from error
+            message = plain_text(str(error.explanation or error), MAX_READ)
+            raise (NotThere(message[:MAX_QUOTED]) if error.status_code == 404 else launch_refusal(message)) from error
         except requests.exceptions.InvalidJSONError as error:
             raise LaunchFailed("the engine's answer is not JSON") from error
         except (*TRANSPORT_ERRORS, requests.exceptions.RequestException) as error:
             raise Unreachable(explain(error, self.address)) from error
         except (*MALFORMED, DockerException) as error:
-            said = plain_text(f"{type(error).__name__}: {error}", MAX_QUOTED)
-            raise LaunchFailed(f"the engine's answer is malformed: {said}") from error
+            message = plain_text(f"{type(error).__name__}: {error}", MAX_QUOTED)
+            raise LaunchFailed(f"the engine's answer is malformed: {message}") from error
 
     def _connect(self) -> EngineClient:
         """Return a connected client."""
@@ -293,20 +293,20 @@ def explain(error: BaseException, address: DockerAddress) -> str:
             f"{where}: the engine's socket {address.socket} does not answer on that host. Is Docker "
             "installed there, and may this user use it (sudo usermod -aG docker USER)? Else set docker_socket:"
         )
-    said = plain_text(str(error), MAX_READ)
+    message = plain_text(str(error), MAX_READ)
     for sign, remedy in _TLS_REMEDIES.items():
-        if sign in said:
+        if sign in message:
             return f"{where}: {remedy}"
     if root := next((item for item in chain if isinstance(item, OSError) and item.errno), None):
-        said = plain_text(str(root), MAX_QUOTED)
+        message = plain_text(str(root), MAX_QUOTED)
     elif any(isinstance(item, urllib3.exceptions.ProtocolError) for item in chain):
-        said = "the connection broke"
-    return f"{where}: {said[:MAX_QUOTED] or type(error).__name__}"
+        message = "the connection broke"
+    return f"{where}: {message[:MAX_QUOTED] or type(error).__name__}"
 
 
-def launch_refusal(said: str) -> HostError:
+def launch_refusal(message: str) -> HostError:
     """Convert the engine's message into an error with a status and a remedy."""
-    whole = plain_text(said, MAX_READ)
+    whole = plain_text(message, MAX_READ)
     quoted = whole[:MAX_QUOTED]
     for sign, (kind, status, remedy) in _REFUSALS.items():
         if sign in whole:

@@ -164,13 +164,13 @@ class ContainerEngine:
         Raises:
             HostError: The engine refused; its message is in the cause.
         """
-        asked = False
+        requested = False
 
         def start(client: EngineClient) -> None:
             # If the answer to a first request was lost, the container may have run and ended since.
-            nonlocal asked
-            if not asked or _state(client.inspect_container(name)).get("Status") == "created":
-                asked = True
+            nonlocal requested
+            if not requested or _state(client.inspect_container(name)).get("Status") == "created":
+                requested = True
                 client.start(name)
 
         try:

@@ -241,10 +241,10 @@ class DockerEngine(ContainerEngine):
         return (document(message) for message in self._link.stream(operation))
 
 
-def _judge_pull(reference: str, said: str) -> PullFailed:
+def _judge_pull(reference: str, message: str) -> PullFailed:
     """Raise for errors that a retry cannot fix, and `PullInterrupted` for others."""
-    final = any(sign in said.lower() for sign in _FINAL_PULL_ERRORS)
-    return (PullFailed if final else PullInterrupted)(f"image {reference}: {said}")
+    final = any(sign in message.lower() for sign in _FINAL_PULL_ERRORS)
+    return (PullFailed if final else PullInterrupted)(f"image {reference}: {message}")
 
 
 def controller_address(url: str | None = None) -> DockerAddress:

@@ -1,6 +1,6 @@
 """Runs benchmarks as containers of a Docker engine.
 
-A benchmark has ended when its inspected state says so, not when its log ends. A container's name is its lock.
+A benchmark has ended when its inspected state shows it, not when its log ends. A container's name is its lock.
 
 An engine may support GPUs without listing them: Docker lists neither the toolkit's hook, with which `--gpus` works
 without a registered runtime, nor, before API 1.50, CDI devices; Podman lists nothing. Then each method is tried.

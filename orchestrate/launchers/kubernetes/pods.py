@@ -93,17 +93,17 @@ def without_pod(job: dict[str, Any], warning: str | None) -> State:
         warning: The cluster's latest warning about the Job, or None.
     """
     if failed := _condition(_map(job.get("status")), "Failed", "True"):
-        said = plain_text(f"{failed.get('reason')}: {failed.get('message')}", 300)
+        text = plain_text(f"{failed.get('reason')}: {failed.get('message')}", 300)
         status = Status.TIMEOUT if failed.get("reason") == "DeadlineExceeded" else Status.LOST
-        return Ending(exit_code=None, failure=(status, f"the cluster gave up on its Job: {said}"))
+        return Ending(exit_code=None, failure=(status, f"the cluster gave up on its Job: {text}"))
     if _map(job.get("spec")).get("suspend"):
         return Waiting("suspended: it waits in its queue")
     if warning is None:
         return Waiting("waiting for a pod")
-    said = f"the cluster does not create a pod: {warning}"
-    if _NOT_ADMITTED.search(said):
-        return Waiting(warning, (Status.UNSUPPORTED, f"{said}. {_ADMISSION_REMEDY}"))
-    return Waiting(warning, (Status.UNREACHABLE, said), transient=True)
+    text = f"the cluster does not create a pod: {warning}"
+    if _NOT_ADMITTED.search(text):
+        return Waiting(warning, (Status.UNSUPPORTED, f"{text}. {_ADMISSION_REMEDY}"))
+    return Waiting(warning, (Status.UNREACHABLE, text), transient=True)
 
 
 def node_of(pod: Pod) -> str | None:
@@ -119,21 +119,21 @@ def name_of(item: Pod) -> str:
 
 def _waiting(pod: Pod, status: dict[str, Any], waiting: dict[str, Any]) -> Waiting:
     reason, message = str(waiting.get("reason") or ""), plain_text(str(waiting.get("message") or ""), 300)
-    said = f"{reason}: {message}" if message else reason
+    text = f"{reason}: {message}" if message else reason
     node = node_of(pod)
     where = f" on node {node}" if node else ""
     if reason in PERMANENT_REASONS:
         outcome = PERMANENT_REASONS[reason]
         what = "the image could not be pulled" if outcome is Status.PULL_FAILED else "it could not be started"
-        return Waiting(said, (outcome, f"{what}{where}: {said}"), scheduled=True)
+        return Waiting(text, (outcome, f"{what}{where}: {text}"), scheduled=True)
     if reason in PULL_TROUBLE:
-        failure = (Status.PULL_FAILED, f"the image could not be pulled{where}: {said}")
-        return Waiting(said, failure, transient=not _PERMANENT.search(message), scheduled=True)
+        failure = (Status.PULL_FAILED, f"the image could not be pulled{where}: {text}")
+        return Waiting(text, failure, transient=not _PERMANENT.search(message), scheduled=True)
     unscheduled = _condition(status, "PodScheduled", "False")
     if unscheduled:
-        said = plain_text(f"{unscheduled.get('reason')}: {unscheduled.get('message')}", 400)
-        return Waiting(said, (Status.UNREACHABLE, f"not scheduled on any node: {said}"), transient=True)
-    return Waiting(said or ("starting" if node else "waiting for a node"), scheduled=node is not None)
+        text = plain_text(f"{unscheduled.get('reason')}: {unscheduled.get('message')}", 400)
+        return Waiting(text, (Status.UNREACHABLE, f"not scheduled on any node: {text}"), transient=True)
+    return Waiting(text or ("starting" if node else "waiting for a node"), scheduled=node is not None)
 
 
 def _ending(pod: Pod, status: dict[str, Any], container: dict[str, Any], *, deleted: bool) -> Ending:
@@ -157,17 +157,17 @@ def _failure(
 ) -> tuple[Status, str] | None:
     """Return why the cluster ended a repeat; None: it ended by itself."""
     reason, message = str(status.get("reason") or ""), plain_text(str(status.get("message") or ""), 300)
-    said = f"{reason}: {message}" if message else reason
+    text = f"{reason}: {message}" if message else reason
     where = f" on node {node_of(pod)}" if node_of(pod) else ""
     if reason == "DeadlineExceeded":
-        return Status.TIMEOUT, f"ended by the cluster at its time limit{where} ({said})"
+        return Status.TIMEOUT, f"ended by the cluster at its time limit{where} ({text})"
     if reason == "Evicted" and re.search(r"exceeds the (total )?limit", message):
-        return Status.ERROR, f"it exceeded a storage limit{where}: {said}"
+        return Status.ERROR, f"it exceeded a storage limit{where}: {text}"
     disruption = _condition(status, "DisruptionTarget", "True")
     if disruption:
-        said = f"{disruption.get('reason')}: {disruption.get('message') or said}"
+        text = f"{disruption.get('reason')}: {disruption.get('message') or text}"
     if disruption or reason:  # preempted, drained, evicted, rejected by its node, node lost or shut down, …
-        return Status.LOST, plain_text(f"ended by the cluster{where}: {said}", 400)
+        return Status.LOST, plain_text(f"ended by the cluster{where}: {text}", 400)
     if deleted and not terminated:
         return (
             Status.LOST,

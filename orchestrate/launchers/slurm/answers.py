@@ -218,8 +218,11 @@ def _unexplained(state: SlurmState | None, node: str | None) -> tuple[Status, st
     where = f" on node {node}" if node else ""
     if state is None:
         return Status.LOST, f"the job{where} is gone: Slurm no longer lists it, and it left no result"
-    said = f"{state.name}{f', {state.reason}' if state.reason not in ('', 'None') else ''}"
-    return Status.ERROR, f"the batch script{where} ended without a result ({said}). Does the node see shared_folder?"
+    shown = f"{state.name}{f', {state.reason}' if state.reason not in ('', 'None') else ''}"
+    return (
+        Status.ERROR,
+        f"the batch script{where} ended without a result ({shown}). Does the node see shared_folder?",
+    )
 
 
 def facts_of(host: Host, queue: SlurmQueue, answer: SlurmAnswer) -> Facts:

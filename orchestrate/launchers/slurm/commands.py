@@ -94,23 +94,23 @@ class LoginShell:
         with Conversation(command, text.encode(), seconds=seconds, max_bytes=MAX_ANSWER_BYTES) as conversation:
             for line in conversation.lines():
                 answer += line
-            code, said = conversation.result()
+            code, errors = conversation.result()
         if conversation.exceeded:
             # The user's shared connection may be dead without ssh noticing: open our own next time.
             self._flags = ["-T", OWN_CONNECTION]
             raise Unreachable(f"{self.name}: {conversation.exceeded}")
         if self._login is not None and code == SSH_FAILED:
-            failure = ssh_failure(self._login.target, said, code)
+            failure = ssh_failure(self._login.target, errors, code)
             raise Unreachable(failure.cause) if answer else failure
         if code != 0:
-            lines = [plain_text(line, 300).strip() for line in said.decode("utf-8", "replace").splitlines()]
+            lines = [plain_text(line, 300).strip() for line in errors.decode("utf-8", "replace").splitlines()]
             raise Unreachable(f"{self.name}: {next(filter(None, reversed(lines)), f'exit code {code}')}")
         return answer.decode("utf-8", "replace")
 
 
-def refusal(said: str) -> Status:
+def refusal(message: str) -> Status:
     """Return the status for an error message of `sbatch`."""
-    return next((status for sign, status in _REFUSALS.items() if sign in said), Status.ERROR)
+    return next((status for sign, status in _REFUSALS.items() if sign in message), Status.ERROR)
 
 
 def states(name: str) -> str:
@@ -170,11 +170,11 @@ cat >{file}.sh <<'END-OF-SCRIPT'
 cat >{file}.jobs <<'END-OF-JOBS'
 {chr(10).join(jobs)}
 END-OF-JOBS
-if said=$(sbatch --parsable --chdir=/{dependency} {file}.sh 2>&1); then
-    echo "submitted|$said" | tail -n 1
+if output=$(sbatch --parsable --chdir=/{dependency} {file}.sh 2>&1); then
+    echo "submitted|$output" | tail -n 1
 else
     rm -f {file}.jobs
-    echo "$said" | sed 's/^/refused|/'
+    echo "$output" | sed 's/^/refused|/'
 fi"""
 
 

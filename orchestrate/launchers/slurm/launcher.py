@@ -305,8 +305,8 @@ class SlurmLauncher:
             for value in answer.values("submitted"):
                 if (number := whole_number(value.partition(";")[0])) is not None:
                     return number
-            said = plain_text(" ".join(answer.values("refused")), 400)
-            raise LaunchFailed(f"sbatch refused an array of {len(names)} repeats: {said}", commands.refusal(said))
+            message = plain_text(" ".join(answer.values("refused")), 400)
+            raise LaunchFailed(f"sbatch refused an array of {len(names)} repeats: {message}", commands.refusal(message))
         raise AssertionError("never reached")
 
     def _poll(self) -> None:

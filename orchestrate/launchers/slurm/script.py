@@ -119,9 +119,9 @@ def batch_script(array: Array, host: Host, queue: SlurmQueue, project: Path) -> 
         queue: Settings of its queue.
         project: Folder of this tfbench, which nodes use if the queue sets no `project`.
     """
-    first, asked = array.jobs[0], resources(array.jobs[0])
+    first, requested = array.jobs[0], resources(array.jobs[0])
     seconds = max(_limit_seconds(job, host, queue) for job in array.jobs)
-    options = _options(array, asked, host, queue, seconds)
+    options = _options(array, requested, host, queue, seconds)
     tasks = [
         f"{index}) job={shlex.quote(job.id)}; set -- {shlex.join(_arguments(job, host, queue))}"
         + (f"; image={shlex.quote(_image(job, host))}" if queue.container != "none" else "")
@@ -138,10 +138,10 @@ def batch_script(array: Array, host: Host, queue: SlurmQueue, project: Path) -> 
             *tasks,
             "*) exit 64 ;;",
             "esac",
-            _BEGIN.format(visible=_visible(asked.gpus)),
+            _BEGIN.format(visible=_visible(requested.gpus)),
             *_module_lines(queue),
             *_environment_lines(queue, host),
-            *_run_lines(queue, container, asked.nodes, asked.gpus, project),
+            *_run_lines(queue, container, requested.nodes, requested.gpus, project),
             _END,
         ]
     )
@@ -156,7 +156,7 @@ def _visible(gpus: int) -> str:
     )
 
 
-def _options(array: Array, asked: Resources, host: Host, queue: SlurmQueue, seconds: float) -> list[str]:
+def _options(array: Array, requested: Resources, host: Host, queue: SlurmQueue, seconds: float) -> list[str]:
     """Return the requested resources as options of `sbatch`."""
     pull = 0 if queue.container == "none" or queue.image_file is not None else PULL_SECONDS
     minutes = queue.time_limit_minutes or (seconds + GRACE_SECONDS + pull) / 60
@@ -166,9 +166,9 @@ def _options(array: Array, asked: Resources, host: Host, queue: SlurmQueue, seco
         f"--comment={array.comment}",
         f"--array=0-{len(array.jobs) - 1}%{queue.max_jobs}",
         *(f"--{key}={value}" for key, value in named.items() if value is not None),
-        f"--nodes={asked.nodes}",
-        f"--ntasks={asked.nodes}",
-        *queue.gpu_options(asked.gpus),
+        f"--nodes={requested.nodes}",
+        f"--ntasks={requested.nodes}",
+        *queue.gpu_options(requested.gpus),
         *(["--exclusive"] if queue.exclusive else []),
         *([] if host.cpus is None else [f"--cpus-per-task={math.ceil(host.cpus)}"]),
         *_memory(host, queue),

@@ -286,10 +286,10 @@ def clear_dead(folder: Path) -> None:
 
 def launch(request: Request, folder: Path) -> None:
     """Start a guardian and wait until the benchmark runs or has failed to start."""
-    answer, theirs = os.pipe()
+    answer, write_end = os.pipe()
     if os.fork() == 0:
-        guard(request, folder, theirs)
-    os.close(theirs)
+        guard(request, folder, write_end)
+    os.close(write_end)
     os.wait()
     with os.fdopen(answer, encoding="utf-8") as pipe:
         if (problem := pipe.read()) != STARTED:
@@ -467,7 +467,7 @@ def follow(request: Request) -> None:
     state = state_of(folder)
     if state is None:
         fail("lost", "the repeat's folder is gone: somebody removed it, or the host was replaced")
-    offset, spoken = request["offset"], time.monotonic()
+    offset, replied_at = request["offset"], time.monotonic()
     while True:
         alive = is_alive(state)
         ended = read_json(folder / "exit.json")
@@ -477,10 +477,10 @@ def follow(request: Request) -> None:
             reply(**(ended or {"code": None, "out_of_memory": False}))
             return
         if moved != offset:
-            offset, spoken = moved, time.monotonic()
-        elif time.monotonic() - spoken > HEARTBEAT_SECONDS:
+            offset, replied_at = moved, time.monotonic()
+        elif time.monotonic() - replied_at > HEARTBEAT_SECONDS:
             reply(alive=True)
-            spoken = time.monotonic()
+            replied_at = time.monotonic()
         time.sleep(POLL_SECONDS)
 
 

@@ -176,10 +176,10 @@ class Connection:
                         raise Unreachable(f"{self.name}: its login prints more than {MAX_PROFILE_BYTES >> 20} MiB")
             finally:
                 self._open.discard(talk)
-            code, said = talk.result()
+            code, errors = talk.result()
             if talk.exceeded:
                 raise Unreachable(f"{self.name}: {talk.exceeded}")
-            self._explain(code, marked, said)
+            self._explain(code, marked, errors)
 
     def _words(self, command: str) -> list[str]:
         if self._address is None:
@@ -200,13 +200,13 @@ class Connection:
                 raise kind(f"{self.name}: {plain_text(document[key], 500)}")
         return document
 
-    def _explain(self, code: int, marked: bool, said: bytes) -> None:
+    def _explain(self, code: int, marked: bool, errors: bytes) -> None:
         """Raise the error that ended a connection, if any."""
         if code == NO_PYTHON and not marked:
             names = ", ".join(PYTHONS)
             raise NoPython(f"{self.name}: no Python 3.8 or newer was found. Looked for: {names}")
         if code == SSH_FAILED and self._address is not None:
-            failure = ssh_failure(self._address.target, said, code)
+            failure = ssh_failure(self._address.target, errors, code)
             raise Unreachable(failure.cause) if marked else failure
         if code != 0 or not marked:
-            raise Unreachable(f"{self.name}: the connection broke. {plain_text(said.decode('utf-8', 'replace'), 300)}")
+            raise Unreachable(f"{self.name}: the connection broke. {plain_text(errors.decode(errors='replace'), 300)}")

@@ -1,8 +1,8 @@
 # Installs a Python below @ROOT@ with uv, without root, and prints lines of JSON after a mark. software.py replaces
 # @NAMES@. In braces, so that the shell reads all of it before anything runs.
 {
-say() { printf '{"%s": "%s"}\n' "$1" "$(printf %s "$2" | tr -d '\\"' | tr -c ' -~' ' ' | tail -c 400)"; }
-fail() { if [ -n "$part" ]; then rm -rf "$part"; fi; say failed "$1"; exit 0; }
+reply() { printf '{"%s": "%s"}\n' "$1" "$(printf %s "$2" | tr -d '\\"' | tr -c ' -~' ' ' | tail -c 400)"; }
+fail() { if [ -n "$part" ]; then rm -rf "$part"; fi; reply failed "$1"; exit 0; }
 has() { command -v "$1" >/dev/null 2>&1; }
 fetch() {
   if has curl; then curl -fsSL --retry 2 --connect-timeout 20 -o "$2" "$1"
@@ -34,19 +34,19 @@ free=$(df -Pk "$root" | awk 'NR == 2 {print $4}' 2>/dev/null)
 if [ -n "$free" ] && [ "$free" -lt @NEEDED_KB@ ]; then
   fail "installing Python needs $((@NEEDED_KB@ / 1000)) MB below $root, but only $((free / 1000)) MB are free"
 fi
-if [ -x "$place/bin/python3" ]; then say python "$place/bin/python3"; exit 0; fi
+if [ -x "$place/bin/python3" ]; then reply python "$place/bin/python3"; exit 0; fi
 part=$(mktemp -d "$root/part-XXXXXX") || fail "cannot create a folder in $root"
-say step "downloading uv"
-said=$(fetch "@URL@" "$part/uv.tar.gz" 2>&1) || fail "uv could not be downloaded from @URL@: $said"
+reply step "downloading uv"
+output=$(fetch "@URL@" "$part/uv.tar.gz" 2>&1) || fail "uv could not be downloaded from @URL@: $output"
 found=$(digest "$part/uv.tar.gz" 2>&1)
 [ "${found%% *}" = @SHA256@ ] || fail "the digest of uv is not @SHA256@: ${found%% /*}"
 gzip -dc "$part/uv.tar.gz" | tar -xOf - "@PROGRAM@" > "$part/uv" && [ -s "$part/uv" ] || fail "uv could not be unpacked"
 rm "$part/uv.tar.gz"
 chmod +x "$part/uv"
-say step "downloading Python @PYTHON@"
+reply step "downloading Python @PYTHON@"
 export UV_PYTHON_INSTALL_DIR="$part/pythons" UV_CACHE_DIR="$part/cache" UV_NO_CONFIG=1 TMPDIR="$part"
-said=$("$part/uv" python install --no-progress --no-bin @PYTHON@ 2>&1) ||
-  fail "uv could not install Python @PYTHON@: $said"
+output=$("$part/uv" python install --no-progress --no-bin @PYTHON@ 2>&1) ||
+  fail "uv could not install Python @PYTHON@: $output"
 for made in "$part"/pythons/cpython-*; do
   if [ -x "$made/bin/python3" ] && [ ! -h "$made" ]; then
     [ -d "$place" ] || mv "$made" "$place" || fail "cannot create $place"
@@ -55,6 +55,6 @@ for made in "$part"/pythons/cpython-*; do
 done
 [ -x "$place/bin/python3" ] || fail "uv left no Python in $part/pythons"
 rm -rf "$part"
-say python "$place/bin/python3"
+reply python "$place/bin/python3"
 exit 0
 } </dev/null

@@ -92,10 +92,10 @@ class AgentLauncher:
 
     def _follow_once(self, job: Job, lines: Lines, on_line: OutputLine) -> Ending | None:
         """Follow over one connection; None: it broke after at least one answer, or ended early."""
-        heard = False
+        received = False
         try:
             for answer in self._connection.stream("follow", run=job.origin.run_id, job=job.id, offset=lines.taken):
-                heard = True
+                received = True
                 if "log" in answer:
                     for line in lines.cut(self._bytes(answer["log"])):
                         on_line(line)
@@ -104,7 +104,7 @@ class AgentLauncher:
                         on_line(line)
                     return _ending(answer)
         except Unreachable:
-            if not heard:
+            if not received:
                 raise
         time.sleep(BETWEEN_ATTEMPTS_SECONDS)
         return None
@@ -310,7 +310,7 @@ class SSHLauncher(AgentLauncher):
         """Install a Python below our folder.
 
         Raises:
-            LaunchFailed: The installation failed; the message also says why it was needed.
+            LaunchFailed: The installation failed; the message includes why it was needed.
         """
         what = f"installing Python {software.PYTHON_VERSION} below ~/.tfbench: {software.PYTHON_DOWNLOAD}"
         self._notify(self._host.key, what)

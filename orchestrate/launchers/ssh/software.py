@@ -162,7 +162,7 @@ def lock_of(variant: Variant) -> bytes:
     if variant.base is not None or not path.exists():
         raise LaunchFailed(
             f"variant {variant.name} is an image with more than packages in it, and this host has no engine to start "
-            "one. Name another variant, or use a host with Docker"
+            "one. Choose another variant, or use a host with Docker"
         )
     return path.read_bytes()
 
@@ -281,7 +281,7 @@ def image_of_instance(image: Mapping[str, Any], named: Sequence[str]) -> Image:
     variant, version = (plain_text(str(image.get(key)), 60) for key in ("variant", "version"))
     reference = f"tfbench:{version}-{variant}"
     if named and variant not in named:
-        problem = f"the instance was started from {reference}, and hosts.yml asks for variant {', '.join(named)}"
+        problem = f"the instance was started from {reference}, but hosts.yml sets variant {', '.join(named)}"
         return Image(
             variant=variant,
             reference=reference,
