@@ -14,7 +14,7 @@ from typing import Any
 
 
 class Event:
-    """An event; each kind has a class."""
+    """Base class of all events."""
 
 
 @dataclass(frozen=True, kw_only=True)

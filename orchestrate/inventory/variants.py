@@ -34,7 +34,7 @@ class Code(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tried:
+class Tested:
     """Where an image has been tested, in words.
 
     Attributes:
@@ -89,7 +89,7 @@ class Variant:
     base: str | None = None
     opt_in: bool = False
     verified: bool = True
-    seen: Tried = Tried()
+    seen: Tested = Tested()
 
     def build_arguments(self, *, version: str, revision: str) -> dict[str, str]:
         """Return the arguments of `docker build` for this image.

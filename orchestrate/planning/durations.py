@@ -354,7 +354,7 @@ class Budget:
                 self._reserved = wanted
             return fits
 
-    def learn(self, fleet: str, case: str, seconds: float) -> None:
+    def add(self, fleet: str, case: str, seconds: float) -> None:
         """Record the duration of a repeat."""
         with self._lock:
             self._seen[fleet, case] = seconds

@@ -308,7 +308,7 @@ def host_job(
 
     Args:
         host: The host.
-        facts: Facts of the host; None: not probed yet, see `learn`.
+        facts: Facts of the host; None: not probed yet, see `complete_job`.
         case: The case.
         repeat: From 1.
         run_id: Name of the run.
@@ -354,7 +354,7 @@ def host_job(
     )
 
 
-def learn(job: Job, host: Host, facts: Facts) -> Job:
+def complete_job(job: Job, host: Host, facts: Facts) -> Job:
     """Return a job that was planned without facts, completed with them."""
     image = next((image for image in facts.images if image.variant == job.origin.variant), None)
     made = host_job(host, facts, job.case, job.origin.repeat, job.origin.run_id, image, max_seconds=job.max_seconds)

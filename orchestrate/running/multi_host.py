@@ -16,7 +16,7 @@ from itertools import groupby
 
 from orchestrate.errors import HostError, Lost
 from orchestrate.inventory.hosts import Host, HostPlace
-from orchestrate.planning.plan import Job, MultiHostJob, Plan, learn, whole_job
+from orchestrate.planning.plan import Job, MultiHostJob, Plan, complete_job, whole_job
 from orchestrate.running.judge import failed_record, judge, now
 from orchestrate.running.session import HostSession, Outcome
 from orchestrate.running.shared import Shared, finish
@@ -139,19 +139,19 @@ class MultiHostWorker(Worker):
         session = self._new_session(place)
         session.count_cost()
         try:
-            self._learn(session, place)
+            self._complete(session, place)
             left = list(self._left.values())
             session.sweep(ours, {job.id for job in self._parts(left, place)})
             session.prepare_images(self._parts([multi for multi in left if multi.job.blocked is None], place))
         except HostError as error:
             session.problem = error
 
-    def _learn(self, session: HostSession, place: HostPlace) -> None:
+    def _complete(self, session: HostSession, place: HostPlace) -> None:
         """Complete the parts of a host that was not probed when the plan was made."""
-        if (facts := session.learn()) is None:
+        if (facts := session.probe_missing()) is None:
             return
         for key, multi in self._left.items():
-            members = [learn(job, session.host, facts) if job.place == place else job for job in multi.members]
+            members = [complete_job(job, session.host, facts) if job.place == place else job for job in multi.members]
             self._left[key] = MultiHostJob(job=whole_job(members), members=tuple(members))
 
     @staticmethod

@@ -110,7 +110,7 @@ class HostSession:
             self.problem = Abandoned(f"the host did not respond in time; abandoned after {waited}")
             raise self.problem from None
 
-    def learn(self) -> Facts | None:
+    def probe_missing(self) -> Facts | None:
         """Probe a host whose first probe failed; None: the plan has its facts.
 
         Raises:

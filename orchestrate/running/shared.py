@@ -147,7 +147,7 @@ def finish(job: Job, record: Record, host: Host, seconds: float, shared: Shared)
     decided = shared.early.add(job, record)
     measured = record.measurement if record.status is Status.OK else None
     if shared.budget is not None and record.status is Status.OK:
-        shared.budget.learn(job.origin.fleet, job.case.name, seconds)
+        shared.budget.add(job.origin.fleet, job.case.name, seconds)
     shared.bus.emit(
         JobResult(
             job=job.id,
@@ -178,7 +178,7 @@ class DevicePeaks:
         self._known: dict[_PeakKey, tuple[float, float]] = {}
         self._lock = threading.Lock()
 
-    def learn(self, job: Job, record: Record) -> None:
+    def add(self, job: Job, record: Record) -> None:
         """Store the peaks that a repeat has measured, unless its warnings show that they are too low."""
         measured = record.measurement
         if record.status is not Status.OK or measured is None or measured.peaks_reused:

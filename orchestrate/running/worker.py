@@ -17,7 +17,7 @@ from orchestrate.errors import CancelledInQueue, HostError
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import OnTurn, QueueLauncher, Turn, always_running
 from orchestrate.planning.durations import Budget
-from orchestrate.planning.plan import HostPlan, Job, learn
+from orchestrate.planning.plan import HostPlan, Job, complete_job
 from orchestrate.running.judge import failed_record, judge, now
 from orchestrate.running.options import DROP_AFTER, HOST_FAULTS, QUEUED
 from orchestrate.running.session import HostSession
@@ -220,8 +220,8 @@ class HostWorker(Worker):
             self._session.sweep_only(self.entry.jobs)
             return False
         try:
-            if (facts := self._session.learn()) is not None:
-                self.jobs = [learn(job, self.host, facts) for job in self.jobs]
+            if (facts := self._session.probe_missing()) is not None:
+                self.jobs = [complete_job(job, self.host, facts) for job in self.jobs]
             self._finish_blocked()
             self._session.sweep(self.entry.jobs, {job.id for job in self.jobs})
             self._session.prepare_images(self.jobs)
@@ -265,7 +265,7 @@ class HostWorker(Worker):
         if ended:
             self._session.remove(job)
         if self.host.queue is None:  # a queue's next repeat may get another machine
-            self._peaks.learn(job, record)
+            self._peaks.add(job, record)
         return record
 
     def _attempt(self, job: Job) -> Attempt:

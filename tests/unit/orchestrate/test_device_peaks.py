@@ -23,7 +23,7 @@ def measured(*, case=CASE, warnings=(), **changes):
 
 def after(record, job=JOB, first=JOB):
     peaks = DevicePeaks()
-    peaks.learn(first, record)
+    peaks.add(first, record)
     return peaks.of(job)
 
 
@@ -33,7 +33,7 @@ def test_the_next_repeat_is_given_the_limits_of_one_device():
     assert after(measured(case=cpu.case), cpu, cpu) == (2e13, 8e11), "logical devices are one processor"
     peaks = DevicePeaks()
     for flops, traffic in ((2e13, 8e11), (3e13, 4e11), (1e13, 2e11)):
-        peaks.learn(JOB, measured(peak_flops_per_second=flops, peak_bytes_per_second=traffic))
+        peaks.add(JOB, measured(peak_flops_per_second=flops, peak_bytes_per_second=traffic))
     assert peaks.of(JOB) == (1.5e13, 4e11), "the best counts: what had to be measured again was too low"
 
 
