@@ -35,7 +35,7 @@ WHOLE_ANSWER_SECONDS = 120.0
 """Longest duration of a request and its response; `ANSWER_SECONDS` is the longest silence in it."""
 
 LONGEST_DELAY_SECONDS = 5.0
-RETRY_SECONDS = 120.0
+RECONNECT_SECONDS = 120.0
 """How long requests to a server that has answered before are retried."""
 
 LOG_SILENCE_SECONDS = 60.0
@@ -64,12 +64,12 @@ class KubernetesCluster:
 
     Args:
         queue: Its kubeconfig, context and namespace.
-        retry_seconds: How long requests to a server that has answered before are retried.
+        reconnect_seconds: How long requests to a server that has answered before are retried.
     """
 
-    def __init__(self, queue: KubernetesQueue, retry_seconds: float = RETRY_SECONDS) -> None:
+    def __init__(self, queue: KubernetesQueue, reconnect_seconds: float = RECONNECT_SECONDS) -> None:
         self._queue = queue
-        self._retry_seconds = retry_seconds
+        self._reconnect_seconds = reconnect_seconds
         self._lock = threading.Lock()
         self._loaded: tuple[Any, str] | None = None
         self._answered = False
@@ -185,7 +185,7 @@ class KubernetesCluster:
 
     def _read(self, method: str, *arguments: Any, **options: Any) -> bytes:  # noqa: ANN401
         """Send a request and read its response, with retries if the server has answered before."""
-        patience = self._retry_seconds if self._answered else 0.0
+        patience = self._reconnect_seconds if self._answered else 0.0
         for attempt in stamina.retry_context(
             on=Unreachable,
             attempts=None if patience else 1,
