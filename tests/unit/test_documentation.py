@@ -91,9 +91,7 @@ def test_every_address_of_the_project_is_that_of_pyproject():
         text = page.read_text(encoding="utf-8")
         assert set(re.findall(r"https://github\.com/[\w.-]+/tfbench\b", text)) <= {URL}, page
         assert set(re.findall(r"ghcr\.io/([\w.-]+)/tfbench\b|--owner (\w+)", text)) <= {(OWNER, ""), ("", OWNER)}, page
-        assert not re.search(r"\bOWNER\b|ghcr\.io/you\b|REGISTRY/USER", text), (
-            f"{page}: a placeholder for a name of ours"
-        )
+        assert not re.search(r"\bOWNER\b|ghcr\.io/you\b|REGISTRY/USER", text), f"{page}: a placeholder for our name"
     assert f"git clone {URL} && cd tfbench" in (ROOT / "README.md").read_text()
 
 
@@ -170,11 +168,7 @@ def test_versions_are_listed_newest_first_and_the_start_page_leads_there(tmp_pat
         (tmp_path / name).mkdir()
         (tmp_path / name / "README.html").touch()
     versions_module().write_versions(tmp_path)
-    assert [row["name"] for row in json.loads((tmp_path / "versions.json").read_text())] == [
-        "v0.10.0",
-        "v0.9.0",
-        "main",
-    ]
+    assert [v["name"] for v in json.loads((tmp_path / "versions.json").read_bytes())] == ["v0.10.0", "v0.9.0", "main"]
     assert "v0.10.0/README.html" in (tmp_path / "index.html").read_text()
 
 

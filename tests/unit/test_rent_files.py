@@ -27,9 +27,8 @@ def document(name: str) -> Any:
 def test_every_file_is_on_the_page_and_in_the_wheel():
     names = {path.name for path in RENT.iterdir()}
     assert len(names) == 7 and all(f"containers/rent/{name}" in PAGE for name in names)
-    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"][
-        "orchestrate.containers"
-    ]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    data = project["tool"]["setuptools"]["package-data"]["orchestrate.containers"]
     assert "rent/*" in data
 
 
@@ -46,10 +45,8 @@ def test_every_way_starts_an_image_with_a_python_that_fits():
     major, minor = (int(part) for part in re.findall(r"python:(\d+)\.(\d+)", images[0])[0])
     assert FITTING[0] <= (major, minor) < FITTING[1]
     disks = [runpod["containerDiskInGb"], vast["recommended_disk_space"], sky["disk_size"]]
-    disks += [
-        int(document(name)["resources"]["disk"].removesuffix("GB.."))
-        for name in ("dstack-task.yml", "dstack-fleet.yml")
-    ]
+    for of_dstack in (task, document("dstack-fleet.yml")):
+        disks.append(int(of_dstack["resources"]["disk"].removesuffix("GB..")))
     assert set(disks) == {50}
 
 

@@ -81,11 +81,7 @@ FAILURES = [
         )
     ),
     (plays.loses_the_end_of_its_log, Status.BAD_RESULT, "incomplete"),
-    (
-        lambda server, job: server.drop("jobs", job["metadata"]["name"]),
-        Status.LOST,
-        "its Job is gone: somebody deleted",
-    ),
+    (lambda server, job: server.drop("jobs", job["metadata"]["name"]), Status.LOST, "its Job is gone: somebody"),
 ]
 
 

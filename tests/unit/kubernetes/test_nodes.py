@@ -42,11 +42,7 @@ def test_the_oldest_driver_and_the_fewest_gpus_count():
     [
         ([], Status.UNREACHABLE, "no node can run repeats"),
         ([node(taints=TAINT)], Status.UNREACHABLE, "tainted"),
-        (
-            [node(), node("b", **{"nvidia.com/gpu.product": "NVIDIA-L4"})],
-            Status.UNSUPPORTED,
-            "nodes of the fleet differ",
-        ),
+        ([node(), node("b", **{"nvidia.com/gpu.product": "NVIDIA-L4"})], Status.UNSUPPORTED, "of the fleet differ"),
         ([node(**{"nvidia.com/gpu.replicas": "4"})], Status.UNSUPPORTED, "shared 4 times"),
         ([node(**{"nvidia.com/gpu.product": "NVIDIA-A10-SHARED"})], Status.UNSUPPORTED, "shared"),
     ],

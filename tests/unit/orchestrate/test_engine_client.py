@@ -337,9 +337,7 @@ def test_a_frame_without_end_is_not_held_in_memory():
 
 @pytest.mark.parametrize("status", [409, 500])
 def test_a_taken_name_is_one_whatever_the_engine_calls_it(serve: Serve, status: int):
-    taken = answer(
-        {"message": 'creating container storage: the container name "x" is already in use by 5bcf. '}, status
-    )
+    taken = answer({"message": 'creating container storage: the container name "x" is already in use by 5bcf'}, status)
     full, missing = answer({"message": "no space left on device"}, 500), answer({"message": "no such container"}, 404)
     looked_up = [] if status == 409 else [answer({"State": {"Status": "running"}})]
     script, engine = serve(taken, *looked_up, full, missing)

@@ -315,11 +315,7 @@ def test_no_answer_of_an_engine_does_more_than_fail_its_host(monkeypatch: pytest
 
 def test_no_answer_of_slurm_does_more_than_fail_its_fleet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     job = job_on("slurm")
-    files = {
-        "log": "tfbench: state timing\n",
-        "record": to_json(good_record(CASE)),
-        "done": "code 0\nnode n1\nimage \n",
-    }
+    left = {"log": "tfbench: state timing\n", "record": to_json(good_record(CASE)), "done": "code 0\nnode n1\nimage \n"}
     node_row = ["node", "n1", "2", "1000", "idle", "gpu:a4000:2"]
     answers: dict[str, Any] = {
         "probe": [["version", "slurm 22.05.8"], ["partition", "gpu"], node_row],
@@ -327,7 +323,7 @@ def test_no_answer_of_slurm_does_more_than_fail_its_fleet(monkeypatch: pytest.Mo
         "submit": [["submitted", "12"]],
         "poll": [
             ["state", "12_0", "COMPLETED", "n1", "tfbench:1", "None"],
-            *([kind, job.id, base64.b64encode(text.encode()).decode()] for kind, text in files.items()),
+            *([kind, job.id, base64.b64encode(text.encode()).decode()] for kind, text in left.items()),
         ],
         "states": [
             ["state", "12_0", "COMPLETED", "n1", "tfbench:1", "None"],

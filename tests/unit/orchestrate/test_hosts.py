@@ -133,10 +133,7 @@ hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?"""
         ("{docker: 'ssh://u:secret@a'}", "must not hold a password"),
         ("{docker: 'tcp://a:2375'}", "without TLS"),
         ("{docker: 'ssh://a', tls: {ca: x, cert: x, key: x}}", "tls is for tcp:// only"),
-        (
-            "{docker: 'tcp://a:1', insecure: true, tls: {ca: x, cert: x, key: x}}",
-            "insecure: true and tls are mutually exclusive",
-        ),
+        ("{docker: 'tcp://a:1', insecure: true, tls: {ca: x, cert: x, key: x}}", "insecure: true and tls are mutually"),
         ("{docker: 'ssh://a/run/x.sock', docker_socket: /y}", "docker already contains a socket: /run/x.sock"),
         ("{process: true, ssh_config: x}", "ssh_config is for ssh:// only"),
         ("{ssh: a, ssh_config: y}", "ssh_config: no such file: "),
@@ -262,10 +259,7 @@ fleets:
         ('slurm: {container: none, modules: ["a; rm -rf /"]}', "modules must be a list of modules"),
         ("slurm: {container: none, image_file: /x.sqsh}", "image_file is for container: pyxis or apptainer only."),
         ("kubernetes: {}", "registry is missing: nodes pull images from it. Example: registry: registry.example.org/b"),
-        (
-            "kubernetes: {tolerations: [{key: a, operator: Exists, value: b}]}",
-            "a toleration with operator: Exists has no value",
-        ),
+        ("kubernetes: {tolerations: [{key: a, operator: Exists, value: b}]}", "a toleration with operator: Exists has"),
         ("kubernetes: {tolerations: [{}]}", "a toleration needs a key, or operator: Exists for all taints"),
         ("kubernetes: {kubeconfig: y}", "kubeconfig: no such file: "),
         ("kubernetes: {}\n    gpus: [0]", "gpus is for hosts only: the queue chooses GPUs and nodes pull images"),

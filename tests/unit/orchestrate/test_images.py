@@ -66,9 +66,7 @@ def test_the_image_of_a_host_is_named_with_its_reason_or_why_there_is_none(setti
 
 
 def test_the_probe_needs_no_second_image_where_one_is_named():
-    names = [
-        probe_reference(host(**named)) for named in ({}, {"variants": ("cuda12.3", "cuda12.5")}, {"image": "my:1"})
-    ]
+    names = [probe_reference(host(**own)) for own in ({}, {"variants": ("cuda12.3", "cuda12.5")}, {"image": "my:1"})]
     assert names == ["example.org/you/tfbench:0.1.0-cpu", "example.org/you/tfbench:0.1.0-cuda12.3", "my:1"]
 
 

@@ -34,9 +34,7 @@ def test_a_dropped_connection_is_made_again_and_another_failure_is_not(monkeypat
     slept: list[float] = []
     here, sleep = threading.get_ident(), time.sleep
     # Threads of other tests may still sleep.
-    monkeypatch.setattr(
-        "time.sleep", lambda seconds: (slept.append if threading.get_ident() == here else sleep)(seconds)
-    )
+    monkeypatch.setattr("time.sleep", lambda s: (slept.append if threading.get_ident() == here else sleep)(s))
     answers: list[Exception | str] = [Dropped("busy"), Dropped("busy"), "connected"]
 
     def start() -> str:

@@ -291,9 +291,7 @@ def test_stop_ends_all_parts(tmp_path: Path):
     parts = [job.id for job in bench.plan.multi_host_jobs[0].members]
 
     def stop_when_all_run() -> None:
-        wait_until(
-            lambda: {*parts} <= {job for machine in bench.machines.values() for job in machine.containers}, "all parts"
-        )
+        wait_until(lambda: {*parts} <= {job for one in bench.machines.values() for job in one.containers}, "all parts")
         bench.stop.ask()
         bench.stop.ask()
 

@@ -127,9 +127,7 @@ def test_a_damaged_state_neither_doubles_nor_loses_a_repeat(tmp_path: Path, dama
     it.remove(JOB)
 
     assert it.start(JOB) is False
-    wait_until(
-        (folder(tmp_path) / "record.json").exists, "the record: what still starts would write beside its removal"
-    )
+    wait_until((folder(tmp_path) / "record.json").exists, "the record: what starts would write beside its removal")
     pid = json.loads(state.read_text())["pid"]
     state.write_bytes(damaged)
     it.remove(JOB)

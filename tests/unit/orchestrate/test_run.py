@@ -38,9 +38,7 @@ class Bench:
 
     def __init__(self, tmp_path: Path, **machines: FakeHost) -> None:
         self.machines = machines
-        addresses = {
-            name: DockerAddress(scheme=self.scheme, target=self.address.format(name=name)) for name in machines
-        }
+        addresses = {one: DockerAddress(scheme=self.scheme, target=self.address.format(name=one)) for one in machines}
         self.hosts = [Host(fleet="f", name=name, docker=address) for name, address in addresses.items()]
         self.events: list[Event] = []
         self.bus = EventBus()

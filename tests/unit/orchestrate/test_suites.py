@@ -14,10 +14,9 @@ from results.schema import DEVICE_MODEL, XLA, BatchNorm, Device, Mode, Precision
 
 
 def test_every_suite_that_comes_along_is_valid_and_says_what_it_is():
-    assert suite_names() == [
-        *("aime", "device", "first", "inference", "published", "quick", "science", "standard", "transformers")
-    ]
-    for name in suite_names():
+    names = ["aime", "device", "first", "inference", "published", "quick", "science", "standard", "transformers"]
+    assert suite_names() == names
+    for name in names:
         suite = read_suite(name)
         assert suite.description and suite.repeats >= 3 and suite.cases(Device.GPU)
 
@@ -50,9 +49,8 @@ def test_the_aime_suite_is_the_sources_matrix():
 def test_the_device_has_one_case_for_each_count_and_no_batch():
     cases = [case for case in read_suite("science").cases(Device.CPU) if case.model == DEVICE_MODEL]
     assert cases == read_suite("device").cases(Device.CPU)
-    assert [(case.mode, case.batch_per_gpu, case.num_gpus) for case in cases] == [
-        (Mode.DEVICE, 1, count) for count in (1, 2, 4, 8)
-    ]
+    assert {(case.mode, case.batch_per_gpu) for case in cases} == {(Mode.DEVICE, 1)}
+    assert [case.num_gpus for case in cases] == [1, 2, 4, 8]
 
 
 def net(name: str) -> str:

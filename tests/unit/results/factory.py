@@ -31,9 +31,7 @@ PARAMETERS = {"resnet50": 25_557_032, "resnet152": 60_192_808, "inception_v3": 2
 
 def make_case(model: str = "resnet50", **changes: Any) -> Case:
     values = {"precision": "fp32", "batch_per_gpu": 8, "device": "cpu", "warmup_steps": 2, "num_steps": 4} | changes
-    return Case(
-        model=model, **{name: value if value is None else kind_of(name)(value) for name, value in values.items()}
-    )
+    return Case(model=model, **{key: value if value is None else kind_of(key)(value) for key, value in values.items()})
 
 
 def make_environment(gpus: int = 0, gpu: str = "NVIDIA RTX A4000", **changes: Any) -> Environment:

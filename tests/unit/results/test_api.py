@@ -25,12 +25,10 @@ VGG = make_case("vgg16", precision="fp16", device="gpu", batch_per_gpu=64)
 
 
 def of(fleet, gpu, factor, **changes):
-    environment = make_environment(gpus=1, gpu=gpu, **changes)
+    machine = make_environment(gpus=1, gpu=gpu, **changes)
     rates = {FP16: (99.0, 100.0, 101.0), VGG: (39.5, 40.0, 40.5)}
     scaled = {case: [factor * value for value in values] for case, values in rates.items()}
-    return [
-        r for case, values in scaled.items() for r in repeats(*values, fleet=fleet, case=case, environment=environment)
-    ]
+    return [r for case, values in scaled.items() for r in repeats(*values, fleet=fleet, case=case, environment=machine)]
 
 
 def quick():
@@ -91,9 +89,8 @@ def test_repeats_have_a_row_for_each_record_also_for_those_that_failed(run):
     assert len(frame) == len(quick()) == read.table["repeats"].sum()
     assert frame["samples_per_second"].nsmallest(3).tolist() == pytest.approx([39.5, 40.0, 40.5])
     oom = frame[frame["status"] == "oom"]
-    assert oom[["fleet", "host", "model", "cause"]].values.tolist() == [
-        ["a4000", "node-a", "resnet152", "out of memory"]
-    ]
+    cells = oom[["fleet", "host", "model", "cause"]].values.tolist()
+    assert cells == [["a4000", "node-a", "resnet152", "out of memory"]]
     assert oom["samples_per_second"].isna().all()
     assert [line.split(": ")[1] for line in read.problems] == [
         "not a record, excluded",

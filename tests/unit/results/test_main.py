@@ -13,9 +13,7 @@ ROOT = Path(__file__).parents[3]
 
 def add_run(runs, name, factor, **changes):
     rates = {"slow": 10.0 * factor, "fast": 20.0 * factor}
-    records = (
-        r for fleet, rate in rates.items() for r in repeats(rate, rate * 1.01, fleet=fleet, run_id=name, **changes)
-    )
+    records = (r for one, rate in rates.items() for r in repeats(rate, rate * 1.01, fleet=one, run_id=name, **changes))
     return write_run(runs, records, name)
 
 

@@ -81,10 +81,8 @@ def test_different_settings_are_never_compared():
 def test_each_mode_has_a_table_of_its_own():
     infer = {"case": case_of(mode=Mode.INFER)}
     records = [*records_of("a4000", SLOW), *records_of("a5000", FAST)]
-    records += [
-        *records_of("a4000", (400.0, 401.0, 399.0), **infer),
-        *records_of("a5000", (300.0, 301.0, 299.0), **infer),
-    ]
+    records += records_of("a4000", (400.0, 401.0, 399.0), **infer)
+    records += records_of("a5000", (300.0, 301.0, 299.0), **infer)
     found = {advice.table.mode: advice.sentence for advice in ask(records)}
     assert found["training"].startswith("a5000 is 1.59") and found["inference"].startswith("a4000 is 1.33")
     (only,) = ask(records, mode="infer")

@@ -87,9 +87,7 @@ NAMES = {
 
 def test_gpus_and_networks_are_recognised_by_their_names():
     assert {name: gpu_key(name) for name in NAMES} == NAMES
-    assert {model_key(name) for name in ("InceptionV3", "Inception v3", "inception3", "inception_v3")} == {
-        "inception_v3"
-    }
+    assert {*map(model_key, ("InceptionV3", "Inception v3", "inception3", "inception_v3"))} == {"inception_v3"}
 
 
 def test_the_memory_of_a_step_grows_with_the_area_of_images():

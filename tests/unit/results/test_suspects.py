@@ -85,9 +85,7 @@ def test_a_host_at_ten_times_its_fleets_rate_is_suspect(fast, suspects):
 def test_table_verdict_and_report_name_what_the_controller_doubted(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     dated = SoftWarning(code=SUSPECT, message="it is dated 1999-01-01, but this controller's clock shows 2026")
-    lies = [
-        dataclasses.replace(record, warnings=[dated]) for record in repeats(9000.0, 9100.0, fleet="a5000", host="liar")
-    ]
+    lies = [dataclasses.replace(lie, warnings=[dated]) for lie in repeats(9000.0, 9100.0, fleet="a5000", host="liar")]
     honest = [record for host in "xy" for record in repeats(150.0, 151.0, fleet="a5000", host=host)]
     folder = write_run(tmp_path, [*repeats(100.0, 101.0), *honest, *lies])
     assert "2 suspect, in no mean" in verdict(folder) and "1.50 ±" in verdict(folder)

@@ -116,9 +116,7 @@ def test_the_text_shows_every_gpu_with_its_settings_and_the_verdict(eight):
 def test_a_machine_without_a_fault_is_ready():
     assert judge(GOOD) == []
     assert verdict_line([]) == "ready"
-    notes = [
-        DoctorFinding(level=level, code="x", subject="x", seen="x", why="x") for level in (Level.NOTE, Level.WARNING)
-    ]
+    notes = [DoctorFinding(level=n, code="x", subject="x", seen="x", why="x") for n in (Level.NOTE, Level.WARNING)]
     assert (verdict_of(notes[:1]), verdict_line(notes)) == (Readiness.READY, "warning: 1 finding")
     assert render(GOOD, []).endswith("verdict: ready\n")
 

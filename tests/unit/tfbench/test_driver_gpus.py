@@ -41,9 +41,8 @@ def test_the_gpus_behind_a_lost_one_keep_their_indices(tmp_path):
     assert reported["problems"] == ["6 of 7 GPUs answer: GPU 3 is lost"], "without a handle it has no PCI id"
     assert reported["health"]["gpu_unusable"] == reported["problems"][0]
     gpus = [FakeGPU(bus_id="0000:18:00.0", uuid="y"), FakeGPU(bus_id="0000:3B:00.0", uuid="x", lost=2)]
-    assert ask(build(FakeMachine(gpus=gpus), tmp_path / "two"))["problems"] == [
-        "1 of 2 GPUs answer: GPU 1 (0000:3B:00.0) is lost"
-    ]
+    (said,) = ask(build(FakeMachine(gpus=gpus), tmp_path / "two"))["problems"]
+    assert said == "1 of 2 GPUs answer: GPU 1 (0000:3B:00.0) is lost"
 
 
 def test_the_kernels_list_names_the_pci_id_of_a_gpu_without_a_handle(tmp_path):

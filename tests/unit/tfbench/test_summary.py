@@ -46,9 +46,7 @@ def test_latency_and_the_bottleneck_are_named_where_they_were_measured():
 
 def test_each_result_of_a_device_is_a_line():
     results = [
-        DeviceResult(
-            metric="matrix_product", unit="FLOP/s", arithmetic="fp32", value=2e9, amount=2.0, seconds=1e-9, size=8
-        ),
+        DeviceResult(metric="matrix_product", unit="FLOP/s", arithmetic="fp32", value=2e9, size=8),
         DeviceResult(metric="memory_add", unit="B/s", reason="no GPU"),
     ]
     record = dataclasses.replace(

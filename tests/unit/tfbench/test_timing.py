@@ -117,9 +117,7 @@ def test_each_report_has_the_mean_of_the_steps_since_the_last_one(monkeypatch):
     def wait(end):  # in the thread that reads the clock next
         clock.now = end
 
-    timed = timing.take_steps(
-        lambda: [SimpleFloat(next(ends) ** 2)], 23, lambda *report: seen.append(report), wait=wait
-    )
+    timed = timing.take_steps(lambda: [SimpleFloat(next(ends) ** 2)], 23, lambda *line: seen.append(line), wait=wait)
     assert seen == [(10, 100 / 10), (20, 300 / 10), (23, 129 / 3)]
     assert timed.step_seconds == [2 * step - 1 for step in range(1, 24)] and timed.seconds == 23**2
 
