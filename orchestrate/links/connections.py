@@ -51,7 +51,7 @@ def attempts() -> Iterator[contextlib.AbstractContextManager[object]]:
     )
 
 
-def connect_with_retries(start: Callable[[], T]) -> T:
+def with_retries(start: Callable[[], T]) -> T:
     """Start a connection, with retries if an sshd drops it.
 
     Raises:

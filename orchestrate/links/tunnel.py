@@ -16,7 +16,7 @@ from pathlib import Path
 
 from orchestrate.errors import Unreachable
 from orchestrate.inventory.addresses import DockerAddress, HostKeys
-from orchestrate.links.connections import connect_with_retries, ssh_failure
+from orchestrate.links.connections import ssh_failure, with_retries
 from orchestrate.links.ssh import OWN_CONNECTION, ssh_command
 
 OPEN_DEADLINE_SECONDS = 30.0
@@ -75,7 +75,7 @@ class Tunnel:
             if self._closed:
                 raise Unreachable(f"ssh {self._address.target}: the connection was closed")
             if self._process is None or self._process.poll() is not None or not self._socket.exists():
-                connect_with_retries(self._start)
+                with_retries(self._start)
 
     def close(self) -> None:
         """End the tunnel and remove its socket."""

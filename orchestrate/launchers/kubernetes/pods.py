@@ -122,8 +122,7 @@ def _waiting(pod: Pod, status: dict[str, Any], waiting: dict[str, Any]) -> Waiti
     text = f"{reason}: {message}" if message else reason
     node = node_of(pod)
     where = f" on node {node}" if node else ""
-    if reason in PERMANENT_REASONS:
-        outcome = PERMANENT_REASONS[reason]
+    if (outcome := PERMANENT_REASONS.get(reason)) is not None:
         what = "the image could not be pulled" if outcome is Status.PULL_FAILED else "it could not be started"
         return Waiting(text, (outcome, f"{what}{where}: {text}"), scheduled=True)
     if reason in PULL_TROUBLE:

@@ -219,10 +219,7 @@ def _unexplained(state: SlurmState | None, node: str | None) -> tuple[Status, st
     if state is None:
         return Status.LOST, f"the job{where} is gone: Slurm no longer lists it, and it left no result"
     shown = f"{state.name}{f', {state.reason}' if state.reason not in ('', 'None') else ''}"
-    return (
-        Status.ERROR,
-        f"the batch script{where} ended without a result ({shown}). Does the node see shared_folder?",
-    )
+    return Status.ERROR, f"the batch script{where} ended without a result ({shown}). Check shared_folder on the node"
 
 
 def facts_of(host: Host, queue: SlurmQueue, answer: SlurmAnswer) -> Facts:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from orchestrate.errors import Unreachable
 from orchestrate.inventory.addresses import AS_CONFIGURED, HostKeys, SSHAddress
 from orchestrate.inventory.queues import SlurmQueue
-from orchestrate.links.connections import Conversation, connect_with_retries, ssh_failure
+from orchestrate.links.connections import Conversation, ssh_failure, with_retries
 from orchestrate.links.ssh import OWN_CONNECTION, ssh_command
 from orchestrate.text import plain_text
 from results.schema import Status
@@ -76,7 +76,7 @@ class LoginShell:
         mark = f"tfbench-{secrets.token_hex(8)}"
         # In a function, so that the shell reads all of it first: no command can consume the rest of the script.
         text = f"main() {{\necho {mark}\n{script}\n:\n}}\nmain </dev/null || exit\necho {mark}\nexit 0\n"
-        parts = connect_with_retries(lambda: self._connect(text, seconds)).split(f"{mark}\n")
+        parts = with_retries(lambda: self._connect(text, seconds)).split(f"{mark}\n")
         if len(parts) != 3:
             raise Unreachable(f"{self.name}: its answer is incomplete")
         return parts[1].split("\n")

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrate.errors import Dropped, Unreachable
 from orchestrate.inventory.addresses import HostKeys, SSHAddress
-from orchestrate.links.connections import ATTEMPTS, Conversation, connect_with_retries, ssh_failure
+from orchestrate.links.connections import ATTEMPTS, Conversation, ssh_failure, with_retries
 from orchestrate.links.ssh import ssh_command
 
 
@@ -43,14 +43,14 @@ def test_a_dropped_connection_is_made_again_and_another_failure_is_not(monkeypat
             raise answer
         return answer
 
-    assert connect_with_retries(start) == "connected" and len(slept) == 2
+    assert with_retries(start) == "connected" and len(slept) == 2
     answers[:] = [Unreachable("refused"), "connected"]
     with pytest.raises(Unreachable, match="refused"):
-        connect_with_retries(start)
+        with_retries(start)
     slept.clear()
     answers[:] = [Dropped(f"busy {number}") for number in range(1, ATTEMPTS + 1)]
     with pytest.raises(Dropped, match=f"busy {ATTEMPTS}"):
-        connect_with_retries(start)
+        with_retries(start)
     assert len(slept) == ATTEMPTS - 1 and 20 < sum(slept) < 70
 
 

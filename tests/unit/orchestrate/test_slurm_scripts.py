@@ -416,7 +416,7 @@ def test_files_come_as_base64_and_what_is_cut_off_is_passed_over():
         ("TIMEOUT", Status.TIMEOUT, "time limit"),
         ("DEADLINE", Status.TIMEOUT, "deadline"),
         ("OUT_OF_MEMORY", Status.OOM, "memory_gb"),
-        ("COMPLETED", Status.ERROR, "Does the node see shared_folder?"),
+        ("COMPLETED", Status.ERROR, "Check shared_folder on the node"),
         ("FAILED", Status.ERROR, "FAILED, NonZeroExitCode"),
     ],
 )
