@@ -133,8 +133,7 @@ def test_every_list_of_what_an_image_gets_of_results_is_the_contract():
 
 
 def test_files_that_the_architecture_names_exist():
-    paths = re.findall(
-        r"`((?:tfbench|results|orchestrate|containers|tests)/[\w./]*)`", (ROOT / "ARCHITECTURE.md").read_text()
-    )
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    paths = re.findall(r"`((?:tfbench|results|orchestrate|containers|tests)/[\w./]*)`", text)
     assert len(paths) > 10
     assert [path for path in paths if not (ROOT / path).exists()] == []

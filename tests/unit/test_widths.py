@@ -65,12 +65,8 @@ WIDTHS = (80, 100, 140)
 def records():
     failed = make_failure("oom", "11 GB were not enough for a batch of 128", origin=make_origin("two-cores", "node-x"))
     phases = [Phase(name=name, seconds=seconds, cpu_seconds=seconds) for name, seconds in PHASES.items()]
-    rows = [
-        dataclasses.replace(
-            item, phases=phases, warnings=[SoftWarning(code=code, message="") for code in ("high_cv", "drift")]
-        )
-        for item in two_fleets()
-    ]
+    warnings = [SoftWarning(code=code, message="") for code in ("high_cv", "drift")]
+    rows = [dataclasses.replace(item, phases=phases, warnings=warnings) for item in two_fleets()]
     return stored(*rows, failed, device_record(1.0), device_record(1.01, repeat=2))
 
 

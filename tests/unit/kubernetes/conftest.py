@@ -30,11 +30,9 @@ def node(name: str = "node-1", *, gpus: int = 4, taints: list[Object] | None = N
     """Describe a node as a kubelet, the device plugin and GPU feature discovery do."""
     found = {"gpu.product": "NVIDIA-RTX-A4000", "gpu.compute.major": "8", "gpu.compute.minor": "6"}
     found |= {"gpu.memory": "16376", "cuda.driver-version.full": "550.127.05"}
+    found = {f"nvidia.com/{key}": value for key, value in found.items()}
     return {
-        "metadata": {
-            "name": name,
-            "labels": {**{f"nvidia.com/{key}": v for key, v in found.items()}, "pool": "bench", **labels},
-        },
+        "metadata": {"name": name, "labels": {**found, "pool": "bench", **labels}},
         "spec": {"taints": taints or []},
         "status": {
             "allocatable": {"cpu": "7500m", "memory": "64Gi", "nvidia.com/gpu": str(gpus)},

@@ -62,9 +62,8 @@ def test_gpus_are_near_their_published_figures():
     errors = []
     for row in all_published():
         if row["model"] in networks() and row["num_gpus"] == "1" and not row["suspect"] and row["unit"] == "images":
-            case = Case(
-                model=row["model"], precision=Precision(row["precision"]), batch_per_gpu=int(row["batch_per_gpu"] or 64)
-            )
+            batch = int(row["batch_per_gpu"] or 64)
+            case = Case(model=row["model"], precision=Precision(row["precision"]), batch_per_gpu=batch)
             facts = Facts(gpus=(GPU(index=0, name=row["gpu"]),))
             speed = speed_of(case, HERE, facts)
             if speed is not None:

@@ -304,10 +304,8 @@ def test_a_line_in_several_frames_is_one_line_without_their_stamps(size: int):
     """As Podman sends what a program writes in pieces, here mixed with what it writes to stderr."""
     said = ["whole\n", "devices:", "a warning\n", "nvidia0", "\n", "\n", "last\n"]
     stamps = [f"2026-01-01T00:00:00.00000000{n}Z" for n in range(7)]
-    frames = [
-        frame(f"{stamp} {words}".encode(), 1 + (n == 2))
-        for n, (stamp, words) in enumerate(zip(stamps, said, strict=True))
-    ]
+    frames = [frame(f"{stamp} {words}".encode()) for stamp, words in zip(stamps, said, strict=True)]
+    frames[2] = frame(f"{stamps[2]} {said[2]}".encode(), stream=2)
     log = b"".join(frames)
     pieces = [log[at : at + size] for at in range(0, len(log), size)]
     lines = {0: "whole", 2: "a warning", 4: "devices:nvidia0", 5: "", 6: "last"}

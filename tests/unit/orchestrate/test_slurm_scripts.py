@@ -162,9 +162,8 @@ def test_a_data_set_is_seen_by_repeats_that_read_it_alone(container: str, beginn
     plain = job(1)
     reading = dataclasses.replace(plain, case=dataclasses.replace(plain.case, data=Data.TFRECORD))
     first, second = (batch_script(array, host, queue, PROJECT) for array in make_arrays([reading, plain], 1))
-    words, flags = (
-        " ".join(shlex.split(line_of(second, start).replace("--bind ", "--bind="))) for start in (beginning, "0) ")
-    )
+    lines = (line_of(second, start).replace("--bind ", "--bind=") for start in (beginning, "0) "))
+    words, flags = (" ".join(shlex.split(line)) for line in lines)
     assert seen in words and f"--data_dir={'/sets/image net' if container == 'none' else '/data'}" in flags
     assert "/sets" not in first and "/data" not in first
 

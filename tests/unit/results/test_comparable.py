@@ -91,10 +91,8 @@ def test_across_networks_their_own_choices_are_equal():
 def test_a_setting_is_named_by_what_a_reader_must_know():
     assert setting_text(rate()) == "training, fp32, batch 8, 1 CPU"
     inferred = rate(case=make_case(mode=Mode.INFER, xla="replica", batch_norm="keras", num_hosts=2, num_gpus=4))
-    assert (
-        setting_text(inferred)
-        == "inference, fp32, batch 8, 2 hosts of 4 CPUs, num hosts 2, xla replica, batch norm keras"
-    )
+    text = "inference, fp32, batch 8, 2 hosts of 4 CPUs, num hosts 2, xla replica, batch norm keras"
+    assert setting_text(inferred) == text
 
 
 def test_fleets_of_different_methods_have_no_ratio_in_any_table_or_verdict():

@@ -87,9 +87,8 @@ class Ranks:
             self.outcomes[rank] = outcome
             self.lost[rank].set()
 
-        return self.closing.enter_context(
-            contextlib.closing(Peers(TFCluster(addresses=self.addresses, rank=rank), case, on_loss))
-        )
+        peers = Peers(TFCluster(addresses=self.addresses, rank=rank), case, on_loss)
+        return self.closing.enter_context(contextlib.closing(peers))
 
     def together(self, work):
         """Call `work(peers)` for all ranks at once; return what each gave or raised."""
