@@ -372,7 +372,7 @@ def _without_groups(digits: str, decimal: Decimal | None) -> str | Refusal:
     """Return digits with a decimal point and without separators, or why they are invalid."""
     mark = _vote(digits) or decimal
     if mark is None and ("," in digits or "." in digits):
-        return Refusal("its mark may be that of thousands or of decimals: nothing in the table shows which")
+        return Refusal("thousands separator or decimal mark? Choose with --decimal")
     whole, _, fraction = digits.partition((mark or Decimal.POINT).value)
     groups = re.split(rf"[.,{GROUP_MARKS}]", whole)
     if len(groups) > 1 and not (1 <= len(groups[0]) <= 3 and all(len(group) == 3 for group in groups[1:])):

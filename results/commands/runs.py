@@ -78,7 +78,7 @@ def add_report(commands: Commands) -> None:
     add_runs(parser)
     add_format(parser, "html", "markdown")
     add_output(parser, "default: report.html of the run; markdown: standard output")
-    parser.add_argument("--measured-by", metavar="NAME", default="", help="who measured, for the head of the page")
+    parser.add_argument("--measured-by", metavar="NAME", default="", help="who measured, shown at the top of the page")
     add_prices(parser)
 
 
@@ -174,7 +174,7 @@ def _show_time_breakdown(runs: Sequence[str], console: Console) -> int:
 
     grid = time_breakdown_grid(time_breakdown(stored_records(runs)))
     if grid is None:
-        raise UserError("no record of these runs has a duration, and their folders hold no events.jsonl")
+        raise UserError("no record of these runs has a duration, and their folders have no events.jsonl")
     print_grid(grid, console)
     return ExitCode.OK
 

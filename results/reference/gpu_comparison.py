@@ -88,7 +88,7 @@ def gpu_grids(gpus: Sequence[str]) -> list[Grid]:
         for name, rows in figures_of(gpus).items()
     ]
     notes = [
-        "peaks are dense, by arithmetic: multiprocessors × FLOP per cycle × clock; sparsity doubles none of them here",
+        "peaks are dense, by arithmetic: multiprocessors × FLOP per cycle × clock; without sparsity",
         "-: the GPU has none, or the reference has no figure",
     ]
     known = [list(row.values()) for row in contradictions_of(gpus)]
@@ -156,8 +156,8 @@ def _bounds_grid(gpus: Sequence[str]) -> Grid:
     ]
     columns = ["network", "precision", *(name for gpu in gpus for name in (f"{gpu} at most>", "bottleneck", "batch>"))]
     notes = [
-        "at most: samples per second of one GPU in training, each layer by itself; fused kernels pass a bound of "
-        "bandwidth (up to 1.9 times), nothing passes one of arithmetic",
+        "at most: samples per second of one GPU in training, each layer by itself; fused kernels exceed a bound of "
+        "bandwidth (up to 1.9 times), nothing exceeds one of arithmetic",
         "batch: the largest whose saved activations fit into 80 % of the memory",
     ]
     return Grid("Bottleneck of each network in training, by arithmetic", columns, rows, notes)

@@ -180,7 +180,7 @@ def _expecting(message: str, schema: CoreSchema) -> CoreSchema:
 
 def _far_from_zero(least: float, value: float) -> float:
     if -least < value < least and value != 0:
-        raise ValueError("must be 0 or not as close to it")
+        raise ValueError("too close to 0")
     return value
 
 

@@ -89,11 +89,11 @@ class Case:
         int, Setting("Replicas of each host: GPUs, or logical devices on a CPU.", always=True, least=1)
     ] = 1
     num_hosts: Annotated[int, Setting("Hosts that train together, as TF_CONFIG lists them.", least=1)] = 1
-    communication: Annotated[
-        Communication, Setting("How several hosts add up their gradients: auto, ring or nccl.", part="{}")
-    ] = Communication.AUTO
+    communication: Annotated[Communication, Setting("All-reduce between hosts: auto, ring or nccl.", part="{}")] = (
+        Communication.AUTO
+    )
     all_reduce: Annotated[
-        bool, Setting("False: gradients are not added up, to see what communication costs.", part="no-all-reduce")
+        bool, Setting("False: no all-reduce, to measure the cost of communication.", part="no-all-reduce")
     ] = True
     xla: Annotated[
         XLA,
@@ -107,7 +107,7 @@ class Case:
     data: Annotated[
         Data, Setting("Source of a batch: synthetic (on the device), host (tf.data), tfrecord.", part="{}", always=True)
     ] = Data.SYNTHETIC
-    device: Annotated[Device, Setting("What trains: gpu, which never falls back to the CPU, or cpu.", always=True)] = (
+    device: Annotated[Device, Setting("Device: gpu, which never falls back to the CPU, or cpu.", always=True)] = (
         Device.GPU
     )
     batch_norm: Annotated[
@@ -166,9 +166,7 @@ class Case:
             train_only=True,
         ),
     ] = AllReduceDtype.FP32
-    memory_growth: Annotated[
-        bool, Setting("Let TensorFlow take GPU memory as it needs it.", part="no-growth", tuning=True)
-    ] = True
+    memory_growth: Annotated[bool, Setting("Allocate GPU memory on demand.", part="no-growth", tuning=True)] = True
     deep_check: Annotated[
         bool,
         Setting(
@@ -179,7 +177,7 @@ class Case:
     min_seconds: Annotated[
         float | None,
         Setting(
-            "A repeat takes more than num_steps until this time has passed; empty: it does not.",
+            "Minimum time of a repeat's timed steps, beyond num_steps; empty: none.",
             part="min{:g}s",
             unit="seconds",
             least=1.0,

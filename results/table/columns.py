@@ -244,7 +244,7 @@ COLUMNS: dict[str, Column] = {
     "launcher": Column(TEXT, "-", "How the repeat was started: `docker`, `process`, …"),
     "image_digest": Column(TEXT, "-", "Container image that was started; empty without a container."),
     "method_version": Column(WHOLE, "-", "Version of what is measured."),
-    "parameters": Column(WHOLE, "-", "Trainable parameters: two networks of one name are not one network."),
+    "parameters": Column(WHOLE, "-", "Trainable parameters, which distinguish networks of one name."),
     "cublas": Column(TEXT, "-", "Loaded cuBLAS version; empty on a CPU or if not loaded."),
     "cuda_compat": Column(
         TEXT,

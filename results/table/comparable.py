@@ -79,7 +79,7 @@ class Match:
     @property
     def reason(self) -> str:
         """Why the two are not comparable; empty if they are."""
-        return f"{', '.join(self.blocking)} differ: not the same is measured" if self.blocking else ""
+        return f"{', '.join(self.blocking)} differ, so different things are measured" if self.blocking else ""
 
 
 def setting_of(item: Measured, *, across: Collection[str] = ()) -> SharedSetting:
