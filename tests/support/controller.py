@@ -1,4 +1,4 @@
-"""Runs `python -m orchestrate` as a user does, and reads what it leaves."""
+"""Runs `python -m orchestrate` and reads its results."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.support.engines.processes import read_proc
 CASE = {"model": "googlenet", "batch_per_gpu": 2, "image_size": 64, "warmup_steps": 1, "num_steps": 3, "device": "cpu"}
 DEADLINE_SECONDS = 240
 _NOT_INHERITED = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "DOCKER_CONFIG", "HTTP_PROXY", "HTTPS_PROXY")
-"""Of this machine: a test that means one of them says so."""
+"""Variables of this machine that controllers do not inherit; tests set them explicitly."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """How a controller ended.
+    """An ended controller.
 
     Attributes:
         memory_peak_bytes: Its largest resident set.
@@ -40,7 +40,7 @@ class Finished:
 
 
 class Controller(subprocess.Popen[str]):
-    """The process of a controller, which is killed where its context ends by an exception."""
+    """The process of a controller, killed if its context ends with an exception."""
 
     def __exit__(self, kind: type[BaseException] | None, *others: Any) -> None:
         if kind is not None:
@@ -50,10 +50,10 @@ class Controller(subprocess.Popen[str]):
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process took.
+    """Resources used by a process.
 
     Attributes:
-        cpu_seconds: User and system time of its own, without what it started.
+        cpu_seconds: User and system time, without child processes.
         peak_bytes: Its largest resident set.
     """
 
@@ -62,10 +62,10 @@ class Usage:
 
 
 def watch(process: subprocess.Popen[Any], seconds: float = float("inf")) -> Usage:
-    """Wait for the end of a process; return what it took, as last seen.
+    """Wait for the end of a process, and return its resources when last sampled.
 
     Raises:
-        subprocess.TimeoutExpired: It has not ended in time.
+        subprocess.TimeoutExpired: It did not end in time.
     """
     ticks = peak = 0
     deadline = time.monotonic() + seconds
@@ -85,8 +85,8 @@ class Runs:
     """A user's folder: a suite, hosts files and runs.
 
     Args:
-        folder: Empty.
-        environment: Added to this process's.
+        folder: An empty folder.
+        environment: Variables added to those of this process.
     """
 
     def __init__(self, folder: Path, **environment: str) -> None:
@@ -102,12 +102,12 @@ class Runs:
     def hosts(
         self, fleets: dict[str, dict[str, Any]], repeats: int = 1, case: dict[str, Any] | None = None, **defaults: Any
     ) -> Path:
-        """Write a hosts file and a suite of one case.
+        """Write a hosts file and a suite with one case.
 
         Args:
-            fleets: By name: settings and `hosts`.
-            repeats: Of the case.
-            case: Settings that differ from `CASE`.
+            fleets: Settings and `hosts` by name of the fleet.
+            repeats: Repeats of the case.
+            case: Settings that override `CASE`.
             defaults: Settings of all hosts.
         """
         suite = {"description": "one case of the fake", "repeats": repeats, "cases": [CASE | (case or {})]}
@@ -118,8 +118,8 @@ class Runs:
         return path
 
     def start(self, *arguments: str) -> Controller:
-        """Start a controller; its output goes to files."""
-        # Drawing a report takes seconds.
+        """Start a controller, with its output in files."""
+        # Creating a report takes seconds.
         flags = ["--no-report"] if arguments[:1] in (("run",), ("resume",)) else []
         with (self.folder / "stdout").open("a") as stdout, (self.folder / "stderr").open("a") as stderr:
             return Controller(
@@ -133,12 +133,12 @@ class Runs:
             )
 
     def run(self, *arguments: str, expect: int | None = None, seconds: float = DEADLINE_SECONDS) -> Finished:
-        """Run a controller to its end, watching its memory.
+        """Run a controller to its end, and measure its memory.
 
         Args:
-            arguments: Of the command line.
-            expect: The exit code that it must have; None: any.
-            seconds: After this time it is killed.
+            arguments: Command line.
+            expect: Required exit code; None: any.
+            seconds: Timeout, after which it is killed.
         """
         starts = [_size(self.folder / "stdout"), _size(self.folder / "stderr")]
         with self.start(*arguments) as process:
@@ -159,47 +159,47 @@ class Runs:
         seconds: float = DEADLINE_SECONDS,
         **settings: Any,
     ) -> Finished:
-        """Run a plan to its end, which must have the exit code `expect`; `settings` are those of `hosts`."""
+        """Run a plan to its end with exit code `expect`; `settings` as for `hosts`."""
         hosts = self.hosts(fleets, repeats, **settings)
         return self.run("run", f"--hosts={hosts}", "--display=plain", *flags, expect=expect, seconds=seconds)
 
     def begin(self, fleets: dict[str, Any], repeats: int = 1, **settings: Any) -> Controller:
-        """Start a controller that runs a plan; `settings` are those of `hosts`."""
+        """Start a controller that runs a plan; `settings` as for `hosts`."""
         return self.start("run", f"--hosts={self.hosts(fleets, repeats, **settings)}", "--display=plain")
 
     def resume(self, *flags: str, seconds: float = DEADLINE_SECONDS) -> Finished:
-        """Resume the run to its end: nothing may fail."""
+        """Resume the run to its end, without failures."""
         return self.run("resume", "--display=plain", *flags, expect=0, seconds=seconds)
 
     @property
     def stderr(self) -> str:
-        """What all controllers have printed on stderr."""
+        """Stderr of all controllers."""
         return (self.folder / "stderr").read_text()
 
     @property
     def path(self) -> Path:
-        """The only run's folder."""
+        """Folder of the only run."""
         (run,) = (self.folder / "runs").iterdir()
         return run
 
     def records(self) -> dict[str, Record]:
-        """Return the records by the name of their job."""
+        """Return the records by name of the job."""
         return {path.stem: from_json(path.read_bytes()) for path in sorted((self.path / "records").glob("*.json"))}
 
     def by_host(self) -> dict[str, Record]:
-        """Return the records by host, where each host has one."""
+        """Return the records by host, which has only one."""
         return {record.origin.host: record for record in self.records().values() if record.origin}
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        whole = (self.path / "events.jsonl").read_text().rpartition("\n")[0]  # the last line may be half written
+        whole = (self.path / "events.jsonl").read_text().rpartition("\n")[0]  # the last line may be incomplete
         return [event for event in map(json.loads, whole.splitlines()) if event["event"] == name]
 
     def states(self) -> list[str]:
-        """Return the states that repeats have had, in order."""
+        """Return the states of repeats, in order."""
         return [event["state"] for event in self.events("job_state")]
 
     def assert_no_step_was_lost(self, host: str) -> None:
-        """Check that the log of a host's only repeat has every step, once."""
+        """Assert that the log of a host's only repeat has each step once."""
         (log,) = (self.path / "logs").glob(f"all.{host}.*")
         steps = [int(number) for number in re.findall(r"^step +(\d+)", log.read_text(), re.MULTILINE)]
         assert steps == list(range(1, len(steps) + 1)), f"{host}: lines were lost, or came twice"
@@ -217,12 +217,12 @@ def remove_ours(engine: DockerEngine) -> None:
 
 
 def running(engine: DockerEngine) -> list[Any]:
-    """Return the benchmarks that run on an engine."""
+    """Return the running benchmarks on an engine."""
     return engine.client.containers.list(filters={"label": "tfbench.run"}, ignore_removed=True)
 
 
 def counted(engine: DockerEngine, action: str, run_id: str) -> Counter[str]:
-    """Count what the engine did to each container of a run since it started: `create`, `start`, …"""
+    """Count an action of the engine, such as `create` or `start`, for each container of a run."""
     now = int(time.time()) + 1
     reported = engine.client.events(
         since=0,
@@ -234,7 +234,7 @@ def counted(engine: DockerEngine, action: str, run_id: str) -> Counter[str]:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Return the size of all files below a folder."""
+    """Return the total size of all files in a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 

@@ -1,4 +1,4 @@
-"""The wheel of this checkout, and an environment in which only what was installed is found."""
+"""The wheel of this checkout, and an environment without the checkout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PACKAGES = ("orchestrate", "results", "tfbench", "containers")
 
 
 def copy_source(copy: Path) -> Path:
-    """Copy what a wheel is made of into an empty folder, and return that."""
+    """Copy the sources of the wheel into an empty folder, and return it."""
     for package in PACKAGES:
         shutil.copytree(
             PROJECT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__", "*.pyc", "*.crt")
@@ -26,7 +26,7 @@ def copy_source(copy: Path) -> Path:
 
 
 def build_wheel(source: Path, folder: Path) -> Path:
-    """Build a wheel from a source tree or archive, with the locked setuptools, so that nothing is downloaded."""
+    """Build a wheel from a source tree or archive with the locked setuptools, without downloads."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*command, f"--wheel-dir={folder}", str(source)], cwd=folder, check=True, timeout=300)
     (built,) = folder.glob("*.whl")
@@ -34,7 +34,7 @@ def build_wheel(source: Path, folder: Path) -> Path:
 
 
 def run_elsewhere(command: Sequence[object], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in a folder that is no checkout, to its end."""
+    """Run a program to its end in a folder outside the checkout."""
     return subprocess.run(
         list(map(str, command)),
         cwd=folder,
@@ -48,6 +48,6 @@ def run_elsewhere(command: Sequence[object], folder: Path, **variables: str) -> 
 
 
 def without_checkout() -> dict[str, str]:
-    """Return an environment in which neither this checkout nor its packages are found."""
+    """Return an environment in which this checkout and its packages are not importable."""
     ours = ("PYTHON", "VIRTUAL_ENV", "TFBENCH_", "DOCKER_HOST")
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | {"COLUMNS": "200"}

@@ -33,7 +33,7 @@ MOMENTS = {
     "between two repeats": (Moment(REMOVE, after=True), 0),
     "collected, before the last one is removed": (Moment(REMOVE, count=REPEATS), 0),
 }
-"""When the controller dies, and how many containers the next one adopts."""
+"""When the controller dies, and how many containers the next one reattaches to."""
 
 
 def assert_each_once(runs: Runs, engine: DockerEngine) -> None:

@@ -82,7 +82,7 @@ def test_an_image_that_is_not_there_says_so(cluster, fake_images, runs: Runs):
     assert record.status is Status.PULL_FAILED, record.cause
 
 
-def test_a_killed_controller_is_followed_by_one_that_adopts(cluster, fake_images, runs: Runs):
+def test_a_killed_controller_is_followed_by_one_that_reattaches(cluster, fake_images, runs: Runs):
     with runs.begin(fleets(cluster, fake_images.image("work", seconds=20))) as controller:
         wait_until(lambda: running(cluster), "a pod to run")
         controller.kill()

@@ -75,7 +75,7 @@ def test_a_dead_controllers_jobs_are_reattached_and_none_comes_twice(
     saved_before = set(runs.records())
     runs.resume()
     records = runs.records()
-    assert len(saved_before) < 5, "the controller was killed too late to leave anything to adopt"
+    assert len(saved_before) < 5, "the controller was killed too late to leave anything to reattach to"
     assert [record.status for record in records.values()] == [Status.OK] * 5
     assert tasks_of(slurm_cluster, runs.path.name) == 5, "every repeat was one task of one array"
     assert "reattached" in runs.states()
@@ -125,13 +125,13 @@ def test_an_interrupted_run_takes_back_what_waits_and_finishes_what_runs(
 
 def test_stop_cancels_only_its_own_jobs(slurm_cluster: SlurmCluster, make_runs: MakeRuns, fake_project: Path):
     runs = make_runs("hang")
-    slurm_cluster.command("sbatch", "--job-name=foreign", "--output=/dev/null", "--nodelist=n1", "--wrap=sleep 300")
+    slurm_cluster.command("sbatch", "--job-name=external", "--output=/dev/null", "--nodelist=n1", "--wrap=sleep 300")
     with runs.begin({"lab": fleet(slurm_cluster, fake_project)}, 4) as controller:
-        wait_until(lambda: busy_nodes(runs) == {"n2"}, "a job beside the foreign one")
+        wait_until(lambda: busy_nodes(runs) == {"n2"}, "a job next to the external one")
         controller.kill()
-    assert set(slurm_cluster.queue()) == {"foreign", f"tfbench-{runs.path.name}.lab"}
+    assert set(slurm_cluster.queue()) == {"external", f"tfbench-{runs.path.name}.lab"}
     assert "4 benchmarks ended and removed" in runs.run("stop", expect=0).stderr
-    assert slurm_cluster.queue() == ["foreign"]
+    assert slurm_cluster.queue() == ["external"]
     assert left_behind(slurm_cluster) == []
 
 

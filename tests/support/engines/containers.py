@@ -1,4 +1,4 @@
-"""Run a container as the orchestrator does: nothing that training does not need is allowed."""
+"""Runs containers as hardened as the orchestrator does."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HARDENED: dict[str, Any] = {
 def finished_container(
     client: docker.DockerClient, image: str, command: list[str], **options: Any
 ) -> Iterator[Container]:
-    """Run a hardened container to its end, give it, and remove it with its volumes."""
+    """Run a hardened container to its end, and remove it with its volumes after the context."""
     container = client.containers.run(image, command, detach=True, **{**HARDENED, **options})
     try:
         container.wait()
@@ -48,13 +48,13 @@ def successful_container(
 
 
 def output_of_python(client: docker.DockerClient, image: str, program: str) -> str:
-    """Run a program by a container's Python and return what it prints on stdout."""
+    """Run a program with a container's Python and return its stdout."""
     with successful_container(client, image, ["-c", program], entrypoint=["python3.11"]) as container:
         return str(container.logs(stderr=False).decode())
 
 
 def read_file(container: Container, path: str) -> bytes:
-    """Return a file of a container, which may have ended."""
+    """Read a file of a container, which may have ended."""
     chunks, _ = container.get_archive(path)
     with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as tar:
         (member,) = tar.getmembers()

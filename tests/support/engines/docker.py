@@ -1,4 +1,4 @@
-"""Docker engines of the tests' own."""
+"""Docker engines for tests."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tests.support.engines.processes import Server, free_port, port_answers
 
 PING_SECONDS = 5
 CLIENT_SECONDS = 600
-"""A build is silent for as long as its longest step."""
+"""Timeout of requests; a build has no output during its longest step."""
 
 
 def dockerd(folder: Path, name: str, data: Path, execution: Path, *flags: str) -> list[str]:
     """Return the command of an engine that shares nothing with the machine's own.
 
-    Without a bridge neither the machine's firewall nor its interfaces are touched: containers have no network, and a
-    build shares the machine's.
+    It has no bridge, so the machine's firewall and interfaces are unchanged: containers have no network, and builds use
+    the machine's.
     """
     configuration = folder / f"{name}.json"
-    configuration.write_text("{}")  # else the machine's own /etc/docker/daemon.json would be read
+    configuration.write_text("{}")  # instead of the machine's /etc/docker/daemon.json
     return [
         "dockerd",
         f"--config-file={configuration}",
@@ -48,12 +48,12 @@ def dockerd(folder: Path, name: str, data: Path, execution: Path, *flags: str) -
 
 
 class DockerEngine(Server):
-    """A Docker engine with a socket, images and containers of its own, and no network.
+    """A Docker engine with its own socket, images and containers, and no network.
 
     Attributes:
-        socket: Where the engine listens.
-        url: The same as an address for `DOCKER_HOST`.
-        data_folder: Where it keeps images and containers.
+        socket: Its socket.
+        url: Its address for `DOCKER_HOST`.
+        data_folder: Folder of images and containers.
     """
 
     def __init__(self, name: str, folder: Path, data_folder: Path, command: Sequence[str] | None = None) -> None:
@@ -67,15 +67,15 @@ class DockerEngine(Server):
 
     @functools.cached_property
     def client(self) -> docker.DockerClient:
-        """Client of the Docker SDK; the engine must run when it is asked for first."""
+        """Client of the Docker SDK; the engine must be running on first use."""
         return docker.DockerClient(base_url=self.url, timeout=CLIENT_SECONDS)
 
     def controller_client(self) -> contextlib.closing[ControllerClient]:
-        """Give the controller's own client, which is closed with the context."""
+        """Open the controller's own client."""
         return contextlib.closing(ControllerClient(controller_address(self.url)))
 
     def answers(self) -> bool:
-        """Say whether the engine runs and answers."""
+        """Return whether the engine responds."""
         if not self.socket.exists():
             return False
         probe = docker.DockerClient(base_url=self.url, version="1.41", timeout=PING_SECONDS)
@@ -87,13 +87,13 @@ class DockerEngine(Server):
             probe.close()
 
     def remove_containers(self) -> None:
-        """Remove every container: what a session that was killed has left would be taken for this one's."""
+        """Remove all containers, including those of a killed session."""
         for container in self.client.containers.list(all=True, ignore_removed=True):
-            with contextlib.suppress(docker.errors.APIError):  # its removal goes on already
+            with contextlib.suppress(docker.errors.APIError):  # it is already being removed
                 container.remove(force=True, v=True)
 
     def close(self) -> None:
-        """Remove every container, end the engine and free what it holds."""
+        """Remove all containers, stop the engine and free its resources."""
         with contextlib.suppress(docker.errors.DockerException, OSError):
             self.remove_containers()
         with contextlib.suppress(docker.errors.DockerException, OSError):
@@ -105,16 +105,16 @@ class DockerEngine(Server):
 
 
 class TLSEngine(Server):
-    """A Docker engine that listens on loopback, on IPv4 and IPv6, and wants a certificate.
+    """A Docker engine on loopback, IPv4 and IPv6, that requires client certificates.
 
     Attributes:
-        port: Where.
+        port: TCP port.
 
     Args:
         folder: An empty folder with a short name.
-        ca: Certificate of the authority whose clients it lets in.
-        certificate: Its own.
-        key: Of `certificate`.
+        ca: Certificate of the authority of its clients.
+        certificate: Its own certificate.
+        key: Key of `certificate`.
     """
 
     def __init__(self, folder: Path, ca: Path, certificate: Path, key: Path) -> None:
@@ -128,10 +128,10 @@ class TLSEngine(Server):
 
 @dataclass(frozen=True)
 class Engines:
-    """Two engines that know nothing of each other.
+    """Two independent engines.
 
     Attributes:
-        first: Builds images and keeps its build cache from one session to the next where it may.
+        first: Builds images and keeps its build cache between sessions if possible.
         second: Starts empty.
     """
 
@@ -140,7 +140,7 @@ class Engines:
 
 
 def unmount_below(folder: Path) -> None:
-    """Unmount what a killed engine left, so that its folder can be deleted."""
+    """Unmount the mounts of a killed engine, so that its folder can be deleted."""
     for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
         mount_point = line.split(" ")[1]
         if mount_point.startswith(f"{folder}/"):

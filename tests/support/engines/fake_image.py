@@ -1,4 +1,4 @@
-"""A tiny image whose benchmark is a fake: it behaves, or misbehaves, as a test asks."""
+"""A tiny image with a fake benchmark, whose behaviour tests choose."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARTS = (
     *sorted(str(path.relative_to(PROJECT)) for path in (PROJECT / "results" / "schema").glob("*.py")),
     "tests/real/faults/benchmark.py",
 )
-"""The contract, whole as in the real images, and the fake."""
+"""The contract, as in the real images, and the fake."""
 
 DOCKERFILE = """
 FROM {base} AS debian
@@ -45,7 +45,7 @@ FAKE_IMAGE = "tfbench-fake:base"
 
 
 def build_fake(engine: DockerEngine, base: str, folder: Path) -> str:
-    """Build the fake's image on an engine and return its name.
+    """Build the fake image on an engine and return its name.
 
     Args:
         base: From `make_base_image`.
@@ -62,11 +62,11 @@ def build_fake(engine: DockerEngine, base: str, folder: Path) -> str:
 
 
 def build_variant(engine: DockerEngine, reference: str, folder: Path, **behaviour: Any) -> str:
-    """Build an image whose fake behaves so, and return its name.
+    """Build an image whose fake has a behaviour, and return its name.
 
     Args:
         folder: An empty folder for the build's files.
-        behaviour: `does`, one of `tests.real.faults.benchmark.DOES`, and `seconds`; `filler`: bytes of one more layer.
+        behaviour: `does`, one of `tests.real.faults.benchmark.DOES`, and `seconds`; `filler`: bytes of another layer.
     """
     folder.mkdir(parents=True)
     filler = behaviour.pop("filler", b"")

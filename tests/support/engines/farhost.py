@@ -1,4 +1,4 @@
-"""An ssh host at the other end of a wire that can be cut: a network namespace with a pair of virtual interfaces."""
+"""An ssh host in a network namespace, connected by virtual interfaces that tests can cut."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tests.support.engines.processes import find_program, missing
 from tests.support.engines.servers import SshHost
 
 NEAR, FAR = "198.18.77.1", "198.18.77.2"
-"""Of the range for tests of network devices (RFC 2544): on no real network."""
+"""Addresses in the range for tests of network devices (RFC 2544), which is not routed."""
 
 
 def wires_missing() -> str | None:
-    """Say why no wire can be made here; None when it can."""
+    """Return why network namespaces are not available; None: they are."""
     if absent := missing("ip", "iptables"):
         return absent
     probe = f"tfbprobe{os.getpid()}"
@@ -26,10 +26,10 @@ def wires_missing() -> str | None:
 
 
 class Wire:
-    """Two ends of a network, ours and one in a namespace of its own; use as a context manager.
+    """A network between this machine and a namespace; use as a context manager.
 
     Attributes:
-        namespace: Of the far end.
+        namespace: Namespace of the far end.
     """
 
     def __init__(self) -> None:
@@ -55,12 +55,12 @@ class Wire:
         _ip("netns", "delete", self.namespace, check=False)
 
     def drop_packets(self) -> None:
-        """Let every packet disappear without a word, both ways."""
+        """Silently drop all packets in both directions."""
         for chain in ("INPUT", "OUTPUT"):
             self._iptables("-A", chain, "-j", "DROP")
 
     def mend(self) -> None:
-        """Let packets through again."""
+        """Stop dropping packets."""
         self._iptables("-F")
 
     def _iptables(self, *words: str) -> None:
@@ -68,7 +68,7 @@ class Wire:
 
 
 def make_far_host(folder: Path, remote_socket: Path, wire: Wire) -> SshHost:
-    """Prepare an sshd at the far end of a wire."""
+    """Return an sshd at the far end of a wire."""
     enter = [find_program("ip") or "ip", "netns", "exec", wire.namespace]
     return SshHost(folder, remote_socket, "tfbench-far", enter=enter, address=FAR)
 

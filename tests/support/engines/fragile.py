@@ -1,4 +1,4 @@
-"""A Docker engine that tests may kill, and whose disk they may fill."""
+"""A Docker engine that tests can kill, and whose disk they can fill."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.support.engines.processes import read_proc, send, wait_until
 
 
 class FragileEngine(DockerEngine):
-    """An engine whose data lies on a small disk of its own, in memory.
+    """An engine with its data on a small disk in memory.
 
     Args:
-        disk_bytes: Size of that disk.
+        disk_bytes: Size of the disk.
     """
 
     def __init__(self, name: str, folder: Path, disk_bytes: int) -> None:
@@ -27,7 +27,7 @@ class FragileEngine(DockerEngine):
         super().__init__(name, folder, self._disk / "data")
 
     def kill(self) -> None:
-        """End the engine at once, as a crash does; `start` starts it again."""
+        """Kill the engine, like a crash; `start` starts it again."""
         process, self._process = self._process, None
         assert process is not None, "it does not run"
         self.client.close()
@@ -37,7 +37,7 @@ class FragileEngine(DockerEngine):
         self.socket.unlink()
 
     def _end_containerd(self) -> None:
-        """Make sure that the engine's containerd died with it, and is not looked for under a number that is used again."""
+        """Kill the engine's containerd, and remove its pid file, because the pid may be reused."""
         pid_file = self._exec_folder / "containerd" / "containerd.pid"
         if not pid_file.exists():
             return
@@ -53,14 +53,14 @@ class FragileEngine(DockerEngine):
         pid_file.unlink(missing_ok=True)
 
     def answers(self) -> bool:
-        """See `DockerEngine.answers`; the SDK is not bothered before the socket takes connections."""
+        """See `DockerEngine.answers`; does not use the SDK before the socket accepts connections."""
         with socket.socket(socket.AF_UNIX) as probe:
             if probe.connect_ex(str(self.socket)) != 0:
                 return False
         return super().answers()
 
     def fill_disk(self, leave_bytes: int = 0) -> None:
-        """Leave so much room on the disk."""
+        """Fill the disk up to `leave_bytes`."""
         room = os.statvfs(self._disk)
         filler = self._disk / "filler"
         filler.touch()
@@ -68,7 +68,7 @@ class FragileEngine(DockerEngine):
             os.posix_fallocate(file.fileno(), 0, max(room.f_bavail * room.f_frsize - leave_bytes, 1))
 
     def free_disk(self) -> None:
-        """Give the room back."""
+        """Free the space used by `fill_disk`."""
         (self._disk / "filler").unlink(missing_ok=True)
 
     def close(self) -> None:

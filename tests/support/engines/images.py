@@ -1,4 +1,4 @@
-"""Images for the tests: a Debian base made on this machine, and what containers/Dockerfile builds on it."""
+"""Images for tests: a Debian base built on this machine, and the images of containers/Dockerfile."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PushedImage:
 
     Attributes:
         reference: `REGISTRY/tfbench:VERSION-VARIANT`.
-        digest: Of its manifest, `sha256:…`.
+        digest: Digest of its manifest, `sha256:…`.
     """
 
     reference: str
@@ -42,14 +42,13 @@ class PushedImage:
 
 
 def make_base_image(engine: DockerEngine, cache: Path) -> str:
-    """Import a small Debian with Python 3.11, which stands for `python:3.11-slim-bookworm`; return its name.
+    """Import a small Debian with Python 3.11, in place of `python:3.11-slim-bookworm`; return its name.
 
-    The tests reach no public registry of images, so Debian's own packages are what such an image is made
-    from. The machine's certificates are put in, so that packages can be fetched on a network that inspects
-    TLS.
+    It is built from Debian packages, because tests use no public registry. It includes the machine's certificates, for
+    networks that inspect TLS.
 
     Args:
-        cache: Folder that keeps the archive from one session to the next.
+        cache: Folder that keeps the archive between sessions.
     """
     machine_bundle = Path("/") / CA_BUNDLE
     certificates = machine_bundle.read_bytes() if machine_bundle.exists() else b""
@@ -60,7 +59,7 @@ def make_base_image(engine: DockerEngine, cache: Path) -> str:
         return reference
     archive = cache / f"base-{digest}.tar"
     cache.mkdir(parents=True, exist_ok=True)
-    with FileLock(archive.with_suffix(".lock")):  # of two processes that need it, one makes it
+    with FileLock(archive.with_suffix(".lock")):  # built by one of several processes
         if not archive.exists():
             _write_debian(archive, certificates)
     engine.client.api.import_image(str(archive), repository=reference)
@@ -70,8 +69,8 @@ def make_base_image(engine: DockerEngine, cache: Path) -> str:
 def _write_debian(archive: Path, certificates: bytes) -> None:
     """Write the root of a minimal Debian as a tar file.
 
-    Packages are unpacked and not configured: their scripts take twice the time of all else, and an image needs little of
-    what they do.
+    Packages are unpacked but not configured, because their scripts take two thirds of the time and have little effect on
+    an image.
     """
     work = archive.with_suffix(f".{os.getpid()}.partial")
     fetched, root = work / "fetched", work / "root"
@@ -86,7 +85,7 @@ def _write_debian(archive: Path, certificates: bytes) -> None:
         authorities = sorted((root / "usr/share/ca-certificates").rglob("*.crt"))
         (root / CA_BUNDLE).write_bytes(certificates or b"".join(path.read_bytes() for path in authorities))
         run_program("ldconfig", "-r", root)
-        # Else every container would compile them anew: none may write them.
+        # Containers cannot write them, so each would compile again.
         run_program("chroot", root, "python3.11", "-m", "compileall", "-q", "-x", "lib2to3|idlelib", *MODULES)
         for name in NOT_NEEDED:
             shutil.rmtree(root / name, ignore_errors=True)
@@ -113,10 +112,7 @@ def _unpack(packages: Sequence[Path], root: Path) -> None:
 
 
 def pip_settings(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return this machine's pip settings that mean something in a build, as build arguments.
-
-    Addresses of files are excluded: a container has not the machine's files.
-    """
+    """Return this machine's pip settings as build arguments, without file URLs, which a build cannot access."""
     names = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_DEFAULT_TIMEOUT")
     return {
         name: environment[name] for name in names if environment.get(name) and not environment[name].startswith("file:")
@@ -131,10 +127,10 @@ def build_image(
     Args:
         variant: Its name.
         context: The repository, or a copy of it.
-        cached: Whether steps that were built before may be taken from the engine's cache.
+        cached: Whether to use the engine's build cache.
 
     Raises:
-        EngineError: A step failed; the message carries the end of the build's output.
+        EngineError: A step failed; the message has the end of the build's output.
     """
     stream = engine.client.api.build(
         path=str(context),
@@ -156,10 +152,10 @@ def build_image(
 
 
 def push_image(engine: DockerEngine, reference: str) -> PushedImage:
-    """Push an image to the registry that its name begins with.
+    """Push an image to the registry in its name.
 
     Raises:
-        EngineError: The registry did not take it.
+        EngineError: The push failed.
     """
     for message in engine.client.api.push(reference, stream=True, decode=True):
         if "error" in message:
@@ -171,14 +167,14 @@ def push_image(engine: DockerEngine, reference: str) -> PushedImage:
 
 @dataclass(frozen=True)
 class Manifest:
-    """An image as its registry describes it; `layers`: compressed size in bytes by digest, from the bottom."""
+    """An image in a registry; `layers`: compressed size in bytes by digest, from the bottom."""
 
     digest: str
     layers: dict[str, int]
 
 
 def manifest_of(reference: str) -> Manifest:
-    """Ask the registry for an image."""
+    """Read the manifest of an image from its registry."""
     registry, _, name = reference.partition("/")
     repository, _, tag = name.rpartition(":")
     request = urllib.request.Request(
@@ -190,10 +186,10 @@ def manifest_of(reference: str) -> Manifest:
 
 
 def pull_bytes(engine: DockerEngine, reference: str) -> int:
-    """Pull an image and return the compressed size of the layers that its engine did not have yet.
+    """Pull an image and return the compressed size of the pulled layers.
 
     Raises:
-        EngineError: The registry or the engine refused.
+        EngineError: The pull failed.
     """
     repository, _, tag = reference.rpartition(":")
     fetched: set[str] = set()

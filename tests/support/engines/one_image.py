@@ -1,4 +1,4 @@
-"""A registry on loopback with one image that looks like a benchmark's: a shell, few programs, and a large file."""
+"""A registry on loopback with one image for fake benchmarks: a shell, a few programs, and a large file."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from pathlib import Path
 
 PROGRAMS = ("dash", "sh", "cat", "df", "sleep", "id", "dd", "tail", "rm", "mkdir")
 BIG_FILE_BYTES = 300 << 20
-"""Of the image: more than a benchmark may write."""
+"""Size of the image's file, larger than a benchmark may write."""
 
 OCI = "application/vnd.oci.image"
 
 
 class OneImage:
-    """A registry on loopback that has one image, and counts how often its manifest is asked for.
+    """A registry on loopback with one image, which counts requests of its manifest.
 
     Args:
-        root: Whose shell and few programs the image has.
+        root: Root folder whose shell and programs the image has.
         benchmark: Text of its `python3.11`.
-        environment: Variables that the image sets.
-        seconds: How long its layer takes to come.
+        environment: Variables set by the image.
+        seconds: Duration of pulling its layer.
 
     Attributes:
         repository: Its name, without a tag.
-        digest: Of its manifest.
-        pulls: How often somebody asked for the manifest.
+        digest: Digest of its manifest.
+        pulls: Number of requests of the manifest.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ def _digest(data: bytes) -> str:
 
 
 def _layer(root: Path, benchmark: str) -> bytes:
-    """Make a root folder of a shell, a few programs with their libraries, and a file that is too large to write."""
+    """Return a layer with a shell, a few programs with their libraries, and a large file."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
 
@@ -125,7 +125,7 @@ def _layer(root: Path, benchmark: str) -> bytes:
             if (libraries / name).exists():
                 add(f"usr/lib/{name}", (libraries / name).read_bytes())
         add("usr/bin/python3.11", benchmark.encode())
-        for name in ("passwd", "group", "hosts", "resolv.conf"):  # apptainer reads or covers them
+        for name in ("passwd", "group", "hosts", "resolv.conf"):  # apptainer reads or mounts over them
             add(f"etc/{name}", b"root:x:0:0::/root:/bin/sh\n" if name == "passwd" else b"", 0o644)
         add("opt/big", bytes(BIG_FILE_BYTES), 0o644)
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""Processes of tests: servers that are started and ended, waiting, signals, and what /proc shows."""
+"""Servers, waiting, signals and /proc, for tests."""
 
 from __future__ import annotations
 
@@ -18,46 +18,46 @@ from pathlib import Path
 from typing import Any, Self
 
 READY_SECONDS = 120.0
-"""A server that does not answer after so long is not going to."""
+"""Timeout for the start of a server."""
 
 _PORTS = itertools.count(random.SystemRandom().randrange(10_000, 30_000))
-"""Below 32,768, where Linux's own choice begins; each process of a session begins somewhere else."""
+"""Ports below 32,768, from which Linux chooses; each process of a session starts at another one."""
 
 STOP_SECONDS = 30.0
-"""A server that has not ended so long after SIGTERM is killed."""
+"""Time between SIGTERM and SIGKILL."""
 
 
 class EngineError(RuntimeError):
-    """A server did not start; the message carries the end of its log."""
+    """A server did not start; the message has the end of its log."""
 
 
 def not_root() -> str | None:
-    """Say why nothing that needs root can be done here; None when it can."""
+    """Return why root is not available; None: it is."""
     return None if os.name == "posix" and os.geteuid() == 0 else "it needs root"
 
 
 def missing(*programs: str) -> str | None:
-    """Say which programs are not installed here; None: all are."""
+    """Return which programs are not installed; None: all are."""
     absent = [name for name in programs if find_program(name) is None]
     return f"not installed: {', '.join(absent)} (.ci/run installs them)" if absent else None
 
 
 def missing_requirements() -> str | None:
-    """Say why no Docker engine can be started here; None when it can."""
+    """Return why no Docker engine can be started here; None: it can."""
     programs = ("dockerd", "docker-registry", "sshd", "ssh", "ssh-keygen", "debootstrap", "dpkg-deb", "setpriv")
     return not_root() or missing(*programs)
 
 
 def find_program(name: str) -> str | None:
-    """Find a program, also where only root's PATH leads."""
+    """Find a program, including root's PATH."""
     return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin")
 
 
 def run_program(program: str, *arguments: object) -> None:
-    """Run a program, perhaps one of root's, to its end.
+    """Run a program to its end.
 
     Raises:
-        EngineError: It failed; the message carries the end of its output.
+        EngineError: It failed; the message has the end of its output.
     """
     command = [find_program(program) or program, *map(str, arguments)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
@@ -66,10 +66,10 @@ def run_program(program: str, *arguments: object) -> None:
 
 
 def free_port(count: int = 1) -> int:
-    """Return the first of `count` neighbouring TCP ports of the loopback interface that nobody listens on now.
+    """Return the first of `count` consecutive free TCP ports on loopback.
 
-    No port is returned twice, and none is of those that the kernel hands out itself: whoever asks listens on it later, and
-    until then some connection of another test would take it.
+    No port is returned twice. The ports are outside the kernel's ephemeral range, so that no connection of another test
+    takes them before a server listens.
     """
     while True:
         ports = [next(_PORTS) for _ in range(count)]
@@ -83,7 +83,7 @@ def free_port(count: int = 1) -> int:
 
 
 def port_answers(port: int, address: str = "127.0.0.1") -> bool:
-    """Say whether somebody listens on a port."""
+    """Return whether a port accepts connections."""
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex((address, port)) == 0
@@ -91,7 +91,7 @@ def port_answers(port: int, address: str = "127.0.0.1") -> bool:
 
 @contextlib.contextmanager
 def short_folder(prefix: str) -> Iterator[Path]:
-    """Give a folder with a short name while the context lasts: a unix socket's path has at most 107 bytes."""
+    """Create a temporary folder with a short name, because paths of unix sockets are limited to 107 bytes."""
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp"))
     try:
         yield folder
@@ -100,10 +100,10 @@ def short_folder(prefix: str) -> Iterator[Path]:
 
 
 def wait_until(condition: Callable[[], Any], what: str, seconds: float = 240.0) -> Any:
-    """Wait until a condition holds, and return its value.
+    """Wait until a condition is true, and return its value.
 
     Raises:
-        EngineError: It never does.
+        EngineError: It was not true in time.
     """
     deadline = time.monotonic() + seconds
     while not (value := condition()):
@@ -114,14 +114,14 @@ def wait_until(condition: Callable[[], Any], what: str, seconds: float = 240.0) 
 
 
 def send(number: int, pids: Iterable[int]) -> None:
-    """Send a signal to processes, of which some may have ended."""
+    """Send a signal to processes, ignoring ended ones."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
 def read_proc(pid: int, name: str) -> bytes:
-    """Return a file of a process below /proc; empty: the process has ended."""
+    """Read a file of a process in /proc; empty: the process has ended."""
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:
@@ -129,18 +129,18 @@ def read_proc(pid: int, name: str) -> bytes:
 
 
 def all_pids() -> list[int]:
-    """Return the numbers of all processes."""
+    """Return the pids of all processes."""
     return [int(path.name) for path in Path("/proc").glob("[0-9]*")]
 
 
 def with_variables(*variables: str) -> list[int]:
-    """Return the processes that were started with variables, each `NAME=value`."""
+    """Return the pids of processes with these variables, each `NAME=value`."""
     wanted = {variable.encode() for variable in variables}
     return [pid for pid in all_pids() if wanted <= set(read_proc(pid, "environ").split(b"\0"))]
 
 
 def below(pid: int) -> list[int]:
-    """Return all processes below a process; those that end meanwhile are passed over."""
+    """Return the pids of all descendants of a process, ignoring those that end meanwhile."""
     found = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -150,18 +150,18 @@ def below(pid: int) -> list[int]:
 
 
 class Service(abc.ABC):
-    """What is started and stopped; as a context manager it runs while the context lasts."""
+    """A service that can be started and stopped; as a context manager it runs within the context."""
 
     @abc.abstractmethod
     def start(self) -> None:
-        """Start it, and return when it answers."""
+        """Start it and wait until it responds."""
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """End it; it can be started again."""
+        """Stop it; it can be started again."""
 
     def close(self) -> None:
-        """End it for good."""
+        """Stop it permanently."""
         self.stop()
 
     def __enter__(self) -> Self:
@@ -177,17 +177,17 @@ class Service(abc.ABC):
 
 
 class Server(Service):
-    """A child process that serves until it is stopped.
+    """A server as a child process.
 
     Attributes:
-        log: Where its output goes.
+        log: File with its output.
     """
 
     def __init__(self, command: Sequence[str], log: Path, is_ready: Callable[[], bool]) -> None:
         program = find_program(command[0])
         if program is None:
             raise EngineError(f"{command[0]} is not installed")
-        # The kernel ends the server when the test process dies, however it dies: nothing is left behind.
+        # The kernel ends the server when the test process dies.
         self._command = ["setpriv", "--pdeathsig", "TERM", program, *command[1:]]
         self._is_ready = is_ready
         self._process: subprocess.Popen[bytes] | None = None
@@ -195,15 +195,15 @@ class Server(Service):
 
     @property
     def pid(self) -> int:
-        """Of the process; the server must run."""
+        """Pid of the running server."""
         assert self._process is not None
         return self._process.pid
 
     def start(self) -> None:
-        """Start the server and return when it answers; nothing happens when it runs already.
+        """Start the server unless it is running, and wait until it responds.
 
         Raises:
-            EngineError: It ended or did not answer in time.
+            EngineError: It ended or did not respond in time.
         """
         if self._process is not None:
             return
@@ -219,7 +219,7 @@ class Server(Service):
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """End the server and wait for its end; nothing happens when it does not run."""
+        """Stop the server if it is running, and wait for its end."""
         if self._process is None:
             return
         process, self._process = self._process, None

@@ -1,4 +1,4 @@
-"""What to do about tests whose engine, tool or right is not there: skip them here, fail them where it must be."""
+"""Skips or fails tests whose engine, tool or permission is missing."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 
 def skip_without(what: str, missing: Callable[[], str | None]) -> None:
-    """Skip a test that needs something that is not there, or fail it where engines are required.
+    """Skip a test if a requirement is missing, or fail it if engines are required.
 
     Args:
-        what: What it needs.
-        missing: Says why that is not there; None when it is.
+        what: The requirement.
+        missing: Returns why it is missing; None: it is not.
     """
     wish = os.environ.get("TFBENCH_TEST_ENGINES") or ("require" if os.environ.get("CI") == "true" else "skip")
     reason = "TFBENCH_TEST_ENGINES=off" if wish == "off" else missing()

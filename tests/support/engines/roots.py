@@ -1,7 +1,7 @@
-"""Engines of other Debian releases: Docker and Podman, with root and without, started from a root folder of that release.
+"""Engines of other Debian releases: Docker and Podman, rootful and rootless, in a root folder of that release.
 
-Each runs in a mount namespace of its own, in which that folder is `/`, so that nothing on this machine changes; it uses
-this machine's network. `TFBENCH_TEST_ROOTS` names a folder that keeps the roots, a few hundred megabytes each.
+Each runs in its own mount namespace with that folder as `/` and uses this machine's network; nothing else on this
+machine changes. `TFBENCH_TEST_ROOTS` is a folder that caches the roots, a few hundred megabytes each.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ mount --bind /dev/pts pts; mount -t tmpfs -o mode=1777 tmpfs shm; ln -s /proc/se
 mknod -m 666 net/tun c 10 200; for number in 0 1; do mknod -m 666 nvidia$number c 1 3; done
 mount -t tmpfs tmpfs "$root/run"; mount -t tmpfs tmpfs "$root/tmp"; chmod 1777 "$root/tmp"
 mkdir -p "$root$work"; mount --bind "$work" "$root$work"
-# crun takes no hierarchy that is half of the old kind and half of the new.
+# crun rejects a mixed cgroup hierarchy.
 umount "$root/sys/fs/cgroup/unified" 2>/dev/null || true
 mkdir -p "$root/etc/cdi"; if [ -d "$work/cdi" ]; then mount --bind "$work/cdi" "$root/etc/cdi"; fi
 cd "$root"; pivot_root . mnt; umount -l /mnt; mount --make-rshared /
 mkdir -p "/run/user/$TFBENCH_USER"; chown "$TFBENCH_USER" "/run/user/$TFBENCH_USER"
 exec "$@"
 """
-"""A user namespace cannot be made below a chroot, so the folder becomes the root of the mount namespace."""
+"""Makes the folder the root of the mount namespace, because user namespaces cannot be created in a chroot."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +54,11 @@ class Kind:
     """A kind of engine.
 
     Attributes:
-        name: For people and for the table.
-        release: Of Debian; `bookworm` is this machine's own engine.
-        podman: Podman's service instead of dockerd.
-        rootless: Started as a user without rights.
-        settings: For `daemon.json`.
+        name: Display name, also in the table.
+        release: Debian release; `bookworm` is this machine's own engine.
+        podman: Whether it is Podman's service instead of dockerd.
+        rootless: Whether it runs as an unprivileged user.
+        settings: Content of `daemon.json`.
     """
 
     name: str
@@ -80,12 +80,12 @@ KINDS = (
 
 
 def roots_folder(otherwise: Path) -> Path:
-    """Return the folder that keeps roots from one session to the next."""
+    """Return the folder that caches roots between sessions."""
     return Path(os.environ.get("TFBENCH_TEST_ROOTS") or otherwise)
 
 
 def make_root(name: str, release: str, packages: Sequence[str], folder: Path) -> Path:
-    """Return a root folder of a Debian release with some packages; made once."""
+    """Return a root folder of a Debian release with some packages, creating it if missing."""
     root = folder / name
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / f"{name}.lock"):
@@ -99,7 +99,7 @@ def make_root(name: str, release: str, packages: Sequence[str], folder: Path) ->
 
 
 def make_engine_root(release: str, folder: Path) -> Path:
-    """Return the root folder of a Debian release with its engines, and a user without rights."""
+    """Return a root folder of a Debian release with its engines and an unprivileged user."""
     root = make_root(release, release, PACKAGES[release], folder)
     for name in ("subuid", "subgid"):  # for engines without root
         (root / "etc" / name).write_text(f"{USER}:200000:65536\n")
@@ -111,20 +111,20 @@ def make_engine_root(release: str, folder: Path) -> Path:
 
 
 class RootEngine(DockerEngine):
-    """An engine of another release, whose machine has two GPUs by CDI where it is asked to.
+    """An engine of another release, optionally with two GPUs by CDI.
 
     Args:
-        kind: Which.
+        kind: Its kind.
         root: From `make_engine_root`.
-        folder: For its socket, images and containers; its name is short.
-        registry: Address of a registry without TLS that it trusts.
-        driver: Folder with the fake for NVIDIA's `libnvidia-ml.so.1`; None: it has no GPUs.
+        folder: Folder with a short name for its socket, images and containers.
+        registry: Address of a trusted registry without TLS.
+        driver: Folder with the fake `libnvidia-ml.so.1`; None: no GPUs.
     """
 
     def __init__(self, kind: Kind, root: Path, folder: Path, registry: str, driver: Path | None = None) -> None:
         self.folder = folder / "".join(word[0] for word in kind.name.replace(",", "").lower().split())
         self.folder.mkdir()
-        # Without root, an engine has a network of its own, in which this machine's loopback has another address.
+        # A rootless engine has its own network, in which this machine's loopback has another address.
         self.registry = registry.replace("127.0.0.1", "10.0.2.2") if kind.rootless and not kind.podman else registry
         if kind.rootless:
             os.chown(self.folder, USER, USER)
@@ -149,7 +149,7 @@ class RootEngine(DockerEngine):
     def _docker(self, kind: Kind, runtime: str) -> list[str]:
         settings = {
             "insecure-registries": [self.registry],
-            # Without root, /etc is a folder of links, which the engine does not follow when it looks for these files.
+            # For a rootless engine /etc has symbolic links, which it does not follow for these files.
             **({"cdi-spec-dirs": [str(self.folder / "cdi")]} if kind.rootless else {}),
             **({"features": {"containerd-snapshotter": True}} if kind.containerd_store else {}),
         }
@@ -184,7 +184,7 @@ class RootEngine(DockerEngine):
         ]
 
     def _describe_gpus(self, driver: Path) -> None:
-        """Write what `nvidia-ctk cdi generate` would: two GPUs, each by index and UUID, and all of them."""
+        """Write a CDI specification like `nvidia-ctk cdi generate`: two GPUs, by index, by UUID and all."""
         library = self.folder / NVML
         shutil.copy(driver / NVML, library)
         of_gpus = {"0": [0], "1": [1], "GPU-0": [0], "GPU-1": [1], "all": [0, 1]}

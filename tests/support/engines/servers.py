@@ -13,11 +13,11 @@ from tests.support.engines.required import skip_without
 
 USER, PASSWORD = "bench", "correct-horse-battery"
 PASSWORD_FILE = "bench:$2y$05$abcdefghijklmnopqrstuuSnF5tLPqPFqc0z9CY0HcSLFbSRlL67u\n"
-"""For htpasswd: the hash (bcrypt) of PASSWORD."""
+"""Line of an htpasswd file with the bcrypt hash of PASSWORD."""
 
 
 class Registry(Server):
-    """A registry of container images on loopback, which engines trust without TLS; images stay when it is stopped.
+    """A container registry on loopback, which engines trust without TLS; it keeps its images when stopped.
 
     Attributes:
         address: `127.0.0.1:PORT`, the first part of an image's name.
@@ -38,28 +38,28 @@ class Registry(Server):
 
 
 def guarded_registry(folder: Path) -> Registry:
-    """Return a registry that lets in `USER` with `PASSWORD` only."""
+    """Return a registry that requires `USER` and `PASSWORD`."""
     passwords = folder / "guarded.htpasswd"
     passwords.write_text(PASSWORD_FILE)
     return Registry(folder, "guarded", f"auth: {{htpasswd: {{realm: tests, path: {passwords}}}}}\n")
 
 
 def new_key(path: Path) -> None:
-    """Make a key for ssh, in place of one that is there."""
+    """Create or replace an ssh key."""
     for file in (path, path.with_name(f"{path.name}.pub")):
         file.unlink(missing_ok=True)
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
 
 
 def sshd_command(configuration: Path, host_key: Path, authorized: Path, listen: str, *settings: str) -> list[str]:
-    """Write the configuration of an sshd with a key of its own, and return its command.
+    """Write the configuration of an sshd with its own host key, and return its command.
 
     Args:
         configuration: The file to write.
-        host_key: Made here.
-        authorized: The public key that may log in.
+        host_key: The host key, created here.
+        authorized: The authorised public key.
         listen: `ADDRESS:PORT`.
-        settings: More lines.
+        settings: Further lines.
     """
     new_key(host_key)
     lines = (
@@ -69,7 +69,7 @@ def sshd_command(configuration: Path, host_key: Path, authorized: Path, listen: 
         f"PidFile {configuration.with_suffix('.pid')}",
         "AuthenticationMethods publickey",
         "PermitRootLogin prohibit-password",
-        "StrictModes no",  # the keys lie below the system's folder for temporary files
+        "StrictModes no",  # keys are in the folder for temporary files
         "UsePAM no",
         *settings,
     )
@@ -79,21 +79,21 @@ def sshd_command(configuration: Path, host_key: Path, authorized: Path, listen: 
 
 
 class SshHost(Server):
-    """How to reach an engine through ssh: an sshd; connections that stand outlive its end.
+    """An sshd for reaching an engine by ssh; established connections survive its end.
 
-    The machine's and the user's ssh settings play no part.
+    It ignores the ssh settings of this machine and user.
 
     Args:
-        folder: For its keys and configuration.
-        remote_socket: `DOCKER_HOST` there.
-        alias: Name of the host in its `config_file`.
-        user: Whom it logs in; None: who runs the tests.
-        enter: Words before sshd's own that start it somewhere else.
-        address: Where it listens.
+        folder: Folder for its keys and configuration.
+        remote_socket: `DOCKER_HOST` on the host.
+        alias: Name of the host in `config_file`.
+        user: The user who logs in; None: the current one.
+        enter: Prefix of the sshd command, to start it elsewhere.
+        address: Address on which it listens.
 
     Attributes:
-        config_file: For `ssh -F`: knows port, user, key and host key of `alias`.
-        settings_file: Of the sshd.
+        config_file: File for `ssh -F` with port, user, key and host key of `alias`.
+        settings_file: Configuration of the sshd.
     """
 
     def __init__(
@@ -135,11 +135,11 @@ class SshHost(Server):
         super().__init__([*enter, *command], folder / "sshd.log", lambda: port_answers(port, address))
 
     def connection(self) -> dict[str, Any]:
-        """Return the engine behind it as a host of hosts.yml."""
+        """Return the engine as a host of hosts.yml."""
         named = {"docker": f"ssh://{self.alias}", "docker_socket": str(self.remote_socket)}
         return {**named, "ssh_config": str(self.config_file)}
 
 
 def skip_without_sshd() -> None:
-    """Skip a test that needs an sshd, or fail it where engines are required."""
+    """Skip a test that needs an sshd, or fail it if engines are required."""
     skip_without("an sshd", lambda: missing("sshd"))

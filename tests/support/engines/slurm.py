@@ -1,4 +1,4 @@
-"""A Slurm cluster on this machine: a controller and two nodes with pretended GPUs, all of the tests' own."""
+"""A Slurm cluster on this machine: a controller and two nodes with fake GPUs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.support.engines.processes import (
 
 NODES = ("n1", "n2")
 GPU_FILES = ("/dev/null", "/dev/zero")
-"""Slurm binds GPUs by device files; any that exist will do."""
+"""Device files of the fake GPUs; Slurm accepts any that exist."""
 
 
 def missing_programs() -> str | None:
-    """Say why no cluster can be started here; None when it can."""
+    """Return why no cluster can be started here; None: it can."""
     return not_root() or missing("slurmctld", "slurmd", "sbatch", "munged")
 
 
@@ -38,8 +38,8 @@ class SlurmCluster(Service):
     """A cluster with the partitions `gpu` (both nodes) and `small`, without accounting.
 
     Attributes:
-        environment: What its commands need to find it.
-        shared: A folder that nodes and login host share.
+        environment: Variables with which commands find it.
+        shared: Folder shared by nodes and login host.
     """
 
     _CGROUPS = "cgroup/v1"
@@ -75,11 +75,11 @@ class SlurmCluster(Service):
         }
 
     def _on_login_host(self) -> list[str]:
-        """Return words before a command that run it where the controller runs."""
+        """Return the prefix of commands on the login host."""
         return []
 
     def _enter(self, machine: str) -> list[str]:
-        """Return words before a server's own that start it on a machine: `login` or a node."""
+        """Return the prefix of servers on a machine: `login` or a node."""
         return ["env", *(f"{name}={value}" for name, value in self.environment.items())]
 
     def start(self) -> None:
@@ -90,23 +90,23 @@ class SlurmCluster(Service):
             self.start_node(node)
 
     def stop(self) -> None:
-        """End everything, and what runs on the nodes."""
+        """Stop all servers and the processes on the nodes."""
         for node in self._nodes.values():
             node.stop()
         self._controller.stop()
         self._munged.stop()
 
     def start_node(self, node: str) -> None:
-        """Start a node that is down, and have it used again."""
+        """Start a node that is down, and make it usable again."""
         self._nodes[node].start()
         wait_until(lambda: self._is_usable(node), f"node {node}", 120)
 
     def kill_node(self, node: str) -> None:
-        """Kill a node's daemon and what it runs, as a power cut does."""
+        """Kill a node's daemon and all its processes, like a power cut."""
         server = self._nodes[node]
         os.killpg(server.pid, signal.SIGKILL)
         stopped: set[int] = set()
-        # All stop before the first is killed: a script that outlives its program would record how that ended.
+        # Stop all before killing the first: a script that outlives its program would record its end.
         while running := self._processes_on(node) - stopped:
             send(signal.SIGSTOP, running)
             stopped |= running
@@ -114,15 +114,15 @@ class SlurmCluster(Service):
         server.stop()
 
     def _processes_on(self, node: str) -> set[int]:
-        """Return what runs on a node: jobs, all that they started, and the steps that watch them."""
+        """Return the processes on a node: jobs, their children, and their step daemons."""
         found = set(with_variables(f"SLURM_CONF={self.environment['SLURM_CONF']}", f"SLURMD_NODENAME={node}"))
         steps = {pid for pid in all_pids() if read_proc(pid, "cmdline").startswith(b"slurmstepd")}
         found |= {step for step in steps if found & set(below(step))}
-        # A container's processes have no variables of Slurm's.
+        # Processes in containers do not have Slurm's variables.
         return found.union(*map(below, found))
 
     def answers(self) -> bool:
-        """Say whether the controller runs."""
+        """Return whether the controller responds."""
         answer = self.command("scontrol", "ping", check=False)
         return answer.startswith("Slurmctld(primary) at") and "is UP" in answer
 
@@ -141,7 +141,7 @@ class SlurmCluster(Service):
         return bool(state) and state[0] in ("idle", "mixed", "allocated")
 
     def command(self, *words: str, check: bool = True) -> str:
-        """Run one of Slurm's commands and return what it prints."""
+        """Run a Slurm command and return its output."""
         answer = subprocess.run(
             [*self._on_login_host(), *words],
             env={**os.environ, **self.environment},

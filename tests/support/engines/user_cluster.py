@@ -1,7 +1,7 @@
-"""A Slurm cluster as its users see it: they log in by ssh, their jobs have no rights, and a node has a disk of its own.
+"""A Slurm cluster for unprivileged users, with login by ssh and a local disk per node.
 
-Login host and nodes are mount namespaces, in which files of `/etc` and one folder differ; they share this machine's
-network. Nothing of this machine changes.
+Login host and nodes are mount namespaces with their own files in `/etc` and one local folder; they share this machine's
+network. Nothing on this machine changes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ umount /dev/fuse && rm /dev/fuse && mknod -m 666 /dev/fuse c 10 229
 ln -s /proc/self/fd/0 /dev/stdin; ln -s /proc/self/fd/1 /dev/stdout; ln -s /proc/self/fd/2 /dev/stderr
 exec "$@"
 """
-"""A user mounts images by fuse; apptainer wants the names of its streams."""
+"""Devices for users, who mount images with fuse; apptainer needs the names of the standard streams."""
 
 MACHINE = """\
 set -e; work=$1 machine=$2; shift 2
@@ -42,18 +42,18 @@ exec "$@"
 
 
 class UserCluster(SlurmCluster):
-    """A cluster of two nodes for a user without rights.
+    """A cluster of two nodes for an unprivileged user.
 
     Args:
-        folder: Below /tmp, which each machine has for itself but for this folder; empty.
-        root: Root folder whose Slurm it is; None: this machine's own.
-        path: Folders for programs, before those of the system.
-        variables: Of daemons and of the user; `LOCAL` in a value is the folder that each machine has for itself.
+        folder: An empty folder in /tmp, which is otherwise local to each machine.
+        root: Root folder whose Slurm is used; None: this machine's.
+        path: Folders on PATH before those of the system.
+        variables: Variables of daemons and of the user; `LOCAL` is replaced by each machine's local folder.
         plugin: A line of `plugstack.conf`; None: no plugin.
 
     Attributes:
-        login: Where users log in.
-        local: By machine, where its own folder lies here.
+        login: The login host.
+        local: Path of each machine's local folder on this machine.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class UserCluster(SlurmCluster):
         self.login.start()
 
     def stop(self) -> None:
-        """End everything, and what runs on the nodes."""
+        """Stop all servers and the processes on the nodes."""
         self.login.stop()
         super().stop()
 

@@ -1,7 +1,7 @@
-"""Fakes of NVIDIA's driver libraries: any machine that a test describes, without a GPU.
+"""Fakes of NVIDIA's driver libraries for any machine, without a GPU.
 
-`build(machine, folder)` compiles `libnvidia-ml.so.1` and `libcuda.so.1`; a process whose LD_LIBRARY_PATH begins with
-that folder has these GPUs. TensorFlow is not among those that can use them.
+`build(machine, folder)` compiles `libnvidia-ml.so.1` and `libcuda.so.1` for processes with that folder on
+LD_LIBRARY_PATH. TensorFlow cannot use them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class FakeSlice:
-    """A slice of a GPU in MIG mode; `old_name` names it `MIG-GPU-…/1/0`, as drivers before 470 do."""
+    """A slice of a GPU in MIG mode; with `old_name` it is `MIG-GPU-…/1/0`, as for drivers before 470."""
 
     memory_mib: int
     instance_slices: int
@@ -40,7 +40,7 @@ class FakeSlice:
 
 @dataclass(frozen=True, kw_only=True)
 class FakeGPU:
-    """One GPU: an idle H100 in the best of health, unless said otherwise. Power in mW, -1: the GPU has none."""
+    """One GPU, by default an idle and healthy H100. Power in mW; -1: not supported."""
 
     bus_id: str
     uuid: uuid.UUID | str
@@ -74,7 +74,7 @@ class FakeGPU:
     width_max: int = 16
     reasons: int = 1
     processes: int = 0
-    first_process: int = 9_999_001  # above what the kernel gives to any process
+    first_process: int = 9_999_001  # above all pids of the kernel
     links_up: int = 18
     links_down: int = 0
     island: int = 0
@@ -95,7 +95,7 @@ _LIBRARIES = {"nvml": "libnvidia-ml.so.1", "cuda": "libcuda.so.1"}
 
 
 def two_a4000() -> FakeMachine:
-    """Return two workstation GPUs, the second busy, capped and in a narrow slot; their UUIDs are `GPU-0`, `GPU-1`."""
+    """Return two workstation GPUs, `GPU-0` and `GPU-1`; the second is busy, power-capped and in a narrow slot."""
     first = FakeGPU(
         bus_id="0000:01:00.0",
         uuid="GPU-0",
@@ -142,7 +142,7 @@ def slice_uuid(index: int) -> uuid.UUID:
 
 
 def eight_h100(lost: int = 2) -> FakeMachine:
-    """Return eight H100: GPU 0 is fine, GPU 3 is lost, and each other one has something else wrong with it."""
+    """Return eight H100: GPU 0 is healthy, GPU 3 is lost, and each of the others has another fault."""
     buses = ("18", "2A", "3A", "3B", "86", "AF", "CB", "DB")
     wrong = {
         1: {"power_limit": 400_000},
@@ -176,7 +176,7 @@ def eight_h100(lost: int = 2) -> FakeMachine:
 
 
 def build(machine: FakeMachine, folder: Path) -> Path:
-    """Compile the driver libraries of a machine into a folder; skips the test where there is no C compiler."""
+    """Compile the driver libraries of a machine into a folder; skip the test without a C compiler."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("needs a C compiler (gcc) to build the fake NVIDIA driver library")
@@ -194,7 +194,7 @@ def build(machine: FakeMachine, folder: Path) -> Path:
 
 
 def run_python(driver: Path, *arguments: str, **variables: str) -> Any:
-    """Run Python with a built driver, in the repository; return the JSON that it prints."""
+    """Run Python with a built driver, in the repository, and return its JSON output."""
     inherited = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     done = subprocess.run(
         [sys.executable, *arguments],

@@ -1,1 +1,1 @@
-"""Kubernetes for the tests: an API server of our own that keeps objects and plays the nodes, and real clusters."""
+"""Kubernetes for tests: a fake API server that simulates nodes, and real clusters."""

@@ -1,4 +1,4 @@
-"""A real control plane and a real kubelet on this machine's loopback, from what `build.sh` made."""
+"""A real control plane and kubelet on loopback, with the programs built by `build.sh`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.engines.processes import free_port, run_program
 NODE = "node-1"
 PAUSE_DOCKERFILE = 'FROM scratch\nCOPY pause /pause\nENTRYPOINT ["/pause"]\n'
 CNI_PLUGIN = """#!/bin/sh
-# Gives a pod an address that leads nowhere: a kubelet kills pods without one, and the tests' engine has no network.
+# Gives a pod an unreachable address: a kubelet kills pods without one, and the tests' engine has no network.
 version=$(sed -n 's/.*"cniVersion":"\\([0-9.]*\\)".*/\\1/p')
 case "$CNI_COMMAND:${0##*/}" in
 VERSION:*) echo '{"cniVersion": "0.3.1", "supportedVersions": ["0.2.0", "0.3.0", "0.3.1"]}' ;;
@@ -40,7 +40,7 @@ RESTRICTED = {
     "supplementalGroups": {"rule": "RunAsAny"},
     "fsGroup": {"rule": "RunAsAny"},
 }
-"""The Pod Security level `restricted`, as the admission of Kubernetes before 1.25 enforces it.
+"""The Pod Security level `restricted`, as enforced by the admission of Kubernetes before 1.25.
 Source: Kubernetes, "Pod Security Standards" and "Mapping PodSecurityPolicies to Pod Security Standards"."""
 
 OPENSHIFT_USERS = {"min": 1000660000, "max": 1000669999}
@@ -49,8 +49,8 @@ OPENSHIFT = {
     "runAsUser": {"rule": "MustRunAs", "ranges": [OPENSHIFT_USERS]},
     "fsGroup": {"rule": "MustRunAs", "ranges": [OPENSHIFT_USERS]},
 }
-"""Likewise OpenShift's SCC `restricted-v2`, of which these policies are the origin: a namespace has a range of users, and
-pods that name none get the first. Source: OpenShift, "Managing security context constraints"."""
+"""OpenShift's SCC `restricted-v2`, the origin of these policies: a namespace has a range of users, and pods without one
+get the first. Source: OpenShift, "Managing security context constraints"."""
 
 PAUSE_SOURCE = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
 
@@ -59,9 +59,9 @@ class RealCluster(ControlPlane):
     """The control plane of Kubernetes 1.20, and a kubelet on a Docker engine.
 
     Args:
-        binaries: Folder with what `build.sh` built.
-        folder: Short, empty: for certificates, logs and data.
-        engine: Runs the containers.
+        binaries: Folder with the programs built by `build.sh`.
+        folder: Empty folder with a short name for certificates, logs and data.
+        engine: Engine that runs the containers.
     """
 
     def __init__(self, binaries: Path, folder: Path, engine: DockerEngine) -> None:
@@ -91,7 +91,7 @@ class RealCluster(ControlPlane):
             f"--root-dir={folder}/kubelet",
             f"--docker-endpoint={engine.url}",
             f"--hostname-override={NODE}",
-            "--node-ip=127.0.0.1",  # refused, so that the address that we write stays
+            "--node-ip=127.0.0.1",  # rejected, so that the address set by the test remains
             "--pod-infra-container-image=tfbench-pause:1",
             "--network-plugin=cni",
             f"--cni-conf-dir={folder}/cni",
@@ -105,7 +105,7 @@ class RealCluster(ControlPlane):
         self.kubelet = self._server(binaries / "kubelet", *kubelet, ready=self._node_is_ready)
 
     def start(self) -> None:
-        """Start everything; the node then offers GPUs that are not there, as a device plugin would."""
+        """Start everything; the node then offers fake GPUs, like a device plugin."""
         self._build_pause()
         self._write_network_plugin()
         super().start()
@@ -113,7 +113,7 @@ class RealCluster(ControlPlane):
         self.kubelet.start()
         path = f"/api/v1/nodes/{NODE}"
         capacity = {"nvidia.com/gpu": "4"}
-        addresses = [{"type": "InternalIP", "address": "127.0.0.1"}]  # that the kubelet would not say of itself
+        addresses = [{"type": "InternalIP", "address": "127.0.0.1"}]  # not reported by the kubelet
         status = {"capacity": capacity, "allocatable": capacity, "addresses": addresses}
         self.ask("PATCH", f"{path}/status", {"status": status})
         labels = {
@@ -126,13 +126,13 @@ class RealCluster(ControlPlane):
         self.ask("PATCH", path, {"metadata": {"labels": labels}})
 
     def stop(self) -> None:
-        """End everything, the kubelet first."""
+        """Stop everything, starting with the kubelet."""
         self.kubelet.stop()
         super().stop()
         unmount_below(self._folder / "kubelet")
 
     def admit_only(self, name: str, rules: dict) -> None:
-        """Admit only pods that obey some rules, in place of those of before."""
+        """Admit only pods that comply with some rules, replacing previous ones."""
         path = "/apis/policy/v1beta1/podsecuritypolicies"
         profiles = {"seccomp.security.alpha.kubernetes.io/allowedProfileNames": "runtime/default"}
         self.ask("POST", path, {"metadata": {"name": name, "annotations": profiles}, "spec": rules})
@@ -148,7 +148,7 @@ class RealCluster(ControlPlane):
         return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
 
     def _write_kubelet_config(self, healthz: int) -> None:
-        capability = int(_capabilities(), 16) >> 24 & 1  # CAP_SYS_RESOURCE: without it no process may be shielded
+        capability = int(_capabilities(), 16) >> 24 & 1  # CAP_SYS_RESOURCE, which lowering oom_score_adj needs
         document = {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",

@@ -1,4 +1,4 @@
-"""etcd, an API server, controllers and a scheduler on this machine's loopback, from programs that a folder holds."""
+"""etcd, an API server, controllers and a scheduler on loopback, with the programs in a folder."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class ControlPlane(Service):
 
     Args:
         binaries: Folder with etcd, kube-apiserver, kube-controller-manager and kube-scheduler.
-        folder: Short, empty: for certificates, logs and data.
-        api: Flags of the API server, in addition to those that every version takes.
+        folder: Empty folder with a short name for certificates, logs and data.
+        api: Flags of the API server, in addition to those of all versions.
         manager: Likewise of the controllers.
         scheduler: Likewise of the scheduler.
     """
@@ -91,18 +91,18 @@ class ControlPlane(Service):
         return f"https://127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        """Start everything, and make the namespace."""
+        """Start everything, and create the namespace."""
         for server in self._servers:
             server.start()
         self.ask("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
 
     def stop(self) -> None:
-        """End everything."""
+        """Stop everything."""
         for server in reversed(self._servers):
             server.stop()
 
     def ask(self, method: str, path: str, body: object = None) -> dict:
-        """Ask the API server as its administrator."""
+        """Send a request to the API server as administrator."""
         kind = "application/strategic-merge-patch+json" if method == "PATCH" else "application/json"
         headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": kind}
         data = None if body is None else json.dumps(body).encode()

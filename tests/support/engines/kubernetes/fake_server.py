@@ -1,6 +1,7 @@
-"""An API server over HTTP that keeps objects, and plays scheduler, Job controller and kubelet as a test asks.
+"""A fake Kubernetes API server over HTTP, whose scheduler, Job controller and kubelet are controlled by tests.
 
-It answers what the launcher asks, in the API's own words: lists, labels, conflicts, refusals, logs that are followed. What is handed in is held against the official schema.
+It implements the requests of the launcher: lists, labels, conflicts, errors and followed logs. Objects are validated
+against the official schema.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ COLLECTIONS = {
 
 
 class Answer(Exception):
-    """A refusal: a Status object."""
+    """An error response: a Status object."""
 
     def __init__(self, code: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -43,16 +44,16 @@ class _QuietServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *_: object) -> None:
-        """Say nothing of connections that were cut: tests cut them."""
+        """Do not log connections cut by tests."""
 
 
 class FakeServer:
     """The server.
 
     Attributes:
-        play: Called in a thread of its own for each Job that is created; moves it and its pods on.
+        play: Called in a thread for each new Job; changes it and its pods.
         faults: Called before each request with method and path; may raise `Answer` or `ConnectionResetError`.
-        requests: What was asked, as `METHOD PATH?QUERY`.
+        requests: Requests, as `METHOD PATH?QUERY`.
     """
 
     def __init__(self, play: Callable[[FakeServer, Object], None]) -> None:
@@ -71,11 +72,11 @@ class FakeServer:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Its address."""
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def write_kubeconfig(self, path: Path) -> Path:
-        """Write how it is reached, in two contexts: `bench`, and the current one, which leads nowhere."""
+        """Write a kubeconfig with two contexts: `bench`, and the current one, which is unreachable."""
         contexts = [
             {"name": "bench", "context": {"cluster": "fake", "user": "me", "namespace": NAMESPACE}},
             {"name": "elsewhere", "context": {"cluster": "nowhere", "user": "me"}},
@@ -88,7 +89,7 @@ class FakeServer:
         return path
 
     def close(self) -> None:
-        """End the server and all that it plays."""
+        """Stop the server and its threads."""
         self.closed.set()
         with self.changed:
             self.changed.notify_all()
@@ -101,7 +102,7 @@ class FakeServer:
     # -- objects -----------------------------------------------------------------------------------------------
 
     def put(self, kind: str, item: Object, *, new: bool = False) -> Object:
-        """Keep an object."""
+        """Store an object."""
         with self.changed:
             key = kind, item["metadata"]["name"]
             if new and key in self._objects:
@@ -114,7 +115,7 @@ class FakeServer:
         return item
 
     def drop(self, kind: str, name: str) -> None:
-        """Forget an object."""
+        """Delete an object."""
         with self.changed:
             self._objects.pop((kind, name), None)
             self.changed.notify_all()
@@ -125,7 +126,7 @@ class FakeServer:
             return self._objects.get((kind, name))
 
     def find(self, kind: str, name: str) -> Object:
-        """Return an object, or refuse because there is none."""
+        """Return an object, or raise 404."""
         if (item := self.get(kind, name)) is None:
             raise Answer(404, "NotFound", f'{kind} "{name}" not found')
         return item
@@ -136,21 +137,21 @@ class FakeServer:
             return [item for (of, _), item in sorted(self._objects.items()) if of == kind]
 
     def log(self, pod: str, line: str) -> None:
-        """Let a pod print a line."""
+        """Add a line to a pod's log."""
         with self.changed:
             stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z")
             self._logs.setdefault(pod, []).append(f"{stamp} {line}")
             self.changed.notify_all()
 
     def drop_log(self, pod: str) -> None:
-        """Lose what a pod printed, as when its node is gone."""
+        """Delete a pod's log, as if its node were lost."""
         with self.changed:
             self._logs.pop(pod, None)
 
     # -- requests ----------------------------------------------------------------------------------------------
 
     def create(self, kind: str, item: Object) -> Object:
-        """Take an object in; a Job begins to be played."""
+        """Create an object; for a Job, start `play`."""
         try:
             kubernetes_validate.validate(item, SCHEMA, strict=True)
         except kubernetes_validate.ValidationError as error:
@@ -164,7 +165,7 @@ class FakeServer:
         return item
 
     def delete(self, kind: str, name: str) -> Object:
-        """Mark an object as about to go; a Job goes when its pods have ended, which `play` sees to."""
+        """Mark an object as deleted; a Job is removed once `play` has ended its pods."""
         item = self.find(kind, name)
         with self.changed:
             item["metadata"]["deletionTimestamp"] = "2026-11-21T10:00:00Z"
@@ -194,7 +195,7 @@ class FakeServer:
         return {"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items}
 
     def follow(self, pod: str, *, follow: bool) -> Iterator[str]:
-        """Yield what a pod prints, until it has ended."""
+        """Yield a pod's log until it has ended."""
         sent = 0
         while not self.closed.is_set():
             with self.changed:
@@ -251,7 +252,7 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
                 status = {"kind": "Status", "status": "Failure", "reason": refusal.reason, "message": str(refusal)}
                 self._send(refusal.code, status)
             except OSError:
-                self.close_connection = True  # cut: by a fault of ours, or by the client
+                self.close_connection = True  # cut by a fault or by the client
                 with contextlib.suppress(OSError):
                     self.connection.close()
 

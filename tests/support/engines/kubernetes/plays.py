@@ -1,4 +1,4 @@
-"""What becomes of a Job on the fake cluster: the parts of scheduler, Job controller and kubelet."""
+"""Behaviour of Jobs on the fake cluster: scheduler, Job controller and kubelet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Play = Callable[[FakeServer, Object], None]
 
 
 def make_pod(server: FakeServer, job: Object, node: str | None = "node-1") -> Object:
-    """Make a Job's pod, scheduled to a node or not."""
+    """Create a Job's pod, scheduled to a node or not."""
     template, name = job["spec"]["template"], job["metadata"]["name"]
     metadata = {
         "name": f"{name}-x",
@@ -29,14 +29,14 @@ def make_pod(server: FakeServer, job: Object, node: str | None = "node-1") -> Ob
 
 
 def case_of(job: Object) -> Case:
-    """Return the case that a Job measures."""
+    """Return the case of a Job."""
     arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
     named = (argument.removeprefix("--").partition("=") for argument in arguments)
     return case_from_flags({name: value for name, _, value in named})
 
 
 def set_status(server: FakeServer, pod: Object, phase: str, state: dict[str, Any] | None = None, **status: Any) -> None:
-    """Move a pod on."""
+    """Change the status of a pod."""
     containers = [{"name": "benchmark", "state": state or {}, "imageID": f"docker-pullable://x@{DIGEST}"}]
     with server.changed:
         pod["status"] = {"phase": phase, "containerStatuses": containers, **status}
@@ -44,7 +44,7 @@ def set_status(server: FakeServer, pod: Object, phase: str, state: dict[str, Any
 
 
 def run(server: FakeServer, pod: Object, *lines: str) -> None:
-    """Let a pod run and print."""
+    """Run a pod, with output."""
     set_status(server, pod, "Running", {"running": {"startedAt": "2026-11-21T10:00:00Z"}})
     for line in (state_line("timing"), *lines):
         server.log(pod["metadata"]["name"], line)
@@ -65,14 +65,14 @@ def _finish_job(server: FakeServer, pod: Object, kind: str) -> None:
 
 
 def lines_of(job: Object, status: Status | None = None, cause: str = "") -> list[str]:
-    """Return a record as its benchmark prints it."""
+    """Return the lines in which a benchmark prints its record."""
     case = case_of(job)
     record = good_record(case) if status is None else failed_record(case, status, cause)
     return list(record_lines(to_json(record).encode()))
 
 
 def work(server: FakeServer, job: Object) -> None:
-    """Measure, print the record, end well."""
+    """Measure, print the record, and succeed."""
     pod = make_pod(server, job)
     run(server, pod, *lines_of(job))
     time.sleep(0.05)
@@ -80,7 +80,7 @@ def work(server: FakeServer, job: Object) -> None:
 
 
 def hang(server: FakeServer, job: Object) -> None:
-    """Run until the Job is deleted, then say that it was stopped."""
+    """Run until the Job is deleted, then print that it was stopped."""
     pod = make_pod(server, job)
     run(server, pod)
     while not server.closed.is_set():
@@ -94,7 +94,7 @@ def hang(server: FakeServer, job: Object) -> None:
 
 
 def wait_for_a_node(server: FakeServer, job: Object) -> None:
-    """Find no node, for ever."""
+    """Never find a node."""
     pod = make_pod(server, job, node=None)
     message = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
@@ -102,7 +102,7 @@ def wait_for_a_node(server: FakeServer, job: Object) -> None:
 
 
 def waits_because(reason: str, message: str) -> Play:
-    """Wait on a node, for ever, for a reason."""
+    """Wait on a node forever, with a reason."""
 
     def play(server: FakeServer, job: Object) -> None:
         set_status(server, make_pod(server, job), "Pending", {"waiting": {"reason": reason, "message": message}})
@@ -111,7 +111,7 @@ def waits_because(reason: str, message: str) -> Play:
 
 
 def ends_with(code: int, why: str = "", *, lines: bool = False, **status: Any) -> Play:
-    """Run, then end so."""
+    """Run, then end with a code and a reason."""
 
     def play(server: FakeServer, job: Object) -> None:
         pod = make_pod(server, job)
@@ -132,7 +132,7 @@ def disrupted(reason: str) -> Play:
         looks = len(server.requests) + 4
         set_status(server, pod, "Failed", {"terminated": {"exitCode": 143}}, conditions=[condition])
         while len(server.requests) < looks and not server.closed.wait(0.05):
-            """Keep it a while, as a cluster does for whoever looks."""
+            """Keep the ended pod for a while."""
         server.drop("pods", pod["metadata"]["name"])
         _finish_job(server, pod, "Failed")
 
@@ -140,14 +140,14 @@ def disrupted(reason: str) -> Play:
 
 
 def loses_the_end_of_its_log(server: FakeServer, job: Object) -> None:
-    """Print half of the record, and end well."""
+    """Print half of the record, and succeed."""
     pod = make_pod(server, job)
     run(server, pod, lines_of(job)[0].replace("record 1/1", "record 1/2"))
     end(server, pod)
 
 
 def gets_no_pod_because(message: str) -> Play:
-    """Be refused every pod, for ever."""
+    """Never be allowed to create a pod."""
 
     def play(server: FakeServer, job: Object) -> None:
         server.put(
