@@ -50,7 +50,7 @@ class XLA(enum.StrEnum):
 
 
 class Mode(enum.StrEnum):
-    """What is measured."""
+    """Mode of a measurement."""
 
     TRAIN = "train"  # forward, backward, all-reduce, update
     INFER = "infer"  # forward only: throughput at a batch, and latency at batch 1

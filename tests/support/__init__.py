@@ -1,4 +1,4 @@
-"""What tests share: engines, controllers, fakes."""
+"""Code shared by tests: engines, controllers, fakes."""
 
 from pathlib import Path
 

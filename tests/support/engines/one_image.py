@@ -86,7 +86,7 @@ class OneImage:
                     self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
-                """Be silent."""
+                """Do not log."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.repository = f"127.0.0.1:{self._server.server_port}/bench/tfbench"

