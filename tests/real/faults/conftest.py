@@ -13,6 +13,7 @@ from tests.support.controller import Runs, remove_ours
 from tests.support.engines.docker import Engines
 from tests.support.engines.fake_image import build_fake, build_variant
 from tests.support.engines.images import push_image
+from tests.support.engines.processes import short_folder
 from tests.support.engines.servers import Registry
 
 
@@ -62,11 +63,7 @@ def runs(tmp_path: Path, engines: Engines) -> Iterator[Runs]:
 
 
 @pytest.fixture
-def short_path(engine_folder: Path) -> Iterator[Path]:
+def short_path() -> Iterator[Path]:
     """Give a folder with a short name, for sockets."""
-    folder = engine_folder / "s"
-    folder.mkdir()
-    yield folder
-    for path in folder.iterdir():
-        path.unlink()
-    folder.rmdir()
+    with short_folder("tfb-s-") as folder:
+        yield folder
