@@ -1,7 +1,7 @@
 """A fake Docker engine: the part of the HTTP API that launchers use, with benchmarks that only wait.
 
 Responses have the format and about the size of those of dockerd 20.10, because parsing them is the controller's main
-cost. `test_fleet_fake.py` compares it with a real engine.
+cost.
 
     python -m tests.benchmarks.fleet.engine --folder=DIR --engines=1000 --seconds=2
 
