@@ -132,14 +132,14 @@ def take_steps(
         pool.submit(time.perf_counter).result()  # the first thread exists before the clock starts
         start = time.perf_counter()
         begun = 0
-        while begun < count or _is_early(start, finished, begun, least_seconds):
-            begun += 1
-            shares.append(step())
-            waiting.append(watch.begin(shares[-1]))
-            while len(waiting) >= STEPS_IN_FLIGHT:
+        # Checked after each step that finished, because a step may turn out to have ended before its thread noticed.
+        while (more := begun < count or _is_early(start, finished, begun, least_seconds)) or waiting:
+            if more:
+                begun += 1
+                shares.append(step())
+                waiting.append(watch.begin(shares[-1]))
+            if not more or len(waiting) >= STEPS_IN_FLIGHT:
                 collect()
-        while waiting:
-            collect()
     losses = [wait_for_loss(of_step) for of_step in shares]
     return TimedSteps(seconds=finished[-1] - start, step_seconds=durations(start, finished), losses=losses)
 

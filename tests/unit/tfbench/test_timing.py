@@ -92,6 +92,15 @@ def test_steps_go_on_until_the_asked_time_has_passed():
     assert len(take_steps(device.step, 5, least_seconds=0.001).step_seconds) == 5
 
 
+def test_a_thread_that_wakes_late_does_not_end_the_interval_early():
+    late = SimpleFloat(0)
+    shares = itertools.chain([late], itertools.repeat(SimpleFloat(1)))
+    interval = timing.take_steps(
+        lambda: [next(shares)], 1, least_seconds=0.1, wait=lambda share: time.sleep(0.3 if share is late else 0.01)
+    )
+    assert interval.seconds >= 0.1
+
+
 def test_the_host_prepares_the_next_step_while_the_device_works():
     device = Device(0.005)
 
