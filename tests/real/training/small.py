@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from unittest import mock
 
 from results.schema import BatchNorm, Case, Device
@@ -114,75 +115,66 @@ def _inception_v3(*, input_shape, classes, classifier_activation, **_) -> Model:
     return keras.Model(images, logits, name="inception_v3")
 
 
-SHALLOW = {
-    "resnet50": ("ResNet50", functools.partial(_resnet, (1, 2, 1, 1), "resnet50")),
-    "resnet152": ("ResNet152", functools.partial(_resnet, (1, 1, 2, 1), "resnet152")),
-    "vgg16": ("VGG16", _vgg16),
-    "efficientnet_b0": ("EfficientNetB0", _efficientnet_b0),
-    "efficientnet_v2_s": ("EfficientNetV2S", _efficientnet_v2_s),
-    "inception_v3": ("InceptionV3", _inception_v3),
-}
-"""Networks of `keras.applications` that have dozens of equal layers: name there, and one with fewer of each kind."""
-
 INCEPTIONS = ((64, 96, 128, 16, 32, 32), None, (192, 96, 208, 16, 48, 64), None, (256, 160, 320, 32, 128, 128))
 """Of GoogLeNet's nine modules: one of each resolution."""
 
 
+def _application(name: str, pattern: Callable[..., Model]) -> AbstractContextManager[object]:
+    from tensorflow import keras
+
+    return mock.patch.object(keras.applications, name, pattern)
+
+
+def _shallow_googlenet() -> AbstractContextManager[object]:
+    return mock.patch("tfbench.models.inception._INCEPTIONS", INCEPTIONS)
+
+
+def _narrow_alexnet() -> AbstractContextManager[object]:
+    """Give AlexNet a head of an eighth of the width."""
+    from tensorflow import keras
+
+    dense = keras.layers.Dense
+
+    def narrow(units, **options):
+        return dense(min(units, 512), **options)
+
+    return mock.patch.object(keras.layers, "Dense", narrow)
+
+
+def _narrow_inception_v4() -> AbstractContextManager[object]:
+    """Give Inception v4 a quarter of the width."""
+    from tfbench.models import inception
+
+    convolution = inception.normalised_convolution
+
+    def narrow(x, filters, *arguments, **options):
+        return convolution(x, filters // 4, *arguments, **options)
+
+    return mock.patch.object(inception, "normalised_convolution", narrow)
+
+
+PATCHES: dict[str, Callable[[], AbstractContextManager[object]]] = {
+    "resnet50": functools.partial(_application, "ResNet50", functools.partial(_resnet, (1, 2, 1, 1), "resnet50")),
+    "resnet152": functools.partial(_application, "ResNet152", functools.partial(_resnet, (1, 1, 2, 1), "resnet152")),
+    "vgg16": functools.partial(_application, "VGG16", _vgg16),
+    "efficientnet_b0": functools.partial(_application, "EfficientNetB0", _efficientnet_b0),
+    "efficientnet_v2_s": functools.partial(_application, "EfficientNetV2S", _efficientnet_v2_s),
+    "inception_v3": functools.partial(_application, "InceptionV3", _inception_v3),
+    "googlenet": _shallow_googlenet,
+    "alexnet": _narrow_alexnet,
+    "inception_v4": _narrow_inception_v4,
+}
+"""What is patched while a network is built that is made smaller than its builder's options can."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ShallowNetwork(Network):
-    """A network whose pattern in `keras.applications` is taken with fewer layers."""
+class PatchedNetwork(Network):
+    """A network of `PATCHES`."""
 
     def build(self, batch_norm: BatchNorm, size: int, strategy: Strategy) -> Model:
-        from tensorflow import keras
-
-        name, pattern = SHALLOW[self.name]
-        with mock.patch.object(keras.applications, name, pattern):
+        with PATCHES[self.name]():
             return super().build(batch_norm, size, strategy)
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ShallowGoogLeNet(Network):
-    """GoogLeNet with fewer modules."""
-
-    def build(self, batch_norm: BatchNorm, size: int, strategy: Strategy) -> Model:
-        with mock.patch("tfbench.models.inception._INCEPTIONS", INCEPTIONS):
-            return super().build(batch_norm, size, strategy)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class NarrowAlexNet(Network):
-    """AlexNet with a head of an eighth of the width."""
-
-    def build(self, batch_norm: BatchNorm, size: int, strategy: Strategy) -> Model:
-        from tensorflow import keras
-
-        dense = keras.layers.Dense
-
-        def narrow(units, **options):
-            return dense(min(units, 512), **options)
-
-        with mock.patch.object(keras.layers, "Dense", narrow):
-            return super().build(batch_norm, size, strategy)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class NarrowInceptionV4(Network):
-    """Inception v4 at a quarter of the width."""
-
-    def build(self, batch_norm: BatchNorm, size: int, strategy: Strategy) -> Model:
-        from tfbench.models import inception
-
-        convolution = inception.normalised_convolution
-
-        def narrow(x, filters, *arguments, **options):
-            return convolution(x, filters // 4, *arguments, **options)
-
-        with mock.patch.object(inception, "normalised_convolution", narrow):
-            return super().build(batch_norm, size, strategy)
-
-
-OWN = {"alexnet": NarrowAlexNet, "googlenet": ShallowGoogLeNet, "inception_v4": NarrowInceptionV4}
-"""Networks of `tfbench` that are made smaller than their builders' options can."""
 
 PIXELS = {"vgg16": 32, "alexnet": 64, "efficientnet_v2_s": 32, "inception_v3": 75, "inception_v4": 75}
 TOKENS = 16
@@ -198,9 +190,7 @@ def small_network(name: str) -> Network:
         inputs = dataclasses.replace(network.inputs, image_size=PIXELS.get(name, 32))
     options = {**network.options, **FEWER.get(name, {})}
     small = dataclasses.replace(network, inputs=inputs, classes=CLASSES, options=options)
-    if name in OWN:
-        return OWN[name](**vars(small))
-    return ShallowNetwork(**vars(small)) if name in SHALLOW else small
+    return PatchedNetwork(**vars(small)) if name in PATCHES else small
 
 
 def small_case(name: str, **changes) -> Case:
