@@ -27,10 +27,11 @@ from typing import Any
 
 from tests.benchmarks.tf_cnn_benchmarks import PAIRINGS, Pairing, flags, variables
 from tests.real.null_gpu.count import Counter, row
-from tests.support.null_gpu import FOLDER, REPOSITORY, environment, pip_install
+from tests.support import PROJECT
+from tests.support.null_gpu import FOLDER, environment, pip_install
 
 PEER_PACKAGES = FOLDER / "peer"
-TABLE = REPOSITORY / "docs" / "validation" / "null-gpu.csv"
+TABLE = PROJECT / "docs" / "validation" / "null-gpu.csv"
 KEY = ("network", "precision", "gpus", "program")
 PROGRAMS = ("tfbench", "tf_cnn_benchmarks")
 COUNTED = ("launches", "library_calls", "h2d", "d2h", "d2d", "d2d_bytes", "waits", "all_reduces", "peak_mib")
@@ -63,7 +64,7 @@ def theirs(checkout: Path, pairing: Pairing, precision: str, gpus: int, batch: i
             "--init_learning_rate=0.1",  # its schedule asserts a value that a GPU has to compute
             *(f"--num_gpus={gpus}", *(["--all_reduce_spec=nccl"] if gpus > 1 else [])),
         ]
-        done = subprocess.run(command, cwd=REPOSITORY, env=settings, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=PROJECT, env=settings, capture_output=True, text=True, check=False)
         text = Path(output.name).read_text(encoding="utf-8")
     if not text:
         said = [line for line in done.stderr.splitlines() if not re.match(r"[IWE]\d{4} ", line)]

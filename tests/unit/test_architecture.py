@@ -15,8 +15,8 @@ import grimp
 import pytest
 
 from orchestrate.images import builds
+from tests.support import PROJECT
 
-ROOT = Path(__file__).parents[2]
 PACKAGES = ("tfbench", "orchestrate", "results")
 CONTRACT = "results.schema"
 IN_CONTAINER = sys.stdlib_module_names | {"absl", "keras", "numpy", "pynvml", "tensorflow", "__future__"}
@@ -30,7 +30,7 @@ AGENT = "orchestrate/launchers/ssh/agent.py"
 
 
 def sources() -> list[Path]:
-    return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    return [path for package in PACKAGES for path in sorted((PROJECT / package).rglob("*.py"))]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_imports_keep_the_contracts_of_pyproject():
-    done = lint_imports(ROOT)
+    done = lint_imports(PROJECT)
     assert done.returncode == 0, done.stdout
 
 
@@ -65,8 +65,8 @@ def test_imports_keep_the_contracts_of_pyproject():
 )
 def test_a_planted_import_breaks_a_contract(tmp_path: Path, file: str, text: str):
     for package in PACKAGES:
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+        shutil.copytree(PROJECT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(PROJECT / "pyproject.toml", tmp_path)
     path = tmp_path / file
     path.write_text(f"{path.read_text(encoding='utf-8')}\n{text}\n", encoding="utf-8")
     done = lint_imports(tmp_path)
@@ -96,7 +96,7 @@ def test_the_images_carry_everything_that_their_code_imports(graph: grimp.Import
 def test_only_entry_points_displays_and_tables_print():
     found = []
     for path in sources():
-        file = path.relative_to(ROOT).as_posix()
+        file = path.relative_to(PROJECT).as_posix()
         if path.stem in MAY_PRINT or path.parent.name == "commands" or file.startswith("tfbench/") or file == AGENT:
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -118,7 +118,7 @@ def test_no_public_class_name_is_defined_twice():
 
 
 def test_names_of_tests_are_short():
-    code = (path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests").rglob("*.py")))
+    code = (path.read_text(encoding="utf-8") for path in sorted((PROJECT / "tests").rglob("*.py")))
     names = [name for text in code for name in re.findall(r"^ *(?:async )?def (test_\w+)", text, re.MULTILINE)]
     assert len(names) > 500, "the pattern finds them; how many there are is no aim"
     assert [name for name in names if len(name) > 70] == []
@@ -126,14 +126,14 @@ def test_names_of_tests_are_short():
 
 def test_every_list_of_what_an_image_gets_of_results_is_the_contract():
     contract = {"results/__init__.py", "results/schema"}
-    copied = re.findall(r"^COPY (results/\S*) /results/", (ROOT / "containers/Dockerfile").read_text(), re.MULTILINE)
-    let_in = re.findall(r"^!(results/.*)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
+    copied = re.findall(r"^COPY (results/\S*) /results/", (PROJECT / "containers/Dockerfile").read_text(), re.MULTILINE)
+    let_in = re.findall(r"^!(results/.*)$", (PROJECT / ".dockerignore").read_text(), re.MULTILINE)
     digested = [path for path in builds.CONTEXT if path.startswith("results/")]
     assert {name.rstrip("/") for name in copied} == set(let_in) == set(digested) == contract
 
 
 def test_files_that_the_architecture_names_exist():
-    text = (ROOT / "ARCHITECTURE.md").read_text()
+    text = (PROJECT / "ARCHITECTURE.md").read_text()
     paths = re.findall(r"`((?:tfbench|results|orchestrate|containers|tests)/[\w./]*)`", text)
     assert len(paths) > 10
-    assert [path for path in paths if not (ROOT / path).exists()] == []
+    assert [path for path in paths if not (PROJECT / path).exists()] == []

@@ -31,22 +31,22 @@ from results.program import hyphenated, run_main, underscored
 from results.schema.exit_codes import ExitCode
 from results.schema.streams import lasting
 from results.schema.version import __version__
+from tests.support import PROJECT
 from tests.unit.results.factory import repeats, write_run
 
-ROOT = Path(__file__).parents[2]
 HEAVY = ("tensorflow", "pandas", "scipy", "numpy", "docker", "kubernetes", "pydantic", "rich", "tfbench")
 
 
 HERE = "version: 1\ndefaults: {suite: quick}\nfleets: {here: {hosts: {this-machine: {process: true}}}}\n"
 
 
-def tfbench(*arguments: str, folder: Path = ROOT, module: str = "orchestrate.cli", **variables: str):
+def tfbench(*arguments: str, folder: Path = PROJECT, module: str = "orchestrate.cli", **variables: str):
     """Run orchestrate/cli.py, which is the installed command, or another module, with the folder's hosts and runs."""
     folders = {"TFBENCH_RUNS_DIR": str(folder / "runs"), "TFBENCH_HOSTS": str(folder / "hosts.yml")}
     return subprocess.run(
         [sys.executable, "-m", module, *arguments],
         cwd=folder,
-        env={**os.environ, **folders, "PYTHONPATH": str(ROOT), **variables},
+        env={**os.environ, **folders, "PYTHONPATH": str(PROJECT), **variables},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -74,7 +74,7 @@ def test_help_and_version_import_nothing_heavy():
             "import results.__main__\ntry: main()\nexcept SystemExit as stopped: assert not stopped.code\n"
             f"print([name for name in {HEAVY!r} if name in sys.modules])"
         )
-        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+        done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True)
         assert done.stdout.splitlines()[-1] == "[]"
     assert done.stdout.splitlines()[0] == f"tfbench {__version__}"
 
@@ -151,7 +151,7 @@ def test_a_stream_outlasts_its_reader(error: type[Exception]):
 def test_a_closed_pipe_is_neither_a_traceback_nor_an_error(command: str, runs_dir: Path):
     flag = "" if command.startswith("gpus") else f"--runs-dir={runs_dir}"
     script = f"{sys.executable} -m orchestrate.cli {command} {flag} | true; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(["bash", "-c", script], cwd=PROJECT, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
@@ -274,7 +274,7 @@ def test_each_shell_takes_its_completion_script(shell: str, ask: str, tmp_path: 
     first = "compdef() { :; };" if shell == "zsh" else ""
     (tmp_path / "script").write_text(f"{first}\n{tfbench('completion', shell).stdout}\n{ask}\n")
     path = f"{tmp_path}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(PROJECT), "HOME": str(tmp_path)}
     done = subprocess.run([shell, tmp_path / "script"], env=environment, capture_output=True, text=True, timeout=120)
     assert done.stdout.split() == ["quick"], done.stderr
 

@@ -19,15 +19,15 @@ from results.program import run_main
 from results.schema.exit_codes import ExitCode
 from tests.docs import pictures
 from tests.real.engines.matrix import test_matrix as matrix
+from tests.support import PROJECT
 from tests.support.engines.roots import KINDS
 
-ROOT = Path(__file__).parents[2]
 PAGES = [
-    *sorted(ROOT.glob("*.md")),
-    *(page for name in ("docs", "containers") for page in sorted((ROOT / name).rglob("*.md"))),
-    *sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")),
+    *sorted(PROJECT.glob("*.md")),
+    *(page for name in ("docs", "containers") for page in sorted((PROJECT / name).rglob("*.md"))),
+    *sorted((PROJECT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")),
 ]
-REMOVED = ROOT / "CHANGELOG.md"
+REMOVED = PROJECT / "CHANGELOG.md"
 STANDS_FOR = {"RUN": "runs/one", "FILE": "table.csv", "TOOL": "sky", "FOLDER": "folder", "NAME": "quick", "N": "3"}
 
 
@@ -52,13 +52,13 @@ def accepted(command: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("page", sorted({*PAGES} - {REMOVED}), ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", sorted({*PAGES} - {REMOVED}), ids=lambda page: str(page.relative_to(PROJECT)))
 def test_each_command_of_a_page_is_accepted(page):
     assert [command for command in commands(page) if not accepted(command)] == []
 
 
 def test_the_exit_codes_of_the_pages_are_those_of_the_programs():
-    numbers = re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "fleets.md").read_text(encoding="utf-8"), re.M)
+    numbers = re.findall(r"^\| (\d+) \|", (PROJECT / "docs" / "fleets.md").read_text(encoding="utf-8"), re.M)
     assert [int(number) for number in numbers] == [*ExitCode]
 
 
@@ -81,8 +81,8 @@ def test_a_command_that_needs_no_host_runs_as_shown(command, tmp_path, monkeypat
         assert capsys.readouterr().out
 
 
-ADDRESSED = [*PAGES, ROOT / "hosts.example.yml"]
-URL = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+ADDRESSED = [*PAGES, PROJECT / "hosts.example.yml"]
+URL = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
 OWNER = URL.split("/")[-2]
 
 
@@ -92,12 +92,12 @@ def test_every_address_of_the_project_is_that_of_pyproject():
         assert set(re.findall(r"https://github\.com/[\w.-]+/tfbench\b", text)) <= {URL}, page
         assert set(re.findall(r"ghcr\.io/([\w.-]+)/tfbench\b|--owner (\w+)", text)) <= {(OWNER, ""), ("", OWNER)}, page
         assert not re.search(r"\bOWNER\b|ghcr\.io/you\b|REGISTRY/USER", text), f"{page}: a placeholder for our name"
-    assert f"git clone {URL} && cd tfbench" in (ROOT / "README.md").read_text()
+    assert f"git clone {URL} && cd tfbench" in (PROJECT / "README.md").read_text()
 
 
 def test_the_page_names_each_engine_and_what_works_on_it():
     """What `make test-engines` prints."""
-    page = (ROOT / "docs/images.md").read_text(encoding="utf-8").partition("## Engines")[2]
+    page = (PROJECT / "docs/images.md").read_text(encoding="utf-8").partition("## Engines")[2]
     engines = re.search(r"^Engines: (.+)\.$", page, re.M)[1].split("; ")
     assert engines == [kind.name for kind in KINDS]
     everywhere = re.search(r"^All of these work on all of them: (.+)\.$", page, re.M)[1].split("; ")
@@ -119,7 +119,7 @@ def test_a_picture_is_small_shown_and_needs_no_network(name):
 
 
 def test_the_front_page_is_short():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (PROJECT / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 120 and len(text.split()) <= 700
 
 
@@ -127,14 +127,14 @@ def test_the_front_page_is_short():
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "-W", "-q", "-E", "-d", str(folder / "trees"), "-c", "docs", "."]
-    done = subprocess.run([*command, str(folder / "html")], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([*command, str(folder / "html")], cwd=PROJECT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return folder / "html"
 
 
 @pytest.mark.slow
 def test_every_page_is_built_and_reached_from_the_start_page(site):
-    pages = [path.relative_to(ROOT).with_suffix(".html") for path in sorted((ROOT / "docs").rglob("*.md"))]
+    pages = [path.relative_to(PROJECT).with_suffix(".html") for path in sorted((PROJECT / "docs").rglob("*.md"))]
     start = (site / "README.html").read_text()
     assert [str(page) for page in pages if f'href="{page}"' not in start or not (site / page).exists()] == []
 
@@ -157,7 +157,7 @@ def test_the_command_reference_holds_every_command(site):
 
 
 def versions_module():
-    spec = importlib.util.spec_from_file_location("versions", ROOT / "docs" / "versions.py")
+    spec = importlib.util.spec_from_file_location("versions", PROJECT / "docs" / "versions.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -23,9 +23,9 @@ import orchestrate.cli as orchestrate_program
 from orchestrate.inventory import hosts as inventory
 from orchestrate.inventory.variants import read_variants
 from results.schema.version import __version__
+from tests.support import PROJECT
 
-ROOT = Path(__file__).parents[2]
-GITHUB = ROOT / ".github"
+GITHUB = PROJECT / ".github"
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
 
 DIGEST = "sha256:" + "5" * 64
@@ -80,7 +80,7 @@ def execute(script: str, folder: Path) -> SimpleNamespace:
     done = subprocess.run(
         ["/bin/bash", "-eo", "pipefail", "-c", script],
         cwd=folder,
-        env={**os.environ, **VALUES, **files, "PYTHONPATH": str(ROOT), "RUNNER_TEMP": str(folder)}
+        env={**os.environ, **VALUES, **files, "PYTHONPATH": str(PROJECT), "RUNNER_TEMP": str(folder)}
         | {"PATH": f"{programs}:{os.environ['PATH']}", "TFBENCH_RUNS_DIR": str(folder / "runs")},
         capture_output=True,
         text=True,
@@ -98,10 +98,10 @@ def objection(call: list[str]) -> str | None:
     """Say what is wrong with a call of this project's own programs; None: nothing."""
     program, *arguments = call
     if program == "make":
-        known = re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        known = re.search(rf"^{arguments[0]}:", (PROJECT / "Makefile").read_text(), re.MULTILINE)
         return None if known else f"there is no target {arguments[0]}"
     if program == "bash" or (program == "python" and arguments[0] not in ("-m", "-c")):
-        return None if (ROOT / arguments[0]).is_file() else f"there is no file {arguments[0]}"
+        return None if (PROJECT / arguments[0]).is_file() else f"there is no file {arguments[0]}"
     if program == "python" and arguments[1] == "orchestrate":
         try:
             orchestrate_program.parse(arguments[1:])
@@ -133,7 +133,7 @@ def test_the_push_step_passes_on_what_attestations_need(tmp_path: Path):
     ran = execute(push.script, tmp_path / "push")
     assert ran.handed_on.splitlines() == ["name=ghcr.io/some-one/tfbench", f"digest={DIGEST}"]
     assert ["docker", "cp", "container-1:/opt/sbom.cdx.json", "sbom.cdx.json"] in ran.calls
-    assert "/opt/sbom.cdx.json" in (ROOT / "containers" / "Dockerfile").read_text()
+    assert "/opt/sbom.cdx.json" in (PROJECT / "containers" / "Dockerfile").read_text()
     (name,) = [step for step in steps() if step.name.startswith("Name the registry")]
     assert execute(name.script, tmp_path / "name").handed_on == "REGISTRY=ghcr.io/some-one\n", "lower case"
 
@@ -141,7 +141,7 @@ def test_the_push_step_passes_on_what_attestations_need(tmp_path: Path):
 @pytest.mark.slow
 def test_a_release_builds_on_the_dockerfiles_base_by_digest(tmp_path: Path):
     job = load(GITHUB / "workflows" / "release.yml")["jobs"]["image"]
-    dockerfile = (ROOT / "containers" / "Dockerfile").read_text()
+    dockerfile = (PROJECT / "containers" / "Dockerfile").read_text()
     assert f"ARG BASE={job['env']['BASE_IMAGE']}\n" in dockerfile
     (step,) = (step for step in steps() if step.job == "image" and "images build" in step.script)
     (build,) = (call for call in execute(step.script, tmp_path).calls if "build" in call)
@@ -158,7 +158,7 @@ def test_a_released_package_pulls_the_images_of_its_release(tmp_path: Path, monk
     assert [host.registry for host in inventory.read_hosts(file)] == [None, None, None, None, "example.org/own"]
     (step,) = (step for step in steps() if step.job == "package" and "registry.txt" in step.script)
     assert execute(step.script, tmp_path).code == 0
-    written = tmp_path / inventory.RELEASED_IMAGES.relative_to(ROOT)
+    written = tmp_path / inventory.RELEASED_IMAGES.relative_to(PROJECT)
     monkeypatch.setattr(inventory, "RELEASED_IMAGES", written)
     found = inventory.read_hosts(file)
     ours = "ghcr.io/some-one"
@@ -191,7 +191,7 @@ SCHEMAS = {
     "github-issue-forms": [p for p in (GITHUB / "ISSUE_TEMPLATE").glob("*.yml") if p.stem != "config"],
     "github-issue-config": [GITHUB / "ISSUE_TEMPLATE" / "config.yml"],
     "dependabot": [GITHUB / "dependabot.yml"],
-    "citation-file-format": [ROOT / "CITATION.cff"],
+    "citation-file-format": [PROJECT / "CITATION.cff"],
 }
 
 
@@ -250,4 +250,4 @@ def test_the_script_and_the_citation_name_this_version():
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == f"results/schema/version.py: the version is {__version__}. Received the tag v0.0.0\n"
-    assert str(load(ROOT / "CITATION.cff")["version"]) == __version__
+    assert str(load(PROJECT / "CITATION.cff")["version"]) == __version__

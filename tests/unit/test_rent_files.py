@@ -13,10 +13,10 @@ from ruamel.yaml import YAML
 
 from orchestrate.launchers.ssh.software import FITTING
 from results.reference.gpus import gpu_key
+from tests.support import PROJECT
 
-ROOT = Path(__file__).parents[2]
-RENT = ROOT / "containers" / "rent"
-PAGE = (ROOT / "docs" / "rent.md").read_text(encoding="utf-8")
+RENT = PROJECT / "containers" / "rent"
+PAGE = (PROJECT / "docs" / "rent.md").read_text(encoding="utf-8")
 
 
 def document(name: str) -> Any:
@@ -27,7 +27,7 @@ def document(name: str) -> Any:
 def test_every_file_is_on_the_page_and_in_the_wheel():
     names = {path.name for path in RENT.iterdir()}
     assert len(names) == 7 and all(f"containers/rent/{name}" in PAGE for name in names)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
     data = project["tool"]["setuptools"]["package-data"]["orchestrate.containers"]
     assert "rent/*" in data
 

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import PROJECT
 from tests.support.session import schedule
 from tests.support.session.children import IMPORTED_TENSORFLOW, WAIT_FOR_PROGRAMS
-
-ROOT = Path(__file__).parents[2]
 
 CONFTEST = """
 import os, pytest
@@ -46,7 +45,7 @@ def test_what_trains_shares_a_child_whose_death_fails_its_test_only(tmp_path: Pa
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n1", "-ptests.conftest", f"--rootdir={tmp_path}", "tests"],
         cwd=tmp_path,
-        env={**{k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}, "PYTHONPATH": str(ROOT)},
+        env={**{k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}, "PYTHONPATH": str(PROJECT)},
         capture_output=True,
         text=True,
         timeout=120,
@@ -63,7 +62,7 @@ def test_every_file_that_begins_early_is_there():
     files = [schedule.SLURM_TRAINING, schedule.WHEEL, WAIT_FOR_PROGRAMS]
     files += [*schedule.BY_TEST, *schedule.SLOW_WITHOUT_WORK]
     files += [f"tests/real/training/test_{name}.py" for name in schedule.LONG_FILES]
-    assert [file for file in files if not (ROOT / file).is_file()] == []
+    assert [file for file in files if not (PROJECT / file).is_file()] == []
 
 
 def test_no_file_of_tests_imports_tensorflow_when_it_is_collected(request: pytest.FixtureRequest):

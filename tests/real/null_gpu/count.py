@@ -23,7 +23,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.support.null_gpu import REPOSITORY, environment
+from tests.support import PROJECT
+from tests.support.null_gpu import environment
 
 TABLE = Path(__file__).with_name("counts.csv")
 KEY = ("model", "precision", "mode", "gpus", "xla", "data", "batch")
@@ -100,7 +101,7 @@ class Counter:
         command = [sys.executable, "-m", "tests.real.null_gpu.count", "--serve"]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, text=True, cwd=REPOSITORY, env=environment(**variables)
+            command, stdin=pipe, stdout=pipe, text=True, cwd=PROJECT, env=environment(**variables)
         )
 
     def count(self, arguments: list[str]) -> dict[str, Any]:
@@ -119,7 +120,7 @@ class Counter:
         folder = Path(self._folder.name) / "images"
         if not folder.exists():
             command = [sys.executable, "-m", "tfbench.make_dataset", f"--output={folder}", "--images=32", "--shards=2"]
-            subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True)
+            subprocess.run(command, cwd=PROJECT, check=True, capture_output=True)
         return folder
 
     def close(self) -> None:

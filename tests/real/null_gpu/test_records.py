@@ -12,7 +12,8 @@ import pytest
 
 from results.runs.reading import from_json
 from results.schema import Status
-from tests.support.null_gpu import REPOSITORY, environment, needs_null_gpu
+from tests.support import PROJECT
+from tests.support.null_gpu import environment, needs_null_gpu
 
 pytestmark = [pytest.mark.slow, needs_null_gpu]
 
@@ -22,7 +23,7 @@ SHORT = ("--batch_size=8", "--num_steps=5", "--warmup_steps=1", "--max_warmup_st
 
 def tfbench(output, *flags, program=("-m", "tfbench"), **settings):
     command = [sys.executable, *program, f"--output={output}", "--model=resnet50", "--nopeaks", *flags]
-    subprocess.run(command, cwd=REPOSITORY, env=environment(**settings), check=False, timeout=600, capture_output=True)
+    subprocess.run(command, cwd=PROJECT, env=environment(**settings), check=False, timeout=600, capture_output=True)
     return from_json(Path(output).read_bytes())
 
 

@@ -27,16 +27,17 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from tests.support import PROJECT
+
 HERE = Path(__file__).parent
-REPOSITORY = HERE.parents[2]
-FOLDER = REPOSITORY / ".cache" / "null-gpu"
+FOLDER = PROJECT / ".cache" / "null-gpu"
 SITE = FOLDER / "site"
 """TensorFlow's CUDA wheel, before the CPU's on the path."""
 
 HEADERS = FOLDER / "headers" / "nvidia"
 """NVIDIA's packages, not on the path so that their libraries are not loaded."""
 
-LOCK = REPOSITORY / "containers" / "requirements" / "cuda12.9.txt"
+LOCK = PROJECT / "containers" / "requirements" / "cuda12.9.txt"
 
 SOURCES = ("core.c", "driver.c", "runtime.c", "libraries.c")
 NAMES = (
@@ -86,7 +87,7 @@ def environment(**settings: object) -> dict[str, str]:
         **os.environ,
         "LD_LIBRARY_PATH": str(_built()),
         "XLA_FLAGS": f"--xla_gpu_cuda_data_dir={HEADERS / 'cuda_nvcc'}",
-        "PYTHONPATH": f"{SITE}:{REPOSITORY}",
+        "PYTHONPATH": f"{SITE}:{PROJECT}",
         "TF_CPP_MIN_LOG_LEVEL": "2",
         **variables,
     }

@@ -14,11 +14,11 @@ import pytest
 
 from tests.benchmarks.gpu_validation.__main__ import main
 from tests.benchmarks.gpu_validation.steps import START, Run, Step
+from tests.support import PROJECT
 from tests.support.engines.processes import wait_until
 
 pytestmark = pytest.mark.slow  # starts programs and waits for them
 
-ROOT = Path(__file__).parents[3]
 
 INTERPRETER = """#!/bin/sh
 case "$*" in
@@ -84,7 +84,7 @@ class Bench:
         """Start the runner with the interrupted plan, and wait until its slow step runs."""
         command = [sys.executable, "-m", "tests.unit.gpu_validation.test_session", str(self.marks)]
         command += [f"--out={self.out}", f"--python={self.python}"]
-        started = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        started = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         wait_until(lambda: self.ran()["b.slow"] == 1, "the slow step")
         return started
 

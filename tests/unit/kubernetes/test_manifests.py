@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-from pathlib import Path
 
 import kubernetes_validate
 import pytest
@@ -10,9 +9,9 @@ from ruamel.yaml import YAML
 
 from orchestrate.launchers.kubernetes.manifests import GPU_TAINT, job_manifest, object_name, run_selector
 from results.schema import Data, Device
+from tests.support import PROJECT
 
 SCHEMAS = ("1.25", "1.29", "1.33", "1.37")
-PROJECT = Path(__file__).parents[3]
 DIGEST = "sha256:" + "a" * 64
 EVERYTHING = {
     "namespace": "bench",

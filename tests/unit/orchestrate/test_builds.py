@@ -27,8 +27,8 @@ from orchestrate.planning.images import wanted_images
 from results.schema import GPU
 from results.schema.exit_codes import ExitCode
 from results.schema.version import __version__
+from tests.support import PROJECT
 
-PROJECT = Path(__file__).parents[3]
 VARIANTS = {variant.name: variant for variant in read_variants()}
 
 

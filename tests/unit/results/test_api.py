@@ -16,10 +16,10 @@ import results
 from results.errors import BadQuestion, NotARun, UnknownFleet, UserError
 from results.table.columns import COLUMNS
 from results.table.frames import REPEAT_COLUMNS
+from tests.support import PROJECT
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, write_run
 
-ROOT = Path(results.__file__).parents[1]
-PAGE = ROOT / "docs" / "python.md"
+PAGE = PROJECT / "docs" / "python.md"
 FP16 = make_case(precision="fp16", device="gpu", batch_per_gpu=64)
 VGG = make_case("vgg16", precision="fp16", device="gpu", batch_per_gpu=64)
 
@@ -46,7 +46,7 @@ def run(tmp_path, monkeypatch):
 def test_exported_names_are_sorted_exist_and_are_those_of_the_stub():
     assert results.__all__ == sorted(results.__all__)
     assert all(getattr(results, name) is not None for name in results.__all__)
-    stub = ast.parse((ROOT / "results" / "__init__.pyi").read_text(encoding="utf-8"))
+    stub = ast.parse((PROJECT / "results" / "__init__.pyi").read_text(encoding="utf-8"))
     imported = [alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names]
     assert sorted(imported) == results.__all__ and set(results.__all__) <= set(dir(results))
     with pytest.raises(AttributeError, match="no attribute 'read_run'"):
@@ -55,7 +55,7 @@ def test_exported_names_are_sorted_exist_and_are_those_of_the_stub():
 
 def test_importing_results_imports_nothing_but_the_contract():
     command = [sys.executable, "-c", "import results, sys; print(sorted(sys.modules))"]
-    names = ast.literal_eval(subprocess.check_output(command, cwd=ROOT, text=True))
+    names = ast.literal_eval(subprocess.check_output(command, cwd=PROJECT, text=True))
     assert {name for name in names if name.startswith("results")} - {"results", "results.schema"} == {
         f"results.schema.{name}" for name in ("case", "health", "record", "version", "words")
     }

@@ -8,8 +8,6 @@ import pytest
 import results.__main__ as program
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, write_run
 
-ROOT = Path(__file__).parents[3]
-
 
 def add_run(runs, name, factor, **changes):
     rates = {"slow": 10.0 * factor, "fast": 20.0 * factor}
