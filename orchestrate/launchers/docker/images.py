@@ -32,7 +32,6 @@ MAX_PULL_BYTES = 256 << 20
 """Size limit of an engine's messages about one pull."""
 
 DEFAULT_ENGINE = "unix:///var/run/docker.sock"
-FILE_CHUNK_BYTES = 1 << 20
 GZIP_WINDOW = 31
 """zlib's `wbits`: the largest window, in gzip's format."""
 
