@@ -78,8 +78,8 @@ help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
 
 # The simplest hosts file: this machine, without Docker. An existing file is never changed.
-hosts.yml: | $(VENV)/$(BUILD).stamp
-	@$(PYTHON) -m orchestrate init --hosts $@
+hosts.yml: | $(VENV)/bin/tfbench
+	@$(VENV)/bin/tfbench init --hosts $@
 
 # ---- environments. A stamp is newer than its lock: the second run installs nothing.
 $(VENV)/%.stamp: requirements/%.txt | $(VENV)/bin/pip
