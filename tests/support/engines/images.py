@@ -119,15 +119,12 @@ def pip_settings(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     }
 
 
-def build_image(
-    engine: DockerEngine, base: str, variant: str, tag: str, *, context: Path = PROJECT, cached: bool = True
-) -> str:
+def build_image(engine: DockerEngine, base: str, variant: str, tag: str, *, context: Path = PROJECT) -> str:
     """Build a variant as `tag` and return the image's id.
 
     Args:
         variant: Its name.
         context: The repository, or a copy of it.
-        cached: Whether to use the engine's build cache.
 
     Raises:
         EngineError: A step failed; the message has the end of the build's output.
@@ -138,7 +135,6 @@ def build_image(
         tag=tag,
         buildargs={"BASE": base, "VARIANT": variant, "VERSION": results.__version__, **pip_settings()},
         network_mode="host",
-        nocache=not cached,
         rm=True,
         forcerm=True,
         decode=True,
