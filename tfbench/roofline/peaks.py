@@ -253,10 +253,14 @@ def rounds_of(
 def wait_for(result: Tensor) -> None:
     """Wait by reading one number of each tensor.
 
-    Outside the timed function: inside, a compiler would compute only that number.
+    Outside the timed function: inside, a compiler would compute only that number. The number is taken on the tensor's
+    own device: elsewhere, TensorFlow would copy the whole tensor first.
     """
     for tensor in tf.nest.flatten(result):
-        tf.reshape(tensor, [-1])[0].numpy()
+        own = tf.DeviceSpec.from_string(tensor.backing_device)
+        with tf.device(f"{own.device_type}:{own.device_index}"):  # of several hosts, the name of a task is refused
+            first = tf.reshape(tensor, [-1])[0]
+        first.numpy()
 
 
 def require_devices(result: Tensor, devices: Sequence[str]) -> None:

@@ -55,7 +55,26 @@ def test_a_throttled_gpu_of_two_has_its_warning_in_the_record(tmp_path):
     assert found["throttled_thermal"].startswith("GPU 1 (0000:02:00.0): held back by heat in ")
 
 
-@pytest.mark.skipif("TFBENCH_TEST_NULL_GPU" not in os.environ, reason="make test-null-gpu tests faults of GPUs")
+only_on_demand = pytest.mark.skipif(
+    "TFBENCH_TEST_NULL_GPU" not in os.environ, reason="make test-null-gpu tests faults of GPUs"
+)
+
+PRODUCTS = """
+from tfbench.deep_check import sustained_products
+print(*(result.value for result in sustained_products("fp32", ["GPU:0", "GPU:1", "GPU:2"], 0.5)))
+"""
+
+
+@only_on_demand
+def test_equal_gpus_under_load_have_about_equal_rates():
+    settings = {"NULLGPU_DEVICES": 3, "NULLGPU_KERNEL_US": 2000, "NULLGPU_COPY_GBS": 20}
+    command = [sys.executable, "-c", PRODUCTS]
+    printed = subprocess.run(command, env=environment(**settings), check=True, capture_output=True, text=True).stdout
+    rates = [float(rate) for rate in printed.split()]
+    assert len(rates) == 3 and max(rates) < 1.5 * min(rates), "a tensor was copied to the first GPU to be read"
+
+
+@only_on_demand
 @pytest.mark.parametrize(
     ("fault", "gpus", "status", "cause"),
     [
