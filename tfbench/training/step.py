@@ -29,8 +29,9 @@ ELEMENT_BYTES = 4
 
 @dataclass(frozen=True)
 class _Place:
-    """The position of a gradient in its buffer."""
+    """A gradient's index among all gradients, and its size."""
 
+    index: int
     shape: tuple[int, ...]
     elements: int
 
@@ -43,46 +44,66 @@ class _Place:
 class GradientPacks:
     """Packs gradients into flat buffers of about equal size, and unpacks them without a copy.
 
-    Buffers are in the order of the variables. TensorFlow reverses its arguments (CollectiveAllReduce._all_reduce in
-    cross_device_ops.py), so that the all-reduce of the last layers, whose gradients are ready first, starts first. For
-    the same reason the buffers are filled beginning with the last variable.
+    Buffers are in the order of their first variables. TensorFlow reverses its arguments
+    (CollectiveAllReduce._all_reduce in cross_device_ops.py), so that the all-reduce of the last layers, whose gradients
+    are ready first, starts first. For the same reason the buffers are filled beginning with the last variable.
+
+    A large gradient is a buffer by itself, as it is: to join it would only copy it.
 
     Args:
         shapes: Of the gradients, all float32.
         pack_bytes: Size at which a buffer is complete; 0: one buffer for all.
+        alone_bytes: Size from which a gradient is not joined; None: all are joined.
     """
 
-    def __init__(self, shapes: Sequence[Shape], pack_bytes: int) -> None:
-        places = [_Place(tuple(shape), int(tf.TensorShape(shape).num_elements())) for shape in shapes]
-        packs: list[list[_Place]] = [[]]
-        size = 0
+    def __init__(self, shapes: Sequence[Shape], pack_bytes: int, alone_bytes: int | None = None) -> None:
+        places = [
+            _Place(index, tuple(shape), int(tf.TensorShape(shape).num_elements())) for index, shape in enumerate(shapes)
+        ]
+        packs: list[list[_Place]] = []
+        joined: list[_Place] = []
         for place in reversed(places):
-            if pack_bytes and size >= pack_bytes:
-                packs.append([])
-                size = 0
-            packs[-1].append(place)
-            size += place.elements * ELEMENT_BYTES
-        self._packs = [pack[::-1] for pack in reversed(packs)]
+            if alone_bytes is not None and place.elements * ELEMENT_BYTES >= alone_bytes:
+                packs.append([place])
+                continue
+            joined.insert(0, place)
+            if pack_bytes and sum(each.elements for each in joined) * ELEMENT_BYTES >= pack_bytes:
+                packs.append(joined)
+                joined = []
+        self._packs = sorted([*packs, joined] if joined else packs, key=lambda pack: pack[0].index)
 
     def __len__(self) -> int:
         return len(self._packs)
 
     def join(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """Return the buffers, float32 (rows, `ROW_ELEMENTS`) each.
+        """Return the buffers, float32: (rows, `ROW_ELEMENTS`), or the shape of a gradient that is a buffer by itself.
 
         Args:
             gradients: One per shape, in the same order.
         """
-        remaining = iter(gradients)
-        return [tf.concat([_as_rows(next(remaining), place) for place in pack], 0) for pack in self._packs]
+        return [_joined([gradients[place.index] for place in pack], pack) for pack in self._packs]
 
     def split(self, buffers: Sequence[Tensor]) -> list[Tensor]:
         """Unpack the gradients from buffers with the shapes of `join`."""
-        return [
-            _from_rows(rows, place)
+        gradients = {
+            place.index: gradient
             for buffer, pack in zip(buffers, self._packs, strict=True)
-            for rows, place in zip(tf.split(buffer, [place.rows for place in pack], 0), pack, strict=True)
-        ]
+            for place, gradient in zip(pack, _parts(buffer, pack), strict=True)
+        }
+        return [gradients[index] for index in range(len(gradients))]
+
+
+def _joined(gradients: Sequence[Tensor], pack: Sequence[_Place]) -> Tensor:
+    if len(pack) == 1:
+        return gradients[0]
+    return tf.concat([_as_rows(gradient, place) for gradient, place in zip(gradients, pack, strict=True)], 0)
+
+
+def _parts(buffer: Tensor, pack: Sequence[_Place]) -> list[Tensor]:
+    if len(pack) == 1:
+        return [buffer]
+    rows = tf.split(buffer, [place.rows for place in pack], 0)
+    return [_from_rows(part, place) for part, place in zip(rows, pack, strict=True)]
 
 
 def _as_rows(gradient: Tensor, place: _Place) -> Tensor:
@@ -100,6 +121,9 @@ def _from_rows(rows: Tensor, place: _Place) -> Tensor:
 
 INITIAL_LOSS_SCALE, LOSS_SCALE_GROWTH_STEPS = 2.0**15, 2000
 """As in Keras: the scale is halved if a gradient is not finite, and doubled after this many finite steps."""
+
+ALONE_MB_WITHOUT_ALL_REDUCE = 4
+"""Gradients of this size or more are not joined if only loss scaling reads the buffers."""
 
 TRAVEL_DTYPES = {AllReduceDtype.FP32: tf.float32, AllReduceDtype.FP16: tf.float16, AllReduceDtype.BF16: tf.bfloat16}
 """Types to which gradients are cast for an all-reduce."""
@@ -160,7 +184,9 @@ class Training:
         # With one replica and no loss scaling, buffers would only be copies.
         flat = case.replicas > 1 or self._scales
         shapes = [variable.shape for variable in self.variables]
-        self._packs = GradientPacks(shapes, case.all_reduce_pack_mb * MEGABYTE) if flat else None
+        pack, reduced = case.all_reduce_pack_mb, case.replicas > 1
+        alone = (pack if reduced else ALONE_MB_WITHOUT_ALL_REDUCE) * MEGABYTE if pack else None
+        self._packs = GradientPacks(shapes, pack * MEGABYTE, alone) if flat else None
         self._call = Traced(self._step)
 
     @property

@@ -14,27 +14,35 @@ pytestmark = pytest.mark.tensorflow
 SHAPES = [(3, 3, 5), (5,), (4, 16), (), (1000,), (64, 3)]
 
 
+@pytest.mark.parametrize("alone_bytes", [None, 700])
 @pytest.mark.parametrize("pack_bytes", [0, 1, 300, 5000])
-def test_gradients_come_back_as_they_went_in_and_in_whole_rows(tensorflow, pack_bytes):
-    from tfbench.training.step import ROW_ELEMENTS, GradientPacks
+def test_gradients_come_back_as_they_went_in(tensorflow, pack_bytes, alone_bytes):
+    from tfbench.training.step import GradientPacks
 
     gradients = [tensorflow.random.stateless_normal(shape, (1, len(shape))) for shape in SHAPES]
-    packs = GradientPacks(SHAPES, pack_bytes)
+    packs = GradientPacks(SHAPES, pack_bytes, alone_bytes)
     buffers = packs.join(gradients)
     assert len(buffers) == len(packs)
-    assert all(buffer.shape[1] == ROW_ELEMENTS for buffer in buffers)
     for ours, theirs in zip(packs.split(buffers), gradients, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize(
-    ("pack_bytes", "rows"), [(0, [84]), (1, [3, 1, 4, 1, 63, 12]), (4 * 200, [3 + 1 + 4 + 1, 63 + 12])]
+    ("pack_bytes", "alone_bytes", "shapes"),
+    [
+        (0, None, [(84, 16)]),
+        (1, None, SHAPES),
+        (4 * 200, None, [(3 + 1 + 4 + 1, 16), (63 + 12, 16)]),
+        (0, 4 * 192, [(3 + 1 + 4 + 1, 16), (1000,), (64, 3)]),
+        (4 * 60, 4 * 192, [(3 + 1, 16), (4 + 1, 16), (1000,), (64, 3)]),
+    ],
 )
-def test_a_buffer_closes_when_full_and_fills_from_the_last_variable(tensorflow, pack_bytes, rows):
+def test_buffers_fill_from_the_last_variable_and_leave_out_large(tensorflow, pack_bytes, alone_bytes, shapes):
     from tfbench.training.step import GradientPacks
 
-    buffers = GradientPacks(SHAPES, pack_bytes).join([tensorflow.zeros(shape) for shape in SHAPES])
-    assert [int(buffer.shape[0]) for buffer in buffers] == rows
+    packs = GradientPacks(SHAPES, pack_bytes, alone_bytes)
+    buffers = packs.join([tensorflow.zeros(shape) for shape in SHAPES])
+    assert [tuple(buffer.shape) for buffer in buffers] == shapes
 
 
 def traced(case, strategy, monkeypatch, pack_bytes):
@@ -47,10 +55,10 @@ def traced(case, strategy, monkeypatch, pack_bytes):
 def test_all_reduces_start_with_the_last_layers_and_keep_that_order(two_replicas, monkeypatch):
     case = tiny_case(num_gpus=2, all_reduce_pack_mb=1)
     training, operations = traced(case, two_replicas, monkeypatch, 1)
-    rows = [-(-int(np.prod(variable.shape)) // 16) for variable in training.variables]
+    sizes = [int(np.prod(variable.shape)) for variable in training.variables]
     for device in ("CPU:0", "CPU:1"):
         reduces = [op for op in operations if op.type == "CollectiveReduceV2" and op.device.endswith(device)]
-        assert [op.inputs[0].shape.num_elements() // 16 for op in reduces] == rows[::-1]
+        assert [op.inputs[0].shape.num_elements() for op in reduces] == sizes[::-1]
         for earlier, later in itertools.pairwise(reduces):
             assert earlier in later.control_inputs
 
