@@ -19,7 +19,7 @@ from orchestrate.running.watchdog import MARGIN_SECONDS, QUEUE_MARGIN_SECONDS, A
 from results.runs.store import RunFolder
 from results.schema.progress import State, Step, parse_line
 
-ASK_SECONDS = 420.0
+REQUEST_SECONDS = 420.0
 """Time limit of a short request, unless `timeout_minutes` is shorter."""
 
 PROBE_SECONDS = 3600.0
@@ -97,7 +97,7 @@ class HostSession:
             Abandoned: It took longer; the host is not used any more.
         """
         if seconds is None:
-            seconds = min(ASK_SECONDS, self.host.timeout_minutes * 60) + MARGIN_SECONDS
+            seconds = min(REQUEST_SECONDS, self.host.timeout_minutes * 60) + MARGIN_SECONDS
         deadline = time.monotonic() + seconds
         return self._until(function, lambda: deadline)
 

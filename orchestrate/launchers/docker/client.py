@@ -193,7 +193,7 @@ class EngineLink:
         if self._tunnel is not None:
             self._tunnel.close()
 
-    def ask(
+    def request(
         self,
         operation: Callable[[EngineClient], T],
         *,
@@ -230,7 +230,7 @@ class EngineLink:
         """Yield the answer to a request in pieces, without a time limit or retries.
 
         Raises:
-            HostError: See `ask`.
+            HostError: See `request`.
         """
         client = self._connect()
         with self.explained():

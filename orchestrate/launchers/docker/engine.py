@@ -61,7 +61,7 @@ class ContainerEngine:
 
     def info(self) -> dict[str, Any]:
         """Return the engine's report about itself and its machine."""
-        return document(self._link.ask(lambda client: client.info()))
+        return document(self._link.request(lambda client: client.info()))
 
     @property
     def is_remote(self) -> bool:
@@ -71,12 +71,12 @@ class ContainerEngine:
     @property
     def is_podman(self) -> bool:
         """Return whether it is Podman, which imitates a Docker engine with differences."""
-        return self._link.ask(lambda client: client.is_podman)
+        return self._link.request(lambda client: client.is_podman)
 
     @property
     def lists_devices(self) -> bool:
         """Return whether `info` lists CDI devices."""
-        return self._link.ask(lambda client: not client.is_podman and client.api >= LISTS_DEVICES_API)
+        return self._link.request(lambda client: not client.is_podman and client.api >= LISTS_DEVICES_API)
 
     def close(self) -> None:
         """Disconnect from the engine; containers keep running."""
@@ -105,7 +105,7 @@ class ContainerEngine:
             NotThere: It is not on the host.
         """
         try:
-            return document(self._link.ask(lambda client: client.inspect_image(reference)))
+            return document(self._link.request(lambda client: client.inspect_image(reference)))
         except LaunchFailed as error:
             raise PullFailed(f"image {reference}: {error.cause}") from error
 
@@ -124,7 +124,9 @@ class ContainerEngine:
         """
         mount = {"type": "bind", "source": folder, "destination": "/data", "options": ["ro"]}
         try:
-            self._link.ask(lambda client: client.create_by_podman({"image": image, "name": name, "mounts": [mount]}))
+            self._link.request(
+                lambda client: client.create_by_podman({"image": image, "name": name, "mounts": [mount]})
+            )
         finally:
             with contextlib.suppress(HostError):
                 self.remove(name)
@@ -154,7 +156,7 @@ class ContainerEngine:
             return True
 
         try:
-            return self._link.ask(create)
+            return self._link.request(create)
         except NotThere as error:
             raise PullFailed(f"image {spec.image}: {error.cause}") from error
 
@@ -174,14 +176,14 @@ class ContainerEngine:
                 client.start(name)
 
         try:
-            self._link.ask(start)
+            self._link.request(start)
         except (LaunchFailed, NotThere):  # 404 also means a program that is not in the image
             self.remove(name)
             raise
 
     def inspect(self, name: str) -> dict[str, Any]:
         """Return the engine's description of a container."""
-        return document(self._link.ask(lambda client: client.inspect_container(name)))
+        return document(self._link.request(lambda client: client.inspect_container(name)))
 
     def state(self, name: str) -> dict[str, Any]:
         """Return the state of a container: `State` of the engine's API."""
@@ -206,7 +208,7 @@ class ContainerEngine:
         query: dict[str, int | str] = {"stdout": 1, "stderr": 1, "timestamps": 1, "follow": int(follow)}
         if after:
             query["since"] = _epoch_seconds(after)
-        response = self._link.ask(lambda client: client.open_log(name, **query), again=False)
+        response = self._link.request(lambda client: client.open_log(name, **query), again=False)
         with contextlib.closing(response), self._link.explained():
             yield from stamped_lines(_bounded(response.raw.stream(CHUNK_BYTES)), after)
 
@@ -218,7 +220,7 @@ class ContainerEngine:
             return read_bounded(client.get_archive(name, path, chunk_size=CHUNK_BYTES)[0], limit)
 
         try:
-            return only_file(self._link.ask(read, limit_bytes=2 * limit))
+            return only_file(self._link.request(read, limit_bytes=2 * limit))
         except NotThere:
             return None
 
@@ -229,7 +231,7 @@ class ContainerEngine:
             with contextlib.closing(client.open_log(name, stdout=1)) as response:
                 return read_bounded(unframed(response.raw.stream(CHUNK_BYTES)), limit_bytes)
 
-        return self._link.ask(read)
+        return self._link.request(read)
 
     def wait(self, name: str, timeout_seconds: float) -> None:
         """Wait until a container has ended, or until a time limit."""
@@ -241,16 +243,18 @@ class ContainerEngine:
         """Stop a container, if it exists, first by SIGTERM; does not wait for lost hosts."""
         seconds = ANSWER_SECONDS + STOP_GRACE_SECONDS
         with contextlib.suppress(NotThere):
-            self._link.ask(lambda client: client.stop(name, timeout=STOP_GRACE_SECONDS), seconds=seconds, again=False)
+            self._link.request(
+                lambda client: client.stop(name, timeout=STOP_GRACE_SECONDS), seconds=seconds, again=False
+            )
 
     def remove(self, name: str) -> None:
         """Remove a container, if it exists, running or not, with its volumes."""
         with contextlib.suppress(NotThere):
-            self._link.ask(lambda client: client.remove_container(name, v=True, force=True))
+            self._link.request(lambda client: client.remove_container(name, v=True, force=True))
 
     def labelled(self, label: str) -> list[dict[str, str]]:
         """Return the labels of all containers that have `label`, running or not."""
-        containers = self._link.ask(lambda client: client.containers(all=True, filters={"label": [label]}))
+        containers = self._link.request(lambda client: client.containers(all=True, filters={"label": [label]}))
         if not isinstance(containers, list):
             raise LaunchFailed("the engine's list of containers is not a list")
         return [document(document(container).get("Labels") or {}) for container in containers]

@@ -70,7 +70,7 @@ class DockerEngine(ContainerEngine):
             PullFailed: There is no such image, or the registry does not answer.
         """
         try:
-            answer = document(self._link.ask(lambda client: client.inspect_distribution(reference)))
+            answer = document(self._link.request(lambda client: client.inspect_distribution(reference)))
         except (NotThere, LaunchFailed) as error:
             raise PullFailed(f"image {reference} is not in the registry: {error.cause}") from error
         described = answer.get("Descriptor")
@@ -233,7 +233,7 @@ class DockerEngine(ContainerEngine):
         Raises:
             HostError: The engine refused.
         """
-        self._link.ask(lambda client: client.tag(image, place, tag))
+        self._link.request(lambda client: client.tag(image, place, tag))
 
     def _messages(self, operation: Callable[[EngineClient], Iterable[Any]]) -> Iterator[dict[str, Any]]:
         """Yield the messages of a stream of an engine."""

@@ -46,7 +46,7 @@ ENDINGS: dict[str, tuple[Status, str]] = {
 
 _LIMIT = (Status.UNSUPPORTED, "Slurm will never start it: {reason}. Request less, or check account, qos and partition")
 _LAUNCH = (Status.LOST, "Slurm could not start it on a node and put it on hold: {reason}. See the log of slurmd there")
-HOPELESS: dict[str, tuple[Status, str]] = {
+NEVER_STARTS: dict[str, tuple[Status, str]] = {
     **dict.fromkeys(("BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS"), _LIMIT),
     **dict.fromkeys(("PartitionTimeLimit", "PartitionNodeLimit", "AccountNotAllowed", "QOSNotAllowed"), _LIMIT),
     **dict.fromkeys(("AssocMaxGRESPerJob", "QOSMaxGRESPerJob", "AssocMaxWallDurationPerJobLimit"), _LIMIT),
@@ -206,11 +206,11 @@ def ending(state: SlurmState | None, status: bytes | None) -> Ending:
     )
 
 
-def hopeless(state: SlurmState) -> Ending | None:
+def ending_of_pending(state: SlurmState) -> Ending | None:
     """Return the ending of a pending repeat that can never start; None: it may still start."""
-    if state.name not in WAITING or state.reason not in HOPELESS:
+    if state.name not in WAITING or state.reason not in NEVER_STARTS:
         return None
-    word, cause = HOPELESS[state.reason]
+    word, cause = NEVER_STARTS[state.reason]
     return Ending(exit_code=None, failure=(word, cause.format(reason=state.reason)))
 
 

@@ -28,8 +28,8 @@ from orchestrate.launchers.slurm.answers import (
     SlurmState,
     Task,
     ending,
+    ending_of_pending,
     facts_of,
-    hopeless,
     read_answer,
     task_ranges,
 )
@@ -329,7 +329,7 @@ class SlurmLauncher:
         reported = None if track.task is None else answer.state(track.task)
         track.state = reported or track.state
         if reported is not None and reported.name in WAITING:
-            if (given_up := hopeless(reported)) is not None:
+            if (given_up := ending_of_pending(reported)) is not None:
                 self._cancel.add(job)
                 track.ending = given_up
             return

@@ -86,7 +86,7 @@ class Connection:
         self._open: set[Conversation] = set()
         self.name = "this machine" if address is None else f"ssh {address.target}"
 
-    def ask(
+    def request(
         self,
         do: str,
         payload: bytes = b"",
@@ -104,7 +104,7 @@ class Connection:
         """
         whole = MAX_PROFILE_BYTES + max_bytes
         limits = {"seconds": seconds or SECONDS, "max_bytes": whole, "max_line_bytes": max_bytes}
-        with contextlib.closing(self._request(do, payload, limits, request)) as lines:
+        with contextlib.closing(self._send(do, payload, limits, request)) as lines:
             for line in lines:
                 return line
         raise Unreachable(f"{self.name}: the connection ended without an answer to {do!r}")
@@ -118,7 +118,7 @@ class Connection:
         seconds: float = math.inf,
         **request: object,
     ) -> Generator[dict[str, Any]]:
-        """Send a request and yield the lines of its answer; raises as `ask`.
+        """Send a request and yield the lines of its answer; raises as `request`.
 
         Args:
             do: Name of the request; see `agent.main`.
@@ -128,10 +128,10 @@ class Connection:
             request: Arguments of the request.
         """
         limits = {"silence_seconds": silence_seconds or SECONDS, "seconds": seconds, "max_bytes": MAX_STREAM_BYTES}
-        yield from self._request(do, payload, limits, request)
+        yield from self._send(do, payload, limits, request)
 
     def install_python(self) -> Generator[dict[str, Any]]:
-        """Install a Python below the agent's folder using only sh, and yield the steps; raises as `ask`."""
+        """Install a Python below the agent's folder using only sh, and yield the steps; raises as `request`."""
         mark = f"tfbench-{secrets.token_hex(8)}"
         script = software.install_script(str(self._common["root"]), mark).encode()
         limits = {"seconds": software.INSTALL_SECONDS, "max_bytes": MAX_LINE_BYTES}
@@ -142,7 +142,7 @@ class Connection:
         for conversation in list(self._open):
             conversation.kill()
 
-    def _request(
+    def _send(
         self, do: str, payload: bytes, limits: dict[str, Any], request: dict[str, object]
     ) -> Generator[dict[str, Any]]:
         mark = f"tfbench-{secrets.token_hex(8)}"

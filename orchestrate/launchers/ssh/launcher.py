@@ -62,7 +62,7 @@ class AgentLauncher:
     def start(self, job: Job) -> bool:
         """See `Launcher.start`; the folder of the repeat is the lock."""
         used = self._software_of(job, lambda done, total: None)
-        answer = self._connection.ask(
+        answer = self._connection.request(
             "start",
             run=job.origin.run_id,
             job=job.id,
@@ -113,7 +113,7 @@ class AgentLauncher:
         """See `Launcher.collect`; retries while the host is unreachable."""
         for attempt in self._attempts("the host was lost"):
             with attempt:
-                answer = self._connection.ask(
+                answer = self._connection.request(
                     "collect", run=job.origin.run_id, job=job.id, limit=MAX_RECORD_BYTES, max_bytes=2 * MAX_RECORD_BYTES
                 )
         record = answer.get("record")
@@ -153,15 +153,15 @@ class AgentLauncher:
 
     def stop(self, job: Job) -> None:
         """See `Launcher.stop`; sends SIGTERM first so that the benchmark can write its record."""
-        self._connection.ask("stop", run=job.origin.run_id, job=job.id)
+        self._connection.request("stop", run=job.origin.run_id, job=job.id)
 
     def remove(self, job: Job) -> None:
         """See `Launcher.remove`."""
-        self._connection.ask("remove", run=job.origin.run_id, job=job.id)
+        self._connection.request("remove", run=job.origin.run_id, job=job.id)
 
     def running(self, run_id: str) -> list[str]:
         """See `Launcher.running`."""
-        jobs = self._connection.ask("running", run=run_id).get("jobs")
+        jobs = self._connection.request("running", run=run_id).get("jobs")
         names = jobs if isinstance(jobs, list) else []
         return [name for name in names if isinstance(name, str) and name.startswith(f"{self._host.key}.")]
 
@@ -171,7 +171,7 @@ class AgentLauncher:
 
     def _run_probe(self, used: HostSoftware) -> Facts:
         """Run the probe with the given software."""
-        answer = self._connection.ask(
+        answer = self._connection.request(
             "probe",
             python=used.python,
             environment=dict(used.environment),
@@ -300,7 +300,7 @@ class SSHLauncher(AgentLauncher):
         return hello
 
     def _read_hello(self) -> Hello:
-        answer = self._connection.ask("hello", python=self._host.python)
+        answer = self._connection.request("hello", python=self._host.python)
         try:
             return software.read_hello(answer)
         except ValueError as error:
@@ -366,7 +366,7 @@ class SSHLauncher(AgentLauncher):
         """The folder of the runner on the host; sent if missing."""
         digest, content = software.pack_runner()
         if digest not in self._hello.runners:
-            self._connection.ask("unpack", content, digest=digest)
+            self._connection.request("unpack", content, digest=digest)
         return f"{self._hello.root}/runner/{digest}"
 
     @property

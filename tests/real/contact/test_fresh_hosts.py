@@ -160,5 +160,5 @@ def test_requests_that_the_jump_host_dropped_are_made_again(make_fresh_hosts: Ca
     keys = HostKeys(policy="accept-new", file=str(fresh.folder / "fleet.known_hosts"))
     connection = Connection(address, root=str(fresh.folder / "home"), keys=keys)
     with ThreadPoolExecutor(6) as pool:
-        answers = list(pool.map(lambda number: connection.ask("running", run=f"run-{number}"), range(6)))
+        answers = list(pool.map(lambda number: connection.request("running", run=f"run-{number}"), range(6)))
     assert answers == [{"jobs": []}] * 6

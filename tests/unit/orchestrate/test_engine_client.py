@@ -202,7 +202,7 @@ def test_a_reader_that_leaves_early_gives_its_connection_up(serve: Serve):
 )
 def test_an_engine_that_drips_holds_nobody_beyond_the_deadline(serve: Serve, monkeypatch, begin: bytes, each: bytes):
     monkeypatch.setattr(engine_client, "ANSWER_SECONDS", 1)
-    monkeypatch.setitem(engine_client.EngineLink.ask.__kwdefaults__, "seconds", 0.5)
+    monkeypatch.setitem(engine_client.EngineLink.request.__kwdefaults__, "seconds", 0.5)
     _, engine = serve(drips(begin, each))
     began = time.monotonic()
     with pytest.raises(Unreachable):
@@ -224,7 +224,7 @@ def test_a_pull_that_drips_or_stalls_ends_and_says_why(serve: Serve, pause: floa
 
 
 def test_an_answer_without_end_or_such_a_log_is_refused(serve: Serve, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(engine_client.EngineLink.ask.__kwdefaults__, "limit_bytes", 100_000)
+    monkeypatch.setitem(engine_client.EngineLink.request.__kwdefaults__, "limit_bytes", 100_000)
     monkeypatch.setattr(engine_module, "MAX_LOG_BYTES", 1000)
     _, engine = serve(chunked(b"[" * 99_999, b"[" * 99_999), chunked(*[frame(b"x" * 99 + b"\n")] * 20))
     with pytest.raises(LaunchFailed, match="too large"):

@@ -57,7 +57,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "END_AFTER_SECONDS", 0.1)
     monkeypatch.setattr(watchdog, "CHECK_SECONDS", 0.02)
     monkeypatch.setattr(watchdog, "STOP_SECONDS", 0.5)
-    for name in ("ASK_SECONDS", "PREPARE_SECONDS", "PROBE_SECONDS", "CLOSE_SECONDS"):
+    for name in ("REQUEST_SECONDS", "PREPARE_SECONDS", "PROBE_SECONDS", "CLOSE_SECONDS"):
         monkeypatch.setattr(session, name, 0.3)
     monkeypatch.setattr(run, "PROBE_SECONDS", 0.3)
 
@@ -91,7 +91,7 @@ def briefly(bench: Bench) -> Callable[..., watchdog.Watched]:
 
 @pytest.mark.parametrize("hangs", CALLS)
 def test_a_second_interrupt_ends_the_run_whatever_hangs(tmp_path: Path, monkeypatch, quick, hangs: str):
-    for name in ("ASK_SECONDS", "PREPARE_SECONDS"):
+    for name in ("REQUEST_SECONDS", "PREPARE_SECONDS"):
         monkeypatch.setattr(session, name, 3600.0)
     bench = HangingBench(tmp_path, hangs)
     threading.Timer(0.3, lambda: (bench.stop.ask(), bench.stop.ask())).start()

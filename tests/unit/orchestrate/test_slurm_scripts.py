@@ -13,7 +13,7 @@ import pytest
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.launchers.base import Turn
-from orchestrate.launchers.slurm.answers import SlurmState, ending, hopeless, read_answer, task_ranges
+from orchestrate.launchers.slurm.answers import SlurmState, ending, ending_of_pending, read_answer, task_ranges
 from orchestrate.launchers.slurm.commands import refusal, tidy
 from orchestrate.launchers.slurm.launcher import _turn
 from orchestrate.launchers.slurm.script import batch_script, make_arrays
@@ -455,7 +455,7 @@ def test_a_module_that_is_not_there_is_no_result_of_the_case():
 
 def test_what_can_never_start_ends_and_what_only_waits_does_not():
     def status(reason: str, state: str = "PENDING") -> Status | None:
-        ended = hopeless(SlurmState(state, reason=reason))
+        ended = ending_of_pending(SlurmState(state, reason=reason))
         return ended.failure[0] if ended and ended.failure else None
 
     assert status("PartitionTimeLimit") is Status.UNSUPPORTED
