@@ -68,6 +68,7 @@ def test_a_container_gets_the_limits_variables_and_data_of_its_host():
     assert document["HostConfig"]["Mounts"] == [mount] and "Mounts" not in plain["HostConfig"]
     assert not [flag for flag in plain["Cmd"] if flag.startswith("--data_dir")], "only a case that reads it"
     assert not {"Privileged", "Memory", "NanoCpus"} & plain["HostConfig"].keys() and "Entrypoint" not in plain
+    assert (plain["HostConfig"]["CapDrop"], plain["HostConfig"]["SecurityOpt"]) == (["ALL"], ["no-new-privileges:true"])
 
 
 def test_what_the_driver_compiles_is_kept_by_image():

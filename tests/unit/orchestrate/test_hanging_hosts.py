@@ -89,6 +89,13 @@ def briefly(bench: Bench) -> Callable[..., watchdog.Watched]:
     return watch
 
 
+def test_a_repeat_that_prints_nothing_for_its_hosts_minutes_is_ended(tmp_path: Path, monkeypatch, quick):
+    monkeypatch.setattr(Bench, "settings", {"silence_minutes": 0.01, "timeout_minutes": 0.1})
+    bench = HangingBench(tmp_path, "stop")
+    bench.run()
+    assert any(cause.startswith("printed nothing for 0.01 minutes: it hangs") for cause in bench.causes("bad"))
+
+
 @pytest.mark.parametrize("hangs", CALLS)
 def test_a_second_interrupt_ends_the_run_whatever_hangs(tmp_path: Path, monkeypatch, quick, hangs: str):
     for name in ("REQUEST_SECONDS", "PREPARE_SECONDS"):

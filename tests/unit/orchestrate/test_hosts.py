@@ -54,7 +54,7 @@ fleets:
     cpus: 2
     usd_per_gpu_hour: 0.17
     hosts:
-      node-a: {docker: "ssh://bench@Host.Example:2222", gpus: [0, 2], device: gpu}
+      node-a: {docker: "ssh://bench@Host.Example:2222", docker_socket: /run/own.sock, gpus: [0, 2], device: gpu}
       node-b: {docker: "unix:///run/user/1000/docker.sock", cpus: 1.5, image: mine}
   here:
     hosts:
@@ -64,7 +64,7 @@ fleets:
     assert first == Host(
         **{"fleet": "a4000", "name": "node-a", "suite": "quick", "repeats": 5, "gpus": (0, 2), "device": Device.GPU},
         **{"registry": "example.org/a", "cpus": 2, "usd_per_gpu_hour": 0.17},
-        docker=DockerAddress(scheme="ssh", target="bench@Host.Example", port=2222),
+        docker=DockerAddress(scheme="ssh", target="bench@Host.Example", port=2222, socket="/run/own.sock"),
         host_keys=HostKeys(file=str(tmp_path / "hosts.a4000.known_hosts")),
     )
     assert second.docker == DockerAddress(scheme="unix", target="/run/user/1000/docker.sock")

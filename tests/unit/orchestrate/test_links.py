@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from orchestrate.errors import Dropped, Unreachable
-from orchestrate.inventory.addresses import HostKeys, SSHAddress
+from orchestrate.inventory.addresses import DockerAddress, HostKeys, SSHAddress
 from orchestrate.links.connections import ATTEMPTS, Conversation, ssh_failure, with_retries
 from orchestrate.links.ssh import ssh_command
+from orchestrate.links.tunnel import Tunnel
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="needs an OpenSSH client")
@@ -28,6 +29,16 @@ def test_jump_hosts_use_the_fleets_file_of_host_keys_whatever_its_name(tmp_path:
         found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
         assert "\nuserknownhostsfile /my hosts/50%.known_hosts\n" in found
         assert "\nstricthostkeychecking true\n" in found
+
+
+def test_a_tunnel_leads_to_the_engines_own_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    ssh = tmp_path / "ssh"  # forwards to this socket only
+    ssh.write_text('#!/bin/sh\nfor word; do case $word in *:/run/own.sock) touch "${word%:*}";; esac; done\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    tunnel = Tunnel(DockerAddress(scheme="ssh", target="node-a", socket="/run/own.sock"), HostKeys())
+    tunnel.ensure()
+    tunnel.close()
 
 
 def test_a_dropped_connection_is_made_again_and_another_failure_is_not(monkeypatch: pytest.MonkeyPatch):

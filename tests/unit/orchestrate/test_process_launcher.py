@@ -114,6 +114,18 @@ def test_stop_ends_a_repeat_whose_guardian_hangs(tmp_path: Path, quick: None):
     assert it.follow(JOB, lambda line: None).exit_code is None and not agent.is_alive(state)
 
 
+@pytest.mark.parametrize("more", [b"1", b"201"], ids=["by the agent", "by the launcher"])
+def test_a_record_is_cut_one_byte_above_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: bytes):
+    read = b'request["limit"] + '
+    assert read + b"1" in connection.AGENT
+    monkeypatch.setattr(connection, "AGENT", connection.AGENT.replace(read + b"1", read + more))
+    for name, value in (("MAX_RECORD_BYTES", 1000), ("PATIENCE_SECONDS", 1)):
+        monkeypatch.setattr(f"orchestrate.launchers.ssh.launcher.{name}", value)
+    it = launcher(tmp_path, "open(output, 'w').write('x' * 5000)")
+    assert run(it) == ([], 0) and it.collect(JOB) == b"x" * 1001
+    it.remove(JOB)
+
+
 @pytest.mark.parametrize("damaged", [b"", b'{"guardian": "1'])
 def test_a_damaged_state_neither_doubles_nor_loses_a_repeat(tmp_path: Path, damaged: bytes):
     it = launcher(tmp_path, "open(output, 'w').write('{}')\nwhile not os.path.exists('end'): time.sleep(0.01)")

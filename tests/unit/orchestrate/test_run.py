@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -35,11 +35,12 @@ class Bench:
 
     suite = Suite("tiny", "", 3, (BLOCK,))
     scheme, address = "unix", "/{name}"
+    settings: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, tmp_path: Path, **machines: FakeHost) -> None:
         self.machines = machines
         addresses = {one: DockerAddress(scheme=self.scheme, target=self.address.format(name=one)) for one in machines}
-        self.hosts = [Host(fleet="f", name=name, docker=address) for name, address in addresses.items()]
+        self.hosts = [Host(fleet="f", name=name, docker=at, **self.settings) for name, at in addresses.items()]
         self.events: list[Event] = []
         self.bus = EventBus()
         self.bus.subscribe(self.events.append)
