@@ -45,8 +45,7 @@ NAMES = (
     *("libcusolver.so.11", "libcusparse.so.12", "libnccl.so.2", "libnvidia-ml.so.1"),
 )
 
-MENTIONED = re.compile(rb"(?:cu[A-Z]|cuda[A-Z]|__cuda[A-Z]|cublas|cudnn[A-Z]|cufft|cusolver|cusparse|nccl[A-Z]|nvml[A-Z]|cupti[A-Z])"
-                       rb"[A-Za-z0-9_]+(?=\0)")  # fmt: skip
+MENTIONED = "(cu[A-Z]|cuda[A-Z]|__cuda[A-Z]|cublas|cudnn[A-Z]|cufft|cusolver|cusparse|nccl[A-Z]|nvml[A-Z]|cupti[A-Z])[A-Za-z0-9_]+"
 TAKES_STREAM = re.compile(r"^(cublas|cudnn|cusolver|cusparse|cufft)\w*[sS]etStream(_v2)?$")
 CREATES = re.compile(
     r"^(cublas|cudnn|cusolver\w*|cusparse|cufft)(Lt)?\w*Create|^cu(GraphAdd\w+|GraphClone|GraphConditionalHandleCreate|UserObjectCreate)$"
@@ -124,17 +123,18 @@ def _build(folder: Path, nvml: Path) -> None:
 
 def _weak_functions() -> str:
     """Return, in assembly, a weak function for each name of CUDA that TensorFlow's libraries mention."""
-    found: set[str] = set()
-    for name in ("libtensorflow_cc.so.2", "libtensorflow_framework.so.2"):
-        whole = (SITE / "tensorflow" / name).read_bytes()
-        found |= {match.group().decode() for match in re.finditer(rb"(?<=\0)" + MENTIONED.pattern, whole)}
+    libraries = [SITE / "tensorflow" / name for name in ("libtensorflow_cc.so.2", "libtensorflow_framework.so.2")]
+    # Python's `re` takes ten times as long as grep for these 1.3 GB.
+    search = ["grep", "-z", "--line-regexp", "--text", "--no-filename", "--extended-regexp", MENTIONED, *libraries]
+    found = subprocess.run(search, check=True, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
+    names = sorted({*found.stdout.split("\0")} - {""})
     lines = ["\t.text"]
-    for index, name in enumerate(sorted(found)):
+    for index, name in enumerate(names):
         kind = 4 if TAKES_STREAM.match(name) else 1 if CREATES.match(name) else 3 if COMPUTES.match(name) else 0
         lines += [f"\t.weak {name}", f"\t.type {name},@function", f"{name}:", "\tmovq %rsi,%rdx", "\tmovq %rdi,%rsi"]
         lines += [f"\tmovl ${index},%edi", f"\tleaq .Ln{index}(%rip),%rcx", f"\tmovl ${kind},%r8d"]
         lines += ["\tjmp nullgpu_default", f"\t.size {name},.-{name}"]
     lines += ["nullgpu_default:", "\tsubq $8,%rsp", "\tcall nullgpu_note@PLT", "\taddq $8,%rsp", "\txorl %eax,%eax"]
     lines += ["\tret", "\t.section .rodata"]
-    lines += [f'.Ln{index}: .string "{name}"' for index, name in enumerate(sorted(found))]
+    lines += [f'.Ln{index}: .string "{name}"' for index, name in enumerate(names)]
     return "\n".join([*lines, '\t.section .note.GNU-stack,"",@progbits', ""])
