@@ -80,7 +80,7 @@ def test_a_step_asks_for_what_the_table_says(counter, line):
 @needs_null_gpu
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "form", [("resnet50", "--accumulate=2"), ("resnet50", "--mode=infer"), ("gpt2_small", "--batch_size=2")]
+    "form", [("alexnet", "--accumulate=2"), ("alexnet", "--mode=infer"), ("gpt2_small", "--batch_size=2")]
 )
 def test_no_form_of_a_step_copies_to_the_host_or_waits_for_it(counter, form):
     model, flag = form
