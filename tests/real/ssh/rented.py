@@ -27,7 +27,7 @@ MAIN = "from tfbench.fake import main\n\nmain()\n"
 
 
 def make_fake_project(folder: Path, main: str = MAIN) -> Path:
-    """Give a folder whose `python -m tfbench` is the fake benchmark, with the real probe and a TensorFlow by name only.
+    """Give a folder whose `python -m tfbench` is the fake benchmark, with a quick probe and a TensorFlow by name only.
 
     Args:
         folder: Where.
@@ -36,6 +36,12 @@ def make_fake_project(folder: Path, main: str = MAIN) -> Path:
     shutil.copytree(PROJECT / "tfbench", folder / "tfbench", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(PROJECT / "tests" / "real" / "faults" / "benchmark.py", folder / "tfbench" / "fake.py")
     (folder / "tfbench" / "__main__.py").write_text(main)
+    probe = folder / "tfbench" / "machine" / "host.py"
+    text, short = probe.read_text(), {"PRODUCT_SECONDS = 0.5": "PRODUCT_SECONDS = 0.01", "LOOPS = 5": "LOOPS = 1"}
+    for long in short:
+        assert text.count(f"\n{long}\n") == 1, long
+        text = text.replace(long, short[long])
+    probe.write_text(text)  # tests probe hundreds of times
     (folder / "results").symlink_to(PROJECT / "results")
     metadata = folder / "tensorflow-2.21.0.dist-info" / "METADATA"
     metadata.parent.mkdir()
