@@ -1,11 +1,13 @@
 """A two-minute acceptance test of a machine: `--model=device --deep_check`.
 
 Measures each device alone, then all together under load for 20 s, then the all-reduce over all of them and the CPU.
-`orchestrate/accepting` judges the figures.
+`orchestrate/accepting` judges the figures. Cases of several GPUs compare these by the same products.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +16,7 @@ from dataclasses import replace
 import tensorflow as tf
 
 from results.schema import Case, Check, Device, DeviceResult, Status
+from results.schema.health import GPUFacts
 from tfbench.device_case import product_of
 from tfbench.environment import with_loaded_libraries
 from tfbench.keras_types import Strategy, Tensor
@@ -24,13 +27,13 @@ from tfbench.measuring import validity
 from tfbench.outcomes.findings import Findings
 from tfbench.outcomes.outcome import CaseFailedError
 from tfbench.roofline.peaks import (
+    ARITHMETIC,
     MisplacedError,
-    matrix_factor,
     measured,
     memory_add,
     product_call,
     product_check,
-    require_devices,
+    seconds_of_one_call,
     tf32_observed,
     unsupported,
     wait_for,
@@ -48,13 +51,16 @@ LOAD_SECONDS = 20.0
 ALONE_SECONDS = 0.5
 """Duration of each kind of product on each device alone."""
 
-PROCESSOR = "CPU:0"
+COMPARED_SECONDS = 0.5
+"""Duration of the products that compare the GPUs of a case."""
 
+PROCESSOR = "CPU:0"
 
 SUSTAINED_SIZES = {"CPU": 1024, "GPU": 8192}
 """Rows of the matrices: enough to fill a GPU; on a CPU a product takes milliseconds."""
 
 SECONDS_BETWEEN_WAITS = 0.05
+MOST_CHAINED = 64
 
 
 def deep_check(case: Case, strategy: Strategy, findings: Findings, gpus: GPUs) -> None:
@@ -92,6 +98,27 @@ def deep_check(case: Case, strategy: Strategy, findings: Findings, gpus: GPUs) -
         findings.environment = with_loaded_libraries(findings.environment)
     if any(check.passed is False for check in findings.checks):
         raise CaseFailedError(Status.INVALID, validity.failures(findings.checks))
+
+
+def with_product_rates(case: Case, gpus: Sequence[GPUFacts]) -> list[GPUFacts]:
+    """Let all GPUs of a case on this host multiply matrices at once, and add rates to their facts.
+
+    Step times cannot show which GPU is slow: all replicas wait for it.
+
+    Args:
+        case: Its precision is that of the products.
+        gpus: Facts of these GPUs. Fewer than two, or without enough memory, get no rates.
+    """
+    devices = [f"GPU:{gpu.place}" for gpu in gpus]
+    results = sustained_products(case.precision, devices, COMPARED_SECONDS) if len(gpus) > 1 else []
+    rates = [result.value / 1e12 for result in results if result.value is not None]
+    if not rates or len(rates) < len(gpus):
+        return list(gpus)
+    median = statistics.median(rates)
+    return [
+        replace(gpu, product_teraflops_per_second=rate, product_median_teraflops_per_second=median)
+        for gpu, rate in zip(gpus, rates, strict=True)
+    ]
 
 
 def _right(place: int, device: str) -> Check:
@@ -137,27 +164,30 @@ def sustained_products(arithmetic: str, devices: Sequence[str], seconds: float) 
     ]
     size = SUSTAINED_SIZES[devices[0].partition(":")[0]]
     try:
-        calls = [product_call(matrix_factor(size, arithmetic, device), device) for device in devices]
-        for call, device in zip(calls, devices, strict=True):
-            first = call()
-            require_devices(first, [device])
-            wait_for(first)
+        chains = [_chain(size, arithmetic, device) for device in devices]
+        with ThreadPoolExecutor(len(devices)) as pool:
+            timed = list(pool.map(lambda chain: _seconds_per_product(chain, seconds), chains))
     except (tf.errors.OpError, MisplacedError) as error:
         return [unsupported(result, error) for result in wanted]
-    with ThreadPoolExecutor(len(devices)) as pool:
-        timed = list(pool.map(lambda call: _seconds_per_call(call, seconds), calls))
     return [measured(result, size, 2.0 * size**3, [each]) for result, each in zip(wanted, timed, strict=True)]
 
 
-def _seconds_per_call(call: Callable[[], Tensor], seconds: float) -> float:
-    """Return the seconds per call, waiting rarely, so that the device never idles."""
-    begin = time.perf_counter()
-    wait_for(call())
-    together = max(1, round(SECONDS_BETWEEN_WAITS / max(time.perf_counter() - begin, 1e-6)))
+def _chain(size: int, arithmetic: str, device: str) -> tuple[Callable[[], Tensor], int]:
+    """Return a call of many products, so that no device waits until Python has served the others, and their number."""
+    bound = math.sqrt(3.0 / size)  # variance 1 / size: powers of the matrix neither grow nor vanish
+    with tf.device(device):
+        factor = tf.cast(tf.random.stateless_uniform([size, size], (size, 1), -bound, bound), ARITHMETIC[arithmetic])
+    seconds = seconds_of_one_call(product_call(factor, device), [device])
+    products = min(MOST_CHAINED, max(1, round(SECONDS_BETWEEN_WAITS / max(seconds, 1e-6))))
+    chain = product_call(factor, device, products)
+    wait_for(chain())
+    return chain, products
+
+
+def _seconds_per_product(chain: tuple[Callable[[], Tensor], int], seconds: float) -> float:
+    call, products = chain
     count, begin = 0, time.perf_counter()
     while (spent := time.perf_counter() - begin) < seconds:
-        for _ in range(together):
-            last = call()
-        wait_for(last)
-        count += together
+        wait_for(call())
+        count += products
     return spent / count

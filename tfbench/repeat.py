@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from results.schema import Case, Data, Device, InputLimit, Latency, Measurement, Mode, Rank, Status, Telemetry
 from results.schema.networks import tuning_refusal
-from tfbench.deep_check import deep_check
+from tfbench.deep_check import deep_check, with_product_rates
 from tfbench.device_case import measure_devices
 from tfbench.environment import read_environment
 from tfbench.flags import Options
@@ -109,6 +109,8 @@ def measure(repeat: Repeat, findings: Findings) -> None:
     timed = time_steps(repeat, built, warm.cooling, findings)
     findings.phases.enter("peaks")
     findings.measurement = describe(repeat, built, first, warm.warmup, timed)
+    if repeat.options.peaks:
+        findings.gpus = with_product_rates(repeat.case, findings.gpus)
     if findings.environment is not None:
         findings.phases.enter("checking")
         observed = tf32_observed(first_device(repeat.case))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from results.reference.gpus import specifications, specified_gpus
-from results.schema.health import GPUFacts, Moment, health_warnings
+from results.schema.health import PRODUCT_SHORTFALL, GPUFacts, Moment, health_warnings
 
 
 class Acceptance(enum.StrEnum):
@@ -130,11 +130,6 @@ machine loses a quarter of its value."""
 FEWEST_MATES = 3
 """Minimum number of equal GPUs or hosts for a median."""
 
-PRODUCT_WARNING = 0.10
-"""Equal GPUs at their power limit vary by 8 % from the fastest to the slowest, on average over five clusters (Sinha et
-al., Not all GPUs are created equal, SC 2022); below the median, by about half of that. Lambda's 39 H100 hosts differ by
-0.07 to 0.63 %."""
-
 MEMORY_WARNING = 0.05
 """The memory clock is fixed, so equal GPUs differ by less than 1 %; other processes cost more."""
 
@@ -162,10 +157,10 @@ LANE_BYTES_PER_SECOND = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9
 
 _PRODUCT, _SUSTAINED = ("matrix_product", "sustained_product"), ("sustained_product",)
 OF_GPU = (
-    Rate("fp32 products", _SUSTAINED, "fp32", "TFLOP/s", PRODUCT_WARNING, "fp32", PRODUCT_OF_SPECIFICATION),
-    Rate("tf32 products", _SUSTAINED, "tf32", "TFLOP/s", PRODUCT_WARNING, "tf32_tensor", PRODUCT_OF_SPECIFICATION),
+    Rate("fp32 products", _SUSTAINED, "fp32", "TFLOP/s", PRODUCT_SHORTFALL, "fp32", PRODUCT_OF_SPECIFICATION),
+    Rate("tf32 products", _SUSTAINED, "tf32", "TFLOP/s", PRODUCT_SHORTFALL, "tf32_tensor", PRODUCT_OF_SPECIFICATION),
     Rate(
-        *("fp16 products", _SUSTAINED, "fp16", "TFLOP/s", PRODUCT_WARNING),
+        *("fp16 products", _SUSTAINED, "fp16", "TFLOP/s", PRODUCT_SHORTFALL),
         *("fp16_tensor_fp32_accumulate", PRODUCT_OF_SPECIFICATION),
     ),
     Rate("memory", ("memory_add",), None, "GB/s", MEMORY_WARNING, "memory_bandwidth", MEMORY_OF_SPECIFICATION),

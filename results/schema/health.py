@@ -61,6 +61,8 @@ class GPUFacts:
         throttle_power_share: Share of readings in which the power limit lowered the clock.
         throttle_thermal_share: Likewise for a temperature limit.
         throttle_hardware_share: Likewise for a power brake or another hardware slowdown.
+        product_teraflops_per_second: Rate of matrix products while all GPUs of a case multiplied, after its interval.
+        product_median_teraflops_per_second: Median of these GPUs.
         pcie_generation: Lower on an idle GPU.
         pcie_width: Lanes in use; `pcie_width_max`: lanes that GPU and slot support.
         nvlinks_up: Active links.
@@ -101,6 +103,8 @@ class GPUFacts:
     throttle_power_share: float | None = None
     throttle_thermal_share: float | None = None
     throttle_hardware_share: float | None = None
+    product_teraflops_per_second: float | None = None
+    product_median_teraflops_per_second: float | None = None
     pcie_generation: int | None = None
     pcie_generation_max: int | None = None
     pcie_width: int | None = None
@@ -165,6 +169,11 @@ START_CELSIUS = 50.0
 
 THROTTLE_SHARE, THROTTLE_REJECT_SHARE = 0.05, 0.50
 """In fewer than 5 % of readings a lower clock cannot change a mean by 1 % (our choice)."""
+
+PRODUCT_SHORTFALL = 0.10
+"""Equal GPUs at their power limit vary by 8 % from the fastest to the slowest, on average over five clusters (Sinha et
+al., Not all GPUs are created equal, SC 2022); below the median, by about half of that. Lambda's 39 H100 hosts differ by
+0.07 to 0.63 %."""
 
 POWER_CAP_SHARE = 0.02
 """How far the enforced limit may be below the default. They are equal unless the GPU was capped; a cap of 5 % lowers
@@ -268,6 +277,11 @@ def _lanes_lost(gpu: GPUFacts) -> float | None:
     return None if not gpu.pcie_width or gpu.pcie_width_max is None else gpu.pcie_width_max / gpu.pcie_width
 
 
+def _product_shortfall(gpu: GPUFacts) -> float | None:
+    rate, median = gpu.product_teraflops_per_second, gpu.product_median_teraflops_per_second
+    return None if rate is None or not median else 1 - rate / median
+
+
 def _share_rule(kind: str, cause: str, moments: Moment, reject: float | None, fix: str) -> HealthRule:
     return HealthRule(
         code=f"throttled_{kind}",
@@ -357,6 +371,16 @@ RULES: tuple[HealthRule, ...] = (
         _ALWAYS,
         THROTTLE_REJECT_SHARE,
         "check power cables; nvidia-smi -q -d PERFORMANCE",
+    ),
+    HealthRule(
+        code="slow_gpu",
+        moments=Moment.TIMING,
+        value=_product_shortfall,
+        limit=PRODUCT_SHORTFALL,
+        seen="{value:.0%} below the median of the case's GPUs in matrix products "
+        "({gpu.product_teraflops_per_second:.3g} of {gpu.product_median_teraflops_per_second:.3g} TFLOP/s)",
+        why="all replicas wait for the slowest one",
+        fix="tfbench check --deep measures each GPU; exclude it with CUDA_VISIBLE_DEVICES or gpus:",
     ),
     HealthRule(
         code="hot",

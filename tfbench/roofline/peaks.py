@@ -321,13 +321,16 @@ def matrix_factor(size: int, arithmetic: str, device: str) -> Tensor:
         return tf.cast(tf.random.stateless_uniform([size, size], (size, 1)) / size, ARITHMETIC[arithmetic])
 
 
-def product_call(factor: Tensor, device: str) -> Callable[[], Tensor]:
-    """Return a function that multiplies a matrix with itself on a device."""
+def product_call(factor: Tensor, device: str, times: int = 1) -> Callable[[], Tensor]:
+    """Return a function that multiplies a matrix by itself on a device, and the product again by the matrix."""
 
     @tf.function(autograph=False)
     def multiply() -> Tensor:
         with tf.device(device):  # here, because a function is traced outside the scope in which it was created
-            return tf.matmul(factor, factor)
+            product = factor
+            for _ in range(times):
+                product = tf.matmul(product, factor)
+            return product
 
     start: Callable[[], Tensor] = multiply
     return start

@@ -75,6 +75,17 @@ def test_equal_gpus_under_load_have_about_equal_rates():
 
 
 @only_on_demand
+def test_one_slow_gpu_of_four_is_named_in_the_record(tmp_path):
+    flags = ("--model=alexnet", "--mode=infer", "--num_gpus=4", "--peaks")
+    settings = {"NULLGPU_DEVICES": 4, "NULLGPU_KERNEL_US": 2000, "NULLGPU_SLOW": "2:2"}
+    record = tfbench(tmp_path / "record.json", *SHORT, *flags, program=("-c", UNCHECKED), **settings)
+    (found,) = [warning.message for warning in record.warnings if warning.code == "slow_gpu"]
+    assert re.match(
+        r"GPU 2 \(0000:03:00\.0\): [45]\d% below the median of the case's GPUs in matrix products \(", found
+    )
+
+
+@only_on_demand
 @pytest.mark.parametrize(
     ("fault", "gpus", "status", "cause"),
     [

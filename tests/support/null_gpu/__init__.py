@@ -8,9 +8,9 @@ and counts; `driver.c` and `runtime.c` CUDA; `libraries.c` the other libraries. 
 
 `environment()` builds it for TensorFlow's CUDA wheel, which `python -m tests.support.null_gpu` installs in `.cache`
 (1.8 GB), without NVIDIA's libraries and before other packages on the path. Settings are environment variables:
-NULLGPU_DEVICES, NULLGPU_MEMORY_MIB, NULLGPU_NAME, NULLGPU_KERNEL_US (time of each kernel), NULLGPU_COPY_GBS (0: copies
-take no time), NULLGPU_NO_PEER, NULLGPU_LOG=PREFIX (a line per call). NULLGPU_FAULT is lost (each call fails), stuck (no
-kernel ends), nccl_stuck or slow (all GPUs but the first), after NULLGPU_FAULT_AFTER kernels.
+NULLGPU_DEVICES, NULLGPU_MEMORY_MIB, NULLGPU_NAME, NULLGPU_KERNEL_US (time of each kernel), NULLGPU_SLOW=2:1.5 (GPU 2
+takes 1.5 times as long), NULLGPU_COPY_GBS (0: copies take no time), NULLGPU_NO_PEER, NULLGPU_LOG=PREFIX (a line per
+call). NULLGPU_FAULT is lost (each call fails), stuck (no kernel ends) or nccl_stuck, after NULLGPU_FAULT_AFTER kernels.
 """
 
 from __future__ import annotations

@@ -18,7 +18,9 @@ _Thread_local device *current;
 
 static long long kernel_ns;
 static double copy_ns_per_byte;
-static const char *fault = "";        /* lost, stuck, nccl_stuck or slow */
+static int slow_ordinal = -1;
+static double slow_factor = 1;
+static const char *fault = "";        /* lost, stuck or nccl_stuck */
 static long fault_after;              /* kernels */
 static atomic_long kernels_so_far;
 static const long long FOREVER = 1ll << 62;
@@ -53,6 +55,7 @@ __attribute__((constructor)) static void start(void) {
     if (getenv("NULLGPU_NAME")) device_name = getenv("NULLGPU_NAME");
     kernel_ns = (long long)(number("NULLGPU_KERNEL_US", 0) * 1000);
     double rate = number("NULLGPU_COPY_GBS", 0);
+    if (getenv("NULLGPU_SLOW")) sscanf(getenv("NULLGPU_SLOW"), "%d:%lf", &slow_ordinal, &slow_factor);
     if (getenv("NULLGPU_FAULT")) fault = getenv("NULLGPU_FAULT");
     fault_after = (long)number("NULLGPU_FAULT_AFTER", 0);
     copy_ns_per_byte = rate > 0 ? 1 / rate : 0;
@@ -214,7 +217,7 @@ void work(const void *handle, const char *what, const kernel *k) {
     stream *s = of(handle);
     ++kernels_so_far;
     if (k) atomic_fetch_add((atomic_long *)&k->count, 1);
-    advance(s, s->d->ordinal && has_begun("slow") ? 3 * kernel_ns : kernel_ns);
+    advance(s, s->d->ordinal == slow_ordinal ? (long long)(slow_factor * (double)kernel_ns) : kernel_ns);
     if (has_begun("stuck") || (!strncmp(what, "nccl", 4) && has_begun("nccl_stuck"))) s->busy = FOREVER;
 }
 void wait_until(long long at) {

@@ -14,6 +14,7 @@ FULL = {"power_limit_watts": 700.0, "power_limit_default_watts": 700.0, "pcie_wi
 HEALTHY = GPUFacts(
     index=0, bus_id="0000:18:00.0", persistence=True, compute_mode="default", **FREE, **COOL, **CLOCKS, **FULL
 )
+SLOWER = {"product_median_teraflops_per_second": 24.0}
 CASES = [
     ({"problem": "is lost"}, "gpu_unusable", WARNED, "is lost"),
     ({"mig": True, "slices": [GPUSlice(profile="1g.10gb")]}, "mig_slice", {IDLE: WARNING, TIMING: WARNING}, "1g.10gb"),
@@ -34,6 +35,13 @@ CASES = [
     ({"throttle_thermal_share": 0.4}, "throttled_thermal", WARNED, "held back by heat"),
     ({"throttle_hardware_share": 0.6}, "throttled_hardware", REJECTED, "power brake"),
     ({"throttle_thermal_share": 0.05}, None, {}, "a few readings"),
+    (
+        SLOWER | {"product_teraflops_per_second": 12.0},
+        "slow_gpu",
+        {TIMING: WARNING},
+        "50% below the median of the case",
+    ),
+    (SLOWER | {"product_teraflops_per_second": 21.9}, None, {}, "within 10 %"),
     ({"temperature_celsius": 78.0}, "hot", {IDLE: WARNING}, "78 °C without work"),
     ({"temperature_start_celsius": 65.0}, "hot_start", {TIMING: WARNING}, "65 °C when warm-up began"),
     ({"processes": 2}, "gpu_shared", {IDLE: WARNING, TIMING: WARNING}, "2 processes"),
