@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tests.benchmarks.gpu_validation.figures import Ended, NoFigure, Reading, read_step
-from tests.benchmarks.gpu_validation.steps import START, STEPS, Machine, Run, Step, refusal, runs_of
+from tests.benchmarks.gpu_validation.steps import START, STEPS, Machine, Run, Step, batch_of, refusal, runs_of
 from tests.benchmarks.tf_cnn_benchmarks import PROGRAM, find_folder
 from tests.support import PROJECT
 from tfbench.supervisor import end_with_parent
@@ -121,15 +121,16 @@ class Session:
     def _visit(self, step: Step) -> None:
         """Run a step if it can run and is not done yet."""
         result = self._result(step)
-        done = result is not None and result["outcome"] in FINAL
+        final = FINAL[:1] if step.name in START else FINAL
+        done = result is not None and result["outcome"] in final
         if not done and (refused := refusal(step, self._machine)) is not None:
             self._keep(step, outcome=refused[0], cause=refused[1])
-        elif not done or (step.name == START and result is not None and result["outcome"] != "figure"):
+        elif not done:
             self._file("results", step).unlink(missing_ok=True)  # it is not done until it has run
             self._run(step, runs_of(step, self._machine, self._options.pairs))
         result = self._result(step)
-        if step.name == START and result is not None and result["outcome"] != "figure":
-            self._machine = dataclasses.replace(self._machine, no_gpu=f"step {START}: {result['cause']}")
+        if step.name in START and not self._machine.no_gpu and result is not None and result["outcome"] != "figure":
+            self._machine = dataclasses.replace(self._machine, no_gpu=f"step {step.name}: {result['cause']}")
 
     def _run(self, step: Step, runs: Sequence[Run]) -> None:
         """Run a step and keep its result."""
@@ -148,7 +149,8 @@ class Session:
         shown = [self._shown(run) for run in ended]
         seconds = round(time.perf_counter() - begin, 1)
         found |= {**dataclasses.asdict(reading), "seconds": seconds, "limit": step.limit, "runs": shown}
-        self._keep(step, started_at=started_at, **found)
+        commands = list(dict.fromkeys(_shown_command(run) for run in runs))  # with the batches that fit
+        self._keep(step, started_at=started_at, commands=commands, batch=batch_of(runs[0]), **found)
 
     def _process(self, step: Step, run: Run, seconds: float) -> Ended:
         """Run a process and its children for at most `seconds`."""
@@ -200,7 +202,7 @@ class Session:
 
     def _keep(self, step: Step, **found: Any) -> None:
         """Write a step's result."""
-        commands = [" ".join([*_variables(run), *run.command]) for run in step.runs]
+        commands = [_shown_command(run) for run in step.runs]
         about = {"step": step.name, "question": step.question, "answer": step.answer, "commands": commands}
         result = {**about, "version": self._version, "started_at": _now(), **found}
         _write(self._file("results", step), json.dumps(result, indent=1, ensure_ascii=False) + "\n")
@@ -217,8 +219,8 @@ class Session:
             f"# GPU validation\n\n{sum(map(bool, results))} of {len(results)} steps done. GPUs: "
             + (gpus or "none; figures are of a CPU at reduced sizes and do not apply to a GPU"),
             f"Version: {', '.join(sorted(versions)) or 'none yet'}.\n",
-            "| step | answer | power | utilisation | seconds | note | question |",
-            "|" + " --- |" * 7,
+            "| step | answer | batch per GPU | power | utilisation | seconds | note | question |",
+            "|" + " --- |" * 8,
         ]
         lines += [_row(step, result or {}) for step, result in zip(self._steps, results, strict=True)]
         _write(self._out / "summary.md", "\n".join(lines) + "\n")
@@ -238,7 +240,8 @@ def _row(step: Step, result: dict[str, Any]) -> str:
     details = result.get("details", {})
     power, utilisation = details.get("power_mean_watts"), details.get("flops_utilisation")
     cells = [
-        *(step.name, answer(result), f"{power:.0f} W" if power else "", f"{utilisation:.1%}" if utilisation else ""),
+        *(step.name, answer(result), str(result.get("batch") or ""), f"{power:.0f} W" if power else ""),
+        f"{utilisation:.1%}" if utilisation else "",
         *(f"{result['seconds']:.0f}" if "seconds" in result else "", result.get("note", ""), step.question),
     ]
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
@@ -278,8 +281,8 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:12]
 
 
-def _variables(run: Run) -> list[str]:
-    return [f"{name}={value}" for name, value in run.variables.items()]
+def _shown_command(run: Run) -> str:
+    return " ".join([*(f"{name}={value}" for name, value in run.variables.items()), *run.command])
 
 
 def _end_all_of(process: subprocess.Popen[bytes]) -> None:

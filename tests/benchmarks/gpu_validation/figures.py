@@ -15,6 +15,7 @@ from results.runs.reading import from_json
 from results.schema import Record, Status
 from results.schema.record_json import RecordError
 from tests.benchmarks.tf_cnn_benchmarks import images_per_second
+from tfbench.doctor.checks import Readiness
 
 
 class NoFigure(Exception):
@@ -126,6 +127,8 @@ def read(answer: str, run: Ended) -> Reading:
         raise _ended_badly(run)
     if "outcome" in document:
         raise NoFigure(document["outcome"], document["cause"])
+    if document.get("verdict") == Readiness.NOT_READY:
+        raise NoFigure("failed", document["summary"])
     if "findings" in document:
         count = Figure(len(document["findings"]), "findings")
         return Reading(figures={"findings": count}, details=document, note=document["summary"])

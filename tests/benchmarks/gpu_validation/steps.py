@@ -12,8 +12,8 @@ from results.schema import Case, Precision
 from results.schema.networks import INPUTS
 from tests.benchmarks.tf_cnn_benchmarks import PAIRINGS, PROGRAM, cpu_flags, flags, variables
 
-START = "environment.tensorflow"
-"""Tests whether TensorFlow computes on the GPU; if it does not, no other step runs."""
+START = ("environment.doctor", "environment.tensorflow")
+"""Test whether TensorFlow computes right on the GPUs; after one that has no figure, nothing else runs."""
 
 TIMED, WARMUP = 50, 10
 """Steps of a run: enough for a spread of 1 %, with ResNet50 in well under a minute on a current GPU."""
@@ -168,16 +168,16 @@ UPDATE = "update_equals_one_device"
 
 ROWS: tuple[Step, ...] = (
     Step(
-        name=START,
-        question="TensorFlow sees the GPU, cuDNN convolves, XLA compiles",
-        answer="gpus",
-        runs=(Run(command=PROBE, cpu=("--device=cpu",)),),
-    ),
-    Step(
-        name="environment.doctor",
+        name=START[0],
         question="what of this machine is broken or costs speed",
         answer="findings",
         runs=(Run(command=DOCTOR, cpu=("--device=cpu",)),),
+    ),
+    Step(
+        name=START[1],
+        question="TensorFlow sees the GPU, cuDNN convolves, XLA compiles",
+        answer="gpus",
+        runs=(Run(command=PROBE, cpu=("--device=cpu",)),),
     ),
     checks("fp16"),
     checks("fp32"),
@@ -268,7 +268,7 @@ class Machine:
     Attributes:
         gpus: Facts of each GPU that a process can use (`python -m tfbench.probe`).
         peer: Folder with tf_cnn_benchmarks.py; None: not given.
-        no_gpu: Why TensorFlow cannot use the GPUs; empty: it can.
+        no_gpu: Why TensorFlow cannot use the GPUs, or must not; empty: it can.
     """
 
     gpus: list[dict[str, Any]]
@@ -279,7 +279,7 @@ class Machine:
 def refusal(step: Step, machine: Machine) -> tuple[str, str] | None:
     """Return the outcome and cause of a step that this machine cannot run; None: it can."""
     on_cpu = not machine.gpus and step.on_cpu
-    if machine.no_gpu and step.name != START:
+    if machine.no_gpu and step.name != START[0]:
         return "no_gpu", machine.no_gpu
     if len(machine.gpus) < step.gpus and not on_cpu:
         return "no_gpu", f"needs {step.gpus} GPU{'s' if step.gpus > 1 else ''}, this machine has {len(machine.gpus)}"
@@ -301,6 +301,12 @@ def runs_of(step: Step, machine: Machine, pairs: int) -> list[Run]:
     if len(runs) == 1:
         return runs
     return [dataclasses.replace(run, name=f"{run.name}-{pair}") for pair in range(1, pairs + 1) for run in runs]
+
+
+def batch_of(run: Run) -> int | None:
+    """Return the batch per GPU of a command line; None: it has none."""
+    sizes = [part.partition("=")[2] for part in run.command if part.startswith("--batch_size=")]
+    return int(sizes[-1]) if sizes else None  # the last flag counts
 
 
 def _fitted(runs: tuple[Run, ...], memory_bytes: int) -> list[Run]:

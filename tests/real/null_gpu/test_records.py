@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import pytest
 from results.runs.reading import from_json
 from results.schema import Status
 from tests.support import PROJECT
-from tests.support.null_gpu import environment, needs_null_gpu
+from tests.support.null_gpu import environment, needs_null_gpu, only_on_demand
 
 pytestmark = [pytest.mark.slow, needs_null_gpu]
 
@@ -54,10 +53,6 @@ def test_a_throttled_gpu_of_two_has_its_warning_in_the_record(tmp_path):
     assert record.simulated and {"throttled_power", "throttled_thermal"} <= found.keys()
     assert found["throttled_thermal"].startswith("GPU 1 (0000:02:00.0): held back by heat in ")
 
-
-only_on_demand = pytest.mark.skipif(
-    "TFBENCH_TEST_NULL_GPU" not in os.environ, reason="make test-null-gpu tests faults of GPUs"
-)
 
 PRODUCTS = """
 from tfbench.deep_check import sustained_products

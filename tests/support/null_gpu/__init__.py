@@ -60,6 +60,10 @@ needs_null_gpu = pytest.mark.skipif(
     reason="python -m tests.support.null_gpu installs TensorFlow's CUDA wheel",
 )
 
+only_on_demand = pytest.mark.skipif(
+    "TFBENCH_TEST_NULL_GPU" not in os.environ, reason="make test-null-gpu tests faults of GPUs"
+)
+
 
 def install() -> None:
     """Install TensorFlow's CUDA wheel and CUDA's headers, with the versions of the newest image."""

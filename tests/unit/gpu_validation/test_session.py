@@ -39,8 +39,10 @@ print(json.dumps({"figures": {"answer": [float(value), "apples"]}}))
 """Marks in a file that it ran, sleeps if this is its first time, and prints a figure."""
 
 
-def counting_run(marks: Path, name: str, value: float = 1.0, seconds: float = 0.0, side: str = "run", **more) -> Run:
-    command = ("{python}", "-c", COUNTING, str(marks), name, str(value), str(seconds))
+def counting_run(
+    marks: Path, name: str, value: float = 1.0, seconds: float = 0.0, side: str = "run", *, batch=1, **more
+) -> Run:
+    command = ("{python}", "-c", COUNTING, str(marks), name, str(value), str(seconds), f"--batch_size={batch}")
     return Run(**{"name": side, "command": command, "cpu": (), **more})
 
 
@@ -106,7 +108,7 @@ def bench(tmp_path: Path, capsys) -> Bench:
 def test_every_step_ends_in_one_outcome_and_a_line_of_the_summary(bench: Bench):
     failing = Run(command=("{python}", "-c", "import sys; sys.exit('no luck')"), cpu=())
     steps = [
-        bench.step("a.figure", value=1234.5),
+        bench.step("a.figure", runs=(counting_run(bench.marks, "a.figure", 1234.5, batch=8),)),
         bench.step("b.gpu", runs=(counting_run(bench.marks, "b.gpu", cpu=None),)),
         bench.step("c.peer", runs=(Run(command=("tf_cnn_benchmarks.py",), cpu=()),)),
         bench.step("d.fails", runs=(failing,)),
@@ -116,7 +118,7 @@ def test_every_step_ends_in_one_outcome_and_a_line_of_the_summary(bench: Bench):
     assert list(bench.outcomes().values()) == ["figure", "no_gpu", "no_peer", "failed", "timeout"]
     summary = (bench.out / "summary.md").read_text()
     for row in (
-        "| a.figure | 1,234 apples |",
+        "| a.figure | 1,234 apples | 8 |",
         "| b.gpu | no_gpu: needs 1 GPU, this machine has 0 |",
         "| c.peer | no_peer: --peer=FOLDER names a checkout of tf_cnn_benchmarks |",
         "| d.fails | failed: exit code 1: no luck |",
@@ -173,15 +175,15 @@ def test_two_sides_alternate_and_a_peer_runs_in_its_checkout(bench: Bench, tmp_p
     assert "holds no tf_cnn_benchmarks.py" in bench.call([step], f"--peer={tmp_path}")
 
 
-@pytest.mark.parametrize("outcome", ["no_gpu", "failed"])
-def test_where_tensorflow_cannot_compute_nothing_else_is_tried(bench: Bench, outcome: str):
+@pytest.mark.parametrize(("start", "outcome"), [(START[0], "failed"), (START[1], "no_gpu"), (START[1], "failed")])
+def test_where_tensorflow_cannot_compute_nothing_else_is_tried(bench: Bench, start: str, outcome: str):
     bench.show("NVIDIA H200")
     seen = json.dumps({"outcome": outcome, "cause": "a CPU build"})
     blind = Run(command=("{python}", "-c", f"print({seen!r})"), cpu=())
-    steps = [bench.step(START, runs=(blind,)), bench.step("checks.one")]
+    steps = [bench.step(start, runs=(blind,)), bench.step("checks.one")]
     bench.call(steps)
-    assert bench.outcomes() == {"checks.one": "no_gpu", START: outcome}
-    assert bench.result("checks.one")["cause"] == f"step {START}: a CPU build"
+    assert bench.outcomes() == {"checks.one": "no_gpu", start: outcome}
+    assert bench.result("checks.one")["cause"] == f"step {start}: a CPU build"
     assert bench.ran() == {}
     bench.call([dataclasses.replace(steps[0], runs=(counting_run(bench.marks, "start"),)), steps[1]])  # mended
     assert set(bench.outcomes().values()) == {"figure"}

@@ -36,7 +36,7 @@ def test_every_benchmark_of_the_table_is_a_case_that_can_run(machine: Machine, a
 
 def test_the_first_steps_are_those_that_answer_most():
     names = [step.name for step in STEPS]
-    assert names[0] == START, "what ends the call where nothing can work"
+    assert names[:2] == [*START], "what ends the call where nothing can work"
     assert names.index("replicas.scaling-4") < 15 and names.index("throughput.googlenet-fp16") < 30
     assert all(re.fullmatch(r"[\w-]+\.[\w.-]+", step.name) and step.limit > 0 for step in STEPS)
     assert len(names) == len(set(names))
@@ -134,6 +134,8 @@ def test_what_measured_nothing_gives_its_cause(tmp_path: Path):
     assert cause_of("throughput", ended(tmp_path, make_failure("no_gpu", "0"), exit_code=3)) == "no_gpu: no_gpu: 0"
     died = ended(tmp_path, name="died", exit_code=-11, log="loading\nSegmentation fault\n\n")
     assert cause_of("throughput", died) == "failed: exit code -11: Segmentation fault"
+    unfit = '{"verdict": "not ready", "summary": "not ready: a product was wrong",\n "findings": [{}]}\n'
+    assert cause_of("findings", ended(tmp_path, unfit, exit_code=4)) == "failed: not ready: a product was wrong"
     assert cause_of("gpus", ended(tmp_path, name="cut", exit_code=None)) == "timeout: cut after 12 s"
 
 
