@@ -62,16 +62,9 @@ class Installed:
     def install(self, requirement: str) -> None:
         """Install a requirement, and what it needs and is not there yet."""
         # Compiling every module takes longer than everything else; what is imported is compiled then.
-        install = [
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--only-binary=:all:",
-            "--no-compile",
-        ]
-        subprocess.run([self._bin / "python", *install, requirement], env=without_checkout(), check=True, timeout=1200)
+        pip = [self._bin / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        command = [*pip, "--only-binary=:all:", "--no-compile", requirement]
+        subprocess.run(command, env=without_checkout(), check=True, timeout=1200)
 
     def run(self, program: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
         """Run a program of the environment in a folder that is no checkout."""
@@ -107,9 +100,8 @@ def test_it_holds_every_file_of_the_three_packages_and_nothing_else(source: Path
 
 def test_a_wheel_that_is_built_from_the_sdist_is_the_same(source: Path, wheel: Path, tmp_path: Path):
     code = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
-    subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], cwd=source, check=True, capture_output=True, timeout=300
-    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=300)
     (sdist,) = tmp_path.glob("*.tar.gz")
     again = build_wheel(sdist, tmp_path)
     with zipfile.ZipFile(wheel) as first, zipfile.ZipFile(again) as second:

@@ -21,14 +21,8 @@ def test_a_run_in_a_pipe_prints_lines_and_ends_with_a_table(tmp_path: Path):
     assert "2/2 run first: 2 ok, 0 failed" in done.stderr
     assert "alexnet" in done.stdout and "2 CPU" in done.stdout
     run = tmp_path / "runs" / "first"
-    assert {path.name for path in run.iterdir()} >= {
-        "plan.json",
-        "events.jsonl",
-        "records",
-        "logs",
-        "results.csv",
-        "report.html",
-    }
+    files = {"plan.json", "events.jsonl", "records", "logs", "results.csv", "report.html"}
+    assert {path.name for path in run.iterdir()} >= files
     assert "<html" in (run / "report.html").read_text()
     record = json.loads(next((run / "records").glob("*2cpu*")).read_text())
     assert (record["measurement"]["replicas"], record["measurement"]["global_batch"]) == (2, 4)
