@@ -99,7 +99,9 @@ def read_step(answer: str, runs: Sequence[Ended]) -> Reading:
         details |= {f"{side}_{name}": value for name, value in reading.details.items()}
     pairs = min(map(len, sides.values())) if len(sides) == 2 else 0
     if pairs == 0:
-        raise broken or NoFigure("failed", "no pair was measured")
+        raise broken or NoFigure(
+            "failed", f"no pair was measured: {runs[-1].name} ended with exit code {runs[-1].exit_code}"
+        )
     (first, ours), (second, theirs) = ((name, values[:pairs]) for name, values in sides.items())
     ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
     ratio = Figure(statistics.median(ours) / statistics.median(theirs), f"× {second}")
