@@ -9,7 +9,7 @@ from pathlib import Path
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.facts import Facts
 from results.reference import GIBI
-from results.reference.networks import UNDERESTIMATE, fitting_batch, training_bytes
+from results.reference.networks import PEAK_VARIATION, fitting_batch, training_bytes
 from results.schema import Case, Device
 from results.schema.health import GPUFacts, Moment, grouped_warnings
 
@@ -99,7 +99,7 @@ def memory_notes(host: Host, facts: Facts, cases: Iterable[Case]) -> list[str]:
         needed = training_bytes(case)
         if memory is None or needed is None or fitting == case.batch_per_gpu:
             continue
-        gibi = UNDERESTIMATE * needed / GIBI
+        gibi = PEAK_VARIATION * needed / GIBI
         notes[case.model, case.precision, case.batch_per_gpu] = (
             f"{case.model} {case.precision} with batch {case.batch_per_gpu} needs about {gibi:.1f} GiB "
             f"per GPU and will run out of memory ({memory / GIBI:.0f} GiB). Use batch_per_gpu: {fitting}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import difflib
 import functools
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from results.reference import MIBI, all_published, read_rows
-from results.schema import Case, Mode, Precision
+from results.schema import XLA, Case, Mode, Precision
 from results.schema.networks import INPUTS
 
 BYTES = {Precision.FP32: 4, Precision.TF32: 4, Precision.FP16: 2, Precision.BF16: 2}
@@ -80,14 +81,43 @@ def networks() -> Mapping[str, NetworkCost]:
 def training_bytes(case: Case) -> float | None:
     """Return the memory in bytes that a training step of a case takes on each GPU; None: unknown.
 
-    The estimate comes from the step's graph (`python -m tests.benchmarks.network_memory`), without `UNDERESTIMATE` and
-    `BESIDE_THE_STEP_BYTES`.
+    Counted on a null GPU (`python -m tests.benchmarks.network_memory`), without `PEAK_VARIATION` and
+    `BESIDE_THE_STEP_BYTES`: a line through two batches, times what cases of the same kind in the suites take
+    of it.
     """
     found = networks().get(case.model)
     if found is None or case.mode is not Mode.TRAIN or BYTES[case.precision] not in found.memory:
         return None
-    fixed, sample = found.memory[BYTES[case.precision]]
-    return fixed + sample * _scale(case, found) * case.batch_per_gpu
+    return _line(case, found) * max(_corrections().get(_kind(case), [1.0]))
+
+
+@functools.cache
+def _corrections() -> Mapping[tuple[object, ...], list[float]]:
+    """Return counted peaks of suites' cases relative to the line, by the kind of case."""
+    found = collections.defaultdict(list)
+    for row in read_rows("memory.csv"):
+        case = Case(
+            model=row["model"],
+            precision=Precision(row["precision"]),
+            batch_per_gpu=int(row["batch_per_gpu"]),
+            num_gpus=int(row["num_gpus"]),
+            xla=XLA(row["xla"]),
+            sequence_length=int(row["sequence_length"]) or None,
+        )
+        found[_kind(case)].append(float(row["peak_mib"]) * MIBI / _line(case, networks()[case.model]))
+    return found
+
+
+def _kind(case: Case) -> tuple[object, ...]:
+    """Return what changes the memory of a network's step besides the batch."""
+    network = networks()[case.model]
+    length = case.sequence_length or network.size if network.sequences else None
+    return case.model, BYTES[case.precision], case.xla, case.replicas > 1, length
+
+
+def _line(case: Case, network: NetworkCost) -> float:
+    fixed, sample = network.memory[BYTES[case.precision]]
+    return fixed + sample * _scale(case, network) * case.batch_per_gpu
 
 
 def _scale(case: Case, network: NetworkCost) -> float:
@@ -105,8 +135,8 @@ BESIDE_THE_STEP_BYTES = 2.0 * 2**30
 """TensorFlow reserves 1.5 GiB on GPUs of compute capability 8 (`MinSystemMemory` in its gpu_device.cc); the rest is for
 the CUDA context, libraries' workspaces and fragmentation."""
 
-UNDERESTIMATE = 1.1
-"""Peak memory on a null GPU is up to this factor above `training_bytes` (docs/validation/null-gpu.md)."""
+PEAK_VARIATION = 1.07
+"""Peaks of other batches and numbers of GPUs are up to this factor above `training_bytes`."""
 
 
 def fitting_batch(case: Case, memory_bytes: float) -> int:
@@ -114,7 +144,7 @@ def fitting_batch(case: Case, memory_bytes: float) -> int:
     batch = case.batch_per_gpu
     while batch > 1:
         needed = training_bytes(dataclasses.replace(case, batch_per_gpu=batch))
-        if needed is None or UNDERESTIMATE * needed <= memory_bytes - BESIDE_THE_STEP_BYTES:
+        if needed is None or PEAK_VARIATION * needed <= memory_bytes - BESIDE_THE_STEP_BYTES:
             break
         batch //= 2
     return batch

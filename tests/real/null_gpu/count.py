@@ -36,6 +36,12 @@ COUNTS = (
 
 WAITS = ("cuCtxSynchronize", "cuStreamSynchronize", "cudaStreamSynchronize", "cuEventSynchronize", "sync.copy")
 STEPS, WARM_STEPS = 4, 3
+FEW_STEPS = (
+    *(f"--num_steps={STEPS}", f"--warmup_steps={WARM_STEPS}", f"--max_warmup_steps={WARM_STEPS}"),
+    *("--notelemetry", "--nopeaks", "--memory_growth", "--output=unused"),
+)
+"""Flags; the last of equal ones counts."""
+
 IMAGES, SEQUENCES = 8, 2
 """Batches of the table: its counts, but the peak, are the same for larger ones."""
 
@@ -83,8 +89,7 @@ def flags(key: Row) -> list[str]:
     return [
         *(f"--model={key['model']}", f"--precision={key['precision']}", f"--mode={key['mode']}", f"--xla={key['xla']}"),
         *(f"--num_gpus={key['gpus']}", f"--data={key['data']}", f"--batch_size={key['batch']}"),
-        *(f"--num_steps={STEPS}", f"--warmup_steps={WARM_STEPS}", f"--max_warmup_steps={WARM_STEPS}"),
-        *("--notelemetry", "--nopeaks", "--memory_growth", "--output=unused"),
+        *FEW_STEPS,
     ]
 
 

@@ -8,6 +8,9 @@ import statistics
 
 import pytest
 
+from results.reference import MIBI, read_rows
+from results.reference.networks import PEAK_VARIATION, training_bytes
+from tests.benchmarks.network_memory import key_of, suite_cases
 from tests.real.null_gpu.count import COUNTS, KEY, TABLE, Counter, flags, row
 from tests.support.null_gpu import needs_null_gpu
 
@@ -75,6 +78,12 @@ def test_a_step_asks_for_what_the_table_says(counter, line):
     assert {name: found[name] for name in exact} == {name: line[name] for name in exact}
     for name, tolerance in tolerances.items():
         assert float(found[name]) == pytest.approx(float(line[name]), rel=tolerance), name
+
+
+def test_the_estimate_of_memory_holds_for_every_case_of_the_suites():
+    peaks = {tuple(key): float(peak) for *key, peak in (tuple(row.values()) for row in read_rows("memory.csv"))}
+    for case in suite_cases():
+        assert 0.999 < training_bytes(case) / (peaks[key_of(case)] * MIBI) < PEAK_VARIATION, case.name
 
 
 @needs_null_gpu

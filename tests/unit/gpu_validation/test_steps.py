@@ -47,7 +47,7 @@ def test_the_first_steps_are_those_that_answer_most():
     [
         (16, "throughput.resnet50-fp16", "256"),
         (16, "throughput.resnet152-fp16", "128"),
-        (8, "throughput.resnet50-fp16", "128"),
+        (8, "throughput.resnet50-fp16", "64"),
         (16, "throughput.bert_large-fp32", "32"),
         (16, "peer.resnet50-fp32-b256", "128"),
         (16, "peer.inception_v3-fp32-b256", "128"),
