@@ -195,10 +195,10 @@ class Replayed(Connection):
         super().__init__(None, root=str(folder / "home"), image_file=str(folder / "image.json"))
         self.heard, self.say, self._asked = heard, say, Asked()
 
-    def _request(self, do: str, payload: bytes, limits: dict[str, Any], request: dict[str, object]) -> Any:
+    def _send(self, do: str, payload: bytes, limits: dict[str, Any], request: dict[str, object]) -> Any:
         self._asked.add()
         if self.say is None:
-            for number, document in enumerate(super()._request(do, payload, limits, request)):
+            for number, document in enumerate(super()._send(do, payload, limits, request)):
                 self.heard[f"{do} {number}"] = document
                 yield document
             return
