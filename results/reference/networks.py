@@ -82,8 +82,7 @@ def training_bytes(case: Case) -> float | None:
     """Return the memory in bytes that a training step of a case takes on each GPU; None: unknown.
 
     Counted on a null GPU (`python -m tests.benchmarks.network_memory`), without `PEAK_VARIATION` and
-    `BESIDE_THE_STEP_BYTES`: a line through two batches, times what cases of the same kind in the suites take
-    of it.
+    `BESIDE_THE_STEP_BYTES`: a line through two batches, times what cases of the same kind in the suites take of it.
     """
     found = networks().get(case.model)
     if found is None or case.mode is not Mode.TRAIN or BYTES[case.precision] not in found.memory:
@@ -110,9 +109,13 @@ def _corrections() -> Mapping[tuple[object, ...], list[float]]:
 
 def _kind(case: Case) -> tuple[object, ...]:
     """Return what changes the memory of a network's step besides the batch."""
+    return case.model, BYTES[case.precision], case.xla, case.replicas > 1, length_of(case)
+
+
+def length_of(case: Case) -> int:
+    """Return the tokens of a case's sequences; 0: images."""
     network = networks()[case.model]
-    length = case.sequence_length or network.size if network.sequences else None
-    return case.model, BYTES[case.precision], case.xla, case.replicas > 1, length
+    return case.sequence_length or network.size if network.sequences else 0
 
 
 def _line(case: Case, network: NetworkCost) -> float:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from orchestrate.suites import read_suite
 from results.reference import FOLDER
-from results.reference.networks import networks
+from results.reference.networks import length_of
 from results.schema import Case, Device, Precision
 from tests.real.null_gpu.count import FEW_STEPS, Counter
 from tfbench.models import NETWORKS
@@ -37,8 +37,7 @@ def suite_cases() -> Iterator[Case]:
 
 def key_of(case: Case) -> tuple[str, ...]:
     """Return the first columns of a case's row; length 0: images."""
-    length = case.sequence_length or (networks()[case.model].size if networks()[case.model].sequences else 0)
-    return tuple(str(length if name == "sequence_length" else getattr(case, name)) for name in KEY)
+    return tuple(str(length_of(case) if name == "sequence_length" else getattr(case, name)) for name in KEY)
 
 
 def peak_mib(counter: Counter, case: Case) -> float:

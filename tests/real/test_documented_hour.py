@@ -114,9 +114,15 @@ def prepare(place: Path) -> dict[str, str]:
 
 def type_in(command: str, folder: Path, environment: dict[str, str]) -> tuple[int, str]:
     """Type a command in a terminal of 80 columns; return its exit code and what the terminal showed."""
-    terminal = ["script", "-qec", f"stty cols 80 rows 24; {command}", "/dev/null"]
-    place = {"cwd": folder, "env": environment, "stdin": subprocess.DEVNULL}
-    done = subprocess.run(terminal, capture_output=True, text=True, timeout=600, **place)
+    done = subprocess.run(
+        ["script", "-qec", f"stty cols 80 rows 24; {command}", "/dev/null"],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
     return done.returncode, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", done.stdout)
 
 

@@ -122,9 +122,15 @@ class Runs:
         # Creating a report takes seconds.
         flags = ["--no-report"] if arguments[:1] in (("run",), ("resume",)) else []
         with (self.folder / "stdout").open("a") as stdout, (self.folder / "stderr").open("a") as stderr:
-            command = [sys.executable, "-m", "orchestrate", *arguments, *flags]
-            streams = {"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": stderr}
-            return Controller(command, cwd=PROJECT, env=self.environment, text=True, **streams)
+            return Controller(
+                [sys.executable, "-m", "orchestrate", *arguments, *flags],
+                cwd=PROJECT,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                text=True,
+            )
 
     def run(self, *arguments: str, expect: int | None = None, seconds: float = DEADLINE_SECONDS) -> Finished:
         """Run a controller to its end, and measure its memory.

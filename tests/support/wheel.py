@@ -35,8 +35,16 @@ def build_wheel(source: Path, folder: Path) -> Path:
 
 def run_elsewhere(command: Sequence[object], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a program to its end in a folder outside the checkout."""
-    place = {"cwd": folder, "env": {**without_checkout(), **variables}, "stdin": subprocess.DEVNULL}
-    return subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=1200, check=False, **place)
+    return subprocess.run(
+        list(map(str, command)),
+        cwd=folder,
+        env={**without_checkout(), **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        check=False,
+    )
 
 
 def without_checkout() -> dict[str, str]:

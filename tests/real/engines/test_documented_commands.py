@@ -66,10 +66,18 @@ class User:
     socket: Path
 
     def types(self, command: str) -> subprocess.CompletedProcess[str]:
-        variables = {"PATH": os.environ["PATH"], "DOCKER_HOST": f"unix://{self.socket}", "HOME": str(self.folder)}
-        place = {"cwd": self.folder, "env": variables, "stdin": subprocess.DEVNULL}
-        rights = {"user": self.id, "group": self.id, "extra_groups": []}
-        return subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=300, **place, **rights)
+        return subprocess.run(
+            ["sh", "-c", command],
+            cwd=self.folder,
+            env={"PATH": os.environ["PATH"], "DOCKER_HOST": f"unix://{self.socket}", "HOME": str(self.folder)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            user=self.id,
+            group=self.id,
+            extra_groups=[],
+        )
 
 
 @pytest.fixture(scope="module")
