@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from collections.abc import Iterator
 from email.parser import Parser
@@ -65,6 +66,11 @@ class Installed:
         pip = [self._bin / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         command = [*pip, "--only-binary=:all:", "--no-compile", requirement]
         subprocess.run(command, env=without_checkout(), check=True, timeout=1200)
+
+    def lend(self, packages: Path) -> None:
+        """Let the environment find the packages in a folder."""
+        (site,) = self._bin.parent.glob("lib/python3*/site-packages")
+        (site / "lent.pth").write_text(f"{packages}\n")
 
     def run(self, program: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
         """Run a program of the environment in a folder that is no checkout."""
@@ -166,6 +172,7 @@ def test_without_extras_measuring_names_the_extra_to_install(plain: Installed, t
 # The last test of this file: the environment has TensorFlow from here on.
 @pytest.mark.tensorflow
 def test_with_the_cpu_extra_this_machine_is_measured_and_reported(wheel: Path, plain: Installed, tmp_path: Path):
+    plain.lend(Path(sysconfig.get_path("purelib")))  # installing TensorFlow again takes half a minute
     plain.install(f"{wheel}[cpu]")
     (tmp_path / "tiny.yml").write_text(TINY_SUITE)
     done = plain.run("tfbench", "run", "--suite=tiny.yml", "--run-id=first", folder=tmp_path)
