@@ -81,10 +81,12 @@ help:  ## Show this list
 hosts.yml: | $(VENV)/bin/tfbench
 	@$(VENV)/bin/tfbench init --hosts $@
 
-# ---- environments. A stamp is newer than its lock: the second run installs nothing.
+# ---- environments. A stamp is newer than its lock: the second run installs nothing. Compiling every module would take
+# longer than all else: what is imported is compiled then, once.
+unexport PYTHONDONTWRITEBYTECODE
 $(VENV)/%.stamp: requirements/%.txt | $(VENV)/bin/pip
 	@echo "make: installing $< into $(VENV) (once; several hundred megabytes)" >&2
-	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary=:all: \
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary=:all: --no-compile \
 	    --requirement $<
 	@touch $@
 
