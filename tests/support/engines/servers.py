@@ -113,7 +113,7 @@ class SshHost(Server):
         self.config_file, self.settings_file = folder / "ssh_config", folder / "sshd_config"
         new_key(self.identity_file)
         host_key, authorized = folder / "ssh_host_key", self.identity_file.with_suffix(".pub")
-        # With an empty home folder, a login does not read the shell's startup files, which can take a second.
+        # In another home folder, a login reads no startup files of this machine's shell: they can take a second.
         home = "" if user else f" HOME={folder}"
         settings = (
             f"AllowUsers {self.user}",
