@@ -13,6 +13,7 @@ from results.schema.version import __version__
 from tfbench.keras_versions import keras_version
 from tfbench.machine.cuda_libraries import find_ptxas, flags_of_the_user, loaded_versions, ptxas_version
 from tfbench.machine.host import host_facts
+from tfbench.setup import libraries_refuse_tf32
 from tfbench.setup.devices import Threads
 
 _VARIABLES = re.compile(
@@ -43,7 +44,7 @@ def read_environment(case: Case, threads: Threads) -> Environment:
         memory_bytes=facts.memory_bytes,
         intra_op_threads=threads.intra_op,
         inter_op_threads=threads.inter_op,
-        tf32_enabled=tf.config.experimental.tensor_float_32_execution_enabled(),
+        tf32_enabled=tf.config.experimental.tensor_float_32_execution_enabled() and not libraries_refuse_tf32(case),
         cuda=_text(build.get("cuda_version")),
         cudnn=_built_for(build.get("cudnn_version")),
         driver=facts.driver,

@@ -73,8 +73,8 @@ class Environment:
         wheel_compute_capabilities: GPU architectures with machine code in the TensorFlow build.
         cpu_limit: CPUs available to the process, by affinity and container limit; may be fractional.
         intra_op_threads: Threads that TensorFlow uses within one operation.
-        tf32_enabled: TensorFlow's setting while timing.
-        tf32_observed: Whether a matrix product on the device rounded its inputs to TF32; None: not probed.
+        tf32_enabled: Whether TensorFlow and NVIDIA's libraries may use TF32 while timing.
+        tf32_observed: Whether a matrix product or a convolution on the device rounded to TF32; None: not probed.
         variables: Environment variables that affect the measurement (TF_XLA_FLAGS, NVIDIA_TF32_OVERRIDE, …).
     """
 

@@ -96,7 +96,7 @@ def software_of(record: Record) -> Software | None:
     return _software(
         *_names_and_limit(tuple(map(_gpu_key, environment.gpus[:count]))),
         *_environment_key(environment),
-        _variables(environment) if environment.variables else None,
+        _variables(environment) or None,
         origin.launcher if origin else None,
         origin.image_digest if origin else None,
         record.method_version,
@@ -105,7 +105,8 @@ def software_of(record: Record) -> Software | None:
 
 
 def _variables(environment: Environment) -> str:
-    return ",".join(f"{name}={value}" for name, value in sorted(environment.variables.items()))
+    shown = environment.variables.items() - {("NVIDIA_TF32_OVERRIDE", "0")}  # that is in the column `tf32`
+    return ",".join(f"{name}={value}" for name, value in sorted(shown))
 
 
 @functools.lru_cache(maxsize=1024)  # a fleet has few kinds of hosts, and many records

@@ -201,17 +201,18 @@ def _of_the_software(case: Case, environment: Environment) -> Iterator[SoftWarni
 def needs_ptx_jit(compute_capability: str | None, built_for: list[str]) -> bool:
     """Return whether a build has no machine code for a GPU.
 
-    Machine code of sm_XY runs on compute capability X.Z with Z ≥ Y, not on another X.
+    Machine code for XY runs on compute capability X.Z with Z ≥ Y, not on another X.
 
     Args:
         compute_capability: e.g. `8.6`; None: unknown, and no warning.
-        built_for: e.g. `["sm_80", "sm_90", "compute_90"]`; empty: unknown.
+        built_for: e.g. `["sm_80", "compute_90"]`; empty: unknown. TensorFlow's `compute_90` is machine code for 9.0,
+            and PTX. Source: its configure.py, "Each capability can be specified as".
     """
     if compute_capability is None or not built_for:
         return False
     major, minor = (int(part) for part in compute_capability.split("."))
     for name in built_for:
-        code = re.fullmatch(r"sm_(\d+)(\d)[a-z]?", name)
+        code = re.fullmatch(r"(?:sm|compute)_(\d+)(\d)[a-z]?", name)
         if code and int(code[1]) == major and int(code[2]) <= minor:
             return False
     return True

@@ -7,8 +7,9 @@ GPU looks slower than it is. `devices` has those that follow it: threads, precis
 from __future__ import annotations
 
 import gc
+import os
 
-from results.schema import BatchNorm, Case, Device
+from results.schema import XLA, BatchNorm, Case, Device, Mode, Precision
 
 THRESHOLDS = (50_000, 20, 20)
 """See `gc.set_threshold`; Python's own are 700, 10 and 10. Importing and tracing make many objects that stay."""
@@ -30,9 +31,12 @@ def gpu_settings(case: Case) -> dict[str, str]:
     * `TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT`: without it TensorFlow's `FusedBatchNorm` transposes every fp16
       activation from NHWC to NCHW and back, and Grappler does not fuse the following ReLU. (An addition between the two
       is never fused.) With it cuDNN may overflow for extreme activations, which the validity checks would detect.
+    * `TF_ENABLE_ONEDNN_OPTS=0`: with oneDNN, which TensorFlow enables on CPUs with AVX-512 VNNI or AMX, Grappler fuses
+      the ReLU into neither or only one of the two directions of `FusedBatchNorm`, on GPUs, too.
     * `TF_GPU_THREAD_MODE`: separate threads start each GPU's kernels, instead of those that prepare the input.
+    * `NVIDIA_TF32_OVERRIDE=0`: see `libraries_refuse_tf32`.
 
-    tf_cnn_benchmarks sets both. The stock variant, `--batch_norm=keras`, keeps TensorFlow's defaults.
+    The stock variant, `--batch_norm=keras`, keeps TensorFlow's defaults.
 
     Args:
         case: What is measured.
@@ -43,5 +47,28 @@ def gpu_settings(case: Case) -> dict[str, str]:
     if case.batch_norm is not BatchNorm.KERAS:
         settings |= {"TF_GPU_THREAD_MODE": "gpu_private", "TF_GPU_THREAD_COUNT": str(HOST_THREADS_PER_GPU)}
     if case.batch_norm is BatchNorm.FUSED:
-        settings["TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"] = "1"
+        settings |= {"TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT": "1", "TF_ENABLE_ONEDNN_OPTS": "0"}
+    if _libraries_can_refuse_tf32(case):
+        settings[TF32_OVERRIDE] = "0"
     return settings
+
+
+TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
+"""0: NVIDIA's libraries never round to TF32. Source: cuBLAS documentation, "Tensor Core Usage"."""
+
+
+def libraries_refuse_tf32(case: Case) -> bool:
+    """Return whether NVIDIA's libraries keep a case in fp32, so that TensorFlow's own switch for TF32 can stay on.
+
+    With its switch off, TensorFlow excludes all algorithms of cuDNN that may use tensor cores, including those that
+    compute in fp32 if told to. On an H100, ResNet50 in fp32 takes 1.23 times as long without them. XLA's own kernels do
+    not obey the variable.
+
+    Source: `disable_tensor_core` in TensorFlow's cuda_dnn.cc; measured, see docs/validation/gpu.md.
+    """
+    return _libraries_can_refuse_tf32(case) and os.environ.get(TF32_OVERRIDE) == "0"
+
+
+def _libraries_can_refuse_tf32(case: Case) -> bool:
+    plain = case.precision is Precision.FP32 and case.xla is XLA.OFF and case.mode is not Mode.DEVICE
+    return plain and case.device is Device.GPU and case.batch_norm is not BatchNorm.KERAS

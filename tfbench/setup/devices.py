@@ -11,6 +11,7 @@ from tensorflow import keras
 from results.schema import XLA, Case, Communication, Device, Precision, Status
 from tfbench.keras_types import Strategy
 from tfbench.outcomes.outcome import CaseFailedError
+from tfbench.setup import libraries_refuse_tf32
 
 _POLICIES = {
     Precision.FP32: "float32",
@@ -47,7 +48,8 @@ def configure(case: Case, threads: Threads) -> None:
     """Set threads, TF32, XLA and the dtype policy; call once, before any operation."""
     tf.config.threading.set_intra_op_parallelism_threads(threads.intra_op)
     tf.config.threading.set_inter_op_parallelism_threads(threads.inter_op)
-    tf.config.experimental.enable_tensor_float_32_execution(case.precision is Precision.TF32)
+    tf32 = case.precision is Precision.TF32 or libraries_refuse_tf32(case)
+    tf.config.experimental.enable_tensor_float_32_execution(tf32)
     if case.xla is XLA.AUTO:
         tf.config.optimizer.set_jit(True)
     keras.mixed_precision.set_global_policy(_POLICIES[case.precision])

@@ -101,6 +101,14 @@ def test_no_form_of_a_step_copies_to_the_host_or_waits_for_it(counter, form):
 
 @needs_null_gpu
 @pytest.mark.slow
+def test_batch_norm_and_relu_are_one_kernel_in_both_directions(counter):
+    steps = ("--num_steps=1", "--warmup_steps=1", "--max_warmup_steps=1", "--notelemetry", "--nopeaks")
+    found = counter.count(["--model=resnet50", "--precision=fp16", "--batch_size=8", *steps, "--output=unused"])
+    assert found["kernels"] and not [name for name in found["kernels"] if "ReluGrad" in name]
+
+
+@needs_null_gpu
+@pytest.mark.slow
 def test_steps_do_not_come_out_in_pairs():
     counter = Counter(NULLGPU_KERNEL_US=200)
     flags_of_case = ["--model=resnet50", "--batch_size=8", "--num_steps=20", "--warmup_steps=3", "--max_warmup_steps=3"]

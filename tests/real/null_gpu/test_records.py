@@ -69,6 +69,21 @@ def test_equal_gpus_under_load_have_about_equal_rates():
     assert len(rates) == 3 and max(rates) < 1.5 * min(rates), "a tensor was copied to the first GPU to be read"
 
 
+TRANSFERS = """
+from tfbench.roofline import transfers
+transfers.TRANSFER_ELEMENTS = 2**20
+print(*(result.value for result in transfers.host_transfers("GPU:0")))
+"""
+
+
+def test_every_call_of_a_transfer_copies():
+    command, link = [sys.executable, "-c", TRANSFERS], 0.5e9
+    variables = environment(NULLGPU_COPY_GBS=link / 1e9)
+    printed = subprocess.run(command, cwd=PROJECT, env=variables, check=True, capture_output=True, text=True).stdout
+    rates = [float(rate) for rate in printed.split()]
+    assert len(rates) == 2 and all(link / 10 < rate < 1.02 * link for rate in rates), rates
+
+
 @only_on_demand
 def test_one_slow_gpu_of_four_is_named_in_the_record(tmp_path):
     flags = ("--model=alexnet", "--mode=infer", "--num_gpus=4", "--peaks")

@@ -3,30 +3,70 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
 from orchestrate.inventory.form import Settings
-from results.schema import BatchNorm, Case, Device, Status
+from results.schema import XLA, BatchNorm, Case, Device, Mode, Precision, Status
 from tfbench.__main__ import _measured
 from tfbench.flags import parse
 from tfbench.outcomes.outcome import CaseFailedError
 from tfbench.setup import gpu_settings
 
 PERSISTENT, MODE, COUNT = "TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT", "TF_GPU_THREAD_MODE", "TF_GPU_THREAD_COUNT"
+ONEDNN, OVERRIDE = "TF_ENABLE_ONEDNN_OPTS", "NVIDIA_TF32_OVERRIDE"
+OF_FP16 = {"precision": Precision.FP16}
 
 
 @pytest.mark.parametrize(
-    ("device", "variant", "names"),
+    ("changes", "names"),
     [
-        (Device.GPU, BatchNorm.FUSED, {PERSISTENT, MODE, COUNT}),
-        (Device.GPU, BatchNorm.NONE, {MODE, COUNT}),
-        (Device.GPU, BatchNorm.KERAS, set()),
-        (Device.CPU, BatchNorm.FUSED, set()),
+        ({"batch_norm": BatchNorm.FUSED}, {PERSISTENT, ONEDNN, MODE, COUNT, OVERRIDE}),
+        ({"batch_norm": BatchNorm.FUSED, **OF_FP16}, {PERSISTENT, ONEDNN, MODE, COUNT}),
+        ({"batch_norm": BatchNorm.NONE, **OF_FP16}, {MODE, COUNT}),
+        ({"batch_norm": BatchNorm.KERAS}, set()),
+        ({"batch_norm": BatchNorm.FUSED, "device": Device.CPU}, set()),
     ],
 )
-def test_a_gpu_gets_its_settings_and_the_stock_variant_none(device, variant, names):
-    assert set(gpu_settings(Case(model="resnet50", device=device, batch_norm=variant))) == names
+def test_a_gpu_gets_its_settings_and_the_stock_variant_none(changes, names):
+    assert set(gpu_settings(Case(model="resnet50", **changes))) == names
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("changes", "set_to", "switch"),
+    [
+        ({}, "0", True),  # NVIDIA's libraries refuse: TensorFlow need not exclude what could use TF32
+        ({}, "1", False),
+        ({}, None, False),
+        ({"xla": XLA.REPLICA}, "0", False),
+        ({"mode": Mode.DEVICE}, "0", False),
+        (OF_FP16, "0", False),
+        ({"precision": Precision.TF32}, None, True),
+    ],
+)
+def test_fp32_is_kept_by_the_libraries_or_by_tensorflow(monkeypatch, changes, set_to, switch):
+    import tensorflow as tf
+
+    from tfbench.environment import read_environment
+    from tfbench.setup.devices import Threads, configure
+
+    seen = []
+    monkeypatch.setattr(tf.config.experimental, "enable_tensor_float_32_execution", seen.append)
+    monkeypatch.setattr(tf.config.experimental, "tensor_float_32_execution_enabled", lambda: seen[-1])
+    monkeypatch.setattr(tf.keras.mixed_precision, "set_global_policy", lambda _: None)
+    monkeypatch.setattr(tf.config, "threading", SimpleNamespace(**dict.fromkeys(THREADS, lambda _: None)))
+    monkeypatch.delenv(OVERRIDE, raising=False)
+    if set_to is not None:
+        monkeypatch.setenv(OVERRIDE, set_to)
+    case, threads = Case(model="resnet50", **changes), Threads(intra_op=1, inter_op=1)
+    configure(case, threads)
+    assert seen == [switch]
+    assert read_environment(case, threads).tf32_enabled is (case.precision is Precision.TF32)
+
+
+THREADS = ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads")
 
 
 @pytest.mark.tensorflow
