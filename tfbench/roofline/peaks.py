@@ -337,5 +337,5 @@ def product_call(factor: Tensor, device: str, times: int = 1) -> Callable[[], Te
                 product = tf.matmul(product, factor)
             return product
 
-    start: Callable[[], Tensor] = multiply.get_concrete_function()  # calling `multiply` warns of many functions' tracing
+    start: Callable[[], Tensor] = multiply.get_concrete_function()  # `multiply` itself warns if there are many
     return start

@@ -211,7 +211,7 @@ class Session:
             _say(f"{step.name}: {answer(result)}, {found['seconds']:.0f} s")
 
     def _summarise(self) -> None:
-        """Write the summary with a line for each step."""
+        """Write the summary with a line for each step that was tried."""
         results = [self._result(step) for step in self._steps]
         gpus = ", ".join(gpu["name"] for gpu in self._machine.gpus)
         versions = {result["version"] for result in results if result and result["outcome"] == "figure"}
@@ -222,14 +222,14 @@ class Session:
             "| step | answer | batch per GPU | power | utilisation | seconds | note | question |",
             "|" + " --- |" * 8,
         ]
-        lines += [_row(step, result or {}) for step, result in zip(self._steps, results, strict=True)]
+        lines += [_row(step, result) for step, result in zip(self._steps, results, strict=True) if result]
         _write(self._out / "summary.md", "\n".join(lines) + "\n")
 
 
 def answer(result: dict[str, Any]) -> str:
     """Format a step's outcome: its figure, or the outcome and its cause."""
     if result.get("outcome") != "figure":
-        return f"{result.get('outcome', 'not run yet')}" + (f": {result['cause']}" if result.get("cause") else "")
+        return str(result["outcome"]) + (f": {result['cause']}" if result.get("cause") else "")
     figure = result["figures"][result["answer"]]
     value, limit = figure["value"], figure["limit"]
     number = f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"

@@ -218,6 +218,8 @@ ROWS: tuple[Step, ...] = (
     ),
     *(throughput(network, "fp16") for network in (*NETWORKS[1:], "bert_large")),
     switch("replicas.no-all-reduce", "--noall_reduce", gpus=2),
+    switch("switch.onednn", TF_ENABLE_ONEDNN_OPTS="1"),
+    switch("switch.fp32-by-tensorflow", precision="fp32", NVIDIA_TF32_OVERRIDE=""),
     switch("switch.no-persistent-batch-norm", TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT="0"),
     throughput("gpt2_small", "fp16", 16),
     throughput("vit_b16", "fp16", 128, cpu=(*SMALL, "--model=vit_b16")),

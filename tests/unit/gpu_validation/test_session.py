@@ -133,7 +133,8 @@ def test_every_step_ends_in_one_outcome_and_a_line_of_the_summary(bench: Bench):
 def test_only_chooses_by_name_group_or_pattern(bench: Bench):
     steps = [bench.step("a.one"), bench.step("a.two"), bench.step("b.one")]
     assert "2 steps done. " in bench.call(steps, "--only", "a")
-    assert "| b.one | not run yet |" in (bench.out / "summary.md").read_text()
+    summary = (bench.out / "summary.md").read_text()
+    assert "\n2 of 3 steps done." in summary and "| a.two | " in summary and "| b.one | " not in summary
     bench.call(steps, "--only", "*.one")
     assert bench.ran() == {"a.one": 1, "a.two": 1, "b.one": 1}
     assert bench.call(steps, "--only", "a.three").startswith("2: gpu_validation: no step is named 'a.three'")
