@@ -36,8 +36,8 @@ class FreshHosts:
         """Start an sshd with a key and a port of its own, which the user's ssh configuration then knows."""
         self.ports[name] = port = free_port()
         key, config = self.folder / f"{name}.key", self.folder / f"{name}.sshd_config"
-        settings = (*settings, f"SetEnv HOME={self.folder}")  # without startup files of this machine's shell
-        command = sshd_command(config, key, self.folder / "identity.pub", f"127.0.0.1:{port}", *settings)
+        public, listen = self.folder / "identity.pub", f"127.0.0.1:{port}"
+        command = sshd_command(config, key, public, listen, *settings, HOME=self.folder)
         self.servers[name] = Server(command, self.folder / f"{name}.log", lambda: port_answers(port))
         self.servers[name].start()
         self._write_config()

@@ -207,10 +207,8 @@ class SshPlace(Place):
 
     def begin(self, folder: Path) -> dict[str, Any]:
         self.schedule, self.jobs = folder, folder / "home"
-        self._rented = Rented(folder / "ssh", self.benchmark, self.jobs)
-        host, settings = self._rented.host, folder / "ssh" / "sshd_config"
-        settings.write_text(settings.read_text().replace("SetEnv HOME", f"SetEnv FAULTS={folder} HOME"))
-        port = free_port()
+        self._rented = Rented(folder / "ssh", self.benchmark, self.jobs, FAULTS=folder)
+        host, port = self._rented.host, free_port()
         self._link = Link(folder / "mode", socket.create_server(("127.0.0.1", port)), ("127.0.0.1", host.port))
         alias = f"Port {port}\n  HostKeyAlias [127.0.0.1]:{host.port}\n"
         host.config_file.write_text(host.config_file.read_text().replace(f"Port {host.port}\n", alias))

@@ -54,24 +54,22 @@ class Rented:
         folder: Empty, for keys and settings.
         project: From `make_fake_project`.
         home: Home folder there.
+        variables: Of its logins.
 
     Attributes:
         root: Our folder there.
     """
 
-    def __init__(self, folder: Path, project: Path, home: Path) -> None:
+    def __init__(self, folder: Path, project: Path, home: Path, **variables: object) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         home.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._project = project
         self._starts = folder / "starts"
         self.root = home / ".tfbench"
-        self.host = SshHost(folder, folder / "no-engine.sock", alias="rented")
+        self.host = SshHost(folder, None, alias="rented", home=home, **variables)
         config = self.host.config_file
         config.write_text(config.read_text().replace("Host rented", "Host rented*"))
-        settings = self.host.settings_file
-        lines = [line for line in settings.read_text().splitlines() if not line.startswith("SetEnv")]
-        settings.write_text("\n".join([*lines, f"SetEnv HOME={home}", "MaxStartups 100", ""]))
 
     def entry(self, does: str = "work", first: str = ":", **behaviour: Any) -> dict[str, Any]:
         """Return a host of hosts.yml whose benchmark behaves so; `first` is a command of sh that runs before it.

@@ -51,7 +51,9 @@ def new_key(path: Path) -> None:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
 
 
-def sshd_command(configuration: Path, host_key: Path, authorized: Path, listen: str, *settings: str) -> list[str]:
+def sshd_command(
+    configuration: Path, host_key: Path, authorized: Path, listen: str, *settings: str, **variables: object
+) -> list[str]:
     """Write the configuration of an sshd with its own host key, and return its command.
 
     Args:
@@ -60,6 +62,8 @@ def sshd_command(configuration: Path, host_key: Path, authorized: Path, listen: 
         authorized: The authorised public key.
         listen: `ADDRESS:PORT`.
         settings: Further lines.
+        variables: Of each login. With another HOME it reads no startup files of this machine's shell: they can take a
+            second.
     """
     new_key(host_key)
     lines = (
@@ -72,6 +76,8 @@ def sshd_command(configuration: Path, host_key: Path, authorized: Path, listen: 
         "StrictModes no",  # keys are in the folder for temporary files
         "UsePAM no",
         "KexAlgorithms curve25519-sha256",  # the default, sntrup761, takes 0.1 s of CPU time per login
+        "MaxStartups 100",
+        "SetEnv " + " ".join(f"{name}={value}" for name, value in variables.items()),
         *settings,
     )
     configuration.write_text("\n".join(lines) + "\n")
@@ -86,42 +92,46 @@ class SshHost(Server):
 
     Args:
         folder: Folder for its keys and configuration.
-        remote_socket: `DOCKER_HOST` on the host.
+        remote_socket: `DOCKER_HOST` on the host; None: not set.
         alias: Name of the host in `config_file`.
         user: The user who logs in; None: the current one.
         enter: Prefix of the sshd command, to start it elsewhere.
         address: Address on which it listens.
+        home: Home folder of logins; None: that of `user`, or `folder`.
+        variables: Further ones of logins.
 
     Attributes:
         config_file: File for `ssh -F` with port, user, key and host key of `alias`.
-        settings_file: Configuration of the sshd.
     """
 
     def __init__(
         self,
         folder: Path,
-        remote_socket: Path,
+        remote_socket: Path | None,
         alias: str = "tfbench-second",
         *,
         user: str | None = None,
         enter: Sequence[str] = (),
         address: str = "127.0.0.1",
+        home: Path | None = None,
+        **variables: object,
     ) -> None:
         self.alias, self.remote_socket, self.user = alias, remote_socket, user or getpass.getuser()
         self.port = port = free_port()
         self.identity_file, self.known_hosts = folder / "ssh_identity", folder / "ssh_known_hosts"
-        self.config_file, self.settings_file = folder / "ssh_config", folder / "sshd_config"
+        self.config_file = folder / "ssh_config"
         new_key(self.identity_file)
         host_key, authorized = folder / "ssh_host_key", self.identity_file.with_suffix(".pub")
-        # In another home folder, a login reads no startup files of this machine's shell: they can take a second.
-        home = "" if user else f" HOME={folder}"
+        if remote_socket:
+            variables["DOCKER_HOST"] = f"unix://{remote_socket}"
+        if home or not user:
+            variables["HOME"] = home or folder
         settings = (
             f"AllowUsers {self.user}",
-            f"SetEnv DOCKER_HOST=unix://{remote_socket}{home}",
             "AcceptEnv SLURM_CONF FAKE_BENCHMARK",
             "AllowStreamLocalForwarding yes",
         )
-        command = sshd_command(self.settings_file, host_key, authorized, f"{address}:{port}", *settings)
+        command = sshd_command(folder / "sshd_config", host_key, authorized, f"{address}:{port}", *settings, **variables)
         host_key_words = host_key.with_suffix(".pub").read_text().split()
         self.known_hosts.write_text(f"[{address}]:{port} {' '.join(host_key_words[:2])}\n")
         self.config_file.write_text(
