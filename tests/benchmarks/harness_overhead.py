@@ -4,23 +4,17 @@
     python -m tests.benchmarks.harness_overhead [--model=googlenet] [--batch_size=8] [--steps=20] [--rounds=7]
 
 Alternates between the bare loop, the harness with timing and progress lines, and the same with telemetry from the NVIDIA
-driver, or from a fake driver if there is none. Prints the ratios of median throughputs; 1 means no overhead.
+driver if there is one. Prints the ratios of median throughputs; 1 means no overhead.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
-from pathlib import Path
 
 from results.schema import Case, Device
-from tests.support.fake_driver import build, two_a4000
 from tfbench.machine.host import cpu_limit
 from tfbench.machine.nvml import GPUs
 from tfbench.machine.telemetry import Observer
@@ -78,14 +72,8 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
     }
 
 
-def with_fake_driver(folder: Path) -> dict[str, str]:
-    """Build the fake driver and return the environment for using it."""
-    build(two_a4000(), folder)
-    return {**os.environ, "LD_LIBRARY_PATH": str(folder), "TFBENCH_FAKE_DRIVER": "1"}
-
-
-def main() -> int:
-    """Measure, with the fake driver if there is no other."""
+def main() -> None:
+    """Measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="googlenet", choices=list(NETWORKS))
     parser.add_argument("--device", default="cpu", choices=["cpu", "gpu"])
@@ -93,14 +81,8 @@ def main() -> int:
     parser.add_argument("--image_size", type=int)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=7)
-    options = parser.parse_args()
-    if len(GPUs(1)) == 0 and "TFBENCH_FAKE_DRIVER" not in os.environ:
-        with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "tests.benchmarks.harness_overhead", *sys.argv[1:]]
-            return subprocess.run(command, env=with_fake_driver(Path(folder)), check=False).returncode
-    print(json.dumps(measure(options)))
-    return 0
+    print(json.dumps(measure(parser.parse_args())))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -51,9 +51,6 @@ NETWORKS = (
     *("resnet50_v1.5", "alexnet", "efficientnet_b0", "resnet152_v1.5", "inception_v4", "efficientnet_v2_s"),
 )
 
-BEFORE_THE_IMPORT = {"TF_ENABLE_ONEDNN_OPTS": "0"}
-"""Setting of all cases here that TensorFlow reads when it is imported: see `gpu_settings`."""
-
 Row = dict[str, str]
 
 
@@ -105,7 +102,8 @@ class Counter:
 
     def __init__(self, **settings: object) -> None:
         self._folder = tempfile.TemporaryDirectory()
-        variables = {"NULLGPU_DEVICES": 8, "NULLGPU_MEMORY_MIB": 262144, **BEFORE_THE_IMPORT, **settings}
+        before_the_import = {"TF_ENABLE_ONEDNN_OPTS": 0}  # see `gpu_settings`; the others are read later
+        variables = {"NULLGPU_DEVICES": 8, "NULLGPU_MEMORY_MIB": 262144, **before_the_import, **settings}
         command = [sys.executable, "-m", "tests.real.null_gpu.count", "--serve"]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(

@@ -30,6 +30,8 @@ def test_a_gpu_that_computes_nothing_is_invalid_and_its_record_simulated(tmp_pat
     record = tfbench(tmp_path / "record.json", *SHORT)
     assert record.status is Status.INVALID and "loss_of_an_untrained_network" in (record.cause or "")
     assert record.simulated and (record.cause or "").startswith("the GPUs are simulated")
+    environment = record.environment
+    assert environment and not environment.tf32_enabled and environment.variables["NVIDIA_TF32_OVERRIDE"] == "0"
 
 
 def test_memory_that_does_not_suffice_is_oom_with_the_size_asked_for(tmp_path):
@@ -54,6 +56,12 @@ def test_a_throttled_gpu_of_two_has_its_warning_in_the_record(tmp_path):
     assert found["throttled_thermal"].startswith("GPU 1 (0000:02:00.0): held back by heat in ")
 
 
+def rates_of(program, **settings):
+    command, variables = [sys.executable, "-c", program], environment(**settings)
+    printed = subprocess.run(command, cwd=PROJECT, env=variables, check=True, capture_output=True, text=True).stdout
+    return [float(rate) for rate in printed.split()]
+
+
 PRODUCTS = """
 from tfbench.deep_check import sustained_products
 print(*(result.value for result in sustained_products("fp32", ["GPU:0", "GPU:1", "GPU:2"], 0.5)))
@@ -62,10 +70,7 @@ print(*(result.value for result in sustained_products("fp32", ["GPU:0", "GPU:1",
 
 @only_on_demand
 def test_equal_gpus_under_load_have_about_equal_rates():
-    settings = {"NULLGPU_DEVICES": 3, "NULLGPU_KERNEL_US": 2000, "NULLGPU_COPY_GBS": 20}
-    command = [sys.executable, "-c", PRODUCTS]
-    printed = subprocess.run(command, env=environment(**settings), check=True, capture_output=True, text=True).stdout
-    rates = [float(rate) for rate in printed.split()]
+    rates = rates_of(PRODUCTS, NULLGPU_DEVICES=3, NULLGPU_KERNEL_US=2000, NULLGPU_COPY_GBS=20)
     assert len(rates) == 3 and max(rates) < 1.5 * min(rates), "a tensor was copied to the first GPU to be read"
 
 
@@ -77,10 +82,7 @@ print(*(result.value for result in transfers.host_transfers("GPU:0")))
 
 
 def test_every_call_of_a_transfer_copies():
-    command, link = [sys.executable, "-c", TRANSFERS], 0.5e9
-    variables = environment(NULLGPU_COPY_GBS=link / 1e9)
-    printed = subprocess.run(command, cwd=PROJECT, env=variables, check=True, capture_output=True, text=True).stdout
-    rates = [float(rate) for rate in printed.split()]
+    rates, link = rates_of(TRANSFERS, NULLGPU_COPY_GBS=0.5), 0.5e9
     assert len(rates) == 2 and all(link / 10 < rate < 1.02 * link for rate in rates), rates
 
 

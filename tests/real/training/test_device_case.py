@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import operator
 
 import pytest
 
@@ -197,7 +198,8 @@ def test_while_a_device_is_measured_tensorflow_refuses_instead_of_moving(quick, 
     assert tf.config.get_soft_device_placement() is True
 
 
-def test_a_product_that_rounds_as_tf32_is_seen(tensorflow, monkeypatch):
+@pytest.mark.parametrize("operation", ["matmul", "nn.conv2d"])
+def test_a_product_or_convolution_that_rounds_as_tf32_is_seen(tensorflow, monkeypatch, operation):
     import tensorflow as tf
 
     from tfbench.roofline import peaks
@@ -205,9 +207,10 @@ def test_a_product_that_rounds_as_tf32_is_seen(tensorflow, monkeypatch):
     def of_ten_bits(tensor):
         return tf.cast(tf.cast(tensor, tf.float16), tf.float32)  # whose mantissa is as long as TF32's
 
-    multiply = tf.matmul
+    compute = operator.attrgetter(operation)(tf)
     assert peaks.tf32_observed("CPU:0") is False
-    monkeypatch.setattr(tf, "matmul", lambda a, b: multiply(of_ten_bits(a), of_ten_bits(b)))
+    rounding = lambda a, b, *more: compute(of_ten_bits(a), of_ten_bits(b), *more)  # noqa: E731
+    monkeypatch.setattr(f"tensorflow.{operation}", rounding)
     assert peaks.tf32_observed("CPU:0") is peaks.tf32_observed("CPU:1") is True
 
 

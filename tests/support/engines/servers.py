@@ -116,7 +116,7 @@ class SshHost(Server):
         home: Path | None = None,
         **variables: object,
     ) -> None:
-        self.alias, self.remote_socket, self.user = alias, remote_socket, user or getpass.getuser()
+        self.alias, self.user = alias, user or getpass.getuser()
         self.port = port = free_port()
         self.identity_file, self.known_hosts = folder / "ssh_identity", folder / "ssh_known_hosts"
         self.config_file = folder / "ssh_config"
@@ -126,12 +126,10 @@ class SshHost(Server):
             variables["DOCKER_HOST"] = f"unix://{remote_socket}"
         if home or not user:
             variables["HOME"] = home or folder
-        settings = (
-            f"AllowUsers {self.user}",
-            "AcceptEnv SLURM_CONF FAKE_BENCHMARK",
-            "AllowStreamLocalForwarding yes",
+        settings = (f"AllowUsers {self.user}", "AcceptEnv SLURM_CONF FAKE_BENCHMARK", "AllowStreamLocalForwarding yes")
+        command = sshd_command(
+            folder / "sshd_config", host_key, authorized, f"{address}:{port}", *settings, **variables
         )
-        command = sshd_command(folder / "sshd_config", host_key, authorized, f"{address}:{port}", *settings, **variables)
         host_key_words = host_key.with_suffix(".pub").read_text().split()
         self.known_hosts.write_text(f"[{address}]:{port} {' '.join(host_key_words[:2])}\n")
         self.config_file.write_text(

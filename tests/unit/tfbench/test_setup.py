@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -35,38 +35,25 @@ def test_a_gpu_gets_its_settings_and_the_stock_variant_none(changes, names):
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize(
-    ("changes", "set_to", "switch"),
+    ("changes", "override", "refused"),
     [
-        ({}, "0", True),  # NVIDIA's libraries refuse: TensorFlow need not exclude what could use TF32
-        ({}, "1", False),
-        ({}, None, False),
-        ({"xla": XLA.REPLICA}, "0", False),
-        ({"mode": Mode.DEVICE}, "0", False),
+        ({}, "0", True),
+        ({}, "", False),
+        ({"xla": XLA.REPLICA}, "0", False),  # whose kernels do not obey
+        ({"mode": Mode.DEVICE}, "0", False),  # which measures TF32, too
         (OF_FP16, "0", False),
-        ({"precision": Precision.TF32}, None, True),
     ],
 )
-def test_fp32_is_kept_by_the_libraries_or_by_tensorflow(monkeypatch, changes, set_to, switch):
-    import tensorflow as tf
+def test_tensorflow_may_use_tf32_in_fp32_if_the_libraries_refuse_it(monkeypatch, changes, override, refused):
+    from tfbench.setup import devices
 
-    from tfbench.environment import read_environment
-    from tfbench.setup.devices import Threads, configure
-
-    seen = []
-    monkeypatch.setattr(tf.config.experimental, "enable_tensor_float_32_execution", seen.append)
-    monkeypatch.setattr(tf.config.experimental, "tensor_float_32_execution_enabled", lambda: seen[-1])
-    monkeypatch.setattr(tf.keras.mixed_precision, "set_global_policy", lambda _: None)
-    monkeypatch.setattr(tf.config, "threading", SimpleNamespace(**dict.fromkeys(THREADS, lambda _: None)))
-    monkeypatch.delenv(OVERRIDE, raising=False)
-    if set_to is not None:
-        monkeypatch.setenv(OVERRIDE, set_to)
-    case, threads = Case(model="resnet50", **changes), Threads(intra_op=1, inter_op=1)
-    configure(case, threads)
-    assert seen == [switch]
-    assert read_environment(case, threads).tf32_enabled is (case.precision is Precision.TF32)
-
-
-THREADS = ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads")
+    monkeypatch.setenv(OVERRIDE, override)
+    switched, fake = [], MagicMock()
+    fake.config.experimental.enable_tensor_float_32_execution = switched.append
+    monkeypatch.setattr(devices, "tf", fake)
+    monkeypatch.setattr(devices, "keras", fake)
+    devices.configure(Case(model="resnet50", **changes), devices.Threads(intra_op=1, inter_op=1))
+    assert switched == [refused]
 
 
 @pytest.mark.tensorflow
