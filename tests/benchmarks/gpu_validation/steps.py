@@ -149,9 +149,9 @@ def switch(
 ALL_GPUS = "--num_gpus={gpus}"
 
 
-def replicas(what: str, question: str, answer: str, run: Run, limit: float = 240) -> Step:
-    """Return a step for at least two GPUs."""
-    return Step(name=f"replicas.{what}", question=question, answer=answer, runs=(run,), limit=limit, gpus=2)
+def replicas(what: str, question: str, answer: str, run: Run, limit: float = 240, gpus: int = 2) -> Step:
+    """Return a step for at least so many GPUs."""
+    return Step(name=f"replicas.{what}", question=question, answer=answer, runs=(run,), limit=limit, gpus=gpus)
 
 
 def latency(network: str) -> Step:
@@ -191,13 +191,11 @@ ROWS: tuple[Step, ...] = (
         "nccl", "NCCL's own report, in the log; throughput", "throughput", tfbench(*EVERYWHERE, NCCL_DEBUG="INFO")
     ),
     *(
-        dataclasses.replace(
-            replicas(
-                f"scaling-{count}",
-                f"throughput of {count} GPUs",
-                "throughput",
-                tfbench(*case("resnet50", "fp16", None, f"--num_gpus={count}", "--nopeaks")),
-            ),
+        replicas(
+            f"scaling-{count}",
+            f"throughput of {count} GPUs",
+            "throughput",
+            tfbench(*case("resnet50", "fp16", None, f"--num_gpus={count}", "--nopeaks")),
             gpus=count,
         )
         for count in (2, 4)  # all GPUs are above
