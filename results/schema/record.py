@@ -11,8 +11,8 @@ from results.schema.words import Communication, Status
 SCHEMA_VERSION = 1
 METHOD_VERSION = 3
 """2: a step ends on its replicas' devices without synchronising the host; all-reduces are chained; peak memory covers
-training only. 3: on GPUs without oneDNN, which undid fusions, and in fp32 with all of cuDNN's algorithms; rates of copies
-between host and device are of copies.
+training only. 3: on GPUs without oneDNN, which undid fusions, and in fp32 with all of cuDNN's algorithms; rates of
+copies between host and device are of copies.
 """
 
 
