@@ -116,7 +116,7 @@ class SshHost(Server):
         home: Path | None = None,
         **variables: object,
     ) -> None:
-        self.alias, self.user = alias, user or getpass.getuser()
+        self.alias, self.remote_socket, self.user = alias, remote_socket, user or getpass.getuser()
         self.port = port = free_port()
         self.identity_file, self.known_hosts = folder / "ssh_identity", folder / "ssh_known_hosts"
         self.config_file = folder / "ssh_config"
