@@ -25,12 +25,16 @@ HOST_THREADS_PER_GPU = 2
 """Threads per GPU: one starts kernels, one copies."""
 
 
+TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
+"""0: NVIDIA's libraries never round to TF32. Source: cuBLAS documentation, "Tensor Core Usage"."""
+
+
 def gpu_settings(case: Case) -> dict[str, str]:
     """Return environment variables for a case; they must be set before TensorFlow is imported.
 
     * `TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT`: without it TensorFlow's `FusedBatchNorm` transposes every fp16
-      activation from NHWC to NCHW and back, and Grappler does not fuse the following ReLU. (An addition between the two
-      is never fused.) With it cuDNN may overflow for extreme activations, which the validity checks would detect.
+      activation from NHWC to NCHW and back, and Grappler does not fuse the following ReLU. With it cuDNN may overflow
+      for extreme activations, which the validity checks would detect.
     * `TF_ENABLE_ONEDNN_OPTS=0`: with oneDNN, which TensorFlow enables on CPUs with AVX-512 VNNI or AMX, Grappler fuses
       the ReLU into neither or only one of the two directions of `FusedBatchNorm`, on GPUs, too.
     * `TF_GPU_THREAD_MODE`: separate threads start each GPU's kernels, instead of those that prepare the input.
@@ -46,29 +50,20 @@ def gpu_settings(case: Case) -> dict[str, str]:
     settings: dict[str, str] = {}
     if case.batch_norm is not BatchNorm.KERAS:
         settings |= {"TF_GPU_THREAD_MODE": "gpu_private", "TF_GPU_THREAD_COUNT": str(HOST_THREADS_PER_GPU)}
+        if case.precision is Precision.FP32 and case.xla is XLA.OFF and case.mode is not Mode.DEVICE:
+            settings[TF32_OVERRIDE] = "0"
     if case.batch_norm is BatchNorm.FUSED:
         settings |= {"TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT": "1", "TF_ENABLE_ONEDNN_OPTS": "0"}
-    if _libraries_can_refuse_tf32(case):
-        settings[TF32_OVERRIDE] = "0"
     return settings
-
-
-TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
-"""0: NVIDIA's libraries never round to TF32. Source: cuBLAS documentation, "Tensor Core Usage"."""
 
 
 def libraries_refuse_tf32(case: Case) -> bool:
     """Return whether NVIDIA's libraries keep a case in fp32, so that TensorFlow's own switch for TF32 can stay on.
 
-    With its switch off, TensorFlow excludes all algorithms of cuDNN that may use tensor cores, including those that
-    compute in fp32 if told to: on an H100, tf_cnn_benchmarks, which has them, was 1.23 times as fast (ResNet50). XLA's
-    own kernels do not obey the variable.
+    With its switch off, TensorFlow excludes every cuDNN algorithm that may use tensor cores, even one that would then
+    compute in fp32. On an H100, tf_cnn_benchmarks keeps these algorithms and trained ResNet50 1.23 times as fast. The
+    variable has no effect on XLA's own kernels.
 
     Source: `disable_tensor_core` in TensorFlow's cuda_dnn.cc; measured, see docs/validation/gpu.md.
     """
-    return _libraries_can_refuse_tf32(case) and os.environ.get(TF32_OVERRIDE) == "0"
-
-
-def _libraries_can_refuse_tf32(case: Case) -> bool:
-    plain = case.precision is Precision.FP32 and case.xla is XLA.OFF and case.mode is not Mode.DEVICE
-    return plain and case.device is Device.GPU and case.batch_norm is not BatchNorm.KERAS
+    return TF32_OVERRIDE in gpu_settings(case) and os.environ.get(TF32_OVERRIDE) == "0"

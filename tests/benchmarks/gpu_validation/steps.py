@@ -150,7 +150,7 @@ ALL_GPUS = "--num_gpus={gpus}"
 
 
 def replicas(what: str, question: str, answer: str, run: Run, limit: float = 240, gpus: int = 2) -> Step:
-    """Return a step for at least so many GPUs."""
+    """Return a step that needs `gpus` GPUs or more."""
     return Step(name=f"replicas.{what}", question=question, answer=answer, runs=(run,), limit=limit, gpus=gpus)
 
 

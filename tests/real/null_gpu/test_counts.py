@@ -11,7 +11,7 @@ import pytest
 from results.reference import MIBI, read_rows
 from results.reference.networks import PEAK_VARIATION, training_bytes
 from tests.benchmarks.network_memory import key_of, suite_cases
-from tests.real.null_gpu.count import COUNTS, KEY, TABLE, Counter, flags, row
+from tests.real.null_gpu.count import COUNTS, FEW_STEPS, KEY, TABLE, Counter, flags, row
 from tests.support.null_gpu import needs_null_gpu
 
 with TABLE.open(encoding="utf-8", newline="") as file:
@@ -93,17 +93,15 @@ def test_the_estimate_of_memory_holds_for_every_case_of_the_suites():
 )
 def test_no_form_of_a_step_copies_to_the_host_or_waits_for_it(counter, form):
     model, flag = form
-    steps = ("--num_steps=4", "--warmup_steps=3", "--max_warmup_steps=3", "--notelemetry", "--nopeaks")
     case = (f"--model={model}", "--precision=fp16", "--batch_size=8", "--num_gpus=2", flag)
-    found = row({}, counter.count([*case, *steps, "--output=unused"]))
+    found = row({}, counter.count([*case, *FEW_STEPS]))
     assert (found["d2h"], found["waits_of_dispatching_thread"]) == ("0", "0")
 
 
 @needs_null_gpu
 @pytest.mark.slow
 def test_batch_norm_and_relu_are_one_kernel_in_both_directions(counter):
-    steps = ("--num_steps=1", "--warmup_steps=1", "--max_warmup_steps=1", "--notelemetry", "--nopeaks")
-    found = counter.count(["--model=resnet50", "--precision=fp16", "--batch_size=8", *steps, "--output=unused"])
+    found = counter.count(["--model=resnet50", "--precision=fp16", "--batch_size=8", *FEW_STEPS])
     assert found["kernels"] and not [name for name in found["kernels"] if "ReluGrad" in name]
 
 
