@@ -62,7 +62,7 @@ def test_two_engines_give_one_table_in_which_more_cores_are_faster(
         "half-a-core": {"cpus": 0.5, "usd_per_gpu_hour": 0.1, "hosts": {"first": {"docker": engines.first.url}}},
         "two-cores": {"hosts": {"second": ssh_host.connection()}},
     }
-    case = {"model": "alexnet", "batch_per_gpu": 8, "num_steps": 20}
+    case = {"model": "alexnet", "batch_per_gpu": 8, "num_steps": 10}
     images = {"registry": registry.address, "variant": "cpu"}
     # One host after the other: both engines share the two cores of this machine. Four times the cores, so that the
     # faster one stays the faster one when another program takes a core of it.

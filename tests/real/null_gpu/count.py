@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,12 +110,19 @@ class Counter:
             command, stdin=pipe, stdout=pipe, text=True, cwd=PROJECT, env=environment(**variables)
         )
 
-    def count(self, arguments: list[str]) -> dict[str, Any]:
-        """Return what the timed steps of a command line asked for: see `_counts`."""
+    def count(self, arguments: list[str], small: Sequence[str] = (), **settings: object) -> dict[str, Any]:
+        """Return what the timed steps of a command line asked for: see `_counts`.
+
+        Args:
+            arguments: The command line.
+            small: Networks that are replaced by small ones like them.
+            settings: More of the null GPUs.
+        """
         assert self._process.stdin is not None and self._process.stdout is not None
         if "--data=tfrecord" in arguments:
             arguments = [*arguments, f"--data_dir={self._images()}"]
-        self._process.stdin.write(json.dumps(arguments) + "\n")
+        variables = {name: str(value) for name, value in settings.items()}
+        self._process.stdin.write(json.dumps([arguments, small, variables]) + "\n")
         self._process.stdin.flush()
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())
         if "problem" in answer:
@@ -158,19 +165,25 @@ def row(key: Row, found: dict[str, Any]) -> Row:
 
 
 def _serve() -> None:
-    """Answer each line of stdin, a command line, with what its steps asked for."""
+    """Answer each line of stdin, see `Counter.count`, with what the steps of its command line asked for."""
     null = ctypes.CDLL("libcuda.so.1")
     null.nullgpu_counts.restype = ctypes.c_char_p
     from tfbench.setup import collect_rarely
 
     importlib.import_module("tfbench.repeat")  # with TensorFlow: not in each child
+    from tests.real.training.small import shrink
+
     collect_rarely()
     for line in sys.stdin:
         read, write = os.pipe()
         if (child := os.fork()) == 0:
             os.dup2(2, 1)
             try:
-                answer = _counts(null, json.loads(line))
+                arguments, small, variables = json.loads(line)
+                os.environ.update(variables)
+                for name in small:
+                    shrink(name)
+                answer = _counts(null, arguments)
             except BaseException as error:  # noqa: BLE001 (reported by the parent)
                 answer = {"problem": f"{type(error).__name__}: {error}"}
             with os.fdopen(write, "w") as file:

@@ -41,15 +41,17 @@ def test_memory_that_does_not_suffice_is_oom_with_the_size_asked_for(tmp_path):
 
 UNCHECKED = """
 import sys, tfbench.repeat, tfbench.workload
+from tests.real.training.small import shrink
 from tfbench.__main__ import main
+shrink("resnet50")
 tfbench.repeat.require = tfbench.workload.require = lambda *_: None
 sys.exit(main(sys.argv[1:]))
 """
-"""`python -m tfbench` that goes on although nothing is computed."""
+"""`python -m tfbench` that goes on although nothing is computed, with a small ResNet50."""
 
 
 def test_a_throttled_gpu_of_two_has_its_warning_in_the_record(tmp_path):
-    settings = {"FAKE_NVML": "throttled", "NULLGPU_KERNEL_US": 300}
+    settings = {"FAKE_NVML": "throttled", "NULLGPU_KERNEL_US": 1500}
     record = tfbench(tmp_path / "record.json", *SHORT, "--num_gpus=2", program=("-c", UNCHECKED), **settings)
     found = {warning.code: warning.message for warning in record.warnings}
     assert record.simulated and {"throttled_power", "throttled_thermal"} <= found.keys()

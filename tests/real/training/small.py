@@ -193,6 +193,11 @@ def small_network(name: str) -> Network:
     return PatchedNetwork(**vars(small)) if name in PATCHES else small
 
 
+def shrink(name: str, **changes: int) -> None:
+    """Make this process train the small network of that name."""
+    NETWORKS[name] = dataclasses.replace(small_network(name), **changes)
+
+
 def small_case(name: str, **changes) -> Case:
     """Return a case of that network: two logical CPU replicas."""
     base = {"model": name, "device": Device.CPU, "num_gpus": 2, "batch_per_gpu": 2, "warmup_steps": 1, "num_steps": 3}

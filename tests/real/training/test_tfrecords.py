@@ -215,11 +215,19 @@ def test_a_starved_device_is_limited_by_its_input(one_replica, folder, monkeypat
     assert warning.code == "input_limited" and "--data=synthetic" in warning.hint
 
 
+SHALLOW = """
+import sys
+from tests.real.training.small import shrink
+from tfbench.__main__ import main
+shrink("googlenet", classes=1001)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 def test_the_program_trains_from_jpeg_files_on_two_replicas(tfbench, folder, tmp_path):
     output = tmp_path / "record.json"
-    done = tfbench(
-        *SMALL, "--model=googlenet", "--num_gpus=2", "--num_steps=12", f"--data_dir={folder}", f"--output={output}"
-    )
+    flags = ("--model=googlenet", "--num_gpus=2", "--num_steps=12", f"--data_dir={folder}", f"--output={output}")
+    done = tfbench(*SMALL, *flags, code=SHALLOW)
     assert done.returncode == 0, done.stderr
     record = from_json(output.read_text())
     assert record.validity.valid and record.measurement.input_limit.files == 3
