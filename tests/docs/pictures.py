@@ -1,7 +1,7 @@
 # ruff: noqa: T201 (a script prints its progress)
 """Draws the pictures of the documentation from runs on this machine's CPU.
 
-    python -m tests.docs.pictures               # or: make pictures
+    python -m tests.docs.pictures
     python -m tests.docs.pictures --runs FOLDER # keep the runs in FOLDER, or draw those already in FOLDER
 
 There are two runs, with one and two CPUs of this machine. The pictures are the report (without its calculator), the live
