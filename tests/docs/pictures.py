@@ -52,6 +52,7 @@ cases:
   - model: [resnet50, googlenet, alexnet]
     batch_per_gpu: 4
     warmup_steps: 2
+    num_steps: 10
     min_seconds: 5
 """
 HOSTS = """version: 1

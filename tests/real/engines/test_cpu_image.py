@@ -27,8 +27,7 @@ from tests.support.engines.containers import (
     successful_container,
 )
 from tests.support.engines.docker import Engines
-from tests.support.engines.images import PushedImage, build_image, pull_bytes, push_image
-from tests.support.engines.servers import Registry
+from tests.support.engines.images import PushedImage, build_image
 from tests.unit.test_locks import locked
 
 pytestmark = pytest.mark.docker
@@ -212,18 +211,15 @@ def test_an_image_remembers_nothing_of_how_packages_were_fetched(engines: Engine
 
 
 def test_a_changed_line_in_tfbench_is_a_pull_of_less_than_a_megabyte(
-    engines: Engines, registry: Registry, base_image: str, cpu_image: PushedImage, tmp_path: Path
+    engines: Engines, base_image: str, cpu_image: PushedImage, tmp_path: Path
 ):
-    changed = copy_context(tmp_path)
+    changed, again, client = copy_context(tmp_path), "tfbench-test:changed", engines.first.client
     with (changed / "tfbench" / "__init__.py").open("a") as file:
         file.write("# changed\n")
-    reference = f"{registry.address}/tfbench:changed-cpu"
-    build_image(engines.first, base_image, "cpu", reference, context=changed)
-    pushed = push_image(engines.first, reference)
-    assert pushed.digest != cpu_image.digest
-
-    everything = pull_bytes(engines.second, cpu_image.reference)
-    update = pull_bytes(engines.second, reference)
-
-    assert everything > 50_000_000
-    assert 0 < update < 1_000_000
+    build_image(engines.first, base_image, "cpu", again, context=changed)
+    images = [client.images.get(name) for name in (cpu_image.reference, again)]
+    update, *others = (step["Size"] for step in images[1].history() if step["Size"])
+    client.images.remove(again)
+    first, second = (image.attrs["RootFS"]["Layers"] for image in images)
+    assert first[:-1] == second[:-1] and first[-1] != second[-1], "an engine pulls the layers that it lacks"
+    assert 0 < update < 1_000_000 < 50_000_000 < sum(others)

@@ -218,20 +218,3 @@ def manifest_of(reference: str) -> Manifest:
         document = json.load(answer)
         layers = {layer["digest"]: layer["size"] for layer in document["layers"]}
         return Manifest(answer.headers["Docker-Content-Digest"], document["config"]["digest"], layers)
-
-
-def pull_bytes(engine: DockerEngine, reference: str) -> int:
-    """Pull an image and return the compressed size of the pulled layers.
-
-    Raises:
-        EngineError: The pull failed.
-    """
-    repository, _, tag = reference.rpartition(":")
-    fetched: set[str] = set()
-    for message in engine.client.api.pull(repository, tag, stream=True, decode=True):
-        if "error" in message:
-            raise EngineError(f"pull of {reference} failed: {message['error']}")
-        if message.get("status") == "Pull complete":
-            fetched.add(message["id"])
-    sizes = {digest.removeprefix("sha256:")[:12]: size for digest, size in manifest_of(reference).layers.items()}
-    return sum(sizes[layer] for layer in fetched)
