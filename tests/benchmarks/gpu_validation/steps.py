@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from results.reference.networks import fitting_batch
-from results.schema import Case, Precision
+from results.schema import XLA, Case, Precision
 from results.schema.networks import INPUTS
 from tests.benchmarks.tf_cnn_benchmarks import PAIRINGS, PROGRAM, cpu_flags, flags, variables
 
@@ -316,6 +316,9 @@ def _fitted(runs: tuple[Run, ...], memory_bytes: int) -> list[Run]:
     model, batch = given.get("--model"), given.get("--batch_size")
     if not memory_bytes or batch is None or model not in INPUTS or "--mode" in given:
         return list(runs)
-    tried = Case(model=model, precision=Precision(given["--precision"]), batch_per_gpu=int(batch))
-    fitting = {f"--batch_size={batch}": f"--batch_size={fitting_batch(tried, memory_bytes)}"}
+    compiled = {XLA.OFF} | {xla for xla in XLA for run in runs if f"--xla={xla}" in run.command}
+    tried = [
+        Case(model=model, precision=Precision(given["--precision"]), batch_per_gpu=int(batch), xla=x) for x in compiled
+    ]
+    fitting = {f"--batch_size={batch}": f"--batch_size={min(fitting_batch(case, memory_bytes) for case in tried)}"}
     return [dataclasses.replace(run, command=tuple(fitting.get(part, part) for part in run.command)) for run in runs]

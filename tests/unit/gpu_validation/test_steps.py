@@ -49,6 +49,8 @@ def test_the_first_steps_are_those_that_answer_most():
         (16, "throughput.resnet152-fp16", "128"),
         (8, "throughput.resnet50-fp16", "64"),
         (16, "throughput.bert_large-fp32", "32"),
+        (23.6875, "throughput.bert_large-fp32", "64"),
+        (23.6875, "throughput.bert_large-fp32-xla-replica", "32"),
         (16, "peer.resnet50-fp32-b256", "128"),
         (16, "peer.inception_v3-fp32-b256", "128"),
     ],
