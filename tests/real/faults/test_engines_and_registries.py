@@ -48,7 +48,7 @@ def test_a_corrupt_layer_is_pull_failed_and_never_the_old_image(
     engines.second.client.images.pull(old)
     new = fake_images.push("moves", filler=os.urandom(100_000), does="work")
     assert new == old
-    layer = list(manifest_of(new).layers)[-1]
+    layer = manifest_of(new).layers[-1]
     blob = engine_folder / "registry/docker/registry/v2/blobs/sha256" / layer[7:9] / layer[7:] / "data"
     content = blob.read_bytes()
     assert hashlib.sha256(content).hexdigest() == layer[7:]

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -110,12 +110,12 @@ class Counter:
             command, stdin=pipe, stdout=pipe, text=True, cwd=PROJECT, env=environment(**variables)
         )
 
-    def count(self, arguments: list[str], small: Sequence[str] = (), **settings: object) -> dict[str, Any]:
+    def count(self, arguments: list[str], small: bool = False, **settings: object) -> dict[str, Any]:
         """Return what the timed steps of a command line asked for: see `_counts`.
 
         Args:
             arguments: The command line.
-            small: Networks that are replaced by small ones like them.
+            small: Whether to train a small network like that of the command line.
             settings: More of the null GPUs.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -171,8 +171,6 @@ def _serve() -> None:
     from tfbench.setup import collect_rarely
 
     importlib.import_module("tfbench.repeat")  # with TensorFlow: not in each child
-    from tests.real.training.small import shrink
-
     collect_rarely()
     for line in sys.stdin:
         read, write = os.pipe()
@@ -181,9 +179,7 @@ def _serve() -> None:
             try:
                 arguments, small, variables = json.loads(line)
                 os.environ.update(variables)
-                for name in small:
-                    shrink(name)
-                answer = _counts(null, arguments)
+                answer = _counts(null, arguments, small)
             except BaseException as error:  # noqa: BLE001 (reported by the parent)
                 answer = {"problem": f"{type(error).__name__}: {error}"}
             with os.fdopen(write, "w") as file:
@@ -200,8 +196,9 @@ class _CountedError(Exception):
     """The steps are counted: nothing that follows them matters."""
 
 
-def _counts(null: ctypes.CDLL, arguments: list[str]) -> dict[str, Any]:
+def _counts(null: ctypes.CDLL, arguments: list[str], small: bool) -> dict[str, Any]:
     """Take the steps of a command line; return calls with their number, bytes and the dispatching thread's part."""
+    from tests.real.training.small import shrink
     from tfbench import repeat, workload
     from tfbench.flags import parse
     from tfbench.measuring import timing
@@ -209,6 +206,8 @@ def _counts(null: ctypes.CDLL, arguments: list[str]) -> dict[str, Any]:
     from tfbench.setup import gpu_settings
 
     request = parse(arguments)
+    if small:
+        shrink(request.case.model)
     os.environ.update(gpu_settings(request.case))
     repeat.require = workload.require = lambda *_: None  # type: ignore[assignment]  # what was not computed is not right
     workload.validity.OneDeviceReference = lambda *_: None  # type: ignore[assignment, misc]

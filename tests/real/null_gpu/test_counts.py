@@ -100,7 +100,7 @@ def test_the_estimate_of_memory_holds_for_every_case_of_the_suites():
 def test_no_form_of_a_step_copies_to_the_host_or_waits_for_it(counter, form):
     model, flag = form
     case = (f"--model={model}", "--precision=fp16", "--batch_size=8", "--num_gpus=2", flag)
-    found = row({}, counter.count([*case, *FEW_STEPS], small=[model]))
+    found = row({}, counter.count([*case, *FEW_STEPS], small=True))
     assert (found["d2h"], found["waits_of_dispatching_thread"]) == ("0", "0")
 
 
@@ -115,8 +115,7 @@ def test_batch_norm_and_relu_are_one_kernel_in_both_directions(counter):
 @needs_null_gpu
 @pytest.mark.slow
 def test_steps_do_not_come_out_in_pairs(counter):
-    flags_of_case = ["--model=resnet50", "--batch_size=8", "--num_steps=20", "--warmup_steps=3", "--max_warmup_steps=3"]
-    case = [*flags_of_case, "--notelemetry", "--nopeaks", "--output=unused"]
+    case = ["--model=resnet50", "--batch_size=8", *FEW_STEPS, "--num_steps=20"]
     seconds = counter.count(case, NULLGPU_KERNEL_US=200)["step_seconds"]
     every_second, others = statistics.median(seconds[::2]), statistics.median(seconds[1::2])
     assert max(every_second, others) < 3 * min(every_second, others), seconds

@@ -219,7 +219,7 @@ SHALLOW = """
 import sys
 from tests.real.training.small import shrink
 from tfbench.__main__ import main
-shrink("googlenet", classes=1001)
+shrink("googlenet", classes=1000)
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -203,11 +203,11 @@ def _repository(reference: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Manifest:
-    """An image in a registry; `image`: its id; `layers`: size there in bytes by digest, from the bottom."""
+    """An image in a registry; `image`: its id; `layers`: their digests, from the bottom."""
 
     digest: str
     image: str
-    layers: dict[str, int]
+    layers: tuple[str, ...]
 
 
 def manifest_of(reference: str) -> Manifest:
@@ -216,5 +216,5 @@ def manifest_of(reference: str) -> Manifest:
     request = urllib.request.Request(f"{address}/manifests/{tag}", headers={"Accept": MANIFEST_TYPE})
     with urllib.request.urlopen(request, timeout=30) as answer:
         document = json.load(answer)
-        layers = {layer["digest"]: layer["size"] for layer in document["layers"]}
+        layers = tuple(layer["digest"] for layer in document["layers"])
         return Manifest(answer.headers["Docker-Content-Digest"], document["config"]["digest"], layers)
