@@ -14,7 +14,8 @@ from results.schema import Data, Device
 
 RUN_LABEL = "tfbench.run"
 JOB_LABEL = "tfbench.job"
-RECORD_PATH = "/out/record.json"
+RECORD_FOLDER = "/out"
+RECORD_PATH = f"{RECORD_FOLDER}/record.json"
 DATA_PATH = "/data"
 
 CDI_GPU = "nvidia.com/gpu"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import re
+import tarfile
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -17,6 +19,7 @@ from orchestrate.launchers.container import ContainerSpec, container_document
 from orchestrate.launchers.docker.client import (
     ANSWER_SECONDS,
     APIError,
+    DiskFull,
     EngineClient,
     EngineLink,
     document,
@@ -32,6 +35,7 @@ Source: version history of the Docker Engine API, v1.50, `DiscoveredDevices`."""
 STOP_GRACE_SECONDS = 10
 ARCHIVE_OVERHEAD_BYTES = 64 * 1024
 CHUNK_BYTES = 64 << 10
+TRIAL_BYTES = 1 << 20
 
 MAX_LOG_BYTES = 8 << 30
 """Size of a log at which the benchmark counts as failed."""
@@ -223,6 +227,21 @@ class ContainerEngine:
             return only_file(self._link.request(read, limit_bytes=2 * limit))
         except NotThere:
             return None
+
+    def is_full(self, name: str, folder: str) -> bool:
+        """Return whether a stopped container's folder has no space for 1 MiB; False if the engine does not say."""
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w") as tar:
+            trial = tarfile.TarInfo("trial")
+            trial.size = TRIAL_BYTES
+            tar.addfile(trial, io.BytesIO(bytes(TRIAL_BYTES)))
+        try:
+            self._link.request(lambda client: client.put_archive(name, folder, archive.getvalue()), again=False)
+        except DiskFull:
+            return True
+        except HostError:
+            return False
+        return False
 
     def output(self, name: str, limit_bytes: int) -> bytes:
         """Return a container's stdout so far, up to a limit."""

@@ -23,6 +23,7 @@ from orchestrate.launchers.base import Ending, NotThere, OnTurn, OutputLine, alw
 from orchestrate.launchers.container import (
     CDI_GPU,
     JOB_LABEL,
+    RECORD_FOLDER,
     RECORD_PATH,
     RUN_LABEL,
     container_name,
@@ -189,10 +190,13 @@ class ContainerLauncher:
                 code = state.get("ExitCode")
                 if not complete or code != 0:
                     self._read_rest(job, last_stamp, on_line)
+                detail = plain_text(str(state.get("Error") or ""), 300)
+                if code and self._engine.is_full(container_name(job), RECORD_FOLDER):
+                    detail = f"The host's disk is full; the end of its output may be lost. {detail}".rstrip()
                 return Ending(
                     exit_code=code if isinstance(code, int) and abs(code) < 1 << 31 else None,
                     out_of_memory=bool(state.get("OOMKilled")),
-                    detail=plain_text(str(state.get("Error") or ""), 300),
+                    detail=detail,
                 )
             self._raise_if_unresponsive(job)
             time.sleep(BETWEEN_LOOKS_SECONDS)

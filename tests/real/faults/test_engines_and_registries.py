@@ -109,8 +109,8 @@ def test_a_disk_that_the_benchmark_fills_is_a_row_and_is_freed_again(
     fleets = {"all": {"hosts": {"full": {"docker": fragile_engine.url}}}}
     runs.measure(fleets, image=fake_images.image("fill_disk"), expect=3)
     (record,) = runs.records().values()
-    assert record.status is not Status.OK
-    assert "No space left on device" in (record.cause or "")
+    assert record.status is Status.ERROR
+    assert "exit code 1" in (record.cause or "") and "disk is full" in (record.cause or "")  # its log may be cut off
     assert ours(fragile_engine) == []
     assert json.loads((runs.path / "plan.json").read_text())["run_id"] == runs.path.name
     runs.run("check", f"--hosts={runs.folder / 'hosts.yml'}", expect=0)
