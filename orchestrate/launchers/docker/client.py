@@ -79,7 +79,7 @@ class NoMemoryLock(LaunchFailed):
     """The engine is not allowed to lift the limit on locked memory."""
 
 
-class DiskFull(LaunchFailed):
+class NoSpace(LaunchFailed):
     """The host's disk has no space left."""
 
 
@@ -373,5 +373,5 @@ _REFUSALS: dict[str, tuple[type[LaunchFailed], Status, str]] = {
     "rlimit type 8": _NO_LOCK,
     "RLIMIT_MEMLOCK": _NO_LOCK,
     "catatonit": (LaunchFailed, Status.ERROR, _NO_INIT),
-    "no space left on device": (DiskFull, Status.ERROR, "the host's disk is full. Remove old images there"),
+    "no space left on device": (NoSpace, Status.ERROR, "the host's disk is full. Remove old images there"),
 }

@@ -19,9 +19,9 @@ from orchestrate.launchers.container import ContainerSpec, container_document
 from orchestrate.launchers.docker.client import (
     ANSWER_SECONDS,
     APIError,
-    DiskFull,
     EngineClient,
     EngineLink,
+    NoSpace,
     document,
 )
 from orchestrate.launchers.limits import only_file, read_bounded
@@ -237,7 +237,7 @@ class ContainerEngine:
             tar.addfile(trial, io.BytesIO(bytes(TRIAL_BYTES)))
         try:
             self._link.request(lambda client: client.put_archive(name, folder, archive.getvalue()), again=False)
-        except DiskFull:
+        except NoSpace:
             return True
         except HostError:
             return False
