@@ -177,12 +177,12 @@ def _installed(*packages: str) -> str | None:
     return None
 
 
-PRODUCT_SECONDS = 0.5
+PRODUCT_SECONDS = 0.25
 """Duration of the matrix products."""
 
 ROWS = 512
 LOOP_STEPS = 1_000_000
-LOOPS = 5
+LOOPS = 3
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from tfbench.measuring.validity import within
 MATRIX_SIZES = (512, 1024, 2048, 4096, 8192, 16384)
 """Sizes to try once each, until a product takes `ENOUGH_SECONDS`: a small one does not fill a large device."""
 
-ENOUGH_SECONDS = 0.02
+ENOUGH_SECONDS = {"CPU": 0.005, "GPU": 0.02}
 
 NEARLY_BEST = 0.8
 """Sizes whose first product reaches this share of the best rate are measured in full."""
@@ -99,7 +99,7 @@ def matrix_product(arithmetic: str, device: str, most_seconds: float = math.inf)
             best = unsupported(best, error)
             break
         tried.append((size, call, seconds))
-        if seconds > ENOUGH_SECONDS:
+        if seconds > ENOUGH_SECONDS[device.partition(":")[0]]:
             break
     most = max((size**3 / seconds for size, _, seconds in tried), default=0.0)
     for size, call, seconds in tried:  # measure in full those that came near the best rate

@@ -20,7 +20,7 @@ from results import schema
 from results.schema import progress, record_json
 from results.schema.case import SETTINGS, kind_of
 
-FLOOD_BYTES = 1 << 29
+FLOOD_BYTES = 320 << 20
 """More than a controller may hold (`MAX_CONTROLLER_BYTES` of the tests), and than a benchmark may write to a file."""
 
 STEP_SECONDS = 0.1
@@ -74,7 +74,7 @@ def hang_on(output: Path, case: schema.Case, seconds: float) -> None:
 
 
 def chatter(output: Path, case: schema.Case, _seconds: float) -> None:
-    """Print half a gigabyte of short lines."""
+    """Print `FLOOD_BYTES` of short lines."""
     block = (b"x" * 127 + b"\n") * 8192
     for _ in range(FLOOD_BYTES // len(block)):
         sys.stdout.buffer.write(block)
@@ -99,7 +99,7 @@ def eat_memory(_output: Path, _case: schema.Case, _seconds: float) -> None:
 
 
 def huge_record(output: Path, _case: schema.Case, _seconds: float) -> None:
-    """Write half a gigabyte where the record belongs, as far as that is let."""
+    """Write `FLOOD_BYTES` where the record belongs, as far as that is let."""
     block = b'{"schema_version": 1, ' + b" " * (1 << 20)
     with output.open("wb") as file:
         for _ in range(FLOOD_BYTES // len(block)):

@@ -75,7 +75,7 @@ def test_every_misbehaviour_has_its_status_and_does_no_harm(
     assert_harmless(runs, done)
 
 
-def test_half_a_gigabyte_of_output_is_neither_kept_nor_held(
+def test_a_flood_of_output_is_neither_kept_nor_held(
     engines: Engines, fake_images: FakeImages, runs: Runs, sockets: dict[str, str]
 ):
     hosts = {

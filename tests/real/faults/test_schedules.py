@@ -1,4 +1,4 @@
-"""Thirty random schedules of faults, on this machine, over ssh, on Docker and on Slurm: see `schedules`."""
+"""Twenty random schedules of faults, on this machine, over ssh, on Docker and on Slurm: see `schedules`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.engines.slurm import missing_programs
 
 pytestmark = pytest.mark.docker
 
-COUNT, WORKERS = 30, "6,6,3,1"
+COUNT, WORKERS = 20, "6,6,3,1"
 
 
 def test_no_random_fault_loses_doubles_holds_or_crashes_a_run(
