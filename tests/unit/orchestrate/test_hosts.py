@@ -398,7 +398,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @settings(
-    max_examples=examples(1000),
+    max_examples=examples(400),
     derandomize=True,
     database=None,
     deadline=None,

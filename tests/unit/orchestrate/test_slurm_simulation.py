@@ -23,7 +23,7 @@ def cost(repeats: int) -> Cost:
 
 @pytest.mark.slow
 def test_what_a_repeat_costs_does_not_grow_with_their_number():
-    few, many = cost(120), cost(480)
+    few, many = cost(80), cost(320)
     assert few.calls["sbatch"] == many.calls["sbatch"] == 1
     assert many.calls.total() / many.repeats <= few.calls.total() / few.repeats
     assert many.ran.cpu_seconds / many.repeats <= 1.3 * few.ran.cpu_seconds / few.repeats
