@@ -119,6 +119,9 @@ def printed(render: Callable[[Console], None], width: int) -> str:
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"  # type: ignore[attr-defined]
 
 
+GRIDS = grids()
+
+
 def rendered() -> dict[str, Callable[[Console], None]]:
     return {
         "check": lambda console: tables.render_check(*plan()[:2], console),
@@ -127,7 +130,7 @@ def rendered() -> dict[str, Callable[[Console], None]]:
         "images": lambda console: images.show_list(read_variants(), console),
         "suites": lambda console: print_grid(commands.suites_grid(None), console),
         "suite": lambda console: print_grid(commands.suites_grid("published"), console),
-        **{name: show(made) for name, made in grids().items()},
+        **{name: show(made) for name, made in GRIDS.items()},
     }
 
 
@@ -143,7 +146,7 @@ def test_golden_text_of_each_table(name: str, width: int):
     assert all(" " not in line.strip() for line in too_long), too_long
 
 
-@pytest.mark.parametrize("grid", [grid for made in grids().values() for grid in made], ids=lambda grid: grid.title)
+@pytest.mark.parametrize("grid", [grid for made in GRIDS.values() for grid in made], ids=lambda grid: grid.title)
 @settings(deadline=None, max_examples=30)
 @given(width=st.integers(20, 140))
 def test_no_name_and_no_number_is_split_at_any_width(grid: Grid, width: int):

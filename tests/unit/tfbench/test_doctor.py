@@ -89,6 +89,7 @@ def test_every_faulty_gpu_of_eight_is_named_with_its_fault(eight):
     assert fixes["persistence_off"] == "sudo nvidia-smi -pm 1"
 
 
+@pytest.mark.slow
 def test_the_json_has_the_documented_keys_and_the_exit_code(eight):
     code, seconds, document = eight
     assert document["doctor_version"] == 1
@@ -101,6 +102,7 @@ def test_the_json_has_the_documented_keys_and_the_exit_code(eight):
     assert [line.split("`")[1] for line in rows] == list(document), "what is documented"
 
 
+@pytest.mark.slow
 def test_the_text_shows_every_gpu_with_its_settings_and_the_verdict(eight):
     facts = from_dict(DoctorFacts, eight[2]["facts"])
     text = render(facts, judge(facts))
