@@ -237,10 +237,8 @@ class ContainerEngine:
             tar.addfile(trial, io.BytesIO(bytes(TRIAL_BYTES)))
         try:
             self._link.request(lambda client: client.put_archive(name, folder, archive.getvalue()), again=False)
-        except NoSpace:
-            return True
-        except HostError:
-            return False
+        except HostError as error:
+            return isinstance(error, NoSpace)
         return False
 
     def output(self, name: str, limit_bytes: int) -> bytes:
