@@ -20,7 +20,7 @@ MATRIX_SIZES = (512, 1024, 2048, 4096, 8192, 16384)
 """Sizes to try once each, until a product takes `ENOUGH_SECONDS`: a small one does not fill a large device."""
 
 ENOUGH_SECONDS = {"CPU": 0.005, "GPU": 0.02}
-"""By kind of device: a GPU waits for its host before each product, and needs more of it to be busy."""
+"""By kind of device: a launch costs a GPU a share of a short product, and a CPU next to nothing."""
 
 NEARLY_BEST = 0.8
 """Sizes whose first product reaches this share of the best rate are measured in full."""

@@ -229,7 +229,10 @@ class ContainerEngine:
             return None
 
     def is_full(self, name: str, folder: str) -> bool:
-        """Return whether a stopped container's folder has no space for 1 MiB; False if the engine does not say."""
+        """Return whether a stopped container's folder has no space for 1 MiB, by a file that stays in it.
+
+        False if the engine does not say.
+        """
         archive = io.BytesIO()
         with tarfile.open(fileobj=archive, mode="w") as tar:
             trial = tarfile.TarInfo("trial")

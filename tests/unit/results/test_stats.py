@@ -108,24 +108,25 @@ def drawn(variances, degrees):
     return (degrees * own + 2 * (degrees * own).sum() / degrees.sum()) / (degrees + 2) / (degrees + 1)
 
 
-@pytest.mark.parametrize(
-    ("variances", "degrees", "used"),
-    [
-        ((1.2, 0.7), (3, 2), drawn),
-        ((0.99, 1 / 3), (9, 2), drawn),
-        ((1.01, 1 / 3), (9, 2), lambda variances, _: variances),  # these surely spread differently
-    ],
-)
-def test_degrees_of_freedom_follow_from_variances_unless_they_differ(variances, degrees, used):
-    """Satterthwaite 1946; 0.7 of what it adds. Of (9, 2) degrees, the first is in units of what an F test allows."""
-    if degrees == (9, 2):  # the ratio of a variance of 10 values to one of 3 at which the two-sided test gives 0.25
-        variances = variances[0] * scipy.stats.f.isf(0.25 / 2, 9, 2) / 10, variances[1]
+def assert_degrees_of_freedom(variances, degrees, used):
+    """Satterthwaite 1946; 0.7 of what it adds."""
     expected = used(np.array(variances), np.array(degrees))
     satterthwaite = expected.sum() ** 2 / (expected**2 / degrees).sum()
     parts = [Estimate(1.0, *of_part) for of_part in zip(variances, degrees, strict=True)]
     found = sum_of_estimates(parts, [1.0, -1.0], alike=True)
     assert found.degrees_of_freedom == pytest.approx(2 + 0.7 * (satterthwaite - 2))
     assert found.variance == pytest.approx(sum(variances))
+
+
+def test_degrees_of_freedom_follow_from_variances():
+    assert_degrees_of_freedom((1.2, 0.7), (3, 2), drawn)
+
+
+@pytest.mark.parametrize(("share", "used"), [(0.99, drawn), (1.01, lambda variances, _: variances)])
+def test_variances_that_surely_differ_are_used_as_they_are(share, used):
+    """Below and above the ratio of a variance of 10 values to one of 3 at which the two-sided F test gives 0.25."""
+    critical = scipy.stats.f.isf(0.25 / 2, 9, 2)
+    assert_degrees_of_freedom((share * critical / 10, 1 / 3), (9, 2), used)
 
 
 @pytest.mark.parametrize(
