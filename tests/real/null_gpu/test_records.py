@@ -88,6 +88,29 @@ def test_every_call_of_a_transfer_copies():
     assert len(rates) == 2 and all(link / 10 < rate < 1.02 * link for rate in rates), rates
 
 
+PINNED = """
+import ctypes
+import tensorflow as tf
+from tfbench.roofline.transfers import pinned_copy
+with tf.device("GPU:0"):
+    on_device = tf.ones([2**20])
+with tf.device("CPU:0"):
+    tensors = [tf.ones([2**20]), pinned_copy(on_device)]
+pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
+attributes_of = ctypes.CDLL("libcudart.so.12").cudaPointerGetAttributes
+for tensor in tensors:
+    capsule, attributes = tf.experimental.dlpack.to_dlpack(tensor), (ctypes.c_int * 16)(-1)
+    address = ctypes.cast(pointer_of(capsule, b"dltensor"), ctypes.POINTER(ctypes.c_void_p))[0]
+    assert attributes_of(attributes, ctypes.c_void_p(address)) == 0
+    print(attributes[0])
+"""
+
+
+def test_copies_to_the_gpu_are_made_from_pinned_memory():
+    unregistered, host = 0, 1  # cudaMemoryTypeUnregistered, cudaMemoryTypeHost
+    assert rates_of(PINNED, NULLGPU_DEVICES=1) == [unregistered, host]
+
+
 @only_on_demand
 def test_one_slow_gpu_of_four_is_named_in_the_record(tmp_path):
     flags = ("--model=alexnet", "--mode=infer", "--num_gpus=4", "--peaks")
