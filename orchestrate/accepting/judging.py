@@ -147,9 +147,9 @@ specifications with sparsity or without fp32 accumulation are twice as high; thi
 MEMORY_OF_SPECIFICATION = 0.65
 """Share of the specification's bandwidth when adding two arrays; ECC costs GDDR memory up to a tenth (our choice)."""
 
-COPY_OF_LINK = 0.40
-"""Share of the rate of a link of this width and generation. Copies from an H100 to pinned memory reached 0.72, so half
-of that is slow (our choice)."""
+COPY_OF_LINK = 0.25
+"""Share of the rate of a link of this width and generation. Copies from an H100 to pinned memory reached 0.72; only a
+link far below its specification gets a warning (our choice)."""
 
 LANE_BYTES_PER_SECOND = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 """Rate of a PCIe lane by generation, after line coding. Source: PCI Express base specifications 1 to 6."""

@@ -112,15 +112,20 @@ def answers(question: RentalQuestion, rates: Sequence[FleetRate], offers: Sequen
 
 
 def unused_prices(advices: Sequence[Advice], offers: Sequence[Offer]) -> list[str]:
-    """Return a line for each of the user's prices that no answer uses, with the reason."""
+    """Return a line for each of the user's prices that no answer uses, with the reason; a family's price is one."""
     options = [option for advice in advices for option in advice.options]
     used = {id(offer) for option in options for offer in option.offers}
     asked = {name for option in options for name in (option.gpu, option.subject)}
     limits, no_row = "it is over the budget, or its host has too few GPUs", "the answer has no row of this GPU"
+    yours: dict[str | int, list[Offer]] = {}
+    for offer in offers:
+        if offer.origin == YOURS:
+            yours.setdefault(offer.family or id(offer), []).append(offer)
     return [
-        f"price not used: {offer.usd_per_gpu_hour:g} USD for {offer.gpu}: {limits if offer.gpu in asked else no_row}"
-        for offer in offers
-        if offer.origin == YOURS and id(offer) not in used
+        f"price not used: {same[0].usd_per_gpu_hour:g} USD for {same[0].family or same[0].gpu}: "
+        + (limits if any(offer.gpu in asked for offer in same) else no_row)
+        for same in yours.values()
+        if not any(id(offer) in used for offer in same)
     ]
 
 

@@ -137,10 +137,12 @@ def asked_prices(inline: Sequence[str], files: Sequence[Path], fleets: Sequence[
         value = positive_number(price)
         if value is None:
             raise BadQuestion(f"--price: must be GPU=USD, e.g. 'A4000=0.17'. Received: {text!r}")
-        for gpu in gpus_named(name) or ((name,) if name in fleets else _gpus(name)):
+        gpus = gpus_named(name) or ((name,) if name in fleets else _gpus(name))
+        family = name if len(gpus) > 1 else ""
+        for gpu in gpus:
             if gpu in typed:
                 unused.append(f"price not used: --price {text}, because an earlier --price is for {gpu}")
-            typed.setdefault(gpu, Offer(gpu, value, origin=YOURS))
+            typed.setdefault(gpu, Offer(gpu, value, origin=YOURS, family=family))
     read = [(path, offer) for path in files for offer in read_prices(path)]
     unused += [
         f"price not used: {offer.usd_per_gpu_hour:g} for {offer.gpu} in {path}, because of --price"

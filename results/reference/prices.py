@@ -24,6 +24,7 @@ class Offer:
         commitment: `on demand`, `spot`, …
         retrieved_on: Date, as precise as known.
         origin: Source of the price: `yours`, `hosts.yml`; empty: shipped with tfbench.
+        family: Name that the user gave, if it means several GPUs.
     """
 
     gpu: str
@@ -35,6 +36,7 @@ class Offer:
     retrieved_on: str = ""
     source: str = ""
     origin: str = ""
+    family: str = ""
 
     @property
     def name(self) -> str:

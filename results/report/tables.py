@@ -247,16 +247,26 @@ def _not_usual(rates: Sequence[FleetRate]) -> list[str]:
     return [", ".join(shared)] if shared else []
 
 
+_OF_THE_CASE = ("parameters", "tf32", "variables")
+"""Software columns whose value may follow from the case, so that it tells nothing between cases."""
+
+
 def _differing_software(rates: Sequence[FleetRate]) -> list[str]:
     """Return the software columns that must be shown so that no cell mixes two identities."""
     known = [rate for rate in rates if rate.rates]
-    return [name for name in differing(known, SOFTWARE_COLUMNS) if name != "parameters" or _networks_differ(known)]
+    return [
+        name for name in differing(known, SOFTWARE_COLUMNS) if name not in _OF_THE_CASE or _cases_differ(known, name)
+    ]
 
 
-def _networks_differ(rates: Sequence[FleetRate]) -> bool:
-    """Return whether a case was measured with networks of different size."""
-    sizes: dict[Case, int | None] = {}
-    return any(sizes.setdefault(rate.case, rate.software.parameters) != rate.software.parameters for rate in rates)
+def _cases_differ(rates: Sequence[FleetRate], column: str) -> bool:
+    """Return whether rates of one line of a table, which differ in the number of GPUs only, differ in a column."""
+    seen: dict[tuple[Value, ...], Value] = {}
+    settings = [name for name in CASE_COLUMNS if name not in CLUSTER_COLUMNS]
+    keys = [tuple(rate.named(name) for name in settings) for rate in rates]
+    return any(
+        seen.setdefault(key, rate.named(column)) != rate.named(column) for key, rate in zip(keys, rates, strict=True)
+    )
 
 
 def _wide_label(column: str, value: Value) -> str:

@@ -40,20 +40,22 @@ def gpu_settings(case: Case) -> dict[str, str]:
     * `TF_GPU_THREAD_MODE`: separate threads start each GPU's kernels, instead of those that prepare the input.
     * `NVIDIA_TF32_OVERRIDE=0`: see `libraries_refuse_tf32`.
 
-    The stock variant, `--batch_norm=keras`, keeps TensorFlow's defaults.
+    All networks get the same ones, so that a fleet's table is of one environment. The stock variant,
+    `--batch_norm=keras`, keeps TensorFlow's defaults.
 
     Args:
         case: What is measured.
     """
-    if case.device is not Device.GPU:
+    if case.device is not Device.GPU or case.batch_norm is BatchNorm.KERAS:
         return {}
-    settings: dict[str, str] = {}
-    if case.batch_norm is not BatchNorm.KERAS:
-        settings |= {"TF_GPU_THREAD_MODE": "gpu_private", "TF_GPU_THREAD_COUNT": str(HOST_THREADS_PER_GPU)}
-        if case.precision is Precision.FP32 and case.xla is XLA.OFF and case.mode is not Mode.DEVICE:
-            settings[TF32_OVERRIDE] = "0"
-    if case.batch_norm is BatchNorm.FUSED:
-        settings |= {"TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT": "1", "TF_ENABLE_ONEDNN_OPTS": "0"}
+    settings = {
+        "TF_GPU_THREAD_MODE": "gpu_private",
+        "TF_GPU_THREAD_COUNT": str(HOST_THREADS_PER_GPU),
+        "TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT": "1",
+        "TF_ENABLE_ONEDNN_OPTS": "0",
+    }
+    if case.precision is Precision.FP32 and case.xla is XLA.OFF and case.mode is not Mode.DEVICE:
+        settings[TF32_OVERRIDE] = "0"
     return settings
 
 

@@ -87,7 +87,7 @@ def read_step(answer: str, runs: Sequence[Ended]) -> Reading:
         return read(answer, runs[0])
     sides: dict[str, list[float]] = {}
     details: dict[str, Any] = {}
-    broken = None
+    broken, warned = None, []
     for run in runs:
         side = run.name.rpartition("-")[0]
         try:
@@ -97,6 +97,7 @@ def read_step(answer: str, runs: Sequence[Ended]) -> Reading:
             break
         sides.setdefault(side, []).append(reading.figures[answer].value)
         details |= {f"{side}_{name}": value for name, value in reading.details.items()}
+        warned += [f"{run.name}: {reading.note}"] if reading.note else []
     pairs = min(map(len, sides.values())) if len(sides) == 2 else 0
     if pairs == 0:
         raise broken or NoFigure(
@@ -105,8 +106,10 @@ def read_step(answer: str, runs: Sequence[Ended]) -> Reading:
     (first, ours), (second, theirs) = ((name, values[:pairs]) for name, values in sides.items())
     ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
     ratio = Figure(statistics.median(ours) / statistics.median(theirs), f"× {second}")
-    note = f"{pairs} pair(s): {min(ratios):.3f} to {max(ratios):.3f}" + (f"; then {broken.cause}" if broken else "")
-    return Reading(figures={answer: ratio}, details=details | {first: ours, second: theirs}, note=note)
+    notes = [f"{pairs} pair(s): {min(ratios):.3f} to {max(ratios):.3f}", *([f"then {broken.cause}"] if broken else [])]
+    return Reading(
+        figures={answer: ratio}, details=details | {first: ours, second: theirs}, note="; ".join([*notes, *warned])
+    )
 
 
 def read(answer: str, run: Ended) -> Reading:

@@ -142,12 +142,13 @@ def test_what_measured_nothing_gives_its_cause(tmp_path: Path):
 
 
 def test_a_comparison_that_breaks_keeps_its_whole_pairs(tmp_path: Path):
-    runs = [ended(tmp_path, make_record(rate), name=name) for name, rate in (("ours-1", 300.0), ("ours-2", 330.0))]
+    records = {"ours-1": make_record(300.0, warnings=("drift",)), "ours-2": make_record(330.0)}
+    runs = [ended(tmp_path, record, name=name) for name, record in records.items()]
     peer = ended(tmp_path, "Step 1\ntotal images/sec: 200.00\n", name="peer-1")
     cut = ended(tmp_path, name="peer-2", exit_code=None)
     reading = read_step("throughput", [runs[0], peer, runs[1], cut])
     assert (reading.figures["throughput"].value, reading.figures["throughput"].unit) == (1.5, "× peer")
-    assert reading.note == "1 pair(s): 1.500 to 1.500; then peer-2: cut after 12 s"
+    assert reading.note == "1 pair(s): 1.500 to 1.500; then peer-2: cut after 12 s; ours-1: drift"
     assert cause_of("throughput", runs[0], cut) == "timeout: peer-2: cut after 12 s"
     bad = ended(tmp_path, "total images/sec: 50.00\n", name="peer-1", exit_code=1, log="killed")
     assert cause_of("throughput", runs[0], bad) == "failed: peer-1: exit code 1: killed"

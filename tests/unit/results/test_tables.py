@@ -8,11 +8,14 @@ from rich.console import Console
 from results.grid import Grid, markdown
 from results.report.comparison import ratio_grids
 from results.report.tables import results_grid, show_tables, wide_grids
+from results.runs.store import stored_records
 from results.table import merge
 from results.table.fleets import fleet_rates, outliers
 from results.table.merge import merge_records
+from tests.support import PROJECT
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, stored
 
+MEASURED = PROJECT / "results" / "reference" / "measured"
 OTHER_KERAS = make_environment(keras="3.12.0")
 
 
@@ -32,6 +35,25 @@ def test_two_identities_of_a_host_get_two_lines(grid_of):
     records = [*repeats(20.0, 21.0), *repeats(10.0, 11.0, environment=OTHER_KERAS, run_id="run-2")]
     grid = grid_of(merge_records(stored(*records)))
     assert sorted(row[grid.headings.index("keras")] for row in grid.rows) == ["3.12.0", "3.15.1"]
+
+
+def test_software_that_follows_from_the_case_is_no_column():
+    folders = ("h200-sxm-2026-11-26/runs/h200", "h100-sxm-2026-11-26-b/runs/h100")
+    merged = merge_records(stored_records([str(MEASURED / folder) for folder in folders]))
+    grids = [grid.headings for grid in wide_grids(merged)]
+    assert grids == 2 * [["network", "precision", "batch", "xla", "sequence_length", "unit", "1 GPU"]]
+    (ratios,) = ratio_grids(merged)
+    assert [row[2] for row in ratios.rows] == ["1.141 ± 0.014", "1.193 ± 0.011", "1.067 ± 0.007", "1.177 ± 0.009"]
+
+
+def test_variables_that_differ_within_a_line_split_it():
+    other = make_environment(variables={"TF_XLA_FLAGS": "--tf_xla_auto_jit=2"})
+    records = [*repeats(20.0, 21.0), *repeats(10.0, 11.0, environment=other, case=make_case(num_gpus=2))]
+    (grid,) = wide_grids(merge_records(stored(*records)))
+    assert [(row[grid.headings.index("variables")], *row[-2:]) for row in grid.rows] == [
+        ("", "20 ± 6", ""),
+        ("TF_XLA_FLAGS=--tf_xla_auto_jit=2", "", "10 ± 6"),
+    ]
 
 
 def test_a_host_without_a_number_is_marked_beside_the_number_of_its_fleet():
