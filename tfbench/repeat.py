@@ -194,11 +194,16 @@ def time_steps(repeat: Repeat, built: Built, cooling: Cooling, findings: Finding
     findings.phases.enter("timing")
     observer = Observer(repeat.gpus)
     meet = meeting_of(strategy) if case.num_hosts > 1 else None
-    observer.start()
     if meet is not None:
         meet()
     report = print_steps(repeat.samples_per_step, repeat.network.unit)
-    interval = take_steps(built.step, case.num_steps, report, case.min_seconds or 0.0)
+
+    def start() -> None:
+        observer.start()
+        if comparison is not None:
+            comparison.start()
+
+    interval = take_steps(built.step, case.num_steps, report, case.min_seconds or 0.0, on_start=start)
     findings.telemetry = replace(observer.stop(cooling), device_memory_peak_bytes=device_memory_peak_bytes(case))
     findings.gpus = observer.gpus
     input_limit = None

@@ -75,7 +75,10 @@ class InputComparison:
         take_steps(synthetic_step, 1)  # the first step with its batch may trace
         self._seconds = take_steps(synthetic_step, self._half).step_seconds
         take_steps(real_step, DRAINING_STEPS)
-        real.reset()
+
+    def start(self) -> None:
+        """Begin to count the waits for real batches; call at the start of the timed steps."""
+        self._real.reset()
 
     def result(self, timed: TimedSteps, data_set: DataSet, images: int) -> InputLimit:
         """Take the second half and compare; call immediately after the timed steps.

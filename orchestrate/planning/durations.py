@@ -181,7 +181,7 @@ def repeat_seconds(case: Case, host: Host, facts: Facts | None) -> float | None:
     start = START_SECONDS if case.device is Device.CPU else GPU_START_SECONDS
     warm = case.warmup_steps * (SETTLING if case.warmup_steps >= 10 else 1.0)
     timed = max(case.num_steps * step, (case.min_seconds or 0.0) + 1.5 * step)
-    return (start + traced) * slowness + (1 + warm) * step + timed
+    return (start + traced) * slowness + (2 + warm) * step + timed
 
 
 def speed_of(case: Case, host: Host, facts: Facts | None) -> Speed | None:

@@ -9,7 +9,7 @@ from results.schema.health import GPUFacts
 from results.schema.words import Communication, Status
 
 SCHEMA_VERSION = 1
-METHOD_VERSION = 3
+METHOD_VERSION = 4
 """2: a step ends on its replicas' devices without synchronising the host; all-reduces are chained; peak memory covers
 training only. 3: on GPUs without oneDNN, which undid fusions, and in fp32 with all of cuDNN's algorithms; rates of
 copies between host and device are of copies.
@@ -185,7 +185,7 @@ class Rank:
     Attributes:
         rank: From 0, the chief, which writes the record.
         host: Its name in the orchestrator, else its address.
-        seconds: Its interval around all timed steps, from the common start.
+        seconds: Its interval around all timed steps, from the end of a step that all ranks took together.
         samples: Samples of its own replicas in that interval.
         samples_per_second: `samples / seconds`.
         step_p50_seconds: Median of its steps.
@@ -207,7 +207,8 @@ class Measurement:
         unit: What a sample is: `images`, `sequences`, `tokens`.
         samples_per_second: `samples / seconds`, over all replicas: a ratio of totals.
         samples: Samples of all timed steps, over all replicas.
-        seconds: One synchronised interval around all timed steps; of a multi-host job: the slowest host's.
+        seconds: One synchronised interval around all timed steps, from the end of the step before; of a multi-host job:
+            the slowest host's.
         step_seconds: Duration of each timed step; their sum is at most `seconds`.
         step_p50_seconds: Median of `step_seconds`.
         step_p95_seconds: 95th percentile of `step_seconds`.

@@ -56,10 +56,10 @@ class Observer:
 
     def start(self) -> None:
         """Begin the interval."""
-        self._errors = [gpu.ecc_uncorrected_errors for gpu in self._gpus.facts()]
-        self._take_sample()
         self._energy = self._gpus.energy_joules()
         self._begin = time.perf_counter()
+        self._take_sample()
+        self._errors = [gpu.ecc_uncorrected_errors for gpu in self._gpus.facts()]
         if len(self._gpus):
             self._thread.start()
 

@@ -214,7 +214,7 @@ def _counts(null: ctypes.CDLL, arguments: list[str], small: bool) -> dict[str, A
     found: dict[str, Any] = {}
     take = repeat.take_steps
 
-    def take_counted(*others: Any, **named: Any) -> None:
+    def take_counted(*others: Any, on_start: object, **named: Any) -> None:
         read_loss = timing.wait_for_loss
 
         def after_the_interval(shares: Any) -> float:
@@ -225,7 +225,7 @@ def _counts(null: ctypes.CDLL, arguments: list[str], small: bool) -> dict[str, A
         timing.wait_for_loss = after_the_interval
         null.nullgpu_reset()
         cpu_before = time.process_time()
-        interval = take(*others, **named)
+        interval = take(*others, **named, on_start=None)  # its untimed step would be counted
         found["step_seconds"], found["steps"] = interval.step_seconds, len(interval.losses)
         found["peak_bytes"] = repeat.device_memory_peak_bytes(request.case)
         variables = getattr(others[0].__self__.workload, "variables", [])

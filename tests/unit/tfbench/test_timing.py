@@ -118,6 +118,12 @@ def test_the_host_prepares_the_next_step_while_the_device_works():
     assert any(take_steps(slow_host, 40).seconds < 0.9 * one_after_another() for _ in range(5))
     assert device.most_in_flight == 2
 
+    def first_over_the_others():
+        first, *others = take_steps(slow_host, 20, on_start=lambda: None).step_seconds
+        return first / statistics.median(others)
+
+    assert any(first_over_the_others() < 1.4 for _ in range(5)), "1.8 if the device is idle before the first step"
+
 
 def test_each_report_has_the_mean_of_the_steps_since_the_last_one(monkeypatch):
     clock, seen, ends = threading.local(), [], itertools.count(1)
@@ -126,9 +132,17 @@ def test_each_report_has_the_mean_of_the_steps_since_the_last_one(monkeypatch):
     def wait(end):  # in the thread that reads the clock next
         clock.now = end
 
-    timed = timing.take_steps(lambda: [SimpleFloat(next(ends) ** 2)], 23, lambda *line: seen.append(line), wait=wait)
+    take = functools.partial(
+        timing.take_steps, lambda: [SimpleFloat(next(ends) ** 2)], report=lambda *line: seen.append(line), wait=wait
+    )
+    timed = take(23)
     assert seen == [(10, 100 / 10), (20, 300 / 10), (23, 129 / 3)]
     assert timed.step_seconds == [2 * step - 1 for step in range(1, 24)] and timed.seconds == 23**2
+
+    timed = take(3, on_start=lambda: seen.append("started"))
+    assert "started" in seen and seen[-1] == (3, (27**2 - 24**2) / 3), "the untimed step is in no report"
+    assert timed.step_seconds == [2 * step - 1 for step in (25, 26, 27)] and timed.seconds == 27**2 - 24**2
+    assert timed.losses == [25**2, 26**2, 27**2]
 
 
 def test_a_line_of_progress_has_the_rate_of_all_samples(capsys):
