@@ -185,9 +185,9 @@ def _common_notes(rows: Sequence[Row], varying: Sequence[str], software: Sequenc
             networks.setdefault(next(iter(values)), []).append(network)
         usual = name in TUNING and set(networks) == {getattr(Case, name)}
         if name not in varying and not usual:
-            several = len(networks) > 1
-            texts = [f"{value} ({', '.join(names)})" if several else str(value) for value, names in networks.items()]
-            shared += [f"{name.replace('_', ' ')} {', '.join(texts)}"] if set(networks) != {None} else []
+            known = {value: names for value, names in networks.items() if value is not None}
+            texts = [f"{value} ({', '.join(at)})" if len(networks) > 1 else str(value) for value, at in known.items()]
+            shared += [f"{name.replace('_', ' ')} {', '.join(texts)}"] if texts else []
     units = sorted({row.unit for row in rows if row.unit})
     repeated = any(row.numbers["ci95_high"] is not None for row in rows)
     interval = "± 95 % over repeats" if repeated else "from one repeat each, so without an interval"
