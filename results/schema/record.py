@@ -298,7 +298,7 @@ class Telemetry:
         device_memory_used_peak_bytes: Largest memory use of one GPU by all processes, as reported by the driver.
         energy_joules: Energy of all GPUs over the timed steps, by the driver's counter.
         energy_integrated_joules: The same by integrating sampled power.
-        power_mean_watts: Mean of sampled power, total of all GPUs.
+        power_mean_watts: Energy by the counter over its seconds, or else mean of sampled power; total of all GPUs.
         power_limit_watts: Enforced limits, total of all GPUs.
         temperature_start_celsius: Hottest GPU before warm-up.
         temperature_steady_celsius: Hottest GPU's mean over the last third of the timed steps.

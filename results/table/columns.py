@@ -208,7 +208,7 @@ COLUMNS: dict[str, Column] = {
     ),
     "power_mean_watts": _mean(
         "W",
-        "Mean over the repeats of the total power of all GPUs; empty if not sampled.",
+        "Mean over the repeats of the total power of all GPUs; empty if not reported.",
         lambda _, seen: seen.power_mean_watts,
     ),
     "temperature_steady_celsius": _mean(

@@ -298,13 +298,21 @@ def _temperature(handle: Handle) -> float | None:
     return offered(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU)
 
 
+def _power_watts(gpu: Handle) -> float | None:
+    """Return the present power; before driver 530 and since Ampere, the mean over the last second."""
+    fields = offered(pynvml.nvmlDeviceGetFieldValues, gpu, [pynvml.NVML_FI_DEV_POWER_INSTANT])
+    if fields is not None and fields[0].nvmlReturn == pynvml.NVML_SUCCESS:
+        return float(fields[0].value.uiVal) / 1000
+    averaged = offered(pynvml.nvmlDeviceGetPowerUsage, gpu)
+    return None if averaged is None else averaged / 1000
+
+
 def _sample(device: Visible) -> Sample:
     gpu = device.gpu.handle
-    power = None if device.slice else offered(pynvml.nvmlDeviceGetPowerUsage, gpu)
     memory = offered(pynvml.nvmlDeviceGetMemoryInfo, device.handle)
     return Sample(
         at=time.perf_counter(),
-        power_watts=None if power is None else power / 1000,
+        power_watts=None if device.slice else _power_watts(gpu),
         temperature_celsius=_temperature(gpu),
         sm_clock_mhz=offered(pynvml.nvmlDeviceGetClockInfo, gpu, pynvml.NVML_CLOCK_SM),
         reasons=offered(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, gpu),

@@ -53,9 +53,14 @@ def integrated_joules(samples: Samples, seconds: float) -> float | None:
     return total([None if mean is None else mean * seconds for mean in means])
 
 
-def mean_power_watts(samples: Samples, seconds: float) -> float | None:
-    """Return the mean power, all GPUs together."""
-    return total([_mean_power(gpu, seconds) for gpu in samples])
+def mean_powers_watts(samples: Samples, joules: Sequence[float | None], seconds: float) -> list[float | None]:
+    """Return each GPU's mean power over an interval: by its energy counter, or else by its samples.
+
+    Before NVIDIA's driver 530, GPUs since Ampere report a mean over the last second, so samples of a short interval are
+    too low.
+    """
+    pairs = zip(samples, joules, strict=False)
+    return [energy / seconds if energy else _mean_power(gpu, seconds) for gpu, energy in pairs]
 
 
 def reason_share(samples: Samples, bits: int) -> float | None:

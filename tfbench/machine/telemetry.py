@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -70,23 +70,24 @@ class Observer:
             cooling: The wait before it.
         """
         seconds = time.perf_counter() - self._begin
-        energy = self._gpus.energy_joules()
+        joules = samples.differences(self._energy, self._gpus.energy_joules())
         self._over.set()
         if len(self._gpus):
             self._thread.join()
             self._take_sample()
-        self.gpus = self._over_interval(cooling)
+        taken = self._samples
+        powers = samples.mean_powers_watts(taken, joules, seconds)
+        self.gpus = self._over_interval(cooling, powers)
         clocks = [(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz) for gpu in self.gpus if gpu.sm_clock_mhz is not None]
         slowest_clock, its_maximum = min(clocks, key=lambda clock: clock[0], default=(None, None))
         errors = samples.total([gpu.ecc_uncorrected_errors for gpu in self.gpus])
         modes = _known(gpu.ecc for gpu in self.gpus)
-        taken = self._samples
         return Telemetry(
             host_memory_peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             device_memory_used_peak_bytes=samples.extreme(taken, "memory_used_bytes", max),
-            energy_joules=samples.total(samples.differences(self._energy, energy)),
+            energy_joules=samples.total(joules),
             energy_integrated_joules=samples.integrated_joules(taken, seconds),
-            power_mean_watts=samples.mean_power_watts(taken, seconds),
+            power_mean_watts=samples.total(powers),
             power_limit_watts=samples.total([gpu.power_limit_watts for gpu in self.gpus]),
             temperature_start_celsius=cooling.celsius,
             cooling_seconds=cooling.seconds,
@@ -104,7 +105,7 @@ class Observer:
             samples=min((len(gpu) for gpu in taken), default=None),
         )
 
-    def _over_interval(self, cooling: Cooling) -> list[GPUFacts]:
+    def _over_interval(self, cooling: Cooling, powers: Sequence[float | None]) -> list[GPUFacts]:
         """Describe each GPU: its current settings, its figures over the interval, its use before this process.
 
         The driver's current processes and utilisation would be those of this process.
@@ -120,7 +121,7 @@ class Observer:
                 processes=before.processes,
                 process_names=before.process_names,
                 ecc_uncorrected_errors=None if new is None else int(new),
-                power_watts=samples.mean(taken, "power_watts"),
+                power_watts=power,
                 temperature_celsius=samples.extreme([taken], "temperature_celsius", max),
                 temperature_start_celsius=cooling.celsius,
                 sm_clock_mhz=samples.mean(taken, "sm_clock_mhz"),
@@ -130,8 +131,8 @@ class Observer:
                 pcie_generation=samples.extreme([taken], "pcie_generation", max),
                 pcie_width=samples.extreme([taken], "pcie_width", max),
             )
-            for place, (gpu, before, new, taken) in enumerate(
-                zip(now, self._gpus.at_start, errors, self._samples, strict=False)
+            for place, (gpu, before, new, taken, power) in enumerate(
+                zip(now, self._gpus.at_start, errors, self._samples, powers, strict=False)
             )
         ]
 

@@ -2,6 +2,8 @@
  *
  * FAKE_NVML is a comma-separated list of faults:
  *   no_energy   the GPUs have no energy counter
+ *   lagging     the mean power over the last second is half of the present power
+ *   no_instant  the driver knows that mean only
  *   throttled   power and temperature throttle every second sample of the second GPU
  *   shared      another process uses the second GPU
  *   ecc         each reading has one more uncorrected memory error
@@ -13,12 +15,13 @@
 #include "machine.h"
 
 enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, GPU_IS_LOST = 15 };
-enum { SAMPLES_UNTIL_LOST = 12, SAME_SWITCH = 10, ACROSS_SOCKETS = 50 };
+enum { POWER_INSTANT = 186, SAMPLES_UNTIL_LOST = 12, SAME_SWITCH = 10, ACROSS_SOCKETS = 50 };
 
 typedef struct { int gpu, slice; } Device;  /* slice NOT_THERE: the whole GPU */
 typedef struct { unsigned long long total, free, used; } Memory;
 typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } Process;
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } Pci;
+typedef struct { unsigned id, scope; long long at, latency; int kind, status; union { unsigned milliwatts; double wide; } value; } Field;
 typedef struct { unsigned processors, engines[5], instance_slices, compute_slices; unsigned long long memory_mib; } Attributes;
 
 static Device whole_gpus[COUNT], slices[COUNT][MAX_SLICES];
@@ -88,7 +91,13 @@ int nvmlDeviceGetPowerManagementLimitConstraints(Device *d, unsigned *least, uns
 }
 int nvmlDeviceGetPowerUsage(Device *d, unsigned *milliwatts) {
     ++power_calls;
-    OF_WHOLE_GPU(d, *milliwatts = OF(d).power);
+    OF_WHOLE_GPU(d, *milliwatts = has("lagging") ? OF(d).power / 2 : OF(d).power);
+}
+int nvmlDeviceGetFieldValues(Device *d, int count, Field *fields) {
+    if (has("no_instant") || count != 1 || fields->id != POWER_INSTANT) return INVALID_ARGUMENT;
+    ++power_calls;
+    fields->status = whole(d) ? SUCCESS : NOT_SUPPORTED;
+    ANSWER(d, fields->value.milliwatts = OF(d).power);
 }
 int nvmlDeviceGetTotalEnergyConsumption(Device *d, unsigned long long *millijoules) {
     if (has("no_energy")) return NOT_SUPPORTED;

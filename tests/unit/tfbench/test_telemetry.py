@@ -8,7 +8,7 @@ from tfbench.machine import telemetry
 from tfbench.machine.samples import (
     Sample,
     integrated_joules,
-    mean_power_watts,
+    mean_powers_watts,
     reason_share,
     steady_temperature_celsius,
 )
@@ -49,7 +49,8 @@ def observe(fake_driver, scenario, gpus=2):
 def test_counters_and_samples_of_two_gpus_are_summed_up(fake_driver):
     seen = observe(fake_driver, "")
     assert seen.energy_joules == 100.0  # the counter of each goes up by 50 J from one reading to the next
-    assert seen.power_mean_watts == pytest.approx(200.0)
+    seconds = seen.energy_integrated_joules / 200.0  # sampled power is 200 W
+    assert seen.power_mean_watts == pytest.approx(100.0 / seconds)
     assert seen.power_limit_watts == 280.0
     assert seen.energy_integrated_joules > 0
     assert seen.temperature_steady_celsius == 61.0
@@ -66,7 +67,8 @@ def test_counters_and_samples_of_two_gpus_are_summed_up(fake_driver):
     ("scenario", "gpus", "expected"),
     [
         ("", 1, {"energy_joules": 50.0, "power_limit_watts": 140.0}),
-        ("no_energy", 2, {"energy_joules": None}),
+        ("no_energy,lagging", 2, {"energy_joules": None, "power_mean_watts": pytest.approx(200.0)}),
+        ("no_energy,no_instant", 2, {"power_mean_watts": pytest.approx(200.0)}),
         ("shared,ecc", 2, {"other_processes": 1, "ecc_enabled": True, "ecc_uncorrected_errors": 4}),
         # The driver goes away in the middle: no guesses, and the samples before.
         (
@@ -120,7 +122,7 @@ def test_power_is_integrated_by_trapezoids_over_most_of_the_interval():
     ramp = powers((0.0, 0.0), (1.0, 100.0), (4.0, 100.0))
     assert integrated_joules([ramp], 4.0) == pytest.approx(350.0)
     assert integrated_joules([ramp, ramp], 4.0) == pytest.approx(700.0)
-    assert mean_power_watts([ramp], 4.0) == pytest.approx(87.5)
+    assert mean_powers_watts([ramp, ramp, ramp], [None, 400.0, 0.0], 4.0) == pytest.approx([87.5, 100.0, 87.5])
     assert integrated_joules([powers((0.0, 100.0), (1.0, 100.0))], 4.0) is None, "too little of it"
     assert integrated_joules([powers((0.0, 100.0))], 0.0) is integrated_joules([], 1.0) is None
     assert integrated_joules([ramp, [Sample(at=0.0), Sample(at=4.0)]], 4.0) is None, "one GPU reports none"
