@@ -98,15 +98,15 @@ def test_warm_up_takes_the_fewest_steps_and_refuses_a_loss_of_nan(tensorflow):
 def test_timing_takes_the_steps_asked_for_and_keeps_telemetry(tensorflow):
     from tfbench.repeat import time_steps
 
-    repeat, findings, built = repeat_of(tiny_case(num_steps=12)), Findings(), built_with(map(float, range(12)))
+    repeat, findings, built = repeat_of(tiny_case(num_steps=12)), Findings(), built_with(map(float, range(13)))
     timed = time_steps(repeat, built, Cooling(seconds=7.0, celsius=41.0), findings)
-    assert timed.interval.losses == [float(step) for step in range(12)]
-    assert built.workload.steps == len(timed.interval.step_seconds) == 12
+    assert timed.interval.losses == [float(step) for step in range(1, 13)], "after an untimed step"
+    assert (built.workload.steps, len(timed.interval.step_seconds)) == (13, 12)
     assert (timed.latency, timed.input_limit, timed.ranks) == (None, None, [])
     assert (findings.telemetry.cooling_seconds, findings.telemetry.temperature_start_celsius) == (7.0, 41.0)
     findings = Findings()
     with pytest.raises(CaseFailedError, match="loss_finite_while_timing"):
-        time_steps(repeat, built_with([float("inf")] * 12), Cooling(), findings)
+        time_steps(repeat, built_with([float("inf")] * 13), Cooling(), findings)
     assert findings.telemetry is not None
 
 
