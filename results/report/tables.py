@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,8 @@ from results.report.device_table import device_grid
 from results.schema import SETTINGS, TUNING, Case, Device, DeviceResult, Mode, Record
 from results.schema.health import RULES, Moment
 from results.table.cells import fleet_notes, identity_text, missing_hosts, rate_text, table_csv
-from results.table.columns import CASE_COLUMNS, COLUMNS, SOFTWARE_COLUMNS, CaseOnHost, Row, Software, Value
-from results.table.comparable import CLUSTER_COLUMNS, cluster_name, cluster_names, differing
+from results.table.columns import CASE_COLUMNS, COLUMNS, SOFTWARE_COLUMNS, Row, Software, Value
+from results.table.comparable import CLUSTER_COLUMNS, IMPLIED, cluster_name, cluster_names, differing
 from results.table.fleets import FleetRate
 from results.table.merge import Merged
 
@@ -132,8 +133,13 @@ _NUMBERS = {
 
 def _varies_within_case(rows: Sequence[Row], column: str) -> bool:
     """Return whether two rows of one fleet, host and case differ in a column, which must then be shown."""
-    seen: dict[CaseOnHost, Value] = {}
-    return any(seen.setdefault(row.place, row.named(column)) != row.named(column) for row in rows)
+    return _ambiguous((row.place, row.named(column)) for row in rows)
+
+
+def _ambiguous(pairs: Iterable[tuple[Hashable, Value]]) -> bool:
+    """Return whether a key has two values."""
+    seen: dict[Hashable, Value] = {}
+    return any(seen.setdefault(key, value) != value for key, value in pairs)
 
 
 def _cluster(case: Case) -> str:
@@ -247,8 +253,8 @@ def _not_usual(rates: Sequence[FleetRate]) -> list[str]:
     return [", ".join(shared)] if shared else []
 
 
-_OF_THE_CASE = ("parameters", "tf32", "variables")
-"""Software columns whose value may follow from the case, so that it tells nothing between cases."""
+_OF_THE_CASE = {"variables", *itertools.chain.from_iterable(IMPLIED.values())}
+"""Columns that a case may determine: a difference between two cases alone is not shown."""
 
 
 def _differing_software(rates: Sequence[FleetRate]) -> list[str]:
@@ -261,12 +267,8 @@ def _differing_software(rates: Sequence[FleetRate]) -> list[str]:
 
 def _cases_differ(rates: Sequence[FleetRate], column: str) -> bool:
     """Return whether rates of one line of a table, which differ in the number of GPUs only, differ in a column."""
-    seen: dict[tuple[Value, ...], Value] = {}
     settings = [name for name in CASE_COLUMNS if name not in CLUSTER_COLUMNS]
-    keys = [tuple(rate.named(name) for name in settings) for rate in rates]
-    return any(
-        seen.setdefault(key, rate.named(column)) != rate.named(column) for key, rate in zip(keys, rates, strict=True)
-    )
+    return _ambiguous((tuple(rate.named(name) for name in settings), rate.named(column)) for rate in rates)
 
 
 def _wide_label(column: str, value: Value) -> str:

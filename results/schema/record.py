@@ -12,7 +12,8 @@ SCHEMA_VERSION = 1
 METHOD_VERSION = 4
 """2: a step ends on its replicas' devices without synchronising the host; all-reduces are chained; peak memory covers
 training only. 3: on GPUs without oneDNN, which undid fusions, and in fp32 with all of cuDNN's algorithms; rates of
-copies between host and device are of copies.
+copies between host and device are of copies. 4: an untimed step precedes the interval; mean power comes from the
+energy counter.
 """
 
 

@@ -56,7 +56,7 @@ def integrated_joules(samples: Samples, seconds: float) -> float | None:
 def mean_powers_watts(samples: Samples, joules: Sequence[float | None], seconds: float) -> list[float | None]:
     """Return each GPU's mean power over an interval: by its energy counter, or else by its samples.
 
-    Before NVIDIA's driver 530, GPUs since Ampere report a mean over the last second, so samples lag behind rising power.
+    Before NVIDIA's driver 530, GPUs since Ampere report a mean over the last second, so that samples lag.
     """
     pairs = zip(samples, joules, strict=False)
     return [energy / seconds if energy else _mean_power(gpu, seconds) for gpu, energy in pairs]
