@@ -5,14 +5,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import tensorflow as tf
 from tensorflow import keras
 
-from tfbench.keras_types import ConcreteFunction, Strategy, Tensor, Variable
+from tfbench.keras_types import ConcreteFunction, Model, Strategy, Tensor, Variable
 
 
 def tensorflow_variable(variable: Variable) -> Variable:
@@ -95,6 +97,28 @@ class Traced:
             graph = self._function.get_concrete_function(argument)
             self._graphs[signature] = graph, graph.captured_inputs
         return tensors, *self._graphs[signature]
+
+
+def structure(build: Callable[[], Model]) -> Model:
+    """Return a model that is only looked at: Keras 3 gives its variables no values, which would take most of the time.
+
+    Built in a thread of its own, whose state Keras forgets with it: otherwise it would make up for the values as soon
+    as another scope of this kind ends. Keras 2 draws them, on the CPU, out of GPU memory.
+
+    Args:
+        build: Builds the model, in the current dtype policy.
+    """
+    policy = keras.mixed_precision.global_policy()
+    is_keras_2 = keras_version().startswith("2.")
+    scope = contextlib.nullcontext() if is_keras_2 else keras.StatelessScope(initialize_variables=False)
+
+    def build_in_thread() -> Model:
+        keras.mixed_precision.set_global_policy(policy)  # each thread has its own
+        with tf.device("CPU:0"), scope:
+            return build()
+
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(build_in_thread).result()
 
 
 def keras_version() -> str:

@@ -6,11 +6,11 @@ several, which the validity checks compare.
 
 from __future__ import annotations
 
-import tensorflow as tf
 from tensorflow import keras
 
 from results.schema import BatchNorm
 from tfbench.keras_types import Model, Strategy, Tensor
+from tfbench.keras_versions import structure
 from tfbench.models.convolution_layers import normalised_convolution, rebuilt
 
 
@@ -24,10 +24,9 @@ def stock(batch_norm: BatchNorm, image_size: int, classes: int, strategy: Strate
         strategy: Holds the variables.
         application: Name of its function, e.g. `ResNet50`.
     """
-    with tf.device("CPU:0"):  # only its structure is used: keep it out of GPU memory
-        shape = (image_size, image_size, 3)
-        build = getattr(keras.applications, application)
-        pattern = build(weights=None, input_shape=shape, classes=classes, classifier_activation=None)
+    build = getattr(keras.applications, application)
+    shape = (image_size, image_size, 3)
+    pattern = structure(lambda: build(weights=None, input_shape=shape, classes=classes, classifier_activation=None))
     with strategy.scope():
         return rebuilt(pattern, fuse=batch_norm is BatchNorm.FUSED)
 

@@ -7,7 +7,7 @@ import pytest
 
 from results.schema import XLA, Mode, Precision, Status
 from tests.real.training.small import small_case
-from tests.real.training.test_networks import measured
+from tests.real.training.test_networks import measured, passed
 from tests.real.training.tiny import CLASSES, IMAGE_SIZE, TinyNetwork, measure_repeat, tiny_case
 from tfbench.measuring.timing import wait_for_loss
 from tfbench.models import NETWORKS
@@ -20,8 +20,7 @@ pytestmark = pytest.mark.tensorflow
 @pytest.mark.parametrize("xla", list(XLA))
 def test_two_replicas_answer_as_one_device_in_every_xla_mode(two_replicas, xla):
     findings = measure_repeat(tiny_case(mode=Mode.INFER, num_gpus=2, xla=xla), two_replicas)
-    passed = {check.name for check in findings.checks if check.passed}
-    assert passed == {
+    assert passed(findings) == {
         "outputs_finite_at_first",
         "outputs_equal_one_device",
         "outputs_not_zero",
@@ -36,7 +35,7 @@ def test_two_replicas_answer_as_one_device_in_every_xla_mode(two_replicas, xla):
 @pytest.mark.parametrize("name", list(NETWORKS))
 def test_every_network_answers_alike_on_every_replica(two_replicas, name):
     findings = measured(small_case(name, mode=Mode.INFER, precision=Precision.BF16), two_replicas)
-    assert "outputs_equal_one_device" in {check.name for check in findings.checks if check.passed}
+    assert "outputs_equal_one_device" in passed(findings)
     measurement = findings.measurement
     assert measurement.latency.p50_seconds > 0
     assert measurement.bytes_per_sample > measurement.fused_bytes_per_sample > 0

@@ -48,14 +48,18 @@ def _zeros(shape, *_, dtype=None, **__):
     return tf.zeros(shape, dtype or "float32")
 
 
+def drawing(draw):
+    """Replace what draws random weights."""
+    names = ("normal", "truncated_normal", "uniform")
+    return mock.patch.multiple("keras.src.backend.random", **dict.fromkeys(names, draw))
+
+
 def _published(folder, strategy, name, variant, size):
     from tfbench.roofline.limits import work_per_sample
 
     known = folder / f"{name}-{variant}-{size}.pickle"
     if not known.exists():
-        with mock.patch.multiple(
-            "keras.src.backend.random", **dict.fromkeys(("normal", "truncated_normal", "uniform"), _zeros)
-        ):
+        with drawing(_zeros):
             model = NETWORKS[name].build(variant, size, strategy)
         trainable = sum(np.prod(weight.shape) for weight in model.trainable_weights)
         counted = Published(model.count_params(), trainable, model.outputs[0].shape[-1], work_per_sample(model))
@@ -251,16 +255,21 @@ def test_fused_batch_norm_gives_what_keras_own_layer_gives(tensorflow):
 
 def test_a_rebuilt_network_uses_one_operation_per_batch_normalisation(one_replica, tensorflow):
     model = NETWORKS["googlenet"].build(BatchNorm.FUSED, 64, one_replica)
-    graph = (
-        tensorflow.function(lambda x: model(x, training=True))
-        .get_concrete_function(tensorflow.TensorSpec((2, 64, 64, 3)))
-        .graph
-    )
+    step = tensorflow.function(lambda x: model(x, training=True))
+    graph = step.get_concrete_function(tensorflow.TensorSpec((2, 64, 64, 3))).graph
     kinds = [operation.type for operation in graph.get_operations()]
     assert kinds.count("FusedBatchNormV3") == 57
     assert "SquaredDifference" not in kinds
-    assert "BiasAdd" in kinds  # of the last layer
-    assert kinds.count("BiasAdd") == 1
+    assert kinds.count("BiasAdd") == 1, "that of the last layer"
+
+
+def test_weights_of_a_stock_network_are_drawn_once_in_its_policy(one_replica, tensorflow):
+    tensorflow.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    drawn = []
+    with drawing(lambda shape, *_, **named: drawn.append(tuple(shape)) or _zeros(shape, **named)):
+        model = small_network("vgg16").build(BatchNorm.NONE, 32, one_replica)
+    assert drawn == [tuple(weight.shape) for weight in model.weights if weight.name == "kernel"]
+    assert {layer.compute_dtype for layer in model.layers} == {"bfloat16"}
 
 
 def test_biases_stay_where_nothing_cancels_them(one_replica):

@@ -96,38 +96,12 @@ _LIBRARIES = {"nvml": "libnvidia-ml.so.1", "cuda": "libcuda.so.1"}
 
 def two_a4000() -> FakeMachine:
     """Return two workstation GPUs, `GPU-0` and `GPU-1`; the second is busy, power-capped and in a narrow slot."""
-    first = FakeGPU(
-        bus_id="0000:01:00.0",
-        uuid="GPU-0",
-        name="Fake A4000",
-        major=8,
-        minor=6,
-        memory_total=16000,
-        memory_used=1000,
-        power_limit=140_000,
-        power_default=140_000,
-        power=80_000,
-        temperature=60,
-        clock=1500,
-        clock_max=2100,
-        generation=4,
-        generation_max=4,
-        ecc=-1,
-        reasons=0,
-        links_up=0,
-    )
-    second = replace(
-        first,
-        bus_id="0000:02:00.0",
-        uuid="GPU-1",
-        memory_used=2000,
-        power_default=200_000,
-        power=120_000,
-        temperature=61,
-        clock=1200,
-        utilisation=87,
-        width=8,
-    )
+    card = {"name": "Fake A4000", "major": 8, "minor": 6, "memory_total": 16000, "power_limit": 140_000}
+    workstation = {"clock_max": 2100, "generation": 4, "generation_max": 4, "ecc": -1, "reasons": 0, "links_up": 0}
+    idle = {"memory_used": 1000, "power_default": 140_000, "power": 80_000, "temperature": 60, "clock": 1500}
+    first = FakeGPU(bus_id="0000:01:00.0", uuid="GPU-0", **card, **workstation, **idle)
+    busy = {"memory_used": 2000, "power_default": 200_000, "power": 120_000, "temperature": 61, "clock": 1200}
+    second = replace(first, bus_id="0000:02:00.0", uuid="GPU-1", utilisation=87, width=8, **busy)
     return FakeMachine(gpus=(first, second), sources=("nvml",))
 
 
