@@ -257,6 +257,7 @@ def describe(repeat: Repeat, built: Built, first: FirstStep, warmup: Warmup, tim
         step_p95_seconds=percentile(steps, 0.95),
         step_cv=coefficient_of_variation(steps),
         step_drift=drift(steps),
+        lead_p50_seconds=percentile(interval.lead_seconds, 0.50),
         **limit_fields(case, built.model, repeat.samples_per_step, interval, options.peaks, options.known_peaks),
         unit=network.unit,
         build_seconds=built.seconds,

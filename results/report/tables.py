@@ -281,6 +281,7 @@ MEANINGS: dict[str, str] = {
     "drift": "steps became slower or faster while timing: heat, or too short a warm-up; raise warmup_steps",
     "energy_differs": "energy by counter and by sampled power differ; time for longer (min_seconds: 60)",
     "high_cv": "steps vary more than an idle machine's; end other processes, or time for longer (min_seconds)",
+    "host_bound": "the GPU waited for the host to launch its work; raise the batch, compile (xla) or take a faster CPU",
     "input_limited": "the device waited for its input; use data: synthetic, more CPUs or a faster disk",
     "ptx_jit": "this TensorFlow has no code for the GPU; the driver compiled it. Use an image built for it",
     "suspect": "a record contradicts its controller, its hardware or other records; it is in no mean, see its cause",

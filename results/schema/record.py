@@ -215,6 +215,8 @@ class Measurement:
         step_p95_seconds: 95th percentile of `step_seconds`.
         step_cv: Standard deviation of `step_seconds` over their mean; None with fewer than 2 steps.
         step_drift: Mean of the last third of `step_seconds` over that of the first third, minus 1.
+        lead_p50_seconds: Median time from the moment the host had launched a step to the step's end on all replicas.
+            Near 0, the device waits for the host. None: a record of before this was measured.
         compile_seconds: Trace, compile and first step, before warm-up.
         warmup_steps: Number of warm-up steps taken.
         loss_first: Loss of the first step, over the global batch; inference: mean of the outputs.
@@ -287,6 +289,7 @@ class Measurement:
     all_reduce_bytes_per_second: float | None = None
     communication: Communication | None = None
     peaks_reused: bool = False
+    lead_p50_seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from results.schema import Case, Device, Environment, Measurement, Precision, SoftWarning, Telemetry
+from results.schema import Case, Data, Device, Environment, Measurement, Precision, SoftWarning, Telemetry
 from results.schema.health import GPUFacts, Moment, health_warnings
 from tfbench.peers.links import Alone, Peers
 
@@ -25,6 +25,13 @@ DRIFT_LIMITS = {Device.GPU: 0.02, Device.CPU: 0.05}
 DRIFT_ERRORS = 4.0
 """A drift must exceed this many of its standard errors, so that the spread of a few steps does not count as drift: of
 comparisons of 3 with 3 normal steps without drift, 1.6 % exceed it (t with 4 degrees of freedom)."""
+
+HOST_LEAD_SHARE, MAX_HOST_LEAD_SECONDS = 0.25, 2e-3
+"""A GPU waits for the host if a step ends this soon after its launch: by share of the step, and at most.
+
+With two steps in flight, a step that the host did not delay ends about two steps after its launch, less what the launch
+took; or, if CUDA's queue of about 1,000 launches was full, as long after it as these take, which is more than 2 ms.
+"""
 
 UTILISATION_LIMIT = 0.95
 ENERGY_DIFFERENCE_LIMIT = 0.1
@@ -44,7 +51,12 @@ def soft_warnings(
     of_steps = (
         []
         if measurement is None
-        else [*_of_speed(case.device, measurement), *_of_limits(measurement), *_of_the_input(measurement)]
+        else [
+            *_of_speed(case.device, measurement),
+            *_of_the_host(case, measurement),
+            *_of_limits(measurement),
+            *_of_the_input(measurement),
+        ]
     )
     return [
         *of_steps,
@@ -126,6 +138,26 @@ def drift_limit(device: Device, step_seconds: Sequence[float]) -> float:
     first, last = step_seconds[:third], step_seconds[-third:]
     error = math.sqrt((statistics.variance(first) + statistics.variance(last)) / third) / statistics.fmean(first)
     return max(DRIFT_LIMITS[device], DRIFT_ERRORS * error)
+
+
+def _of_the_host(case: Case, measurement: Measurement) -> Iterator[SoftWarning]:
+    """Warn of a GPU that waits for the host to launch its operations.
+
+    For one GPU that waits for no input: a step on several waits for each all-reduce, and ends soon after its launch.
+    """
+    lead, step = measurement.lead_p50_seconds, measurement.step_p50_seconds
+    if lead is None or case.device is not Device.GPU or case.replicas > 1 or case.data is not Data.SYNTHETIC:
+        return
+    limit = min(HOST_LEAD_SHARE * step, MAX_HOST_LEAD_SECONDS)
+    if lead < limit:
+        yield SoftWarning(
+            code="host_bound",
+            message=f"steps of {step * 1e3:.3g} ms ended {lead * 1e3:.2g} ms after the host had launched them: "
+            "the host sets the pace, and a faster GPU would be no faster here",
+            value=lead,
+            limit=limit,
+            hint="a larger --batch_size, --xla=replica, or a host with faster or more CPUs",
+        )
 
 
 def _of_limits(measurement: Measurement) -> Iterator[SoftWarning]:

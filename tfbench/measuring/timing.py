@@ -33,11 +33,13 @@ class TimedSteps:
         seconds: From the start to the end of the last step on all replicas.
         step_seconds: Of each step, from the end of the previous one to its own; they add up to `seconds`.
         losses: Of each step, over the global batch.
+        lead_seconds: Of each step, from the moment the host had launched it to its end, at least 0.
     """
 
     seconds: float
     step_seconds: list[float]
     losses: list[float]
+    lead_seconds: list[float]
 
 
 Report = Callable[[int, float], None]
@@ -117,6 +119,7 @@ def take_steps(
     """
     ends: list[float] = []  # the start, then of each step
     shares: list[Sequence[Tensor]] = []
+    launched: list[float] = []
     waiting: deque[list[Future[float]]] = deque()
     reported = 0
 
@@ -146,6 +149,7 @@ def take_steps(
             if more:
                 begun += 1
                 shares.append(step())
+                launched.append(time.perf_counter())
                 waiting.append(watch.begin(shares[-1]))
             if not more or len(waiting) >= STEPS_IN_FLIGHT:
                 collect()
@@ -153,7 +157,8 @@ def take_steps(
             started.result()
     losses = [wait_for_loss(of_step) for of_step in shares]
     step_seconds = [end - before for before, end in itertools.pairwise(ends)]
-    return TimedSteps(seconds=ends[-1] - ends[0], step_seconds=step_seconds, losses=losses)
+    leads = [max(0.0, end - launch) for launch, end in zip(launched, ends[1:], strict=True)]
+    return TimedSteps(seconds=ends[-1] - ends[0], step_seconds=step_seconds, losses=losses, lead_seconds=leads)
 
 
 def _is_early(ends: Sequence[float], begun: int, least_seconds: float) -> bool:

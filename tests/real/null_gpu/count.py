@@ -15,6 +15,7 @@ import importlib
 import itertools
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -227,6 +228,7 @@ def _counts(null: ctypes.CDLL, arguments: list[str], small: bool) -> dict[str, A
         cpu_before = time.process_time()
         interval = take(*others, **named, on_start=None)  # its untimed step would be counted
         found["step_seconds"], found["steps"] = interval.step_seconds, len(interval.losses)
+        found["lead"] = statistics.median(interval.lead_seconds) / statistics.median(interval.step_seconds)
         found["peak_bytes"] = repeat.device_memory_peak_bytes(request.case)
         variables = getattr(others[0].__self__.workload, "variables", [])
         found["gradient_bytes"] = sum(4 * int(variable.shape.num_elements()) for variable in variables)

@@ -14,6 +14,7 @@ from results.reference.networks import PEAK_VARIATION, training_bytes
 from tests.benchmarks.network_memory import key_of, suite_cases
 from tests.real.null_gpu.count import COUNTS, FEW_STEPS, KEY, TABLE, Counter, flags, row
 from tests.support.null_gpu import needs_null_gpu
+from tfbench.measuring.soft_warnings import HOST_LEAD_SHARE
 
 with TABLE.open(encoding="utf-8", newline="") as file:
     ROWS = list(csv.DictReader(file))
@@ -110,12 +111,15 @@ def test_batch_norm_and_relu_are_one_kernel_in_both_directions(counter):
     key = dict(zip(KEY, ("resnet50", "fp16", "train", "1", "off", "synthetic", "8"), strict=True))
     found = counted(counter, *flags(key))
     assert found["kernels"] and not [name for name in found["kernels"] if "ReluGrad" in name]
+    assert found["lead"] < HOST_LEAD_SHARE, "a GPU that computes nothing waits for the host"
 
 
 @needs_null_gpu
 @pytest.mark.slow
 def test_steps_do_not_come_out_in_pairs(counter):
     case = ["--model=resnet50", "--batch_size=8", *FEW_STEPS, "--num_steps=20"]
-    seconds = counter.count(case, NULLGPU_KERNEL_US=200)["step_seconds"]
+    found = counter.count(case, NULLGPU_KERNEL_US=200)
+    seconds = found["step_seconds"]
     every_second, others = statistics.median(seconds[::2]), statistics.median(seconds[1::2])
     assert max(every_second, others) < 3 * min(every_second, others), seconds
+    assert found["lead"] > 1, "a GPU that works for 200 us per kernel does not wait for the host"

@@ -96,7 +96,7 @@ def test_a_record_has_the_better_peak(one_replica, monkeypatch):
     flops, bandwidth = [1e9, 1e12], [1e9, 1e12]
     monkeypatch.setattr(sums, "matrix_flops_per_second", lambda *_: flops.pop(0))
     monkeypatch.setattr(sums, "memory_bytes_per_second", lambda *_: bandwidth.pop(0))
-    timed = TimedSteps(seconds=1.0, step_seconds=[0.1] * 10, losses=[1.0] * 10)
+    timed = TimedSteps(seconds=1.0, step_seconds=[0.1] * 10, losses=[1.0] * 10, lead_seconds=[])
     fields = sums.limit_fields(case, model, 2, timed, measure_peaks=True)
     assert fields["peak_flops_per_second"] == fields["peak_bytes_per_second"] == 1e12
     assert fields["flops_utilisation"] == pytest.approx(20 * 9.26e9 / 1e12, rel=0.02)
@@ -110,7 +110,7 @@ def test_a_known_limit_is_taken_unless_the_network_has_passed_it(one_replica, mo
     model = NETWORKS["googlenet"].build(NONE, 224, one_replica)
     monkeypatch.setattr(sums, "matrix_flops_per_second", lambda *_: 1e12)
     monkeypatch.setattr(sums, "memory_bytes_per_second", lambda *_: 1e12)
-    timed = TimedSteps(seconds=1.0, step_seconds=[0.1] * 10, losses=[1.0] * 10)
+    timed = TimedSteps(seconds=1.0, step_seconds=[0.1] * 10, losses=[1.0] * 10, lead_seconds=[])
     fields = sums.limit_fields(case, model, 2, timed, measure_peaks=True, known=KnownPeaks(*known))
     assert fields["peak_flops_per_second"] == fields["peak_bytes_per_second"] == (5e11 if reused else 1e12)
     assert fields.get("peaks_reused", False) is reused

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import functools
 import pickle
 from typing import TYPE_CHECKING, NamedTuple
 from unittest import mock
@@ -30,17 +29,6 @@ class Published(NamedTuple):
     work: Work
 
 
-@pytest.fixture
-def published(one_replica, tmp_path_factory):
-    """Give a function that builds a variant at a size, once for all tests, and keeps what was counted only.
-
-    In files: these networks take so much memory that their process is replaced (`tests.support.session.children`).
-    """
-    folder = tmp_path_factory.getbasetemp() / "published"
-    folder.mkdir(exist_ok=True)
-    return functools.partial(_published, folder, one_replica)
-
-
 def _zeros(shape, *_, dtype=None, **__):
     """Stand in for random weights, whose values are not counted: drawing them takes longer than all else."""
     import tensorflow as tf
@@ -54,17 +42,25 @@ def drawing(draw):
     return mock.patch.multiple("keras.src.backend.random", **dict.fromkeys(names, draw))
 
 
-def _published(folder, strategy, name, variant, size):
+@pytest.fixture
+def published(one_replica, tmp_path_factory):
+    """Give a function that builds a variant at a size, once for all tests, and keeps what was counted only.
+
+    In files: these networks take so much memory that their process is replaced (`tests.support.session.children`).
+    """
     from tfbench.roofline.limits import work_per_sample
 
-    known = folder / f"{name}-{variant}-{size}.pickle"
-    if not known.exists():
-        with drawing(_zeros):
-            model = NETWORKS[name].build(variant, size, strategy)
-        trainable = sum(np.prod(weight.shape) for weight in model.trainable_weights)
-        counted = Published(model.count_params(), trainable, model.outputs[0].shape[-1], work_per_sample(model))
-        known.write_bytes(pickle.dumps(counted))
-    return pickle.loads(known.read_bytes())
+    def counted(name, variant, size):
+        known = tmp_path_factory.getbasetemp() / f"{name}-{variant}-{size}.pickle"
+        if not known.exists():
+            with drawing(_zeros):
+                model = NETWORKS[name].build(variant, size, one_replica)
+            trainable = sum(np.prod(weight.shape) for weight in model.trainable_weights)
+            found = Published(model.count_params(), trainable, model.outputs[0].shape[-1], work_per_sample(model))
+            known.write_bytes(pickle.dumps(found))
+        return pickle.loads(known.read_bytes())
+
+    return counted
 
 
 @pytest.mark.parametrize(("name", "variant"), VARIANTS)

@@ -6,7 +6,7 @@ import pytest
 
 import tfbench.measuring.soft_warnings
 from results.report.tables import MEANINGS, warning_notes
-from results.schema import GPU, Case, Device, Precision, Telemetry
+from results.schema import GPU, Case, Data, Device, Precision, Telemetry
 from results.schema.health import RULES, GPUFacts, Moment
 from results.schema.words import SUSPECT
 from tests.unit.results.factory import make_environment, make_measurement
@@ -45,6 +45,7 @@ def test_a_clean_measurement_has_no_warning():
     ("part", "values", "code"),
     [
         ("measurement", {"step_cv": 0.3}, "high_cv"),
+        ("measurement", {"lead_p50_seconds": 0.0019}, "host_bound"),
         ("measurement", {"step_drift": -0.1}, "drift"),
         ("measurement", {"warmup_settled": False}, "warmup_not_settled"),
         ("measurement", {"flops_utilisation": 1.2}, "above_peak"),
@@ -56,6 +57,12 @@ def test_a_clean_measurement_has_no_warning():
 )
 def test_each_finding_has_its_own_warning(part, values, code):
     assert codes(**{part: values}) == [code]
+
+
+@pytest.mark.parametrize("other", [{"device": Device.CPU}, {"num_gpus": 2}, {"data": Data.HOST}, {"lead": 0.0021}])
+def test_only_one_gpu_with_synthetic_input_can_wait_for_the_host(other):
+    lead = {"lead_p50_seconds": other.pop("lead", 0.0)}
+    assert codes(case=Case(model="resnet50", **other), measurement=lead) == []
 
 
 @pytest.mark.parametrize(

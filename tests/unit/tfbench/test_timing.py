@@ -125,6 +125,15 @@ def test_the_host_prepares_the_next_step_while_the_device_works():
     assert any(first_over_the_others() < 1.4 for _ in range(5)), "1.8 if the device is idle before the first step"
 
 
+def test_a_device_that_waits_for_the_host_ends_steps_at_their_launch():
+    def lead_over_step(device):
+        interval = take_steps(lambda: time.sleep(0.004) or device.step(), 20)
+        return statistics.median(interval.lead_seconds) / statistics.median(interval.step_seconds)
+
+    assert any(lead_over_step(Device(0.0001)) < 0.25 for _ in range(5))
+    assert any(lead_over_step(Device(0.02)) > 1 for _ in range(5))
+
+
 def test_each_report_has_the_mean_of_the_steps_since_the_last_one(monkeypatch):
     clock, seen, ends = threading.local(), [], itertools.count(1)
     monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: getattr(clock, "now", 0.0)))
@@ -182,7 +191,7 @@ def windows(monkeypatch):
     def take(step, count, report):
         mean = means.pop(0)
         report(count, mean)
-        return TimedSteps(seconds=mean * count, step_seconds=[mean] * count, losses=[1.0] * count)
+        return TimedSteps(seconds=mean * count, step_seconds=[mean] * count, losses=[1.0] * count, lead_seconds=[])
 
     monkeypatch.setattr(timing, "take_steps", take)
     return means
