@@ -22,6 +22,7 @@ from results.compare.pairs import (
 )
 from results.digits import with_interval
 from results.stats import Interval, divided, inverse, outlying
+from results.table.cells import warned
 from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS, Value
 from results.table.comparable import count_text, mode_text
 from results.table.fleets import TOLERANCE, FleetRate, Outlier, log_means, outlier_of
@@ -237,6 +238,7 @@ def comparison_row(item: Comparison, sides: Sequence[FleetRate]) -> dict[str, Va
     """
     gain = item.per_dollar
     low, high = ends(item.interval)
+    warnings = [f"{code} ({', '.join(hosts)})" for code, hosts in warned((item.a, item.b)).items()]
     gain_low, gain_high = ends(gain if item.interval else None)
     return {
         "case": case_label(sides, item.a),
@@ -249,6 +251,7 @@ def comparison_row(item: Comparison, sides: Sequence[FleetRate]) -> dict[str, Va
         "result": MEANINGS[item.mark],
         "reason": item.reason or None,
         "differs": ", ".join(item.differs) or None,
+        "warnings": "; ".join(warnings) or None,
         "ratio_per_usd": gain.value if gain else None,
         "ratio_per_usd_ci95_low": gain_low,
         "ratio_per_usd_ci95_high": gain_high,

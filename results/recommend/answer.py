@@ -25,7 +25,7 @@ from results.reference.gpus import PEAKS, UNSUPPORTED, memory_of, specifications
 from results.reference.networks import networks
 from results.reference.prices import Offer
 from results.stats import Interval
-from results.table.cells import fleet_notes
+from results.table.cells import fleet_notes, warned_notes
 from results.table.fleets import FleetRate
 from results.text import counted, enumerated
 
@@ -180,6 +180,7 @@ def _advice(question: RentalQuestion, table: FigureTable, offers: Sequence[Offer
             *(note for note, holds in notes.items() if holds),
             *table.remarks,
             *_within_places(options),
+            *warned_notes(measured),
             *fleet_notes(measured),
         ),
     )

@@ -14,7 +14,7 @@ from results.digits import significant, with_error, with_interval
 from results.grid import Grid
 from results.schema import Device, Mode
 from results.stats import LEVEL
-from results.table.cells import fleet_notes, identity_text, missing_hosts, rate_text, value_text
+from results.table.cells import fleet_notes, identity_text, missing_hosts, rate_text, value_text, warned_notes
 from results.table.comparable import CLUSTER_COLUMNS, case_name, cluster_name, cluster_names, mode_text
 from results.table.fleets import FleetRate
 from results.table.merge import Merged
@@ -146,6 +146,7 @@ def _notes(
     how = " host by host" if any(item.paired for item in found) else " by Fieller"
     notes.append(f"ratio ± 95 %{how}, over {' or '.join(over) or 'repeats'}")
     notes += missing_hosts(sides)
+    notes += warned_notes(sides)
     notes += fleet_notes(sides)
     if only:
         cases = ", ".join(case_label(only, rate) for rate in only[:5])

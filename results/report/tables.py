@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -15,8 +14,7 @@ from results.grid import Grid, markdown, print_grid, print_line
 from results.report.comparison import communication_grid, ratio_grids, scaling_grid
 from results.report.device_table import device_grid
 from results.schema import SETTINGS, TUNING, Case, Device, DeviceResult, Mode, Record
-from results.schema.health import RULES, Moment
-from results.table.cells import fleet_notes, identity_text, missing_hosts, rate_text, table_csv
+from results.table.cells import fleet_notes, identity_text, missing_hosts, rate_text, table_csv, warning_notes
 from results.table.columns import CASE_COLUMNS, COLUMNS, SOFTWARE_COLUMNS, Row, Software, Value
 from results.table.comparable import CLUSTER_COLUMNS, IMPLIED, cluster_name, cluster_names, differing
 from results.table.fleets import FleetRate
@@ -273,35 +271,6 @@ def _cases_differ(rates: Sequence[FleetRate], column: str) -> bool:
 
 def _wide_label(column: str, value: Value) -> str:
     return "" if value is None else identity_text(column, value)
-
-
-MEANINGS: dict[str, str] = {
-    "above_bandwidth": "more than the memory bandwidth allows unless caches held the activations; raise the batch",
-    "above_peak": "too close to the device's peak for a whole network; measure again on an idle machine",
-    "drift": "steps became slower or faster while timing: heat, or too short a warm-up; raise warmup_steps",
-    "energy_differs": "energy by counter and by sampled power differ; time for longer (min_seconds: 60)",
-    "high_cv": "steps vary more than an idle machine's; end other processes, or time for longer (min_seconds)",
-    "host_bound": "the GPU waited for the host to launch its work; raise the batch, compile (xla) or take a faster CPU",
-    "input_limited": "the device waited for its input; use data: synthetic, more CPUs or a faster disk",
-    "ptx_jit": "this TensorFlow has no code for the GPU; the driver compiled it. Use an image built for it",
-    "suspect": "a record contradicts its controller, its hardware or other records; it is in no mean, see its cause",
-    "tf32_not_as_asked": "TF32 was not switched as the precision requires; check NVIDIA_TF32_OVERRIDE and the GPU",
-    "warmup_not_settled": "step times still changed when warm-up ended; raise warmup_steps",
-    **{rule.code: rule.meaning for rule in RULES if Moment.TIMING in rule.moments},
-}
-"""Meaning and remedy of each warning code. A test compares the codes with those of `tfbench`."""
-
-_CODE = re.compile(r"[a-z0-9_]+")
-
-
-def warning_notes(warnings: Iterable[str | None]) -> list[str]:
-    """Explain each code once, in alphabetical order.
-
-    Args:
-        warnings: Cells of the column: comma-separated codes, some with a count: `drift (2 of 3)`.
-    """
-    codes = {match[0] for text in warnings if text for part in text.split(",") if (match := _CODE.match(part.strip()))}
-    return [f"{code}: {MEANINGS[code]}" for code in sorted(codes) if code in MEANINGS]
 
 
 TABLE_VERSION = 1

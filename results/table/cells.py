@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from results.digits import with_error, with_interval
+from results.schema.health import RULES, Moment
 from results.stats import Interval
 from results.table.columns import Value
 from results.table.fleets import FleetRate
@@ -31,6 +33,64 @@ def missing_hosts(rates: Sequence[FleetRate]) -> list[str]:
     """Return the note that explains the mark of `rate_text`."""
     missing = {f"{host} ({status})" for rate in rates if rate.rates for host, status in rate.failures.items()}
     return [f"† without {', '.join(sorted(missing))}"] if missing else []
+
+
+WARNINGS: dict[str, str] = {
+    "above_bandwidth": "more than the memory bandwidth allows unless caches held the activations; raise the batch",
+    "above_peak": "too close to the device's peak for a whole network; measure again on an idle machine",
+    "drift": "steps became slower or faster while timing: heat, or too short a warm-up; raise warmup_steps",
+    "energy_differs": "energy by counter and by sampled power differ; time for longer (min_seconds: 60)",
+    "high_cv": "steps vary more than an idle machine's; end other processes, or time for longer (min_seconds)",
+    "host_bound": "the GPU waited for the host to launch its work; raise the batch, compile (xla) or take a faster CPU",
+    "input_limited": "the device waited for its input; use data: synthetic, more CPUs or a faster disk",
+    "ptx_jit": "this TensorFlow has no code for the GPU; the driver compiled it. Use an image built for it",
+    "suspect": "a record contradicts its controller, its hardware or other records; it is in no mean, see its cause",
+    "tf32_not_as_asked": "TF32 was not switched as the precision requires; check NVIDIA_TF32_OVERRIDE and the GPU",
+    "warmup_not_settled": "step times still changed when warm-up ended; raise warmup_steps",
+    **{rule.code: rule.meaning for rule in RULES if Moment.TIMING in rule.moments},
+}
+"""Meaning and remedy of each warning code. A test compares the codes with those of `tfbench`."""
+
+_CODE = re.compile(r"[a-z0-9_]+")
+
+
+def warning_notes(warnings: Iterable[str | None]) -> list[str]:
+    """Explain each code once, in alphabetical order.
+
+    Args:
+        warnings: Cells of the column: comma-separated codes, some with a count: `drift (2 of 3)`.
+    """
+    codes = {code for text in warnings if text for code in _codes(text)}
+    return [f"{code}: {WARNINGS[code]}" for code in sorted(codes & WARNINGS.keys())]
+
+
+def warned(rates: Iterable[FleetRate]) -> dict[str, list[str]]:
+    """Return the hosts of each warning about what has a number, by code in alphabetical order.
+
+    With the networks, if the host has others without this warning: `a4000/node-a in vgg16 fp16`.
+    """
+    every: dict[str, dict[str, None]] = {}
+    found: dict[str, dict[str, dict[str, None]]] = {}
+    for rate in rates:
+        network = f"{rate.case.model} {rate.case.precision}"
+        for host in rate.rates:
+            place = f"{rate.fleet}/{host}"
+            every.setdefault(place, {})[network] = None
+            for code in _codes(rate.warnings.get(host, "")):
+                found.setdefault(code, {}).setdefault(place, {})[network] = None
+    return {
+        code: [place if of == every[place] else f"{place} in {_some([*of])}" for place, of in places.items()]
+        for code, places in sorted(found.items())
+    }
+
+
+def warned_notes(rates: Iterable[FleetRate]) -> list[str]:
+    """Return notes on warnings about figures that are compared: where, their meaning and remedy."""
+    return [f"{code} ({_some(places)}): {WARNINGS[code]}" for code, places in warned(rates).items() if code in WARNINGS]
+
+
+def _codes(text: str) -> list[str]:
+    return [match[0] for part in text.split(",") if (match := _CODE.match(part.strip()))]
 
 
 HOSTS_NAMED = 3

@@ -39,7 +39,7 @@ class FleetRate:
         failures: Status of the hosts without a number, by host.
         unit: What a sample is; empty without a number.
         prices: USD per GPU-hour of each host that has a price.
-        warnings: Codes of its rows.
+        warnings: Codes of each host that has any, as in its row: `drift (2 of 3), high_cv`.
         of_hosts: Values of `HOST_COLUMNS` by column and host; on a CPU those of `CPU_HOST_COLUMNS`.
     """
 
@@ -52,7 +52,7 @@ class FleetRate:
     failures: dict[str, str] = field(default_factory=dict)
     unit: str = ""
     prices: dict[str, float] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
+    warnings: dict[str, str] = field(default_factory=dict)
     of_hosts: dict[str, dict[str, Value]] = field(default_factory=dict)
 
     def named(self, column: str) -> Value:
@@ -183,7 +183,7 @@ def fleet_rates(merged: Rows, *, apart: Collection[str] = ()) -> list[FleetRate]
                 failures=failures,
                 unit=next((row.unit for row in rows if row.unit), ""),
                 prices={row.host: row.usd_per_gpu_hour for row in rows if row.usd_per_gpu_hour is not None},
-                warnings=tuple(dict.fromkeys(row.warnings for row in rows if row.warnings)),
+                warnings=_warnings(rows),
                 of_hosts={name: {row.host: row.named(name) for row in rows} for name in of_hosts},
             )
         )
@@ -205,6 +205,14 @@ def _mixed(rows: Iterable[Row], column: str) -> dict[str, str]:
         if len(names) > 1 and all(len(of_host) == 1 for of_host in hosts.values()):
             found[fleet] = " + ".join(names)
     return found
+
+
+def _warnings(rows: Iterable[Row]) -> dict[str, str]:
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row.warnings:
+            found.setdefault(row.host, []).append(row.warnings)
+    return {host: ", ".join(texts) for host, texts in found.items()}
 
 
 def _by_host(repeats: pd.DataFrame, column: str, groups: Mapping[_Key, Mapping[int, Row]]) -> dict[_Key, Nested]:

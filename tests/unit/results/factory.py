@@ -59,31 +59,21 @@ def make_environment(gpus: int = 0, gpu: str = "NVIDIA RTX A4000", **changes: An
 
 def make_measurement(case: Case, rate: float, parameters: int | None = None) -> Measurement:
     """Build a measurement of exactly `rate` samples per second."""
-    global_batch = case.global_batch
-    samples = global_batch * case.num_steps
+    samples = case.global_batch * case.num_steps
     seconds = samples / rate
     step = seconds / case.num_steps
+    total = {"samples_per_second": samples / seconds, "samples": samples, "seconds": seconds}
+    steps = {"num_steps": case.num_steps, "step_seconds": [step] * case.num_steps}
+    spread = {"step_p50_seconds": step, "step_p95_seconds": step * 1.1, "step_cv": 0.01, "step_drift": 0.0}
+    before = {"build_seconds": 1.0, "compile_seconds": 2.0, "warmup_steps": case.warmup_steps, "warmup_seconds": 1.0}
+    batch = {name: getattr(case, name) for name in ("replicas", "batch_per_gpu", "global_batch")}
+    parameters = parameters or PARAMETERS.get(case.model, 1000)
     return Measurement(
         unit="images",
-        samples_per_second=samples / seconds,
-        samples=samples,
-        seconds=seconds,
-        num_steps=case.num_steps,
-        step_seconds=[step] * case.num_steps,
-        step_p50_seconds=step,
-        step_p95_seconds=step * 1.1,
-        step_cv=0.01,
-        step_drift=0.0,
-        build_seconds=1.0,
-        compile_seconds=2.0,
-        warmup_steps=case.warmup_steps,
-        warmup_seconds=1.0,
-        replicas=case.replicas,
-        batch_per_gpu=case.batch_per_gpu,
-        global_batch=global_batch,
+        **{**total, **steps, **spread, **before, **batch},
         image_size=case.image_size or (299 if case.model == "inception_v3" else 224),
-        parameters_trainable=parameters or PARAMETERS.get(case.model, 1000),
-        parameters_total=(parameters or PARAMETERS.get(case.model, 1000)) + 10,
+        parameters_trainable=parameters,
+        parameters_total=parameters + 10,
         loss_first=6.9,
         loss_last=6.8,
     )

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import scipy
 
-from results.compare.overall import answer_lines
+from results.compare.overall import answer_lines, comparison_row
 from results.compare.pairs import Mark, compare, geometric_mean, regressions, unmatched
 from results.compare.scaling import efficiencies
 from results.digits import with_interval
 from results.errors import MixedIdentities
 from results.report.comparison import compare_grid, scaling_grid
 from results.schema import Telemetry
+from results.table.cells import WARNINGS
 from results.table.fleets import refuse_mixed
 from results.table.merge import merge_records
 from tests.unit.results.factory import (
@@ -75,6 +76,13 @@ def test_other_software_and_cases_of_one_side_are_named():
     assert found[0].differs == ("tensorflow", "driver")
     assert grid.rows[0][-1] == "tensorflow 2.21.0 / 2.16.2; driver 570.1 / none"
     assert grid.notes[-1] == "measured on one side only: resnet152 fp32 1×cpu"
+
+
+def test_warnings_about_compared_figures_stand_below_their_ratio():
+    warned = {"a": ("host_bound",), "b": ("host_bound", "drift")}
+    (item,) = found = compared(*(record for key in warned for record in repeats(20.0, fleet=key, warnings=warned[key])))
+    assert f"host_bound (a/node-a and b/node-a): {WARNINGS['host_bound']}" in compare_grid(found, "a", "b").notes
+    assert comparison_row(item, [item.a, item.b])["warnings"] == "drift (b/node-a); host_bound (a/node-a, b/node-a)"
 
 
 def test_several_runs_of_one_host_are_what_is_repeated():

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 import tfbench.measuring.soft_warnings
-from results.report.tables import MEANINGS, warning_notes
 from results.schema import GPU, Case, Data, Device, Precision, Telemetry
 from results.schema.health import RULES, GPUFacts, Moment
 from results.schema.words import SUSPECT
+from results.table.cells import WARNINGS, warning_notes
 from tests.unit.results.factory import make_environment, make_measurement
 from tfbench.measuring.soft_warnings import drift_limit, gpu_warnings, needs_ptx_jit, soft_warnings
 from tfbench.measuring.timing import drift
@@ -132,10 +132,10 @@ def test_every_warning_is_explained_below_the_table():
     found = {code for path in sources.glob("*.py") for code in re.findall(r'code="(\w+)"', path.read_text())}
     found |= {rule.code for rule in RULES if Moment.TIMING in rule.moments}
     assert found >= {"high_cv", "throttled_power", "gpu_unusable"}
-    assert found | {SUSPECT} == set(MEANINGS)
+    assert found | {SUSPECT} == set(WARNINGS)
     assert warning_notes(["drift (2 of 3), high_cv", None, "drift"]) == [
-        f"drift: {MEANINGS['drift']}",
-        f"high_cv: {MEANINGS['high_cv']}",
+        f"drift: {WARNINGS['drift']}",
+        f"high_cv: {WARNINGS['high_cv']}",
     ]
 
 
