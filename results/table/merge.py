@@ -191,7 +191,8 @@ class _Collector:
         for group in self.groups:
             if group.suspects:
                 group.warnings[SUSPECT] = group.suspects
-                self.problems.append(f"{group.place}: {group.suspects} suspect, in no mean: {'; '.join(group.causes)}")
+                causes = printable("; ".join(group.causes))
+                self.problems.append(f"{group.place}: {group.suspects} suspect, in no mean: {causes}")
         self.measured = [values for index, values in enumerate(self.measured) if index not in why]
         return len(why)
 

@@ -84,7 +84,7 @@ def test_a_host_at_ten_times_its_fleets_rate_is_suspect(fast, suspects):
 
 def test_table_verdict_and_report_name_what_the_controller_doubted(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    dated = SoftWarning(code=SUSPECT, message="it is dated 1999-01-01, but this controller's clock shows 2026")
+    dated = SoftWarning(code=SUSPECT, message="it is dated 1999-01-01,\x1b[31m but this controller's clock shows 2026")
     lies = [dataclasses.replace(lie, warnings=[dated]) for lie in repeats(9000.0, 9100.0, fleet="a5000", host="liar")]
     honest = [record for host in "xy" for record in repeats(150.0, 151.0, fleet="a5000", host=host)]
     folder = write_run(tmp_path, [*repeats(100.0, 101.0), *honest, *lies])
@@ -92,7 +92,7 @@ def test_table_verdict_and_report_name_what_the_controller_doubted(tmp_path, mon
     for command in (["show", "run-1"], ["report", "run-1", "--format=md"]):
         assert program.main(["results", *command]) == 0
         said = " ".join(" ".join(capsys.readouterr()).split())
-        assert "suspect" in said and "dated 1999-01-01" in said, command
+        assert "suspect" in said and "dated 1999-01-01" in said and "\x1b" not in said, command
         assert not any(figure in said for figure in ("9050", "9000 ±", "9100 ±")), command
     (row,) = [row for row in merge_records(folder.records()).rows if row.host == "liar"]
     assert (row.status, row.valid, row.repeats_ok, row.unit) == (Status.INVALID, False, 0, None)
