@@ -62,7 +62,7 @@ test-renting: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Check files for SkyPi
 
 test-null-gpu: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test TensorFlow's CUDA build on GPUs that compute nothing (downloads 0.6 GB once)
 	@$(PYTHON) -m tests.support.null_gpu
-	@TFBENCH_TEST_NULL_GPU=1 $(PYTHON) -m pytest tests/real/null_gpu $(ARGS)
+	@TFBENCH_TEST_NULL_GPU=1 $(PYTHON) -m pytest tests/real/null_gpu --numprocesses=2 $(SPREAD) $(ARGS)
 
 gpu-validation: $(VENV)/$(BUILD).stamp  ## Verify everything on a GPU, step by step, in OUT=folder; can be resumed (PEER=checkout)
 	@$(PYTHON) -m tests.benchmarks.gpu_validation --out=$(OUT) $(if $(PEER),--peer=$(PEER)) $(ARGS)

@@ -32,6 +32,9 @@ PEAK_TOLERANCE = 0.1
 VARYING_TOLERANCE = 0.5
 """Of counts that depend on which of two threads comes first."""
 
+CAPTURE_TOLERANCE = 1.5
+"""Of library calls of compiled steps: XLA captures them again for buffers at another address, 82 or 188 in BERT-Large."""
+
 
 def name_of(line):
     return "-".join(line[name] for name in KEY)
@@ -78,9 +81,9 @@ def counted(counter, *arguments):
 def test_a_step_asks_for_what_the_table_says(counter, line):
     key = {name: line[name] for name in KEY}
     found = row(key, counted(counter, *flags(key)))
-    # Batches of TFRecords come when they are decoded; XLA takes a free stream and sets it in the libraries.
-    varying = ("h2d", "h2d_bytes") if line["data"] == "tfrecord" else ("library_calls",) if line["xla"] != "off" else ()
+    varying = ("h2d", "h2d_bytes") if line["data"] == "tfrecord" else ()  # batches come when they are decoded
     tolerances = {"peak_mib": PEAK_TOLERANCE, **dict.fromkeys(varying, VARYING_TOLERANCE)}
+    tolerances |= {"library_calls": CAPTURE_TOLERANCE} if line["xla"] != "off" else {}
     exact = [name for name in COUNTS if name not in tolerances]
     assert {name: found[name] for name in exact} == {name: line[name] for name in exact}
     for name, tolerance in tolerances.items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from xdist.scheduler import LoadScopeScheduling
 
 FIRST = ("images", "faults", "slurm", "wheel", "slurm training", "ssh")
@@ -30,6 +32,9 @@ SLOW_WITHOUT_WORK = (
 BY_TEST = ("tests/real/training/test_networks.py",)
 """Long files in which each test, with all its parameters, is a group."""
 
+BY_PARAMETER = ("tests/real/null_gpu/test_counts.py",) if "TFBENCH_TEST_NULL_GPU" in os.environ else ()
+"""Files of hundreds of long tests, each of which is a group."""
+
 
 class Groups(LoadScopeScheduling):
     """Schedules whole groups of tests in the order of collection."""
@@ -42,6 +47,8 @@ def group_of(nodeid: str) -> str:
     """Return the group of a test: a kind of real tests, or its file."""
     file = nodeid.partition("::")[0]
     parts = file.split("/")
+    if file in BY_PARAMETER:
+        return nodeid
     if file in BY_TEST:
         return nodeid.partition("[")[0]
     if parts[:2] != ["tests", "real"] or parts[2] in BY_FILE:

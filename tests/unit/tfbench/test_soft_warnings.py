@@ -59,10 +59,10 @@ def test_each_finding_has_its_own_warning(part, values, code):
     assert codes(**{part: values}) == [code]
 
 
-@pytest.mark.parametrize("other", [{"device": Device.CPU}, {"num_gpus": 2}, {"data": Data.HOST}, {"lead": 0.0021}])
-def test_only_one_gpu_with_synthetic_input_can_wait_for_the_host(other):
-    lead = {"lead_p50_seconds": other.pop("lead", 0.0)}
-    assert codes(case=Case(model="resnet50", **other), measurement=lead) == []
+def test_only_one_gpu_with_synthetic_input_can_wait_for_the_host():
+    for other in ({"device": Device.CPU}, {"num_gpus": 2}, {"data": Data.HOST}):
+        assert codes(case=Case(model="resnet50", **other), measurement={"lead_p50_seconds": 0.0}) == []
+    assert codes(measurement={"lead_p50_seconds": 0.0021}) == []
 
 
 @pytest.mark.parametrize(
