@@ -131,10 +131,16 @@ def peer(network: str, precision: str, batch: int) -> Step:
 
 
 def switch(
-    name: str, *extra: str, network: str = "resnet50", precision: str = "fp16", gpus: int = 1, **environment: str
+    name: str,
+    *extra: str,
+    network: str = "resnet50",
+    precision: str = "fp16",
+    xla: str = "off",
+    gpus: int = 1,
+    **environment: str,
 ) -> Step:
     """Return the step for the throughput with a switch over that without."""
-    flags = case(network, precision, None, "--nopeaks", *([ALL_GPUS] if gpus > 1 else []))
+    flags = case(network, precision, None, "--nopeaks", f"--xla={xla}", *([ALL_GPUS] if gpus > 1 else []))
     cpu = SMALL if name == "switch.no-memory-growth" else None
     return Step(
         name=name,
@@ -233,6 +239,7 @@ ROWS: tuple[Step, ...] = (
     switch("switch.xla-auto", "--xla=auto"),
     throughput("bert_large", "bf16", BERT),
     throughput("gpt2_small", "fp16", 16, "replica"),
+    switch("switch.no-graphs", network="bert_large", xla="replica", XLA_FLAGS="--xla_gpu_enable_command_buffer="),
     throughput("vit_b16", "fp16", 128, "replica"),
     replicas(
         "all-reduce",

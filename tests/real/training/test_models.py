@@ -38,8 +38,7 @@ def _zeros(shape, *_, dtype=None, **__):
 
 def drawing(draw):
     """Replace what draws random weights."""
-    names = ("normal", "truncated_normal", "uniform")
-    return mock.patch.multiple("keras.src.backend.random", **dict.fromkeys(names, draw))
+    return mock.patch.multiple("keras.src.backend.random", normal=draw, truncated_normal=draw, uniform=draw)
 
 
 @pytest.fixture

@@ -35,25 +35,11 @@ def make_case(model: str = "resnet50", **changes: Any) -> Case:
 
 
 def make_environment(gpus: int = 0, gpu: str = "NVIDIA RTX A4000", **changes: Any) -> Environment:
-    values: dict[str, Any] = {
-        "tfbench": "0.1.0",
-        "python": "3.11.9",
-        "tensorflow": "2.21.0",
-        "keras": "3.15.1",
-        "kernel": "6.1.0",
-        "operating_system": "Debian GNU/Linux 12",
-        "cpu": "Test CPU",
-        "cpu_count": 2,
-        "cpu_limit": 2.0,
-        "memory_bytes": 8 * 2**30,
-        "intra_op_threads": 2,
-        "inter_op_threads": 2,
-        "tf32_enabled": False,
-        "gpus": [
-            GPU(index=i, name=gpu, compute_capability="8.6", memory_bytes=16 * 2**30, power_limit_watts=140.0)
-            for i in range(gpus)
-        ],
-    }
+    versions = {"tfbench": "0.1.0", "python": "3.11.9", "tensorflow": "2.21.0", "keras": "3.15.1", "kernel": "6.1.0"}
+    cores = {"cpu_count": 2, "cpu_limit": 2.0, "intra_op_threads": 2, "inter_op_threads": 2, "tf32_enabled": False}
+    machine = {"operating_system": "Debian GNU/Linux 12", "cpu": "Test CPU", "memory_bytes": 8 * 2**30}
+    card = {"name": gpu, "compute_capability": "8.6", "memory_bytes": 16 * 2**30, "power_limit_watts": 140.0}
+    values: dict[str, Any] = {**versions, **cores, **machine, "gpus": [GPU(index=i, **card) for i in range(gpus)]}
     return Environment(**values | changes)
 
 
