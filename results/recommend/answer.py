@@ -117,10 +117,11 @@ def unused_prices(advices: Sequence[Advice], offers: Sequence[Offer]) -> list[st
     used = {id(offer) for option in options for offer in option.offers}
     asked = {name for option in options for name in (option.gpu, option.subject)}
     limits, no_row = "it is over the budget, or its host has too few GPUs", "the answer has no row of this GPU"
-    yours: dict[str | int, list[Offer]] = {}
+    yours: dict[object, list[Offer]] = {}
     for offer in offers:
         if offer.origin == YOURS:
-            yours.setdefault(offer.family or id(offer), []).append(offer)
+            row = offer.family, offer.usd_per_gpu_hour, offer.name
+            yours.setdefault(row if offer.family else id(offer), []).append(offer)
     return [
         f"price not used: {same[0].usd_per_gpu_hour:g} USD for {same[0].family or same[0].gpu}: "
         + (limits if any(offer.gpu in asked for offer in same) else no_row)

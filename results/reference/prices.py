@@ -99,9 +99,11 @@ def _offers(row: Mapping[str, str], where: str) -> list[Offer]:
         raise NotATable(f"{where}: usd_per_gpu_hour must be a number above 0. Received: {row['usd_per_gpu_hour']!r}")
     count = positive_number(row.get("gpus_per_host") or "")
     texts = {name: row.get(name) or "" for name in ("provider", "region", "commitment", "retrieved_on", "source")}
+    gpus = gpus_named(row["gpu"]) or (row["gpu"],)
+    family = row["gpu"] if len(gpus) > 1 else ""
     return [
-        Offer(gpu=gpu, usd_per_gpu_hour=price, gpus_per_host=int(count) if count else None, **texts)
-        for gpu in gpus_named(row["gpu"]) or (row["gpu"],)
+        Offer(gpu=gpu, usd_per_gpu_hour=price, gpus_per_host=int(count) if count else None, family=family, **texts)
+        for gpu in gpus
     ]
 
 

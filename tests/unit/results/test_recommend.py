@@ -156,9 +156,12 @@ def test_a_row_of_the_users_file_under_any_name_is_used_or_reported(tmp_path):
     assert own == {"RTX A6000": 0.4, "H100 SXM5 80GB": 2, "Banana": 3} | dict.fromkeys(
         ("A100 PCIe 40GB", "A100 PCIe 80GB", "A100 SXM4 40GB", "A100 SXM4 80GB"), 1
     )
-    (question,) = read_questions(Limits(), gpus=["A6000", "A100"], model=["resnet50_v1.5"])
-    lines = unused_prices(answers(question, [], offers), offers)
-    assert [line.split(":")[1].split(" for ")[1] for line in lines] == ["H100 SXM5 80GB", "Banana"]
+    for gpus, unused in ("A6000,A100", ["Banana"]), ("A6000", ["A100", "Banana"]):
+        found = answers(*read_questions(Limits(), gpus=gpus.split(","), model=["resnet50_v1.5"]), [], offers)
+        assert [line.split(":")[1].split(" for ")[1] for line in unused_prices(found, offers)] == [
+            "H100 SXM5 80GB",
+            *unused,
+        ]
 
 
 def test_a_bad_prices_file_names_the_line(tmp_path, capsys):
