@@ -26,8 +26,8 @@ EVERYTHING = "TFBENCH_TEST_NULL_GPU" in os.environ
 LARGEST_LIST_OF_TENSORS = 2048
 """Bytes. To join or split more than eight tensors, TensorFlow sends a list of their addresses to the GPU."""
 
-PEAK_TOLERANCE = 0.1
-"""Of the peak memory: which of two operations that are ready comes first is a matter of chance."""
+PEAK_TOLERANCE = 0.15
+"""Of the peak memory, by chance: which of two ready operations comes first. AlexNet on two GPUs: 979 or, busy, 870 MiB."""
 
 VARYING_TOLERANCE = 0.5
 """Of counts that depend on which of two threads comes first."""
