@@ -216,7 +216,7 @@ class Measurement:
         step_cv: Standard deviation of `step_seconds` over their mean; None with fewer than 2 steps.
         step_drift: Mean of the last third of `step_seconds` over that of the first third, minus 1.
         lead_p50_seconds: Median time from the moment the host had launched a step to the step's end on all replicas.
-            Near 0, the device waits for the host. None: a record of before this was measured.
+            Near 0, a GPU waits for the host; a CPU computes while it launches. None: an older record.
         compile_seconds: Trace, compile and first step, before warm-up.
         warmup_steps: Number of warm-up steps taken.
         loss_first: Loss of the first step, over the global batch; inference: mean of the outputs.

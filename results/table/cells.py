@@ -74,7 +74,7 @@ def warned(rates: Iterable[FleetRate]) -> dict[str, list[str]]:
     for rate in rates:
         network = f"{rate.case.model} {rate.case.precision}"
         for host in rate.rates:
-            place = f"{rate.fleet}/{host}"
+            place = f"{rate.fleet}/{host}" if rate.of_fleet else rate.subject
             every.setdefault(place, {})[network] = None
             for code in _codes(rate.warnings.get(host, "")):
                 found.setdefault(code, {}).setdefault(place, {})[network] = None
