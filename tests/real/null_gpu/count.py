@@ -117,7 +117,7 @@ class Counter:
         Args:
             arguments: The command line.
             small: Whether to train a small network like that of the command line.
-            settings: More of the null GPUs.
+            settings: NULLGPU_KERNEL_US, which counts for the timed steps; the others are read at the start.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
         if "--data=tfrecord" in arguments:
