@@ -238,8 +238,8 @@ def comparison_row(item: Comparison, sides: Sequence[FleetRate]) -> dict[str, Va
     """
     gain = item.per_dollar
     low, high = ends(item.interval)
-    warnings = [f"{code} ({', '.join(hosts)})" for code, hosts in warned((item.a, item.b)).items()]
     gain_low, gain_high = ends(gain if item.interval else None)
+    warnings = [f"{code} ({', '.join(hosts)})" for code, hosts in warned((item.a, item.b)).items()]
     return {
         "case": case_label(sides, item.a),
         **{name: item.a.named(name) for name in CASE_COLUMNS},
