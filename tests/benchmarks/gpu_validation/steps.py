@@ -136,15 +136,17 @@ def switch(
     network: str = "resnet50",
     precision: str = "fp16",
     xla: str = "off",
+    mode: str = "train",
     gpus: int = 1,
     **environment: str,
 ) -> Step:
     """Return the step for the throughput with a switch over that without."""
-    flags = case(network, precision, None, "--nopeaks", f"--xla={xla}", *([ALL_GPUS] if gpus > 1 else []))
+    further = [*([ALL_GPUS] if gpus > 1 else []), *(["--mode=infer"] if mode == "infer" else [])]
+    flags = case(network, precision, None, "--nopeaks", f"--xla={xla}", *further)
     cpu = SMALL if name == "switch.no-memory-growth" else None
     return Step(
         name=name,
-        question=f"{network} {precision}: throughput with the switch over that without",
+        question=f"{network} {precision}{' inference' * (mode == 'infer')}: throughput with the switch over that without",
         answer="throughput",
         runs=(tfbench(*flags, *extra, name="switch", cpu=cpu, **environment), tfbench(*flags, name="default", cpu=cpu)),
         limit=480,
@@ -224,6 +226,12 @@ ROWS: tuple[Step, ...] = (
     switch("replicas.no-all-reduce", "--noall_reduce", gpus=2),
     switch("switch.onednn", TF_ENABLE_ONEDNN_OPTS="1"),
     switch("switch.fp32-by-tensorflow", precision="fp32", NVIDIA_TF32_OVERRIDE=""),
+    *(
+        switch(
+            f"switch.{name}-infer-by-tensorflow", network=name, precision="fp32", mode="infer", NVIDIA_TF32_OVERRIDE=""
+        )
+        for name in ("resnet50", "vgg16")
+    ),
     switch("switch.no-persistent-batch-norm", TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT="0"),
     throughput("gpt2_small", "fp16", 16),
     throughput("vit_b16", "fp16", 128, cpu=(*SMALL, "--model=vit_b16")),
