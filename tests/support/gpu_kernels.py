@@ -11,7 +11,7 @@ from __future__ import annotations
 import collections
 import functools
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -67,15 +67,32 @@ def _allows(node):
     return allows
 
 
-def without_kernel(traced: ConcreteFunction) -> Iterator[str]:
-    """Yield the operations, with types, of a traced step and its functions that have no GPU kernel."""
+def operations(traced: ConcreteFunction, half: str = "float16") -> Iterator:
+    """Yield the nodes of a traced step and of its functions, with the type `half` in place of float16."""
     import tensorflow as tf
 
+    old, new = tf.float16.as_datatype_enum, tf.dtypes.as_dtype(half).as_datatype_enum
     graph = traced.graph.as_graph_def()
     for node in [*graph.node, *(node for function in graph.library.function for node in function.node_def)]:
-        if node.op not in ON_NO_DEVICE and kernel_of(node) is None:
-            types = [tf.dtypes.as_dtype(value.type).name for value in node.attr.values() if value.type]
-            yield f"{node.op}({', '.join(types)})"
+        for value in node.attr.values():
+            if value.type == old:
+                value.type = new
+            elif value.WhichOneof("value") == "list":
+                value.list.type[:] = [new if kind == old else kind for kind in value.list.type]
+        yield node
+
+
+def described(node) -> str:
+    """Return a node's operation with its types."""
+    import tensorflow as tf
+
+    types = [tf.dtypes.as_dtype(value.type).name for _, value in sorted(node.attr.items()) if value.type]
+    return f"{node.op}({', '.join(types)})"
+
+
+def without_kernel(nodes: Iterable) -> list[str]:
+    """Return the operations, with types, that have no GPU kernel."""
+    return sorted({described(node) for node in nodes if node.op not in ON_NO_DEVICE and kernel_of(node) is None})
 
 
 def trace(case: Case, strategy: Strategy, network: Network | None = None):

@@ -43,14 +43,20 @@ def tensorflow():
 
 
 @pytest.fixture
-def two_replicas(tensorflow):
+def quick_xla(monkeypatch):
+    """Let XLA compile for CPUs in a third of the time, unless this process has used XLA before."""
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+
+
+@pytest.fixture
+def two_replicas(tensorflow, quick_xla):
     # Keys of all-reduces that no test before has used for other shapes, as TensorFlow's own tests do.
     tensorflow.distribute.MirroredStrategy._collective_key_base += 100_000
     return tensorflow.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
 
 @pytest.fixture
-def one_replica(tensorflow):
+def one_replica(tensorflow, quick_xla):
     return tensorflow.distribute.MirroredStrategy(["CPU:0"])
 
 

@@ -6,13 +6,13 @@ import pytest
 
 from results.schema import XLA, Case, Mode, Optimizer, Precision
 from tests.real.training.small import small_network
-from tests.support.gpu_kernels import gpu_kernels, trace, without_kernel
+from tests.support.gpu_kernels import described, gpu_kernels, operations, trace, without_kernel
 from tfbench.models import NETWORKS
 
 pytestmark = pytest.mark.tensorflow
 
-FORMS = {"fp32": {}, "fp16": {"precision": Precision.FP16}, "bf16": {"precision": Precision.BF16}}
-"""Whose graphs differ in operations or types; tf32 has the graph of fp32."""
+TYPES = {Precision.FP16: "float16", Precision.BF16: "bfloat16", Precision.FP32: "float32"}
+"""Of activations; tf32 has the graph of fp32."""
 
 MORE = {
     "fp16-2": {"precision": Precision.FP16, "num_gpus": 2},
@@ -24,22 +24,30 @@ MORE = {
 """Of one network: these parts are not a network's own."""
 
 
-def missing(case, strategy):
-    """Name what has no kernel in a network of fewer and narrower layers: whether there is one depends on types alone."""
-    traced, _ = trace(case, strategy, small_network(case.model))
-    return sorted(set(without_kernel(traced)))
+def traced_step(case, strategy):
+    """Trace a network of fewer and narrower layers: whether there is a kernel depends on types alone."""
+    return trace(case, strategy, small_network(case.model))[0]
 
 
 @pytest.mark.parametrize("model", NETWORKS)
-def test_every_operation_of_a_step_has_a_gpu_kernel(model, one_replica):
-    cases = {name: Case(model=model, batch_per_gpu=2, **changes) for name, changes in FORMS.items()}
-    assert {name: missing(case, one_replica) for name, case in cases.items()} == {key: [] for key in FORMS}
+def test_every_operation_of_a_step_has_a_gpu_kernel_in_every_precision(model, one_replica):
+    traced = traced_step(Case(model=model, batch_per_gpu=2, precision=Precision.FP16), one_replica)
+    assert {t: without_kernel(operations(traced, t)) for t in TYPES.values()} == {t: [] for t in TYPES.values()}
+
+
+@pytest.mark.parametrize("model", ["resnet50_v1.5", "bert_large"])
+def test_with_its_type_replaced_fp16_has_the_operations_of_all_precisions(model, one_replica):
+    cases = {precision: Case(model=model, batch_per_gpu=2, precision=precision) for precision in TYPES}
+    steps = {precision: traced_step(case, one_replica) for precision, case in cases.items()}
+    for precision, kind in TYPES.items():
+        of_fp16 = set(map(described, operations(steps[Precision.FP16], kind)))
+        assert set(map(described, operations(steps[precision]))) <= of_fp16
 
 
 @pytest.mark.parametrize("name", MORE)
 def test_every_operation_of_the_other_forms_has_a_gpu_kernel(name, one_replica, two_replicas):
     case = Case(model="googlenet", batch_per_gpu=2, **MORE[name])
-    assert missing(case, two_replicas if case.num_gpus == 2 else one_replica) == []
+    assert without_kernel(operations(traced_step(case, two_replicas if case.num_gpus == 2 else one_replica))) == []
 
 
 def test_an_operation_without_a_gpu_kernel_is_named(tensorflow):
@@ -49,5 +57,5 @@ def test_an_operation_without_a_gpu_kernel_is_named(tensorflow):
 
     spec = tensorflow.TensorSpec
     traced = planted.get_concrete_function(spec([2], tensorflow.string), spec([2, 2], tensorflow.int32))
-    assert {"MatMul(int32)"} <= set(without_kernel(traced))
+    assert {"MatMul(int32)"} <= set(without_kernel(operations(traced)))
     assert len(gpu_kernels()) > 700
