@@ -282,13 +282,12 @@ def _product_shortfall(gpu: GPUFacts) -> float | None:
     return None if rate is None or not median else 1 - rate / median
 
 
-def _share_rule(kind: str, cause: str, moments: Moment, reject: float | None, fix: str) -> HealthRule:
+def _share_rule(kind: str, cause: str, fix: str) -> HealthRule:
     return HealthRule(
         code=f"throttled_{kind}",
-        moments=moments,
         value=lambda gpu: getattr(gpu, f"throttle_{kind}_share"),
         limit=THROTTLE_SHARE,
-        reject=reject,
+        reject=THROTTLE_REJECT_SHARE,
         seen=f"held back by {cause} in {{value:.0%}} of the readings{{gpu.clock_and_temperature}}",
         why="numbers would be those of a GPU that is too hot or gets too little power",
         fix=fix,
@@ -361,15 +360,20 @@ RULES: tuple[HealthRule, ...] = (
         why="its clock cannot rise above that",
         fix="sudo nvidia-smi -i {gpu.index} -rac (and -rgc, if clocks were locked by -lgc)",
     ),
-    _share_rule("power", "its power limit", Moment.TIMING, None, "nvidia-smi -q -d POWER"),
-    _share_rule(
-        "thermal", "heat", _ALWAYS, THROTTLE_REJECT_SHARE, "check fans and airflow; nvidia-smi -q -d TEMPERATURE"
+    HealthRule(
+        code="throttled_power",
+        moments=Moment.TIMING,
+        value=lambda gpu: gpu.throttle_power_share,
+        limit=THROTTLE_SHARE,
+        seen="at its power limit in {value:.0%} of the readings{gpu.clock_and_temperature}",
+        why="the limit sets its clock, as of any GPU of its kind under this load if the limit is the default (else: "
+        "power_cap)",
+        fix="nothing to do at the default limit; nvidia-smi -q -d POWER shows both",
     ),
+    _share_rule("thermal", "heat", "check fans and airflow; nvidia-smi -q -d TEMPERATURE"),
     _share_rule(
         "hardware",
         "a power brake or another hardware slowdown",
-        _ALWAYS,
-        THROTTLE_REJECT_SHARE,
         "check power cables; nvidia-smi -q -d PERFORMANCE",
     ),
     HealthRule(

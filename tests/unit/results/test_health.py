@@ -31,7 +31,7 @@ CASES = [
         {IDLE: WARNING, LOAD: WARNING},
         "1200 MHz (default 1980 MHz)",
     ),
-    ({"throttle_power_share": 0.5}, "throttled_power", {TIMING: WARNING}, "50% of the readings, 41 °C"),
+    ({"throttle_power_share": 0.5}, "throttled_power", {TIMING: WARNING}, "limit in 50% of the readings, 41 °C"),
     ({"throttle_thermal_share": 0.4}, "throttled_thermal", WARNED, "held back by heat"),
     ({"throttle_hardware_share": 0.6}, "throttled_hardware", REJECTED, "power brake"),
     ({"throttle_thermal_share": 0.05}, None, {}, "a few readings"),
