@@ -9,7 +9,6 @@ import pytest
 
 from tests.real.training.conftest import one_replica as one_replica
 from tests.real.training.conftest import tensorflow as tensorflow
-from tests.real.training.conftest import tfbench as tfbench
 from tests.real.training.conftest import two_replicas as two_replicas
 
 

@@ -136,17 +136,16 @@ def switch(
     network: str = "resnet50",
     precision: str = "fp16",
     xla: str = "off",
-    mode: str = "train",
+    both: tuple[str, ...] = (),
     gpus: int = 1,
     **environment: str,
 ) -> Step:
     """Return the step for the throughput with a switch over that without."""
-    further = [*([ALL_GPUS] if gpus > 1 else []), *(["--mode=infer"] if mode == "infer" else [])]
-    flags = case(network, precision, None, "--nopeaks", f"--xla={xla}", *further)
+    flags = case(network, precision, None, "--nopeaks", f"--xla={xla}", *([ALL_GPUS] if gpus > 1 else []), *both)
     cpu = SMALL if name == "switch.no-memory-growth" else None
     return Step(
         name=name,
-        question=f"{network} {precision}{' inference' * (mode == 'infer')}: throughput with the switch over that without",
+        question=f"{' '.join((network, precision, *both))}: throughput with the switch over that without",
         answer="throughput",
         runs=(tfbench(*flags, *extra, name="switch", cpu=cpu, **environment), tfbench(*flags, name="default", cpu=cpu)),
         limit=480,
@@ -154,7 +153,7 @@ def switch(
     )
 
 
-ALL_GPUS = "--num_gpus={gpus}"
+ALL_GPUS, INFER = "--num_gpus={gpus}", ("--mode=infer",)
 
 
 def replicas(what: str, question: str, answer: str, run: Run, limit: float = 240, gpus: int = 2) -> Step:
@@ -228,7 +227,7 @@ ROWS: tuple[Step, ...] = (
     switch("switch.fp32-by-tensorflow", precision="fp32", NVIDIA_TF32_OVERRIDE=""),
     *(
         switch(
-            f"switch.{name}-infer-by-tensorflow", network=name, precision="fp32", mode="infer", NVIDIA_TF32_OVERRIDE=""
+            f"switch.{name}-infer-by-tensorflow", network=name, precision="fp32", both=INFER, NVIDIA_TF32_OVERRIDE=""
         )
         for name in ("resnet50", "vgg16")
     ),

@@ -157,6 +157,9 @@ class Place:
 
     def other(self, what: str, how: str) -> Undo | None:
         """Let something else fail; return what ends that, or None: it is not possible yet."""
+        if what == "link":
+            self._link.set(how)
+            return lambda: self._link.set(OPEN)
         if what == "disk":
             return fill(self.schedule / "runs")
         return truncate(self.jobs, how)
@@ -226,9 +229,6 @@ class SshPlace(Place):
         return self._rented.host.pid
 
     def other(self, what: str, how: str) -> Undo | None:
-        if what == "link":
-            self._link.set(how)
-            return lambda: self._link.set(OPEN)
         return fill(self.jobs) if how == "there" else super().other(what, how)
 
     def heal(self) -> None:
@@ -289,9 +289,6 @@ class DockerPlace(Place):
         return any(name.encode() in group + line for name in self._containers)
 
     def other(self, what: str, how: str) -> Undo | None:
-        if what == "link":
-            self._link.set(how)
-            return lambda: self._link.set(OPEN)
         if what == "disk" and how == "there":
             with contextlib.suppress(OSError):  # the engine writes, too
                 self._engine.fill_disk()

@@ -25,12 +25,6 @@ def run_tfbench(*arguments, module="tfbench", code=None, **variables):
     )
 
 
-@pytest.fixture
-def tfbench():
-    """Give the function that runs `python -m tfbench`."""
-    return run_tfbench
-
-
 @pytest.fixture(scope="session")
 def tensorflow():
     """Import TensorFlow once, with two logical CPU devices, and one thread: other tests run side by side."""
@@ -42,21 +36,21 @@ def tensorflow():
     return tf
 
 
-@pytest.fixture
-def quick_xla(monkeypatch):
-    """Let XLA compile for CPUs in a third of the time, unless this process has used XLA before."""
-    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+QUICK_XLA = ("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+"""Lets XLA compile for CPUs in a third of the time; a process reads it when it first uses XLA."""
 
 
 @pytest.fixture
-def two_replicas(tensorflow, quick_xla):
+def two_replicas(tensorflow, monkeypatch):
+    monkeypatch.setenv(*QUICK_XLA)
     # Keys of all-reduces that no test before has used for other shapes, as TensorFlow's own tests do.
     tensorflow.distribute.MirroredStrategy._collective_key_base += 100_000
     return tensorflow.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
 
 @pytest.fixture
-def one_replica(tensorflow, quick_xla):
+def one_replica(tensorflow, monkeypatch):
+    monkeypatch.setenv(*QUICK_XLA)
     return tensorflow.distribute.MirroredStrategy(["CPU:0"])
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from results.runs.reading import from_json
 from results.schema import Case, Device, Mode, Status
+from tests.real.training.conftest import run_tfbench
 from tfbench.machine.nvml import GPUs
 from tfbench.outcomes.findings import Findings
 from tfbench.outcomes.outcome import CaseFailedError
@@ -41,9 +42,9 @@ sys.exit(program.main(sys.argv[1:]))
 """`python -m tfbench` on these sizes."""
 
 
-def test_the_program_names_what_a_cpu_has_and_why_it_lacks_the_rest(tfbench, tmp_path):
+def test_the_program_names_what_a_cpu_has_and_why_it_lacks_the_rest(tmp_path):
     output = tmp_path / "record.json"
-    done = tfbench("--model=device", "--device=cpu", "--num_gpus=2", f"--output={output}", code=PROGRAM)
+    done = run_tfbench("--model=device", "--device=cpu", "--num_gpus=2", f"--output={output}", code=PROGRAM)
     assert done.returncode == 0, done.stderr
     record = from_json(output.read_text())
     assert (record.status, record.case.mode, record.measurement) == (Status.OK, Mode.DEVICE, None)

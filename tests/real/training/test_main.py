@@ -22,10 +22,10 @@ GOOGLENET = ("--device=cpu", "--model=googlenet")
 """Its weights are small: memory runs out in later layers, and replicas exchange little."""
 
 
-def test_two_replicas_end_with_a_valid_record_and_lines_of_progress(tfbench, tmp_path):
+def test_two_replicas_end_with_a_valid_record_and_lines_of_progress(tmp_path):
     output = tmp_path / "folder" / "record.json"
     steps = ("--num_gpus=2", "--warmup_steps=2", "--num_steps=12")
-    done = tfbench(*GOOGLENET, "--image_size=32", "--batch_size=2", *steps, f"--output={output}")
+    done = run_tfbench(*GOOGLENET, "--image_size=32", "--batch_size=2", *steps, f"--output={output}")
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     record = from_json(output.read_text())
@@ -47,10 +47,10 @@ def test_two_replicas_end_with_a_valid_record_and_lines_of_progress(tfbench, tmp
         (32, 2, "RESOURCE_EXHAUSTED"),  # inside of it: TensorFlow may crash, and what it printed is kept
     ],
 )
-def test_memory_that_runs_out_is_out_of_memory(tfbench, tmp_path, size, batch, printed):
+def test_memory_that_runs_out_is_out_of_memory(tmp_path, size, batch, printed):
     output = tmp_path / "record.json"
     limit = {"TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPU_BFC_MEM_LIMIT_IN_MB": "64"}
-    done = tfbench(*GOOGLENET, f"--image_size={size}", f"--batch_size={batch}", f"--output={output}", **limit)
+    done = run_tfbench(*GOOGLENET, f"--image_size={size}", f"--batch_size={batch}", f"--output={output}", **limit)
     record = from_json(output.read_text())
     assert (record.status, done.returncode) == (Status.OOM, 3), record.cause
     assert record.measurement is None and printed in done.stderr
@@ -104,7 +104,7 @@ def test_a_terminated_repeat_is_stopped(tmp_path):
     assert from_json(output.read_text()).status is Status.STOPPED
 
 
-def test_a_bug_leaves_a_record_and_a_traceback_beside_it(tfbench, tmp_path):
+def test_a_bug_leaves_a_record_and_a_traceback_beside_it(tmp_path):
     output = tmp_path / "record.json"
     code = (
         "import sys, tfbench.repeat as r, tfbench.__main__ as m\n"
@@ -112,7 +112,7 @@ def test_a_bug_leaves_a_record_and_a_traceback_beside_it(tfbench, tmp_path):
         "r.run_repeat = bug\n"
         "sys.exit(m.main(sys.argv[1:]))"
     )
-    done = tfbench("--model=resnet50", f"--output={output}", code=code)
+    done = run_tfbench("--model=resnet50", f"--output={output}", code=code)
     record = from_json(output.read_text())
     assert (record.status, done.returncode) == (Status.ERROR, 1)
     assert "planted" in record.cause

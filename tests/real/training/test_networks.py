@@ -40,38 +40,31 @@ LAYERS_IN_BF16 = (
 """Networks that hold the layers of all: the others repeat them in other sizes."""
 
 
-@pytest.mark.parametrize(
-    ("name", "precision"),
-    [(name, Precision.FP32) for name in NETWORKS] + [(name, Precision.BF16) for name in LAYERS_IN_BF16],
+MORE = (
+    ("bert_large", {"optimizer": Optimizer.MOMENTUM}),
+    ("bert_large", {"optimizer": Optimizer.MOMENTUM, "precision": Precision.FP16}),
+    ("bert_large", {"optimizer": Optimizer.ADAMW, "precision": Precision.FP16}),
+    *(("bert_large", {"xla": xla}) for xla in (XLA.AUTO, XLA.REPLICA)),
+    ("gpt2_small", {"xla": XLA.REPLICA}),
+    *((name, {"data": Data.HOST}) for name in ("bert_large", "gpt2_small")),
+    *((name, {"accumulate": 3}) for name in ("bert_large", "vit_b16", "resnet50_v1.5")),
+    *((name, {"accumulate": 3, "xla": XLA.REPLICA}) for name in ("gpt2_small", "resnet50_v1.5")),
 )
-def test_every_network_passes_the_validity_checks(two_replicas, name, precision):
-    findings = measured(small_case(name, precision=precision), two_replicas)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [*((name, {}) for name in NETWORKS), *((name, {"precision": Precision.BF16}) for name in LAYERS_IN_BF16), *MORE],
+    ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())) or "fp32",
+)
+def test_every_network_passes_the_validity_checks(two_replicas, name, changes):
+    case = small_case(name, **changes)
+    findings = measured(case, two_replicas)
     assert passed(findings) >= CHECKS
     measurement = findings.measurement
     assert measurement.flops_per_sample > 0 and measurement.bytes_per_sample > measurement.fused_bytes_per_sample > 0
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "precision"),
-    [(Optimizer.MOMENTUM, Precision.FP32), (Optimizer.MOMENTUM, Precision.FP16), (Optimizer.ADAMW, Precision.FP16)],
-)
-def test_bert_passes_the_checks_with_the_other_optimizer_and_in_fp16(two_replicas, optimizer, precision):
-    findings = measured(small_case("bert_large", optimizer=optimizer, precision=precision), two_replicas)
-    assert passed(findings) >= CHECKS
-
-
-@pytest.mark.parametrize(
-    ("name", "xla"), [("bert_large", XLA.AUTO), ("bert_large", XLA.REPLICA), ("gpt2_small", XLA.REPLICA)]
-)
-def test_compiled_transformers_pass_the_checks(two_replicas, name, xla):
-    assert passed(measured(small_case(name, xla=xla), two_replicas)) >= CHECKS
-
-
-@pytest.mark.parametrize("name", ["bert_large", "gpt2_small"])
-def test_tokens_come_from_the_host_too(two_replicas, name):
-    findings = measured(small_case(name, data=Data.HOST), two_replicas)
-    assert passed(findings) >= CHECKS
-    assert findings.measurement.host_bytes_per_second > 0
+    assert measurement.global_batch == 2 * 2 * case.accumulate
+    assert case.data is not Data.HOST or measurement.host_bytes_per_second > 0
 
 
 def test_the_samples_of_a_decoder_are_tokens(two_replicas):
@@ -82,24 +75,8 @@ def test_the_samples_of_a_decoder_are_tokens(two_replicas):
 
 
 @pytest.mark.parametrize(
-    ("name", "xla"),
-    [
-        *(("bert_large", XLA.OFF), ("vit_b16", XLA.OFF), ("resnet50_v1.5", XLA.OFF)),
-        *(("gpt2_small", XLA.REPLICA), ("resnet50_v1.5", XLA.REPLICA)),
-    ],
-)
-def test_accumulated_batches_pass_the_checks_and_count(two_replicas, name, xla):
-    findings = measured(small_case(name, accumulate=3, xla=xla), two_replicas)
-    assert passed(findings) >= CHECKS
-    assert findings.measurement.global_batch == 2 * 2 * 3
-
-
-@pytest.mark.parametrize(
     ("name", "precision"),
-    [
-        *(("bert_large", Precision.FP32), ("gpt2_small", Precision.FP32), ("vit_b16", Precision.FP32)),
-        ("gpt2_small", Precision.FP16),
-    ],
+    [*((name, Precision.FP32) for name in ("bert_large", "gpt2_small", "vit_b16")), ("gpt2_small", Precision.FP16)],
 )
 def test_accumulated_batches_give_the_update_of_one_large_batch(one_replica, name, precision):
     from tensorflow import keras

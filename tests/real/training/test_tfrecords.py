@@ -12,6 +12,7 @@ import pytest
 from results.runs.reading import from_json
 from results.schema import Data, Status
 from results.schema.exit_codes import ExitCode
+from tests.real.training.conftest import run_tfbench
 from tests.real.training.tiny import IMAGE_SIZE, TinyNetwork, measure_repeat, tiny_case
 from tfbench import make_dataset
 from tfbench.measuring.soft_warnings import _of_the_input
@@ -146,10 +147,10 @@ def test_a_faulty_data_set_is_bad_input_with_what_to_do(tensorflow, copy, fault,
     assert "make_dataset" in str(caught.value)
 
 
-def test_damage_that_shows_only_while_training_is_bad_input_too(tfbench, copy, tmp_path):
+def test_damage_that_shows_only_while_training_is_bad_input_too(copy, tmp_path):
     damage(copy / "train-00001-of-00003")
     output = tmp_path / "record.json"
-    done = tfbench(*SMALL, "--num_steps=40", f"--data_dir={copy}", f"--output={output}")
+    done = run_tfbench(*SMALL, "--num_steps=40", f"--data_dir={copy}", f"--output={output}")
     record = from_json(output.read_text())
     assert (record.status, done.returncode) == (Status.BAD_INPUT, 3), record.cause
     assert record.measurement is None
@@ -224,10 +225,10 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_the_program_trains_from_jpeg_files_on_two_replicas(tfbench, folder, tmp_path):
+def test_the_program_trains_from_jpeg_files_on_two_replicas(folder, tmp_path):
     output = tmp_path / "record.json"
     flags = ("--model=googlenet", "--num_gpus=2", "--num_steps=12", f"--data_dir={folder}", f"--output={output}")
-    done = tfbench(*SMALL, *flags, code=SHALLOW)
+    done = run_tfbench(*SMALL, *flags, code=SHALLOW)
     assert done.returncode == 0, done.stderr
     record = from_json(output.read_text())
     assert record.validity.valid and record.measurement.input_limit.files == 3

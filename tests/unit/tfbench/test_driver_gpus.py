@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.real.training.conftest import run_tfbench
 from tests.support.fake_driver import FakeGPU, FakeMachine, build, eight_h100, gpu_uuid, run_python, slice_uuid
 from tfbench.machine.driver_gpus import DriverGPU, bus_id_of, problems_of
 
@@ -151,8 +152,8 @@ def test_a_gpu_is_named_by_its_pci_id_as_cuda_writes_it():
 
 
 @pytest.mark.tensorflow
-def test_a_repeat_that_needs_the_lost_gpu_says_so_and_points_to_the_doctor(h100s, tfbench):
-    done = tfbench("--model=resnet50", "--device=gpu", "--num_gpus=8", LD_LIBRARY_PATH=str(h100s))
+def test_a_repeat_that_needs_the_lost_gpu_says_so_and_points_to_the_doctor(h100s):
+    done = run_tfbench("--model=resnet50", "--device=gpu", "--num_gpus=8", LD_LIBRARY_PATH=str(h100s))
     assert done.returncode == 3
     assert "8 GPU(s) were requested, TensorFlow sees 0" in done.stderr
     assert "(7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost; GPU 6" in done.stderr
