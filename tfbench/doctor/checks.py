@@ -332,8 +332,8 @@ def _p2p(pairs: Sequence[GPUPair]) -> Iterator[DoctorFinding]:
 MIN_SHM_BYTES = 1 << 30
 """Source: NCCL User Guide, "Troubleshooting", "Shared memory": --shm-size=1g."""
 
-MIN_CPUS_PER_GPU = 2.0
-"""Per GPU: one thread launches kernels, another prepares and copies input."""
+MIN_CPUS_PER_GPU = 3.0
+"""Per GPU: one thread launches kernels, two wait for steps, which CUDA does by spinning. Seen with an H100: 2.1."""
 
 MAX_LOAD_SHARE = 0.25
 MIN_DISK_BYTES = 2_000_000_000
