@@ -366,9 +366,8 @@ RULES: tuple[HealthRule, ...] = (
         value=lambda gpu: gpu.throttle_power_share,
         limit=THROTTLE_SHARE,
         seen="at its power limit in {value:.0%} of the readings{gpu.clock_and_temperature}",
-        why="the limit sets its clock, as of any GPU of its kind under this load if the limit is the default (else: "
-        "power_cap)",
-        fix="nothing to do at the default limit; nvidia-smi -q -d POWER shows both",
+        why="normal under full load at the default limit, which then sets the clock of any such GPU",
+        fix="nothing to do, unless nvidia-smi -q -d POWER shows a lowered limit",
     ),
     _share_rule("thermal", "heat", "check fans and airflow; nvidia-smi -q -d TEMPERATURE"),
     _share_rule(
