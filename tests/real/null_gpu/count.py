@@ -71,8 +71,6 @@ def keys() -> Iterator[Row]:
         yield key("resnet50", precision, gpus=gpus, data=data)
     for model, precision in itertools.product(NETWORKS, ("fp32", "fp16")):
         yield key(model, precision, "infer")
-    for model, precision, gpus in itertools.product(("resnet50", "bert_large"), ("fp32", "fp16"), (1, 2)):
-        yield key(model, precision, gpus=gpus, xla="replica")
     for gpus, model, precision in itertools.product((4, 8), NETWORKS[:5], ("fp32", "fp16")):
         yield key(model, precision, gpus=gpus)
     for model, precision, gpus in itertools.product(NETWORKS, ("tf32", "bf16"), (1, 2)):
@@ -83,6 +81,9 @@ def keys() -> Iterator[Row]:
         yield key(model, precision, gpus=gpus, xla="replica")
     for model, precision, gpus in itertools.product(NETWORKS, ("fp32", "tf32", "fp16", "bf16"), (4, 8)):
         yield key(model, precision, gpus=gpus)
+    more = (("tf32", 1), ("bf16", 1), ("fp16", 4), ("fp16", 8))
+    for (precision, gpus), model in itertools.product(more, ("resnet50", "bert_large")):
+        yield key(model, precision, gpus=gpus, xla="replica")
 
 
 def flags(key: Row) -> list[str]:
