@@ -135,13 +135,12 @@ def switch(
     *extra: str,
     network: str = "resnet50",
     precision: str = "fp16",
-    xla: str = "off",
     both: tuple[str, ...] = (),
     gpus: int = 1,
     **environment: str,
 ) -> Step:
-    """Return the step for the throughput with a switch over that without."""
-    flags = case(network, precision, None, "--nopeaks", f"--xla={xla}", *([ALL_GPUS] if gpus > 1 else []), *both)
+    """Return the step for the throughput with a switch over that without; both sides get the flags `both`."""
+    flags = case(network, precision, None, "--nopeaks", "--xla=off", *([ALL_GPUS] if gpus > 1 else []), *both)
     cpu = SMALL if name == "switch.no-memory-growth" else None
     return Step(
         name=name,
@@ -153,7 +152,8 @@ def switch(
     )
 
 
-ALL_GPUS, INFER = "--num_gpus={gpus}", ("--mode=infer",)
+ALL_GPUS = "--num_gpus={gpus}"
+INFER, COMPILED = ("--mode=infer",), ("--xla=replica",)
 
 
 def replicas(what: str, question: str, answer: str, run: Run, limit: float = 240, gpus: int = 2) -> Step:
@@ -246,7 +246,7 @@ ROWS: tuple[Step, ...] = (
     switch("switch.xla-auto", "--xla=auto"),
     throughput("bert_large", "bf16", BERT),
     throughput("gpt2_small", "fp16", 16, "replica"),
-    switch("switch.no-graphs", network="bert_large", xla="replica", XLA_FLAGS="--xla_gpu_enable_command_buffer="),
+    switch("switch.no-graphs", network="bert_large", both=COMPILED, XLA_FLAGS="--xla_gpu_enable_command_buffer="),
     throughput("vit_b16", "fp16", 128, "replica"),
     replicas(
         "all-reduce",

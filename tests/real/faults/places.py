@@ -157,7 +157,7 @@ class Place:
 
     def other(self, what: str, how: str) -> Undo | None:
         """Let something else fail; return what ends that, or None: it is not possible yet."""
-        if what == "link":
+        if what == "link":  # only in places that have one
             self._link.set(how)
             return lambda: self._link.set(OPEN)
         if what == "disk":

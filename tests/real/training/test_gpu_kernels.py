@@ -31,8 +31,7 @@ def test_every_operation_of_a_step_has_a_gpu_kernel_in_every_precision(model, on
 
 @pytest.mark.parametrize("model", ["resnet50_v1.5", "bert_large"])
 def test_with_its_type_replaced_fp16_has_the_operations_of_all_precisions(model, one_replica):
-    cases = {precision: Case(model=model, batch_per_gpu=2, precision=precision) for precision in TYPES}
-    steps = {precision: traced_step(case, one_replica) for precision, case in cases.items()}
+    steps = {kind: traced_step(Case(model=model, batch_per_gpu=2, precision=kind), one_replica) for kind in TYPES}
     for precision, kind in TYPES.items():
         of_fp16 = set(map(described, operations(steps[Precision.FP16], kind)))
         assert set(map(described, operations(steps[precision]))) <= of_fp16
@@ -41,7 +40,8 @@ def test_with_its_type_replaced_fp16_has_the_operations_of_all_precisions(model,
 @pytest.mark.parametrize("changes", FORMS, ids=str)
 def test_every_operation_of_the_other_forms_has_a_gpu_kernel(changes, one_replica, two_replicas):
     case = Case(model="googlenet", batch_per_gpu=2, precision=Precision.FP16, **changes)
-    assert without_kernel(operations(traced_step(case, two_replicas if case.num_gpus == 2 else one_replica))) == []
+    traced = traced_step(case, two_replicas if case.num_gpus == 2 else one_replica)
+    assert without_kernel([*operations(traced), *operations(traced, "float32")]) == []
 
 
 def test_an_operation_without_a_gpu_kernel_is_named(tensorflow):
