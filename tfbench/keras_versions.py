@@ -109,8 +109,7 @@ def structure(build: Callable[[], Model]) -> Model:
         build: Builds the model, in the current dtype policy.
     """
     policy = keras.mixed_precision.global_policy()
-    is_keras_2 = keras_version().startswith("2.")
-    scope = contextlib.nullcontext() if is_keras_2 else keras.StatelessScope(initialize_variables=False)
+    scope = contextlib.nullcontext() if is_keras_2() else keras.StatelessScope(initialize_variables=False)
 
     def build_in_thread() -> Model:
         keras.mixed_precision.set_global_policy(policy)  # each thread has its own
@@ -119,6 +118,11 @@ def structure(build: Callable[[], Model]) -> Model:
 
     with ThreadPoolExecutor(max_workers=1) as thread:
         return thread.submit(build_in_thread).result()
+
+
+def is_keras_2() -> bool:
+    """Return whether Keras is the one inside TensorFlow up to 2.15."""
+    return keras_version().startswith("2.")
 
 
 def keras_version() -> str:

@@ -57,14 +57,14 @@ class Installed:
 
     def __init__(self, folder: Path, requirement: str) -> None:
         self._bin = folder / "bin"
-        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=300)
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=300)
+        self._pip = [sys.executable, "-m", "pip", f"--python={self._bin / 'python'}", "--disable-pip-version-check"]
         self.install(requirement)
 
     def install(self, requirement: str) -> None:
         """Install a requirement, and what it needs and is not there yet."""
         # Compiling every module takes longer than everything else; what is imported is compiled then.
-        pip = [self._bin / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        command = [*pip, "--only-binary=:all:", "--no-compile", requirement]
+        command = [*self._pip, "install", "--quiet", "--only-binary=:all:", "--no-compile", requirement]
         subprocess.run(command, env=without_checkout(), check=True, timeout=1200)
 
     def lend(self, packages: Path) -> None:
@@ -78,7 +78,7 @@ class Installed:
 
     def packages(self, folder: Path) -> set[str]:
         """Return the names of what is installed."""
-        listed = self.run("python", "-m", "pip", "list", "--format=json", folder=folder)
+        listed = run_elsewhere([*self._pip, "list", "--format=json"], folder)
         return {package["name"].lower() for package in json.loads(listed.stdout)}
 
 

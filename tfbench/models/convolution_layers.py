@@ -11,7 +11,7 @@ from tensorflow import keras
 
 from results.schema import BatchNorm
 from tfbench.keras_types import Layer, Model, Shape, Tensor, Variable
-from tfbench.keras_versions import assign_local, keras_version, tensorflow_variable
+from tfbench.keras_versions import assign_local, is_keras_2, tensorflow_variable
 
 _UNIT_STRIDES = [1, 1, 1, 1]
 
@@ -247,7 +247,7 @@ def add_float32_weight(
     layer: Layer, name: str, shape: Shape, initializer: object, *, trainable: bool = True
 ) -> Variable:
     """Create a weight that is float32 under mixed policies, too, and never cast automatically."""
-    automatic_cast = "experimental_autocast" if keras_version().startswith("2.") else "autocast"
+    automatic_cast = "experimental_autocast" if is_keras_2() else "autocast"
     return layer.add_weight(
         name=name,
         shape=shape,
