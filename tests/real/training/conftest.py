@@ -33,7 +33,7 @@ def tensorflow():
     if len(tf.config.get_logical_device_configuration(cpu) or []) != 2:
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
         tf.config.threading.set_intra_op_parallelism_threads(1)
-        # Optimising the graphs takes a sixth of a test; real runs, here and in containers, do it.
+        # Optimising graphs takes a sixth of a test; real runs, here and in containers, do it.
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     return tf
 
