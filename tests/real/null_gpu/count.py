@@ -71,8 +71,6 @@ def keys() -> Iterator[Row]:
         yield key("resnet50", precision, gpus=gpus, data=data)
     for model, precision in itertools.product(NETWORKS, ("fp32", "fp16")):
         yield key(model, precision, "infer")
-    for gpus, model, precision in itertools.product((4, 8), NETWORKS[:5], ("fp32", "fp16")):
-        yield key(model, precision, gpus=gpus)
     for model, precision, gpus in itertools.product(NETWORKS, ("tf32", "bf16"), (1, 2)):
         yield key(model, precision, gpus=gpus)
     for model, precision in itertools.product(NETWORKS, ("tf32", "bf16")):
