@@ -126,8 +126,8 @@ def take_steps(
     def collect() -> None:
         nonlocal reported
         at = max(end.result() for end in waiting.popleft())
-        if ends and ends[-1] > at:  # the thread that waited for the previous step was scheduled late
-            ends[-1] = at
+        if ends and ends[-1] > at:  # its thread was scheduled late: the step ended between its neighbours
+            ends[-1] = statistics.fmean([ends[-2] if len(ends) > 1 else begin, at])
         ends.append(at)
         taken = len(ends) - 1
         if taken and (taken % STEPS_PER_LINE == 0 or taken == count or not waiting):
@@ -137,8 +137,9 @@ def take_steps(
     with ThreadPoolExecutor(max_workers=STEPS_IN_FLIGHT * MOST_REPLICAS + 1) as pool:
         watch = _Watch(pool, wait)
         pool.submit(time.perf_counter).result()  # the first thread exists before the clock starts
+        begin = time.perf_counter()
         if on_start is None:
-            ends.append(time.perf_counter())
+            ends.append(begin)
         else:
             untimed = watch.begin(step())
             waiting.append(untimed)

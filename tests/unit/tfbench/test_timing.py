@@ -134,16 +134,24 @@ def test_a_device_that_waits_for_the_host_ends_steps_at_their_launch():
     assert any(lead_over_step(Device(0.02)) > 1 for _ in range(5))
 
 
-def test_each_report_has_the_mean_of_the_steps_since_the_last_one(monkeypatch):
-    clock, seen, ends = threading.local(), [], itertools.count(1)
+@pytest.fixture
+def ending(monkeypatch):
+    """Return `take_steps` with steps that end at given times, which the clock of the waiting thread shows."""
+    clock = threading.local()
     monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: getattr(clock, "now", 0.0)))
+    take = functools.partial(timing.take_steps, wait=lambda end: setattr(clock, "now", end))
+    return lambda ends: functools.partial(take, lambda: [SimpleFloat(next(ends))])
 
-    def wait(end):  # in the thread that reads the clock next
-        clock.now = end
 
-    take = functools.partial(
-        timing.take_steps, lambda: [SimpleFloat(next(ends) ** 2)], report=lambda *line: seen.append(line), wait=wait
-    )
+def test_a_step_seen_late_ends_halfway_between_its_neighbours(ending):
+    # Ending where the next one does, it would give that one no time, and an interval of three steps that of two.
+    timed = ending(iter([25, 20, 35, 30, 40]))(4, on_start=lambda: None)
+    assert timed.step_seconds == [10, 5, 5, 10] and timed.seconds == 30
+
+
+def test_each_report_has_the_mean_of_the_steps_since_the_last_one(ending):
+    seen = []
+    take = functools.partial(ending(step**2 for step in itertools.count(1)), report=lambda *line: seen.append(line))
     timed = take(23)
     assert seen == [(10, 100 / 10), (20, 300 / 10), (23, 129 / 3)]
     assert timed.step_seconds == [2 * step - 1 for step in range(1, 24)] and timed.seconds == 23**2
@@ -197,23 +205,10 @@ def windows(monkeypatch):
     return means
 
 
-def run(floor, ceiling):
-    lines = []
-    return warm_up(lambda: None, floor, ceiling, lambda step, *_: lines.append(step)), lines
-
-
-def test_warm_up_ends_when_two_windows_agree(windows):
-    windows += [3.0, 2.0, 1.5, 1.49, 9.9]
-    done, lines = run(floor=10, ceiling=50)
-    assert (done.steps, done.settled) == (20, True)
-    assert lines == [5, 10, 15, 20]
-    assert len(done.losses) == 20
-    assert done.seconds == pytest.approx(5 * (3.0 + 2.0 + 1.5 + 1.49))
-
-
 @pytest.mark.parametrize(
     ("means", "floor", "ceiling", "steps", "settled"),
     [
+        ([3.0, 2.0, 1.5, 1.49, 9.9], 10, 50, 20, True),  # it ends when two windows agree
         ([1.0, 1.0, 5.0, 4.0, 4.0], 12, 50, 25, True),  # windows that agree before the floor do not end it
         ([1.0, 2.0, 1.0, 2.0], 10, 18, 18, False),  # not settled at the ceiling
         ([1.0], 3, default_ceiling(3), 3, None),  # a short floor is taken exactly
@@ -222,6 +217,10 @@ def test_warm_up_ends_when_two_windows_agree(windows):
 )
 def test_warm_up_lasts_from_its_floor_to_its_ceiling(windows, means, floor, ceiling, steps, settled):
     windows += means
-    done, _ = run(floor, ceiling)
-    assert (done.steps, done.settled) == (steps, settled)
+    lines = []
+    done = warm_up(lambda: None, floor, ceiling, lambda step, *_: lines.append(step))
+    assert (done.steps, done.settled, len(done.losses)) == (steps, settled, steps)
+    counts = [5] * (steps // 5) + [steps % 5] * (steps % 5 > 0)
+    assert lines == list(itertools.accumulate(counts))
+    assert done.seconds == pytest.approx(sum(mean * count for mean, count in zip(means, counts, strict=False)))
     assert default_ceiling(10) == 50
