@@ -27,9 +27,9 @@ GUESSED_REPEAT_SECONDS = 150.0
 
 MAX_EARLIER_RUNS = 20
 
-CPU_UTILISATION = 1.5
-"""Rate of training relative to NumPy's matrix products: 1.45 to 1.62 for four networks on two cores of an AMD EPYC,
-where oneDNN's convolutions use instructions that NumPy's library does not."""
+CPU_UTILISATION, AVX2_UTILISATION = 1.5, 0.5
+"""Rates of training relative to NumPy's matrix products: 1.45 to 1.62 for four networks on two cores of an AMD EPYC,
+where oneDNN's convolutions use instructions that NumPy's library does not; 0.43 to 0.60 on one without AVX-512."""
 
 CORE_FLOPS = 5e10
 """Default for a core that was not probed: 16 fp32 operations per cycle at 3 GHz."""
@@ -192,7 +192,8 @@ def speed_of(case: Case, host: Host, facts: Facts | None) -> Speed | None:
         cores = facts.cpu_limit or 1.0
         peak = facts.cpu_flops_per_second or CORE_FLOPS * cores
         share = min(1.0, (host.cpus or cores) / cores)
-        return Speed(peak * CPU_UTILISATION * share, None)
+        utilisation = AVX2_UTILISATION if facts.cpu_vector_bits == 256 else CPU_UTILISATION
+        return Speed(peak * utilisation * share, None)
     members = specified_gpus(facts.gpus[0].name) if facts.gpus else ()
     figures = loosest_figures(members) if members else {}
     compute, bandwidth = figures.get(PEAK_OF.get(case.precision, HALF_PEAK)), figures.get("memory_bandwidth")

@@ -55,6 +55,7 @@ class Facts:
         images: Images for benchmarks; empty without Docker.
         cpu_flops_per_second: fp32 matrix products on all cores, measured by the probe on hosts without GPUs.
         cpu_loop_seconds: Duration of the probe's loop of Python code.
+        cpu_vector_bits: Width of the CPU's vector instructions, 256 or 512.
     """
 
     cpu: str | None = None
@@ -75,6 +76,7 @@ class Facts:
     images: tuple[Image, ...] = ()
     cpu_flops_per_second: float | None = None
     cpu_loop_seconds: float | None = None
+    cpu_vector_bits: int | None = None
 
     @property
     def problem(self) -> str | None:
@@ -94,7 +96,7 @@ MEASURED = ("cpu_flops_per_second", "cpu_loop_seconds")
 
 REPORTED: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("cpu", "kernel", "operating_system", "driver"), str),
-    **dict.fromkeys(("cpu_count", "memory_bytes", "disk_free_bytes"), int),
+    **dict.fromkeys(("cpu_count", "memory_bytes", "disk_free_bytes", "cpu_vector_bits"), int),
     **dict.fromkeys(("cpu_limit", *MEASURED), (int, float)),
 }
 """Types of the facts in a probe's answer; values of other types count as not reported."""

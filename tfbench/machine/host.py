@@ -154,10 +154,15 @@ def read_text(path: Path) -> str:
 
 
 def _cpu_name() -> str:
+    return _of_processor("model name") or platform.processor() or platform.machine()
+
+
+def _of_processor(key: str) -> str:
+    """Return what the kernel reports of the first processor under a key; empty if nothing."""
     for line in read_text(Path("/proc/cpuinfo")).splitlines():
-        if line.lower().startswith("model name"):
+        if line.lower().startswith(key):
             return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    return ""
 
 
 def _operating_system() -> str:
@@ -192,10 +197,12 @@ class ProcessorSpeed:
     Attributes:
         cpu_flops_per_second: fp32 matrix products on all cores of this process; None: NumPy is missing.
         cpu_loop_seconds: A loop of Python code on one core.
+        cpu_vector_bits: Width of its vector instructions, 256 or 512; None: neither of x86.
     """
 
     cpu_flops_per_second: float | None
     cpu_loop_seconds: float
+    cpu_vector_bits: int | None
 
 
 def processor_speed() -> ProcessorSpeed:
@@ -203,7 +210,9 @@ def processor_speed() -> ProcessorSpeed:
 
     Call in a process of its own: it sets the number of NumPy's threads.
     """
-    return ProcessorSpeed(cpu_flops_per_second=_product_rate(), cpu_loop_seconds=loop_seconds())
+    flags = _of_processor("flags").split()
+    bits = next((bits for flag, bits in {"avx512f": 512, "avx2": 256}.items() if flag in flags), None)
+    return ProcessorSpeed(cpu_flops_per_second=_product_rate(), cpu_loop_seconds=loop_seconds(), cpu_vector_bits=bits)
 
 
 def _product_rate() -> float | None:
