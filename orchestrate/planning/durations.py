@@ -29,7 +29,7 @@ MAX_EARLIER_RUNS = 20
 
 CPU_UTILISATION, AVX2_UTILISATION = 1.5, 0.5
 """Rates of training relative to NumPy's matrix products: 1.45 to 1.62 for four networks on two cores of an AMD EPYC,
-where oneDNN's convolutions use instructions that NumPy's library does not; 0.43 to 0.60 on one without AVX-512."""
+where oneDNN's convolutions use instructions that NumPy's library does not; 0.39 to 0.60 on one without AVX-512."""
 
 CORE_FLOPS = 5e10
 """Default for a core that was not probed: 16 fp32 operations per cycle at 3 GHz."""
