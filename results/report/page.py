@@ -34,6 +34,7 @@ from results.runs.store import StoredRecord
 from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
 from results.schema import Origin, Record, Status
 from results.schema.version import __version__
+from results.table.cells import warning_codes
 from results.table.fleets import FleetRate
 from results.table.merge import Merged, merge_records
 from results.text import counted
@@ -223,9 +224,7 @@ def _speed_lines(merged: Merged, pairs: Sequence[Pair]) -> list[str]:
         sentences = answer_lines(found)
         lines += sentences[:1] or [f"{a} and {b} have no measured case in common, so it is unknown which is faster."]
     ok = sum(row.repeats_ok > 0 for row in merged.rows)
-    codes = sorted(
-        {part.partition(" (")[0] for row in merged.rows for part in (row.warnings or "").split(", ") if part}
-    )
+    codes = sorted({code for row in merged.rows for code in warning_codes(row.warnings)})
     warned = f" Warnings: {', '.join(codes)}." if codes else ""
     passed = "; all of them passed their validity checks" if ok else ""
     lines.append(f"{ok} of {len(merged.rows)} rows have a number{passed}.{warned}")

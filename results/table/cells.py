@@ -60,7 +60,7 @@ def warning_notes(warnings: Iterable[str | None]) -> list[str]:
     Args:
         warnings: Cells of the column: comma-separated codes, some with a count: `drift (2 of 3)`.
     """
-    codes = {code for text in warnings if text for code in _codes(text)}
+    codes = {code for text in warnings for code in warning_codes(text)}
     return [f"{code}: {WARNINGS[code]}" for code in sorted(codes & WARNINGS.keys())]
 
 
@@ -76,7 +76,7 @@ def warned(rates: Iterable[FleetRate]) -> dict[str, list[str]]:
         for host in rate.rates:
             place = f"{rate.fleet}/{host}" if rate.of_fleet else rate.subject
             every.setdefault(place, {})[network] = None
-            for code in _codes(rate.warnings.get(host, "")):
+            for code in warning_codes(rate.warnings.get(host)):
                 found.setdefault(code, {}).setdefault(place, {})[network] = None
     return {
         code: [place if of == every[place] else f"{place} in {_some([*of])}" for place, of in places.items()]
@@ -89,8 +89,9 @@ def warned_notes(rates: Iterable[FleetRate]) -> list[str]:
     return [f"{code} ({_some(places)}): {WARNINGS[code]}" for code, places in warned(rates).items() if code in WARNINGS]
 
 
-def _codes(text: str) -> list[str]:
-    return [match[0] for part in text.split(",") if (match := _CODE.match(part.strip()))]
+def warning_codes(cell: str | None) -> list[str]:
+    """Return the codes in a cell of the column of warnings."""
+    return [match[0] for part in (cell or "").split(",") if (match := _CODE.match(part.strip()))]
 
 
 HOSTS_NAMED = 3
