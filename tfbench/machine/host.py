@@ -158,18 +158,19 @@ def _cpu_name() -> str:
 
 
 def _of_processor(key: str) -> str:
-    """Return what the kernel reports of the first processor under a key; empty if nothing."""
-    for line in read_text(Path("/proc/cpuinfo")).splitlines():
-        if line.lower().startswith(key):
-            return line.partition(":")[2].strip()
-    return ""
+    return _first_value(Path("/proc/cpuinfo"), key, ":")
 
 
 def _operating_system() -> str:
-    for line in read_text(Path("/etc/os-release")).splitlines():
-        if line.startswith("PRETTY_NAME="):
-            return line.partition("=")[2].strip('"')
-    return platform.system()
+    return _first_value(Path("/etc/os-release"), "pretty_name", "=").strip('"') or platform.system()
+
+
+def _first_value(path: Path, key: str, separator: str) -> str:
+    """Return what follows the separator in the first line with a lower-case key; empty if there is none."""
+    for line in read_text(path).splitlines():
+        if line.lower().startswith(key):
+            return line.partition(separator)[2].strip()
+    return ""
 
 
 def _installed(*packages: str) -> str | None:

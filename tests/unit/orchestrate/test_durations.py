@@ -84,8 +84,8 @@ def test_gpus_are_near_their_published_figures():
 
 def test_an_estimate_shows_time_cost_and_what_it_rests_on():
     facts = Facts(gpus=(GPU(index=0, name="RTX A4000"),), images=(Image(variant="cpu", reference="r:cpu", reason=""),))
-    priced = {"docker": None, "suite": "quick"}
-    hosts = [Host(fleet=name, name="a", usd_per_gpu_hour=usd, **priced) for name, usd in (("x", 1.0), ("y", 3.0))]
+    common = {"docker": None, "suite": "quick"}
+    hosts = [Host(fleet=name, name="a", usd_per_gpu_hour=usd, **common) for name, usd in (("x", 1.0), ("y", 3.0))]
     plan = make_plan(hosts, {host.place: facts for host in hosts}, read_suite, run_id="r", seed=1)
     seen = {("x", name): 30.0 for name in {job.case.name for job in plan.jobs}}
     estimated = estimate(plan, Durations(seen, {("y", name): 60.0 for _, name in seen}), {hosts[0].place: 90.0})
