@@ -116,11 +116,7 @@ def test_a_run_survives_the_death_of_seven_controllers(rent: Rent, tmp_path: Pat
 
 # ---- connections that fail, a machine that restarts, benchmarks that misbehave
 
-PROCESSES = {
-    **HOSTILE,
-    "folder": ("folder", Status.BAD_RESULT, "left no record"),
-    "floods": ("chatter", Status.OK, ""),
-}
+PROCESSES = {**HOSTILE, "folder": ("folder", Status.BAD_RESULT, "left no record"), "floods": ("chatter", Status.OK, "")}
 """Likewise of processes."""
 
 MAX_CONTROLLER_BYTES = 300_000_000
