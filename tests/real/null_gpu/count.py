@@ -125,8 +125,7 @@ class Counter:
         if "--data=tfrecord" in arguments:
             arguments = [*arguments, f"--data_dir={self._images()}"]
             settings = {"NULLGPU_KERNEL_US": SLOW_KERNEL_US, **settings}
-        variables = {name: str(value) for name, value in settings.items()}
-        self._process.stdin.write(json.dumps([arguments, small, variables]) + "\n")
+        self._process.stdin.write(json.dumps([arguments, small, {k: str(v) for k, v in settings.items()}]) + "\n")
         self._process.stdin.flush()
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())
         if "problem" in answer:
