@@ -106,12 +106,9 @@ class Counter:
     def __init__(self, **settings: object) -> None:
         self._folder = tempfile.TemporaryDirectory()
         before_the_import = {"TF_ENABLE_ONEDNN_OPTS": 0}  # see `gpu_settings`; the others are read later
-        variables = {"NULLGPU_DEVICES": 8, "NULLGPU_MEMORY_MIB": 262144, **before_the_import, **settings}
-        command = [sys.executable, "-m", "tests.real.null_gpu.count", "--serve"]
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, text=True, cwd=PROJECT, env=environment(**variables)
-        )
+        set_to = environment(NULLGPU_DEVICES=8, NULLGPU_MEMORY_MIB=262144, **before_the_import, **settings)
+        command, pipe = [sys.executable, "-m", "tests.real.null_gpu.count", "--serve"], subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=PROJECT, env=set_to)
 
     def count(self, arguments: list[str], small: bool = False, **settings: object) -> dict[str, Any]:
         """Return what the timed steps of a command line asked for: see `_counts`.

@@ -32,8 +32,8 @@ PEAK_TOLERANCE = 0.15
 VARYING_TOLERANCE = 0.5
 """Of copies of TFRecords, whose batches come when they are decoded."""
 
-CAPTURE_TOLERANCE = 1.5
-"""Of library calls of compiled steps: XLA captures them again for buffers at another address, 82 or 188 in BERT-Large."""
+CAPTURE_FACTOR = 4
+"""Of library calls of compiled steps, up or down: XLA captures them again for moved buffers; BERT-Large: 403 or 1,471."""
 
 
 def name_of(line):
@@ -83,11 +83,13 @@ def test_a_step_asks_for_what_the_table_says(counter, line):
     found = row(key, counted(counter, *flags(key)))
     tolerances = {"peak_mib": PEAK_TOLERANCE}
     tolerances |= dict.fromkeys(("h2d", "h2d_bytes"), VARYING_TOLERANCE) if line["data"] == "tfrecord" else {}
-    tolerances |= {"library_calls": CAPTURE_TOLERANCE} if line["xla"] != "off" else {}
-    exact = [name for name in COUNTS if name not in tolerances]
+    captured = ["library_calls"] if line["xla"] != "off" else []
+    exact = [name for name in COUNTS if name not in [*tolerances, *captured]]
     assert {name: found[name] for name in exact} == {name: line[name] for name in exact}
     for name, tolerance in tolerances.items():
         assert float(found[name]) == pytest.approx(float(line[name]), rel=tolerance), name
+    for calls, wanted in ((float(found[name]), float(line[name])) for name in captured):
+        assert wanted / CAPTURE_FACTOR <= calls <= wanted * CAPTURE_FACTOR
 
 
 def test_the_estimate_of_memory_holds_for_every_case_of_the_suites():
