@@ -4,3 +4,10 @@ from pathlib import Path
 
 PROJECT = Path(__file__).parents[2]
 """This checkout."""
+
+
+def write_files(root: Path, files: dict[str, str]) -> None:
+    """Write texts by their paths below a folder."""
+    for path, text in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)

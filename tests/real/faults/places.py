@@ -96,7 +96,7 @@ class Link:
                 threading.Thread(target=self._pump, args=ends, daemon=True).start()
 
     def _pump(self, source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # reset by one side: as a network does, the link tells the other
             while (mode := self._mode.read_text()) != CUT:
                 if mode == HOLE or not select.select([source], [], [], 0.05)[0]:
                     time.sleep(0.05 if mode == HOLE else 0)
@@ -106,7 +106,8 @@ class Link:
                     return
                 time.sleep(0.1 if mode == SLOW else 0)
                 target.sendall(data)
-            for end in (source, target):
+        for end in (source, target):
+            with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
 

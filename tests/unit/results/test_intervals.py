@@ -95,9 +95,8 @@ def test_hosts_and_cases_that_cannot_be_told_apart_have_no_levels():
 def test_one_host_a_side_speaks_of_two_machines_and_not_of_fleets():
     (item,) = compare(*sides(*of_hosts("a", 150.0), *of_hosts("b", 100.0)))
     assert item.covers == "these two machines"
-    assert "a/a0 and b/b0: one host each; intervals describe these machines, not fleets" in (
-        compare_grid([item], "a", "b").notes
-    )
+    notes = compare_grid([item], "a", "b").notes
+    assert "a/a0 and b/b0: one host each; intervals describe these machines, not fleets" in notes
     said = answer_lines([item])[0]
     assert said.startswith("These two machines: a/a0 is 1.50")
     assert said.endswith("; to compare the fleets, measure at least 2 hosts of each.")

@@ -10,9 +10,8 @@ import pytest
 from results.schema.health import GPUFacts
 from results.schema.record_json import from_dict
 from tests.real.training.conftest import run_tfbench
-from tests.support import PROJECT
+from tests.support import PROJECT, write_files
 from tests.support.fake_driver import FakeGPU, FakeMachine, build, eight_h100
-from tests.support.files import write_files
 from tfbench.doctor.__main__ import render
 from tfbench.doctor.checks import DoctorFinding, Level, Readiness, judge, verdict_line, verdict_of
 from tfbench.doctor.driver import DriverFacts, GPUPair

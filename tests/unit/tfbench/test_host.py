@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from tests.support import PROJECT
-from tests.support.files import write_files
+from tests.support import PROJECT, write_files
 from tfbench.machine.host import HostFacts, cpu_limit, memory_limit_bytes
 
 
