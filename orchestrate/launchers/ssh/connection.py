@@ -49,7 +49,13 @@ PYTHONS = (
 """Pythons to try: on the PATH, which sshd may set differently from the image, and where images of rented machines
 install them."""
 
-_READ_AGENT = "import sys; exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
+REQUEST_SECONDS = 600
+"""Longest an agent waits for its request: a host learns of a dead link only after hours, with the defaults of sshd."""
+
+_READ_AGENT = (
+    f"import signal, sys; signal.alarm({REQUEST_SECONDS}); "
+    "exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
+)
 _FIND_PYTHON = (
     'for p in {pythons}; do "$p" -c "import sys; sys.exit(sys.version_info < (3, 8))" </dev/null >/dev/null 2>&1 '
     f'&& exec "$p" -u -c "{_READ_AGENT}"; done; exit {NO_PYTHON}'

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -112,6 +113,13 @@ def test_stop_ends_a_repeat_whose_guardian_hangs(tmp_path: Path, quick: None):
     os.kill(int(state["guardian"].split()[0]), signal.SIGSTOP)
     it.stop(JOB)
     assert it.follow(JOB, lambda line: None).exit_code is None and not agent.is_alive(state)
+
+
+def test_an_agent_waits_so_long_for_its_request_but_not_for_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    impatient = connection._READ_AGENT.replace(f"alarm({connection.REQUEST_SECONDS})", "alarm(2)")
+    with subprocess.Popen([sys.executable, "-c", impatient], stdin=subprocess.PIPE) as waits:
+        monkeypatch.setattr(connection, "_READ_AGENT", impatient)
+        assert (run(launcher(tmp_path, "time.sleep(3)")), waits.wait(30)) == (([], 0), -signal.SIGALRM)
 
 
 @pytest.mark.parametrize("more", [b"1", b"201"], ids=["by the agent", "by the launcher"])
