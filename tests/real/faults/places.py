@@ -16,13 +16,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import docker
 import docker.errors
+import requests
 
 from orchestrate.launchers.ssh import launcher as ssh_launcher
 from orchestrate.launchers.ssh.agent import read_json
 from orchestrate.launchers.ssh.software import HostSoftware
 from tests.real.ssh.rented import Rented
-from tests.support.controller import ours, remove_ours, running
+from tests.support.controller import ours, remove_ours
+from tests.support.engines.docker import PING_SECONDS
 from tests.support.engines.fragile import FragileEngine
 from tests.support.engines.processes import (
     Server,
@@ -255,6 +258,8 @@ class DockerPlace(Place):
         self._engine.start()
         with image.open("rb") as archive:
             self._image = self._engine.client.images.load(archive)[0].tags[0]
+        # Another fault may have stopped who answers, and who waits here without end wakes nobody.
+        self._impatient = docker.DockerClient(base_url=self._engine.url, timeout=PING_SECONDS)
         self._containers: dict[str, str] = {}
 
     def begin(self, folder: Path) -> dict[str, Any]:
@@ -297,8 +302,9 @@ class DockerPlace(Place):
         if what != "container":
             return super().other(what, how)
         with contextlib.suppress(docker.errors.APIError, OSError):  # it has just ended, or the engine is down
-            for container in running(self._engine):
-                getattr(container, how)(**({"force": True, "v": True} if how == "remove" else {}))
+            for container in self._impatient.containers.list(filters={"label": "tfbench.run"}, ignore_removed=True):
+                with contextlib.suppress(requests.Timeout):  # done when a stopped shim goes on
+                    getattr(container, how)(**({"force": True, "v": True} if how == "remove" else {}))
                 return quietly(container.unpause) if how == "pause" else lambda: None
         return None
 

@@ -105,8 +105,7 @@ def index(tmp_path: Path) -> Iterator[Callable[[str], Download]]:
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        """Stay silent."""
+    def log_message(self, format: str, *args: object) -> None: ...
 
 
 @pytest.fixture
