@@ -305,8 +305,12 @@ class DockerPlace(Place):
             for container in self._impatient.containers.list(filters={"label": "tfbench.run"}, ignore_removed=True):
                 with contextlib.suppress(requests.Timeout):  # done when a stopped shim goes on
                     getattr(container, how)(**({"force": True, "v": True} if how == "remove" else {}))
-                return quietly(container.unpause) if how == "pause" else lambda: None
+                return lambda: self._go_on(container) if how == "pause" else None
         return None
+
+    def _go_on(self, container: Any) -> None:
+        with contextlib.suppress(docker.errors.APIError, OSError):  # it has ended
+            container.unpause()
 
     def heal(self) -> None:
         self._link.set(OPEN)
@@ -388,16 +392,6 @@ class SlurmPlace(Place):
 
 
 PLACES = {"process": Place, "ssh": SshPlace, "docker": DockerPlace, "slurm": SlurmPlace}
-
-
-def quietly(act: Undo) -> Undo:
-    """Return what undoes a fault, if there is anything left to undo."""
-
-    def undo() -> None:
-        with contextlib.suppress(docker.errors.APIError, OSError):
-            act()
-
-    return undo
 
 
 def mount(folder: Path, size: int) -> None:

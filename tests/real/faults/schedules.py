@@ -273,17 +273,20 @@ def main() -> int:
     report = folder / "report"
     report.touch()
     workers = dict(zip(SHARES, map(int, options.workers.split(",")), strict=True))
+    working = set()
     for kind, numbers in places_of(options.seed, options.count).items():
         for index in range(workers[kind]):
-            if (mine := numbers[index :: workers[kind]]) and os.fork() == 0:
-                try:
+            if pid := os.fork():
+                working.add(pid)
+                continue
+            try:
+                if mine := numbers[index :: workers[kind]]:
                     work(kind, mine, folder / f"{kind[:2]}{index}", report, options)
-                except BaseException:  # noqa: BLE001
-                    traceback.print_exc()
-                os._exit(0)
-    with contextlib.suppress(ChildProcessError):
-        while True:  # as the first process of its namespace it also ends what lost its parent
-            os.wait()
+            except BaseException:  # noqa: BLE001
+                traceback.print_exc()
+            os._exit(0)
+    while working:  # as the first process of its namespace it also reaps what lost its parent; the rest ends with it
+        working.discard(os.wait()[0])
     lines = [json.loads(line) for line in report.read_text().splitlines()]
     failed = [line["seed"] for line in lines if line["problems"]]
     hits = Counter(hit for line in lines for hit in line["hit"])
