@@ -82,6 +82,8 @@ def keys() -> Iterator[Row]:
         yield key(model, precision, gpus=gpus, xla="replica")
     for model, precision, gpus in itertools.product(NETWORKS, ("fp32", "tf32", "fp16", "bf16"), (4, 8)):
         yield key(model, precision, gpus=gpus)
+    for model, gpus, precision in itertools.product(NETWORKS, (2, 4, 8), ("fp32", "tf32", "fp16", "bf16")):
+        yield key(model, precision, "infer", gpus)
     more = (("tf32", 1), ("bf16", 1), ("fp16", 4), ("fp16", 8))
     for (precision, gpus), model in itertools.product(more, ("resnet50", "bert_large")):
         yield key(model, precision, gpus=gpus, xla="replica")
