@@ -116,10 +116,10 @@ def test_stop_ends_a_repeat_whose_guardian_hangs(tmp_path: Path, quick: None):
 
 
 def test_an_agent_waits_so_long_for_its_request_but_not_for_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    impatient = connection._READ_AGENT.replace(f"alarm({connection.REQUEST_SECONDS})", "alarm(2)")
+    impatient = connection._READ_AGENT.replace(f"alarm({connection.REQUEST_SECONDS})", "alarm(4)")
     with subprocess.Popen([sys.executable, "-c", impatient], stdin=subprocess.PIPE) as waits:
         monkeypatch.setattr(connection, "_READ_AGENT", impatient)
-        assert (run(launcher(tmp_path, "time.sleep(3)")), waits.wait(30)) == (([], 0), -signal.SIGALRM)
+        assert (run(launcher(tmp_path, "time.sleep(5)")), waits.wait(30)) == (([], 0), -signal.SIGALRM)
 
 
 @pytest.mark.parametrize("more", [b"1", b"201"], ids=["by the agent", "by the launcher"])
