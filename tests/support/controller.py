@@ -216,9 +216,9 @@ def remove_ours(engine: DockerEngine) -> None:
         container.remove(force=True, v=True)
 
 
-def running(engine: DockerEngine) -> list[Any]:
-    """Return the running benchmarks on an engine."""
-    return engine.client.containers.list(filters={"label": "tfbench.run"}, ignore_removed=True)
+def running(engine: DockerEngine, client: Any = None) -> list[Any]:
+    """Return the running benchmarks on an engine, asked by its own or another client."""
+    return (client or engine.client).containers.list(filters={"label": "tfbench.run"}, ignore_removed=True)
 
 
 def counted(engine: DockerEngine, action: str, run_id: str) -> Counter[str]:

@@ -597,7 +597,7 @@ def main() -> None:
     """Serve one request."""
     request = json.loads(sys.stdin.buffer.readline().decode())
     payload = sys.stdin.buffer.read(request["payload_bytes"])
-    signal.alarm(0)  # set by the command that starts us
+    signal.alarm(0)  # set by the command that started this process
     sys.stdout.write(request["mark"] + "\n")
     do = request["do"]
     request["root"] = str(Path(request["root"]).expanduser())

@@ -24,7 +24,7 @@ from orchestrate.launchers.ssh import launcher as ssh_launcher
 from orchestrate.launchers.ssh.agent import read_json
 from orchestrate.launchers.ssh.software import HostSoftware
 from tests.real.ssh.rented import Rented
-from tests.support.controller import ours, remove_ours
+from tests.support.controller import ours, remove_ours, running
 from tests.support.engines.docker import PING_SECONDS
 from tests.support.engines.fragile import FragileEngine
 from tests.support.engines.processes import (
@@ -99,7 +99,7 @@ class Link:
                 threading.Thread(target=self._pump, args=ends, daemon=True).start()
 
     def _pump(self, source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # reset by one side: as a network does, the link tells the other
+        with contextlib.suppress(OSError):  # if one side resets its connection, the other is closed below
             while (mode := self._mode.read_text()) != CUT:
                 if mode == HOLE or not select.select([source], [], [], 0.05)[0]:
                     time.sleep(0.05 if mode == HOLE else 0)
@@ -258,7 +258,7 @@ class DockerPlace(Place):
         self._engine.start()
         with image.open("rb") as archive:
             self._image = self._engine.client.images.load(archive)[0].tags[0]
-        # Another fault may have stopped who answers, and who waits here without end wakes nobody.
+        # With a short timeout: another fault may have stopped the engine, and only this process resumes it.
         self._impatient = docker.DockerClient(base_url=self._engine.url, timeout=PING_SECONDS)
         self._containers: dict[str, str] = {}
 
@@ -302,8 +302,8 @@ class DockerPlace(Place):
         if what != "container":
             return super().other(what, how)
         with contextlib.suppress(docker.errors.APIError, OSError):  # it has just ended, or the engine is down
-            for container in self._impatient.containers.list(filters={"label": "tfbench.run"}, ignore_removed=True):
-                with contextlib.suppress(requests.Timeout):  # done when a stopped shim goes on
+            for container in running(self._engine, self._impatient):
+                with contextlib.suppress(requests.Timeout):  # takes effect when the stopped shim resumes
                     getattr(container, how)(**({"force": True, "v": True} if how == "remove" else {}))
                 return lambda: self._go_on(container) if how == "pause" else None
         return None

@@ -285,7 +285,7 @@ def main() -> int:
             except BaseException:  # noqa: BLE001
                 traceback.print_exc()
             os._exit(0)
-    while working:  # as the first process of its namespace it also reaps what lost its parent; the rest ends with it
+    while working:  # PID 1 of its namespace: it also reaps orphans, and the others end with it
         working.discard(os.wait()[0])
     lines = [json.loads(line) for line in report.read_text().splitlines()]
     failed = [line["seed"] for line in lines if line["problems"]]

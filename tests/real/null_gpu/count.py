@@ -44,7 +44,7 @@ FEW_STEPS = (
 """Flags; the last of equal ones counts."""
 
 SLOW_KERNEL_US, INPUT_SECONDS = 300, 2
-"""With TFRecords, steps begin that late, and are slower than input: as many batches are ahead of the last as of the first."""
+"""With TFRecords, steps begin later and run slower than the input, so that its buffer is full at the first and the last."""
 
 IMAGES, SEQUENCES = 8, 2
 """Batches of the table: its counts, but the peak, are the same for larger ones."""

@@ -115,7 +115,7 @@ def test_stop_ends_a_repeat_whose_guardian_hangs(tmp_path: Path, quick: None):
     assert it.follow(JOB, lambda line: None).exit_code is None and not agent.is_alive(state)
 
 
-def test_an_agent_waits_so_long_for_its_request_but_not_for_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_agent_bounds_the_wait_for_its_request_but_not_its_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     impatient = connection._READ_AGENT.replace(f"alarm({connection.REQUEST_SECONDS})", "alarm(4)")
     with subprocess.Popen([sys.executable, "-c", impatient], stdin=subprocess.PIPE) as waits:
         monkeypatch.setattr(connection, "_READ_AGENT", impatient)
