@@ -11,8 +11,9 @@ import pytest
 
 from results.reference import MIBI, read_rows
 from results.reference.networks import PEAK_VARIATION, training_bytes
+from results.schema import DEVICE_MODEL
 from tests.benchmarks.network_memory import key_of, suite_cases
-from tests.real.null_gpu.count import COUNTS, FEW_STEPS, KEY, TABLE, Counter, flags, row
+from tests.real.null_gpu.count import COUNTS, FEW_STEPS, KEY, STEPS, TABLE, Counter, flags, row
 from tests.support.null_gpu import needs_null_gpu
 from tfbench.measuring.soft_warnings import HOST_LEAD_SHARE
 
@@ -20,7 +21,10 @@ with TABLE.open(encoding="utf-8", newline="") as file:
     ROWS = list(csv.DictReader(file))
 
 SYNTHETIC = [line for line in ROWS if line["data"] == "synthetic"]
+FROM_HOST = [line for line in ROWS if line["data"] in ("host", "tfrecord")]
+FIGURES = [line for line in ROWS if line["model"] == DEVICE_MODEL]
 SHORT = [("resnet50", precision, "train", gpus, "off", "synthetic") for precision in ("fp32", "fp16") for gpus in "12"]
+SHORT.append((DEVICE_MODEL, "fp32", "all_reduce", "2", "off", "none"))
 EVERYTHING = "TFBENCH_TEST_NULL_GPU" in os.environ
 
 LARGEST_LIST_OF_TENSORS = 2048
@@ -34,6 +38,10 @@ VARYING_TOLERANCE = 0.5
 
 CAPTURE_FACTOR = 4
 """Of library calls of compiled steps, up or down: XLA captures them again for moved buffers; BERT-Large: 403 or 1,471."""
+
+
+def on_null_gpus(test):
+    return needs_null_gpu(pytest.mark.slow(test))
 
 
 def name_of(line):
@@ -55,10 +63,25 @@ def test_the_table_meets_the_bars_of_a_step(line):
     assert float(line["waits"]) == gpus, "the one that ends a step on each replica"
 
 
-@pytest.mark.parametrize("line", [line for line in ROWS if line["data"] != "synthetic"], ids=name_of)
+@pytest.mark.parametrize("line", FROM_HOST, ids=name_of)
 def test_input_from_the_host_goes_one_way_only_and_is_not_waited_for(line):
     assert float(line["h2d"]) >= 2 and float(line["d2h"]) == 0
     assert float(line["waits_of_dispatching_thread"]) == 0
+
+
+@pytest.mark.parametrize("line", FIGURES, ids=name_of)
+def test_a_call_of_a_devices_figure_asks_for_what_it_names_alone(line):
+    gpus, size = int(line["gpus"]), 2**28
+    first_sums = {"launches": gpus, "peer": 2 * (gpus - 1), "peer_bytes": 2 * (gpus - 1) * 4 * 1000}
+    wanted = {
+        "matrix_product": {"library_calls": 1},
+        "memory_add": {"launches": 1},
+        "host_to_device": {"h2d": 1, "h2d_bytes": size},
+        "device_to_host": {"d2h": 1, "d2h_bytes": size},
+        "all_reduce": {"all_reduces": 16 * gpus, "all_reduced_bytes": 16 * gpus * size, **first_sums},
+    }[line["mode"]]
+    found = {name: float(line[name]) for name in COUNTS if float(line[name])}
+    assert found == wanted | dict.fromkeys(("waits", "waits_of_dispatching_thread"), gpus / STEPS)
 
 
 @pytest.fixture(scope="module")
@@ -68,13 +91,10 @@ def counter():
     counter.close()
 
 
-@functools.cache
-def counted(counter, *arguments):
-    return counter.count(list(arguments))
+counted = functools.cache(lambda counter, *arguments: counter.count(list(arguments)))
 
 
-@needs_null_gpu
-@pytest.mark.slow
+@on_null_gpus
 @pytest.mark.parametrize(
     "line", [line for line in ROWS if EVERYTHING or tuple(line.values())[: len(SHORT[0])] in SHORT], ids=name_of
 )
@@ -98,8 +118,7 @@ def test_the_estimate_of_memory_holds_for_every_case_of_the_suites():
         assert 0.999 < training_bytes(case) / (peaks[key_of(case)] * MIBI) < PEAK_VARIATION, case.name
 
 
-@needs_null_gpu
-@pytest.mark.slow
+@on_null_gpus
 @pytest.mark.parametrize(
     "form", [("alexnet", "--accumulate=2"), ("alexnet", "--mode=infer"), ("gpt2_small", "--batch_size=2")]
 )
@@ -110,8 +129,13 @@ def test_no_form_of_a_step_copies_to_the_host_or_waits_for_it(counter, form):
     assert (found["d2h"], found["waits_of_dispatching_thread"]) == ("0", "0")
 
 
-@needs_null_gpu
-@pytest.mark.slow
+@on_null_gpus
+def test_copies_to_the_gpu_are_made_from_pinned_memory(counter):
+    figures = counted(counter, *flags({"model": DEVICE_MODEL, "gpus": "2"}))
+    assert figures["host_to_device,fp32"]["calls"]["copy.h2d.pinned"][:2] == [STEPS, STEPS * 2**28]
+
+
+@on_null_gpus
 def test_batch_norm_and_relu_are_one_kernel_in_both_directions(counter):
     key = dict(zip(KEY, ("resnet50", "fp16", "train", "1", "off", "synthetic", "8"), strict=True))
     found = counted(counter, *flags(key))
@@ -119,11 +143,9 @@ def test_batch_norm_and_relu_are_one_kernel_in_both_directions(counter):
     assert found["lead"] < HOST_LEAD_SHARE, "a GPU that computes nothing waits for the host"
 
 
-@needs_null_gpu
-@pytest.mark.slow
+@on_null_gpus
 def test_steps_do_not_come_out_in_pairs(counter):
-    case = ["--model=resnet50", "--batch_size=8", *FEW_STEPS, "--num_steps=20"]
-    found = counter.count(case, NULLGPU_KERNEL_US=200)
+    found = counter.count(["--model=resnet50", "--batch_size=8", *FEW_STEPS, "--num_steps=20"], NULLGPU_KERNEL_US=200)
     seconds = found["step_seconds"]
     every_second, others = statistics.median(seconds[::2]), statistics.median(seconds[1::2])
     assert max(every_second, others) < 3 * min(every_second, others), seconds
