@@ -60,7 +60,7 @@ Row = dict[str, str]
 
 
 def keys() -> Iterator[Row]:
-    """Name the rows of the table, the quickest first; counting all of them takes most of a day."""
+    """Name the rows of the table; counting all of them takes most of a day."""
     for data, precision, gpus in itertools.product(("host", "tfrecord"), ("fp32", "fp16"), (1, 2)):
         yield _key("resnet50", precision, "train", gpus, "off", data)
     precisions = ("fp32", "tf32", "fp16", "bf16")
@@ -82,9 +82,8 @@ def _key(model: str, precision: str, mode: str, gpus: int, xla: str, data: str =
 def flags(key: Row) -> list[str]:
     """Return the command line of a row's case."""
     case = [f"--model={key['model']}", f"--num_gpus={key['gpus']}", *FEW_STEPS]
-    others = ("precision", "mode", "xla", "data")
-    own = [] if key["model"] == DEVICE_MODEL else [f"--batch_size={key['batch']}", *(f"--{k}={key[k]}" for k in others)]
-    return case + own
+    own = ("precision", "mode", "xla", "data") if key["model"] != DEVICE_MODEL else ()
+    return [*case, *(f"--{name}={key[name]}" for name in own), *([f"--batch_size={key['batch']}"] if own else [])]
 
 
 class Counter:
@@ -230,9 +229,9 @@ def _counts(null: ctypes.CDLL, arguments: list[str], small: bool) -> dict[str, A
         raise _CountedError
 
     repeat.take_steps = take_counted  # type: ignore[assignment]
-    if request.case.model == DEVICE_MODEL:
+    if device := request.case.model == DEVICE_MODEL:
         _count_figures(null, found)
-    with contextlib.suppress(_CountedError, CaseFailedError):  # a device's results are wrong
+    with contextlib.suppress(CaseFailedError if device else _CountedError):  # a device's results are wrong
         repeat.run_repeat(request.case, request.options, Findings())
     return found
 
@@ -244,8 +243,7 @@ def _count_figures(null: ctypes.CDLL, figures: dict[str, Any]) -> None:
     from tfbench import device_case
     from tfbench.roofline import peaks, transfers
 
-    found: dict[str, Any] = {}
-    measured = peaks.measured
+    found, measured = {}, peaks.measured
 
     def count(work: Callable[[], object], *_: object, **__: object) -> list[float]:
         null.nullgpu_reset()
