@@ -35,8 +35,8 @@ HUGE_PAGES := glibc.malloc.hugetlb=1
 test: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Run all tests, against real engines where available
 	@GLIBC_TUNABLES=$(HUGE_PAGES) $(PYTHON) -m pytest --numprocesses=4 $(SPREAD) $(ARGS)
 
-test-fast: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Run the tests that need no engine and no training: about a minute
-	@TFBENCH_TEST_EXAMPLES=few $(PYTHON) -m pytest tests/unit -m "not slow and not tensorflow" --numprocesses=3 $(SPREAD) $(ARGS)
+test-fast: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Run the tests that need no engine and no training: three quarters of a minute
+	@TFBENCH_TEST_EXAMPLES=few $(PYTHON) -m pytest tests/unit -m "not slow and not tensorflow" --numprocesses=4 $(SPREAD) $(ARGS)
 
 test-kubernetes: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test on a real Kubernetes, which is built first (needs root; takes minutes)
 	@TFBENCH_TEST_KUBERNETES=1 $(PYTHON) -m pytest tests/real/faults/test_real_kubernetes.py $(ARGS)
