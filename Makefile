@@ -28,15 +28,15 @@ run: $(VENV)/$(BUILD).stamp $(HOSTS) $(VENV)/bin/tfbench  ## Measure this machin
 	@$(VENV)/bin/tfbench run --hosts $(HOSTS) $(ARGS)
 
 # Four processes on whatever machine: they mostly wait for engines and queues, and train as many at a time as there are cores.
-SPREAD := --dist=loadscope --no-loadscope-reorder
+SPREAD := --numprocesses=4 --dist=loadscope --no-loadscope-reorder
 # TensorFlow allocates large tensors anew in every step. With small pages, the kernel takes up to a third of the CPU time for them.
 HUGE_PAGES := glibc.malloc.hugetlb=1
 
 test: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Run all tests, against real engines where available
-	@GLIBC_TUNABLES=$(HUGE_PAGES) $(PYTHON) -m pytest --numprocesses=4 $(SPREAD) $(ARGS)
+	@GLIBC_TUNABLES=$(HUGE_PAGES) $(PYTHON) -m pytest $(SPREAD) $(ARGS)
 
 test-fast: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Run the tests that need no engine and no training: three quarters of a minute
-	@TFBENCH_TEST_EXAMPLES=few $(PYTHON) -m pytest tests/unit -m "not slow and not tensorflow" --numprocesses=4 $(SPREAD) $(ARGS)
+	@TFBENCH_TEST_EXAMPLES=few $(PYTHON) -m pytest tests/unit -m "not slow and not tensorflow" $(SPREAD) $(ARGS)
 
 test-kubernetes: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test on a real Kubernetes, which is built first (needs root; takes minutes)
 	@TFBENCH_TEST_KUBERNETES=1 $(PYTHON) -m pytest tests/real/faults/test_real_kubernetes.py $(ARGS)
@@ -62,7 +62,7 @@ test-renting: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Check files for SkyPi
 
 test-null-gpu: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test TensorFlow's CUDA build on GPUs that compute nothing (downloads 0.6 GB once)
 	@$(PYTHON) -m tests.support.null_gpu
-	@TFBENCH_TEST_NULL_GPU=1 $(PYTHON) -m pytest tests/real/null_gpu --numprocesses=2 $(SPREAD) $(ARGS)
+	@TFBENCH_TEST_NULL_GPU=1 $(PYTHON) -m pytest tests/real/null_gpu $(SPREAD) --numprocesses=2 $(ARGS)
 
 gpu-validation: $(VENV)/$(BUILD).stamp  ## Verify everything on a GPU, step by step, in OUT=folder; can be resumed (PEER=checkout)
 	@$(PYTHON) -m tests.benchmarks.gpu_validation --out=$(OUT) $(if $(PEER),--peer=$(PEER)) $(ARGS)

@@ -168,7 +168,7 @@ def all_reduces(strategy: Strategy, times: int) -> Callable[[object], object]:
     def of_replica(tensor: Tensor) -> Tensor:
         own = tf.identity(tensor)  # on the replica's device: an argument of the function is on none, and refused
         context = tf.distribute.get_replica_context()
-        # TensorFlow copies what a function returns to the first device and back: of the whole tensor, that takes time.
+        # Few, because what a function returns is copied to its first device and back: see `ReplicaScalar`.
         return [context.all_reduce(tf.distribute.ReduceOp.SUM, own) for _ in range(times)][-1][:CHECKED_ELEMENTS]
 
     call: Callable[[object], object] = tf.function(

@@ -130,9 +130,10 @@ def test_no_form_of_a_step_copies_to_the_host_or_waits_for_it(counter, form):
 
 
 @on_null_gpus
-def test_copies_to_the_gpu_are_made_from_pinned_memory(counter):
+def test_every_call_of_a_transfer_copies_and_host_memory_is_pinned(counter):
     figures = counted(counter, *flags({"model": DEVICE_MODEL, "gpus": "2"}))
-    assert figures["host_to_device,fp32"]["calls"]["copy.h2d.pinned"][:2] == [STEPS, STEPS * 2**28]
+    for figure, copies in (("host_to_device", "copy.h2d.pinned"), ("device_to_host", "copy.d2h.pinned")):
+        assert figures[f"{figure},fp32"]["calls"][copies][:2] == [STEPS, STEPS * 2**28]
 
 
 @on_null_gpus
