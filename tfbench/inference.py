@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from results.schema import XLA, Case, Check, Latency, Precision
 from tfbench.keras_types import Model, Strategy, Tensor
-from tfbench.keras_versions import ReplicaScalar, Traced
+from tfbench.keras_versions import ReplicaResult, Traced
 from tfbench.measuring.timing import percentile
 from tfbench.measuring.validity import does_not_apply, replicas_of, within, xla_factor
 from tfbench.training.tasks import Batch
@@ -34,8 +34,7 @@ class Inference:
         self.case, self.model, self.strategy = case, model, strategy
         compiled = case.xla is XLA.REPLICA
         self._compute = tf.function(self._forward, jit_compile=True, autograph=False) if compiled else self._forward
-        with strategy.scope():
-            self._mean = ReplicaScalar(strategy)
+        self._mean = ReplicaResult(strategy)
         self._call = Traced(self._step)
 
     def step(self, batch: Batch) -> list[Tensor]:

@@ -41,8 +41,8 @@ def components(strategy: Strategy, variable: Variable) -> tuple[Variable, ...]:
     return tuple(strategy.experimental_local_results(variable))
 
 
-class ReplicaScalar:
-    """A float32 per replica, on its device, for results of a step; create it in the strategy's scope.
+class ReplicaResult:
+    """A float32 tensor per replica, on its device, for results of a step.
 
     A function returns tensors through operations on one device that wait for all its side effects
     (`AutomaticControlDependencies.mark_as_return`): the other replicas' values would be copied there, and if it is the
@@ -51,10 +51,12 @@ class ReplicaScalar:
 
     Args:
         strategy: Over the replicas.
+        elements: Of a vector; a scalar by default.
     """
 
-    def __init__(self, strategy: Strategy) -> None:
-        self._variable = tf.Variable(0.0, trainable=False)
+    def __init__(self, strategy: Strategy, *elements: int) -> None:
+        with strategy.scope():
+            self._variable = tf.Variable(tf.zeros(elements), trainable=False)
         self._handles = [part.handle for part in components(strategy, self._variable)]
 
     def assign(self, value: Tensor) -> Tensor:
@@ -62,7 +64,7 @@ class ReplicaScalar:
         return assign_local(self._variable, value)
 
     def read(self) -> list[Tensor]:
-        """Return the scalars as of the steps called so far, without waiting; later steps do not change them."""
+        """Return the tensors as of the steps called so far, without waiting; later steps do not change them."""
         return [tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32) for handle in self._handles]
 
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from results.schema import Check, DeviceResult
 from tfbench.keras_types import Strategy, Tensor
+from tfbench.keras_versions import ReplicaResult
 from tfbench.measuring.validity import within
 from tfbench.roofline.peaks import (
     MisplacedError,
@@ -149,12 +150,18 @@ def sum_over_replicas(strategy: Strategy, elements: int, times: int = 1) -> Call
             parts.append(tf.fill([elements], float(replica + 1)))
     remaining = iter(parts)
     values = strategy.experimental_distribute_values_from_function(lambda _: next(remaining))
-    start = all_reduces(strategy, times)
-    return lambda: list(strategy.experimental_local_results(start(values)))
+    first_sums = ReplicaResult(strategy, min(elements, CHECKED_ELEMENTS))
+    call = all_reduces(strategy, times, first_sums)
+
+    def start() -> list[Tensor]:
+        call(values)
+        return first_sums.read()
+
+    return start
 
 
-def all_reduces(strategy: Strategy, times: int) -> Callable[[object], object]:
-    """Return a function that all-reduces all replicas' tensors several times and returns the first of the last sums.
+def all_reduces(strategy: Strategy, times: int, first_sums: ReplicaResult) -> Callable[[object], object]:
+    """Return a function that all-reduces all replicas' tensors several times and keeps the first of the last sums.
 
     Each time the same tensors are summed: summing the sums would need a scaling pass over memory to stay finite.
     TensorFlow removes none of the operations, because collectives are stateful, and keeps their order, because those of
@@ -163,13 +170,14 @@ def all_reduces(strategy: Strategy, times: int) -> Callable[[object], object]:
     Args:
         strategy: Over the replicas.
         times: All-reduces per call.
+        first_sums: Where each replica keeps them.
     """
 
-    def of_replica(tensor: Tensor) -> Tensor:
+    def of_replica(tensor: Tensor) -> None:
         own = tf.identity(tensor)  # on the replica's device: an argument of the function is on none, and refused
         context = tf.distribute.get_replica_context()
-        # Few, because what a function returns is copied to its first device and back: see `ReplicaScalar`.
-        return [context.all_reduce(tf.distribute.ReduceOp.SUM, own) for _ in range(times)][-1][:CHECKED_ELEMENTS]
+        *_, sums = [context.all_reduce(tf.distribute.ReduceOp.SUM, own) for _ in range(times)]
+        first_sums.assign(sums[:CHECKED_ELEMENTS])
 
     call: Callable[[object], object] = tf.function(
         lambda tensors: strategy.run(of_replica, args=(tensors,)), autograph=False

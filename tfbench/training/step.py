@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from results.schema import XLA, AllReduceDtype, Case, Optimizer, Precision
 from tfbench.keras_types import ConcreteFunction, Model, Shape, Strategy, Tensor
-from tfbench.keras_versions import ReplicaScalar, Traced, assign_local, components, tensorflow_variable
+from tfbench.keras_versions import ReplicaResult, Traced, assign_local, components, tensorflow_variable
 from tfbench.training.optimizers import make_updater
 from tfbench.training.tasks import IMAGES, Batch, Task
 
@@ -180,7 +180,7 @@ class Training:
             self._loss_scale = tf.Variable(self._first_loss_scale(), trainable=False)
             # float32: TensorFlow has no GPU kernel for int32 variables, and would use the host.
             self._finite_steps = tf.Variable(0.0, trainable=False)
-            self._loss = ReplicaScalar(strategy)
+        self._loss = ReplicaResult(strategy)
         # With one replica and no loss scaling, buffers would only be copies.
         flat = case.replicas > 1 or self._scales
         shapes = [variable.shape for variable in self.variables]
