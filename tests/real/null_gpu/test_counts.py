@@ -77,7 +77,7 @@ def test_a_call_of_a_devices_figure_asks_for_what_it_names_alone(line):
         "memory_add": {"launches": 1},
         "host_to_device": {"h2d": 1, "h2d_bytes": size},
         "device_to_host": {"d2h": 1, "d2h_bytes": size},
-        "all_reduce": {"all_reduces": 16 * gpus, "all_reduced_bytes": 16 * gpus * size},
+        "all_reduce": {"launches": gpus, "all_reduces": 16 * gpus, "all_reduced_bytes": 16 * gpus * size},
     }[line["mode"]]
     found = {name: float(line[name]) for name in COUNTS if float(line[name])}
     assert found == wanted | dict.fromkeys(("waits", "waits_of_dispatching_thread"), gpus / STEPS)
