@@ -128,6 +128,6 @@ def _suites() -> list[str]:
 
 
 def _networks() -> list[str]:
-    from results.schema.networks import INPUTS
+    from results.schema.networks import NETWORKS
 
-    return list(INPUTS)
+    return list(NETWORKS)

@@ -14,7 +14,7 @@ from absl import flags
 
 from results.schema import DEVICE_MODEL, SETTINGS, Case, Communication, Data, Mode, Precision, default_of, kind_of
 from results.schema.health import START_CELSIUS
-from tfbench.models import NETWORKS
+from results.schema.networks import NETWORKS
 from tfbench.peers.cluster import ClusterError, TFCluster, read_cluster
 
 USAGE = """Measure one network on this machine and write the result as one JSON record.

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from results.schema import Case, Data, Device, InputLimit, Latency, Measurement, Mode, Rank, Status, Telemetry
-from results.schema.networks import tuning_refusal
+from results.schema.networks import NETWORKS, Network
+from results.schema.refusals import network_refusal, tuning_refusal
 from tfbench.deep_check import deep_check, with_product_rates
 from tfbench.device_case import measure_devices
 from tfbench.environment import read_environment
@@ -31,7 +32,6 @@ from tfbench.measuring.timing import (
     take_steps,
     warm_up,
 )
-from tfbench.models import NETWORKS, Network
 from tfbench.outcomes.findings import Findings
 from tfbench.outcomes.outcome import CaseFailedError
 from tfbench.peers.links import Alone, Peers
@@ -268,8 +268,8 @@ def describe(repeat: Repeat, built: Built, first: FirstStep, warmup: Warmup, tim
         replicas=case.replicas,
         batch_per_gpu=case.batch_per_gpu,
         global_batch=case.global_batch,
-        image_size=repeat.size if network.inputs.image_size else None,
-        sequence_length=repeat.size if network.inputs.sequence_length else None,
+        image_size=repeat.size if network.image_size else None,
+        sequence_length=repeat.size if network.sequence_length else None,
         attention=network.attention,
         parameters_trainable=_count(built.model.trainable_weights),
         parameters_total=_count(built.model.weights),
@@ -290,7 +290,7 @@ def refuse_unsupported(case: Case, network: Network) -> None:
         raise CaseFailedError(Status.UNSUPPORTED, refusal)
     if case.num_hosts > 1:
         _refuse_over_hosts(case)
-    if refused := network.inputs.refusal(case) or tuning_refusal(case):
+    if refused := network_refusal(case, network) or tuning_refusal(case):
         raise CaseFailedError(Status.UNSUPPORTED, refused.as_flag)
     if case.mode is not Mode.TRAIN and case.accumulate > 1:
         raise CaseFailedError(Status.UNSUPPORTED, f"--accumulate={case.accumulate} goes with --mode=train only")

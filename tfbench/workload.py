@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from results.schema import BatchNorm, Case, Check, InputLimit, Mode, Status
+from results.schema.networks import Network
+from tfbench import models
 from tfbench.environment import with_loaded_libraries
 from tfbench.flags import Options
 from tfbench.inference import Inference
@@ -18,7 +20,6 @@ from tfbench.keras_types import Model, Strategy, Tensor
 from tfbench.machine.nvml import GPUs
 from tfbench.measuring import validity
 from tfbench.measuring.timing import Step, TimedSteps, take_steps, wait_for_loss
-from tfbench.models import Network
 from tfbench.outcomes.findings import Findings
 from tfbench.outcomes.outcome import CaseFailedError
 from tfbench.peers.links import Alone
@@ -128,7 +129,7 @@ class Repeat:
     @property
     def size(self) -> int:
         """Return the size of an example in pixels or tokens."""
-        return self.network.size(self.case)
+        return self.case.size(self.network)
 
     @property
     def task(self) -> Task:
@@ -138,7 +139,7 @@ class Repeat:
     @property
     def samples_per_step(self) -> int:
         """Return the samples of one step in the network's unit, over all replicas of all hosts."""
-        return self.case.global_batch * self.network.samples_per_example(self.case)
+        return self.case.global_batch * (self.size if self.network.unit == "tokens" else 1)
 
     @property
     def quantity(self) -> str:
@@ -179,7 +180,7 @@ def build(repeat: Repeat) -> Built:
     folder = repeat.options.data_dir
     data_set = None if folder is None else open_data_set(folder, network.classes)
     begin = time.perf_counter()
-    model = network.build(typing.cast(BatchNorm, case.batch_norm), repeat.size, strategy)
+    model = models.build(network, typing.cast(BatchNorm, case.batch_norm), repeat.size, strategy)
     workload: Training | Inference
     if case.mode is Mode.INFER:
         workload = Inference(case, model, strategy)

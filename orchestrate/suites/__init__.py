@@ -37,7 +37,8 @@ from results.schema import (
     default_of,
     kind_of,
 )
-from results.schema.networks import INPUTS, CaseRefusal, tuning_refusal
+from results.schema.networks import NETWORKS
+from results.schema.refusals import CaseRefusal, network_refusal, tuning_refusal
 
 FOLDER = Path(__file__).parent
 SUFFIXES = (".yml", ".yaml")
@@ -104,7 +105,7 @@ class CaseBlock(_Settings):
     @field_validator("model")
     @classmethod
     def _must_be_known(cls, model: str | list[str]) -> str | list[str]:
-        known = [*INPUTS, DEVICE_MODEL]
+        known = [*NETWORKS, DEVICE_MODEL]
         for name in _listed(model):
             if name not in known:
                 hint = did_you_mean(name, known, "Networks")
@@ -225,7 +226,7 @@ def _refusals(block: CaseBlock) -> Iterator[CaseRefusal]:
     for model in _listed(block.model):
         for name in ("batch_norm", "sequence_length", "data", "image_size"):
             for value in _listed(settings[name]):
-                if refused := INPUTS[model].refusal(Case(model=model, **{name: value})):
+                if refused := network_refusal(Case(model=model, **{name: value}), NETWORKS[model]):
                     yield refused
     if not set(_listed(settings["precision"])) <= set(_batches(block)):
         return  # reported elsewhere

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from results.reference import MIBI, all_published, read_rows
 from results.schema import XLA, Case, Mode, Precision
-from results.schema.networks import INPUTS
+from results.schema.networks import NETWORKS
 
 BYTES = {Precision.FP32: 4, Precision.TF32: 4, Precision.FP16: 2, Precision.BF16: 2}
 """Bytes per element of activations."""
@@ -168,7 +168,7 @@ def work_of(case: Case) -> tuple[float, float, int] | None:
 @functools.cache
 def network_names() -> tuple[str, ...]:
     """Return all networks that can be measured, have a published row, or have a known cost."""
-    return tuple(dict.fromkeys([*INPUTS, *networks(), *(row["model"] for row in all_published())]))
+    return tuple(dict.fromkeys([*NETWORKS, *networks(), *(row["model"] for row in all_published())]))
 
 
 def model_key(name: str) -> str:

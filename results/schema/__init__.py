@@ -14,9 +14,7 @@ from __future__ import annotations
 
 from results.schema.case import (
     SETTINGS,
-    TRAINED_BY_ADAMW,
     TUNING,
-    WITHOUT_BATCH_NORM,
     Case,
     Setting,
     default_of,

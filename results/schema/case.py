@@ -7,6 +7,7 @@ import typing
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from results.schema.networks import NETWORKS, SHORTEST_SEQUENCE, SMALLEST_IMAGE, Network
 from results.schema.words import (
     XLA,
     AllReduceDtype,
@@ -48,19 +49,6 @@ class Setting:
     most: float | None = None
     tuning: bool = False
     train_only: bool = False
-
-
-SMALLEST_IMAGE = 32
-"""Smallest height and width of any network, in pixels."""
-
-SHORTEST_SEQUENCE = 8
-"""Shortest sequence of any network, in tokens."""
-
-WITHOUT_BATCH_NORM = frozenset({"alexnet", "bert_large", "googlenet", "gpt2_small", "vgg16", "vit_b16"})
-"""Networks published without batch normalisation; it is off by default for them."""
-
-TRAINED_BY_ADAMW = frozenset({"bert_large", "gpt2_small", "vit_b16"})
-"""Networks whose authors trained them with Adam; all others used SGD with momentum."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,18 +175,24 @@ class Case:
 
     def __post_init__(self) -> None:
         """Replace None by the network's default batch normalisation and optimizer."""
-        if self.batch_norm is None:
-            object.__setattr__(self, "batch_norm", self._own_batch_norm)
-        if self.optimizer is None:
-            object.__setattr__(self, "optimizer", self._own_optimizer)
+        for name, value in self._of_network.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
 
     @property
-    def _own_batch_norm(self) -> BatchNorm:
-        return BatchNorm.NONE if self.model in WITHOUT_BATCH_NORM else BatchNorm.FUSED
+    def _of_network(self) -> dict[str, Any]:
+        if network := NETWORKS.get(self.model):
+            return {"batch_norm": next(iter(network.parameters)), "optimizer": network.optimizer}
+        return {"batch_norm": BatchNorm.FUSED, "optimizer": Optimizer.MOMENTUM}
 
-    @property
-    def _own_optimizer(self) -> Optimizer:
-        return Optimizer.ADAMW if self.model in TRAINED_BY_ADAMW else Optimizer.MOMENTUM
+    def size(self, network: Network) -> int:
+        """Return the size of its examples for a network, in pixels or tokens."""
+        asked = (
+            (self.image_size, network.image_size)
+            if network.image_size
+            else (self.sequence_length, network.sequence_length)
+        )
+        return typing.cast(int, asked[0] or asked[1])
 
     @property
     def global_batch(self) -> int:
@@ -228,7 +222,7 @@ class Case:
     @property
     def changed(self) -> dict[str, Any]:
         """Settings that differ from their default and from the network's default, without `model`."""
-        usual = {**_DEFAULTS, "batch_norm": self._own_batch_norm, "optimizer": self._own_optimizer}
+        usual = _DEFAULTS | self._of_network
         return {name: value for name, value in vars(self).items() if name != "model" and value != usual[name]}
 
     def flags(self) -> list[str]:

@@ -1,130 +1,193 @@
-"""Settings that each network supports, checked during planning and before training.
+"""The networks, one row each. To add one, write its builder in a file of `tfbench/models/`, and its row here.
 
 Standard library only, because this file also runs in every container. `tfbench.models` builds the networks.
 """
 
 from __future__ import annotations
 
-import math
-import typing
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
-from results.schema import SETTINGS, BatchNorm, Case, Data, Mode
-from results.schema.case import SHORTEST_SEQUENCE, SMALLEST_IMAGE
+from results.schema.words import BatchNorm, Optimizer
 
 FUSED, KERAS, NONE = BatchNorm.FUSED, BatchNorm.KERAS, BatchNorm.NONE
 
+SMALLEST_IMAGE = 32
+"""Smallest height and width of any network, in pixels."""
 
-@dataclass(frozen=True)
-class CaseRefusal:
-    """Why a network cannot be measured with a setting of a case.
-
-    Attributes:
-        network: Its name, or the setting that conflicts with the value.
-        key: Attribute of the case, and name of the flag and of the suite's key.
-        value: Its value in the case.
-        reason: What the network supports instead.
-    """
-
-    network: str
-    key: str
-    value: object
-    reason: str
-
-    @property
-    def as_flag(self) -> str:
-        """The message for a command line."""
-        return f"--{self.key}={self.value} is not for {self.network}: {self.reason}"
-
-    @property
-    def as_setting(self) -> str:
-        """The message for a suite."""
-        return f"{self.key}: {self.value} is not for {self.network}: {self.reason}"
+SHORTEST_SEQUENCE = 8
+"""Shortest sequence of any network, in tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inputs:
-    """Inputs of a network: images or sequences.
+class Network:
+    """One network at its published size.
 
     Attributes:
-        name: The network, as in `--model`.
+        name: As in `--model`.
+        source: Paper or code of the architecture, and the variant.
+        parameters: Number of parameters, including moving averages, at the published size and classes, by supported
+            variant of batch normalisation; the first is the default.
+        builder: `module:function`, the module relative to `tfbench.models`; see `tfbench.models.build`.
+        options: Further arguments of the builder, e.g. fewer layers in a test.
         image_size: Default height and width of its images in pixels; None: it takes sequences.
+        smallest: Smallest image size that all pooling layers allow, in pixels.
+        multiple: Image size must be a multiple of this, in pixels.
         sequence_length: Default length of its sequences in tokens; None: it takes images.
         longest: Number of positions, in tokens.
-        multiple: Image size must be a multiple of this, in pixels.
-        smallest: Smallest image size that all pooling layers allow, in pixels.
-        batch_norms: Supported variants of batch normalisation.
+        classes: Size of the output: classes, or words of the vocabulary.
+        task: Its task: a name in `tfbench.training.tasks.TASKS`.
+        unit: Unit of samples.
+        attention: How attention is computed; None: no attention.
+        optimizer: Default; SGD with momentum, unless the authors trained it with Adam.
     """
 
     name: str
+    source: str
+    parameters: Mapping[BatchNorm, int]
+    builder: str
+    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     image_size: int | None = None
+    smallest: int = SMALLEST_IMAGE
+    multiple: int = 1
     sequence_length: int | None = None
     longest: int | None = None
-    multiple: int = 1
-    smallest: int = SMALLEST_IMAGE
-    batch_norms: tuple[BatchNorm, ...] = (FUSED, KERAS)
-
-    def size(self, case: Case) -> int:
-        """Return the size of a case's examples in pixels or tokens."""
-        size = case.image_size or self.image_size if self.image_size else case.sequence_length or self.sequence_length
-        return typing.cast(int, size)
-
-    def refusal(self, case: Case) -> CaseRefusal | None:
-        """Return the first setting that this network does not support; None: it supports all."""
-        size, longest = self.size(case), math.inf if self.longest is None else self.longest
-        norms = ("batch_norm", case.batch_norm, case.batch_norm not in self.batch_norms)
-        checks: list[tuple[str, object, bool, str]] = [(*norms, f"it has {' or '.join(self.batch_norms)}")]
-        if self.image_size is None:
-            checks += [
-                ("image_size", case.image_size, case.image_size is not None, "it takes sequences. Use sequence_length"),
-                ("data", case.data, case.data is Data.TFRECORD, "it takes no images"),
-                ("sequence_length", size, size > longest, f"it has {self.longest} positions"),
-                ("sequence_length", size, size < SHORTEST_SEQUENCE, f"it needs at least {SHORTEST_SEQUENCE} tokens"),
-            ]
-        else:
-            length = case.sequence_length
-            checks += [
-                ("sequence_length", length, length is not None, "it takes images. Use image_size"),
-                ("image_size", size, size < self.smallest, f"it needs at least {self.smallest} pixels"),
-                ("image_size", size, size % self.multiple != 0, f"it needs a multiple of {self.multiple}"),
-            ]
-        refused = ((key, value, reason) for key, value, is_wrong, reason in checks if is_wrong)
-        return next((CaseRefusal(self.name, *why) for why in refused), None)
+    classes: int = 1000
+    task: str = "images"
+    unit: str = "images"
+    attention: str | None = None
+    optimizer: Optimizer = Optimizer.MOMENTUM
 
 
-def tuning_refusal(case: Case) -> CaseRefusal | None:
-    """Return the first conflict between settings, independent of the network; None: there is no conflict."""
-    for key, value in case.changed.items():
-        if SETTINGS[key].train_only and case.mode is not Mode.TRAIN:
-            return CaseRefusal(f"mode {case.mode}", key, value, f"it is for mode {Mode.TRAIN}")
-    if str(case.all_reduce_dtype) not in ("fp32", case.precision):
-        reason = f"gradients travel as fp32, or as {case.all_reduce_dtype} from steps of that precision"
-        return CaseRefusal(f"precision {case.precision}", "all_reduce_dtype", case.all_reduce_dtype, reason)
-    if case.deep_check and case.mode is not Mode.DEVICE:
-        return CaseRefusal(f"mode {case.mode}", "deep_check", True, f"it is for mode {Mode.DEVICE}")
-    if case.min_seconds is not None and case.num_hosts > 1:
-        reason = "all hosts of a multi-host job take the same number of steps: remove it and raise num_steps"
-        return CaseRefusal(f"num_hosts {case.num_hosts}", "min_seconds", case.min_seconds, reason)
-    return None
-
-
-INPUTS = {
-    inputs.name: inputs
-    for inputs in (
-        Inputs(name="resnet50", image_size=224),
-        Inputs(name="resnet152", image_size=224),
-        Inputs(name="inception_v3", image_size=299, smallest=75),
-        Inputs(name="googlenet", image_size=224, batch_norms=(NONE, FUSED, KERAS)),
-        Inputs(name="resnet50_v1.5", image_size=224),
-        Inputs(name="resnet152_v1.5", image_size=224),
-        Inputs(name="inception_v4", image_size=299, smallest=75),
-        Inputs(name="vgg16", image_size=224, batch_norms=(NONE,)),
-        Inputs(name="alexnet", image_size=224, smallest=63, batch_norms=(NONE,)),
-        Inputs(name="efficientnet_b0", image_size=224),
-        Inputs(name="efficientnet_v2_s", image_size=384),
-        Inputs(name="bert_large", sequence_length=128, longest=512, batch_norms=(NONE,)),
-        Inputs(name="gpt2_small", sequence_length=1024, longest=1024, batch_norms=(NONE,)),
-        Inputs(name="vit_b16", image_size=224, multiple=16, batch_norms=(NONE,)),
+NETWORKS = {
+    network.name: network
+    for network in (
+        Network(
+            name="resnet50",
+            image_size=224,
+            source="keras.applications.ResNet50: He et al. 2015, v1 (stride in the first 1x1)",
+            parameters={FUSED: 25_610_152, KERAS: 25_636_712},
+            builder=".convolutional:stock",
+            options={"application": "ResNet50"},
+        ),
+        Network(
+            name="resnet152",
+            image_size=224,
+            source="keras.applications.ResNet152: He et al. 2015, v1 (stride in the first 1x1)",
+            parameters={FUSED: 60_344_232, KERAS: 60_419_944},
+            builder=".convolutional:stock",
+            options={"application": "ResNet152"},
+        ),
+        Network(
+            name="inception_v3",
+            image_size=299,
+            smallest=75,
+            source="keras.applications.InceptionV3: Szegedy et al. 2015, no auxiliary head",
+            parameters={FUSED: 23_851_784, KERAS: 23_851_784},
+            builder=".convolutional:stock",
+            options={"application": "InceptionV3"},
+        ),
+        Network(
+            name="googlenet",
+            image_size=224,
+            source="Szegedy et al. 2014: no auxiliary heads, no local response normalisation, no dropout",
+            parameters={NONE: 6_998_552, FUSED: 7_020_392, KERAS: 7_020_392},
+            builder=".inception:googlenet",
+        ),
+        Network(
+            name="resnet50_v1.5",
+            image_size=224,
+            source="He et al. 2015, stride in the 3x3 as in Facebook's and NVIDIA's code: ResNet50 v1.5",
+            parameters={FUSED: 25_610_152, KERAS: 25_610_152},
+            builder=".convolutional:resnet_v1_5",
+            options={"blocks": (3, 4, 6, 3)},
+        ),
+        Network(
+            name="resnet152_v1.5",
+            image_size=224,
+            source="He et al. 2015, stride in the 3x3 as in Facebook's and NVIDIA's code: ResNet152 v1.5",
+            parameters={FUSED: 60_344_232, KERAS: 60_344_232},
+            builder=".convolutional:resnet_v1_5",
+            options={"blocks": (3, 8, 36, 3)},
+        ),
+        Network(
+            name="inception_v4",
+            image_size=299,
+            smallest=75,
+            source="Szegedy et al. 2016, no dropout, batch norm with scale",
+            parameters={FUSED: 42_742_984, KERAS: 42_742_984},
+            builder=".inception:inception_v4",
+        ),
+        Network(
+            name="vgg16",
+            image_size=224,
+            source="keras.applications.VGG16: Simonyan and Zisserman 2014, configuration D, no dropout",
+            parameters={NONE: 138_357_544},
+            builder=".convolutional:stock",
+            options={"application": "VGG16"},
+        ),
+        Network(
+            name="alexnet",
+            image_size=224,
+            smallest=63,
+            source="Krizhevsky 2014, one tower, as in torchvision; no dropout",
+            parameters={NONE: 61_100_840},
+            builder=".convolutional:alexnet",
+        ),
+        Network(
+            name="efficientnet_b0",
+            image_size=224,
+            source="keras.applications.EfficientNetB0: Tan and Le 2019, no dropout, no stochastic depth",
+            parameters={FUSED: 5_330_571, KERAS: 5_330_571},
+            builder=".convolutional:stock",
+            options={"application": "EfficientNetB0"},
+        ),
+        Network(
+            name="efficientnet_v2_s",
+            image_size=384,
+            source="keras.applications.EfficientNetV2S: Tan and Le 2021, no dropout, no stochastic depth",
+            parameters={FUSED: 21_612_360, KERAS: 21_612_360},
+            builder=".convolutional:stock",
+            options={"application": "EfficientNetV2S"},
+        ),
+        Network(
+            name="bert_large",
+            sequence_length=128,
+            longest=512,
+            optimizer=Optimizer.ADAMW,
+            source="Devlin et al. 2018: cased, 24 layers of 1024, 16 heads, masked words and next sentence, no dropout",
+            classes=28_996,
+            parameters={NONE: 334_661_958},
+            builder=".transformers:bert",
+            task="masked_words",
+            unit="sequences",
+            attention="matmul",
+        ),
+        Network(
+            name="gpt2_small",
+            sequence_length=1024,
+            longest=1024,
+            optimizer=Optimizer.ADAMW,
+            source="Radford et al. 2019: 12 layers of 768, 12 heads, 50257 tokens, tied output, no dropout",
+            classes=50_257,
+            parameters={NONE: 124_439_808},
+            builder=".transformers:gpt2",
+            task="next_token",
+            unit="tokens",
+            attention="matmul",
+        ),
+        Network(
+            name="vit_b16",
+            image_size=224,
+            multiple=16,
+            optimizer=Optimizer.ADAMW,
+            source="Dosovitskiy et al. 2020: 12 layers of 768, 12 heads, patches of 16 pixels, no dropout",
+            parameters={NONE: 86_567_656},
+            builder=".transformers:vit",
+            attention="matmul",
+        ),
     )
 }
-"""By name of the network."""
+"""By name."""

@@ -16,8 +16,8 @@ from orchestrate.suites import read_suite
 from results.reference import FOLDER
 from results.reference.networks import length_of
 from results.schema import Case, Device, Precision
+from results.schema.networks import NETWORKS
 from tests.real.null_gpu.count import FEW_STEPS, Counter
-from tfbench.models import NETWORKS
 
 BATCHES = {Precision.FP16: (64, 256), Precision.FP32: (64, 128)}
 IMAGES_PER_SEQUENCE = 8

@@ -16,8 +16,9 @@ from pathlib import Path
 from unittest import mock
 
 from results.schema import Case, Mode
+from results.schema.networks import NETWORKS, Network
 from tfbench.keras_types import ConcreteFunction, Strategy
-from tfbench.models import NETWORKS, Network
+from tfbench.models import build
 
 KERNELS = Path(__file__).with_name("gpu_kernels.pb.gz")
 
@@ -113,9 +114,9 @@ def trace(case: Case, strategy: Strategy, network: Network | None = None):
 
     network = network or NETWORKS[case.model]
     keras.mixed_precision.set_global_policy(_POLICIES[case.precision])
-    size, task = network.size(case), TASKS[network.task]
+    size, task = case.size(network), TASKS[network.task]
     with mock.patch("tfbench.models.convolution_layers._scope_is_on_a_cpu", return_value=False):
-        model = network.build(case.batch_norm, size, strategy)
+        model = build(network, case.batch_norm, size, strategy)
         batch = batch_source(case, size, network.classes, strategy, task)()
         if case.mode is Mode.INFER:
             workload = Inference(case, model, strategy)

@@ -9,7 +9,7 @@ from typing import Any
 
 from results.reference.networks import fitting_batch
 from results.schema import XLA, Case, Precision
-from results.schema.networks import INPUTS
+from results.schema.networks import NETWORKS
 from tests.benchmarks.tf_cnn_benchmarks import PAIRINGS, PROGRAM, cpu_flags, flags, variables
 
 START = ("environment.doctor", "environment.tensorflow")
@@ -168,7 +168,7 @@ def latency(network: str) -> Step:
     return Step(name=f"latency.{network}-fp16", question="inference at batch 1", answer="latency_p50", runs=(run,))
 
 
-NETWORKS = ("resnet50", "resnet152", "inception_v3", "googlenet")
+CONVOLUTIONAL = ("resnet50", "resnet152", "inception_v3", "googlenet")
 EVERYWHERE = case("resnet50", "fp16", None, ALL_GPUS, "--nopeaks")
 DOCTOR = ("{python}", "-m", "tfbench.doctor", "--format=json")
 UPDATE = "update_equals_one_device"
@@ -221,7 +221,7 @@ ROWS: tuple[Step, ...] = (
         runs=(Run(command=(*BENCHMARK, "--model=device")),),
         limit=240,
     ),
-    *(throughput(network, "fp16") for network in (*NETWORKS[1:], "bert_large")),
+    *(throughput(network, "fp16") for network in (*CONVOLUTIONAL[1:], "bert_large")),
     switch("replicas.no-all-reduce", "--noall_reduce", gpus=2),
     switch("switch.onednn", TF_ENABLE_ONEDNN_OPTS="1"),
     switch("switch.fp32-by-tensorflow", precision="fp32", NVIDIA_TF32_OVERRIDE=""),
@@ -259,13 +259,13 @@ ROWS: tuple[Step, ...] = (
     *(peer("resnet50", precision, HALF) for precision in ("fp32", "tf32")),
     *(
         peer(name, precision, size)
-        for name in NETWORKS[1:]
+        for name in CONVOLUTIONAL[1:]
         for precision in ("fp16", "fp32", "tf32")
         for size in (64, HALF)
     ),
     *(
         throughput(network, precision, xla=xla)
-        for network in (*NETWORKS, "bert_large")
+        for network in (*CONVOLUTIONAL, "bert_large")
         for precision in ("fp32", "tf32", "fp16")
         for xla in ("off", "replica")
     ),
@@ -328,7 +328,7 @@ def _fitted(runs: tuple[Run, ...], memory_bytes: int) -> list[Run]:
     ours = runs[0].command
     given = dict(part.split("=", 1) for part in ours if part.startswith("--") and "=" in part)
     model, batch = given.get("--model"), given.get("--batch_size")
-    if not memory_bytes or batch is None or model not in INPUTS or "--mode" in given:
+    if not memory_bytes or batch is None or model not in NETWORKS or "--mode" in given:
         return list(runs)
     compiled = {XLA.OFF} | {xla for xla in XLA for run in runs if f"--xla={xla}" in run.command}
     tried = [

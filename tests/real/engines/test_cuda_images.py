@@ -14,6 +14,7 @@ import pytest
 from orchestrate.inventory.variants import read_variants
 from results import schema
 from results.runs import reading
+from results.schema.networks import NETWORKS
 from tests.support.engines.containers import (
     RECORD_PATH,
     finished_container,
@@ -23,7 +24,6 @@ from tests.support.engines.containers import (
 )
 from tests.support.engines.docker import Engines
 from tests.support.engines.images import build_image
-from tfbench.models import NETWORKS
 
 VARIANTS = os.environ.get("TFBENCH_TEST_VARIANTS", "").split()
 pytestmark = [

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.docker
 SMALL = """\
 import sys
 from tests.real.training.small import small_network
-from tfbench.models import NETWORKS
+from results.schema.networks import NETWORKS
 from tfbench.roofline import peaks
 from tfbench.the_program import main
 

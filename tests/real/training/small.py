@@ -9,8 +9,9 @@ from contextlib import AbstractContextManager
 from unittest import mock
 
 from results.schema import BatchNorm, Case, Device
+from results.schema.networks import NETWORKS, Network
 from tfbench.keras_types import Model, Strategy
-from tfbench.models import NETWORKS, Network
+from tfbench.models import build
 
 FEWER = {
     "resnet50_v1.5": {"blocks": (1, 1, 1)},
@@ -167,13 +168,10 @@ PATCHES: dict[str, Callable[[], AbstractContextManager[object]]] = {
 """What is patched while a network is built that is made smaller than its builder's options can."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PatchedNetwork(Network):
-    """A network of `PATCHES`."""
-
-    def build(self, batch_norm: BatchNorm, size: int, strategy: Strategy) -> Model:
-        with PATCHES[self.name]():
-            return super().build(batch_norm, size, strategy)
+def build_patched(batch_norm: BatchNorm, size: int, _: int, strategy: Strategy, *, network: Network) -> Model:
+    """Build a network of `PATCHES`."""
+    with PATCHES[network.name]():
+        return build(network, batch_norm, size, strategy)
 
 
 PIXELS = {"vgg16": 32, "alexnet": 64, "efficientnet_v2_s": 32, "inception_v3": 75, "inception_v4": 75}
@@ -184,13 +182,15 @@ CLASSES = 40
 def small_network(name: str) -> Network:
     """Return a network that is like the one of that name, but small and with fewer of its equal layers."""
     network = NETWORKS[name]
-    if network.inputs.sequence_length is not None:
-        inputs = dataclasses.replace(network.inputs, sequence_length=TOKENS, longest=2 * TOKENS)
+    if network.sequence_length is not None:
+        sizes = {"sequence_length": TOKENS, "longest": 2 * TOKENS}
     else:
-        inputs = dataclasses.replace(network.inputs, image_size=PIXELS.get(name, 32))
+        sizes = {"image_size": PIXELS.get(name, 32)}
     options = {**network.options, **FEWER.get(name, {})}
-    small = dataclasses.replace(network, inputs=inputs, classes=CLASSES, options=options)
-    return PatchedNetwork(**vars(small)) if name in PATCHES else small
+    small = dataclasses.replace(network, classes=CLASSES, options=options, **sizes)
+    if name in PATCHES:
+        return dataclasses.replace(small, builder=f"{__name__}:build_patched", options={"network": small})
+    return small
 
 
 def shrink(name: str, **changes: int) -> None:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from results.schema import BatchNorm
+from results.schema.networks import NETWORKS
 from tests.real.training.small import small_network
-from tfbench.models import NETWORKS
+from tfbench.models import build
 
 pytestmark = pytest.mark.tensorflow
 
@@ -98,7 +99,7 @@ def test_inference_other_types_and_shapes_of_a_model_are_those_of_keras(tensorfl
 def test_a_network_uses_them_in_training_and_the_stock_variant_never(tensorflow, one_replica):
     from tfbench.models.convolution_layers import Convolution
 
-    model = NETWORKS["googlenet"].build(BatchNorm.NONE, 64, one_replica)
+    model = build(NETWORKS["googlenet"], BatchNorm.NONE, 64, one_replica)
     images, products = tensorflow.zeros((1, 64, 64, 3)), {}
     for training in (True, False):
         run = tensorflow.function(
@@ -108,5 +109,5 @@ def test_a_network_uses_them_in_training_and_the_stock_variant_never(tensorflow,
         products[training] = sum(operation.type == "MatMul" for operation in operations)
     assert products == {True: 37 + 1, False: 1}, "each 1 × 1 convolution, and the last layer"
     for variant, kind in ((BatchNorm.FUSED, Convolution), (BatchNorm.KERAS, tensorflow.keras.layers.Conv2D)):
-        layers = small_network("resnet50").build(variant, 64, one_replica).layers
+        layers = build(small_network("resnet50"), variant, 64, one_replica).layers
         assert {type(layer) for layer in layers if isinstance(layer, tensorflow.keras.layers.Conv2D)} == {kind}

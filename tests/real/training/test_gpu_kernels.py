@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from results.schema import XLA, Case, Mode, Optimizer, Precision
+from results.schema.networks import NETWORKS
 from tests.real.training.small import small_network
 from tests.support.gpu_kernels import described, gpu_kernels, operations, trace, without_kernel
-from tfbench.models import NETWORKS
 
 pytestmark = pytest.mark.tensorflow
 

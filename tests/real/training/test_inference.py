@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 
 from results.schema import XLA, Mode, Precision, Status
+from results.schema.networks import NETWORKS
+from tests.real.training import tiny
 from tests.real.training.small import small_case
 from tests.real.training.test_networks import measured, passed
-from tests.real.training.tiny import CLASSES, IMAGE_SIZE, TinyNetwork, measure_repeat, tiny_case
+from tests.real.training.tiny import CLASSES, IMAGE_SIZE, TinyNetwork, build_tiny, measure_repeat, tiny_case
 from tfbench.measuring.timing import wait_for_loss
-from tfbench.models import NETWORKS
+from tfbench.models import build
 from tfbench.outcomes.findings import Findings
 from tfbench.outcomes.outcome import CaseFailedError
 
@@ -55,7 +57,7 @@ def test_inference_uses_the_moving_averages_and_changes_no_weight(one_replica):
     from tfbench.training.inputs import batch_source
 
     case = tiny_case(mode=Mode.INFER)
-    model = TinyNetwork().build(case.batch_norm, IMAGE_SIZE, one_replica)
+    model = build(TinyNetwork(), case.batch_norm, IMAGE_SIZE, one_replica)
     before = [np.array(weight) for weight in model.get_weights()]
     batch = batch_source(case, IMAGE_SIZE, CLASSES, one_replica)()
     (images, _) = replicas_of(one_replica, batch)[0]
@@ -71,7 +73,7 @@ def test_a_replica_with_other_weights_is_caught(two_replicas):
     from tfbench.training.inputs import batch_source
 
     case = tiny_case(mode=Mode.INFER, num_gpus=2)
-    model = TinyNetwork().build(case.batch_norm, IMAGE_SIZE, two_replicas)
+    model = build(TinyNetwork(), case.batch_norm, IMAGE_SIZE, two_replicas)
     _, second = components(two_replicas, tensorflow_variable(model.trainable_variables[0]))
     second.assign(second * 1.01)
     batch = batch_source(case, IMAGE_SIZE, CLASSES, two_replicas)()
@@ -80,17 +82,17 @@ def test_a_replica_with_other_weights_is_caught(two_replicas):
     assert found["outputs_equal_one_device"].value > 1e-3
 
 
-def test_an_output_that_is_not_finite_leaves_no_number(one_replica):
+def test_an_output_that_is_not_finite_leaves_no_number(one_replica, monkeypatch):
     from tfbench.keras_versions import tensorflow_variable
 
-    class Infinite(TinyNetwork):
-        def build(self, *arguments):
-            model = super().build(*arguments)
-            tensorflow_variable(model.trainable_variables[-1]).assign([np.inf, -np.inf] + [0.0] * (CLASSES - 2))
-            return model
+    def infinite(*arguments):
+        model = build_tiny(*arguments)
+        tensorflow_variable(model.trainable_variables[-1]).assign([np.inf, -np.inf] + [0.0] * (CLASSES - 2))
+        return model
 
+    monkeypatch.setattr(tiny, "build_tiny", infinite)
     findings = Findings()
     with pytest.raises(CaseFailedError, match="32 of 160 outputs are not finite") as caught:
-        measure_repeat(tiny_case(mode=Mode.INFER), one_replica, Infinite(), findings)
+        measure_repeat(tiny_case(mode=Mode.INFER), one_replica, TinyNetwork(), findings)
     assert caught.value.status is Status.NOT_FINITE
     assert findings.measurement is None

@@ -3,10 +3,11 @@ from __future__ import annotations
 import pytest
 
 from results.schema import BatchNorm, Case, Device, Precision
+from results.schema.networks import NETWORKS
 from tests.real.training.small import small_case, small_network
 from tfbench.flags import KnownPeaks
 from tfbench.measuring.timing import TimedSteps
-from tfbench.models import NETWORKS
+from tfbench.models import build
 
 pytestmark = pytest.mark.tensorflow
 
@@ -17,7 +18,7 @@ def test_a_token_is_its_share_of_a_sequence(one_replica):
     from tfbench.roofline.limits import work_per_sample
 
     network = small_network("gpt2_small")
-    model = network.build(NONE, network.size(small_case("gpt2_small")), one_replica)
+    model = build(network, NONE, small_case("gpt2_small").size(network), one_replica)
     assert work_per_sample(model).training_flops == 16 * work_per_sample(model, 16).training_flops
 
 
@@ -25,7 +26,7 @@ def test_half_the_image_size_is_a_quarter_of_the_work(one_replica):
     from tfbench.roofline.limits import work_per_sample
 
     network = NETWORKS["googlenet"]
-    small, large = (work_per_sample(network.build(NONE, size, one_replica)) for size in (64, 128))
+    small, large = (work_per_sample(build(network, NONE, size, one_replica)) for size in (64, 128))
     assert large.forward_flops / small.forward_flops == pytest.approx(4.0, rel=0.02)
 
 
@@ -92,7 +93,7 @@ def test_a_record_has_the_better_peak(one_replica, monkeypatch):
     from tfbench.roofline import sums
 
     case = Case(model="googlenet", batch_norm=NONE, device=Device.CPU, batch_per_gpu=2)
-    model = NETWORKS["googlenet"].build(NONE, 224, one_replica)
+    model = build(NETWORKS["googlenet"], NONE, 224, one_replica)
     flops, bandwidth = [1e9, 1e12], [1e9, 1e12]
     monkeypatch.setattr(sums, "matrix_flops_per_second", lambda *_: flops.pop(0))
     monkeypatch.setattr(sums, "memory_bytes_per_second", lambda *_: bandwidth.pop(0))
@@ -107,7 +108,7 @@ def test_a_known_limit_is_taken_unless_the_network_has_passed_it(one_replica, mo
     from tfbench.roofline import sums
 
     case = Case(model="googlenet", batch_norm=NONE, device=Device.CPU, batch_per_gpu=2)
-    model = NETWORKS["googlenet"].build(NONE, 224, one_replica)
+    model = build(NETWORKS["googlenet"], NONE, 224, one_replica)
     monkeypatch.setattr(sums, "matrix_flops_per_second", lambda *_: 1e12)
     monkeypatch.setattr(sums, "memory_bytes_per_second", lambda *_: 1e12)
     timed = TimedSteps(seconds=1.0, step_seconds=[0.1] * 10, losses=[1.0] * 10, lead_seconds=[])

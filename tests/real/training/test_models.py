@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from results.schema import BatchNorm, Case, Data, Mode, Precision
-from results.schema.networks import INPUTS
+from results.schema.networks import NETWORKS
+from results.schema.refusals import network_refusal
 from tests.real.training.small import small_case, small_network
-from tfbench.models import NETWORKS
+from tfbench.models import build
 
 if TYPE_CHECKING:
     from tfbench.roofline.limits import Work
@@ -53,7 +54,7 @@ def published(one_replica, tmp_path_factory):
         known = tmp_path_factory.getbasetemp() / f"{name}-{variant}-{size}.pickle"
         if not known.exists():
             with drawing(_zeros):
-                model = NETWORKS[name].build(variant, size, one_replica)
+                model = build(NETWORKS[name], variant, size, one_replica)
             trainable = sum(np.prod(weight.shape) for weight in model.trainable_weights)
             found = Published(model.count_params(), trainable, model.outputs[0].shape[-1], work_per_sample(model))
             known.write_bytes(pickle.dumps(found))
@@ -65,7 +66,7 @@ def published(one_replica, tmp_path_factory):
 @pytest.mark.parametrize(("name", "variant"), VARIANTS)
 def test_a_network_has_the_parameters_that_it_states(published, name, variant):
     network = NETWORKS[name]
-    found = published(name, variant, network.size(Case(model=name)))
+    found = published(name, variant, Case(model=name).size(network))
     assert found.parameters == network.parameters[variant]
     assert found.outputs == network.classes
 
@@ -87,7 +88,7 @@ LITERATURE = {
 @pytest.mark.parametrize("name", list(LITERATURE))
 def test_trainable_parameters_are_those_of_the_literature(published, name):
     case = Case(model=name)
-    assert published(name, case.batch_norm, NETWORKS[name].size(case)).trainable == LITERATURE[name]
+    assert published(name, case.batch_norm, case.size(NETWORKS[name])).trainable == LITERATURE[name]
 
 
 # GFLOP per image forward and in training (without the images' gradient), and million elements per image moved without
@@ -104,7 +105,7 @@ PUBLISHED = [
 
 @pytest.mark.parametrize(("name", "variant", "forward", "training", "unfused", "fused"), PUBLISHED)
 def test_work_per_image_agrees_with_the_published_counts(published, name, variant, forward, training, unfused, fused):
-    work = published(name, variant, NETWORKS[name].inputs.image_size).work
+    work = published(name, variant, NETWORKS[name].image_size).work
     assert work.forward_flops / 1e9 == pytest.approx(forward, rel=0.02)
     assert work.training_flops / 1e9 == pytest.approx(training, rel=0.02)
     assert work.elements / 1e6 == pytest.approx(unfused, rel=0.03)
@@ -134,7 +135,7 @@ GIGA_MULTIPLICATIONS = [
 @pytest.mark.parametrize(("name", "length", "multiplications"), GIGA_MULTIPLICATIONS)
 def test_work_agrees_with_the_literature(published, name, length, multiplications):
     case = Case(model=name, sequence_length=length)
-    work = published(name, case.batch_norm, NETWORKS[name].size(case)).work
+    work = published(name, case.batch_norm, case.size(NETWORKS[name])).work
     assert work.forward_flops == pytest.approx(2e9 * multiplications, rel=0.02)
     assert 2.85 * work.forward_flops < work.training_flops <= 3.0 * work.forward_flops
     assert work.elements > work.fused_elements > 0
@@ -142,7 +143,7 @@ def test_work_agrees_with_the_literature(published, name, length, multiplication
 
 
 def test_inference_counts_the_forward_pass_only(published):
-    work = published("googlenet", BatchNorm.NONE, NETWORKS["googlenet"].inputs.image_size).work
+    work = published("googlenet", BatchNorm.NONE, NETWORKS["googlenet"].image_size).work
     assert work.flops(Mode.INFER) / 1e9 == pytest.approx(3.165, rel=0.02)
     assert work.flops(Mode.TRAIN) == work.training_flops
     traffic = work.bytes(Precision.FP32, Mode.INFER)
@@ -172,8 +173,8 @@ def test_the_parameters_of_bert_large_add_up():
     ],
 )
 def test_a_size_that_a_network_cannot_have_is_refused_with_what_it_can(case, words):
-    assert words in INPUTS[case.model].refusal(case).as_flag
-    assert INPUTS[case.model].refusal(Case(model=case.model)) is None
+    assert words in network_refusal(case, NETWORKS[case.model]).as_flag
+    assert network_refusal(Case(model=case.model), NETWORKS[case.model]) is None
 
 
 def test_layer_normalisation_and_gelu_have_their_gradients(tensorflow):
@@ -205,7 +206,7 @@ def test_layer_normalisation_and_gelu_have_their_gradients(tensorflow):
 
 def test_a_looked_up_table_that_is_also_the_decoder_has_one_dense_gradient(one_replica, tensorflow):
     network = small_network("gpt2_small")
-    model = network.build(BatchNorm.NONE, network.size(small_case("gpt2_small")), one_replica)
+    model = build(network, BatchNorm.NONE, small_case("gpt2_small").size(network), one_replica)
     names = [weight.name for weight in model.trainable_weights]
     tokens = tensorflow.constant([[1, 2, 2] + [0] * 13])
     with tensorflow.GradientTape() as tape:
@@ -217,7 +218,7 @@ def test_a_looked_up_table_that_is_also_the_decoder_has_one_dense_gradient(one_r
 
 def test_a_decoder_does_not_see_what_follows(one_replica, tensorflow):
     network = small_network("gpt2_small")
-    model = network.build(BatchNorm.NONE, network.size(small_case("gpt2_small")), one_replica)
+    model = build(network, BatchNorm.NONE, small_case("gpt2_small").size(network), one_replica)
     tokens = np.arange(16)[np.newaxis] % 7
     changed = tokens.copy()
     changed[0, 9:] = 3
@@ -228,7 +229,7 @@ def test_a_decoder_does_not_see_what_follows(one_replica, tensorflow):
 
 def test_networks_without_dropout_answer_alike_every_time(one_replica, tensorflow):
     network = small_network("efficientnet_b0")
-    model = network.build(BatchNorm.FUSED, network.size(small_case("efficientnet_b0")), one_replica)
+    model = build(network, BatchNorm.FUSED, small_case("efficientnet_b0").size(network), one_replica)
     images = tensorflow.random.stateless_normal((2, 32, 32, 3), (1, 2))
     np.testing.assert_array_equal(model(images, training=True), model(images, training=True))
 
@@ -249,7 +250,7 @@ def test_fused_batch_norm_gives_what_keras_own_layer_gives(tensorflow):
 
 
 def test_a_rebuilt_network_uses_one_operation_per_batch_normalisation(one_replica, tensorflow):
-    model = NETWORKS["googlenet"].build(BatchNorm.FUSED, 64, one_replica)
+    model = build(NETWORKS["googlenet"], BatchNorm.FUSED, 64, one_replica)
     step = tensorflow.function(lambda x: model(x, training=True))
     graph = step.get_concrete_function(tensorflow.TensorSpec((2, 64, 64, 3))).graph
     kinds = [operation.type for operation in graph.get_operations()]
@@ -262,7 +263,7 @@ def test_weights_of_a_stock_network_are_drawn_once_in_its_policy(one_replica, te
     tensorflow.keras.mixed_precision.set_global_policy("mixed_bfloat16")
     drawn = []
     with drawing(lambda shape, *_, **named: drawn.append(tuple(shape)) or _zeros(shape, **named)):
-        model = small_network("vgg16").build(BatchNorm.NONE, 32, one_replica)
+        model = build(small_network("vgg16"), BatchNorm.NONE, 32, one_replica)
     assert drawn == [tuple(weight.shape) for weight in model.weights if weight.name == "kernel"]
     assert {layer.compute_dtype for layer in model.layers} == {"bfloat16"}
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from results.schema import XLA, Data, Optimizer, Precision
+from results.schema.networks import NETWORKS
 from tests.real.training.small import small_case, small_network
 from tests.real.training.tiny import measure_repeat
-from tfbench.models import NETWORKS
+from tfbench.models import build
 
 pytestmark = pytest.mark.tensorflow
 
@@ -93,9 +94,9 @@ def test_accumulated_batches_give_the_update_of_one_large_batch(one_replica, nam
         small_case(name, num_gpus=1, batch_per_gpu=6, precision=precision),
     ):
         keras.utils.set_random_seed(7)
-        model = network.build(case.batch_norm, network.size(case), one_replica)
+        model = build(network, case.batch_norm, case.size(network), one_replica)
         training = Training(case, model, one_replica, task=task, learning_rate=0.1)
-        batch = synthetic_batch(case, network.size(case), network.classes, 0, task)
+        batch = synthetic_batch(case, case.size(network), network.classes, 0, task)
         before = [variable.numpy() for variable in training.variables]
         training.step(batch)
         weights.append([moment.numpy() for moment in training.updater.first_moments])

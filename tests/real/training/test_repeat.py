@@ -11,6 +11,7 @@ from tests.real.training.tiny import TinyNetwork, tiny_case
 from tfbench.flags import Options
 from tfbench.machine.telemetry import Cooling
 from tfbench.measuring.timing import TimedSteps, Warmup
+from tfbench.models import build
 from tfbench.outcomes.findings import Findings
 from tfbench.outcomes.outcome import CaseFailedError
 
@@ -116,7 +117,7 @@ def test_what_is_described_follows_from_the_steps_before(one_replica):
 
     case = tiny_case(accumulate=2, num_steps=4)
     repeat = repeat_of(case, one_replica)
-    model = TinyNetwork().build(case.batch_norm, repeat.size, one_replica)
+    model = build(TinyNetwork(), case.batch_norm, repeat.size, one_replica)
     interval = TimedSteps(seconds=2.0, step_seconds=[0.5] * 4, losses=[4.0, 2.0, 1.0], lead_seconds=[0.1, 0.3, 0.2])
     warmup = Warmup(steps=2, seconds=0.25, losses=[5.0, 4.5], settled=None)
     built = dataclasses.replace(built_with([]), model=model)

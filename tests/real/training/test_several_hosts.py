@@ -24,7 +24,7 @@ SMALL = ("--device=cpu", "--batch_size=2", "--warmup_steps=2", "--nopeaks")
 
 TINY = """
 from tests.real.training.tiny import TinyNetwork
-from tfbench.models import NETWORKS
+from results.schema.networks import NETWORKS
 NETWORKS["googlenet"] = TinyNetwork()
 """
 """A network of three layers under that name, where what happens to a rank does not depend on what it trains."""

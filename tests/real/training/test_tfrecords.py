@@ -162,16 +162,13 @@ SMALL = (
 )
 
 
-class FastNetwork(TinyNetwork):
-    """A network of one small layer."""
+def one_small_layer(batch_norm, image_size, classes, strategy):
+    from tensorflow import keras
 
-    def build(self, batch_norm, image_size, strategy):
-        from tensorflow import keras
-
-        with strategy.scope():
-            images = keras.Input((image_size, image_size, 3))
-            x = keras.layers.GlobalAveragePooling2D()(images)
-            return keras.Model(images, keras.layers.Dense(1000)(x))
+    with strategy.scope():
+        images = keras.Input((image_size, image_size, 3))
+        x = keras.layers.GlobalAveragePooling2D()(images)
+        return keras.Model(images, keras.layers.Dense(classes)(x))
 
 
 def trained(network, folder, strategy):
@@ -202,7 +199,7 @@ def starve(monkeypatch, seconds):
 
 def test_a_starved_device_is_limited_by_its_input(one_replica, folder, monkeypatch):
     starve(monkeypatch, 0.02)
-    measurement = trained(FastNetwork(classes=1000), folder, one_replica)
+    measurement = trained(TinyNetwork(classes=1000, builder=f"{__name__}:one_small_layer"), folder, one_replica)
     found = measurement.input_limit
     assert found.limited
     assert found.step_ratio > 2

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from results.schema import BatchNorm, Case, Device
-from results.schema.networks import Inputs
+from results.schema.networks import Network
 from tfbench.flags import Options
-from tfbench.models import Network
 from tfbench.outcomes.findings import Findings
 
 IMAGE_SIZE = 8
@@ -16,26 +15,28 @@ CLASSES = 10
 
 @dataclass(frozen=True, kw_only=True)
 class TinyNetwork(Network):
-    """A fake row of `tfbench.models.NETWORKS`."""
+    """A fake row of `results.schema.networks`."""
 
-    inputs: Inputs = field(default_factory=lambda: Inputs(name="tiny", image_size=IMAGE_SIZE))
+    name: str = "tiny"
+    image_size: int | None = IMAGE_SIZE
     source: str = "tests"
     parameters: dict[BatchNorm, int] = field(default_factory=lambda: {BatchNorm.FUSED: 0})
-    builder: str = ""
+    builder: str = f"{__name__}:build_tiny"
     classes: int = CLASSES
 
-    def build(self, batch_norm, image_size, strategy):
-        from tensorflow import keras
 
-        from tfbench.models.convolution_layers import FusedBatchNormalization
+def build_tiny(batch_norm, image_size, classes, strategy):
+    from tensorflow import keras
 
-        with strategy.scope():
-            images = keras.Input((image_size, image_size, 3))
-            x = keras.layers.Conv2D(8, 3, use_bias=False)(images)
-            x = FusedBatchNormalization(momentum=0.9, epsilon=1e-3)(x)
-            x = keras.layers.Activation("relu")(x)
-            x = keras.layers.GlobalAveragePooling2D()(x)
-            return keras.Model(images, keras.layers.Dense(CLASSES)(x))
+    from tfbench.models.convolution_layers import FusedBatchNormalization
+
+    with strategy.scope():
+        images = keras.Input((image_size, image_size, 3))
+        x = keras.layers.Conv2D(8, 3, use_bias=False)(images)
+        x = FusedBatchNormalization(momentum=0.9, epsilon=1e-3)(x)
+        x = keras.layers.Activation("relu")(x)
+        x = keras.layers.GlobalAveragePooling2D()(x)
+        return keras.Model(images, keras.layers.Dense(classes)(x))
 
 
 def measure_repeat(case, strategy, network=None, findings=None, make_training=None, **options):
