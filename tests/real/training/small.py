@@ -168,10 +168,10 @@ PATCHES: dict[str, Callable[[], AbstractContextManager[object]]] = {
 """What is patched while a network is built that is made smaller than its builder's options can."""
 
 
-def build_patched(batch_norm: BatchNorm, size: int, _: int, strategy: Strategy, *, network: Network) -> Model:
+def build_patched(batch_norm: BatchNorm, size: int, classes: int, strategy: Strategy, *, network: Network) -> Model:
     """Build a network of `PATCHES`."""
     with PATCHES[network.name]():
-        return build(network, batch_norm, size, strategy)
+        return build(dataclasses.replace(network, classes=classes), batch_norm, size, strategy)
 
 
 PIXELS = {"vgg16": 32, "alexnet": 64, "efficientnet_v2_s": 32, "inception_v3": 75, "inception_v4": 75}

@@ -8,6 +8,7 @@ import pytest
 from results.schema import XLA, BatchNorm, Data, Precision, Status
 from results.schema.networks import NETWORKS
 from tests.real.training.tiny import CLASSES, IMAGE_SIZE, TinyNetwork, measure_repeat, tiny_case
+from tfbench import models
 from tfbench.measuring.timing import wait_for_loss
 from tfbench.outcomes.findings import Findings
 from tfbench.outcomes.outcome import CaseFailedError
@@ -19,7 +20,7 @@ def build(case, strategy, **options):
     from tfbench.training.inputs import batch_source
     from tfbench.training.step import Training
 
-    model = build(TinyNetwork(), case.batch_norm, IMAGE_SIZE, strategy)
+    model = models.build(TinyNetwork(), case.batch_norm, IMAGE_SIZE, strategy)
     training = Training(case, model, strategy, **options)
     return training, batch_source(case, IMAGE_SIZE, CLASSES, strategy)
 
