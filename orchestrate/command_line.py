@@ -6,6 +6,7 @@ The Docker SDK, pandas and scipy are imported where they are used, so that `--he
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ SOURCE_NAMES = ("sky", "dstack", "vast", "runpod")
 """Keys of `orchestrate.inventory.rented.SOURCES`, which is slow to import."""
 
 DISPLAYS = ("auto", "live", "plain", "json", "none")
+"""See `orchestrate.display.live.make_display`, which is slow to import."""
 
 
 def add_init(commands: Commands) -> None:
@@ -232,7 +234,7 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="write report.html at the end (default: yes)",
     )
-    parser.add_argument("--max-cost", type=float, metavar="USD", help="stop the run before its cost exceeds this")
+    parser.add_argument("--max-cost", type=_usd, metavar="USD", help="stop the run before its cost exceeds this")
     parser.add_argument(
         "--when-done",
         metavar="COMMAND",
@@ -249,6 +251,13 @@ def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1. Received: {text}")
+    return value
+
+
+def _usd(text: str) -> float:
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be more than 0. Received: {text}")
     return value
 
 

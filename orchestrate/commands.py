@@ -33,6 +33,7 @@ from orchestrate.launchers.pulls import PullLimits
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.durations import Durations, RunEstimate, earlier_durations, estimate
 from orchestrate.planning.facts import Facts
+from orchestrate.planning.host_warnings import problem_of
 from orchestrate.planning.plan import DEFAULT_SUITE, HostPlan, Plan, make_plan, new_run_id
 from orchestrate.running.controller import allow_open_files, collect_rarely, controlling, end_controller, is_controlled
 from orchestrate.running.options import TRIED_AGAIN, RunOptions, Stop
@@ -209,7 +210,8 @@ def check(where: Where, *, deep: bool = False, format: str = "text") -> int:
         sys.stdout.write(_json({"hosts": tables.check_document(hosts, probed)}))
     else:
         tables.render_check(hosts, probed, stdout_console())
-    usable = any(isinstance(facts, Facts) and facts.problem is None for facts in probed.values())
+    found = ((host, probed[host.place]) for host in hosts)
+    usable = any(isinstance(facts, Facts) and problem_of(host, facts) is None for host, facts in found)
     return ExitCode.OK if usable else ExitCode.NO_HOST
 
 
@@ -293,6 +295,7 @@ def run(where: Where, what: What, how: How, *, run_id: str | None = None) -> int
 
 def _run(where: Where, what: What, how: How, run_id: str) -> tuple[Plan, int]:
     """Plan and measure; return the plan and the exit code."""
+    RunFolder.new_path(where.runs_dir, run_id)  # before hosts are probed
     planned = _plan(where, what, run_id, _progress_bus(how.display))
     _require_usable(planned)
     estimated = estimate(planned, Durations.of(planned, where.runs_dir))

@@ -103,13 +103,18 @@ class Form(BaseModel):
         if kind == "less_than_equal":
             return f"{name} must be at most {detail['ctx']['le']}. {received}"
         what = (known and known.description) or detail["msg"][0].lower() + detail["msg"][1:]
-        if kind in ("int_type", "float_type", "bool_type") and _NUMBER.fullmatch(str(detail["input"])):
+        if kind in ("int_type", "float_type", "bool_type") and _is_quoted_number(detail["input"]):
             example = " Remove the quotes"
         return f"{name} must be {what}. {received}{example}"
 
 
 MISTAKE = "mistake"
 """Type of errors that are already sentences."""
+
+
+def _is_quoted_number(value: object) -> bool:
+    return isinstance(value, str) and _NUMBER.fullmatch(value) is not None
+
 
 _NUMBER = re.compile(r"[+-]?[0-9][0-9_.]*|true|false")
 

@@ -24,12 +24,13 @@ from orchestrate.display.display import (
     clock,
     describe,
 )
+from orchestrate.errors import UserError
 from orchestrate.events import Event
 from orchestrate.planning.durations import Durations, Outlook
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan
 from orchestrate.running.options import QUEUED
-from orchestrate.text import plain_text
+from orchestrate.text import plain_text, shown
 from results.grid import new_table, print_line
 from results.schema import Status
 
@@ -320,9 +321,16 @@ def make_display(kind: str, console: Console) -> Display:
     Args:
         kind: `live`, `plain`, `json` or `none`; `auto`: live on a terminal, otherwise plain.
         console: On stderr.
+
+    Raises:
+        UserError: There is no such display.
     """
     if kind == "live" or (kind == "auto" and console.is_terminal):
         return LiveDisplay(console)
     if kind == "json":
         return JSONDisplay()
-    return NoDisplay() if kind == "none" else PlainDisplay(console.file)
+    if kind in ("auto", "plain"):
+        return PlainDisplay(console.file)
+    if kind == "none":
+        return NoDisplay()
+    raise UserError(f"TFBENCH_DISPLAY must be auto, live, plain, json or none. Received: {shown(kind)}")

@@ -14,7 +14,7 @@ from orchestrate.inventory.form import shown_environment
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.planning.durations import RunEstimate
 from orchestrate.planning.facts import Facts
-from orchestrate.planning.host_warnings import host_warnings, memory_notes, sending_note, state_words
+from orchestrate.planning.host_warnings import host_warnings, memory_notes, problem_of, sending_note, state_words
 from orchestrate.planning.plan import HostPlan, Job, Plan
 from orchestrate.planning.stop_early import StopEarly
 from results.grid import Grid, print_grid, print_line
@@ -65,7 +65,7 @@ def check_document(hosts: Sequence[Host], probed: Probed) -> list[dict[str, Any]
                 "fleet": host.fleet,
                 "host": host.name,
                 "verdict": _verdict(host, facts, mates),
-                "problem": facts.problem if isinstance(facts, Facts) else facts,
+                "problem": problem_of(host, facts) if isinstance(facts, Facts) else facts,
                 "warnings": host_warnings(host, facts, mates) if isinstance(facts, Facts) else [],
                 "facts": asdict(facts) if isinstance(facts, Facts) else None,
             }
@@ -74,7 +74,7 @@ def check_document(hosts: Sequence[Host], probed: Probed) -> list[dict[str, Any]
 
 
 def _verdict(host: Host, facts: Facts | str, mates: Sequence[Facts]) -> str:
-    if isinstance(facts, str) or facts.problem:
+    if isinstance(facts, str) or problem_of(host, facts):
         return "unusable"
     return "warning" if host_warnings(host, facts, mates) else "ready"
 

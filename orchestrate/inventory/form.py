@@ -209,7 +209,7 @@ class Settings(Form):
 def _name(text: str) -> str:
     """Check the name of a fleet or host, which becomes part of file and container names."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", text):
-        what = "a name is letters, digits, '.', '_' and '-', at most 63 of them"
+        what = "a name is letters from A to Z, digits, '.', '_' and '-', at most 63 of them"
         raise ValueError(f"{what}. Received: {shown(text)}")
     return text
 

@@ -323,7 +323,7 @@ class Budget:
     """
 
     def __init__(self, limit_usd: float, hosts: Iterable[HostPlan], durations: Durations) -> None:
-        self._limit_usd = limit_usd
+        self.limit_usd = limit_usd
         self._rates = {entry.host.place: (hourly_usd(entry) or 0.0) / 3600 for entry in hosts}
         self._durations = durations
         self._seen: dict[tuple[str, str], float] = {}
@@ -350,7 +350,7 @@ class Budget:
         with self._lock:
             seconds = self._seen.get((host.fleet, case)) or self._durations.seconds(host.fleet, case)
             wanted = {**self._reserved, (meter or host): self._rates[host] * seconds}
-            fits = self._spent() + sum(wanted.values()) <= self._limit_usd
+            fits = self._spent() + sum(wanted.values()) <= self.limit_usd
             if fits:
                 self._reserved = wanted
             return fits

@@ -42,12 +42,25 @@ def has_nvidia_gpu(devices: Path = PCI_DEVICES) -> bool:
     return False
 
 
+def cpu_refusal(host: Host, facts: Facts) -> str | None:
+    """Return why the CPU of a host without a GPU is not measured, or None."""
+    if facts.gpus or host.device is not None or host.usd_per_gpu_hour is None:
+        return None
+    return "it has a price, so its CPU is not measured instead. To measure it, set device: cpu"
+
+
+def problem_of(host: Host, facts: Facts) -> str | None:
+    """Return why nothing can be measured on a host, or None."""
+    return facts.problem or (_missing_gpus(host, facts) if cpu_refusal(host, facts) else None)
+
+
 def _missing_gpus(host: Host, facts: Facts) -> str | None:
     """Return why no GPU was found on a host that should have some, or None."""
     if facts.gpus or not host.wants_gpus or host.queue is not None:
         return None
+    refusal = cpu_refusal(host, facts)
     if host.launcher == "process" and host.device is not Device.GPU and not has_nvidia_gpu():
-        return None
+        return f"no GPU was found; {refusal}" if refusal else None
     if host.docker is not None and facts.gpu_runtime is None:
         remedy = "its engine cannot give GPUs to containers. Install the NVIDIA container toolkit there"
     elif host.docker is not None:
@@ -56,6 +69,8 @@ def _missing_gpus(host: Host, facts: Facts) -> str | None:
         remedy = "no GPU was found. Run nvidia-smi there"
     if host.device is Device.GPU:
         return remedy
+    if refusal:
+        return f"{remedy}; {refusal}"
     return f"{remedy}. Without a GPU, the CPU is measured. To do that on purpose, set device: cpu"
 
 

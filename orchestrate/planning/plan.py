@@ -19,6 +19,7 @@ from orchestrate.errors import UserError
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.queues import KubernetesQueue
 from orchestrate.planning.facts import Facts, Image
+from orchestrate.planning.host_warnings import cpu_refusal
 from orchestrate.planning.images import fleets_variants, named_images
 from orchestrate.suites import Suite
 from results.schema import Case, Communication, Data, Device, Origin, Status
@@ -326,9 +327,8 @@ def host_job(
             gpus = tuple(_usable_gpus(host, facts)[: case.num_gpus])
             if len(gpus) < case.num_gpus:
                 cause = f"the case needs {case.num_gpus} GPU, the host offers {len(gpus)}"
-                if host.device is None and not facts.gpus and host.usd_per_gpu_hour is not None:
-                    cause += "; it has a price, so its CPU is not measured instead. To measure it, set device: cpu"
-                blocked = (Status.NO_GPU, cause)
+                refusal = cpu_refusal(host, facts)
+                blocked = (Status.NO_GPU, f"{cause}; {refusal}" if refusal else cause)
     if image is not None and image.status is not Status.OK:
         blocked = (image.status, image.problem or image.reason)
     origin = Origin(

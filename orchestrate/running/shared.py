@@ -104,7 +104,8 @@ def affordable(hosts: Sequence[Host], case: str, shared: Shared, *, meter: str |
     budget = shared.budget
     if budget is None or all(budget.allows(host.place, case, meter) for host in hosts):
         return True
-    message = f"no new repeats will start: the run has cost {budget.spent_usd():.2f} USD, near its limit"
+    spent = f"the run has cost {budget.spent_usd():.2f} USD, near its limit of {budget.limit_usd:.2f}"
+    message = f"no new repeats will start: {spent}"
     shared.bus.emit(Warned(host=hosts[0].key, message=message))
     return False
 

@@ -104,6 +104,14 @@ class RunFolder:
 
     path: Path
 
+    @staticmethod
+    def new_path(runs_dir: Path, run_id: str) -> Path:
+        """Return the path of a new run's folder; see `create`."""
+        path = runs_dir / _checked_name(run_id, "run id")
+        if path.exists():
+            raise _taken(path)
+        return path
+
     @classmethod
     def create(cls, runs_dir: Path, run_id: str) -> RunFolder:
         """Create the folder of a new run.
@@ -115,12 +123,12 @@ class RunFolder:
         Raises:
             UserError: The folder exists, or the id cannot be a file name.
         """
-        path = runs_dir / _checked_name(run_id, "run id")
+        path = cls.new_path(runs_dir, run_id)
         runs_dir.mkdir(parents=True, exist_ok=True)
         try:
             path.mkdir(mode=0o700)  # logs and plans may be confidential
         except FileExistsError as error:
-            raise UserError(f"{path}: a run of this name exists. Choose another name or resume it.") from error
+            raise _taken(path) from error
         (path / "records").mkdir()
         (path / "logs").mkdir()
         return cls(path)
@@ -361,6 +369,10 @@ def _planned_at(run: Path) -> float:
         except OSError:
             continue
     return 0.0
+
+
+def _taken(path: Path) -> UserError:
+    return UserError(f"{path}: a run of this name exists. Choose another name or resume it.")
 
 
 def _checked_name(name: str, what: str) -> str:

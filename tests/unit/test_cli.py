@@ -180,6 +180,8 @@ def test_a_priced_host_without_a_gpu_is_refused_unless_its_cpu_is_meant(tmp_path
         done = tfbench(name, folder=tmp_path)
         assert done.returncode == ExitCode.NO_HOST and "estimate:" not in done.stdout + done.stderr
         assert "here.this-machine: the case needs 1 GPU, the host offers 0; it has a price" in done.stderr
+    checked = tfbench("check", folder=tmp_path)
+    assert checked.returncode == ExitCode.NO_HOST and "no GPU was found; it has a price" in checked.stdout
     assert not (tmp_path / "runs").exists()
     (tmp_path / "hosts.yml").write_text(priced.replace("quick", "quick, device: cpu"))
     assert tfbench("plan", folder=tmp_path).returncode == 0
@@ -222,6 +224,7 @@ def test_each_command_has_an_example_that_is_a_command_line(capsys: pytest.Captu
         ("images save cpu", "save was removed. Use docker save"),
         ("init --from ansible x", "ansible was removed. Write each host into hosts.yml"),
         ("run --repeats=0", "must be at least 1. Received: 0"),
+        ("run --max-cost=nan", "must be more than 0. Received: nan"),
         ("", "the following arguments are required"),
     ],
 )

@@ -199,7 +199,7 @@ def test_a_mistake_in_a_host_names_its_line_and_the_remedy(tmp_path: Path, entry
         ("version: 2\nfleets: {f: {hosts: {h: {process: true}}}}", "hosts.yml:1: version must be 1"),
         ("version: 1", "fleets is missing"),
         ("version: 1\nfleets: {}", "hosts.yml:2: fleets must be a mapping of names to fleets"),
-        ("version: 1\nfleets: {f: {hosts: {'a b': {process: true}}}}", "host a b: a name is letters"),
+        ("version: 1\nfleets: {f: {hosts: {'a b': {process: true}}}}", "host a b: a name is letters from A to Z"),
         ("version: 1\nfleets: {f: {hosts: {h: {process: true}, i: {process: true}}}}", "the same machine"),
         (
             "a: &a [x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\n"
