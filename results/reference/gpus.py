@@ -225,7 +225,7 @@ def gpu_words(name: str) -> frozenset[str]:
 
 @functools.cache
 def _others() -> frozenset[frozenset[str]]:
-    return frozenset(gpu_words(name) for name in OTHERS.split(","))
+    return frozenset(map(gpu_words, OTHERS.split(","))) - set(map(gpu_words, specifications()))
 
 
 def _fits(wanted: frozenset[str], gpu: str) -> bool:

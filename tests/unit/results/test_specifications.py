@@ -6,7 +6,7 @@ import json
 import pytest
 
 import results.__main__ as program
-from results.reference import FOLDER, GIBI, published
+from results.reference import FOLDER, GIBI, gpus, published
 from results.reference.gpu_comparison import bounds_of, comparison_lines, figures_of, gpu_grids, named_gpus
 from results.reference.gpus import (
     compute_capability,
@@ -78,6 +78,14 @@ FIGURES = {
 def test_variants_of_a_gpu_have_figures_of_their_own(name):
     (gpu,) = specified_gpus(name)
     assert FIGURES[name].items() <= specifications()[gpu].items()
+
+
+def test_a_gpu_that_gets_a_row_is_known(monkeypatch):
+    more = {**specifications(), "L2": {"memory": 24.0}}
+    monkeypatch.setattr(gpus, "specifications", lambda: more)
+    for cached in (gpus.known_gpus, gpus.gpus_named, gpus._others):
+        monkeypatch.setattr(gpus, cached.__name__, cached.__wrapped__)
+    assert gpu_key("NVIDIA L2") == "L2" and gpu_key("L20") is None
 
 
 NAMES = {
