@@ -74,7 +74,11 @@ def judge_records(plan: Plan, folder: RunFolder, runs_dir: Path) -> list[HostVer
     A host whose check failed is rejected if it is at fault, and gets a warning otherwise.
     """
     records = {entry.host.place: folder.read_record(entry.jobs[0].id) if entry.jobs else None for entry in plan.hosts}
-    figures = [figures_of(record) for record in records.values() if record and record.device_results]
+    figures = [
+        figures_of(record, entry.jobs[0])
+        for entry in plan.hosts
+        if (record := records[entry.host.place]) and record.device_results
+    ]
     judged = {(found.fleet, found.host): found for found in judge(figures, earlier_figures(runs_dir, folder.run_id))}
     verdicts = []
     for entry in plan.hosts:
@@ -111,18 +115,26 @@ def earlier_figures(runs_dir: Path, without: str) -> dict[tuple[str, str], list[
     return {key: values[-MAX_EARLIER:] for key, values in found.items()}
 
 
-def figures_of(record: Record) -> HostFigures:
+def figures_of(record: Record, job: Job | None = None) -> HostFigures:
     """Return a host's figures from the record of its deep check.
 
     Products are those under load on all devices, or if there are none, those of the device alone.
+
+    Args:
+        record: With indices as in its container, which may have only some of the host's GPUs.
+        job: What was started: its GPUs have the host's indices, by UUID; None: keep those of the record.
     """
     origin, on_gpus = record.origin, record.case.device is Device.GPU
     results = [result for result in record.device_results if result.value is not None]
     gpus = record.device_observations
     if not gpus and record.environment:
         gpus = [
-            GPUFacts(place=place, index=gpu.index, name=gpu.name) for place, gpu in enumerate(record.environment.gpus)
+            GPUFacts(place=place, index=gpu.index, name=gpu.name, uuid=gpu.uuid)
+            for place, gpu in enumerate(record.environment.gpus)
         ]
+    if job and {gpu.uuid for gpu in gpus} <= set(job.gpu_uuids) and len(job.gpu_uuids) == len(job.gpus):
+        of_host: dict[str | None, int] = dict(zip(job.gpu_uuids, job.gpus, strict=True))
+        gpus = [dataclasses.replace(gpu, index=of_host[gpu.uuid]) for gpu in gpus]
     return HostFigures(
         fleet=origin.fleet if origin else "-",
         host=origin.host if origin else "-",
@@ -163,6 +175,7 @@ def verdict_grid(verdicts: Sequence[HostVerdict]) -> Grid:
         name, figures = f"{verdict.fleet}/{verdict.host}", verdict.figures
         of_host = _cells(OF_HOST, figures.rates if figures else {})
         rows.append([name, "", str(verdict.verdict), *([""] * (len(OF_GPU) + 4)), *of_host])
+        labels = {gpu.index: gpu.label for gpu in figures.gpus} if figures else {}
         for gpu in figures.gpus if figures else ():
             link = "" if gpu.pcie_width is None else f"{gpu.pcie_generation or '?'} x{gpu.pcie_width}"
             readings = (gpu.sm_clock_mhz, gpu.power_watts, gpu.temperature_celsius)
@@ -170,7 +183,7 @@ def verdict_grid(verdicts: Sequence[HostVerdict]) -> Grid:
             label, found = f"GPU {gpu.index} {gpu.name or ''}", str(verdict.gpus[gpu.index])
             rows.append(["", label, found, *_cells(OF_GPU, gpu.rates), link, *shown, *([""] * len(OF_HOST))])
         for finding in verdict.findings:
-            where = "" if finding.gpu is None else f", GPU {finding.gpu}"
+            where = f", {labels[finding.gpu]}" if finding.gpu in labels else ""
             notes.append(f"{name}{where}: {finding.verdict}: {finding.figure}: {finding.text}")
     of_gpu, of_host = ([f"{rate.name} {rate.unit}>" for rate in rates] for rates in (OF_GPU, OF_HOST))
     columns = ["host", "device", "verdict", *of_gpu, "link", "clock MHz>", "power W>", "°C>", *of_host]

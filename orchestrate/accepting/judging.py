@@ -196,12 +196,18 @@ def judge(
         findings = list(_of_host(host, mates, before))
         for gpu in host.gpus:
             equal = [other.rates for mate in mates for other in mate.gpus if other.name == gpu.name]
-            same = (gpu.index, gpu.name)  # a replaced GPU has no earlier figures
-            own = [other.rates for check in before for other in check.gpus if (other.index, other.name) == same]
+            own = [other.rates for check in before for other in check.gpus if _is_same(gpu, other)]
             findings += _of_gpu(gpu, equal, own)
         findings.sort(key=lambda found: (-_WORSE.index(found.verdict), found.gpu is None, found.gpu or 0))
         verdicts.append(HostVerdict(host.fleet, host.host, tuple(findings), host))
     return verdicts
+
+
+def _is_same(gpu: GPUFacts, other: GPUFacts) -> bool:
+    """Return whether both are one GPU of a host: a replaced one has no earlier figures."""
+    if gpu.uuid and other.uuid:
+        return gpu.uuid == other.uuid
+    return (gpu.index, gpu.name) == (other.index, other.name)
 
 
 def _worst(findings: Iterable[HostFinding]) -> Acceptance:

@@ -41,7 +41,8 @@ class GPUFacts:
     Over an interval, power and clock are means, temperature is the maximum and the PCIe link is the widest.
 
     Attributes:
-        index: The driver's index, as in `nvidia-smi`; of a MIG slice: its GPU's.
+        index: The driver's index, as in `nvidia-smi`, which in a container counts only the GPUs given to it; of a MIG
+            slice: its GPU's.
         place: Index among the GPUs of a case, as `DeviceResult.gpu`.
         bus_id: `0000:3B:00.0`.
         problem: Why it does not respond, e.g. `is lost`; None: it does.
@@ -116,6 +117,11 @@ class GPUFacts:
     def label(self) -> str:
         """Display name: `GPU 3 (0000:3B:00.0)`."""
         return f"GPU {self.index}" + (f" ({self.bus_id})" if self.bus_id else "")
+
+    @property
+    def address(self) -> str:
+        """For `nvidia-smi -i` on the host, whose indices may differ from those in a container: the bus id, if known."""
+        return self.bus_id or self.uuid or str(self.index)
 
     @property
     def is_busy(self) -> bool:
@@ -309,7 +315,7 @@ RULES: tuple[HealthRule, ...] = (
         seen="MIG mode is on, slices: {gpu.slice_names}",
         why="a process uses one slice, and no whole GPU next to it; power and energy are known of the whole GPU only, "
         "so they are excluded; other slices share its clock and temperature",
-        fix="to measure the whole GPU: sudo nvidia-smi -i {gpu.index} -mig 0; to choose a slice, or other GPUs: "
+        fix="to measure the whole GPU: sudo nvidia-smi -i {gpu.address} -mig 0; to choose a slice, or other GPUs: "
         "CUDA_VISIBLE_DEVICES with the UUIDs of nvidia-smi -L",
     ),
     HealthRule(
@@ -326,14 +332,14 @@ RULES: tuple[HealthRule, ...] = (
         reject=0.0,
         seen="{gpu.ecc_uncorrected_errors} uncorrected memory errors",
         why="an uncorrected error ends the process that it hits",
-        fix="sudo nvidia-smi -i {gpu.index} --gpu-reset; if errors come back, replace the GPU (nvidia-smi -q -d ECC)",
+        fix="sudo nvidia-smi -i {gpu.address} --gpu-reset; if errors come back, replace the GPU (nvidia-smi -q -d ECC)",
     ),
     HealthRule(
         code="row_remap_pending",
         value=lambda gpu: gpu.row_remap_pending,
         seen="a faulty row of its memory will be replaced at the next reset",
         why="an uncorrected error ends the process that it hits",
-        fix="sudo nvidia-smi -i {gpu.index} --gpu-reset",
+        fix="sudo nvidia-smi -i {gpu.address} --gpu-reset",
     ),
     HealthRule(
         code="compute_mode",
@@ -341,7 +347,7 @@ RULES: tuple[HealthRule, ...] = (
         value=lambda gpu: float(gpu.compute_mode == "prohibited"),
         seen="compute mode is prohibited",
         why="no process can use it",
-        fix="sudo nvidia-smi -i {gpu.index} -c DEFAULT",
+        fix="sudo nvidia-smi -i {gpu.address} -c DEFAULT",
     ),
     HealthRule(
         code="power_cap",
@@ -349,7 +355,7 @@ RULES: tuple[HealthRule, ...] = (
         limit=POWER_CAP_SHARE,
         seen="capped at {gpu.power_limit_watts:.0f} W (default {gpu.power_limit_default_watts:.0f} W)",
         why="its clock falls under load, so it is slower than others of its kind",
-        fix="sudo nvidia-smi -i {gpu.index} -pl {gpu.power_limit_default_watts:.0f}",
+        fix="sudo nvidia-smi -i {gpu.address} -pl {gpu.power_limit_default_watts:.0f}",
     ),
     HealthRule(
         code="application_clocks",
@@ -358,7 +364,7 @@ RULES: tuple[HealthRule, ...] = (
         seen="application clock is {gpu.application_clock_mhz:.0f} MHz (default "
         "{gpu.application_clock_default_mhz:.0f} MHz)",
         why="its clock cannot rise above that",
-        fix="sudo nvidia-smi -i {gpu.index} -rac (and -rgc, if clocks were locked by -lgc)",
+        fix="sudo nvidia-smi -i {gpu.address} -rac (and -rgc, if clocks were locked by -lgc)",
     ),
     HealthRule(
         code="throttled_power",

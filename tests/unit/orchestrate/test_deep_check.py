@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from orchestrate.accepting.deep import FOLDER, judge_records, plan_deep_check, verdicts_json
+from orchestrate.accepting.deep import FOLDER, judge_records, plan_deep_check, verdict_grid, verdicts_json
 from orchestrate.accepting.judging import Acceptance, GPUFigures, HostFigures, judge
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.facts import Facts
@@ -79,6 +79,19 @@ def test_a_throttled_gpu_of_one_host_is_rejected_and_the_others_accepted(tmp_pat
     assert [document["verdict"] for document in documents] == ["reject", "accept", "warning"]
     assert documents[0]["gpus"][2] == {"index": 3, "verdict": "reject"}
     assert documents[1]["figures"]["gpus"][0]["rates"]["fp16 products"] == 240e12
+
+
+def test_gpus_have_the_hosts_numbers_and_their_earlier_checks_by_uuid(tmp_path):
+    first, last, named = GPUS[1], GPUS[3], {"bus_id": "0000:DB:00.0"}
+    chosen = dataclasses.replace(HOSTS[0], gpus=(1, 3))
+    for run, pair, slow in (("a", (first, last), None), ("b", (last, first), 0)):
+        plan = plan_deep_check([chosen], PROBED, run)
+        folder, record = RunFolder.create(tmp_path / FOLDER, run), record_of(plan.hosts[0].jobs[0], slow=slow)
+        seen = [GPUFacts(index=i, place=i, name=NAME, uuid=gpu.uuid, **named) for i, gpu in enumerate(pair)]
+        folder.write_record(plan.hosts[0].jobs[0].id, dataclasses.replace(record, device_observations=seen))
+    (verdict,) = judge_records(plan, folder, tmp_path)
+    assert verdict.gpus == {3: "reject", 1: "accept"} and "its earlier checks" in verdict.findings[0].text
+    assert "a100/one, GPU 3 (0000:DB:00.0): reject: fp32 products: 10.8 TFLOP/s" in verdict_grid([verdict]).notes[0]
 
 
 @pytest.mark.parametrize(("status", "verdict"), [(Status.LOST, "reject"), (Status.PULL_FAILED, "warning")])

@@ -84,7 +84,7 @@ def test_every_faulty_gpu_of_eight_is_named_with_its_fault(eight):
     assert seen["gpu_shared"] == "busy, 96% used, 42.9 GB taken, 2 processes (9999001, 9999002)"
     assert seen["nvlink_down"] == "16 NVLinks are up, 2 down; others here have 18 up"
     fixes = {finding["code"]: finding["fix"] for finding in document["findings"]}
-    assert fixes["power_cap"] == "sudo nvidia-smi -i 1 -pl 700"
+    assert fixes["power_cap"] == "sudo nvidia-smi -i 0000:2A:00.0 -pl 700"
     assert fixes["persistence_off"] == "sudo nvidia-smi -pm 1"
 
 
