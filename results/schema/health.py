@@ -38,7 +38,8 @@ class GPUSlice:
 class GPUFacts:
     """One GPU at one moment or over an interval; values that its driver does not report are None.
 
-    Over an interval, power and clock are means, temperature is the maximum and the PCIe link is the widest.
+    Over an interval, power and clock are means, temperature is the maximum and the PCIe link is the widest; memory,
+    utilisation and processes are those before the benchmark used it.
 
     Attributes:
         index: The driver's index, as in `nvidia-smi`, which in a container counts only the GPUs given to it; of a MIG
@@ -125,9 +126,14 @@ class GPUFacts:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it is in use; ignores values that are not reported, and the memory of a MIG slice."""
+        """Whether it is in use; ignores values that are not reported, and the memory of a MIG slice.
+
+        Without persistence mode, utilisation is ignored: the driver has just started the GPU, and an idle one may show
+        90 % and more. Source: issue 254 of jina-ai/clip-as-service.
+        """
         memory = 0 if self.mig else self.memory_used_bytes or 0
-        return bool(self.processes) or (self.utilisation or 0.0) > MAX_IDLE_UTILISATION or memory > MAX_IDLE_BYTES
+        utilisation = 0.0 if self.persistence is False else self.utilisation or 0.0
+        return bool(self.processes) or utilisation > MAX_IDLE_UTILISATION or memory > MAX_IDLE_BYTES
 
     @property
     def use(self) -> str:

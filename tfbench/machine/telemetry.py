@@ -108,7 +108,7 @@ class Observer:
     def _over_interval(self, cooling: Cooling, powers: Sequence[float | None]) -> list[GPUFacts]:
         """Describe each GPU: its current settings, its figures over the interval, its use before this process.
 
-        The driver's current processes and utilisation would be those of this process.
+        The driver's current memory, processes and utilisation would be those of this process.
         """
         now = self._gpus.facts()
         errors = samples.differences(self._errors, [gpu.ecc_uncorrected_errors for gpu in now])
@@ -116,8 +116,8 @@ class Observer:
             replace(
                 gpu,
                 place=place,
-                utilisation=None,
-                memory_used_bytes=None,
+                utilisation=before.utilisation,
+                memory_used_bytes=before.memory_used_bytes,
                 processes=before.processes,
                 process_names=before.process_names,
                 ecc_uncorrected_errors=None if new is None else int(new),

@@ -47,6 +47,7 @@ CASES = [
     ({"processes": 2}, "gpu_shared", {IDLE: WARNING, TIMING: WARNING}, "2 processes"),
     ({"memory_used_bytes": 12 << 30}, "gpu_shared", {IDLE: WARNING, TIMING: WARNING}, "12.9 GB taken"),
     ({"utilisation": 0.9, "temperature_celsius": 78.0}, "gpu_shared", {IDLE: WARNING, TIMING: WARNING}, "90% used"),
+    ({"utilisation": 0.99, "persistence": False}, "persistence_off", {IDLE: WARNING}, "persistence mode is off"),
     ({"pcie_width": 8}, "pcie_width", {IDLE: WARNING, LOAD: WARNING}, "PCIe ×8 of ×16"),
     ({"pcie_width": 4}, "pcie_width", {IDLE: REJECT, LOAD: REJECT}, "PCIe ×4 of ×16"),
     ({"persistence": False}, "persistence_off", {IDLE: WARNING}, "persistence mode is off"),

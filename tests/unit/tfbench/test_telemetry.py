@@ -28,7 +28,8 @@ while len(gpus) and len(observer._samples[0]) < 20 and time.monotonic() < give_u
     time.sleep(0.002)
 telemetry = observer.stop()
 gpus.close()
-print(json.dumps({**dataclasses.asdict(telemetry), "other_processes": processes}))
+used = [gpu.use for gpu in observer.gpus]
+print(json.dumps([{**dataclasses.asdict(telemetry), "other_processes": processes}, used]))
 """
 
 
@@ -43,7 +44,7 @@ def run(fake_driver, scenario, *command, **variables):
 
 
 def observe(fake_driver, scenario, gpus=2):
-    return Telemetry(**run(fake_driver, scenario, "-c", OBSERVE, str(gpus)))
+    return Telemetry(**run(fake_driver, scenario, "-c", OBSERVE, str(gpus))[0])
 
 
 def test_counters_and_samples_of_two_gpus_are_summed_up(fake_driver):
@@ -92,6 +93,11 @@ def test_throttling_is_a_share_of_the_samples_of_the_worst_gpu(fake_driver):
     assert seen.throttle_power_share == pytest.approx(0.5, abs=0.05)
     assert seen.throttle_thermal_share == seen.throttle_power_share
     assert seen.throttle_hardware_share == 0.0
+
+
+def test_each_gpu_has_its_use_before_the_benchmark(fake_driver):
+    _, used = run(fake_driver, "", "-c", OBSERVE, "2")
+    assert used == ["idle", "busy, 87% used, 0.0 GB taken"], "no process is visible from a container"
 
 
 def test_a_cpu_case_observes_no_gpu_although_there_are_some(fake_driver):
