@@ -283,10 +283,9 @@ class GPUs:
         ]
         return [None if counter is None else counter / 1000 for counter in counters]
 
-    def temperatures_celsius(self) -> list[float]:
-        """Return the temperatures of those GPUs that report it."""
-        readings = [_temperature(device.gpu.handle) for device in self._devices]
-        return [reading for reading in readings if reading is not None]
+    def temperatures_celsius(self) -> list[float | None]:
+        """Return each GPU's temperature."""
+        return [_temperature(device.gpu.handle) for device in self._devices]
 
     def other_processes(self) -> int | None:
         """Count the processes that computed on these GPUs at the start; None if no GPU reports it."""

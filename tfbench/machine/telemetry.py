@@ -29,11 +29,11 @@ class Cooling:
 
     Attributes:
         seconds: How long; None without GPUs.
-        celsius: Temperature of the hottest GPU afterwards; None: not reported.
+        celsius: Temperature of each GPU afterwards; empty: there was no wait.
     """
 
     seconds: float | None = None
-    celsius: float | None = None
+    celsius: Sequence[float | None] = ()
 
 
 class Observer:
@@ -89,7 +89,7 @@ class Observer:
             energy_integrated_joules=samples.integrated_joules(taken, seconds),
             power_mean_watts=samples.total(powers),
             power_limit_watts=samples.total([gpu.power_limit_watts for gpu in self.gpus]),
-            temperature_start_celsius=cooling.celsius,
+            temperature_start_celsius=_largest(cooling.celsius),
             cooling_seconds=cooling.seconds,
             temperature_steady_celsius=samples.steady_temperature_celsius(taken),
             sm_clock_mean_mhz=slowest_clock,
@@ -111,6 +111,7 @@ class Observer:
         The driver's current memory, processes and utilisation would be those of this process.
         """
         now = self._gpus.facts()
+        starts = cooling.celsius or [None] * len(now)
         errors = samples.differences(self._errors, [gpu.ecc_uncorrected_errors for gpu in now])
         return [
             replace(
@@ -123,7 +124,7 @@ class Observer:
                 ecc_uncorrected_errors=None if new is None else int(new),
                 power_watts=power,
                 temperature_celsius=samples.extreme([taken], "temperature_celsius", max),
-                temperature_start_celsius=cooling.celsius,
+                temperature_start_celsius=start,
                 sm_clock_mhz=samples.mean(taken, "sm_clock_mhz"),
                 throttle_power_share=samples.reason_share([taken], samples.POWER_REASONS),
                 throttle_thermal_share=samples.reason_share([taken], samples.THERMAL_REASONS),
@@ -131,8 +132,8 @@ class Observer:
                 pcie_generation=samples.extreme([taken], "pcie_generation", max),
                 pcie_width=samples.extreme([taken], "pcie_width", max),
             )
-            for place, (gpu, before, new, taken, power) in enumerate(
-                zip(now, self._gpus.at_start, errors, self._samples, powers, strict=False)
+            for place, (gpu, before, new, taken, power, start) in enumerate(
+                zip(now, self._gpus.at_start, errors, self._samples, powers, starts, strict=False)
             )
         ]
 
@@ -148,11 +149,11 @@ class Observer:
 def cool_gpus(gpus: GPUs, max_seconds: float) -> Cooling:
     """Wait until the hottest GPU of a case is at most at `START_CELSIUS`; see `cool_down`."""
     seconds = cool_down(gpus.temperatures_celsius, START_CELSIUS, max_seconds)
-    return Cooling(seconds if len(gpus) else None, max(gpus.temperatures_celsius(), default=None))
+    return Cooling(seconds if len(gpus) else None, gpus.temperatures_celsius())
 
 
 def cool_down(
-    temperatures: Callable[[], list[float]],
+    temperatures: Callable[[], Sequence[float | None]],
     max_celsius: float,
     max_seconds: float,
     sleep: Callable[[float], None] = time.sleep,
@@ -162,7 +163,7 @@ def cool_down(
     A warm GPU runs at lower clocks, so consecutive cases would not start under equal conditions.
 
     Args:
-        temperatures: Reads all GPUs; if none reports a temperature, there is no wait.
+        temperatures: Reads all GPUs; None: not reported. If none reports a temperature, there is no wait.
         max_celsius: Target temperature.
         max_seconds: Longest wait.
         sleep: Waits.
@@ -171,7 +172,7 @@ def cool_down(
         Seconds waited.
     """
     waited = 0.0
-    while waited < max_seconds and max(temperatures(), default=max_celsius) > max_celsius:
+    while waited < max_seconds and max(_known(temperatures()), default=max_celsius) > max_celsius:
         sleep(COOLING_POLL_SECONDS)
         waited += COOLING_POLL_SECONDS
     return waited

@@ -89,7 +89,7 @@ def test_warm_up_takes_the_fewest_steps_and_refuses_a_loss_of_nan(tensorflow):
     repeat, findings, built = repeat_of(tiny_case(warmup_steps=3)), Findings(), built_with([3.0, 2.0, 1.0])
     warm = warm_through(repeat, built, FirstStep(4.0, 0.1), findings)
     assert (warm.warmup.steps, warm.warmup.losses, warm.warmup.settled) == (3, [3.0, 2.0, 1.0], None)
-    assert (warm.cooling.seconds, warm.cooling.celsius) == (None, None), "there are no GPUs"
+    assert (warm.cooling.seconds, warm.cooling.celsius) == (None, []), "there are no GPUs"
     assert [(check.name, check.passed) for check in findings.checks] == [("loss_finite_before_timing", True)]
     with pytest.raises(CaseFailedError, match="loss_finite_before_timing") as caught:
         warm_through(repeat, built_with([3.0, float("nan"), 1.0]), FirstStep(4.0, 0.1), Findings())
@@ -100,7 +100,7 @@ def test_timing_takes_the_steps_asked_for_and_keeps_telemetry(tensorflow):
     from tfbench.repeat import time_steps
 
     repeat, findings, built = repeat_of(tiny_case(num_steps=12)), Findings(), built_with(map(float, range(13)))
-    timed = time_steps(repeat, built, Cooling(seconds=7.0, celsius=41.0), findings)
+    timed = time_steps(repeat, built, Cooling(seconds=7.0, celsius=[41.0]), findings)
     assert timed.interval.losses == [float(step) for step in range(1, 13)], "after an untimed step"
     assert (built.workload.steps, len(timed.interval.step_seconds)) == (13, 12)
     assert (timed.latency, timed.input_limit, timed.ranks) == (None, None, [])

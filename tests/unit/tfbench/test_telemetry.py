@@ -17,18 +17,19 @@ from tfbench.machine.telemetry import cool_down
 OBSERVE = """
 import dataclasses, json, sys, time
 from tfbench.machine.nvml import GPUs
-from tfbench.machine.telemetry import Observer
+from tfbench.machine.telemetry import Observer, cool_gpus
 
 gpus = GPUs(int(sys.argv[1]))
 processes = gpus.other_processes()
+cooling = cool_gpus(gpus, 0.0)
 observer = Observer(gpus, period_seconds=0.002)
 observer.start()
 give_up_at = time.monotonic() + 60
 while len(gpus) and len(observer._samples[0]) < 20 and time.monotonic() < give_up_at:
     time.sleep(0.002)
-telemetry = observer.stop()
+telemetry = observer.stop(cooling)
 gpus.close()
-used = [gpu.use for gpu in observer.gpus]
+used = [(gpu.use, gpu.temperature_start_celsius) for gpu in observer.gpus]
 print(json.dumps([{**dataclasses.asdict(telemetry), "other_processes": processes}, used]))
 """
 
@@ -54,7 +55,7 @@ def test_counters_and_samples_of_two_gpus_are_summed_up(fake_driver):
     assert seen.power_mean_watts == pytest.approx(100.0 / seconds)
     assert seen.power_limit_watts == 280.0
     assert seen.energy_integrated_joules > 0
-    assert seen.temperature_steady_celsius == 61.0
+    assert seen.temperature_start_celsius == seen.temperature_steady_celsius == 61.0
     assert (seen.sm_clock_mean_mhz, seen.sm_clock_max_mhz) == (1200.0, 2100.0)
     assert seen.device_memory_used_peak_bytes == 2000
     assert (seen.pcie_generation, seen.pcie_width, seen.pcie_width_max) == (4, 8, 16)
@@ -95,9 +96,9 @@ def test_throttling_is_a_share_of_the_samples_of_the_worst_gpu(fake_driver):
     assert seen.throttle_hardware_share == 0.0
 
 
-def test_each_gpu_has_its_use_before_the_benchmark(fake_driver):
+def test_each_gpu_has_its_own_use_and_temperature_at_the_start(fake_driver):
     _, used = run(fake_driver, "", "-c", OBSERVE, "2")
-    assert used == ["idle", "busy, 87% used, 0.0 GB taken"], "no process is visible from a container"
+    assert used == [["idle", 60.0], ["busy, 87% used, 0.0 GB taken", 61.0]], "a container hides processes"
 
 
 def test_a_cpu_case_observes_no_gpu_although_there_are_some(fake_driver):
@@ -147,8 +148,9 @@ def test_cooling_waits_until_it_is_cold_enough_within_its_limit(monkeypatch):
     assert len(slept) == 2
     assert cool_down(lambda: [90.0], 50.0, 5.0, lambda _: None) == 5.0
     assert cool_down(list, 50.0, 5.0, lambda _: None) == 0.0, "a CPU reports no temperature"
+    assert cool_down(lambda: [None, 51.0], 50.0, 5.0, lambda _: None) == 5.0
     monkeypatch.setattr(telemetry, "cool_down", lambda read, *limits: (read(), *limits))
-    assert telemetry.cool_gpus(OneGPU([0]), 60.0) == telemetry.Cooling(([51.0], 50.0, 60.0), 51.0)
+    assert telemetry.cool_gpus(OneGPU([0]), 60.0) == telemetry.Cooling(([51.0], 50.0, 60.0), [51.0])
 
 
 class OneGPU(list):
