@@ -183,9 +183,7 @@ def read_gpu(device: Visible) -> GPUFacts:
         mig=gpu.mig,
         slices=[_slice(part) for part in (gpu.slices if device.slice is None else (device.slice,))],
         ecc=None if ecc is None else bool(ecc[0]),
-        ecc_uncorrected_errors=ask(
-            pynvml.nvmlDeviceGetTotalEccErrors, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
-        ),
+        ecc_uncorrected_errors=_ecc_uncorrected_errors(handle),
         row_remap_pending=None if pending is None else bool(pending),
         row_remap_failed=None if rows is None else bool(rows[3]),
         persistence=None if persistence is None else bool(persistence),
@@ -287,10 +285,19 @@ class GPUs:
         """Return each GPU's temperature."""
         return [_temperature(device.gpu.handle) for device in self._devices]
 
+    def ecc_uncorrected_errors(self) -> list[int | None]:
+        """Return each GPU's uncorrected memory errors since the driver was loaded."""
+        return [_ecc_uncorrected_errors(device.gpu.handle) for device in self._devices]
+
     def other_processes(self) -> int | None:
         """Count the processes that computed on these GPUs at the start; None if no GPU reports it."""
         known = [gpu for gpu in self.at_start if gpu.processes is not None]
         return len({name for gpu in known for name in gpu.process_names}) if known else None
+
+
+def _ecc_uncorrected_errors(handle: Handle) -> int | None:
+    kind, since = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
+    return offered(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, since)
 
 
 def _temperature(handle: Handle) -> float | None:

@@ -59,7 +59,7 @@ class Observer:
         self._energy = self._gpus.energy_joules()
         self._begin = time.perf_counter()
         self._take_sample()
-        self._errors = [gpu.ecc_uncorrected_errors for gpu in self._gpus.facts()]
+        self._errors = self._gpus.ecc_uncorrected_errors()  # not all facts: that is 60 calls per GPU
         if len(self._gpus):
             self._thread.start()
 
