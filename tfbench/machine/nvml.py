@@ -26,7 +26,7 @@ from tfbench.machine.driver_gpus import (
     read_driver_gpus,
     visible_devices,
 )
-from tfbench.machine.samples import HARDWARE_REASONS, POWER_REASONS, THERMAL_REASONS, Sample
+from tfbench.machine.samples import HARDWARE_REASONS, POWER_REASONS, THERMAL_REASONS, Sample, has_reason
 
 COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 
@@ -223,7 +223,7 @@ def _process_name(pid: int) -> str:
 
 
 def _is_set(reasons: int | None, bits: int) -> float | None:
-    return None if reasons is None else float(bool(reasons & bits))
+    return None if reasons is None else float(has_reason(reasons, bits))
 
 
 class GPUs:

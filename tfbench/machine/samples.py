@@ -13,8 +13,11 @@ POWER_REASONS = 0x4
 THERMAL_REASONS = 0x20 | 0x40
 """Software and hardware thermal slowdown."""
 
-HARDWARE_REASONS = 0x8 | 0x80
-"""Hardware slowdown, and hardware power brake."""
+HARDWARE_SLOWDOWN = 0x8
+"""Also set by heat. Source: nvml.h, nvmlClocksEventReasonHwSlowdown: "temperature being too high"."""
+
+HARDWARE_REASONS = HARDWARE_SLOWDOWN | 0x80
+"""Hardware slowdown without a thermal one, and hardware power brake."""
 
 LEAST_COVERAGE = 0.9
 """Power is integrated only if samples span at least this share of the interval: a driver can fail meanwhile."""
@@ -68,8 +71,14 @@ def reason_share(samples: Samples, bits: int) -> float | None:
     for gpu in samples:
         known = [sample.reasons for sample in gpu if sample.reasons is not None]
         if known:
-            shares.append(sum(1 for reasons in known if reasons & bits) / len(known))
+            shares.append(sum(has_reason(reasons, bits) for reasons in known) / len(known))
     return max(shares, default=None)
+
+
+def has_reason(reasons: int, bits: int) -> bool:
+    """Return whether one of `bits` is set; a hardware slowdown in addition to a thermal one does not count."""
+    explained = HARDWARE_SLOWDOWN if reasons & THERMAL_REASONS else 0
+    return bool(reasons & bits & ~explained)
 
 
 def steady_temperature_celsius(samples: Samples) -> float | None:

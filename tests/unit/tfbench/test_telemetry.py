@@ -6,6 +6,7 @@ from results.schema import Telemetry
 from tests.support.fake_driver import build, run_python, two_a4000
 from tfbench.machine import telemetry
 from tfbench.machine.samples import (
+    HARDWARE_REASONS,
     Sample,
     integrated_joules,
     mean_powers_watts,
@@ -141,6 +142,8 @@ def test_shares_and_steady_temperature_take_the_worst_gpu():
     cool = [Sample(at=t, reasons=0, temperature_celsius=50.0) for t in range(6)]
     hot = [Sample(at=t, reasons=0x40 if t > 2 else 0, temperature_celsius=60.0 + t) for t in range(6)]
     assert reason_share([cool, hot], 0x60) == 0.5
+    braked = [Sample(at=0.0, reasons=reasons) for reasons in (0x48, 0x28, 0x8, 0x4, 0xC0)]
+    assert reason_share([braked], HARDWARE_REASONS) == 0.4, "heat sets the hardware's bit, too"
     assert steady_temperature_celsius([cool, hot]) == 64.5
 
 
