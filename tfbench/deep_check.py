@@ -1,7 +1,7 @@
 """A two-minute acceptance test of a machine: `--model=device --deep_check`.
 
 Measures each device alone, then all together under load for 20 s, then the all-reduce over all of them and the CPU.
-`orchestrate/accepting` judges the figures. Cases of several GPUs compare these by the same products.
+`orchestrate/accepting` judges the figures. Cases of several GPUs compare these by the same products, over all hosts.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tfbench.machine.telemetry import Observer
 from tfbench.measuring import validity
 from tfbench.outcomes.findings import Findings
 from tfbench.outcomes.outcome import CaseFailedError
+from tfbench.peers.links import Alone, Peers
 from tfbench.roofline.peaks import (
     ARITHMETIC,
     MisplacedError,
@@ -100,21 +101,24 @@ def deep_check(case: Case, strategy: Strategy, findings: Findings, gpus: GPUs) -
         raise CaseFailedError(Status.INVALID, validity.failures(findings.checks))
 
 
-def with_product_rates(case: Case, gpus: Sequence[GPUFacts]) -> list[GPUFacts]:
-    """Let all GPUs of a case on this host multiply matrices at once, and add rates to their facts.
+def with_product_rates(case: Case, gpus: Sequence[GPUFacts], peers: Peers | Alone) -> list[GPUFacts]:
+    """Let all GPUs of a case multiply matrices at once, and add rates to the facts of those on this host.
 
     Step times cannot show which GPU is slow: all replicas wait for it.
 
     Args:
         case: Its precision is that of the products.
-        gpus: Facts of these GPUs. Fewer than two, or without enough memory, get no rates.
+        gpus: Facts of those on this host; without enough memory they get no rates.
+        peers: The other hosts; each of them calls this at the same time.
     """
     devices = [f"GPU:{gpu.place}" for gpu in gpus]
-    results = sustained_products(case.precision, devices, COMPARED_SECONDS) if len(gpus) > 1 else []
+    results = sustained_products(case.precision, devices, COMPARED_SECONDS) if devices and case.replicas > 1 else []
     rates = [result.value / 1e12 for result in results if result.value is not None]
-    if not rates or len(rates) < len(gpus):
+    rates = rates if len(rates) == len(gpus) else []
+    every = [rate for of_rank in peers.gather("products", rates) for rate in of_rank]
+    if not rates or len(every) < 2:
         return list(gpus)
-    median = statistics.median(rates)
+    median = statistics.median_high(every)  # of two the faster: their mean would hide a GPU that is 18 % slower
     return [
         replace(gpu, product_teraflops_per_second=rate, product_median_teraflops_per_second=median)
         for gpu, rate in zip(gpus, rates, strict=True)

@@ -110,7 +110,7 @@ def measure(repeat: Repeat, findings: Findings) -> None:
     findings.phases.enter("peaks")
     findings.measurement = describe(repeat, built, first, warm.warmup, timed)
     if repeat.options.peaks:
-        findings.gpus = with_product_rates(repeat.case, findings.gpus)
+        findings.gpus = with_product_rates(repeat.case, findings.gpus, repeat.peers)
     if findings.environment is not None:
         findings.phases.enter("checking")
         observed = tf32_observed(first_device(repeat.case))

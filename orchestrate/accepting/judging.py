@@ -244,11 +244,15 @@ def _below(
 ) -> list[tuple[Acceptance, str]]:
     """Compare a rate with the median of equal devices, and with earlier rates of the same device."""
     value = figures.get(rate.name)
-    for name, others, fewest in (("the fleet's median", mates, FEWEST_MATES), ("its earlier checks", own, 1)):
+    for name, others, fewest, middle in (
+        # The mean of the middle two would hide that half of the fleet is slow.
+        ("the fleet's median", mates, FEWEST_MATES, statistics.median_high),
+        ("its earlier checks", own, 1, statistics.median),
+    ):
         known = [other[rate.name] for other in others if rate.name in other]
         if value is None or len(known) < fewest:
             continue
-        usual = statistics.median(known)
+        usual = middle(known)
         if value < usual * (1 - rate.warning):
             short = 1 - value / usual
             verdict = Acceptance.REJECT if short > max(REJECT, rate.warning) else Acceptance.WARNING

@@ -64,7 +64,7 @@ class GPUFacts:
         throttle_thermal_share: Likewise for a temperature limit.
         throttle_hardware_share: Likewise for a power brake or another hardware slowdown.
         product_teraflops_per_second: Rate of matrix products while all GPUs of a case multiplied, after its interval.
-        product_median_teraflops_per_second: Median of these GPUs.
+        product_median_teraflops_per_second: Median of these GPUs, the upper one of an even number.
         pcie_generation: Lower on an idle GPU.
         pcie_width: Lanes in use; `pcie_width_max`: lanes that GPU and slot support.
         nvlinks_up: Active links.

@@ -9,11 +9,13 @@ import operator
 import pytest
 
 from results.runs.reading import from_json
-from results.schema import Case, Device, Mode, Status
+from results.schema import Case, Device, DeviceResult, Mode, Status
+from results.schema.health import GPUFacts
 from tests.real.training.conftest import run_tfbench
 from tfbench.machine.nvml import GPUs
 from tfbench.outcomes.findings import Findings
 from tfbench.outcomes.outcome import CaseFailedError
+from tfbench.peers.links import Alone
 
 pytestmark = pytest.mark.tensorflow
 
@@ -154,6 +156,30 @@ def test_the_bandwidth_between_hosts_is_of_one_all_reduce(two_replicas, monkeypa
     monkeypatch.setattr(ranks.time, "perf_counter", lambda: next(clock))
     assert ranks.bus_bytes_per_second(two_replicas, 2) == pytest.approx(4 * 2**24 / (8.0 / 2 / times))
     assert calls == [(two_replicas, 2**24, times)]
+
+
+class Others(Alone):
+    """Two more hosts, which have gathered the same."""
+
+    def __init__(self, theirs):
+        self.theirs = theirs
+
+    def gather(self, what, value):
+        return [value, *self.theirs]
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs", "median"),
+    [([80.0, 98.0], [], 98.0), ([80.0], [[98.0], []], 98.0), ([80.0, None], [[98.0]], None), ([98.0], [], None)],
+)
+def test_a_gpu_is_compared_with_the_faster_of_two_on_any_host(tensorflow, monkeypatch, own, theirs, median):
+    from tfbench import deep_check
+
+    rates = [DeviceResult(metric="sustained_product", unit="", value=rate and rate * 1e12) for rate in own]
+    monkeypatch.setattr(deep_check, "sustained_products", lambda *_: rates)
+    case = Case(model="resnet50", num_gpus=len(own), num_hosts=1 + len(theirs))
+    gpus = deep_check.with_product_rates(case, [GPUFacts(index=i, place=i) for i in range(len(own))], Others(theirs))
+    assert {gpu.product_median_teraflops_per_second for gpu in gpus} == {median}
 
 
 def test_one_small_all_reduce_connects_several_replicas(two_replicas, one_replica, monkeypatch):
