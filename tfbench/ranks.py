@@ -1,4 +1,4 @@
-"""Multi-host cases: agreeing on checks, comparing weights and software, and combining figures of all ranks."""
+"""Multi-host cases: agreeing on checks, comparing weights, software and GPUs, and combining figures of all ranks."""
 
 from __future__ import annotations
 
@@ -61,18 +61,22 @@ Ranks = Peers | Alone
 
 
 def check_software(peers: Ranks, environment: Environment) -> None:
-    """Compare the ranks' software; called before anything is built, and again once libraries are loaded.
+    """Compare the ranks' software and kinds of GPU, of which the record has only the chief's.
+
+    Called before anything is built, and again once libraries are loaded. A lower power limit is no reason to refuse: as
+    on a single host, it gives the warning `power_cap`.
 
     Raises:
-        CaseFailedError: `unsupported`: their software differs.
+        CaseFailedError: `unsupported`: they differ.
     """
     mine = {name: getattr(environment, name) for name in SAME_SOFTWARE}
+    mine["GPUs"] = ", ".join(sorted(gpu.name for gpu in environment.gpus)) or None
     chief, *others = peers.gather("software", mine)
     for rank, theirs in enumerate(others, start=1):
         differing = [f"{name} {theirs[name]} instead of {chief[name]}" for name in chief if theirs[name] != chief[name]]
         if differing:
             raise CaseFailedError(
-                Status.UNSUPPORTED, f"rank {rank} has {', '.join(differing)}: all hosts need the same image"
+                Status.UNSUPPORTED, f"rank {rank} has {', '.join(differing)}: all hosts need the same image and GPUs"
             )
 
 

@@ -12,6 +12,7 @@ from results.runs.reading import from_json
 from results.schema import Case, Device, DeviceResult, Mode, Status
 from results.schema.health import GPUFacts
 from tests.real.training.conftest import run_tfbench
+from tests.unit.results.factory import make_environment
 from tfbench.machine.nvml import GPUs
 from tfbench.outcomes.findings import Findings
 from tfbench.outcomes.outcome import CaseFailedError
@@ -166,6 +167,18 @@ class Others(Alone):
 
     def gather(self, what, value):
         return [value, *self.theirs]
+
+
+def test_hosts_with_other_gpus_are_refused(tensorflow):
+    from tfbench.ranks import SAME_SOFTWARE, check_software
+
+    chief = make_environment(2, "NVIDIA RTX A4000")
+    other = {name: getattr(chief, name) for name in SAME_SOFTWARE}
+    check_software(Others([other | {"GPUs": "NVIDIA RTX A4000, NVIDIA RTX A4000"}]), chief)
+    with pytest.raises(CaseFailedError) as caught:
+        check_software(Others([other | {"GPUs": "NVIDIA RTX A4000, NVIDIA RTX A5000"}]), chief)
+    assert "rank 1 has GPUs NVIDIA RTX A4000, NVIDIA RTX A5000 instead of NVIDIA RTX A4000, " in str(caught.value)
+    assert caught.value.status is Status.UNSUPPORTED
 
 
 @pytest.mark.parametrize(
