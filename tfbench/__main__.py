@@ -211,7 +211,7 @@ def _attempt(request: Request, findings: Findings, end: Callable[[Failure], None
     except Exception as error:  # noqa: BLE001 (a failure is data, too)
         if may_be_a_peers(error):
             peers.await_loss()
-        outcome = outcome_of(error)
+        outcome = outcome_of(error, request.case.num_gpus)
         if request.case.device is Device.GPU and (problems := read_driver().problems):
             outcome = dataclasses.replace(outcome, cause=f"{outcome.cause} ({'; '.join(problems)})")
         peers.report_failure(outcome)

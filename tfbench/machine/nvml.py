@@ -95,15 +95,15 @@ def read_driver(*, by_cuda: bool = False) -> Driver:
         )
 
 
-def free_gpu_memory_bytes() -> int | None:
-    """Return the free memory of the fullest GPU that this process sees, by the driver; None: unknown.
+def free_gpu_memory_bytes(count: int) -> int | None:
+    """Return the free memory of the fullest of the first `count` GPUs of this process, by the driver; None: unknown.
 
     TensorFlow's allocator returns no memory while its process runs, so this is also what was free when an operation
     failed. It distinguishes a full GPU from a broken library.
     """
     with _opened() as is_open:
         devices = visible_devices(read_driver_gpus()) if is_open else []
-        memories = [offered(pynvml.nvmlDeviceGetMemoryInfo, device.handle) for device in devices]
+        memories = [offered(pynvml.nvmlDeviceGetMemoryInfo, device.handle) for device in devices[:count]]
         return min((int(memory.free) for memory in memories if memory is not None), default=None)
 
 

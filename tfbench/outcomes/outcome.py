@@ -95,8 +95,8 @@ _BY_TYPE = {
 }
 
 
-def outcome_of(error: BaseException) -> Failure:
-    """Return the status of an exception, `error` if it is unexpected."""
+def outcome_of(error: BaseException, num_gpus: int = 1) -> Failure:
+    """Return the status of an exception of a case on `num_gpus` GPUs, `error` if it is unexpected."""
     if isinstance(error, CaseFailedError):
         return Failure(error.status, str(error))
     text = f"{type(error).__name__}: {error}"
@@ -106,7 +106,7 @@ def outcome_of(error: BaseException) -> Failure:
     if isinstance(error, MemoryError) or _MEMORY.search(text):
         return Failure(Status.OOM, cause)
     if _PERHAPS_MEMORY.search(text):
-        return _perhaps_memory(cause, free_gpu_memory_bytes())
+        return _perhaps_memory(cause, free_gpu_memory_bytes(num_gpus))
     for kind in type(error).__mro__:
         if kind.__name__ in _BY_TYPE:
             return Failure(_BY_TYPE[kind.__name__], cause)
@@ -123,7 +123,7 @@ def _perhaps_memory(cause: str, free_bytes: int | None) -> Failure:
 
     Args:
         cause: The error.
-        free_bytes: Of the fullest GPU; None: unknown, and memory is the most frequent reason.
+        free_bytes: Of the case's fullest GPU; None: unknown, and memory is the most frequent reason.
     """
     if free_bytes is None:
         note = f"Most often GPU memory is full; a broken driver or library gives the same error: run {DOCTOR}"

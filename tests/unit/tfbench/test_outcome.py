@@ -47,7 +47,7 @@ def test_a_gpu_that_the_driver_gave_up_is_an_error_with_its_remedy():
 
 @pytest.mark.parametrize("error", MEMORY, ids=lambda error: str(error)[-40:])
 def test_memory_that_ended_outside_of_tensorflow_is_oom(error, monkeypatch):
-    monkeypatch.setattr(module, "free_gpu_memory_bytes", lambda: 100 * 2**30)
+    monkeypatch.setattr(module, "free_gpu_memory_bytes", lambda _: 100 * 2**30)
     found = outcome_of(error)
     assert found.status is Status.OOM
     assert DOCTOR not in found.cause, "nothing else can be meant"
@@ -63,7 +63,7 @@ def test_memory_that_ended_outside_of_tensorflow_is_oom(error, monkeypatch):
     ],
 )
 def test_a_failure_of_a_library_is_oom_where_the_gpus_are_full(error, free, status, words, pointed, monkeypatch):
-    monkeypatch.setattr(module, "free_gpu_memory_bytes", lambda: free)
+    monkeypatch.setattr(module, "free_gpu_memory_bytes", lambda _: free)
     found = outcome_of(error)
     assert (found.status, DOCTOR in found.cause) == (status, pointed)
     assert found.cause.startswith(f"{type(error).__name__}: ") and words in found.cause

@@ -173,9 +173,11 @@ def test_the_probe_reports_what_the_gpus_do_now(fake_driver):
     assert (busy["power_watts"], busy["power_limit_default_watts"]) == (120.0, 200.0)
 
 
-def test_free_memory_is_that_of_the_fullest_visible_gpu(fake_driver, tmp_path):
-    program = "from tfbench.machine.nvml import free_gpu_memory_bytes as free; print(free() or -1)"
+def test_free_memory_is_that_of_the_cases_fullest_gpu(fake_driver, tmp_path):
+    program = "from tfbench.machine.nvml import free_gpu_memory_bytes as free; print(free({}) or -1)"
+    one, program = program.format(1), program.format(2)
     assert run(fake_driver, "", "-c", program) == 14000
+    assert run(fake_driver, "", "-c", one) == 15000, "another process may fill GPU 1"
     assert run(fake_driver, "", "-c", program, CUDA_VISIBLE_DEVICES="0") == 15000
     if not Path("/proc/driver/nvidia/version").exists():
         assert run(tmp_path, "", "-c", program) == -1, "without a driver it is unknown"
