@@ -42,9 +42,11 @@ def summary(record: Record) -> str:
 
 def _step_lines(case: Case, m: Measurement) -> list[str]:
     spread = "" if m.step_cv is None else f", CV {m.step_cv:.1%}"
+    batches = f"{case.accumulate} batches of " if case.accumulate > 1 else ""
+    samples = f"sequences of {m.sequence_length:,} tokens" if m.sequence_length else m.unit
     return [
         f"{case.name}: {m.samples_per_second:.1f} {m.unit}/s",
-        f"  {m.num_steps} steps of {m.replicas} x {m.batch_per_gpu} {m.unit} in {m.seconds:.2f} s",
+        f"  {m.num_steps} steps of {batches}{m.replicas} x {m.batch_per_gpu} {samples} in {m.seconds:.2f} s",
         f"  step {m.step_p50_seconds * 1000:.1f} ms (p95 {m.step_p95_seconds * 1000:.1f} ms{spread})",
         f"  build {m.build_seconds:.1f} s, compile {m.compile_seconds:.1f} s, warm-up {m.warmup_seconds:.1f} s",
     ]

@@ -30,6 +30,12 @@ def test_the_throughput_comes_first_then_steps_and_their_spread():
     assert ", CV 2.0%)" in lines[2]
 
 
+def test_a_step_is_of_sequences_and_of_all_accumulated_batches():
+    case = dataclasses.replace(CASE, model="gpt2_small", num_gpus=2, accumulate=3)
+    record = with_measurement(make_record(9.0, case=case), unit="tokens", sequence_length=1024)
+    assert "\n  10 steps of 3 batches of 2 x 4 sequences of 1,024 tokens in " in summary(record)
+
+
 def test_latency_and_the_bottleneck_are_named_where_they_were_measured():
     latency = Latency(p50_seconds=0.001, p95_seconds=0.002, p99_seconds=0.0035, step_seconds=[0.001])
     limit = InputLimit(
