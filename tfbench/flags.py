@@ -39,7 +39,7 @@ REMOVED = {
     "find_max_batch": "Use batch_per_gpu: fit in a suite, or a smaller --batch_size",
     "max_rendezvous_seconds": "The processes of several hosts wait five minutes for each other",
     "max_start_temperature": "--max_cooling_seconds limits the wait",
-    "seed": "Weights and data are the same in every process of one TensorFlow",
+    "seed": "Synthetic examples have a fixed seed; initial weights have none, and speed does not depend on them",
 }
 """Removed flags, and what to use instead."""
 
