@@ -150,8 +150,11 @@ def parse(arguments: list[str]) -> Request:
 
 def help_text() -> str:
     """Return the usage and all flags."""
-    program = os.environ.get("TFBENCH_PROGRAM", "python -m tfbench")
-    return USAGE.replace("python -m tfbench", program) + _definitions().get_help()
+    usage = USAGE
+    if (program := os.environ.get("TFBENCH_PROGRAM")) is not None:
+        usage = usage.replace("python -m tfbench.make_dataset", "tfbench make-dataset")
+        usage = usage.replace("python -m tfbench", program)
+    return usage + _definitions().get_help()
 
 
 def _check(values: flags.FlagValues) -> None:

@@ -6,7 +6,7 @@ import pytest
 from results.schema import BatchNorm, Case, Device, Optimizer
 from results.schema.networks import NETWORKS
 from tests.support import PROJECT
-from tfbench.flags import FlagsError, parse
+from tfbench.flags import FlagsError, help_text, parse
 
 
 @pytest.mark.parametrize(("precision", "batch"), [("fp32", 128), ("tf32", 128), ("fp16", 256), ("bf16", 256)])
@@ -61,6 +61,13 @@ def test_a_bad_flag_is_one_line_that_names_it(arguments, words):
     message = str(caught.value)
     assert "\n" not in message
     assert all(word in message for word in words), message
+
+
+def test_help_names_the_commands_that_it_was_called_by(monkeypatch):
+    assert "(python -m tfbench.make_dataset makes one)" in help_text()
+    monkeypatch.setenv("TFBENCH_PROGRAM", "tfbench measure")
+    assert "  tfbench measure --model=resnet50 --data=tfrecord" in help_text()
+    assert "(tfbench make-dataset makes one)" in help_text()
 
 
 def test_help_is_printed_without_importing_tensorflow():
