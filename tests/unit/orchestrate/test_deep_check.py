@@ -82,13 +82,11 @@ def test_a_throttled_gpu_of_one_host_is_rejected_and_the_others_accepted(tmp_pat
 
 
 def test_gpus_have_the_hosts_numbers_and_their_earlier_checks_by_uuid(tmp_path):
-    first, last, named = GPUS[1], GPUS[3], {"bus_id": "0000:DB:00.0"}
-    chosen = dataclasses.replace(HOSTS[0], gpus=(1, 3))
-    for run, pair, slow in (("a", (first, last), None), ("b", (last, first), 0)):
-        plan = plan_deep_check([chosen], PROBED, run)
-        folder, record = RunFolder.create(tmp_path / FOLDER, run), record_of(plan.hosts[0].jobs[0], slow=slow)
-        seen = [GPUFacts(index=i, place=i, name=NAME, uuid=gpu.uuid, **named) for i, gpu in enumerate(pair)]
-        folder.write_record(plan.hosts[0].jobs[0].id, dataclasses.replace(record, device_observations=seen))
+    for run, order, slow in (("a", (1, 3), None), ("b", (3, 1), 0)):
+        plan = plan_deep_check([dataclasses.replace(HOSTS[0], gpus=(1, 3))], PROBED, run)
+        folder, (job, *_) = RunFolder.create(tmp_path / FOLDER, run), plan.hosts[0].jobs
+        seen = [GPUFacts(index=i, place=i, uuid=f"GPU-{k}", bus_id="0000:DB:00.0") for i, k in enumerate(order)]
+        folder.write_record(job.id, dataclasses.replace(record_of(job, slow=slow), device_observations=seen))
     (verdict,) = judge_records(plan, folder, tmp_path)
     assert verdict.gpus == {3: "reject", 1: "accept"} and "its earlier checks" in verdict.findings[0].text
     assert "a100/one, GPU 3 (0000:DB:00.0): reject: fp32 products: 10.8 TFLOP/s" in verdict_grid([verdict]).notes[0]

@@ -6,7 +6,7 @@ import pytest
 from results.schema import BatchNorm, Case, Device, Optimizer
 from results.schema.networks import NETWORKS
 from tests.support import PROJECT
-from tfbench.flags import FlagsError, help_text, parse
+from tfbench.flags import FlagsError, parse
 
 
 @pytest.mark.parametrize(("precision", "batch"), [("fp32", 128), ("tf32", 128), ("fp16", 256), ("bf16", 256)])
@@ -63,15 +63,9 @@ def test_a_bad_flag_is_one_line_that_names_it(arguments, words):
     assert all(word in message for word in words), message
 
 
-def test_help_names_the_commands_that_it_was_called_by(monkeypatch):
-    assert "(python -m tfbench.make_dataset makes one)" in help_text()
+def test_help_is_printed_without_importing_tensorflow(monkeypatch):
     monkeypatch.setenv("TFBENCH_PROGRAM", "tfbench measure")
-    assert "  tfbench measure --model=resnet50 --data=tfrecord" in help_text()
-    assert "(tfbench make-dataset makes one)" in help_text()
-
-
-def test_help_is_printed_without_importing_tensorflow():
     code = "import sys; from tfbench.__main__ import main; assert main(['--help']) == 0; "
     code += "assert 'tensorflow' not in sys.modules and 'keras' not in sys.modules"
     printed = subprocess.check_output([sys.executable, "-c", code], cwd=PROJECT, text=True)
-    assert all(name in printed for name in ("--model", "--output", "--max_seconds"))
+    assert all(name in printed for name in ("--model", "--output", "(tfbench make-dataset makes one)"))

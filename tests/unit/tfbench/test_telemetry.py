@@ -32,8 +32,8 @@ while len(gpus) and len(observer._samples[0]) < 20 and time.monotonic() < give_u
 gpus.facts = facts
 telemetry = observer.stop(cooling)
 gpus.close()
-used = [(gpu.use, gpu.temperature_start_celsius) for gpu in observer.gpus]
-print(json.dumps([{**dataclasses.asdict(telemetry), "other_processes": processes}, used]))
+of_each = [(gpu.use, gpu.temperature_start_celsius) for gpu in observer.gpus]
+print(json.dumps([{**dataclasses.asdict(telemetry), "other_processes": processes}, of_each]))
 """
 
 
@@ -52,7 +52,9 @@ def observe(fake_driver, scenario, gpus=2):
 
 
 def test_counters_and_samples_of_two_gpus_are_summed_up(fake_driver):
-    seen = observe(fake_driver, "")
+    summed_up, of_each = run(fake_driver, "", "-c", OBSERVE, "2")
+    assert of_each == [["idle", 60.0], ["busy, 87% used, 0.0 GB taken", 61.0]], "before the benchmark"
+    seen = Telemetry(**summed_up)
     assert seen.energy_joules == 100.0  # the counter of each goes up by 50 J from one reading to the next
     seconds = seen.energy_integrated_joules / 200.0  # sampled power is 200 W
     assert seen.power_mean_watts == pytest.approx(100.0 / seconds)
@@ -97,11 +99,6 @@ def test_throttling_is_a_share_of_the_samples_of_the_worst_gpu(fake_driver):
     assert seen.throttle_power_share == pytest.approx(0.5, abs=0.05)
     assert seen.throttle_thermal_share == seen.throttle_power_share
     assert seen.throttle_hardware_share == 0.0
-
-
-def test_each_gpu_has_its_own_use_and_temperature_at_the_start(fake_driver):
-    _, used = run(fake_driver, "", "-c", OBSERVE, "2")
-    assert used == [["idle", 60.0], ["busy, 87% used, 0.0 GB taken", 61.0]], "a container hides processes"
 
 
 def test_a_cpu_case_observes_no_gpu_although_there_are_some(fake_driver):
@@ -175,9 +172,8 @@ def test_the_probe_reports_what_the_gpus_do_now(fake_driver):
 
 def test_free_memory_is_that_of_the_cases_fullest_gpu(fake_driver, tmp_path):
     program = "from tfbench.machine.nvml import free_gpu_memory_bytes as free; print(free({}) or -1)"
-    one, program = program.format(1), program.format(2)
-    assert run(fake_driver, "", "-c", program) == 14000
-    assert run(fake_driver, "", "-c", one) == 15000, "another process may fill GPU 1"
+    assert run(fake_driver, "", "-c", program.format(1)) == 15000, "another process may fill GPU 1"
+    assert run(fake_driver, "", "-c", program := program.format(2)) == 14000
     assert run(fake_driver, "", "-c", program, CUDA_VISIBLE_DEVICES="0") == 15000
     if not Path("/proc/driver/nvidia/version").exists():
         assert run(tmp_path, "", "-c", program) == -1, "without a driver it is unknown"
