@@ -55,7 +55,7 @@ def read_prices(path: Path) -> list[Offer]:
     """Read a price file of the user, or a catalog in SkyPilot's format, whose prices are per instance.
 
     Raises:
-        NotATable: It cannot be read, lacks a column, or has a price that is not a positive number.
+        NotATable: It cannot be read, lacks a column, or has a price that is not a positive number of USD.
     """
     rows = _read_csv(path)
     if rows and {"AcceleratorName", "AcceleratorCount", "Price"} <= rows[0].keys():
@@ -97,6 +97,8 @@ def _offers(row: Mapping[str, str], where: str) -> list[Offer]:
     price = positive_number(row["usd_per_gpu_hour"])
     if not price:
         raise NotATable(f"{where}: usd_per_gpu_hour must be a number above 0. Received: {row['usd_per_gpu_hour']!r}")
+    if (currency := (row.get("currency") or "USD").strip()).upper() != "USD":
+        raise NotATable(f"{where}: currency must be USD: convert the prices. Received: {currency!r}")
     count = positive_number(row.get("gpus_per_host") or "")
     texts = {name: row.get(name) or "" for name in ("provider", "region", "commitment", "retrieved_on", "source")}
     gpus = gpus_named(row["gpu"]) or (row["gpu"],)

@@ -166,6 +166,9 @@ def test_a_bad_prices_file_names_the_line(tmp_path, capsys):
     path.write_text("gpu,usd_per_gpu_hour\nRTX A4000,0.17\nRTX A5000,cheap\n")
     assert program.main(["results", "recommend", f"--prices={path}"]) == 2
     assert f"{path}:3: usd_per_gpu_hour must be a number above 0. Received: 'cheap'" in capsys.readouterr().err
+    path.write_text("gpu,usd_per_gpu_hour,currency\nRTX A4000,0.17,USD\nRTX A5000,0.36,EUR\n")
+    assert program.main(["results", "recommend", f"--prices={path}"]) == 2
+    assert f"{path}:3: currency must be USD: convert the prices. Received: 'EUR'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
