@@ -12,9 +12,9 @@ import pandas as pd
 from results.compare.overall import comparison_row, ends
 from results.compare.pairs import compare, fleets_of
 from results.errors import BadQuestion, UnknownFleet
-from results.recommend.answer import Advice, answers, unused_prices
+from results.recommend.answer import Advice, advise
 from results.recommend.figures import RentalOption
-from results.recommend.questions import MODES, Limits, asked_prices, read_questions
+from results.recommend.questions import MODES, Limits, read_questions
 from results.runs.store import latest_run, report_place, runs_dir, stored_records
 from results.table.columns import CASE_COLUMNS, COLUMNS, NUMBER, SOFTWARE_COLUMNS, TEXT, WHOLE, Value
 from results.table.fleets import FleetRate, fleet_rates, refuse_mixed
@@ -199,9 +199,8 @@ class Runs:
         )
         rates = self._merged.rates
         refuse_mixed(rates, [], "Choose one run.")
-        given = asked_prices(_typed(prices), [Path(name) for name in price_files], self.fleets)
-        advices = [advice for question in questions for advice in answers(question, rates, given.offers)]
-        lines = [*(advice.sentence for advice in advices), *given.unused, *unused_prices(advices, given.offers)]
+        advices, remarks = advise(questions, rates, _typed(prices), [Path(name) for name in price_files])
+        lines = [*(advice.sentence for advice in advices), *remarks]
         options = [(advice, option) for advice in advices for option in advice.options]
         rows = [{name: read(*option) for name, (_, read) in CHOICES.items()} for option in options]
         types = {name: dtype for name, (dtype, _) in CHOICES.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from results.commands.command_line import (
     print_grids,
     print_lines,
 )
-from results.errors import BadQuestion, UserError
+from results.errors import UserError
 from results.recommend.questions import Limits
 from results.schema.exit_codes import ExitCode
 
@@ -104,19 +103,14 @@ def _recommend(
     limits: Limits,
     format: str,
 ) -> int:
-    from results.compare.pairs import fleets_of
-    from results.recommend.answer import answers, unused_prices
+    from results.recommend.answer import advise
     from results.recommend.output import advice_grid, advice_json
-    from results.recommend.questions import asked_prices, read_questions
+    from results.recommend.questions import read_questions
 
     questions = read_questions(
         limits, model=model or (), precision=precision, num_gpus=num_gpus, mode=mode, gpus=[gpus]
     )
-    rates = _measured(runs, runs_dir)
-    _refuse_unknown([question.network for question in questions], rates)
-    given = asked_prices(price, prices, fleets_of(rates))
-    advices = [advice for question in questions for advice in answers(question, rates, given.offers)]
-    remarks = [*given.unused, *unused_prices(advices, given.offers)]
+    advices, remarks = advise(questions, _measured(runs, runs_dir), price, prices)
     if format == "json":
         sys.stdout.write(advice_json(advices, remarks))
         return ExitCode.OK
@@ -133,20 +127,6 @@ def _measured(runs: list[str], runs_dir: Path | None) -> list[FleetRate]:
 
     runs = placed(runs, runs_dir)
     return fleet_rates_of(runs, [], "Choose one run.") if runs or has_runs() else []
-
-
-def _refuse_unknown(networks: Sequence[str], rates: Sequence[FleetRate]) -> None:
-    """Reject unknown networks, so that a typo does not look like a network without figures.
-
-    Raises:
-        BadQuestion: A network is not measured, published or supported.
-    """
-    from results.reference.networks import network_names, published_names, unknown_network
-
-    known = dict.fromkeys([*network_names(), *(str(rate.named("model")) for rate in rates)])
-    for name in networks:
-        if name not in known and not published_names(name):
-            raise BadQuestion(unknown_network(name, list(known)))
 
 
 def _gpus(names: list[str], *, gpus: str, format: str) -> int:

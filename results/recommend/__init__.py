@@ -2,5 +2,5 @@
 
 `questions` parses questions and prices; `figures` collects comparable throughputs, measured or published; `prediction`
 fills gaps with marked rows; `answer` adds prices, order, sentence and notes; `output` formats tables and JSON. Start at
-`answer.answers`.
+`answer.advise`.
 """

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from results.compare.pairs import THRESHOLD, compare_pair
+from results.compare.pairs import THRESHOLD, compare_pair, fleets_of
 from results.digits import significant, with_interval
 from results.recommend.figures import (
     SECONDS_PER_HOUR,
@@ -19,7 +20,7 @@ from results.recommend.figures import (
     published_tables,
 )
 from results.recommend.prediction import predict, published_observations
-from results.recommend.questions import PRECISIONS, YOURS, RentalQuestion
+from results.recommend.questions import PRECISIONS, YOURS, RentalQuestion, asked_prices, refuse_unknown
 from results.reference import GIBI, all_published
 from results.reference.gpus import PEAKS, UNSUPPORTED, memory_of, specifications
 from results.reference.networks import networks
@@ -84,6 +85,29 @@ class Advice:
 
 def _ranked(options: Iterable[RentalOption]) -> list[RentalOption]:
     return [option for option in options if not option.excluded]
+
+
+def advise(
+    questions: Sequence[RentalQuestion], rates: Sequence[FleetRate], inline: Sequence[str], files: Sequence[Path]
+) -> tuple[list[Advice], list[str]]:
+    """Answer questions with the user's prices.
+
+    Args:
+        questions: The questions, e.g. of `read_questions`.
+        rates: Measured throughputs; may be empty.
+        inline: Prices `GPU=USD` per GPU-hour; a fleet may be named in place of a GPU.
+        files: The user's price files.
+
+    Returns:
+        The answers in the order of the questions, and a line for each price that none uses.
+
+    Raises:
+        BadQuestion: A network is unknown, or a price cannot be parsed.
+    """
+    refuse_unknown(questions, [rate.case.model for rate in rates])
+    given = asked_prices(inline, files, fleets_of(rates))
+    advices = [advice for question in questions for advice in answers(question, rates, given.offers)]
+    return advices, [*given.unused, *unused_prices(advices, given.offers)]
 
 
 def answers(question: RentalQuestion, rates: Sequence[FleetRate], offers: Sequence[Offer]) -> list[Advice]:

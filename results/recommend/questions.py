@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from results.errors import BadQuestion
 from results.reference.gpus import gpus_named, unknown_gpu
-from results.reference.networks import model_key
+from results.reference.networks import model_key, network_names, published_names, unknown_network
 from results.reference.prices import Offer, known_prices, positive_number, read_prices
 
 MILLION = 1_000_000
@@ -104,6 +104,18 @@ def _network(text: str) -> str:
     if "=" in text or not text.strip():
         raise BadQuestion(f"--model: must be one network; repeat the flag for several answers. Received: {text!r}")
     return model_key(text)
+
+
+def refuse_unknown(questions: Sequence[RentalQuestion], measured: Collection[str]) -> None:
+    """Reject unknown networks, so that a typo does not look like a network without figures.
+
+    Raises:
+        BadQuestion: A network is not measured, published or supported.
+    """
+    known = dict.fromkeys([*network_names(), *measured])
+    for name in (question.network for question in questions):
+        if name not in known and not published_names(name):
+            raise BadQuestion(unknown_network(name, list(known)))
 
 
 @dataclass(frozen=True)

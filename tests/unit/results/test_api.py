@@ -138,6 +138,8 @@ def test_mistakes_are_user_errors_that_say_what_came_in(run):
         read.recommend(mode="training")
     with pytest.raises(BadQuestion, match="Received: 'fp8'"):
         read.recommend(precision="fp8")
+    with pytest.raises(BadQuestion, match="'resnet5' is not a known network"):
+        read.recommend("resnet5")
 
 
 def test_recommend_names_the_winner_and_every_unused_price(run):
