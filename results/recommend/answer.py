@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from results.recommend.figures import (
     FigureTable,
     RentalOption,
     bound,
+    gpus_of_fleets,
     measured_tables,
     missing,
     published_figures,
@@ -27,6 +28,7 @@ from results.reference.networks import networks
 from results.reference.prices import Offer
 from results.stats import Interval
 from results.table.cells import fleet_notes, warned_notes
+from results.table.columns import NO_ORIGIN
 from results.table.fleets import FleetRate
 from results.text import counted, enumerated
 
@@ -49,7 +51,7 @@ FROM_RUN = "hosts.yml"
 """Origin of the prices in records."""
 
 LED = 3
-"""Maximum number of GPUs that the sentence compares with the slowest one."""
+"""Maximum number of GPUs that the sentence compares with the slowest one, and of names and flags in a hint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +115,8 @@ def advise(
 def answers(question: RentalQuestion, rates: Sequence[FleetRate], offers: Sequence[Offer]) -> list[Advice]:
     """Answer a question, once for each setting.
 
-    Measured settings come first. Published figures follow if nothing was measured or a requested GPU has no figure.
-    They never replace the failure of a GPU in these runs.
+    Measured settings come first. Published figures follow if nothing was measured, or a requested GPU or family has no
+    figure. They never replace the failure of a GPU in these runs.
 
     Args:
         question: The question.
@@ -122,15 +124,18 @@ def answers(question: RentalQuestion, rates: Sequence[FleetRate], offers: Sequen
         offers: Prices; the user's are marked by their origin.
     """
     tables = measured_tables(question, rates)
-    hints = _other_flags(question, rates) if not tables else []
     rows = [row for table in tables for row in table.rows]
+    hints = _other_flags(question, rates, {row.subject for row in rows})
     known = {(row.gpu, row.count) for row in rows if row.samples_per_second}
     failed = {(row.gpu, row.count): row.note for row in rows if row.failed and (row.gpu, row.count) not in known}
     if question.mode == "infer":
         tables = tables or [_no_inference(question)]
-    elif not tables or any(key not in known and key not in failed for key in question.gpus):
-        tables += published_tables(question, failed, lambda key: not _misfit(question, *key, offers))
-    if not any(row.samples_per_second for table in tables for row in table.rows):
+    elif not tables or any(
+        known.isdisjoint(family) and not failed.keys() >= {*family}
+        for family in question.families or [(key,) for key in question.gpus]
+    ):
+        tables += published_tables(question, failed, lambda key: not _misfit(question, missing(*key), offers))
+    if question.mode != "infer" and not any(row.samples_per_second for table in tables for row in table.rows):
         hints += _other_precisions(question)
     return [_advice(question, table, offers, hints) for table in tables]
 
@@ -160,21 +165,28 @@ def _no_inference(question: RentalQuestion) -> FigureTable:
     return FigureTable(basis=Basis.MEASURED, mode="inference", model=question.network, rows=rows, remarks=(note,))
 
 
-def _other_flags(question: RentalQuestion, rates: Sequence[FleetRate]) -> list[str]:
-    """Return a hint with the flags for which the runs have figures."""
-    cases = [rate.case for rate in rates if rate.rates and rate.case.num_hosts == 1 and rate.case.mode != "device"]
+def _other_flags(question: RentalQuestion, rates: Sequence[FleetRate], shown: Collection[str]) -> list[str]:
+    """Return a hint with the flags for which the runs have figures of fleets without a row, closest first."""
+    gpus, wanted = gpus_of_fleets(rates), {gpu for gpu, _ in question.gpus}
+    other = [rate for rate in rates if rate.fleet not in shown and (not wanted or gpus[rate.fleet] in wanted)]
+    usable = [rate for rate in other if rate.rates and rate.case.num_hosts == 1 and rate.case.mode != "device"]
+    usable = [rate for rate in usable if rate.case.num_gpus and rate.case.all_reduce]
+    cases = [rate.case for rate in usable]
+    cases.sort(key=lambda case: (case.model != question.network, case.precision != question.precision))
     flags = dict.fromkeys(
         f"--model {case.model} --precision {case.precision} --num-gpus {case.num_gpus} --mode {case.mode}"
         for case in cases
-        if case.num_gpus
     )
-    about = f"your run has no such figure of {question.network} {question.precision}; to use it"
-    return [f"{about}: {' or '.join([*flags][:LED])}"] if flags else []
+    fleets = [name for name in fleets_of(usable) if name != NO_ORIGIN]
+    names = enumerated(fleets) if len(fleets) <= LED else counted(len(fleets), "fleet")
+    about = f"your run has other figures{f' of {names}' if names else ''}"
+    return [f"{about}; to use it: {' or '.join([*flags][:LED])}"] if flags else []
 
 
 def _other_precisions(question: RentalQuestion) -> list[str]:
-    """Return a hint with the precisions for which there are published figures."""
-    published = {name: published_figures(replace(question, precision=name)).values() for name in PRECISIONS}
+    """Return a hint with the other precisions for which there are published figures."""
+    others = [name for name in PRECISIONS if name != question.precision]
+    published = {name: published_figures(replace(question, precision=name)).values() for name in others}
     found = [name for name, settings in published.items() if any(question.wants(*key) for of in settings for key in of)]
     return [f"published in other precisions: --precision {','.join(found)}"] if found else []
 
@@ -217,7 +229,7 @@ def _with_predictions(question: RentalQuestion, table: FigureTable, offers: Sequ
     if table.basis is Basis.PUBLISHED and not question.gpus and (question.budget or question.memory):
         present = {(row.gpu, row.count) for row in rows}
         priced = dict.fromkeys((offer.gpu, count) for offer in offers for count in question.counts)
-        fitting = [key for key in priced if key[0] in specifications() and not _misfit(question, *key, offers)]
+        fitting = [key for key in priced if key[0] in specifications() and not _misfit(question, missing(*key), offers)]
         rows += [missing(*key) for key in fitting if key not in present]
     if table.basis is not Basis.PUBLISHED:
         return rows
@@ -261,7 +273,7 @@ def _with_prices(question: RentalQuestion, row: RentalOption, offers: Sequence[O
         row,
         offers=tuple(within),
         hours=hours,
-        misfit="; ".join(filter(None, (_misfit(question, row.gpu, row.count, pool), late))),
+        misfit="; ".join(filter(None, (_misfit(question, row, offers), late))),
         notes=tuple(note for note, holds in notes.items() if note and holds),
     )
 
@@ -272,13 +284,12 @@ def span(values: Iterable[float]) -> str:
     return " to ".join(dict.fromkeys(f"{float(f'{value:.3g}'):g}" for value in (*found[:1], *found[-1:])))
 
 
-def _misfit(question: RentalQuestion, gpu: str, count: int, offers: Sequence[Offer]) -> str:
-    """Return why a GPU and count do not meet the limits other than time; empty if they do."""
-    memory, needed, budget = memory_of(gpu), _memory_needed(question), question.budget
-    prices = [offer.usd_per_hour(count) for offer in offers if offer.gpu == gpu or offer.origin == FROM_RUN]
-    lowest = min(filter(None, prices), default=0.0)
+def _misfit(question: RentalQuestion, row: RentalOption, offers: Sequence[Offer]) -> str:
+    """Return why an option does not meet the limits other than time; empty if it does."""
+    memory, needed, budget = memory_of(row.gpu), _memory_needed(question), question.budget
+    lowest = min((offer.usd_per_hour(row.count) for offer in _offers_of(row, offers)), default=0.0)
     reasons = {
-        "not supported: tfbench runs on NVIDIA GPUs": gpu in UNSUPPORTED,
+        "not supported: tfbench runs on NVIDIA GPUs": row.gpu in UNSUPPORTED,
         "memory not known": question.memory and memory is None,
         f"needs {needed or 0:.0f} GiB, has {memory or 0:.0f}": memory and needed and needed > memory,
         "no price known": budget and not lowest,

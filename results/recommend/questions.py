@@ -52,6 +52,7 @@ class RentalQuestion(Limits):
         network: Its canonical name.
         mode: `train` or `infer`; None: each that was measured, in separate tables.
         gpus: GPUs to choose from, with their counts; empty: all with a figure, in `counts`.
+        families: Those of `gpus` that each name means: a figure of one answers for all; empty: each GPU alone.
         counts: Numbers of GPUs of the job.
     """
 
@@ -59,6 +60,7 @@ class RentalQuestion(Limits):
     precision: str
     mode: str | None = None
     gpus: tuple[tuple[str, int], ...] = ()
+    families: tuple[tuple[tuple[str, int], ...], ...] = ()
     counts: tuple[int, ...] = (1,)
 
     def wants(self, gpu: str, count: int) -> bool:
@@ -93,9 +95,18 @@ def read_questions(
             raise BadQuestion(f"--{name.replace('_', '-')}: must be a number above 0. Received: {value:g}")
     counts = _counts(num_gpus)
     names = [name.strip() for text in gpus for name in text.split(",") if name.strip()]
-    asked = tuple(dict.fromkeys(pair for name in names for pair in _asked(name, counts)))
+    families = tuple(family for name in names for family in _asked(name, counts))
+    asked = tuple(dict.fromkeys(itertools.chain(*families)))
     return [
-        RentalQuestion(network=_network(text), precision=kind, mode=mode, gpus=asked, counts=counts, **vars(limits))
+        RentalQuestion(
+            network=_network(text),
+            precision=kind,
+            mode=mode,
+            gpus=asked,
+            families=families,
+            counts=counts,
+            **vars(limits),
+        )
         for text, kind in itertools.product(model or ["resnet50"], _precisions(precision))
     ]
 
@@ -165,12 +176,11 @@ def asked_prices(inline: Sequence[str], files: Sequence[Path], fleets: Sequence[
     return Prices((*own, *known_prices({offer.gpu for offer in own})), tuple(unused))
 
 
-def _asked(name: str, counts: Sequence[int]) -> list[tuple[str, int]]:
-    """Parse `2x A5000` or `A100` into GPUs and their counts."""
+def _asked(name: str, counts: Sequence[int]) -> list[tuple[tuple[str, int], ...]]:
+    """Parse `2x A5000` or `A100` into GPUs and their counts, by count."""
     found = re.fullmatch(r"(\d+)\s*[x×]\s*(.+)", name)
-    return [
-        (gpu, count) for gpu in _gpus(found[2] if found else name) for count in ([int(found[1])] if found else counts)
-    ]
+    gpus = _gpus(found[2] if found else name)
+    return [tuple((gpu, count) for gpu in gpus) for count in ([int(found[1])] if found else counts)]
 
 
 def _gpus(name: str) -> tuple[str, ...]:
