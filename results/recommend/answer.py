@@ -145,7 +145,7 @@ def unused_prices(advices: Sequence[Advice], offers: Sequence[Offer]) -> list[st
     options = [option for advice in advices for option in advice.options]
     used = {id(offer) for option in options for offer in option.offers}
     asked = {name for option in options for name in (option.gpu, option.subject)}
-    limits, no_row = "it is over the budget, or its host has too few GPUs", "the answer has no row of this GPU"
+    limits, no_row = "it is over the budget, or of a host of another size", "the answer has no row of this GPU"
     yours: dict[object, list[Offer]] = {}
     for offer in offers:
         if offer.origin == YOURS:
@@ -302,11 +302,11 @@ def _offers_of(row: RentalOption, offers: Sequence[Offer]) -> list[Offer]:
     """Return the prices of a GPU: the user's, else those of the records, else the shipped ones."""
     own = [offer for offer in offers if offer.gpu in (row.gpu, row.subject) and offer.usd_per_hour(row.count)]
     run = [Offer(row.gpu, price, provider=host, origin=FROM_RUN) for host, price in row.run_prices.items()]
-    given = [offer for offer in own if offer.origin == YOURS] or run
-    if given:
-        return given
+    given = [offer for offer in own if offer.origin == YOURS] or run or own
     # A larger host is rented whole, so it counts only if no host of this size is offered.
-    exact = [offer for offer in own if offer.gpus_per_host == row.count] or own
+    exact = [offer for offer in given if offer.gpus_per_host in (None, row.count)] or given
+    if given is not own:
+        return exact
     best: dict[str, Offer] = {}
     for offer in sorted(exact, key=lambda offer: offer.usd_per_hour(row.count)):
         best.setdefault(_place(offer), offer)

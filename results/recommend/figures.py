@@ -10,7 +10,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from results.recommend.questions import RentalQuestion
 from results.reference import all_published
@@ -74,6 +74,7 @@ class RentalOption:
         comparable: Whether it has the setting of its table, or there is no common setting.
         failed: Whether it was tried here and failed because of the GPU, e.g. `oom`.
         measured: Measurement or failure of these runs.
+        run_prices: USD per GPU-hour from the records, by host.
         sources: What the source of a published figure states, with its URL, one line each.
         offers: Prices within the budget, of hosts with enough GPUs.
         hours: Time for the job.
@@ -94,6 +95,7 @@ class RentalOption:
     comparable: bool = True
     failed: bool = False
     measured: FleetRate | None = None
+    run_prices: Mapping[str, float] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
     offers: tuple[Offer, ...] = ()
     hours: float | None = None
@@ -108,13 +110,8 @@ class RentalOption:
 
     @property
     def has_figure(self) -> bool:
-        """Whether its throughput is known or predicted, rather than a bound."""
-        return bool(self.samples_per_second) and self.basis is not Basis.BOUND
-
-    @property
-    def run_prices(self) -> Mapping[str, float]:
-        """USD per GPU-hour from the records, by host."""
-        return self.measured.prices if self.measured else {}
+        """Whether its throughput is known or predicted in its table's setting, rather than a bound."""
+        return bool(self.samples_per_second) and self.basis is not Basis.BOUND and self.comparable
 
     @property
     def ranked(self) -> bool:
@@ -137,7 +134,7 @@ class RentalOption:
     def samples_per_usd(self) -> tuple[float, ...]:
         """Samples a dollar at the highest and the lowest price; empty without a price or figure."""
         rate = SECONDS_PER_HOUR * self.samples_per_second
-        return tuple(rate / usd for usd in reversed(self.usd)) if rate else ()
+        return tuple(rate / usd for usd in reversed(self.usd)) if self.has_figure else ()
 
     @property
     def cheapest(self) -> Offer:
@@ -218,6 +215,9 @@ def _measured_table(
 ) -> FigureTable:
     """Build the table of one setting: its fleets, then what was not measured."""
     example, measured = of_setting[0], [rate for rate in of_setting if rate.rates]
+    prices: dict[str, dict[str, float]] = defaultdict(dict)
+    for rate in relevant:
+        prices[rate.fleet] |= rate.prices
     rows = [
         RentalOption(
             basis=Basis.MEASURED if rate.rates else Basis.NONE,
@@ -231,13 +231,14 @@ def _measured_table(
             note="" if rate.rates else f"{', '.join(dict.fromkeys(rate.failures.values()))} in this run",
             failed=not rate.rates and bool(set(rate.failures.values()) - HOST_FAILURES),
             measured=rate,
+            run_prices=rate.prices,
         )
         for rate in of_setting
     ]
     fleets = dict.fromkeys((rate.fleet, gpus[rate.fleet], rate.case.num_gpus) for rate in relevant)
     known, present = {(row.subject, row.count) for row in rows}, {(gpu, count) for _, gpu, count in fleets}
     absent = [
-        missing(gpu, count, "not measured in this setting", subject)
+        replace(missing(gpu, count, "not measured in this setting", subject), run_prices=prices.get(subject, {}))
         for subject, gpu, count in (*fleets, *((gpu, gpu, n) for gpu, n in question.gpus if (gpu, n) not in present))
         if (subject, count) not in known
     ]

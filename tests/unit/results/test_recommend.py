@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 import results.__main__ as program
 from results.recommend.answer import answers, unused_prices
 from results.recommend.figures import Basis, published_figures
-from results.recommend.questions import Limits, RentalQuestion, asked_prices, read_questions
+from results.recommend.questions import YOURS, Limits, RentalQuestion, asked_prices, read_questions
 from results.reference.gpus import specifications
 from results.reference.prices import Offer, known_prices, read_prices
 from results.schema import Mode
@@ -127,9 +127,11 @@ def test_software_that_differs_is_named():
 
 
 def test_a_host_is_rented_whole_and_one_that_is_too_small_does_not_count():
-    offers = [Offer("RTX A4000", 0.1, gpus_per_host=4), Offer("RTX A4000", 0.2, gpus_per_host=1)]
-    one, four = (ask([], offers, gpus=(("RTX A4000", count),))[0].options[0] for count in (1, 4))
-    assert one.usd == (0.2, 0.2) and four.usd == (0.4, 0.4)
+    for origin in ("", YOURS):
+        hosts = {4: 0.1, 1: 0.2}
+        offers = [Offer("RTX A4000", usd, gpus_per_host=size, origin=origin) for size, usd in hosts.items()]
+        one, four = (ask([], offers, gpus=(("RTX A4000", count),))[0].options[0] for count in (1, 4))
+        assert one.usd == (0.2, 0.2) and four.usd == (0.4, 0.4)
     assert ask([], offers[:1], gpus=(("RTX A4000", 2),))[0].options[0].usd == (0.4, 0.4)
 
 
