@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -196,21 +197,24 @@ def _advice(question: RentalQuestion, table: FigureTable, offers: Sequence[Offer
     every = _ordered(question, [_with_prices(question, row, offers) for row in rows])
     options = [option for option in every if question.gpus or option.basis is Basis.MEASURED or not option.misfit]
     options = options if any(option.samples_per_second for option in options) else every
-    winner, verdict = _verdict(question, options)
-    listed = {offer.retrieved_on for option in options for offer in option.offers if not offer.origin}
+    winner, verdict = _verdict(question, every)
+    priced = [(option.count, offer) for option in options for offer in option.offers]
+    listed = {offer.retrieved_on for _, offer in priced if not offer.origin}
+    whole = any(max(count, offer.gpus_per_host or 1) > 1 for count, offer in priced if offer.origin != FROM_RUN)
     notes = {
         f"setting: {table.setting}": table.setting,
-        f"{counted(len(every) - len(options), 'other GPU')} outside the limits": len(options) < len(every),
+        f"{counted(len(every) - len(options), 'other option')} outside the limits": len(options) < len(every),
         PREDICTED_NOTE: _predicted(*options),
         f"offers, undated ({', '.join(sorted(listed))}); yours: --price GPU=USD": listed,
-        "USD/h: all GPUs of a row; a host is rented whole": any(option.count > 1 for option in options),
+        "USD/h: all GPUs of a row": not whole and any(count > 1 for count, _ in priced),
+        "USD/h: all GPUs of a row; a host is rented whole": whole,
     }
     measured = [replace(row.measured, prices={}) for row in table.rows if row.measured and row.ranked]
     return Advice(
         question=question,
         table=table,
         options=tuple(options),
-        sentence="; ".join(filter(None, (_lead(question, options), verdict))),
+        sentence="; ".join(filter(None, (_lead(question, options, every), verdict))),
         winner=winner,
         notes=(
             *hints,
@@ -347,7 +351,8 @@ def _batch_note(question: RentalQuestion, row: RentalOption) -> str:
 def _ordered(question: RentalQuestion, options: Sequence[RentalOption]) -> list[RentalOption]:
     """Sort ranked options first: by samples a dollar if there are user's prices or a budget, else by throughput.
 
-    Adds the price below which each option beats all others at their lowest prices.
+    Adds the price below which each option beats all others at their lowest prices, without those whose price moves
+    with it.
     """
     priced = [option for option in _ranked(options) if option.offers]
     given = all(offer.origin for option in priced for offer in option.offers)
@@ -358,7 +363,8 @@ def _ordered(question: RentalQuestion, options: Sequence[RentalOption]) -> list[
         return bool(option.excluded), not _predicted(option), -cost
 
     def wins_below(option: RentalOption) -> float | None:
-        others = [of.usd[0] / of.samples_per_second for of in priced if of.name != option.name]
+        apart = [of for of in priced if of.subject != option.subject and not {*of.offers} & {*option.offers}]
+        others = [of.usd[0] / of.samples_per_second for of in apart]
         return option.samples_per_second * min(others) if option.has_figure and others else None
 
     return [replace(option, wins_below=wins_below(option)) for option in sorted(options, key=order)]
@@ -385,26 +391,44 @@ def _ratio_text(a: RentalOption, b: RentalOption) -> str:
     return with_interval(ratio) if ratio.half_width < float("inf") else f"{ratio.value:.2f}"
 
 
-def _lead(question: RentalQuestion, options: Sequence[RentalOption]) -> str:
+def _lead(question: RentalQuestion, options: Sequence[RentalOption], every: Sequence[RentalOption]) -> str:
     """Return the first part of the sentence: ratios over the slowest GPU, and the prices that they justify."""
     shown = sorted(compared(question, options), key=lambda option: option.samples_per_second)
     if not shown:
-        return f"no answer: {'; '.join([*dict.fromkeys(option.excluded for option in options)][:LED])}"
+        reasons = [*dict.fromkeys(option.excluded for option in options)][:LED]
+        mode = f" in mode {question.mode}" if question.mode else ""
+        return f"no answer: {'; '.join(reasons) or f'no figure of {question.network} {question.precision}{mode}'}"
     slow, fast = shown[0], shown[:0:-1][:LED]
     origin = "; ".join(dict.fromkeys(option.origin for option in (*fast, slow)))
     if not fast:
-        return f"only {slow.name} has a figure, {significant(slow.samples_per_second, 4)} samples/s ({origin})"
-    ratio = _ratio(fast[0], slow)
+        alone = _alone(slow, every)
+        return f"only {slow.name} {alone}, {significant(slow.samples_per_second, 4)} samples/s ({origin})"
     if _predicted(fast[0], slow):
         worth = "measure for an hour first"
+    elif _without_interval(slow, fast):
+        worth = "no interval, measure at least 2 repeats of each"
     elif len(fast) > 1:
         worth = f"each is worth up to its ratio times the price of {slow.name}"
-    elif fast[0].measured and ratio.contains(1.0):
+    elif fast[0].measured and _ratio(fast[0], slow).contains(1.0):
         worth = "no significant difference in speed: rent the cheaper one"
     else:
-        worth = f"rent it if it costs less than {ratio.value:.2f} times as much"
+        worth = f"rent it if it costs less than {_ratio_text(fast[0], slow).split(' ')[0]} times as much"
     times = [f"{option.name} {'' if i else 'is '}{_ratio_text(option, slow)} times" for i, option in enumerate(fast)]
     return f"{enumerated(times)} as fast as {slow.name} ({origin}): {worth}"
+
+
+def _alone(option: RentalOption, every: Sequence[RentalOption]) -> str:
+    """Return what only this option does or has, of those with a figure."""
+    others = [other for other in every if other is not option and other.samples_per_second]
+    limits = any(other.misfit for other in others)
+    if any(other.basis is not Basis.BOUND and not other.misfit for other in others):
+        return f"has a {option.basis} figure in this setting{' and meets the limits' if limits else ''}"
+    return "meets the limits" if limits else "has a figure"
+
+
+def _without_interval(option: RentalOption, others: Iterable[RentalOption]) -> bool:
+    """Return whether the ratio of an option and one of the others is measured, but its uncertainty is unknown."""
+    return any(option.measured and math.isinf(_ratio(option, other).half_width) for other in others)
 
 
 def compared(question: RentalQuestion, options: Sequence[RentalOption]) -> list[RentalOption]:
@@ -423,43 +447,71 @@ def compared(question: RentalQuestion, options: Sequence[RentalOption]) -> list[
 
 def _verdict(question: RentalQuestion, options: Sequence[RentalOption]) -> tuple[RentalOption | None, str]:
     """Return what to rent if prices decide, and the second part of the sentence."""
-    ranked = _ranked(options)
+    ranked, budget = _ranked(options), question.budget
     priced = [option for option in ranked if option.usd]
     if not ranked:
-        misfits = [option for option in options if option.samples_per_second and option.misfit]
+        misfits = [option for option in options if option.ranked and option.misfit]
         fastest = max(misfits, key=lambda option: option.samples_per_second, default=None)
-        return None, f"none meets the limits: the fastest, {fastest.name}, {fastest.misfit}" if fastest else ""
+        return None, f"none meets the limits; the fastest is {fastest.name}: {fastest.misfit}" if fastest else ""
     if not priced:
         return None, f"no price is known: give --price '{ranked[0].gpu}=USD'"
     if len(priced) == 1:
-        return None, f"only {priced[0].name} has a price, {_usd_text(priced[0])}"
-    if question.budget is not None:
-        return priced[0], _within_budget(question.budget, priced)
+        why = "" if len(compared(question, options)) == 1 else _only_priced(priced[0], options)
+        return None, f"{why}{_usd_text(priced[0])}"
     origins = {offer.origin for option in priced for offer in option.offers}
     offers = counted(sum(len(option.offers) for option in priced), "offer")
     where = {YOURS: "at your prices", FROM_RUN: "at the prices of this run", "": f"at every one of the {offers} listed"}
     at = where[min(origins)] if len(origins) == 1 else "at these prices"
-    best = next((a for a in priced if all(_surely_cheaper(a, b) for b in priced if b is not a)), None)
-    if best is not None:
-        flip = f"the cheapest per sample below {best.wins_below:.3g} USD/h"
-        return best, f"{at}, rent {best.name} ({_usd_text(best)}), {flip}"
-    if "" in origins:
+    if budget is not None:
+        at, priced = f"within {budget:g} USD/h", _at_lowest(priced)
+    best, *tied = _tied(priced)
+    if not tied:
+        flip = "" if best.wins_below is None else f", the cheapest per sample below {best.wins_below:.3g} USD/h"
+        return best, f"{at}, rent {best.name} ({_usd_text(best)}){flip if budget is None else _on_demand(best, ranked)}"
+    if "" in origins and budget is None:
         return None, f"the {offers}{' listed' if len(origins) == 1 else ''} do not decide"
-    cheap = min(priced[:2], key=lambda option: option.usd)
-    fast = max(priced[:2], key=lambda option: option.samples_per_second)
-    text = f"rent {cheap.name} for the lower price ({_usd_text(cheap)}), {fast.name} for the shorter time"
-    return cheap if cheap is fast else None, f"{at}, no significant difference in samples a dollar: {text}"
+    if _without_interval(best, tied):
+        return None, f"{at}, {_tie_text(best, tied)}"
+    if any(option.usd[0] < option.usd[1] for option in (best, *tied)):
+        return None, f"{at}, which is cheaper per sample depends on the offer"
+    cheap = min((best, *tied), key=lambda option: option.usd)
+    fast = max((best, *tied), key=lambda option: option.samples_per_second)
+    text = f"{at}, {_tie_text(best, tied)}: rent {cheap.name}"
+    if cheap is fast:
+        return cheap, f"{text} ({_usd_text(cheap)}), none is cheaper or faster"
+    return None, f"{text} for the lower price ({_usd_text(cheap)}), {fast.name} for the shorter time"
 
 
-def _within_budget(budget: float, priced: Sequence[RentalOption]) -> str:
-    """Return the option with the most samples a dollar within the budget, with and without spot prices."""
-    best = priced[0]
-    text = f"within {budget:g} USD/h, rent {best.name} ({best.usd[0]:.3g} USD/h)"
-    firm = [replace(o, offers=tuple(x for x in o.offers if x.commitment != "spot")) for o in priced]
-    other = max(firm, key=lambda option: max(option.samples_per_usd, default=0.0))
-    if best.cheapest.commitment != "spot" or not other.offers:
-        return text
-    return f"{text}, a spot price, on demand it is {other.name} ({_usd_text(other)})"
+def _only_priced(option: RentalOption, options: Sequence[RentalOption]) -> str:
+    """Return what only this option has, of those that meet the limits."""
+    others = [other for other in options if other is not option]
+    figure = f"a {option.basis} figure and " if any(other.usd for other in others) else ""
+    limits = " within the limits" if any(other.misfit for other in others) else ""
+    return f"only {option.name} has {figure}a price{limits}, "
+
+
+def _at_lowest(options: Iterable[RentalOption]) -> list[RentalOption]:
+    """Return those with an offer, each with its cheapest one only."""
+    return [replace(option, offers=(option.cheapest,)) for option in options if option.offers]
+
+
+def _tied(priced: Sequence[RentalOption]) -> list[RentalOption]:
+    """Return the option with the most samples a dollar, and those that may be as good."""
+    best = max(priced, key=lambda option: option.samples_per_usd[-1])
+    return [best, *(option for option in priced if option is not best and not _surely_cheaper(best, option))]
+
+
+def _tie_text(best: RentalOption, tied: Sequence[RentalOption]) -> str:
+    unknown = _without_interval(best, tied)
+    return "undecided without an interval" if unknown else "no significant difference in samples a dollar"
+
+
+def _on_demand(best: RentalOption, ranked: Sequence[RentalOption]) -> str:
+    """Return what to rent on demand if the price of the best option is a spot price; empty if it is not."""
+    firm = _at_lowest(replace(o, offers=tuple(x for x in o.offers if x.commitment != "spot")) for o in ranked)
+    if best.cheapest.commitment != "spot" or not firm:
+        return ""
+    return f", on demand it is {' or '.join(f'{option.name} ({_usd_text(option)})' for option in _tied(firm))}"
 
 
 def _surely_cheaper(a: RentalOption, b: RentalOption) -> bool:
@@ -476,13 +528,15 @@ def _within_places(options: Sequence[RentalOption]) -> list[str]:
     if len(priced) < 2:
         return []
     slow, fast = priced[0], priced[-1]
-    usd = [{_place(o): o.usd_per_hour(of.count) for o in of.offers if not o.origin} for of in (slow, fast)]
-    times = {place: usd[1][place] / usd[0][place] for place in usd[1] if place in usd[0]}
-    return [
-        f"within {place}, {fast.name} costs {ratio:.2f} times as much as {slow.name}: "
-        f"{(fast if ratio < _ratio(fast, slow).value else slow).name} is cheaper per sample"
-        for place, ratio in times.items()
-    ]
+    offers = [{_place(offer): offer for offer in of.offers if not offer.origin} for of in (slow, fast)]
+    notes = []
+    for place in (name for name in offers[1] if name in offers[0]):
+        pair = [replace(of, offers=(at[place],)) for of, at in zip((slow, fast), offers, strict=True)]
+        best, *tied = _tied(pair)
+        result = _tie_text(best, tied) if tied else f"{best.name} is cheaper per sample"
+        times = f"{pair[1].usd[0] / pair[0].usd[0]:.2f} times as much as {slow.name}"
+        notes.append(f"within {place}, {fast.name} costs {times}: {result}")
+    return notes
 
 
 def _usd_text(option: RentalOption) -> str:

@@ -135,6 +135,12 @@ def test_a_host_is_rented_whole_and_one_that_is_too_small_does_not_count():
     assert ask([], offers[:1], gpus=(("RTX A4000", 2),))[0].options[0].usd == (0.4, 0.4)
 
 
+def test_overlapping_offers_are_no_tie_of_samples_a_dollar():
+    offers = [Offer(GPUS[name][7:], usd, origin=YOURS) for name, usd in (("a4000", 0.2), ("a5000", 0.2), ("a5000", 1))]
+    (advice,) = ask([*records_of("a4000", SLOW), *records_of("a5000", FAST)], offers)
+    assert advice.sentence.endswith("; at your prices, which is cheaper per sample depends on the offer")
+
+
 def test_a_skypilot_catalog_is_a_prices_file(tmp_path):
     catalog, own = tmp_path / "example.csv", tmp_path / "prices.csv"
     catalog.write_text(CATALOG)
