@@ -474,12 +474,14 @@ def _verdict(question: RentalQuestion, options: Sequence[RentalOption]) -> tuple
         return None, f"{at}, {_tie_text(best, tied)}"
     if any(option.usd[0] < option.usd[1] for option in (best, *tied)):
         return None, f"{at}, which is cheaper per sample depends on the offer"
-    cheap = min((best, *tied), key=lambda option: option.usd)
-    fast = max((best, *tied), key=lambda option: option.samples_per_second)
-    text = f"{at}, {_tie_text(best, tied)}: rent {cheap.name}"
-    if cheap is fast:
-        return cheap, f"{text} ({_usd_text(cheap)}), none is cheaper or faster"
-    return None, f"{text} for the lower price ({_usd_text(cheap)}), {fast.name} for the shorter time"
+    cheap, *dearer = sorted((best, *tied), key=lambda option: option.usd)
+    faster = [option for option in dearer if _surely_above(option, cheap, 1.0)]
+    if not faster and dearer[0].usd == cheap.usd:
+        return None, f"{at}, {_tie_text(best, tied)}"
+    fast = max(faster, key=lambda option: option.samples_per_second, default=None)
+    time = f", {fast.name} for the shorter time" if fast else ""
+    text = f"{at}, {_tie_text(best, tied)}: rent {cheap.name} for the lower price ({_usd_text(cheap)}){time}"
+    return None if fast else cheap, text
 
 
 def _only_priced(option: RentalOption, options: Sequence[RentalOption]) -> str:
@@ -516,10 +518,15 @@ def _on_demand(best: RentalOption, ranked: Sequence[RentalOption]) -> str:
 
 def _surely_cheaper(a: RentalOption, b: RentalOption) -> bool:
     """Return whether `a` at its highest price gives significantly more samples a dollar than `b` at its lowest."""
-    price, ratio = a.usd[1] / b.usd[0], _ratio(a, b)
+    return _surely_above(a, b, a.usd[1] / b.usd[0])
+
+
+def _surely_above(a: RentalOption, b: RentalOption, limit: float) -> bool:
+    """Return whether `a` is significantly more than `limit` times as fast as `b`."""
+    ratio = _ratio(a, b)
     if a.measured and b.measured:
-        return ratio.low > price and ratio.value / price - 1 >= THRESHOLD
-    return ratio.value / price - 1 >= (MARGIN if a.origin == b.origin else OTHER_SOFTWARE)
+        return ratio.low > limit and ratio.value / limit - 1 >= THRESHOLD
+    return ratio.value / limit - 1 >= (MARGIN if a.origin == b.origin else OTHER_SOFTWARE)
 
 
 def _within_places(options: Sequence[RentalOption]) -> list[str]:
