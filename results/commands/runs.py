@@ -102,7 +102,7 @@ def add_compare(commands: Commands) -> None:
         "--fail-on",
         metavar="PERCENT",
         type=_percent,
-        help="exit code 5 if a case is slower by more than this, e.g. 5%%",
+        help="exit code 5 if a case fails or is slower by more than this, e.g. 5%%; 3 if one cannot be compared",
     )
     add_format(parser, "text", "json", "markdown")
     parser.add_argument("--by", metavar="COLUMNS", type=_columns, default=[], help=BY_HELP)
@@ -212,23 +212,25 @@ def _compare(
     fail_on: float | None,
     format: str,
 ) -> int:
-    from results.compare.overall import answer_lines, comparison_row
+    from results.compare.overall import answer_lines, comparison_row, unchecked_lines, unknown_line
     from results.compare.pairs import compare, regressions, unmatched
     from results.report.comparison import compare_grid, scaling_grid
 
     grids, lines, worse = [], [], 0
-    documents = []
+    documents, unseen = [], list[str]()
     pairs = _pairs(names, runs_dir, baseline=baseline, by=by, strict=strict)
     for pair in pairs:
         found = compare(pair.a, pair.b, by=by)
-        only = [*unmatched(pair.a, pair.b, by), *unmatched(pair.b, pair.a, by)]
-        grids.append(compare_grid(found, pair.name_a, pair.name_b, only))
+        only_a, only_b = unmatched(pair.a, pair.b, by), unmatched(pair.b, pair.a, by)
+        grids.append(compare_grid(found, pair.name_a, pair.name_b, only_a, only_b))
         sides = [side for item in found for side in (item.a, item.b)]
         cases = [comparison_row(item, sides) for item in found]
         documents.append({"a": pair.name_a, "b": pair.name_b, "cases": cases})
         if fail_on is not None:
             worse += len(regressions(found, fail_on))
-        lines += answer_lines(found, by, baseline=bool(baseline))
+            unseen += unchecked_lines(found, only_b, [*pair.a, *pair.b], by)
+        second = f"{pair.name_a} in the baseline" if baseline else pair.name_b
+        lines += answer_lines(found, by, baseline=bool(baseline)) or [unknown_line(pair.name_a, second, found)]
     scaling = scaling_grid([rate for pair in pairs for rate in (*pair.a, *([] if baseline else pair.b))])
     if format == "json":
         sys.stdout.write(json.dumps({"answers": lines, "comparisons": documents}, indent=1) + "\n")
@@ -236,8 +238,10 @@ def _compare(
         print_lines(lines, format)
         print_grids([*grids, *([scaling] if scaling else [])], format)
     if worse and fail_on is not None:
-        print(f"{worse} cases failed or are slower by more than {fail_on * 100:g} %", file=sys.stderr)
-    return ExitCode.REGRESSION if worse else ExitCode.OK
+        are = "case failed or is" if worse == 1 else "cases failed or are"
+        print(f"{worse} {are} slower by more than {fail_on * 100:g} %", file=sys.stderr)
+    warn([f"not compared: {text}" for text in unseen])
+    return ExitCode.REGRESSION if worse else ExitCode.SOME_FAILED if unseen else ExitCode.OK
 
 
 def _pairs(names: list[str], runs_dir: Path | None, *, baseline: list[str], by: list[str], strict: bool) -> list[_Pair]:
@@ -253,10 +257,10 @@ def _pairs(names: list[str], runs_dir: Path | None, *, baseline: list[str], by: 
     if baseline:
         baseline = placed(baseline, runs_dir, latest=False)
         old = fleet_rates_of(baseline, by, apart=apart)
-        both = [name for name in known if name in fleets_of(old)]
-        if not both:
-            raise UnknownFleet(f"no fleet of {', '.join(known)} is in the baseline: {', '.join(fleets_of(old))}.")
-        return [_Pair(name, f"{name}, baseline", _of(new, name), _of(old, name)) for name in both]
+        before = fleets_of(old)
+        if not set(known) & set(before):
+            raise UnknownFleet(f"no fleet of {', '.join(known)} is in the baseline: {', '.join(before)}.")
+        return [_Pair(name, f"{name}, baseline", _of(new, name), _of(old, name)) for name in before]
     if not fleets and len(known) == 2:
         fleets = [known[1], known[0]]
     unknown = [name for name in fleets if name not in known]

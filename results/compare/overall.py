@@ -19,8 +19,9 @@ from results.compare.pairs import (
     levels_of,
     log_ratios,
     mark_of,
+    unchecked,
 )
-from results.digits import with_interval
+from results.digits import significant, with_interval
 from results.stats import Interval, divided, inverse, outlying
 from results.table.cells import warned
 from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS, Value
@@ -39,7 +40,7 @@ class Answer:
         kind: Kind of work, e.g. `training, fp16, 4 GPUs`.
         found: Comparisons that have an interval.
         ratio: Their geometric mean.
-        prices: Price of a's GPU over that of b's; None: unknown.
+        prices: Price of a's GPU over that of b's, each the mean of its hosts; None: unknown.
         outliers: Hosts that differ from the rest of their fleet.
         without: Comparisons without these hosts; empty if there are none.
     """
@@ -110,6 +111,58 @@ def answer_lines(found: Sequence[Comparison], by: Sequence[str] = (), *, baselin
     if not baseline and all(item.prices is None for item in made):
         asked = "set usd_per_gpu_hour in hosts.yml to compare samples per dollar"
         lines.append(f"{_price_line(made[0])}; {asked}." if len(made) == 1 else f"No prices: {asked}.")
+    return lines
+
+
+def leading_lines(found: Sequence[Comparison]) -> list[str]:
+    """Return the first of `answer_lines`, and those about outliers."""
+    made = answers(found)
+    first = [_summary(made)] if len(made) > 1 else [_speed_line(item) for item in made]
+    return [*first, *(line for item in made for line in _outlier_lines(item))]
+
+
+def unknown_line(a: str, b: str, found: Sequence[Comparison]) -> str:
+    """Return why there is no answer.
+
+    Args:
+        a: Name of the first side.
+        b: Name of the second side.
+        found: Their comparisons, for which there are no `answers`.
+    """
+    if any(item.interval is not None for item in found):
+        return f"{a} and {b}: no two cases were measured by the same hosts, so there is no mean over the cases."
+    ratios = sorted(item.value for item in found if item.value is not None)
+    if not ratios:
+        kind = "comparable" if any(item.mark is Mark.NOT_COMPARABLE for item in found) else "measured"
+        return f"{a} and {b} have no {kind} case in common, so it is unknown which is faster."
+    span = " to ".join(dict.fromkeys(significant(ratio) for ratio in (ratios[0], ratios[-1])))
+    return (
+        f"{a} is {span} × as fast as {b}, from one repeat on a side: without an interval, this may be chance. "
+        "Measure at least 2 repeats, better 3."
+    )
+
+
+def unchecked_lines(
+    found: Sequence[Comparison], missing: Sequence[FleetRate], sides: Sequence[FleetRate], by: Sequence[str] = ()
+) -> list[str]:
+    """Return a line for each case of the second side in which a loss would not be seen, with what to do.
+
+    Args:
+        found: Comparisons of two sides.
+        missing: Cases without a counterpart on the first side.
+        sides: Rates of both sides, among which the name of a case is unique.
+        by: Software columns by which cases were paired.
+    """
+    paired = f", or leave out --by {','.join(by)} to compare different software" if by else ""
+    again = f"measure it again with the same settings{paired}"
+    lines = [
+        f"{rate.fleet}, {case_label(sides, rate)}: not measured on the other side; {again}"
+        for rate in missing
+        if rate.rates
+    ]
+    for item in unchecked(found):
+        todo = "at least 2 repeats on each side" if item.mark is Mark.UNKNOWN else "both sides with the same tfbench"
+        lines.append(f"{item.b.fleet}, {case_label(sides, item.b)}: {item.reason}; measure {todo}")
     return lines
 
 
@@ -223,8 +276,11 @@ def _price_line(item: Answer) -> str:
     if gain is None:
         return worth
     worth += f"; it costs {item.prices:.2f} × as much"
-    if gain.contains(1.0):
+    mark = mark_of(gain.value, gain)
+    if mark is Mark.SAME:
         return f"{worth}: no significant difference in samples per dollar"
+    if mark is Mark.SMALL:
+        return f"{worth}: samples per dollar differ by less than 1 %"
     better, by = (item.a, gain) if gain.value > 1 else (item.b, inverse(gain))
     return f"{worth}: {better} gives {with_interval(by)} × the samples per dollar"
 

@@ -42,6 +42,7 @@ class Mark(enum.StrEnum):
     SLOWER = "-"
     SMALL = "≈"  # a significant difference below the threshold
     SAME = "~"
+    UNKNOWN = "?"  # a side has one repeat
     FAILED = "!"  # only the second side has a number
     WORKS = "*"  # only the first side has a number
     NOT_COMPARABLE = "x"
@@ -52,6 +53,7 @@ MEANINGS = {
     Mark.SLOWER: "slower",
     Mark.SMALL: "significant, but below 1 %",
     Mark.SAME: "no significant difference",
+    Mark.UNKNOWN: "unknown: one repeat has no interval",
     Mark.FAILED: "failed",
     Mark.WORKS: "works, the other failed",
     Mark.NOT_COMPARABLE: "not comparable",
@@ -166,6 +168,16 @@ def regressions(comparisons: Sequence[Comparison], tolerance: float) -> list[Com
     ]
 
 
+def unchecked(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Return cases with a number on side `b` whose loss would not be seen: not comparable, or without an interval."""
+    return [
+        item
+        for item in comparisons
+        if item.mark is Mark.UNKNOWN
+        or (item.mark is Mark.NOT_COMPARABLE and (item.b.rates or not item.b.failures))  # `_blank` has neither
+    ]
+
+
 def geometric_mean(comparisons: Sequence[Comparison]) -> Interval | None:
     """Return the geometric mean of the ratios with its interval; None: no ratio has an interval.
 
@@ -245,7 +257,9 @@ def _failure(rate: FleetRate) -> str:
 
 def mark_of(value: float, interval: Interval | None) -> Mark:
     """Mark a ratio as faster or slower if it is significant and exceeds the threshold."""
-    if interval is None or interval.contains(1.0):
+    if interval is None:
+        return Mark.UNKNOWN
+    if interval.contains(1.0):
         return Mark.SAME
     if abs(value - 1) < THRESHOLD:
         return Mark.SMALL

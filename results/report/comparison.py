@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from results.compare.overall import Answer, answers
-from results.compare.pairs import MEANINGS, Comparison, Mark, case_label, compare, compare_pair, fleets_of
+from results.compare.pairs import MEANINGS, Comparison, Mark, case_label, compare, compare_pair, fleets_of, mark_of
 from results.compare.scaling import Efficiency, efficiencies
 from results.digits import significant, with_error, with_interval
 from results.grid import Grid
@@ -34,14 +34,17 @@ def ratio_grids(merged: Merged) -> list[Grid]:
     return grids
 
 
-def compare_grid(found: Sequence[Comparison], a: str, b: str, only: Sequence[FleetRate] = ()) -> Grid:
+def compare_grid(
+    found: Sequence[Comparison], a: str, b: str, only_a: Sequence[FleetRate] = (), only_b: Sequence[FleetRate] = ()
+) -> Grid:
     """Return the ratios of side `a` over side `b`, case by case.
 
     Args:
         found: The comparisons.
         a: Name of the first side.
         b: Name of the second side.
-        only: Cases that only one side tried.
+        only_a: Cases that only the first side tried.
+        only_b: Likewise the second side.
     """
     sides = [side for item in found for side in (item.a, item.b)]
     made = answers(found)
@@ -62,8 +65,9 @@ def compare_grid(found: Sequence[Comparison], a: str, b: str, only: Sequence[Fle
     ]
     per_dollar_of, per_joule_of = ([f"{side} {unit}" for side in (a, b)] for unit in ("1000/$", "per J"))
     numbers = ["ratio", a, b, "without outliers", *per_dollar_of, "ratio per $", *per_joule_of]
-    columns = ["", "case", *(f"{name}>" for name in numbers), "also differs"]
-    notes, optional = _notes(found, made, sides, only), [*per_joule_of, *per_dollar_of]
+    columns = ["", "case", *(f"{name}>" for name in numbers), "notes"]
+    notes, optional = _notes(found, made, sides) if found else [], [*per_joule_of, *per_dollar_of]
+    notes += [*_only(a, only_a, [*only_a, *only_b]), *_only(b, only_b, [*only_a, *only_b])]
     return Grid(f"{a} / {b}", columns, rows, notes, optional).without_empty_columns()
 
 
@@ -125,9 +129,14 @@ def _remark(item: Comparison) -> str:
     return "; ".join(part for part in (item.reason, *differs) if part)
 
 
-def _notes(
-    found: Sequence[Comparison], made: Sequence[Answer], sides: Sequence[FleetRate], only: Sequence[FleetRate]
-) -> list[str]:
+def _only(side: str, rates: Sequence[FleetRate], every: Sequence[FleetRate]) -> list[str]:
+    """Return the note on the cases that only one side tried, named among all such cases."""
+    cases = ", ".join(case_label(every, rate) for rate in rates[:5])
+    more = f" and {len(rates) - 5} more" if len(rates) > 5 else ""
+    return [f"measured on {side} only: {cases}{more}"] if rates else []
+
+
+def _notes(found: Sequence[Comparison], made: Sequence[Answer], sides: Sequence[FleetRate]) -> list[str]:
     marks = dict.fromkeys(item.mark for item in found)
     notes = [", ".join(f"{mark} {MEANINGS[mark]}" for mark in marks)]
     for item in made:
@@ -144,14 +153,11 @@ def _notes(
     notes += [f"without outliers: {text}" for text in outliers]
     over = [name for name in ("hosts", "runs", "repeats") if any(side.repeated == name for side in sides if side.rates)]
     how = " host by host" if any(item.paired for item in found) else " by Fieller"
-    notes.append(f"ratio ± 95 %{how}, over {' or '.join(over) or 'repeats'}")
+    if compared:
+        notes.append(f"ratio ± 95 %{how}, over {' or '.join(over)}")
     notes += missing_hosts(sides)
     notes += warned_notes(sides)
     notes += fleet_notes(sides)
-    if only:
-        cases = ", ".join(case_label(only, rate) for rate in only[:5])
-        more = f" and {len(only) - 5} more" if len(only) > 5 else ""
-        notes.append(f"measured on one side only: {cases}{more}")
     return notes
 
 
@@ -207,26 +213,29 @@ def _table(title: str, pairs: Sequence[Pair], cell: Cell, meaning: str) -> Grid:
 
 
 def _speed(item: Comparison) -> str:
-    return _marked(item, value_text(item.value, item.interval), item.mark is Mark.SAME)
+    return _marked(item, value_text(item.value, item.interval), item.mark)
 
 
 def _worth(item: Comparison) -> str:
     gain = item.per_dollar
-    return _marked(item, with_interval(gain) if gain else "", gain is not None and gain.contains(1.0))
+    mark = mark_of(gain.value, gain if item.interval else None) if gain else item.mark
+    return _marked(item, with_interval(gain) if gain else "", mark)
 
 
-def _marked(item: Comparison, text: str, same: bool) -> str:
+def _marked(item: Comparison, text: str, mark: Mark) -> str:
     """Format a ratio, marked if not significant, or the failure of a side."""
     if item.mark is Mark.NOT_COMPARABLE:
         return str(item.mark)
     if item.mark in (Mark.WORKS, Mark.FAILED):
         side = item.b if item.mark is Mark.WORKS else item.a
         return f"{side.fleet}: {item.reason}"
-    return f"{text} {Mark.SAME}" if text and same else text
+    return f"{text} {mark}" if text and mark in (Mark.SAME, Mark.UNKNOWN) else text
 
 
 def _table_notes(meaning: str, items: Sequence[Comparison]) -> list[str]:
     notes = [f"{meaning}, with its 95 % interval; {Mark.SAME} {MEANINGS[Mark.SAME]}"]
+    if any(item.mark is Mark.UNKNOWN for item in items):
+        notes.append(f"{Mark.UNKNOWN} {MEANINGS[Mark.UNKNOWN]}")
     reasons = dict.fromkeys(item.reason for item in items if item.mark is Mark.NOT_COMPARABLE)
     return [*notes, *(f"{Mark.NOT_COMPARABLE} {MEANINGS[Mark.NOT_COMPARABLE]}: {reason}" for reason in reasons)]
 

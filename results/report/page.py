@@ -18,7 +18,7 @@ from pathlib import Path
 import jinja2
 import markupsafe
 
-from results.compare.overall import answer_lines
+from results.compare.overall import leading_lines, unknown_line
 from results.compare.pairs import compare, fleets_of
 from results.grid import Grid, markdown, markdown_text, printable
 from results.program import started_as_tfbench
@@ -218,11 +218,10 @@ def _shortened(grid: Grid) -> Grid:
 
 
 def _speed_lines(merged: Merged, pairs: Sequence[Pair]) -> list[str]:
-    """Return which fleet of each pair is faster, how many rows have a number, and causes of failure."""
+    """Return which fleet of each pair is faster, outliers, how many rows have a number, and causes of failure."""
     lines = []
     for a, b, found in pairs:
-        sentences = answer_lines(found)
-        lines += sentences[:1] or [f"{a} and {b} have no measured case in common, so it is unknown which is faster."]
+        lines += leading_lines(found) or [unknown_line(a, b, found)]
     ok = sum(row.repeats_ok > 0 for row in merged.rows)
     codes = sorted({code for row in merged.rows for code in warning_codes(row.warnings)})
     warned = f" Warnings: {', '.join(codes)}." if codes else ""

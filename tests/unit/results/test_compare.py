@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import scipy
 
-from results.compare.overall import answer_lines, comparison_row
-from results.compare.pairs import Mark, compare, geometric_mean, regressions, unmatched
+from results.compare.overall import answer_lines, comparison_row, unknown_line
+from results.compare.pairs import Mark, compare, geometric_mean, regressions, unchecked, unmatched
 from results.compare.scaling import efficiencies
 from results.digits import with_interval
 from results.errors import MixedIdentities
@@ -48,7 +48,7 @@ def both(a, b, **changes):
         ([10.0, 10.1], [20.0, 20.1], Mark.SLOWER),
         ([10.0, 14.0], [10.0, 13.0], Mark.SAME),
         ([100.0, 100.001], [100.4, 100.401], Mark.SMALL),  # certain, and below 1 %
-        ([20.0], [10.0, 10.1], Mark.SAME),  # one repeat says nothing about its own uncertainty
+        ([20.0], [10.0, 10.1], Mark.UNKNOWN),  # one repeat says nothing about its own uncertainty
     ],
 )
 def test_a_ratio_is_fiellers_and_marks_need_significance_and_size(a, b, mark):
@@ -72,10 +72,12 @@ def test_other_software_and_cases_of_one_side_are_named():
     ]
     a, b = sides(*records)
     found = compare(a, b)
-    grid = compare_grid(found, "a", "b", unmatched(a, b))
+    grid = compare_grid(found, "a", "b", unmatched(a, b), unmatched(b, a))
     assert found[0].differs == ("tensorflow", "driver")
     assert grid.rows[0][-1] == "tensorflow 2.21.0 / 2.16.2; driver 570.1 / none"
-    assert grid.notes[-1] == "measured on one side only: resnet152 fp32 1×cpu"
+    assert grid.notes[-1] == "measured on a only: resnet152 fp32 1×cpu"
+    alone = compare_grid([], "a", "b", a[:1], b)
+    assert (alone.rows, alone.columns, len(alone.notes)) == ([], [], 2)
 
 
 def test_warnings_about_compared_figures_stand_below_their_ratio():
@@ -131,6 +133,14 @@ def test_the_answer_over_one_case_has_the_interval_of_that_case():
     assert any("a/node-a is 1.6 ± 0.8 × as fast as b/node-a" in line for line in answer_lines([item]))
 
 
+def test_without_an_interval_the_sentence_says_why_and_what_to_do():
+    (one,) = compared(*both([20.0], [10.0, 10.1]))
+    assert unknown_line("a", "b", [one]).startswith("a is 1.99 × as fast as b, from one repeat on a side: without an")
+    assert unknown_line("a", "b", []) == "a and b have no measured case in common, so it is unknown which is faster."
+    (other,) = compared(*repeats(9.0, fleet="a", method_version=99), *repeats(9.0, fleet="b"))
+    assert "no comparable case in common" in unknown_line("a", "b", [other]) and unchecked([one, other]) == [one, other]
+
+
 def test_regressions_are_losses_beyond_the_tolerance_and_new_failures():
     records = [
         *both([90.0, 90.1], [100.0, 100.1], case=make_case("resnet50")),
@@ -167,6 +177,7 @@ WORTH = "a5000/node-a is worth up to 1.570 ± 0.003 × the price of a4000/node-a
     [
         (0.36, 0.17, "it costs 2.12 × as much: a4000/node-a gives 1.349 ± 0.003 × the samples per dollar."),
         (0.157, 0.1, "it costs 1.57 × as much: no significant difference in samples per dollar."),
+        (0.156, 0.1, "it costs 1.56 × as much: samples per dollar differ by less than 1 %."),
         (0.36, None, "set usd_per_gpu_hour in hosts.yml to compare samples per dollar."),
         (None, None, "set usd_per_gpu_hour in hosts.yml to compare samples per dollar."),
     ],

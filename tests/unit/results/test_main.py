@@ -71,6 +71,26 @@ def test_a_slower_run_than_the_baseline_ends_with_5_when_asked(runs, capsys):
     assert captured.err == "2 cases failed or are slower by more than 5 %\n"
 
 
+@pytest.mark.parametrize(
+    ("changes", "gone", "flags", "named"),
+    [
+        ({"case": make_case("vgg16")}, "", [], "slow, resnet50 fp32 1×cpu: not measured on the other side; measure it"),
+        ({}, "23", [], "fast, resnet50 fp32 1×cpu: not measured on the other side; measure it again"),
+        ({}, "1", [], "slow, resnet50 fp32 1×cpu: fewer than 2 repeats on a side: no interval; measure at least 2"),
+        ({"method_version": 99}, "", [], "slow, resnet50 fp32 1×cpu: method_version differ"),
+        ({"environment": make_environment(keras="3.12.0")}, "", ["--by=keras"], "settings, or leave out --by keras"),
+    ],
+)
+def test_a_case_that_fail_on_cannot_compare_is_named_with_code_3(runs, capsys, changes, gone, flags, named):
+    after = add_run(runs, "after", 1.0, **changes)
+    for number in gone:
+        after.record_path(f"job-{number}").unlink()
+    assert call("compare", "after", "--baseline", "run-1", *flags) == 0
+    assert call("compare", "after", "--baseline", "run-1", "--fail-on=5%", *flags) == 3
+    err = capsys.readouterr().err
+    assert err.startswith("! not compared: ") and named in err
+
+
 def test_mixed_software_is_refused_until_it_is_split(runs, capsys):
     add_run(runs, "before", 1.0, environment=make_environment(keras="3.12.0"))
     add_run(runs, "after", 1.0)
@@ -183,4 +203,4 @@ def test_asked_to_be_strict_compare_refuses_as_it_did(mixed_run, capsys):
 def test_split_by_driver_a_host_without_a_partner_is_named_and_not_dropped(write, capsys):
     write(hosts=("node-a",))
     assert call("compare", "a5000", "a4000", "--by=driver") == 0
-    assert "measured on one side only: googlenet fp32 1×gpu" in capsys.readouterr().out
+    assert "measured on a4000 only: googlenet fp32 1×gpu" in capsys.readouterr().out
