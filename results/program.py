@@ -66,13 +66,15 @@ REMOVED = {
     "ansible": "Write each host into hosts.yml: NAME: {ssh: ADDRESS}",
     "ssh-config": "Write each alias into hosts.yml: NAME: {ssh: ALIAS}",
     "--with-published": "Run recommend: it shows published figures next to measured ones",
-    "--price": "Run recommend --price: gpus shows specifications only",
     "prices": "Pass the catalog to recommend --prices",
     "--trust-new": "In hosts.yml, set host_keys: accept-new",
     "requeue": "Run resume: it repeats what was preempted",
     "docker_via": "On the host, add the user to the group docker: sudo usermod -aG docker USER",
 }
 """Removed flags, actions, values and keys of hosts.yml, and what to use instead."""
+
+ELSEWHERE = {"--price": "recommend and report have it; compare uses usd_per_gpu_hour of hosts.yml, gpus has no prices"}
+"""Flags of other commands, and which."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -97,6 +99,9 @@ class Parser(argparse.ArgumentParser):
         for flag, instead in REMOVED.items():
             if re.search(rf"arguments: (?:.* )?{flag}\b|choice: '{flag}'", message):
                 message = f"{flag} was removed. {instead}"
+        for flag, where in ELSEWHERE.items():
+            if re.search(rf"arguments: (?:.* )?{flag}\b", message):
+                message = f"this command has no {flag}: {where}"
         self.exit(ExitCode.USAGE, f"{self.prog}: {message}\nSee: {self.prog} --help\n")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -194,12 +195,13 @@ def _export(runs: list[str], runs_dir: Path | None, *, by: list[str], format: st
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two sides to compare, and their names."""
+    """Two sides to compare, their names, and the software columns that must be equal in a pair."""
 
     name_a: str
     name_b: str
     a: list[FleetRate]
     b: list[FleetRate]
+    by: Sequence[str]
 
 
 def _compare(
@@ -220,17 +222,17 @@ def _compare(
     documents, unseen = [], list[str]()
     pairs = _pairs(names, runs_dir, baseline=baseline, by=by, strict=strict)
     for pair in pairs:
-        found = compare(pair.a, pair.b, by=by)
-        only_a, only_b = unmatched(pair.a, pair.b, by), unmatched(pair.b, pair.a, by)
+        found = compare(pair.a, pair.b, by=pair.by)
+        only_a, only_b = unmatched(pair.a, pair.b, pair.by), unmatched(pair.b, pair.a, pair.by)
         grids.append(compare_grid(found, pair.name_a, pair.name_b, only_a, only_b))
         sides = [side for item in found for side in (item.a, item.b)]
         cases = [comparison_row(item, sides) for item in found]
         documents.append({"a": pair.name_a, "b": pair.name_b, "cases": cases})
         if fail_on is not None:
             worse += len(regressions(found, fail_on))
-            unseen += unchecked_lines(found, only_b, [*pair.a, *pair.b], by)
+            unseen += unchecked_lines(found, only_b, [*pair.a, *pair.b], pair.by)
         second = f"{pair.name_a} in the baseline" if baseline else pair.name_b
-        lines += answer_lines(found, by, baseline=bool(baseline)) or [unknown_line(pair.name_a, second, found)]
+        lines += answer_lines(found, pair.by, baseline=bool(baseline)) or [unknown_line(pair.name_a, second, found)]
     scaling = scaling_grid([rate for pair in pairs for rate in (*pair.a, *([] if baseline else pair.b))])
     if format == "json":
         sys.stdout.write(json.dumps({"answers": lines, "comparisons": documents}, indent=1) + "\n")
@@ -245,12 +247,14 @@ def _compare(
 
 
 def _pairs(names: list[str], runs_dir: Path | None, *, baseline: list[str], by: list[str], strict: bool) -> list[_Pair]:
-    """Return the pairs to compare: two fleets, or each fleet with itself in the baseline."""
+    """Return the pairs to compare: two fleets, a fleet's two softwares, or each fleet with itself in the baseline."""
     from results.compare.pairs import fleets_of
-    from results.runs.store import is_run
+    from results.runs.store import is_run, stored_records
+    from results.table.fleets import split_fleets
 
-    names = placed(names, runs_dir)
-    fleets = [] if baseline else [name for name in names if not is_run(name)]
+    paths = [name for name in names if os.sep in name]
+    names = placed(names, runs_dir, latest=not paths)
+    fleets = [] if baseline else [name for name in names if not is_run(name) and name not in paths]
     apart = ["driver", "launcher"] if strict else by
     new = fleet_rates_of([name for name in names if name not in fleets], by, apart=apart)
     known = fleets_of(new)
@@ -260,14 +264,20 @@ def _pairs(names: list[str], runs_dir: Path | None, *, baseline: list[str], by: 
         before = fleets_of(old)
         if not set(known) & set(before):
             raise UnknownFleet(f"no fleet of {', '.join(known)} is in the baseline: {', '.join(before)}.")
-        return [_Pair(name, f"{name}, baseline", _of(new, name), _of(old, name)) for name in before]
+        return [_Pair(name, f"{name}, baseline", _of(new, name), _of(old, name), by) for name in before]
+    if len(known) == 1:
+        new, by = split_fleets(new, by), []
+        known = sorted(fleets_of(new))
     if not fleets and len(known) == 2:
         fleets = [known[1], known[0]]
     unknown = [name for name in fleets if name not in known]
+    for name in unknown:
+        if Path(name).exists():
+            stored_records([name])  # its error says why this is no run
     if unknown or len(fleets) != 2:
         asked = f"Received: {', '.join(fleets) or 'none'}. " if fleets else ""
         raise UnknownFleet(f"name two fleets to compare. {asked}These runs hold: {', '.join(known) or 'none'}.")
-    return [_Pair(fleets[0], fleets[1], _of(new, fleets[0]), _of(new, fleets[1]))]
+    return [_Pair(fleets[0], fleets[1], _of(new, fleets[0]), _of(new, fleets[1]), by)]
 
 
 def _of(rates: Sequence[FleetRate], fleet: str) -> list[FleetRate]:

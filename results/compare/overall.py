@@ -40,7 +40,8 @@ class Answer:
         kind: Kind of work, e.g. `training, fp16, 4 GPUs`.
         found: Comparisons that have an interval.
         ratio: Their geometric mean.
-        prices: Price of a's GPU over that of b's, each the mean of its hosts; None: unknown.
+        prices: Price of a's GPU over that of b's, each the mean over its hosts; None: unknown.
+        averaged: Whether hosts of a side have different prices.
         outliers: Hosts that differ from the rest of their fleet.
         without: Comparisons without these hosts; empty if there are none.
     """
@@ -51,6 +52,7 @@ class Answer:
     found: tuple[Comparison, ...]
     ratio: Interval
     prices: float | None
+    averaged: bool = False
     outliers: tuple[Outlier, ...] = ()
     without: tuple[Comparison, ...] = ()
 
@@ -178,10 +180,19 @@ def _answer(group: Sequence[Comparison], ratio: Interval, software: Sequence[str
     words = [mode_text(first.case.mode), str(first.case.precision), count_text(first)]
     words += [f"{name} {first.named(name)}" for name in software]
     left, right = [item.a for item in group], [item.b for item in group]
-    prices = _price(left), _price(right)
-    asked = prices[0] / prices[1] if prices[0] and prices[1] else None
+    prices = _prices(left), _prices(right)
     outliers, without = _without_outliers(group)
-    return Answer(_subject(left), _subject(right), ", ".join(words), tuple(group), ratio, asked, outliers, without)
+    return Answer(
+        a=_subject(left),
+        b=_subject(right),
+        kind=", ".join(words),
+        found=tuple(group),
+        ratio=ratio,
+        prices=statistics.fmean(prices[0]) / statistics.fmean(prices[1]) if all(prices) else None,
+        averaged=any(len(set(of_side)) > 1 for of_side in prices),
+        outliers=outliers,
+        without=without,
+    )
 
 
 def _without_outliers(group: Sequence[Comparison]) -> tuple[tuple[Outlier, ...], tuple[Comparison, ...]]:
@@ -214,10 +225,9 @@ def _subject(sides: Sequence[FleetRate]) -> str:
     return sides[0].fleet if len(hosts) > 1 else sides[0].subject
 
 
-def _price(sides: Sequence[FleetRate]) -> float | None:
-    """Return the mean price of the hosts that measured any of the cases."""
-    known = {host: price for side in sides for host, price in side.prices.items() if host in side.rates}
-    return statistics.fmean(known.values()) if known else None
+def _prices(sides: Sequence[FleetRate]) -> list[float]:
+    """Return the prices of the hosts that measured any of the cases."""
+    return [*{host: price for side in sides for host, price in side.prices.items() if host in side.rates}.values()]
 
 
 def _summary(made: Sequence[Answer]) -> str:
@@ -275,7 +285,7 @@ def _price_line(item: Answer) -> str:
     gain = item.per_dollar
     if gain is None:
         return worth
-    worth += f"; it costs {item.prices:.2f} × as much"
+    worth += f"; it costs {item.prices:.2f} × as much{', on average over the hosts' if item.averaged else ''}"
     mark = mark_of(gain.value, gain)
     if mark is Mark.SAME:
         return f"{worth}: no significant difference in samples per dollar"

@@ -14,10 +14,19 @@ from results.digits import significant, with_error, with_interval
 from results.grid import Grid
 from results.schema import Device, Mode
 from results.stats import LEVEL
-from results.table.cells import fleet_notes, identity_text, missing_hosts, rate_text, value_text, warned_notes
+from results.table.cells import (
+    fleet_notes,
+    identity_text,
+    missing_hosts,
+    price_notes,
+    rate_text,
+    value_text,
+    warned_notes,
+)
 from results.table.comparable import CLUSTER_COLUMNS, case_name, cluster_name, cluster_names, mode_text
 from results.table.fleets import FleetRate
 from results.table.merge import Merged
+from results.text import enumerated
 
 MANY = 3
 """Fewest cases with a note on the number expected to be marked by chance."""
@@ -172,11 +181,12 @@ Pair = tuple[str, str, list[Comparison]]
 Cell = Callable[[Comparison], str]
 
 
-def ratio_tables(pairs: Sequence[Pair]) -> list[Grid]:
+def ratio_tables(pairs: Sequence[Pair], yours: Sequence[str] = ()) -> list[Grid]:
     """Return tables with the throughput and, if prices are known, the samples per dollar of fleets over the first one.
 
     Args:
         pairs: Pairs of fleets; only those with the second side of the first pair are shown.
+        yours: Fleets at the user's prices; the others have those of their records.
     """
     shown = [pair for pair in pairs if pair[1] == pairs[0][1]]
     if not any(item.value is not None for _, _, found in shown for item in found):
@@ -184,8 +194,14 @@ def ratio_tables(pairs: Sequence[Pair]) -> list[Grid]:
     against = f"{shown[0][0]} / {shown[0][1]}" if len(shown) == 1 else f"each fleet / {shown[0][1]}"
     tables = [_table(f"Speed: {against}", shown, _speed, "times as fast")]
     if any(item.per_dollar for _, _, found in shown for item in found):
-        worth = "times the samples per dollar, at the prices that came with the records"
-        tables.append(_table(f"Samples per dollar: {against}", shown, _worth, worth))
+        priced = [side for _, _, found in shown for item in found for side in (item.a, item.b)]
+        given = [name for name in yours if name in fleets_of(priced)]
+        origins = [f"at your price of {enumerated(given)}"] if given else []
+        origins += ["at the prices that came with the records"] if {*fleets_of(priced)} - {*given} else []
+        worth = _table(
+            f"Samples per dollar: {against}", shown, _worth, f"times the samples per dollar, {', else '.join(origins)}"
+        )
+        tables.append(replace(worth, notes=[*worth.notes, *price_notes(priced)]))
     return tables
 
 

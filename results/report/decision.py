@@ -18,6 +18,7 @@ from results.reference.gpus import specifications
 from results.reference.prices import Offer
 from results.schema import Device
 from results.table.fleets import FleetRate, refuse_mixed
+from results.text import counted
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,9 @@ def decide(rates: Sequence[FleetRate], offers: Sequence[Offer]) -> RunDecision:
         offers: Prices for GPUs and fleets; prices of the records override all but the user's.
     """
     try:
-        refuse_mixed(rates, [], "Choose one run.")
+        refuse_mixed(rates, [], "compare --by {by} keeps them apart.")
     except MixedIdentities as error:
-        return RunDecision((), f"No recommendation: {' '.join(str(error).splitlines())}")
+        return RunDecision((), f"No recommendation: {'. '.join(str(error).splitlines())}")
     advices = tuple(advice for question in _questions(rates) for advice in answers(question, rates, offers))
     if not advices:
         return RunDecision((), "No recommendation: no training or inference of one host was measured.")
@@ -79,11 +80,17 @@ def decision_grids(decision: RunDecision) -> list[Grid]:
         return []
     if len(decision.advices) == 1:
         return [advice_grid(decision.advices[0])]
-    rows = [
-        [advice.table.mode, advice.table.network, advice.question.precision, _choice(advice), advice.sentence]
-        for advice in decision.advices
-    ]
-    return [Grid("What to rent, by setting", ["mode", "network", "precision", "choice", "why"], rows)]
+    rows = []
+    for advice in decision.advices:
+        question = advice.question
+        setting = [advice.table.mode, advice.table.network, question.precision, ", ".join(map(str, question.counts))]
+        rows.append([*setting, _choice(advice), advice.sentence])
+    return [Grid("What to rent, by setting", ["mode", "network", "precision", "GPUs>", "choice", "why"], rows)]
+
+
+def setting_title(advice: Advice) -> str:
+    """Return the title of an answer among those of all settings."""
+    return f"{advice.title}, {', '.join(counted(count, 'GPU') for count in advice.question.counts)}"
 
 
 def _questions(rates: Sequence[FleetRate]) -> list[RentalQuestion]:
@@ -98,8 +105,15 @@ def _questions(rates: Sequence[FleetRate]) -> list[RentalQuestion]:
 
 
 def _choice(advice: Advice) -> str:
-    """Return what to rent if prices decide, else the fastest option."""
+    """Return what to rent if prices decide, else the fastest option; a single one is not compared."""
     if advice.winner is not None:
         return f"Rent {advice.winner.subject}"
-    fastest = max(advice.ranked, key=lambda option: option.samples_per_second, default=None)
-    return f"{fastest.subject} is the fastest" if fastest else "no answer"
+    if not advice.ranked:
+        return "no answer"
+    fastest = max(advice.ranked, key=lambda option: option.samples_per_second)
+    if len(advice.ranked) > 1:
+        return f"{fastest.subject} is the fastest"
+    others = [option for option in advice.options if option.excluded]
+    verb = "works" if others and all(option.failed for option in others) else "was measured"
+    why = ", ".join(f"{option.subject}: {option.note.removesuffix(' in this run')}" for option in others)
+    return f"only {fastest.subject} {verb}{f' ({why})' if why else ''}"

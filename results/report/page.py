@@ -10,7 +10,7 @@ import itertools
 import json
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,12 +22,12 @@ from results.compare.overall import leading_lines, unknown_line
 from results.compare.pairs import compare, fleets_of
 from results.grid import Grid, markdown, markdown_text, printable
 from results.program import started_as_tfbench
-from results.recommend.questions import asked_prices
+from results.recommend.questions import YOURS, asked_prices
 from results.reference.gpu_comparison import comparison_lines, gpu_grids
 from results.report import charts
 from results.report.charts import Chart
 from results.report.comparison import Pair, ratio_tables
-from results.report.decision import RunDecision, decide, decision_grids
+from results.report.decision import RunDecision, decide, decision_grids, setting_title
 from results.report.job import fleet_prices, job_data
 from results.report.tables import all_grids
 from results.runs.store import StoredRecord
@@ -35,6 +35,7 @@ from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
 from results.schema import Origin, Record, Status
 from results.schema.version import __version__
 from results.table.cells import warning_codes
+from results.table.columns import place_of
 from results.table.fleets import FleetRate
 from results.table.merge import Merged, merge_records
 from results.text import counted
@@ -56,6 +57,7 @@ class Report:
     Attributes:
         about: Names, times and hosts of the runs.
         decision: What to rent.
+        yours: Fleets at the user's prices.
         verdict: Sentences at the top, starting with what to rent.
         pairs: Comparisons of each pair of fleets.
         breakdown: Time breakdown of the runs; None: unknown.
@@ -64,6 +66,7 @@ class Report:
     title: str
     about: str
     decision: RunDecision
+    yours: list[str]
     verdict: list[str]
     merged: Merged
     rates: list[FleetRate]
@@ -91,19 +94,21 @@ def make_report(
     Raises:
         BadQuestion: A price cannot be parsed.
     """
-    merged = merge_records(stored)
-    rates, records = merged.rates, [item.record for item in stored if item.record is not None]
-    pairs = []
+    merged, records = merge_records(stored), [item.record for item in stored if item.record is not None]
+    offers = asked_prices(prices, price_files, fleets_of(merged.rates)).offers
+    decision = decide(merged.rates, offers)
+    yours = {fleet: of.usd_per_gpu_hour for fleet, of in decision.offers.items() if of.origin == YOURS}
+    merged = _at_prices(merged, yours)
+    rates, pairs = merged.rates, []
     for first, second in itertools.combinations(fleets_of(rates), 2):
         found = compare([r for r in rates if r.fleet == second], [r for r in rates if r.fleet == first])
         if found:
             pairs.append((second, first, found))
-    offers = asked_prices(prices, price_files, fleets_of(rates)).offers
-    decision = decide(rates, offers)
     return Report(
         title=_in_words(rates) or title,
         about=_about(records, title) + (f"; measured by {measured_by}" if measured_by else ""),
         decision=decision,
+        yours=[*yours],
         verdict=[decision.first, *_speed_lines(merged, pairs)],
         merged=merged,
         rates=rates,
@@ -111,6 +116,19 @@ def make_report(
         records=records,
         breakdown=time_breakdown_grid(time_breakdown(stored)),
     )
+
+
+def _at_prices(merged: Merged, yours: Mapping[str, float]) -> Merged:
+    """Return the records at the user's prices, so that no table contradicts the recommendation.
+
+    Args:
+        merged: The records, at the prices that came with them.
+        yours: The user's USD per GPU-hour by fleet.
+    """
+    if not yours:
+        return merged
+    rows = [replace(row, usd_per_gpu_hour=yours.get(row.fleet, row.usd_per_gpu_hour)) for row in merged.rows]
+    return replace(merged, rows=rows)
 
 
 def _in_words(rates: Sequence[FleetRate]) -> str:
@@ -148,7 +166,9 @@ def _about(records: Sequence[Record], runs: str) -> str:
 def report_markdown(report: Report) -> str:
     """Return the report as Markdown for a pull request: what to rent and the ratios, with all else collapsed."""
     first, *others = (markdown_text(line) for line in report.verdict)
-    settings = [f"* {markdown_text(f'{advice.title}: {advice.sentence}')}" for advice in report.decision.advices]
+    settings = [
+        f"* {markdown_text(f'{setting_title(advice)}: {advice.sentence}')}" for advice in report.decision.advices
+    ]
     folded = [("Each setting", "\n".join(settings))] if len(settings) > 1 else []
     folded.append(("Tables", _joined([_shortened(grid) for grid in all_grids(report.merged)])))
     if gpus := report.decision.gpus:
@@ -181,7 +201,7 @@ def report_html(report: Report) -> str:
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters["printable"] = printable
+    environment.filters |= {"printable": printable, "setting_title": setting_title}
     gpus = report.decision.gpus
     breakdown = [report.breakdown] if report.breakdown else []
     drawn = _charts(report)
@@ -233,7 +253,7 @@ def _speed_lines(merged: Merged, pairs: Sequence[Pair]) -> list[str]:
 
 def _answer_grids(report: Report) -> list[Grid]:
     """Return the tables of what to rent and of ratios."""
-    return [*decision_grids(report.decision), *ratio_tables(report.pairs)]
+    return [*decision_grids(report.decision), *ratio_tables(report.pairs, report.yours)]
 
 
 def _charts(report: Report) -> list[Chart]:
@@ -275,8 +295,7 @@ def _environments(records: Sequence[Record]) -> list[dict[str, str]]:
             "system": f"{environment.operating_system}, kernel {environment.kernel}",
             "image": f"{origin.image}@{origin.image_digest}" if origin and origin.image_digest else "none",
         }
-        host = f"{origin.fleet}/{origin.host}" if origin else "-"
-        found.setdefault(tuple(facts.items()), {})[host] = None
+        found.setdefault(tuple(facts.items()), {})[str(place_of(record))] = None
     return [{"hosts": ", ".join(hosts), **dict(facts)} for facts, hosts in found.items()]
 
 

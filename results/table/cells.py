@@ -107,7 +107,7 @@ def fleet_notes(rates: Sequence[FleetRate]) -> list[str]:
     Args:
         rates: Of any number of fleets.
     """
-    return list(dict.fromkeys([*_hosts_differ(rates), *_prices_differ(rates), *_single_hosts(rates)]))
+    return list(dict.fromkeys([*_hosts_differ(rates), *price_notes(rates), *_single_hosts(rates)]))
 
 
 def _hosts_differ(rates: Sequence[FleetRate]) -> list[str]:
@@ -122,7 +122,8 @@ def _hosts_differ(rates: Sequence[FleetRate]) -> list[str]:
     ]
 
 
-def _prices_differ(rates: Sequence[FleetRate]) -> list[str]:
+def price_notes(rates: Sequence[FleetRate]) -> list[str]:
+    """Return notes on fleets whose hosts have different prices, or of which some have none."""
     prices: dict[str, dict[str, float]] = {}
     hosts: dict[str, set[str]] = {}
     for rate in rates:
@@ -132,7 +133,9 @@ def _prices_differ(rates: Sequence[FleetRate]) -> list[str]:
     for fleet, known in prices.items():
         unknown = sorted(hosts[fleet] - known.keys()) if known else []
         if len(set(known.values())) > 1:
-            notes.append(f"{fleet}: USD per GPU-hour {_by_value(known)}; a dollar is spread evenly over these hosts")
+            notes.append(
+                f"{fleet}: USD per GPU-hour {_by_value(known)}; their mean is used, as if each ran equally long"
+            )
         if unknown:
             notes.append(f"{fleet}: no price for {_some(unknown)}; the other hosts' mean is used")
     return notes

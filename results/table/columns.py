@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any
 
-from results.schema import SETTINGS, Case, Environment, Measurement, Record, Telemetry, kind_of
+from results.schema import SETTINGS, Case, Device, Environment, Measurement, Record, Telemetry, kind_of
 from results.text import printable
 
 
@@ -160,7 +160,9 @@ def _median(unit: str, meaning: str, read: Callable[[Measurement], float | None]
 
 COLUMNS: dict[str, Column] = {
     # where
-    "fleet": Column(TEXT, "-", "Group of equal hosts, as `hosts.yml` names it; `-` without an orchestrator."),
+    "fleet": Column(
+        TEXT, "-", "Group of equal hosts, as `hosts.yml` names it; without an orchestrator, the GPU or processor."
+    ),
     "host": Column(TEXT, "-", "The machine; `-` without an orchestrator."),
     "gpu": Column(TEXT, "-", "Name of the GPUs that train, by their driver; empty on a CPU and when unknown."),
     "device": _column("device"),
@@ -271,7 +273,7 @@ REPEAT_TYPES = {
 
 
 NO_ORIGIN = "-"
-"""Fleet and host of a record without an orchestrator."""
+"""Host of a record without an orchestrator; also its fleet, if its device is unknown."""
 
 
 @dataclass(frozen=True)
@@ -283,8 +285,17 @@ class CaseOnHost:
     case: Case
 
     def __str__(self) -> str:
-        """Return `fleet/host`."""
-        return f"{self.fleet}/{self.host}"
+        """Return `fleet/host`, or the fleet if the host is unknown."""
+        return self.fleet if self.host == NO_ORIGIN else f"{self.fleet}/{self.host}"
+
+
+def place_of(record: Record) -> CaseOnHost:
+    """Return the place of a record; without an orchestrator, its GPU's or processor's name stands for the fleet."""
+    if record.origin:
+        return CaseOnHost(record.origin.fleet, record.origin.host, record.case)
+    software = software_of(record) or Software()
+    device = software.gpu if record.case.device is Device.GPU else software.cpu
+    return CaseOnHost(device or NO_ORIGIN, NO_ORIGIN, record.case)
 
 
 NO_NUMBERS: Mapping[str, float | None] = dict.fromkeys((*OF_REPEAT, "ci95_low", "ci95_high"))

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Protocol
 from results.errors import MixedIdentities
 from results.schema import Case, Device
 from results.stats import Estimate, Interval, Nested, Outlying, nested_estimate, outlying
-from results.table.columns import NO_ORIGIN, SOFTWARE_COLUMNS, Row, Software, Value
-from results.table.comparable import CPU_HOST_COLUMNS, HOST_COLUMNS, differing
+from results.table.columns import SOFTWARE_COLUMNS, CaseOnHost, Row, Software, Value
+from results.table.comparable import CPU_HOST_COLUMNS, HARDWARE, HOST_COLUMNS, differing
+from results.text import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,9 +79,8 @@ class FleetRate:
     @property
     def subject(self) -> str:
         """Name of what the number describes: the fleet, or its only host."""
-        if len(self.rates) != 1 or self.fleet == NO_ORIGIN:
-            return self.fleet
-        return f"{self.fleet}/{next(iter(self.rates))}"
+        hosts = [*self.rates]
+        return self.fleet if len(hosts) != 1 else str(CaseOnHost(self.fleet, hosts[0], self.case))
 
     @property
     def usd_per_gpu_hour(self) -> float | None:
@@ -281,7 +281,8 @@ def refuse_mixed(rates: Sequence[FleetRate], by: Sequence[str], remedy: str = ""
     Args:
         rates: Of any number of fleets.
         by: Columns that split the cells.
-        remedy: Advice for the message; empty: split with `--by`.
+        remedy: Advice for the message, in which `{by}` stands for the columns that separate the identities; empty:
+            split with `--by`.
 
     Raises:
         MixedIdentities: A fleet measured one case with several identities that `by` does not separate.
@@ -299,9 +300,31 @@ def refuse_mixed(rates: Sequence[FleetRate], by: Sequence[str], remedy: str = ""
         if values:
             found[(group[0].fleet, ", ".join(values))] += 1
     if found:
-        lines = [f"fleet {fleet}, {count} cases: several {values}" for (fleet, values), count in found.items()]
-        remedy = remedy or f"Split them: --by {','.join(columns)}"
-        raise MixedIdentities("\n".join([*lines, f"Numbers from different software cannot share a cell. {remedy}"]))
+        lines = [
+            f"fleet {fleet}, {counted(count, 'case')}: several {values}" for (fleet, values), count in found.items()
+        ]
+        ware = "hardware" if columns.keys() <= HARDWARE else "software"
+        advice = (remedy or "Split them: --by {by}").replace("{by}", ",".join(columns))
+        raise MixedIdentities("\n".join([*lines, f"Numbers from different {ware} cannot share a cell. {advice}"]))
+
+
+def split_fleets(rates: Sequence[FleetRate], by: Sequence[str]) -> list[FleetRate]:
+    """Give each value of the columns `by` a fleet of its own, so that they can be compared: `a4000 (keras 3.15.1)`.
+
+    Args:
+        rates: Of one fleet.
+        by: Software columns; those in which the numbers do not differ are in no name.
+
+    Returns:
+        All rates, but failures of unknown software only if nothing is split.
+    """
+    split = differing([rate for rate in rates if rate.rates], by)
+    known = [rate for rate in rates if not split or any(rate.named(name) is not None for name in split)]
+    values = [", ".join(f"{name} {rate.named(name) or 'none'}" for name in split) for rate in known]
+    return [
+        replace(rate, fleet=f"{rate.fleet} ({value})" if value else rate.fleet)
+        for rate, value in zip(known, values, strict=True)
+    ]
 
 
 TOLERANCE = 0.03

@@ -17,7 +17,6 @@ from results.table.columns import (
     CASE_COLUMNS,
     COLUMNS,
     NO_NUMBERS,
-    NO_ORIGIN,
     NUMBER,
     OF_REPEAT,
     READERS,
@@ -26,6 +25,7 @@ from results.table.columns import (
     WHOLE,
     Row,
     Value,
+    place_of,
     repeat_numbers,
 )
 from results.text import path_text, printable
@@ -110,11 +110,20 @@ def all_repeats(stored: Iterable[StoredRecord]) -> pd.DataFrame:
 
 def _row(item: StoredRecord, record: Record) -> list[Value]:
     origin, measurement = record.origin, record.measurement
-    if origin is None:
-        place: tuple[Value, ...] = (NO_ORIGIN, NO_ORIGIN, path_text(item.path), 1)
-    else:
-        place = (origin.fleet, origin.host, origin.run_id, origin.repeat)
+    run, repeat = (path_text(item.path), 1) if origin is None else (origin.run_id, origin.repeat)
+    where = place_of(record)
     numbers = repeat_numbers(measurement, record.telemetry) if measurement else [None] * len(OF_REPEAT)
     unit = measurement.unit if measurement else None
-    cells = (*place, record.started_at, record.status, record.cause, *_case(record.case), unit, *numbers)
+    cells = (
+        where.fleet,
+        where.host,
+        run,
+        repeat,
+        record.started_at,
+        record.status,
+        record.cause,
+        *_case(record.case),
+        unit,
+        *numbers,
+    )
     return [printable(str(cell)) if isinstance(cell, str) else cell for cell in cells]

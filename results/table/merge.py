@@ -18,12 +18,12 @@ from results.schema import Case, Measurement, Record, Status
 from results.schema.words import SUSPECT
 from results.table.columns import (
     NO_NUMBERS,
-    NO_ORIGIN,
     REPEAT_TYPES,
     CaseOnHost,
     Row,
     Software,
     Value,
+    place_of,
     repeat_numbers,
     software_of,
     sort_key,
@@ -126,11 +126,9 @@ class _Collector:
 
     def add(self, record: Record, path: Path) -> None:
         """Add a record; duplicates are excluded and reported."""
-        origin = record.origin
-        if origin is None:
-            run, repeat, place = path_text(path), 1, (NO_ORIGIN, NO_ORIGIN, record.case)
-        else:
-            run, repeat, place = origin.run_id, origin.repeat, (origin.fleet, origin.host, record.case)
+        origin, where = record.origin, place_of(record)
+        place = where.fleet, where.host, where.case
+        run, repeat = (path_text(path), 1) if origin is None else (origin.run_id, origin.repeat)
         number = self._numbers.setdefault(place, len(self._places))
         if number == len(self._places):
             self._places.append(_shown(*place))

@@ -221,6 +221,7 @@ def test_each_command_has_an_example_that_is_a_command_line(capsys: pytest.Captu
         ("chekc", "'chekc' does not exist. Did you mean check?"),
         ("run --display=jso", "'jso' does not exist. Did you mean json?"),
         ("run --retries 2", "--retries was removed. Run resume"),
+        ("compare --price A4000=1", "this command has no --price: recommend and report have it; compare uses usd_per_"),
         ("images save cpu", "save was removed. Use docker save"),
         ("init --from ansible x", "ansible was removed. Write each host into hosts.yml"),
         ("run --repeats=0", "must be at least 1. Received: 0"),

@@ -101,7 +101,7 @@ def test_repeats_have_a_row_for_each_record_also_for_those_that_failed(run):
 def test_a_record_that_nobody_placed_is_the_only_repeat_of_its_file(tmp_path):
     (record,) = repeats(100.0)
     (row,) = results.read_runs(write_run(tmp_path, [replace(record, origin=None)]).path).repeats.to_dict("records")
-    assert (row["fleet"], row["host"], row["repeat"]) == ("-", "-", 1) and row["run"].endswith("job-0.json")
+    assert (row["fleet"], row["host"], row["repeat"]) == ("Test CPU", "-", 1) and row["run"].endswith("job-0.json")
 
 
 def test_without_a_source_the_latest_run_is_read_and_stays_the_one(run):

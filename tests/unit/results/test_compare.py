@@ -222,7 +222,7 @@ def test_mixed_identities_are_refused_with_what_differs_and_the_remedy():
     with pytest.raises(MixedIdentities) as refused:
         refuse_mixed(rates_of(*records), [])
     assert str(refused.value) == (
-        "fleet a4000, 1 cases: several keras (3.12.0, 3.15.1)\n"
+        "fleet a4000, 1 case: several keras (3.12.0, 3.15.1)\n"
         "Numbers from different software cannot share a cell. Split them: --by keras"
     )
     refuse_mixed(rates_of(*records), ["keras"])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from results.compare.overall import answer_lines, answers
+from results.compare.overall import answer_lines, answers, leading_lines
 from results.compare.pairs import Mark, compare, geometric_mean, host_levels
 from results.compare.scaling import efficiencies
 from results.report.comparison import compare_grid, scaling_grid
@@ -127,6 +127,7 @@ def test_a_bad_host_among_a_few_is_named_and_the_ratio_shown_without_it(others):
     speed, outlier, _ = answer_lines(found)
     assert speed.startswith("No significant difference") or "± 0." in speed
     whose = f"b/b0 is 20.{len(others) - 2}% slower than the {len(others)} other hosts of its fleet"
+    assert leading_lines(found) == [speed, outlier]
     assert outlier.startswith(f"{whose}: 1.") and "× without it, 1." in outlier
     grid = compare_grid(found, "a", "b")
     assert {row[grid.headings.index("without outliers")][:4] for row in grid.rows} <= {"1.50", "1.49"}
@@ -158,8 +159,8 @@ def test_hosts_of_different_prices_are_named():
     (item,) = compare(*sides(*records))
     assert item.a.usd_per_gpu_hour == pytest.approx(0.26)
     notes = compare_grid([item], "a", "b").notes
-    spread = "a: USD per GPU-hour 0.3 on s, t, u and 1 more, 0.1 on x; a dollar is spread evenly over these hosts"
-    assert spread in notes
+    spread = "a: USD per GPU-hour 0.3 on s, t, u and 1 more, 0.1 on x; their mean is used, as if each ran equally long"
+    assert spread in notes and "costs 1.30 × as much, on average over the hosts: " in answer_lines([item])[-1]
     assert "b: no price for z; the other hosts' mean is used" in notes
 
 

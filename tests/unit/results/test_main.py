@@ -1,11 +1,13 @@
 import json
 import re
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import results.__main__ as program
+from results.table.columns import place_of
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, write_run
 
 
@@ -103,11 +105,33 @@ def test_mixed_software_is_refused_until_it_is_split(runs, capsys):
     assert call("show", "before", "after") == 0
 
 
+def test_a_fleet_of_two_softwares_is_split_into_two_sides(runs, capsys):
+    old = repeats(10.0, 10.1, host="node-b", environment=make_environment(keras="3.12.0"))
+    write_run(runs, [*old, *repeats(20.0, 20.1)], "pool")
+    assert call("compare", "pool") == 2 and "--by keras" in capsys.readouterr().err
+    assert call("compare", "pool", "--by=keras") == 0
+    assert "a4000 (keras 3.15.1)/node-a is 2.00 ± 0.08 × as fast" in capsys.readouterr().out
+
+
+def test_records_without_an_orchestrator_are_compared_by_their_gpus(runs, capsys):
+    rates = {"NVIDIA RTX A4000": (10.0, 10.1), "NVIDIA RTX A5000": (15.0, 15.1)}
+    of_gpus = {gpu: {"case": make_case(device="gpu"), "environment": make_environment(1, gpu)} for gpu in rates}
+    records = [replace(r, origin=None) for gpu, values in rates.items() for r in repeats(*values, **of_gpus[gpu])]
+    run = write_run(runs, [*records, replace(make_failure(), origin=None)], "alone")
+    assert call("compare", "NVIDIA RTX A5000", "NVIDIA RTX A4000", str(run.path)) == 0
+    assert "NVIDIA RTX A5000 is 1.50 ± 0.05 × as fast as NVIDIA RTX A4000 (" in capsys.readouterr().out
+    fleets = [place_of(replace(record, origin=None)).fleet for record in (*repeats(9.0), make_failure())]
+    assert fleets == ["Test CPU", "-"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["show", "no-such-run"], "no-such-run: neither a path nor a run in"),
         (["compare", "fast", "medium"], "name two fleets to compare. Received: fast, medium"),
+        (["compare", "/no/such/run"], "/no/such/run: neither a path nor a run in"),
+        (["compare", "fast", "slow", "/no/such/run"], "/no/such/run: neither a path nor a run in"),
+        (["compare", "fast", "."], ".: not a run folder"),
         (["export", "--output=/no/such/folder/x.csv"], "cannot be written"),
         (["show", "."], "not a run folder"),
     ],

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 import pytest
 
 import results.__main__ as program
-from tests.unit.results.factory import make_case, make_environment, make_failure, repeats, write_run
+from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, write_run
 from tests.unit.results.report_page import write_page
 
 
@@ -68,7 +68,8 @@ def test_the_verdict_names_what_to_rent_up_to_which_price(text):
 
 def test_tables_of_every_case_are_folded_and_the_ratios_are_not(text):
     why, tables = section(text, "why").partition("<details>")[0], section(text, "tables")
-    assert '<table class="answer">' in why and "Speed: a5000 / a4000" in why
+    assert '<table class="answer">' in why and "Speed: a5000 / a4000" in why and 'class="number">GPUs</th>' in why
+    assert "<h3>googlenet fp16, training, measured, 2 GPUs</h3>" in section(text, "why")
     assert tables.count("<table>") == tables.count("<details>") > 4
     assert "memory bandwidth" in section(text, "specifications") and "RTX A4000" in section(text, "specifications")
 
@@ -124,7 +125,27 @@ def test_several_softwares_of_a_fleet_give_no_recommendation_but_a_page(report_o
     softwares = {version: make_environment(tensorflow=version) for version in ("2.20.0", "2.21.0")}
     records = [r for version, of in softwares.items() for r in repeats(99.0, 100.0, run_id=version, environment=of)]
     first = verdict_of(report_of(records))[0]
-    assert first.startswith("No recommendation: fleet a4000, 1 cases: several tensorflow (2.20.0, 2.21.0)")
+    assert first == (
+        "No recommendation: fleet a4000, 1 case: several tensorflow (2.20.0, 2.21.0). "
+        "Numbers from different software cannot share a cell. compare --by tensorflow keeps them apart."
+    )
+
+
+def test_a_gpu_without_a_rival_is_not_the_fastest_at_the_given_prices(report_of):
+    both, oom, lost = (make_case(model, device="gpu") for model in ("resnet50", "resnet152", "googlenet"))
+    a4000, a5000 = (
+        {"fleet": fleet, "environment": make_environment(1, f"NVIDIA RTX {fleet.upper()}"), "usd_per_gpu_hour": price}
+        for fleet, price in (("a4000", 0.17), ("a5000", 0.36))
+    )
+    records = [r for case in (both, lost) for r in repeats(99.9, 100.0, 100.1, case=case, **a4000)]
+    records += [r for case in (both, oom) for r in repeats(149.9, 150.0, 150.1, case=case, **a5000)]
+    records.append(make_failure("oom", case=oom, origin=make_origin("a4000"), environment=a4000["environment"]))
+    records.append(make_failure("unreachable", case=lost, origin=make_origin("a5000")))
+    text = report_of(records, "--price", "a4000=0.30").replace("\u00a0", " ")
+    assert "only a4000 was measured (a5000: unreachable) in 1 of 3 settings" in verdict_of(text)[0]
+    assert "only a5000 works (a4000: oom) in 1 of 3 settings" in verdict_of(text)[0]
+    assert "Rent a5000 in 1 of 3 settings" in verdict_of(text)[0] and 'value="0.3" data-fleet="a4000"' in text
+    assert "at your price of a4000, else at the prices that came with the records" in text and "1.2500</span>" in text
 
 
 def test_a_name_that_cannot_be_drawn_costs_the_drawing_and_not_the_page(report_of):
