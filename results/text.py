@@ -16,9 +16,9 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() or character == "\u00a0" else " " for character in text)
 
 
-def counted(number: int, noun: str) -> str:
-    """Format a count: `1 GPU`, `4 GPUs`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def counted(number: int | str, noun: str) -> str:
+    """Format a count: `1 GPU`, `4 GPUs`, `2×4 GPUs`."""
+    return f"{number} {noun}{'' if str(number) == '1' else 's'}"
 
 
 def enumerated(names: Sequence[str]) -> str:

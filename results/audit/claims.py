@@ -75,6 +75,9 @@ def meant_columns(table: RawTable, context: Facets) -> Columns | None:
     rates = [i for i in left if i not in roles.values() and is_rate_heading(table.headings[i])]
     if rates:
         values = {rates[0]: Facets()}
+    title = table.context.partition("\n")[0]
+    if is_metric(title) and all(_share(table, i, lambda cell: cell.rstrip(" !").endswith("%")) == 1 for i in values):
+        return None  # scaling efficiencies
     named = "model" in roles or context.model or any(facets.model for facets in values.values())
     if not values or not (named or "label" in roles):
         return None

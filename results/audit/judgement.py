@@ -17,6 +17,7 @@ from results.audit.series import Severity, TableFinding
 from results.audit.sources_compared import source_findings
 from results.audit.texts import Decimal
 from results.grid import Grid
+from results.text import counted
 
 ORDER = [Severity.IMPOSSIBLE, Severity.SUSPECT, Severity.NOTE]
 
@@ -106,10 +107,11 @@ def audit_grid(path: Path, audited: Audit) -> Grid:
     hidden = unread[SHOWN_UNREAD:]
     shown = [finding for finding in audited.findings if finding not in hidden]
     rows = [[finding.severity, finding.rule, _rows_text(finding.rows), finding.message] for finding in shown]
-    counts = [f"{sum(f.severity is s for f in audited.findings)} {s}" for s in ORDER]
-    more = [f"{len(hidden)} more cells could not be read; --format json lists them all"] if hidden else []
-    counted = ["rows are counted from 0 below the heading"] if rows else []
-    notes = [", ".join(counts), *more, *reading_lines(audited), *counted]
+    numbers = {severity: sum(finding.severity is severity for finding in audited.findings) for severity in ORDER}
+    counts = [counted(n, s) if s is Severity.NOTE else f"{n} {s}" for s, n in numbers.items()]
+    more = [f"{counted(len(hidden), 'more cell')} could not be read; --format json lists them all"] if hidden else []
+    rows_from = ["rows are counted from 0 below the heading"] if rows else []
+    notes = [", ".join(counts), *more, *reading_lines(audited), *rows_from]
     return Grid(f"Audit of {path.name}", ["severity", "rule", "rows", "what"], rows, notes)
 
 

@@ -13,6 +13,7 @@ from results.audit.claims import Claim
 from results.audit.series import Severity, TableFinding, grouped
 from results.reference.gpus import CLOCK_MARGIN, FREE_MEMORY, PEAKS, loosest_figures, roofline
 from results.reference.networks import NetworkCost, networks
+from results.text import counted
 
 WINOGRAD = 2.25
 """Reduction of multiplications in 3×3 convolutions. Source: Lavin and Gray, CVPR 2016."""
@@ -102,8 +103,9 @@ def _order(claims: Sequence[Claim]) -> list[TableFinding]:
     for (slow, fast, severity), pairs in found.items():
         claim, other = pairs[0]
         ratio = flop_ratio(slow, fast)
+        settings = counted(len(pairs), "setting")
         message = (
-            f"{slow} is slower than {fast}, which needs {ratio:.1f} times its FLOPs, in {len(pairs)} settings, "
+            f"{slow} is slower than {fast}, which needs {ratio:.1f} times its FLOPs, in {settings}, "
             f"e.g. {claim.rate:g} < {other.rate:g} ({claim.precision} ×{claim.count})"
         )
         rows = tuple(sorted({one.row for pair in pairs for one in pair}))

@@ -21,6 +21,9 @@ MOST_BYTES = 32 * 1024 * 1024
 LINES_ABOVE, LINES_BELOW = 3, 6
 """Number of lines around a Markdown table that belong to its context."""
 
+TITLES = ("#", "**")
+"""Starts of a Markdown line that is a title."""
+
 _RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*")
 
 
@@ -93,7 +96,9 @@ def _markdown(lines: Sequence[str]) -> Iterator[RawTable]:
             continue  # a rule within the previous table
         end = next((i for i in range(start + 2, len(lines)) if "|" not in lines[i]), len(lines))
         rows = [_pipe_cells(line) for line in (lines[start], *lines[start + 2 : end])]
-        title = [line for line in lines[above:start] if line.strip()][-LINES_ABOVE:]
+        title = [line for line in lines[above:start] if line.strip()]
+        heading = next((i for i, line in enumerate(title) if above and line.startswith(TITLES)), 0)
+        title = title[heading:][-LINES_ABOVE:]  # what precedes a title are the notes of the table above
         yield _table(rows, [*title, *_notes(lines[end:])])
         above = end
 
@@ -101,7 +106,7 @@ def _markdown(lines: Sequence[str]) -> Iterator[RawTable]:
 def _notes(lines: Sequence[str]) -> Iterator[str]:
     """Yield the lines below a table until another title or table starts."""
     for number, line in enumerate([line for line in lines if line.strip()][:LINES_BELOW]):
-        if line.startswith(("#", "**", "|")) or (number and "|" in line):
+        if line.startswith((*TITLES, "|")) or (number and "|" in line):
             return
         yield line
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from results.reference.gpus import specified_gpus
 from results.reference.networks import is_network, model_key
-from results.schema import SETTINGS
+from results.schema import SETTINGS, Status
 
 _OTHER_ROLES = (
     "model",
@@ -72,7 +72,7 @@ _VARIANTS = {"ti", "super", "max", "maxq", "max-q", "laptop", "mobile", "ada", "
 
 _COUNTS = (
     re.compile(rf"(?<![\w.])(?P<count>\d{{1,4}})\s*[x×]\s*(?={_GPU_WORDS})"),
-    re.compile(r"\b(?P<hosts>\d{1,4})\s*[x×]\s*(?P<count>\d{1,4})\s*(gpus?|cpus?)\b"),
+    re.compile(r"\b(?P<hosts>\d{1,4})\s*[x×]\s*(?P<count>\d{1,4})\s*[x×]?\s*(gpus?|cpus?)\b"),
     re.compile(r"(?<![\w.])(?P<count>\d{1,4})\s*[x×]?[\s_-]*(gpus?|cpus?|cards?|devices?)\b"),
     re.compile(r"(?<![\w.])(?P<count>\d{1,4})\s*[x×](?![a-z])"),
     re.compile(r"(?<!\w)[x×]\s*(?P<count>\d{1,4})(?![\w.])"),
@@ -84,11 +84,14 @@ _PRECISIONS = (
     ("fp16", re.compile(r"\bamp\s+fp16\b|\bfp-?16\b|\bfloat16\b|\bhalf\b|\bmixed([\s_-]precision)?\b|\bamp\b")),
     ("fp32", re.compile(r"\bfp-?32\b|\bfloat32\b|\bsingle[\s_-]precision\b")),
 )
-_BATCH = re.compile(r"\b(?:bs|batch(?:[\s_-]*size)?)[\s_=:]*(\d{1,5})\b")
+_BATCH = re.compile(
+    r"\b(?:bs|batch(?:[\s_-]*size)?)[\s_=:]*(?P<batch>\d{1,5})\b|"
+    r"\bb(?P<short>\d{1,5})(?= (?:\d+×)?\d+×[gc]pu)"  # b256 1×gpu, as we write it; b200 alone is a GPU
+)
 _MODEL_TEXTS = re.compile(
     r"\b(resnet|inception|googlenet|google net|vgg|alexnet|bert|densenet|mobilenet|efficientnet|xception|ssd|unet|"
     r"vit|gnmt|tacotron|waveglow|transformer|mask r-?cnn|nasnet)[\w.+-]*(?:[\s_-]+(?:v?\d+(?:\.\d+)?|large|base|squad|"
-    r"v\d))*",
+    r"v\d)(?!\d|\s*[x×]\s*(?:\d+\s*[x×]\s*)?[gc]pu))*",  # 1×gpu is a count
     re.IGNORECASE,
 )
 
@@ -156,7 +159,7 @@ def read_facets(text: str) -> Facets:
         gpu=gpu,
         model=model[0].strip() if model else "",
         precision=precision,
-        batch=int(batch[1]) if batch else None,
+        batch=int(batch["batch"] or batch["short"]) if batch else None,
         rest="" if gpu else rest,
     )
 
@@ -258,7 +261,8 @@ GROUP_MARKS = " '’\u00a0\u202f\u2009_"
 
 BLANK = {
     *("", "-", "--", "---", "–", "—", ".", "?", "x", "n/a", "na", "nan", "none", "null", "tbd", "oom", "out of memory"),
-    *("fail", "failed", "error", "crash", "timeout", "unsupported", "not supported", "not tested", "skipped"),
+    *("fail", "failed", "crash", "not supported", "not tested", "skipped"),
+    *(str(status) for status in Status),
 }
 """Texts of cells without a number, like zero."""
 

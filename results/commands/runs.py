@@ -249,7 +249,7 @@ def _compare(
 def _pairs(names: list[str], runs_dir: Path | None, *, baseline: list[str], by: list[str], strict: bool) -> list[_Pair]:
     """Return the pairs to compare: two fleets, a fleet's two softwares, or each fleet with itself in the baseline."""
     from results.compare.pairs import fleets_of
-    from results.runs.store import is_run, stored_records
+    from results.runs.store import is_folder, is_run, stored_records
     from results.table.fleets import split_fleets
 
     paths = [name for name in names if os.sep in name]
@@ -272,7 +272,7 @@ def _pairs(names: list[str], runs_dir: Path | None, *, baseline: list[str], by: 
         fleets = [known[1], known[0]]
     unknown = [name for name in fleets if name not in known]
     for name in unknown:
-        if Path(name).exists():
+        if is_folder(Path(name)):
             stored_records([name])  # its error says why this is no run
     if unknown or len(fleets) != 2:
         asked = f"Received: {', '.join(fleets) or 'none'}. " if fleets else ""

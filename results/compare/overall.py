@@ -132,7 +132,7 @@ def unknown_line(a: str, b: str, found: Sequence[Comparison]) -> str:
         found: Their comparisons, for which there are no `answers`.
     """
     if any(item.interval is not None for item in found):
-        return f"{a} and {b}: no two cases were measured by the same hosts, so there is no mean over the cases."
+        return f"{a} and {b}: no hosts or rounds measured several cases, so there is no mean: see each ratio."
     ratios = sorted(item.value for item in found if item.value is not None)
     if not ratios:
         kind = "comparable" if any(item.mark is Mark.NOT_COMPARABLE for item in found) else "measured"

@@ -26,7 +26,7 @@ from results.table.cells import (
 from results.table.comparable import CLUSTER_COLUMNS, case_name, cluster_name, cluster_names, mode_text
 from results.table.fleets import FleetRate
 from results.table.merge import Merged
-from results.text import enumerated
+from results.text import counted, enumerated
 
 MANY = 3
 """Fewest cases with a note on the number expected to be marked by chance."""
@@ -224,7 +224,7 @@ def _table(title: str, pairs: Sequence[Pair], cell: Cell, meaning: str) -> Grid:
         for pair, cells in of_pairs.items()
     ]
     device = "CPU" if all(side.case.device is Device.CPU for side in sides) else "GPU"
-    columns = ["work", "network", "fleets", *(f"{name} {device}{'' if name == '1' else 's'}>" for name in clusters)]
+    columns = ["work", "network", "fleets", *(f"{counted(name, device)}>" for name in clusters)]
     return Grid(title, columns, rows, _table_notes(meaning, [item for _, item in items])).without_empty_columns()
 
 

@@ -134,7 +134,7 @@ def _at_prices(merged: Merged, yours: Mapping[str, float]) -> Merged:
 def _in_words(rates: Sequence[FleetRate]) -> str:
     """Return the title: fleets and networks; empty if nothing was measured."""
     networks = list(dict.fromkeys(str(rate.case.model) for rate in rates))
-    more = f" and {len(networks) - MAX_NAMED} more networks" if len(networks) > MAX_NAMED else ""
+    more = f" and {counted(len(networks) - MAX_NAMED, 'more network')}" if len(networks) > MAX_NAMED else ""
     return f"{' and '.join(fleets_of(rates))}: {', '.join(networks[:MAX_NAMED])}{more}" if rates else ""
 
 
@@ -152,7 +152,7 @@ def _about(records: Sequence[Record], runs: str) -> str:
     if not spans:
         return runs
     hosts = list(dict.fromkeys(f"{host.fleet}/{host.host}" for host in spans))
-    more = f" and {len(hosts) - MAX_NAMED} more hosts" if len(hosts) > MAX_NAMED else ""
+    more = f" and {counted(len(hosts) - MAX_NAMED, 'more host')}" if len(hosts) > MAX_NAMED else ""
     begin, end = min(span[0] for span in spans.values()), max(span[1] for span in spans.values())
     usd = sum(
         (last - first).total_seconds() / 3600 * gpus * (host.usd_per_gpu_hour or 0)
@@ -160,7 +160,7 @@ def _about(records: Sequence[Record], runs: str) -> str:
     )
     cost = f", about {usd:.2f} USD" if usd else ""
     when = f"{begin:%Y-%m-%d %H:%M} UTC, {(end - begin).total_seconds() / 60:.0f} minutes"
-    return f"{runs}: {when}, {len(records)} repeats on {', '.join(hosts[:MAX_NAMED])}{more}{cost}"
+    return f"{runs}: {when}, {counted(len(records), 'repeat')} on {', '.join(hosts[:MAX_NAMED])}{more}{cost}"
 
 
 def report_markdown(report: Report) -> str:
@@ -233,7 +233,7 @@ def _first(lines: Sequence[str]) -> list[str]:
 
 def _shortened(grid: Grid) -> Grid:
     """Return a table with its first `MAX_ROWS` rows and notes."""
-    more = [f"{len(grid.rows) - MAX_ROWS} more rows in results.csv"] if len(grid.rows) > MAX_ROWS else []
+    more = [f"{counted(len(grid.rows) - MAX_ROWS, 'more row')} in results.csv"] if len(grid.rows) > MAX_ROWS else []
     return replace(grid, rows=grid.rows[:MAX_ROWS], notes=[*_first(grid.notes), *more])
 
 
@@ -246,7 +246,8 @@ def _speed_lines(merged: Merged, pairs: Sequence[Pair]) -> list[str]:
     codes = sorted({code for row in merged.rows for code in warning_codes(row.warnings)})
     warned = f" Warnings: {', '.join(codes)}." if codes else ""
     passed = "; all of them passed their validity checks" if ok else ""
-    lines.append(f"{ok} of {len(merged.rows)} rows have a number{passed}.{warned}")
+    have = "row has" if len(merged.rows) == 1 else "rows have"
+    lines.append(f"{ok} of {len(merged.rows)} {have} a number{passed}.{warned}")
     causes = Counter(textwrap.shorten(row.cause, 200) for row in merged.rows if not row.repeats_ok and row.cause)
     return [*lines, *(f"{counted(rows, 'row')} without one: {cause}" for cause, rows in causes.most_common(MAX_NAMED))]
 

@@ -15,10 +15,11 @@ from results.report.comparison import communication_grid, ratio_grids, scaling_g
 from results.report.device_table import device_grid
 from results.schema import SETTINGS, TUNING, Case, Device, DeviceResult, Mode, Record
 from results.table.cells import fleet_notes, identity_text, missing_hosts, rate_text, table_csv, warning_notes
-from results.table.columns import CASE_COLUMNS, COLUMNS, SOFTWARE_COLUMNS, Row, Software, Value
+from results.table.columns import CASE_COLUMNS, COLUMNS, NO_ORIGIN, SOFTWARE_COLUMNS, Row, Software, Value
 from results.table.comparable import CLUSTER_COLUMNS, IMPLIED, cluster_name, cluster_names, differing
 from results.table.fleets import FleetRate
 from results.table.merge import Merged
+from results.text import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,6 +40,9 @@ SOFTWARE_NAMES = {
     "launcher": "",
 }
 """Columns of an identity shown in notes, with their prefix."""
+
+
+ONE_REPEAT = "from one repeat each, so without an interval"
 
 
 def show_tables(merged: Merged, console: Console) -> None:
@@ -141,7 +145,7 @@ def _ambiguous(pairs: Iterable[tuple[Hashable, Value]]) -> bool:
 
 
 def _cluster(case: Case) -> str:
-    return f"{cluster_name(case)} CPU" if case.device is Device.CPU else cluster_name(case)
+    return counted(cluster_name(case), "CPU") if case.device is Device.CPU else cluster_name(case)
 
 
 def _cell(value: Value) -> str:
@@ -168,7 +172,7 @@ def _causes(rows: Sequence[Row]) -> list[str]:
 
 
 def _listed(cases: Sequence[str]) -> str:
-    return ", ".join(cases) if len(cases) <= 3 else f"{cases[0]} and {len(cases) - 1} more cases"
+    return ", ".join(cases) if len(cases) <= 3 else f"{cases[0]} and {counted(len(cases) - 1, 'more case')}"
 
 
 def _rate(row: Row) -> str:
@@ -194,8 +198,8 @@ def _common_notes(rows: Sequence[Row], varying: Sequence[str], software: Sequenc
             shared += [f"{name.replace('_', ' ')} {', '.join(texts)}"] if texts else []
     units = sorted({row.unit for row in rows if row.unit})
     repeated = any(row.numbers["ci95_high"] is not None for row in rows)
-    interval = "± 95 % over repeats" if repeated else "from one repeat each, so without an interval"
-    notes = [f"{', '.join(units) or 'samples'} per second {interval}; {', '.join(shared)}"]
+    figures = f"{', '.join(units)} per second {'± 95 % over repeats' if repeated else ONE_REPEAT}"
+    notes = [f"{figures if units else 'no repeat gave a number'}; {', '.join(shared)}"]
     for fleet in dict.fromkeys(row.fleet for row in rows):
         started = [row.software for row in rows if row.fleet == fleet and row.software.tensorflow is not None]
         lines = dict.fromkeys(_software_line(item, software) for item in started)
@@ -224,22 +228,24 @@ def _wide_grid(rates: Sequence[FleetRate]) -> Grid:
         label = tuple(_wide_label(name, rate.named(name)) for name in names)
         lines.setdefault(label, {})[cluster_name(rate.case)] = rate_text(rate)
     unit = ["unit"] if len(units) > 1 else []
-    columns = ["network", "precision", "batch>", *split, *unit, *(f"{name} {device}>" for name in clusters)]
+    columns = ["network", "precision", "batch>", *split, *unit, *(f"{counted(name, device)}>" for name in clusters)]
     rows = [
         [*label, *(unit_of.get(label[0], "") for _ in unit), *(cells.get(name, "") for name in clusters)]
         for label, cells in lines.items()
     ]
-    hosts = list(dict.fromkeys(host for rate in rates for host in (*rate.rates, *rate.failures)))
+    hosts = list(dict.fromkeys(host for rate in rates for host in (*rate.rates, *rate.failures) if host != NO_ORIGIN))
     repeated = [
-        name for name in ("hosts", "runs", "repeats") if any(rate.repeated == name for rate in rates if rate.rates)
+        name
+        for name in ("hosts", "runs", "repeats")
+        if any(rate.repeated == name for rate in rates if rate.interval is not None)
     ]
-    title = (
-        f"{rates[0].fleet}: {', '.join(units) or 'samples'} per second ± 95 % over {' or '.join(repeated) or 'repeats'}"
-    )
-    notes = [f"batch is per {device}; host {', '.join(hosts)}", *missing_hosts(rates), *fleet_notes(rates)]
+    over = f" ± 95 % over {' or '.join(repeated)}" if repeated else f" {ONE_REPEAT}" if units else ""
+    title = f"{rates[0].fleet}: {', '.join(units) or 'samples'} per second{over}"
+    where = f"; host{'' if len(hosts) == 1 else 's'} {', '.join(hosts)}" if hosts else ""
+    notes = [f"batch is per {device}{where}", *missing_hosts(rates), *fleet_notes(rates)]
     notes += _not_usual(rates)
     if any("×" in name for name in clusters):
-        notes.append(f"H×N {device}: N on each of H hosts that train together")
+        notes.append(f"H×N {device}s: N on each of H hosts that train together")
     return Grid(title, columns, rows, notes)
 
 

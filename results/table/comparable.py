@@ -17,6 +17,7 @@ from typing import Protocol, TypeVar
 
 from results.schema import DEVICE_MODEL, Case, Communication
 from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS, Value
+from results.text import counted
 
 HARDWARE = frozenset({"gpu", "power_limit_watts", "cpu", "cpu_limit"})
 """Columns of the identity whose differences are not reported: comparing them is the purpose of fleets."""
@@ -163,8 +164,7 @@ def mode_text(mode: str | None) -> str:
 def count_text(item: Measured) -> str:
     """Describe the devices of a case: `1 GPU`, `4 GPUs`, `2 hosts of 4 GPUs`."""
     case = item.case
-    unit = case.device.upper() if case.num_gpus == 1 else f"{case.device.upper()}s"
-    count = f"{case.num_gpus} {unit}"
+    count = counted(case.num_gpus, case.device.upper())
     return count if case.num_hosts == 1 else f"{case.num_hosts} hosts of {count}"
 
 

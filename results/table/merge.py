@@ -119,6 +119,7 @@ class _Collector:
     _places: list[CaseOnHost] = field(default_factory=list)
     _numbers: dict[tuple[str, str, Case], int] = field(default_factory=dict)  # of places
     _taken: dict[tuple[str, int, int], Path] = field(default_factory=dict)  # by run, number of the place and repeat
+    _alone: Counter[int] = field(default_factory=Counter)  # records without an orchestrator, by number of the place
     _rows: dict[tuple[int, Software], int] = field(default_factory=dict)  # by number of the place
     _rows_of_run: defaultdict[tuple[str, int], set[int]] = field(default_factory=lambda: defaultdict(set))
     _failed: list[tuple[str, int, Record]] = field(default_factory=list)  # run and number of the place
@@ -136,6 +137,9 @@ class _Collector:
             self.problems.append(f"{path_text(path)}: same run, job and repeat as {path_text(earlier)}, excluded")
             return
         self._taken[run, number, repeat] = path
+        if origin is None:
+            self._alone[number] += 1
+            repeat = self._alone[number]  # the first record of each case counts as one round, and so on
         if record.status is Status.OK and record.device_results:
             self.devices.append(record)
             return

@@ -15,7 +15,7 @@ from results.audit.texts import Decimal, Number, Refusal, decimal_mark, read_num
 from results.errors import NotATable
 from results.report.tables import to_csv, to_markdown, to_wide_markdown
 from results.table.merge import merge_records
-from tests.unit.results.factory import make_case, make_environment, repeats, stored
+from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, stored
 
 FP16 = {("RTX A4000", 1): 453, ("RTX A4000", 8): 3524, ("RTX A5000", 1): 704, ("RTX A5000", 8): 5512}
 """ResNet50 in FP16, what all the tables below say."""
@@ -152,6 +152,17 @@ def test_our_own_exports_are_read_whole_and_by_their_mode_and_image_size(write, 
             ("resnet50", str(c.precision), c.batch_per_gpu, c.num_gpus, str(c.mode), c.image_size) for c in cases
         }
         assert [f for f in audit_file(path).findings if f.severity is not Severity.NOTE] == []
+
+
+def test_our_own_export_of_two_fleets_is_read_fleet_by_fleet(write):
+    records = [make_failure("unreachable", case=make_case("vgg16", device="gpu"), origin=make_origin("a4000"))]
+    for fleet, base in (("a4000", 299.7), ("a5000", 450.9)):
+        gpus = {"fleet": fleet, "environment": make_environment(gpus=4, gpu=f"NVIDIA RTX {fleet.upper()}")}
+        for kind, batch, count in (("fp32", 128, 1), ("fp32", 128, 2), ("fp32", 128, 4), ("fp16", 256, 1)):
+            case = make_case(device="gpu", precision=kind, batch_per_gpu=batch, num_gpus=count)
+            rate = base * count**0.93 * batch**0.9 / 80
+            records += repeats(rate, rate * 1.003, case=case, **gpus)
+    assert audit_file(write(to_markdown(merge_records(stored(*records))))).findings == []
 
 
 NO_TABLES = {

@@ -168,7 +168,7 @@ def test_a_network_slower_than_one_of_seven_times_its_work_is_impossible(table):
 def test_an_audit_is_printed_with_its_counts_and_as_json(capsys):
     assert program.main(["results", "audit", str(BLOG)]) == 0
     printed = capsys.readouterr().out
-    assert "4 impossible, 3 suspect, 0 note\n32 of 32 cells with a throughput were read" in printed
+    assert "4 impossible, 3 suspect, 0 notes\n32 of 32 cells with a throughput were read" in printed
     assert program.main(["results", "audit", str(BLOG), "--format", "json"]) == 0
     findings = json.loads(capsys.readouterr().out)
     assert findings and all(set(f) == {"rule", "severity", "rows", "message"} for f in findings)

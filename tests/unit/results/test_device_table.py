@@ -118,7 +118,7 @@ def test_the_table_of_aime_has_the_shape_of_its_source():
                         dataclasses.replace(r, measurement=dataclasses.replace(r.measurement, unit=unit)) for r in found
                     ]
     (grid,) = wide_grids(merge_records(stored(*records)))
-    assert grid.headings == ["network", "precision", "batch", "xla", "unit", "1 GPU", "2 GPU"]
+    assert grid.headings == ["network", "precision", "batch", "xla", "unit", "1 GPU", "2 GPUs"]
     assert len(grid.rows) == 8
     rows = {tuple(row[:4]): row[4:] for row in grid.rows}
     assert rows["bert_large", "fp16", "8", "replica"] == ["sequences/s", "60.0 ± 1.5", "114.0 ± 2.8"]

@@ -216,7 +216,7 @@ def test_no_cell_of_a_csv_is_a_formula_and_numbers_stay_numbers(folder, capsys):
     add(folder, *named, dataclasses.replace(make_record(), origin=None))
     assert call("export", "run-1") == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert {row["fleet"] for row in rows} == {"'=cmd|' /C calc'!A0", "a4000", "a5000", "-"}
+    assert {row["fleet"] for row in rows} == {"'=cmd|' /C calc'!A0", "a4000", "a5000", "Test CPU"}
     assert {row["host"] for row in rows} == {"'@x", "node-a", "-"}
     assert {float(row["samples_per_second"]) for row in rows} == {200.5, 100.5, 150.5, 100.0}
 

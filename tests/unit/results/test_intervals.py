@@ -165,17 +165,14 @@ def test_hosts_of_different_prices_are_named():
 
 
 def test_unlike_kinds_of_work_have_no_common_mean():
-    found = compare(
-        *sides(
-            *(
-                record
-                for mode, factor in ((Mode.TRAIN, 1.5), (Mode.INFER, 0.8))
-                for case in (make_case(model, mode=mode) for model in MODELS[:3])
-                for fleet, base in (("a", 100.0 * factor), ("b", 100.0))
-                for record in of_hosts(fleet, base, base * 1.01, base * 0.99, case=case)
-            )
-        )
-    )
+    records = [
+        record
+        for mode, factor in ((Mode.TRAIN, 1.5), (Mode.INFER, 0.8))
+        for case in (make_case(model, mode=mode) for model in MODELS[:3])
+        for fleet, base in (("a", 100.0 * factor), ("b", 100.0))
+        for record in of_hosts(fleet, base, base * 1.01, base * 0.99, case=case)
+    ]
+    found = compare(*sides(*records))
     assert [(item.kind, item.mark, len(item.found)) for item in answers(found)] == [
         ("inference, fp32, 1 CPU", Mark.SLOWER, 3),
         ("training, fp32, 1 CPU", Mark.FASTER, 3),
@@ -187,8 +184,6 @@ def test_unlike_kinds_of_work_have_no_common_mean():
 
 
 DRAWS = 100
-
-
 DRAWN = ["1 × 3, these machines", "3 × 3, one host lacks one case", "the same 3 hosts against their baseline"]
 
 

@@ -125,27 +125,24 @@ def test_several_softwares_of_a_fleet_give_no_recommendation_but_a_page(report_o
     softwares = {version: make_environment(tensorflow=version) for version in ("2.20.0", "2.21.0")}
     records = [r for version, of in softwares.items() for r in repeats(99.0, 100.0, run_id=version, environment=of)]
     first = verdict_of(report_of(records))[0]
-    assert first == (
-        "No recommendation: fleet a4000, 1 case: several tensorflow (2.20.0, 2.21.0). "
-        "Numbers from different software cannot share a cell. compare --by tensorflow keeps them apart."
-    )
+    assert first.startswith("No recommendation: fleet a4000, 1 case: several tensorflow (2.20.0, 2.21.0). Numbers from")
+    assert first.endswith("compare --by tensorflow keeps them apart.")
 
 
 def test_a_gpu_without_a_rival_is_not_the_fastest_at_the_given_prices(report_of):
     both, oom, lost = (make_case(model, device="gpu") for model in ("resnet50", "resnet152", "googlenet"))
-    a4000, a5000 = (
-        {"fleet": fleet, "environment": make_environment(1, f"NVIDIA RTX {fleet.upper()}"), "usd_per_gpu_hour": price}
-        for fleet, price in (("a4000", 0.17), ("a5000", 0.36))
-    )
-    records = [r for case in (both, lost) for r in repeats(99.9, 100.0, 100.1, case=case, **a4000)]
-    records += [r for case in (both, oom) for r in repeats(149.9, 150.0, 150.1, case=case, **a5000)]
-    records.append(make_failure("oom", case=oom, origin=make_origin("a4000"), environment=a4000["environment"]))
-    records.append(make_failure("unreachable", case=lost, origin=make_origin("a5000")))
+    sides = {"a4000": (0.17, 100.0, (both, lost)), "a5000": (0.36, 150.0, (both, oom))}
+    gpus = {fleet: make_environment(1, f"NVIDIA RTX {fleet.upper()}") for fleet in sides}
+    failed = (("oom", oom, "a4000"), ("unreachable", lost, "a5000"))
+    records = [make_failure(status, case=case, origin=make_origin(fleet)) for status, case, fleet in failed]
+    for fleet, (usd, rate, cases) in sides.items():
+        where = {"fleet": fleet, "environment": gpus[fleet], "usd_per_gpu_hour": usd}
+        records += [r for case in cases for r in repeats(rate, rate * 1.001, case=case, **where)]
     text = report_of(records, "--price", "a4000=0.30").replace("\u00a0", " ")
-    assert "only a4000 was measured (a5000: unreachable) in 1 of 3 settings" in verdict_of(text)[0]
-    assert "only a5000 works (a4000: oom) in 1 of 3 settings" in verdict_of(text)[0]
-    assert "Rent a5000 in 1 of 3 settings" in verdict_of(text)[0] and 'value="0.3" data-fleet="a4000"' in text
-    assert "at your price of a4000, else at the prices that came with the records" in text and "1.2500</span>" in text
+    for choice in ("Rent a5000", "only a4000 was measured (a5000: unreachable)", "only a5000 works (a4000: oom)"):
+        assert f"{choice} in 1 of 3 settings" in verdict_of(text)[0]
+    assert "at your price of a4000, else at the prices that came with the records" in text
+    assert 'together">1.250</span>' in text and 'value="0.3" data-fleet="a4000"' in text
 
 
 def test_a_name_that_cannot_be_drawn_costs_the_drawing_and_not_the_page(report_of):
