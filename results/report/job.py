@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from results.compare.pairs import THRESHOLD, compare_pair
-from results.recommend.questions import YOURS
 from results.reference.prices import Offer
 from results.schema import Mode
 from results.table.comparable import by_setting, case_name
@@ -26,7 +25,7 @@ class FleetPrice:
 
     Attributes:
         usd: USD per GPU-hour; None: unknown.
-        source: Source of the price; empty: the records.
+        source: Source of the price; empty: the records or the user.
     """
 
     fleet: str
@@ -75,7 +74,7 @@ def fleet_prices(rates: Sequence[FleetRate], offers: Mapping[str, Offer]) -> lis
     for fleet in dict.fromkeys(rate.fleet for rate in rates if rate.rates):
         own = next((r.usd_per_gpu_hour for r in rates if r.fleet == fleet and r.rates and r.usd_per_gpu_hour), None)
         offer = offers.get(fleet)
-        if offer is not None and (own is None or offer.origin == YOURS):
+        if own is None and offer is not None:
             found.append(FleetPrice(fleet, offer.usd_per_gpu_hour, offer.name))
         else:
             found.append(FleetPrice(fleet, own, "" if own is not None else "no price given"))
