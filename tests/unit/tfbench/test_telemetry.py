@@ -27,7 +27,7 @@ observer = Observer(gpus, period_seconds=0.002)
 facts, gpus.facts = gpus.facts, None  # too long for the timed interval
 observer.start()
 give_up_at = time.monotonic() + 60
-while len(gpus) and len(observer._samples[0]) < 20 and time.monotonic() < give_up_at:
+while len(gpus) and len(observer._samples[0]) < 100 and time.monotonic() < give_up_at:
     time.sleep(0.002)
 gpus.facts = facts
 telemetry = observer.stop(cooling)
