@@ -4,8 +4,6 @@
 and says why, `require` (the default where CI=true) fails them, `off` skips them everywhere.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

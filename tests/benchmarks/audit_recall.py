@@ -7,8 +7,6 @@ specifications. A table of N GPUs has N random GPUs of an honest table. All rows
 reference. A fault is found if there is a finding above a note that the honest table does not have.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import random

@@ -5,8 +5,6 @@
 Runs `python -m orchestrate run` and prints the CPU time of its process and the number of its calls.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

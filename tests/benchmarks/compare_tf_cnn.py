@@ -9,8 +9,6 @@ otherwise ratios are meaningless. `peak_share` is tfbench's share of the rate of
 same processes, which limits the ratio.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -1,7 +1,5 @@
 """Runs a controller and measures the CPU time and memory of its process."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

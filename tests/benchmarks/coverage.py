@@ -9,8 +9,6 @@ coverage below 94 %, `-` no interval. One host per side has no interval for its 
 truth is that of the drawn machines.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import math

@@ -6,8 +6,6 @@ arrays run one after another, with `%k` tasks at a time. `calls` counts commands
 
 # ruff: noqa: T201 (commands print their result)
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -5,8 +5,6 @@ TensorFlow's allocator for two batches. Then it counts the training cases of `SU
 `results/reference/memory.csv` lacks. The workspaces that cuDNN asks for are in neither, nor is the CUDA context.
 """
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import sys

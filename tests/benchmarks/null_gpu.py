@@ -8,8 +8,6 @@ depend on other load. Because kernels take no time, `host_ms` is the host's time
 on a busy machine; `cpu_ms` is the CPU time of all its threads.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import ctypes

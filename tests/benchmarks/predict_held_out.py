@@ -6,8 +6,6 @@ error decides which kinds of workload are predicted. Prints errors by kind and b
 `results.recommend.prediction.KINDS`.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

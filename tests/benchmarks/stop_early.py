@@ -10,8 +10,6 @@ over the run. Up to 3 rounds of repeats, as in the shipped suites, run until `re
 `of 3`: likewise for the usual 95 % interval of all three repeats.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 from collections.abc import Sequence

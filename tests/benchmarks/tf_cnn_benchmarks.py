@@ -3,8 +3,6 @@
 tf_cnn_benchmarks is not part of this project. With TensorFlow ≥ 2.16 it needs `tf_keras`.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -6,8 +6,6 @@ The page has the output of `python -m results recommend` without any runs, from 
 compares it with the committed page.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

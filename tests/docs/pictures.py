@@ -8,8 +8,6 @@ There are two runs, with one and two CPUs of this machine. The pictures are the 
 table in the middle of the second run, that run on a time axis, and an explanation of intervals.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

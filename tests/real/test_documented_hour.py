@@ -4,8 +4,6 @@ Names of the network lead to this machine: the clone comes from this checkout, t
 benchmark only pretends to train, renting tools are programs that print their samples. Images: tests/real/engines.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The main job on real engines: two Docker engines as two fleets, one of them through ssh, into one table."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import signal

@@ -1,7 +1,5 @@
 """`orchestrate images` on real engines, and hosts that reach no registry."""
 
-from __future__ import annotations
-
 import re
 import secrets
 import subprocess

@@ -1,7 +1,5 @@
 """One case on two hosts, on two real Docker engines: containers that reach each other on loopback ports."""
 
-from __future__ import annotations
-
 import json
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """The wheel, installed outside of any checkout: what it holds, and that each part of tfbench works from it alone."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

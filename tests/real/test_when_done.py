@@ -1,7 +1,5 @@
 """`--when-done` runs however a run ends: each end with a real controller, over fakes for Docker engines."""
 
-from __future__ import annotations
-
 import os
 import pty
 import signal

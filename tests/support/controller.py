@@ -1,7 +1,5 @@
 """Runs `python -m orchestrate` and reads its results."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

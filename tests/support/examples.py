@@ -1,7 +1,5 @@
 """Sets the number of random examples per test, reduced in `make test-fast`."""
 
-from __future__ import annotations
-
 import os
 
 FEW_OF = 20

@@ -6,8 +6,6 @@ TensorFlow's version, with the CUDA wheel in a separate environment:
     pip install 'tensorflow[and-cuda]==VERSION'; python -m tests.support.gpu_kernels
 """
 
-from __future__ import annotations
-
 import collections
 import functools
 import gzip

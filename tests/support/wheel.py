@@ -1,7 +1,5 @@
 """The wheel of this checkout, and an environment without the checkout."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What every test in `tests/unit` keeps to."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 

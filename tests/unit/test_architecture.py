@@ -1,7 +1,5 @@
 """The rules of ARCHITECTURE.md that import-linter's contracts (pyproject.toml) cannot express."""
 
-from __future__ import annotations
-
 import ast
 import collections
 import graphlib

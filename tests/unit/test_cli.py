@@ -1,7 +1,5 @@
 """`tfbench`: one program with every command, and what all programs share: exit codes, spellings, the name in hints."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import errno

@@ -1,7 +1,5 @@
 """Pages and their site: each command, address, engine and picture is one that exists, works or is shown."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import json

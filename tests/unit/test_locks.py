@@ -1,7 +1,5 @@
 """Every lock file is complete, hashed and free of addresses; what it names is what an image holds."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

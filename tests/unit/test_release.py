@@ -3,8 +3,6 @@
 Every `run:` of a workflow is executed here, with fakes for the programs that change something outside.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -1,7 +1,5 @@
 """Files for renting are well-formed, complete and shipped; docs/rent.md uses them, and commands that exist."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """How `make test` spreads tests over processes: groups that stay together, and children for what trains."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

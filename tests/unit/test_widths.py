@@ -3,8 +3,6 @@
 `python -m tests.unit.test_widths` writes the golden texts, which are then read before they are committed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import re

@@ -7,8 +7,6 @@ once, and prints the resources of the controller's process. Exit code 1: a fault
 400 MB, and equal cost per host with a hundred and a thousand hosts.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import resource

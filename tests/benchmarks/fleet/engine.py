@@ -9,8 +9,6 @@ Serves each engine on its own unix socket and prints `ready` when all are listen
 `DIR/counts.json` and ends.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import base64

@@ -1,7 +1,5 @@
 """`python -m tests.benchmarks.gpu_validation`: all measurements that need a real GPU, resumable. See README.md."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses

@@ -1,7 +1,5 @@
 """Reads the figures of a process: a record of tfbench, a probe's JSON, or the output of tf_cnn_benchmarks."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

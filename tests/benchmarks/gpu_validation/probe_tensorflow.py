@@ -1,7 +1,5 @@
 """Probes whether TensorFlow starts and finds the GPUs, cuDNN convolves in fp16, and XLA compiles."""
 
-from __future__ import annotations
-
 import argparse
 import importlib.metadata
 import json

@@ -1,7 +1,5 @@
 """The table of steps of a GPU validation, the most informative first."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path

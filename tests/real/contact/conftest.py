@@ -1,7 +1,5 @@
 """Fresh ssh hosts behind a jump host, all on loopback: an sshd each, with a new host key that nobody knows."""
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import subprocess

@@ -7,8 +7,6 @@ machines, which are one, and the engines behind the sshds, whose benchmark only 
 of a small machine; without it there are fewer hosts, and a jump host that drops connections accordingly sooner.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

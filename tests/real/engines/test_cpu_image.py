@@ -1,7 +1,5 @@
 """The image trains with every privilege taken away, and a new release of tfbench is a small pull."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 No GPU is needed: a program in the driver's place writes to where the driver is reported to.
 """
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -3,8 +3,6 @@
 TFBENCH_TEST_VARIANTS="cuda12.5 cuda12.9" make test ARGS=tests/real/engines/test_cuda_images.py
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every `docker run` line of the documentation works as it is written, as root and as an ordinary user."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The runner on an image of somebody else's: a fake for NVIDIA's, with another Python and TensorFlow of its own."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import io

@@ -6,8 +6,6 @@ The environment variable FAKE_BENCHMARK, a JSON object that is part of the image
 
 # ruff: noqa: T201 — what it prints is what is tested
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Certificates of the tests' own, made with the openssl command."""
 
-from __future__ import annotations
-
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path

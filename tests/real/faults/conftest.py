@@ -1,7 +1,5 @@
 """What tests of faults share: fake images by behaviour, and a user's folder."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from pathlib import Path

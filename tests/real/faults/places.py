@@ -1,7 +1,5 @@
 """Where random schedules of faults run: this machine, an sshd, a Docker engine and a Slurm cluster, all on loopback."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

@@ -4,8 +4,6 @@ Everything runs in namespaces of its own, as root, so that nothing outlives the 
 process that has imported the orchestrator: that takes a tenth of the time of starting one, and is the same afterwards.
 """
 
-from __future__ import annotations
-
 import argparse
 import atexit
 import contextlib

@@ -1,7 +1,5 @@
 """A controller dies at the worst moments; `resume` leaves every repeat exactly once, and starts none twice."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from pathlib import Path

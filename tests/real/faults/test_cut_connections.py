@@ -1,7 +1,5 @@
 """The connection to a host is cut, or swallows everything: no record is lost, nothing ends that has not ended."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Iterable, Iterator

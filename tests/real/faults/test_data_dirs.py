@@ -1,7 +1,5 @@
 """A host's data set in a real engine: mounted read-only where it is, and a clear cause where it is not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from results.schema import Status

@@ -1,7 +1,5 @@
 """Disks that are full, registries that lie: the right word for it, and the other host finishes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What comes instead of a record's archive: paths, links, devices, holes, loops. Read in memory, never by its paths."""
 
-from __future__ import annotations
-
 import contextlib
 import tarfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Benchmarks that hang, flood and lie: each gets its status, and the controller stays small."""
 
-from __future__ import annotations
-
 import json
 import unicodedata
 from pathlib import Path

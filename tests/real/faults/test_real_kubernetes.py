@@ -1,7 +1,5 @@
 """Runs on a real control plane and a real kubelet: `make test-kubernetes`, minutes, the first time ten of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Connections that must not be made: each is refused with one clear line; the right one works."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a benchmark's container may do, and that no secret of the user gets anywhere."""
 
-from __future__ import annotations
-
 import base64
 import json
 import stat

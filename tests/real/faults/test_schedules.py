@@ -1,7 +1,5 @@
 """Twenty random schedules of faults, on this machine, over ssh, on Docker and on Slurm: see `schedules`."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

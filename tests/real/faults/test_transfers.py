@@ -1,7 +1,5 @@
 """Images that this machine sends over ssh: a plan says how much that is, and nothing once they are there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -5,8 +5,6 @@ repeat does, without its validity checks, and counts. Cases that are in the tabl
 their rows first. PATTERN is part of a row's key, e.g. `resnet50,fp16`.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import csv

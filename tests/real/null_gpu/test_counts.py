@@ -1,7 +1,5 @@
 """Steps of TensorFlow's CUDA build on GPUs that compute nothing: what they ask of a GPU, and when."""
 
-from __future__ import annotations
-
 import csv
 import functools
 import os

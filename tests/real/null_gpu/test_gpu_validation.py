@@ -1,7 +1,5 @@
 """GPU validation where GPUs do not compute: it ends after the doctor, with the cause."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A whole run over two fleets of null GPUs, reached by ssh: nothing that it leaves may pass for a measurement."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """`python -m tfbench` on GPUs that compute nothing: what its records say."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

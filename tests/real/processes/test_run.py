@@ -1,7 +1,5 @@
 """A whole run on this machine without Docker, as `make run` starts it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Opt-in (`make test-renting`): the start command installs an sshd from Debian's package servers.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -4,8 +4,6 @@ Opt-in (`make test-renting`): the first run downloads 300 MB from PyPI into envi
 RunPod has no schema on PyPI: its files follow the documentation of its REST API, and are checked in `tests/unit` only.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What tests on a real Slurm share: a user's folder, and a tfbench that only pretends to train."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

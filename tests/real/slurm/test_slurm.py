@@ -1,7 +1,5 @@
 """A fleet on a real Slurm: a controller and two nodes, with jobs that really run."""
 
-from __future__ import annotations
-
 import csv
 import json
 import signal

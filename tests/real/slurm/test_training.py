@@ -1,7 +1,5 @@
 """What really trains on a real Slurm: a cluster of its own, beside that of the other tests."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -4,8 +4,6 @@
 test-apptainer` makes a root folder of Debian sid, with its Slurm, first.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

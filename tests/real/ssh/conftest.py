@@ -1,7 +1,5 @@
 """Hosts without Docker: an sshd on loopback, a home folder of its own, and a tfbench that only pretends to train."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

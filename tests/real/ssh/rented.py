@@ -1,7 +1,5 @@
 """Rented instances for whole runs: an sshd with a home folder of its own, and Pythons that only pretend to train."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

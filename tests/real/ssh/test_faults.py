@@ -4,8 +4,6 @@ What needs to wait shares a run, since hosts work side by side: one run has all 
 that misbehave, another one all deaths of its controller.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The life of a repeat on a host without Docker, through a real sshd."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Hosts that keep answering, or whose agent hangs: the run ends within the limits of hosts.yml plus 15 seconds."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

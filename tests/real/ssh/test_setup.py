@@ -1,7 +1,5 @@
 """What a host without Docker needs before its first benchmark: announced, refused where it cannot be, and brought."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

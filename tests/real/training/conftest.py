@@ -1,7 +1,5 @@
 """What the tests of `tfbench` share: two logical CPU devices, and a network small enough to train in a test."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Errors of TensorFlow on a full GPU: classes named as its own, texts as it prints them or with a library's status."""
 
-from __future__ import annotations
-
 ResourceExhaustedError, InternalError, UnknownError, NotFoundError, InvalidArgumentError = (
     type(name, (Exception,), {})
     for name in ("ResourceExhaustedError", "InternalError", "UnknownError", "NotFoundError", "InvalidArgumentError")

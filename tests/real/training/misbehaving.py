@@ -1,7 +1,5 @@
 """A child of the doctor that says one thing and then ends badly: `python -m tests.real.training.misbehaving hang|crash|fail`."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

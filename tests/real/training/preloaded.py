@@ -1,7 +1,5 @@
 """What ranks (`ranks.py`) and tests that train find imported: the process that they are forks of imports this module once."""
 
-from __future__ import annotations
-
 import os
 import sys
 from types import ModuleType

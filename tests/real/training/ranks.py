@@ -3,8 +3,6 @@
 A rank forks anyway, before it trains; it finds TensorFlow imported, and none of its threads.
 """
 
-from __future__ import annotations
-
 import importlib
 import multiprocessing
 import os

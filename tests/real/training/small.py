@@ -1,7 +1,5 @@
 """The networks at a size that trains in a test: fewer layers, fewer classes, small images or short sequences."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Convolutions in a CPU's forms, against Keras's own: same weights, same results, same gradients."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

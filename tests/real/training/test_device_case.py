@@ -1,7 +1,5 @@
 """The micro-benchmarks of the devices: figures that follow from their parts, and checks that catch wrong results."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import operator

@@ -1,7 +1,5 @@
 """Every operation of every network's step has a GPU kernel for its types, by the list of TensorFlow's CUDA build."""
 
-from __future__ import annotations
-
 import pytest
 
 from results.schema import XLA, Case, Mode, Optimizer, Precision

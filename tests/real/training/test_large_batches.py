@@ -1,7 +1,5 @@
 """Checks in fp16 at global batches of thousands: a gradient is then smaller than what fp16 can hold at a scale of 1."""
 
-from __future__ import annotations
-
 import functools
 import math
 

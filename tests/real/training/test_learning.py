@@ -1,7 +1,5 @@
 """A device that computes nothing, or a training that changes nothing, gives no number."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

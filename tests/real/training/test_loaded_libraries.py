@@ -1,7 +1,5 @@
 """What a record shows of the libraries that TensorFlow loads."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The whole program in processes of its own: one for each way to end."""
 
-from __future__ import annotations
-
 import functools
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Every network through the validity checks, with two replicas, in float32 and every kind of layer in bfloat16."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The five steps of a repeat, each by itself: build, check, warm, time, describe."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -3,8 +3,6 @@
 The program as such, over several hosts: tests/real/slurm/test_training.py and tests/real/test_multi_host_end_to_end.py.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Real input: a data set that is made, read and found wanting; and who limits the steps."""
 
-from __future__ import annotations
-
 import shutil
 import statistics
 import time

@@ -1,7 +1,5 @@
 """A network of three layers in the shape of the real ones, for tests."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from results.schema import BatchNorm, Case, Device

@@ -1,7 +1,5 @@
 """Runs containers as hardened as the orchestrator does."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 from collections.abc import Iterator

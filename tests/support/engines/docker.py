@@ -1,7 +1,5 @@
 """Docker engines for tests."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

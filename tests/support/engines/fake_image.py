@@ -1,7 +1,5 @@
 """A tiny image with a fake benchmark, whose behaviour tests choose."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A Docker engine that tests can kill, and whose disk they can fill."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Images for tests: a Debian base built on this machine, and the images of containers/Dockerfile."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """A registry on loopback with one image for fake benchmarks: a shell, a few programs, and a large file."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Servers, waiting, signals and /proc, for tests."""
 
-from __future__ import annotations
-
 import abc
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """Skips or fails tests whose engine, tool or permission is missing."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 

@@ -4,8 +4,6 @@ Each runs in its own mount namespace with that folder as `/` and uses this machi
 machine changes. `TFBENCH_TEST_ROOTS` is a folder that caches the roots, a few hundred megabytes each.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A registry and an ssh server on loopback."""
 
-from __future__ import annotations
-
 import getpass
 import subprocess
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A Slurm cluster on this machine: a controller and two nodes with fake GPUs."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import signal

@@ -4,8 +4,6 @@ Login host and nodes are mount namespaces with their own files in `/etc` and one
 network. Nothing on this machine changes.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Mapping, Sequence

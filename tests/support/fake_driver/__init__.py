@@ -4,8 +4,6 @@
 LD_LIBRARY_PATH. TensorFlow cannot use them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

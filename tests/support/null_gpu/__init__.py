@@ -13,8 +13,6 @@ takes 1.5 times as long), NULLGPU_COPY_GBS (0: copies take no time), NULLGPU_NO_
 call). NULLGPU_FAULT is lost (each call fails), stuck (no kernel ends) or nccl_stuck, after NULLGPU_FAULT_AFTER kernels.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

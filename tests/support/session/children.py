@@ -8,8 +8,6 @@ fork of a process that has used TensorFlow hangs.
 Up to one child per core trains at a time; more take a third more CPU time.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

@@ -1,7 +1,5 @@
 """Groups tests into processes of `make test` and orders the groups."""
 
-from __future__ import annotations
-
 import os
 
 from xdist.scheduler import LoadScopeScheduling

@@ -1,7 +1,5 @@
 """The runner end to end, as a command line, with steps that take no time."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import signal

@@ -1,7 +1,5 @@
 """The table of steps: what it runs is understood by what it calls; and what is read from records, probes and peers."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A fake cluster and a plan on it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

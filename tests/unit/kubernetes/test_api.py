@@ -1,7 +1,5 @@
 """An API server is trusted by its CA only, and ends a request by its limits, with TLS and without."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

@@ -1,7 +1,5 @@
 """`python -m orchestrate` on a fleet behind an API server, as its users call it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import kubernetes_validate

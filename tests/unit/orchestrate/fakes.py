@@ -1,7 +1,5 @@
 """A host behind the launcher's interface, without any engine; counters make every expected value exact."""
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 from collections.abc import Callable

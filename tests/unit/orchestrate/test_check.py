@@ -1,7 +1,5 @@
 """`check` prints problems and warnings of a host, with their remedies."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 from collections.abc import Callable

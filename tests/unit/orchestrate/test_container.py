@@ -1,7 +1,5 @@
 """What a container is given, what an engine gives or refuses, and what a host reports about itself."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable, Collection

@@ -1,7 +1,5 @@
 """The process of a run: one at a time, ended on request, with as many open files as it needs; and what follows its end."""
 
-from __future__ import annotations
-
 import json
 import re
 import resource

@@ -1,7 +1,5 @@
 """Displays: a live table, plain lines and JSON Lines tell the same story, whatever hosts send and whoever reads."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

@@ -1,7 +1,5 @@
 """How long a run takes before anything like it ran, and while it goes on."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import statistics

@@ -1,7 +1,5 @@
 """The SDK's client within limits, against a server on a unix socket that sends exactly what it is given."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import io

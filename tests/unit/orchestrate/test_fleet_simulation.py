@@ -1,7 +1,5 @@
 """A fleet of simulated engines behind real sockets: a small one of what `bench_fleet.py` runs with a thousand hosts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """No host holds a run: whatever call of its launcher hangs or never ends, the run does within its own limits."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Each conversation was had with the real thing once; here a launcher has it again
 spoilt. In short each field gets two of the values; TFBENCH_TEST_HOSTILE=all, as `make test-faults` sets it, gives it all.
 """
 
-from __future__ import annotations
-
 import base64
 import copy
 import functools

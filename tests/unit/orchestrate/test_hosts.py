@@ -1,7 +1,5 @@
 """`hosts.yml`: settings are resolved, every mistake is reported with its line and a remedy, and no value is lost."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Which images a host starts: by driver and GPU together, with a reason that can be read."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """What a host left becomes a record; a record that cannot be believed does not."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

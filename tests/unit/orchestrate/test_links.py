@@ -1,7 +1,5 @@
 """Command lines of ssh, limits of conversations, and what ssh's last words mean; no sshd is needed."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import threading

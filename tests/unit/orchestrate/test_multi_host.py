@@ -1,7 +1,5 @@
 """Cases that hosts of a fleet train together, against fake hosts: one record, whatever happens to a part."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import threading

@@ -1,7 +1,5 @@
 """`plan.json`: read back as it was written, also by older versions, and what is damaged is named."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

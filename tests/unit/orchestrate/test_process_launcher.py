@@ -1,7 +1,5 @@
 """Processes that the agent guards, here on this machine: started, followed, reattached, stopped, cleaned up."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

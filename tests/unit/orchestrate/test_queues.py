@@ -1,7 +1,5 @@
 """What all queues share: one poller, a clock that stops while a repeat waits, costs of repeats that run."""
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 import time

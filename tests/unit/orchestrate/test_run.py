@@ -1,7 +1,5 @@
 """The run engine against fake hosts: every repeat exactly one record, whatever happens."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """What is handed to Slurm, as exact texts, and what becomes of its answers, in words of a real one."""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import shlex

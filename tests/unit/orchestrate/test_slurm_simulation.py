@@ -1,7 +1,5 @@
 """Hundreds of repeats in a queue cost the controller no more each than a hundred."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

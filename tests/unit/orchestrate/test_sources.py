@@ -4,8 +4,6 @@ The samples in `cases/sources` were printed by the models of SkyPilot 0.14, dsta
 which has no models on PyPI, follow the examples of its API's documentation.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`--stop-early`: repeats that no comparison needs are skipped; `resume` and `status` find the same answers."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

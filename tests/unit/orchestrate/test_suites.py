@@ -1,7 +1,5 @@
 """Suites are data: blocks multiply, and a mistake in a user's file names its line."""
 
-from __future__ import annotations
-
 import dataclasses
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Text from hosts is made harmless before it is shown or stored."""
 
-from __future__ import annotations
-
 import itertools
 import tracemalloc
 import unicodedata

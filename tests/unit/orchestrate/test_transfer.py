@@ -1,7 +1,5 @@
 """An image that is sent from one engine to another is the same image, whatever each of them calls it."""
 
-from __future__ import annotations
-
 import gzip
 import threading
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Records as `tfbench` and `orchestrate` write them, made up for tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any

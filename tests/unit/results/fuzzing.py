@@ -5,8 +5,6 @@ hostile texts, missing and unknown keys, halves of files, copies. A command may 
 exit code. It may never raise, hang (pytest's timeout), or send a control character to whoever reads what it prints.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import dataclasses

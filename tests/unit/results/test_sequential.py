@@ -1,7 +1,5 @@
 """Interim analyses of a comparison while repeats come in: when it is decided, and why."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """TensorFlow's CUDA libraries are known by name, and found where it does not look itself."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

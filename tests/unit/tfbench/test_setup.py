@@ -1,7 +1,5 @@
 """What is set before a repeat starts, and which of it the record keeps."""
 
-from __future__ import annotations
-
 import os
 from unittest.mock import MagicMock
 

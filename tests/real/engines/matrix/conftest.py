@@ -1,7 +1,5 @@
 """The engines of the matrix, one after another, and the table of what works on which."""
 
-from __future__ import annotations
-
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator

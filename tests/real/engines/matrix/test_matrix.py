@@ -3,8 +3,6 @@
 A test's docstring is its row in docs/images.md, and why it is skipped is a cell there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """Check configurations of dstack by its own models, and the flags in their comments by its own command line."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Check a SkyPilot task by SkyPilot's own schemas, and the commands in its comments by its own command line."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from pathlib import Path

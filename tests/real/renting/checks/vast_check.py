@@ -1,7 +1,5 @@
 """Check a Vast template: what `vastai create template` would send is what the file holds; print ssh addresses by vastai."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """A real control plane and kubelet on loopback, with the programs built by `build.sh`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

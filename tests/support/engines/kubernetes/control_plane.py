@@ -1,7 +1,5 @@
 """etcd, an API server, controllers and a scheduler on loopback, with the programs in a folder."""
 
-from __future__ import annotations
-
 import json
 import ssl
 import urllib.error

@@ -1,7 +1,5 @@
 """Behaviour of Jobs on the fake cluster: scheduler, Job controller and kubelet."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any
