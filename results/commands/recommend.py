@@ -33,7 +33,7 @@ def add_prices(parser: argparse.ArgumentParser) -> None:
         metavar="GPU=USD",
         action="append",
         default=[],
-        help="price of a GPU-hour; overrides hosts.yml, which overrides --prices and the shipped examples",
+        help="price of a GPU-hour; like --prices, it overrides hosts.yml, which overrides the shipped examples",
     )
     parser.add_argument(
         "--prices", metavar="FILE", type=Path, action="append", default=[], help="your prices, or a SkyPilot catalog"
