@@ -187,12 +187,9 @@ class Case:
 
     def size(self, network: Network) -> int:
         """Return the size of its examples for a network, in pixels or tokens."""
-        asked = (
-            (self.image_size, network.image_size)
-            if network.image_size
-            else (self.sequence_length, network.sequence_length)
-        )
-        return typing.cast(int, asked[0] or asked[1])
+        if network.image_size:
+            return self.image_size or network.image_size
+        return typing.cast(int, self.sequence_length or network.sequence_length)
 
     @property
     def global_batch(self) -> int:

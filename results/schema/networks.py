@@ -1,4 +1,4 @@
-"""The networks, one row each. To add one, write its builder in a file of `tfbench/models/`, and its row here.
+"""The networks, one row each. To add one, write its row here and, unless Keras has it, a builder in `tfbench/models/`.
 
 Standard library only, because this file also runs in every container. `tfbench.models` builds the networks.
 """

@@ -1,6 +1,6 @@
 """The networks' builders, readable without TensorFlow.
 
-To add a network, write its builder in a file here, and its row in `results.schema.networks`.
+To add a network, write its row in `results.schema.networks` and, unless Keras has it, its builder here.
 """
 
 from __future__ import annotations
