@@ -68,4 +68,4 @@ def test_help_is_printed_without_importing_tensorflow(monkeypatch):
     code = "import sys; from tfbench.__main__ import main; assert main(['--help']) == 0; "
     code += "assert 'tensorflow' not in sys.modules and 'keras' not in sys.modules"
     printed = subprocess.check_output([sys.executable, "-c", code], cwd=PROJECT, text=True)
-    assert all(name in printed for name in ("--model", "--output", "(tfbench make-dataset makes one)"))
+    assert all(name in printed for name in ("--model", "--output", "--max_seconds", "(tfbench make-dataset makes one)"))
