@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from orchestrate.display.display import notify, stdout_console
-from orchestrate.errors import NoUsableHost, UserError
+from orchestrate.errors import UserError
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import Launcher
 from orchestrate.planning.durations import hourly_usd
@@ -22,6 +22,7 @@ from orchestrate.running.run import query_hosts
 from results.grid import print_grid
 from results.program import command_line, started_as_tfbench
 from results.runs.store import RunFolder
+from results.schema.exit_codes import ExitCode
 from results.table.merge import merge_records
 
 MAX_ROWS_SHOWN = 1_000
@@ -62,7 +63,7 @@ def when_done(command: str | None, notify: Notify) -> Iterator[None]:
             with signals_handled(_interrupt, signal.SIGINT):
                 yield
         except UserError as error:
-            measured = isinstance(error, NoUsableHost)
+            measured = error.exit_code is not ExitCode.USAGE
             raise
         finally:
             if command is not None and measured:

@@ -313,7 +313,7 @@ class ContainerLauncher:
             try:
                 reported = facts_from_probe(self._run_probe(image, way))
             except NoGPUs:
-                if way.announced:
+                if way.announced and not self._ways[1:]:
                     raise
                 self._ways = self._ways[1:]
             except ValueError as error:
@@ -394,11 +394,13 @@ def gpu_ways(info: dict[str, Any], *, is_podman: bool = False, lists_devices: bo
     """
     if is_podman:
         return (Way(name=CDI, cdi=True),)
-    runtimes = info.get("Runtimes")
+    runtimes, devices = info.get("Runtimes"), _cdi_gpus(info)
+    listed = (Way(name=CDI, cdi=True, announced=True, devices=devices),) if devices else ()
     if isinstance(runtimes, dict) and "nvidia" in runtimes:
-        return (Way(name=RUNTIME, announced=True),)
-    if devices := _cdi_gpus(info):
-        return (Way(name=CDI, cdi=True, announced=True, devices=devices),)
+        # dockerd may know the runtime and not find its hook, which requests for GPUs need.
+        return (Way(name=RUNTIME, announced=True), *listed)
+    if listed:
+        return listed
     toolkit = Way(name=TOOLKIT)
     return (toolkit,) if lists_devices else (toolkit, Way(name=CDI, cdi=True))
 

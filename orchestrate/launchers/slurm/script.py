@@ -318,7 +318,7 @@ def _ranks_lines(queue: SlurmQueue, project: Path, nodes: int) -> list[str]:
         f"cd {shlex.quote(folder)} || exit 66",
         *_WORKERS,
         'export FOLDER="$folder"',
-        f"PYTHONPATH={shlex.quote(folder)} PYTHONUNBUFFERED=1 srun {_on_each(nodes)}"
+        f"PYTHONPATH={shlex.quote(folder)} PYTHONUNBUFFERED=1 srun --export=ALL {_on_each(nodes)}"
         f' sh -c {shlex.quote(rank)} tfbench "$@" </dev/null >"$folder/output.log" 2>&1 &',
         "child=$!",
     ]
@@ -346,7 +346,7 @@ def _pyxis_lines(image_file: str | None, container: ContainerSpec, nodes: int, g
         *(_WORKERS if nodes > 1 else []),
         f"export NVIDIA_VISIBLE_DEVICES={visible} FOLDER=/out",
         _LIMIT,  # for the output; enroot unpacks the image under slurmd's limits
-        f"srun {_on_each(nodes) if nodes > 1 else '--ntasks=1'} --propagate=NONE"
+        f"srun --export=ALL {_on_each(nodes) if nodes > 1 else '--ntasks=1'} --propagate=NONE"
         ' --container-image="$file" --container-readonly --no-container-mount-home'
         ' --no-container-entrypoint --container-mounts="$folder/out:/out"'
         f"{data} --container-workdir=/opt/tfbench {_inside(container, nodes)}",

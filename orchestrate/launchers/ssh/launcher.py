@@ -262,17 +262,17 @@ class SSHLauncher(AgentLauncher):
         self._pulls = pulls
         self._lock = threading.Lock()
         self._software: dict[str | None, HostSoftware] = {}
+        self._clock_skew_seconds = 0.0
 
     def probe(self) -> Facts:
         """See `Launcher.probe`; finds the image or a Python, then runs the probe with it."""
-        asked_at = time.time()
         hello = self._hello
         base, python = self._base()
         if self._host.python is not None and hello.image is None:
             software.own_software(self._runner, python)
         facts = dataclasses.replace(
             self._run_probe(base),
-            clock_skew_seconds=round(hello.now - asked_at, 1),
+            clock_skew_seconds=self._clock_skew_seconds,
             disk_free_bytes=hello.free_bytes,
         )
         if hello.image is not None:
@@ -300,11 +300,15 @@ class SSHLauncher(AgentLauncher):
         return hello
 
     def _read_hello(self) -> Hello:
+        asked_at = time.time()
         answer = self._connection.request("hello", python=self._host.python)
+        midway = (asked_at + time.time()) / 2  # logging in may take seconds
         try:
-            return software.read_hello(answer)
+            hello = software.read_hello(answer)
         except ValueError as error:
             raise LaunchFailed(f"{self._connection.name}: {error}: {plain_text(str(answer), 200)}") from error
+        self._clock_skew_seconds = round(hello.now - midway, 1)
+        return hello
 
     def _install_python(self, why: str) -> None:
         """Install a Python below our folder.

@@ -205,13 +205,15 @@ def test_gpus_and_their_states_come_from_the_probe():
             facts_from_probe(json.dumps({**PROBED, "gpu_states": states}))
 
 
+RUNTIME = ("NVIDIA runtime", False, True)
 LISTED = [{"ID": "nvidia.com/gpu=all"}, {"ID": "nvidia.com/gpu=0"}]
 
 
 @pytest.mark.parametrize(
     ("info", "engine", "ways"),
     [
-        ({"Runtimes": {"nvidia": {}}, "DiscoveredDevices": LISTED}, {}, [("NVIDIA runtime", False, True)]),
+        ({"Runtimes": {"nvidia": {}}, "DiscoveredDevices": LISTED}, {}, [RUNTIME, ("CDI", True, True)]),
+        ({"Runtimes": {"nvidia": {}}}, {}, [RUNTIME]),
         ({"Runtimes": {"runc": {}}, "DiscoveredDevices": LISTED}, {}, [("CDI", True, True)]),
         ({"Runtimes": 7, "DiscoveredDevices": [3, {"ID": "vendor.com/net=1"}]}, {}, [("NVIDIA toolkit", False, False)]),
         ({"DiscoveredDevices": "nvidia.com/gpu=0"}, {}, [("NVIDIA toolkit", False, False)]),

@@ -104,7 +104,7 @@ INSIDE = (
 
 
 PYXIS = (
-    'srun --ntasks=1 --propagate=NONE --container-image="$file" --container-readonly --no-container-mount-home '
+    'srun --export=ALL --ntasks=1 --propagate=NONE --container-image="$file" --container-readonly --no-container-mount-home '
     '--no-container-entrypoint --container-mounts="$folder/out:/out" --container-workdir=/opt/tfbench '
 )
 APPTAINER = (
@@ -302,7 +302,9 @@ def test_a_step_over_several_hosts_runs_under_pyxis(tmp_path: Path):
     ended = node.run("pyxis", repeat, variables={"SLURM_PROCID": "1", "SLURM_JOB_NODELIST": "n[8-9]"})
     assert ended.returncode == 0, ended.stderr
     script = (tmp_path / "batch.sh").read_text()
-    assert line_of(script, "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --kill-on-bad-exit=0 --propagate=NONE ")
+    assert line_of(
+        script, "srun --export=ALL --nodes=2 --ntasks=2 --ntasks-per-node=1 --kill-on-bad-exit=0 --propagate=NONE "
+    )
     assert '"index": 1}}' in node.log(repeat) and "10.0.0.1:20005" in node.log(repeat)
     assert node.log(repeat).endswith("/rank-1.json\n")
     assert node.done(repeat).startswith("code 0\nnode n8+n9\n")
