@@ -234,7 +234,9 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="write report.html at the end (default: yes)",
     )
-    parser.add_argument("--max-cost", type=_usd, metavar="USD", help="stop the run before its cost exceeds this")
+    parser.add_argument(
+        "--max-cost", type=_usd, metavar="USD", help="stop the run before its cost exceeds this; resume counts anew"
+    )
     parser.add_argument(
         "--when-done",
         metavar="COMMAND",

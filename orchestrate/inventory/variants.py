@@ -56,6 +56,7 @@ class Variant:
         name: Of the row and of its lock file.
         why: Purpose.
         seen: Where it has been tested.
+        newest_python: Newest Python for which there are wheels of its TensorFlow.
         keras: Version; None: that of the base image.
         cuda: CUDA version of its libraries; None without CUDA.
         sass: Compute capabilities with machine code in nearly all kernels.
@@ -76,6 +77,7 @@ class Variant:
     why: str
     tensorflow: str
     python: str
+    newest_python: str = "3.13"
     keras: str | None = None
     cuda: str | None = None
     cudnn: str | None = None

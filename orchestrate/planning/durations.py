@@ -332,6 +332,11 @@ class Budget:
         self._settled_usd = 0.0
         self._lock = threading.Lock()
 
+    def found(self, entry: HostPlan) -> None:
+        """Use the GPUs of a host that was not probed when the run was planned."""
+        with self._lock:
+            self._rates[entry.host.place] = (hourly_usd(entry) or 0.0) / 3600
+
     def begin(self, host: HostPlace, meter: str | None = None) -> None:
         """Start counting the time of a host, or of a repeat in its queue."""
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -118,7 +119,10 @@ class HostSession:
         """
         if self.entry.facts is not None:
             return None
-        return self.call(self.launcher.probe, PROBE_SECONDS)
+        facts = self.call(self.launcher.probe, PROBE_SECONDS)
+        if self.shared.budget is not None:
+            self.shared.budget.found(dataclasses.replace(self.entry, facts=facts))
+        return facts
 
     def sweep(self, ours: Sequence[Job], todo: Collection[str]) -> None:
         """Remove leftovers of a dead controller that belong to repeats with a record.

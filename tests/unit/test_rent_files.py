@@ -41,7 +41,7 @@ def test_every_way_starts_an_image_with_a_python_that_fits():
     ]
     assert len(set(images)) == 1
     major, minor = (int(part) for part in re.findall(r"python:(\d+)\.(\d+)", images[0])[0])
-    assert FITTING[0] <= (major, minor) < FITTING[1]
+    assert FITTING[0] <= (major, minor) <= FITTING[1]
     disks = [runpod["containerDiskInGb"], vast["recommended_disk_space"], sky["disk_size"]]
     for of_dstack in (task, document("dstack-fleet.yml")):
         disks.append(int(of_dstack["resources"]["disk"].removesuffix("GB..")))

@@ -343,8 +343,16 @@ class SSHLauncher(AgentLauncher):
 
     def _environment(self, variant: Variant) -> str:
         """Return the digest of a variant's environment with the host's suitable Python."""
-        python = software.fitting_python(self._hello.pythons) or {}
-        return software.environment_digest(software.lock_of(variant), str(python.get("version")))
+        return software.environment_digest(software.lock_of(variant), str(self._python_of(variant).get("version")))
+
+    def _python_of(self, variant: Variant) -> Mapping[str, Any]:
+        """Return the host's Python for a variant's packages; the one of the locks is installed if none fits."""
+        if software.fitting_python(self._hello.pythons, variant) is None:
+            self._install_python(
+                f"{self._connection.name}: TensorFlow {variant.tensorflow} needs Python 3.11 to {variant.newest_python}"
+            )
+            self._hello = self._read_hello()
+        return software.fitting_python(self._hello.pythons, variant) or {}
 
     def _base(self) -> tuple[HostSoftware, Mapping[str, Any]]:
         """Return the software for the probe, without locked packages, and its Python."""
@@ -388,14 +396,14 @@ class SSHLauncher(AgentLauncher):
             return self._software[variant]
 
     def _make_software(self, name: str | None, on_progress: Progress) -> HostSoftware:
-        hello = self._hello
         base, python = self._base()
-        if hello.image is not None:
+        if self._hello.image is not None:
             return base
         if self._host.python is not None:
             return software.own_software(self._runner, python)
         variant = _variant(name)
-        digest = self._environment(variant)
+        python = self._python_of(variant)
+        digest, hello = self._environment(variant), self._hello
         if digest not in hello.environments:
             self._install(variant, str(python["path"]), digest, on_progress)
         return software.locked_software(hello.root, self._runner, python, digest)

@@ -31,8 +31,8 @@ REQUIREMENTS = containers_folder() / "requirements"
 SCRIPT = Path(__file__).with_name("install_python.sh").read_text(encoding="utf-8")
 RUNNER = ("tfbench", "results/__init__.py", "results/schema")
 
-FITTING = ((3, 11), (3, 14))
-"""Python versions that the runner and the locks support: from the first, below the second."""
+FITTING = ((3, 11), (3, 13))
+"""Oldest and newest Python that the runner supports; of a variant's packages see `Variant.newest_python`."""
 
 PYTHON_MEGABYTES = 250
 """Space for uv's archive and program (22 and 53 MB, removed at the end) and CPython (30 MB packed, 110 MB unpacked)."""
@@ -141,14 +141,24 @@ def _runner_files(project: Path) -> list[tuple[str, bytes]]:
     return found
 
 
-def fitting_python(pythons: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the interpreter with pip whose supported version is closest to that of the locks, or None."""
-    fitting = [python for python in pythons if FITTING[0] <= _version(python) < FITTING[1] and python.get("pip")]
+def fitting_python(pythons: Sequence[Mapping[str, Any]], variant: Variant | None = None) -> Mapping[str, Any] | None:
+    """Return the interpreter with pip whose supported version is closest to that of the locks, or None.
+
+    Args:
+        pythons: Those of the host.
+        variant: Whose packages it gets; None: none.
+    """
+    newest = _parsed(variant.newest_python) if variant else FITTING[1]
+    fitting = [python for python in pythons if FITTING[0] <= _version(python) <= newest and python.get("pip")]
     return min(fitting, key=_version, default=None)
 
 
 def _version(python: Mapping[str, Any]) -> tuple[int, ...]:
-    parts = str(python.get("version", "")).split(".")[:2]
+    return _parsed(str(python.get("version", "")))
+
+
+def _parsed(version: str) -> tuple[int, ...]:
+    parts = version.split(".")[:2]
     return tuple(number for part in parts if (number := whole_number(part)) is not None) or (0,)
 
 

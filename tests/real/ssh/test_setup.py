@@ -10,16 +10,61 @@ import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrate.errors import LaunchFailed, PullFailed, Unreachable
+from orchestrate.inventory.addresses import SSHAddress
+from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.variants import read_variants
+from orchestrate.launchers.pulls import PullLimits
 from orchestrate.launchers.ssh import connection, software
 from orchestrate.launchers.ssh.launcher import SSHLauncher
 from orchestrate.launchers.ssh.software import REQUIREMENTS, Download, Hello, setup_of
 from results.schema import Status
 from tests.real.ssh.test_launcher import job
+
+# ---- Python
+
+
+class HostWithoutWheels(connection.Connection):
+    """A host with one Python, on which another is installed within a minute."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__(None, root="/nonexistent")
+        self.versions, self.seconds = [version], 1000.0
+
+    def request(self, *_: object, **__: object) -> dict[str, Any]:
+        pythons = [{"path": f"/{version}", "version": version, "pip": True} for version in self.versions]
+        known = {"runners": [], "environments": [], "image": None, "free_bytes": 9, "now": self.seconds}
+        return {"root": "/", "pythons": pythons, **known}
+
+    def install_python(self) -> Iterator[dict[str, Any]]:
+        self.seconds += 60
+        self.versions.append("3.11.9")
+        return iter(())
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "used"),
+    [
+        ("cuda12.2", "3.12.3", "3.11.9"),
+        ("cuda12.3", "3.12.3", "3.12.3"),
+        ("cuda12.3", "3.13.1", "3.11.9"),
+        ("cuda12.9", "3.13.1", "3.13.1"),
+        ("cuda12.9", "3.10.2", "3.11.9"),
+    ],
+)
+def test_a_python_without_wheels_of_the_tensorflow_is_not_used(monkeypatch, name, version, used):
+    machine = HostWithoutWheels(version)
+    monkeypatch.setattr("orchestrate.launchers.ssh.launcher.time.time", lambda: machine.seconds)
+    host = Host(fleet="f", name="h", docker=None, ssh=SSHAddress(target="a"))
+    launcher = SSHLauncher(host, PullLimits(), machine)
+    (variant,) = (variant for variant in read_variants() if variant.name == name)
+    assert launcher._hello and launcher._python_of(variant)["version"] == used
+    assert launcher._clock_skew_seconds == 0.0, "an installation is no wrong clock"
+
 
 # ---- disk and time
 

@@ -260,6 +260,14 @@ def test_a_limit_of_cost_needs_prices_and_ends_the_run_in_time(tmp_path: Path):
     assert bench.run(max_usd=2.0) == RunOutcome(ok=12, failed=0, missing=0)
 
 
+def test_a_limit_of_cost_counts_the_gpus_of_a_host_that_answers_late(tmp_path: Path):
+    bench = Bench(tmp_path, a=FakeHost(facts=Facts(gpus=tuple(GPU(index=index, name="A") for index in range(8)))))
+    bench.hosts = [dataclasses.replace(bench.hosts[0], usd_per_gpu_hour=36.0, device=Device.CPU)]
+    planned = bench.make_plan()
+    bench.plan = dataclasses.replace(planned, hosts=[dataclasses.replace(planned.hosts[0], facts=None)])
+    assert bench.run(max_usd=2.0) == RunOutcome(ok=0, failed=0, missing=12), "one repeat of 8 GPUs would cost 2.40 USD"
+
+
 def test_a_bug_in_one_worker_leaves_a_traceback_and_the_others_finish(tmp_path: Path):
     def crash(job: object) -> None:
         raise KeyError("planted")
