@@ -348,9 +348,8 @@ class SSHLauncher(AgentLauncher):
     def _python_of(self, variant: Variant) -> Mapping[str, Any]:
         """Return the host's Python for a variant's packages; the one of the locks is installed if none fits."""
         if software.fitting_python(self._hello.pythons, variant) is None:
-            self._install_python(
-                f"{self._connection.name}: TensorFlow {variant.tensorflow} needs Python 3.11 to {variant.newest_python}"
-            )
+            lacking = f"TensorFlow {variant.tensorflow} has no wheels for Python after {variant.newest_python}"
+            self._install_python(f"{self._connection.name}: {lacking}")
             self._hello = self._read_hello()
         return software.fitting_python(self._hello.pythons, variant) or {}
 
