@@ -135,7 +135,7 @@ def answers(question: RentalQuestion, rates: Sequence[FleetRate], offers: Sequen
         known.isdisjoint(family) and not failed.keys() >= {*family}
         for family in question.families or [(key,) for key in question.gpus]
     ):
-        tables += published_tables(question, failed, lambda key: not _misfit(question, missing(*key), offers))
+        tables += published_tables(question, failed, lambda key: _fits(question, key, offers))
     if question.mode != "infer" and not any(row.samples_per_second for table in tables for row in table.rows):
         hints += _other_precisions(question)
     return [_advice(question, table, offers, hints) for table in tables]
@@ -233,7 +233,7 @@ def _with_predictions(question: RentalQuestion, table: FigureTable, offers: Sequ
     if table.basis is Basis.PUBLISHED and not question.gpus and (question.budget or question.memory):
         present = {(row.gpu, row.count) for row in rows}
         priced = dict.fromkeys((offer.gpu, count) for offer in offers for count in question.counts)
-        fitting = [key for key in priced if key[0] in specifications() and not _misfit(question, missing(*key), offers)]
+        fitting = [key for key in priced if key[0] in specifications() and _fits(question, key, offers)]
         rows += [missing(*key) for key in fitting if key not in present]
     if table.basis is not Basis.PUBLISHED:
         return rows
@@ -277,7 +277,7 @@ def _with_prices(question: RentalQuestion, row: RentalOption, offers: Sequence[O
         row,
         offers=tuple(within),
         hours=hours,
-        misfit="; ".join(filter(None, (_misfit(question, row, offers), late))),
+        misfit="; ".join(filter(None, (_misfit(question, row, pool), late))),
         notes=tuple(note for note, holds in notes.items() if note and holds),
     )
 
@@ -288,10 +288,16 @@ def span(values: Iterable[float]) -> str:
     return " to ".join(dict.fromkeys(f"{float(f'{value:.3g}'):g}" for value in (*found[:1], *found[-1:])))
 
 
-def _misfit(question: RentalQuestion, row: RentalOption, offers: Sequence[Offer]) -> str:
-    """Return why an option does not meet the limits other than time; empty if it does."""
+def _fits(question: RentalQuestion, key: tuple[str, int], offers: Sequence[Offer]) -> bool:
+    """Return whether a GPU that was not measured, and its count, meet the limits other than time."""
+    row = missing(*key)
+    return not _misfit(question, row, _offers_of(row, offers))
+
+
+def _misfit(question: RentalQuestion, row: RentalOption, pool: Sequence[Offer]) -> str:
+    """Return why an option with its offers does not meet the limits other than time; empty if it does."""
     memory, needed, budget = memory_of(row.gpu), _memory_needed(question), question.budget
-    lowest = min((offer.usd_per_hour(row.count) for offer in _offers_of(row, offers)), default=0.0)
+    lowest = min((offer.usd_per_hour(row.count) for offer in pool), default=0.0)
     reasons = {
         "not supported: tfbench runs on NVIDIA GPUs": row.gpu in UNSUPPORTED,
         "memory not known": question.memory and memory is None,

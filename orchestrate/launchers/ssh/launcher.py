@@ -347,11 +347,13 @@ class SSHLauncher(AgentLauncher):
 
     def _python_of(self, variant: Variant) -> Mapping[str, Any]:
         """Return the host's Python for a variant's packages; the one of the locks is installed if none fits."""
-        if software.fitting_python(self._hello.pythons, variant) is None:
+        python = software.fitting_python(self._hello.pythons, variant)
+        if python is None:
             lacking = f"TensorFlow {variant.tensorflow} has no wheels for Python after {variant.newest_python}"
             self._install_python(f"{self._connection.name}: {lacking}")
             self._hello = self._read_hello()
-        return software.fitting_python(self._hello.pythons, variant) or {}
+            python = software.fitting_python(self._hello.pythons, variant)
+        return python or {}
 
     def _base(self) -> tuple[HostSoftware, Mapping[str, Any]]:
         """Return the software for the probe, without locked packages, and its Python."""
