@@ -98,19 +98,21 @@ class Counter:
         command, pipe = [sys.executable, "-m", "tests.real.null_gpu.count", "--serve"], subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=PROJECT, env=set_to)
 
-    def count(self, arguments: list[str], small: bool = False, **settings: object) -> dict[str, Any]:
+    def count(self, arguments: list[str], small: bool = False, rounds: int = 0, **settings: object) -> dict[str, Any]:
         """Return what the timed steps of a command line asked for: see `_counts`.
 
         Args:
             arguments: The command line.
             small: Whether to train a small network like that of the command line.
+            rounds: Number of times to alternate with a plain loop: `to_plain_loop` is the median ratio of seconds.
             settings: NULLGPU_KERNEL_US, which counts for the timed steps; the others are read at the start.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
         if "--data=tfrecord" in arguments:
             arguments = [*arguments, f"--data_dir={self._images()}"]
             settings = {"NULLGPU_KERNEL_US": SLOW_KERNEL_US, **settings}
-        self._process.stdin.write(json.dumps([arguments, small, {k: str(v) for k, v in settings.items()}]) + "\n")
+        variables = {name: str(value) for name, value in settings.items()}
+        self._process.stdin.write(json.dumps([arguments, small, rounds, variables]) + "\n")
         self._process.stdin.flush()
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())
         if "problem" in answer:
@@ -167,9 +169,9 @@ def _serve() -> None:
         if (child := os.fork()) == 0:
             os.dup2(2, 1)
             try:
-                arguments, small, variables = json.loads(line)
+                arguments, small, rounds, variables = json.loads(line)
                 os.environ.update(variables)
-                answer = _counts(null, arguments, small)
+                answer = _counts(null, arguments, small, rounds)
             except BaseException as error:  # noqa: BLE001 (reported by the parent)
                 answer = {"problem": f"{type(error).__name__}: {error}"}
             with os.fdopen(write, "w") as file:
@@ -186,7 +188,7 @@ class _CountedError(Exception):
     """The steps are counted: nothing that follows them matters."""
 
 
-def _counts(null: ctypes.CDLL, arguments: list[str], small: bool) -> dict[str, Any]:
+def _counts(null: ctypes.CDLL, arguments: list[str], small: bool, rounds: int) -> dict[str, Any]:
     """Take the steps of a command line; return calls with their number, bytes and the dispatching thread's part."""
     from tests.real.training.small import shrink
     from tfbench import repeat, workload
@@ -221,6 +223,11 @@ def _counts(null: ctypes.CDLL, arguments: list[str], small: bool) -> dict[str, A
         interval = take(*others, **named, on_start=None)  # its untimed step would be counted
         found["step_seconds"], found["steps"] = interval.step_seconds, len(interval.losses)
         found["lead"] = statistics.median(interval.lead_seconds) / statistics.median(interval.step_seconds)
+        if rounds:
+            step, count = others[:2]
+            found["to_plain_loop"] = statistics.median(
+                take(step, count).seconds / _plain_loop_seconds(step, count) for _ in range(rounds)
+            )
         found["peak_bytes"] = repeat.device_memory_peak_bytes(request.case)
         variables = getattr(others[0].__self__.workload, "variables", [])
         found["gradient_bytes"] = sum(4 * int(variable.shape.num_elements()) for variable in variables)
@@ -232,6 +239,18 @@ def _counts(null: ctypes.CDLL, arguments: list[str], small: bool) -> dict[str, A
     with contextlib.suppress(CaseFailedError if device else _CountedError):  # a device's results are wrong
         repeat.run_repeat(request.case, request.options, Findings())
     return found
+
+
+def _plain_loop_seconds(step: Callable[[], Any], count: int) -> float:
+    """Return the seconds of `count` steps that nobody times, until the last one's end."""
+    import tensorflow as tf
+
+    begin = time.perf_counter()
+    for _ in range(count):
+        shares = step()
+    tf.test.experimental.sync_devices()
+    del shares
+    return time.perf_counter() - begin
 
 
 def _count_figures(null: ctypes.CDLL, figures: dict[str, Any]) -> None:

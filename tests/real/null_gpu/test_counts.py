@@ -38,6 +38,10 @@ CAPTURE_FACTOR = 4
 """Of library calls of compiled steps, up or down: XLA captures them again for moved buffers; BERT-Large: 403 or 1,471."""
 
 
+MOST_TO_PLAIN_LOOP = 1.3
+"""Of the seconds of the same steps without timing, where the host is all that a step waits for."""
+
+
 def on_null_gpus(test):
     return needs_null_gpu(pytest.mark.slow(test))
 
@@ -139,6 +143,13 @@ def test_batch_norm_and_relu_are_one_kernel_in_both_directions(counter):
     found = counted(counter, *flags(key))
     assert found["kernels"] and not [name for name in found["kernels"] if "ReluGrad" in name]
     assert found["lead"] < HOST_LEAD_SHARE, "a GPU that computes nothing waits for the host"
+
+
+@on_null_gpus
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_timing_each_step_costs_little_beside_a_plain_loop(counter, gpus):
+    case = ["--model=resnet50", "--batch_size=8", f"--num_gpus={gpus}", *FEW_STEPS, "--num_steps=20"]
+    assert counter.count(case, rounds=7)["to_plain_loop"] < MOST_TO_PLAIN_LOOP
 
 
 @on_null_gpus
