@@ -287,34 +287,48 @@ def run(where: Where, what: What, how: How, *, run_id: str | None = None) -> int
         how: Limits and display.
         run_id: Name of the run; None: start time and four random digits.
     """
-    with when_done(how.when_done, notify):
-        planned, code = _run(where, what, how, run_id or new_run_id())
-    _report_costs(planned)
-    return code
-
-
-def _run(where: Where, what: What, how: How, run_id: str) -> tuple[Plan, int]:
-    """Plan and measure; return the plan and the exit code."""
-    RunFolder.new_path(where.runs_dir, run_id)  # before hosts are probed
-    planned = _plan(where, what, run_id, _progress_bus(how.display))
-    _require_usable(planned)
-    estimated = estimate(planned, Durations.of(planned, where.runs_dir))
-    tables.render_estimate(estimated, Console(stderr=True))
-    allow_open_files([entry.host for entry in planned.hosts], how.max_parallel)
-    folder = RunFolder.create(where.runs_dir, run_id)
-    folder.write_plan(plan_to_json(planned))
-    return planned, _carry_out(how, TRIED_AGAIN, planned, folder, estimated)
+    with _ending(how) as begun:
+        run_id = run_id or new_run_id()
+        RunFolder.new_path(where.runs_dir, run_id)  # before hosts are probed
+        planned = _plan(where, what, run_id, _progress_bus(how.display))
+        _require_usable(planned)
+        estimated = estimate(planned, Durations.of(planned, where.runs_dir))
+        tables.render_estimate(estimated, Console(stderr=True))
+        allow_open_files([entry.host for entry in planned.hosts], how.max_parallel)
+        begun.append(planned)
+        folder = RunFolder.create(where.runs_dir, run_id)
+        folder.write_plan(plan_to_json(planned))
+        return _carry_out(how, TRIED_AGAIN, planned, folder, estimated)
 
 
 def resume(how: How, *, run: str | None, runs_dir: Path, again: str | None = None) -> int:
     """Continue a run; see `_folder` for the run, and `_statuses` for what is measured again."""
-    with when_done(how.when_done, notify):
+    with _ending(how) as begun:
         folder = _folder(run, runs_dir)
         planned = _planned(folder)
         allow_open_files([entry.host for entry in planned.hosts], how.max_parallel)
-        code = _carry_out(how, _statuses(again), planned, folder)
-    _report_costs(planned)
-    return code
+        begun.append(planned)
+        return _carry_out(how, _statuses(again), planned, folder)
+
+
+@contextmanager
+def _ending(how: How) -> Iterator[list[Plan]]:
+    """After the block, also after an error: run `--when-done`, then report rented machines that were not returned.
+
+    Yields:
+        A list, to which the block adds its plan when it begins to measure.
+    """
+    begun: list[Plan] = []
+    try:
+        with when_done(how.when_done, notify):
+            yield begun
+    except UserError as error:
+        if error.exit_code is ExitCode.USAGE:  # nothing was measured; another controller may be using them
+            begun.clear()
+        raise
+    finally:
+        for planned in begun:
+            _report_costs(planned)
 
 
 def status(run: str | None, runs_dir: Path, *, format: str = "text") -> int:
