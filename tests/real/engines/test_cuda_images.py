@@ -13,13 +13,7 @@ from orchestrate.inventory.variants import read_variants
 from results import schema
 from results.runs import reading
 from results.schema.networks import NETWORKS
-from tests.support.engines.containers import (
-    RECORD_PATH,
-    finished_container,
-    output_of_python,
-    read_file,
-    successful_container,
-)
+from tests.support.engines import containers
 from tests.support.engines.docker import Engines
 from tests.support.engines.images import build_image
 
@@ -82,7 +76,7 @@ def driver_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_with_a_driver_tensorflow_opens_every_library_that_it_asks_for(
     engines: Engines, cuda_image: str, driver_folder: Path
 ):
-    with finished_container(
+    with containers.finished_container(
         engines.first.client,
         cuda_image,
         ["-c", f"LD_LIBRARY_PATH=/driver:$LD_LIBRARY_PATH exec python3.11 -c '{ASK_FOR_GPUS}'"],
@@ -99,7 +93,7 @@ def test_with_a_driver_tensorflow_opens_every_library_that_it_asks_for(
 
 
 def test_xla_finds_its_compilers_where_every_tensorflow_looks(engines: Engines, cuda_image: str):
-    there, *looked = output_of_python(engines.first.client, cuda_image, WHERE_XLA_LOOKS).splitlines()
+    there, *looked = containers.output_of_python(engines.first.client, cuda_image, WHERE_XLA_LOOKS).splitlines()
     assert there.split() == ["bin/ptxas", "nvvm/libdevice/libdevice.10.bc"]
     assert "/usr/local/cuda" in looked
 
@@ -111,9 +105,9 @@ def test_the_same_record_comes_out_of_every_image(engines: Engines, cuda_image: 
         case = schema.Case(
             model=model, batch_per_gpu=1, device=schema.Device.CPU, image_size=96, warmup_steps=1, num_steps=2
         )
-        command = [*case.flags(), f"--output={RECORD_PATH}"]
-        with successful_container(engines.first.client, cuda_image, command) as container:
-            record = reading.from_json(read_file(container, RECORD_PATH))
+        command = [*case.flags(), f"--output={containers.RECORD_PATH}"]
+        with containers.successful_container(engines.first.client, cuda_image, command) as container:
+            record = reading.from_json(containers.read_file(container, containers.RECORD_PATH))
         assert record.case == case
         assert record.environment is not None and record.measurement is not None
         assert (record.environment.tensorflow, record.environment.keras) == (variant.tensorflow, variant.keras)

@@ -7,20 +7,7 @@ import socket
 import subprocess
 from pathlib import Path
 
-from tests.support.engines.processes import (
-    EngineError,
-    Server,
-    Service,
-    all_pids,
-    below,
-    free_port,
-    missing,
-    not_root,
-    read_proc,
-    send,
-    wait_until,
-    with_variables,
-)
+from tests.support.engines import processes
 
 NODES = ("n1", "n2")
 GPU_FILES = ("/dev/null", "/dev/zero")
@@ -29,10 +16,10 @@ GPU_FILES = ("/dev/null", "/dev/zero")
 
 def missing_programs() -> str | None:
     """Return why no cluster can be started here; None: it can."""
-    return not_root() or missing("slurmctld", "slurmd", "sbatch", "munged")
+    return processes.not_root() or processes.missing("slurmctld", "slurmd", "sbatch", "munged")
 
 
-class SlurmCluster(Service):
+class SlurmCluster(processes.Service):
     """A cluster with the partitions `gpu` (both nodes) and `small`, without accounting.
 
     Attributes:
@@ -55,7 +42,7 @@ class SlurmCluster(Service):
         key = folder / "munge.key"
         key.write_bytes(secrets.token_bytes(1024))
         key.chmod(0o400)
-        ports = [free_port() for _ in range(3)]
+        ports = [processes.free_port() for _ in range(3)]
         (folder / "slurm.conf").write_text(self._configuration(folder, ports))
         lines = [f"NodeName={node} Name=gpu Type=a4000 File={file}\n" for node in NODES for file in GPU_FILES]
         (folder / "gres.conf").write_text("".join(lines))
@@ -63,10 +50,12 @@ class SlurmCluster(Service):
         munge = ["munged", "--foreground", "--force", f"--socket={self._munge_socket}", f"--key-file={key}"]
         munge += [f"--{kind}-file={folder / f'munged.{kind}'}" for kind in ("pid", "seed", "log")]
         enter = self._enter
-        self._munged = Server([*enter("login"), *munge], folder / "munged.out", self._munge_socket.exists)
-        self._controller = Server([*enter("login"), "slurmctld", "-D"], folder / "slurmctld.out", self.answers)
+        self._munged = processes.Server([*enter("login"), *munge], folder / "munged.out", self._munge_socket.exists)
+        self._controller = processes.Server(
+            [*enter("login"), "slurmctld", "-D"], folder / "slurmctld.out", self.answers
+        )
         self._nodes = {
-            node: Server(
+            node: processes.Server(
                 [*enter(node), "slurmd", "-D", "-N", node], folder / f"{node}.out", lambda node=node: self._is_up(node)
             )
             for node in NODES
@@ -97,7 +86,7 @@ class SlurmCluster(Service):
     def start_node(self, node: str) -> None:
         """Start a node that is down, and make it usable again."""
         self._nodes[node].start()
-        wait_until(lambda: self._is_usable(node), f"node {node}", 120)
+        processes.wait_until(lambda: self._is_usable(node), f"node {node}", 120)
 
     def kill_node(self, node: str) -> None:
         """Kill a node's daemon and all its processes, like a power cut."""
@@ -106,18 +95,18 @@ class SlurmCluster(Service):
         stopped: set[int] = set()
         # Stop all before killing the first: a script that outlives its program would record its end.
         while running := self._processes_on(node) - stopped:
-            send(signal.SIGSTOP, running)
+            processes.send(signal.SIGSTOP, running)
             stopped |= running
-        send(signal.SIGKILL, stopped)
+        processes.send(signal.SIGKILL, stopped)
         server.stop()
 
     def _processes_on(self, node: str) -> set[int]:
         """Return the processes on a node: jobs, their children, and their step daemons."""
-        found = set(with_variables(f"SLURM_CONF={self.environment['SLURM_CONF']}", f"SLURMD_NODENAME={node}"))
-        steps = {pid for pid in all_pids() if read_proc(pid, "cmdline").startswith(b"slurmstepd")}
-        found |= {step for step in steps if found & set(below(step))}
+        found = set(processes.with_variables(f"SLURM_CONF={self.environment['SLURM_CONF']}", f"SLURMD_NODENAME={node}"))
+        steps = {pid for pid in processes.all_pids() if processes.read_proc(pid, "cmdline").startswith(b"slurmstepd")}
+        found |= {step for step in steps if found & set(processes.below(step))}
         # Processes in containers do not have Slurm's variables.
-        return found.union(*map(below, found))
+        return found.union(*map(processes.below, found))
 
     def answers(self) -> bool:
         """Return whether the controller responds."""
@@ -149,7 +138,7 @@ class SlurmCluster(Service):
             check=False,
         )
         if check and answer.returncode != 0:
-            raise EngineError(f"{words}: {answer.stderr}")
+            raise processes.EngineError(f"{words}: {answer.stderr}")
         return answer.stdout
 
     def _configuration(self, folder: Path, ports: list[int]) -> str:

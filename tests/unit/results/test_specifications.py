@@ -8,15 +8,6 @@ import pytest
 import results.__main__ as program
 from results.reference import FOLDER, GIBI, gpus, published
 from results.reference.gpu_comparison import bounds_of, comparison_lines, figures_of, gpu_grids, named_gpus
-from results.reference.gpus import (
-    compute_capability,
-    contradictions,
-    gpu_key,
-    memory_of,
-    specification_rows,
-    specifications,
-    specified_gpus,
-)
 from results.reference.networks import BESIDE_THE_STEP_BYTES, model_key, networks, training_bytes
 from results.schema import Precision
 from tests.unit.results.factory import make_case
@@ -28,11 +19,11 @@ PER_MULTIPROCESSOR = {
 """FP32 cores, tensor cores and dense FP16 FLOP per cycle by compute capability. Source: NVIDIA's and AMD's whitepapers."""
 
 
-@pytest.mark.parametrize("gpu", specifications())
+@pytest.mark.parametrize("gpu", gpus.specifications())
 def test_the_figures_of_a_gpu_follow_from_each_other(gpu):
-    found = specifications()[gpu]
+    found = gpus.specifications()[gpu]
     count, boost = found.get("multiprocessors"), found.get("boost_clock")
-    cores, tensor_cores, flop = PER_MULTIPROCESSOR.get(compute_capability(gpu), (None, None, None))
+    cores, tensor_cores, flop = PER_MULTIPROCESSOR.get(gpus.compute_capability(gpu), (None, None, None))
     full, half = found.get("fp16_tensor_fp16_accumulate"), found.get("fp16_tensor_fp32_accumulate")
     expected = {}
     if cores and count:
@@ -56,11 +47,12 @@ def test_every_figure_has_a_source():
         with (FOLDER / name).open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
         assert rows and all(row.get("source", row.get("by")) for row in rows), name
-    rows = [row for quantities in specification_rows().values() for row in quantities.values()]
+    rows = [row for quantities in gpus.specification_rows().values() for row in quantities.values()]
     assert len(rows) > 370 and not any("memory, to be checked" in row["source"] for row in rows)
-    assert not any(row["source"].startswith("NVIDIA") for row in specification_rows()["MI100"].values())
-    assert {row["gpu"] for row in contradictions()} <= set(specifications()) and len(specifications()) >= 39
-    assert all(all(row.values()) for row in contradictions())
+    assert not any(row["source"].startswith("NVIDIA") for row in gpus.specification_rows()["MI100"].values())
+    known = set(gpus.specifications())
+    assert {row["gpu"] for row in gpus.contradictions()} <= known and len(known) >= 39
+    assert all(all(row.values()) for row in gpus.contradictions())
     assert set(networks()) >= {"resnet50", "resnet152", "inception_v3", "googlenet"}
 
 
@@ -76,16 +68,16 @@ FIGURES = {
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_variants_of_a_gpu_have_figures_of_their_own(name):
-    (gpu,) = specified_gpus(name)
-    assert FIGURES[name].items() <= specifications()[gpu].items()
+    (gpu,) = gpus.specified_gpus(name)
+    assert FIGURES[name].items() <= gpus.specifications()[gpu].items()
 
 
 def test_a_gpu_that_gets_a_row_is_known(monkeypatch):
-    more = {**specifications(), "L2": {"memory": 24.0}}
+    more = {**gpus.specifications(), "L2": {"memory": 24.0}}
     monkeypatch.setattr(gpus, "specifications", lambda: more)
     for cached in (gpus.known_gpus, gpus.gpus_named, gpus._others):
         monkeypatch.setattr(gpus, cached.__name__, cached.__wrapped__)
-    assert gpu_key("NVIDIA L2") == "L2" and gpu_key("L20") is None
+    assert gpus.gpu_key("NVIDIA L2") == "L2" and gpus.gpu_key("L20") is None
 
 
 NAMES = {
@@ -96,7 +88,7 @@ NAMES = {
 
 
 def test_gpus_and_networks_are_recognised_by_their_names():
-    assert {name: gpu_key(name) for name in NAMES} == NAMES
+    assert {name: gpus.gpu_key(name) for name in NAMES} == NAMES
     assert {*map(model_key, ("InceptionV3", "Inception v3", "inception3", "inception_v3"))} == {"inception_v3"}
 
 
@@ -112,7 +104,7 @@ def test_the_estimate_of_memory_lets_published_runs_fit_their_gpus():
     runs = {(row["gpu"], row["model"], row["precision"], int(row["batch_per_gpu"] or 0)) for row in published()}
     needed = {}
     for gpu, model, precision, batch in runs:
-        memory, name = memory_of(gpu), model_key(model)
+        memory, name = gpus.memory_of(gpu), model_key(model)
         if memory and batch and name in networks() and networks()[name].memory:
             step = training_bytes(make_case(model=name, precision=Precision(precision), batch_per_gpu=batch))
             needed[gpu, name, batch] = (step + BESIDE_THE_STEP_BYTES) / GIBI / memory
@@ -152,6 +144,6 @@ def test_the_comparison_is_printed_in_three_formats(style, capsys):
 
 
 def test_one_gpu_alone_and_all_of_them_can_be_printed(capsys):
-    for names in (["MI100"], list(specifications())):
+    for names in (["MI100"], list(gpus.specifications())):
         assert program.main(["results", "gpus", *names]) == 0
     assert "MI100" in capsys.readouterr().out

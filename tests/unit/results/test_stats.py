@@ -6,18 +6,8 @@ import scipy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from results import stats
 from results.errors import TooFewRepeats
-from results.stats import (
-    Estimate,
-    Interval,
-    estimate,
-    inverse,
-    nested_estimate,
-    outlying,
-    ratio_of_estimates,
-    sum_of_estimates,
-    t_quantile,
-)
 from tests.unit.results.factory import ratio_interval, t_interval
 
 RATES = [9800.0, 9812.0, 9826.0]
@@ -34,7 +24,7 @@ def test_t_interval_is_that_of_scipy():
 @pytest.mark.parametrize("degrees_of_freedom", [1, 2, 2.7, 30])
 def test_t_quantile_is_that_of_scipy(degrees_of_freedom, level):
     expected = scipy.stats.t.ppf(0.5 + level / 2, degrees_of_freedom)
-    assert t_quantile(degrees_of_freedom, level) == pytest.approx(expected)
+    assert stats.t_quantile(degrees_of_freedom, level) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("values", [[], [100.0]])
@@ -46,7 +36,7 @@ def test_one_repeat_gives_no_interval(values):
 def test_ratio_interval_ends_where_the_difference_could_just_be_zero():
     """Fieller's definition, checked without his formula: at each end, a − r b is t standard errors from 0."""
     a, b = [0.190, 0.197, 0.188, 0.193], [0.100, 0.103, 0.098]
-    ours = ratio_of_estimates(estimate(a), estimate(b))
+    ours = stats.ratio_of_estimates(stats.estimate(a), stats.estimate(b))
     part_a, part_b = np.var(a, ddof=1) / 4, ours.value**2 * np.var(b, ddof=1) / 3
     welch = (part_a + part_b) ** 2 / (part_a**2 / 3 + part_b**2 / 2)
     t = scipy.stats.t.ppf(0.975, welch)
@@ -68,9 +58,9 @@ def test_ratio_is_unbounded_where_the_divisor_may_be_zero():
 
 
 def test_the_inverse_of_an_interval_turns_its_ends_over():
-    found = inverse(Interval(2.0, 1.6, 2.5))
+    found = stats.inverse(stats.Interval(2.0, 1.6, 2.5))
     assert (found.low, found.value, found.high) == pytest.approx((0.4, 0.5, 0.625))
-    assert inverse(Interval(2.0, -1.0, 5.0)).high == math.inf
+    assert stats.inverse(stats.Interval(2.0, -1.0, 5.0)).high == math.inf
 
 
 @given(st.lists(st.floats(90, 110), min_size=2, max_size=6), st.lists(st.floats(90, 110), min_size=2, max_size=6))
@@ -84,22 +74,22 @@ def test_ratio_interval_holds_its_value_and_turns_over_with_its_sides(a, b):
 
 def test_hosts_are_what_is_repeated_where_there_are_several():
     first, second = {"run": [100.0, 102.0]}, {"run": [110.0, 112.0], "again": [105.0, 105.0]}
-    assert nested_estimate({"a": first, "b": second}) == estimate([101.0, 108.0])
-    assert nested_estimate({"b": second}) == estimate([111.0, 105.0])
-    assert nested_estimate({"a": first}) == estimate([100.0, 102.0])
-    assert nested_estimate({"a": {"run": [100.0]}}) is None and nested_estimate({}) is None
+    assert stats.nested_estimate({"a": first, "b": second}) == stats.estimate([101.0, 108.0])
+    assert stats.nested_estimate({"b": second}) == stats.estimate([111.0, 105.0])
+    assert stats.nested_estimate({"a": first}) == stats.estimate([100.0, 102.0])
+    assert stats.nested_estimate({"a": {"run": [100.0]}}) is None and stats.nested_estimate({}) is None
 
 
 def test_a_group_is_held_against_where_one_more_of_its_side_would_lie():
     """The spread is that of all sides without it: three values a side, so 1 + 2 degrees of freedom, six looks."""
     side, other = {"a": 100.0, "b": 100.2, "c": 180.0}, {"x": 98.0, "y": 101.0, "z": 103.0}
-    found = outlying([side, other], 0.01)
+    found = stats.outlying([side, other], 0.01)
     pooled = (np.var([100.0, 100.2], ddof=1) + 2 * np.var(list(other.values()), ddof=1)) / 3
     half = scipy.stats.t.ppf(1 - 0.05 / 6 / 2, 3) * math.sqrt(pooled * (1 + 1 / 2))
     assert (found.side, found.name) == (0, "c")
     assert (found.difference.value, found.difference.high) == pytest.approx((180.0 - 100.1, half))
-    assert outlying([{**side, "c": 100.1 + half * 0.99}, other], 0.01) is None
-    assert outlying([{"a": 100.0, "c": 180.0}, other], 0.01) is None, "of two nobody knows which is odd"
+    assert stats.outlying([{**side, "c": 100.1 + half * 0.99}, other], 0.01) is None
+    assert stats.outlying([{"a": 100.0, "c": 180.0}, other], 0.01) is None, "of two nobody knows which is odd"
 
 
 def drawn(variances, degrees):
@@ -112,8 +102,8 @@ def assert_degrees_of_freedom(variances, degrees, used):
     """Satterthwaite 1946; 0.7 of what it adds."""
     expected = used(np.array(variances), np.array(degrees))
     satterthwaite = expected.sum() ** 2 / (expected**2 / degrees).sum()
-    parts = [Estimate(1.0, *of_part) for of_part in zip(variances, degrees, strict=True)]
-    found = sum_of_estimates(parts, [1.0, -1.0], alike=True)
+    parts = [stats.Estimate(1.0, *of_part) for of_part in zip(variances, degrees, strict=True)]
+    found = stats.sum_of_estimates(parts, [1.0, -1.0], alike=True)
     assert found.degrees_of_freedom == pytest.approx(2 + 0.7 * (satterthwaite - 2))
     assert found.variance == pytest.approx(sum(variances))
 
@@ -137,5 +127,5 @@ def test_variances_that_surely_differ_are_used_as_they_are(share, used):
     ],
 )
 def test_degrees_of_freedom_are_cautious_where_variances_are_not_shared(variances, degrees, found):
-    parts = [Estimate(1.0, *of_part) for of_part in zip(variances, degrees, strict=True)]
-    assert sum_of_estimates(parts, [1.0, -1.0], alike=True).degrees_of_freedom == pytest.approx(found, rel=1e-3)
+    parts = [stats.Estimate(1.0, *of_part) for of_part in zip(variances, degrees, strict=True)]
+    assert stats.sum_of_estimates(parts, [1.0, -1.0], alike=True).degrees_of_freedom == pytest.approx(found, rel=1e-3)

@@ -9,30 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from tfbench.machine.cuda_libraries import (
-    LoadedVersions,
-    find_ptxas,
-    flags_of_the_user,
-    load_by_name,
-    loaded_versions,
-    opened_libraries,
-    ptxas_version,
-    use_packaged_ptxas,
-)
+from tfbench.machine import cuda_libraries
 
 
 def test_each_build_opens_its_own_libraries():
-    assert opened_libraries("2.21.0", None, None) == []
-    assert "libcudnn.so.8" in opened_libraries("2.14.1", "11.8", "8")
-    assert "libnccl.so.2" not in opened_libraries("2.17.1", "12.3", "8"), "linked into TensorFlow itself"
-    names = opened_libraries("2.21.0", "12.5.1", "9")
+    assert cuda_libraries.opened_libraries("2.21.0", None, None) == []
+    assert "libcudnn.so.8" in cuda_libraries.opened_libraries("2.14.1", "11.8", "8")
+    assert "libnccl.so.2" not in cuda_libraries.opened_libraries("2.17.1", "12.3", "8"), "linked into TensorFlow itself"
+    names = cuda_libraries.opened_libraries("2.21.0", "12.5.1", "9")
     assert names[-2:] == ["libcudnn.so.9", "libnccl.so.2"] and "libcusolver.so.11" in names
 
 
 def test_a_library_that_does_not_load_has_the_reason(tmp_path: Path):
     (tmp_path / "libcublas.so.99").write_text("no library")
-    assert "libcublas.so.99: cannot open" in (load_by_name(["libcublas.so.99"])["libcublas.so.99"] or "")
-    problem = load_by_name(["libcublas.so.99"], [tmp_path])["libcublas.so.99"] or ""
+    assert "libcublas.so.99: cannot open" in (cuda_libraries.load_by_name(["libcublas.so.99"])["libcublas.so.99"] or "")
+    problem = cuda_libraries.load_by_name(["libcublas.so.99"], [tmp_path])["libcublas.so.99"] or ""
     assert str(tmp_path) in problem and "cannot open" not in problem
 
 
@@ -80,11 +71,11 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_xla_calls_the_packaged_ptxas_unless_the_user_chose(packages, monkeypatch, flags, version):
     monkeypatch.setenv("XLA_FLAGS", flags)
-    assert ptxas_version(find_ptxas()) == "12.2.140", "XLA's own choice is PATH"
-    use_packaged_ptxas([packages / "nvidia/cublas/lib"])
-    assert ptxas_version(find_ptxas()) == version
-    assert flags_of_the_user(os.environ["XLA_FLAGS"]) == ("" if "cuda_data_dir" in flags else flags)
-    use_packaged_ptxas([packages / "nvidia/cublas/lib"])
+    assert cuda_libraries.ptxas_version(cuda_libraries.find_ptxas()) == "12.2.140", "XLA's own choice is PATH"
+    cuda_libraries.use_packaged_ptxas([packages / "nvidia/cublas/lib"])
+    assert cuda_libraries.ptxas_version(cuda_libraries.find_ptxas()) == version
+    assert cuda_libraries.flags_of_the_user(os.environ["XLA_FLAGS"]) == ("" if "cuda_data_dir" in flags else flags)
+    cuda_libraries.use_packaged_ptxas([packages / "nvidia/cublas/lib"])
     assert os.environ["XLA_FLAGS"].count("xla_gpu_cuda_data_dir") == 1
 
 
@@ -131,5 +122,5 @@ def test_a_library_that_was_not_loaded_is_not_loaded_to_ask_it(tmp_path):
     file = library(tmp_path / "libcudnn.so.9", CUDNN.format(90300))
     maps = tmp_path / "maps"
     maps.write_text(f"7f00-7f01 r-xp 00000000 00:00 1    {file}\n7f01-7f02 rw-p 00000000 00:00 0\n")
-    assert loaded_versions(maps) == LoadedVersions()
+    assert cuda_libraries.loaded_versions(maps) == cuda_libraries.LoadedVersions()
     assert str(file) not in Path("/proc/self/maps").read_text()

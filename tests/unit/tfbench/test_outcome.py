@@ -6,16 +6,6 @@ from results.schema import Status
 from tests.real.training.memory_errors import MEMORY, PERHAPS_MEMORY, InvalidArgumentError, ResourceExhaustedError
 from tfbench.outcomes import outcome as module
 from tfbench.outcomes.findings import Phases
-from tfbench.outcomes.outcome import (
-    DOCTOR,
-    MAX_CAUSE_LENGTH,
-    NEARLY_FULL_BYTES,
-    CaseFailedError,
-    Failure,
-    doctor_hint,
-    outcome_of,
-    outcome_of_crash,
-)
 
 
 @pytest.mark.parametrize(
@@ -27,20 +17,20 @@ from tfbench.outcomes.outcome import (
         (RuntimeError("CUDA driver version is insufficient for CUDA runtime version"), Status.DRIVER_TOO_OLD),
         (RuntimeError("TensorFlow was not built with CUDA kernel binaries compatible with 12.0"), Status.UNSUPPORTED),
         (InvalidArgumentError("Trying to access resource Variable located in device CPU:1"), Status.UNSUPPORTED),
-        (CaseFailedError(Status.NO_GPU, "none"), Status.NO_GPU),
+        (module.CaseFailedError(Status.NO_GPU, "none"), Status.NO_GPU),
         (ValueError("nobody foresaw this"), Status.ERROR),
         (ValueError("the BOOM of the OOMPH"), Status.ERROR),
     ],
     ids=lambda value: str(value)[:40],
 )
 def test_an_exception_becomes_the_word_that_a_user_can_act_on(error, status):
-    outcome = outcome_of(error)
+    outcome = module.outcome_of(error)
     assert outcome.status is status
     assert outcome.cause
 
 
 def test_a_gpu_that_the_driver_gave_up_is_an_error_with_its_remedy():
-    found = outcome_of(RuntimeError("'cuLaunchKernel(f)' failed with 'CUDA_ERROR_UNKNOWN' [Op:Mul] name: "))
+    found = module.outcome_of(RuntimeError("'cuLaunchKernel(f)' failed with 'CUDA_ERROR_UNKNOWN' [Op:Mul] name: "))
     assert found.status is Status.ERROR
     assert "'CUDA_ERROR_UNKNOWN'. The GPU failed" in found.cause and "dmesg" in found.cause
 
@@ -48,9 +38,9 @@ def test_a_gpu_that_the_driver_gave_up_is_an_error_with_its_remedy():
 @pytest.mark.parametrize("error", MEMORY, ids=lambda error: str(error)[-40:])
 def test_memory_that_ended_outside_of_tensorflow_is_oom(error, monkeypatch):
     monkeypatch.setattr(module, "free_gpu_memory_bytes", lambda _: 100 * 2**30)
-    found = outcome_of(error)
+    found = module.outcome_of(error)
     assert found.status is Status.OOM
-    assert DOCTOR not in found.cause, "nothing else can be meant"
+    assert module.DOCTOR not in found.cause, "nothing else can be meant"
 
 
 @pytest.mark.parametrize("error", PERHAPS_MEMORY, ids=lambda error: str(error)[:40])
@@ -58,14 +48,14 @@ def test_memory_that_ended_outside_of_tensorflow_is_oom(error, monkeypatch):
     ("free", "status", "words", "pointed"),
     [
         (300 * 2**20, Status.OOM, "GPU memory was full (300 MiB free)", False),
-        (NEARLY_FULL_BYTES, Status.ERROR, "GPU memory was not full (1,024 MiB free)", True),
+        (module.NEARLY_FULL_BYTES, Status.ERROR, "GPU memory was not full (1,024 MiB free)", True),
         (None, Status.OOM, "Most often GPU memory is full", True),
     ],
 )
 def test_a_failure_of_a_library_is_oom_where_the_gpus_are_full(error, free, status, words, pointed, monkeypatch):
     monkeypatch.setattr(module, "free_gpu_memory_bytes", lambda _: free)
-    found = outcome_of(error)
-    assert (found.status, DOCTOR in found.cause) == (status, pointed)
+    found = module.outcome_of(error)
+    assert (found.status, module.DOCTOR in found.cause) == (status, pointed)
     assert found.cause.startswith(f"{type(error).__name__}: ") and words in found.cause
 
 
@@ -76,14 +66,14 @@ def test_a_failure_of_a_library_is_oom_where_the_gpus_are_full(error, free, stat
         (Status.DRIVER_TOO_OLD, "driver version is insufficient", True, True),
         (Status.ERROR, "nobody foresaw this", True, True),
         (Status.ERROR, "nobody foresaw this", False, False),
-        (Status.ERROR, f"run {DOCTOR}", True, False),
+        (Status.ERROR, f"run {module.DOCTOR}", True, False),
         (Status.OOM, "OOM when allocating", True, False),
         (Status.UNSUPPORTED, "an option", True, False),
     ],
 )
 def test_a_failure_that_may_be_the_machines_names_the_doctor_once(status, cause, on_gpu, pointed):
-    hint = doctor_hint(Failure(status, cause), on_gpu=on_gpu)
-    assert (hint is not None and DOCTOR in hint) == pointed
+    hint = module.doctor_hint(module.Failure(status, cause), on_gpu=on_gpu)
+    assert (hint is not None and module.DOCTOR in hint) == pointed
 
 
 @pytest.mark.parametrize(
@@ -97,7 +87,7 @@ def test_a_failure_that_may_be_the_machines_names_the_doctor_once(status, cause,
             "CUSOLVER_STATUS_SUCCESS Failed to create cuSolverDN instance.",
             Status.OOM,
             f"Failed to create cuSolverDN instance.. Most often GPU memory is full; a broken driver or library gives "
-            f"the same error: run {DOCTOR}",
+            f"the same error: run {module.DOCTOR}",
         ),
         ("Fatal Python error: Segmentation fault", Status.ERROR, "stderr shows where"),
         ("F1121 08:15:00.123456 7 x.cc:1] Check failed: CUBLAS_STATUS_ALLOC_FAILED", Status.OOM, "after: Check failed"),
@@ -105,15 +95,15 @@ def test_a_failure_that_may_be_the_machines_names_the_doctor_once(status, cause,
     ],
 )
 def test_a_crash_is_known_by_what_was_printed_before_it(printed, status, words):
-    found = outcome_of_crash("SIGABRT", f"tfbench: state timing\n{printed}\n")
+    found = module.outcome_of_crash("SIGABRT", f"tfbench: state timing\n{printed}\n")
     assert found.status is status
     assert found.cause.startswith("the process crashed in native code (SIGABRT)") and words in found.cause
 
 
 def test_a_cause_has_no_graph_nodes_and_a_limit():
     error = ResourceExhaustedError("OOM when allocating\n\t [[{{node resnet50/conv1}}]]\nHint: report_tensor")
-    assert outcome_of(error).cause == "ResourceExhaustedError: OOM when allocating"
-    assert len(outcome_of(ValueError("x" * 100_000)).cause) == MAX_CAUSE_LENGTH
+    assert module.outcome_of(error).cause == "ResourceExhaustedError: OOM when allocating"
+    assert len(module.outcome_of(ValueError("x" * 100_000)).cause) == module.MAX_CAUSE_LENGTH
 
 
 @pytest.mark.tensorflow
@@ -133,7 +123,7 @@ def test_an_error_of_a_graph_is_reported_without_traceback_and_definition(tensor
     ):
         with pytest.raises(Exception) as caught:
             function(tensorflow.zeros((2, 2)))
-        assert outcome_of(caught.value).cause == cause
+        assert module.outcome_of(caught.value).cause == cause
 
     @tensorflow.function
     def run(values):
@@ -141,7 +131,7 @@ def test_an_error_of_a_graph_is_reported_without_traceback_and_definition(tensor
 
     with pytest.raises(tensorflow.errors.InvalidArgumentError) as caught:
         run(tensorflow.constant([-1.0]))
-    assert outcome_of(caught.value).cause == "InvalidArgumentError: planted : Tensor had NaN values"
+    assert module.outcome_of(caught.value).cause == "InvalidArgumentError: planted : Tensor had NaN values"
 
 
 def test_a_phase_is_announced_and_measured_until_the_next_and_counts_once(capsys):

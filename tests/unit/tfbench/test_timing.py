@@ -10,15 +10,6 @@ import pytest
 
 from results.schema.progress import step_line
 from tfbench.measuring import timing
-from tfbench.measuring.timing import (
-    STEPS_IN_FLIGHT,
-    TimedSteps,
-    coefficient_of_variation,
-    default_ceiling,
-    drift,
-    percentile,
-    warm_up,
-)
 
 
 class Loss:
@@ -87,7 +78,7 @@ def test_steps_go_on_until_the_asked_time_has_passed():
     interval = take_steps(device.step, 3, lambda step, *_: reported.append(step), least_seconds=0.1)
     assert interval.seconds >= 0.1
     assert 3 < len(interval.step_seconds) == len(interval.losses) == reported[-1]
-    *_, before_last_two = list(itertools.accumulate(interval.step_seconds))[:-STEPS_IN_FLIGHT]
+    *_, before_last_two = list(itertools.accumulate(interval.step_seconds))[: -timing.STEPS_IN_FLIGHT]
     assert before_last_two < 0.1, "no more than what was in flight is taken beyond it"
     assert len(take_steps(device.step, 5, least_seconds=0.001).step_seconds) == 5
 
@@ -176,15 +167,15 @@ def test_percentiles_are_those_of_numpy():
     numpy = pytest.importorskip("numpy")
     values = [3.0, 1.0, 4.0, 1.5, 9.0, 2.6]
     for share in (0.0, 0.5, 0.95, 1.0):
-        assert math.isclose(percentile(values, share), numpy.percentile(values, 100 * share))
-    assert percentile([2.0], 0.95) == 2.0
+        assert math.isclose(timing.percentile(values, share), numpy.percentile(values, 100 * share))
+    assert timing.percentile([2.0], 0.95) == 2.0
 
 
 def test_spread_and_drift_have_the_textbook_values():
-    assert coefficient_of_variation([1.0, 3.0]) == pytest.approx(math.sqrt(2) / 2)
-    assert coefficient_of_variation([1.0]) is None
-    assert drift([1.0, 1.0, 5.0, 1.0, 1.2, 1.2]) == pytest.approx(0.2)
-    assert drift([1.0, 2.0]) is None
+    assert timing.coefficient_of_variation([1.0, 3.0]) == pytest.approx(math.sqrt(2) / 2)
+    assert timing.coefficient_of_variation([1.0]) is None
+    assert timing.drift([1.0, 1.0, 5.0, 1.0, 1.2, 1.2]) == pytest.approx(0.2)
+    assert timing.drift([1.0, 2.0]) is None
 
 
 @pytest.fixture
@@ -195,7 +186,9 @@ def windows(monkeypatch):
     def take(step, count, report):
         mean = means.pop(0)
         report(count, mean)
-        return TimedSteps(seconds=mean * count, step_seconds=[mean] * count, losses=[1.0] * count, lead_seconds=[])
+        return timing.TimedSteps(
+            seconds=mean * count, step_seconds=[mean] * count, losses=[1.0] * count, lead_seconds=[]
+        )
 
     monkeypatch.setattr(timing, "take_steps", take)
     return means
@@ -207,16 +200,16 @@ def windows(monkeypatch):
         ([3.0, 2.0, 1.5, 1.49, 9.9], 10, 50, 20, True),  # it ends when two windows agree
         ([1.0, 1.0, 5.0, 4.0, 4.0], 12, 50, 25, True),  # windows that agree before the floor do not end it
         ([1.0, 2.0, 1.0, 2.0], 10, 18, 18, False),  # not settled at the ceiling
-        ([1.0], 3, default_ceiling(3), 3, None),  # a short floor is taken exactly
-        ([], 0, default_ceiling(0), 0, None),
+        ([1.0], 3, timing.default_ceiling(3), 3, None),  # a short floor is taken exactly
+        ([], 0, timing.default_ceiling(0), 0, None),
     ],
 )
 def test_warm_up_lasts_from_its_floor_to_its_ceiling(windows, means, floor, ceiling, steps, settled):
     windows += means
     lines = []
-    done = warm_up(lambda: None, floor, ceiling, lambda step, *_: lines.append(step))
+    done = timing.warm_up(lambda: None, floor, ceiling, lambda step, *_: lines.append(step))
     assert (done.steps, done.settled, len(done.losses)) == (steps, settled, steps)
     counts = [5] * (steps // 5) + [steps % 5] * (steps % 5 > 0)
     assert lines == list(itertools.accumulate(counts))
     assert done.seconds == pytest.approx(sum(mean * count for mean, count in zip(means, counts, strict=False)))
-    assert default_ceiling(10) == 50
+    assert timing.default_ceiling(10) == 50
