@@ -1,5 +1,6 @@
 """`hosts.yml`: settings are resolved, every mistake is reported with its line and a remedy, and no value is lost."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ from results.schema import Data, Device
 from tests.support.examples import examples
 
 EXAMPLE = (Path(__file__).parents[3] / "hosts.example.yml").read_text()
+MISTAKES = json.loads(Path(__file__).with_name("cases").joinpath("mistakes.json").read_text(encoding="utf-8"))
+"""What is written, and what is said of it, by kind."""
+
 NAMED_FILES = ("ca.pem", "cert.pem", "key.pem", "ssh_config", "kube.yml")
 """What the example names."""
 
@@ -121,57 +125,7 @@ hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?"""
     assert mistakes(tmp_path, text) == expected.splitlines()
 
 
-@pytest.mark.parametrize(
-    ("entry", "said"),
-    [
-        ("{}", "exactly one of docker, ssh and process"),
-        ("{docker: 'ssh://a', process: true}", "exactly one of docker, ssh and process"),
-        ("{docker: 'http://a'}", "must be the address of a Docker engine"),
-        ("{docker: 'ssh://-oProxyCommand=reboot'}", "must be the address of a Docker engine"),
-        ("{docker: 'ssh://u:secret@a'}", "must not hold a password"),
-        ("{docker: 'tcp://a:2375'}", "without TLS"),
-        ("{docker: 'ssh://a', tls: {ca: x, cert: x, key: x}}", "tls is for tcp:// only"),
-        ("{docker: 'tcp://a:1', insecure: true, tls: {ca: x, cert: x, key: x}}", "insecure: true and tls are mutually"),
-        ("{docker: 'ssh://a/run/x.sock', docker_socket: /y}", "docker already contains a socket: /run/x.sock"),
-        ("{process: true, ssh_config: x}", "ssh_config is for ssh:// only"),
-        ("{ssh: a, ssh_config: y}", "ssh_config: no such file: "),
-        ("{docker: 'ssh://a', image: x, registry: y}", "image replaces registry"),
-        ("{process: true, repeats: 0}", "repeats must be a whole number of at least 1. Received: 0"),
-        ("{process: true, gpus: [-1]}", "gpus must be 'all' or a list of GPU indices from 0"),
-        ("{process: true, device: tpu}", "device must be auto, gpu or cpu"),
-        ("{process: true, suite: 12:30}", "there is no suite '12:30'"),
-        ("{docker: 'ssh://a', variant: cuda13}", "unknown variant 'cuda13'. Did you mean 'cuda12.3'?"),
-        ("{docker: 'ssh://a', variant: per-host}", "per-host was removed. Write auto, or name a variant for the host"),
-        ("{docker: 'ssh://a', variant: [auto, cpu]}", "auto cannot be combined with other variants"),
-        ("{process: true, environment: {LD_PRELOAD: x}}", "environment: LD_PRELOAD cannot be set here: only NCCL_"),
-        ("{process: true, environment: {NCCL_TOPO_FILE: /x}}", "names a file, whose contents a record would not keep"),
-        ('{process: true, environment: {NCCL_DEBUG: "a\\nb"}}', "must be at most 500 printable ASCII characters"),
-        ("{process: true, environment: {NCCL_DEBUG: true}}", "environment must be a mapping of environment variables"),
-        ("{ssh: 'root@203.0.113.7:0'}", "ssh must be user@host:port or an alias"),
-        ("{ssh: 'ssh://a'}", "ssh must be user@host:port or an alias"),
-        ("{ssh: '-oProxyCommand=reboot'}", "ssh must be user@host:port or an alias"),
-        ("{ssh: a, python: /opt/python, variant: cpu}", "python replaces variant"),
-        ("{docker: 'ssh://a', host_keys: yes}", "host_keys must be strict (only host keys in the fleet's file) or acc"),
-        ("{docker: 'tcp://a:2375', insecure: true, host_keys: strict}", "host_keys is for ssh:// only"),
-        ("{docker: 'ssh://a', docker_via: sudo}", "key 'docker_via'. On the host, add the user to the group docker"),
-        ("{ssh: '${HOST}'}", "variables are not expanded. Received: '${HOST}'. Write the value itself"),
-        ("{ssh: root@a, port: 2222}", "unknown key 'port'. Write it into the address: ssh: root@a:2222"),
-        ("{docker: 'ssh://a', user: me, port: 22}", "'user'. Write it into the address: docker: ssh://me@a:22"),
-        ("{ssh: root@a, identity_file: ~/.ssh/k}", "line `Host a`, and below it `IdentityFile ~/.ssh/k`"),
-        ("root@10.0.0.1", "Received: 'root@10.0.0.1'. Write {ssh: root@10.0.0.1}"),
-        ("'ssh://root@10.0.0.1'", 'Write {docker: "ssh://root@10.0.0.1"}'),
-        ("{ssh: 'root@2001:db8::1'}", "Examples: root@203.0.113.7:22044, root@[2001:db8::1]:22"),
-        ("{process: true, gpus: 2}", "Received: 2. Example: gpus: [0, 1]"),
-        ("{process: true, usd_per_gpu_hour: '0.17'}", "Received: '0.17'. Remove the quotes"),
-        ("{process: true, batch: 32}", "It belongs in a suite: suite: my.yml. There: batch_per_gpu"),
-        ("{process: true, price: 1}", "Write the price of one GPU: usd_per_gpu_hour"),
-        ("[1, 2]", "Received: [1, 2]. Write {ssh: ADDRESS}, or {docker:"),
-        *(
-            (f"{{process: true, data_dir: {path}}}", "data_dir must be the absolute path")
-            for path in ("sets/imagenet", "/sets:/etc", "'/sets,readonly=false'", "[/a]")
-        ),
-    ],
-)
+@pytest.mark.parametrize(("entry", "said"), MISTAKES["host"])
 def test_a_mistake_in_a_host_names_its_line_and_the_remedy(tmp_path: Path, entry: str, said: str):
     (tmp_path / "x").write_text("")
     problems = mistakes(tmp_path, one_host(entry))
@@ -179,33 +133,13 @@ def test_a_mistake_in_a_host_names_its_line_and_the_remedy(tmp_path: Path, entry
     assert said in "\n".join(problems) and "secret" not in "\n".join(problems)
 
 
+MANY_NODES = "a: &a [x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\n" + "".join(
+    f"{chr(99 + i)}: &{chr(99 + i)} [{','.join(['*' + chr(98 + i)] * 10)}]\n" for i in range(8)
+)
+
+
 @pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "hosts.yml:1: must be a mapping"),
-        ("fleets: [", "hosts.yml:1: is not valid YAML"),
-        ("version: 1\nfleets:\n\tf: {}", "hosts.yml:3: tabs cannot indent in YAML. Replace them by spaces"),
-        (
-            "version: 1\nfleets: {f: {hosts: {h: {process: true}}}, g: {hosts: {i: {process: true}}}}",
-            "make two runs with different gpus:",
-        ),
-        (
-            "version: 1\nfleets:\n a.b: {hosts: {c: {docker: 'ssh://1'}}}\n a: {hosts: {b.c: {docker: 'ssh://2'}}}",
-            "hosts.yml:4: host b.c: its name in records, a.b.c, is also that of host c of fleet a.b (line 3). Rename",
-        ),
-        ("\x00", "is not valid YAML"),
-        ("version: 2\nfleets: {f: {hosts: {h: {process: true}}}}", "hosts.yml:1: version must be 1"),
-        ("version: 1", "fleets is missing"),
-        ("version: 1\nfleets: {}", "hosts.yml:2: fleets must be a mapping of names to fleets"),
-        ("version: 1\nfleets: {f: {hosts: {'a b': {process: true}}}}", "host a b: a name is letters from A to Z"),
-        ("version: 1\nfleets: {f: {hosts: {h: {process: true}, i: {process: true}}}}", "the same machine"),
-        (
-            "a: &a [x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\n"
-            + "".join(f"{chr(99 + i)}: &{chr(99 + i)} [{','.join(['*' + chr(98 + i)] * 10)}]\n" for i in range(8)),
-            "more than",
-        ),
-        ("[" * 400, "is not valid YAML"),
-    ],
+    ("text", "said"), [*MISTAKES["hosts.yml"], (MANY_NODES, "more than"), ("[" * 400, "is not valid YAML")]
 )
 def test_a_file_that_is_not_a_hosts_file_says_what_it_lacks(tmp_path: Path, text: str, said: str):
     assert any(said in problem for problem in mistakes(tmp_path, text))
@@ -241,29 +175,7 @@ fleets:
     assert queue.login == SSHAddress(target="bench@login", port=2222)
 
 
-@pytest.mark.parametrize(
-    ("queue", "said"),
-    [
-        ("slurm: {container: pyxis}", "the nodes' driver cannot be queried. Choose an image that suits it"),
-        ("slurm: {container: none, ssh: login}", "container: none over ssh needs python, a path on the nodes. Add it"),
-        ("slurm: {container: pyxis, python: /p}", "python is for container: none only. Remove it"),
-        ("slurm: {container: none, ssh_config: x}", "ssh_config is for ssh: only. Remove it, or add ssh"),
-        (
-            'slurm: {container: none, gres: "gpu:4", gpus_per_node: 4}',
-            "gres and gpus_per_node request the same GPUs. Remove one of them",
-        ),
-        ('slurm: {container: none, options: ["--gpus-per-node=4"]}', "'--gpus-per-node=4' is set by tfbench"),
-        ("slurm: {container: none, gpus_per_node: many}", "gpus_per_node must be the GPUs of one node, TYPE:COUNT or"),
-        ('slurm: {container: none, modules: ["a; rm -rf /"]}', "modules must be a list of modules"),
-        ("slurm: {container: none, image_file: /x.sqsh}", "image_file is for container: pyxis or apptainer only."),
-        ("kubernetes: {}", "registry is missing: nodes pull images from it. Example: registry: registry.example.org/b"),
-        ("kubernetes: {tolerations: [{key: a, operator: Exists, value: b}]}", "a toleration with operator: Exists has"),
-        ("kubernetes: {tolerations: [{}]}", "a toleration needs a key, or operator: Exists for all taints"),
-        ("kubernetes: {kubeconfig: y}", "kubeconfig: no such file: "),
-        ("kubernetes: {}\n    gpus: [0]", "gpus is for hosts only: the queue chooses GPUs and nodes pull images"),
-        ("kubernetes: {}\n    slurm: {container: none}", "set exactly one of hosts, slurm and kubernetes"),
-    ],
-)
+@pytest.mark.parametrize(("queue", "said"), MISTAKES["queue"])
 def test_a_fleet_of_a_queue_is_checked(tmp_path: Path, queue: str, said: str):
     (tmp_path / "x").write_text("")
     queue = queue.replace("slurm: {", "slurm: {shared_folder: /x, ")

@@ -1,6 +1,7 @@
 """Suites are data: blocks multiply, and a mistake in a user's file names its line."""
 
 import dataclasses
+import json
 from itertools import product
 from pathlib import Path
 
@@ -51,45 +52,11 @@ def test_the_device_has_one_case_for_each_count_and_no_batch():
     assert [case.num_gpus for case in cases] == [1, 2, 4, 8]
 
 
-def net(name: str) -> str:
-    return f"model: {name}, batch_per_gpu: 8"
+RESNET = "model: resnet50, batch_per_gpu: 8"
+MISTAKES = json.loads(Path(__file__).with_name("cases").joinpath("mistakes.json").read_text(encoding="utf-8"))
 
 
-RESNET = net("resnet50")
-
-
-@pytest.mark.parametrize(
-    ("block", "said"),
-    [
-        ("model: resnet50", "batch_per_gpu is missing. Example: batch_per_gpu: {fp32: 128, fp16: 256}"),
-        ("model: resnet50, precision: [fp32, fp16], batch_per_gpu: {fp32: 8}", "batch_per_gpu has no value for fp16"),
-        ("model: device, precision: fp16", "precision has no effect with model: device. Remove it"),
-        ("model: [device, resnet50]", "device is not a network: write a separate case for it"),
-        ("model: device, mode: infer", "model: device implies mode: device. Remove mode"),
-        (f"{RESNET}, mode: device", "mode: device is for model: device only"),
-        (f"{RESNET}, mode: serve", "mode must be one of train, infer, device, or a list"),
-        (f"{RESNET}, min_seconds: [x]", "min_seconds must be a number of at least 1, or a list: "),
-        (f"{RESNET}, num_hosts: 2, data: tfrecord", "several hosts require mode: train and data: synthetic or host"),
-        (f"{RESNET}, communication: ring", "communication is for several hosts only"),
-        (f"{RESNET}, mode: infer, all_reduce: false", "all_reduce: false is for mode: train only"),
-        (f"{RESNET}, mode: [train, infer], accumulate: [1, 4]", "accumulate is for mode: train only"),
-        (f"{RESNET}, all_reduce_dtype: fp16", "all_reduce_dtype: fp16 is not for precision fp32"),
-        (f"{RESNET}, mode: infer, all_reduce_pack_mb: 50", "all_reduce_pack_mb: 50 is not for mode infer"),
-        (f"{net('bert_large')}, sequence_length: 600", "sequence_length: 600 is not for bert_large"),
-        (f"{RESNET}, sequence_length: 4", "sequence_length must be a whole number of at least 8"),
-        (f"{net('[vgg16, bert_large]')}, image_size: 224", "image_size: 224 is not for bert_large"),
-        (f"{RESNET}, sequence_length: 128", "sequence_length: 128 is not for resnet50: it takes images"),
-        (f"{net('inception_v4')}, image_size: 64", "image_size: 64 is not for inception_v4"),
-        (f"{net('vit_b16')}, image_size: 225", "image_size: 225 is not for vit_b16"),
-        (f"{net('[resnet50, vgg16]')}, batch_norm: keras", "batch_norm: keras is not for vgg16"),
-        ("model: bert_large, batch_per_gpu: 8, data: [host, tfrecord]", "data: tfrecord is not for bert_large"),
-        ("model: [resnet5], batch_per_gpu: 8", "model: there is no network 'resnet5'. Did you mean 'resnet50'?"),
-        (f"{RESNET}, precision: [fp32, fp64]", "precision must be one of fp32, tf32, fp16, bf16, or a list"),
-        ("modle: resnet50, batch_per_gpu: 0", "unknown key 'modle'. Did you mean 'model'?"),
-        ("modle: resnet50, batch_per_gpu: 0", "model is missing"),
-        ("modle: resnet50, batch_per_gpu: 0", "batch_per_gpu must be"),
-    ],
-)
+@pytest.mark.parametrize(("block", "said"), MISTAKES["suite"])
 def test_what_does_not_go_together_is_named_with_its_line(tmp_path: Path, block: str, said: str):
     path = tmp_path / "my.yml"
     path.write_text(f"cases:\n  - {{{RESNET}}}\n  - {{{block}}}\n")
