@@ -129,6 +129,11 @@ class KubernetesLauncher:
         log = self._logs.setdefault(job.id, _Log(RecordReader(MAX_RECORD_BYTES)))
         patience = _Patience(self._queue.pending_minutes * MINUTE_SECONDS)
         begun, missed, name = False, 0, object_name(job)
+
+        def note(line: str) -> None:
+            self._progress_at = time.monotonic()  # one stream may last as long as the repeat
+            on_line(line)
+
         while True:
             poller.wait()
             state, seen = view.state(name), view.pod_of(name)
@@ -149,7 +154,7 @@ class KubernetesLauncher:
                 self._progress_at = time.monotonic()
                 on_turn(Turn(waiting=False, node=state.node))
                 if seen is not None:
-                    log.take(self._cluster.follow_log(name_of(seen.pod)), on_line)
+                    log.take(self._cluster.follow_log(name_of(seen.pod)), note)
             else:
                 self._progress_at = time.monotonic()
                 return self._ended(job, seen, state, log, on_line, on_turn)

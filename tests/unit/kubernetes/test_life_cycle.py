@@ -124,6 +124,24 @@ def test_what_may_pass_is_waited_for_and_then_a_failure(bench, monkeypatch, play
     assert one.states[:2] == ["launching", "queued"]
 
 
+def test_a_node_taken_by_our_own_long_repeat_is_not_missing(bench, monkeypatch):
+    only_node = threading.Lock()
+
+    def play(server, job):
+        plays.wait_for_a_node(server, job)
+        with only_node:
+            pod = server.get("pods", f"{job['metadata']['name']}-x")
+            pod["spec"]["nodeName"] = "node-1"
+            plays.run(server, pod)
+            for line in (*["one more line"] * 50, *plays.lines_of(job)):
+                server.log(pod["metadata"]["name"], line)
+                time.sleep(0.05)
+            plays.end(server, pod)
+
+    monkeypatch.setattr(launchers, "MINUTE_SECONDS", 1.5)
+    assert bench(play).measure(2, pending_minutes=1) == RunOutcome(ok=2, failed=0, missing=0)
+
+
 def test_a_repeat_costs_three_requests_and_looks_do_not_grow_with_repeats(bench, monkeypatch):
     monkeypatch.setattr(launchers, "POLL_SECONDS", 1.0)
     one = bench()
