@@ -343,11 +343,15 @@ class Budget:
             self._settle(meter or host)
             self._began[meter or host] = host, time.monotonic()
 
-    def end(self, host: HostPlace, meter: str | None = None) -> None:
-        """Stop counting, if started."""
+    def pause(self, host: HostPlace, meter: str | None = None) -> None:
+        """Stop counting, if started, and keep what is reserved."""
         with self._lock:
-            if meter is None or meter in self._began:
-                self._reserved.pop(meter or host, None)
+            self._settle(meter or host)
+
+    def end(self, host: HostPlace, meter: str | None = None) -> None:
+        """Stop counting, if started; nothing stays reserved."""
+        with self._lock:
+            self._reserved.pop(meter or host, None)
             self._settle(meter or host)
 
     def allows(self, host: HostPlace, case: str, meter: str | None = None) -> bool:
@@ -355,7 +359,8 @@ class Budget:
         with self._lock:
             seconds = self._seen.get((host.fleet, case)) or self._durations.seconds(host.fleet, case)
             wanted = {**self._reserved, (meter or host): self._rates[host] * seconds}
-            fits = self._spent() + sum(wanted.values()) <= self.limit_usd
+            ahead = sum(max(0.0, usd - self._begun_usd(key)) for key, usd in wanted.items())
+            fits = self._spent() + ahead <= self.limit_usd
             if fits:
                 self._reserved = wanted
             return fits
@@ -372,6 +377,10 @@ class Budget:
 
     def _spent(self) -> float:
         return self._settled_usd + sum(map(self._running_usd, self._began))
+
+    def _begun_usd(self, meter: Meter) -> float:
+        """Return the part of a reservation that is already spent: that of a running repeat in a queue."""
+        return self._running_usd(meter) if isinstance(meter, str) and meter in self._began else 0.0
 
     def _running_usd(self, meter: Meter) -> float:
         host, began = self._began[meter]

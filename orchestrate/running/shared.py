@@ -92,7 +92,9 @@ def skip(job: Job, host: Host, shared: Shared) -> bool:
     return bool(why)
 
 
-def affordable(hosts: Sequence[Host], case: str, shared: Shared, *, meter: str | None = None) -> bool:
+def affordable(
+    hosts: Sequence[Host], case: str, shared: Shared, *, meter: str | None = None, warn: bool = True
+) -> bool:
     """Return whether one more repeat fits within the cost limit; if not, emit a warning.
 
     Args:
@@ -100,13 +102,15 @@ def affordable(hosts: Sequence[Host], case: str, shared: Shared, *, meter: str |
         case: Name of its case.
         shared: State shared by workers.
         meter: Key for counting its cost; None: its hosts, from their start to their end.
+        warn: Whether to emit the warning.
     """
     budget = shared.budget
     if budget is None or all(budget.allows(host.place, case, meter) for host in hosts):
         return True
-    spent = f"the run has cost {budget.spent_usd():.2f} USD, near its limit of {budget.limit_usd:.2f}"
-    message = f"no new repeats will start: {spent}"
-    shared.bus.emit(Warned(host=hosts[0].key, message=message))
+    if warn:
+        which = "no new repeats will start" if meter is None else "the last repeats will not start"
+        spent = f"the run has cost {budget.spent_usd():.2f} USD, near its limit of {budget.limit_usd:.2f}"
+        shared.bus.emit(Warned(host=hosts[0].key, message=f"{which}: {spent}"))
     return False
 
 

@@ -61,7 +61,8 @@ class Attempt:
         before, self.turn = self.turn, turn
         if turn.waiting:
             watched.wait()
-            self.end()
+            if self.budget is not None:
+                self.budget.pause(self.job.place, self.job.id)
             return QUEUED if before is None or not before.waiting else None
         if before is not None and not before.waiting and before.node == turn.node:
             return None
@@ -283,6 +284,7 @@ class QueueWorker(HostWorker):
     """
 
     _cancelled = False
+    _too_expensive = False
     _trouble = ""
 
     @property
@@ -311,11 +313,27 @@ class QueueWorker(HostWorker):
         return True
 
     def _affordable(self, job: Job) -> bool:
-        return affordable([self.host], job.case.name, self.shared, meter=job.id)
+        fits = affordable([self.host], job.case.name, self.shared, meter=job.id, warn=not self._too_expensive)
+        self._too_expensive |= not fits
+        return fits
 
     def _next(self) -> Job | None:
+        """See `Worker._next`; while the rest of the queue costs too much, its last repeat is cancelled."""
+        cancelled: list[Job] = []
         with self._lock:
-            return self._todo.popleft() if self._todo else None
+            job = self._todo.popleft() if self._todo else None
+            while job is not None and not self._affordable(job):
+                cancelled.append(self._todo.pop() if self._todo else job)
+                self._release(cancelled[-1:])
+                job = None if cancelled[-1] is job else job
+        self._clear(cancelled)
+        return job
+
+    def _release(self, jobs: Sequence[Job]) -> None:
+        """Reserve nothing more for repeats that will not start."""
+        if (budget := self.shared.budget) is not None:
+            for job in jobs:
+                budget.end(job.place, job.id)
 
     def _is_dropped(self) -> bool:
         """See `Worker._is_dropped`; a job that does not end is not a fault of other machines."""
@@ -338,6 +356,7 @@ class QueueWorker(HostWorker):
         return left
 
     def _clear(self, jobs: list[Job]) -> None:
+        self._release(jobs)
         if jobs:
             self._session.attempt("cancel jobs that are no longer needed", lambda: self._queue.clear(jobs))
 

@@ -14,7 +14,7 @@ from orchestrate.errors import Lost, Unreachable
 from orchestrate.events import EventBus
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.queues import SlurmQueue
-from orchestrate.launchers.base import Turn
+from orchestrate.launchers.base import Ending, OnTurn, OutputLine, Turn, always_running
 from orchestrate.launchers.polling import Poller
 from orchestrate.planning.codec import plan_to_json
 from orchestrate.planning.durations import GUESSED_REPEAT_SECONDS, Budget, Durations, estimate
@@ -151,26 +151,32 @@ class LateQueue(FakeLauncher):
 
     cancel_waiting = clear
 
+    def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
+        on_turn(Turn(waiting=False))
+        return super().follow(job, on_line, on_turn)
+
     def manifests(self, jobs: Sequence[Job]) -> list[str]:
         return []
 
 
-def run_queue(plan: Plan, tmp_path: Path, machine: FakeHost, stop: Stop) -> tuple[RunOutcome, RunFolder]:
+def run_queue(plan: Plan, tmp_path: Path, machine: FakeHost, stop: Stop, **how: Any) -> tuple[RunOutcome, RunFolder]:
     folder = RunFolder.create(tmp_path, plan.run_id)
     folder.write_plan(plan_to_json(plan))
-    return execute(plan, folder, lambda host: LateQueue(host, machine), EventBus(), stop, RunOptions()), folder
+    return execute(plan, folder, lambda host: LateQueue(host, machine), EventBus(), stop, RunOptions(**how)), folder
 
 
-def test_what_a_queue_began_too_late_does_not_stay_when_a_run_is_stopped(tmp_path: Path):
-    plan, stop, slots = queue_plan(), Stop(), threading.Barrier(4)
+@pytest.mark.parametrize("how", [{}, {"max_usd": 0.05}], ids=["stopped", "costs more than estimated"])
+def test_what_a_queue_began_too_late_does_not_stay_when_a_run_ends(tmp_path: Path, monkeypatch, how):
+    plan, stop, slots = queue_plan(usd_per_gpu_hour=3600.0), Stop(), threading.Barrier(4)
     machine = FakeHost(facts=Facts(gpus=GPUS))
+    monkeypatch.setattr(Durations, "seconds", lambda *_: 0.001)
 
-    def stop_when_all_slots_work(_: Job) -> None:
+    def end_when_all_slots_work(_: Job) -> None:
         slots.wait(30)
-        stop.launching.set()
+        time.sleep(0.03) if how else stop.launching.set()
 
-    machine.on_follow = stop_when_all_slots_work
-    outcome, folder = run_queue(plan, tmp_path, machine, stop)
+    machine.on_follow = end_when_all_slots_work
+    outcome, folder = run_queue(plan, tmp_path, machine, stop, **how)
     assert (outcome.ok, outcome.failed, outcome.missing) == (4, 0, 8)
     assert machine.containers == {}, "nothing runs that nobody follows"
     left = {job.id for job in plan.jobs if folder.read_record(job.id) is None}
