@@ -11,6 +11,7 @@
         │   └── Dropped            an sshd closed the connection before the login: retried
         ├── PullFailed             the image is not available
         ├── Lost                   a started benchmark no longer exists or responds
+        │   └── Gone               it no longer exists
         └── LaunchFailed           the benchmark could not be started
 
 Anything else is a bug: traceback to a file, exit code 1.
@@ -88,6 +89,10 @@ class Lost(HostError):
     """A started benchmark no longer exists or responds."""
 
     status = Status.LOST
+
+
+class Gone(Lost):
+    """A started benchmark no longer exists."""
 
 
 class LaunchFailed(HostError):

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 
-from orchestrate.errors import HostError, Lost
+from orchestrate.errors import HostError, Lost, Unreachable
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.planning.plan import Job, MultiHostJob, Plan, complete_job, whole_job
 from orchestrate.running.judge import failed_record, judge, now
@@ -118,15 +118,18 @@ class MultiHostWorker(Worker):
         self._every = every
         self._left = {multi.job.id: multi for multi in todo}
         self._opened: dict[HostPlace, HostSession] = {}
+        self._lost: list[MemberRun] = []
+        self._there: set[str] = set()  # ids of parts that a dead controller started
 
     def _ready(self) -> bool:
         for place in dict.fromkeys(job.place for multi in self._every for job in multi.members):
             ours = self._parts(self._every, place)
             if self._parts(self._left.values(), place):
-                self._open(place, ours)
+                self._open(place, [*self._entries[place].jobs, *ours])
             elif not self._left:  # a resumed run with nothing left to do
                 self._new_session(place).sweep_only(ours)
-        self.jobs = [multi.job for multi in self._left.values()]
+        first = {multi.job.id for multi in self._left.values() if any(job.id in self._there for job in multi.members)}
+        self.jobs = sorted((multi.job for multi in self._left.values()), key=lambda job: job.id not in first)
         return bool(self._left)
 
     def _new_session(self, place: HostPlace) -> HostSession:
@@ -135,13 +138,13 @@ class MultiHostWorker(Worker):
         return session
 
     def _open(self, place: HostPlace, ours: list[Job]) -> None:
-        """Connect to a host, probe it, prepare images, and remove leftovers of an earlier controller."""
+        """Connect to a host, probe it, prepare images, and remove what was lost there or left by a controller."""
         session = self._new_session(place)
         session.count_cost()
         try:
             self._complete(session, place)
             left = list(self._left.values())
-            session.sweep(ours, {job.id for job in self._parts(left, place)})
+            self._there.update(session.sweep(ours, {job.id for job in self._parts(left, place)}))
             session.prepare_images(self._parts([multi for multi in left if multi.job.blocked is None], place))
         except HostError as error:
             session.problem = error
@@ -176,6 +179,7 @@ class MultiHostWorker(Worker):
     def _run_once(self, job: Job) -> Record:
         multi, began, started_at = self._left[job.id], time.monotonic(), now()
         parts: list[MemberRun] = []
+        self._remove_lost()
         problem = next(((s.host.key, s.problem) for s in self._sessions_of(job) if s.problem is not None), None)
         if multi.job.blocked is not None:
             record = failed_record(multi.job, *multi.job.blocked, started_at)
@@ -187,10 +191,21 @@ class MultiHostWorker(Worker):
             self._follow(parts)
             record = self._judge(multi, parts, started_at)
         finish(multi.job, record, self.host, time.monotonic() - began, self.shared)
-        for part in parts:
-            if part.session.problem is None and not isinstance(part.error, Lost):
+        for part in [part for part in parts if part.session.problem is None]:
+            if isinstance(part.error, Lost | Unreachable):
+                self._lost.append(part)
+            if not isinstance(part.error, Lost):
                 part.session.remove(part.job)
         return record
+
+    def _remove_lost(self) -> None:
+        """Remove parts of earlier repeats that may still run, so that nothing starts beside them."""
+        for part in self._lost:
+            try:
+                part.session.call(lambda part=part: part.session.launcher.remove(part.job))  # type: ignore[misc]
+            except HostError as error:
+                part.session.problem = error
+        self._lost.clear()
 
     def _start(self, multi: MultiHostJob) -> list[MemberRun]:
         """Start all parts at once, because the ranks wait for each other."""

@@ -191,10 +191,12 @@ def _execute(
     with shared.watchdog:
         with ThreadPoolExecutor(options.max_parallel or len(plan.hosts), thread_name_prefix="host") as pool:
             workers = {}
+            together = [multi for multi in plan.multi_host_jobs if multi.job.id not in settled]
             for entry in plan.hosts:
                 todo = [job for job in entry.jobs if job.id not in settled]
+                parts = [part for multi in together for part in multi.members if part.place == entry.host.place]
                 kind = HostWorker if entry.host.queue is None else QueueWorker
-                workers[entry.host.place] = pool.submit(kind(entry, todo, shared).work)
+                workers[entry.host.place] = pool.submit(kind(entry, todo, shared, parts).work)
             run_multi_host(plan, workers, shared, settled)
         for worker in workers.values():
             worker.result()

@@ -124,25 +124,37 @@ class HostSession:
             self.shared.budget.found(dataclasses.replace(self.entry, facts=facts))
         return facts
 
-    def sweep(self, ours: Sequence[Job], todo: Collection[str]) -> None:
+    def sweep(self, ours: Sequence[Job], todo: Collection[str]) -> list[str]:
         """Remove leftovers of a dead controller that belong to repeats with a record.
 
         Args:
             ours: All jobs of the run on this host; not empty.
             todo: Ids of those without a record.
 
+        Returns:
+            Ids of the run's other jobs on the host, running or ended.
+
         Raises:
             HostError: The host does not answer.
         """
         ended = {job.id: job for job in ours if job.id not in todo}
-        for job_id in self.call(lambda: self.launcher.running(ours[0].origin.run_id)):
-            if job_id in ended:
-                leftover = ended[job_id]
-                self.call(lambda job=leftover: self.launcher.remove(job))  # type: ignore[misc]
+        there = self.call(lambda: self.launcher.running(ours[0].origin.run_id))
+        for leftover in [ended[job_id] for job_id in there if job_id in ended]:
+            self.call(lambda job=leftover: self.launcher.remove(job))  # type: ignore[misc]
+        return [job_id for job_id in there if job_id not in ended]
 
     def sweep_only(self, ours: Sequence[Job]) -> None:
         """Clean up a host of a resumed run that has nothing left to do; a failure is only a warning."""
         self.attempt("look for leftovers", lambda: self.sweep(ours, ()), in_time=False)
+
+    def wait_for(self, part: Job) -> None:
+        """Wait until a part of a multi-host job that a dead controller started has ended; its result stays there.
+
+        Raises:
+            HostError: The host was lost.
+        """
+        self.start(part)
+        self.follow(part, self.watch(part), steps=False)
 
     def prepare_images(self, jobs: Sequence[Job]) -> None:
         """Prepare the images of these repeats on the host.
@@ -218,7 +230,7 @@ class HostSession:
         """Report the new state of a repeat."""
         self.shared.bus.emit(JobState(job=job.id, host=self.host.key, state=state))
 
-    def attempt(self, what: str, action: Callable[[], None], *, in_time: bool = True) -> None:
+    def attempt(self, what: str, action: Callable[[], object], *, in_time: bool = True) -> None:
         """Run an action whose failure is only a warning; `in_time`: with the time limit of a short request."""
         try:
             if in_time:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import cast
 
-from orchestrate.errors import CancelledInQueue, HostError
+from orchestrate.errors import CancelledInQueue, Gone, HostError, Lost, Unreachable
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import OnTurn, QueueLauncher, Turn, always_running
 from orchestrate.planning.durations import Budget
@@ -96,6 +96,7 @@ class Worker(ABC):
         self._todo: deque[Job] = deque()
         self._lock = threading.Lock()
         self._faults = 0  # consecutive repeats that ended by a fault of a host
+        self._put_back: set[str] = set()  # ids of repeats that may still run on a host that was lost
 
     def work(self) -> None:
         """Run the repeats until they are done, the host is dropped, or the run is stopped."""
@@ -118,7 +119,7 @@ class Worker(ABC):
         """Run repeats from the list until it is empty, the host is dropped, or the run is stopped."""
         stop, options = self.shared.stop.launching, self.shared.options
         while not stop.is_set() and (job := self._next()) is not None:
-            if skip(job, self.host, self.shared):
+            if job.id not in self._put_back and skip(job, self.host, self.shared):
                 self._skip_unneeded(job)
                 continue
             if (record := self._run_once(job)) is None:
@@ -197,11 +198,13 @@ class HostWorker(Worker):
         entry: The host's part of the plan.
         jobs: Those of its repeats without a record.
         shared: State shared by the workers of a run.
+        parts: Its parts of multi-host jobs without a record.
     """
 
-    def __init__(self, entry: HostPlan, jobs: list[Job], shared: Shared) -> None:
+    def __init__(self, entry: HostPlan, jobs: list[Job], shared: Shared, parts: Sequence[Job] = ()) -> None:
         super().__init__(entry.host, jobs, shared, entry.host.key)
         self.entry = entry
+        self._parts = parts
         self._session: HostSession  # from `_ready` on
         self._peaks = DevicePeaks()
 
@@ -224,7 +227,11 @@ class HostWorker(Worker):
             if (facts := self._session.probe_missing()) is not None:
                 self.jobs = [complete_job(job, self.host, facts) for job in self.jobs]
             self._finish_blocked()
-            self._session.sweep(self.entry.jobs, {job.id for job in self.jobs})
+            there = self._session.sweep(self.entry.jobs, {job.id for job in self.jobs})
+            for part in self._parts:
+                if part.id in there:
+                    self._session.wait_for(part)
+            self.jobs.sort(key=lambda job: job.id not in there)  # what may still run comes first
             self._session.prepare_images(self.jobs)
         except HostError as error:
             if not self.shared.stop.running.is_set():
@@ -260,6 +267,11 @@ class HostWorker(Worker):
         except HostError as error:
             record = self._failed(job, error, attempt.started_at, watched)
             ended = error.status is not Status.LOST  # a lost repeat may still run: `resume` and `stop` can find it
+            if self._may_reattach(job, error, watched):
+                self._session.warn(f"{job.id} may still run: {error.cause}. Reattaching to it")
+                self._put_back.add(job.id)
+                self._todo.appendleft(job)  # nothing may start beside it
+                return record
         finally:
             attempt.end()
         finish(job, record, self.host, time.monotonic() - attempt.began, self.shared)
@@ -268,6 +280,13 @@ class HostWorker(Worker):
         if self.host.queue is None:  # a queue's next repeat may get another machine
             self._peaks.add(job, record)
         return record
+
+    def _may_reattach(self, job: Job, error: HostError, watched: Watched | None) -> bool:
+        """Return whether a repeat whose host failed may still run and has not been put back yet."""
+        may_run = isinstance(error, Unreachable | Lost) and not isinstance(error, Gone)
+        ending = self.shared.stop.launching.is_set() or self.shared.options.fail_fast or self._is_dropped()
+        ended = watched is not None and watched.stopped_for is not None
+        return may_run and not (ended or ending or self.host.queue or job.id in self._put_back)
 
     def _attempt(self, job: Job) -> Attempt:
         return Attempt(job)

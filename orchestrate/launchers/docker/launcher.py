@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from orchestrate.errors import HostError, LaunchFailed, Lost, PullFailed, Unreachable
+from orchestrate.errors import Gone, HostError, LaunchFailed, Lost, PullFailed, Unreachable
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.base import Ending, NotThere, OnTurn, OutputLine, always_running
@@ -244,7 +244,7 @@ class ContainerLauncher:
         try:
             return self._engine.state(container_name(job))
         except NotThere as error:
-            raise Lost("the container is gone: somebody removed it, or the engine lost it") from error
+            raise Gone("the container is gone: somebody removed it, or the engine lost it") from error
         except Unreachable as error:
             raise Lost(f"the host was lost while the benchmark ran: {error.cause}") from error
 

@@ -265,7 +265,22 @@ def test_an_unreachable_host_fails_the_job_but_not_what_others_do_alone(tmp_path
     assert bench.run() == RunOutcome(ok=6, failed=0, missing=0), "resume measures again what a host failed"
 
 
-def test_resume_reattaches_to_parts_and_removes_those_with_a_record(tmp_path: Path):
+def test_nothing_starts_beside_what_was_lost(tmp_path: Path):
+    def lose(job: Job) -> None:
+        if job.member is None or job.id == bench.plan.multi_host_jobs[0].members[1].id:
+            raise Lost("the link is dead")
+
+    bench = Bench(tmp_path, a=FakeHost(), b=FakeHost(on_follow=lose))
+    assert bench.run() == RunOutcome(ok=4, failed=2, missing=0)
+    there: set[str] = set()
+    for call, job_id in bench.machines["b"].calls:
+        assert call != "start" or not there
+        there = there | {job_id} if call == "start" else there - {job_id} if call == "remove" else there
+
+
+@pytest.mark.parametrize("own", [0, 1])
+def test_resume_reattaches_to_parts_and_removes_those_with_a_record(tmp_path: Path, own: int):
+    """A repeat of the host's own waits until the part has ended."""
     bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
     bench.run()
     first, second = bench.plan.multi_host_jobs
@@ -273,10 +288,15 @@ def test_resume_reattaches_to_parts_and_removes_those_with_a_record(tmp_path: Pa
     for index, machine in enumerate(bench.machines.values()):
         machine.containers = {first.members[index].id: "exited", second.members[index].id: "running"}
         machine.calls.clear()
+        if own:
+            bench.folder.record_path(bench.plan.hosts[index].jobs[0].id).unlink()
     bench.started.clear()
     assert bench.run() == RunOutcome(ok=6, failed=0, missing=0)
     for index, machine in enumerate(bench.machines.values()):
-        assert (machine.count("reattach"), machine.count("start")) == (1, 0)
+        assert (machine.count("reattach"), machine.count("start")) == (1 + own, own)
+        part, alone = second.members[index].id, bench.plan.hosts[index].jobs[0].id
+        ran = [job_id for call, job_id in machine.calls if call in ("start", "follow")]
+        assert ran == ([part, alone, alone, part] if own else [part])
         assert machine.containers == {}
         machine.containers = {first.members[index].id: "exited"}
     assert bench.run() == RunOutcome(ok=6, failed=0, missing=0), "nothing is left to do"

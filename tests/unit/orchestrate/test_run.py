@@ -102,7 +102,7 @@ NO_RECORD: dict[str, Any] = {"payload": lambda job: None}
     [
         ({"facts": Unreachable("connection refused")}, Status.UNREACHABLE, 0, 0, "connection refused"),
         ({"facts": Facts(images=(NO_IMAGE,))}, Status.PULL_FAILED, 0, 0, "no such image"),
-        ({"failures": {"follow": Lost("the link is dead")}}, Status.LOST, 2, 0, "the link is dead"),
+        ({"failures": {"follow": Lost("the link is dead")}}, Status.LOST, 1, 0, "the link is dead"),
         ({"failures": {"start": LaunchFailed("no runtime", Status.NO_GPU)}}, Status.NO_GPU, 12, 12, "no runtime"),
         ({"ending": Ending(exit_code=137, out_of_memory=True), **NO_RECORD}, Status.OOM, 12, 12, "memory limit"),
         ({"ending": Ending(exit_code=137), **NO_RECORD}, Status.ERROR, 12, 12, "SIGKILL"),
@@ -118,6 +118,26 @@ def test_each_failure_has_its_status_and_the_other_host_finishes(tmp_path, machi
     bad = bench.machines["bad"]
     assert bench.statuses("bad") == [status] * 12 and all(said in cause for cause in bench.causes("bad"))
     assert (bad.count("start"), bad.count("remove")) == (starts, removals)
+    assert bad.count("reattach") == (status is Status.LOST)
+
+
+@pytest.mark.parametrize(("call", "error"), [("start", Unreachable("no answer")), ("follow", Lost("link down"))])
+def test_what_was_lost_is_collected_before_anything_else_starts(tmp_path: Path, call, error):
+    class Blinking(FakeLauncher):
+        def start(self, job):  # type: ignore[no-untyped-def]
+            others.append({*machine.containers} - {job.id})
+            return super().start(job) or fail("start")
+
+    def fail(there: str) -> None:
+        if there == call and len(others) == 1:
+            raise error
+
+    others: list[set[str]] = []
+    machine = FakeHost(on_follow=lambda job: fail("follow"))
+    bench = Bench(tmp_path, a=machine)
+    bench.launcher = lambda host: Blinking(host, machine)  # type: ignore[method-assign]
+    assert bench.run() == RunOutcome(ok=12, failed=0, missing=0)
+    assert not any(others) and (machine.count("start"), machine.count("reattach")) == (12, 1)
 
 
 def test_resume_runs_only_what_is_missing_and_reattaches_to_the_rest(tmp_path: Path):
