@@ -307,6 +307,11 @@ class Outlook:
         return sum(left.values()) * factor / min(self._slots.get(host, 1), len(left))
 
 
+def clock_seconds() -> float:
+    """Return the seconds of a clock that goes on while this machine sleeps, as benchmarks and costs do."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
 Meter = HostPlace | str
 """Key for counting costs: a host, or the id of a repeat in a queue."""
 
@@ -341,7 +346,7 @@ class Budget:
         """Start counting the time of a host, or of a repeat in its queue."""
         with self._lock:
             self._settle(meter or host)
-            self._began[meter or host] = host, time.monotonic()
+            self._began[meter or host] = host, clock_seconds()
 
     def pause(self, host: HostPlace, meter: str | None = None) -> None:
         """Stop counting, if started, and keep what is reserved."""
@@ -384,7 +389,7 @@ class Budget:
 
     def _running_usd(self, meter: Meter) -> float:
         host, began = self._began[meter]
-        return self._rates[host] * (time.monotonic() - began)
+        return self._rates[host] * (clock_seconds() - began)
 
     def _settle(self, meter: Meter) -> None:
         if meter in self._began:

@@ -16,6 +16,7 @@ from itertools import groupby
 
 from orchestrate.errors import HostError, Lost, Unreachable
 from orchestrate.inventory.hosts import Host, HostPlace
+from orchestrate.planning.durations import clock_seconds
 from orchestrate.planning.plan import Job, MultiHostJob, Plan, complete_job, whole_job
 from orchestrate.running.judge import failed_record, judge, now
 from orchestrate.running.session import HostSession, Outcome
@@ -177,7 +178,7 @@ class MultiHostWorker(Worker):
         return False
 
     def _run_once(self, job: Job) -> Record:
-        multi, began, started_at = self._left[job.id], time.monotonic(), now()
+        multi, began, started_at = self._left[job.id], clock_seconds(), now()
         parts: list[MemberRun] = []
         self._remove_lost()
         problem = next(((s.host.key, s.problem) for s in self._sessions_of(job) if s.problem is not None), None)
@@ -190,7 +191,7 @@ class MultiHostWorker(Worker):
             parts = self._start(multi)
             self._follow(parts)
             record = self._judge(multi, parts, started_at)
-        finish(multi.job, record, self.host, time.monotonic() - began, self.shared)
+        finish(multi.job, record, self.host, clock_seconds() - began, self.shared)
         for part in [part for part in parts if part.session.problem is None]:
             if isinstance(part.error, Lost | Unreachable):
                 self._lost.append(part)

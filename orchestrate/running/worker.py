@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from typing import cast
 from orchestrate.errors import CancelledInQueue, Gone, HostError, Lost, Unreachable
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import OnTurn, QueueLauncher, Turn, always_running
-from orchestrate.planning.durations import Budget
+from orchestrate.planning.durations import Budget, clock_seconds
 from orchestrate.planning.plan import HostPlan, Job, complete_job
 from orchestrate.running.judge import failed_record, judge, now
 from orchestrate.running.options import DROP_AFTER, HOST_FAULTS, QUEUED
@@ -41,14 +40,14 @@ class Attempt:
 
     Attributes:
         budget: Counts the cost of a machine in a queue; None: a single host, or no limit.
-        began: Monotonic seconds of its start.
+        began: When it started, in `clock_seconds`.
         started_at: The same in UTC, ISO 8601.
         turn: The last report of its queue, or None.
     """
 
     job: Job
     budget: Budget | None = None
-    began: float = field(default_factory=time.monotonic)
+    began: float = field(default_factory=clock_seconds)
     started_at: str = field(default_factory=now)
     turn: Turn | None = None
 
@@ -66,7 +65,7 @@ class Attempt:
             return QUEUED if before is None or not before.waiting else None
         if before is not None and not before.waiting and before.node == turn.node:
             return None
-        self.began, self.started_at = time.monotonic(), now()
+        self.began, self.started_at = clock_seconds(), now()
         if self.budget is not None:
             self.budget.begin(self.job.place, self.job.id)
         watched.run()
@@ -261,7 +260,7 @@ class HostWorker(Worker):
                 started_at=attempt.started_at,
                 stopped_for=watched.stopped_for,
                 last_line=outcome.last_line,
-                observed_seconds=None if reattached else time.monotonic() - attempt.began,
+                observed_seconds=None if reattached else clock_seconds() - attempt.began,
             )
             ended = True
         except HostError as error:
@@ -274,7 +273,7 @@ class HostWorker(Worker):
                 return record
         finally:
             attempt.end()
-        finish(job, record, self.host, time.monotonic() - attempt.began, self.shared)
+        finish(job, record, self.host, clock_seconds() - attempt.began, self.shared)
         if ended:
             self._session.remove(job)
         if self.host.queue is None:  # a queue's next repeat may get another machine

@@ -22,8 +22,9 @@ from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import GPU, Device, Record, Status
 from results.schema.progress import step_line
+from results.schema.record_json import to_json
 from tests.support.engines.processes import wait_until
-from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
+from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher, ok_record
 
 BLOCK = CaseBlock(model=["resnet50", "googlenet"], batch_per_gpu=2, warmup_steps=1, num_steps=4, num_gpus=[1, 2])
 
@@ -286,6 +287,18 @@ def test_a_limit_of_cost_counts_the_gpus_of_a_host_that_answers_late(tmp_path: P
     planned = bench.make_plan()
     bench.plan = dataclasses.replace(planned, hosts=[dataclasses.replace(planned.hosts[0], facts=None)])
     assert bench.run(max_usd=2.0) == RunOutcome(ok=0, failed=0, missing=12), "one repeat of 8 GPUs would cost 2.40 USD"
+
+
+def test_time_in_which_the_controller_slept_is_the_repeats_and_costs(tmp_path: Path, monkeypatch):
+    slept = [0.0]
+    monkeypatch.setattr("time.clock_gettime", lambda clock: sum(slept))
+    machine = FakeHost(on_follow=lambda job: slept.append(400.0))
+    machine.payload = lambda job: to_json(ok_record(job.case, seconds=400.0)).encode()
+    bench = Bench(tmp_path, a=machine)
+    bench.hosts = [dataclasses.replace(bench.hosts[0], usd_per_gpu_hour=36.0, device=Device.CPU)]
+    bench.plan = bench.make_plan()
+    assert bench.run(max_usd=8.1) == RunOutcome(ok=2, failed=0, missing=10), "4 USD each"
+    assert [record.warnings for record in bench.records("a")] == [[], []]
 
 
 def test_a_bug_in_one_worker_leaves_a_traceback_and_the_others_finish(tmp_path: Path):
