@@ -208,7 +208,7 @@ class RunEstimate:
 
     Attributes:
         seconds: Until the slowest host is done.
-        usd: All hosts together, each from its start to its end; None: not every host has a price.
+        usd: All hosts together, without the time in which they wait for others; None: not every host has a price.
         seen: Share of repeats with a duration from earlier runs, 0 to 1.
         computed: Share of repeats with a computed duration; the rest is guessed.
     """
@@ -319,7 +319,7 @@ Meter = HostPlace | str
 class Budget:
     """Limits the cost of a run: no repeat starts that would exceed it.
 
-    A host costs from its start to its end; in a queue, each repeat costs while it has a machine.
+    A host costs from the run's start to its last repeat; in a queue, each repeat costs while it has a machine.
 
     Args:
         limit_usd: For the whole run.

@@ -196,6 +196,8 @@ def _execute(
                 todo = [job for job in entry.jobs if job.id not in settled]
                 parts = [part for multi in together for part in multi.members if part.place == entry.host.place]
                 kind = HostWorker if entry.host.queue is None else QueueWorker
+                if budget is not None and kind is HostWorker and (todo or parts):
+                    budget.begin(entry.host.place)  # it also costs while it waits for its turn
                 workers[entry.host.place] = pool.submit(kind(entry, todo, shared, parts).work)
             run_multi_host(plan, workers, shared, settled)
         for worker in workers.values():

@@ -211,6 +211,8 @@ class HostWorker(Worker):
         """See `Worker.work`."""
         if self.entry.jobs:
             super().work()
+        if self.shared.budget is not None and self._parts:
+            self.shared.budget.begin(self.host.place)  # it also costs while it waits for the others of its fleet
 
     def _sessions(self) -> Sequence[HostSession]:
         return [self._session] if hasattr(self, "_session") else []

@@ -15,9 +15,10 @@ from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import Ending, Launcher, OnTurn, OutputLine, always_running
 from orchestrate.launchers.container import container_document, job_container
 from orchestrate.planning.codec import plan_from_json, plan_to_json
+from orchestrate.planning.durations import Budget
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, members_of
-from orchestrate.running import multi_host
+from orchestrate.running import multi_host, run
 from orchestrate.running.run import RunOutcome, stop_run
 from orchestrate.suites import CaseBlock, Suite
 from results.schema import GPU, Case, Communication, Device, Rank, Record, Status
@@ -116,6 +117,16 @@ def test_two_hosts_give_one_record_with_a_part_for_each(tmp_path: Path):
     parts = {part.id for multi in bench.plan.multi_host_jobs for part in multi.members}
     assert {event.host for event in bench.seen(JobState) if event.job in parts} == {"f.a", "f.b"}
     assert {event.host for event in bench.seen(JobStep) if event.job in multi_host_jobs} == {"f.a"}
+
+
+def test_hosts_that_wait_for_others_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    clock, budgets = [0.0], []
+    monkeypatch.setattr("time.clock_gettime", lambda _: sum(clock))
+    monkeypatch.setattr(run, "Budget", lambda *how: budgets.append(Budget(*how)) or budgets[-1])  # type: ignore[func-returns-value]
+    monkeypatch.setattr(Bench, "settings", {"usd_per_gpu_hour": 3600.0, "device": Device.CPU})
+    bench = Bench(tmp_path, a=FakeHost(), b=FakeHost(on_follow=lambda job: clock.append(10.0)))
+    assert bench.run(max_usd=1e9, max_parallel=1) == RunOutcome(ok=6, failed=0, missing=0)
+    assert budgets[0].spent_usd() == 2 * 40, "a dollar a second for each"
 
 
 def test_every_rank_is_told_who_all_are(tmp_path: Path):
