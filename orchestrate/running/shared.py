@@ -133,7 +133,7 @@ def drop_for_bug(name: str, error: Exception, host: Host, jobs: Sequence[Job], s
     """
     path = shared.folder.path / f"traceback-{name}.txt"
     path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
-    left = [job for job in jobs if shared.folder.read_record(job.id) is None]
+    left = [job for job in jobs if job.id not in shared.statuses]
     drop_host(host, Status.ERROR, f"a bug in tfbench: {error!r}. Traceback: {path}", left, shared)
 
 
