@@ -82,10 +82,14 @@ class Watched:
 
     def end(self, status: Status, cause: str) -> None:
         """End the repeat in a separate thread, so that an unresponsive host does not block the others."""
-        if self.stopped_for is None:
-            self.stopped_for = (status, cause)
-            self.abandon_at = time.monotonic() + self.margin_seconds - END_AFTER_SECONDS
+        if self.stopped_for is not None:
+            return
+        self.stopped_for = (status, cause)
+        self.abandon_at = min(self.abandon_at, time.monotonic() + self.margin_seconds - END_AFTER_SECONDS)
+        try:
             threading.Thread(target=self.stop, name=f"stop {self.job.id}", daemon=True).start()
+        except RuntimeError:  # no more threads at the moment: the next look tries again
+            self.stopped_for = None
 
 
 class Watchdog:

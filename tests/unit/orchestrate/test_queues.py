@@ -91,6 +91,21 @@ def test_time_in_the_queue_counts_for_no_limit():
         assert watched.stopped_for[0] is Status.TIMEOUT
 
 
+def test_the_watchdog_survives_a_moment_without_threads(monkeypatch: pytest.MonkeyPatch):
+    refused, stopped = threading.Event(), threading.Event()
+
+    def start(thread: threading.Thread) -> None:
+        refused.set()
+        raise RuntimeError("can't start new thread")
+
+    with Watchdog() as watchdog:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", start)
+            watchdog.watch(queue_plan().jobs[0], stopped.set, timeout=-2.1, silence=60)
+            assert refused.wait(10)
+        assert stopped.wait(10)
+
+
 def test_a_repeats_clock_starts_with_its_machine_also_after_preemption():
     plan = queue_plan(usd_per_gpu_hour=3600.0)
     job = plan.jobs[0]
