@@ -157,13 +157,15 @@ class HostSession:
         self.follow(part, self.watch(part), steps=False)
 
     def prepare_images(self, jobs: Sequence[Job]) -> None:
-        """Prepare the images of these repeats on the host.
+        """Prepare the images of these repeats on the host, until the run is stopped.
 
         Raises:
             HostError: An image is not available.
         """
         key, emit = self.host.key, self.shared.bus.emit
         for image, job in {job.origin.image: job for job in reversed(jobs)}.items():
+            if self.shared.stop.launching.is_set():
+                return
 
             def on_progress(done: int, total: int, image: str = image or "") -> None:
                 emit(ImageProgress(host=key, image=image, done_bytes=done, total_bytes=total))

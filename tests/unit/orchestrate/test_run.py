@@ -8,13 +8,13 @@ import pytest
 
 from orchestrate.display.tables import status_document
 from orchestrate.errors import LaunchFailed, Lost, PullFailed, Unreachable, UserError
-from orchestrate.events import Event, EventBus, JobResult, JobState, JobStep, RunFinished, Warned
+from orchestrate.events import Event, EventBus, ImageReady, JobResult, JobState, JobStep, RunFinished, Warned
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import Ending, Launcher
 from orchestrate.planning.codec import plan_to_json
 from orchestrate.planning.facts import Facts, Image
-from orchestrate.planning.plan import Plan, make_plan
+from orchestrate.planning.plan import Job, Plan, make_plan
 from orchestrate.running import session
 from orchestrate.running.options import TRIED_AGAIN, RunOptions, Stop
 from orchestrate.running.run import RunOutcome, count_records, execute, probe_hosts
@@ -255,6 +255,11 @@ def test_variants_are_measured_side_by_side_but_for_impossible_ones(tmp_path: Pa
     assert found == measured | {("cuda11.8", None, Status.UNSUPPORTED)}
     assert machine.count("prepare") == 2, "nothing is brought for what cannot run"
 
+    bench = Bench(tmp_path / "stopped", a=machine)
+    bench.bus.subscribe(lambda event: bench.stop.launching.set() if isinstance(event, ImageReady) else None)
+    assert bench.run() == RunOutcome(ok=0, failed=6, missing=12)
+    assert machine.count("prepare") == 3, "no more is brought for a run that is stopped"
+
 
 def test_a_gpu_case_on_a_host_without_gpus_is_no_gpu_and_not_started(tmp_path: Path):
     bench = Bench(tmp_path, a=FakeHost())
@@ -302,7 +307,8 @@ def test_time_in_which_the_controller_slept_is_the_repeats_and_costs(tmp_path: P
 
 
 def test_a_bug_in_one_worker_leaves_a_traceback_and_the_others_finish(tmp_path: Path):
-    def crash(job: object) -> None:
+    def crash(job: Job) -> None:
+        bench.folder.record_path(job.id).write_text("{")
         raise KeyError("planted")
 
     bench = Bench(tmp_path, bad=FakeHost(on_follow=crash), good=FakeHost())
