@@ -24,6 +24,7 @@ from results.program import command_line, started_as_tfbench
 from results.runs.store import RunFolder
 from results.schema.exit_codes import ExitCode
 from results.table.merge import merge_records
+from results.text import counted
 
 MAX_ROWS_SHOWN = 1_000
 """Maximum number of rows that a run shows at its end; beyond it, the fleets' tables and the command for all rows."""
@@ -164,7 +165,7 @@ def show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) 
         *map(str, outliers(merged.rates)),
         f"records, logs and results.csv: {folder.path}",
         _write_report(folder) if report and records <= MAX_REPORTED else f"report: {_report_command(folder)}",
-        f"{'table' if shown else f'all {len(merged.rows)} rows'}: {command_line('results', f'show {folder.path}')}",
+        f"{'table' if shown else f'all {len(merged.rows)} rows'}: {command_line('results', 'show', folder.path)}",
     )
 
 
@@ -198,7 +199,7 @@ def _write_report(folder: RunFolder) -> str:
 
 
 def _report_command(folder: RunFolder) -> str:
-    return command_line("results", f"report {folder.path}")
+    return command_line("results", "report", folder.path)
 
 
 def still_costing(plan: Plan, make: Callable[[Host], Launcher], seconds: float = ANSWER_SECONDS) -> str | None:
@@ -220,4 +221,6 @@ def still_costing(plan: Plan, make: Callable[[Host], Launcher], seconds: float =
     one = len(costs) == 1
     subject = "1 host still answers and costs" if one else f"{len(costs)} hosts still answer and cost"
     usd = f"{sum(costs.values()):.2f} USD per hour until you return {'it' if one else 'them'}"
-    return f"{subject} {usd}: {', '.join(named + more)}"
+    silent = len(priced) - len(answered)
+    others = f". {counted(silent, 'host')} did not answer, and may cost as well" if silent else ""
+    return f"{subject} {usd}: {', '.join(named + more)}{others}"

@@ -37,11 +37,19 @@ from orchestrate.planning.host_warnings import problem_of
 from orchestrate.planning.plan import DEFAULT_SUITE, HostPlan, Plan, make_plan, new_run_id
 from orchestrate.running.controller import allow_open_files, collect_rarely, controlling, end_controller, is_controlled
 from orchestrate.running.options import TRIED_AGAIN, RunOptions, Stop
-from orchestrate.running.run import RunOutcome, count_records, execute, make_launcher, probe_hosts, stop_run
+from orchestrate.running.run import (
+    RunOutcome,
+    count_records,
+    execute,
+    make_launcher,
+    probe_hosts,
+    query_hosts,
+    stop_run,
+)
 from orchestrate.suites import read_suite, suite_names
 from results.grid import Grid, print_grid
 from results.program import command_line
-from results.runs.store import Journal, RunFolder, latest_run, run_folders
+from results.runs.store import Journal, RunFolder, is_folder, latest_run, run_folders
 from results.schema import Device, Status
 from results.schema.exit_codes import ExitCode
 from results.text import counted
@@ -172,7 +180,8 @@ def _described(path: Path) -> dict[str, str]:
     folder = RunFolder.open(path)
     try:
         planned = _planned(folder)
-    except UserError as error:
+        created = datetime.fromisoformat(planned.created_at)
+    except (UserError, ValueError) as error:
         words = str(error).partition(": ")[2]
         return {"run": folder.run_id, "date": "", "fleets": "", "suite": "", "progress": "unknown", "verdict": words}
     counts = count_records(planned, folder)
@@ -182,7 +191,7 @@ def _described(path: Path) -> dict[str, str]:
     parts += ["running"] if is_controlled(path) else []
     return {
         "run": folder.run_id,
-        "date": f"{datetime.fromisoformat(planned.created_at):%Y-%m-%d %H:%M}",
+        "date": f"{created:%Y-%m-%d %H:%M}",
         "fleets": ", ".join(dict.fromkeys(entry.host.fleet for entry in planned.hosts)),
         "suite": ", ".join(dict.fromkeys(entry.suite for entry in planned.hosts)),
         "progress": ", ".join(parts),
@@ -195,17 +204,19 @@ def _json(document: object) -> str:
 
 
 def check(where: Where, *, deep: bool = False, format: str = "text") -> int:
-    """Probe every host; exit code 4 if none can measure."""
+    """Probe every host; exit code 4 if none can measure, or `deep` rejects one."""
     hosts = _read_hosts(where)
     probed = probe(hosts)
     if deep:
-        checked = _deep_check(where, hosts, probed)
+        checked, stopped = _deep_check(where, hosts, probed)
         if format == "json":
             sys.stdout.write(verdicts_json(checked))
         else:
             print_grid(verdict_grid(checked), stdout_console())
+        if stopped:
+            return ExitCode.STOPPED
         rejected = any(found.verdict is Acceptance.REJECT for found in checked)
-        return ExitCode.NO_HOST if rejected else ExitCode.OK
+        return ExitCode.NO_HOST if rejected or not any(found.figures for found in checked) else ExitCode.OK
     if format == "json":
         sys.stdout.write(_json({"hosts": tables.check_document(hosts, probed)}))
     else:
@@ -221,8 +232,10 @@ def probe(hosts: list[Host]) -> Mapping[HostPlace, Facts | str]:
     return probe_hosts(hosts, _maker(None, bus), bus)
 
 
-def _deep_check(where: Where, hosts: list[Host], probed: Mapping[HostPlace, Facts | str]) -> list[HostVerdict]:
-    """Measure all answering hosts in parallel, and show a verdict on each."""
+def _deep_check(
+    where: Where, hosts: list[Host], probed: Mapping[HostPlace, Facts | str]
+) -> tuple[list[HostVerdict], bool]:
+    """Measure all answering hosts in parallel; return a verdict on each, and whether the user stopped it."""
     run_id = new_run_id()
     planned = plan_deep_check(hosts, probed, run_id)
     folder = RunFolder.create(where.runs_dir / FOLDER, run_id)
@@ -235,7 +248,7 @@ def _deep_check(where: Where, hosts: list[Host], probed: Mapping[HostPlace, Fact
         bus.subscribe(_store_in(journal))
         bus.subscribe(display.show)
         execute(planned, folder, _maker(folder.path, bus), bus, stop, RunOptions())
-    return judge_records(planned, folder, where.runs_dir)
+    return judge_records(planned, folder, where.runs_dir), stop.asked
 
 
 def plan(where: Where, what: What, *, show_manifests: bool = False, format: str = "text") -> int:
@@ -267,6 +280,22 @@ def _require_usable(planned: Plan) -> None:
         raise NoUsableHost("\n".join(["no host can measure anything:", *lines, see]))
 
 
+def _require_unused(planned: Plan) -> None:
+    """Raise if hosts still have repeats of an earlier run of this name, whose results would be taken over.
+
+    Raises:
+        UserError: The message has the hosts.
+    """
+    hosts = [entry.host for entry in planned.hosts if entry.facts is not None]
+    answers = query_hosts(hosts, _maker(None), lambda _, there: there.running(planned.run_id))
+    used = [host.key for host, found in zip(hosts, answers, strict=True) if found and not isinstance(found, str)]
+    if used:
+        stop = command_line("orchestrate", "stop", planned.run_id)
+        raise UserError(
+            f"another run {planned.run_id} is on {', '.join(used)}. Choose another --run-id, or end that one: {stop}"
+        )
+
+
 def _show_manifests(planned: Plan) -> None:
     """Print exactly what would be submitted to each queue."""
     make = _maker(None)
@@ -288,16 +317,19 @@ def run(where: Where, what: What, how: How, *, run_id: str | None = None) -> int
         run_id: Name of the run; None: start time and four random digits.
     """
     with _ending(how) as begun:
-        run_id = run_id or new_run_id()
+        named, run_id = run_id is not None, run_id or new_run_id()
         RunFolder.new_path(where.runs_dir, run_id)  # before hosts are probed
         planned = _plan(where, what, run_id, _progress_bus(how.display))
         _require_usable(planned)
+        if named:
+            _require_unused(planned)
         estimated = estimate(planned, Durations.of(planned, where.runs_dir))
         tables.render_estimate(estimated, Console(stderr=True))
         allow_open_files([entry.host for entry in planned.hosts], how.max_parallel)
+        text = plan_to_json(planned)
         begun.append(planned)
         folder = RunFolder.create(where.runs_dir, run_id)
-        folder.write_plan(plan_to_json(planned))
+        folder.write_plan(text)
         return _carry_out(how, TRIED_AGAIN, planned, folder, estimated)
 
 
@@ -388,7 +420,7 @@ def _carry_out(
     show_results(folder, outcome.ok + outcome.failed, quiet=how.display == "json", report=how.report)
     tables.render_taken(took, estimated, Console(stderr=True))
     notify(*outcome.answers)
-    if stop.launching.is_set() and outcome.missing:
+    if stop.asked and outcome.missing + outcome.stopped:
         notify(f"stopped. {_resume_hint(folder)}")
         return ExitCode.STOPPED
     return _exit_code(outcome)
@@ -469,7 +501,7 @@ def _folder(run: str | None, runs_dir: Path) -> RunFolder:
     """Find a run by its folder, its id, or as the latest one."""
     if run is None:
         return RunFolder.open(latest_run(runs_dir))
-    return RunFolder.open(Path(run) if Path(run).is_dir() else runs_dir / run)
+    return RunFolder.open(Path(run) if is_folder(Path(run)) else runs_dir / run)
 
 
 def _planned(folder: RunFolder) -> Plan:
@@ -489,10 +521,10 @@ def _exit_code(outcome: RunOutcome) -> int:
 
 
 def _store_in(journal: Journal) -> Callable[[Event], None]:
-    """Return a subscriber that appends every event, except single steps, to the run's journal."""
+    """Return a subscriber that appends every event, except progress, to the run's journal."""
 
     def store(event: Event) -> None:
-        if not isinstance(event, JobStep):
+        if not isinstance(event, JobStep | ImageProgress):
             journal.append(event_document(event))
 
     return store
@@ -526,4 +558,4 @@ def _interrupts(stop: Stop, folder: RunFolder, bus: EventBus) -> Iterator[None]:
 
 
 def _resume_hint(folder: RunFolder) -> str:
-    return f"Resume with: {command_line('orchestrate', f'resume {folder.path}')}"
+    return f"Resume with: {command_line('orchestrate', 'resume', folder.path)}"

@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import os
 import re
+import shlex
 import shutil
 import sys
 import typing
@@ -150,17 +151,19 @@ def started_as_tfbench() -> bool:
     return Path(sys.argv[0]).stem in PROGRAM_FILES
 
 
-def command_line(package: str, command: str) -> str:
+def command_line(package: str, *words: object) -> str:
     """Return a command line that can be pasted: with the program as the user started it.
 
     Args:
         package: Package of the command: `orchestrate` or `results`.
-        command: Its name and arguments, e.g. `show runs/one`.
+        words: Its name and arguments, e.g. `show` and a path.
     """
-    if not started_as_tfbench():
-        return f"python -m {package} {command}"
     typed = Path(sys.argv[0])
     on_path = shutil.which(PROGRAM)
-    if typed.name != PROGRAM or (on_path and os.path.realpath(on_path) == os.path.realpath(typed)):
-        return f"{PROGRAM} {command}"
-    return f"{typed} {command}"
+    if not started_as_tfbench():
+        program = ["python", "-m", package]
+    elif typed.name != PROGRAM or (on_path and os.path.realpath(on_path) == os.path.realpath(typed)):
+        program = [PROGRAM]
+    else:
+        program = [str(typed)]
+    return shlex.join([*program, *map(str, words)])

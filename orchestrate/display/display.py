@@ -59,8 +59,8 @@ class Failures:
             earlier = event.failed - len(self._by_job)
             lines.append(f"  {earlier} failed earlier, see: {command_line('orchestrate', 'status')}")
         again = sorted({status for status, _, _ in self._by_job.values()} - HOST_FAULTS - {Status.STOPPED})
-        flag = f" --again {','.join(again)}" if again else ""
-        resume = command_line("orchestrate", f"resume {self._folder}{flag}")
+        flag = ["--again", ",".join(again)] if again else []
+        resume = command_line("orchestrate", "resume", self._folder, *flag)
         return [*lines, plain_text(f"  to repeat only these: {resume}")]
 
     def _hosts(self, status: str, cause: str) -> str:

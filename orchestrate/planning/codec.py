@@ -10,6 +10,7 @@ import json
 from functools import cache
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from orchestrate.errors import UserError
 from orchestrate.planning.plan import PLAN_VERSION, Plan
@@ -23,8 +24,17 @@ def _adapter() -> TypeAdapter[Plan]:
 
 
 def plan_to_json(plan: Plan, *, ensure_ascii: bool = False) -> str:
-    """Return a plan as indented JSON."""
-    return _adapter().dump_json(plan, indent=2, ensure_ascii=ensure_ascii).decode() + "\n"
+    """Return a plan as indented JSON.
+
+    Raises:
+        UserError: A path is not UTF-8.
+    """
+    try:
+        return _adapter().dump_json(plan, indent=2, ensure_ascii=ensure_ascii).decode() + "\n"
+    except PydanticSerializationError as error:
+        raise UserError(
+            "the path of hosts.yml, or a path in it, is not UTF-8. Rename the file or its folder"
+        ) from error
 
 
 def plan_from_json(text: str | bytes, where: str = "plan.json") -> Plan:

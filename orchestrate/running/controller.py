@@ -7,6 +7,7 @@ would scan all objects of a large plan again and again, for a quarter of the CPU
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import json
 import os
@@ -58,7 +59,7 @@ def controlling(run: Path) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout as error:
-        see = command_line("orchestrate", f"status {run}")
+        see = command_line("orchestrate", "status", run)
         raise UserError(f"another controller is using {run}. See: {see}") from error
     try:
         document = {"host": socket.gethostname(), "pid": os.getpid(), "identity": identity(os.getpid())}
@@ -72,14 +73,15 @@ def controlling(run: Path) -> Iterator[None]:
 
 
 def is_controlled(run: Path) -> bool:
-    """Return whether a run has a controller."""
-    from filelock import FileLock, Timeout
-
+    """Return whether a run has a controller, as far as this user may know; writes nothing."""
     try:
-        with FileLock(run / LOCK, timeout=0):
-            return False
-    except Timeout:
+        with (run / LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
         return True
+    except OSError:  # no controller yet, or a folder of another user
+        return False
+    return False
 
 
 def end_controller(run: Path, seconds: float = END_SECONDS) -> str | None:
@@ -103,9 +105,11 @@ def end_controller(run: Path, seconds: float = END_SECONDS) -> str | None:
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{run}: a controller uses this run, but cannot be found. End it, then try again") from None
     if host != socket.gethostname() or known != identity(pid):
-        again = command_line("orchestrate", f"stop {run}")
+        again = command_line("orchestrate", "stop", run)
         raise UserError(f"{run}: process {pid} on {host} controls this run. Stop it there: {again}")
     for _ in range(2):  # the first stops new repeats, the second running ones
+        if not is_controlled(run):  # it is writing its table, which a second signal would end
+            break
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
         time.sleep(0.5)

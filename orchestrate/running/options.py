@@ -38,11 +38,18 @@ class RunOptions:
 
 
 class Stop:
-    """Stops a run from a signal handler or another thread: first gracefully, then at once."""
+    """Stops a run from a signal handler or another thread: first gracefully, then at once.
+
+    Attributes:
+        launching: Set: no new repeats start.
+        running: Set: running repeats are ended.
+        asked: Whether the user wants it; otherwise a failure may be the cause.
+    """
 
     def __init__(self) -> None:
         self.launching = threading.Event()
         self.running = threading.Event()
+        self.asked = False
 
     def ask(self) -> int:
         """Request a stop.
@@ -50,8 +57,8 @@ class Stop:
         Returns:
             1 for the first call: no new repeats start; 2 for later ones: running repeats are ended, too.
         """
-        if not self.launching.is_set():
-            self.launching.set()
-            return 1
-        self.running.set()
-        return 2
+        again, self.asked = self.asked, True
+        self.launching.set()
+        if again:
+            self.running.set()
+        return 2 if again else 1

@@ -58,6 +58,7 @@ class RunOutcome:
 
     Attributes:
         missing: Repeats without a record, because the run was stopped.
+        stopped: Those of `failed` that were running when the run was stopped.
         skipped: Repeats without a record, because they were not needed (`--stop-early`).
         answers: Results of the comparisons with `--stop-early`, in words.
     """
@@ -65,6 +66,7 @@ class RunOutcome:
     ok: int
     failed: int
     missing: int
+    stopped: int = 0
     skipped: int = 0
     answers: tuple[str, ...] = ()
 
@@ -232,7 +234,12 @@ def _outcome(statuses: Sequence[Status | None], early: StopEarly) -> RunOutcome:
     skipped, answers = early.skipped, tuple(early.answers)
     ok, without = statuses.count(Status.OK), statuses.count(None)
     return RunOutcome(
-        ok=ok, failed=len(statuses) - ok - without, missing=without - skipped, skipped=skipped, answers=answers
+        ok=ok,
+        failed=len(statuses) - ok - without,
+        missing=without - skipped,
+        stopped=statuses.count(Status.STOPPED),
+        skipped=skipped,
+        answers=answers,
     )
 
 

@@ -41,7 +41,7 @@ def disk_full(error: Exception, folder: RunFolder) -> DiskFull | None:
         return None
     return DiskFull(
         f"{folder.path}: the disk is full: nothing more can be stored. What runs on the hosts continues. "
-        f"Free space there, then: {command_line('orchestrate', f'resume {folder.path}')}"
+        f"Free space there, then: {command_line('orchestrate', 'resume', folder.path)}"
     )
 
 

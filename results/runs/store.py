@@ -78,7 +78,7 @@ class Journal:
         Raises:
             ValueError: A number is not finite.
         """
-        line = f"{_LINE.encode(document)}\n".encode()
+        line = f"{_LINE.encode(document)}\n".encode("utf-8", "backslashreplace")  # a path may hold any bytes
         with self._lock:
             if self._descriptor is None:
                 return

@@ -310,3 +310,4 @@ def test_hints_work_when_they_are_pasted(typed: str, printed: str, tmp_path: Pat
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "argv", [typed.format(path=tmp_path)])
     assert command_line_of("results", "show") == printed
+    assert command_line_of("results", "show", "my runs/one") == f"{printed} 'my runs/one'"

@@ -325,7 +325,7 @@ def test_stop_ends_all_parts(tmp_path: Path):
         bench.stop.ask()
 
     threading.Thread(target=stop_when_all_run, daemon=True).start()
-    assert bench.run() == RunOutcome(ok=2, failed=1, missing=0)
+    assert bench.run() == RunOutcome(ok=2, failed=1, missing=0, stopped=1)
     assert [record.status for record in bench.multi_host_records()] == [Status.STOPPED]
     for part, (name, machine) in zip(parts, bench.machines.items(), strict=True):
         assert part.startswith(f"f.{name}.") and machine.count("stop") == 1

@@ -202,7 +202,7 @@ def test_what_is_ended_says_why_and_resume_measures_it_again(tmp_path: Path, mon
     with monkeypatch.context() as patch:
         if why is Status.TIMEOUT:
             patch.setattr("orchestrate.running.watchdog.END_AFTER_SECONDS", -3600.0)
-        assert bench.run() == RunOutcome(ok=0, failed=1, missing=11)
+        assert bench.run() == RunOutcome(ok=0, failed=1, missing=11, stopped=why is Status.STOPPED)
     assert bench.statuses("a") == [why]
     assert {Status.STOPPED: "by the user", Status.TIMEOUT: "timeout_minutes"}[why] in str(bench.causes("a"))
 
