@@ -39,6 +39,9 @@ MOST_GPUS = 4096
 
 ROLES = ("gpu", "count", "model", "precision", "batch", "hosts")
 
+_RATIOS = re.compile(r"^times (as fast|the samples per dollar),", re.MULTILINE)
+"""First note below a table of ratios in our own reports."""
+
 LOOKS_LIKE = 0.5
 """Share of a column's cells that must be networks or GPUs to infer its role without a heading."""
 
@@ -64,6 +67,8 @@ class Columns:
 
 def meant_columns(table: RawTable, context: Facets) -> Columns | None:
     """Infer the roles of a table's columns; None: it has no throughputs of networks."""
+    if _RATIOS.search(table.context):
+        return None
     roles = _roles_by_heading(table)
     settings = {key: i for i, text in enumerate(table.headings) if (key := heading_key(text)) in ALIASES["settings"]}
     left = [i for i in range(len(table.headings)) if i not in {*roles.values(), *settings.values()}]

@@ -13,6 +13,7 @@ from results.audit.claims import Claim
 from results.audit.series import Severity, TableFinding, grouped
 from results.reference.gpus import CLOCK_MARGIN, FREE_MEMORY, PEAKS, loosest_figures, roofline
 from results.reference.networks import NetworkCost, networks
+from results.schema.networks import NETWORKS
 from results.text import counted
 
 WINOGRAD = 2.25
@@ -53,7 +54,7 @@ def limit_findings(claims: Sequence[Claim]) -> list[TableFinding]:
 
 def _cost(claim: Claim) -> NetworkCost | None:
     """Return the cost of a sample at the claim's image size; a forward pass is a third of training."""
-    network = networks().get(claim.model)
+    network = _cost_of_unit(claim.model)
     if network is None:
         return None
     passes = 1.0 if claim.mode == "train" else 1 / 3
@@ -65,6 +66,15 @@ def _cost(claim: Claim) -> NetworkCost | None:
         elements_fused=network.elements_fused * pixels,
         saved_bytes={size: saved * pixels for size, saved in network.saved_bytes.items()},
     )
+
+
+def _cost_of_unit(model: str) -> NetworkCost | None:
+    """Return the cost of an image, sequence or token, whichever throughputs count, with the memory of a sequence."""
+    network = networks().get(model)
+    if network is None or model not in NETWORKS or NETWORKS[model].unit != "tokens":
+        return network
+    parts = ("flop_per_sample", "elements_unfused", "elements_fused")
+    return dataclasses.replace(network, **{name: getattr(network, name) / network.size for name in parts})
 
 
 def _not_checked(claims: Sequence[Claim]) -> list[TableFinding]:
@@ -92,7 +102,7 @@ def _order(claims: Sequence[Claim]) -> list[TableFinding]:
     found: dict[tuple[str, str, Severity], list[tuple[Claim, Claim]]] = defaultdict(list)
     key = attrgetter("group", "precision", "count", "mode")
     for series in grouped(claims, key).values():
-        known = [(claim, network) for claim in series if (network := networks().get(claim.model))]
+        known = [(claim, network) for claim in series if (network := _cost_of_unit(claim.model))]
         for (claim, small), (other, large) in itertools.permutations(known, 2):
             more = _times_the_work(small, large)
             uneven = _is_uneven(claim, other, large.flop_per_sample / small.flop_per_sample)
@@ -127,7 +137,7 @@ def _is_uneven(slow: Claim, fast: Claim, flops: float) -> bool:
 
 def flop_ratio(small: str, large: str) -> float:
     """Return the ratio of the FLOPs of two networks; 1: unknown."""
-    one, other = networks().get(small), networks().get(large)
+    one, other = _cost_of_unit(small), _cost_of_unit(large)
     return other.flop_per_sample / one.flop_per_sample if one and other else 1.0
 
 

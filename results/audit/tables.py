@@ -21,8 +21,8 @@ MOST_BYTES = 32 * 1024 * 1024
 LINES_ABOVE, LINES_BELOW = 3, 6
 """Number of lines around a Markdown table that belong to its context."""
 
-TITLES = ("#", "**")
-"""Starts of a Markdown line that is a title."""
+TITLES = ("#", "**", "<details", "</details")
+"""Starts of a Markdown line that is a title, or begins or ends a collapsed part."""
 
 _RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*")
 

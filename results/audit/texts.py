@@ -58,8 +58,9 @@ _UNITS = re.compile(
     re.IGNORECASE,
 )
 _NOT_A_RATE = re.compile(
-    r"speed-?\s?up|scal(es?|ing)|effici|ratio|price|cost|usd|\$|€|watt|\btdp\b|power|energy|memory|vram|\btime\b|loss|"
-    r"accuracy|latency|seconds\b|\bms\b|epochs?\b|repeats?|p50|cv ?%|%|utili[sz]ation|tflop|clock",
+    r"speed-?\s?up|scal(es?|ing)|effici|ratio|price|cost|usd|\$|€|watt|\btdp\b|power|energy|\bper j(oule)?\b|memory|"
+    r"vram|\btime\b|loss|accuracy|latency|at most|seconds\b|\bms\b|epochs?\b|repeats?|p50|cv ?%|%|utili[sz]ation|"
+    r"tflop|clock",
     re.IGNORECASE,
 )
 _GPU_WORDS = (

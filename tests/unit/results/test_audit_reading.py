@@ -13,8 +13,11 @@ from results.audit.judgement import audit_file
 from results.audit.series import Severity
 from results.audit.texts import Decimal, Number, Refusal, decimal_mark, read_number
 from results.errors import NotATable
+from results.report.page import make_report, report_markdown
 from results.report.tables import to_csv, to_markdown, to_wide_markdown
+from results.runs.store import read_stored
 from results.table.merge import merge_records
+from tests.support import PROJECT
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, stored
 
 FP16 = {("RTX A4000", 1): 453, ("RTX A4000", 8): 3524, ("RTX A5000", 1): 704, ("RTX A5000", 8): 5512}
@@ -162,7 +165,17 @@ def test_our_own_export_of_two_fleets_is_read_fleet_by_fleet(write):
             case = make_case(device="gpu", precision=kind, batch_per_gpu=batch, num_gpus=count)
             rate = base * count**0.93 * batch**0.9 / 80
             records += repeats(rate, rate * 1.003, case=case, **gpus)
-    assert audit_file(write(to_markdown(merge_records(stored(*records))))).findings == []
+    for text in (to_markdown(merge_records(stored(*records))), report_markdown(make_report(stored(*records), ""))):
+        assert audit_file(write(text)).findings == []
+
+
+@pytest.mark.parametrize("runs", ["*", "*/runs/*", "*-b/runs/h100"])
+def test_what_we_publish_of_our_own_measurements_has_no_finding(write, runs):
+    paths = sorted((PROJECT / "results" / "reference" / "measured").rglob(f"{runs}/records/*.json"))
+    found = [read_stored(path) for path in paths]
+    for text in (to_markdown(merge_records(found)), report_markdown(make_report(found, ""))):
+        audit = audit_file(write(text))
+        assert audit.reading.claims and audit.findings == []
 
 
 NO_TABLES = {
