@@ -15,8 +15,10 @@ from typing import Any
 from results.compare.pairs import THRESHOLD, compare_pair
 from results.reference.prices import Offer
 from results.schema import Mode
-from results.table.comparable import by_setting, case_name
+from results.table.columns import SOFTWARE_COLUMNS
+from results.table.comparable import by_setting, case_name, differing
 from results.table.fleets import FleetRate
+from results.text import enumerated
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ def job_data(rates: Sequence[FleetRate]) -> dict[str, Any]:
     """Return throughputs and ratios of fleets for each setting.
 
     Returns:
-        `threshold`, and `cases`: label, unit, `fleets` (rate with its interval and replicas, or its failure) and
+        `threshold`, and `cases`: label, unit, `fleets` (rate with its interval and replicas, or why it has none) and
         `ratios` (two fleets and the interval of the first over the second).
     """
     labels: dict[str, int] = {}
@@ -47,7 +49,9 @@ def job_data(rates: Sequence[FleetRate]) -> dict[str, Any]:
         label = case_name(rates, group[0])
         labels[label] = labels.get(label, 0) + 1
         failed = [rate for rate in rates if not rate.rates and rate.case == group[0].case]
-        by_fleet = {rate.fleet: rate for rate in reversed(group)}
+        own = {rate.fleet: [other for other in group if other.fleet == rate.fleet] for rate in group}
+        single = {fleet: found[0] for fleet, found in own.items() if len(found) == 1}
+        mixed = {fleet: differing(found, SOFTWARE_COLUMNS) for fleet, found in own.items() if fleet not in single}
         cases.append(
             {
                 # Settings with equal labels may still differ in what is measured, e.g. in method_version.
@@ -55,9 +59,10 @@ def job_data(rates: Sequence[FleetRate]) -> dict[str, Any]:
                 "unit": group[0].unit or "samples",
                 "fleets": {
                     **{rate.fleet: {"failed": ", ".join(dict.fromkeys(rate.failures.values()))} for rate in failed},
-                    **{fleet: _rate(rate) for fleet, rate in by_fleet.items()},
+                    **{fleet: {"failed": f"several {enumerated(columns)}"} for fleet, columns in mixed.items()},
+                    **{fleet: _rate(rate) for fleet, rate in single.items()},
                 },
-                "ratios": [_ratio(a, b) for a, b in itertools.combinations(by_fleet.values(), 2)],
+                "ratios": [_ratio(a, b) for a, b in itertools.combinations(single.values(), 2)],
             }
         )
     return {"threshold": THRESHOLD, "cases": cases}

@@ -1,3 +1,4 @@
+import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -124,7 +125,11 @@ def test_a_run_without_prices_counts_with_those_that_the_answer_has(report_of):
 def test_several_softwares_of_a_fleet_give_no_recommendation_but_a_page(report_of):
     softwares = {version: make_environment(tensorflow=version) for version in ("2.20.0", "2.21.0")}
     records = [r for version, of in softwares.items() for r in repeats(99.0, 100.0, run_id=version, environment=of)]
-    first = verdict_of(report_of(records))[0]
+    text = report_of([*records, *repeats(49.0, 50.0, fleet="b")])
+    (case,) = json.loads(re.search(r'id="job-data">(.*?)</script>', text)[1])["cases"]
+    assert case["fleets"]["a4000"] == {"failed": "several tensorflow"} and case["fleets"]["b"]["rate"] == 49.5
+    assert case["ratios"] == [], "there is no winner to name"
+    first = verdict_of(text)[0]
     assert first.startswith("No recommendation: fleet a4000, 1 case: several tensorflow (2.20.0, 2.21.0). Numbers from")
     assert first.endswith("compare --by tensorflow keeps them apart.")
 
