@@ -66,7 +66,8 @@ def speed_chart(rates: Sequence[FleetRate]) -> Chart | None:
         else _bar(case_name(rates, rate), rate.fleet, rate.mean, rate.interval)
         for rate in sorted(rates, key=_kind)
     ]
-    unit = next((rate.unit for rate in rates if rate.unit), "samples")
+    units = {rate.unit for rate in rates if rate.unit}
+    unit = units.pop() if len(units) == 1 else "samples"
     text = f"{unit} per second by case and fleet, with 95 % intervals; failed cases show their status"
     return _drawn("speed", "Speed", text, _by_case(rows, f"{unit} per second"))
 

@@ -1,6 +1,7 @@
 """Charts and ratio tables of a report."""
 
 import re
+from dataclasses import replace
 
 from results.report import charts
 from results.report.comparison import ratio_tables
@@ -18,6 +19,13 @@ def test_a_fleet_stands_in_the_legend_once_and_a_failed_case_in_the_chart():
         assert chart.svg.count('class="mark-group role-legend"') == 1
         assert legend_of(chart) == ["quick", "slow"]
     assert ">slow: oom</text>" in charts.speed_chart(rates).svg
+
+
+def test_the_axis_of_speed_has_the_unit_of_all_networks():
+    images = rates_of_fleets({"a": 1.0})
+    sequences = [replace(rate, unit="sequences") for rate in images]
+    charted = [charts.speed_chart(rates).description.split(" by ")[0] for rates in (images, images + sequences)]
+    assert charted == ["images per second", "samples per second"]
 
 
 def test_a_ratio_of_two_fleets_needs_no_legend_and_of_three_has_one():
