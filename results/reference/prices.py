@@ -121,6 +121,6 @@ def positive_number(text: str) -> float | None:
 def _read_csv(path: Path) -> list[dict[str, str]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            return list(csv.DictReader(file))
+            return list(csv.DictReader(file, restval=""))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise NotATable(f"{path}: cannot be read as CSV: {error}") from error

@@ -30,6 +30,7 @@ InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,Region,SpotP
 1x_RTXA4000,RTXA4000,1,8,32,0.17,EU,0.08
 4x_RTX-A5000,RTX-A5000,4,32,128,1.44,EU,
 cpu,,,8,32,0.1,EU,
+cut
 """
 
 GPUS = {"a4000": "NVIDIA RTX A4000", "a5000": "NVIDIA RTX A5000", "a6000": "NVIDIA RTX A6000"}
@@ -169,14 +170,19 @@ def test_a_row_of_the_users_file_under_any_name_is_used_or_reported(tmp_path):
         assert named == ["H100 SXM5 80GB", *unused]
 
 
-def test_a_bad_prices_file_names_the_line(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("RTX A5000,cheap,USD", "usd_per_gpu_hour must be a number above 0. Received: 'cheap'"),
+        ("RTX A5000", "usd_per_gpu_hour must be a number above 0. Received: ''"),
+        ("RTX A5000,0.36,EUR", "currency must be USD: convert the prices. Received: 'EUR'"),
+    ],
+)
+def test_a_bad_prices_file_names_the_line(tmp_path, capsys, row, message):
     path = tmp_path / "prices.csv"
-    path.write_text("gpu,usd_per_gpu_hour\nRTX A4000,0.17\nRTX A5000,cheap\n")
+    path.write_text(f"gpu,usd_per_gpu_hour,currency\nRTX A4000,0.17,USD\n{row}\n")
     assert program.main(["results", "recommend", f"--prices={path}"]) == 2
-    assert f"{path}:3: usd_per_gpu_hour must be a number above 0. Received: 'cheap'" in capsys.readouterr().err
-    path.write_text("gpu,usd_per_gpu_hour,currency\nRTX A4000,0.17,USD\nRTX A5000,0.36,EUR\n")
-    assert program.main(["results", "recommend", f"--prices={path}"]) == 2
-    assert f"{path}:3: currency must be USD: convert the prices. Received: 'EUR'" in capsys.readouterr().err
+    assert f"{path}:3: {message}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
