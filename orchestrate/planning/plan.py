@@ -355,10 +355,14 @@ def host_job(
 
 
 def complete_job(job: Job, host: Host, facts: Facts) -> Job:
-    """Return a job that was planned without facts, completed with them."""
+    """Return a job that was planned without facts, completed with them; never for the CPU of a machine with GPUs."""
     image = next((image for image in facts.images if image.variant == job.origin.variant), None)
     made = host_job(host, facts, job.case, job.origin.repeat, job.origin.run_id, image, max_seconds=job.max_seconds)
-    return dataclasses.replace(made, id=job.id, member=job.member)
+    blocked = made.blocked
+    if blocked is None and job.case.device is Device.CPU and host.device is None and _usable_gpus(host, facts):
+        why = "it did not answer when the run was planned, and was taken for one without GPUs. Start a new run for it"
+        blocked = Status.UNSUPPORTED, why
+    return dataclasses.replace(made, id=job.id, member=job.member, blocked=blocked)
 
 
 def members_of(hosts: Sequence[Host], case: Case) -> tuple[Member, ...] | str:

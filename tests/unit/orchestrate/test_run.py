@@ -269,6 +269,15 @@ def test_a_gpu_case_on_a_host_without_gpus_is_no_gpu_and_not_started(tmp_path: P
     assert bench.statuses("a") == [Status.NO_GPU] * 6 and bench.machines["a"].count("start") == 0
 
 
+def test_a_host_that_answers_late_is_not_measured_on_its_cpu_beside_gpus(tmp_path: Path):
+    machine = FakeHost(facts=Unreachable("booting"))
+    bench = Bench(tmp_path, a=machine)
+    machine.facts = Facts(gpus=(GPU(index=0, name="A4000"),))
+    bench.run()
+    assert bench.statuses("a") == [Status.UNSUPPORTED] * 12 and machine.count("start") == 0
+    assert "did not answer when the run was planned" in bench.causes("a").pop()
+
+
 def test_fail_fast_ends_the_run_at_the_first_failure(tmp_path: Path):
     bench = Bench(tmp_path, a=FakeHost(payload=lambda job: b"garbage"))
     assert bench.run(fail_fast=True) == RunOutcome(ok=0, failed=1, missing=11)
