@@ -3,7 +3,7 @@
 A side is a fleet, or a fleet at another time (a baseline). `results.table.comparable` decides what may be compared.
 With several hosts, intervals include the spread between hosts and describe fleets; with one host they include the
 spread between its repeats and describe the machine. Value and interval come from the same hosts. If a fleet is compared
-with itself, each common host is compared with itself.
+with itself (a baseline, other software), each common host is compared with itself.
 """
 
 from __future__ import annotations
@@ -267,8 +267,9 @@ def mark_of(value: float, interval: Interval | None) -> Mark:
 
 
 def _same_machines(a: FleetRate, b: FleetRate) -> bool:
-    """Return whether hosts with equal names are the same machine; fleets of different GPUs may reuse names."""
-    return (a.software.gpu, a.software.cpu) == (b.software.gpu, b.software.cpu)
+    """Return whether hosts with equal names are the same machine; other fleets, or other GPUs, may reuse names."""
+    own = [(side.split_from or side.fleet, side.software.gpu, side.software.cpu) for side in (a, b)]
+    return own[0] == own[1]
 
 
 def _ratio(a: FleetRate, b: FleetRate) -> tuple[float, Interval | None]:

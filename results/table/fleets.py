@@ -42,6 +42,7 @@ class FleetRate:
         prices: USD per GPU-hour of each host that has a price.
         warnings: Codes of each host that has any, as in its row: `drift (2 of 3), high_cv`.
         of_hosts: Values of `HOST_COLUMNS` by column and host; on a CPU those of `CPU_HOST_COLUMNS`.
+        split_from: Fleet of which it is a part; see `split_fleets`.
     """
 
     fleet: str
@@ -55,6 +56,7 @@ class FleetRate:
     prices: dict[str, float] = field(default_factory=dict)
     warnings: dict[str, str] = field(default_factory=dict)
     of_hosts: dict[str, dict[str, Value]] = field(default_factory=dict)
+    split_from: str | None = None
 
     def named(self, column: str) -> Value:
         """Return the value of a column of the case or the software."""
@@ -322,7 +324,7 @@ def split_fleets(rates: Sequence[FleetRate], by: Sequence[str]) -> list[FleetRat
     known = [rate for rate in rates if not split or any(rate.named(name) is not None for name in split)]
     values = [", ".join(f"{name} {rate.named(name) or 'none'}" for name in split) for rate in known]
     return [
-        replace(rate, fleet=f"{rate.fleet} ({value})" if value else rate.fleet)
+        replace(rate, fleet=f"{rate.fleet} ({value})" if value else rate.fleet, split_from=rate.fleet)
         for rate, value in zip(known, values, strict=True)
     ]
 
