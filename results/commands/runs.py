@@ -252,7 +252,7 @@ def _pairs(names: list[str], runs_dir: Path | None, *, baseline: list[str], by: 
     from results.runs.store import is_folder, is_run, stored_records
     from results.table.fleets import split_fleets
 
-    paths = [name for name in names if os.sep in name]
+    asked, paths = dict.fromkeys(names), [name for name in names if os.sep in name]
     names = placed(names, runs_dir, latest=not paths)
     fleets = [] if baseline else [name for name in names if not is_run(name) and name not in paths]
     apart = ["driver", "launcher"] if strict else by
@@ -268,15 +268,16 @@ def _pairs(names: list[str], runs_dir: Path | None, *, baseline: list[str], by: 
     if len(known) == 1:
         new, by = split_fleets(new, by), []
         known = sorted(fleets_of(new))
-    if not fleets and len(known) == 2:
-        fleets = [known[1], known[0]]
+    if len(fleets) < 2:
+        named = [name for name in asked if name in known]  # a fleet may have the name of its run
+        fleets = named if len(named) == 2 else fleets or ([known[1], known[0]] if len(known) == 2 else [])
     unknown = [name for name in fleets if name not in known]
     for name in unknown:
         if is_folder(Path(name)):
             stored_records([name])  # its error says why this is no run
     if unknown or len(fleets) != 2:
-        asked = f"Received: {', '.join(fleets) or 'none'}. " if fleets else ""
-        raise UnknownFleet(f"name two fleets to compare. {asked}These runs hold: {', '.join(known) or 'none'}.")
+        received = f"Received: {', '.join(fleets)}. " if fleets else ""
+        raise UnknownFleet(f"name two fleets to compare. {received}These runs hold: {', '.join(known) or 'none'}.")
     return [_Pair(fleets[0], fleets[1], _of(new, fleets[0]), _of(new, fleets[1]), by)]
 
 

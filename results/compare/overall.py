@@ -103,14 +103,16 @@ def answer_lines(found: Sequence[Comparison], by: Sequence[str] = (), *, baselin
     made = answers(found, by)
     if not made:
         return []
-    if baseline:
-        made = [replace(item, b=f"{item.b} in the baseline", prices=None) for item in made]
+    itself = baseline or all(one.paired for item in made for one in item.found)
+    if itself:
+        later = " in the baseline" if baseline else ""
+        made = [replace(item, b=f"{item.b}{later}", prices=None) for item in made]
     lines = [_summary(made)] if len(made) > 1 else []
     for item in made:
         lines += [_speed_line(item), *_outlier_lines(item)]
         if item.prices is not None:
             lines.append(f"{_price_line(item)} ({item.kind})." if len(made) > 1 else f"{_price_line(item)}.")
-    if not baseline and all(item.prices is None for item in made):
+    if not itself and all(item.prices is None for item in made):
         asked = "set usd_per_gpu_hour in hosts.yml to compare samples per dollar"
         lines.append(f"{_price_line(made[0])}; {asked}." if len(made) == 1 else f"No prices: {asked}.")
     return lines

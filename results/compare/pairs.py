@@ -109,7 +109,7 @@ class Comparison:
         """What the interval describes: fleets if both sides have several hosts, else machines."""
         if self.a.of_fleet and self.b.of_fleet:
             return "the fleets"
-        if self.paired and self.a.fleet == self.b.fleet:
+        if self.paired:
             return "this machine"
         return "these two machines" if not self.a.of_fleet and not self.b.of_fleet else "one machine and a fleet"
 

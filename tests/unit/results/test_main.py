@@ -59,6 +59,10 @@ def test_two_fleets_need_no_names_and_markdown_is_for_a_pull_request(runs, capsy
     out = capsys.readouterr().out
     assert out.startswith("* ") and "× as fast as" in out.splitlines()[0]
     assert "\n**slow / fast**" in out or "\n**fast / slow**" in out
+    for fleet in ("slow", "fast"):  # runs may have the names of their fleets
+        add_run(runs, fleet, 1.0)
+    for a, b in ("slow", "fast"), ("fast", "slow"):
+        assert call("compare", a, b) == 0 and f"\n{a} / {b}\n" in capsys.readouterr().out
 
 
 def test_a_slower_run_than_the_baseline_ends_with_5_when_asked(runs, capsys):
@@ -95,9 +99,12 @@ def test_mixed_software_is_refused_until_it_is_split(runs, capsys):
         assert call(*command, "--by", "keras") == 0
         assert "3.12.0" in capsys.readouterr().out or command[0] == "compare"
     assert call("show", "before", "after") == 0
-    pool = [*repeats(20.0, 20.1), *repeats(10.0, 10.1, host="b", environment=make_environment(keras="3.12.0"))]
-    assert call("compare", str(write_run(runs, pool, "pool").path), "--by=keras") == 0
-    assert "a4000 (keras 3.15.1)/node-a is 2.00 ± 0.08 × as fast as a4000 (k" in capsys.readouterr().out
+    for host, whose in (("b", "These two machines"), ("node-a", "This machine")):
+        other = repeats(10.0, 10.1, host=host, environment=make_environment(keras="3.12.0"), run_id=host)
+        assert call("compare", str(write_run(runs, [*repeats(20.0, 20.1), *other], host).path), "--by=keras") == 0
+        out = capsys.readouterr().out
+        assert f"{whose}: a4000 (keras 3.15.1)/node-a is 2.00 ± 0.08 × as fast as a4000 (k" in out
+        assert ("price" in out) == (host == "b")
 
 
 @pytest.mark.parametrize(
