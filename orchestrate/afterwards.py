@@ -21,7 +21,7 @@ from orchestrate.planning.plan import Plan
 from orchestrate.running.run import query_hosts
 from results.grid import print_grid
 from results.program import command_line, started_as_tfbench
-from results.runs.store import RunFolder
+from results.runs.store import RunFolder, write_file
 from results.schema.exit_codes import ExitCode
 from results.table.merge import merge_records
 from results.text import counted
@@ -149,7 +149,7 @@ def show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) 
     from results.table.fleets import outliers
 
     merged = merge_records(folder.records())  # read lazily: 24,000 records would take a GB
-    folder.table_path.write_text(to_csv(merged), encoding="utf-8")
+    write_file(folder.table_path, to_csv(merged))
     shown = len(merged.rows) <= MAX_ROWS_SHOWN
     if not quiet:
         console = stdout_console()

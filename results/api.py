@@ -15,7 +15,7 @@ from results.errors import BadQuestion, UnknownFleet
 from results.recommend.answer import Advice, advise
 from results.recommend.figures import RentalOption
 from results.recommend.questions import MODES, Limits, read_questions
-from results.runs.store import latest_run, report_place, runs_dir, stored_records
+from results.runs.store import latest_run, report_place, runs_dir, stored_records, write_file
 from results.table.columns import CASE_COLUMNS, COLUMNS, NUMBER, SOFTWARE_COLUMNS, TEXT, WHOLE, Value
 from results.table.fleets import FleetRate, fleet_rates, refuse_mixed
 from results.table.frames import all_repeats
@@ -232,7 +232,7 @@ class Runs:
         title, _ = report_place(self.sources)
         made = make_report(stored, title, _typed(prices), [Path(name) for name in price_files])
         text = report_markdown(made) if file.suffix.lower() == ".md" else report_html(made)
-        file.write_text(text, encoding="utf-8")
+        write_file(file, text)
         return file
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from results.errors import UserError
+from results.errors import UserError, is_disk_full
 from results.program import call
 
 if TYPE_CHECKING:
@@ -35,8 +35,18 @@ def add_command(
 ) -> argparse.ArgumentParser:
     """Add a command; `what` is its line in the list of commands and its description."""
     parser = commands.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".")
-    parser.set_defaults(command=functools.partial(call, function))
+    parser.set_defaults(command=functools.partial(_printed, function))
     return parser
+
+
+def _printed(function: Callable[..., int], parsed: argparse.Namespace) -> int:
+    """Call a command that prints data, and raise OSError if a full disk cut it: it might look complete."""
+    code = call(function, parsed)
+    sys.stdout.flush()
+    lost = getattr(sys.stdout, "lost", None)
+    if isinstance(lost, OSError) and is_disk_full(lost):
+        raise OSError(lost.errno, "the output is incomplete") from lost
+    return code
 
 
 def add_runs(parser: argparse.ArgumentParser, *, name: str = "runs", metavar: str = "RUN", text: str = "") -> None:
@@ -117,10 +127,15 @@ def write_text(path: Path, text: str) -> None:
 
     Raises:
         UserError: the file cannot be written.
+        OSError: the disk is full.
     """
+    from results.runs.store import write_file
+
     try:
-        path.write_text(text, encoding="utf-8")
+        write_file(path, text)
     except OSError as error:
+        if is_disk_full(error):
+            raise
         raise UserError(f"{path}: cannot be written: {error.strerror}. Choose another file.") from error
     print(path, file=sys.stderr)
 

@@ -406,6 +406,14 @@ def read_file(path: Path, most: int) -> bytes:
     return b"".join(chunks)
 
 
+def write_file(path: Path, text: str) -> None:
+    """Write or replace a file atomically; a device or pipe, such as /dev/stdout, is written to."""
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+    else:
+        _write_whole(Path(os.path.realpath(path)), text)
+
+
 def _write_whole(path: Path, text: str) -> None:
     """Write a file atomically: even after a power cut it has either the old content or the new."""
     folder, name = os.path.split(path)

@@ -22,7 +22,7 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.BUG: "a bug",
     ExitCode.USAGE: "bad flags or a bad file, nothing was started",
     ExitCode.SOME_FAILED: "some of it failed, the rest is written",
-    ExitCode.NO_HOST: "no usable host",
+    ExitCode.NO_HOST: "no usable host, or a full disk",
     ExitCode.REGRESSION: "a regression (compare --fail-on)",
     ExitCode.STOPPED: "stopped by Ctrl-C, SIGTERM or SIGHUP",
 }

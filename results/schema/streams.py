@@ -35,7 +35,12 @@ class LastingStream:
     Args:
         stream: The wrapped stream.
         errors: Exceptions of `write` and `flush` after which output is discarded; others are raised.
+
+    Attributes:
+        lost: Why output was discarded; None: none was.
     """
+
+    lost: Exception | None = None
 
     def __init__(self, stream: TextIO, errors: tuple[type[Exception], ...]) -> None:
         self._stream = stream
@@ -45,23 +50,24 @@ class LastingStream:
         """Write text; see `typing.TextIO.write`."""
         try:
             return self._stream.write(text)
-        except self._errors:
-            self._give_up()
+        except self._errors as error:
+            self._give_up(error)
             return len(text)
 
     def flush(self) -> None:
         """Flush the stream; see `typing.TextIO.flush`."""
         try:
             self._stream.flush()
-        except self._errors:
-            self._give_up()
+        except self._errors as error:
+            self._give_up(error)
 
     def __getattr__(self, name: str) -> object:
         """Delegate all other attributes to the stream."""
         return getattr(self._stream, name)
 
-    def _give_up(self) -> None:
+    def _give_up(self, error: Exception) -> None:
         """Redirect the file descriptor to `os.devnull`, which also covers output of Python and child processes."""
+        self.lost = self.lost or error
         with contextlib.suppress(OSError, ValueError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())

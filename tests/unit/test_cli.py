@@ -146,11 +146,12 @@ def test_a_stream_outlasts_its_reader(error: type[Exception]):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["export --format=json", "show", "gpus A4000 A5000"])
-def test_a_closed_pipe_is_neither_a_traceback_nor_an_error(command: str, runs_dir: Path):
+@pytest.mark.parametrize(("sink", "code", "said"), [("| true", 0, r""), ("> /dev/full", 4, r"the disk is full.*\n")])
+def test_a_closed_pipe_is_no_error_but_a_full_disk_is(command: str, sink: str, code: int, said: str, runs_dir: Path):
     flag = "" if command.startswith("gpus") else f"--runs-dir={runs_dir}"
-    script = f"{sys.executable} -m orchestrate.cli {command} {flag} | true; echo ${{PIPESTATUS[0]}}"
+    script = f"{sys.executable} -m orchestrate.cli {command} {flag} {sink}; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", script], cwd=PROJECT, capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("0\n", "")
+    assert done.stdout == f"{code}\n" and re.fullmatch(said, done.stderr)
 
 
 @pytest.mark.slow

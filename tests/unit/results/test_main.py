@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 import re
 import tempfile
 from dataclasses import replace
@@ -123,6 +125,18 @@ def test_a_mistake_is_a_short_message_and_exit_code_2(runs, capsys, arguments, m
     captured = capsys.readouterr()
     assert message in captured.err and "Traceback" not in captured.err
     assert captured.out == ""
+
+
+def test_a_file_that_cannot_be_replaced_is_kept(runs, capsys, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (runs / "x.csv").write_text("old")
+    monkeypatch.setattr(os, "fsync", full)
+    assert call("export", f"--output={runs / 'x.csv'}") == 4
+    assert "the disk is full" in capsys.readouterr().err and (runs / "x.csv").read_text() == "old"
+    assert call("export", "--output=/dev/null") == 0 and not Path("/dev/null").is_file()
+    assert not list(runs.glob(".x*"))
 
 
 BAD_USAGE = {
