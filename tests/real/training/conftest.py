@@ -1,5 +1,6 @@
 """What the tests of `tfbench` share: two logical CPU devices, and a network small enough to train in a test."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -35,6 +36,20 @@ def tensorflow():
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     return tf
 
+
+def imported(name):
+    """Return a fixture that gives a module which imports TensorFlow: once its devices are set, and not to collect tests."""
+    return pytest.fixture(scope="session")(lambda tensorflow: importlib.import_module(name))
+
+
+tf, keras = imported("tensorflow"), imported("tensorflow.keras")
+MODULES = (
+    *("deep_check", "device_case", "environment", "inference", "keras_versions", "ranks", "repeat", "workload"),
+    *("measuring.validity", "models.convolution_layers", "models.transformer_layers", "setup.devices"),
+    *("roofline.limits", "roofline.peaks", "roofline.sums", "roofline.transfers"),
+    *("training.inputs", "training.step", "training.tasks", "training.tfrecords"),
+)
+globals().update({name.rpartition(".")[2]: imported(f"tfbench.{name}") for name in MODULES})
 
 QUICK_XLA = ("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
 """Lets XLA compile for CPUs in a third of the time; a process reads it when it first uses XLA."""

@@ -55,12 +55,10 @@ def results(tf, strategy, layer, images, **arguments):
     ],
 )
 @pytest.mark.parametrize("filters", [4, 40])
-def test_every_form_gives_what_keras_gives(tensorflow, one_replica, settings, form, filters):
-    from tfbench.models.convolution_layers import Convolution
-
+def test_every_form_gives_what_keras_gives(tensorflow, one_replica, settings, form, filters, convolution_layers):
     keras, images = tensorflow.keras, tensorflow.random.stateless_normal((3, 17, 9, 16), (1, 2))
     with one_replica.scope():
-        theirs, ours = keras.layers.Conv2D(filters, **settings), Convolution(filters, **settings)
+        theirs, ours = keras.layers.Conv2D(filters, **settings), convolution_layers.Convolution(filters, **settings)
         for layer in (theirs, ours):
             layer.build((None, 17, 9, 16))
         bias = [np.linspace(-1.0, 1.0, filters)] if theirs.use_bias else []
@@ -75,28 +73,24 @@ def test_every_form_gives_what_keras_gives(tensorflow, one_replica, settings, fo
     assert form in new if form else not new & {"MatMul", "Transpose", "BiasAddGrad of Reshape"}
 
 
-def test_inference_other_types_and_shapes_of_a_model_are_those_of_keras(tensorflow, one_replica):
-    from tfbench.models.convolution_layers import Convolution
-
+def test_inference_other_types_and_shapes_of_a_model_are_those_of_keras(tensorflow, one_replica, convolution_layers):
     images = tensorflow.random.stateless_normal((2, 8, 8, 4), (1, 2))
-    half = Convolution(8, 1, use_bias=False, dtype="mixed_bfloat16")
+    half = convolution_layers.Convolution(8, 1, use_bias=False, dtype="mixed_bfloat16")
     with one_replica.scope():
         half.build((None, 8, 8, 4))
     (output, *_), operations = results(tensorflow, one_replica, half, images, training=True)
     assert output.dtype == "bfloat16" and "MatMul" not in operations
-    plain = Convolution(8, 1, use_bias=False)
+    plain = convolution_layers.Convolution(8, 1, use_bias=False)
     with one_replica.scope():
         plain.build((None, 8, 8, 4))
     assert "MatMul" not in results(tensorflow, one_replica, plain, images)[1]
     assert "MatMul" in results(tensorflow, one_replica, plain, images, training=True)[1]
     inputs = tensorflow.keras.Input((8, 8, 4))
-    assert Convolution(8, 1)(inputs).shape == (None, 8, 8, 8)
-    assert Convolution(8, (3, 1))(inputs).shape == (None, 6, 8, 8)
+    assert convolution_layers.Convolution(8, 1)(inputs).shape == (None, 8, 8, 8)
+    assert convolution_layers.Convolution(8, (3, 1))(inputs).shape == (None, 6, 8, 8)
 
 
-def test_a_network_uses_them_in_training_and_the_stock_variant_never(tensorflow, one_replica):
-    from tfbench.models.convolution_layers import Convolution
-
+def test_a_network_uses_them_in_training_and_the_stock_variant_never(tensorflow, one_replica, convolution_layers):
     model = build(NETWORKS["googlenet"], BatchNorm.NONE, 64, one_replica)
     images, products = tensorflow.zeros((1, 64, 64, 3)), {}
     for training in (True, False):
@@ -106,6 +100,7 @@ def test_a_network_uses_them_in_training_and_the_stock_variant_never(tensorflow,
         operations = run.get_concrete_function(images).graph.get_operations()
         products[training] = sum(operation.type == "MatMul" for operation in operations)
     assert products == {True: 37 + 1, False: 1}, "each 1 × 1 convolution, and the last layer"
-    for variant, kind in ((BatchNorm.FUSED, Convolution), (BatchNorm.KERAS, tensorflow.keras.layers.Conv2D)):
+    ours, plain = convolution_layers.Convolution, tensorflow.keras.layers.Conv2D
+    for variant, kind in ((BatchNorm.FUSED, ours), (BatchNorm.KERAS, plain)):
         layers = build(small_network("resnet50"), variant, 64, one_replica).layers
-        assert {type(layer) for layer in layers if isinstance(layer, tensorflow.keras.layers.Conv2D)} == {kind}
+        assert {type(layer) for layer in layers if isinstance(layer, plain)} == {kind}

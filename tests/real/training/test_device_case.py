@@ -12,6 +12,7 @@ from results.schema import Case, Device, DeviceResult, Mode, Status
 from results.schema.health import GPUFacts
 from tests.real.training.conftest import run_tfbench
 from tests.unit.results.factory import make_environment
+from tfbench.machine import host
 from tfbench.machine.nvml import GPUs
 from tfbench.outcomes.findings import Findings
 from tfbench.outcomes.outcome import CaseFailedError
@@ -24,9 +25,7 @@ TRANSFERS = {"ALL_REDUCE_BYTES": {"CPU": (2**12, 2**16)}}
 
 
 @pytest.fixture
-def quick(tensorflow, monkeypatch):
-    from tfbench.roofline import peaks, transfers
-
+def quick(peaks, transfers, monkeypatch):
     for module, values in ((peaks, PEAKS), (transfers, TRANSFERS)):
         for name, value in values.items():
             monkeypatch.setattr(module, name, value)
@@ -64,9 +63,7 @@ def test_the_program_names_what_a_cpu_has_and_why_it_lacks_the_rest(tmp_path):
     assert "not measured: " in done.stderr
 
 
-def test_the_figure_of_utilisation_is_that_of_the_device_case(quick):
-    from tfbench.roofline import peaks
-
+def test_the_figure_of_utilisation_is_that_of_the_device_case(quick, peaks):
     product = peaks.matrix_product("fp32", "CPU:0")
     assert product.value == pytest.approx(product.amount / product.seconds)
     assert product.amount == 2 * product.size**3
@@ -82,12 +79,7 @@ def test_the_figure_of_utilisation_is_that_of_the_device_case(quick):
         ("CPU:1", "elsewhere", "TensorFlow computed on CPU:0 what was meant for CPU:1"),
     ],
 )
-def test_what_cannot_be_measured_has_a_reason_and_no_value(quick, monkeypatch, device, fault, reason):
-    import tensorflow as tf
-
-    from tfbench import device_case
-    from tfbench.roofline import peaks
-
+def test_what_cannot_be_measured_has_a_reason_and_no_value(quick, monkeypatch, device, fault, reason, tf, device_case):
     def refuse(*_):
         raise tf.errors.UnimplementedError(None, None, "no such kernel")
 
@@ -99,18 +91,16 @@ def test_what_cannot_be_measured_has_a_reason_and_no_value(quick, monkeypatch, d
 
         return multiply
 
-    monkeypatch.setattr(peaks, "product_call", {"refuse": refuse, "elsewhere": elsewhere}[fault])
+    monkeypatch.setattr("tfbench.roofline.peaks.product_call", {"refuse": refuse, "elsewhere": elsewhere}[fault])
     result, check = device_case.product_of("fp32", device)
     assert result.value is None and check.passed is None
     assert reason in result.reason
 
 
-def test_bus_bandwidth_is_that_of_nccl_tests(quick, two_replicas):
-    from tfbench.roofline.transfers import CHAINED, all_reduce, bus_bytes
-
-    assert [bus_bytes(1000, count) for count in (2, 4, 8)] == [1000.0, 1500.0, 1750.0]
-    found = all_reduce(two_replicas)
-    assert {result.chained for result in found} == {CHAINED}, "figures are of one all-reduce, not of a call"
+def test_bus_bandwidth_is_that_of_nccl_tests(quick, two_replicas, transfers):
+    assert [transfers.bus_bytes(1000, count) for count in (2, 4, 8)] == [1000.0, 1500.0, 1750.0]
+    found = transfers.all_reduce(two_replicas)
+    assert {result.chained for result in found} == {transfers.CHAINED}, "figures are of one all-reduce, not of a call"
     assert [result.size for result in found] == [2**12, 2**16]
     for result in found:
         assert result.value == pytest.approx(result.size * 2 * (2 - 1) / 2 / result.seconds)
@@ -120,10 +110,8 @@ def all_reduces_of(graph):
     return [node for node in graph.node if node.op == "CollectiveReduceV2"]
 
 
-def test_every_all_reduce_of_a_call_is_executed_and_in_order(two_replicas, monkeypatch):
+def test_every_all_reduce_of_a_call_is_executed_and_in_order(two_replicas, monkeypatch, transfers):
     from tensorflow.python.eager.context import context
-
-    from tfbench.roofline import transfers
 
     traced = []
     make = transfers.all_reduces
@@ -146,9 +134,7 @@ def test_every_all_reduce_of_a_call_is_executed_and_in_order(two_replicas, monke
 
 
 @pytest.mark.parametrize(("kind", "times"), [("CPU", 2), ("GPU", 10)])
-def test_the_bandwidth_between_hosts_is_of_one_all_reduce(two_replicas, monkeypatch, kind, times):
-    from tfbench import ranks
-
+def test_the_bandwidth_between_hosts_is_of_one_all_reduce(two_replicas, monkeypatch, kind, times, ranks):
     calls, clock = [], iter((100.0, 108.0))
     monkeypatch.setattr(ranks, "sum_over_replicas", lambda *args: calls.append(args) or (lambda: []))
     monkeypatch.setattr(ranks, "device_kind", lambda _: kind)
@@ -161,14 +147,12 @@ def others(theirs):
     return SimpleNamespace(gather=lambda what, value: [value, *theirs])
 
 
-def test_hosts_with_other_gpus_are_refused(tensorflow):
-    from tfbench.ranks import SAME_SOFTWARE, check_software
-
+def test_hosts_with_other_gpus_are_refused(tensorflow, ranks):
     chief = make_environment(2, "A4000")
-    same = {name: getattr(chief, name) for name in SAME_SOFTWARE} | {"GPUs": "A4000, A4000"}
-    check_software(others([same]), chief)
+    same = {name: getattr(chief, name) for name in ranks.SAME_SOFTWARE} | {"GPUs": "A4000, A4000"}
+    ranks.check_software(others([same]), chief)
     with pytest.raises(CaseFailedError, match="rank 2 has GPUs A4000, A5000 instead of A4000, A4000: ") as caught:
-        check_software(others([same, same | {"GPUs": "A4000, A5000"}]), chief)
+        ranks.check_software(others([same, same | {"GPUs": "A4000, A5000"}]), chief)
     assert caught.value.status is Status.UNSUPPORTED
 
 
@@ -176,9 +160,7 @@ def test_hosts_with_other_gpus_are_refused(tensorflow):
     ("own", "theirs", "median"),
     [([80.0, 98.0], [], 98.0), ([80.0], [[98.0], []], 98.0), ([80.0, None], [[98.0]], None), ([98.0], [], None)],
 )
-def test_a_gpu_is_compared_with_the_faster_of_two_on_any_host(tensorflow, monkeypatch, own, theirs, median):
-    from tfbench import deep_check
-
+def test_a_gpu_is_compared_with_the_faster_of_two_on_any_host(tensorflow, monkeypatch, own, theirs, median, deep_check):
     rates = [DeviceResult(metric="sustained_product", unit="", value=rate and rate * 1e12) for rate in own]
     monkeypatch.setattr(deep_check, "sustained_products", lambda *_: rates)
     case = Case(model="resnet50", num_gpus=len(own), num_hosts=1 + len(theirs))
@@ -186,9 +168,7 @@ def test_a_gpu_is_compared_with_the_faster_of_two_on_any_host(tensorflow, monkey
     assert {gpu.product_median_teraflops_per_second for gpu in gpus} == {median}
 
 
-def test_one_small_all_reduce_connects_several_replicas(two_replicas, one_replica, monkeypatch):
-    from tfbench.roofline import transfers
-
+def test_one_small_all_reduce_connects_several_replicas(two_replicas, one_replica, monkeypatch, transfers):
     calls = []
     make = transfers.sum_over_replicas
 
@@ -204,18 +184,12 @@ def test_one_small_all_reduce_connects_several_replicas(two_replicas, one_replic
 
 
 @pytest.mark.parametrize("measure", ["product", "memory_add"])
-def test_what_is_measured_runs_on_the_device_that_was_asked_for(quick, measure):
-    from tfbench.roofline import peaks
-
+def test_what_is_measured_runs_on_the_device_that_was_asked_for(quick, measure, peaks):
     result = peaks.memory_add("CPU:1") if measure == "memory_add" else peaks.matrix_product("fp32", "CPU:1")
     assert result.reason is None and result.value > 0
 
 
-def test_while_a_device_is_measured_tensorflow_refuses_instead_of_moving(quick, monkeypatch):
-    import tensorflow as tf
-
-    from tfbench.roofline import peaks
-
+def test_while_a_device_is_measured_tensorflow_refuses_instead_of_moving(quick, monkeypatch, tf, peaks):
     seen = []
     make = peaks.product_call
 
@@ -230,11 +204,7 @@ def test_while_a_device_is_measured_tensorflow_refuses_instead_of_moving(quick, 
 
 
 @pytest.mark.parametrize("operation", ["matmul", "nn.conv2d"])
-def test_a_product_or_convolution_that_rounds_as_tf32_is_seen(tensorflow, monkeypatch, operation):
-    import tensorflow as tf
-
-    from tfbench.roofline import peaks
-
+def test_a_product_or_convolution_that_rounds_as_tf32_is_seen(tensorflow, monkeypatch, operation, tf, peaks):
     def of_ten_bits(tensor):
         return tf.cast(tf.cast(tensor, tf.float16), tf.float32)  # whose mantissa is as long as TF32's
 
@@ -245,9 +215,7 @@ def test_a_product_or_convolution_that_rounds_as_tf32_is_seen(tensorflow, monkey
     assert peaks.tf32_observed("CPU:0") is peaks.tf32_observed("CPU:1") is True
 
 
-def test_a_tensor_that_lies_elsewhere_is_no_figure(tensorflow, monkeypatch):
-    from tfbench.roofline import peaks
-
+def test_a_tensor_that_lies_elsewhere_is_no_figure(tensorflow, monkeypatch, peaks):
     with tensorflow.device("CPU:0"):
         result = tensorflow.ones([2, 2])
     assert peaks._rounds_as_tf32(result, "CPU:1") is None
@@ -255,11 +223,7 @@ def test_a_tensor_that_lies_elsewhere_is_no_figure(tensorflow, monkeypatch):
         peaks.seconds_per_call(lambda: [result, result], ["CPU:0", "CPU:1"])
 
 
-def test_a_wrong_product_and_a_wrong_sum_are_caught(quick, two_replicas, monkeypatch):
-    import tensorflow as tf
-
-    from tfbench.roofline import peaks, transfers
-
+def test_a_wrong_product_and_a_wrong_sum_are_caught(quick, two_replicas, monkeypatch, tf, peaks, transfers):
     monkeypatch.setattr(peaks, "product_call", lambda factor, *_: lambda: tf.matmul(factor, factor) * 1.001)
     check = peaks.product_check("fp32", "CPU:0")
     assert check.passed is False
@@ -269,25 +233,24 @@ def test_a_wrong_product_and_a_wrong_sum_are_caught(quick, two_replicas, monkeyp
     assert transfers.all_reduce_check(two_replicas).passed is False
 
 
-def test_a_deep_check_measures_each_device_all_under_load_and_the_host(quick, monkeypatch, one_replica):
-    from tfbench import deep_check as module
-    from tfbench.machine import host
-
-    monkeypatch.setattr(module, "LOAD_SECONDS", 0.1)
-    monkeypatch.setattr(module, "ALONE_SECONDS", 0.05)
-    monkeypatch.setattr(module, "SUSTAINED_SIZES", {"CPU": 128})
+def test_a_deep_check_measures_each_device_all_under_load_and_the_host(quick, monkeypatch, one_replica, deep_check):
+    monkeypatch.setattr(deep_check, "LOAD_SECONDS", 0.1)
+    monkeypatch.setattr(deep_check, "ALONE_SECONDS", 0.05)
+    monkeypatch.setattr(deep_check, "SUSTAINED_SIZES", {"CPU": 128})
     monkeypatch.setattr(host, "LOOPS", 1)
     case = Case(model="device", mode=Mode.DEVICE, device=Device.CPU, deep_check=True)
     findings = Findings()
-    module.deep_check(case, one_replica, findings, GPUs(0))
+    deep_check.deep_check(case, one_replica, findings, GPUs(0))
     metrics = [result.metric for result in findings.device_results]
     assert metrics[:4] == ["sustained_product", "memory_add", "sustained_product", "python_loop"]
     assert all(result.value > 0 for result in findings.device_results)
     assert [check.name for check in findings.checks] == ["product_of_device_0"]
     assert findings.gpus == []
-    right = module.product_check
-    monkeypatch.setattr(module, "product_check", lambda *_: dataclasses.replace(right("fp32", "CPU:0"), passed=False))
+    right = deep_check.product_check
+    monkeypatch.setattr(
+        deep_check, "product_check", lambda *_: dataclasses.replace(right("fp32", "CPU:0"), passed=False)
+    )
     failed = Findings()
     with pytest.raises(CaseFailedError, match="product_of_device_0"):
-        module.deep_check(case, one_replica, failed, GPUs(0))
+        deep_check.deep_check(case, one_replica, failed, GPUs(0))
     assert len(failed.device_results) == len(metrics), "what was measured is kept"

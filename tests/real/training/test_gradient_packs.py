@@ -14,11 +14,9 @@ SHAPES = [(3, 3, 5), (5,), (4, 16), (), (1000,), (64, 3)]
 
 @pytest.mark.parametrize("alone_bytes", [None, 700])
 @pytest.mark.parametrize("pack_bytes", [0, 1, 300, 5000])
-def test_gradients_come_back_as_they_went_in(tensorflow, pack_bytes, alone_bytes):
-    from tfbench.training.step import GradientPacks
-
+def test_gradients_come_back_as_they_went_in(tensorflow, pack_bytes, alone_bytes, step):
     gradients = [tensorflow.random.stateless_normal(shape, (1, len(shape))) for shape in SHAPES]
-    packs = GradientPacks(SHAPES, pack_bytes, alone_bytes)
+    packs = step.GradientPacks(SHAPES, pack_bytes, alone_bytes)
     buffers = packs.join(gradients)
     assert len(buffers) == len(packs)
     for ours, theirs in zip(packs.split(buffers), gradients, strict=True):
@@ -35,10 +33,8 @@ def test_gradients_come_back_as_they_went_in(tensorflow, pack_bytes, alone_bytes
         (4 * 60, 4 * 192, [(3 + 1, 16), (4 + 1, 16), (1000,), (64, 3)]),
     ],
 )
-def test_buffers_fill_from_the_last_variable_and_leave_out_large(tensorflow, pack_bytes, alone_bytes, shapes):
-    from tfbench.training.step import GradientPacks
-
-    packs = GradientPacks(SHAPES, pack_bytes, alone_bytes)
+def test_buffers_fill_from_the_last_variable_and_leave_out_large(tensorflow, pack_bytes, alone_bytes, shapes, step):
+    packs = step.GradientPacks(SHAPES, pack_bytes, alone_bytes)
     buffers = packs.join([tensorflow.zeros(shape) for shape in SHAPES])
     assert [tuple(buffer.shape) for buffer in buffers] == shapes
 

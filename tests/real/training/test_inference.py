@@ -49,43 +49,35 @@ def test_one_replica_has_its_own_checks_and_latency_of_single_samples(one_replic
     assert latency.p99_seconds == pytest.approx(np.percentile(latency.step_seconds, 99))
 
 
-def test_inference_uses_the_moving_averages_and_changes_no_weight(one_replica):
-    from tfbench.inference import Inference
-    from tfbench.measuring.validity import replicas_of
-    from tfbench.training.inputs import batch_source
-
+def test_inference_uses_the_moving_averages_and_changes_no_weight(one_replica, inference, validity, inputs):
     case = tiny_case(mode=Mode.INFER)
     model = build(TinyNetwork(), case.batch_norm, IMAGE_SIZE, one_replica)
     before = [np.array(weight) for weight in model.get_weights()]
-    batch = batch_source(case, IMAGE_SIZE, CLASSES, one_replica)()
-    (images, _) = replicas_of(one_replica, batch)[0]
-    mean = wait_for_loss(Inference(case, model, one_replica).step(batch))
+    batch = inputs.batch_source(case, IMAGE_SIZE, CLASSES, one_replica)()
+    (images, _) = validity.replicas_of(one_replica, batch)[0]
+    mean = wait_for_loss(inference.Inference(case, model, one_replica).step(batch))
     assert mean == pytest.approx(float(np.mean(model(images, training=False))), rel=1e-4, abs=1e-6)
     for old, new in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
 
 
-def test_a_replica_with_other_weights_is_caught(two_replicas):
-    from tfbench.inference import Inference
-    from tfbench.keras_versions import components, tensorflow_variable
-    from tfbench.training.inputs import batch_source
-
+def test_a_replica_with_other_weights_is_caught(two_replicas, inference, keras_versions, inputs):
     case = tiny_case(mode=Mode.INFER, num_gpus=2)
     model = build(TinyNetwork(), case.batch_norm, IMAGE_SIZE, two_replicas)
-    _, second = components(two_replicas, tensorflow_variable(model.trainable_variables[0]))
+    weight = keras_versions.tensorflow_variable(model.trainable_variables[0])
+    _, second = keras_versions.components(two_replicas, weight)
     second.assign(second * 1.01)
-    batch = batch_source(case, IMAGE_SIZE, CLASSES, two_replicas)()
-    found = {check.name: check for check in Inference(case, model, two_replicas).checks(batch)}
+    batch = inputs.batch_source(case, IMAGE_SIZE, CLASSES, two_replicas)()
+    found = {check.name: check for check in inference.Inference(case, model, two_replicas).checks(batch)}
     assert found["outputs_equal_one_device"].passed is False
     assert found["outputs_equal_one_device"].value > 1e-3
 
 
-def test_an_output_that_is_not_finite_leaves_no_number(one_replica, monkeypatch):
-    from tfbench.keras_versions import tensorflow_variable
-
+def test_an_output_that_is_not_finite_leaves_no_number(one_replica, monkeypatch, keras_versions):
     def infinite(*arguments):
         model = build_tiny(*arguments)
-        tensorflow_variable(model.trainable_variables[-1]).assign([np.inf, -np.inf] + [0.0] * (CLASSES - 2))
+        biases = keras_versions.tensorflow_variable(model.trainable_variables[-1])
+        biases.assign([np.inf, -np.inf] + [0.0] * (CLASSES - 2))
         return model
 
     monkeypatch.setattr(tiny, "build_tiny", infinite)

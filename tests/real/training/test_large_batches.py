@@ -3,10 +3,11 @@
 import functools
 import math
 
+import numpy as np
 import pytest
 
 from results.schema import Communication, Device, Precision, Status
-from tests.real.training.test_training import not_reduced, summed
+from tests.real.training.test_training import build, not_reduced, summed
 from tests.real.training.tiny import CLASSES, IMAGE_SIZE, measure_repeat, tiny_case
 from tfbench.outcomes.outcome import CaseFailedError
 
@@ -50,41 +51,31 @@ def test_a_broken_all_reduce_of_small_gradients_is_caught(two_replicas, mixed_fl
     assert caught.value.status is Status.INVALID
 
 
-def test_the_reference_halves_its_scale_until_its_gradients_are_finite(one_replica, mixed_float16):
-    import numpy as np
-
-    from tests.real.training.test_training import build
-    from tfbench.measuring.validity import OneDeviceReference, replicas_of
-
+def test_the_reference_halves_its_scale_until_its_gradients_are_finite(one_replica, mixed_float16, validity):
     training, next_batch = build(tiny_case(precision=Precision.FP16), one_replica)
-    shards = replicas_of(one_replica, next_batch())
-    wanted = OneDeviceReference(training, shards).gradients
+    shards = validity.replicas_of(one_replica, next_batch())
+    wanted = validity.OneDeviceReference(training, shards).gradients
     training._loss_scale.assign(2.0**30)
-    found = OneDeviceReference(training, shards).gradients
+    found = validity.OneDeviceReference(training, shards).gradients
     for ours, theirs in zip(found, wanted, strict=True):
         assert np.isfinite(ours).all()
         np.testing.assert_allclose(ours, theirs, rtol=0.02, atol=1e-4)
 
 
-def test_the_reference_takes_all_shards_on_the_first_replicas_device(two_replicas):
-    from tfbench.measuring.validity import _one_by_one, replicas_of
-    from tfbench.training.inputs import batch_source
-
-    batch = batch_source(tiny_case(num_gpus=2, accumulate=2), IMAGE_SIZE, CLASSES, two_replicas)()
-    shards = replicas_of(two_replicas, batch)
+def test_the_reference_takes_all_shards_on_the_first_replicas_device(two_replicas, validity, inputs):
+    batch = inputs.batch_source(tiny_case(num_gpus=2, accumulate=2), IMAGE_SIZE, CLASSES, two_replicas)()
+    shards = validity.replicas_of(two_replicas, batch)
     assert shards[1][0].device.endswith("CPU:1")
-    parts = list(_one_by_one(shards, 2))
+    parts = list(validity._one_by_one(shards, 2))
     assert len(parts) == 4
     assert {tensor.device[-5:] for part in parts for tensor in part} == {"CPU:0"}
 
 
-def test_a_cpu_case_hides_the_gpus(tensorflow, monkeypatch):
-    from tfbench.setup.devices import create_strategy
-
+def test_a_cpu_case_hides_the_gpus(tensorflow, monkeypatch, devices):
     hidden = []
     monkeypatch.setattr("tfbench.setup.devices._logical_cpus", lambda count: [f"CPU:{index}" for index in range(count)])
-    monkeypatch.setattr(tensorflow.config, "set_visible_devices", lambda devices, kind: hidden.append((devices, kind)))
-    create_strategy(tiny_case(device=Device.CPU))
+    monkeypatch.setattr(tensorflow.config, "set_visible_devices", lambda *given: hidden.append(given))
+    devices.create_strategy(tiny_case(device=Device.CPU))
     assert hidden == [([], "GPU")]
 
 
@@ -92,18 +83,14 @@ def test_a_cpu_case_hides_the_gpus(tensorflow, monkeypatch):
     ("device", "asked", "used"),
     [("gpu", "auto", "nccl"), ("gpu", "ring", "ring"), ("cpu", "auto", "auto"), ("cpu", "ring", "ring")],
 )
-def test_hosts_of_gpus_request_nccl_unless_set_otherwise(tensorflow, device, asked, used):
-    from tfbench.setup.devices import communication_of
-
+def test_hosts_of_gpus_request_nccl_unless_set_otherwise(tensorflow, device, asked, used, devices):
     case = tiny_case(device=Device(device), num_hosts=2, communication=Communication(asked))
-    assert communication_of(case) == used
+    assert devices.communication_of(case) == used
 
 
-def test_the_peak_of_memory_starts_anew_on_every_gpu_of_the_case(tensorflow, monkeypatch):
-    from tfbench.roofline.sums import forget_memory_peak
-
+def test_the_peak_of_memory_starts_anew_on_every_gpu_of_the_case(tensorflow, monkeypatch, sums):
     reset = []
     monkeypatch.setattr(tensorflow.config.experimental, "reset_memory_stats", reset.append)
-    forget_memory_peak(tiny_case(device=Device.GPU, num_gpus=2))
-    forget_memory_peak(tiny_case(device=Device.CPU, num_gpus=2))
+    sums.forget_memory_peak(tiny_case(device=Device.GPU, num_gpus=2))
+    sums.forget_memory_peak(tiny_case(device=Device.CPU, num_gpus=2))
     assert reset == ["GPU:0", "GPU:1"]

@@ -69,34 +69,27 @@ def test_training_that_computes_nothing_is_invalid(one_replica, change, checks):
     assert all(name in cause for name in checks), cause
 
 
-def test_weights_and_losses_that_stay_are_seen(one_replica):
-    from tfbench.measuring.validity import LearningWitness, failures
-
+def test_weights_and_losses_that_stay_are_seen(one_replica, validity):
     training, next_batch = build(tiny_case(), one_replica)
-    witness = LearningWitness(training)
-    assert "weights_change" in failures(witness.checks([7.0, 6.9, 6.8]))
+    witness = validity.LearningWitness(training)
+    assert "weights_change" in validity.failures(witness.checks([7.0, 6.9, 6.8]))
     training.step(next_batch())
-    assert failures(witness.checks([7.0, 6.9, 6.8])) == ""
-    assert "loss_changes" in failures(witness.checks([7.0] * 5))
-    assert failures(witness.checks([7.0] * 4 + [6.9])) == ""
+    assert validity.failures(witness.checks([7.0, 6.9, 6.8])) == ""
+    assert "loss_changes" in validity.failures(witness.checks([7.0] * 5))
+    assert validity.failures(witness.checks([7.0] * 4 + [6.9])) == ""
 
 
 @pytest.mark.parametrize("loss", [0.0, -1.0, math.inf, math.nan, 1.7, 28.0])
-def test_an_impossible_first_loss_fails_and_prints(tensorflow, loss):
-    from tfbench.measuring.validity import failures, untrained_loss_check
-
-    assert "loss_of_an_untrained_network" in failures([untrained_loss_check(loss, math.log(1000))])
+def test_an_impossible_first_loss_fails_and_prints(tensorflow, loss, validity):
+    assert "loss_of_an_untrained_network" in validity.failures([validity.untrained_loss_check(loss, math.log(1000))])
 
 
-def test_the_first_step_that_is_not_finite_is_named(tensorflow):
-    from tfbench.measuring.validity import failures, finite_check
-
-    assert failures([finite_check("x", [7.0, 6.9, math.nan, 6.8, math.inf])]) == "x: the value of step 3 is nan"
-    assert finite_check("x", [7.0, 6.9]).value == 6.9
+def test_the_first_step_that_is_not_finite_is_named(tensorflow, validity):
+    check = validity.finite_check("x", [7.0, 6.9, math.nan, 6.8, math.inf])
+    assert validity.failures([check]) == "x: the value of step 3 is nan"
+    assert validity.finite_check("x", [7.0, 6.9]).value == 6.9
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan, 0.2])
-def test_a_difference_of_any_value_can_be_reported_as_failed(tensorflow, value):
-    from tfbench.measuring.validity import failures, within
-
-    assert failures([within("x", value, 0.1, "d")]).startswith("x")
+def test_a_difference_of_any_value_can_be_reported_as_failed(tensorflow, value, validity):
+    assert validity.failures([validity.within("x", value, 0.1, "d")]).startswith("x")

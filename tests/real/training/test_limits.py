@@ -12,25 +12,19 @@ pytestmark = pytest.mark.tensorflow
 NONE = BatchNorm.NONE
 
 
-def test_a_token_is_its_share_of_a_sequence(one_replica):
-    from tfbench.roofline.limits import work_per_sample
-
+def test_a_token_is_its_share_of_a_sequence(one_replica, limits):
     network = small_network("gpt2_small")
     model = build(network, NONE, small_case("gpt2_small").size(network), one_replica)
-    assert work_per_sample(model).training_flops == 16 * work_per_sample(model, 16).training_flops
+    assert limits.work_per_sample(model).training_flops == 16 * limits.work_per_sample(model, 16).training_flops
 
 
-def test_half_the_image_size_is_a_quarter_of_the_work(one_replica):
-    from tfbench.roofline.limits import work_per_sample
-
+def test_half_the_image_size_is_a_quarter_of_the_work(one_replica, limits):
     network = NETWORKS["googlenet"]
-    small, large = (work_per_sample(build(network, NONE, size, one_replica)) for size in (64, 128))
+    small, large = (limits.work_per_sample(build(network, NONE, size, one_replica)) for size in (64, 128))
     assert large.forward_flops / small.forward_flops == pytest.approx(4.0, rel=0.02)
 
 
-def test_peaks_are_measured_and_do_not_depend_on_the_size_by_orders(tensorflow, monkeypatch):
-    from tfbench.roofline import peaks
-
+def test_peaks_are_measured_and_do_not_depend_on_the_size_by_orders(tensorflow, monkeypatch, peaks):
     monkeypatch.setattr(peaks, "MATRIX_SIZES", (128, 256))
     monkeypatch.setattr(peaks, "MEASURE_SECONDS", 0.01)
     monkeypatch.setattr(peaks, "COPY_ELEMENTS", {"CPU": 2**20})
@@ -47,11 +41,7 @@ def test_peaks_are_measured_and_do_not_depend_on_the_size_by_orders(tensorflow, 
         ([1.0, 30.0, 1.0], {1: 1.0}, [1], 1),  # the second is large enough: none is tried after it
     ],
 )
-def test_sizes_whose_first_product_came_near_the_best_are_measured(
-    tensorflow, monkeypatch, first, full, measured, best
-):
-    from tfbench.roofline import peaks
-
+def test_sizes_whose_first_product_came_near_the_best_are_measured(monkeypatch, first, full, measured, best, peaks):
     tried, in_full = iter(first), []
     monkeypatch.setattr(peaks, "MATRIX_SIZES", (1, 2, 4))
     monkeypatch.setattr(peaks, "ENOUGH_SECONDS", {"CPU": 10.0})
@@ -79,17 +69,13 @@ def test_sizes_whose_first_product_came_near_the_best_are_measured(
         ([None, 100.0], None, 1),
     ],
 )
-def test_a_peak_that_the_network_has_passed_is_measured_again(tensorflow, rates, best, measured):
-    from tfbench.roofline.sums import credible_peak
-
+def test_a_peak_that_the_network_has_passed_is_measured_again(tensorflow, rates, best, measured, sums):
     left = list(rates)
-    assert credible_peak(lambda: left.pop(0), needed=50.0) == best
+    assert sums.credible_peak(lambda: left.pop(0), needed=50.0) == best
     assert len(rates) - len(left) == measured
 
 
-def test_a_record_has_the_better_peak(one_replica, monkeypatch):
-    from tfbench.roofline import sums
-
+def test_a_record_has_the_better_peak(one_replica, monkeypatch, sums):
     case = Case(model="googlenet", batch_norm=NONE, device=Device.CPU, batch_per_gpu=2)
     model = build(NETWORKS["googlenet"], NONE, 224, one_replica)
     flops, bandwidth = [1e9, 1e12], [1e9, 1e12]
@@ -102,9 +88,7 @@ def test_a_record_has_the_better_peak(one_replica, monkeypatch):
 
 
 @pytest.mark.parametrize(("known", "reused"), [((5e11, 5e11), True), ((1e9, 5e11), False), ((5e11, 1e9), False)])
-def test_a_known_limit_is_taken_unless_the_network_has_passed_it(one_replica, monkeypatch, known, reused):
-    from tfbench.roofline import sums
-
+def test_a_known_limit_is_taken_unless_the_network_has_passed_it(one_replica, monkeypatch, known, reused, sums):
     case = Case(model="googlenet", batch_norm=NONE, device=Device.CPU, batch_per_gpu=2)
     model = build(NETWORKS["googlenet"], NONE, 224, one_replica)
     monkeypatch.setattr(sums, "matrix_flops_per_second", lambda *_: 1e12)

@@ -11,18 +11,13 @@ pytestmark = pytest.mark.tensorflow
 
 
 @pytest.fixture
-def read(tensorflow):
+def read(environment, devices):
     """Read the environment of a case on the CPU."""
-    from tfbench.environment import read_environment
-    from tfbench.setup.devices import Threads
-
     case = Case(model="resnet50", device=Device.CPU)
-    return lambda: read_environment(case, Threads(intra_op=1, inter_op=1))
+    return lambda: environment.read_environment(case, devices.Threads(intra_op=1, inter_op=1))
 
 
-def test_what_is_not_loaded_keeps_what_tensorflow_was_built_for(tensorflow, read, monkeypatch):
-    from tfbench import environment
-
+def test_what_is_not_loaded_keeps_what_tensorflow_was_built_for(tensorflow, read, monkeypatch, environment):
     if not tensorflow.test.is_built_with_cuda():
         found = environment.with_loaded_libraries(read())
         assert found.cudnn is found.cublas is found.nccl is None
@@ -45,9 +40,7 @@ def test_what_is_not_loaded_keeps_what_tensorflow_was_built_for(tensorflow, read
         (None, "535.183.01", None),
     ],
 )
-def test_a_libcuda_that_is_not_the_drivers_own_is_recorded(read, monkeypatch, libcuda, driver, compat):
-    from tfbench import environment
-
+def test_a_libcuda_that_is_not_the_drivers_own_is_recorded(read, monkeypatch, libcuda, driver, compat, environment):
     monkeypatch.setattr(environment, "loaded_versions", lambda: LoadedVersions(libcuda=libcuda))
     loaded = environment.with_loaded_libraries(replace(read(), driver=driver))
     assert (loaded.driver, loaded.cuda_compat) == (driver, compat)

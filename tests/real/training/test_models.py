@@ -43,12 +43,11 @@ def drawing(draw):
 
 
 @pytest.fixture
-def published(one_replica, tmp_path_factory):
+def published(one_replica, tmp_path_factory, limits):
     """Give a function that builds a variant at a size, once for all tests, and keeps what was counted only.
 
     In files: these networks take so much memory that their process is replaced (`tests.support.session.children`).
     """
-    from tfbench.roofline.limits import work_per_sample
 
     def counted(name, variant, size):
         known = tmp_path_factory.getbasetemp() / f"{name}-{variant}-{size}.pickle"
@@ -56,7 +55,8 @@ def published(one_replica, tmp_path_factory):
             with drawing(_zeros):
                 model = build(NETWORKS[name], variant, size, one_replica)
             trainable = sum(np.prod(weight.shape) for weight in model.trainable_weights)
-            found = Published(model.count_params(), trainable, model.outputs[0].shape[-1], work_per_sample(model))
+            work = limits.work_per_sample(model)
+            found = Published(model.count_params(), trainable, model.outputs[0].shape[-1], work)
             known.write_bytes(pickle.dumps(found))
         return pickle.loads(known.read_bytes())
 
@@ -177,9 +177,8 @@ def test_a_size_that_a_network_cannot_have_is_refused_with_what_it_can(case, wor
     assert network_refusal(Case(model=case.model), NETWORKS[case.model]) is None
 
 
-def test_layer_normalisation_and_gelu_have_their_gradients(tensorflow):
+def test_layer_normalisation_and_gelu_have_their_gradients(tensorflow, transformer_layers):
     tf = tensorflow
-    from tfbench.models.transformer_layers import gelu_exact, gelu_tanh, normalise_rows
 
     def normalise_plainly(x, scale, offset):
         mean, variance = tf.nn.moments(x, -1, keepdims=True)
@@ -188,9 +187,9 @@ def test_layer_normalisation_and_gelu_have_their_gradients(tensorflow):
     x = tf.random.stateless_normal((4, 5, 8), (1, 2)) * 2.0 + 1.0
     scale, offset = tf.random.stateless_normal((8,), (3, 4)), tf.random.stateless_normal((8,), (5, 6))
     pairs = [
-        (lambda *a: normalise_rows(*a, 1e-5), normalise_plainly, (x, scale, offset)),
-        (gelu_tanh, lambda x: tf.nn.gelu(x, approximate=True), (x,)),
-        (gelu_exact, lambda x: tf.nn.gelu(x, approximate=False), (x,)),
+        (lambda *a: transformer_layers.normalise_rows(*a, 1e-5), normalise_plainly, (x, scale, offset)),
+        (transformer_layers.gelu_tanh, lambda x: tf.nn.gelu(x, approximate=True), (x,)),
+        (transformer_layers.gelu_exact, lambda x: tf.nn.gelu(x, approximate=False), (x,)),
     ]
     for ours, theirs, arguments in pairs:
         results = []
@@ -234,12 +233,8 @@ def test_networks_without_dropout_answer_alike_every_time(one_replica, tensorflo
     np.testing.assert_array_equal(model(images, training=True), model(images, training=True))
 
 
-def test_fused_batch_norm_gives_what_keras_own_layer_gives(tensorflow):
-    from tensorflow import keras
-
-    from tfbench.models.convolution_layers import FusedBatchNormalization
-
-    ours = FusedBatchNormalization(momentum=0.9, epsilon=1e-3)
+def test_fused_batch_norm_gives_what_keras_own_layer_gives(tensorflow, keras, convolution_layers):
+    ours = convolution_layers.FusedBatchNormalization(momentum=0.9, epsilon=1e-3)
     theirs = keras.layers.BatchNormalization(momentum=0.9, epsilon=1e-3)
     images = tensorflow.random.stateless_normal((4, 5, 5, 3), (1, 2)) * 3.0 + 1.0
     for _ in range(3):
@@ -268,17 +263,13 @@ def test_weights_of_a_stock_network_are_drawn_once_in_its_policy(one_replica, te
     assert {layer.compute_dtype for layer in model.layers} == {"bfloat16"}
 
 
-def test_biases_stay_where_nothing_cancels_them(one_replica):
-    from tensorflow import keras
-
-    from tfbench.models.convolution_layers import rebuilt
-
+def test_biases_stay_where_nothing_cancels_them(one_replica, keras, convolution_layers):
     images = keras.Input((8, 8, 3))
     shared = keras.layers.Conv2D(4, 1, name="shared")(images)
     normalised = keras.layers.BatchNormalization()(shared)
     alone = keras.layers.Conv2D(4, 1, name="alone")(normalised)
     alone = keras.layers.BatchNormalization()(alone)
     with one_replica.scope():
-        model = rebuilt(keras.Model(images, keras.layers.Add()([alone, shared])), fuse=True)
+        model = convolution_layers.rebuilt(keras.Model(images, keras.layers.Add()([alone, shared])), fuse=True)
     assert model.get_layer("shared").use_bias  # its output also goes round the batch normalisation
     assert not model.get_layer("alone").use_bias

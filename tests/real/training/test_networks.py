@@ -77,24 +77,20 @@ def test_the_samples_of_a_decoder_are_tokens(two_replicas):
     ("name", "precision"),
     [*((name, Precision.FP32) for name in ("bert_large", "gpt2_small", "vit_b16")), ("gpt2_small", Precision.FP16)],
 )
-def test_accumulated_batches_give_the_update_of_one_large_batch(one_replica, name, precision):
-    from tensorflow import keras
-
-    from tfbench.training.inputs import synthetic_batch
-    from tfbench.training.step import Training
-    from tfbench.training.tasks import TASKS
-
+def test_accumulated_batches_give_the_update_of_one_large_batch(
+    one_replica, name, precision, keras, inputs, step, tasks
+):
     keras.mixed_precision.set_global_policy(POLICIES[precision])
     network = small_network(name)
-    task, weights = TASKS[network.task], []
+    task, weights = tasks.TASKS[network.task], []
     for case in (
         small_case(name, num_gpus=1, batch_per_gpu=2, accumulate=3, precision=precision),
         small_case(name, num_gpus=1, batch_per_gpu=6, precision=precision),
     ):
         keras.utils.set_random_seed(7)
         model = build(network, case.batch_norm, case.size(network), one_replica)
-        training = Training(case, model, one_replica, task=task, learning_rate=0.1)
-        batch = synthetic_batch(case, case.size(network), network.classes, 0, task)
+        training = step.Training(case, model, one_replica, task=task, learning_rate=0.1)
+        batch = inputs.synthetic_batch(case, case.size(network), network.classes, 0, task)
         before = [variable.numpy() for variable in training.variables]
         training.step(batch)
         weights.append([moment.numpy() for moment in training.updater.first_moments])

@@ -81,18 +81,15 @@ def test_what_cannot_be_made_is_said_and_nothing_is_written(folder, capsys, argu
     assert sorted(folder.parent.rglob("*")) == before
 
 
-def test_replicas_get_other_crops_normalised_and_with_labels_from_0(two_replicas, folder):
-    from tfbench.measuring.validity import replicas_of
-    from tfbench.training.tfrecords import open_data_set, tfrecord_source
-
+def test_replicas_get_other_crops_normalised_and_with_labels_from_0(two_replicas, folder, validity, tfrecords):
     case = tiny_case(num_gpus=2, data=Data.TFRECORD)
-    source = tfrecord_source(case, open_data_set(folder, 1000), IMAGE_SIZE, two_replicas)
-    (first, labels), (second, _) = replicas_of(two_replicas, source())
+    source = tfrecords.tfrecord_source(case, tfrecords.open_data_set(folder, 1000), IMAGE_SIZE, two_replicas)
+    (first, labels), (second, _) = validity.replicas_of(two_replicas, source())
     assert first.shape == second.shape == (16, IMAGE_SIZE, IMAGE_SIZE, 3)
     assert np.abs(first.numpy() - second.numpy()).max() > 0.1
     assert -3 < first.numpy().min() < 0 < first.numpy().max() < 3
     assert labels.numpy().min() >= 0 and labels.numpy().max() < 1000
-    again, _ = replicas_of(two_replicas, source())[0]
+    again, _ = validity.replicas_of(two_replicas, source())[0]
     assert np.abs(first.numpy() - again.numpy()).max() > 0.1
 
 
@@ -133,12 +130,10 @@ FIRST = "train-00000-of-00003"
         (lambda copy: write_one(copy, b""), "image/"),
     ],
 )
-def test_a_faulty_data_set_is_bad_input_with_what_to_do(tensorflow, copy, fault, said):
-    from tfbench.training.tfrecords import open_data_set
-
+def test_a_faulty_data_set_is_bad_input_with_what_to_do(tensorflow, copy, fault, said, tfrecords):
     fault(copy)
     with pytest.raises(CaseFailedError) as caught:
-        open_data_set(copy, 1000)
+        tfrecords.open_data_set(copy, 1000)
     assert caught.value.status is Status.BAD_INPUT
     assert said in str(caught.value)
     assert str(copy) in str(caught.value)

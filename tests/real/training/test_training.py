@@ -29,17 +29,13 @@ def weights_of(training, replica=0):
     return [components(training.strategy, variable)[replica].numpy() for variable in training.variables]
 
 
-def test_two_replicas_train_as_one_device_on_the_global_batch(two_replicas, one_replica):
-    import tensorflow as tf
-
-    from tfbench.training.inputs import synthetic_batch
-
+def test_two_replicas_train_as_one_device_on_the_global_batch(two_replicas, one_replica, tf, inputs):
     twice, _ = build(tiny_case(num_gpus=2), two_replicas, learning_rate=0.1)
     alone, _ = build(tiny_case(batch_per_gpu=32), one_replica, learning_rate=0.1)
     for mine, theirs in zip(alone.variables, weights_of(twice), strict=True):
         mine.assign(theirs)
     # Each replica gets the same half, so that batch normalisation sees the same statistics everywhere.
-    half = synthetic_batch(tiny_case(), IMAGE_SIZE, CLASSES, replica=0)
+    half = inputs.synthetic_batch(tiny_case(), IMAGE_SIZE, CLASSES, replica=0)
     whole = tuple(tf.concat([part, part], 0) for part in half)
     halves = tuple(
         two_replicas.experimental_distribute_values_from_function(lambda _, part=part: part) for part in half
@@ -64,23 +60,19 @@ def test_the_update_is_that_of_momentum_sgd(one_replica):
     assert any(np.abs(velocity).max() > 0 for velocity in first_velocity)
 
 
-def test_replicas_see_different_batches_that_are_the_same_in_every_process(tensorflow):
-    from tfbench.training.inputs import synthetic_batch
-
+def test_replicas_see_different_batches_that_are_the_same_in_every_process(tensorflow, inputs):
     case = tiny_case()
-    first, again, other = (synthetic_batch(case, IMAGE_SIZE, CLASSES, replica) for replica in (0, 0, 1))
+    first, again, other = (inputs.synthetic_batch(case, IMAGE_SIZE, CLASSES, replica) for replica in (0, 0, 1))
     np.testing.assert_array_equal(first[0], again[0])
     assert np.abs(first[0] - other[0]).max() > 0.1
     assert first[1].numpy().min() >= 0 and first[1].numpy().max() < CLASSES
 
 
-def test_moving_averages_belong_to_each_replica(two_replicas):
-    from tfbench.keras_versions import components, tensorflow_variable
-
+def test_moving_averages_belong_to_each_replica(two_replicas, keras_versions):
     training, next_batch = build(tiny_case(num_gpus=2), two_replicas)
     training.step(next_batch())
-    moving = [tensorflow_variable(v) for v in training.model.non_trainable_variables]
-    first, second = (part.numpy() for part in components(two_replicas, moving[0]))
+    moving = [keras_versions.tensorflow_variable(v) for v in training.model.non_trainable_variables]
+    first, second = (part.numpy() for part in keras_versions.components(two_replicas, moving[0]))
     assert np.abs(first).max() > 0
     assert np.abs(first - second).max() > 0
 
@@ -112,9 +104,7 @@ def test_the_loss_scale_doubles_after_2000_finite_steps(one_replica):
 
 @pytest.mark.parametrize("precision", list(Precision))
 @pytest.mark.parametrize("data", list(Data))
-def test_loss_falls_with_every_precision_and_input(two_replicas, precision, data):
-    from tensorflow import keras
-
+def test_loss_falls_with_every_precision_and_input(two_replicas, precision, data, keras):
     policies = {Precision.FP16: "mixed_float16", Precision.BF16: "mixed_bfloat16"}
     keras.mixed_precision.set_global_policy(policies.get(precision, "float32"))
     case = tiny_case(num_gpus=2, precision=precision, data=data)
@@ -168,10 +158,8 @@ def test_a_broken_all_reduce_is_caught_and_the_repeat_is_invalid(two_replicas, f
     assert caught.value.status is Status.INVALID
 
 
-def test_a_wrong_loss_is_caught(two_replicas):
-    from tfbench.training.step import Training
-
-    class LossOfOneReplica(Training):
+def test_a_wrong_loss_is_caught(two_replicas, step):
+    class LossOfOneReplica(step.Training):
         def _step(self, batch):
             shares = self.strategy.run(self._replica_step, args=batch)
             return self.strategy.experimental_local_results(shares)[:1]
@@ -180,12 +168,10 @@ def test_a_wrong_loss_is_caught(two_replicas):
         measure_repeat(tiny_case(num_gpus=2), two_replicas, make_training=LossOfOneReplica)
 
 
-def test_a_learning_rate_that_diverges_is_not_finite_and_leaves_no_number(one_replica):
-    from tfbench.training.step import Training
-
+def test_a_learning_rate_that_diverges_is_not_finite_and_leaves_no_number(one_replica, step):
     findings = Findings()
     with pytest.raises(CaseFailedError) as caught:
-        diverging = functools.partial(Training, learning_rate=1e38)
+        diverging = functools.partial(step.Training, learning_rate=1e38)
         measure_repeat(tiny_case(), one_replica, findings=findings, make_training=diverging)
     assert caught.value.status is Status.NOT_FINITE
     assert findings.measurement is None
@@ -196,15 +182,11 @@ def test_a_learning_rate_that_diverges_is_not_finite_and_leaves_no_number(one_re
     ("version", "replicas", "refused"),
     [("3.4.1", 2, True), ("3.9.2", 2, True), ("3.4.1", 1, False), ("3.10.0", 8, False), ("2.9.0", 8, False)],
 )
-def test_keras_releases_that_train_wrongly_need_one_replica(tensorflow, version, replicas, refused):
-    from tfbench.measuring.validity import keras_refusal
-
-    assert (keras_refusal(version, replicas) is not None) == refused
+def test_keras_releases_that_train_wrongly_need_one_replica(tensorflow, version, replicas, refused, validity):
+    assert (validity.keras_refusal(version, replicas) is not None) == refused
 
 
-def test_an_unknown_variant_is_unsupported_with_what_there_is(tensorflow):
-    from tfbench.repeat import refuse_unsupported
-
+def test_an_unknown_variant_is_unsupported_with_what_there_is(tensorflow, repeat):
     with pytest.raises(CaseFailedError, match="--batch_norm=none is not for resnet50: it has fused or keras") as caught:
-        refuse_unsupported(tiny_case(model="resnet50", batch_norm=BatchNorm.NONE), NETWORKS["resnet50"])
+        repeat.refuse_unsupported(tiny_case(model="resnet50", batch_norm=BatchNorm.NONE), NETWORKS["resnet50"])
     assert caught.value.status is Status.UNSUPPORTED
