@@ -45,18 +45,10 @@ def sbatch(state: dict[str, Any], arguments: list[str]) -> None:
     assert int(last) == len(jobs) - 1, "the array has not one task per repeat"
     begins = max([time.time(), *(end(array, array["jobs"], state) for array in state["arrays"])])
     number = 100 + len(state["arrays"]) * 10_000
-    root = str(Path(arguments[-1]).absolute().parent)
-    reported = {key: options[key] for key in ("job-name", "comment")}
-    array = {
-        "number": number,
-        "begins": begins,
-        "most": int(most),
-        "root": root,
-        "reported": reported,
-        "done": 0,
-        "cancelled": [],
-    }
-    state["arrays"].append({**array, "jobs": len(jobs)})
+    array = {"number": number, "begins": begins, "most": int(most), "jobs": len(jobs), "done": 0, "cancelled": []}
+    array["root"] = str(Path(arguments[-1]).absolute().parent)
+    array["reported"] = {key: options[key] for key in ("job-name", "comment")}
+    state["arrays"].append(array)
     (FOLDER / f"jobs-{number}.json").write_text(json.dumps(jobs))
     print(number)
 

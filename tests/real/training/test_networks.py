@@ -27,14 +27,7 @@ def passed(findings):
 
 
 LAYERS_IN_BF16 = (
-    "resnet50",
-    "vgg16",
-    "alexnet",
-    "googlenet",
-    "resnet50_v1.5",
-    "efficientnet_b0",
-    "bert_large",
-    "vit_b16",
+    *("resnet50", "vgg16", "alexnet", "googlenet", "resnet50_v1.5", "efficientnet_b0", "bert_large", "vit_b16"),
 )
 """Networks that hold the layers of all: the others repeat them in other sizes."""
 

@@ -1,5 +1,6 @@
 """What all queues share: one poller, a clock that stops while a repeat waits, costs of repeats that run."""
 
+import contextlib
 import dataclasses
 import threading
 import time
@@ -57,26 +58,22 @@ def test_a_short_silence_of_the_queue_is_borne_and_a_long_one_is_told():
         if answer is not None:
             raise answer
 
-    poller = Poller("queue", look, 0.001, patience_seconds=0.05)
-    try:
+    with contextlib.closing(Poller("queue", look, 0.001, patience_seconds=0.05)) as poller:
         for _ in range(3):
             poller.wait()  # the second look fails
         with pytest.raises(Lost, match="queue stopped responding: the login host is gone"):
             while True:
                 poller.wait()
         assert poller.trouble == "the login host is gone" and not answers
-    finally:
-        poller.close()
 
 
 def test_a_bug_in_a_look_reaches_those_who_wait():
-    poller = Poller("queue", lambda: {}["nothing"], 0.01)  # type: ignore[func-returns-value]
-    try:
-        with pytest.raises(RuntimeError, match="polling queue failed") as caught:
-            poller.wait()
-        assert isinstance(caught.value.__cause__, KeyError)
-    finally:
-        poller.close()
+    with (
+        contextlib.closing(Poller("queue", lambda: {}["nothing"], 0.01)) as poller,  # type: ignore[func-returns-value]
+        pytest.raises(RuntimeError, match="polling queue failed") as caught,
+    ):
+        poller.wait()
+    assert isinstance(caught.value.__cause__, KeyError)
 
 
 def test_time_in_the_queue_counts_for_no_limit():

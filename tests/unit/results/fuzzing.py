@@ -28,15 +28,7 @@ from results.schema.record_json import to_json
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, make_record
 
 FLEETS = (
-    "a4000",
-    "a5000",
-    "😀" * 50,
-    "=cmd|' /C calc'!A0",
-    "[bold]x[/]:bomb:",
-    "a|b`*_",
-    "</script><b>",
-    "-",
-    "ä \u200d",
+    *("a4000", "a5000", "😀" * 50, "=cmd|' /C calc'!A0", "[bold]x[/]:bomb:", "a|b`*_", "</script><b>", "-", "ä \u200d"),
 )
 GPUS = ("NVIDIA RTX A4000", "NVIDIA RTX A5000", "NVIDIA A100-SXM4-80GB", "\x1b[31mNVIDIA\x07 H100", "=1+1", "")
 MODELS = ("resnet50", "vgg16", "inception_v3", "bert_large", "gpt2_small", "no_such_network")

@@ -12,15 +12,8 @@ from results.schema.record_json import RecordError, to_json
 from tests.unit.results.factory import make_case, make_record, write_run
 
 CASE = make_case(num_steps=4)
-PHASES = {
-    "starting": 4.0,
-    "building": 2.0,
-    "compiling": 6.0,
-    "checking": 1.0,
-    "warming": 3.0,
-    "timing": 20.0,
-    "peaks": 5.0,
-}
+PHASES = {"starting": 4.0, "building": 2.0, "compiling": 6.0, "checking": 1.0}
+PHASES |= {"warming": 3.0, "timing": 20.0, "peaks": 5.0}
 
 
 def run(tmp_path, *, phases=PHASES, status=Status.OK, events=()):
