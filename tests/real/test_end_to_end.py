@@ -89,9 +89,7 @@ def test_two_engines_give_one_table_in_which_more_cores_are_faster(
     assert ours(engines.first) == [] and ours(engines.second) == [], "containers were left behind"
 
 
-def test_a_missing_image_and_a_refused_connection_are_rows(
-    engines: Engines, ssh_host: SshHost, cpu_image: PushedImage, registry: Registry, runs: Runs
-):
+def test_a_missing_image_and_a_refused_connection_are_rows(engines: Engines, ssh_host, cpu_image, registry, runs: Runs):
     refused = {
         "closed": {"docker": f"ssh://{ssh_host.user}@127.0.0.1:1"},
         "gone": {"docker": f"unix://{runs.folder / 'no.sock'}"},
@@ -118,9 +116,7 @@ def test_a_missing_image_and_a_refused_connection_are_rows(
     assert table.loc["closed", "status"] == "unreachable" and pd.isna(table.loc["closed", "samples_per_second"])
 
 
-def test_a_killed_benchmark_is_a_row_with_a_cause_and_the_next_one_runs(
-    engines: Engines, cpu_image: PushedImage, registry: Registry, runs: Runs
-):
+def test_a_killed_benchmark_is_a_row_with_a_cause_and_the_next_one_runs(engines, cpu_image, registry, runs: Runs):
     fleet = {"variant": "cpu", "hosts": {"second": {"docker": engines.second.url}}}
     with runs.begin({"killed": fleet}, repeats=2, case=LONG, registry=registry.address) as controller:
         wait_until(lambda: running(engines.second), "a running benchmark")[0].kill()
@@ -129,9 +125,7 @@ def test_a_killed_benchmark_is_a_row_with_a_cause_and_the_next_one_runs(
     assert (killed.status, next_one.status) == (Status.ERROR, Status.OK) and "SIGKILL" in (killed.cause or "")
 
 
-def test_stop_and_two_interrupts_end_only_what_belongs_to_the_run(
-    engines: Engines, cpu_image: PushedImage, registry: Registry, runs: Runs
-):
+def test_stop_and_two_interrupts_end_only_what_belongs_to_the_run(engines: Engines, cpu_image, registry, runs: Runs):
     fleet = {"variant": "cpu", "hosts": {"first": {"docker": engines.first.url}}}
     hosts = runs.hosts({"here": fleet}, repeats=2, case=LONG, registry=registry.address)
     stranger = engines.first.client.containers.create(cpu_image.reference, labels={"tfbench.run": "someone-elses"})

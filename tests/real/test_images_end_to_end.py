@@ -50,9 +50,7 @@ def test_an_image_is_built_verified_and_pushed_by_one_command_each(
     engines.first.client.images.remove(name)
 
 
-def test_a_wheel_alone_builds_an_image_that_trains(
-    engines: Engines, base_image: str, cpu_image: PushedImage, tmp_path_factory: pytest.TempPathFactory
-):
+def test_a_wheel_alone_builds_an_image_that_trains(engines: Engines, base_image: str, cpu_image, tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel-alone")
     wheel = build_wheel(copy_source(tmp_path_factory.mktemp("source")), tmp_path_factory.mktemp("wheel"))
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", f"--target={folder / 'site'}"]
@@ -108,9 +106,7 @@ def test_a_host_without_a_registry_gets_the_image_from_this_engine(engines: Engi
     engines.first.client.images.remove(mine)
 
 
-def test_one_command_fills_the_registry_that_hosts_pull_from(
-    engines: Engines, small_image: str, registry: Registry, runs: Runs
-):
+def test_one_command_fills_the_registry_that_hosts_pull_from(engines: Engines, small_image: str, registry, runs: Runs):
     ours = f"{registry.address}/fleet-{secrets.token_hex(4)}/tfbench"  # no earlier session pushed there
     engines.first.client.images.get(small_image).tag(ours, f"{__version__}-cpu")
     fleets = {"far": {"hosts": {"second": {"docker": engines.second.url}}}}

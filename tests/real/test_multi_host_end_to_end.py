@@ -11,7 +11,6 @@ from results.schema import Status
 from tests.real.test_end_to_end import SECONDS, runs
 from tests.support.controller import Runs, ours, running
 from tests.support.engines.docker import Engines
-from tests.support.engines.images import PushedImage
 from tests.support.engines.processes import free_port, wait_until
 from tests.support.engines.servers import Registry
 
@@ -29,9 +28,7 @@ def plan(engines: Engines, registry: Registry, num_steps: int) -> dict[str, Any]
     return {"fleets": {"pair": fleet}, "case": case, "registry": registry.address, "variant": "cpu"}
 
 
-def test_two_engines_train_one_case_together_and_give_one_record(
-    engines: Engines, cpu_image: PushedImage, registry: Registry, runs: Runs
-):
+def test_two_engines_train_one_case_together_and_give_one_record(engines: Engines, cpu_image, registry, runs: Runs):
     runs.measure(**plan(engines, registry, 6), seconds=SECONDS)
     (record,) = runs.records().values()
     assert record.status is Status.OK
@@ -51,9 +48,7 @@ def test_two_engines_train_one_case_together_and_give_one_record(
     assert ours(engines.first) == [] and ours(engines.second) == [], "containers were left behind"
 
 
-def test_a_killed_rank_ends_the_other_and_gives_one_lost_record(
-    engines: Engines, cpu_image: PushedImage, registry: Registry, runs: Runs
-):
+def test_a_killed_rank_ends_the_other_and_gives_one_lost_record(engines: Engines, cpu_image, registry, runs: Runs):
     with runs.begin(**plan(engines, registry, 90_000)) as controller:
 
         def both_train() -> bool:

@@ -91,9 +91,7 @@ def nothing(_folder: Path, _run: subprocess.Popen[bytes]) -> None:
     ],
 )
 @pytest.mark.usefixtures("engine")
-def test_the_command_runs_and_the_run_keeps_its_exit_code(
-    folder: Path, redirect: str, act: Callable[[Path, subprocess.Popen[bytes]], None], code: ExitCode
-):
+def test_the_command_runs_and_the_run_keeps_its_exit_code(folder: Path, redirect: str, act, code: ExitCode):
     if "|" in redirect:
         redirect += "; exit ${PIPESTATUS[0]}"
     run = start(folder, redirect)

@@ -111,9 +111,7 @@ def test_a_container_without_any_right_trains_and_leaves_its_record(engines: Eng
     assert record.measurement is not None and record.measurement.samples == 4
 
 
-def test_a_user_that_the_image_does_not_know_trains_and_prints_its_record(
-    engines: Engines, cpu_image: PushedImage, tmp_path: Path
-):
+def test_a_user_that_the_image_does_not_know_trains_and_prints_its_record(engines: Engines, cpu_image, tmp_path: Path):
     case = small_case("googlenet")
     given = tmp_path / "out"  # as a cluster gives it: an empty folder that all may write
     given.mkdir()
@@ -175,9 +173,7 @@ def listed_packages(engines: Engines, reference: str) -> list[dict]:
 
 
 @pytest.mark.parametrize("tensorflow", [False, *([True] if os.environ.get("TFBENCH_TEST_MATRIX") == "1" else [])])
-def test_builds_from_one_lock_have_the_same_packages_and_layers(
-    engines: Engines, base_image: str, cpu_image: PushedImage, tmp_path: Path, tensorflow
-):
+def test_builds_from_one_lock_have_the_same_packages_and_layers(engines, base_image, cpu_image, tmp_path, tensorflow):
     """TensorFlow takes more than half of a build's time: it is built again in `make test-engines` only."""
     context, again = copy_context(tmp_path), "tfbench-test:again"
     lock = context / "containers/requirements/cpu.txt"
@@ -208,9 +204,7 @@ def test_an_image_remembers_nothing_of_how_packages_were_fetched(engines: Engine
     assert "PIP_" not in history
 
 
-def test_a_changed_line_in_tfbench_is_a_pull_of_less_than_a_megabyte(
-    engines: Engines, base_image: str, cpu_image: PushedImage, tmp_path: Path
-):
+def test_a_changed_line_in_tfbench_is_a_pull_of_less_than_a_megabyte(engines, base_image: str, cpu_image, tmp_path):
     changed, again, client = copy_context(tmp_path), "tfbench-test:changed", engines.first.client
     with (changed / "tfbench" / "__init__.py").open("a") as file:
         file.write("# changed\n")

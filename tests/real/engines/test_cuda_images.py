@@ -73,9 +73,7 @@ def driver_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_with_a_driver_tensorflow_opens_every_library_that_it_asks_for(
-    engines: Engines, cuda_image: str, driver_folder: Path
-):
+def test_with_a_driver_tensorflow_opens_every_library_that_it_asks_for(engines, cuda_image: str, driver_folder: Path):
     with containers.finished_container(
         engines.first.client,
         cuda_image,

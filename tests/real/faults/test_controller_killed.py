@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from results.schema import Status
-from tests.real.faults.conftest import FakeImages
 from tests.real.faults.relay import Moment, Relay
 from tests.support.controller import Controller, Runs, counted, ours, running
-from tests.support.engines.docker import DockerEngine, Engines
+from tests.support.engines.docker import DockerEngine
 from tests.support.engines.processes import all_pids, read_proc, send, wait_until
 from tests.support.engines.servers import SshHost
 
@@ -47,9 +46,7 @@ def assert_each_once(runs: Runs, engine: DockerEngine) -> None:
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_run_survives_the_death_of_its_controller(
-    moment: str, engines: Engines, fake_images: FakeImages, runs: Runs, short_path: Path
-):
+def test_a_run_survives_the_death_of_its_controller(moment: str, engines, fake_images, runs: Runs, short_path: Path):
     when, reattached = MOMENTS[moment]
     victim: list[Controller] = []
     engine = engines.second
@@ -65,9 +62,7 @@ def test_a_run_survives_the_death_of_its_controller(
     assert_each_once(runs, engine)
 
 
-def test_a_running_benchmark_is_reattached_and_a_dead_tunnel_ends(
-    engines: Engines, fake_images: FakeImages, runs: Runs, ssh_host: SshHost, no_tunnels: None
-):
+def test_a_running_benchmark_is_reattached_and_a_dead_tunnel_ends(engines, fake_images, runs, ssh_host, no_tunnels):
     fleets = {"far": {"hosts": {"one": ssh_host.connection()}}}
     with runs.begin(fleets, REPEATS, image=fake_images.image(seconds=6)) as controller:
         (survivor,) = wait_until(lambda: running(engines.second), "a benchmark")

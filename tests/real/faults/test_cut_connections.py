@@ -39,9 +39,7 @@ def assert_nothing_was_lost(runs: Runs, engines: Engines) -> None:
     runs.assert_no_step_was_lost("far")
 
 
-def test_an_ssh_connection_that_is_cut_twice_is_made_again(
-    engines: Engines, fake_images: FakeImages, runs: Runs, ssh_host: SshHost
-):
+def test_an_ssh_connection_that_is_cut_twice_is_made_again(engines: Engines, fake_images, runs: Runs, ssh_host):
     with begin(runs, engines, fake_images, ssh_host, seconds=6) as controller:
         for _ in range(2):
             wait_for_first_step(engines)
@@ -73,9 +71,7 @@ def cuttable_wire(wire: Wire) -> Iterator[Wire]:
     wire.mend()
 
 
-def test_packets_that_disappear_for_a_while_lose_nothing(
-    engines: Engines, fake_images: FakeImages, runs: Runs, cuttable_wire: Wire, far_host: SshHost
-):
+def test_packets_that_disappear_for_a_while_lose_nothing(engines, fake_images, runs: Runs, cuttable_wire, far_host):
     with begin(runs, engines, fake_images, far_host, seconds=4) as controller:
         wait_for_first_step(engines)
         cuttable_wire.drop_packets()

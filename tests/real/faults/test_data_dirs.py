@@ -3,15 +3,11 @@
 from pathlib import Path
 
 from results.schema import Status
-from tests.real.faults.conftest import FakeImages
 from tests.support.controller import Runs, ours, running
-from tests.support.engines.docker import Engines
 from tests.support.engines.processes import wait_until
 
 
-def test_a_container_gets_the_hosts_data_read_only_or_says_what_lacks(
-    runs: Runs, engines: Engines, fake_images: FakeImages, tmp_path: Path
-):
+def test_a_container_gets_the_hosts_data_read_only_or_says_what_lacks(runs: Runs, engines, fake_images, tmp_path: Path):
     folders = {"has": tmp_path, "lacks": tmp_path / "nowhere"}
     urls = {"has": engines.first.url, "lacks": engines.second.url}
     entries = {name: {"docker": urls[name], "data_dir": str(folder)} for name, folder in folders.items()}

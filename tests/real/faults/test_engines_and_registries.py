@@ -15,7 +15,6 @@ from tests.support.controller import Runs, counted, ours, remove_ours
 from tests.support.engines.docker import Engines
 from tests.support.engines.fragile import FragileEngine
 from tests.support.engines.images import manifest_of
-from tests.support.engines.servers import Registry
 
 pytestmark = pytest.mark.docker
 
@@ -39,9 +38,7 @@ def fragile_engine(fragile: FragileEngine) -> Iterator[FragileEngine]:
     remove_ours(fragile)
 
 
-def test_a_corrupt_layer_is_pull_failed_and_never_the_old_image(
-    engines: Engines, registry: Registry, engine_folder: Path, fake_images: FakeImages, runs: Runs
-):
+def test_a_corrupt_layer_is_pull_failed_and_never_the_old_image(engines, registry, engine_folder, fake_images, runs):
     old = fake_images.push("moves", filler=os.urandom(100_000), does="work")
     engines.second.client.images.pull(old)
     new = fake_images.push("moves", filler=os.urandom(100_000), does="work")
@@ -101,9 +98,7 @@ def test_a_disk_that_is_full_beforehand_is_named(
     assert ours(fragile_engine) == []
 
 
-def test_a_disk_that_the_benchmark_fills_is_a_row_and_is_freed_again(
-    engines: Engines, fragile_engine: FragileEngine, fake_images: FakeImages, runs: Runs
-):
+def test_a_disk_that_the_benchmark_fills_is_a_row_and_is_freed_again(engines, fragile_engine, fake_images, runs: Runs):
     fleets = {"all": {"hosts": {"full": {"docker": fragile_engine.url}}}}
     runs.measure(fleets, image=fake_images.image("fill_disk"), expect=3)
     (record,) = runs.records().values()
@@ -114,9 +109,7 @@ def test_a_disk_that_the_benchmark_fills_is_a_row_and_is_freed_again(
     runs.run("check", f"--hosts={runs.folder / 'hosts.yml'}", expect=0)
 
 
-def test_an_engine_without_gpus_is_named_and_nothing_of_the_probe_stays(
-    engines: Engines, fake_images: FakeImages, runs: Runs
-):
+def test_an_engine_without_gpus_is_named_and_nothing_of_the_probe_stays(engines: Engines, fake_images, runs: Runs):
     fleet = {"hosts": {"one": {"docker": engines.first.url}}}
     checked = runs.run("check", f"--hosts={runs.hosts({'all': fleet}, image=fake_images.image(), device='auto')}")
     assert "its engine cannot give GPUs to containers" in checked.stdout, checked.stdout + checked.stderr

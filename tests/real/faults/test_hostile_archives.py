@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from orchestrate.launchers.limits import only_file, read_bounded
 from results.schema import Status
 from results.schema.record_json import MAX_RECORD_BYTES
-from tests.real.faults.conftest import FakeImages
 from tests.real.faults.relay import Relay, http_answer
 from tests.support.controller import Runs, folder_bytes
-from tests.support.engines.docker import Engines
 
 TERABYTE = 1 << 40
 MANY = 5_000
@@ -117,9 +115,7 @@ def test_no_more_is_read_than_asked_for():
 
 @pytest.mark.docker
 @pytest.mark.timeout(120)
-def test_hostile_archives_of_engines_get_bad_result_and_leave_no_file(
-    engines: Engines, fake_images: FakeImages, runs: Runs, short_path: Path
-):
+def test_hostile_archives_of_engines_get_bad_result_and_leave_no_file(engines, fake_images, runs: Runs, short_path):
     hosts = {}
     sent = ("noise", "claims a terabyte", "loops back", "many PAX headers")
     stat = "eyJuYW1lIjoicmVjb3JkLmpzb24ifQ=="

@@ -55,9 +55,7 @@ def assert_harmless(runs: Runs, done: Finished) -> None:
         assert not harmful, f"{name} holds {harmful}"
 
 
-def test_every_misbehaviour_has_its_status_and_does_no_harm(
-    engines: Engines, fake_images: FakeImages, runs: Runs, sockets: dict[str, str]
-):
+def test_every_misbehaviour_has_its_status_and_does_no_harm(engines: Engines, fake_images, runs: Runs, sockets):
     hosts = {
         name: {"docker": sockets[name], "image": fake_images.image(does), **LIMITS}
         for name, (does, _, _) in CONTAINERS.items()
@@ -73,9 +71,7 @@ def test_every_misbehaviour_has_its_status_and_does_no_harm(
     assert_harmless(runs, done)
 
 
-def test_a_flood_of_output_is_neither_kept_nor_held(
-    engines: Engines, fake_images: FakeImages, runs: Runs, sockets: dict[str, str]
-):
+def test_a_flood_of_output_is_neither_kept_nor_held(engines: Engines, fake_images: FakeImages, runs: Runs, sockets):
     hosts = {
         "floods": {"docker": sockets["floods"], "image": fake_images.image("chatter")},
         "one-line": {"docker": sockets["one-line"], "image": fake_images.image("one_line")},
@@ -85,9 +81,7 @@ def test_a_flood_of_output_is_neither_kept_nor_held(
     assert_harmless(runs, done)
 
 
-def test_what_an_engine_tells_about_itself_cannot_write_on_the_terminal(
-    engines: Engines, fake_images: FakeImages, runs: Runs, short_path: Path
-):
+def test_what_an_engine_tells_about_itself_cannot_write_on_the_terminal(engines, fake_images, runs: Runs, short_path):
     reported = engines.first.client.info()
     evil = "\x1b]0;owned\x07\x1b[2J\u202e[bold]evil[/bold]\u2028\x9b31m"
     reported |= {"KernelVersion": evil, "OperatingSystem": evil, "ServerVersion": evil, "Name": evil}

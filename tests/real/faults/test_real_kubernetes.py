@@ -127,9 +127,7 @@ def test_a_restricted_cluster_takes_our_pods_and_refuses_others(cluster, fake_im
     assert pod["spec"]["containers"][0]["securityContext"] == sent["containers"][0]["securityContext"]
 
 
-def test_openshift_gives_pods_a_user_of_its_own_and_their_records_come(
-    cluster, fake_images, runs: Runs, tmp_path: Path
-):
+def test_openshift_gives_pods_a_user_of_its_own_and_their_records_come(cluster, fake_images, runs: Runs, tmp_path):
     cluster.admit_only("openshift", OPENSHIFT)
     try:
         refused = Runs(tmp_path / "refused")

@@ -67,9 +67,7 @@ def assert_in_no_file(runs: Runs, *secrets: str) -> None:
     assert searched >= 5, "there was nothing to search"
 
 
-def test_a_password_of_the_docker_config_pulls_and_is_in_no_file(
-    engines: Engines, runs: Runs, guarded: tuple[Registry, str], tmp_path: Path
-):
+def test_a_password_of_the_docker_config_pulls_and_is_in_no_file(engines: Engines, runs: Runs, guarded, tmp_path: Path):
     registry, image = guarded
     runs.environment |= SECRETS | {"DOCKER_CONFIG": write_config(tmp_path / "config", auths(registry, PASSWORD))}
     hosts = runs.hosts({"all": {"hosts": {"one": {"docker": engines.second.url}}}}, image=image)
@@ -85,9 +83,7 @@ def test_a_password_of_the_docker_config_pulls_and_is_in_no_file(
     assert not any(secret in reported or secret in arguments for secret in secrets)
 
 
-def test_a_credential_helper_pulls_and_its_password_is_in_no_file(
-    engines: Engines, runs: Runs, guarded: tuple[Registry, str], tmp_path: Path
-):
+def test_a_credential_helper_pulls_and_its_password_is_in_no_file(engines, runs: Runs, guarded, tmp_path: Path):
     registry, image = guarded
     helper = tmp_path / "bin" / "docker-credential-tfbenchtest"
     helper.parent.mkdir()
@@ -100,9 +96,7 @@ def test_a_credential_helper_pulls_and_its_password_is_in_no_file(
     assert_in_no_file(runs, PASSWORD)
 
 
-def test_a_wrong_password_is_pull_failed_and_is_in_no_file(
-    engines: Engines, runs: Runs, guarded: tuple[Registry, str], tmp_path: Path
-):
+def test_a_wrong_password_is_pull_failed_and_is_in_no_file(engines: Engines, runs: Runs, guarded, tmp_path: Path):
     registry, image = guarded
     config = write_config(tmp_path / "config", auths(registry, "wrong-horse-battery"))
     runs.environment["DOCKER_CONFIG"] = config

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.real.faults.conftest import FakeImages
 from tests.support import PROJECT
 from tests.support.engines.docker import Engines
 from tests.support.engines.processes import missing
@@ -19,9 +18,7 @@ pytestmark = pytest.mark.docker
 COUNT, WORKERS = 20, "6,6,3,1"
 
 
-def test_no_random_fault_loses_doubles_holds_or_crashes_a_run(
-    engines: Engines, fake_images: FakeImages, tmp_path: Path
-):
+def test_no_random_fault_loses_doubles_holds_or_crashes_a_run(engines: Engines, fake_images, tmp_path: Path):
     skip_without("Slurm", missing_programs)
     skip_without("a C compiler", lambda: missing("gcc"))
     archive = tmp_path / "image.tar"

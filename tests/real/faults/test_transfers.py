@@ -6,17 +6,12 @@ import pytest
 
 from orchestrate.launchers.docker.images import SENT_REPOSITORY
 from results.schema import Status
-from tests.real.faults.conftest import FakeImages
 from tests.support.controller import Runs
-from tests.support.engines.docker import Engines
-from tests.support.engines.servers import SshHost
 
 pytestmark = pytest.mark.docker
 
 
-def test_a_plan_names_what_is_sent_to_two_hosts_and_then_nothing(
-    engines: Engines, fake_images: FakeImages, ssh_host: SshHost, tmp_path: Path
-):
+def test_a_plan_names_what_is_sent_to_two_hosts_and_then_nothing(engines, fake_images, ssh_host, tmp_path: Path):
     runs = Runs(tmp_path, DOCKER_HOST=engines.first.url)
     image = fake_images.image(seconds=0.2)
     one = ssh_host.connection()

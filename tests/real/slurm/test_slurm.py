@@ -22,9 +22,7 @@ from tests.support.engines.slurm import NODES, SlurmCluster
 pytestmark = pytest.mark.docker
 
 
-def test_a_fleet_of_two_nodes_gives_every_record_and_keeps_nothing(
-    slurm_cluster: SlurmCluster, make_runs: MakeRuns, fake_project: Path
-):
+def test_a_fleet_of_two_nodes_gives_every_record_and_keeps_nothing(slurm_cluster, make_runs, fake_project: Path):
     runs = make_runs(seconds=1)
     runs.measure({"lab": fleet(slurm_cluster, fake_project)}, 4)
     records = runs.records()
@@ -38,9 +36,7 @@ def test_a_fleet_of_two_nodes_gives_every_record_and_keeps_nothing(
     assert {"queued", "on n1", "on n2", "timing", "collecting"} <= set(runs.states())
 
 
-def test_a_killed_node_is_lost_with_its_repeat_and_resume_completes(
-    slurm_cluster: SlurmCluster, make_runs: MakeRuns, fake_project: Path
-):
+def test_a_killed_node_is_lost_with_its_repeat_and_resume_completes(slurm_cluster, make_runs, fake_project: Path):
     runs = make_runs(seconds=20)  # so long that the job on n2 still runs when it is seen to run
     with runs.begin({"lab": fleet(slurm_cluster, fake_project)}, 3) as controller:
         wait_until(lambda: busy_nodes(runs) == set(NODES), "a job on each node")
@@ -63,9 +59,7 @@ def test_a_killed_node_is_lost_with_its_repeat_and_resume_completes(
     assert left_behind(slurm_cluster) == []
 
 
-def test_a_dead_controllers_jobs_are_reattached_and_none_comes_twice(
-    slurm_cluster: SlurmCluster, make_runs: MakeRuns, fake_project: Path
-):
+def test_a_dead_controllers_jobs_are_reattached_and_none_comes_twice(slurm_cluster, make_runs, fake_project: Path):
     runs = make_runs(seconds=3)
     with runs.begin({"lab": fleet(slurm_cluster, fake_project)}, 5) as controller:
         wait_until(lambda: list(runs.folder.glob("runs/*/records/*.json")), "a record")
@@ -84,9 +78,7 @@ def test_a_dead_controllers_jobs_are_reattached_and_none_comes_twice(
     assert left_behind(slurm_cluster) == []
 
 
-def test_failures_are_measured_again_while_slurm_still_shows_their_jobs(
-    slurm_cluster: SlurmCluster, make_runs: MakeRuns, fake_project: Path
-):
+def test_failures_are_measured_again_while_slurm_still_shows_their_jobs(slurm_cluster, make_runs, fake_project: Path):
     failing = make_runs("exit_code")
     failing.measure({"lab": fleet(slurm_cluster, fake_project)}, 2, expect=3)
     causes = {record.cause for record in failing.records().values()}
@@ -102,9 +94,7 @@ def test_failures_are_measured_again_while_slurm_still_shows_their_jobs(
     assert tasks_of(slurm_cluster, working.path.name) == 4, "none was submitted a third time"
 
 
-def test_an_interrupted_run_takes_back_what_waits_and_finishes_what_runs(
-    slurm_cluster: SlurmCluster, make_runs: MakeRuns, fake_project: Path
-):
+def test_an_interrupted_run_takes_back_what_waits_and_finishes_what_runs(slurm_cluster, make_runs, fake_project: Path):
     runs = make_runs(seconds=6)
     with runs.begin({"lab": fleet(slurm_cluster, fake_project)}, 5) as controller:
         wait_until(lambda: busy_nodes(runs) == set(NODES), "a job on each node")
@@ -133,9 +123,7 @@ def test_stop_cancels_only_its_own_jobs(slurm_cluster: SlurmCluster, make_runs: 
     assert left_behind(slurm_cluster) == []
 
 
-def test_cases_get_the_gpus_they_need_and_arrays_run_one_after_another(
-    slurm_cluster: SlurmCluster, make_runs: MakeRuns, fake_project: Path
-):
+def test_cases_get_the_gpus_they_need_and_arrays_run_one_after_another(slurm_cluster, make_runs, fake_project: Path):
     runs = make_runs(seconds=0.3)
     lab = fleet(slurm_cluster, fake_project, gres="gpu:a4000:2", time_limit_minutes=20)
     other = fleet(slurm_cluster, fake_project, gpus_per_node="a4000:2", time_limit_minutes=20)
@@ -151,9 +139,7 @@ def test_cases_get_the_gpus_they_need_and_arrays_run_one_after_another(
         assert [runs.records()[job].case.num_gpus for job in reported] == [1, 1, 2, 2]
 
 
-def test_a_missing_partition_or_gpu_is_reported_before_any_submission(
-    slurm_cluster: SlurmCluster, make_runs: MakeRuns, fake_project: Path
-):
+def test_a_missing_partition_or_gpu_is_reported_before_any_submission(slurm_cluster, make_runs, fake_project: Path):
     runs = make_runs()
     fleets = {
         "elsewhere": fleet(slurm_cluster, fake_project, partition="fast"),
@@ -166,9 +152,7 @@ def test_a_missing_partition_or_gpu_is_reported_before_any_submission(
     assert "shared_folder /nowhere/at-all does not exist" in checked.stdout
 
 
-def test_commands_go_through_a_login_host_and_nothing_but_ssh(
-    slurm_cluster: SlurmCluster, make_runs: MakeRuns, fake_project: Path, tmp_path: Path
-):
+def test_commands_go_through_a_login_host_and_nothing_but_ssh(slurm_cluster, make_runs, fake_project: Path, tmp_path):
     login = SshHost(tmp_path, Path("/nowhere"), alias="login")
     far = f"SLURM_CONF={slurm_cluster.environment['SLURM_CONF']} FAKE_BENCHMARK={json.dumps({'seconds': 1})!r}"
     login.config_file.write_text(f"{login.config_file.read_text()}  SetEnv {far}\n")
@@ -184,9 +168,7 @@ def test_commands_go_through_a_login_host_and_nothing_but_ssh(
     assert left_behind(slurm_cluster) == []
 
 
-def test_a_step_over_several_hosts_needs_containers_with_a_network(
-    slurm_cluster: SlurmCluster, make_runs: MakeRuns, tmp_path: Path
-):
+def test_a_step_over_several_hosts_needs_containers_with_a_network(slurm_cluster, make_runs: MakeRuns, tmp_path: Path):
     runs = make_runs()
     queue = fleet(slurm_cluster, tmp_path, container="apptainer")
     del queue["slurm"]["project"]

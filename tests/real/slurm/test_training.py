@@ -49,9 +49,7 @@ def test_the_quick_suite_runs_on_the_cluster(slurm_cluster: SlurmCluster, make_r
 
 
 @pytest.mark.tensorflow
-def test_a_training_step_over_two_nodes_gives_one_record_with_two_ranks(
-    slurm_cluster: SlurmCluster, make_runs: MakeRuns
-):
+def test_a_training_step_over_two_nodes_gives_one_record_with_two_ranks(slurm_cluster, make_runs: MakeRuns):
     runs = make_runs()
     case = {"model": "alexnet", "batch_per_gpu": 1, "num_hosts": 2, "num_steps": 2}
     runs.measure({"lab": fleet(slurm_cluster, PROJECT, python=str(Path(sys.executable).absolute()))}, case=case)

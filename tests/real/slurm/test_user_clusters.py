@@ -206,9 +206,7 @@ def test_an_image_is_fetched_once_without_the_limits_of_a_benchmark(site: Site, 
     assert left_behind(site.cluster) == [] and containers(site) == []
 
 
-def test_a_benchmark_that_the_user_ends_leaves_its_record_and_a_clean_node(
-    site: Site, runs: Runs, make_image: MakeImage
-):
+def test_a_benchmark_that_the_user_ends_leaves_its_record_and_a_clean_node(site: Site, runs: Runs, make_image):
     fleets = {"lab": site.fleet(f"{make_image().repository}:1")}
     with runs.begin(fleets, case={"num_steps": 77}) as controller:
         wait_until(lambda: waits(site), "a benchmark that waits")
@@ -240,9 +238,7 @@ def test_a_module_that_nodes_do_not_have_is_named(site: Site, runs: Runs):
     assert "nothing/9" in "\n".join(*logs(runs))
 
 
-def test_a_run_goes_over_the_users_shared_connection_where_no_other_works(
-    site: Site, runs: Runs, make_image: MakeImage, tmp_path: Path
-):
+def test_a_run_goes_over_the_users_shared_connection_where_no_other_works(site: Site, runs: Runs, make_image, tmp_path):
     image, config = make_image(), tmp_path / "ssh_config"
     ssh = ["ssh", "-F", str(config)]
     with tempfile.TemporaryDirectory(prefix="tfb-") as sockets:  # a socket's path has 107 characters at most
@@ -282,9 +278,7 @@ def test_the_quick_suite_trains_in_the_projects_own_image(site: Site, runs: Runs
 
 @pytest.mark.docker
 @pytest.mark.tensorflow
-def test_a_dead_nodes_repeat_is_lost_and_resumed_from_an_image_file(
-    site: Site, runs: Runs, cpu_image: PushedImage, image_file: str
-):
+def test_a_dead_nodes_repeat_is_lost_and_resumed_from_an_image_file(site: Site, runs: Runs, cpu_image, image_file: str):
     lab = site.fleet(cpu_image.reference, image_file=image_file)
     with runs.begin({"lab": lab}, 3, case={"image_size": 75, "num_steps": 60}) as controller:
         wait_until(lambda: busy_nodes(runs) == set(NODES), "a job on each node", 600)
@@ -305,9 +299,7 @@ def test_a_dead_nodes_repeat_is_lost_and_resumed_from_an_image_file(
 
 @pytest.mark.docker
 @pytest.mark.tensorflow
-def test_a_step_over_two_nodes_needs_containers_with_their_network(
-    site: Site, runs: Runs, cpu_image: PushedImage, image_file: str
-):
+def test_a_step_over_two_nodes_needs_containers_with_their_network(site: Site, runs: Runs, cpu_image, image_file: str):
     before = containers(site)  # of a node that died, nobody removes what was unpacked
     one_host = site.container == "apptainer"
     fleets = {"lab": site.fleet(cpu_image.reference, image_file=image_file)}

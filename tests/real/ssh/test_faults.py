@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from orchestrate.errors import LaunchFailed
-from orchestrate.launchers.ssh.launcher import SSHLauncher
 from results.schema import Status
 from tests.real.faults.benchmark import HOSTILE
 from tests.real.ssh.rented import Rented, make_fake_project, make_ssh
@@ -192,9 +191,7 @@ def test_a_disk_that_the_benchmark_fills_is_a_row_and_is_freed_again(rent: Rent,
     assert small.jobs() == [] and shutil.disk_usage(small.root).free > DISK_BYTES * 0.8
 
 
-def test_a_start_on_a_full_disk_leaves_nothing_and_works_later(
-    make_launcher: Callable[..., SSHLauncher], tmp_path: Path
-):
+def test_a_start_on_a_full_disk_leaves_nothing_and_works_later(make_launcher, tmp_path: Path):
     home = tmp_path / "home"
     with small_disk(home, 4 << 20):
         launcher = make_launcher(seconds=0.1)
