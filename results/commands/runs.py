@@ -103,7 +103,8 @@ def add_compare(commands: Commands) -> None:
         "--fail-on",
         metavar="PERCENT",
         type=_percent,
-        help="exit code 5 if a case fails or is slower by more than this, e.g. 5%%; 3 if one cannot be compared",
+        help="exit code 5 if repeats of a host fail, unlike in the baseline, or a case is slower by more than this, "
+        "e.g. 5%%; 3 if one cannot be compared",
     )
     add_format(parser, "text", "json", "markdown")
     parser.add_argument("--by", metavar="COLUMNS", type=_columns, default=[], help=BY_HELP)
@@ -214,12 +215,12 @@ def _compare(
     fail_on: float | None,
     format: str,
 ) -> int:
-    from results.compare.overall import answer_lines, comparison_row, unchecked_lines, unknown_line
+    from results.compare.overall import answer_lines, comparison_row, lost_lines, unchecked_lines, unknown_line
     from results.compare.pairs import compare, regressions, unmatched
     from results.report.comparison import compare_grid, scaling_grid
 
     grids, lines, worse = [], [], 0
-    documents, unseen = [], list[str]()
+    documents, lost, unseen = [], list[str](), list[str]()
     pairs = _pairs(names, runs_dir, baseline=baseline, by=by, strict=strict)
     for pair in pairs:
         found = compare(pair.a, pair.b, by=pair.by)
@@ -230,6 +231,7 @@ def _compare(
         documents.append({"a": pair.name_a, "b": pair.name_b, "cases": cases})
         if fail_on is not None:
             worse += len(regressions(found, fail_on))
+            lost += lost_lines(found, [*pair.a, *pair.b])
             unseen += unchecked_lines(found, only_b, [*pair.a, *pair.b], pair.by)
         second = f"{pair.name_a} in the baseline" if baseline else pair.name_b
         lines += answer_lines(found, pair.by, baseline=bool(baseline)) or [unknown_line(pair.name_a, second, found)]
@@ -239,6 +241,7 @@ def _compare(
     else:
         print_lines(lines, format)
         print_grids([*grids, *([scaling] if scaling else [])], format)
+    warn([f"failed: {text}" for text in lost])
     if worse and fail_on is not None:
         are = "case failed or is" if worse == 1 else "cases failed or are"
         print(f"{worse} {are} slower by more than {fail_on * 100:g} %", file=sys.stderr)

@@ -146,6 +146,15 @@ def unknown_line(a: str, b: str, found: Sequence[Comparison]) -> str:
     )
 
 
+def lost_lines(found: Sequence[Comparison], sides: Sequence[FleetRate]) -> list[str]:
+    """Return a line for each host on which repeats of the first side alone failed; see `unchecked_lines`."""
+    return [
+        f"{item.a.fleet}/{host}, {case_label(sides, item.a)}: {why}"
+        for item in found
+        for host, why in item.lost.items()
+    ]
+
+
 def unchecked_lines(
     found: Sequence[Comparison], missing: Sequence[FleetRate], sides: Sequence[FleetRate], by: Sequence[str] = ()
 ) -> list[str]:

@@ -89,6 +89,11 @@ class Comparison:
         return bool(self.a.rates) and self.a.rates.keys() == self.b.rates.keys() and _same_machines(self.a, self.b)
 
     @property
+    def lost(self) -> dict[str, str]:
+        """Failed repeats of side `a`, by host, where those of side `b` had a number."""
+        return {host: why for host, why in self.a.failed.items() if self.b.rates and host not in self.b.failed}
+
+    @property
     def price_ratio(self) -> float | None:
         """Price of a's GPU over that of b's; below `value`, samples are cheaper on a. None: unknown."""
         a, b = self.a.usd_per_gpu_hour, self.b.usd_per_gpu_hour
@@ -154,7 +159,7 @@ def unmatched(a: Sequence[FleetRate], b: Sequence[FleetRate], by: Sequence[str] 
 
 
 def regressions(comparisons: Sequence[Comparison], tolerance: float) -> list[Comparison]:
-    """Return cases where only side `a` fails, or is significantly slower and by more than `tolerance`.
+    """Return cases where repeats of side `a` alone fail, or it is significantly slower and by more than `tolerance`.
 
     Args:
         comparisons: With the new side as `a`.
@@ -164,6 +169,7 @@ def regressions(comparisons: Sequence[Comparison], tolerance: float) -> list[Com
         item
         for item in comparisons
         if item.mark is Mark.FAILED
+        or item.lost
         or (item.mark is Mark.SLOWER and item.value is not None and item.value < 1 - tolerance)
     ]
 

@@ -76,6 +76,7 @@ def compare_grid(
     numbers = ["ratio", a, b, "without outliers", *per_dollar_of, "ratio per $", *per_joule_of]
     columns = ["", "case", *(f"{name}>" for name in numbers), "notes"]
     notes, optional = _notes(found, made, sides) if found else [], [*per_joule_of, *per_dollar_of]
+    notes += [*_failed(a, sides[::2]), *_failed(b, sides[1::2])]
     notes += [*_only(a, only_a, [*only_a, *only_b]), *_only(b, only_b, [*only_a, *only_b])]
     return Grid(f"{a} / {b}", columns, rows, notes, optional).without_empty_columns()
 
@@ -136,6 +137,18 @@ def _remark(item: Comparison) -> str:
         for name in item.differs
     ]
     return "; ".join(part for part in (item.reason, *differs) if part)
+
+
+def _failed(side: str, rates: Sequence[FleetRate]) -> list[str]:
+    """Return the note on failed repeats of hosts that have a number."""
+    found = [
+        f"{host} in {case_label(rates, rate)}, {why}"
+        for rate in rates
+        for host, why in rate.failed.items()
+        if host in rate.rates
+    ]
+    more = f"; and {len(found) - 5} more" if len(found) > 5 else ""
+    return [f"failed on {side}: {'; '.join(found[:5])}{more}"] if found else []
 
 
 def _only(side: str, rates: Sequence[FleetRate], every: Sequence[FleetRate]) -> list[str]:

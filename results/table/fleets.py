@@ -38,6 +38,7 @@ class FleetRate:
         rounds: Round of each repeat in `rates`; in a round every case runs once.
         per_joule: Samples per joule of each repeat, by host and run; empty if no energy was measured.
         failures: Status of the hosts without a number, by host.
+        failed: Failed repeats of each host that has any: `1 of 3 repeats: oom: out of memory`.
         unit: What a sample is; empty without a number.
         prices: USD per GPU-hour of each host that has a price.
         warnings: Codes of each host that has any, as in its row: `drift (2 of 3), high_cv`.
@@ -52,6 +53,7 @@ class FleetRate:
     rounds: Nested = field(default_factory=dict)
     per_joule: Nested = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
     unit: str = ""
     prices: dict[str, float] = field(default_factory=dict)
     warnings: dict[str, str] = field(default_factory=dict)
@@ -171,7 +173,7 @@ def fleet_rates(merged: Rows, *, apart: Collection[str] = ()) -> list[FleetRate]
     rounds = _by_host(merged.repeats, "repeat", groups)
     per_joule = _by_host(merged.repeats, "samples_per_joule", groups)
     found = []
-    for key, failures in _failures(groups, rates).items():
+    for key, failed in _with_failures(groups, rates).items():
         rows = groups[key].values()
         of_hosts = HOST_COLUMNS if key.case.device is Device.GPU else CPU_HOST_COLUMNS
         found.append(
@@ -182,7 +184,8 @@ def fleet_rates(merged: Rows, *, apart: Collection[str] = ()) -> list[FleetRate]
                 rates=rates[key],
                 rounds=rounds[key],
                 per_joule=per_joule[key],
-                failures=failures,
+                failures={row.host: row.status for row in failed if row.host not in rates[key]},
+                failed=_failed(failed),
                 unit=next((row.unit for row in rows if row.unit), ""),
                 prices={row.host: row.usd_per_gpu_hour for row in rows if row.usd_per_gpu_hour is not None},
                 warnings=_warnings(rows),
@@ -256,8 +259,16 @@ def _shared(row: Row, drivers: Mapping[str, str], launchers: Mapping[str, str]) 
     return own
 
 
-def _failures(groups: Mapping[_Key, Mapping[int, Row]], rates: Mapping[_Key, Nested]) -> dict[_Key, dict[str, str]]:
-    """Return the statuses of the hosts without a number, by host, for each rate.
+def _failed(rows: Iterable[Row]) -> dict[str, str]:
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        count = f"{row.repeats - row.repeats_ok} of {counted(row.repeats, 'repeat')}"
+        found.setdefault(row.host, []).append(f"{count}: {row.cause or row.status}")
+    return {host: "; ".join(texts) for host, texts in found.items()}
+
+
+def _with_failures(groups: Mapping[_Key, Mapping[int, Row]], rates: Mapping[_Key, Nested]) -> dict[_Key, list[Row]]:
+    """Return the rows with failed repeats for each rate.
 
     A host that was never reached has no software identity. It is added to the rate of its fleet and case, or remains
     a rate of its own if there are several.
@@ -266,14 +277,11 @@ def _failures(groups: Mapping[_Key, Mapping[int, Row]], rates: Mapping[_Key, Nes
     for key, hosts in rates.items():
         if hosts:
             measured[key.fleet, key.case].append(key)
-    found = {
-        key: {row.host: row.status for row in rows.values() if row.host not in rates[key]}
-        for key, rows in groups.items()
-    }
+    found = {key: [row for row in rows.values() if row.repeats_ok < row.repeats] for key, rows in groups.items()}
     for key in groups:
         partners = measured[key.fleet, key.case]
         if not rates[key] and len(partners) == 1:
-            found[partners[0]] |= found.pop(key)
+            found[partners[0]] += found.pop(key)
     return found
 
 

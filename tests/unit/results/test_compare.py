@@ -143,9 +143,12 @@ def test_regressions_are_losses_beyond_the_tolerance_and_new_failures():
         *both([60.0, 140.0], [120.0, 122.0], case=make_case("googlenet")),
         make_failure(case=make_case("resnet152"), origin=make_origin("a")),
         *repeats(10.0, 10.1, fleet="b", case=make_case("resnet152")),
+        *both([98.0, 98.1], [98.0, 98.1], case=make_case("alexnet")),
+        make_failure(case=make_case("alexnet"), origin=make_origin("a", repeat=3)),
+        *(make_failure(case=make_case("vgg16"), origin=make_origin(fleet, repeat=3)) for fleet in "ab"),
     ]
     worse = regressions(compared(*records), 0.05)
-    assert sorted(item.case.model for item in worse) == ["resnet152", "resnet50"]
+    assert sorted(item.case.model for item in worse) == ["alexnet", "resnet152", "resnet50"]
 
 
 def of_gpus(count, *rates, **changes):

@@ -76,6 +76,12 @@ def test_a_slower_run_than_the_baseline_ends_with_5_when_asked(runs, capsys):
     captured = capsys.readouterr()
     assert "slow / slow, baseline" in captured.out
     assert captured.err == "2 cases failed or are slower by more than 5 %\n"
+    failed = make_failure(origin=make_origin("slow", repeat=3, run_id="failed"))
+    add_run(runs, "failed", 1.0).write_record("job-9", failed)
+    assert call("compare", "failed", "--baseline", "before", "--fail-on", "5%") == 5
+    captured, case = capsys.readouterr(), "resnet50 fp32 1×cpu"
+    assert f"\nfailed on slow: node-a in {case}, 1 of 3 repeats: oom: out of memory\n" in captured.out
+    assert captured.err.startswith(f"! failed: slow/node-a, {case}: 1 of 3 repeats: oom: out of memory\n1 case failed or")
 
 
 def test_a_case_that_fail_on_cannot_compare_is_named_with_code_3(runs, capsys):
