@@ -19,17 +19,18 @@ from results.commands.command_line import (
     add_format,
     add_output,
     add_runs,
-    fleet_rates_of,
     placed,
     print_grids,
     print_lines,
     put,
+    rates_and_unread,
     warn,
     write_text,
 )
 from results.commands.recommend import add_gpus, add_prices, add_recommend
 from results.errors import UnknownFleet, UserError
 from results.schema.exit_codes import ExitCode
+from results.text import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -221,7 +222,7 @@ def _compare(
 
     grids, lines, worse = [], [], 0
     documents, lost, unseen = [], list[str](), list[str]()
-    pairs = _pairs(names, runs_dir, baseline=baseline, by=by, strict=strict)
+    pairs, unread = _pairs(names, runs_dir, baseline=baseline, by=by, strict=strict)
     for pair in pairs:
         found = compare(pair.a, pair.b, by=pair.by)
         only_a, only_b = unmatched(pair.a, pair.b, pair.by), unmatched(pair.b, pair.a, pair.by)
@@ -245,12 +246,19 @@ def _compare(
     if worse and fail_on is not None:
         are = "case failed or is" if worse == 1 else "cases failed or are"
         print(f"{worse} {are} slower by more than {fail_on * 100:g} %", file=sys.stderr)
+    if fail_on is not None and unread:
+        unseen.append(f"{counted(unread, 'file')} without a readable record, see above; measure again")
     warn([f"not compared: {text}" for text in unseen])
     return ExitCode.REGRESSION if worse else ExitCode.SOME_FAILED if unseen else ExitCode.OK
 
 
-def _pairs(names: list[str], runs_dir: Path | None, *, baseline: list[str], by: list[str], strict: bool) -> list[_Pair]:
-    """Return the pairs to compare: two fleets, a fleet's two softwares, or each fleet with itself in the baseline."""
+def _pairs(
+    names: list[str], runs_dir: Path | None, *, baseline: list[str], by: list[str], strict: bool
+) -> tuple[list[_Pair], int]:
+    """Return the pairs to compare, and the number of unreadable records.
+
+    A pair is two fleets, a fleet's two softwares, or each fleet with itself in the baseline.
+    """
     from results.compare.pairs import fleets_of
     from results.runs.store import is_folder, is_run, stored_records
     from results.table.fleets import split_fleets
@@ -259,15 +267,16 @@ def _pairs(names: list[str], runs_dir: Path | None, *, baseline: list[str], by: 
     names = placed(names, runs_dir, latest=not paths)
     fleets = [] if baseline else [name for name in names if not is_run(name) and name not in paths]
     apart = ["driver", "launcher"] if strict else by
-    new = fleet_rates_of([name for name in names if name not in fleets], by, apart=apart)
+    new, unread = rates_and_unread([name for name in names if name not in fleets], by, apart=apart)
     known = fleets_of(new)
     if baseline:
         baseline = placed(baseline, runs_dir, latest=False)
-        old = fleet_rates_of(baseline, by, apart=apart)
+        old, unread_old = rates_and_unread(baseline, by, apart=apart)
         before = fleets_of(old)
         if not set(known) & set(before):
             raise UnknownFleet(f"no fleet of {', '.join(known)} is in the baseline: {', '.join(before)}.")
-        return [_Pair(name, f"{name}, baseline", _of(new, name), _of(old, name), by) for name in before]
+        pairs = [_Pair(name, f"{name}, baseline", _of(new, name), _of(old, name), by) for name in before]
+        return pairs, unread + unread_old
     if len(known) == 1:
         new, by = split_fleets(new, by), []
         known = sorted(fleets_of(new))
@@ -281,7 +290,7 @@ def _pairs(names: list[str], runs_dir: Path | None, *, baseline: list[str], by: 
     if unknown or len(fleets) != 2:
         received = f"Received: {', '.join(fleets)}. " if fleets else ""
         raise UnknownFleet(f"name two fleets to compare. {received}These runs hold: {', '.join(known) or 'none'}.")
-    return [_Pair(fleets[0], fleets[1], _of(new, fleets[0]), _of(new, fleets[1]), by)]
+    return [_Pair(fleets[0], fleets[1], _of(new, fleets[0]), _of(new, fleets[1]), by)], unread
 
 
 def _of(rates: Sequence[FleetRate], fleet: str) -> list[FleetRate]:

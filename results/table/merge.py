@@ -49,6 +49,7 @@ class Merged:
         apart: Records without all-reduce, merged likewise; None: there are none. They are not training, so they are
             excluded from tables of throughput; see `results.report.comparison`.
         suspects: Number of suspect repeats, which are in no mean.
+        unread: Number of files that are not records.
     """
 
     rows: list[Row]
@@ -57,6 +58,7 @@ class Merged:
     devices: list[Record] = field(default_factory=list)
     apart: Merged | None = None
     suspects: int = 0
+    unread: int = 0
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -77,15 +79,16 @@ def merge_records(stored: Iterable[StoredRecord]) -> Merged:
     Args:
         stored: Records of any number of runs.
     """
-    collector, apart = _Collector(), _Collector()
+    collector, apart, unread = _Collector(), _Collector(), 0
     for item in stored:
         if item.record is None:
             why = "; ".join(item.error.problems[:3]) if item.error else "no reason given"
             collector.problems.append(f"{item.where}: not a record, excluded: {why}")
+            unread += 1
         else:
             (collector if item.record.case.all_reduce else apart).add(item.record, item.path)
     merged, without = collector.merged(), apart.merged()
-    return replace(merged, apart=without) if without.rows else merged
+    return replace(merged, apart=without if without.rows else None, unread=unread)
 
 
 @dataclass(slots=True)

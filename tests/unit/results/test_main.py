@@ -79,9 +79,9 @@ def test_a_slower_run_than_the_baseline_ends_with_5_when_asked(runs, capsys):
     failed = make_failure(origin=make_origin("slow", repeat=3, run_id="failed"))
     add_run(runs, "failed", 1.0).write_record("job-9", failed)
     assert call("compare", "failed", "--baseline", "before", "--fail-on", "5%") == 5
-    captured, case = capsys.readouterr(), "resnet50 fp32 1×cpu"
-    assert f"\nfailed on slow: node-a in {case}, 1 of 3 repeats: oom: out of memory\n" in captured.out
-    assert captured.err.startswith(f"! failed: slow/node-a, {case}: 1 of 3 repeats: oom: out of memory\n1 case failed or")
+    captured, case, why = capsys.readouterr(), "resnet50 fp32 1×cpu", "1 of 3 repeats: oom: out of memory\n"
+    assert f"\nfailed on slow: node-a in {case}, {why}" in captured.out
+    assert captured.err.startswith(f"! failed: slow/node-a, {case}: {why}1 case failed or is slower")
 
 
 def test_a_case_that_fail_on_cannot_compare_is_named_with_code_3(runs, capsys):
@@ -95,6 +95,10 @@ def test_a_case_that_fail_on_cannot_compare_is_named_with_code_3(runs, capsys):
     for name, text in (("other", gone), ("less", one), ("keras --by=keras", f"{gone}, or leave out --by keras")):
         assert call("compare", "--baseline=run-1", "--fail-on=5%", *name.split()) == 3
         assert capsys.readouterr().err.startswith(f"! not compared: fast, {text}")
+    (add_run(runs, "cut", 1.0).path / "records" / "cut.json").write_text("{")
+    for side, other in ("run-1", "cut"), ("cut", "run-1"):
+        assert call("compare", side, "--baseline", other, "--fail-on=5%") == 3
+        assert "! not compared: 1 file without a readable record, see above" in capsys.readouterr().err
 
 
 def test_mixed_software_is_refused_until_it_is_split(runs, capsys):
