@@ -103,6 +103,12 @@ class Host:
         return self.ssh
 
     @property
+    def is_remote(self) -> bool:
+        """Return whether it is reached over a network."""
+        over_tcp = self.docker is not None and self.docker.scheme == "tcp"
+        return self.login is not None or over_tcp or self.launcher == "kubernetes"
+
+    @property
     def place(self) -> HostPlace:
         """Return fleet and name, the host's identity within a run."""
         return HostPlace(self.fleet, self.name)

@@ -126,7 +126,7 @@ class MultiHostWorker(Worker):
         for place in dict.fromkeys(job.place for multi in self._every for job in multi.members):
             ours = self._parts(self._every, place)
             if self._parts(self._left.values(), place):
-                self._open(place, [*self._entries[place].jobs, *ours])
+                self._open(place)
             elif not self._left:  # a resumed run with nothing left to do
                 self._new_session(place).sweep_only(ours)
         first = {multi.job.id for multi in self._left.values() if any(job.id in self._there for job in multi.members)}
@@ -138,17 +138,28 @@ class MultiHostWorker(Worker):
         session = self._opened[place] = HostSession(entry, self.shared.make(entry.host), self.shared)
         return session
 
-    def _open(self, place: HostPlace, ours: list[Job]) -> None:
-        """Connect to a host, probe it, prepare images, and remove what was lost there or left by a controller."""
+    def _open(self, place: HostPlace) -> None:
+        """Connect to a host and prepare it."""
         session = self._new_session(place)
         session.count_cost()
         try:
-            self._complete(session, place)
-            left = list(self._left.values())
-            self._there.update(session.sweep(ours, {job.id for job in self._parts(left, place)}))
-            session.prepare_images(self._parts([multi for multi in left if multi.job.blocked is None], place))
+            self._online(lambda: self._prepare(session, place))
         except HostError as error:
             session.problem = error
+
+    def _prepare(self, session: HostSession, place: HostPlace) -> None:
+        """Probe a host that was not, remove what was lost there or left by a controller, and prepare images."""
+        self._complete(session, place)
+        left = [multi for multi in self._left.values() if multi.job.id not in self.shared.statuses]
+        ours = [*session.entry.jobs, *self._parts(self._every, place)]
+        self._there.update(session.sweep(ours, {job.id for job in self._parts(left, place)}))
+        session.prepare_images(self._parts([multi for multi in left if multi.job.blocked is None], place))
+
+    def _reconnect(self) -> None:
+        for place, session in [*self._opened.items()]:
+            if session.problem is not None:
+                session.close()
+                self._open(place)
 
     def _complete(self, session: HostSession, place: HostPlace) -> None:
         """Complete the parts of a host that was not probed when the plan was made."""

@@ -13,6 +13,16 @@ HOST_FAULTS = frozenset({Status.UNREACHABLE, Status.PULL_FAILED, Status.LOST})
 DROP_AFTER = 2
 """Consecutive faults after which a host is dropped; in a queue, per worker slot."""
 
+AWAY = frozenset({Status.UNREACHABLE, Status.LOST})
+"""Failures that a host and this machine's network can have caused."""
+
+OFFLINE_SECONDS = 1800.0
+"""How long hosts are kept while none answers.
+
+Longer than most networks are away: a router restarts, a train leaves a tunnel, somebody logs in to a VPN again. Hosts
+that are gone for good, or idle, then cost and delay no more than half an hour.
+"""
+
 QUEUED = "queued"
 """The state of a repeat that waits in a queue."""
 
@@ -29,12 +39,14 @@ class RunOptions:
         fail_fast: Whether the first failure ends the run.
         max_usd: Limit of the run's cost; None: no limit.
         again: Statuses whose repeats are measured again when a run is resumed.
+        offline_seconds: How long each host is kept, in all, while no host answers.
     """
 
     max_parallel: int | None = None
     fail_fast: bool = False
     max_usd: float | None = None
     again: frozenset[Status] = TRIED_AGAIN
+    offline_seconds: float = OFFLINE_SECONDS
 
 
 class Stop:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import random
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +39,7 @@ from orchestrate.planning.stop_early import StopEarly
 from orchestrate.running.multi_host import run_multi_host
 from orchestrate.running.options import RunOptions, Stop
 from orchestrate.running.session import CLOSE_SECONDS, PROBE_SECONDS
-from orchestrate.running.shared import MakeLauncher, Shared, disk_full, supersede_record
+from orchestrate.running.shared import Connectivity, MakeLauncher, Shared, disk_full, supersede_record
 from orchestrate.running.watchdog import Watchdog, side_by_side
 from orchestrate.running.worker import HostWorker, QueueWorker
 from orchestrate.text import plain_text
@@ -50,6 +51,9 @@ T = TypeVar("T")
 
 MAX_PROBES = 64
 """Hosts probed at a time before a plan is made."""
+
+MAX_ASKED, ASK_SECONDS = 5, 30.0
+"""Hosts asked, and longest wait, to see whether this machine has lost its network."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +185,8 @@ def _execute(
     settled = done.keys() | early.among(job for job in plan.jobs if job.id not in done)
     total = len(plan.jobs)
     left = total - len(settled)
-    shared = Shared(folder, make, bus, stop, Watchdog(stop.running), budget, options, statuses=done, early=early)
+    network = Connectivity(partial(_any_answers, plan, make), bus, options.offline_seconds)
+    shared = Shared(folder, make, bus, stop, Watchdog(stop.running), budget, options, done, early, network)
     bus.emit(RunStarted(run_id=plan.run_id, jobs=total, done=total - left, folder=str(folder.path)))
     if note := isolation_note(entry.host for entry in plan.hosts):
         bus.emit(Warned(host=None, message=note))
@@ -219,6 +224,14 @@ def _execute(
         )
     )
     return outcome
+
+
+def _any_answers(plan: Plan, make: MakeLauncher) -> bool:
+    """Ask some remote hosts of a plan; return whether one has answered."""
+    remote = [entry.host for entry in plan.hosts if entry.host.is_remote]
+    asked = random.sample(remote, min(len(remote), MAX_ASKED))
+    answers = query_hosts(asked, make, lambda _, launcher: launcher.running(plan.run_id), ASK_SECONDS)
+    return any(not isinstance(answer, str) for answer in answers)
 
 
 def count_records(plan: Plan, folder: RunFolder) -> RunOutcome:

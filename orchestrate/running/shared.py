@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,11 @@ from results.schema.exit_codes import ExitCode
 
 MakeLauncher = Callable[[Host], Launcher]
 
+NO_HOST_ANSWERS = (
+    "no host answers: this machine may have no network. Running benchmarks continue; hosts are dropped after "
+    "{:g} minutes without an answer"
+)
+
 
 class DiskFull(UserError):
     """This machine's disk is full, so that no more records can be stored."""
@@ -45,6 +51,36 @@ def disk_full(error: Exception, folder: RunFolder) -> DiskFull | None:
     )
 
 
+class Connectivity:
+    """Whether any host answers; if none does, this machine has lost its network. Callable from any thread.
+
+    Args:
+        ask: Asks some hosts; returns whether one has answered.
+        bus: Receives a warning for each change.
+        seconds: How long workers wait, for the warning.
+    """
+
+    def __init__(self, ask: Callable[[], bool], bus: EventBus, seconds: float) -> None:
+        self._ask = ask
+        self._bus = bus
+        self._minutes = seconds / 60
+        self._lock = threading.Lock()
+        self._asked_at = 0.0
+        self._answers = True
+
+    def answers(self) -> bool:
+        """Return whether a host answers now; workers that ask together get one answer."""
+        began = time.monotonic()
+        with self._lock:
+            if self._asked_at < began:
+                before, self._answers = self._answers, self._ask()
+                self._asked_at = time.monotonic()
+                if before != self._answers:
+                    said = "hosts answer again" if self._answers else NO_HOST_ANSWERS.format(self._minutes)
+                    self._bus.emit(Warned(host=None, message=said))
+            return self._answers
+
+
 @dataclass(frozen=True)
 class Shared:
     """State shared by the workers of a run.
@@ -53,6 +89,7 @@ class Shared:
         budget: None: no limit of cost.
         statuses: Status of each repeat with a record, by job id; each thread writes those of its own repeats.
         early: Decides which repeats are not needed any more.
+        network: Whether any host answers.
         failures: Errors that ended the run.
     """
 
@@ -65,6 +102,7 @@ class Shared:
     options: RunOptions
     statuses: dict[str, Status]
     early: StopEarly
+    network: Connectivity
     failures: list[DiskFull] = field(default_factory=list)
 
     def fail(self, error: Exception) -> bool:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TypeVar, cast
 
 from orchestrate.errors import CancelledInQueue, Gone, HostError, Lost, Unreachable
 from orchestrate.inventory.hosts import Host
@@ -18,7 +20,7 @@ from orchestrate.launchers.base import OnTurn, QueueLauncher, Turn, always_runni
 from orchestrate.planning.durations import Budget, clock_seconds
 from orchestrate.planning.plan import HostPlan, Job, complete_job
 from orchestrate.running.judge import failed_record, judge, now
-from orchestrate.running.options import DROP_AFTER, HOST_FAULTS, QUEUED
+from orchestrate.running.options import AWAY, DROP_AFTER, HOST_FAULTS, QUEUED
 from orchestrate.running.session import HostSession
 from orchestrate.running.shared import (
     DevicePeaks,
@@ -32,6 +34,11 @@ from orchestrate.running.shared import (
 )
 from orchestrate.running.watchdog import Abandoned, Watched
 from results.schema import Record, Status
+
+ASK_AGAIN_SECONDS = 15.0
+"""Interval of queries while no host answers."""
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -96,6 +103,7 @@ class Worker(ABC):
         self._lock = threading.Lock()
         self._faults = 0  # consecutive repeats that ended by a fault of a host
         self._put_back: set[str] = set()  # ids of repeats that may still run on a host that was lost
+        self._offline_seconds = shared.options.offline_seconds
 
     def work(self) -> None:
         """Run the repeats until they are done, the host is dropped, or the run is stopped."""
@@ -126,6 +134,9 @@ class Worker(ABC):
             self._faults = self._faults + 1 if record.status in HOST_FAULTS else 0
             if options.fail_fast and record.status is not Status.OK:
                 stop.set()
+            if record.status in AWAY and not self._is_dropped() and self._wait_for_network():
+                self._faults = 0
+                self._reconnect()
             if self._faults >= DROP_AFTER * self.host.slots or self._is_dropped():
                 self._drop(record)
 
@@ -149,6 +160,39 @@ class Worker(ABC):
             status = record.status if record.status in HOST_FAULTS else Status.LOST
             drop_host(self.host, status, record.cause or "", left, self.shared)
         return left
+
+    def _wait_for_network(self) -> bool:
+        """Wait, within limits, while no host answers; return whether it has waited and a host answers."""
+        if not self.host.is_remote:
+            return False
+        stop, began, waited = self.shared.stop.launching, time.monotonic(), False
+        while not stop.is_set() and not self._network_answers():
+            if time.monotonic() - began >= self._offline_seconds:
+                self._offline_seconds = 0.0
+                return False
+            waited = True
+            stop.wait(ASK_AGAIN_SECONDS)
+        self._offline_seconds -= time.monotonic() - began
+        return waited and not stop.is_set()
+
+    def _network_answers(self) -> bool:
+        try:
+            return self.shared.watchdog.call(self.shared.network.answers, lambda: math.inf)
+        except Abandoned:  # the run ends
+            return True
+
+    def _online(self, action: Callable[[], T]) -> T:
+        """Call a function, and once more if it failed while no host answered.
+
+        Raises:
+            HostError: It failed.
+        """
+        try:
+            return action()
+        except (Unreachable, Lost) as error:
+            if isinstance(error, Abandoned) or not self._wait_for_network():
+                raise
+            return action()
 
     def _failed(
         self, job: Job, error: HostError, started_at: str, watched: Watched | None, cause: str | None = None
@@ -189,6 +233,9 @@ class Worker(ABC):
     def _skip_unneeded(self, job: Job) -> None:  # noqa: B027
         """Skip a repeat that no comparison needs any more."""
 
+    def _reconnect(self) -> None:  # noqa: B027
+        """Open sessions again that were abandoned while no host answered."""
+
 
 class HostWorker(Worker):
     """Runs the repeats of one host in one thread.
@@ -225,20 +272,24 @@ class HostWorker(Worker):
             self._session.sweep_only(self.entry.jobs)
             return False
         try:
-            if (facts := self._session.probe_missing()) is not None:
-                self.jobs = [complete_job(job, self.host, facts) for job in self.jobs]
-            self._finish_blocked()
-            there = self._session.sweep(self.entry.jobs, {job.id for job in self.jobs})
-            for part in self._parts:
-                if part.id in there:
-                    self._session.wait_for(part)
-            self.jobs.sort(key=lambda job: job.id not in there)  # what may still run comes first
-            self._session.prepare_images(self.jobs)
+            self._online(self._prepare)
         except HostError as error:
-            if not self.shared.stop.running.is_set():
+            if not self.shared.stop.launching.is_set():
                 drop_host(self.host, error.status, error.cause, self.jobs, self.shared)
             return False
         return True
+
+    def _prepare(self) -> None:
+        """Probe a host that was not, remove leftovers, wait for parts of multi-host jobs, and prepare images."""
+        if (facts := self._session.probe_missing()) is not None:
+            self.jobs = [complete_job(job, self.host, facts) for job in self.jobs]
+        self._finish_blocked()
+        there = self._session.sweep(self.entry.jobs, {job.id for job in self.jobs})
+        for part in self._parts:
+            if part.id in there:
+                self._session.wait_for(part)
+        self.jobs.sort(key=lambda job: job.id not in there)  # what may still run comes first
+        self._session.prepare_images(self.jobs)
 
     def _finish_blocked(self) -> None:
         """Write the records of blocked repeats, before anything is pulled for them."""
@@ -268,7 +319,7 @@ class HostWorker(Worker):
         except HostError as error:
             record = self._failed(job, error, attempt.started_at, watched)
             ended = error.status is not Status.LOST  # a lost repeat may still run: `resume` and `stop` can find it
-            if self._may_reattach(job, error, watched):
+            if self._may_reattach(error, watched):
                 self._session.warn(f"{job.id} may still run: {error.cause}. Reattaching to it")
                 self._put_back.add(job.id)
                 self._todo.appendleft(job)  # nothing may start beside it
@@ -282,12 +333,12 @@ class HostWorker(Worker):
             self._peaks.add(job, record)
         return record
 
-    def _may_reattach(self, job: Job, error: HostError, watched: Watched | None) -> bool:
-        """Return whether a repeat whose host failed may still run and has not been put back yet."""
+    def _may_reattach(self, error: HostError, watched: Watched | None) -> bool:
+        """Return whether a repeat whose host failed may still run, and the host has another try."""
         may_run = isinstance(error, Unreachable | Lost) and not isinstance(error, Gone)
         ending = self.shared.stop.launching.is_set() or self.shared.options.fail_fast or self._is_dropped()
         ended = watched is not None and watched.stopped_for is not None
-        return may_run and not (ended or ending or self.host.queue or job.id in self._put_back)
+        return may_run and not (ended or ending or self.host.queue) and self._faults < DROP_AFTER - 1
 
     def _attempt(self, job: Job) -> Attempt:
         return Attempt(job)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrate.errors import Lost, Unreachable
-from orchestrate.events import JobResult, JobState, JobStep
+from orchestrate.events import Event, HostLost, JobResult, JobState, JobStep, Warned
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import Ending, Launcher, OnTurn, OutputLine, always_running
@@ -274,6 +274,41 @@ def test_an_unreachable_host_fails_the_job_but_not_what_others_do_alone(tmp_path
     bench.machines["b"].failures.clear()
     bench.started.clear()
     assert bench.run() == RunOutcome(ok=6, failed=0, missing=0), "resume measures again what a host failed"
+
+
+@pytest.mark.parametrize(
+    ("when", "seconds"), [("before", 3600.0), ("alone", 3600.0), ("together", 3600.0), ("alone", 0.0)]
+)
+def test_hosts_are_kept_for_a_time_while_none_answers(tmp_path: Path, monkeypatch, when: str, seconds: float):
+    """With `together`, b is abandoned with its part, and has to be connected to again."""
+    monkeypatch.setattr("orchestrate.running.worker.ASK_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr("orchestrate.running.session.MARGIN_SECONDS", 2.5)
+    away = {call: Unreachable("no route to host") for call in ("start", "follow", "stop", "remove", "running")}
+    left = [when]
+
+    def lose(now: str) -> None:
+        for machine in bench.machines.values() if now in left else ():
+            machine.failures.update(away)
+        left[:] = [] if now in left else left
+
+    def come_back(event: Event) -> None:
+        if seconds and isinstance(event, Warned) and event.message.startswith("no host answers"):
+            bench.waits["b"].set()
+            for machine in bench.machines.values():
+                machine.failures.clear()
+
+    bench = Bench(tmp_path, a=FakeHost(on_follow=lambda job: lose("together" if job.member else "alone")), b=FakeHost())
+    bench.waits["b"] = threading.Event()
+    bench.bus.subscribe(come_back)
+    lose("before")
+    outcome = bench.run(offline_seconds=seconds)
+    assert not left and all(machine.containers == {} for machine in bench.machines.values()) == bool(seconds)
+    if seconds:
+        failed = int(when == "together")
+        assert outcome == RunOutcome(ok=6 - failed, failed=failed, missing=0) and not bench.seen(HostLost)
+    else:
+        assert "f.a" in {event.host for event in bench.seen(HostLost)}
+        assert bench.statuses("a") == [Status.UNREACHABLE] * 2
 
 
 def test_nothing_starts_beside_what_was_lost(tmp_path: Path):
