@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.benchmarks.controller_cost import HEADER, PROJECT, Cost, find_faults, run_controller, show, write_plan
+from tests.support import write_program
 from tests.support.engines.kubernetes import plays
 from tests.support.engines.kubernetes.fake_server import FakeServer, Object
 
@@ -48,12 +49,10 @@ def measure_slurm(repeats: int, *, slots: int, seconds: float, poll_seconds: flo
 
 def prepare_slurm(folder: Path, repeats: int, slots: int, seconds: float, poll_seconds: float) -> dict[str, str]:
     """Write the hosts file, suite and commands; return variables for the controller's environment."""
-    for name in ("bin", "shared"):
-        (folder / name).mkdir()
+    (folder / "shared").mkdir()
     for name in ("sbatch", "squeue", "sinfo", "scancel"):
-        script = folder / "bin" / name
-        script.write_text(f'#!/bin/sh\nexec {sys.executable} {PROJECT}/tests/benchmarks/fake_slurm.py {name} "$@"\n')
-        script.chmod(0o755)
+        script = f'#!/bin/sh\nexec {sys.executable} {PROJECT}/tests/benchmarks/fake_slurm.py {name} "$@"\n'
+        write_program(folder / "bin" / name, script)
     (folder / "state.json").write_text(json.dumps({"seconds": seconds, "arrays": []}))
     slurm = {"container": "none", "shared_folder": str(folder / "shared"), "max_jobs": slots}
     write_plan(folder, repeats, {"slurm": {**slurm, "poll_seconds": poll_seconds}})

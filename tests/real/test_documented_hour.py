@@ -17,7 +17,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from tests.real.ssh.rented import Rented, make_fake_project
-from tests.support import PROJECT
+from tests.support import PROJECT, write_program
 from tests.support.engines.processes import short_folder
 from tests.support.engines.servers import skip_without_sshd
 
@@ -73,27 +73,22 @@ def rented(place: Path) -> Iterator[Rented]:
         yield made
 
 
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.chmod(0o755)
-
-
 def prepare(place: Path) -> dict[str, str]:
     """Make the programs that a bare machine would have; return the environment."""
     tfbench = f'PYTHONPATH={PROJECT} exec {sys.executable} -P -m orchestrate.cli "$@"'
-    write(place / "bin" / "tfbench", f"#!/bin/sh\n{tfbench}\n")
+    write_program(place / "bin" / "tfbench", f"#!/bin/sh\n{tfbench}\n")
     for name in ("sky", "dstack", "vastai", "curl"):
-        write(place / "bin" / name, TOOL.format(samples=SAMPLES))
-    write(place / "tiny.yml", SUITE)
+        write_program(place / "bin" / name, TOOL.format(samples=SAMPLES))
+    write_program(place / "tiny.yml", SUITE)
     venv = place / "venv"
     # `make run` measures a tiny network, and `make test` collects one file: the rest is what other tests do.
     short = f'[ "$1" != run ] || set -- "$@" --suite={place}/tiny.yml'
-    write(venv / "bin" / "tfbench", f"#!/bin/sh\n{short}\n{tfbench}\n")
+    write_program(venv / "bin" / "tfbench", f"#!/bin/sh\n{short}\n{tfbench}\n")
     collect = f"exec {sys.executable} -m pytest --collect-only -q tests/unit/test_documentation.py"
-    write(venv / "bin" / "python", f'#!/bin/sh\ncase "$*" in *pytest*) {collect} ;; esac\nexec {sys.executable} "$@"\n')
+    python = f'#!/bin/sh\ncase "$*" in *pytest*) {collect} ;; esac\nexec {sys.executable} "$@"\n'
+    write_program(venv / "bin" / "python", python)
     for name in ("bin/pip", "bin/activate", "cpu.stamp", "cuda.stamp", "dev.stamp"):
-        write(venv / name, "")
+        write_program(venv / name, "")
         os.utime(venv / name, (4e9, 4e9))  # newer than the locks of any clone
     return {
         "PATH": f"{place}/bin:/usr/bin:/bin:/usr/sbin:/sbin",

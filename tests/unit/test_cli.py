@@ -29,7 +29,7 @@ from results.program import hyphenated, run_main, underscored
 from results.schema.exit_codes import ExitCode
 from results.schema.streams import lasting
 from results.schema.version import __version__
-from tests.support import PROJECT
+from tests.support import PROJECT, write_program
 from tests.unit.results.factory import repeats, write_run
 
 HEAVY = ("tensorflow", "pandas", "scipy", "numpy", "docker", "kubernetes", "pydantic", "rich", "tfbench")
@@ -272,8 +272,7 @@ def test_completion_offers_what_can_stand_there(typed: str, offered, runs_dir: P
 def test_each_shell_takes_its_completion_script(shell: str, ask: str, tmp_path: Path):
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    (tmp_path / "tfbench").write_text(f'#!/bin/sh\nexec {sys.executable} -m orchestrate.cli "$@"\n')
-    (tmp_path / "tfbench").chmod(0o755)
+    write_program(tmp_path / "tfbench", f'#!/bin/sh\nexec {sys.executable} -m orchestrate.cli "$@"\n')
     first = "compdef() { :; };" if shell == "zsh" else ""
     (tmp_path / "script").write_text(f"{first}\n{tfbench('completion', shell).stdout}\n{ask}\n")
     path = f"{tmp_path}:{os.environ['PATH']}"
@@ -306,8 +305,7 @@ def test_init_writes_this_machine_and_runs_and_suites_list_what_there_is(tmp_pat
     ],
 )
 def test_hints_work_when_they_are_pasted(typed: str, printed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "tfbench").write_text("")
-    (tmp_path / "tfbench").chmod(0o755)
+    write_program(tmp_path / "tfbench", "")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "argv", [typed.format(path=tmp_path)])
     assert command_line_of("results", "show") == printed

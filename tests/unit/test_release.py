@@ -21,7 +21,7 @@ import orchestrate.cli as orchestrate_program
 from orchestrate.inventory import hosts as inventory
 from orchestrate.inventory.variants import read_variants
 from results.schema.version import __version__
-from tests.support import PROJECT
+from tests.support import PROJECT, write_program
 
 GITHUB = PROJECT / ".github"
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
@@ -67,13 +67,10 @@ def steps() -> Iterator[SimpleNamespace]:
 def execute(script: str, folder: Path) -> SimpleNamespace:
     """Run a step; return its exit code, the calls of recorded programs, and what it handed on."""
     programs = folder / "programs"
-    programs.mkdir(parents=True)
     (folder / "orchestrate" / "inventory").mkdir(parents=True)
     for name in RECORDED:
-        (programs / name).write_text(RECORDER)
-    (programs / "tfbench").write_text(f'#!/bin/bash\nexec "{sys.executable}" -m orchestrate.cli "$@"\n')
-    for path in programs.iterdir():
-        path.chmod(0o755)
+        write_program(programs / name, RECORDER)
+    write_program(programs / "tfbench", f'#!/bin/bash\nexec "{sys.executable}" -m orchestrate.cli "$@"\n')
     files = {name: str(folder / name.lower()) for name in ("GITHUB_ENV", "GITHUB_OUTPUT", "CALLS")}
     done = subprocess.run(
         ["/bin/bash", "-eo", "pipefail", "-c", script],

@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 
 from orchestrate.launchers.ssh.software import FITTING
 from results.reference.gpus import gpu_key
-from tests.support import PROJECT
+from tests.support import PROJECT, write_program
 
 RENT = PROJECT / "containers" / "rent"
 PAGE = (PROJECT / "docs" / "rent.md").read_text(encoding="utf-8")
@@ -67,10 +67,8 @@ def test_the_start_command_installs_an_sshd_that_accepts_the_accounts_key(tmp_pa
     assert template["dockerEntrypoint"] == ["bash", "-c"], "an image's own would get the script as its flags"
     (script,) = template["dockerStartCmd"]
     programs = tmp_path / "bin"
-    programs.mkdir()
     for name in ("apt-get", "sshd"):
-        (programs / name).write_text(f'#!/bin/sh\necho "{name} $*" >> "$HOME/calls"\n')
-        (programs / name).chmod(0o755)
+        write_program(programs / name, f'#!/bin/sh\necho "{name} $*" >> "$HOME/calls"\n')
     assert script.count("/usr/sbin/sshd") == 1 and script.count("/run/sshd") == 1
     script = script.replace("/usr/sbin/sshd", "sshd").replace("/run/sshd", f"{tmp_path}/run")
     environment = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(tmp_path)}

@@ -15,7 +15,7 @@ import pytest
 from results import schema
 from results.runs import reading
 from results.schema.exit_codes import ExitCode
-from tests.support import PROJECT
+from tests.support import PROJECT, write_program
 from tests.support.engines.docker import Engines
 from tests.support.engines.images import PushedImage
 from tests.support.engines.required import skip_without
@@ -86,9 +86,7 @@ def gpu_engine(engines: Engines, cpu_image: PushedImage) -> Iterator[Engines]:
     """
     skip_without("the docker command", lambda: None if shutil.which("docker") else "not installed")
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        hook = Path(folder) / "nvidia-container-runtime-hook"
-        hook.write_text("#!/bin/sh\nexit 0\n")
-        hook.chmod(0o755)
+        write_program(Path(folder) / "nvidia-container-runtime-hook", "#!/bin/sh\nexit 0\n")
         engines.first.stop()
         patch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
         engines.first.start()

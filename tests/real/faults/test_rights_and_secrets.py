@@ -2,7 +2,6 @@
 
 import base64
 import json
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from results.schema import Status
 from tests.real.faults.conftest import FakeImages
+from tests.support import write_program
 from tests.support.controller import Runs, ours, running
 from tests.support.engines.docker import Engines
 from tests.support.engines.processes import wait_until
@@ -85,11 +85,9 @@ def test_a_password_of_the_docker_config_pulls_and_is_in_no_file(engines: Engine
 
 def test_a_credential_helper_pulls_and_its_password_is_in_no_file(engines, runs: Runs, guarded, tmp_path: Path):
     registry, image = guarded
-    helper = tmp_path / "bin" / "docker-credential-tfbenchtest"
-    helper.parent.mkdir()
     answer = json.dumps({"ServerURL": registry.address, "Username": USER, "Secret": PASSWORD})
-    helper.write_text(f"#!/bin/sh\ncat > /dev/null\necho '{answer}'\n")
-    helper.chmod(helper.stat().st_mode | stat.S_IXUSR)
+    program = f"#!/bin/sh\ncat > /dev/null\necho '{answer}'\n"
+    helper = write_program(tmp_path / "bin" / "docker-credential-tfbenchtest", program)
     config = write_config(tmp_path / "config", {"credHelpers": {registry.address: "tfbenchtest"}})
     runs.environment |= {"DOCKER_CONFIG": config, "PATH": f"{helper.parent}:{runs.environment['PATH']}"}
     runs.measure({"all": {"hosts": {"one": {"docker": engines.second.url}}}}, image=image)

@@ -19,6 +19,7 @@ import pytest
 from results.schema import Status
 from tests.conftest import CACHE
 from tests.real.slurm.conftest import busy_nodes, left_behind, measure_quick_suite
+from tests.support import write_program
 from tests.support.controller import Runs
 from tests.support.engines.images import PushedImage
 from tests.support.engines.one_image import OneImage
@@ -103,9 +104,7 @@ def _pyxis_site(folder: Path) -> Site:
     enroot = find_program("enroot")
     assert enroot is not None and Path(PLUGIN).is_file(), f"needs enroot in PATH and pyxis at {PLUGIN}"
     tools, toolkit = folder / "tools", folder / "shared" / ".toolkit"
-    tools.mkdir()
-    (tools / "nvidia-container-cli").write_text(TOOL.format(log=toolkit))
-    (tools / "nvidia-container-cli").chmod(0o755)
+    write_program(tools / "nvidia-container-cli", TOOL.format(log=toolkit))
     # Where enroot keeps things is a site's to say; a user's variables of XDG's reach enroot by way of pyxis, too.
     paths = {"XDG_DATA_HOME": "LOCAL/data", "XDG_CACHE_HOME": "LOCAL/cache", "XDG_RUNTIME_DIR": "LOCAL/run"}
     cluster = UserCluster(

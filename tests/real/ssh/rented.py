@@ -4,13 +4,12 @@ import json
 import os
 import shutil
 import signal
-import stat
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tests.support import PROJECT
+from tests.support import PROJECT, write_program
 from tests.support.engines.processes import below, send
 from tests.support.engines.servers import SshHost
 
@@ -75,10 +74,9 @@ class Rented:
         Each has an alias of its own, because a hosts file names a machine once.
         """
         number = len(list(self._folder.glob("python-*")))
-        path = self._folder / f"python-{number}"
         values = {"starts": self._starts, "project": self._project, "python": sys.executable}
-        path.write_text(WRAPPER.format(**values, behaviour=json.dumps({"does": does, **behaviour}), first=first))
-        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        program = WRAPPER.format(**values, behaviour=json.dumps({"does": does, **behaviour}), first=first)
+        path = write_program(self._folder / f"python-{number}", program)
         return {"ssh": f"{self.host.alias}-{number}", "ssh_config": str(self.host.config_file), "python": str(path)}
 
     def starts(self) -> Counter[str]:
@@ -164,9 +162,6 @@ if reached and not wanted["after"]:
 
 def make_ssh(folder: Path, before: str = END_CONTROLLER, after: str = "if reached:\n    end_controller()") -> Path:
     """Put a program called `ssh` into a folder that does something before and after a request is passed on."""
-    folder.mkdir()
-    program = folder / "ssh"
     ssh = shutil.which("ssh")
-    program.write_text(BETWEEN.format(python=sys.executable, ssh=ssh, before=before, after=after))
-    program.chmod(0o755)
+    write_program(folder / "ssh", BETWEEN.format(python=sys.executable, ssh=ssh, before=before, after=after))
     return folder

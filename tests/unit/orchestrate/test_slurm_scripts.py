@@ -17,6 +17,7 @@ from orchestrate.launchers.slurm.launcher import _turn
 from orchestrate.launchers.slurm.script import batch_script, make_arrays
 from orchestrate.planning.plan import Job
 from results.schema import Case, Data, Device, Origin, Status
+from tests.support import write_program
 
 PROJECT = Path("/home/bench/tfbench")
 
@@ -205,10 +206,7 @@ class Node:
 
     def program(self, name: str, body: str) -> None:
         """Replace a program by a shell script."""
-        path = self.folder / "bin" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(f"#!/bin/sh\n{body}\n")
-        path.chmod(0o755)
+        write_program(self.folder / "bin" / name, f"#!/bin/sh\n{body}\n")
 
     def run(
         self,

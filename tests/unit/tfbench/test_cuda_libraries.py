@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import write_program
 from tfbench.machine import cuda_libraries
 
 
@@ -56,10 +57,7 @@ def test_what_was_preloaded_is_found_by_name(tmp_path: Path):
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Folders of NVIDIA's packages with a ptxas of 12.5, and another one of 12.2 in PATH."""
     for file, version in (("nvidia/cuda_nvcc/bin/ptxas", "12.5.82"), ("bin/ptxas", "12.2.140")):
-        path = tmp_path / file
-        path.parent.mkdir(parents=True)
-        path.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release 12.0, V{version}'\n")
-        path.chmod(0o755)
+        write_program(tmp_path / file, f"#!/bin/sh\necho 'Cuda compilation tools, release 12.0, V{version}'\n")
     (tmp_path / "nvidia/cublas/lib").mkdir(parents=True)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     return tmp_path

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from tests.support import write_program
 from tests.support.engines.docker import DockerEngine, unmount_below
 from tests.support.engines.kubernetes.control_plane import ControlPlane
 from tests.support.engines.processes import free_port, run_program
@@ -169,10 +170,8 @@ class RealCluster(ControlPlane):
 
     def _write_network_plugin(self) -> None:
         folder = self._folder / "cni"
-        (folder / "bin").mkdir(parents=True)
         for name in ("loopback", "nowhere"):
-            (folder / "bin" / name).write_text(CNI_PLUGIN)
-            (folder / "bin" / name).chmod(0o755)
+            write_program(folder / "bin" / name, CNI_PLUGIN)
         network = {"cniVersion": "0.3.1", "name": "nowhere", "plugins": [{"type": "nowhere"}]}
         (folder / "10-nowhere.conflist").write_text(json.dumps(network))
 
