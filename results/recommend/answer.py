@@ -30,7 +30,7 @@ from results.reference.prices import Offer
 from results.stats import Interval
 from results.table.cells import fleet_notes, warned_notes
 from results.table.columns import NO_ORIGIN
-from results.table.fleets import FleetRate
+from results.table.fleets import FleetRate, outliers
 from results.text import counted, enumerated
 
 MARGIN = 0.05
@@ -221,6 +221,7 @@ def _advice(question: RentalQuestion, table: FigureTable, offers: Sequence[Offer
             *(note for note, holds in notes.items() if holds),
             *table.remarks,
             *_within_places(options),
+            *map(str, outliers(measured)),
             *warned_notes(measured),
             *fleet_notes(measured),
         ),

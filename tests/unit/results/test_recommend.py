@@ -20,6 +20,7 @@ from tests.unit.results.factory import (
     make_environment,
     make_failure,
     make_origin,
+    of_hosts,
     rates_of,
     repeats,
     write_run,
@@ -125,6 +126,13 @@ def test_software_that_differs_is_named():
     (advice,) = ask([*records_of("a4000", SLOW, tensorflow="2.20.0"), *records_of("a5000", FAST, tensorflow="2.21.0")])
     assert len(advice.ranked) == 2
     assert any("tensorflow" in note and "2.20.0 (a4000)" in note for note in advice.notes)
+
+
+def test_a_host_that_differs_from_its_fleet_is_named():
+    machine = make_environment(gpus=1, gpu=GPUS["a4000"])
+    records = of_hosts("a4000", *(100.0, 100.2, 100.4, 100.1, 80.0), case=case_of(), environment=machine)
+    (advice,) = ask([*records, *records_of("a5000", FAST)])
+    assert any(note.startswith("a4000/a40004 is 20.1% slower than the 4 other hosts") for note in advice.notes)
 
 
 def test_a_host_is_rented_whole_and_one_that_is_too_small_does_not_count():
