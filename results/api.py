@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -211,7 +212,7 @@ class Runs:
     ) -> Path:
         """Write the report: one HTML page that works offline, or Markdown if the file name ends in `.md`.
 
-        Reads the records again, for their environments and the time breakdown.
+        Reads the records again, for their environments and the time breakdown. A price that is not used is a warning.
 
         Args:
             path: The file; an existing file is replaced.
@@ -231,6 +232,8 @@ class Runs:
         stored = list(stored_records(self.sources))
         title, _ = report_place(self.sources)
         made = make_report(stored, title, _typed(prices), [Path(name) for name in price_files])
+        for line in made.unused:
+            warnings.warn(line, stacklevel=2)
         text = report_markdown(made) if file.suffix.lower() == ".md" else report_html(made)
         write_file(file, text)
         return file

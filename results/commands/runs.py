@@ -327,7 +327,7 @@ def _report(
     stored = list(stored_records(runs))
     title, path = report_place(runs)
     report = make_report(stored, title, price, prices, measured_by)
-    warn(report.merged.problems)
+    warn([*report.merged.problems, *report.unused])
     if format == "markdown":
         put(report_markdown(report), output)
     else:

@@ -22,6 +22,7 @@ from results.compare.overall import leading_lines, unknown_line
 from results.compare.pairs import compare, fleets_of
 from results.grid import Grid, markdown, markdown_text, printable
 from results.program import started_as_tfbench
+from results.recommend.answer import unused_prices
 from results.recommend.questions import YOURS, asked_prices
 from results.reference.gpu_comparison import comparison_lines, gpu_grids
 from results.report import charts
@@ -58,6 +59,7 @@ class Report:
         about: Names, times and hosts of the runs.
         decision: What to rent.
         yours: Fleets at the user's prices.
+        unused: A line for each of the user's prices that the report does not use.
         verdict: Sentences at the top, starting with what to rent.
         pairs: Comparisons of each pair of fleets.
         breakdown: Time breakdown of the runs; None: unknown.
@@ -67,6 +69,7 @@ class Report:
     about: str
     decision: RunDecision
     yours: list[str]
+    unused: list[str]
     verdict: list[str]
     merged: Merged
     rates: list[FleetRate]
@@ -95,8 +98,8 @@ def make_report(
         BadQuestion: A price cannot be parsed.
     """
     merged, records = merge_records(stored), [item.record for item in stored if item.record is not None]
-    offers = asked_prices(prices, price_files, fleets_of(merged.rates)).offers
-    decision = decide(merged.rates, offers)
+    given = asked_prices(prices, price_files, fleets_of(merged.rates))
+    decision = decide(merged.rates, given.offers)
     yours = {fleet: of.usd_per_gpu_hour for fleet, of in decision.offers.items() if of.origin == YOURS}
     merged = _at_prices(merged, yours)
     rates, pairs = merged.rates, []
@@ -109,6 +112,7 @@ def make_report(
         about=_about(records, title) + (f"; measured by {measured_by}" if measured_by else ""),
         decision=decision,
         yours=[*yours],
+        unused=[*given.unused, *unused_prices(decision.advices, given.offers)],
         verdict=[decision.first, *_speed_lines(merged, pairs)],
         merged=merged,
         rates=rates,

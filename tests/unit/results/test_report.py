@@ -113,10 +113,12 @@ def test_a_run_of_one_fleet_without_numbers_still_gives_a_page(report_of):
     assert "No two fleets have figures of one setting" in report_of([make_failure()])
 
 
-def test_a_run_without_prices_counts_with_those_that_the_answer_has(report_of):
+def test_a_run_without_prices_counts_with_those_that_the_answer_has(report_of, capsys):
     case, mine = make_case(device="gpu"), make_environment(1, "Test GPU")
     known = repeats(9.0, 10.0, case=case, environment=make_environment(1))
-    text = report_of([*known, *repeats(9.0, 10.0, fleet="mine", case=case, environment=mine)], "--price", "mine=0.25")
+    known += repeats(9.0, 10.0, fleet="mine", case=case, environment=mine)
+    text = report_of(known, "--price=mine=0.25", "--price=B200=1")
+    assert "! price not used: 1 USD for B200: the answer has no row of this GPU\n" in capsys.readouterr().err
     inputs = dict(re.findall(r'value="([\d.]*)" data-fleet="(\w+)"', text))
     assert inputs["0.25"] == "mine" and set(inputs.values()) == {"a4000", "mine"}
     assert re.search(r"a4000 \(\w+, [^)]*20\d\d[^)]*\)", text)
