@@ -289,8 +289,10 @@ def _environments(records: Sequence[Record]) -> list[dict[str, str]]:
         if environment is None:
             continue
         gpus = dict.fromkeys(gpu.name for gpu in environment.gpus)
+        limits = sorted({gpu.power_limit_watts for gpu in environment.gpus if gpu.power_limit_watts is not None})
         facts = {
             "GPUs": f"{len(environment.gpus)} × {' + '.join(gpus)}" if gpus else "none",
+            **({"power limit": ", ".join(f"{limit:g} W" for limit in limits) or "unknown"} if gpus else {}),
             "CPU": f"{environment.cpu}, {environment.cpu_limit:g} of {environment.cpu_count} CPUs",
             "TensorFlow": environment.tensorflow,
             "Keras": environment.keras,

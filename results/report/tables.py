@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 SOFTWARE_NAMES = {
     "gpu": "",
+    "power_limit_watts": "power limit ",
     "tensorflow": "TensorFlow ",
     "keras": "Keras ",
     "cuda": "CUDA ",

@@ -182,4 +182,6 @@ def identity_text(column: str, value: Value) -> str:
     """Format a value of a software identity; `none` if unknown."""
     if value is None:
         return "none"
+    if column == "power_limit_watts":
+        return f"{value:g} W"
     return str(value)[:DIGEST_LENGTH] if column == "image_digest" else str(value)

@@ -80,6 +80,12 @@ def test_every_chart_is_drawn_and_described(text, name):
     assert re.search(r'role="img" aria-label="[^"]{20,}"><svg', section(text, name))
 
 
+def test_both_formats_state_the_power_limit(page, text, capsys):
+    assert "<dt>power limit</dt><dd>140 W</dd>" in section(text, "environment")
+    assert program.main(["results", "report", str(page.parent / "run-1"), "--format", "md"]) == 0
+    assert "a4000: NVIDIA RTX A4000, power limit 140 W, TensorFlow 2.21.0" in capsys.readouterr().out
+
+
 def test_commands_to_reproduce_are_those_that_measured(text):
     assert "python -m tfbench --model=resnet50 --precision=fp16 --batch_size=8 --num_gpus=2" in text
 
