@@ -135,7 +135,7 @@ class Runs:
 
         Raises:
             UserError: a fleet is not in the runs (`UnknownFleet`), a column is unknown (`BadQuestion`), or a fleet
-                measured a case with different software (`MixedIdentities`): choose one run, or split with `by`.
+                measured a case with different software (`MixedIdentities`): split with `by`.
         """
         unknown = [name for name in by if name not in SOFTWARE_COLUMNS]
         if unknown:
@@ -149,7 +149,7 @@ class Runs:
         if fleet not in self.fleets:
             raise UnknownFleet(f"{fleet}: no such fleet. These runs hold: {', '.join(self.fleets) or 'none'}.")
         rates = [rate for rate in fleet_rates(self._merged, apart=by) if rate.fleet == fleet]
-        refuse_mixed(rates, by, "" if by else "Choose one run, or split them with `by`.")
+        refuse_mixed(rates, by, "Split them with `by`: {by}.")
         return rates
 
     def recommend(
@@ -186,7 +186,7 @@ class Runs:
 
         Raises:
             UserError: an argument cannot be understood (`BadQuestion`), or a fleet measured a case with different
-                software (`MixedIdentities`): read only one run.
+                software (`MixedIdentities`): read runs, or record files, that have one.
         """
         if mode not in (None, *MODES):
             raise BadQuestion(f"mode: must be None or one of {', '.join(MODES)}. Received: {mode!r}")
@@ -199,7 +199,7 @@ class Runs:
             gpus=gpus,
         )
         rates = self._merged.rates
-        refuse_mixed(rates, [], "Choose one run.")
+        refuse_mixed(rates, [], "recommend needs one per fleet: read runs, or record files, that have one {by}.")
         advices, remarks = advise(questions, rates, _typed(prices), [Path(name) for name in price_files])
         lines = [*(advice.sentence for advice in advices), *remarks]
         options = [(advice, option) for advice in advices for option in advice.options]

@@ -126,7 +126,8 @@ def _measured(runs: list[str], runs_dir: Path | None) -> list[FleetRate]:
     from results.runs.store import has_runs
 
     runs = placed(runs, runs_dir)
-    return fleet_rates_of(runs, [], "Choose one run.") if runs or has_runs() else []
+    remedy = "recommend needs one per fleet: name runs that have one, or use compare --by {by}"
+    return fleet_rates_of(runs, [], remedy) if runs or has_runs() else []
 
 
 def _gpus(names: list[str], *, gpus: str, format: str) -> int:

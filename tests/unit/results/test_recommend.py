@@ -8,6 +8,8 @@ import pytest
 from ruamel.yaml import YAML
 
 import results.__main__ as program
+from results import read_runs
+from results.errors import MixedIdentities
 from results.recommend.answer import answers, unused_prices
 from results.recommend.figures import Basis, published_figures
 from results.recommend.questions import YOURS, Limits, RentalQuestion, asked_prices, read_questions
@@ -56,8 +58,8 @@ def case_of(model="resnet50", **changes):
 
 def records_of(fleet, rates, *, price=None, case=None, changes=None, **environment):
     machine = make_environment(gpus=1, gpu=GPUS[fleet], **environment)
-    return repeats(*rates, fleet=fleet, host=f"on-{fleet}", case=case or case_of(), environment=machine,
-                   usd_per_gpu_hour=price, **changes or {})  # fmt: skip
+    return repeats(*rates, fleet=fleet, case=case or case_of(), environment=machine, usd_per_gpu_hour=price,
+                   **{"host": f"on-{fleet}"} | (changes or {}))  # fmt: skip
 
 
 def failure_of(fleet, status="oom"):
@@ -126,6 +128,17 @@ def test_software_that_differs_is_named():
     (advice,) = ask([*records_of("a4000", SLOW, tensorflow="2.20.0"), *records_of("a5000", FAST, tensorflow="2.21.0")])
     assert len(advice.ranked) == 2
     assert any("tensorflow" in note and "2.20.0 (a4000)" in note for note in advice.notes)
+
+
+def test_what_mixes_several_softwares_is_refused_with_what_to_do(no_runs, capsys):
+    records = [*records_of("a4000", SLOW), *records_of("a4000", FAST, keras="2.15.0", changes={"host": "other"})]
+    run = write_run(no_runs, records).path
+    with pytest.raises(MixedIdentities, match=r"read runs, or record files, that have one keras\.$"):
+        read_runs(run).recommend()
+    assert program.main(["results", "recommend"]) == 2
+    refused = capsys.readouterr().err
+    assert refused.endswith("name runs that have one, or use compare --by keras\n"), refused
+    assert program.main(["results", "compare", "--by", "keras"]) == 0
 
 
 def test_a_host_that_differs_from_its_fleet_is_named():
