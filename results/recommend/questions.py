@@ -112,7 +112,7 @@ def read_questions(
 
 
 def _network(text: str) -> str:
-    if "=" in text or not text.strip():
+    if "=" in text or "," in text or not text.strip():
         raise BadQuestion(f"--model: must be one network; repeat the flag for several answers. Received: {text!r}")
     return model_key(text)
 
@@ -180,6 +180,8 @@ def _asked(name: str, counts: Sequence[int]) -> list[tuple[tuple[str, int], ...]
     """Parse `2x A5000` or `A100` into GPUs and their counts, by count."""
     found = re.fullmatch(r"(\d+)\s*[x×]\s*(.+)", name)
     gpus = _gpus(found[2] if found else name)
+    if found and not int(found[1]):
+        raise BadQuestion(f"--gpus: must have a count above 0, e.g. '2x A5000'. Received: {name!r}")
     return [tuple((gpu, count) for gpu in gpus) for count in ([int(found[1])] if found else counts)]
 
 
