@@ -107,6 +107,10 @@ const update = () => {
   byId("cost-rows").replaceChildren(...body);
   byId("cost-verdict").textContent = fleets.length > 1 ? "Most samples per dollar at these prices, significant differences only: " + fleets.map((fleet) => fleet + " in " + wins[fleet]).join(", ") + " of " + cases.length + " cases. ~ no significant difference." : "";
 };
+// Browsers print only what is unfolded.
+let folded = [];
+addEventListener("beforeprint", () => { folded = [...document.querySelectorAll("details:not([open])")]; for (const part of folded) part.open = true; });
+addEventListener("afterprint", () => { for (const part of folded) part.open = false; });
 if (cases.length) {
   byId("job-case").append(...cases.map((item, at) => { const option = document.createElement("option"); option.value = at; option.textContent = item.label; return option; }));
   for (const input of numbers) input.addEventListener("input", update);

@@ -56,6 +56,10 @@ ask("hours", "hours", 2.5, [0.17, 0.36]);
 ask("usd", "usd", 0.425, [0.17, 0.36]);
 ask("even", "hours", 1, fleets.map((fleet) => fleet === one ? even : 0.2));
 ask("unpriced", "usd", 1, ["", 0.36]);
+answers.folded = ["beforeprint", "afterprint"].map((name) => {
+  dispatchEvent(new Event(name));
+  return document.querySelectorAll("details:not([open])").length > 0;
+});
 document.documentElement.dataset.answers = JSON.stringify(answers);
 """
 
@@ -76,6 +80,10 @@ def test_my_job_of_n_images_takes_time_and_money_on_each_fleet(answers):
     assert re.match(r"2\.5 ± 0\.\d h$", time) and re.match(r"0\.42 ± 0\.0\d$", usd)
     assert re.match(r"1\.6\d? ± 0\.\d+ h$", faster) and re.match(r"0\.5[78]\d? ± 0\.\d+$", dearer)
     assert answers["samples"]["sentence"] == "Cheapest: a4000. Fastest: a5000."
+
+
+def test_what_is_folded_on_the_screen_is_printed(answers):
+    assert answers["folded"] == [False, True]
 
 
 def test_my_job_of_n_hours_or_dollars_gives_images(answers):
