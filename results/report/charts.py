@@ -32,6 +32,10 @@ LABEL_HEIGHT = 20
 FLEET_HEIGHT = 14
 """Height in pixels of a fleet's line in a chart by case."""
 
+SYMBOL_WIDTH, LETTER_WIDTH, FONT_MARGIN = 30, 8, 1.5
+"""Width in pixels of an entry of the legend: its symbol with its margins, and a letter of its name with `FONT_MARGIN`,
+because fonts of browsers are wider than the one that places the entries."""
+
 REFERENCE: dict[str, Any] = {"strokeDash": [4, 4], "color": "#888888"}
 """Style of reference lines, visible on light and dark backgrounds."""
 
@@ -199,10 +203,19 @@ def _top_axis(title: str) -> alt.Axis:
 def _look(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return colour and shape by fleet; without a legend for a single fleet, which is in the title."""
     fleets = list(dict.fromkeys(row["fleet"] for row in rows))
-    legend = alt.Legend(orient="top", title=None) if len(fleets) > 1 else None
+    longest = max(map(len, fleets))
+    legend = alt.Legend(
+        orient="top",
+        title=None,
+        columns=max(1, WIDTH // (SYMBOL_WIDTH + LETTER_WIDTH * longest)),
+        columnPadding=10 + FONT_MARGIN * longest,
+        labelLimit=WIDTH - SYMBOL_WIDTH,
+        symbolLimit=0,  # all of them
+    )
     colours = alt.Scale(domain=fleets, range=[COLOURS[at % len(COLOURS)] for at, _ in enumerate(fleets)])
-    shape = alt.Shape("fleet:N", scale=alt.Scale(domain=fleets), legend=legend)
-    return {"color": alt.Color("fleet:N", scale=colours, legend=legend), "shape": shape}
+    shown = legend if len(fleets) > 1 else None
+    shape = alt.Shape("fleet:N", scale=alt.Scale(domain=fleets), legend=shown)
+    return {"color": alt.Color("fleet:N", scale=colours, legend=shown), "shape": shape}
 
 
 def _drawn(name: str, title: str, description: str, chart: Any) -> Chart:  # noqa: ANN401

@@ -1,7 +1,10 @@
 """Charts and ratio tables of a report."""
 
+import itertools
 import re
 from dataclasses import replace
+
+import pytest
 
 from results.report import charts
 from results.report.comparison import ratio_tables
@@ -35,10 +38,22 @@ def test_a_ratio_of_two_fleets_needs_no_legend_and_of_three_has_one():
     assert legend_of(charts.ratio_chart(pairs)) == ["quick / slow", "third / slow"]
 
 
+def width_of(chart):
+    return float(re.search(r'<svg[^>]* width="([\d.]+)"', chart.svg)[1])
+
+
 def test_names_of_cases_take_no_width_from_the_values():
     rates = rates_of_fleets({"slow": 1.0, "quick": 1.5}, unfit="slow")
-    svg = charts.ratio_chart(pairs_of(rates, ("quick", "slow"))).svg
-    assert float(re.search(r'<svg[^>]* width="([\d.]+)"', svg)[1]) < charts.WIDTH + 30
+    assert width_of(charts.ratio_chart(pairs_of(rates, ("quick", "slow")))) < charts.WIDTH + 30
+
+
+@pytest.mark.parametrize(("name", "fleets"), [("runpod-a4000-secure-eu-ro-", 3), ("secure-a4000-", 3), ("f", 40)])
+def test_a_legend_has_every_name_in_full_and_is_no_wider_than_its_chart(name, fleets):
+    names = [f"{name}{number:02}" for number in range(fleets)]
+    chart = charts.speed_chart(rates_of_fleets(dict.fromkeys(names, 1.0)))
+    assert legend_of(chart) == names and width_of(chart) < charts.WIDTH + 30
+    columns = sorted({float(x) for x in re.findall(r"role-scope.*?translate\(([\d.]+),", chart.svg)})
+    assert all(right - left > 7.5 * len(names[0]) for left, right in itertools.pairwise(columns))
 
 
 def test_a_name_of_control_characters_does_not_abort_drawing():
