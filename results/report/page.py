@@ -6,7 +6,6 @@ The page works offline; charts are inline SVG, and all texts of hosts are escape
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import textwrap
 from collections import Counter
@@ -61,7 +60,7 @@ class Report:
         yours: Fleets at the user's prices.
         unused: A line for each of the user's prices that the report does not use.
         verdict: Sentences at the top, starting with what to rent.
-        pairs: Comparisons of each pair of fleets.
+        pairs: Comparisons of fleets with the first one.
         breakdown: Time breakdown of the runs; None: unknown.
     """
 
@@ -102,11 +101,8 @@ def make_report(
     decision = decide(merged.rates, given.offers)
     yours = {fleet: of.usd_per_gpu_hour for fleet, of in decision.offers.items() if of.origin == YOURS}
     merged = _at_prices(merged, yours)
-    rates, pairs = merged.rates, []
-    for first, second in itertools.combinations(fleets_of(rates), 2):
-        found = compare([r for r in rates if r.fleet == second], [r for r in rates if r.fleet == first])
-        if found:
-            pairs.append((second, first, found))
+    rates = merged.rates
+    pairs = _pairs(rates)
     return Report(
         title=_in_words(rates) or title,
         about=_about(records, title) + (f"; measured by {measured_by}" if measured_by else ""),
@@ -120,6 +116,16 @@ def make_report(
         records=records,
         breakdown=time_breakdown_grid(time_breakdown(stored)),
     )
+
+
+def _pairs(rates: Sequence[FleetRate]) -> list[Pair]:
+    """Compare fleets with the first one that shares a case with another."""
+    of = {fleet: [rate for rate in rates if rate.fleet == fleet] for fleet in fleets_of(rates)}
+    for number, first in enumerate(of, 1):
+        pairs = [(name, first, found) for name in [*of][number:] if (found := compare(of[name], of[first]))]
+        if pairs:
+            return pairs
+    return []
 
 
 def _at_prices(merged: Merged, yours: Mapping[str, float]) -> Merged:

@@ -70,6 +70,7 @@ def test_the_verdict_names_what_to_rent_up_to_which_price(text):
 def test_tables_of_every_case_are_folded_and_the_ratios_are_not(text):
     why, tables = section(text, "why").partition("<details>")[0], section(text, "tables")
     assert '<table class="answer">' in why and "Speed: a5000 / a4000" in why and 'class="number">GPUs</th>' in why
+    assert why.count('class="why"') == 1 + 4, "phones hide this column"
     assert "<h3>googlenet fp16, training, measured, 2 GPUs</h3>" in section(text, "why")
     assert tables.count("<table>") == tables.count("<details>") > 4
     assert "memory bandwidth" in section(text, "specifications") and "RTX A4000" in section(text, "specifications")
@@ -156,6 +157,13 @@ def test_a_gpu_without_a_rival_is_not_the_fastest_at_the_given_prices(report_of)
         assert f"{choice} in 1 of 3 settings" in verdict_of(text)[0]
     assert "at your price of a4000, else at the prices that came with the records" in text
     assert 'together">1.250</span>' in text and 'value="0.3" data-fleet="a4000"' in text
+
+
+def test_fleets_are_compared_with_the_first_one_that_shares_a_case(report_of):
+    alone = repeats(9.0, 10.0, case=make_case("vgg16"))
+    text = report_of([*alone, *(record for fleet in "bcde" for record in repeats(99.0, 100.0, fleet=fleet))])
+    against = [re.search(r"(\w)/node-a .* (\w)/node-a", line) for line in verdict_of(text)]
+    assert [found.groups() for found in against if found] == [("c", "b"), ("d", "b"), ("e", "b")]
 
 
 def test_a_name_that_cannot_be_drawn_costs_the_drawing_and_not_the_page(report_of):
