@@ -95,7 +95,7 @@ def results_grid(merged: Merged) -> Grid:
         for row in rows
     ]
     explained = warning_notes(row.warnings for row in rows)
-    notes = [*_common_notes(rows, varying, software), *explained, *_causes(rows)]
+    notes = [*_common_notes(merged, varying, software), *explained, *_causes(rows)]
     title = f"Results of {hosts[0]}" if len(hosts) == 1 else "Results"
     optional = ("CV %", "p50 ms", "b1 p99 ms", "b1 p95 ms", "b1 p50 ms", "repeats")
     return Grid(title, columns, cells, notes, optional).without_empty_columns()
@@ -183,8 +183,9 @@ def _rate(row: Row) -> str:
     return with_error(mean, None if high is None else high - mean)
 
 
-def _common_notes(rows: Sequence[Row], varying: Sequence[str], software: Sequence[str]) -> list[str]:
+def _common_notes(merged: Merged, varying: Sequence[str], software: Sequence[str]) -> list[str]:
     """Return what all rows share, and the software of each fleet."""
+    rows = merged.rows
     if not rows:
         return ["no records"]
     shared = []
@@ -198,8 +199,10 @@ def _common_notes(rows: Sequence[Row], varying: Sequence[str], software: Sequenc
             texts = [f"{value} ({', '.join(at)})" if len(networks) > 1 else str(value) for value, at in known.items()]
             shared += [f"{name.replace('_', ' ')} {', '.join(texts)}"] if texts else []
     units = sorted({row.unit for row in rows if row.unit})
-    repeated = any(row.numbers["ci95_high"] is not None for row in rows)
-    figures = f"{', '.join(units)} per second {'± 95 % over repeats' if repeated else ONE_REPEAT}"
+    runs = merged.repeats.groupby("row")["run"].nunique()
+    repeated = [index for index, row in enumerate(rows) if row.numbers["ci95_high"] is not None]
+    over = " or ".join(dict.fromkeys("runs" if runs[index] > 1 else "repeats" for index in repeated))
+    figures = f"{', '.join(units)} per second {f'± 95 % over {over}' if over else ONE_REPEAT}"
     notes = [f"{figures if units else 'no repeat gave a number'}; {', '.join(shared)}"]
     for fleet in dict.fromkeys(row.fleet for row in rows):
         started = [row.software for row in rows if row.fleet == fleet and row.software.tensorflow is not None]

@@ -180,10 +180,12 @@ COLUMNS: dict[str, Column] = {
     "repeats": Column(WHOLE, "-", "Repeats that were tried."),
     "samples_per_second": _mean(
         "samples/s",
-        "Mean over the repeats of all replicas' throughput; empty if none gave a number.",
+        "Mean throughput of all replicas over repeats, or over the means of several runs; may be empty.",
         lambda m, _: m.samples_per_second,
     ),
-    "ci95_low": Column(NUMBER, "samples/s", "Lower end of the 95 % t-interval over repeats; empty with fewer than 2."),
+    "ci95_low": Column(
+        NUMBER, "samples/s", "Lower end of its 95 % t-interval over repeats, or over runs; empty with fewer than 2."
+    ),
     "ci95_high": Column(NUMBER, "samples/s", "Upper end of that interval; empty with fewer than 2."),
     "step_p50_seconds": _median("seconds", "Median over the repeats of the median step.", lambda m: m.step_p50_seconds),
     "step_p95_seconds": _median(

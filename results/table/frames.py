@@ -60,19 +60,21 @@ def _column(cells: list[Value], dtype: str) -> ExtensionArray:
 def row_numbers(repeats: pd.DataFrame) -> dict[int, dict[str, float | None]]:
     """Return the numbers of each `row` that has any.
 
-    Source: Student 1908, as in `stats.Estimate.interval` but vectorised.
+    Source: Student 1908, as in `stats.nested_estimate` and `stats.Estimate.interval` but vectorised.
     """
     from scipy.special import stdtrit  # type: ignore[import-untyped]
 
     groups = repeats.groupby("row", sort=False)
-    rates = groups["samples_per_second"].agg(["std", "count"])
+    of_runs = repeats.groupby(["row", "run"], sort=False)["samples_per_second"].mean().groupby(level="row", sort=False)
+    rates, of_repeats = (values.agg(["mean", "std", "count"]) for values in (of_runs, groups["samples_per_second"]))
+    rates = rates.where(rates["count"] > 1, of_repeats)
     count = rates["count"].to_numpy()
     # With one repeat `std` is NaN, so the interval stays empty.
     quantile = stdtrit(np.maximum(count - 1, 1), 0.5 + LEVEL / 2)
     half = quantile * rates["std"] / np.sqrt(count)
     frame = groups.agg({name: COLUMNS[name].over for name in OF_REPEAT})
-    mean = frame["samples_per_second"]
-    frame = frame.assign(ci95_low=mean - half, ci95_high=mean + half)
+    mean = rates["mean"]
+    frame = frame.assign(samples_per_second=mean, ci95_low=mean - half, ci95_high=mean + half)
     columns = [[None if math.isnan(value) else value for value in frame[name].tolist()] for name in NO_NUMBERS]
     cells = (dict(zip(NO_NUMBERS, values, strict=True)) for values in zip(*columns, strict=True))
     return dict(zip(frame.index.tolist(), cells, strict=True))
