@@ -95,7 +95,8 @@ class Runs:
         sources: The run folders, run ids or record files that were read.
         repeats: One row per record, including failures: `fleet`, `host`, `run`, `repeat`, `started_at` (UTC), `status`,
             `cause`, the case's columns, `unit`, and the measured figures: `samples_per_second`, `step_p50_seconds`, …
-            Names and units are those of docs/table.md; a cell is empty (NA) if nothing was measured.
+            Names and units are those of docs/table.md; a cell is empty (NA) if nothing was measured, or not to be
+            trusted: a suspect record is `invalid`, and `cause` says why.
     """
 
     sources: tuple[str, ...]
@@ -253,7 +254,9 @@ def read_runs(*sources: Name) -> Runs:
     """
     names = tuple(os.fspath(source) for source in sources) or (str(latest_run(runs_dir())),)
     # Read twice: 24,000 records in memory would take a GB.
-    return Runs(names, all_repeats(stored_records(names)), merge_records(stored_records(names)))
+    merged = merge_records(stored_records(names))
+    suspicions = {**merged.suspicions, **(merged.apart.suspicions if merged.apart else {})}
+    return Runs(names, all_repeats(stored_records(names), suspicions), merged)
 
 
 def _frame(rows: Sequence[Mapping[str, Value]], columns: Mapping[str, str]) -> pd.DataFrame:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from pandas.api.extensions import ExtensionArray
 
 from results.runs.store import StoredRecord
-from results.schema import Record
+from results.schema import Record, Status
 from results.stats import LEVEL
 from results.table.columns import (
     CASE_COLUMNS,
@@ -97,21 +98,27 @@ REPEAT_COLUMNS: dict[str, str] = {
 _case = attrgetter(*CASE_COLUMNS)
 
 
-def all_repeats(stored: Iterable[StoredRecord]) -> pd.DataFrame:
+def all_repeats(stored: Iterable[StoredRecord], suspicions: Mapping[Path, str]) -> pd.DataFrame:
     """Return one row per record, including failures, with the columns `REPEAT_COLUMNS`.
 
     Duplicates have one row: the same run, host, case and repeat, or the same file if there was no orchestrator.
+    Only `ok` rows have numbers, so that no mean over the rows includes others.
+
+    Args:
+        stored: The records.
+        suspicions: Why records are suspect, by file.
     """
     rows: dict[tuple[Value, ...], list[Value]] = {}
     for item in stored:
         if item.record is not None:
-            row = _row(item, item.record)
+            row = _row(item, item.record, suspicions.get(item.path))
             rows.setdefault((*row[:4], item.record.case.name), row)
     return pd.DataFrame(list(rows.values()), columns=list(REPEAT_COLUMNS), dtype=object).astype(REPEAT_COLUMNS)
 
 
-def _row(item: StoredRecord, record: Record) -> list[Value]:
-    origin, measurement = record.origin, record.measurement
+def _row(item: StoredRecord, record: Record, suspicion: str | None) -> list[Value]:
+    origin = record.origin
+    measurement = record.measurement if record.status is Status.OK and not suspicion else None
     run, repeat = (path_text(item.path), 1) if origin is None else (origin.run_id, origin.repeat)
     where = place_of(record)
     numbers = repeat_numbers(measurement, record.telemetry) if measurement else [None] * len(OF_REPEAT)
@@ -122,8 +129,8 @@ def _row(item: StoredRecord, record: Record) -> list[Value]:
         run,
         repeat,
         record.started_at,
-        record.status,
-        record.cause,
+        Status.INVALID if suspicion else record.status,
+        suspicion or record.cause,
         *_case(record.case),
         unit,
         *numbers,

@@ -48,7 +48,7 @@ class Merged:
         devices: Records of devices, which have no throughput and a table of their own.
         apart: Records without all-reduce, merged likewise; None: there are none. They are not training, so they are
             excluded from tables of throughput; see `results.report.comparison`.
-        suspects: Number of suspect repeats, which are in no mean.
+        suspicions: Why repeats are suspect and in no mean, by file; without those of `apart`.
         unread: Number of files that are not records.
     """
 
@@ -57,8 +57,13 @@ class Merged:
     problems: list[str]
     devices: list[Record] = field(default_factory=list)
     apart: Merged | None = None
-    suspects: int = 0
+    suspicions: Mapping[Path, str] = field(default_factory=dict)
     unread: int = 0
+
+    @property
+    def suspects(self) -> int:
+        """Number of suspect repeats."""
+        return len(self.suspicions)
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -119,6 +124,7 @@ class _Collector:
     devices: list[Record] = field(default_factory=list)
     groups: list[_Group] = field(default_factory=list)
     measured: list[tuple[Value, ...]] = field(default_factory=list)  # values of REPEAT_TYPES, by record
+    _paths: list[Path] = field(default_factory=list)  # of `measured`
     _places: list[CaseOnHost] = field(default_factory=list)
     _numbers: dict[tuple[str, str, Case], int] = field(default_factory=dict)  # of places
     _taken: dict[tuple[str, int, int], Path] = field(default_factory=dict)  # by run, number of the place and repeat
@@ -158,6 +164,7 @@ class _Collector:
         if group.highest_rate is None:  # one row, one case and hardware
             group.highest_rate = highest_rate(record)
         self._doubts.add(record, measurement, group.highest_rate)
+        self._paths.append(path)
         self.measured.append((row, run, repeat, record.started_at, *repeat_numbers(measurement, record.telemetry)))
 
     def merged(self) -> Merged:
@@ -169,16 +176,16 @@ class _Collector:
             early[number, software.known_early].add(row)
         for run, number, record in self._failed:
             self._note(self.groups[self._row_of_failure(run, number, software_of(record), early)], run, record)
-        suspects = self._exclude_suspects()
+        suspicions = self._exclude_suspects()
         order = sorted(range(len(self.groups)), key=lambda index: sort_key(self.groups[index].place))
         repeats = repeats_frame(self.measured, order)
         numbers = row_numbers(repeats)
         rows = [_described(self.groups[i], numbers.get(row, NO_NUMBERS)) for row, i in enumerate(order)]
         self.problems += [problem for group in self.groups if (problem := _price_problem(group))]
-        return Merged(rows, repeats, list(dict.fromkeys(self.problems)), self.devices, suspects=suspects)
+        return Merged(rows, repeats, list(dict.fromkeys(self.problems)), self.devices, suspicions=suspicions)
 
-    def _exclude_suspects(self) -> int:
-        """Exclude suspect repeats from all means, add the reason to their rows, and return their number."""
+    def _exclude_suspects(self) -> dict[Path, str]:
+        """Exclude suspect repeats from all means, add the reason to their rows, and return the reasons."""
         rate = list(REPEAT_TYPES).index("samples_per_second")
         fleets = defaultdict[tuple[str, Case], list[tuple[int, str, float]]](list)
         rows: list[_Group] = [self.groups[cast(int, values[0])] for values in self.measured]
@@ -187,11 +194,12 @@ class _Collector:
         why = dict(self._doubts.why)
         for same in fleets.values():
             why |= above_fleet(item for item in same if item[0] not in why)
-        for index, reason in why.items():
+        why = {index: f"{SUSPECT}: {reason}" for index, reason in why.items()}
+        for index in why:
             group = rows[index]
             group.statuses[Status.OK] -= 1
             group.statuses[Status.INVALID] += 1
-            group.causes[f"{SUSPECT}: {reason}"] = None
+            group.causes[why[index]] = None
             group.suspects += 1
         for group in self.groups:
             if group.suspects:
@@ -199,7 +207,7 @@ class _Collector:
                 causes = printable("; ".join(group.causes))
                 self.problems.append(f"{group.place}: {group.suspects} suspect, in no mean: {causes}")
         self.measured = [values for index, values in enumerate(self.measured) if index not in why]
-        return len(why)
+        return {self._paths[index]: reason for index, reason in why.items()}
 
     def _row(self, place: int, software: Software) -> int:
         row = self._rows.setdefault((place, software), len(self.groups))

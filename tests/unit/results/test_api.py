@@ -104,6 +104,14 @@ def test_a_record_that_nobody_placed_is_the_only_repeat_of_its_file(tmp_path):
     assert (row["fleet"], row["host"], row["repeat"]) == ("Test CPU", "-", 1) and row["run"].endswith("job-0.json")
 
 
+def test_no_mean_over_repeats_includes_a_suspect_one(tmp_path):
+    other = make_case(all_reduce=False)
+    lies = [record for case in (make_case(), other) for record in repeats(100.0, 2e6, case=case)]
+    frame = results.read_runs(write_run(tmp_path, lies).path).repeats
+    assert frame["samples_per_second"].mean() == pytest.approx(100.0) and frame["step_p50_seconds"].count() == 2
+    assert frame["status"].tolist() == ["ok", "invalid"] * 2 and frame["cause"][3].startswith("suspect: 2e+06 images/s")
+
+
 def test_without_a_source_the_latest_run_is_read_and_stays_the_one(run):
     read = results.read_runs()
     assert read.sources == ("runs/quick",) and read.fleets == ["a4000", "a5000"]
