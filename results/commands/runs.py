@@ -9,7 +9,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from results.commands.command_line import Commands
+    from results.runs.store import StoredRecord
     from results.table.fleets import FleetRate
 
 BY_HELP = "split the table by these software columns, which may then differ, e.g. keras,driver; `all`: any column"
@@ -86,7 +87,8 @@ def add_report(commands: Commands) -> None:
 
 def add_validate(commands: Commands) -> None:
     """Add `validate`."""
-    add_runs(add_command(commands, "validate", _validate, "check record files; exit code 3 if one is invalid"))
+    what = "check record files and name their warnings; exit code 3 if one is invalid or suspect"
+    add_runs(add_command(commands, "validate", _validate, what))
 
 
 def add_compare(commands: Commands) -> None:
@@ -337,14 +339,27 @@ def _report(
 
 def _validate(runs: list[str], runs_dir: Path | None) -> int:
     from results.runs.store import stored_records
+    from results.table.cells import warned_notes
+    from results.table.merge import merge_records
 
     good = bad = 0
-    for stored in stored_records(placed(runs, runs_dir)):
-        if stored.error is None:
-            good += 1
-            continue
-        bad += 1
-        for problem in stored.error.problems:
-            print(f"{stored.where}: {problem}")
-    print(f"{good} good, {bad} bad", file=sys.stderr)
-    return ExitCode.SOME_FAILED if bad else ExitCode.OK
+
+    def records() -> Iterator[StoredRecord]:
+        nonlocal good, bad
+        for stored in stored_records(placed(runs, runs_dir)):
+            if stored.error is None:
+                good += 1
+                yield stored
+                continue
+            bad += 1
+            for problem in stored.error.problems:
+                print(f"{stored.where}: {problem}")
+
+    merged = merge_records(records())
+    parts = [merged, *([merged.apart] if merged.apart else [])]
+    for text in (text for part in parts for text in (*part.problems, *warned_notes(part.rates))):
+        print(text)
+    suspects = sum(part.suspects for part in parts)
+    doubted = f"{suspects} suspect, " if suspects else ""
+    print(f"{good - suspects} good, {doubted}{bad} bad", file=sys.stderr)
+    return ExitCode.SOME_FAILED if bad or suspects else ExitCode.OK

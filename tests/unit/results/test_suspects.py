@@ -87,13 +87,16 @@ def test_table_verdict_and_report_name_what_the_controller_doubted(tmp_path, mon
     dated = SoftWarning(code=SUSPECT, message="it is dated 1999-01-01,\x1b[31m but this controller's clock shows 2026")
     lies = [dataclasses.replace(lie, warnings=[dated]) for lie in repeats(9000.0, 9100.0, fleet="a5000", host="liar")]
     honest = [record for host in "xy" for record in repeats(150.0, 151.0, fleet="a5000", host=host)]
-    folder = write_run(tmp_path, [*repeats(100.0, 101.0), *honest, *lies])
+    folder = write_run(tmp_path, [*repeats(100.0, 101.0, warnings=("drift",)), *honest, *lies])
     assert "2 suspect, in no mean" in verdict(folder) and "1.50 ±" in verdict(folder)
     for command in (["show", "run-1"], ["report", "run-1", "--format=md"]):
         assert program.main(["results", *command]) == 0
         said = " ".join(" ".join(capsys.readouterr()).split())
         assert "suspect" in said and "dated 1999-01-01" in said and "\x1b" not in said, command
         assert not any(figure in said for figure in ("9050", "9000 ±", "9100 ±")), command
+    assert program.main(["results", "validate", "run-1"]) == 3
+    out, err = capsys.readouterr()
+    assert "liar: 2 suspect, in" in out and "drift (a4000/node-a): " in out and err == "6 good, 2 suspect, 0 bad\n"
     (row,) = [row for row in merge_records(folder.records()).rows if row.host == "liar"]
     assert (row.status, row.valid, row.repeats_ok, row.unit) == (Status.INVALID, False, 0, None)
 
