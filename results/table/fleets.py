@@ -168,7 +168,7 @@ def fleet_rates(merged: Rows, *, apart: Collection[str] = ()) -> list[FleetRate]
     launchers = {} if "launcher" in apart else _mixed(merged.rows, "launcher")
     groups: dict[_Key, dict[int, Row]] = defaultdict(dict)
     for index, row in enumerate(merged.rows):
-        groups[_Key(row.fleet, row.case, _shared(row, drivers, launchers))][index] = row
+        groups[_Key(row.fleet, row.case, _shared(row, drivers, launchers, apart))][index] = row
     rates = _by_host(merged.repeats, "samples_per_second", groups)
     rounds = _by_host(merged.repeats, "repeat", groups)
     per_joule = _by_host(merged.repeats, "samples_per_joule", groups)
@@ -241,7 +241,7 @@ def _by_host(repeats: pd.DataFrame, column: str, groups: Mapping[_Key, Mapping[i
     return {key: {host: runs for host, runs in hosts.items() if runs} for key, hosts in found.items()}
 
 
-def _shared(row: Row, drivers: Mapping[str, str], launchers: Mapping[str, str]) -> Software:
+def _shared(row: Row, drivers: Mapping[str, str], launchers: Mapping[str, str], apart: Collection[str]) -> Software:
     """Return the software identity that the hosts of a fleet must share.
 
     Args:
@@ -249,13 +249,15 @@ def _shared(row: Row, drivers: Mapping[str, str], launchers: Mapping[str, str]) 
         drivers: Joined drivers of fleets that mix them.
         launchers: Likewise. Some hosts of such a fleet have no image, so the image digest is ignored; its content
             (TensorFlow, CUDA, …) is not.
+        apart: Columns by which hosts are kept separate.
     """
     own = row.software
     if own.launcher is not None and row.fleet in launchers:
         own = replace(own, launcher=launchers[row.fleet], image_digest=None)
     if row.case.device is Device.GPU:
         driver = None if own.driver is None else drivers.get(row.fleet, own.driver)
-        return replace(own, driver=driver, cpu=None, cpu_limit=None)
+        cpu, cpu_limit = (getattr(own, name) if name in apart else None for name in ("cpu", "cpu_limit"))
+        return replace(own, driver=driver, cpu=cpu, cpu_limit=cpu_limit)
     return own
 
 

@@ -235,6 +235,8 @@ def test_drivers_and_processors_of_a_fleets_hosts_are_spread_between_hosts():
     for first, second in ({"cpu": "EPYC"}, {"cpu": "Xeon"}), ({"driver": "550.54"}, {"driver": "570.86"}):
         rates = rates_of(*of_host("x", **first), *of_host("y", **second))
         refuse_mixed(rates, [])
+        apart = rates_of(*of_host("x", **first), *of_host("y", **second), apart=list(first))
+        assert [list(rate.rates) for rate in apart] == [["x"], ["y"]]
         assert [list(rate.rates) for rate in rates] == [["x", "y"]]
         ((name, values),) = rates[0].hosts_differ.items()
         assert values == {"x": first[name], "y": second[name]}
