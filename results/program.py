@@ -74,7 +74,10 @@ REMOVED = {
 }
 """Removed flags, actions, values and keys of hosts.yml, and what to use instead."""
 
-ELSEWHERE = {"--price": "recommend and report have it; compare uses usd_per_gpu_hour of hosts.yml, gpus has no prices"}
+ELSEWHERE = {
+    "--price": "recommend and report have it; compare uses usd_per_gpu_hour of hosts.yml, gpus has no prices",
+    "--by": "compare has it; show and export have a row for each software anyway",
+}
 """Flags of other commands, and which."""
 
 

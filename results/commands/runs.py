@@ -70,7 +70,6 @@ def add_export(commands: Commands) -> None:
     add_runs(parser)
     add_format(parser, *FORMATS)
     add_output(parser)
-    parser.add_argument("--by", metavar="COLUMNS", type=_columns, default=[], help=BY_HELP)
 
 
 def add_report(commands: Commands) -> None:
@@ -184,14 +183,12 @@ def _show_time_breakdown(runs: Sequence[str], console: Console) -> int:
     return ExitCode.OK
 
 
-def _export(runs: list[str], runs_dir: Path | None, *, by: list[str], format: str, output: Path | None) -> int:
+def _export(runs: list[str], runs_dir: Path | None, *, format: str, output: Path | None) -> int:
     from results.report.tables import WRITERS
     from results.runs.store import stored_records
-    from results.table.fleets import fleet_rates, refuse_mixed
     from results.table.merge import merge_records
 
     merged = merge_records(stored_records(placed(runs, runs_dir)))
-    refuse_mixed(fleet_rates(merged, apart=by), by)
     warn(merged.problems)
     put(WRITERS[format](merged), output)
     return ExitCode.OK
