@@ -145,7 +145,8 @@ class Worker(ABC):
         if not self._todo:
             return None
         job = self._todo.popleft()
-        return job if affordable(self._hosts_of(job), job.case.name, self.shared) else None
+        fits = job.id in self._put_back or affordable(self._hosts_of(job), job.case.name, self.shared)
+        return job if fits else None
 
     def _drop(self, record: Record) -> list[Job]:
         """Drop the host with the cause of its last failure, unless the run is stopped anyway.

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 from orchestrate.display.tables import status_document
-from orchestrate.errors import LaunchFailed, Lost, PullFailed, Unreachable, UserError
+from orchestrate.errors import Gone, LaunchFailed, Lost, PullFailed, Unreachable, UserError
 from orchestrate.events import Event, EventBus, ImageReady, JobResult, JobState, JobStep, RunFinished, Warned
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
@@ -104,13 +104,14 @@ NO_RECORD: dict[str, Any] = {"payload": lambda job: None}
         ({"facts": Unreachable("connection refused")}, Status.UNREACHABLE, 0, 0, "connection refused"),
         ({"facts": Facts(images=(NO_IMAGE,))}, Status.PULL_FAILED, 0, 0, "no such image"),
         ({"failures": {"follow": Lost("the link is dead")}}, Status.LOST, 1, 0, "the link is dead"),
+        ({"failures": {"follow": Gone("somebody removed it")}}, Status.LOST, 2, 0, "somebody removed it"),
         ({"failures": {"start": LaunchFailed("no runtime", Status.NO_GPU)}}, Status.NO_GPU, 12, 12, "no runtime"),
         ({"ending": Ending(exit_code=137, out_of_memory=True), **NO_RECORD}, Status.OOM, 12, 12, "memory limit"),
         ({"ending": Ending(exit_code=137), **NO_RECORD}, Status.ERROR, 12, 12, "SIGKILL"),
         ({"payload": lambda job: b'{"status": "ok"'}, Status.BAD_RESULT, 12, 12, "not JSON"),
         (NO_RECORD, Status.BAD_RESULT, 12, 12, "left no record"),
     ],
-    ids=["unreachable", "no image", "lost twice: dropped", "not started", "memory", "killed", "garbage", "nothing"],
+    ids=["unreachable", "no image", "lost twice", "gone", "not started", "memory", "killed", "garbage", "nothing"],
 )
 def test_each_failure_has_its_status_and_the_other_host_finishes(tmp_path, machine, status, starts, removals, said):
     """What was lost is not removed: it may still run, and `resume` must find it."""
@@ -119,7 +120,7 @@ def test_each_failure_has_its_status_and_the_other_host_finishes(tmp_path, machi
     bad = bench.machines["bad"]
     assert bench.statuses("bad") == [status] * 12 and all(said in cause for cause in bench.causes("bad"))
     assert (bad.count("start"), bad.count("remove")) == (starts, removals)
-    assert bad.count("reattach") == (status is Status.LOST)
+    assert bad.count("reattach") == (said == "the link is dead")
 
 
 @pytest.mark.parametrize(("call", "error"), [("start", Unreachable("no answer")), ("follow", Lost("link down"))])
