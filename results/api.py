@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pandas as pd
 
 from results.compare.overall import comparison_row, ends
 from results.compare.pairs import compare, fleets_of
-from results.errors import BadQuestion, UnknownFleet
+from results.errors import BadQuestion, UnknownFleet, UserError
 from results.recommend.answer import Advice, advise
 from results.recommend.figures import RentalOption
 from results.recommend.questions import MODES, Limits, read_questions
@@ -35,6 +35,7 @@ COMPARISON_COLUMNS: dict[str, str] = {
     "result": TEXT,
     "reason": TEXT,
     "differs": TEXT,
+    "warnings": TEXT,
     "ratio_per_usd": NUMBER,
     "ratio_per_usd_ci95_low": NUMBER,
     "ratio_per_usd_ci95_high": NUMBER,
@@ -118,7 +119,7 @@ class Runs:
         """Names of the fleets that were measured."""
         return fleets_of(self._merged.rates)
 
-    def compare(self, a: str, b: str, *, baseline: Runs | None = None, by: Sequence[str] = ()) -> pd.DataFrame:
+    def compare(self, a: str, b: str, *, baseline: Runs | None = None, by: str | Sequence[str] = ()) -> pd.DataFrame:
         """Compare the throughput of two fleets, case by case.
 
         Args:
@@ -131,13 +132,14 @@ class Runs:
             One row per case that both sides tried: `case` (its name among these), the case's columns,
             `a_samples_per_second`, `b_samples_per_second`, `ratio` (a over b; above 1: a is faster) with its 95 %
             interval `ci95_low` to `ci95_high`, `result` in words, `reason` if the ratio does not explain it, `differs`
-            (software that may be the cause), and `ratio_per_usd` with its interval: samples per dollar of a over
-            those of b, empty without prices.
+            (software that may be the cause), `warnings` of both sides, and `ratio_per_usd` with its interval: samples
+            per dollar of a over those of b, empty without prices.
 
         Raises:
             UserError: a fleet is not in the runs (`UnknownFleet`), a column is unknown (`BadQuestion`), or a fleet
                 measured a case with different software (`MixedIdentities`): split with `by`.
         """
+        by = _texts(by)
         unknown = [name for name in by if name not in SOFTWARE_COLUMNS]
         if unknown:
             raise BadQuestion(f"by: must be among {', '.join(SOFTWARE_COLUMNS)}. Received: {', '.join(unknown)}")
@@ -160,7 +162,7 @@ class Runs:
         precision: str | Sequence[str] = "fp16",
         num_gpus: int | Sequence[int] = 1,
         mode: str | None = None,
-        gpus: Sequence[str] = (),
+        gpus: str | Sequence[str] = (),
         prices: Mapping[str, float] | None = None,
         price_files: Sequence[Name] = (),
         budget: float | None = None,
@@ -193,11 +195,11 @@ class Runs:
             raise BadQuestion(f"mode: must be None or one of {', '.join(MODES)}. Received: {mode!r}")
         questions = read_questions(
             Limits(budget=budget, hours=hours, samples=samples, memory=memory, batch_size=batch_size),
-            model=[model] if isinstance(model, str) else list(model),
-            precision=precision if isinstance(precision, str) else ",".join(precision),
-            num_gpus=str(num_gpus) if isinstance(num_gpus, int) else ",".join(map(str, num_gpus)),
+            model=_texts(model),
+            precision=",".join(_texts(precision)),
+            num_gpus=",".join(_texts(num_gpus)),
             mode=mode,
-            gpus=gpus,
+            gpus=_texts(gpus),
         )
         rates = self._merged.rates
         refuse_mixed(rates, [], "recommend needs one per fleet: read runs, or record files, that have one {by}.")
@@ -224,8 +226,8 @@ class Runs:
             The path of the file.
 
         Raises:
-            UserError: a price cannot be understood (`BadQuestion`), or a run no longer exists (`NotARun`).
-            OSError: the file cannot be written.
+            UserError: a price cannot be understood (`BadQuestion`), a run no longer exists (`NotARun`), or the file
+                cannot be written.
         """
         from results.report.page import make_report, report_html, report_markdown  # charts import in half a second
 
@@ -236,7 +238,10 @@ class Runs:
         for line in made.unused:
             warnings.warn(line, stacklevel=2)
         text = report_markdown(made) if file.suffix.lower() == ".md" else report_html(made)
-        write_file(file, text)
+        try:
+            write_file(file, text)
+        except OSError as error:
+            raise UserError(f"{file}: cannot be written: {error.strerror}.") from error
         return file
 
 
@@ -261,6 +266,13 @@ def read_runs(*sources: Name) -> Runs:
 
 def _frame(rows: Sequence[Mapping[str, Value]], columns: Mapping[str, str]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(columns), dtype=object).astype(dict(columns))
+
+
+def _texts(values: object) -> list[str]:
+    """Return one value, or each of several, as a text."""
+    if isinstance(values, Iterable) and not isinstance(values, str):
+        return [str(value) for value in values]
+    return [str(values)]
 
 
 def _typed(prices: Mapping[str, float] | None) -> list[str]:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import SupportsFloat
 
 from results.errors import BadQuestion
 from results.reference.gpus import gpus_named, unknown_gpu
@@ -91,8 +92,8 @@ def read_questions(
         BadQuestion: A GPU, network, precision or number is unknown or invalid.
     """
     for name, value in vars(limits).items():
-        if value is not None and not 0 < value < math.inf:
-            raise BadQuestion(f"--{name.replace('_', '-')}: must be a number above 0. Received: {value:g}")
+        if value is not None and not (isinstance(value, SupportsFloat) and 0 < float(value) < math.inf):
+            raise BadQuestion(f"--{name.replace('_', '-')}: must be a number above 0. Received: {value}")
     counts = _counts(num_gpus)
     names = [name.strip() for text in gpus for name in text.split(",") if name.strip()]
     families = tuple(family for name in names for family in _asked(name, counts))

@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import io
+import json
 import re
 import shutil
 import subprocess
@@ -10,9 +11,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import results
+import results.__main__ as program
 from results.errors import BadQuestion, NotARun, UnknownFleet, UserError
 from results.table.columns import COLUMNS
 from results.table.frames import REPEAT_COLUMNS
@@ -148,6 +151,27 @@ def test_mistakes_are_user_errors_that_say_what_came_in(run):
         read.recommend(precision="fp8")
     with pytest.raises(BadQuestion, match="'resnet5' is not a known network"):
         read.recommend("resnet5")
+    with pytest.raises(BadQuestion, match=r"^--budget: must be a number above 0\. Received: 1$"):
+        read.recommend(budget="1")
+    with pytest.raises(UserError, match=r"nowhere/x\.html: cannot be written: No such file or directory\.$"):
+        read.report("nowhere/x.html")
+
+
+def test_one_value_is_as_good_as_a_list_of_one(run):
+    read = results.read_runs(run)
+    several = read.recommend(["resnet50"], precision=["fp16"], num_gpus=[1], gpus=["A4000"])
+    assert read.recommend("resnet50", precision="fp16", num_gpus=np.int64(1), gpus="A4000") == several
+    assert read.compare("a5000", "a4000", by="keras").equals(read.compare("a5000", "a4000", by=["keras"]))
+
+
+def test_compare_has_what_the_command_prints_as_json(run, capsys):
+    job = run / "records" / "job-0.json"
+    warning = [{"code": "high_cv", "message": "high_cv"}]
+    job.write_text(json.dumps(json.loads(job.read_text()) | {"warnings": warning}))
+    frame = results.read_runs(run).compare("a5000", "a4000")
+    assert program.main(["results", "compare", str(run), "--format", "json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["comparisons"]
+    assert list(frame.columns) == list(found["cases"][0]) and frame["warnings"].count() == 1
 
 
 def test_recommend_names_the_winner_and_every_unused_price(run):
