@@ -125,9 +125,10 @@ def _measured(runs: list[str], runs_dir: Path | None) -> list[FleetRate]:
     """Read the named runs, or the latest one; empty if there are none."""
     from results.runs.store import has_runs
 
-    runs = placed(runs, runs_dir)
+    if not runs and not has_runs(runs_dir):
+        return []
     remedy = "recommend needs one per fleet: name runs that have one, or use compare --by {by}"
-    return fleet_rates_of(runs, [], remedy) if runs or has_runs() else []
+    return fleet_rates_of(placed(runs, runs_dir), [], remedy)
 
 
 def _gpus(names: list[str], *, gpus: str, format: str) -> int:

@@ -198,7 +198,8 @@ class RunFolder:
         try:
             return self.plan_path.read_bytes()
         except FileNotFoundError as error:
-            raise NotARun(f"{self.plan_path}: missing. The run ended before its plan was written.") from error
+            why = "The run ended before its plan was written, or was copied without it."
+            raise NotARun(f"{self.plan_path}: missing. {why}") from error
         except OSError as error:
             raise NotARun(f"{self.plan_path}: cannot be read: {error.strerror}. Check its permissions.") from error
 
@@ -330,13 +331,9 @@ def report_place(names: Sequence[str]) -> tuple[str, Path]:
     return title, RunFolder.open(only).report_path if only else Path("report.html")
 
 
-def has_runs() -> bool:
-    """Return whether `runs_dir` has any runs."""
-    try:
-        latest_run(runs_dir())
-    except NotARun:
-        return False
-    return True
+def has_runs(folder: Path | None) -> bool:
+    """Return whether a folder has any runs; None: `runs_dir`."""
+    return bool(run_folders(folder or runs_dir()))
 
 
 def is_run(name: str) -> bool:

@@ -148,6 +148,11 @@ def test_a_host_that_differs_from_its_fleet_is_named():
     assert any(note.startswith("a4000/a40004 is 20.1% slower than the 4 other hosts") for note in advice.notes)
 
 
+def test_without_a_run_the_answer_is_from_published_figures_in_any_folder(tmp_path, capsys):
+    assert "Lambda" in (usual := call(capsys, "--gpus=V100,A100"))
+    assert call(capsys, "--gpus=V100,A100", f"--runs-dir={tmp_path}") == usual
+
+
 def test_a_host_is_rented_whole_and_one_that_is_too_small_does_not_count():
     for origin in ("", YOURS):
         hosts = {4: 0.1, 1: 0.2}
