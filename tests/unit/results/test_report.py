@@ -117,7 +117,8 @@ def test_a_long_table_says_how_much_of_it_is_in_the_csv(report_of, monkeypatch):
 
 
 def test_a_run_of_one_fleet_without_numbers_still_gives_a_page(report_of):
-    assert "No two fleets have figures of one setting" in report_of([make_failure()])
+    text = report_of([make_failure()])
+    assert "No two fleets have figures of one setting" in text and "My job" not in text
 
 
 def test_a_run_without_prices_counts_with_those_that_the_answer_has(report_of, capsys):
