@@ -66,6 +66,7 @@ class Connectivity:
         self._minutes = seconds / 60
         self._lock = threading.Lock()
         self._asked_at = 0.0
+        self._away_at = 0.0
         self._answers = True
 
     def answers(self) -> bool:
@@ -75,10 +76,17 @@ class Connectivity:
             if self._asked_at < began:
                 before, self._answers = self._answers, self._ask()
                 self._asked_at = time.monotonic()
+                if not (before and self._answers):
+                    self._away_at = self._asked_at
                 if before != self._answers:
                     said = "hosts answer again" if self._answers else NO_HOST_ANSWERS.format(self._minutes)
                     self._bus.emit(Warned(host=None, message=said))
             return self._answers
+
+    def was_away(self, since: float) -> bool:
+        """Return whether no host answered at some time after `since`, in monotonic seconds."""
+        with self._lock:
+            return self._away_at > since
 
 
 @dataclass(frozen=True)

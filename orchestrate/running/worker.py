@@ -188,10 +188,11 @@ class Worker(ABC):
         Raises:
             HostError: It failed.
         """
+        began = time.monotonic()
         try:
             return action()
         except (Unreachable, Lost) as error:
-            if isinstance(error, Abandoned) or not self._wait_for_network():
+            if isinstance(error, Abandoned) or not (self._wait_for_network() or self.shared.network.was_away(began)):
                 raise
             return action()
 
