@@ -211,7 +211,7 @@ class MultiHostWorker(Worker):
         return record
 
     def _remove_lost(self) -> None:
-        """Remove parts of earlier repeats that may still run, so that nothing starts beside them."""
+        """Remove parts of earlier repeats that may still run and would slow down the next one."""
         for part in self._lost:
             try:
                 part.session.call(lambda part=part: part.session.launcher.remove(part.job))  # type: ignore[misc]

@@ -324,7 +324,7 @@ class HostWorker(Worker):
             if self._may_reattach(error, watched):
                 self._session.warn(f"{job.id} may still run: {error.cause}. Reattaching to it")
                 self._put_back.add(job.id)
-                self._todo.appendleft(job)  # nothing may start beside it
+                self._todo.appendleft(job)  # first: it would slow down any other repeat
                 return record
         finally:
             attempt.end()
