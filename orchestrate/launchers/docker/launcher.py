@@ -51,6 +51,12 @@ PROBE_SECONDS = 120.0
 MAX_PROBE_BYTES = 1 << 20
 BETWEEN_LOOKS_SECONDS = 0.2
 
+KILLED = 137
+"""Exit code of a container that was ended by SIGKILL."""
+
+REASON_SECONDS = 1.0
+"""After the end, an engine may take this long to report that memory was the reason."""
+
 END_SECONDS = 45.0
 """Time limit from the request to stop a container to its end, after which the host counts as lost."""
 
@@ -188,6 +194,9 @@ class ContainerLauncher:
             state = self._state(job)
             if not state.get("Running") and state.get("Status") not in ("created", "restarting"):
                 code = state.get("ExitCode")
+                if code == KILLED and not state.get("OOMKilled"):  # the engine may learn the reason after the end
+                    time.sleep(REASON_SECONDS)
+                    state = self._state(job)
                 if not complete or code != 0:
                     self._read_rest(job, last_stamp, on_line)
                 detail = plain_text(str(state.get("Error") or ""), 300)

@@ -380,3 +380,13 @@ def test_an_engine_deaf_to_stop_does_not_hold_its_host_for_ever(serve: Serve, mo
     stopped.stop(job())
     with pytest.raises(Lost, match="still reports the container as running"):
         stopped.follow(job(), lambda line: None)
+
+
+def test_a_reason_that_an_engine_reports_after_the_end_counts(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(launcher_module, "REASON_SECONDS", 0.0)
+    killed = {"Running": False, "Status": "exited", "ExitCode": 137}
+    states = iter([killed, killed | {"OOMKilled": True}])
+    monkeypatch.setattr(DockerEngine, "log_lines", lambda *_, **__: iter(()))
+    monkeypatch.setattr(DockerEngine, "state", lambda *_: next(states))
+    monkeypatch.setattr(DockerEngine, "is_full", lambda *_: False)
+    assert ContainerLauncher(host(), PullLimits()).follow(job(), lambda _: None).out_of_memory
