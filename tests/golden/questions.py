@@ -10,6 +10,7 @@ import io
 import json
 import os
 import random
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -157,6 +158,7 @@ def ask(arguments: tuple[str, ...], runs: Path) -> str:
     elif "--format=json" in arguments and output:
         output = json.dumps(rounded(json.loads(output)), indent=1, ensure_ascii=False)
     answer = f"exit code {code}\n{err.getvalue()}----\n{output.rstrip()}\n"
+    answer = re.sub(r" on \d{4}-\d\d-\d\d \d\d:\d\d UTC", " on DATE", answer)  # when the page was made
     return answer.replace(f"{runs}/", "").replace(str(runs), "RUNS").replace(f"{PROJECT}/", "")
 
 
@@ -172,7 +174,7 @@ def main() -> None:
             path = ANSWERS / f"{name}.txt"
             if not path.exists() or path.read_text(encoding="utf-8") != answer:
                 write_file(path, answer)
-                print(name, file=sys.stderr)
+                print(name, file=sys.stderr)  # noqa: T201
 
 
 if __name__ == "__main__":
