@@ -214,7 +214,7 @@ def _attempt(request: Request, findings: Findings, end: Callable[[Failure], None
         if may_be_a_peers(error):
             peers.await_loss()
         outcome = outcome_of(error, request.case.num_gpus)
-        if request.case.device is Device.GPU and (problems := read_driver().problems):
+        if request.case.device is Device.GPU and (problems := read_driver().reasons):
             outcome = dataclasses.replace(outcome, cause=f"{outcome.cause} ({'; '.join(problems)})")
         peers.report_failure(outcome)
         if outcome.status is Status.ERROR:

@@ -12,6 +12,23 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+DRIVER_FIXES = {
+    "(NVML 4)": "give this user access to /dev/nvidia* (ls -l /dev/nvidia*), and the container or job its GPUs",
+    "(NVML 9)": "the driver is not loaded: sudo modprobe nvidia; sudo dmesg | grep -i nvrm shows why not",
+    "(NVML 18)": "the driver was updated under the loaded kernel module: restart the machine",
+}
+"""Fixes by the code of NVML's error. Source: nvml.h, nvmlReturn_t."""
+
+
+def driver_fix(problem: str) -> str:
+    """Return what to do about a driver that does not answer.
+
+    Args:
+        problem: As `tfbench.probe` prints it under `driver_problem`.
+    """
+    fixes = (fix for code, fix in DRIVER_FIXES.items() if problem.endswith(code))
+    return next(fixes, "restart the machine; sudo dmesg | grep -i nvrm may show why")
+
 
 class Moment(enum.Flag):
     """When facts were read."""
@@ -48,6 +65,8 @@ class GPUFacts:
         bus_id: `0000:3B:00.0`.
         problem: Why it does not respond, e.g. `is lost`; None: it does.
         name: Includes the profile of a MIG slice: `NVIDIA H100 80GB HBM3 MIG 1g.10gb`.
+        virtual: Whether it is a vGPU: a share of a GPU that the host's hypervisor gives to this virtual machine.
+        licensed: Whether a vGPU has a licence; None: not reported.
         compute_capability: E.g. `8.6`.
         memory_used_bytes: By all processes of the machine.
         utilisation: Share of the driver's last sample period in which a kernel ran, 0 to 1.
@@ -77,6 +96,8 @@ class GPUFacts:
     problem: str | None = None
     name: str | None = None
     uuid: str | None = None
+    virtual: bool = False
+    licensed: bool | None = None
     compute_capability: str | None = None
     memory_bytes: int | None = None
     utilisation: float | None = None
@@ -162,6 +183,11 @@ class GPUFacts:
         now, most = self.pcie_generation, self.pcie_generation_max
         lower = f", generation {now} of {most} at this moment" if now and most and now < most else ""
         return f"PCIe ×{self.pcie_width} of ×{self.pcie_width_max}{lower}"
+
+    @property
+    def licence_state(self) -> str:
+        """`licensed`, `unlicensed`, `its licence unknown`."""
+        return {True: "licensed", False: "unlicensed", None: "its licence unknown"}[self.licensed]
 
     @property
     def slice_names(self) -> str:
@@ -323,6 +349,15 @@ RULES: tuple[HealthRule, ...] = (
         "so they are excluded; other slices share its clock and temperature",
         fix="to measure the whole GPU: sudo nvidia-smi -i {gpu.address} -mig 0; to choose a slice, or other GPUs: "
         "CUDA_VISIBLE_DEVICES with the UUIDs of nvidia-smi -L",
+    ),
+    HealthRule(
+        code="vgpu",
+        moments=Moment.IDLE | Moment.TIMING,
+        value=lambda gpu: float(gpu.virtual),
+        seen="{gpu.name} is a vGPU, {gpu.licence_state}",
+        why="other virtual machines may use the same GPU; without a licence, the driver makes it slower after some "
+        "minutes; power and energy are unknown",
+        fix="nvidia-smi -q shows License Status; for the speed of a whole GPU, use a machine with GPU passthrough",
     ),
     HealthRule(
         code="row_remap_failed",

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from results.schema.exit_codes import ExitCode
-from results.schema.health import GPUFacts, Moment, grouped_warnings
+from results.schema.health import GPUFacts, Moment, driver_fix, grouped_warnings
 from tfbench.doctor.driver import DriverFacts, GPUPair
 from tfbench.doctor.facts import NAMES, DoctorFacts
 from tfbench.doctor.machine import MachineFacts
 from tfbench.machine.cuda_libraries import flags_of_the_user
+from tfbench.machine.nvml import NO_LIBRARY
 from tfbench.measuring.soft_warnings import needs_ptx_jit
 
 
@@ -107,13 +108,14 @@ def check_software(facts: DoctorFacts) -> list[DoctorFinding]:
 def _driver(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     driver, machine = facts.driver, facts.machine
     if driver.problem is not None:
+        missing = driver.problem == NO_LIBRARY
         yield DoctorFinding(
             level=Level.BLOCKER,
             code="no_driver",
             subject="driver",
-            seen=f"no NVIDIA driver ({driver.problem})",
+            seen=f"{'no NVIDIA driver' if missing else 'the NVIDIA driver does not work'} ({driver.problem})",
             why="no case can run on a GPU",
-            fix=_driver_fix(machine),
+            fix=_driver_fix(machine) if missing else driver_fix(driver.problem),
         )
         return
     if driver.cuda_problem is not None:
@@ -142,7 +144,7 @@ def _driver_fix(machine: MachineFacts) -> str:
     if machine.container and machine.pci_gpus:
         return f"{on_bus}: start the container with --gpus all (the host needs the NVIDIA container toolkit)"
     if machine.kernel_driver is not None:
-        return "the kernel's driver and its library differ: restart the machine after a driver update"
+        return "the kernel module is loaded: install the libraries of the same driver version (libnvidia-ml.so.1)"
     if machine.pci_gpus:
         return f"{on_bus}: install the driver, and load it with sudo modprobe nvidia"
     hidden = ", or start the container with --gpus all if its host has one" if machine.container else ""

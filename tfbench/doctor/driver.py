@@ -17,7 +17,7 @@ import pynvml
 from results.schema.health import GPUFacts
 from tfbench.machine.cuda_devices import ask_cuda
 from tfbench.machine.driver_gpus import DriverGPU, Visible, offered, problems_of, read_driver_gpus
-from tfbench.machine.nvml import cuda_version, read_gpu
+from tfbench.machine.nvml import cuda_version, opened, read_gpu
 
 P2P_READ = 0
 """The queried capability of a pair: reading each other's memory. (nvidia-ml-py's own constant is a tuple.)"""
@@ -81,11 +81,9 @@ class DriverFacts:
 
 def read_nvml() -> DriverFacts:
     """Read all GPUs from NVML."""
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return DriverFacts(problem=str(error))
-    try:
+    with opened() as problem:
+        if problem is not None:
+            return DriverFacts(problem=problem)
         gpus = read_driver_gpus()
         return DriverFacts(
             version=offered(pynvml.nvmlSystemGetDriverVersion),
@@ -94,8 +92,6 @@ def read_nvml() -> DriverFacts:
             pairs=read_pairs(gpus),
             gpu_problems=problems_of(gpus),
         )
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def read_pairs(gpus: list[DriverGPU]) -> list[GPUPair]:

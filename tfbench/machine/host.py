@@ -31,6 +31,8 @@ class HostFacts:
         gpus: GPUs visible to this process, in its order, by the driver's indices.
         gpu_states: The same GPUs with everything that the driver currently reports.
         gpu_problems: GPUs that no process can use: `7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost`.
+        driver_problem: Why an installed NVIDIA driver does not answer: `Driver/library version mismatch (NVML 18)`;
+            `results.schema.health.driver_fix` has the remedy.
     """
 
     cpu: str
@@ -47,6 +49,7 @@ class HostFacts:
     gpus: list[GPU] = field(default_factory=list)
     gpu_states: list[GPUFacts] = field(default_factory=list)
     gpu_problems: list[str] = field(default_factory=list)
+    driver_problem: str | None = None
 
 
 def host_facts(*, by_cuda: bool = False) -> HostFacts:
@@ -72,6 +75,7 @@ def host_facts(*, by_cuda: bool = False) -> HostFacts:
         gpus=[nvml.as_recorded(gpu) for gpu in driver.gpus],
         gpu_states=list(driver.gpus),
         gpu_problems=list(driver.problems),
+        driver_problem=driver.problem,
     )
 
 

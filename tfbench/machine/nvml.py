@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import Any
 import pynvml
 
 from results.schema import GPU, SoftWarning
-from results.schema.health import GPUFacts, GPUSlice
+from results.schema.health import GPUFacts, GPUSlice, driver_fix
 from tfbench.machine.cuda_devices import ask_cuda
 from tfbench.machine.driver_gpus import (
     DriverGPU,
@@ -44,33 +45,54 @@ CLOCK_REASONS = {
 """Why clocks are not at their maximum. Source: nvml.h, nvmlClocksEventReasons."""
 
 
+VGPU_NAME = re.compile(r"-\d+[ABCQ](ME)?$")
+"""Ends a vGPU's name: `NVIDIA A10-24Q`, `GRID A100-1-5CME`. Source: NVIDIA vGPU Software User Guide, "vGPU types"."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Driver:
     """The NVIDIA driver of a machine.
 
     Attributes:
+        problem: Why it does not answer: `Driver/library version mismatch (NVML 18)`; None: it does, or there is none.
         version: e.g. `550.54.14`; None: no driver.
         cuda: Newest CUDA that it supports, e.g. `12.4`.
         gpus: GPUs that this process may use, in its own order, by the driver's indices.
         problems: GPUs that no process can use: `7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost`.
     """
 
+    problem: str | None = None
     version: str | None = None
     cuda: str | None = None
     gpus: tuple[GPUFacts, ...] = ()
     problems: tuple[str, ...] = ()
 
+    @property
+    def reasons(self) -> list[str]:
+        """Why a process may not get the GPUs that it needs."""
+        silent = (
+            [f"the NVIDIA driver does not work: {self.problem}: {driver_fix(self.problem)}"] if self.problem else []
+        )
+        return [*silent, *self.problems]
+
+
+NO_LIBRARY = "NVML Shared Library Not Found"
+"""There is no driver."""
+
 
 @contextmanager
-def _opened() -> Iterator[bool]:
-    """Open NVML for the duration of a block; yields False without a driver."""
+def opened() -> Iterator[str | None]:
+    """Open NVML for the duration of a block; yields why it does not answer, in the driver's words, or None."""
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        yield False
+    except pynvml.NVMLError as error:
+        if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+            yield NO_LIBRARY
+        else:
+            yield f"{offered(pynvml.nvmlErrorString, error.value) or error} (NVML {error.value})"
         return
     try:
-        yield True
+        yield None
     finally:
         offered(pynvml.nvmlShutdown)
 
@@ -82,9 +104,9 @@ def read_driver(*, by_cuda: bool = False) -> Driver:
         by_cuda: Return the GPUs of this process as CUDA reports them, for a process that uses them; otherwise those
             that the machine offers, without initialising CUDA.
     """
-    with _opened() as is_open:
-        if not is_open:
-            return Driver()
+    with opened() as problem:
+        if problem is not None:
+            return Driver(problem=None if problem == NO_LIBRARY else problem)
         gpus = read_driver_gpus()
         devices = devices_of_this_process(gpus) if by_cuda else offered_devices(gpus)
         return Driver(
@@ -101,8 +123,8 @@ def free_gpu_memory_bytes(count: int) -> int | None:
     TensorFlow's allocator returns no memory while its process runs, so this is also what was free when an operation
     failed. It distinguishes a full GPU from a broken library.
     """
-    with _opened() as is_open:
-        devices = visible_devices(read_driver_gpus()) if is_open else []
+    with opened() as problem:
+        devices = visible_devices(read_driver_gpus()) if problem is None else []
         memories = [offered(pynvml.nvmlDeviceGetMemoryInfo, device.handle) for device in devices[:count]]
         return min((int(memory.free) for memory in memories if memory is not None), default=None)
 
@@ -157,6 +179,8 @@ def read_gpu(device: Visible) -> GPUFacts:
         answer = None if device.slice else ask(query)
         return None if answer is None else answer / 1000
 
+    mode = ask(pynvml.nvmlDeviceGetVirtualizationMode)
+    virtual = mode == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU or bool(VGPU_NAME.search(gpu.name or ""))
     capability = ask(pynvml.nvmlDeviceGetCudaComputeCapability)
     memory = offered(pynvml.nvmlDeviceGetMemoryInfo, device.handle)
     rates = ask(pynvml.nvmlDeviceGetUtilizationRates)  # none in MIG mode
@@ -167,13 +191,15 @@ def read_gpu(device: Visible) -> GPUFacts:
     reasons = ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons)
     links = [ask(pynvml.nvmlDeviceGetNvLinkState, link) for link in range(pynvml.NVML_NVLINK_MAX_LINKS)]
     processes = offered(pynvml.nvmlDeviceGetComputeRunningProcesses, device.handle)
-    mode = ask(pynvml.nvmlDeviceGetComputeMode)
+    compute_mode = ask(pynvml.nvmlDeviceGetComputeMode)
     persistence = ask(pynvml.nvmlDeviceGetPersistenceMode)
     return GPUFacts(
         index=gpu.index,
         bus_id=gpu.bus_id,
         name=device.name,
         uuid=device.uuid,
+        virtual=virtual,
+        licensed=_is_licensed(handle) if virtual else None,
         compute_capability=None if capability is None else f"{capability[0]}.{capability[1]}",
         memory_bytes=None if memory is None else int(memory.total),
         memory_used_bytes=None if memory is None else int(memory.used),
@@ -187,7 +213,7 @@ def read_gpu(device: Visible) -> GPUFacts:
         row_remap_pending=None if pending is None else bool(pending),
         row_remap_failed=None if rows is None else bool(rows[3]),
         persistence=None if persistence is None else bool(persistence),
-        compute_mode=None if mode is None else COMPUTE_MODES.get(mode),
+        compute_mode=None if compute_mode is None else COMPUTE_MODES.get(compute_mode),
         power_watts=watts(pynvml.nvmlDeviceGetPowerUsage),
         power_limit_watts=watts(pynvml.nvmlDeviceGetEnforcedPowerLimit),
         power_limit_default_watts=watts(pynvml.nvmlDeviceGetPowerManagementDefaultLimit),
@@ -208,6 +234,15 @@ def read_gpu(device: Visible) -> GPUFacts:
         nvlinks_up=links.count(1),
         nvlinks_down=links.count(0),
     )
+
+
+def _is_licensed(handle: Handle) -> bool | None:
+    """Return whether a vGPU has a licence; None: not reported. Of the features of vGPU software, it has one enabled."""
+    found = offered(pynvml.nvmlDeviceGetGridLicensableFeatures_v4, handle)
+    if found is None or not found.isGridLicenseSupported:
+        return None
+    features = found.gridLicensableFeatures[: found.licensableFeaturesCount]
+    return any(feature.featureState for feature in features)
 
 
 def _slice(part: Slice) -> GPUSlice:

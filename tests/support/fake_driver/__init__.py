@@ -38,7 +38,7 @@ class FakeSlice:
 
 @dataclass(frozen=True, kw_only=True)
 class FakeGPU:
-    """One GPU, by default an idle and healthy H100. Power in mW; -1: not supported."""
+    """One GPU, by default an idle and healthy H100. Power in mW; -1: not supported. `licensed` is for a vGPU."""
 
     bus_id: str
     uuid: uuid.UUID | str
@@ -76,6 +76,7 @@ class FakeGPU:
     links_up: int = 18
     links_down: int = 0
     island: int = 0
+    licensed: int = -1
     slices: Sequence[FakeSlice] = ()
 
 

@@ -14,7 +14,8 @@ typedef struct {
     int lost;                    /* 0; 1: no handle; 2: a handle whose calls fail */
     int major, minor, multiprocessors;
     unsigned long long memory_total, memory_used;
-    unsigned power_limit, power_default, power_min, power_max, power, temperature, utilisation; /* milliwatts */
+    int power_limit, power_default;
+    unsigned power_min, power_max, power, temperature, utilisation; /* milliwatts */
     unsigned clock, clock_max;
     int application_clock;
     int ecc, ecc_errors, rows_pending, rows_failed;
@@ -23,6 +24,7 @@ typedef struct {
     unsigned long long reasons;
     unsigned processes, first_process;
     int links_up, links_down, island;
+    int licensed;                /* of a vGPU */
     int slice_count;
     Slice slices[MAX_SLICES];
 } Gpu;

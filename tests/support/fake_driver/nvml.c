@@ -46,6 +46,7 @@ static int whole(const Device *d) { return d->slice == NOT_THERE; }
 
 int nvmlInitWithFlags(unsigned flags) {
     (void)flags;
+    if (getenv("FAKE_NVML_INIT")) return atoi(getenv("FAKE_NVML_INIT"));
     for (int i = 0; i < COUNT; ++i) {
         whole_gpus[i] = (Device){i, NOT_THERE};
         if (!energy_millijoules[i]) energy_millijoules[i] = 1000000 + 4000000ull * i;
@@ -54,7 +55,7 @@ int nvmlInitWithFlags(unsigned flags) {
     return SUCCESS;
 }
 int nvmlShutdown(void) { return SUCCESS; }
-const char *nvmlErrorString(int code) { (void)code; return "planted"; }
+const char *nvmlErrorString(int code) { return code == 18 ? "Driver/library version mismatch" : "planted"; }
 int nvmlSystemGetDriverVersion(char *text, unsigned n) { ANSWER(NULL, snprintf(text, n, DRIVER)); }
 int nvmlSystemGetCudaDriverVersion_v2(int *version) { ANSWER(NULL, *version = CUDA); }
 int nvmlDeviceGetCount_v2(unsigned *count) { ANSWER(NULL, *count = THERE); }
@@ -84,8 +85,12 @@ int nvmlDeviceGetUtilizationRates(Device *d, unsigned rates[2]) {
     if (OF(d).mig == 1) return NOT_SUPPORTED;
     OF_WHOLE_GPU(d, (rates[0] = OF(d).utilisation, rates[1] = 0));
 }
-int nvmlDeviceGetPowerManagementDefaultLimit(Device *d, unsigned *limit) { OF_WHOLE_GPU(d, *limit = OF(d).power_default); }
-int nvmlDeviceGetEnforcedPowerLimit(Device *d, unsigned *limit) { OF_WHOLE_GPU(d, *limit = OF(d).power_limit); }
+#define POWER(d, value, statement) do { if ((value) == NOT_THERE) return NOT_SUPPORTED; OF_WHOLE_GPU(d, statement); } while (0)
+int nvmlDeviceGetPowerManagementDefaultLimit(Device *d, unsigned *limit) { POWER(d, OF(d).power_default, *limit = OF(d).power_default); }
+int nvmlDeviceGetEnforcedPowerLimit(Device *d, unsigned *limit) { POWER(d, OF(d).power_limit, *limit = OF(d).power_limit); }
+int nvmlDeviceGetGridLicensableFeatures_v4(Device *d, int *features) {  /* supported, count, code and state of the first */
+    IF_THERE(d, OF(d).licensed, (features[0] = features[1] = features[2] = 1, features[3] = OF(d).licensed));
+}
 int nvmlDeviceGetPowerManagementLimitConstraints(Device *d, unsigned *least, unsigned *most) {
     OF_WHOLE_GPU(d, (*least = OF(d).power_min, *most = OF(d).power_max));
 }

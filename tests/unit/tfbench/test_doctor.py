@@ -7,17 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from results.schema.health import GPUFacts
+from results.schema.health import GPUFacts, Moment, driver_fix, health_warnings
 from results.schema.record_json import from_dict
 from tests.real.training.conftest import run_tfbench
 from tests.support import PROJECT, write_files
-from tests.support.fake_driver import FakeGPU, FakeMachine, build, eight_h100
+from tests.support.fake_driver import FakeGPU, FakeMachine, build, eight_h100, run_python
 from tfbench.doctor.__main__ import render
 from tfbench.doctor.checks import DoctorFinding, Level, Readiness, judge, verdict_line, verdict_of
 from tfbench.doctor.driver import DriverFacts, GPUPair
 from tfbench.doctor.facts import ChildAnswers, DoctorFacts, ask, driver_from, trial_from
 from tfbench.doctor.machine import MachineFacts, read_machine
 from tfbench.doctor.trial import Trial, all_reduces, computes
+from tfbench.machine.nvml import NO_LIBRARY
 
 MACHINE = MachineFacts(
     cpu_count=128,
@@ -230,16 +231,69 @@ def test_a_setting_that_costs_nothing_is_no_finding(changes):
     [
         ({"container": True, "pci_gpus": ["0000:18:00.0"]}, "1 NVIDIA GPU is on the PCI bus: start the container with"),
         ({"pci_gpus": ["0000:18:00.0", "0000:2A:00.0"]}, "2 NVIDIA GPUs are on the PCI bus: install the driver"),
-        ({"kernel_driver": "NVRM version: 550"}, "restart the machine after a driver update"),
+        ({"kernel_driver": "NVRM version: 550"}, "install the libraries of the same driver version"),
         ({}, "use a machine with an NVIDIA GPU; python -m tfbench.doctor --device=cpu"),
     ],
 )
 def test_a_missing_driver_has_the_remedy_of_its_cause(machine, fix):
-    facts = replace(GOOD, machine=replace(MACHINE, **machine), driver=DriverFacts(problem="Driver Not Loaded"))
+    facts = replace(GOOD, machine=replace(MACHINE, **machine), driver=DriverFacts(problem=NO_LIBRARY))
     (finding,) = judge(facts)
     assert (finding.code, finding.level) == ("no_driver", Level.BLOCKER)
     assert fix in (finding.fix or "")
-    assert verdict_line([finding]) == "not ready: no NVIDIA driver (Driver Not Loaded); CPU cases can run"
+    assert verdict_line([finding]) == f"not ready: no NVIDIA driver ({NO_LIBRARY}); CPU cases can run"
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "fix"),
+    [
+        ("18", "Driver/library version mismatch", "restart the machine"),
+        ("9", "planted", "sudo modprobe nvidia"),
+        ("4", "planted", "access to /dev/nvidia*"),
+        ("999", "planted", "restart the machine"),
+    ],
+)
+def test_a_driver_that_does_not_work_has_its_own_words_and_a_remedy(code, words, fix, tmp_path):
+    folder = build(FakeMachine(gpus=[FakeGPU(bus_id="0000:18:00.0", uuid="GPU-a")]), tmp_path)
+    variables = {"LD_LIBRARY_PATH": str(folder), "FAKE_NVML_INIT": code}
+    facts = driver_from(ask("tfbench.doctor.driver", [], 60.0, **variables))
+    (finding,) = judge(replace(GOOD, driver=facts, trial=replace(TRIAL, gpus=[])))
+    assert (finding.code, finding.level) == ("no_driver", Level.BLOCKER)
+    assert finding.seen == f"the NVIDIA driver does not work ({words} (NVML {code}))" and fix in finding.fix
+    probed = run_python(folder, "-m", "tfbench.probe", FAKE_NVML_INIT=code)
+    assert (probed["driver_problem"], probed["gpus"]) == (f"{words} (NVML {code})", [])
+    assert fix in driver_fix(probed["driver_problem"])
+
+
+def test_a_driver_that_works_or_is_missing_has_no_problem(tmp_path):
+    folder = build(FakeMachine(gpus=[FakeGPU(bus_id="0000:18:00.0", uuid="GPU-a")]), tmp_path / "driver")
+    assert run_python(folder, "-m", "tfbench.probe")["driver_problem"] is None
+    assert run_python(tmp_path, "-m", "tfbench.probe")["driver_problem"] is None, "a machine without a driver"
+
+
+@pytest.mark.parametrize(("licensed", "state"), [(-1, "its licence unknown"), (0, "unlicensed"), (1, "licensed")])
+def test_a_vgpu_is_named_with_the_state_of_its_licence(licensed, state, tmp_path):
+    gpu = FakeGPU(
+        bus_id="0000:02:00.0",
+        uuid="GPU-a",
+        name="NVIDIA A10-24Q",
+        major=8,
+        minor=6,
+        licensed=licensed,
+        power_limit=-1,
+        power_default=-1,
+    )
+    folder = build(FakeMachine(gpus=[gpu], driver="550.90.07"), tmp_path)
+    (state_of_gpu,) = run_python(folder, "-m", "tfbench.probe")["gpu_states"]
+    (warning,) = health_warnings(from_dict(GPUFacts, state_of_gpu), Moment.IDLE)
+    assert (warning.rule.code, warning.seen) == ("vgpu", f"NVIDIA A10-24Q is a vGPU, {state}")
+    assert state_of_gpu["power_limit_watts"] is None
+
+
+@pytest.mark.parametrize("name", ["NVIDIA A10G", "Tesla V100-PCIE-16GB", "NVIDIA A100-SXM4-80GB", "GRID K520"])
+def test_a_whole_gpu_is_no_vgpu(name, tmp_path):
+    folder = build(FakeMachine(gpus=[FakeGPU(bus_id="0000:02:00.0", uuid="GPU-a", name=name)]), tmp_path)
+    (state_of_gpu,) = run_python(folder, "-m", "tfbench.probe")["gpu_states"]
+    assert health_warnings(from_dict(GPUFacts, state_of_gpu), Moment.IDLE) == []
 
 
 def test_without_tensorflow_not_even_the_cpu_is_ready():
