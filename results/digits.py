@@ -12,6 +12,9 @@ GROUP_SPACE = "\u00a0"
 DIGITS_WITHOUT_ERROR = 4
 """Significant digits of a number with unknown error."""
 
+MOST_PLACES = 9
+"""Decimal places of a number, at most."""
+
 FLOAT_NOISE = 1e-12
 """Relative errors up to this are floating-point rounding, not scatter of measurements."""
 
@@ -43,7 +46,10 @@ def with_error(value: float, error: float | None) -> str:
     """
     if error is None or not math.isfinite(error) or error <= abs(value) * FLOAT_NOISE:
         return significant(value, DIGITS_WITHOUT_ERROR)
-    place = significant_place(error)
+    return _with_error(value, error, significant_place(error))
+
+
+def _with_error(value: float, error: float, place: int) -> str:
     number = grouped(value, place) if round(value, place) else significant(value, 1)
     return f"{number} ± {grouped(error, place)}"
 
@@ -56,7 +62,23 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def with_interval(interval: Interval) -> str:
-    """Format a value with the longer side of its interval as the error."""
-    if not math.isfinite(interval.half_width):
-        return f"{with_error(interval.value, None)} ± ?"
-    return with_error(interval.value, interval.half_width)
+    """Format `1.570 ± 0.003`, or `1.51 (1.08–2.11)` if the sides of the interval differ by a unit of the last place.
+
+    The printed range includes 1 only if the interval does, so that it never contradicts a significant ratio.
+    """
+    value, low, high, error = interval.value, interval.low, interval.high, interval.half_width
+    if not math.isfinite(high) or error <= abs(value) * FLOAT_NOISE:
+        open_end = "" if math.isfinite(high) else f" ({significant(low)}–∞)" if low > 0 else " ± ?"
+        return f"{with_error(value, None)}{open_end}"
+    least = significant_place(error)
+    for place in range(least, max(least, MOST_PLACES) + 1):
+        middle, side = round(value, place), round(error, place)
+        if side - min(high - value, value - low) < 10.0**-place:
+            text, ends = _with_error(value, error, place), (round(middle - side, place), round(middle + side, place))
+        else:
+            two_digits = max(place, 1 - math.floor(math.log10(error)))
+            ends = round(low, two_digits), round(high, two_digits)
+            text = f"{grouped(value, two_digits)} ({grouped(low, two_digits)}–{grouped(high, two_digits)})"
+        if (ends[0] <= 1 <= ends[1]) == interval.contains(1.0):
+            break
+    return text

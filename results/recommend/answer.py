@@ -393,8 +393,6 @@ def _predicted(*options: RentalOption) -> bool:
 
 def _ratio_text(a: RentalOption, b: RentalOption) -> str:
     ratio = _ratio(a, b)
-    if _predicted(a, b):
-        return f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f}, predicted)"
     return with_interval(ratio) if ratio.half_width < float("inf") else f"{ratio.value:.2f}"
 
 

@@ -7,10 +7,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from results.digits import significant
+from results.digits import significant, with_interval
 from results.grid import Grid
 from results.recommend.answer import Advice, compared, span
 from results.recommend.figures import SECONDS_PER_HOUR, Basis, RentalOption
+from results.stats import divided, inverse
 from results.table.cells import value_text
 
 FIELDS = (*("subject", "gpu", "count", "basis", "batch", "sources", "hours", "wins_below", "excluded", "notes"),)
@@ -82,9 +83,7 @@ def option_json(option: RentalOption) -> dict[str, Any]:
 def rate_text(option: RentalOption) -> str:
     """Format a throughput with its interval."""
     interval, limit = option.interval, "≤ " if option.basis is Basis.BOUND else ""
-    if interval is None or option.basis is not Basis.PREDICTED:
-        return f"{limit}{value_text(option.samples_per_second or None, interval)}"
-    return f"{significant(interval.value)} ({significant(interval.low)} to {significant(interval.high)})"
+    return f"{limit}{value_text(option.samples_per_second or None, interval)}"
 
 
 def time_text(option: RentalOption, samples: float) -> str:
@@ -93,8 +92,7 @@ def time_text(option: RentalOption, samples: float) -> str:
     if interval is None:
         least = "≥ " if option.basis is Basis.BOUND else ""
         return f"{least}{significant(option.hours)}" if option.hours else ""
-    low = significant(work / interval.high)
-    return f"{low} to {significant(work / interval.low)}" if interval.low > 0 else f"≥ {low}"
+    return with_interval(divided(inverse(interval), 1 / work))
 
 
 def price_text(option: RentalOption) -> str:

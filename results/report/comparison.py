@@ -13,7 +13,7 @@ from results.compare.scaling import Efficiency, efficiencies
 from results.digits import significant, with_error, with_interval
 from results.grid import Grid
 from results.schema import Device, Mode
-from results.stats import LEVEL
+from results.stats import LEVEL, Interval, divided
 from results.table.cells import (
     fleet_notes,
     identity_text,
@@ -184,8 +184,8 @@ def _notes(found: Sequence[Comparison], made: Sequence[Answer], sides: Sequence[
 
 
 def _efficiency_text(item: Efficiency) -> str:
-    half = item.interval.half_width * 100 if item.interval else None
-    return f"{with_error(item.value * 100, half)} %{' !' if item.suspect else ''}"
+    percent = divided(item.interval, 0.01) if item.interval else None
+    return f"{value_text(item.value * 100, percent)} %{' !' if item.suspect else ''}"
 
 
 Pair = tuple[str, str, list[Comparison]]
@@ -308,4 +308,6 @@ def _share(whole: FleetRate, apart: FleetRate) -> str:
     """Format the share of communication in a step, with its 95 % interval."""
     ratio = compare_pair(whole, apart)
     assert ratio.value is not None, "both sides have a number"
-    return f"{with_error((1 - ratio.value) * 100, ratio.interval.half_width * 100 if ratio.interval else None)} %"
+    kept, percent = ratio.interval, (1 - ratio.value) * 100
+    interval = Interval(percent, (1 - kept.high) * 100, (1 - kept.low) * 100) if kept else None
+    return f"{value_text(percent, interval)} %"

@@ -6,12 +6,12 @@ const numbers = [...document.querySelectorAll("input[data-fleet]")];
 const fleets = numbers.map((input) => input.dataset.fleet);
 const cell = (tag, text, number) => {
   const node = document.createElement(tag);
-  // Numbers break only before their error, so that the table fits a narrow screen.
-  const [value, error] = String(text).split(" ± ");
-  if (error === undefined) node.textContent = text;
-  else for (const part of [value, " ± " + error]) {
+  // Numbers break only before their interval, so that the table fits a narrow screen.
+  const parts = number ? String(text).split(/ (?=± |\()/) : [text];
+  if (parts.length === 1) node.textContent = text;
+  else for (const part of parts) {
     const span = document.createElement("span");
-    span.className = "together"; span.textContent = part.trim();
+    span.className = "together"; span.textContent = part;
     node.append(span, " ");
   }
   if (number) node.className = "number";
@@ -24,12 +24,13 @@ const grouped = (value, place) => {
   return whole.replace(/\B(?=(\d{3})+$)/g, "\u00a0") + (rest ? "." + rest : "");
 };
 const significant = (value, digits) => grouped(value, Math.max(digits - 1 - Math.floor(Math.log10(value)), 0));
-// Numbers have the digits of their error, as in all tables: one, or two if it starts with 1 or 2.
+// Numbers have the digits of their error, as in all tables: one, or two if it starts with 1 or 2 or its sides differ.
 const written = ({ value, low, high }) => {
   if (low === null || !(high > low)) return significant(value, 4);
   const error = Math.max(high - value, value - low), exponent = Math.floor(Math.log10(error));
-  const place = -exponent + (error / 10 ** exponent < 2.95 ? 1 : 0);
-  return grouped(value, place) + " ± " + grouped(error, place);
+  const place = -exponent + (error / 10 ** exponent < 2.95 ? 1 : 0), two = 1 - exponent;
+  const symmetric = Math.round(error * 10 ** place) - Math.min(high - value, value - low) * 10 ** place < 1;
+  return symmetric ? `${grouped(value, place)} ± ${grouped(error, place)}` : `${grouped(value, two)} (${grouped(low, two)}–${grouped(high, two)})`;
 };
 const map = (quantity, change) => {
   const [value, one, other] = [quantity.value, quantity.low, quantity.high].map((x) => x === null ? null : change(x));

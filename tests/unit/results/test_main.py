@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 import results.__main__ as program
-from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, write_run
+from tests.unit.results.factory import (
+    make_case,
+    make_environment,
+    make_failure,
+    make_origin,
+    of_hosts,
+    repeats,
+    write_run,
+)
 
 
 def add_run(runs, name, factor, **changes):
@@ -54,6 +62,21 @@ def test_runs_are_merged_and_data_alone_goes_to_stdout(runs, capsys):
     captured = capsys.readouterr()
     assert captured.out.startswith("fleet,host,") and "nonsense" not in captured.out
     assert "bad.json: not a record, excluded" in captured.err
+
+
+def test_an_interval_longer_on_one_side_has_one_notation_everywhere(runs, capsys):
+    write_run(runs, [*of_hosts("a", 155.0, 147.0, prefix="h"), *of_hosts("b", 100.0, 93.0)], "new")
+    write_run(runs, of_hosts("a", 100.0, 100.0, prefix="h"), "old")
+    for command in (["--baseline=old"], ["--baseline=old", "--format=markdown"]):
+        assert call("compare", "new", *command) == 0
+        assert "1.51 (1.08–2.11)" in capsys.readouterr().out
+    page = str(runs / "page.html")
+    for command in (
+        ["compare"], ["show"], ["export", "--format=markdown"], ["report", "--format=markdown"], ["report", "--output", page]
+    ):  # fmt: skip
+        assert call(*command[:1], "new", *command[1:]) == 0
+        said = capsys.readouterr().out or Path(page).read_text(encoding="utf-8")
+        assert re.search(r"(1\.6|0\.64) (</span> <span class=\"together\">)?\(\d\.\d+–\d\.\d+\)", said), command
 
 
 def test_two_fleets_need_no_names_and_markdown_is_for_a_pull_request(runs, capsys):
