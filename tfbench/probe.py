@@ -8,15 +8,17 @@
      "gpus": [{"index": 0, "name": "NVIDIA RTX A4000", "uuid": "GPU-…", "compute_capability": "8.6",
                "memory_bytes": 17171480576, "power_limit_watts": 140.0}],
      "gpu_problems": ["7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost"],
-     "disk_free_bytes": 812345678901,
+     "driver_problem": null, "disk_free_bytes": 812345678901, "other_cpu_share": 0.0,
      "gpu_states": [{"index": 0, "utilisation": 0.0, "memory_used_bytes": 3145728, "processes": 0,
                      "temperature_celsius": 34, "power_watts": 8.1, "power_limit_default_watts": 140.0, …}]}
 
 `cpu_limit` is the smaller of affinity and container limit, and may be fractional; `memory_bytes` likewise. `index` is
 the driver's, as in `nvidia-smi`, even if a GPU before it does not answer; of a GPU in MIG mode, `gpus` has the slice
 that a process gets. Without an NVIDIA driver `driver` and `cuda_driver` are null and `gpus` is empty; unavailable
-values are null. The keys are those of `tfbench.machine.host.HostFacts`, with `gpu_states` as in
-`results.schema.health.GPUFacts`; a host without GPUs adds those of `tfbench.machine.host.ProcessorSpeed`.
+values are null. `driver_problem` is why an installed driver does not answer, and `other_cpu_share` the share of this
+process's CPUs that other programs used meanwhile. The other keys are those of `tfbench.machine.host.HostFacts`, with
+`gpu_states` as in `results.schema.health.GPUFacts`; a host without GPUs adds those of
+`tfbench.machine.host.ProcessorSpeed`.
 """
 
 from __future__ import annotations
@@ -25,18 +27,27 @@ import dataclasses
 import json
 import shutil
 import sys
+import time
 
+from tfbench.machine.cpu_use import other_cpu_share_since, read_cpu_use
 from tfbench.machine.host import host_facts, processor_speed
+
+CPU_USE_SECONDS = 0.5
+"""Shortest interval over which the use of the CPUs by other programs is read."""
 
 
 def main() -> int:
     """Print the facts."""
+    before = read_cpu_use()
     reported = {
         **dataclasses.asdict(host_facts()),
         "disk_free_bytes": shutil.disk_usage("/").free,  # in a container: the engine's storage
     }
     if not reported["gpus"]:  # with GPUs, estimates follow from their specification
         reported |= dataclasses.asdict(processor_speed())
+    else:
+        time.sleep(CPU_USE_SECONDS)
+    reported["other_cpu_share"] = other_cpu_share_since(before)
     sys.stdout.write(json.dumps(reported) + "\n")
     return 0
 

@@ -319,6 +319,8 @@ class Telemetry:
         pcie_width_max: Lanes that this GPU and its slot support.
         samples: Samples taken of each GPU.
         cooling_seconds: Time spent before warm-up until the GPUs had cooled down.
+        other_cpu_share: Share of the CPUs of a benchmark that other programs used, less the error of the kernel's
+            ticks; the worst host's.
     """
 
     host_memory_peak_bytes: int | None = None
@@ -343,6 +345,7 @@ class Telemetry:
     pcie_width_max: int | None = None
     samples: int | None = None
     cooling_seconds: float | None = None
+    other_cpu_share: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,6 +38,7 @@ def missing_hosts(rates: Sequence[FleetRate]) -> list[str]:
 WARNINGS: dict[str, str] = {
     "above_bandwidth": "more than the memory bandwidth allows unless caches held the activations; raise the batch",
     "above_peak": "too close to the device's peak for a whole network; measure again on an idle machine",
+    "cpu_shared": "other programs used the CPUs; end them, or run one benchmark at a time on a host",
     "drift": "steps became slower or faster while timing: heat, or too short a warm-up; raise warmup_steps",
     "energy_differs": "energy by counter and by sampled power differ; time for longer (min_seconds: 60)",
     "high_cv": "steps vary more than an idle machine's; end other processes, or time for longer (min_seconds)",

@@ -12,6 +12,7 @@ from typing import TypeVar
 from results.schema import Telemetry
 from results.schema.health import START_CELSIUS, GPUFacts
 from tfbench.machine import samples
+from tfbench.machine.cpu_use import other_cpu_share_since, read_cpu_use
 from tfbench.machine.nvml import GPUs
 from tfbench.machine.samples import Sample
 
@@ -56,6 +57,7 @@ class Observer:
 
     def start(self) -> None:
         """Begin the interval."""
+        self._cpu_use = read_cpu_use()
         self._energy = self._gpus.energy_joules()
         self._begin = time.perf_counter()
         self._take_sample()
@@ -71,6 +73,7 @@ class Observer:
         """
         seconds = time.perf_counter() - self._begin
         joules = samples.differences(self._energy, self._gpus.energy_joules())
+        other_cpu_share = other_cpu_share_since(self._cpu_use)
         self._over.set()
         if len(self._gpus):
             self._thread.join()
@@ -103,6 +106,7 @@ class Observer:
             pcie_width=samples.extreme(taken, "pcie_width", min),
             pcie_width_max=min(_known(gpu.pcie_width_max for gpu in self.gpus), default=None),
             samples=min((len(gpu) for gpu in taken), default=None),
+            other_cpu_share=other_cpu_share,
         )
 
     def _over_interval(self, cooling: Cooling, powers: Sequence[float | None]) -> list[GPUFacts]:

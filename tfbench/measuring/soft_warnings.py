@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from results.schema import Case, Data, Device, Environment, Measurement, Precision, SoftWarning, Telemetry
-from results.schema.health import GPUFacts, Moment, health_warnings
+from results.schema.health import MAX_IDLE_UTILISATION, GPUFacts, Moment, health_warnings
 from tfbench.peers.links import Alone, Peers
 
 CV_LIMITS = {Device.GPU: 0.02, Device.CPU: 0.10}
@@ -60,6 +60,7 @@ def soft_warnings(
     )
     return [
         *of_steps,
+        *_of_other_programs(case.device, telemetry, of_steps),
         *_of_the_energy(telemetry),
         *_of_the_software(case, environment),
     ]
@@ -193,6 +194,24 @@ def _of_the_input(measurement: Measurement) -> Iterator[SoftWarning]:
             value=found.step_ratio,
             limit=found.limit,
             hint="--data=synthetic measures the device alone; for the input, more CPUs or a faster disk",
+        )
+
+
+WAITS_FOR_CPU = frozenset({"host_bound", "input_limited"})
+"""Warnings of a GPU that waits for the CPU."""
+
+
+def _of_other_programs(device: Device, telemetry: Telemetry, of_steps: Sequence[SoftWarning]) -> Iterator[SoftWarning]:
+    """Warn of other programs on the CPUs, where the CPU determines the speed."""
+    share = telemetry.other_cpu_share
+    matters = device is Device.CPU or any(warning.code in WAITS_FOR_CPU for warning in of_steps)
+    if matters and share is not None and share > MAX_IDLE_UTILISATION:
+        yield SoftWarning(
+            code="cpu_shared",
+            message=f"other programs used {share:.0%} of the benchmark's CPUs while timing",
+            value=share,
+            limit=MAX_IDLE_UTILISATION,
+            hint="top shows them: end them, and run one benchmark at a time on a host",
         )
 
 

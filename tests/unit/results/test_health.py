@@ -18,6 +18,7 @@ SLOWER = {"product_median_teraflops_per_second": 24.0}
 CASES = [
     ({"problem": "is lost"}, "gpu_unusable", WARNED, "is lost"),
     ({"mig": True, "slices": [GPUSlice(profile="1g.10gb")]}, "mig_slice", {IDLE: WARNING, TIMING: WARNING}, "1g.10gb"),
+    ({"virtual": True, "licensed": False}, "vgpu", {IDLE: WARNING, TIMING: WARNING}, "is a vGPU, unlicensed"),
     ({"row_remap_failed": True}, "row_remap_failed", REJECTED, "a faulty row"),
     ({"row_remap_pending": True}, "row_remap_pending", WARNED, "next reset"),
     ({"ecc_uncorrected_errors": 2}, "ecc_errors", REJECTED, "2 uncorrected"),
