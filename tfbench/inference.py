@@ -12,7 +12,7 @@ from results.schema import XLA, Case, Check, Latency, Precision
 from tfbench.keras_types import Model, Strategy, Tensor
 from tfbench.keras_versions import ReplicaResult, Traced
 from tfbench.measuring.timing import percentile
-from tfbench.measuring.validity import does_not_apply, replicas_of, within, xla_factor
+from tfbench.measuring.validity import does_not_apply, replicas_of, within, worst, xla_factor
 from tfbench.training.tasks import Batch
 
 LATENCY_STEPS = 100
@@ -104,14 +104,14 @@ class Inference:
     def _same_on_one_device(self, name: str, shards: Sequence[Batch], outputs: Sequence[list[np.ndarray]]) -> Check:
         """Compare every replica's outputs with the first device's for the same samples: the largest |y_r - y| / |y|."""
         compute = tf.function(_outputs_of(self._compute), autograph=False)
-        worst = 0.0
+        differences = []
         with tf.device(tf.nest.flatten(shards[0])[0].device):
             for shard, answered in zip(shards, outputs, strict=True):
                 for wanted, got in zip(compute(*shard), answered, strict=True):
                     norm = float(np.linalg.norm(wanted.numpy())) or 1.0
-                    worst = max(worst, float(np.linalg.norm(got - wanted.numpy())) / norm)
+                    differences.append(float(np.linalg.norm(got - wanted.numpy())) / norm)
         detail = f"{len(shards)} replicas against one device that takes the same shards"
-        return within(name, worst, OUTPUT_LIMITS[self.case.precision] * xla_factor(self.case), detail)
+        return within(name, worst(differences), OUTPUT_LIMITS[self.case.precision] * xla_factor(self.case), detail)
 
 
 def _outputs_of(forward: Forward) -> Callable[..., list[Tensor]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from results.schema import Check, Environment, Rank, Status, Telemetry
 from tfbench.keras_types import Strategy, Tensor
 from tfbench.keras_versions import components
 from tfbench.measuring.timing import TimedSteps
-from tfbench.measuring.validity import DIVERGENCE_LIMIT, within
+from tfbench.measuring.validity import DIVERGENCE_LIMIT, within, worst
 from tfbench.outcomes.outcome import CaseFailedError
 from tfbench.peers.links import Alone, Peers
 from tfbench.roofline.peaks import wait_for
@@ -107,14 +108,15 @@ def ranks_check(training: Training, peers: Ranks) -> Check:
     digests = peers.gather("weights", [hashlib.sha256(values.tobytes()).hexdigest() for values in mine])
     detail = f"weights of {peers.size} hosts after a few steps"
     if all(of_rank == digests[0] for of_rank in digests):
-        return within("ranks_equal", 0.0, DIVERGENCE_LIMIT, detail)
-    worst = 0.0
+        equal = 0.0 if all(np.isfinite(values).all() for values in mine) else math.nan
+        return within("ranks_equal", equal, DIVERGENCE_LIMIT, detail)
+    differences = []
     for values in mine:
         own = values * peers.size if peers.rank == 0 else np.zeros_like(values)
         chiefs = _mean_over_replicas(training.strategy, own)
         size = float(np.abs(chiefs).max()) or 1.0
-        worst = max(worst, float(np.abs(values - chiefs).max()) / size)
-    return within("ranks_equal", max(peers.gather("divergence", worst)), DIVERGENCE_LIMIT, detail)
+        differences.append(float(np.abs(values - chiefs).max()) / size)
+    return within("ranks_equal", worst(peers.gather("divergence", worst(differences))), DIVERGENCE_LIMIT, detail)
 
 
 def _mean_over_replicas(strategy: Strategy, values: np.ndarray) -> np.ndarray:

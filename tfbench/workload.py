@@ -265,7 +265,9 @@ def _first_inference(inference: Inference, batch: Batch, findings: Findings) -> 
     begin = time.perf_counter()
     first = FirstStep(wait_for_loss(inference.step(batch)), time.perf_counter() - begin)
     findings.phases.enter("checking")
-    findings.checks.extend([*inference.checks(batch), validity.output_check(first.loss)])
+    findings.checks.extend(inference.checks(batch))
+    if math.isfinite(first.loss):
+        findings.checks.append(validity.output_check(first.loss))
     return first
 
 

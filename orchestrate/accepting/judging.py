@@ -253,7 +253,7 @@ def _below(
         if value is None or len(known) < fewest:
             continue
         usual = middle(known)
-        if value < usual * (1 - rate.warning):
+        if not value >= usual * (1 - rate.warning):  # nor a number
             short = 1 - value / usual
             verdict = Acceptance.REJECT if short > max(REJECT, rate.warning) else Acceptance.WARNING
             return [(verdict, f"{_shown(value, rate)}, {short:.0%} below {name} ({_shown(usual, rate)})")]

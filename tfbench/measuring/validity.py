@@ -60,20 +60,24 @@ def untrained_loss_check(loss: float, expected: float) -> Check:
 
 def output_check(mean: float) -> Check:
     """Check that the outputs of inference are not all zero."""
-    return Check(name="outputs_not_zero", passed=mean != 0.0, detail=f"their mean is {mean:.4g}", value=mean)
+    value = mean if math.isfinite(mean) else None
+    return Check(name="outputs_not_zero", passed=bool(value), detail=f"their mean is {mean:.4g}", value=value)
 
 
 def gradients_check(training: Training) -> Check:
     """Check that gradients reach the variables; the value is the share of variables whose gradient is all zero."""
-    first = [components(training.strategy, moment)[0] for moment in training.updater.first_moments]
-    largest = tf.stack([tf.reduce_max(tf.abs(tf.convert_to_tensor(moment))) for moment in first]).numpy()
-    zero = int((largest == 0.0).sum())
-    detail = f"{zero} of {len(largest)} variables got a gradient that is zero everywhere"
-    return within("gradients_not_zero", zero / len(largest), ZERO_GRADIENTS_LIMIT, detail)
+    per_replica = zip(
+        *(components(training.strategy, moment) for moment in training.updater.first_moments), strict=True
+    )
+    sums = [[tf.reduce_sum(tf.abs(tf.convert_to_tensor(moment))).numpy() for moment in of] for of in per_replica]
+    zero = int(np.max(np.sum(np.equal(sums, 0.0), axis=1)))
+    detail = f"{zero} of {len(sums[0])} variables got a gradient that is zero everywhere"
+    share = zero / len(sums[0]) if np.isfinite(sums).all() else math.nan
+    return within("gradients_not_zero", share, ZERO_GRADIENTS_LIMIT, detail)
 
 
 class LearningWitness:
-    """Keeps two weights from before the first step, to check that training changes them.
+    """Keeps the first and the last variable from before the first step, to check that training changes them.
 
     Args:
         training: Before its first step.
@@ -90,16 +94,29 @@ class LearningWitness:
             losses: Of the first step and of the warm-up. Later ones may be constant: a network that has memorised its
                 only batch has a loss of 0.
         """
-        changed = any((now != before).any() for now, before in zip(self._weights(), self._before, strict=True))
+        changed = all(map(_changed, self._weights(), self._before))
         varied = len(set(losses)) > 1 or len(losses) < STEPS_THAT_SHOW_LEARNING
+        detail = f"first and last variable after {len(losses)} steps"
         return [
-            Check(name="weights_change", passed=changed, detail=f"first and last kernel after {len(losses)} steps"),
-            Check(name="loss_changes", passed=varied, detail=f"{len(losses)} losses, the first {losses[0]:.6g}"),
+            Check(name="weights_change", passed=changed, detail=detail),
+            Check(
+                name="loss_changes",
+                passed=varied and all(map(math.isfinite, losses)),
+                detail=f"{len(losses)} losses, the first {losses[0]:.6g}",
+            ),
         ]
 
-    def _weights(self) -> list[np.ndarray]:
-        variables = self._training.variables
-        return [components(self._training.strategy, variable)[0].numpy() for variable in (variables[0], variables[-1])]
+    def _weights(self) -> list[list[np.ndarray]]:
+        """Return the first and the last variable of each replica."""
+        ends = (self._training.variables[0], self._training.variables[-1])
+        per_replica = zip(*(components(self._training.strategy, variable) for variable in ends), strict=True)
+        return [[part.numpy() for part in parts] for parts in per_replica]
+
+
+def _changed(now: Sequence[np.ndarray], before: Sequence[np.ndarray]) -> bool:
+    """Return whether one of a replica's variables has changed, and all are finite."""
+    differ = any((new != old).any() for new, old in zip(now, before, strict=True))
+    return bool(differ and all(np.isfinite(new).all() for new in now))
 
 
 class OneDeviceReference:
@@ -149,17 +166,17 @@ def update_check(training: Training, reference: OneDeviceReference) -> Check:
     """
     share = training.updater.first_share
     norm = math.sqrt(sum(float(np.square(g, dtype=np.float64).sum()) for g in reference.gradients))
-    worst = 0.0
+    differences = []
     per_replica = zip(*(components(training.strategy, v) for v in training.updater.first_moments), strict=True)
     for moments in per_replica:
         squares = sum(
             float(np.square(moment.numpy() / share - g, dtype=np.float64).sum())
             for moment, g in zip(moments, reference.gradients, strict=True)
         )
-        worst = max(worst, math.sqrt(squares) / norm if norm else math.inf)
+        differences.append(math.sqrt(squares) / norm if norm else math.inf)
     return within(
         "update_equals_one_device",
-        worst,
+        worst(differences),
         UPDATE_LIMITS[training.case.precision] * xla_factor(training.case),
         f"{training.case.replicas} replicas against one device that takes the same shards in turn",
     )
@@ -175,13 +192,13 @@ def loss_check(training: Training, reference: OneDeviceReference, loss: float) -
 
 def replicas_check(training: Training) -> Check:
     """Compare the replicas' weights: max |w_r − w_0| / max |w_0|, of the worst variable."""
-    worst = 0.0
+    differences = []
     for variable in training.variables:
         first, *others = (part.numpy() for part in components(training.strategy, variable))
         size = float(np.abs(first).max()) or 1.0
-        worst = max([worst, *(float(np.abs(other - first).max()) / size for other in others)])
+        differences += [float(np.abs(other - first).max()) / size for other in others]
     detail = f"weights of {training.case.num_gpus} replicas after a few steps"
-    return within("replicas_equal", worst, DIVERGENCE_LIMIT, detail)
+    return within("replicas_equal", worst(differences), DIVERGENCE_LIMIT, detail)
 
 
 def does_not_apply(name: str, why: str = "one replica") -> Check:
@@ -218,6 +235,11 @@ def failures(checks: Sequence[Check]) -> str:
 def xla_factor(case: Case) -> float:
     """Return the factor by which limits are wider for this case."""
     return 1.0 if case.xla is XLA.OFF else XLA_FACTOR
+
+
+def worst(differences: Sequence[float]) -> float:
+    """Return the largest difference, or NaN if one of them is: the built-in `max` would ignore it."""
+    return float(np.max(differences))
 
 
 def within(name: str, value: float, limit: float, detail: str) -> Check:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from results.schema import Check, DeviceResult
 from tfbench.keras_types import Strategy, Tensor
 from tfbench.keras_versions import ReplicaResult
-from tfbench.measuring.validity import within
+from tfbench.measuring.validity import within, worst
 from tfbench.roofline.peaks import (
     MisplacedError,
     measured,
@@ -132,8 +132,8 @@ def all_reduce_check(strategy: Strategy) -> Check:
     count = strategy.num_replicas_in_sync
     wanted = count * (count + 1) / 2.0
     parts = sum_over_replicas(strategy, CHECKED_ELEMENTS, CHAINED)()
-    worst = max(float(np.abs(part.numpy() - wanted).max()) for part in parts) / wanted
-    return within("all_reduce", worst, 0.0, f"the sum of 1 to {count} on every one of {count} devices")
+    difference = worst([float(np.abs(part.numpy() - wanted).max()) for part in parts]) / wanted
+    return within("all_reduce", difference, 0.0, f"the sum of 1 to {count} on every one of {count} devices")
 
 
 def sum_over_replicas(strategy: Strategy, elements: int, times: int = 1) -> Callable[[], list[Tensor]]:

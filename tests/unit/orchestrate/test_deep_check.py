@@ -241,3 +241,10 @@ def test_missing_gpus_are_of_the_host():
     verdict, other = judge([fewer, dataclasses.replace(HOST, host="node-b")])
     assert other.verdict is ACCEPT and verdict.verdict is WARNING
     assert [found.text for found in verdict.findings] == ["7 GPUs answer, others of the fleet have 8"]
+
+
+def test_a_rate_that_is_not_a_number_is_not_accepted():
+    gpus = [GPUFigures(index=index, name=NAME, rates={"memory": 1.75e12}) for index in range(3)]
+    faulty = dataclasses.replace(gpus[2], rates={"memory": float("nan")})
+    (host,) = judge([HostFigures(fleet="a100", host="one", gpus=(*gpus, faulty))])
+    assert host.verdict is not Acceptance.ACCEPT
