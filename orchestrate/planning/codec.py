@@ -1,13 +1,15 @@
 """Reads and writes `plan.json`, based on the types in `plan.py`.
 
-Fields with defaults may be missing, for plans of older versions. Unknown keys are errors, because a setting of a newer
-version must not be dropped silently.
+Fields with defaults may be missing, and removed fields of older versions are upgraded. Unknown keys are errors, because
+a setting of a newer version must not be dropped silently.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from functools import cache
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
@@ -15,6 +17,32 @@ from pydantic_core import PydanticSerializationError
 from orchestrate.errors import UserError
 from orchestrate.planning.plan import PLAN_VERSION, Plan
 from orchestrate.text import plain_text, shown
+from results.schema.upgrades import CASE_CHANGES, CannotUpgrade, FieldChange, upgrade
+
+_HOST_PLAN_CHANGES = (
+    FieldChange("left_out", "excluded"),
+    FieldChange("facts.raw"),
+    FieldChange("facts.gpu_states.xid_errors"),
+    FieldChange("host.image_for"),
+    FieldChange("host.docker.via", only=None),
+    FieldChange("host.ssh.jump", only=None),
+    FieldChange("host.queue.slurm.requeue"),
+)
+_JOBS = ("hosts.jobs", "multi_host_jobs.job", "multi_host_jobs.members")
+
+PLAN_CHANGES: Mapping[int, Sequence[FieldChange]] = {
+    1: (
+        FieldChange("decide", "stop_early"),
+        FieldChange("gangs", "multi_host_jobs"),
+        *(FieldChange(f"hosts.{change.path}", change.renamed, change.only) for change in _HOST_PLAN_CHANGES),
+        *(
+            FieldChange(f"{jobs}.case.{change.path}", change.renamed, change.only)
+            for jobs in _JOBS
+            for change in CASE_CHANGES[1]
+        ),
+    )
+}
+"""By `plan_version` of the plan that still had the field."""
 
 
 @cache
@@ -47,22 +75,33 @@ def plan_from_json(text: str | bytes, where: str = "plan.json") -> Plan:
     Raises:
         UserError: The file is damaged, or its version is not supported.
     """
+    document, version = _parsed(text)
     try:
+        if isinstance(version, int) and version in PLAN_CHANGES:
+            upgrade(document, version, PLAN_CHANGES)
+            text = json.dumps({**document, "plan_version": PLAN_VERSION})
         return _adapter().validate_json(text, strict=True)
+    except CannotUpgrade as error:
+        raise UserError(f"{where}: {error}") from error
     except ValidationError as error:
-        try:
-            version = json.loads(text)["plan_version"]
-        except (ValueError, RecursionError, TypeError, KeyError):
-            version = PLAN_VERSION  # not a plan at all
-        if version == PLAN_VERSION:
+        if not document or version in (PLAN_VERSION, *PLAN_CHANGES):
             raise UserError(
                 f"{where}: is damaged: {_first(error)}. Restore the file from a copy, resume with the version of "
                 "tfbench that wrote it, or start a new run: the records in the run's folder are unharmed"
             ) from error
         raise UserError(
-            f"{where}: plan_version must be {PLAN_VERSION}. Received: {shown(version)}. "
+            f"{where}: plan_version must be 1 to {PLAN_VERSION}. Received: {shown(version)}. "
             "Resume with the version of tfbench that started the run"
         ) from error
+
+
+def _parsed(text: str | bytes) -> tuple[dict[str, Any], object]:
+    """Return a plan as JSON and its version; an empty one and None if it is not a plan at all."""
+    try:
+        document = json.loads(text)
+        return document, document["plan_version"]
+    except (ValueError, RecursionError, TypeError, KeyError):
+        return {}, None
 
 
 def _first(error: ValidationError) -> str:

@@ -25,7 +25,9 @@ from orchestrate.suites import Suite
 from results.schema import Case, Communication, Data, Device, Origin, Status
 from results.schema.version import __version__
 
-PLAN_VERSION: Final = 1
+PLAN_VERSION: Final = 2
+"""Rises when a field is removed or changed; `codec.PLAN_CHANGES` then reads older plans."""
+
 DEFAULT_SUITE = "standard"
 
 T = TypeVar("T")
@@ -151,7 +153,7 @@ class Plan:
     multi_host_jobs: tuple[MultiHostJob, ...] = ()
     stop_early: float | None = None
     tfbench: str = __version__
-    plan_version: Literal[1] = PLAN_VERSION
+    plan_version: Literal[2] = PLAN_VERSION
 
     @property
     def jobs(self) -> list[Job]:

@@ -45,7 +45,7 @@ from orchestrate.running.worker import HostWorker, QueueWorker
 from orchestrate.text import plain_text
 from results.runs.store import RunFolder
 from results.schema import Status
-from results.schema.record_json import RecordError
+from results.schema.record_json import NewerRecord, RecordError
 
 T = TypeVar("T")
 
@@ -271,6 +271,8 @@ def _done_before(
     for job in plan.jobs:
         try:
             record = folder.read_record(job.id)
+        except NewerRecord as error:
+            raise UserError(f"{folder.record_path(job.id)}: {error}") from error
         except RecordError as error:
             if options.again:
                 supersede_record(folder, job)

@@ -335,11 +335,11 @@ def _report(
 
 
 def _validate(runs: list[str], runs_dir: Path | None) -> int:
-    from results.runs.store import stored_records
+    from results.runs.store import ReadingNotes, stored_records
     from results.table.cells import warned_notes
     from results.table.merge import merge_records
 
-    good = bad = 0
+    good, bad, notes = 0, 0, ReadingNotes()
 
     def records() -> Iterator[StoredRecord]:
         nonlocal good, bad
@@ -350,9 +350,11 @@ def _validate(runs: list[str], runs_dir: Path | None) -> int:
                 continue
             bad += 1
             for problem in stored.error.problems:
-                print(f"{stored.where}: {problem}")
+                notes.add_problem(stored.path, problem)
 
     merged = merge_records(records())
+    for line in notes.lines():
+        print(line)
     parts = [merged, *([merged.apart] if merged.apart else [])]
     for text in (text for part in parts for text in (*part.problems, *warned_notes(part.rates))):
         print(text)

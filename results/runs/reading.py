@@ -1,7 +1,8 @@
 """Parses untrusted records of hosts: pydantic checks each field against `results.schema`.
 
-A document is rejected, with all mistakes at once, for unknown or duplicate keys, wrong types, values outside
-`results.schema.bounds`, inconsistent numbers, or status `ok` without a passed validity check.
+A record is rejected, with all mistakes at once, for duplicate keys, wrong types, values outside
+`results.schema.bounds`, inconsistent numbers, or status `ok` without a passed validity check. Records of older versions
+are upgraded; unknown keys, as newer versions may add them, are ignored and named.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ import collections
 import dataclasses
 import enum
 import functools
+import itertools
 import json
 import math
+import operator
 import reprlib
 import types
 import typing
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, SchemaValidator, ValidationError
@@ -22,7 +26,8 @@ from pydantic_core import core_schema as core
 
 from results.schema import SCHEMA_VERSION, Record
 from results.schema.bounds import MAX_LIST_LENGTH, Bound, bound_of, text_problem
-from results.schema.record_json import MAX_RECORD_BYTES, RecordError, contradictions
+from results.schema.record_json import MAX_RECORD_BYTES, NewerRecord, RecordError, contradictions
+from results.schema.upgrades import RECORD_CHANGES, CannotUpgrade, upgrade
 
 MAX_TEXTS = 1000
 """Maximum entries of an object of texts; an environment has about a dozen relevant variables."""
@@ -33,13 +38,31 @@ MAX_PROBLEMS = 20
 T = TypeVar("T")
 
 
+@dataclasses.dataclass(frozen=True)
+class ParsedRecord:
+    """A record, and what it does not contain of its text.
+
+    Attributes:
+        unknown: Paths of keys that the schema does not have, without indices of lists; at most `MAX_PROBLEMS`.
+    """
+
+    record: Record
+    unknown: tuple[str, ...] = ()
+
+
 def from_json(text: str | bytes) -> Record:
+    """Return the record of `parse_record`."""
+    return parse_record(text).record
+
+
+def parse_record(text: str | bytes) -> ParsedRecord:
     """Parse and check a record.
 
     Args:
         text: Untrusted text, at most `MAX_RECORD_BYTES`.
 
     Raises:
+        NewerRecord: It has a newer version than this tfbench reads.
         RecordError: Not a record; has up to `MAX_PROBLEMS` mistakes.
     """
     if len(text) > MAX_RECORD_BYTES:
@@ -50,15 +73,41 @@ def from_json(text: str | bytes) -> Record:
         raise RecordError([f"not JSON: {error}"]) from error
     if not isinstance(document, dict):
         raise RecordError([f"must be a JSON object. Received: {_shown(document)}"])
-    version = document.get("schema_version")
-    if version != SCHEMA_VERSION:
-        raise RecordError(
-            [f"schema_version must be {SCHEMA_VERSION}, the one this tfbench reads. Received: {_shown(version)}"]
-        )
-    record = checked(Record, document)
+    _upgrade(document)
+    unknown: tuple[str, ...] = ()
+    try:
+        record: Record = _validator(Record).validate_python(document)
+    except ValidationError as error:
+        unknown = _remove_unknown_keys(document, error)
+        record = checked(Record, document)
     if problems := contradictions(record):
         raise RecordError(problems)
-    return record
+    return ParsedRecord(record, unknown)
+
+
+def _upgrade(document: dict[str, Any]) -> None:
+    """Change a parsed record of an older version into one of the current version."""
+    version = document.get("schema_version")
+    expected = f"schema_version must be 1 to {SCHEMA_VERSION}. Received: {_shown(version)}"
+    if type(version) is not int or version < 1:
+        raise RecordError([expected])
+    if version > SCHEMA_VERSION:
+        raise NewerRecord([f"{expected}. A newer tfbench wrote this record: update tfbench to read it"])
+    try:
+        upgrade(document, version, RECORD_CHANGES)
+    except CannotUpgrade as error:
+        raise RecordError([str(error)]) from error
+    document["schema_version"] = SCHEMA_VERSION
+
+
+def _remove_unknown_keys(document: dict[str, Any], error: ValidationError) -> tuple[str, ...]:
+    """Remove keys that the schema does not have from a parsed record, and return their paths."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    places = [item["loc"] for item in found if item["type"] == "unexpected_keyword_argument"]
+    for *parents, name in places:
+        del functools.reduce(operator.getitem, parents, typing.cast(Any, document))[name]
+    paths = dict.fromkeys(_where(part for part in place if isinstance(part, str)) for place in places)
+    return tuple(itertools.islice(paths, MAX_PROBLEMS))
 
 
 def checked(kind: type[T], document: object) -> T:
@@ -100,7 +149,7 @@ def _shown(value: object) -> str:
 
 def _problem(error: ErrorDetails) -> str:
     """Format a pydantic error as a line: where, what was expected, what was received."""
-    where = "".join(_step(part) for part in error["loc"]).removeprefix(".") or "record"
+    where = _where(error["loc"]) or "record"
     match error["type"]:
         case "missing":
             return f"{where}: missing"
@@ -110,6 +159,11 @@ def _problem(error: ErrorDetails) -> str:
             return f"{where}: must be an object. Received: {_shown(error['input'])}"
         case _:
             return f"{where}: {error['msg']}. Received: {_shown(error['input'])}"
+
+
+def _where(parts: Iterable[str | int]) -> str:
+    """Format the place of a value: `measurement.ranks[0].rank`."""
+    return "".join(_step(part) for part in parts).removeprefix(".")
 
 
 def _step(part: str | int) -> str:

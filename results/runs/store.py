@@ -22,13 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from results.errors import NotARun, UserError
-from results.runs.reading import from_json
+from results.runs.reading import parse_record
 from results.schema import Record
 from results.schema.record_json import MAX_RECORD_BYTES, RecordError, to_json
 from results.text import path_text
 
 MAX_NAME_LENGTH = 200
 """Longest run or job id: file systems allow 255 bytes, including suffixes."""
+
+MAX_NAMED_KEYS = 10
+"""Maximum number of unknown keys that a note names."""
 
 _CHUNK_BYTES = 1 << 16
 """Bytes read at once; most records are smaller."""
@@ -46,16 +49,42 @@ class StoredRecord:
         path: The file.
         record: Its content; None: the file is not a record.
         error: Why it is not a record.
+        unknown: Its keys that this version of tfbench does not know, which were ignored.
     """
 
     path: Path
     record: Record | None
     error: RecordError | None = None
+    unknown: tuple[str, ...] = ()
 
-    @property
-    def where(self) -> str:
-        """The path as printable text, since file names may contain any bytes."""
-        return path_text(self.path)
+
+class ReadingNotes:
+    """Notes on the files of runs, one per run for all files with the same problem."""
+
+    def __init__(self) -> None:
+        self._files: dict[tuple[Path, str], list[Path]] = {}
+        self._keys: dict[Path, tuple[list[Path], dict[str, None]]] = {}
+
+    def add_problem(self, path: Path, problem: str) -> None:
+        """Add a problem of a file."""
+        self._files.setdefault((path.parent, problem), []).append(path)
+
+    def add_unknown(self, stored: StoredRecord) -> None:
+        """Add the unknown keys of a record."""
+        if stored.unknown:
+            files, keys = self._keys.setdefault(stored.path.parent, ([], {}))
+            files.append(stored.path)
+            keys.update(dict.fromkeys(stored.unknown))
+
+    def lines(self) -> list[str]:
+        """Return one line per problem and run, which names its first file, and one per run with unknown keys."""
+        problems = [f"{_named(files)}: {problem}" for (_, problem), files in self._files.items()]
+        return problems + [
+            f"{_named(files)}: keys that this tfbench does not know, as a newer one may write, are ignored: "
+            + ", ".join([*keys][:MAX_NAMED_KEYS])
+            + (f" and {len(keys) - MAX_NAMED_KEYS} more" if len(keys) > MAX_NAMED_KEYS else "")
+            for files, keys in self._keys.values()
+        ]
 
 
 class Journal:
@@ -265,11 +294,12 @@ class RunFolder:
 def read_stored(path: Path) -> StoredRecord:
     """Read and check a record file, at most `MAX_RECORD_BYTES`."""
     try:
-        return StoredRecord(path, from_json(read_file(path, MAX_RECORD_BYTES + 1)))
+        parsed = parse_record(read_file(path, MAX_RECORD_BYTES + 1))
     except RecordError as error:
         return StoredRecord(path, None, error)
     except OSError as error:
         return StoredRecord(path, None, RecordError([f"cannot be read: {error.strerror or error}"]))
+    return StoredRecord(path, parsed.record, unknown=parsed.unknown)
 
 
 def latest_run(runs_dir: Path) -> Path:
@@ -366,6 +396,11 @@ def _planned_at(run: Path) -> float:
         except OSError:
             continue
     return 0.0
+
+
+def _named(files: Sequence[Path]) -> str:
+    others = len(files) - 1
+    return path_text(files[0]) + (f" and {others} other{'s' if others > 1 else ''} of this run" if others else "")
 
 
 def _taken(path: Path) -> UserError:

@@ -8,7 +8,9 @@ from results.schema.case import Case
 from results.schema.health import GPUFacts
 from results.schema.words import Communication, Status
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""2: fields of version 1 that no longer exist are gone; see `upgrades.RECORD_CHANGES`."""
+
 METHOD_VERSION = 4
 """2: a step ends on its replicas' devices without synchronising the host; all-reduces are chained; peak memory covers
 training only. 3: on GPUs without oneDNN, which undid fusions, and in fp32 with all of cuDNN's algorithms; rates of

@@ -36,6 +36,10 @@ class RecordError(ValueError):
         self.problems = problems
 
 
+class NewerRecord(RecordError):
+    """A record has a newer version than this tfbench reads."""
+
+
 def to_json(record: Record) -> str:
     """Serialise a record to one line of JSON, keys in the order of the schema.
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from results.runs.store import StoredRecord
+from results.runs.store import ReadingNotes, StoredRecord
 from results.schema import Case, Measurement, Record, Status
 from results.schema.words import SUSPECT
 from results.table.columns import (
@@ -84,14 +84,16 @@ def merge_records(stored: Iterable[StoredRecord]) -> Merged:
     Args:
         stored: Records of any number of runs.
     """
-    collector, apart, unread = _Collector(), _Collector(), 0
+    collector, apart, notes, unread = _Collector(), _Collector(), ReadingNotes(), 0
     for item in stored:
         if item.record is None:
             why = "; ".join(item.error.problems[:3]) if item.error else "no reason given"
-            collector.problems.append(f"{item.where}: not a record, excluded: {why}")
+            notes.add_problem(item.path, f"not a record, excluded: {why}")
             unread += 1
         else:
+            notes.add_unknown(item)
             (collector if item.record.case.all_reduce else apart).add(item.record, item.path)
+    collector.problems[:0] = notes.lines()
     merged, without = collector.merged(), apart.merged()
     return replace(merged, apart=without if without.rows else None, unread=unread)
 

@@ -87,7 +87,6 @@ SPOILT = [
     ("origin.host", "a\nb"),
     ("origin.run_id", "a\u202eb"),  # turns the direction of writing
     ("origin.fleet", "x" * 501),
-    ("origin.\x1b[2J\udcff", 1),
     ("origin.fleet", [[[[[[[[]]]]]]]]),
 ]
 

@@ -1,14 +1,13 @@
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from results.errors import NotARun, UserError
-from results.runs.store import RunFolder, latest_run, read_stored
+from results.runs.store import RunFolder, latest_run
 from results.schema.record_json import MAX_RECORD_BYTES, RecordError
-from tests.unit.results.factory import make_case, make_failure, make_record
+from tests.unit.results.factory import make_failure, make_record
 
 
 @pytest.fixture
@@ -36,14 +35,6 @@ def test_a_corrupt_record_is_named_and_the_others_are_still_read(run):
     assert "schema_version must be 1" in str(found["d.json"].error) and "99" in str(found["d.json"].error)
     with pytest.raises(RecordError):
         run.read_record("a")
-
-
-def test_a_record_of_the_first_schema_is_still_read():
-    """The golden file is never written again: a schema that cannot read it needs a version and an upgrade."""
-    stored = read_stored(Path(__file__).parent / "cases" / "record_v1.json")
-    assert stored.error is None
-    assert stored.record.measurement.samples_per_second == 100.0
-    assert stored.record.case == make_case("resnet50")
 
 
 def test_a_failed_write_leaves_the_old_record_and_no_rubbish(run, monkeypatch):
