@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from orchestrate.display.display import notify, stdout_console
+from orchestrate.display.streams import stderr_file
 from orchestrate.errors import UserError
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import Launcher
@@ -42,9 +43,6 @@ ANSWER_SECONDS = 15.0
 """Longest wait for hosts to answer: slightly more than ssh's timeout for a machine that is gone."""
 
 MAX_NAMED = 20
-
-STDERR = 2
-"""File descriptor of stderr: stdout is for the tables of a run."""
 
 
 @contextmanager
@@ -120,8 +118,8 @@ def run_command(command: str, notify: Notify) -> int:
     process = subprocess.Popen(
         ["/bin/sh", "-c", command],
         stdin=subprocess.DEVNULL,
-        stdout=_stderr(),
-        stderr=_stderr(),
+        stdout=stderr_file(),
+        stderr=stderr_file(),
         start_new_session=True,
     )
     with signals_handled(handle, signal.SIGINT):
@@ -131,15 +129,6 @@ def run_command(command: str, notify: Notify) -> int:
     else:
         notify(f"--when-done FAILED with exit code {code}. Check whether your machines still cost money")
     return code
-
-
-def _stderr() -> int:
-    """Return the descriptor of standard error, or of /dev/null if stderr was closed before the start."""
-    try:
-        os.fstat(STDERR)
-    except OSError:
-        return subprocess.DEVNULL
-    return STDERR
 
 
 def show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) -> None:

@@ -7,6 +7,7 @@ so `tfbench` works without TensorFlow.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from orchestrate import command_line, completion
+from orchestrate.display.streams import undelayed_streams
 from orchestrate.project import missing_extra
 from results.commands import runs
 from results.program import (
@@ -57,6 +59,9 @@ GROUPS = (
     ("On this machine", "doctor", ("doctor", "measure", "make-dataset", "completion")),
 )
 """Title, an example and the commands, in the order of work."""
+
+UNDELAYED = ("check", "run", "resume", "stop")
+"""Commands that hosts wait for; in the others, a pager may be read for hours."""
 
 EXAMPLES = {
     "init": "init --from vast instances.json",
@@ -115,7 +120,10 @@ def main() -> None:
             print(f"{PROGRAM} {arguments[0]}: {missing}", file=sys.stderr)
             sys.exit(ExitCode.USAGE)
         _become(arguments[0], arguments[1:])
-    sys.exit(run_main(parse(sys.argv)))
+    parsed = parse(sys.argv)
+    with undelayed_streams() if arguments[0] in UNDELAYED else contextlib.nullcontext():
+        code = run_main(parsed)
+    sys.exit(code)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

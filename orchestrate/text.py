@@ -19,6 +19,9 @@ MAX_LINE_LENGTH = 2_000
 MAX_DEPTH = 64
 """Maximum nesting of a JSON document from a host, against stack exhaustion."""
 
+MAX_VALUES = 100_000
+"""Maximum number of values in a JSON document from a host: each takes some 80 bytes of memory, and may be one byte."""
+
 MAX_DIGITS = 20
 """Maximum length of an integer in a JSON document from a host, in characters."""
 
@@ -104,7 +107,7 @@ class Lines:
 
 
 def read_json(text: str | bytes, limit: int) -> Any:  # noqa: ANN401 (any JSON)
-    """Parse JSON from a host, with limits on size, nesting and numbers.
+    """Parse JSON from a host, with limits on size, nesting, numbers and the number of values.
 
     Args:
         text: The document.
@@ -115,6 +118,9 @@ def read_json(text: str | bytes, limit: int) -> Any:  # noqa: ANN401 (any JSON)
     """
     if len(text) > limit:
         raise ValueError(f"it is longer than {limit} bytes")
+    separators: tuple[Any, ...] = (b",", b"[", b"{") if isinstance(text, bytes) else (",", "[", "{")
+    if sum(map(text.count, separators)) > MAX_VALUES:
+        raise ValueError(f"it has more than {MAX_VALUES} values")
     try:
         document = json.loads(text, parse_int=_integer, parse_float=_finite, parse_constant=_finite)
     except RecursionError:

@@ -1,7 +1,7 @@
 """Displays of the stream of events: plain lines, JSON Lines, or the live table. All but JSON Lines are on stderr.
 
-A display never affects a run: control characters are removed from what hosts send, and standard streams survive the end
-of their readers (`results.program.LastingStream`).
+A display never affects a run: control characters are removed from what hosts send, standard streams survive the end of
+their readers (`results.schema.streams.LastingStream`), and readers that stall delay nothing (`streams.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import IO, Protocol
 from rich.console import Console
 
 from orchestrate import events
+from orchestrate.display.streams import is_behind, undelayed
 from orchestrate.events import Event, event_document
 from orchestrate.planning.durations import Durations, Outlook
 from orchestrate.planning.plan import Plan
@@ -180,7 +181,7 @@ class _LineDisplay(NoDisplay):
     """Writes lines to a stream."""
 
     def __init__(self, stream: IO[str]) -> None:
-        self._stream = stream
+        self._stream = undelayed(stream)
 
     def _write(self, *lines: str) -> None:
         self._stream.write("".join(f"{line}\n" for line in lines))
@@ -195,7 +196,8 @@ class JSONDisplay(_LineDisplay):
 
     def show(self, event: Event) -> None:
         """See `Display.show`."""
-        self._write(json.dumps(event_document(event)))
+        if not (isinstance(event, _FREQUENT) and is_behind(self._stream)):
+            self._write(json.dumps(event_document(event)))
 
 
 class PlainDisplay(_LineDisplay):
@@ -223,7 +225,7 @@ class PlainDisplay(_LineDisplay):
         if isinstance(event, events.JobResult | events.JobSkipped):
             self._done += 1
         left = self._left_after(event)
-        if isinstance(event, _FREQUENT) and not self._due(event.host):
+        if isinstance(event, _FREQUENT) and (is_behind(self._stream) or not self._due(event.host)):
             return
         counted = f"{self._done}/{self._total} " if self._total else ""
         lines = [f"[{clock(time.monotonic() - self._began)}] {counted}{describe(event)}{left}"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rich.cells import cell_len
@@ -24,6 +24,7 @@ from orchestrate.display.display import (
     clock,
     describe,
 )
+from orchestrate.display.streams import is_behind, undelayed
 from orchestrate.errors import UserError
 from orchestrate.events import Event
 from orchestrate.planning.durations import Durations, Outlook
@@ -98,6 +99,18 @@ class HostRow:
         return 0
 
 
+class _Live(Live):
+    """A table that is not drawn while its reader is behind."""
+
+    before: Callable[[], None]
+
+    def refresh(self) -> None:
+        """See `Live.refresh`."""
+        if not is_behind(self.console.file):
+            self.before()
+            super().refresh()
+
+
 class LiveDisplay:
     """A table that is redrawn in place, with messages printed above it.
 
@@ -115,12 +128,15 @@ class LiveDisplay:
         self._stopping = ""
         self._began = time.monotonic() if began is None else began
         self._lock = threading.Lock()
-        self._live = Live(
+        self._unread: list[str] = []  # messages for a reader that is behind
+        console.file = undelayed(console.file)
+        self._live = _Live(
             console=console,
             refresh_per_second=REFRESH_PER_SECOND,
             get_renderable=self.render,
             transient=True,
         )
+        self._live.before = self._print
 
     def __enter__(self) -> LiveDisplay:
         self._live.start()
@@ -128,6 +144,7 @@ class LiveDisplay:
 
     def __exit__(self, *_: object) -> None:
         self._live.stop()
+        self._print(at_once=True)
 
     def planned(self, plan: Plan, durations: Durations | None = None) -> None:
         """See `Display.planned`."""
@@ -167,9 +184,13 @@ class LiveDisplay:
             case events.HostChecked() if event.problem:
                 self._print(describe(event))
 
-    def _print(self, *lines: str) -> None:
-        """Print above the table."""
-        for line in lines:
+    def _print(self, *lines: str, at_once: bool = False) -> None:
+        """Print above the table, as soon as the reader has what was printed before."""
+        with self._lock:
+            self._unread += lines
+            due = [] if is_behind(self._console.file) and not at_once else self._unread[:]
+            del self._unread[: len(due)]
+        for line in due:
             print_line(line, self._live.console)
 
     def _note(self, event: Event) -> None:

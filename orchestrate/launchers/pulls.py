@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,9 @@ MAX_TRANSFERS = 4
 """Hosts at a time. One core compresses 110 to 130 MB/s of TensorFlow's library to 27 to 32 MB/s (measured): 4 streams
 fill an uplink of 1 Gbit/s. More would delay the first hosts without starting the last one earlier.
 """
+
+TURN_SECONDS = 600.0
+"""Longest time for which one host keeps others waiting; then its pull or transfer continues next to theirs."""
 
 STALL_SECONDS = 180.0
 """Longest time without a message: unpacking a layer of CUDA libraries reports nothing for a minute or two."""
@@ -52,12 +56,29 @@ class PullLimits:
         self._registries = {TRANSFER: threading.Semaphore(transfers)}
 
     @contextmanager
-    def turn(self, registry: str) -> Iterator[None]:
-        """Hold one of the concurrent pulls of a registry, or one of the transfers (`TRANSFER`)."""
+    def turn(self, registry: str) -> Iterator[Callable[[], None]]:
+        """Hold one of the concurrent pulls of a registry, or one of the transfers (`TRANSFER`), for `TURN_SECONDS`.
+
+        Yields:
+            A function that gives the turn back before the end of the block.
+        """
         with self._lock:
             semaphore = self._registries.setdefault(registry, threading.Semaphore(self._per_registry))
-        with semaphore:
-            yield
+        semaphore.acquire()
+        held = [semaphore]
+
+        def give_back() -> None:
+            with contextlib.suppress(IndexError):  # given back before
+                held.pop().release()
+
+        timer = threading.Timer(TURN_SECONDS, give_back)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield give_back
+        finally:
+            timer.cancel()
+            give_back()
 
 
 class PullMeter:

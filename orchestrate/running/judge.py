@@ -25,6 +25,9 @@ CLOCK_DRIFT, SLACK_SECONDS = 0.05, 10.0
 MAY_GROW_BYTES = MAX_RECORD_BYTES // 64
 """Above this size, a record is serialised to check that it can be read again: nulls and spaces may make it larger."""
 
+MAX_RECORD_VALUES = 800_000
+"""Maximum number of objects, lists and keys in a record: each takes some 80 bytes of memory, and may be two bytes."""
+
 OURS_BYTES = 16_384
 """Upper limit for what a controller adds to a record: origin, cause and a warning."""
 
@@ -79,6 +82,8 @@ def judge(
 
     if len(payload) > MAX_RECORD_BYTES:
         return bad(f"the record is larger than {MAX_RECORD_BYTES} bytes")
+    if sum(map(payload.count, (b"{", b"[", b":"))) > MAX_RECORD_VALUES:
+        return bad(f"the record has more than {MAX_RECORD_VALUES} objects, lists and keys")
     try:
         record = from_json(payload)
         if not _is_plain(payload):

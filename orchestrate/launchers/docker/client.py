@@ -4,7 +4,7 @@ An engine may be broken or hostile, and the SDK does not protect against that. O
 shows why it is necessary, in `tests/unit/orchestrate/test_engine_client.py` unless another is named:
 
 * Sockets: the SDK's timeouts restart with every byte, and `pull` has none (`test_an_engine_that_drips_…`); it reads
-  answers of any size (`test_an_answer_without_end_…`).
+  answers of any size (`test_an_answer_without_end_…`), and parses a long message for hours (`test_a_message_…`).
 * The adapter: the SDK decompresses answers, guesses charsets and follows redirects (`test_a_header_…`,
   `test_a_redirect_…`), and the environment can override `tls.ca` (`tests/real/faults/test_refused_connections.py`).
 * The tunnel: with the SDK's `ssh://`, a broken link looks like the end of a log, or blocks forever
@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from http.cookiejar import DefaultCookiePolicy
+from itertools import chain
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -36,7 +37,7 @@ from orchestrate.inventory.addresses import AS_CONFIGURED, DockerAddress, HostKe
 from orchestrate.launchers.base import NotThere
 from orchestrate.launchers.limits import MALFORMED, LimitedPool, TLSSocket, within
 from orchestrate.links.tunnel import Tunnel
-from orchestrate.text import plain_text
+from orchestrate.text import plain_text, read_json
 from results.schema import Status
 
 __all__ = ["APIError", "EngineClient", "EngineLink", "NoGPUs", "NoMemoryLock", "document"]
@@ -46,7 +47,9 @@ T = TypeVar("T")
 ANSWER_SECONDS = 60
 """Time limit of a request and its answer; for a stream of logs, the longest silence."""
 
-MAX_ANSWER_BYTES = 16 << 20
+MAX_ANSWER_BYTES = 1 << 20
+MAX_MESSAGE_BYTES = 64 << 10
+"""Maximum length of a message about a pull, a build or a push."""
 
 RECONNECT_SECONDS = 120.0
 """How long a host that has answered before is retried."""
@@ -159,6 +162,30 @@ class EngineClient(APIClient):
         self.api = min((major, minor), NEWEST_API)
         self._version = "{}.{}".format(*self.api)
         self.is_podman = "Libpod-Api-Version" in response.headers
+
+    def _result(self, response: requests.Response, json: bool = False, binary: bool = False) -> Any:  # noqa: ANN401
+        """Parse an answer within the limits of `read_json`."""
+        if not json:
+            return super()._result(response, json, binary)  # type: ignore[misc]
+        self._raise_for_status(response)  # type: ignore[attr-defined]
+        try:
+            return read_json(response.text, MAX_ANSWER_BYTES)
+        except ValueError as error:
+            raise requests.exceptions.InvalidJSONError(str(error)) from error
+
+    def _stream_helper(self, response: requests.Response, decode: bool = False) -> Iterator[Any]:
+        """Yield the messages of a stream, one a line; the SDK parses all that has arrived again for every chunk.
+
+        Raises:
+            ValueError: A message is too long, or not JSON.
+        """
+        self._raise_for_status(response)  # type: ignore[attr-defined]
+        rest = b""
+        for piece in chain(response.raw.stream(MAX_MESSAGE_BYTES), [b"\n"]):
+            *lines, rest = (rest + piece).split(b"\n")
+            yield from (read_json(line, MAX_MESSAGE_BYTES) for line in lines if line.strip())
+            if len(rest) > MAX_MESSAGE_BYTES:
+                raise ValueError(f"a message is longer than {MAX_MESSAGE_BYTES >> 10} KiB")
 
     def open_log(self, name: str, **query: int | str) -> requests.Response:
         """Request a container's log, and return the unread answer; see `log_lines` for why the SDK does not read it."""

@@ -211,7 +211,7 @@ class ContainerEngine:
         """
         query: dict[str, int | str] = {"stdout": 1, "stderr": 1, "timestamps": 1, "follow": int(follow)}
         if after:
-            query["since"] = _epoch_seconds(after)
+            query["since"] = max(0, _instant(after)[0])
         response = self._link.request(lambda client: client.open_log(name, **query), again=False)
         with contextlib.closing(response), self._link.explained():
             yield from stamped_lines(_bounded(response.raw.stream(CHUNK_BYTES)), after)
@@ -284,24 +284,34 @@ def _state(container: object) -> dict[str, Any]:
     return document(document(container).get("State"))
 
 
-def _epoch_seconds(stamp: str) -> int:
-    """Convert an RFC 3339 time stamp to seconds, rounded down: repeated lines are dropped by their stamp."""
+def _instant(stamp: str) -> tuple[int, str]:
+    """Return whole seconds since the epoch and the digits of the fraction of an RFC 3339 time stamp, for comparisons.
+
+    Podman writes local time with its zone, which changes when a repeat runs into winter time. Without a stamp, the
+    result is before all others.
+    """
+    zone = "+00:00" if stamp.endswith("Z") else stamp[-6:]
     try:
-        return int(datetime.fromisoformat(f"{stamp[:19]}+00:00").timestamp())
+        return int(datetime.fromisoformat(f"{stamp[:19]}{zone}").timestamp()), stamp[19:].removesuffix(zone).rstrip("Z")
     except (ValueError, OverflowError):
-        return 0  # no stamp: the log is read from its beginning
+        return (0, "") if stamp else (-1, "")
 
 
 # -- logs --------------------------------------------------------------------------------------------------------
 
 
 def stamped_lines(pieces: Iterable[bytes], after: str) -> Iterator[tuple[str, str]]:
-    """Yield the time stamp and printable text of each complete line later than `after`."""
+    """Yield the time stamp and printable text of each line later than `after`."""
     streams: defaultdict[int, _Lines] = defaultdict(_Lines)
-    for stream, starts, data in _frame_parts(pieces):
-        for stamp, text in streams[min(stream, 2)].take(data, starts=starts):
-            if stamp > after:
-                yield stamp, text
+
+    def lines() -> Iterator[tuple[str, str]]:
+        for stream, starts, data in _frame_parts(pieces):
+            yield from streams[min(stream, 2)].take(data, starts=starts)
+        for ended in streams.values():
+            yield from ended.end()
+
+    shown = _instant(after)
+    return ((stamp, text) for stamp, text in lines() if _instant(stamp) > shown)
 
 
 def unframed(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -357,6 +367,11 @@ class _Lines:
         self._rest = self._rest[:MAX_HELD_BYTES]
         for line in lines:
             yield self._stamp, plain_text(line.decode("utf-8", "replace"))
+
+    def end(self) -> Iterator[tuple[str, str]]:
+        """Yield the last line, if it has no line end, e.g. `free(): invalid pointer` before an abort."""
+        if self._rest:
+            yield self._stamp, plain_text(self._rest.decode("utf-8", "replace"))
 
 
 def _bounded(pieces: Iterable[bytes]) -> Iterator[bytes]:

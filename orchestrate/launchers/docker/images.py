@@ -5,6 +5,7 @@ A pull is verified by its digest only, ends if it stalls, and is retried after n
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -22,7 +23,7 @@ from orchestrate.launchers.container import repository
 from orchestrate.launchers.docker.client import EngineClient, document
 from orchestrate.launchers.docker.engine import ContainerEngine
 from orchestrate.launchers.limits import within
-from orchestrate.launchers.pulls import Progress, PullMeter
+from orchestrate.launchers.pulls import DEADLINE_SECONDS, STALL_SECONDS, Progress, PullMeter
 from orchestrate.text import plain_text
 
 PLATFORM = "linux/amd64"
@@ -208,19 +209,26 @@ class DockerEngine(ContainerEngine):
     def load(self, chunks: Iterable[bytes]) -> str:
         """Load an image from a tar file of `save`; existing layers are not stored twice.
 
+        Once it is sent, the engine has the limits of a pull.
+
         Returns:
             Its id or name in this engine.
 
         Raises:
             HostError: The engine refused, or does not report what it loaded.
         """
-        name = ""
+        name, limits = "", contextlib.ExitStack()
+
+        def limit() -> None:
+            limits.enter_context(within(DEADLINE_SECONDS, MAX_PULL_BYTES, STALL_SECONDS))
+
         try:
-            for message in self._messages(lambda client: client.load_image(chunks)):
-                if "error" in message:
-                    raise PullFailed(f"the engine rejected the image: {plain_text(str(message['error']), 300)}")
-                if loaded := _LOADED.search(str(message.get("stream", ""))):
-                    name = loaded[1]
+            with limits:
+                for message in self._messages(lambda client: client.load_image(_then(chunks, limit))):
+                    if "error" in message:
+                        raise PullFailed(f"the engine rejected the image: {plain_text(str(message['error']), 300)}")
+                    if loaded := _LOADED.search(str(message.get("stream", ""))):
+                        name = loaded[1]
         except Unreachable as error:
             raise PullFailed(f"the image did not arrive: {error.cause}") from error
         if not name:
@@ -288,7 +296,13 @@ def sent_name(image: str) -> str:
     return f"{SENT_REPOSITORY}:{image.rpartition(':')[2]}"
 
 
-def send_image(source: DockerEngine, target: DockerEngine, image: str, on_progress: Progress) -> str:
+def send_image(
+    source: DockerEngine,
+    target: DockerEngine,
+    image: str,
+    on_progress: Progress,
+    on_sent: Callable[[], None] = lambda: None,
+) -> str:
     """Stream an image from one engine to another, without storing it on this machine.
 
     Args:
@@ -296,6 +310,7 @@ def send_image(source: DockerEngine, target: DockerEngine, image: str, on_progre
         target: Engine that receives it.
         image: Its id in the source.
         on_progress: Receives the number of bytes sent.
+        on_sent: Called when the target has all bytes, and unpacks them.
 
     Returns:
         Its id in the target, which differs from `image` if the engines use different stores.
@@ -304,7 +319,7 @@ def send_image(source: DockerEngine, target: DockerEngine, image: str, on_progre
         PullFailed: The source does not have it, or the target refused it.
     """
     known = source.image_document(image)
-    chunks = _counted(source.save(image), source.image_bytes(image), on_progress)
+    chunks = _then(_counted(source.save(image), source.image_bytes(image), on_progress), on_sent)
     loaded = target.load(_compressed(chunks) if target.is_remote else chunks)
     arrived = target.image_document(loaded)
     if image_content(arrived) != image_content(known):
@@ -323,6 +338,12 @@ def _compressed(chunks: Iterable[bytes]) -> Iterator[bytes]:
         if packed := packer.compress(chunk):
             yield packed
     yield packer.flush()
+
+
+def _then(chunks: Iterable[bytes], action: Callable[[], None]) -> Iterator[bytes]:
+    """Yield chunks, then call a function."""
+    yield from chunks
+    action()
 
 
 def _counted(chunks: Iterable[bytes], total: int, on_progress: Progress) -> Iterator[bytes]:

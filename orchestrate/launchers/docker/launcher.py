@@ -295,8 +295,8 @@ class ContainerLauncher:
         if self._controller is not None:
             if (sent := self._engine.image_id(sent_name(image))) is not None:
                 return sent
-            with self._pulls.turn(TRANSFER):
-                return send_image(self._controller, self._engine, image, on_progress)
+            with self._pulls.turn(TRANSFER) as on_sent:
+                return send_image(self._controller, self._engine, image, on_progress, on_sent)
         if not self._host.pulls:
             raise PullFailed(f"image {image} is no longer on the host")
         with self._pulls.turn(registry_of(image)):

@@ -11,6 +11,7 @@ import struct
 import tempfile
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +25,7 @@ from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.launchers.container import RECORD_PATH, ContainerSpec
 from orchestrate.launchers.docker import client as engine_client
 from orchestrate.launchers.docker import engine as engine_module
+from orchestrate.launchers.docker import images as images_module
 from orchestrate.launchers.docker import launcher as launcher_module
 from orchestrate.launchers.docker.engine import MAX_HELD_BYTES, EndlessLog, stamped_lines, unframed
 from orchestrate.launchers.docker.images import DockerEngine
@@ -231,6 +233,28 @@ def test_an_answer_without_end_or_such_a_log_is_refused(serve: Serve, monkeypatc
         list(engine.log_lines("x", "", follow=True))
 
 
+@pytest.mark.parametrize("piece", [b"0,", b" ", b'"a",'])
+def test_a_message_without_end_takes_no_time_and_no_memory(serve: Serve, piece: bytes):
+    """The SDK parses all that has arrived for each piece: minutes in which no other thread runs."""
+    begin = chunked(b'{"status": "Downloading", "a": [', end=b"")
+    _, engine = serve(lambda connection: connection.sendall(begin + chunk(piece) * 2_000_000))
+    began = time.process_time()
+    with pytest.raises(PullFailed, match="64 KiB"):
+        engine.pull("r/i@sha256:1", PullMeter(lambda done, total: None, attempts=1))
+    assert time.process_time() - began < 30
+
+
+def test_an_answer_of_few_bytes_and_many_values_takes_no_memory(serve: Serve):
+    _, engine = serve(answer(b"[" + b"{}," * 340_000 + b"{}]"), answer(b"[" + b"{}," * 5_000_000 + b"{}]"))
+    tracemalloc.start()
+    for said in ("not JSON", "too large"):
+        with pytest.raises(LaunchFailed, match=said):
+            engine.labelled("tfbench.run=r")
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 20e6
+
+
 @pytest.mark.parametrize("header", ["Content-Encoding: gzip", "Content-Encoding: deflate, gzip"])
 def test_a_header_cannot_change_how_an_answer_is_read(serve: Serve, header: str):
     """Else a few MB become GB of memory."""
@@ -295,6 +319,33 @@ def test_lines_come_with_their_stamps_and_only_later_ones():
     assert list(stamped_lines(log, stamps[0])) == [(stamps[1], "line 1"), (stamps[2], "line 2")]
     unlike = [frame(f"{STAMP} one ".encode()), frame(b"without a stamp\n")]
     assert list(stamped_lines(unlike, "")) == [(STAMP, "one without a stamp")]
+
+
+@pytest.mark.parametrize(
+    ("stamp", "since"),
+    [
+        ("2026-06-01T12:00:00.123456789Z", 1780315200),
+        ("2026-06-01T12:00:00.123456789+02:00", 1780308000),  # as Podman, in local time
+        ("2026-06-01T12:00:00.123456789-07:30", 1780342200),
+        ("2026-06-01T12:00:00+05:45", 1780294500),
+    ],
+)
+def test_a_log_is_read_on_from_the_instant_of_its_last_line(serve: Serve, stamp: str, since: int):
+    script, engine = serve(chunked(frame(f"{stamp} last\n".encode())))
+    assert list(engine.log_lines("x", stamp, follow=True)) == [], "the last line was shown before"
+    assert f"since={since}" in script.requests[-1]
+
+
+def test_lines_are_in_order_when_the_zone_of_their_stamps_changes():
+    summer, winter = "2026-10-25T02:59:59.900000000+02:00", "2026-10-25T02:00:00.100000000+01:00"
+    assert list(stamped_lines([frame(f"{winter} later\n".encode())], summer)) == [(winter, "later")]
+    assert list(stamped_lines([frame(f"{summer} earlier\n".encode())], winter)) == []
+
+
+def test_a_last_line_without_a_line_end_is_not_lost():
+    """As glibc prints before an abort: the reason of a failure."""
+    log = [frame(f"{STAMP} first\n".encode()), frame(f"{STAMP} free(): invalid pointer".encode(), stream=2)]
+    assert list(stamped_lines(log, "")) == [(STAMP, "first"), (STAMP, "free(): invalid pointer")]
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
@@ -390,3 +441,17 @@ def test_a_reason_that_an_engine_reports_after_the_end_counts(monkeypatch: pytes
     monkeypatch.setattr(DockerEngine, "state", lambda *_: next(states))
     monkeypatch.setattr(DockerEngine, "is_full", lambda *_: False)
     assert ContainerLauncher(host(), PullLimits()).follow(job(), lambda _: None).out_of_memory
+
+
+def test_an_engine_that_drips_after_an_image_was_sent_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch):
+    """It has the limits of a pull: messages without end, and silence."""
+    monkeypatch.setattr(images_module, "DEADLINE_SECONDS", 1.0)
+    monkeypatch.setattr(images_module, "STALL_SECONDS", 0.5)
+    unpacking = drips(chunked(end=b""), chunk(b'{"stream": "unpacking"}\n'))
+    silent = drips(chunked(end=b""), b"", pause=60.0)
+    _, engine = serve(unpacking, None, silent)
+    for _ in range(2):
+        began = time.monotonic()
+        with pytest.raises(PullFailed, match="did not arrive"):
+            engine.load(iter([b"an image"]))
+        assert time.monotonic() - began < 60

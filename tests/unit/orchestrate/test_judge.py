@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -149,3 +150,13 @@ def test_a_record_that_contradicts_the_controllers_clock_is_suspect(started, fin
     if started != "yesterday":
         warned = judged(to_json(record).encode(), observed_seconds=observed).warnings
         assert [warning.code for warning in warned] == [SUSPECT] * bool(said)
+
+
+def test_a_record_of_few_bytes_and_many_values_takes_no_memory():
+    payload = b'{"schema_version": 1, "a": [' + b"{}," * 2_700_000 + b"{}]}"
+    tracemalloc.start()
+    record = judged(payload)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert record.status is Status.BAD_RESULT
+    assert most < 50e6, "the parsed values would take 200 MB"

@@ -2,6 +2,7 @@
 
 import gzip
 import threading
+import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 from orchestrate.errors import PullFailed
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
+from orchestrate.launchers import pulls
 from orchestrate.launchers.docker.images import image_content, send_image, sent_name
 from orchestrate.launchers.docker.launcher import ContainerLauncher
 from orchestrate.launchers.pulls import MAX_TRANSFERS, TRANSFER, PullLimits
@@ -124,3 +126,31 @@ def test_images_are_sent_to_a_few_hosts_at_a_time_whatever_registries_do():
     with ThreadPoolExecutor(3 * MAX_TRANSFERS) as pool:
         list(pool.map(send_one, range(3 * MAX_TRANSFERS)))
     assert max(most) == MAX_TRANSFERS
+
+
+@pytest.mark.parametrize("kept", ["unpacks without end", "takes it slowly"])
+def test_a_host_that_keeps_its_turn_holds_no_other(monkeypatch: pytest.MonkeyPatch, kept: str):
+    """Its turn ends with the last byte, or after a while."""
+    monkeypatch.setattr(pulls, "TURN_SECONDS", 0.2 if kept == "takes it slowly" else 3600.0)
+    limits, release = PullLimits(transfers=1), threading.Event()
+
+    class Slow(Target):
+        def load(self, chunks: Iterable[bytes]) -> str:
+            if kept == "unpacks without end":
+                super().load(chunks)
+            release.wait(60)
+            return super().load(chunks)
+
+    def send(target: Target) -> None:
+        with limits.turn(TRANSFER) as on_sent:
+            send_image(SOURCE, target, HERE, lambda *done: None, on_sent)
+
+    with ThreadPoolExecutor(2) as pool:
+        slow = pool.submit(send, Slow())
+        time.sleep(0.1)
+        pool.submit(send, Target()).result(30)
+        assert not slow.done()
+        release.set()
+        slow.result(60)
+    with limits.turn(TRANSFER):
+        assert not limits._registries[TRANSFER].acquire(blocking=False), "a turn that was given back counts once"
