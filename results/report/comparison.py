@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from results.compare.overall import Answer, answers
-from results.compare.pairs import MEANINGS, Comparison, Mark, case_label, compare, compare_pair, fleets_of, mark_of
+from results.compare.pairs import MEANINGS, Comparison, case_label, compare, compare_pair, fleets_of
 from results.compare.scaling import Efficiency, efficiencies
 from results.digits import significant, with_error, with_interval
 from results.grid import Grid
-from results.schema import Device, Mode
 from results.stats import LEVEL, Interval, divided
 from results.table.cells import (
     fleet_notes,
     identity_text,
     missing_hosts,
-    price_notes,
     rate_text,
     value_text,
     warned_notes,
 )
-from results.table.comparable import CLUSTER_COLUMNS, case_name, cluster_name, cluster_names, mode_text
+from results.table.comparable import cluster_name, cluster_names
 from results.table.fleets import FleetRate
 from results.table.merge import Merged
-from results.text import counted, enumerated
 
 MANY = 3
 """Fewest cases with a note on the number expected to be marked by chance."""
@@ -186,87 +183,6 @@ def _notes(found: Sequence[Comparison], made: Sequence[Answer], sides: Sequence[
 def _efficiency_text(item: Efficiency) -> str:
     percent = divided(item.interval, 0.01) if item.interval else None
     return f"{value_text(item.value * 100, percent)} %{' !' if item.suspect else ''}"
-
-
-Pair = tuple[str, str, list[Comparison]]
-"""Names of the first and the second side, and their comparisons."""
-
-Cell = Callable[[Comparison], str]
-
-
-def ratio_tables(pairs: Sequence[Pair], yours: Sequence[str] = ()) -> list[Grid]:
-    """Return tables with the throughput and, if prices are known, the samples per dollar of fleets over the first one.
-
-    Args:
-        pairs: Pairs of fleets; only those with the second side of the first pair are shown.
-        yours: Fleets at the user's prices; the others have those of their records.
-    """
-    shown = [pair for pair in pairs if pair[1] == pairs[0][1]]
-    if not any(item.value is not None for _, _, found in shown for item in found):
-        return []
-    against = f"{shown[0][0]} / {shown[0][1]}" if len(shown) == 1 else f"each fleet / {shown[0][1]}"
-    tables = [_table(f"Speed: {against}", shown, _speed, "times as fast")]
-    if any(item.per_dollar for _, _, found in shown for item in found):
-        priced = [side for _, _, found in shown for item in found for side in (item.a, item.b)]
-        given = [name for name in yours if name in fleets_of(priced)]
-        origins = [f"at your price of {enumerated(given)}"] if given else []
-        origins += ["at the prices that came with the records"] if {*fleets_of(priced)} - {*given} else []
-        worth = _table(
-            f"Samples per dollar: {against}", shown, _worth, f"times the samples per dollar, {', else '.join(origins)}"
-        )
-        tables.append(replace(worth, notes=[*worth.notes, *price_notes(priced)]))
-    return tables
-
-
-def _table(title: str, pairs: Sequence[Pair], cell: Cell, meaning: str) -> Grid:
-    """Return a row per kind of work, network and pair of fleets, grouped by kind."""
-    items = [(f"{a} / {b}" if len(pairs) > 1 else "", item) for a, b, found in pairs for item in found]
-    sides = [side for _, item in items for side in (item.a, item.b)]
-    kinds: dict[str, dict[str, dict[str, dict[str, str]]]] = {}
-    for pair, item in sorted(items, key=lambda of: of[1].a.case.mode is not Mode.TRAIN):
-        case = item.a.case
-        kind = f"{mode_text(case.mode)}, {case.precision}, batch {case.batch_per_gpu}"
-        network = case_name(sides, item.a, known=(*CLUSTER_COLUMNS, "mode", "precision", "batch_per_gpu"))
-        cells = kinds.setdefault(kind, {}).setdefault(network, {}).setdefault(pair, {})
-        cells[cluster_name(case)] = cell(item)
-    clusters = cluster_names(side.case for side in sides)
-    rows = [
-        [kind, network, pair, *(cells.get(name, "") for name in clusters)]
-        for kind, networks in kinds.items()
-        for network, of_pairs in networks.items()
-        for pair, cells in of_pairs.items()
-    ]
-    device = "CPU" if all(side.case.device is Device.CPU for side in sides) else "GPU"
-    columns = ["work", "network", "fleets", *(f"{counted(name, device)}>" for name in clusters)]
-    return Grid(title, columns, rows, _table_notes(meaning, [item for _, item in items])).without_empty_columns()
-
-
-def _speed(item: Comparison) -> str:
-    return _marked(item, value_text(item.value, item.interval), item.mark)
-
-
-def _worth(item: Comparison) -> str:
-    gain = item.per_dollar
-    mark = mark_of(gain.value, gain if item.interval else None) if gain else item.mark
-    return _marked(item, with_interval(gain) if gain else "", mark)
-
-
-def _marked(item: Comparison, text: str, mark: Mark) -> str:
-    """Format a ratio, marked if not significant, or the failure of a side."""
-    if item.mark is Mark.NOT_COMPARABLE:
-        return str(item.mark)
-    if item.mark in (Mark.WORKS, Mark.FAILED):
-        side = item.b if item.mark is Mark.WORKS else item.a
-        return f"{side.fleet}: {item.reason}"
-    return f"{text} {mark}" if text and mark in (Mark.SAME, Mark.UNKNOWN) else text
-
-
-def _table_notes(meaning: str, items: Sequence[Comparison]) -> list[str]:
-    notes = [f"{meaning}, with its 95 % interval; {Mark.SAME} {MEANINGS[Mark.SAME]}"]
-    if any(item.mark is Mark.UNKNOWN for item in items):
-        notes.append(f"{Mark.UNKNOWN} {MEANINGS[Mark.UNKNOWN]}")
-    reasons = dict.fromkeys(item.reason for item in items if item.mark is Mark.NOT_COMPARABLE)
-    return [*notes, *(f"{Mark.NOT_COMPARABLE} {MEANINGS[Mark.NOT_COMPARABLE]}: {reason}" for reason in reasons)]
 
 
 def communication_grid(merged: Merged) -> Grid | None:

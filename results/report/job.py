@@ -6,37 +6,25 @@ ratio of prices, and the difference exceeds the threshold.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-from results.compare.pairs import THRESHOLD, compare_pair
-from results.reference.prices import Offer
+from results.compare.pairs import THRESHOLD, Comparison
+from results.report.panels import Pair
 from results.schema import Mode
 from results.table.columns import SOFTWARE_COLUMNS
-from results.table.comparable import by_setting, case_name, differing
+from results.table.comparable import case_name, differing
 from results.table.fleets import FleetRate
 from results.text import enumerated
 
 
-@dataclass(frozen=True)
-class FleetPrice:
-    """Initial price of a fleet in the calculator.
+def job_data(rates: Sequence[FleetRate], pairs: Sequence[Pair]) -> dict[str, Any]:
+    """Return throughputs and ratios of fleets for each case.
 
-    Attributes:
-        usd: USD per GPU-hour; None: unknown.
-        source: Source of the price; empty: the records or the user.
-    """
-
-    fleet: str
-    usd: float | None
-    source: str
-
-
-def job_data(rates: Sequence[FleetRate]) -> dict[str, Any]:
-    """Return throughputs and ratios of fleets for each setting.
+    Args:
+        rates: Measured throughputs.
+        pairs: Comparisons of each two fleets.
 
     Returns:
         `threshold`, and `cases`: label, unit, `fleets` (rate with its interval and replicas, or why it has none) and
@@ -44,49 +32,51 @@ def job_data(rates: Sequence[FleetRate]) -> dict[str, Any]:
     """
     labels: dict[str, int] = {}
     cases = []
-    known = sorted((rate for rate in rates if rate.rates), key=lambda rate: rate.case.mode is not Mode.TRAIN)
-    for group in by_setting(known).values():
-        label = case_name(rates, group[0])
+    measured = sorted((rate for rate in rates if rate.rates), key=lambda rate: rate.case.mode is not Mode.TRAIN)
+    for case in dict.fromkeys(rate.case for rate in measured):
+        of_case = [rate for rate in rates if rate.case == case]
+        label = case_name(rates, of_case[0])
         labels[label] = labels.get(label, 0) + 1
-        failed = [rate for rate in rates if not rate.rates and rate.case == group[0].case]
-        own = {rate.fleet: [other for other in group if other.fleet == rate.fleet] for rate in group}
-        single = {fleet: found[0] for fleet, found in own.items() if len(found) == 1}
-        mixed = {fleet: differing(found, SOFTWARE_COLUMNS) for fleet, found in own.items() if fleet not in single}
         cases.append(
             {
-                # Settings with equal labels may still differ in what is measured, e.g. in method_version.
+                # Cases with equal labels may still differ, e.g. in how long they were timed.
                 "label": label if labels[label] == 1 else f"{label} ({labels[label]})",
-                "unit": group[0].unit or "samples",
-                "fleets": {
-                    **{rate.fleet: {"failed": ", ".join(dict.fromkeys(rate.failures.values()))} for rate in failed},
-                    **{fleet: {"failed": f"several {enumerated(columns)}"} for fleet, columns in mixed.items()},
-                    **{fleet: _rate(rate) for fleet, rate in single.items()},
-                },
-                "ratios": [_ratio(a, b) for a, b in itertools.combinations(single.values(), 2)],
+                "unit": next((rate.unit for rate in of_case if rate.unit), "samples"),
+                "fleets": {fleet: _figure([r for r in of_case if r.fleet == fleet]) for fleet in _fleets(of_case)},
+                "ratios": [
+                    [a, b, *_ends(item)]
+                    for a, b, compared in pairs
+                    for item in compared
+                    if item.case == case and item.value is not None
+                ],
             }
         )
     return {"threshold": THRESHOLD, "cases": cases}
 
 
-def fleet_prices(rates: Sequence[FleetRate], offers: Mapping[str, Offer]) -> list[FleetPrice]:
-    """Return the price of each fleet that has a number.
+def fleet_prices(rates: Sequence[FleetRate]) -> dict[str, float | None]:
+    """Return the price of each fleet that has a number, USD per GPU-hour; None: the user has to enter one.
 
-    Args:
-        rates: Measured throughputs.
-        offers: Prices used by the recommendation, by fleet.
+    Shipped examples of prices are left out: an offer that somebody saw months ago is nobody's price today.
     """
-    found = []
-    for fleet in dict.fromkeys(rate.fleet for rate in rates if rate.rates):
-        own = next((r.usd_per_gpu_hour for r in rates if r.fleet == fleet and r.rates and r.usd_per_gpu_hour), None)
-        offer = offers.get(fleet)
-        if own is None and offer is not None:
-            found.append(FleetPrice(fleet, offer.usd_per_gpu_hour, offer.name))
-        else:
-            found.append(FleetPrice(fleet, own, "" if own is not None else "no price given"))
-    return found
+    return {
+        fleet: next((r.usd_per_gpu_hour for r in rates if r.fleet == fleet and r.rates and r.usd_per_gpu_hour), None)
+        for fleet in _fleets([rate for rate in rates if rate.rates])
+    }
 
 
-def _rate(rate: FleetRate) -> dict[str, Any]:
+def _fleets(rates: Sequence[FleetRate]) -> list[str]:
+    return list(dict.fromkeys(rate.fleet for rate in rates))
+
+
+def _figure(rates: Sequence[FleetRate]) -> dict[str, Any]:
+    """Return a fleet's figure for a case, or why it has none."""
+    measured = [rate for rate in rates if rate.rates]
+    if not measured:
+        return {"failed": ", ".join(dict.fromkeys(status for rate in rates for status in rate.failures.values()))}
+    if len(measured) > 1:
+        return {"failed": f"several {enumerated(differing(measured, SOFTWARE_COLUMNS))}"}
+    (rate,) = measured
     interval = rate.interval
     known = interval is not None and interval.low > 0 and math.isfinite(interval.high)
     return {
@@ -97,8 +87,6 @@ def _rate(rate: FleetRate) -> dict[str, Any]:
     }
 
 
-def _ratio(a: FleetRate, b: FleetRate) -> list[Any]:
-    interval = compare_pair(a, b).interval
-    known = interval is not None and math.isfinite(interval.half_width)
-    ends = [interval.low, interval.high] if interval and known else [None, None]
-    return [a.fleet, b.fleet, *ends]
+def _ends(item: Comparison) -> list[float | None]:
+    known = item.interval is not None and math.isfinite(item.interval.half_width)
+    return [item.interval.low, item.interval.high] if item.interval and known else [None, None]

@@ -1,11 +1,12 @@
 """Builds the report as one HTML file or as Markdown: what to rent, how certain that is, and why.
 
-The page works offline; charts are inline SVG, and all texts of hosts are escaped.
+The page works offline; bars are inline SVG, and all texts of hosts are escaped.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import textwrap
 from collections import Counter
@@ -24,12 +25,11 @@ from results.program import started_as_tfbench
 from results.recommend.answer import unused_prices
 from results.recommend.questions import YOURS, asked_prices
 from results.reference.gpu_comparison import comparison_lines, gpu_grids
-from results.report import charts
-from results.report.charts import Chart
-from results.report.comparison import Pair, ratio_tables
+from results.report.comparison import communication_grid, scaling_grid
 from results.report.decision import RunDecision, decide, decision_grids, setting_title
 from results.report.job import fleet_prices, job_data
-from results.report.tables import all_grids
+from results.report.panels import Pair, energy_panels, ratio_panel, scaling_panel, speed_panels
+from results.report.tables import all_grids, result_grids, wide_grids
 from results.runs.store import StoredRecord
 from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
 from results.schema import Origin, Record, Status
@@ -60,7 +60,7 @@ class Report:
         yours: Fleets at the user's prices.
         unused: A line for each of the user's prices that the report does not use.
         verdict: Sentences at the top, starting with what to rent.
-        pairs: Comparisons of fleets with the first one.
+        pairs: Comparisons of each two fleets that share a case.
         breakdown: Time breakdown of the runs; None: unknown.
     """
 
@@ -109,7 +109,7 @@ def make_report(
         decision=decision,
         yours=[*yours],
         unused=[*given.unused, *unused_prices(decision.advices, given.offers)],
-        verdict=[decision.first, *_speed_lines(merged, pairs)],
+        verdict=[*_ratio_lines(leading_pairs(pairs)), decision.first, *_row_lines(merged)],
         merged=merged,
         rates=rates,
         pairs=pairs,
@@ -119,13 +119,15 @@ def make_report(
 
 
 def _pairs(rates: Sequence[FleetRate]) -> list[Pair]:
-    """Compare fleets with the first one that shares a case with another."""
+    """Compare each two fleets that share a case, once."""
     of = {fleet: [rate for rate in rates if rate.fleet == fleet] for fleet in fleets_of(rates)}
-    for number, first in enumerate(of, 1):
-        pairs = [(name, first, found) for name in [*of][number:] if (found := compare(of[name], of[first]))]
-        if pairs:
-            return pairs
-    return []
+    compared = ((a, b, compare(of[a], of[b])) for b, a in itertools.combinations(of, 2))
+    return [pair for pair in compared if pair[2]]
+
+
+def leading_pairs(pairs: Sequence[Pair]) -> list[Pair]:
+    """Return the comparisons with the first fleet that shares a case with another."""
+    return [pair for pair in pairs if pair[1] == pairs[0][1]]
 
 
 def _at_prices(merged: Merged, yours: Mapping[str, float]) -> Merged:
@@ -179,7 +181,8 @@ def report_markdown(report: Report) -> str:
     settings = [
         f"* {markdown_text(f'{setting_title(advice)}: {advice.sentence}')}" for advice in report.decision.advices
     ]
-    folded = [("Each setting", "\n".join(settings))] if len(settings) > 1 else []
+    reasons = [*settings, "", _joined(decision_grids(report.decision))]
+    folded = [("Each setting", "\n".join(reasons))] if settings else []
     folded.append(("Tables", _joined([_shortened(grid) for grid in all_grids(report.merged)])))
     if gpus := report.decision.gpus:
         lines = "".join(f"* {markdown_text(line)}\n" for line in comparison_lines(gpus))
@@ -194,7 +197,7 @@ def report_markdown(report: Report) -> str:
             "",
             *(f"* {line}" for line in others),
             "",
-            _joined(_answer_grids(report)),
+            _joined([panel.grid() for panel in (ratio_panel(report.pairs, report.yours),) if panel]),
             *(f"<details><summary>{name}</summary>\n\n{text}\n</details>\n" for name, text in folded),
         ]
     )
@@ -214,25 +217,33 @@ def report_html(report: Report) -> str:
     environment.filters |= {"printable": printable, "setting_title": setting_title}
     gpus = report.decision.gpus
     breakdown = [report.breakdown] if report.breakdown else []
-    drawn = _charts(report)
+    ratio, scaling = ratio_panel(report.pairs, report.yours), scaling_panel(report.rates)
+    energy = energy_panels(report.rates)
+    drawn = [panel for panel in (ratio, *speed_panels(report.rates), scaling, *energy) if panel]
     page = environment.get_template("report.html.j2").render(
         report=report,
-        answers=_answer_grids(report),
-        tables=[_shortened(grid) for grid in [*all_grids(report.merged), *breakdown]],
+        decisions=decision_grids(report.decision),
+        tables=[_shortened(grid) for grid in [*_tables(report.merged), *breakdown]],
         specification_lines=comparison_lines(gpus) if gpus else [],
         specification_tables=gpu_grids(gpus) if gpus else [],
-        drawn=[replace(chart, svg=markupsafe.Markup(chart.svg)) for chart in drawn],
-        energy_measured=any(chart.name == "energy" for chart in drawn),
+        panels=[panel.first(MAX_ROWS) for panel in drawn],
+        energy_measured=bool(energy),
         settings=report.decision.advices[:MAX_ROWS],
         warnings=_first([*_warnings(report.merged), *report.merged.problems]),
-        job=_script_json(job_data(report.rates)),
-        prices=fleet_prices(report.rates, report.decision.offers),
+        job=_script_json(job_data(report.rates, report.pairs)),
+        prices=fleet_prices(report.rates),
         environments=_environments(report.records),
         commands=_commands(report.records),
         version=__version__,
         made_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
     return page.encode(errors="replace").decode()  # a lone surrogate cannot be written as UTF-8
+
+
+def _tables(merged: Merged) -> list[Grid]:
+    """Return the tables of the page, without the ratios, which have a panel."""
+    more = (scaling_grid(merged.rates), communication_grid(merged))
+    return [*result_grids(merged), *wide_grids(merged), *(grid for grid in more if grid is not None)]
 
 
 def _first(lines: Sequence[str]) -> list[str]:
@@ -247,34 +258,21 @@ def _shortened(grid: Grid) -> Grid:
     return replace(grid, rows=grid.rows[:MAX_ROWS], notes=[*_first(grid.notes), *more])
 
 
-def _speed_lines(merged: Merged, pairs: Sequence[Pair]) -> list[str]:
-    """Return which fleet of each pair is faster, outliers, how many rows have a number, and causes of failure."""
-    lines = []
-    for a, b, found in pairs:
-        lines += leading_lines(found) or [unknown_line(a, b, found)]
+def _ratio_lines(pairs: Sequence[Pair]) -> list[str]:
+    """Return which fleet of each pair is faster, and outliers."""
+    return [line for a, b, found in pairs for line in leading_lines(found) or [unknown_line(a, b, found)]]
+
+
+def _row_lines(merged: Merged) -> list[str]:
+    """Return how many rows have a number, and causes of failure."""
     ok = sum(row.repeats_ok > 0 for row in merged.rows)
     codes = sorted({code for row in merged.rows for code in warning_codes(row.warnings)})
     warned = f" Warnings: {', '.join(codes)}." if codes else ""
     passed = "; all of them passed their validity checks" if ok else ""
     have = "row has" if len(merged.rows) == 1 else "rows have"
-    lines.append(f"{ok} of {len(merged.rows)} {have} a number{passed}.{warned}")
+    state = f"{ok} of {len(merged.rows)} {have} a number{passed}.{warned}"
     causes = Counter(textwrap.shorten(row.cause, 200) for row in merged.rows if not row.repeats_ok and row.cause)
-    return [*lines, *(f"{counted(rows, 'row')} without one: {cause}" for cause, rows in causes.most_common(MAX_NAMED))]
-
-
-def _answer_grids(report: Report) -> list[Grid]:
-    """Return the tables of what to rent and of ratios."""
-    return [*decision_grids(report.decision), *ratio_tables(report.pairs, report.yours)]
-
-
-def _charts(report: Report) -> list[Chart]:
-    drawn = (
-        charts.ratio_chart(report.pairs),
-        charts.speed_chart(report.rates),
-        charts.scaling_chart(report.rates),
-        charts.energy_chart(report.rates),
-    )
-    return [chart for chart in drawn if chart is not None]
+    return [state, *(f"{counted(rows, 'row')} without one: {cause}" for cause, rows in causes.most_common(MAX_NAMED))]
 
 
 def _warnings(merged: Merged) -> list[str]:
