@@ -340,7 +340,11 @@ def make_launcher(host: Host, run_path: Path | None, pulls: PullLimits) -> Launc
 
         return SlurmLauncher(host, host.queue)
     if host.queue is not None:
-        from orchestrate.launchers.kubernetes.launcher import KubernetesLauncher  # the client takes 0.7 s to import
+        try:
+            from orchestrate.launchers.kubernetes.launcher import KubernetesLauncher  # the client takes 0.7 s to import
+        except ModuleNotFoundError as error:
+            message = f"{host.key}: Kubernetes needs its client. Install it: pip install 'tfbench[kubernetes]'"
+            raise UserError(message) from error
 
         return KubernetesLauncher(host)
     if host.ssh is not None:

@@ -1,14 +1,10 @@
 # ruff: noqa: T201 (a script prints its progress)
-"""Draws the pictures of the documentation from runs on this machine's CPU.
+"""Draws the pictures of the documentation from committed records: `python -m tests.docs.pictures`.
 
-    python -m tests.docs.pictures
-    python -m tests.docs.pictures --runs FOLDER # keep the runs in FOLDER, or draw those already in FOLDER
-
-There are two runs, with one and two CPUs of this machine. The pictures are the report (without its calculator), the live
-table in the middle of the second run, that run on a time axis, and an explanation of intervals.
+They are the report of an H100 against an H200, the live table in the middle of the H200's run, that run on a time axis,
+and an explanation of intervals.
 """
 
-import argparse
 import json
 import os
 import re
@@ -17,21 +13,18 @@ import subprocess
 import sys
 import tempfile
 import time
+import xml.sax.saxutils
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-import altair as alt
-import vl_convert
 from rich.console import Console
 
 from orchestrate.display.live import LiveDisplay
-from orchestrate.events import Event, JobStep, event_name
+from orchestrate.events import Event, event_name
 from orchestrate.planning.codec import plan_from_json
 from orchestrate.planning.plan import Plan
 from results.__main__ import main as results_main
-from results.report.charts import COLOURS
 from results.runs.reading import from_json
 from results.runs.store import RunFolder
 from results.schema import Record
@@ -41,30 +34,20 @@ PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 MAX_BYTES = 300_000
 """Largest picture, so that the README opens fast."""
 
-FLEETS = {"one-cpu": 1, "two-cpus": 2}
-"""Number of CPUs by name of fleet and run."""
+MEASURED = Path(__file__).parents[2] / "results" / "reference" / "measured"
+RUNS = {"h100": MEASURED / "h100-sxm-2026-11-26-b/runs/h100", "h200": MEASURED / "h200-sxm-2026-11-26/runs/h200"}
+"""Folders of the runs by fleet."""
 
-SUITE = """description: three networks, a small batch, five seconds
-repeats: 4
-cases:
-  - model: [resnet50, googlenet, alexnet]
-    batch_per_gpu: 4
-    warmup_steps: 2
-    num_steps: 10
-    min_seconds: 5
-"""
-HOSTS = """version: 1
-defaults: {{suite: {suite}, device: cpu}}
-fleets:
-  {fleet}:
-    hosts:
-      this-machine: {{process: true, cpus: {cpus}}}
-"""
+COLOURS = ("#4e79a7", "#f28e2b", "#e15759", "#76b7b2", "#59a14f", "#edc948", "#b07aa1", "#ff9da7", "#9c755f")
+"""Of phases and fleets. Source: Tableau 10."""
 
-REPORT_SIZE = (1040, 1180)
-"""Width and height in CSS pixels, including the speed chart."""
+WIDTH, LEFT = 800, 120
+"""Of a drawing, and of its labels, in pixels."""
 
-WITHOUT_CALCULATOR = "<style>#cost, #steps, details { display: none }</style></head>"
+REPORT_SIZE = (1040, 860)
+"""Width and height in CSS pixels: the verdict, the ratios and the first speeds."""
+
+WITHOUT_CALCULATOR = "<style>#cost, nav { display: none }</style></head>"
 LIVE_COLUMNS = 120
 """Width of the terminal in the picture, in characters."""
 
@@ -75,101 +58,105 @@ FONTS_OF_THE_NET = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 """Web fonts in rich's SVG, removed so that pictures work offline."""
 
 
-def measure(runs: Path) -> None:
-    """Measure both fleets, one after the other; write the output as JSON Lines next to each run."""
-    suite = runs / "suite.yml"
-    suite.write_text(SUITE, encoding="utf-8")
-    for fleet, cpus in FLEETS.items():
-        hosts = runs / f"{fleet}.yml"
-        hosts.write_text(HOSTS.format(suite=suite, fleet=fleet, cpus=cpus), encoding="utf-8")
-        command = [sys.executable, "-m", "orchestrate", "run", f"--hosts={hosts}", f"--runs-dir={runs}"]
-        print(f"measuring {fleet}", file=sys.stderr)
-        with (runs / f"{fleet}.jsonl").open("wb") as lines:
-            subprocess.run([*command, f"--run-id={fleet}", "--display=json", "--no-report"], stdout=lines, check=True)
-
-
-def draw_report(runs: Path, picture: Path) -> None:
+def draw_report(picture: Path) -> None:
     """Write the report of both runs and capture its top."""
-    page = runs / "report.html"
-    code = results_main(["results", "report", *(str(runs / fleet) for fleet in FLEETS), f"--output={page}"])
-    assert code == 0, f"report ended with {code}"
-    page.write_text(page.read_text(encoding="utf-8").replace("</head>", WITHOUT_CALCULATOR, 1), encoding="utf-8")
-    photograph(page, picture, REPORT_SIZE)
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "report.html"
+        code = results_main(["results", "report", *map(str, RUNS.values()), f"--output={page}"])
+        assert code == 0, f"report ended with {code}"
+        page.write_text(page.read_text(encoding="utf-8").replace("</head>", WITHOUT_CALCULATOR, 1), encoding="utf-8")
+        photograph(page, picture, REPORT_SIZE)
 
 
-def draw_live(runs: Path, picture: Path) -> None:
+def draw_live(picture: Path) -> None:
     """Draw the live table in the middle of the last run."""
-    run = RunFolder(runs / list(FLEETS)[-1])
-    keep(live_table(plan_from_json(run.read_plan()), events(runs / f"{run.path.name}.jsonl")), picture)
+    run = RunFolder(RUNS["h200"])
+    keep(live_table(plan_from_json(run.read_plan()), events(run.path / "events.jsonl")), picture)
 
 
-def draw_timeline(runs: Path, picture: Path) -> None:
+def draw_timeline(picture: Path) -> None:
     """Draw the phases of each repeat of the last run on a time axis."""
-    records = records_of(runs / list(FLEETS)[-1])
-    began = min(datetime.fromisoformat(record.started_at) for record in records)
-    rows = []
-    for record in sorted(records, key=lambda record: record.started_at):
-        at = (datetime.fromisoformat(record.started_at) - began).total_seconds()
+    records = sorted(records_of(RUNS["h200"]), key=lambda record: record.started_at)
+    times = [datetime.fromisoformat(record.started_at) for record in records]
+    last = records[-1]
+    seconds = (times[-1] - times[0]).total_seconds() + sum(phase.seconds for phase in last.phases)
+    cases = list(dict.fromkeys(f"{record.case.model} {record.case.precision}" for record in records))
+    scale = (WIDTH - LEFT - 10) / seconds
+    parts = []
+    for record, started in zip(records, times, strict=True):
+        at = (started - times[0]).total_seconds()
+        y = 34 + 24 * cases.index(f"{record.case.model} {record.case.precision}")
         for phase in record.phases:
-            part = {"network": record.case.model, "phase": phase.name, "from": at, "to": at + phase.seconds}
-            rows.append(part)
+            colour = COLOURS[PHASES.index(phase.name)] if phase.name in PHASES else "#999"
+            parts.append(
+                f'<rect x="{LEFT + at * scale:.1f}" y="{y}" width="{phase.seconds * scale:.2f}" height="16" fill="{colour}"/>'
+            )
             at += phase.seconds
-    chart = (
-        alt.Chart(alt.Data(values=rows))
-        .mark_bar(height=16)
-        .encode(
-            x=alt.X("from:Q", title="seconds since the first repeat started"),
-            x2="to:Q",
-            y=alt.Y("network:N", title=None),
-            color=alt.Color("phase:N", sort=list(PHASES), scale=alt.Scale(scheme="tableau10"), title="phase"),
-        )
-    )
-    keep(drawn(chart.properties(width=720, height=100, title="A run: four rounds of three networks")), picture)
+    parts += [text(LEFT - 8, 46 + 24 * at, case, anchor="end") for at, case in enumerate(cases)]
+    bottom = 34 + 24 * len(cases)
+    for tick in range(0, int(seconds) + 1, 60):
+        parts.append(text(LEFT + tick * scale, bottom + 14, f"{tick} s", anchor="middle", size=11))
+    for at, phase in enumerate(PHASES):
+        x = LEFT + at * 74
+        parts.append(f'<rect x="{x}" y="{bottom + 26}" width="10" height="10" fill="{COLOURS[at]}"/>')
+        parts.append(text(x + 14, bottom + 35, phase, size=11))
+    title = text(0, 18, "A run: three rounds of four cases on an H200", size=15, weight="bold")
+    keep(svg([title, *parts], bottom + 46), picture)
 
 
-def draw_interval(runs: Path, picture: Path) -> None:
-    """Draw the repeats of one network in both fleets, their means with 95 % intervals, and the ratio."""
-    model = "resnet50"
+def draw_interval(picture: Path) -> None:
+    """Draw the repeats of ResNet50 in fp16 on both GPUs, their means with 95 % intervals, and the ratio."""
     repeats = {
         fleet: [
             record.measurement.samples_per_second
-            for record in records_of(runs / fleet)
-            if record.measurement and record.case.model == model
+            for record in records_of(run)
+            if record.measurement and (record.case.model, record.case.precision) == ("resnet50", "fp16")
         ]
-        for fleet in FLEETS
+        for fleet, run in RUNS.items()
     }
-    dots = [{"fleet": fleet, "rate": rate} for fleet, rates in repeats.items() for rate in rates]
-    means = []
-    for fleet, rates in repeats.items():
-        interval = estimate(rates).interval()
-        means.append({"fleet": fleet, "mean": interval.value, "low": interval.low, "high": interval.high})
-    ratio = ratio_of_estimates(estimate(repeats["two-cpus"]), estimate(repeats["one-cpu"]), alike=True)
-    colour = alt.Color("fleet:N", scale=alt.Scale(range=COLOURS[:2]), legend=None)
-    y = alt.Y("fleet:N", title=None)
-    chart = alt.layer(
-        alt.Chart(alt.Data(values=means))
-        .mark_rule(strokeWidth=3)
-        .encode(x=alt.X("low:Q", title="images per second"), x2="high:Q", y=y, color=colour),
-        alt.Chart(alt.Data(values=means)).mark_tick(thickness=3, size=26).encode(x="mean:Q", y=y, color=colour),
-        alt.Chart(alt.Data(values=dots))
-        .mark_circle(size=90, opacity=0.6, yOffset=14)
-        .encode(x="rate:Q", y=y, color=colour),
-    )
-    title = {
-        "text": f"{model}: two CPUs are {ratio.value:.2f} times as fast as one (95 % interval {ratio.low:.2f} to {ratio.high:.2f})",
-        "subtitle": "dots: repeats, each a fresh process; tick: their mean; line: its 95 % t-interval",
-    }
-    keep(drawn(chart.properties(width=720, height=130, title=title)), picture)
+    intervals = {fleet: estimate(rates).interval() for fleet, rates in repeats.items()}
+    ratio = ratio_of_estimates(estimate(repeats["h200"]), estimate(repeats["h100"]), alike=True)
+    values = [value for found in intervals.values() for value in (found.low, found.high)]
+    low, high = min(values), max(values)
+
+    def x(value: float) -> float:
+        return LEFT + 20 + (value - low) / (high - low) * (WIDTH - LEFT - 60)
+
+    heading = f"ResNet50, fp16: an H200 is {ratio.value:.3f} times as fast as an H100 (95 % interval {ratio.low:.3f} to {ratio.high:.3f})"
+    parts = [
+        text(0, 18, heading, size=15, weight="bold"),
+        text(0, 36, "dots: repeats, each a fresh process; tick: their mean; line: its 95 % t-interval", size=12),
+    ]
+    for at, (fleet, found) in enumerate(intervals.items()):
+        y, colour = 66 + 46 * at, COLOURS[at]
+        parts += [
+            text(LEFT - 8, y + 4, fleet, anchor="end"),
+            f'<line x1="{x(found.low):.1f}" x2="{x(found.high):.1f}" y1="{y}" y2="{y}" stroke="{colour}" stroke-width="3"/>',
+            f'<line x1="{x(found.value):.1f}" x2="{x(found.value):.1f}" y1="{y - 12}" y2="{y + 12}" stroke="{colour}" stroke-width="3"/>',
+            *(f'<circle cx="{x(v):.1f}" cy="{y + 18}" r="5" fill="{colour}" opacity="0.6"/>' for v in repeats[fleet]),
+        ]
+    for value in (5600, 5900, 6200, 6500, 6800):
+        parts.append(text(x(value), 168, f"{value:,} images/s".replace(",", "\u00a0"), anchor="middle", size=11))
+    keep(svg(parts, 176), picture)
+
+
+def text(x: float, y: float, words: str, *, anchor: str = "start", size: int = 12, weight: str = "normal") -> str:
+    """Return a text element of SVG."""
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" font-weight="{weight}"'
+    return f"<text {place}>{xml.sax.saxutils.escape(words)}</text>"
+
+
+def svg(parts: Sequence[str], height: int) -> str:
+    """Return a drawing on white, so that it is readable on a dark page."""
+    style = 'font-family="system-ui, sans-serif" fill="#1a1a1a"'
+    body = "\n".join(parts)
+    size = f'width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>\n<rect width="100%" height="100%" fill="#fff"/>\n{body}\n</svg>\n'
 
 
 def records_of(run: Path) -> list[Record]:
     """Read the records of a run."""
     return [from_json(path.read_bytes()) for path in sorted((run / "records").iterdir())]
-
-
-def drawn(chart: Any) -> str:
-    """Draw a chart with a white background, readable on a dark page."""
-    return str(vl_convert.vegalite_to_svg(chart.configure(background="white").to_dict()))
 
 
 def keep(svg: str, picture: Path) -> None:
@@ -181,8 +168,7 @@ def keep(svg: str, picture: Path) -> None:
 def events(path: Path) -> list[tuple[float, Event]]:
     """Read the events of a run, with seconds since the first one."""
     kinds = {event_name(kind): kind for kind in Event.__subclasses__()}
-    lines = path.read_text(encoding="utf-8").splitlines()  # the output ends with tables
-    documents = [json.loads(line) for line in lines if line.startswith('{"') and '"event"' in line]
+    documents = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     began = datetime.fromisoformat(documents[0]["at"])
     found = []
     for document in documents:
@@ -197,8 +183,7 @@ def live_table(plan: Plan, stream: Sequence[tuple[float, Event]]) -> str:
     """Return the live table in the middle of the run as SVG."""
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         console = Console(file=nowhere, record=True, width=LIVE_COLUMNS, force_terminal=True)
-        steps = [place for place, (_, event) in enumerate(stream) if isinstance(event, JobStep)]
-        seen = stream[: steps[2 * len(steps) // 3] + 1]  # up to a progress line
+        seen = stream[: len(stream) // 2]
         display = LiveDisplay(console, began=time.monotonic() - seen[-1][0])
         display.planned(plan)
         for _, event in seen:
@@ -222,21 +207,13 @@ def photograph(page: Path, picture: Path, size: tuple[int, int]) -> None:
 
 
 def main() -> None:
-    """Measure if needed, then draw all pictures."""
-    parser = argparse.ArgumentParser(description="Draw the pictures of the documentation from runs on this machine.")
-    parser.add_argument("--runs", type=Path, help="keep the runs here; draw those that are already here")
-    parsed = parser.parse_args()
+    """Draw all pictures."""
     if shutil.which("chromium") is None:
         sys.exit("needs Chromium. On Debian and Ubuntu: apt install chromium")
-    with tempfile.TemporaryDirectory() as folder:
-        runs = (parsed.runs or Path(folder)).resolve()
-        runs.mkdir(parents=True, exist_ok=True)
-        if not all((runs / fleet / "results.csv").exists() for fleet in FLEETS):
-            measure(runs)
-        draw_report(runs, PICTURES / "report.png")
-        draw_live(runs, PICTURES / "live.svg")
-        draw_timeline(runs, PICTURES / "run.svg")
-        draw_interval(runs, PICTURES / "interval.svg")
+    draw_report(PICTURES / "report.png")
+    draw_live(PICTURES / "live.svg")
+    draw_timeline(PICTURES / "run.svg")
+    draw_interval(PICTURES / "interval.svg")
 
 
 if __name__ == "__main__":

@@ -69,3 +69,11 @@ def test_a_cluster_that_cannot_be_reached_is_no_usable_host(bench, runs: Runs, c
     assert done.returncode == 4
     assert "cloud" in done.stderr and "Traceback" not in done.stderr
     assert ("kubectl config get-contexts" if context == "nowhere" else "127.0.0.1:9 does not answer") in done.stderr
+
+
+def test_without_the_client_check_names_the_package_to_install(bench, runs: Runs, tmp_path: Path):
+    (tmp_path / "kubernetes.py").write_text("raise ModuleNotFoundError(\"No module named 'kubernetes'\")\n")
+    runs.environment["PYTHONPATH"] = f"{tmp_path}:{runs.environment.get('PYTHONPATH', '')}"
+    done = runs.run("check", "--hosts", str(runs.hosts(fleets(bench().kubeconfig), repeats=2)))
+    assert done.returncode == 2 and "pip install 'tfbench[kubernetes]'" in done.stderr
+    assert "Traceback" not in done.stderr

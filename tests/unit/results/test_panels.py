@@ -37,7 +37,7 @@ def test_bars_of_speed_start_at_zero_and_grow_with_it():
     assert speed.place(quick.value) / speed.place(slow.value) == pytest.approx(quick.value / slow.value, rel=1e-3)
 
 
-def test_a_ratio_stands_between_the_ends_of_its_interval_and_on_its_side_of_equal_speed():
+def test_a_ratio_is_drawn_within_its_interval_and_beside_equal_speed():
     panel = ratios_of({"slow": 1.0, "quick": 1.5}, ("quick", "slow"))
     for bars in panel.groups.values():
         (bar,) = bars
@@ -56,7 +56,7 @@ def test_a_ratio_within_the_noise_is_marked():
     assert all(bar.text.endswith(" ~") for bars in panel.groups.values() for bar in bars)
 
 
-def test_prices_give_samples_per_dollar_and_the_price_that_the_other_gpu_is_worth():
+def test_prices_give_samples_per_dollar_and_what_the_other_gpu_is_worth():
     panel = ratios_of({"slow": 1.0, "quick": 1.5}, ("quick", "slow"), prices={"slow": 0.2, "quick": 0.4})
     assert panel.columns == ("worth up to, USD/h", "per dollar")
     worth, per_dollar = map(plain, next(iter(panel.groups.values()))[0].cells)
