@@ -11,7 +11,6 @@ import math
 import os
 import re
 import shlex
-import signal
 import subprocess
 import threading
 import time
@@ -21,6 +20,7 @@ from typing import IO, TypeVar
 import stamina
 
 from orchestrate.errors import Dropped, Unreachable
+from orchestrate.links.children import end_child, kill_child, start_child
 from orchestrate.text import plain_text
 
 ATTEMPTS = 9
@@ -34,6 +34,9 @@ MAX_LINE_BYTES = 1 << 20
 """Default limit for a line of an answer."""
 
 CHUNK_BYTES = 1 << 16
+
+END_SECONDS = 10.0
+"""Longest time between the end of an answer and that of the connection."""
 
 T = TypeVar("T")
 
@@ -99,7 +102,7 @@ class Conversation:
         self._errors = b""
         pipe = subprocess.PIPE
         try:
-            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+            self._process = start_child(command, stdin=pipe, stdout=pipe, stderr=pipe)
         except OSError as error:
             raise Unreachable(f"{command[0]} cannot be started: {error}. Install an OpenSSH client") from error
         assert self._process.stdin and self._process.stdout and self._process.stderr
@@ -114,18 +117,15 @@ class Conversation:
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self.kill()
-        self._process.wait()
+        end_child(self._process)
         for end in (self._process.stdin, self._output):
             with contextlib.suppress(OSError, ValueError):
                 assert end is not None
                 end.close()
 
     def kill(self) -> None:
-        """Kill the process group, unless the process has ended."""
-        if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        """Kill the process and its own children, unless it has ended."""
+        kill_child(self._process)
 
     def lines(self) -> Iterator[bytes]:
         """Yield the lines of the answer, including line ends."""
@@ -138,8 +138,12 @@ class Conversation:
             yield line
 
     def result(self) -> tuple[int, bytes]:
-        """Wait for the end; return the exit code and the first bytes of standard error."""
-        code = self._process.wait()
+        """Wait for the end after the last line; return the exit code and the first bytes of standard error."""
+        try:
+            code = self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._end("its answer ended, but not its command")
+            code = self._process.wait()
         self._reading.join(1.0)  # a child of ssh, e.g. for a jump host, may hold the pipe a little longer
         return code, self._errors
 
@@ -200,6 +204,12 @@ def ssh_failure(target: str, errors: bytes, exit_code: int) -> Unreachable:
     return Unreachable(cause)
 
 
+def own_words(exit_code: int, output: bytes) -> str:
+    """Explain in one line why a login ended before it ran a command, in the host's own words."""
+    said = _quoted(output.decode("utf-8", "replace"))
+    return f"the login ended with exit code {exit_code}" + (f". It printed: {said}" if said else " and printed nothing")
+
+
 def _quoted(text: str) -> str:
     lines = [plain_text(line, 300).strip() for line in text.splitlines()]
     return plain_text(" ".join(line for line in lines if line and not set(line) <= {"@"}), MAX_QUOTED)
@@ -247,7 +257,8 @@ _BUSY = "Its sshd drops connections while many are being opened (MaxStartups), o
 _REMEDIES = {
     "Host key verification failed": "To accept new hosts, set host_keys: accept-new in hosts.yml. To compare the "
     "key's fingerprint, connect once with ssh",
-    "Permission denied": "Add your key to the host, or name it in ~/.ssh/config (IdentityFile)",
+    "Permission denied": "Add your key to the host, or name it in ~/.ssh/config (IdentityFile). For a second factor, "
+    "share a connection (ControlMaster auto) and stay logged in",
     "Could not resolve": "Check the name in hosts.yml",
     "Connection refused": "Check the port, and that sshd runs there",
 }

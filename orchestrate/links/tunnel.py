@@ -7,7 +7,10 @@ known hosts, and its keep-alive ends a dead link.
 
 from __future__ import annotations
 
+import secrets
+import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -16,28 +19,41 @@ from pathlib import Path
 
 from orchestrate.errors import Unreachable
 from orchestrate.inventory.addresses import DockerAddress, HostKeys
-from orchestrate.links.connections import ssh_failure, with_retries
-from orchestrate.links.ssh import OWN_CONNECTION, ssh_command
+from orchestrate.links.children import end_child, start_child
+from orchestrate.links.connections import Conversation, own_words, ssh_failure, with_retries
+from orchestrate.links.ssh import shared_connection, ssh_command
 
 OPEN_DEADLINE_SECONDS = 30.0
 POLL_SECONDS = 0.05
+MAX_ANSWER_BYTES = 1 << 20
 
-FORWARDING = ("-N", "-T", OWN_CONNECTION, "-oExitOnForwardFailure=yes", "-oStreamLocalBindUnlink=yes")
-
-
-_GUARDED = """\
-exec 3<&0 </dev/null
+_FORWARD = """\
+control=$1 forward=$2
+shift 2
 "$@" &
-child=$!
-{ read -r _ <&3; kill "$child"; } 2>/dev/null &
-guard=$!
-trap 'kill "$child"' TERM
-wait "$child"
-code=$?
-kill "$guard" 2>/dev/null
-exit "$code"
+master=$!
+trap 'kill "$master"' TERM
+of_master() { ssh -F none -S "$control" "$@" tfbench; }
+until of_master -O check 2>/dev/null; do
+    kill -0 "$master" 2>/dev/null || { wait "$master"; exit; }
+    sleep 0.1
+done
+of_master -O forward -L "$forward" >&2 || { kill "$master"; exit 1; }
+wait "$master"
 """
-"""Runs a command that ends when its standard input closes, which also happens when we are killed."""
+"""Opens a connection, then forwards a socket over it: so no forwarding of the user's configuration comes along."""
+
+_FORWARD_SHARED = """\
+control=$1 forward=$2
+of_master() { ssh -F none -S "$control" "$@" tfbench; }
+trap 'of_master -O cancel -L "$forward"; exit' TERM
+of_master -O forward -L "$forward" || exit 1
+while of_master -O check 2>/dev/null; do
+    sleep 5 &
+    wait $!
+done
+"""
+"""Forwards a socket over a shared connection of the user, as long as that is open."""
 
 
 class Tunnel:
@@ -84,19 +100,42 @@ class Tunnel:
             self._stop()
             shutil.rmtree(self._folder, ignore_errors=True)
 
+    def problem(self) -> str | None:
+        """Log in to find out why an open tunnel leads nowhere; None: the engine's socket is missing or not usable."""
+        mark = f"tfbench-{secrets.token_hex(8)}"
+        socket = shlex.quote(self._address.socket)
+        script = f"echo {mark}; if [ -S {socket} ] && [ -w {socket} ]; then echo {mark}-usable; fi; exit 0\n"
+        command = ssh_command(self._address.login, self._keys, "-T", remote="exec sh -s")
+        with Conversation(command, script.encode(), seconds=OPEN_DEADLINE_SECONDS, max_bytes=MAX_ANSWER_BYTES) as talk:
+            said = b"".join(talk.lines())
+            code, errors = talk.result()
+        if talk.exceeded:
+            return None
+        where = f"ssh {self._address.target}"
+        if mark.encode() not in said:
+            return f"{where}: {own_words(code, said + errors)}"
+        if f"{mark}-usable".encode() not in said:
+            return None
+        return (
+            f"{where}: its sshd forbids forwarding to {self._address.socket}. Allow it there: "
+            "AllowStreamLocalForwarding yes without DisableForwarding, and no restrict or no-port-forwarding in "
+            "authorized_keys. Or use ssh: instead of docker:"
+        )
+
     def _start(self) -> None:
         self._stop()
         self._socket.unlink(missing_ok=True)
-        forward = f"{self._socket}:{self._address.socket}"
-        command = ssh_command(self._address.login, self._keys, *FORWARDING, "-L", forward)
+        login, forward = self._address.login, f"{self._socket}:{self._address.socket}"
+        if (shared := shared_connection(login, self._keys)) is not None:
+            words = [_FORWARD_SHARED, "tfbench-tunnel", shared, forward]
+        else:
+            control = str(self._folder / "c")
+            flags = ("-N", "-T", "-oControlMaster=yes", f"-oControlPath={control}", "-oControlPersist=no")
+            words = [_FORWARD, "tfbench-tunnel", control, forward, *ssh_command(login, self._keys, *flags)]
         try:
             with self._errors.open("wb") as stderr:
-                self._process = process = subprocess.Popen(
-                    ["sh", "-c", _GUARDED, "tfbench-tunnel", *command],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=stderr,
-                    start_new_session=True,  # the controller handles Ctrl-C
+                self._process = process = start_child(
+                    ["sh", "-c", *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr
                 )
         except OSError as error:
             raise Unreachable(f"ssh cannot be started: {error}. Install an OpenSSH client") from error
@@ -117,13 +156,5 @@ class Tunnel:
 
     def _stop(self) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return
-        process.terminate()
-        try:
-            process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if process.stdin is not None:
-            process.stdin.close()
+        if process is not None:
+            end_child(process, signal.SIGTERM)

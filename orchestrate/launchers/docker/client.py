@@ -295,7 +295,8 @@ class EngineLink:
                             _pool(self.address, None if self._tunnel is None else self._tunnel.path)
                         )
                 except (*TRANSPORT_ERRORS, *MALFORMED, DockerException) as error:
-                    raise Unreachable(explain(error, self.address)) from error
+                    known = None if self._tunnel is None else self._tunnel.problem()
+                    raise Unreachable(known or explain(error, self.address)) from error
             return self._client
 
 

@@ -10,14 +10,14 @@ import json
 import math
 import secrets
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-from orchestrate.errors import LaunchFailed, Lost, Unreachable
+from orchestrate.errors import Dropped, LaunchFailed, Lost, Unreachable
 from orchestrate.inventory.addresses import AS_CONFIGURED, HostKeys, SSHAddress
 from orchestrate.launchers.ssh import software
-from orchestrate.links.connections import MAX_LINE_BYTES, Conversation, attempts, ssh_failure
+from orchestrate.links.connections import MAX_LINE_BYTES, Conversation, attempts, own_words, ssh_failure
 from orchestrate.links.ssh import OWN_CONNECTION, ssh_command
 from orchestrate.text import plain_text, read_json
 
@@ -90,6 +90,8 @@ class Connection:
         self._common = {"root": root, "image_file": image_file, "pythons": pythons}
         self._start_agent = f"exec sh -c '{_FIND_PYTHON.format(pythons=' '.join(pythons))}'"
         self._open: set[Conversation] = set()
+        self._closed = False
+        self._flags: list[str] = []
         self.name = "this machine" if address is None else f"ssh {address.target}"
 
     def request(
@@ -144,7 +146,8 @@ class Connection:
         yield from self._talk("exec sh -s", script, mark, limits)
 
     def close(self) -> None:
-        """End all conversations."""
+        """End all conversations, and refuse new ones."""
+        self._closed = True
         for conversation in list(self._open):
             conversation.kill()
 
@@ -169,28 +172,42 @@ class Connection:
         Raises:
             Dropped: The connection was not established.
         """
-        with Conversation(self._words(command), text, **limits) as talk:
-            self._open.add(talk)
-            try:
-                marked, before = False, 0
-                for line in talk.lines():
-                    if marked:
-                        yield self._read(line, limits["max_bytes"])
-                    elif line.strip() == mark.encode():
-                        marked = True
-                    elif (before := before + len(line)) > MAX_PROFILE_BYTES:
-                        raise Unreachable(f"{self.name}: its login prints more than {MAX_PROFILE_BYTES >> 20} MiB")
-            finally:
-                self._open.discard(talk)
+        with Conversation(self._words(command), text, **limits) as talk, self._kept(talk):
+            marked, before = False, b""
+            for line in talk.lines():
+                if marked:
+                    yield self._read(line, limits["max_bytes"])
+                elif mark.encode() in line:  # after what a login profile printed without a line end
+                    marked = True
+                elif len(before := before + line) > MAX_PROFILE_BYTES:
+                    raise Unreachable(f"{self.name}: its login prints more than {MAX_PROFILE_BYTES >> 20} MiB")
             code, errors = talk.result()
+            if talk.exceeded and not marked and not self._flags:  # the user's shared connection may be dead
+                self._flags = [OWN_CONNECTION]
+                raise Dropped(f"{self.name}: {talk.exceeded}")
             if talk.exceeded:
                 raise Unreachable(f"{self.name}: {talk.exceeded}")
-            self._explain(code, marked, errors)
+            self._explain(code, marked, before, errors)
+
+    @contextlib.contextmanager
+    def _kept(self, talk: Conversation) -> Iterator[None]:
+        """Keep a conversation for `close`.
+
+        Raises:
+            Unreachable: `close` was called already.
+        """
+        self._open.add(talk)
+        try:
+            if self._closed:
+                raise Unreachable(f"{self.name}: the connection was closed")
+            yield
+        finally:
+            self._open.discard(talk)
 
     def _words(self, command: str) -> list[str]:
         if self._address is None:
             return [sys.executable, "-u", "-c", _READ_AGENT]
-        return ssh_command(self._address, self._keys, "-T", OWN_CONNECTION, remote=command)
+        return ssh_command(self._address, self._keys, "-T", *self._flags, remote=command)
 
     def _read(self, line: bytes, limit: int) -> dict[str, Any]:
         """Parse a line of the answer, which is not trusted."""
@@ -206,13 +223,15 @@ class Connection:
                 raise kind(f"{self.name}: {plain_text(document[key], 500)}")
         return document
 
-    def _explain(self, code: int, marked: bool, errors: bytes) -> None:
+    def _explain(self, code: int, marked: bool, before: bytes, errors: bytes) -> None:
         """Raise the error that ended a connection, if any."""
         if code == NO_PYTHON and not marked:
             names = ", ".join(PYTHONS)
             raise NoPython(f"{self.name}: no Python 3.8 or newer was found. Looked for: {names}")
-        if code == SSH_FAILED and self._address is not None:
+        if code == SSH_FAILED and self._address is not None and (errors or not before):
             failure = ssh_failure(self._address.target, errors, code)
             raise Unreachable(failure.cause) if marked else failure
-        if code != 0 or not marked:
+        if not marked:
+            raise Unreachable(f"{self.name}: {own_words(code, before + errors)}")
+        if code != 0:
             raise Unreachable(f"{self.name}: the connection broke. {plain_text(errors.decode(errors='replace'), 300)}")
