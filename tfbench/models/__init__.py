@@ -27,6 +27,9 @@ def build(network: Network, batch_norm: BatchNorm, size: int, strategy: Strategy
     Returns:
         A `keras.Model` from the features of its task to logits.
     """
+    from tfbench.keras_versions import use_default_settings  # imports TensorFlow
+
+    use_default_settings()
     module, function = network.builder.split(":")
     builder = getattr(importlib.import_module(module, __name__), function)
     return typing.cast(Model, builder(batch_norm, size, network.classes, strategy, **network.options))
