@@ -23,7 +23,7 @@ from orchestrate.accepting.deep import FOLDER, judge_records, plan_deep_check, v
 from orchestrate.accepting.judging import Acceptance, HostVerdict
 from orchestrate.afterwards import show_results, signals_handled, still_costing, verdict, when_done
 from orchestrate.display import tables
-from orchestrate.display.display import notify, stdout_console
+from orchestrate.display.display import Display, notify, stdout_console
 from orchestrate.display.live import make_display
 from orchestrate.errors import NoUsableHost, UserError
 from orchestrate.events import Event, EventBus, ImageProgress, JobStep, Stopping, Warned, event_document
@@ -46,6 +46,7 @@ from orchestrate.running.run import (
     query_hosts,
     stop_run,
 )
+from orchestrate.running.shared import storing
 from orchestrate.suites import read_suite, suite_names
 from results.grid import Grid, print_grid
 from results.program import command_line
@@ -238,15 +239,14 @@ def _deep_check(
     """Measure all answering hosts in parallel; return a verdict on each, and whether the user stopped it."""
     run_id = new_run_id()
     planned = plan_deep_check(hosts, probed, run_id)
-    folder = RunFolder.create(where.runs_dir / FOLDER, run_id)
-    folder.write_plan(plan_to_json(planned))
+    with storing(RunFolder(where.runs_dir / FOLDER / run_id)):
+        folder = RunFolder.create(where.runs_dir / FOLDER, run_id)
+        folder.write_plan(plan_to_json(planned))
     bus, stop = EventBus(), Stop()
     display = make_display("auto", Console(stderr=True))
     display.planned(planned)
     collect_rarely()
-    with controlling(folder.path), folder.journal() as journal, display, _interrupts(stop, folder, bus):
-        bus.subscribe(_store_in(journal))
-        bus.subscribe(display.show)
+    with storing(folder), _controlled(folder, bus, stop, display):
         execute(planned, folder, _maker(folder.path, bus), bus, stop, RunOptions())
     return judge_records(planned, folder, where.runs_dir), stop.asked
 
@@ -328,8 +328,9 @@ def run(where: Where, what: What, how: How, *, run_id: str | None = None) -> int
         allow_open_files([entry.host for entry in planned.hosts], how.max_parallel)
         text = plan_to_json(planned)
         begun.append(planned)
-        folder = RunFolder.create(where.runs_dir, run_id)
-        folder.write_plan(text)
+        with storing(RunFolder(where.runs_dir / run_id)):
+            folder = RunFolder.create(where.runs_dir, run_id)
+            folder.write_plan(text)
         return _carry_out(how, TRIED_AGAIN, planned, folder, estimated)
 
 
@@ -384,7 +385,7 @@ def stop(run: str | None, runs_dir: Path) -> int:
     planned = _planned(folder)
     if controller := end_controller(folder.path):
         notify(f"run {planned.run_id}: its controller ({controller}) has ended")
-    with controlling(folder.path):
+    with storing(folder), controlling(folder.path):
         removed, problems = stop_run(planned, _maker(folder.path), EventBus())
     notify(*problems, f"run {planned.run_id}: {removed} benchmarks ended and removed. {_resume_hint(folder)}")
     return ExitCode.SOME_FAILED if problems else ExitCode.OK
@@ -412,18 +413,27 @@ def _carry_out(
         again=again,
     )
     collect_rarely()
-    with controlling(folder.path), folder.journal() as journal, display, _interrupts(stop, folder, bus):
-        bus.subscribe(_store_in(journal))
-        bus.subscribe(display.show)
-        outcome = execute(planned, folder, _maker(folder.path, bus), bus, stop, options)
-    took = time.monotonic() - began
-    show_results(folder, outcome.ok + outcome.failed, quiet=how.display == "json", report=how.report)
+    with storing(folder):
+        with _controlled(folder, bus, stop, display):
+            outcome = execute(planned, folder, _maker(folder.path, bus), bus, stop, options)
+        took = time.monotonic() - began
+        show_results(folder, outcome.ok + outcome.failed, quiet=how.display == "json", report=how.report)
     tables.render_taken(took, estimated, Console(stderr=True))
     notify(*outcome.answers)
     if stop.asked and outcome.missing + outcome.stopped:
         notify(f"stopped. {_resume_hint(folder)}")
         return ExitCode.STOPPED
     return _exit_code(outcome)
+
+
+@contextmanager
+def _controlled(folder: RunFolder, bus: EventBus, stop: Stop, display: Display) -> Iterator[None]:
+    """Control a run in the block: lock it, store and show its events, and stop it on Ctrl-C."""
+    folder.complete()
+    with controlling(folder.path), folder.journal() as journal, display, _interrupts(stop, folder, bus):
+        bus.subscribe(_store_in(folder, journal))
+        bus.subscribe(display.show)
+        yield
 
 
 def _statuses(named: str | None) -> frozenset[Status]:
@@ -520,12 +530,13 @@ def _exit_code(outcome: RunOutcome) -> int:
     return ExitCode.SOME_FAILED if outcome.failed or outcome.missing else ExitCode.OK
 
 
-def _store_in(journal: Journal) -> Callable[[Event], None]:
+def _store_in(folder: RunFolder, journal: Journal) -> Callable[[Event], None]:
     """Return a subscriber that appends every event, except progress, to the run's journal."""
 
     def store(event: Event) -> None:
         if not isinstance(event, JobStep | ImageProgress):
-            journal.append(event_document(event))
+            with storing(folder):
+                journal.append(event_document(event))
 
     return store
 

@@ -20,7 +20,7 @@ from orchestrate.planning.durations import clock_seconds
 from orchestrate.planning.plan import Job, MultiHostJob, Plan, complete_job, whole_job
 from orchestrate.running.judge import failed_record, judge, now
 from orchestrate.running.session import HostSession, Outcome
-from orchestrate.running.shared import Shared, finish
+from orchestrate.running.shared import Shared, StorageFailed, finish
 from orchestrate.running.watchdog import Watched
 from orchestrate.running.worker import Worker
 from results.schema import Record, Status
@@ -41,6 +41,7 @@ class MemberRun:
     Attributes:
         outcome: Its results; None: it has not ended, or its host was lost.
         error: Why its host failed.
+        failure: Why this machine cannot store its output.
         ended_at: Monotonic seconds; None: it runs.
     """
 
@@ -49,6 +50,7 @@ class MemberRun:
     watched: Watched
     outcome: Outcome | None = None
     error: HostError | None = None
+    failure: StorageFailed | None = None
     ended_at: float | None = None
 
     @property
@@ -201,6 +203,9 @@ class MultiHostWorker(Worker):
         else:
             parts = self._start(multi)
             self._follow(parts)
+            for part in parts:
+                if part.failure is not None:
+                    raise part.failure
             record = self._judge(multi, parts, started_at)
         finish(multi.job, record, self.host, clock_seconds() - began, self.shared)
         for part in [part for part in parts if part.session.problem is None]:
@@ -237,6 +242,9 @@ class MultiHostWorker(Worker):
             part.outcome = part.session.follow(part.job, part.watched, steps=chief)
         except HostError as error:
             part.error = error
+        except StorageFailed as failure:
+            part.failure = failure
+            self.shared.fail(failure)
         except Exception as error:  # noqa: BLE001  a bug: the others must not hang
             part.error = HostError(f"a bug in tfbench: {error!r}")
         finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -39,7 +40,7 @@ from orchestrate.planning.stop_early import StopEarly
 from orchestrate.running.multi_host import run_multi_host
 from orchestrate.running.options import RunOptions, Stop
 from orchestrate.running.session import CLOSE_SECONDS, PROBE_SECONDS
-from orchestrate.running.shared import Connectivity, MakeLauncher, Shared, disk_full, supersede_record
+from orchestrate.running.shared import Connectivity, MakeLauncher, Shared, storing, supersede_record
 from orchestrate.running.watchdog import Watchdog, side_by_side
 from orchestrate.running.worker import HostWorker, QueueWorker
 from orchestrate.text import plain_text
@@ -166,13 +167,10 @@ def execute(
 
     Raises:
         UserError: The cost is limited, but not every host has a price.
+        StorageFailed: This machine could not store the results; `resume` continues.
     """
-    try:
+    with storing(folder):
         return _execute(plan, folder, make, bus, stop, options)
-    except OSError as error:
-        if (failure := disk_full(error, folder)) is None:
-            raise
-        raise failure from error
 
 
 def _execute(
@@ -274,6 +272,8 @@ def _done_before(
         except NewerRecord as error:
             raise UserError(f"{folder.record_path(job.id)}: {error}") from error
         except RecordError as error:
+            if options.again and isinstance(error.__cause__, OSError) and error.__cause__.errno != errno.EINVAL:
+                raise error.__cause__ from error  # of a failing disk: the record may be good
             if options.again:
                 supersede_record(folder, job)
                 warn(f"{folder.record_path(job.id)}: {error}; moved to superseded/, its repeat runs again")

@@ -15,7 +15,7 @@ from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import Ending, Launcher, OnTurn, always_running
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Job
-from orchestrate.running.shared import Shared
+from orchestrate.running.shared import Shared, storing
 from orchestrate.running.watchdog import MARGIN_SECONDS, QUEUE_MARGIN_SECONDS, Abandoned, Watched
 from results.runs.store import RunFolder
 from results.schema.progress import State, Step, parse_line
@@ -271,7 +271,10 @@ class Output:
         self._watched = watched
         self._steps = steps
         self._next_step = 0.0
-        self._file = folder.log_path(job.id).open("wb", buffering=0)  # unbuffered, so that the log can be followed
+        self._folder = folder
+        with storing(folder):
+            folder.complete()  # git, which keeps no empty folders, may have copied it
+            self._file = folder.log_path(job.id).open("wb", buffering=0)  # unbuffered, so that the log can be followed
         self._left = MAX_LOG_BYTES
         self.last_line = ""
 
@@ -313,4 +316,5 @@ class Output:
             return
         data = f"{line}\n".encode("utf-8", "replace")
         self._left -= len(data)
-        self._file.write(data if self._left > 0 else b"tfbench: the rest of the output was not kept\n")
+        with storing(self._folder):
+            self._file.write(data if self._left > 0 else b"tfbench: the rest of the output was not kept\n")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -19,6 +20,7 @@ from orchestrate.planning.stop_early import StopEarly
 from orchestrate.running.judge import failed_record, now
 from orchestrate.running.options import RunOptions, Stop
 from orchestrate.running.watchdog import Watchdog
+from orchestrate.text import plain_text
 from results.errors import is_disk_full
 from results.program import command_line
 from results.runs.store import RunFolder
@@ -33,22 +35,23 @@ NO_HOST_ANSWERS = (
 )
 
 
-class DiskFull(UserError):
-    """This machine's disk is full, so that no more records can be stored."""
+class StorageFailed(UserError):
+    """This machine cannot store the results of a run: a full disk, a failing or read-only one, a moved folder."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.NO_HOST
 
 
-def disk_full(error: Exception, folder: RunFolder) -> DiskFull | None:
-    """Return an error with a remedy if the disk is full; None: another error."""
-    if isinstance(error, DiskFull):
-        return error
-    if not is_disk_full(error):
-        return None
-    return DiskFull(
-        f"{folder.path}: the disk is full: nothing more can be stored. What runs on the hosts continues. "
-        f"Free space there, then: {command_line('orchestrate', 'resume', folder.path)}"
-    )
+@contextmanager
+def storing(folder: RunFolder) -> Iterator[None]:
+    """Turn failures of this machine's files, while they are used, into `StorageFailed`, with a remedy."""
+    try:
+        yield
+    except OSError as error:
+        why = "the disk is full" if is_disk_full(error) else plain_text(str(error))
+        raise StorageFailed(
+            f"{folder.path}: {why}: nothing more can be stored. What runs on the hosts continues. "
+            f"Mend this, then: {command_line('orchestrate', 'resume', folder.path)}"
+        ) from error
 
 
 class Connectivity:
@@ -111,16 +114,13 @@ class Shared:
     statuses: dict[str, Status]
     early: StopEarly
     network: Connectivity
-    failures: list[DiskFull] = field(default_factory=list)
+    failures: list[StorageFailed] = field(default_factory=list)
 
-    def fail(self, error: Exception) -> bool:
-        """End the run if the disk is full, and leave running repeats to `resume`; False: another error."""
-        if (failure := disk_full(error, self.folder)) is None:
-            return False
+    def fail(self, failure: StorageFailed) -> None:
+        """End the run, and leave running repeats to `resume`."""
         self.failures.append(failure)
         self.stop.launching.set()
         self.watchdog.abandon_all(failure)
-        return True
 
 
 def supersede_record(folder: RunFolder, job: Job) -> None:
@@ -168,17 +168,18 @@ def drop_host(host: Host, status: Status, cause: str, jobs: Sequence[Job], share
 
 
 def drop_for_bug(name: str, error: Exception, host: Host, jobs: Sequence[Job], shared: Shared) -> None:
-    """Write the traceback of a bug to the run's folder, and a record for each remaining repeat.
+    """Write the traceback of a bug to the run's folder, and a record for each repeat that it ended.
 
     Args:
         name: Part of the traceback's file name.
         error: The bug.
         host: Represents the work that ended.
-        jobs: Its repeats; those without a record get one.
+        jobs: The repeats that had started; those without a record get one. `resume` runs the others.
         shared: State shared by workers.
     """
     path = shared.folder.path / f"traceback-{name}.txt"
-    path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    with storing(shared.folder):
+        path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
     left = [job for job in jobs if job.id not in shared.statuses]
     drop_host(host, Status.ERROR, f"a bug in tfbench: {error!r}. Traceback: {path}", left, shared)
 
@@ -193,7 +194,8 @@ def finish(job: Job, record: Record, host: Host, seconds: float, shared: Shared)
         seconds: Its duration.
         shared: State shared by workers.
     """
-    shared.folder.write_record(job.id, record)
+    with storing(shared.folder):
+        shared.folder.write_record(job.id, record)
     shared.statuses[job.id] = record.status
     decided = shared.early.add(job, record)
     measured = record.measurement if record.status is Status.OK else None

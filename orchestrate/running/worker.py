@@ -24,8 +24,8 @@ from orchestrate.running.options import AWAY, DROP_AFTER, HOST_FAULTS, QUEUED
 from orchestrate.running.session import HostSession
 from orchestrate.running.shared import (
     DevicePeaks,
-    DiskFull,
     Shared,
+    StorageFailed,
     affordable,
     drop_for_bug,
     drop_host,
@@ -102,6 +102,7 @@ class Worker(ABC):
         self._todo: deque[Job] = deque()
         self._lock = threading.Lock()
         self._faults = 0  # consecutive repeats that ended by a fault of a host
+        self._started: list[Job] = []  # repeats that have started, and have no record yet
         self._put_back: set[str] = set()  # ids of repeats that may still run on a host that was lost
         self._offline_seconds = shared.options.offline_seconds
 
@@ -113,14 +114,19 @@ class Worker(ABC):
             if self._ready():
                 self._todo.extend(self.jobs)
                 self._work_through()
-        except (DiskFull, OSError) as error:
-            if not self.shared.fail(error):
-                drop_for_bug(self._name, error, self.host, self.jobs, self.shared)
+        except StorageFailed as failure:
+            self.shared.fail(failure)
         except Exception as error:  # noqa: BLE001  a bug: ends this host, not the others
-            drop_for_bug(self._name, error, self.host, self.jobs, self.shared)
+            self._drop_for_bug(error)
         finally:
             for session in self._sessions():
                 session.close()
+
+    def _drop_for_bug(self, error: Exception) -> None:
+        try:
+            drop_for_bug(self._name, error, self.host, self._started, self.shared)
+        except StorageFailed as failure:
+            self.shared.fail(failure)
 
     def _work_through(self) -> None:
         """Run repeats from the list until it is empty, the host is dropped, or the run is stopped."""
@@ -129,7 +135,10 @@ class Worker(ABC):
             if job.id not in self._put_back and skip(job, self.host, self.shared):
                 self._skip_unneeded(job)
                 continue
-            if (record := self._run_once(job)) is None:
+            self._started.append(job)
+            record = self._run_once(job)
+            self._started.remove(job)
+            if record is None:
                 continue
             self._faults = self._faults + 1 if record.status in HOST_FAULTS else 0
             if options.fail_fast and record.status is not Status.OK:
@@ -367,12 +376,18 @@ class QueueWorker(HostWorker):
     def _work_through(self) -> None:
         if not self._todo or not self._enqueue():
             return
-        slots, work_slot = min(self.host.slots, len(self.jobs)), super()._work_through
+        slots = min(self.host.slots, len(self.jobs))
         with ThreadPoolExecutor(slots, thread_name_prefix=self.host.key) as pool:
-            working = [pool.submit(work_slot) for _ in range(slots)]
+            working = [pool.submit(self._work_slot) for _ in range(slots)]
         self._clear_waiting()
         for slot in working:
             slot.result()
+
+    def _work_slot(self) -> None:
+        try:
+            super()._work_through()
+        except StorageFailed as failure:
+            self.shared.fail(failure)  # at once: other slots may follow a repeat for hours
 
     def _enqueue(self) -> bool:
         """Submit the affordable repeats; if the queue rejects them, each gets a record."""

@@ -153,27 +153,34 @@ class RunFolder:
             UserError: The folder exists, or the id cannot be a file name.
         """
         path = cls.new_path(runs_dir, run_id)
-        runs_dir.mkdir(parents=True, exist_ok=True)
+        folder = cls(path)
         try:
+            runs_dir.mkdir(parents=True, exist_ok=True)
             path.mkdir(mode=0o700)  # logs and plans may be confidential
-        except FileExistsError as error:
-            raise _taken(path) from error
-        (path / "records").mkdir()
-        (path / "logs").mkdir()
-        return cls(path)
+            folder.complete()
+        except OSError as error:
+            if is_folder(path):
+                raise _taken(path) from error
+            raise UserError(f"{path}: cannot be created: {error.strerror}. Choose another --runs-dir") from error
+        return folder
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
         """Open an existing run.
 
         Raises:
-            NotARun: There is no such folder, or it has no `records/`.
+            NotARun: There is no such folder, or it has neither a plan nor `records/`.
         """
         if not is_folder(path):
             raise NotARun(f"{path_text(path)}: no such run folder. Give the path of a run, e.g. runs/<run-id>.")
-        if not is_folder(path / "records"):
+        if not is_folder(path / "records") and not _is_file(path / "plan.json"):
             raise NotARun(f"{path_text(path)}: not a run folder, it holds no records/. Give the folder above records/.")
         return cls(path)
+
+    def complete(self) -> None:
+        """Create missing subfolders: a copy made by git has no empty ones."""
+        for name in ("records", "logs"):
+            (self.path / name).mkdir(exist_ok=True)
 
     @property
     def run_id(self) -> str:
@@ -298,7 +305,9 @@ def read_stored(path: Path) -> StoredRecord:
     except RecordError as error:
         return StoredRecord(path, None, error)
     except OSError as error:
-        return StoredRecord(path, None, RecordError([f"cannot be read: {error.strerror or error}"]))
+        unreadable = RecordError([f"cannot be read: {error.strerror or error}"])
+        unreadable.__cause__ = error
+        return StoredRecord(path, None, unreadable)
     return StoredRecord(path, parsed.record, unknown=parsed.unknown)
 
 

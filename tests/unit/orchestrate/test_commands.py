@@ -1,8 +1,10 @@
 """Commands over a fake host: their exit codes, what they refuse, and names that are no plain words."""
 
+import errno
 import functools
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -95,3 +97,87 @@ def test_a_run_that_cannot_be_described_hides_no_other(host: FakeHost, capsys):
     assert (one["progress"], two["progress"]) == ("unknown", "2/2")
     with pytest.raises(UserError, match="no such run folder"):
         commands.status("x" * 300, Path("runs"))
+
+
+def resume() -> int:
+    return commands.resume(How(display="none", report=False), run="one", runs_dir=Path("runs"))
+
+
+def statuses() -> list[str]:
+    return [json.loads(path.read_text())["status"] for path in sorted(Path("runs/one/records").glob("*.json"))]
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, name: str, number: int, part: str, host: FakeHost) -> None:
+    """Let one call of `os.NAME` on a path with `part` fail once a benchmark runs."""
+    real, failed = getattr(os, name), []
+
+    def call(*arguments: object, **more: object) -> object:
+        first = arguments[0]
+        path = str(Path(f"/proc/self/fd/{first}").readlink()) if isinstance(first, int) else str(first)
+        if part in path and host.count("start") and not failed:
+            failed.append(path)
+            raise OSError(number, os.strerror(number), path)
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(os, name, call)
+
+
+FAULTS = {
+    "a record cannot be written": lambda m, h: fail_once(m, "replace", errno.EIO, "/records/", h),
+    "a record cannot be made safe": lambda m, h: fail_once(m, "fsync", errno.ESTALE, "/records/", h),
+    "too many open files": lambda m, h: fail_once(m, "fsync", errno.EMFILE, "/records/", h),
+    "the journal cannot be written": lambda m, h: fail_once(m, "write", errno.EROFS, "events.jsonl", h),
+    "a log cannot be opened": lambda m, h: (
+        Path("runs/one/logs").rename("runs/one/old") and Path("runs/one/logs").touch()
+    ),
+    "the folder was moved": lambda m, h: Path("runs/one").rename("runs/moved"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_this_machines_disk_costs_no_repeat(host: FakeHost, monkeypatch: pytest.MonkeyPatch, fault: str):
+    with monkeypatch.context() as patch:
+
+        def once(_job: object) -> None:
+            if host.count("start") == 1:
+                FAULTS[fault](patch, host)
+
+        host.on_follow = once
+        with pytest.raises(UserError, match=r"nothing more can be stored\. What runs on the hosts continues") as caught:
+            run()
+        assert caught.value.exit_code == ExitCode.NO_HOST
+    for moved, back in (("runs/moved", "runs/one"), ("runs/one/old", "runs/one/logs")):
+        if Path(moved).exists():
+            Path(back).unlink(missing_ok=True) if Path(back).is_file() else None
+            Path(moved).rename(back)
+    assert set(statuses()) <= {"ok"}, "what did not run has no record"
+    host.on_follow = lambda job: None
+    assert resume() == ExitCode.OK and statuses() == ["ok", "ok"]
+
+
+def test_a_record_that_cannot_be_read_now_is_not_measured_again(host: FakeHost, monkeypatch: pytest.MonkeyPatch):
+    assert run() == ExitCode.OK
+    starts = host.count("start")
+    with monkeypatch.context() as patch:
+        fail_once(patch, "open", errno.EIO, "/records/", host)
+        with pytest.raises(UserError, match="Input/output error"):
+            resume()
+    assert resume() == ExitCode.OK and host.count("start") == starts
+
+
+@pytest.mark.parametrize("missing", [("logs",), ("logs", "records")])
+def test_a_copy_without_empty_folders_is_resumed(host: FakeHost, missing: tuple[str, ...]):
+    """git keeps no empty folders."""
+    host.facts = Facts(cpu="a", cpu_count=2, cpu_limit=2.0)
+    host.failures["prepare"] = Unreachable("not yet")
+    run()
+    for name in missing:
+        shutil.rmtree(Path("runs/one") / name)
+    del host.failures["prepare"]
+    assert resume() == ExitCode.OK and statuses() == ["ok", "ok"]
+
+
+def test_a_folder_that_cannot_hold_runs_is_refused(host: FakeHost):
+    Path("runs").touch()
+    with pytest.raises(UserError, match=r"cannot be created: .* Choose another --runs-dir"):
+        run()

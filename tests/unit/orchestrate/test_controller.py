@@ -20,7 +20,7 @@ from orchestrate.launchers.base import Launcher
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Plan
 from orchestrate.running.controller import CONTROLLER, allow_open_files, controlling, end_controller, is_controlled
-from orchestrate.running.shared import DiskFull
+from orchestrate.running.shared import StorageFailed
 from results.schema import GPU
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
 
@@ -110,7 +110,7 @@ def test_a_run_may_open_as_many_files_as_it_needs_or_says_what_fits(monkeypatch)
     allow_open_files(hosts, fitting)
 
 
-@pytest.mark.parametrize("ending", [RuntimeError("a bug"), NoUsableHost("nothing answers"), DiskFull("no room")])
+@pytest.mark.parametrize("ending", [RuntimeError("a bug"), NoUsableHost("nothing answers"), StorageFailed("no room")])
 def test_the_command_runs_after_a_bug_a_full_disk_and_without_hosts(tmp_path: Path, ending: Exception):
     reported: list[str] = []
     with pytest.raises(type(ending)), when_done(f"touch {tmp_path}/ran", reported.append):

@@ -322,9 +322,11 @@ def test_a_bug_in_one_worker_leaves_a_traceback_and_the_others_finish(tmp_path: 
         raise KeyError("planted")
 
     bench = Bench(tmp_path, bad=FakeHost(on_follow=crash), good=FakeHost())
-    assert bench.run() == RunOutcome(ok=12, failed=12, missing=0)
+    assert bench.run() == RunOutcome(ok=12, failed=1, missing=11)
     assert "KeyError: 'planted'" in (bench.folder.path / "traceback-f.bad.txt").read_text()
-    assert all("a bug in tfbench" in cause for cause in bench.causes("bad"))
+    assert bench.statuses("bad") == [Status.ERROR] and "a bug in tfbench" in bench.causes("bad").pop()
+    bench.machines["bad"].on_follow = lambda job: None
+    assert bench.run() == RunOutcome(ok=23, failed=1, missing=0), "resume runs what had not started"
 
 
 def test_a_host_without_work_or_launcher_costs_itself_only(tmp_path: Path):
@@ -340,4 +342,4 @@ def test_a_host_without_work_or_launcher_costs_itself_only(tmp_path: Path):
         return FakeLauncher(host, bench.machines[host.name])
 
     bench.launcher = make  # type: ignore[method-assign]
-    assert bench.run() == RunOutcome(ok=12, failed=12, missing=0) and sorted(made) == ["bad", "good"]
+    assert bench.run() == RunOutcome(ok=12, failed=0, missing=12) and sorted(made) == ["bad", "good"]
