@@ -13,6 +13,7 @@ from typing import Any
 from absl import flags
 
 from results.schema import DEVICE_MODEL, SETTINGS, Case, Communication, Data, Mode, Precision, default_of, kind_of
+from results.schema.case import MOST_STEPS
 from results.schema.health import START_CELSIUS
 from results.schema.networks import NETWORKS
 from tfbench.peers.cluster import ClusterError, TFCluster, read_cluster
@@ -72,6 +73,7 @@ class Options:
         peaks: Measure the device's peak rates after timing.
         data_dir: Folder of the TFRecords; None: the case needs none.
         known_peaks: Peak rates of one device from an earlier repeat; None: they are measured.
+        steps_per_wait: Timed steps from one wait for the GPU to the next; None: chosen by their duration.
     """
 
     max_warmup_steps: int | None = None
@@ -80,6 +82,7 @@ class Options:
     peaks: bool = True
     data_dir: Path | None = None
     known_peaks: KnownPeaks | None = None
+    steps_per_wait: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +145,7 @@ def parse(arguments: list[str]) -> Request:
             peaks=values.peaks,
             data_dir=Path(values.data_dir) if values.data_dir else None,
             known_peaks=_known_peaks(values.known_peaks),
+            steps_per_wait=values.steps_per_wait,
         ),
         print_record=values.print_record,
         help=values.help,
@@ -280,6 +284,14 @@ def _define_options(values: flags.FlagValues) -> None:
     number("max_cooling_seconds", defaults.max_cooling_seconds, cooling, lower_bound=0.0)
     switch("telemetry", defaults.telemetry, "Record power, clocks and temperatures while timing.")
     switch("peaks", defaults.peaks, "Measure the device's peak rates after timing.")
+    whole(
+        "steps_per_wait",
+        None,
+        "Timed steps from one wait for the GPU to the next. Default: 1, or more if steps are short, so that the GPU "
+        "has work while the host pauses.",
+        lower_bound=1,
+        upper_bound=MOST_STEPS,
+    )
     flags.DEFINE_list(
         "known_peaks",
         None,

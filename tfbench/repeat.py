@@ -29,6 +29,7 @@ from tfbench.measuring.timing import (
     drift,
     percentile,
     print_steps,
+    steps_per_wait,
     take_steps,
     warm_up,
 )
@@ -106,7 +107,7 @@ def measure(repeat: Repeat, findings: Findings) -> None:
     built = build(repeat)
     first = check_first_step(repeat, built, findings)
     warm = warm_through(repeat, built, first, findings)
-    timed = time_steps(repeat, built, warm.cooling, findings)
+    timed = time_steps(repeat, built, warm, findings)
     findings.phases.enter("peaks")
     findings.measurement = describe(repeat, built, first, warm.warmup, timed)
     if repeat.options.peaks:
@@ -136,6 +137,7 @@ class Timed:
 
     Attributes:
         interval: The timed steps of this host, with the seconds of the slowest host.
+        per_wait: See `take_steps`.
         input_limit: Whether input was the bottleneck; None: it is synthetic.
         ranks: Figures of each of several hosts.
         all_reduce_bytes_per_second: Bus bandwidth between hosts.
@@ -143,6 +145,7 @@ class Timed:
     """
 
     interval: TimedSteps
+    per_wait: int = 1
     input_limit: InputLimit | None = None
     ranks: list[Rank] = field(default_factory=list)
     all_reduce_bytes_per_second: float | None = None
@@ -177,19 +180,20 @@ def warm_through(repeat: Repeat, built: Built, first: FirstStep, findings: Findi
     return Warm(cooling, warmup)
 
 
-def time_steps(repeat: Repeat, built: Built, cooling: Cooling, findings: Findings) -> Timed:
+def time_steps(repeat: Repeat, built: Built, warm: Warm, findings: Findings) -> Timed:
     """Time steps while observing the devices; then measure input, latency and bandwidth between hosts.
 
     Args:
         repeat: What is measured.
         built: Its network, after warm-up.
-        cooling: The wait before the warm-up.
+        warm: Its warm-up.
         findings: Receives the telemetry, and the check of the timed steps' losses or outputs.
 
     Raises:
         CaseFailedError: A loss or an output is not finite.
     """
     case, strategy = repeat.case, repeat.strategy
+    per_wait = _steps_per_wait(repeat, warm.warmup)
     comparison = _input_comparison(repeat, built)
     findings.phases.enter("timing")
     observer = Observer(repeat.gpus)
@@ -203,8 +207,9 @@ def time_steps(repeat: Repeat, built: Built, cooling: Cooling, findings: Finding
         if comparison is not None:
             comparison.start()
 
-    interval = take_steps(built.step, case.num_steps, report, case.min_seconds or 0.0, on_start=start)
-    findings.telemetry = replace(observer.stop(cooling), device_memory_peak_bytes=device_memory_peak_bytes(case))
+    least_seconds = case.min_seconds or 0.0
+    interval = take_steps(built.step, case.num_steps, report, least_seconds, on_start=start, per_wait=per_wait)
+    findings.telemetry = replace(observer.stop(warm.cooling), device_memory_peak_bytes=device_memory_peak_bytes(case))
     findings.gpus = observer.gpus
     input_limit = None
     if comparison is not None and built.data_set is not None:
@@ -215,13 +220,26 @@ def time_steps(repeat: Repeat, built: Built, cooling: Cooling, findings: Finding
         ranks = rank_parts(repeat.peers, repeat.samples_per_step, interval)
         return Timed(
             interval=replace(interval, seconds=max(rank.seconds for rank in ranks)),
+            per_wait=per_wait,
             ranks=ranks,
             all_reduce_bytes_per_second=bus_bytes_per_second(strategy, case.replicas),
         )
     latency = None
     if isinstance(built.workload, Inference):
         latency = built.workload.latency(built.next_batch(), case.num_steps)
-    return Timed(interval=interval, input_limit=input_limit, latency=latency)
+    return Timed(interval=interval, per_wait=per_wait, input_limit=input_limit, latency=latency)
+
+
+def _steps_per_wait(repeat: Repeat, warmup: Warmup) -> int:
+    """Return the number of timed steps per wait; more than 1 only if the host can run several steps ahead of a GPU.
+
+    On several GPUs a launch waits for the all-reduce, and with input from the host for the next batch.
+    """
+    case, asked = repeat.case, repeat.options.steps_per_wait
+    if asked is not None:
+        return asked
+    runs_ahead = case.device is Device.GPU and case.replicas == 1 and case.data is Data.SYNTHETIC
+    return steps_per_wait(warmup.step_seconds) if runs_ahead else 1
 
 
 def _input_comparison(repeat: Repeat, built: Built) -> InputComparison | None:
@@ -258,6 +276,7 @@ def describe(repeat: Repeat, built: Built, first: FirstStep, warmup: Warmup, tim
         step_cv=coefficient_of_variation(steps),
         step_drift=drift(steps),
         lead_p50_seconds=percentile(interval.lead_seconds, 0.50),
+        steps_per_wait=timed.per_wait,
         **limit_fields(case, built.model, repeat.samples_per_step, interval, options.peaks, options.known_peaks),
         unit=network.unit,
         build_seconds=built.seconds,

@@ -66,7 +66,7 @@ _ANY_RATIO = Bound(-1e84, 1e84, "-", "a ratio of two float32; shown, never compu
 NUMBERS: dict[str, Bound] = {
     # counts set by a user or derived from these
     **dict.fromkeys(("batch_per_gpu", "num_gpus", "num_hosts", "image_size", "sequence_length", "repeat"), _COUNT),
-    **dict.fromkeys(("devices", "version", "cpu_count"), _COUNT),
+    **dict.fromkeys(("devices", "version", "cpu_count", "steps_per_wait"), _COUNT),
     "num_steps": Bound(1, MAX_LIST_LENGTH, "steps", "each has an entry in step_seconds"),
     "mb": Bound(0, MOST, "MB", "a terabyte; no device has as much memory"),
     "usd_per_gpu_hour": Bound(1e-9, MOST, "USD/h", "a price of 0 or less makes every ratio of prices meaningless"),

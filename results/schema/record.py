@@ -11,11 +11,11 @@ from results.schema.words import Communication, Status
 SCHEMA_VERSION = 2
 """2: fields of version 1 that no longer exist are gone; see `upgrades.RECORD_CHANGES`."""
 
-METHOD_VERSION = 4
+METHOD_VERSION = 5
 """2: a step ends on its replicas' devices without synchronising the host; all-reduces are chained; peak memory covers
 training only. 3: on GPUs without oneDNN, which undid fusions, and in fp32 with all of cuDNN's algorithms; rates of
 copies between host and device are of copies. 4: an untimed step precedes the interval; mean power comes from the
-energy counter.
+energy counter. 5: on GPUs, about 100 ms of short steps are in flight instead of two steps, and share a wait.
 """
 
 
@@ -212,13 +212,15 @@ class Measurement:
         samples: Samples of all timed steps, over all replicas.
         seconds: One synchronised interval around all timed steps, from the end of the step before; of a multi-host job:
             the slowest host's.
-        step_seconds: Duration of each timed step; their sum is at most `seconds`.
+        step_seconds: Duration of each timed step; their sum is at most `seconds`. See `steps_per_wait`.
         step_p50_seconds: Median of `step_seconds`.
         step_p95_seconds: 95th percentile of `step_seconds`.
         step_cv: Standard deviation of `step_seconds` over their mean; None with fewer than 2 steps.
         step_drift: Mean of the last third of `step_seconds` over that of the first third, minus 1.
         lead_p50_seconds: Median time from the moment the host had launched a step to the step's end on all replicas.
             Near 0, a GPU waits for the host; a CPU computes while it launches. None: an older record.
+        steps_per_wait: Timed steps from one wait for the GPU to the next, whose `step_seconds` are their mean, because
+            short steps are not waited for one by one; 1 in older records, too.
         compile_seconds: Trace, compile and first step, before warm-up.
         warmup_steps: Number of warm-up steps taken.
         loss_first: Loss of the first step, over the global batch; inference: mean of the outputs.
@@ -292,6 +294,7 @@ class Measurement:
     communication: Communication | None = None
     peaks_reused: bool = False
     lead_p50_seconds: float | None = None
+    steps_per_wait: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)

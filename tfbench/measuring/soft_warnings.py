@@ -107,7 +107,7 @@ def _of_speed(device: Device, measurement: Measurement) -> Iterator[SoftWarning]
             limit=cv_limit,
             hint="look for other processes with top and nvidia-smi; time for longer with --min_seconds",
         )
-    change, limit = measurement.step_drift, drift_limit(device, measurement.step_seconds)
+    change, limit = measurement.step_drift, drift_limit(device, measurement.step_seconds[:: measurement.steps_per_wait])
     if change is not None and abs(change) > limit:
         word = "slower" if change > 0 else "faster"
         yield SoftWarning(
@@ -131,7 +131,7 @@ def drift_limit(device: Device, step_seconds: Sequence[float]) -> float:
 
     Args:
         device: What the steps ran on.
-        step_seconds: Durations, in order.
+        step_seconds: Durations, in order, each of a wait of its own.
     """
     third = len(step_seconds) // 3
     if third < 2:

@@ -20,9 +20,14 @@ from tfbench.keras_types import Tensor
 MOST_REPLICAS = 64
 """Maximum number of replicas of a host, all waited for at once: twice as many as any machine has GPUs."""
 
-STEPS_IN_FLIGHT = 2
-"""Maximum number of unfinished steps on the devices: enough that the next one is ready when one ends.
-"""
+WAITS_IN_FLIGHT = 2
+"""Maximum number of unfinished waits, each of which spins in a thread per replica; see `steps_per_wait`."""
+
+SECONDS_IN_FLIGHT = 0.1
+"""Work on the devices that outlasts a pause of the host: 20 to 50 ms were seen on virtual machines with an H100."""
+
+MOST_STEPS_PER_WAIT = 8
+"""16 steps in flight. Steps that would need more are so short that the host sets their pace."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +36,10 @@ class TimedSteps:
 
     Attributes:
         seconds: From the start to the end of the last step on all replicas.
-        step_seconds: Of each step, from the end of the previous one to its own; they add up to `seconds`.
+        step_seconds: Of each step, from the end of the previous one to its own; they add up to `seconds`. Steps that
+            share a wait have their mean.
         losses: Of each step, over the global batch.
-        lead_seconds: Of each step, from the moment the host had launched it to its end, at least 0.
+        lead_seconds: Of each wait, from the moment the host had launched its last step to that step's end, at least 0.
     """
 
     seconds: float
@@ -70,7 +76,7 @@ def wait_for_device(share: Tensor) -> None:
 
 
 class _Watch:
-    """Records when each step ends, with a thread for each replica of each step in flight.
+    """Records when steps end, with a thread for each replica of each wait in flight.
 
     All replicas are waited for at once: waiting one after another would include the next step of the later ones.
     """
@@ -99,10 +105,11 @@ def take_steps(
     least_seconds: float = 0.0,
     wait: Wait = wait_for_device,
     on_start: Callable[[], object] | None = None,
+    per_wait: int = 1,
 ) -> TimedSteps:
     """Take `count` steps, or more until a time has passed, and time them.
 
-    Other threads wait for each step and record the time, while this one starts the next step. Waiting here after every
+    Other threads wait for steps and record the time, while this one starts the next ones. Waiting here after every
     step would leave a GPU idle while the host prepares the next; not waiting at all would give only the total. Losses
     are read after the interval.
 
@@ -116,25 +123,30 @@ def take_steps(
         on_start: Called at the start, in another thread. With it, an untimed step goes first, and its end is the start:
             the device already has the next step. Otherwise the first step includes the time in which the host prepares
             it for an idle device: with BERT-Large on an H100, 60 ms instead of 51.
+        per_wait: Steps from one wait to the next, see `steps_per_wait`; the last wait may have fewer.
     """
-    ends: list[float] = []  # the start, then of each step
+    ends: list[float] = []  # the start, then of each wait
+    taken = [0]  # steps until each of these
     shares: list[Sequence[Tensor]] = []
     launched: list[float] = []
-    waiting: deque[list[Future[float]]] = deque()
+    waiting: deque[tuple[int, list[Future[float]]]] = deque()
     reported = 0
 
     def collect() -> None:
         nonlocal reported
-        at = max(end.result() for end in waiting.popleft())
+        steps, replicas = waiting.popleft()
+        at = max(end.result() for end in replicas)
         if ends and ends[-1] > at:  # its thread was scheduled late: the step ended between its neighbours
             ends[-1] = statistics.fmean([ends[-2] if len(ends) > 1 else begin, at])
         ends.append(at)
-        taken = len(ends) - 1
-        if taken and (taken % STEPS_PER_LINE == 0 or taken == count or not waiting):
-            report(taken, (at - ends[reported]) / (taken - reported))
-            reported = taken
+        if not steps:
+            return
+        taken.append(steps)
+        if steps // STEPS_PER_LINE > taken[reported] // STEPS_PER_LINE or steps == count or not waiting:
+            report(steps, (at - ends[reported]) / (steps - taken[reported]))
+            reported = len(taken) - 1
 
-    with ThreadPoolExecutor(max_workers=STEPS_IN_FLIGHT * MOST_REPLICAS + 1) as pool:
+    with ThreadPoolExecutor(max_workers=WAITS_IN_FLIGHT * MOST_REPLICAS + 1) as pool:
         watch = _Watch(pool, wait)
         pool.submit(time.perf_counter).result()  # the first thread exists before the clock starts
         begin = time.perf_counter()
@@ -142,24 +154,37 @@ def take_steps(
             ends.append(begin)
         else:
             untimed = watch.begin(step())
-            waiting.append(untimed)
+            waiting.append((0, untimed))
             started = pool.submit(lambda: ([end.result() for end in untimed], on_start()))
-        begun = 0
-        # Checked after each step that finished, because a step may turn out to have ended before its thread noticed.
-        while (more := begun < count or _is_early(ends, begun, least_seconds)) or waiting:
+        # Checked after each wait that finished, because a step may turn out to have ended before its thread noticed.
+        while (more := len(shares) < count or _is_early(ends, len(shares), least_seconds)) or waiting:
             if more:
-                begun += 1
-                shares.append(step())
+                left = (count if len(shares) < count else MOST_STEPS) - len(shares)
+                shares.extend(step() for _ in range(min(per_wait, left)))
                 launched.append(time.perf_counter())
-                waiting.append(watch.begin(shares[-1]))
-            if not more or len(waiting) >= STEPS_IN_FLIGHT:
+                waiting.append((len(shares), watch.begin(shares[-1])))
+            if not more or len(waiting) >= WAITS_IN_FLIGHT:
                 collect()
         if on_start is not None:
             started.result()
     losses = [wait_for_loss(of_step) for of_step in shares]
-    step_seconds = [end - before for before, end in itertools.pairwise(ends)]
+    step_seconds: list[float] = []
+    for (before, end), (first, last) in zip(itertools.pairwise(ends), itertools.pairwise(taken), strict=True):
+        step_seconds += [(end - before) / (last - first)] * (last - first)
     leads = [max(0.0, end - launch) for launch, end in zip(launched, ends[1:], strict=True)]
     return TimedSteps(seconds=ends[-1] - ends[0], step_seconds=step_seconds, losses=losses, lead_seconds=leads)
+
+
+def steps_per_wait(step_seconds: float) -> int:
+    """Return the number of steps from one wait to the next that keeps the devices busy while the host pauses.
+
+    With `WAITS_IN_FLIGHT`, up to twice as many are in flight: about `SECONDS_IN_FLIGHT` of work.
+
+    Args:
+        step_seconds: Duration of a step.
+    """
+    wanted = SECONDS_IN_FLIGHT / WAITS_IN_FLIGHT / step_seconds if step_seconds else 0.0
+    return max(1, min(MOST_STEPS_PER_WAIT, round(wanted)))
 
 
 def _is_early(ends: Sequence[float], begun: int, least_seconds: float) -> bool:
@@ -223,12 +248,14 @@ class Warmup:
         seconds: Of all of them.
         losses: Of each.
         settled: Whether windows agreed; None: there were too few steps to compare.
+        step_seconds: Mean of the last window, of the slowest host; 0: no steps.
     """
 
     steps: int = 0
     seconds: float = 0.0
     losses: list[float] = field(default_factory=list)
     settled: bool | None = None
+    step_seconds: float = 0.0
 
 
 def default_ceiling(floor: int) -> int:
@@ -264,6 +291,7 @@ def warm_up(
         done.seconds += window.seconds
         done.losses += window.losses
         means.append(slowest(window.seconds / count))
+        done.step_seconds = means[-1]
         if seek and done.steps >= floor and _agree(means):
             done.settled = True
             return done

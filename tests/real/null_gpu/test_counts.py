@@ -153,6 +153,24 @@ def test_timing_each_step_costs_little_beside_a_plain_loop(counter, gpus):
 
 
 @on_null_gpus
+def test_pauses_of_the_host_do_not_idle_a_gpu_whose_steps_are_short(counter):
+    case = ["--model=alexnet", "--batch_size=8", *FEW_STEPS, "--num_steps=60"]
+    found = counter.count(case, pauses=5, NULLGPU_KERNEL_US=150)
+    pauses = found["with_pauses"]  # steps of 17 ms
+    kept = {
+        name: [alone / paused for alone, paused in zip(pauses[name], pauses[f"{name}_paused"], strict=True)]
+        for name in ("each", "shared")
+    }
+    assert max(kept["shared"]) > 0.99, "on a busy machine, not in every round"
+    assert min(kept["each"]) < 0.98, "with two steps in flight, a pause longer than a step costs throughput"
+    assert max(pauses["shared_lead"]) > max(pauses["each_lead"]) > 1
+    assert pauses["peak_bytes"] == [found["peak_bytes"]], "steps in flight take no more memory"
+
+    pauses = counter.count(case, pauses=3, NULLGPU_KERNEL_US=1)["with_pauses"]
+    assert min(pauses["shared_lead"]) < HOST_LEAD_SHARE, "a GPU that waits for the host still shows it"
+
+
+@on_null_gpus
 def test_steps_do_not_come_out_in_pairs(counter):
     found = counter.count(["--model=resnet50", "--batch_size=8", *FEW_STEPS, "--num_steps=20"], NULLGPU_KERNEL_US=200)
     seconds = found["step_seconds"]

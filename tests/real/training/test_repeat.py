@@ -88,14 +88,14 @@ def test_warm_up_takes_the_fewest_steps_and_refuses_a_loss_of_nan(repeat, worklo
 
 def test_timing_takes_the_steps_asked_for_and_keeps_telemetry(repeat):
     case, findings, built = repeat_of(tiny_case(num_steps=12)), Findings(), built_with(map(float, range(13)))
-    timed = repeat.time_steps(case, built, Cooling(seconds=7.0, celsius=[41.0]), findings)
+    timed = repeat.time_steps(case, built, repeat.Warm(Cooling(seconds=7.0, celsius=[41.0]), Warmup()), findings)
     assert timed.interval.losses == [float(step) for step in range(1, 13)], "after an untimed step"
     assert (built.workload.steps, len(timed.interval.step_seconds)) == (13, 12)
-    assert (timed.latency, timed.input_limit, timed.ranks) == (None, None, [])
+    assert (timed.latency, timed.input_limit, timed.ranks, timed.per_wait) == (None, None, [], 1)
     assert (findings.telemetry.cooling_seconds, findings.telemetry.temperature_start_celsius) == (7.0, 41.0)
     findings = Findings()
     with pytest.raises(CaseFailedError, match="loss_finite_while_timing"):
-        repeat.time_steps(case, built_with([float("inf")] * 13), Cooling(), findings)
+        repeat.time_steps(case, built_with([float("inf")] * 13), repeat.Warm(Cooling(), Warmup()), findings)
     assert findings.telemetry is not None
 
 

@@ -9,7 +9,8 @@ and counts; `driver.c` and `runtime.c` CUDA; `libraries.c` the other libraries. 
 `environment()` builds it for TensorFlow's CUDA wheel, which `python -m tests.support.null_gpu` installs in `.cache`
 (1.8 GB), without NVIDIA's libraries and before other packages on the path. Settings are environment variables:
 NULLGPU_DEVICES, NULLGPU_MEMORY_MIB, NULLGPU_NAME, NULLGPU_KERNEL_US (time of each kernel), NULLGPU_SLOW=2:1.5 (GPU 2
-takes 1.5 times as long), NULLGPU_COPY_GBS (0: copies take no time), NULLGPU_NO_PEER, NULLGPU_LOG=PREFIX (a line per
+takes 1.5 times as long), NULLGPU_QUEUE (kernels that a stream can hold, as about 1,000 in a driver; 0: no
+limit; from `nullgpu_reset` on), NULLGPU_COPY_GBS (0: copies take no time), NULLGPU_NO_PEER, NULLGPU_LOG=PREFIX (a line per
 call). NULLGPU_FAULT is lost (each call fails), stuck (no kernel ends) or nccl_stuck, after NULLGPU_FAULT_AFTER kernels.
 """
 

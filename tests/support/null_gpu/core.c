@@ -16,7 +16,7 @@ size_t device_memory;
 const char *device_name = "NVIDIA RTX A4000";
 _Thread_local device *current;
 
-static long long kernel_ns;
+static long long kernel_ns, queue_length;   /* 0: no limit */
 static double copy_ns_per_byte;
 static int slow_ordinal = -1;
 static double slow_factor = 1;
@@ -117,6 +117,7 @@ const char *nullgpu_counts(void) {
 /* Forgets all counts; from here on kernels take the time of a variable that was set meanwhile, e.g. after a fork. */
 void nullgpu_reset(void) {
     kernel_ns = (long long)(number("NULLGPU_KERNEL_US", 0) * 1000);
+    queue_length = (long long)number("NULLGPU_QUEUE", 0);
     for (hit *h = hits; h; h = h->next) h->count = h->bytes = h->own = 0;
     dispatches = true;
     for (int i = 0; i < KERNELS; ++i) kernels[i].count = 0;
@@ -219,6 +220,7 @@ void work(const void *handle, const char *what, const kernel *k) {
     stream *s = of(handle);
     ++kernels_so_far;
     if (k) atomic_fetch_add((atomic_long *)&k->count, 1);
+    if (queue_length) wait_until(s->busy - queue_length * kernel_ns);
     advance(s, s->d->ordinal == slow_ordinal ? (long long)(slow_factor * (double)kernel_ns) : kernel_ns);
     if (has_begun("stuck") || (!strncmp(what, "nccl", 4) && has_begun("nccl_stuck"))) s->busy = FOREVER;
 }

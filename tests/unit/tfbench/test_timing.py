@@ -47,7 +47,7 @@ class Device:
     def share(self):
         now = time.perf_counter()
         self.ends.append(max([now, *self.ends[-1:]]) + self.step_seconds)
-        self.most_in_flight = max(self.most_in_flight, sum(end > now for end in self.ends[-5:]))
+        self.most_in_flight = max(self.most_in_flight, sum(end > now for end in self.ends[-20:]))
         return Loss(self, float(len(self.ends)))
 
     def finish(self):
@@ -78,7 +78,7 @@ def test_steps_go_on_until_the_asked_time_has_passed():
     interval = take_steps(device.step, 3, lambda step, *_: reported.append(step), least_seconds=0.1)
     assert interval.seconds >= 0.1
     assert 3 < len(interval.step_seconds) == len(interval.losses) == reported[-1]
-    *_, before_last_two = list(itertools.accumulate(interval.step_seconds))[: -timing.STEPS_IN_FLIGHT]
+    *_, before_last_two = list(itertools.accumulate(interval.step_seconds))[: -timing.WAITS_IN_FLIGHT]
     assert before_last_two < 0.1, "no more than what was in flight is taken beyond it"
     assert len(take_steps(device.step, 5, least_seconds=0.001).step_seconds) == 5
 
@@ -107,9 +107,42 @@ def test_the_host_prepares_the_next_step_while_the_device_works():
     assert any(first_over_the_others() < 1.4 for _ in range(5)), "1.8 if the device is idle before the first step"
 
 
-def test_a_device_that_waits_for_the_host_ends_steps_at_their_launch():
+@pytest.mark.parametrize(
+    ("step_seconds", "steps"),
+    [(1.0, 1), (0.05, 1), (0.034, 1), (0.025, 2), (0.015, 3), (0.005, 8), (0.0001, 8), (0.0, 1)],
+)
+def test_short_steps_share_a_wait_so_that_a_tenth_of_a_second_is_in_flight(step_seconds, steps):
+    assert timing.steps_per_wait(step_seconds) == steps
+
+
+def test_steps_that_share_a_wait_have_their_mean_and_fill_the_device(ending):
+    ends = itertools.chain([10.0], (10.0 + step**2 for step in itertools.count(1)))
+    timed = ending(ends)(7, on_start=lambda: None, per_wait=3)
+    assert timed.step_seconds == [3.0] * 3 + [9.0] * 3 + [13.0] and timed.seconds == 49
+    assert timed.losses == [10.0 + step**2 for step in range(1, 8)] and len(timed.lead_seconds) == 3
+    device, seen = Device(0.005), []
+    take_steps(device.step, 60, lambda step, *_: seen.append(step), per_wait=4)
+    assert 4 < device.most_in_flight <= 8 and seen == [12, 20, 32, 40, 52, 60]
+
+
+def test_a_device_does_not_notice_a_pause_of_the_host():
+    def seconds(per_wait):
+        device, steps = Device(0.01), itertools.count(1)
+
+        def pausing_host():
+            if next(steps) % 10 == 0:
+                time.sleep(0.025)
+            return device.step()
+
+        return take_steps(pausing_host, 40, on_start=lambda: None, per_wait=per_wait).seconds
+
+    assert any(seconds(5) < 0.95 * seconds(1) for _ in range(5))
+
+
+@pytest.mark.parametrize("per_wait", [1, 4])
+def test_a_device_that_waits_for_the_host_ends_steps_at_their_launch(per_wait):
     def lead_over_step(device):
-        interval = take_steps(lambda: time.sleep(0.004) or device.step(), 20)
+        interval = take_steps(lambda: time.sleep(0.004) or device.step(), 20, per_wait=per_wait)
         return statistics.median(interval.lead_seconds) / statistics.median(interval.step_seconds)
 
     assert any(lead_over_step(Device(0.0001)) < 0.25 for _ in range(5))
