@@ -107,6 +107,7 @@ lock: $(VENV)/dev.stamp  ## Update all lock files to the newest versions that fi
 	    --output-file requirements/cuda.txt
 	$(COMPILE) --universal --python-version 3.11 --constraint requirements/cpu.txt --extra dev pyproject.toml \
 	    --output-file requirements/dev.txt
+	$(COMPILE) --universal --python-version 3.11 requirements/audit.in --output-file requirements/audit.txt
 	$(MAKE) $(addprefix lock-,$(VARIANTS))
 
 lock-%:

@@ -31,7 +31,6 @@ DIGEST = "sha256:" + "5" * 64
 RECORDER = """#!/bin/bash
 printf '%s\\n' "$(basename "$0") $(printf '%q ' "$@")" >> "$CALLS"
 case "$(basename "$0") $*" in
-    *"images push"*) echo "ghcr.io/some-one/tfbench:0.1.0-cpu@{digest}" ;;
     "docker create "*) echo container-1 ;;
     "docker image inspect "*) echo "python@{digest}" ;;
     "git worktree add "*) mkdir pages ;;
@@ -39,14 +38,17 @@ esac
 """.replace("{digest}", DIGEST)
 """Stands in for a program: writes down how it was called, and answers as far as a step needs it."""
 
-RECORDED = ("python", "docker", "gh", "apt-get", "git", "bash", "make", "cp")
+RECORDED = ("python", "docker", "gh", "apt-get", "git", "bash", "make", "cp", "zstd")
 VALUES = {
     "GITHUB_WORKSPACE": "/workspace",
     "GITHUB_REPOSITORY_OWNER": "Some-One",
+    "GITHUB_ACTOR": "some-one",
+    "GH_TOKEN": "secret",
     "GITHUB_REF_NAME": f"v{__version__}",
     "REGISTRY": "ghcr.io/some-one",
     "VARIANT": "cpu",
     "BASE_IMAGE": "python:3",
+    "BASE": f"python@{DIGEST}",
     "FOLDER": "main",
 }
 
@@ -127,6 +129,10 @@ def test_the_push_step_passes_on_what_attestations_need(tmp_path: Path):
     (push,) = [step for step in steps() if step.name == "Push"]
     ran = execute(push.script, tmp_path / "push")
     assert ran.handed_on.splitlines() == ["name=ghcr.io/some-one/tfbench", f"digest={DIGEST}"]
+    assert ["docker", "push", "--quiet", f"ghcr.io/some-one/tfbench:{__version__}-cpu"] in ran.calls
+    assert "secret" not in str(ran.calls), "every process of a machine sees a command line"
+    (saved,) = (step for step in steps() if step.name == "Save")
+    assert ["docker", "save", f"ghcr.io/some-one/tfbench:{__version__}-cpu"] in execute(saved.script, tmp_path).calls
     assert ["docker", "cp", "container-1:/opt/sbom.cdx.json", "sbom.cdx.json"] in ran.calls
     assert "/opt/sbom.cdx.json" in (PROJECT / "containers" / "Dockerfile").read_text()
     (name,) = [step for step in steps() if step.name.startswith("Name the registry")]
@@ -134,12 +140,17 @@ def test_the_push_step_passes_on_what_attestations_need(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_release_builds_on_the_dockerfiles_base_by_digest(tmp_path: Path):
-    job = load(GITHUB / "workflows" / "release.yml")["jobs"]["image"]
+def test_all_images_of_a_release_are_built_on_one_base_by_digest(tmp_path: Path):
+    jobs = load(GITHUB / "workflows" / "release.yml")["jobs"]
     dockerfile = (PROJECT / "containers" / "Dockerfile").read_text()
-    assert f"ARG BASE={job['env']['BASE_IMAGE']}\n" in dockerfile
+    assert f"ARG BASE={jobs['base']['env']['BASE_IMAGE']}\n" in dockerfile
+    (step,) = (step for step in steps() if step.job == "base")
+    assert "strategy" not in jobs["base"], "six jobs that resolve a tag may see two images"
+    assert execute(step.script, tmp_path / "base").handed_on == f"image=python@{DIGEST}\n"
+    assert jobs["base"]["outputs"]["image"] == "${{ steps.base.outputs.image }}"
+    assert jobs["image"]["env"]["BASE"] == "${{ needs.base.outputs.image }}"
     (step,) = (step for step in steps() if step.job == "image" and "images build" in step.script)
-    (build,) = (call for call in execute(step.script, tmp_path).calls if "build" in call)
+    (build,) = (call for call in execute(step.script, tmp_path / "image").calls if "build" in call)
     assert f"--build-arg=BASE=python@{DIGEST}" in build
 
 
@@ -163,11 +174,15 @@ def test_a_released_package_pulls_the_images_of_its_release(tmp_path: Path, monk
 
 def test_a_release_builds_every_variant_and_waits_for_all_of_them():
     jobs = load(GITHUB / "workflows" / "release.yml")["jobs"]
-    built = jobs["image"]["strategy"]["matrix"]["variant"]
-    assert sorted(built) == sorted(variant.name for variant in read_variants() if variant.base is None)
-    assert set(jobs["release"]["needs"]) == {"package", "image", "pypi"}
+    released = sorted(variant.name for variant in read_variants() if variant.base is None)
+    for job in ("image", "push"):
+        assert sorted(jobs[job]["strategy"]["matrix"]["variant"]) == released
+    assert set(jobs["release"]["needs"]) == {"package", "push", "pypi"}
     assert jobs["package"]["needs"] == "checks" and jobs["checks"]["uses"] == "./.github/workflows/checks.yml"
-    assert jobs["image"]["needs"] == "package", "no image of a tag that is not the version"
+    assert (jobs["base"]["needs"], jobs["image"]["needs"]) == ("package", "base"), (
+        "no image of a tag that is no version"
+    )
+    assert jobs["push"]["needs"] == "image", "nothing is pushed before every image is verified"
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
@@ -178,7 +193,41 @@ def test_jobs_have_a_time_limit_and_no_more_rights_than_they_use(path: Path):
         assert job.get("timeout-minutes", 0) <= 120 and ("timeout-minutes" in job or job["uses"].startswith("./"))
         for step in job.get("steps", ()):
             if "uses" in step:
-                assert re.fullmatch(r"(actions|docker|pypa)/[a-z-]+@[0-9a-f]{40}", step["uses"]), "a tag can be moved"
+                assert re.fullmatch(r"(actions|pypa)/[a-z-]+@[0-9a-f]{40}", step["uses"]), "a tag can be moved"
+            if step.get("uses", "").startswith("actions/checkout@"):
+                assert step["with"]["persist-credentials"] is False, "later steps could read the token"
+        image = job.get("container", {}).get("image", f"@{DIGEST}")
+        assert re.search(r"@sha256:[0-9a-f]{64}$", image), "a tag can be moved"
+
+
+WITHOUT_CODE_OF_OTHERS = {"git", "gh", "docker", "cp", "zstd"}
+"""Programs of GitHub's machines that execute nothing of what they move."""
+
+
+def test_jobs_that_may_write_execute_nothing_of_others(tmp_path: Path):
+    writing = {
+        (path.stem, name)
+        for path in WORKFLOWS
+        for name, job in load(path)["jobs"].items()
+        if "write" in job.get("permissions", {}).values()
+    }
+    assert ("site", "publish") in writing and ("release", "push") in writing
+    for number, step in enumerate(step for step in steps() if (step.workflow, step.job) in writing):
+        ran = execute(step.script, tmp_path / str(number))
+        others = [
+            call for call in ran.calls if call[0] not in WITHOUT_CODE_OF_OTHERS or call[1:2] in (["run"], ["build"])
+        ]
+        assert [call for call in others if call != ["python", "docs/versions.py", "pages"]] == []
+
+
+def test_what_a_workflow_installs_is_locked(tmp_path: Path):
+    calls = []
+    for number, step in enumerate(step for step in steps() if "pip install" in step.script):
+        calls += [
+            call for call in execute(step.script, tmp_path / str(number)).calls if call[2:4] == ["pip", "install"]
+        ]
+    assert calls
+    assert [call for call in calls if "--require-hashes" not in call and call[-1] != "."] == []
 
 
 SCHEMAS = {
