@@ -122,11 +122,21 @@ def test_its_metadata_names_version_license_and_extras(wheel: Path):
     extras: dict[str, set[str]] = {}
     for line in metadata.get_all("Requires-Dist") or []:
         requirement = Requirement(line)
-        for extra in ("", "cpu", "cuda"):
+        for extra in ("", "cpu", "cuda", "kubernetes"):
             if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
                 extras.setdefault(extra, set()).add(requirement.name)
-    assert not {"tensorflow", "tensorflow-cpu", "keras"} & extras[""]
+    assert (
+        not {"tensorflow", "tensorflow-cpu", "keras", "kubernetes"} & extras[""]
+        and "kubernetes" in extras["kubernetes"]
+    )
     assert "tensorflow-cpu" in extras["cpu"] and "tensorflow" in extras["cuda"]
+
+
+def test_each_link_of_its_page_leads_out_of_the_package(wheel: Path):
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        targets = re.findall(r"\]\(([^)\s]+)\)", archive.read(name).decode())
+    assert len(targets) > 10 and [target for target in targets if not target.startswith(("https://", "#"))] == []
 
 
 def test_without_extras_it_compares_records_and_brings_no_tensorflow(plain: Installed, tmp_path: Path):
