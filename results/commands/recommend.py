@@ -36,7 +36,12 @@ def add_prices(parser: argparse.ArgumentParser) -> None:
         help="price of a GPU-hour; like --prices, it overrides hosts.yml, which overrides the shipped examples",
     )
     parser.add_argument(
-        "--prices", metavar="FILE", type=Path, action="append", default=[], help="your prices, or a SkyPilot catalog"
+        "--prices",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help="your prices, or a list of a cloud or catalog, as CSV or JSON",
     )
 
 

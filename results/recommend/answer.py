@@ -22,7 +22,16 @@ from results.recommend.figures import (
     published_tables,
 )
 from results.recommend.prediction import predict, published_observations
-from results.recommend.questions import PRECISIONS, YOURS, RentalQuestion, asked_prices, refuse_unknown
+from results.recommend.questions import (
+    PRECISIONS,
+    YOURS,
+    RentalQuestion,
+    asked_prices,
+    price_of,
+    refuse_unknown,
+    span,
+    unused_lines,
+)
 from results.reference import GIBI, all_published
 from results.reference.gpus import PEAKS, UNSUPPORTED, memory_of, specifications
 from results.reference.networks import networks
@@ -142,22 +151,31 @@ def answers(question: RentalQuestion, rates: Sequence[FleetRate], offers: Sequen
 
 
 def unused_prices(advices: Sequence[Advice], offers: Sequence[Offer]) -> list[str]:
-    """Return a line for each of the user's prices that no answer uses, with the reason; a family's price is one."""
+    """Return a line for each reason why some of the user's prices are in no answer; a family's price is one."""
     options = [option for advice in advices for option in advice.options]
-    used = {id(offer) for option in options for offer in option.offers}
-    asked = {name for option in options for name in (option.gpu, option.subject)}
-    limits, no_row = "it is over the budget, or of a host of another size", "the answer has no row of this GPU"
-    yours: dict[object, list[Offer]] = {}
+    used = {price_of(offer) for option in options for offer in option.offers}
+    unused: dict[tuple[str, float, str], list[Offer]] = {}
     for offer in offers:
-        if offer.origin == YOURS:
-            row = offer.family, offer.usd_per_gpu_hour, offer.name
-            yours.setdefault(row if offer.family else id(offer), []).append(offer)
-    return [
-        f"price not used: {same[0].usd_per_gpu_hour:g} USD for {same[0].family or same[0].gpu}: "
-        + (limits if any(offer.gpu in asked for offer in same) else no_row)
-        for same in yours.values()
-        if not any(id(offer) in used for offer in same)
-    ]
+        if offer.origin == YOURS and price_of(offer) not in used:
+            unused.setdefault(price_of(offer), []).append(offer)
+    why: dict[str, list[Offer]] = {}
+    for price in unused.values():
+        why.setdefault(_unused(price, advices), []).append(price[0])
+    return [line for reason, of in why.items() for line in unused_lines(of, reason)]
+
+
+def _unused(price: Sequence[Offer], advices: Sequence[Advice]) -> str:
+    """Return why no answer uses a price, which is that of several GPUs if it is a family's."""
+    gpus, offer = {of.gpu for of in price}, price[0]
+    rows = [(advice.question.budget, option) for advice in advices for option in advice.options if option.gpu in gpus]
+    usd = [(offer.usd_per_hour(option.count), budget) for budget, option in rows]
+    if not rows:
+        return "the answer has no row of this GPU"
+    if not any(of_host for of_host, _ in usd):
+        return f"its host has only {counted(offer.gpus_per_host or 0, 'GPU')}"
+    if all(budget is not None and of_host > budget for of_host, budget in usd if of_host):
+        return "it is over the budget"
+    return "a host with the GPUs of the job, or the price of a fleet, comes first"
 
 
 def _no_inference(question: RentalQuestion) -> FigureTable:
@@ -169,7 +187,11 @@ def _no_inference(question: RentalQuestion) -> FigureTable:
 def _other_flags(question: RentalQuestion, rates: Sequence[FleetRate], shown: Collection[str]) -> list[str]:
     """Return a hint with the flags for which the runs have figures of fleets without a row, closest first."""
     gpus, wanted = gpus_of_fleets(rates), {gpu for gpu, _ in question.gpus}
-    other = [rate for rate in rates if rate.fleet not in shown and (not wanted or gpus[rate.fleet] in wanted)]
+    other = [
+        rate
+        for rate in rates
+        if rate.fleet not in shown and (not wanted or gpus[rate.fleet, rate.case.device] in wanted)
+    ]
     usable = [rate for rate in other if rate.rates and rate.case.num_hosts == 1 and rate.case.mode != "device"]
     usable = [rate for rate in usable if rate.case.num_gpus and rate.case.all_reduce]
     cases = [rate.case for rate in usable]
@@ -271,7 +293,7 @@ def _with_prices(question: RentalQuestion, row: RentalOption, offers: Sequence[O
         "only one offer": [offer.origin for offer in pool] == [""],
         "no price known": row.samples_per_second and not pool and budget is None,
         f"your price is used, not {span(row.run_prices.values())} from {FROM_RUN}": row.run_prices
-        and pool[0].origin == YOURS,
+        and {offer.usd_per_gpu_hour for offer in pool} != {*row.run_prices.values()},
     }
     late = f"takes {significant(hours)} h" if question.hours and hours and hours > question.hours else ""
     return replace(
@@ -281,12 +303,6 @@ def _with_prices(question: RentalQuestion, row: RentalOption, offers: Sequence[O
         misfit="; ".join(filter(None, (_misfit(question, row, pool), late))),
         notes=tuple(note for note, holds in notes.items() if note and holds),
     )
-
-
-def span(values: Iterable[float]) -> str:
-    """Format the range of some values, or a single value."""
-    found = sorted(values)
-    return " to ".join(dict.fromkeys(f"{float(f'{value:.3g}'):g}" for value in (*found[:1], *found[-1:])))
 
 
 def _fits(question: RentalQuestion, key: tuple[str, int], offers: Sequence[Offer]) -> bool:
@@ -311,7 +327,8 @@ def _misfit(question: RentalQuestion, row: RentalOption, pool: Sequence[Offer]) 
 
 def _offers_of(row: RentalOption, offers: Sequence[Offer]) -> list[Offer]:
     """Return the prices of a GPU: the user's, else those of the records, else the shipped ones."""
-    own = [offer for offer in offers if offer.gpu in (row.gpu, row.subject) and offer.usd_per_hour(row.count)]
+    large = [offer for offer in offers if offer.usd_per_hour(row.count)]
+    own = [of for of in large if of.fleet == row.subject] or [of for of in large if not of.fleet and of.gpu == row.gpu]
     run = [Offer(row.gpu, price, provider=host, origin=FROM_RUN) for host, price in row.run_prices.items()]
     given = [offer for offer in own if offer.origin == YOURS] or run or own
     # A larger host is rented whole, so it counts only if no host of this size is offered.

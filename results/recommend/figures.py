@@ -14,11 +14,12 @@ from dataclasses import dataclass, field, replace
 
 from results.recommend.questions import RentalQuestion
 from results.reference import all_published
-from results.reference.gpus import gpu_key, gpus_named, roofline, specifications
+from results.reference.gpus import gpu_key, roofline, specifications
 from results.reference.networks import networks, published_names
 from results.reference.prices import Offer
+from results.schema import Device
 from results.stats import Interval
-from results.table.columns import CASE_COLUMNS
+from results.table.columns import CASE_COLUMNS, Software
 from results.table.comparable import by_setting, match, mode_text, setting_text
 from results.table.fleets import FleetRate
 from results.text import counted
@@ -185,7 +186,7 @@ def measured_tables(question: RentalQuestion, rates: Sequence[FleetRate]) -> lis
         if (rate.case.model, rate.case.precision, rate.case.num_hosts) == (question.network, question.precision, 1)
         and rate.case.all_reduce
         and question.mode in (None, rate.case.mode)
-        and question.wants(gpus[rate.fleet], rate.case.num_gpus)
+        and question.wants(gpus[rate.fleet, rate.case.device], rate.case.num_gpus)
     ]
     settings = [*by_setting((rate for rate in relevant if rate.rates), across=("num_gpus",)).values()]
     columns = [name for name in CASE_COLUMNS if name != "num_gpus"]
@@ -200,18 +201,30 @@ def measured_tables(question: RentalQuestion, rates: Sequence[FleetRate]) -> lis
     return sorted(tables, key=lambda table: -sum(bool(rate.samples_per_second) for rate in table.rows))
 
 
-def gpus_of_fleets(rates: Sequence[FleetRate]) -> dict[str, str]:
-    """Return the GPU of each fleet, inferred from the fleet's name if all its repeats failed early."""
-    gpus: dict[str, str] = {}
+FleetDevice = tuple[str, Device]
+"""A fleet, and the device that a case asks for."""
+
+
+def gpus_of_fleets(rates: Sequence[FleetRate]) -> dict[FleetDevice, str]:
+    """Return what each fleet trains on: the recorded GPU or processor; an unknown GPU keeps its recorded name.
+
+    The name of a fleet counts only if nothing was recorded, because all its repeats failed early.
+    """
+    gpus: dict[FleetDevice, str] = {}
+    recorded = {rate.fleet for rate in rates if rate.software != Software()}
     for rate in sorted(rates, key=lambda rate: not (rate.software.gpu or rate.software.cpu)):
-        named = rate.software.gpu or rate.software.cpu or rate.fleet
-        members = gpus_named(rate.fleet)
-        gpus.setdefault(rate.fleet, gpu_key(named) or (members[0] if len(members) == 1 else named))
+        name = rate.software.gpu or rate.software.cpu or rate.fleet
+        if rate.case.device is Device.GPU and (rate.software.gpu or rate.fleet not in recorded):
+            name = gpu_key(name) or name
+        gpus.setdefault((rate.fleet, rate.case.device), name)
     return gpus
 
 
 def _measured_table(
-    question: RentalQuestion, of_setting: Sequence[FleetRate], relevant: Sequence[FleetRate], gpus: Mapping[str, str]
+    question: RentalQuestion,
+    of_setting: Sequence[FleetRate],
+    relevant: Sequence[FleetRate],
+    gpus: Mapping[FleetDevice, str],
 ) -> FigureTable:
     """Build the table of one setting: its fleets, then what was not measured."""
     example, measured = of_setting[0], [rate for rate in of_setting if rate.rates]
@@ -222,7 +235,7 @@ def _measured_table(
         RentalOption(
             basis=Basis.MEASURED if rate.rates else Basis.NONE,
             subject=rate.fleet,
-            gpu=gpus[rate.fleet],
+            gpu=gpus[rate.fleet, rate.case.device],
             count=rate.case.num_gpus,
             samples_per_second=rate.mean or 0.0,
             interval=rate.interval,
@@ -235,7 +248,7 @@ def _measured_table(
         )
         for rate in of_setting
     ]
-    fleets = dict.fromkeys((rate.fleet, gpus[rate.fleet], rate.case.num_gpus) for rate in relevant)
+    fleets = dict.fromkeys((rate.fleet, gpus[rate.fleet, rate.case.device], rate.case.num_gpus) for rate in relevant)
     known, present = {(row.subject, row.count) for row in rows}, {(gpu, count) for _, gpu, count in fleets}
     absent = [
         replace(missing(gpu, count, "not measured in this setting", subject), run_prices=prices.get(subject, {}))

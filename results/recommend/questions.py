@@ -5,15 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import SupportsFloat
 
 from results.errors import BadQuestion
-from results.reference.gpus import gpus_named, unknown_gpu
+from results.reference.gpus import gpus_named, known_gpus, unknown_gpu
 from results.reference.networks import model_key, network_names, published_names, unknown_network
-from results.reference.prices import Offer, known_prices, positive_number, read_prices
+from results.reference.price_files import read_prices
+from results.reference.prices import Offer, known_prices, most_exact, positive_number
 
 MILLION = 1_000_000
 
@@ -136,7 +137,7 @@ class Prices:
 
     Attributes:
         offers: The user's, then the shipped ones of other GPUs.
-        unused: A line for each of the user's prices that another one overrides.
+        unused: Lines about the user's prices that are no offers, of unknown GPUs, or overridden.
     """
 
     offers: tuple[Offer, ...]
@@ -154,27 +155,69 @@ def asked_prices(inline: Sequence[str], files: Sequence[Path], fleets: Sequence[
     Raises:
         BadQuestion: A price cannot be parsed.
     """
-    typed: dict[str, Offer] = {}
-    unused = []
-    for text in inline:
-        name, _, price = text.rpartition("=")
-        value = positive_number(price)
-        if value is None:
-            raise BadQuestion(f"--price: must be GPU=USD, e.g. 'A4000=0.17'. Received: {text!r}")
-        gpus = gpus_named(name) or ((name,) if name in fleets else _gpus(name))
-        family = name if len(gpus) > 1 else ""
-        for gpu in gpus:
-            if gpu in typed:
-                unused.append(f"price not used: --price {text}, because an earlier --price is for {gpu}")
-            typed.setdefault(gpu, Offer(gpu, value, origin=YOURS, family=family))
-    read = [(path, offer) for path in files for offer in read_prices(path)]
-    unused += [
-        f"price not used: {offer.usd_per_gpu_hour:g} for {offer.gpu} in {path}, because of --price"
-        for path, offer in read
-        if offer.gpu in typed
+    typed = [offer for text in inline for offer in _typed(text, fleets)]
+    files_read = [(path, read_prices(path)) for path in files]
+    read = [_of_fleet(offer, fleets) for _, of_file in files_read for offer in of_file.offers]
+    known, unknown = [], list[Offer]()
+    for offer in read:
+        (known if offer.fleet or offer.gpu in known_gpus() else unknown).append(offer)
+    used: dict[tuple[str, str], Offer] = {}
+    for offer in most_exact(typed):
+        used.setdefault((offer.gpu, offer.fleet), offer)
+    own = [*used.values(), *(offer for offer in most_exact(known) if (offer.gpu, offer.fleet) not in used)]
+    prices = {price_of(offer) for offer in own}
+    overridden = [offer for offer in (*typed, *known) if price_of(offer) not in prices]
+    unused = [
+        *unused_lines(overridden, "another price of this GPU comes first"),
+        *unused_lines(unknown, "unknown GPU"),
+        *(f"{path}: not used, less than a GPU: {', '.join(of.fractions)}" for path, of in files_read if of.fractions),
     ]
-    own = [*typed.values(), *(replace(offer, origin=YOURS) for _, offer in read if offer.gpu not in typed)]
     return Prices((*own, *known_prices({offer.gpu for offer in own})), tuple(unused))
+
+
+def unused_lines(offers: Sequence[Offer], reason: str) -> list[str]:
+    """Return a line with prices of the user that are not used, and the reason; none without prices."""
+    of_name: dict[str, list[float]] = {}
+    for offer in offers:
+        of_name.setdefault(offer.family or offer.gpu, []).append(offer.usd_per_gpu_hour)
+    if not of_name:
+        return []
+    prices = ", ".join(f"{span(usd)} USD for {name}" for name, usd in of_name.items())
+    if len(of_name) == 1:
+        return [f"price not used: {prices}: {reason}"]
+    return [
+        f"prices not used: {prices}: {reason.replace('this GPU', 'these GPUs').replace('unknown GPU', 'unknown GPUs')}"
+    ]
+
+
+def span(values: Iterable[float]) -> str:
+    """Format the range of some values, or a single value."""
+    found = sorted(values)
+    return " to ".join(dict.fromkeys(f"{float(f'{value:.3g}'):g}" for value in (*found[:1], *found[-1:])))
+
+
+def _typed(text: str, fleets: Sequence[str]) -> list[Offer]:
+    """Parse `GPU=USD` into an offer for each GPU, and for the fleet, that the name means."""
+    name, _, price = text.rpartition("=")
+    value = positive_number(price)
+    if value is None:
+        raise BadQuestion(f"--price: must be GPU=USD, e.g. 'A4000=0.17'. Received: {text!r}")
+    of_fleet = [name] if name in fleets else []
+    gpus = gpus_named(name) if of_fleet else _gpus(name)
+    family = name if len(gpus) + len(of_fleet) > 1 else ""
+    offers = [Offer(gpu, value, origin=YOURS, family=family) for gpu in (*gpus, *of_fleet)]
+    return [replace(offer, fleet=name) if offer.gpu in of_fleet else offer for offer in offers]
+
+
+def _of_fleet(offer: Offer, fleets: Sequence[str]) -> Offer:
+    """Return an offer as the user's; a name that no GPU has may be that of a fleet."""
+    own = replace(offer, origin=YOURS)
+    return replace(own, fleet=offer.gpu) if offer.gpu in fleets and offer.gpu not in known_gpus() else own
+
+
+def price_of(offer: Offer) -> tuple[str, float, str]:
+    """Return what identifies a price of the user; that of a family has several offers."""
+    return offer.family or offer.gpu, offer.usd_per_gpu_hour, offer.name
 
 
 def _asked(name: str, counts: Sequence[int]) -> list[tuple[tuple[str, int], ...]]:

@@ -37,18 +37,23 @@ DRIVER_NAMES = {
     "nvidia h200": "H200 SXM",
     "a6000 ada": "RTX 6000 Ada",
     "rtx a6000 ada": "RTX 6000 Ada",
+    "h100 mega 80gb": "H100 SXM5 80GB",
+    "nvidia h100 mega 80gb": "H100 SXM5 80GB",
+    "b200 sxm": "B200",
+    "b200 sxm6": "B200",
+    "h200 sxm5": "H200 SXM",
 }
 """Names whose words differ from the reference's; `H200` is a family, but the driver's `NVIDIA H200` is the SXM."""
 
 NOISE = frozenset(
     (
         *("nvidia", "amd", "instinct", "radeon", "geforce", "tesla", "rtx", "generation", "edition", "gpu", "gpus"),
-        *("graphics", "card", "low", "ram", "high", "perf", "baremetal"),
+        *("graphics", "card", "low", "ram", "high", "perf", "baremetal", "nvlink", "hgx"),
     )
 )
 """Words that do not distinguish GPUs: brands, and additions of providers' catalogs."""
 
-SYNONYMS = {"mobile": "laptop", "workstation": "ws"}
+SYNONYMS = {"mobile": "laptop", "workstation": "ws", "wk": "ws"}
 
 OTHERS = (
     "K20,K40,K80,M4,M6,M10,M40,M60,P4,P6,P40,P100,V100S,T10,T40,A2,A16,A30,A30X,A100X,A800,H20,H800,GH200,GB200,GB300,"
@@ -162,6 +167,21 @@ def gpus_named(name: str) -> tuple[str, ...]:
     return exact or tuple(fitting)
 
 
+_COUNTED = re.compile(
+    r"(?:gpu_)?(?P<n>\d{1,3}(?:\.\d+)?)[ _]*[x×][ _]*(?P<gpu>.+)|"  # 8x H100, gpu_8x_h100_sxm5
+    r"(?P<gpu_before>.+?)(?:[ _]*[x×][ _]*|:|\.(?=\d+x))(?P<n_after>\d{1,2})x?",  # A4000 x4, A100-80GB:8, l40s.1x
+    re.IGNORECASE,
+)
+
+
+def counted_gpu(name: str) -> tuple[float | None, str]:
+    """Split a name with a count as clouds write it, such as `gpu_8x_h100_sxm5`; None: it has no count."""
+    found = None if gpus_named(name) else _COUNTED.fullmatch(name.strip())
+    if found is None:
+        return None, name.strip()
+    return float(found["n"] or found["n_after"]), found["gpu"] or found["gpu_before"]
+
+
 def gpu_key(name: str) -> str | None:
     """Resolve a name to one GPU with specifications; None: none or several match.
 
@@ -215,9 +235,9 @@ def gpu_words(name: str) -> frozenset[str]:
     """Split a name into distinguishing words: equal for `NVIDIA A100-SXM4-40GB` and `A100 SXM4 40GB`."""
     text = re.sub(r"[^a-z0-9]+", " ", name.lower())
     text = re.sub(r"\b(\d+) ?g(?:i?b)?\b", r"\1gb", text)
-    text = re.sub(r"\brtx ?(?=pro|[a-z]?\d)", "rtx ", text)
+    text = re.sub(r"\b(geforce ?)?rtx ?(?=pro|[a-z]?\d)", "rtx ", text)
     text = re.sub(r"\bpro(?=\d)", "pro ", text)
-    text = re.sub(r"(?<=\d)(ti|super|ada|laptop|mobile|sxm\d?|nvl|pcie)\b", r" \1", text)
+    text = re.sub(r"(?<=\d)(ti|super|ada|laptop|mobile|sxm\d?|nvl|pcie|wk)\b", r" \1", text)
     words = {SYNONYMS.get(word, word) for word in text.split()} - NOISE
     # Early drivers report `Quadro RTX A6000`; a `Quadro RTX 6000` is another GPU.
     return frozenset(words - {"quadro"} if any(re.fullmatch(r"a\d{4}", word) for word in words) else words)

@@ -10,11 +10,11 @@ from ruamel.yaml import YAML
 import results.__main__ as program
 from results import read_runs
 from results.errors import MixedIdentities
-from results.recommend.answer import answers, unused_prices
+from results.recommend.answer import answers
 from results.recommend.figures import Basis, published_figures
-from results.recommend.questions import YOURS, Limits, RentalQuestion, asked_prices, read_questions
+from results.recommend.questions import YOURS, RentalQuestion
 from results.reference.gpus import specifications
-from results.reference.prices import Offer, known_prices, read_prices
+from results.reference.prices import Offer, known_prices
 from results.schema import Mode
 from tests.docs import answers as page
 from tests.unit.results.factory import (
@@ -27,14 +27,6 @@ from tests.unit.results.factory import (
     repeats,
     write_run,
 )
-
-CATALOG = """\
-InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,Region,SpotPrice
-1x_RTXA4000,RTXA4000,1,8,32,0.17,EU,0.08
-4x_RTX-A5000,RTX-A5000,4,32,128,1.44,EU,
-cpu,,,8,32,0.1,EU,
-cut
-"""
 
 GPUS = {"a4000": "NVIDIA RTX A4000", "a5000": "NVIDIA RTX A5000", "a6000": "NVIDIA RTX A6000"}
 
@@ -168,49 +160,6 @@ def test_overlapping_offers_are_no_tie_of_samples_a_dollar():
     assert advice.sentence.endswith("; at your prices, which is cheaper per sample depends on the offer")
 
 
-def test_a_skypilot_catalog_is_a_prices_file(tmp_path):
-    catalog, own = tmp_path / "example.csv", tmp_path / "prices.csv"
-    catalog.write_text(CATALOG)
-    own.write_text("gpu,usd_per_gpu_hour\nA5000,0.36\n")
-    assert [(o.gpu, o.usd_per_gpu_hour, o.gpus_per_host, o.commitment) for o in read_prices(catalog)] == [
-        ("RTX A4000", 0.17, 1, "on demand"),
-        ("RTX A4000", 0.08, 1, "spot"),
-        ("RTX A5000", 0.36, 4, "on demand"),
-    ]
-    prices = asked_prices(["A5000=0.3"], [catalog, own])
-    assert {o.provider for o in prices.offers if o.gpu == "RTX A4000"} == {"example"}
-    assert any(o.gpu == "RTX A6000" for o in prices.offers)
-    assert prices.unused[1] == f"price not used: 0.36 for RTX A5000 in {own}, because of --price"
-
-
-def test_a_row_of_the_users_file_under_any_name_is_used_or_reported(tmp_path):
-    path = tmp_path / "prices.csv"
-    path.write_text("gpu,usd_per_gpu_hour\nA6000_PCIE_LOW_RAM,0.4\nNVIDIA H100 80GB HBM3,2\nA100,1\nBanana,3\n")
-    offers = asked_prices([], [path]).offers
-    own = {offer.gpu: offer.usd_per_gpu_hour for offer in offers if offer.origin}
-    a100 = dict.fromkeys(("A100 PCIe 40GB", "A100 PCIe 80GB", "A100 SXM4 40GB", "A100 SXM4 80GB"), 1)
-    assert own == {"RTX A6000": 0.4, "H100 SXM5 80GB": 2, "Banana": 3, **a100}
-    for gpus, unused in ("A6000,A100", ["Banana"]), ("A6000", ["A100", "Banana"]):
-        found = answers(*read_questions(Limits(), gpus=gpus.split(","), model=["resnet50_v1.5"]), [], offers)
-        named = [line.split(":")[1].split(" for ")[1] for line in unused_prices(found, offers)]
-        assert named == ["H100 SXM5 80GB", *unused]
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ("RTX A5000,cheap,USD", "usd_per_gpu_hour must be a number above 0. Received: 'cheap'"),
-        ("RTX A5000", "usd_per_gpu_hour must be a number above 0. Received: ''"),
-        ("RTX A5000,0.36,EUR", "currency must be USD: convert the prices. Received: 'EUR'"),
-    ],
-)
-def test_a_bad_prices_file_names_the_line(tmp_path, capsys, row, message):
-    path = tmp_path / "prices.csv"
-    path.write_text(f"gpu,usd_per_gpu_hour,currency\nRTX A4000,0.17,USD\n{row}\n")
-    assert program.main(["results", "recommend", f"--prices={path}"]) == 2
-    assert f"{path}:3: {message}" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -231,6 +180,31 @@ def test_a_question_that_cannot_be_read_is_a_short_message(capsys, arguments, me
     assert program.main(["results", "recommend", *arguments]) == 2
     captured = capsys.readouterr()
     assert message in captured.err and captured.out == ""
+
+
+@pytest.mark.parametrize("gpu", [None, "NVIDIA XYZ 9000"])
+def test_a_fleets_name_is_no_gpu_where_a_device_was_recorded(no_runs, capsys, gpu):
+    """A CPU, and a GPU that the reference lacks, in a fleet with a GPU's name; another fleet never started."""
+    case = make_case(precision="fp16", device="gpu" if gpu else "cpu")
+    machine = make_environment(gpus=1, gpu=gpu) if gpu else make_environment()
+    records = [*repeats(*SLOW, fleet="a4000", case=case, environment=machine)]
+    records += [make_failure("lost", case=case_of(), origin=make_origin("a5000", "away"))]
+    run = write_run(no_runs, records).path
+    (document,) = json.loads(call(capsys, str(run), "--format=json"))["answers"][:1]
+    rows = {option["subject"]: option for option in document["options"]}
+    assert rows["a4000"]["gpu"] == (gpu or "Test CPU") and rows["a4000"]["offers"] == []
+    assert program.main(["results", "report", str(run), "--format", "markdown"]) == 0
+    assert "A4000" not in capsys.readouterr().out
+
+
+def test_a_fleet_that_never_started_has_the_gpu_of_its_name_and_a_typed_fleet_its_price(no_runs, capsys):
+    records = [*records_of("a5000", FAST), make_failure("lost", case=case_of(), origin=make_origin("a4000", "away"))]
+    run = write_run(
+        no_runs, [*records, *repeats(*SLOW, fleet="new", case=case_of(), environment=make_environment(1, "XYZ"))]
+    )
+    (document, *_) = json.loads(call(capsys, str(run.path), "--price=new=0.3", "--format=json"))["answers"]
+    rows = {option["subject"]: option for option in document["options"]}
+    assert rows["a4000"]["gpu"] == "RTX A4000" and rows["new"]["usd_per_hour"] == [0.3, 0.3]
 
 
 def test_every_gpu_with_a_shipped_offer_has_specifications_and_a_commit():

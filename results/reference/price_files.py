@@ -1,0 +1,279 @@
+"""Reads prices of GPUs from the user's files, and from lists of clouds and catalogs, as CSV or JSON."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from results.errors import NotATable
+from results.reference.gpus import counted_gpu, gpus_named, memory_of
+from results.reference.prices import Offer, most_exact, positive_number
+
+COLUMNS = {
+    "gpu": (
+        *("gpu", "gpu_name", "gpu_type", "gpu_model", "accelerator_name", "accelerator", "accelerator_type"),
+        *("gpu_description", "display_name", "model", "card", "name", "description", "instance_name", "instance_type"),
+    ),
+    "count": (
+        *("gpus_per_host", "gpu_count", "num_gpus", "gpus", "accelerator_count", "gpu_num", "n_gpus", "num_gpu"),
+        *("number_of_gpus", "gpus_per_instance", "gpus_per_node", "gpu_quantity", "count", "quantity"),
+    ),
+    "memory": ("gpu_memory", "gpu_memory_gb", "gpu_ram", "gpu_mem", "vram", "vram_gb", "gpu_vram", "memory_in_gb"),
+    "gpu_info": ("gpu_info",),
+    "provider": ("provider", "cloud", "vendor"),
+    "region": ("region", "location", "geolocation", "datacenter", "data_center", "zone", "country"),
+    "source": ("source", "instance_type", "instance_name", "instance", "machine_type", "sku"),
+    "commitment": ("commitment", "purchase_option"),
+    "spot": ("spot", "is_spot", "interruptible", "preemptible", "is_bid"),
+    "retrieved_on": ("retrieved_on", "retrieved", "date"),
+    "currency": ("currency",),
+}
+"""Headings by meaning, as `_heading` returns them; the first that a file has is used.
+
+Source: SkyPilot's and gpuhunt's catalogs; the answers of Vast's, RunPod's and Lambda's APIs.
+"""
+
+CURRENCIES = frozenset({"usd", "eur", "euro", "gbp", "chf", "inr", "cad", "aud", "jpy", "cny"})
+PRICE = CURRENCIES | {"price", "cost", "rate", "dph", "hourly", "bid"}
+PRICE_WORDS = PRICE | {
+    *("per", "hour", "h", "hr", "gpu", "total", "on", "demand", "ondemand", "spot", "min", "minimum", "cents"),
+    *("secure", "community", "instance", "host", "node", "machine", "retail", "unit", "uninterruptable"),
+}
+"""A heading is an hourly price if it has a word of `PRICE` and all its words are among these."""
+
+RUNPOD = frozenset({"secure", "community"})
+"""Words in RunPod's headings of prices, which are of one GPU like those with the word `gpu`; others are of a host."""
+
+SPOT = frozenset({"spot", "bid"})
+
+SKYPILOT = {"A100": "A100 40GB", "V100": "V100 16GB"}
+"""What SkyPilot's catalogs mean by names without memory; other sizes are `A100-80GB` and `V100-32GB`."""
+
+DELIMITERS = (",", ";", "\t", "|")
+
+FIRST_LINES = 20
+"""Lines at the start of a file among which the headings may be."""
+
+SAME_MEMORY = 0.1
+"""Largest relative difference of a GPU's nominal memory and what a driver or a cloud states: 22.5 of 24 GB."""
+
+Row = Mapping[str, str]
+"""The texts of a row by heading."""
+
+
+@dataclass(frozen=True)
+class PriceFile:
+    """The prices in a file.
+
+    Attributes:
+        offers: One for each GPU that a name resolves to; for an unknown GPU with the name as received.
+        fractions: Parts of a GPU, which are no offers of one: `0.167 of A10`.
+    """
+
+    offers: tuple[Offer, ...]
+    fractions: tuple[str, ...]
+
+
+def read_prices(path: Path) -> PriceFile:
+    """Read the prices in a file; of several names for a GPU, only the most exact one counts.
+
+    Raises:
+        NotATable: It cannot be read, lacks a column, or has a price that is not a positive number of USD.
+    """
+    text = _text(path)
+    rows = _json_rows(text, path) if text.lstrip().startswith(("{", "[")) else _csv_rows(text, path)
+    headings = list(dict.fromkeys(name for _, row in rows for name in row))
+    if not _is_offer(headings):
+        raise NotATable(_missing(path, headings))
+    prices = _price_columns(headings)
+    skypilot = {"accelerator_name", "accelerator_count"} <= {*headings}
+    names = {role: _heading_of(role, headings) for role in COLUMNS}
+    offers: list[Offer] = []
+    fractions: dict[str, None] = {}
+    for where, cells in rows:
+        row = {role: cells.get(name, "") for role, name in names.items()}
+        if not re.search(r"[^\W_]", row["gpu"]):
+            continue  # an instance without a GPU, or the rule below the headings of a Markdown table
+        name, count, gpus = _gpus_of(row, where, skypilot=skypilot)
+        if count and not count.is_integer():
+            fractions[f"{count:g} of {name}"] = None
+        elif count != 0:
+            base = Offer(
+                gpu=name,
+                usd_per_gpu_hour=0.0,
+                gpus_per_host=int(count) if count else None,
+                provider=row["provider"] or (path.stem if skypilot else ""),
+                family=name if len(gpus) > 1 else "",
+                **{role: row[role] for role in ("region", "source", "retrieved_on")},
+            )
+            for price in _at_prices(base, row, {of: cells.get(of, "") for of in prices}, where):
+                offers += [replace(price, gpu=gpu) for gpu in gpus or (name,)]
+    if not offers and not fractions:
+        raise NotATable(f"{path}: no row has a GPU and a price")
+    return PriceFile(tuple(most_exact(offers)), tuple(fractions))
+
+
+def _gpus_of(row: Row, where: str, *, skypilot: bool) -> tuple[str, float | None, tuple[str, ...]]:
+    """Return the name of a row's GPU, their number in a host (None: not stated), and the GPUs that it resolves to."""
+    count, name = counted_gpu(row["gpu"])
+    if row["count"]:
+        count = _number(row["count"]) if row["count"].strip("0.") else 0.0
+        if count is None:
+            raise NotATable(f"{where}: the number of GPUs must be a number. Received: {row['count']!r}")
+    stated = _number(row["memory"]) or _number("".join(re.findall(r"SizeInMiB\W+(\d+)", row["gpu_info"])[:1]))
+    if stated is None:
+        return name, count, gpus_named(SKYPILOT.get(name, name) if skypilot else name)
+    memory = stated / 1024 if stated >= 1024 else stated  # MiB, or GiB
+    of_name = gpus_named(name)
+    fitting = tuple(gpu for gpu in of_name if abs(memory / (memory_of(gpu) or memory) - 1) < SAME_MEMORY)
+    return name if fitting or not of_name else f"{name} {memory:.0f}GB", count, fitting
+
+
+def _at_prices(offer: Offer, row: Row, prices: Row, where: str) -> Iterator[Offer]:
+    """Return an offer at each price of its row, by heading; one of several prices may be missing."""
+    for heading, text in prices.items():
+        words, price = set(heading.split("_")), _number(text)
+        if price is None and len(prices) > 1 and not text.strip("0."):
+            continue
+        if price is None:
+            raise NotATable(f"{where}: {heading} must be a number above 0. Received: {text!r}")
+        currency = (row["currency"] or "USD").upper()
+        if currency != "USD" or _foreign(heading):
+            received = row["currency"] or heading
+            raise NotATable(f"{where}: currency must be USD: convert the prices. Received: {received!r}")
+        host = 1 if words & {"gpu", *RUNPOD} else offer.gpus_per_host or 1
+        spot = bool(words & SPOT) or row["spot"].lower() in ("true", "yes", "1", "spot")
+        usual = "spot" if spot else "on demand" if row["spot"] or len(prices) > 1 else ""
+        yield replace(
+            offer,
+            usd_per_gpu_hour=price / host / (100 if "cents" in words else 1),
+            provider=" ".join(filter(None, (offer.provider, *sorted(words & RUNPOD)))),
+            commitment=row["commitment"] or usual,
+        )
+
+
+def _heading_of(role: str, headings: Sequence[str]) -> str:
+    """Return the heading of a role; empty: none has it."""
+    return next((name for name in COLUMNS[role] if name in headings), "")
+
+
+def _is_offer(headings: Iterable[str]) -> bool:
+    """Return whether a GPU and a price are among the headings of a row."""
+    names = list(headings)
+    return bool(_heading_of("gpu", names) and _price_columns(names))
+
+
+def _price_columns(headings: Sequence[str]) -> list[str]:
+    """Return the headings of prices; of those for one commitment only one, preferably the price of one GPU."""
+    found: dict[object, str] = {}
+    for name in sorted(headings, key=lambda name: (bool(_foreign(name)), "gpu" not in name.split("_"))):
+        words = set(name.split("_"))
+        if words & PRICE and words <= PRICE_WORDS:
+            found.setdefault((bool(words & SPOT), frozenset(words & RUNPOD)), name)
+    return list(found.values())
+
+
+def _foreign(heading: str) -> set[str]:
+    """Return the currencies other than USD in the heading of a price."""
+    return {*heading.split("_")} & CURRENCIES - {"usd"}
+
+
+def _missing(path: Path, headings: Sequence[str]) -> str:
+    needed = [] if _heading_of("gpu", headings) else ["of GPUs, named gpu"]
+    needed += [] if _price_columns(headings) else ["of prices per hour in USD, named usd_per_gpu_hour"]
+    return f"{path}: needs a column {' and one '.join(needed)}. Columns: {', '.join(filter(None, headings)) or 'none'}"
+
+
+def _heading(text: str) -> str:
+    """Normalise a heading: `AcceleratorName` becomes `accelerator_name`, `$/GPU hr` becomes `usd_gpu_hr`."""
+    for sign, name in (("$", " usd "), ("€", " eur "), ("£", " gbp ")):
+        text = text.replace(sign, name)
+    split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text.strip())
+    return re.sub(r"[^a-z0-9]+", "_", split.lower()).strip("_")
+
+
+def _number(text: str) -> float | None:
+    """Parse a number above 0, as `0.17`, `$0.17/hr` or `0,17`; None: it is none."""
+    bare = re.sub(r"(?i)\$|\busd\b|(/|\bper\b)\s*(gpu)?[\s/-]*(h|hr|hour)$", "", text.strip()).strip()
+    return positive_number(re.sub(r"^(\d{1,3}),(\d{1,2})$", r"\1.\2", bare))
+
+
+def _text(path: Path) -> str:
+    """Read a text of any usual encoding."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise NotATable(f"{path}: cannot be read: {error.strerror}") from error
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        text = data.decode("utf-16", "replace")
+    else:
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            text = data.decode("cp1252", "replace")
+    if "\0" in text or data.startswith(b"PK"):
+        raise NotATable(f"{path}: is not a text. Save the table as CSV in UTF-8")
+    return text
+
+
+def _csv_rows(text: str, path: Path) -> list[tuple[str, Row]]:
+    """Return the rows below the first line with known headings, with their places; else those below the first line."""
+    lines = text.splitlines()
+    places = [(number, sign) for number in range(len(lines[:FIRST_LINES])) for sign in DELIMITERS]
+    first, delimiter = next(
+        (place for place in places if _is_offer(map(_heading, lines[place[0]].split(place[1])))),
+        (0, max(DELIMITERS, key=lambda sign: lines[0].count(sign) if lines else 0)),
+    )
+    reader = csv.reader(lines[first:], delimiter=delimiter, skipinitialspace=True)
+    try:
+        headings = [_heading(cell) for cell in next(reader, [])]
+        rows = [(str(path), dict.fromkeys(headings, ""))]  # a file without rows has headings, too
+        for cells in reader:
+            texts = dict(zip(headings, (cell.strip() for cell in cells), strict=False))
+            rows.append((f"{path}:{first + reader.line_num}", texts))
+    except csv.Error as error:
+        raise NotATable(f"{path}:{first + reader.line_num}: cannot be read as CSV: {error}") from error
+    return rows
+
+
+def _json_rows(text: str, path: Path) -> list[tuple[str, Row]]:
+    """Return the objects of the first list or object in a document whose keys include a GPU and a price."""
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        try:
+            document = [json.loads(line) for line in text.splitlines() if line.strip()]
+        except ValueError:
+            raise NotATable(f"{path}: cannot be read as JSON: {error}") from error
+    rows = max(_tables([document]), key=lambda rows: sum(map(_is_offer, rows)))
+    return [(f"{path}: item {number}", row) for number, row in enumerate(rows, 1)]
+
+
+def _tables(node: object) -> Iterator[list[Row]]:
+    """Return the rows of each list of objects, and of each object of objects, whose keys are names."""
+    if isinstance(node, list):
+        yield [_flat(item) for item in node if isinstance(item, dict)]
+    if isinstance(node, dict):
+        named = {key: item for key, item in node.items() if isinstance(item, dict)}
+        plain = {key: item for key, item in named.items() if not all(isinstance(of, dict) for of in item.values())}
+        yield [_flat({"name": key, **item}) for key, item in plain.items()]
+    for item in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from _tables(item)
+
+
+def _flat(item: Mapping[str, Any]) -> Row:
+    """Return an object with its inner objects as one row; its own keys come first."""
+    row = {_heading(key): "" if value is None else str(value) for key, value in item.items() if not _inner(value)}
+    for inner in (value for value in item.values() if isinstance(value, dict)):
+        row = {**_flat(inner), **row}
+    return row
+
+
+def _inner(value: object) -> bool:
+    return isinstance(value, dict | list)

@@ -1,0 +1,213 @@
+"""Price files of users, clouds and catalogs: which offers of which GPUs they hold, and what is said of the rest."""
+
+import json
+
+import pytest
+
+import results.__main__ as program
+
+SKYPILOT = """\
+InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,GpuInfo,Price,SpotPrice,Region,AvailabilityZone
+a.1,A100,8.0,96,1152,,32,12,us,us-a
+a.2,A100-80GB,8.0,96,1152,"{'Gpus': [{'Name': 'A100'}]}",40,,us,us-b
+v.1,V100,1.0,8,61,,3,0.9,us,us-a
+v.2,V100-32GB,8.0,96,768,,32,8,us,us-a
+c.1,,,2,8,,0.1,0.04,us,us-a
+t.1,Trainium,1.0,8,32,,1.3,0.5,us,us-a
+f.1,A10,0.167,6,55,,0.45,0.09,us,us-a
+cut
+"""
+
+LAMBDA = {
+    "data": {
+        name: {
+            "instance_type": {
+                "name": name,
+                "gpu_description": text,
+                "price_cents_per_hour": cents,
+                "specs": {"gpus": gpus},
+            },
+            "regions_with_capacity_available": [],
+        }
+        for name, text, cents, gpus in (
+            ("gpu_1x_a10", "A10 (24 GB PCIe)", 75, 1),
+            ("gpu_8x_h100_sxm5", "H100 (80 GB SXM5)", 2392, 8),
+        )
+    }
+}
+RUNPOD = {
+    "data": {
+        "gpuTypes": [
+            {"id": "NVIDIA RTX A5000", "displayName": "RTX A5000", "memoryInGb": 24, "securePrice": 0.36,
+             "communityPrice": 0.16, "secureSpotPrice": None, "lowestPrice": {"minimumBidPrice": None}},
+        ]
+    }
+}  # fmt: skip
+VAST = {
+    "offers": [
+        {"id": 1, "gpu_name": "A100 SXM4", "num_gpus": 8, "dph_total": 9.6, "gpu_ram": 81920, "geolocation": "US"},
+        {"id": 2, "gpu_name": "RTX 4090", "num_gpus": 1, "dph_total": 0.4, "gpu_ram": 49140, "gpu_frac": 0.5},
+    ]
+}
+
+
+@pytest.fixture(autouse=True)
+def no_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFBENCH_RUNS_DIR", str(tmp_path / "runs"))
+
+
+def recommend(capsys, path, gpus, *arguments):
+    """Return the prices per GPU-hour of the user by GPU, and the remarks on others."""
+    arguments = (f"--prices={path}", f"--gpus={gpus}", "--model=resnet50_v1.5", "--format=json", *arguments)
+    assert program.main(["results", "recommend", *arguments]) == 0
+    document = json.loads(capsys.readouterr().out)
+    found = {}
+    for option in (option for answer in document["answers"] for option in answer["options"]):
+        prices = {
+            (of["usd_per_gpu_hour"], of["gpus_per_host"], of["commitment"]) for of in option["offers"] if of["origin"]
+        }
+        found[option["gpu"]] = sorted(prices.union(found.get(option["gpu"], ())), key=str)
+    return found, document["remarks"]
+
+
+def test_a_skypilot_catalog_is_a_prices_file_and_exact_names_beat_families(tmp_path, capsys):
+    path = tmp_path / "cloud.csv"
+    path.write_text(SKYPILOT)
+    found, remarks = recommend(capsys, path, "A100,V100,A10")
+    for form in "PCIe", "SXM4":
+        assert found[f"A100 {form} 40GB"] == [(1.5, 8, "spot"), (4, 8, "on demand")]
+        assert found[f"A100 {form} 80GB"] == [(5, 8, "on demand")]
+    assert found["V100 SXM2 16GB"] == [(0.9, 1, "spot"), (3, 1, "on demand")]
+    assert found["V100 SXM2 32GB"] == [(1, 8, "spot"), (4, 8, "on demand")]
+    assert found["A10"] == []
+    assert remarks == [
+        "price not used: 0.5 to 1.3 USD for Trainium: unknown GPU",
+        f"{path}: not used, less than a GPU: 0.167 of A10",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu"),
+    [
+        *(("1x NVIDIA A100 PCIE 40 GB", "A100 PCIe 40GB"), ("gpu_8x_h100_sxm5", "H100 SXM5 80GB"), ("gpu_1x_a10", "A10")),
+        *(("nvidia-tesla-t4", "T4"), ("RTX6000-Ada", "RTX 6000 Ada"), ("A6000_PCIE_LOW_RAM", "RTX A6000")),
+        *(("H100-MEGA-80GB", "H100 SXM5 80GB"), ("A100-80G-PCIe-NVLink", "A100 PCIe 80GB"), ("b200_sxm6", "B200")),
+        *(("geforcertx4090-pcie-24gb", "RTX 4090"), ("RTXPRO6000WK", "RTX PRO 6000 Blackwell WS")),
+        *(("A100:80GB:8", "A100 SXM4 80GB"), ("A4000 x4", "RTX A4000"), ("l40s-48gb.1x", "L40S"), ("2x 4090", "RTX 4090")),
+    ],
+)  # fmt: skip
+def test_names_of_clouds_and_catalogs_are_understood(tmp_path, capsys, name, gpu):
+    path = tmp_path / "prices.csv"
+    path.write_text(f"gpu,usd_per_gpu_hour\n{name},1.25\n")
+    found, remarks = recommend(capsys, path, gpu)
+    assert [price for price, *_ in found[gpu]] == [1.25] and remarks == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["T4G", "A4000 Laptop", "GH200", "g5.xlarge", "Standard_NC24ads_A100_v4", "A100 MIG 1g.5gb", "RTX 4090 48GB", "A100X",
+     "RTX6000"],
+)  # fmt: skip
+def test_what_is_no_known_gpu_is_called_unknown_by_its_name(tmp_path, capsys, name):
+    path = tmp_path / "prices.csv"
+    path.write_text(f"gpu,usd_per_gpu_hour\n{name},1.25\nRTX A4000,0.2\n")
+    _, remarks = recommend(capsys, path, "A4000,A5000")
+    assert remarks == [f"price not used: 1.25 USD for {name}: unknown GPU"]
+
+
+OWN = "gpu,usd_per_gpu_hour,region\nRTX A4000,0.17,Zürich\nRTX A5000,0.36,Malmö\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        OWN.encode(),
+        OWN.encode("utf-8-sig"),
+        OWN.encode("latin-1"),
+        OWN.replace(",", "\t").encode("utf-16"),
+        OWN.replace(",", ", ").encode(),
+        OWN.replace(",", ";").replace("0.", "0,").encode(),
+        b"# prices of May\n\nGPU,Price ($/GPU hr)\nRTX A4000,$0.17/hr\nRTX A5000,0.36 USD\n",
+        b"| GPU model | USD/h |\n|---|---:|\n| A4000 | 0.17 |\n| A5000 | 0.36 |\n",
+        b"instance,gpu_name,gpu_count,price\na,A4000,2,0.34\nb,A5000,1,0.36\nc,,0,0.05\n",
+        b'[{"gpu": "A4000", "usd_per_gpu_hour": 0.17}, {"gpu": "A5000", "usd_per_gpu_hour": 0.36}]',
+        b'{"gpu": "A4000", "price": 0.17}\n{"gpu": "A5000", "price": 0.36}\n',
+    ],
+)  # fmt: skip
+def test_encodings_delimiters_and_headings_of_other_programs_are_read(tmp_path, capsys, data):
+    path = tmp_path / "prices.txt"
+    path.write_bytes(data)
+    found, remarks = recommend(capsys, path, "1x A4000,2x A4000,A5000")
+    assert {gpu: {price for price, *_ in of} for gpu, of in found.items()} == {"RTX A4000": {0.17}, "RTX A5000": {0.36}}
+    assert remarks == []
+
+
+@pytest.mark.parametrize(
+    ("document", "gpus", "prices"),
+    [
+        (LAMBDA, "A10,H100 SXM5", {"A10": [(0.75, 1, "")], "H100 SXM5 80GB": [(2.99, 8, "")]}),
+        (RUNPOD, "A5000", {"RTX A5000": [(0.16, None, "on demand"), (0.36, None, "on demand")]}),
+        (VAST, "A100 SXM4,4090", {"A100 SXM4 80GB": [(1.2, 8, "")], "RTX 4090": []}),
+    ],
+)
+def test_the_answers_of_clouds_interfaces_are_price_files(tmp_path, capsys, document, gpus, prices):
+    path = tmp_path / "offers.json"
+    path.write_text(json.dumps(document))
+    found, remarks = recommend(capsys, path, gpus)
+    assert {gpu: found[gpu] for gpu in prices} == prices
+    assert remarks == (["price not used: 0.4 USD for RTX 4090 48GB: unknown GPU"] if document is VAST else [])
+
+
+def test_the_memory_of_a_row_tells_its_gpu(tmp_path, capsys):
+    path = tmp_path / "gpuhunt.csv"
+    path.write_text("location,price,memory,gpu_count,gpu_name,gpu_memory,spot\nx,32,1152,8,A100,40.0,False\n")
+    found, _ = recommend(capsys, path, "A100")
+    assert found["A100 PCIe 40GB"] == found["A100 SXM4 40GB"] == [(4, 8, "on demand")] and not found["A100 PCIe 80GB"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remark"),
+    [
+        (["--gpus=A4000", "--budget=0.5"], "price not used: 0.6 USD for RTX A4000: it is over the budget"),
+        (["--gpus=A5000"], "price not used: 0.6 USD for RTX A4000: the answer has no row of this GPU"),
+        (["--gpus=4x A4000"], "price not used: 0.6 USD for RTX A4000: its host has only 2 GPUs"),
+        (["--gpus=A4000", "--price=A4000=1"], "price not used: 0.6 USD for RTX A4000: another price of this GPU comes first"),
+    ],
+)  # fmt: skip
+def test_a_price_that_is_not_used_has_its_reason(tmp_path, capsys, arguments, remark):
+    path = tmp_path / "prices.csv"
+    path.write_text("gpu,usd_per_gpu_hour,gpus_per_host\nA4000,0.6,2\n")
+    _, remarks = recommend(capsys, path, "", *arguments)
+    assert remarks == [remark]
+
+
+def test_an_exact_typed_price_beats_a_familys_in_any_order(capsys, tmp_path):
+    path = tmp_path / "prices.csv"
+    path.write_text("gpu,usd_per_gpu_hour\nA4000,0.2\n")
+    prices = ["--price=A100=1", "--price=A100 PCIe 80GB=0.6"]
+    for order in prices, prices[::-1]:
+        found, _ = recommend(capsys, path, "A100", *order)
+        assert found["A100 PCIe 80GB"][0][0] == 0.6 and found["A100 SXM4 80GB"][0][0] == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"gpu,usd_per_gpu_hour\nA4000,0.17\nA5000,cheap\n", ":3: usd_per_gpu_hour must be a number above 0. Received: 'cheap'"),
+        (b"gpu,usd_per_gpu_hour\nA4000,0.17\nA5000\n", ":3: usd_per_gpu_hour must be a number above 0. Received: ''"),
+        (b"gpu,usd_per_gpu_hour,currency\nA5000,0.36,EUR\n", ":2: currency must be USD: convert the prices. Received: 'EUR'"),
+        ("gpu,price (€/h)\nA5000,0.36\n".encode(), ":2: currency must be USD: convert the prices. Received: 'price_eur_h'"),
+        (b"gpu,gpu_count,price\nA5000,two,1\n", ":2: the number of GPUs must be a number. Received: 'two'"),
+        (b"card;price per month\nA5000;100\n", ": needs a column of prices per hour in USD, named usd_per_gpu_hour. Columns: card, "),
+        (b"Karte,Preis\nA5000,0.3\n", ": needs a column of GPUs, named gpu and one of prices per hour in USD, named"),
+        (b"", ": needs a column of GPUs, named gpu"),
+        (b"gpu,usd_per_gpu_hour\n", ": no row has a GPU and a price"),
+        (b'{"offers": [', ": cannot be read as JSON: "),
+        (b"PK\x03\x04\x00\x00", ": is not a text. Save the table as CSV in UTF-8"),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_used_has_the_real_reason(tmp_path, capsys, data, message):
+    path = tmp_path / "prices.csv"
+    path.write_bytes(data)
+    assert program.main(["results", "recommend", f"--prices={path}"]) == 2
+    assert f"{path}{message}" in capsys.readouterr().err
