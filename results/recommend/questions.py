@@ -158,7 +158,7 @@ def asked_prices(inline: Sequence[str], files: Sequence[Path], fleets: Sequence[
     typed = [offer for text in inline for offer in _typed(text, fleets)]
     files_read = [(path, read_prices(path)) for path in files]
     read = [_of_fleet(offer, fleets) for _, of_file in files_read for offer in of_file.offers]
-    known, unknown = [], list[Offer]()
+    known, unknown = list[Offer](), list[Offer]()
     for offer in read:
         (known if offer.fleet or offer.gpu in known_gpus() else unknown).append(offer)
     used: dict[tuple[str, str], Offer] = {}

@@ -233,7 +233,9 @@ def _csv_rows(text: str, path: Path) -> list[tuple[str, Row]]:
     reader = csv.reader(lines[first:], delimiter=delimiter, skipinitialspace=True)
     try:
         headings = [_heading(cell) for cell in next(reader, [])]
-        rows = [(str(path), dict.fromkeys(headings, ""))]  # a file without rows has headings, too
+        rows: list[tuple[str, Row]] = [
+            (str(path), dict.fromkeys(headings, ""))
+        ]  # a file without rows has headings, too
         for cells in reader:
             texts = dict(zip(headings, (cell.strip() for cell in cells), strict=False))
             rows.append((f"{path}:{first + reader.line_num}", texts))
