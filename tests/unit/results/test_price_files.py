@@ -70,7 +70,7 @@ def recommend(capsys, path, gpus, *arguments):
     return found, document["remarks"]
 
 
-def test_a_skypilot_catalog_is_a_prices_file_and_exact_names_beat_families(tmp_path, capsys):
+def test_a_skypilot_catalog_is_read_and_exact_names_beat_families(tmp_path, capsys):
     path = tmp_path / "cloud.csv"
     path.write_text(SKYPILOT)
     found, remarks = recommend(capsys, path, "A100,V100,A10")

@@ -197,7 +197,7 @@ def test_a_fleets_name_is_no_gpu_where_a_device_was_recorded(no_runs, capsys, gp
     assert "A4000" not in capsys.readouterr().out
 
 
-def test_a_fleet_that_never_started_has_the_gpu_of_its_name_and_a_typed_fleet_its_price(no_runs, capsys):
+def test_a_name_is_a_gpu_if_nothing_started_and_a_typed_fleet_has_a_price(no_runs, capsys):
     records = [*records_of("a5000", FAST), make_failure("lost", case=case_of(), origin=make_origin("a4000", "away"))]
     run = write_run(
         no_runs, [*records, *repeats(*SLOW, fleet="new", case=case_of(), environment=make_environment(1, "XYZ"))]
