@@ -6,6 +6,7 @@ import ctypes
 import dataclasses
 import os
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable
@@ -85,6 +86,8 @@ def main(arguments: list[str]) -> int:
     """Run the command line and return the exit code."""
     try:
         request = parse(arguments)
+        if request.output is not None and not request.help:
+            prepare_output(request.output)
     except FlagsError as error:
         print(f"tfbench: {error} (--help shows the flags)", file=sys.stderr)
         return ExitCode.USAGE
@@ -95,6 +98,22 @@ def main(arguments: list[str]) -> int:
     if request.print_record:
         print_record(request.output)
     return code
+
+
+def prepare_output(output: Path) -> None:
+    """Create the folder of the record, and try to write there.
+
+    Raises:
+        FlagsError: The record cannot be written.
+    """
+    if output.exists() and not output.is_file():
+        raise FlagsError(f"--output={output} is not a file. Name a file, e.g. --output=record.json")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=output.parent):
+            pass
+    except OSError as error:
+        raise FlagsError(f"--output={output} cannot be written: {error.strerror}: {error.filename}") from error
 
 
 def measure(request: Request) -> int:
@@ -117,24 +136,23 @@ def measure(request: Request) -> int:
         )
         _print_failure(request.case, outcome)
 
-    def work(say_written: Callable[[], None]) -> int:
+    def work(say_written: Callable[[int], None]) -> int:
         writing = threading.Lock()  # one record, even if another host is lost at the last moment
 
         def end(outcome: Failure) -> None:
             writing.acquire()
             write_outcome(outcome)
-            say_written()
+            say_written(ExitCode.SOME_FAILED)
             os._exit(ExitCode.SOME_FAILED)
 
         record = _measured(request, started_at, end)
         writing.acquire()
         if request.rank == 0 or record.status is not Status.OK:
             write_record(record, request.output)
-        say_written()
+        code = {Status.OK: ExitCode.OK, Status.ERROR: ExitCode.BUG}.get(record.status, ExitCode.SOME_FAILED)
+        say_written(code)
         _print_summary(record)
-        if record.status is Status.ERROR:
-            return ExitCode.BUG
-        return ExitCode.OK if record.status is Status.OK else ExitCode.SOME_FAILED
+        return code
 
     return supervise(work, request.max_seconds, write_outcome, ExitCode.SOME_FAILED)
 

@@ -17,6 +17,7 @@ from results.schema.case import MOST_STEPS
 from results.schema.health import START_CELSIUS
 from results.schema.networks import NETWORKS
 from tfbench.peers.cluster import ClusterError, TFCluster, read_cluster
+from tfbench.tf_cnn_benchmarks import advice_on
 
 USAGE = """Measure one network on this machine and write the result as one JSON record.
 
@@ -127,7 +128,7 @@ def parse(arguments: list[str]) -> Request:
         rest = values(["tfbench", *arguments])[1:]
     except flags.Error as error:
         name = getattr(error, "flagname", "")
-        text = f"--{name} was removed. {REMOVED[name]}" if name in REMOVED else str(error)
+        text = f"--{name} was removed. {REMOVED[name]}" if name in REMOVED else advice_on(name) or str(error)
         raise FlagsError(" ".join(text.split())) from error
     if rest:
         raise FlagsError(f"only flags are expected (--name=value). Received: {rest[0]!r}")
@@ -162,7 +163,10 @@ def help_text() -> str:
 
 
 def _check(values: flags.FlagValues) -> None:
-    """Check flags against each other."""
+    """Check numbers, and flags against each other."""
+    for name in values:
+        if isinstance(value := values[name].value, float) and not math.isfinite(value):
+            raise FlagsError(f"--{name} must be a finite number. Received: {value}. Without a limit, leave it out")
     if values.model is None:
         raise FlagsError(f"--model is missing: one of {', '.join((*NETWORKS, DEVICE_MODEL))}")
     if (values.model == DEVICE_MODEL) != (values.mode == Mode.DEVICE) and values["mode"].present:

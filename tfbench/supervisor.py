@@ -36,8 +36,6 @@ SECONDS_FOR_LAST_WORDS = 2.0
 MAX_LAST_WORDS = 1 << 16
 """Bytes of a child's stderr that are kept, to determine why it crashed."""
 
-WRITTEN = b"w"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
@@ -46,7 +44,7 @@ class Watch:
     Attributes:
         child: Process.
         signals: Descriptor that receives a byte per signal.
-        written: Descriptor on which the child reports that its record is written.
+        written: Descriptor on which the child reports its exit code once its record is written.
         errors: The child's stderr.
     """
 
@@ -57,7 +55,7 @@ class Watch:
 
 
 def supervise(
-    work: Callable[[Callable[[], None]], int],
+    work: Callable[[Callable[[int], None]], int],
     max_seconds: float | None,
     on_end: Callable[[Failure], None],
     exit_code: int,
@@ -67,10 +65,14 @@ def supervise(
     Call before any thread exists: the child is a fork of this process.
 
     Args:
-        work: Measures, writes the record, calls its argument once the record is written, and returns the exit code.
+        work: Measures, writes the record, calls its argument with the exit code once the record is written, and
+            returns the exit code.
         max_seconds: Time limit of the child; None: no limit.
         on_end: Writes a record for a child that ended without one.
         exit_code: Exit code after `on_end`.
+
+    Returns:
+        The exit code; of a child that has written its record, its own, even if it is stopped afterwards.
     """
     signals_in, signals_out = os.pipe()
     written_in, written_out = os.pipe()
@@ -96,8 +98,9 @@ def supervise(
         errors.last_words()  # before ours
         if outcome is None:
             return code
-        if not _was_written(written_in):
-            on_end(outcome)
+        if (of_record := _written_code(written_in)) is not None:
+            return of_record
+        on_end(outcome)
         return exit_code
     finally:
         signal.set_wakeup_fd(previous)
@@ -144,11 +147,11 @@ class _Errors:
         os.close(self._source)
 
 
-def _be_the_child(work: Callable[[Callable[[], None]], int], written: int, errors: int) -> None:
+def _be_the_child(work: Callable[[Callable[[int], None]], int], written: int, errors: int) -> None:
     """Run `work` in the child process; never returns."""
 
-    def say_written() -> None:
-        os.write(written, WRITTEN)
+    def say_written(code: int) -> None:
+        os.write(written, bytes([code]))
 
     code = 1
     try:
@@ -205,7 +208,7 @@ def _judge(state: int, watch: Watch, kills_before: int | None) -> tuple[int, Fai
     """Return how a child failed that ended by itself."""
     if os.WIFEXITED(state):
         code = os.WEXITSTATUS(state)
-        if _was_written(watch.written):
+        if _written_code(watch.written) is not None:
             return code, None
         return code, Failure(Status.ERROR, f"the process ended with exit code {code} and without a record")
     number = os.WTERMSIG(state)
@@ -224,11 +227,12 @@ def _judge(state: int, watch: Watch, kills_before: int | None) -> tuple[int, Fai
     return 1, Failure(Status.ERROR, f"killed by {name}, but not by the kernel's out-of-memory killer")
 
 
-def _was_written(written: int) -> bool:
+def _written_code(written: int) -> int | None:
+    """Return the exit code that the child reported with its record; None: it has written none."""
     try:
-        return os.read(written, 1) == WRITTEN
+        return next(iter(os.read(written, 1)), None)
     except BlockingIOError:
-        return False
+        return None
 
 
 def _wait_for_child(child: int, seconds: float) -> None:

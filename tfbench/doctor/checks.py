@@ -11,7 +11,7 @@ from results.schema.health import GPUFacts, Moment, driver_fix, grouped_warnings
 from tfbench.doctor.driver import DriverFacts, GPUPair
 from tfbench.doctor.facts import NAMES, DoctorFacts
 from tfbench.doctor.machine import MachineFacts
-from tfbench.machine.cuda_libraries import flags_of_the_user
+from tfbench.machine.cuda_libraries import flags_of_the_user, is_known_cuda
 from tfbench.machine.nvml import NO_LIBRARY
 from tfbench.measuring.soft_warnings import needs_ptx_jit
 
@@ -209,6 +209,14 @@ def _libraries(facts: DoctorFacts) -> Iterator[DoctorFinding]:
             fix="pip install 'tensorflow[and-cuda]', or one of this project's CUDA images",
         )
         return
+    if not is_known_cuda(trial.cuda):
+        yield DoctorFinding(
+            level=Level.NOTE,
+            code="unknown_cuda",
+            subject="CUDA libraries",
+            seen=f"TensorFlow was built for CUDA {trial.cuda}, which this version of tfbench does not know",
+            why="its libraries were not checked, apart from cuDNN and NCCL",
+        )
     if trial.missing:
         yield DoctorFinding(
             level=Level.WARNING if trial.gpus else Level.BLOCKER,

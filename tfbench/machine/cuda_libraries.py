@@ -45,6 +45,12 @@ _OPENED: dict[str, tuple[str, ...]] = {
         "libcusolver.so.11",
     ),
 }
+"""Names by major version of CUDA; those of other versions are unknown."""
+
+
+def is_known_cuda(cuda: str | None) -> bool:
+    """Return whether the libraries of a version of CUDA are known."""
+    return cuda is None or cuda.partition(".")[0] in _OPENED
 
 
 def package_folders() -> list[Path]:
@@ -141,7 +147,7 @@ def opened_libraries(tensorflow: str, cuda: str | None, cudnn: str | None) -> li
     """
     if cuda is None:
         return []
-    names = list(_OPENED[cuda.partition(".")[0]])
+    names = list(_OPENED.get(cuda.partition(".")[0], ()))
     if cudnn is not None and not any(name.startswith("libcudnn") for name in names):
         names.append(f"libcudnn.so.{cudnn.partition('.')[0]}")
     if tuple(map(int, tensorflow.split(".")[:2])) >= FIRST_WITH_NCCL:

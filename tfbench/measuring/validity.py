@@ -238,8 +238,8 @@ def xla_factor(case: Case) -> float:
 
 
 def worst(differences: Sequence[float]) -> float:
-    """Return the largest difference, or NaN if one of them is: the built-in `max` would ignore it."""
-    return float(np.max(differences))
+    """Return the largest difference, 0 if there are none, NaN if one is: the built-in `max` would ignore that."""
+    return float(np.max(differences, initial=0.0))
 
 
 def within(name: str, value: float, limit: float, detail: str) -> Check:

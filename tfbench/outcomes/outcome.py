@@ -91,7 +91,6 @@ _KNOWN = (
 _BY_TYPE = {
     "DataLossError": Status.BAD_INPUT,
     "UnimplementedError": Status.UNSUPPORTED,
-    "KeyboardInterrupt": Status.STOPPED,
 }
 
 

@@ -8,6 +8,7 @@ is executed; like TensorFlow's own ports, these require a trusted network.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import socket
 import threading
@@ -343,11 +344,35 @@ class _Link:
 
 
 def _server(host: str, port: int) -> socket.socket:
-    """Listen for the other ranks; on loopback only if all of them are on this machine."""
-    local = host in ("localhost", "::1") or host.startswith("127.")
+    """Listen for the other ranks on the chief's address.
+
+    On all addresses if it is a name, which may resolve to another one on this machine, or if this machine does not have
+    the address, because the network translates it.
+    """
     try:
-        return socket.create_server((host if local else "", port), backlog=64)
+        try:
+            return _listen_on(host, port)
+        except socket.gaierror:
+            return _listen_on("127.0.0.1" if host == "localhost" else "", port)
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL:
+                raise
+            return _listen_on("", port)
     except OSError as error:
         raise CaseFailedError(
             Status.UNSUPPORTED, f"port {port}, where the chief listens for the other ranks, is in use: {error.strerror}"
         ) from error
+
+
+def _listen_on(host: str, port: int) -> socket.socket:
+    """Listen on an IPv4 or IPv6 address; empty: on all addresses of both, if the machine has both.
+
+    Raises:
+        gaierror: It is not an address.
+        OSError: The address or port cannot be used.
+    """
+    if not host and socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, backlog=64, dualstack_ipv6=True)
+    numeric = socket.AI_NUMERICHOST | socket.AI_PASSIVE
+    family, _, _, _, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=numeric)[0]
+    return socket.create_server(address, family=family, backlog=64)

@@ -174,3 +174,4 @@ def test_the_worst_of_several_differences_is_nan_if_one_is(validity):
         differences[place] = math.nan
         assert np.isnan(validity.worst(differences))
     assert validity.worst([0.0, 2.0, 1.0]) == 2.0
+    assert validity.worst([]) == 0.0, "one replica on each of several hosts"

@@ -74,9 +74,9 @@ def test_flags_of_several_hosts_are_checked(monkeypatch, flag, said):
 class Ranks:
     """Ranks in threads of this process."""
 
-    def __init__(self, count, closing):
+    def __init__(self, count, closing, host="127.0.0.1"):
         chief = processes.free_port(2)
-        self.addresses = tuple(f"127.0.0.1:{chief + 2 * rank if rank else chief}" for rank in range(count))
+        self.addresses = tuple(f"{host}:{chief + 2 * rank if rank else chief}" for rank in range(count))
         self.lost = [threading.Event() for _ in range(count)]
         self.outcomes = [None] * count
         self.closing = closing
@@ -120,7 +120,7 @@ def multi(monkeypatch):
     for name, seconds in {"SILENCE_SECONDS": 1.0, "BEAT_SECONDS": 0.1, "LAST_WORDS_SECONDS": 0.05}.items():
         monkeypatch.setattr(module, name, seconds)
     with contextlib.ExitStack() as closing:
-        yield lambda count: Ranks(count, closing)
+        yield lambda count, host="127.0.0.1": Ranks(count, closing, host)
 
 
 def test_every_rank_gets_what_all_ranks_gave_in_their_order(multi):
@@ -133,6 +133,53 @@ def test_every_rank_gets_what_all_ranks_gave_in_their_order(multi):
     assert not ranks.lost[0].wait(0.5), "a rank that may leave is not missed"
     assert ranks.outcomes == [None] * 3
     assert Alone().gather("anything", 7) == [7]
+
+
+def has_ipv6():
+    with contextlib.suppress(OSError), socket.create_server(("::1", 0), family=socket.AF_INET6):
+        return True
+    return False
+
+
+IPV6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.2", socket.gethostname(), pytest.param("[::1]", marks=IPV6)])
+def test_ranks_connect_by_name_and_by_addresses_of_either_family(multi, host):
+    ranks = multi(2, host).connected()
+    assert ranks.together(lambda peers: peers.finish()) == [None] * 2
+
+
+def own_address():
+    """Return an address of this machine that is not on loopback, or None."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # sends nothing
+        return probe.getsockname()[0]
+    return None
+
+
+@pytest.mark.parametrize(("host", "elsewhere"), [(own_address(), "127.0.0.1"), ("127.0.0.2", "127.0.0.1")])
+def test_the_chief_listens_on_its_own_address_only(multi, host, elsewhere):
+    if host is None:
+        pytest.skip("this machine has no network")
+    ranks = multi(2, host)
+    _, port = ranks.peers[0].cluster.control
+    waiting = threading.Thread(target=ranks.peers[0].connect, args=(60,))
+    waiting.start()
+    for attempt in stamina.retry_context(on=OSError, attempts=None, timeout=60):
+        with attempt, socket.create_connection((host, port), timeout=5):
+            pass
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((elsewhere, port), timeout=5)
+    ranks.peers[1].connect(60)
+    waiting.join(60)
+
+
+def test_an_address_that_the_network_translates_is_no_failure(multi, monkeypatch):
+    ranks = multi(2, "192.0.2.1")  # nobody's
+    to_chief = socket.create_connection
+    monkeypatch.setattr(socket, "create_connection", lambda to, **more: to_chief(("127.0.0.1", to[1]), **more))
+    ranks.connected()
 
 
 @pytest.mark.parametrize("victim", [0, 1])

@@ -21,6 +21,17 @@ def test_each_build_opens_its_own_libraries():
     assert names[-2:] == ["libcudnn.so.9", "libnccl.so.2"] and "libcusolver.so.11" in names
 
 
+def test_a_cuda_that_is_not_known_has_only_libraries_of_their_own_versions():
+    for cuda in ("13.0.2", "14.1"):
+        assert cuda_libraries.opened_libraries("2.22.0", cuda, "9") == ["libcudnn.so.9", "libnccl.so.2"]
+    assert [cuda_libraries.is_known_cuda(cuda) for cuda in (None, "11.8", "12.5.1", "13.0")] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+
+
 def test_a_library_that_does_not_load_has_the_reason(tmp_path: Path):
     (tmp_path / "libcublas.so.99").write_text("no library")
     assert "libcublas.so.99: cannot open" in (cuda_libraries.load_by_name(["libcublas.so.99"])["libcublas.so.99"] or "")

@@ -296,6 +296,11 @@ def test_a_whole_gpu_is_no_vgpu(name, tmp_path):
     assert health_warnings(from_dict(GPUFacts, state_of_gpu), Moment.IDLE) == []
 
 
+def test_a_cuda_that_is_not_known_is_a_note():
+    (finding,) = judge(replace(GOOD, trial=replace(TRIAL, cuda="13.0.2")))
+    assert (finding.code, finding.level) == ("unknown_cuda", Level.NOTE) and "13.0.2" in finding.seen
+
+
 def test_without_tensorflow_not_even_the_cpu_is_ready():
     findings = judge(replace(GOOD, trial=Trial(problem="ended with exit code 1 while importing TensorFlow")))
     assert not verdict_line(findings).endswith("CPU cases can run")

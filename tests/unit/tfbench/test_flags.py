@@ -3,10 +3,12 @@ import sys
 
 import pytest
 
+import tfbench.__main__ as program
 from results.schema import BatchNorm, Case, Device, Optimizer
 from results.schema.networks import NETWORKS
 from tests.support import PROJECT
-from tfbench.flags import FlagsError, parse
+from tfbench.flags import FlagsError, help_text, parse
+from tfbench.tf_cnn_benchmarks import NOT_APPLICABLE, SAME
 
 
 @pytest.mark.parametrize(("precision", "batch"), [("fp32", 128), ("tf32", 128), ("fp16", 256), ("bf16", 256)])
@@ -61,6 +63,64 @@ def test_a_bad_flag_is_one_line_that_names_it(arguments, words):
     message = str(caught.value)
     assert "\n" not in message
     assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("--use_fp16", "use --precision=fp16"),
+        ("--nouse_fp16", "leave it out"),
+        ("--forward_only=true", "use --mode=infer"),
+        ("--xla_compile", "use --xla=replica"),
+        ("--data_name=imagenet", "use --data=tfrecord --data_dir=FOLDER"),
+        ("--gradient_repacking=8", "use --all_reduce_pack_mb"),
+        ("--all_reduce_spec=nccl", "use --communication"),
+        ("--job_name=worker", "use --num_hosts and the variable TF_CONFIG"),
+        ("--variable_update=replicated", "does not apply here: replicas always all-reduce"),
+        ("--local_parameter_device=gpu", "does not apply here: replicas always all-reduce"),
+        ("--nodistortions", "--nodistortions is a flag of tf_cnn_benchmarks and does not apply here"),
+        ("--data_format=NCHW", "does not apply here"),
+        ("--display_every=10", "does not apply here: every step is timed"),
+        ("--train_dir=X", "does not apply here: nothing but the record is saved"),
+        ("--init_learning_rate=0.1", "does not apply here: it does not change the speed"),
+    ],
+)
+def test_a_flag_of_tf_cnn_benchmarks_has_its_counterpart(argument, words):
+    with pytest.raises(FlagsError) as caught:
+        parse(["--model=resnet50", argument])
+    assert words in str(caught.value) and "Did you mean" not in str(caught.value)
+
+
+def test_flags_of_tf_cnn_benchmarks_that_exist_here_are_not_refused():
+    shared = {"model", "batch_size", "num_batches", "num_warmup_batches", "num_gpus", "optimizer", "data_dir", "device"}
+    printed = help_text()
+    assert all(f"--{name}:" in printed for name in shared)
+    assert not any(f"--{name}:" in printed or f"--[no]{name}:" in printed for name in (*SAME, *NOT_APPLICABLE))
+
+
+@pytest.mark.parametrize("name", ["max_seconds", "max_cooling_seconds", "min_seconds"])
+@pytest.mark.parametrize("value", ["inf", "nan"])
+def test_a_number_of_seconds_is_finite(name, value):
+    with pytest.raises(FlagsError, match=f"--{name}"):
+        parse(["--model=resnet50", f"--{name}={value}"])
+
+
+@pytest.mark.parametrize("output", ["folder", "file/record.json", "file/below/record.json", "/dev/null"])
+def test_an_output_that_cannot_be_written_is_refused_before_measuring(tmp_path, output, monkeypatch, capsys):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(program, "measure", lambda _: pytest.fail("measured"))
+    assert program.main(["--model=resnet50", f"--output={tmp_path / output}"]) == 2
+    assert "--output=" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder"]
+
+
+def test_an_output_in_a_new_folder_or_over_an_old_record_is_fine(tmp_path, monkeypatch):
+    monkeypatch.setattr(program, "measure", lambda _: 0)
+    (tmp_path / "old.json").write_text("{}")
+    for name in ("old.json", "new/folder/record.json"):
+        assert program.main(["--model=resnet50", f"--output={tmp_path / name}"]) == 0
+    assert (tmp_path / "old.json").read_text() == "{}" and list((tmp_path / "new/folder").iterdir()) == []
 
 
 def test_help_is_printed_without_importing_tensorflow(monkeypatch):

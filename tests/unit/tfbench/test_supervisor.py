@@ -61,6 +61,17 @@ def test_a_signal_ends_native_code_with_a_record(tmp_path, number):
     assert signal.Signals(number).name in record.cause
 
 
+@pytest.mark.parametrize("code", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("ends", "max_seconds"),
+    [("hang()", 2), ("os.kill(os.getppid(), signal.SIGTERM); hang()", None), ("os.abort()", None)],
+)
+def test_what_follows_the_record_does_not_change_its_exit_code(tmp_path, code, ends, max_seconds):
+    output = tmp_path / "record.json"
+    found, _ = ending(output, f"Path(sys.argv[1]).write_text('mine'); say_written({code}); {ends}", max_seconds)
+    assert (found, output.read_text()) == (code, "mine")
+
+
 FULL = "Allocator (GPU_0_bfc) ran out of memory trying to allocate 2GiB"
 MAY_FAIL = f"{FULL}. The caller indicates that this is not a failure"
 HANG = "os.write(2, b'tfbench: state timing\\n'); hang()"
@@ -114,7 +125,7 @@ def test_an_exception_of_the_child_prints_its_traceback(tmp_path):
 
 def test_the_childs_own_record_and_exit_code_stand(tmp_path):
     output = tmp_path / "record.json"
-    code, _ = ending(output, "Path(sys.argv[1]).write_text('mine'); say_written(); return 7", max_seconds=60)
+    code, _ = ending(output, "Path(sys.argv[1]).write_text('mine'); say_written(7); return 7", max_seconds=60)
     assert code == 7
     assert output.read_text() == "mine"
 
