@@ -28,7 +28,7 @@ REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 NAVIGATION = {
     "Use": ["start", "rent", "fleets", "clusters", "measuring", "images", "troubleshooting", "support"],
-    "Results": ["reading-results", "choosing", "answers", "publishing"],
+    "Results": ["measured", "reading-results", "choosing", "answers", "publishing"],
     "Reference": ["commands", "table", "python", "method", "glossary"],
 }
 STUDIES = "docs/validation/*"
