@@ -59,6 +59,7 @@ _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,250}")  # several nodes: names
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}$")
 _ARRAY = re.compile(r"([0-9]{1,15})(?:_(?:([0-9]{1,7})|\[([0-9,:-]*)(?:%[0-9]+)?\]))?")
 _GRES = re.compile(r"gpu(?::([A-Za-z0-9_.-]+))?:([0-9]{1,4})")
+_SUBMITTED = re.compile(r"(?:Submitted batch job )?([0-9]{1,15})(?:;.*| on cluster .*)?")
 _COMMENT = re.compile(r"tfbench:([0-9]{1,6})")
 
 
@@ -85,7 +86,7 @@ class SlurmAnswer:
         states: States of tasks listed individually.
         rests: State of the remaining tasks of an array, which were cancelled before they started.
         waiting: Pending index ranges of arrays: first, last, reason.
-        arrays: Job ids of our arrays, by their number in the run.
+        arrays: Job ids of our arrays, by their number in the run; those whose comment the site has kept.
         files: Bytes by kind and repeat: `log` (new output), `record`, `done`.
         words: Other lines, as kind and value: `jobs`, `begun`, `ended`, `submitted`, …
     """
@@ -105,6 +106,11 @@ class SlurmAnswer:
             if first <= task[1] <= last:
                 return SlurmState("PENDING", reason=reason)
         return self.rests.get(task[0])
+
+    @property
+    def array_ids(self) -> set[int]:
+        """Job ids of all listed arrays."""
+        return {array for array, _ in self.states} | self.waiting.keys() | self.rests.keys()
 
     def values(self, kind: str) -> list[str]:
         """Return the values of all lines of a kind."""
@@ -132,15 +138,18 @@ def read_answer(lines: Iterable[str]) -> SlurmAnswer:
 
 
 def _read_state(text: str, answer: SlurmAnswer) -> None:
-    """Parse `ARRAY_TASK|STATE|NODE|COMMENT|REASON`; pending tasks of an array share a line."""
-    parts = text.split("|", 4)
+    """Parse `ARRAY_TASK|STATE|NODE|COMMENT|REASON`; pending tasks of an array share a line.
+
+    Sites may replace the comment, by any text.
+    """
+    parts = text.split("|")
     identity = _ARRAY.fullmatch(parts[0])
-    comment = _COMMENT.fullmatch(parts[3]) if len(parts) == 5 else None
-    if identity is None or comment is None:
-        return  # not one of our arrays
-    array, name, reason = int(identity[1]), parts[1], plain_text(parts[4], 200)
-    number = int(comment[1])
-    answer.arrays[number] = max(array, answer.arrays.get(number, 0))
+    if identity is None or len(parts) < 5:
+        return
+    array, name, reason = int(identity[1]), parts[1], plain_text(parts[-1], 200)
+    if (comment := _COMMENT.fullmatch(parts[3])) is not None:
+        number = int(comment[1])
+        answer.arrays[number] = max(array, answer.arrays.get(number, 0))
     node = parts[2] if _NODE.fullmatch(parts[2]) else None
     state = SlurmState(plain_text(name, 40), node, reason)
     if identity[2] is not None:
@@ -158,6 +167,12 @@ def _ranges(text: str) -> Iterator[tuple[int, int]]:
         begin, end = whole_number(first), whole_number(last if dash else first)
         if begin is not None and end is not None:
             yield begin, end
+
+
+def submitted_id(lines: Iterable[str]) -> int | None:
+    """Return the job id in the output of `sbatch`, which sites may wrap; None: there is none."""
+    found = [match for line in lines if (match := _SUBMITTED.fullmatch(line.strip()))]
+    return int(found[-1][1]) if found else None
 
 
 def task_ranges(tasks: Iterable[Task]) -> list[str]:
@@ -229,7 +244,10 @@ def facts_of(host: Host, queue: SlurmQueue, answer: SlurmAnswer) -> Facts:
         HostError: No node can run benchmarks; the message includes a remedy.
     """
     if answer.values("missing"):
-        raise Unreachable("Slurm was not found: sbatch is not in PATH. Name the login host with ssh:")
+        remedy = (
+            "Name the login host with ssh:" if queue.login is None else "Set PATH in the login shell's profile there"
+        )
+        raise Unreachable(f"Slurm was not found: sbatch is not in PATH. {remedy}")
     if answer.values("folder"):
         raise LaunchFailed(f"shared_folder {queue.shared_folder} does not exist or is not writable. Create it")
     known = sorted(set(answer.values("partition")))

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from orchestrate.errors import Unreachable
 from orchestrate.inventory.addresses import AS_CONFIGURED, HostKeys, SSHAddress
 from orchestrate.inventory.queues import SlurmQueue
-from orchestrate.links.connections import Conversation, ssh_failure, with_retries
+from orchestrate.links.connections import Conversation, own_words, ssh_failure, with_retries
 from orchestrate.links.ssh import OWN_CONNECTION, ssh_command
 from orchestrate.text import plain_text
 from results.schema import Status
@@ -46,6 +46,15 @@ _REFUSALS = {
 }
 
 
+_LOGIN = (
+    'exec sh -c \'case "$SHELL" in */bash|*/zsh|*/ksh|*/fish) exec "$SHELL" -l -c '
+    '"command -v sbatch >/dev/null 2>&1 && exec sh -s; exec \\"\\$SHELL\\" -l -i -c \\"exec sh -s\\"" ;; '
+    "esac; exec sh -l -s'"
+)
+"""Starts sh as a login of the user would: clusters and users set PATH in the profile of the login shell, and some users
+only for interactive shells. For any login shell; csh accepts `-l` only alone."""
+
+
 class LoginShell:
     """Runs scripts on the machine that has Slurm's commands.
 
@@ -76,12 +85,12 @@ class LoginShell:
         mark = f"tfbench-{secrets.token_hex(8)}"
         # In a function, so that the shell reads all of it first: no command can consume the rest of the script.
         text = f"main() {{\necho {mark}\n{script}\n:\n}}\nmain </dev/null || exit\necho {mark}\nexit 0\n"
-        parts = with_retries(lambda: self._connect(text, seconds)).split(f"{mark}\n")
+        parts = with_retries(lambda: self._connect(text, mark, seconds)).split(f"{mark}\n")
         if len(parts) != 3:
             raise Unreachable(f"{self.name}: its answer is incomplete")
         return parts[1].split("\n")
 
-    def _connect(self, text: str, seconds: float) -> str:
+    def _connect(self, text: str, mark: str, seconds: float) -> str:
         """Run a script once, and return its output.
 
         Raises:
@@ -89,8 +98,8 @@ class LoginShell:
             Dropped: The connection failed before anything ran.
         """
         answer, command = bytearray(), ["sh", "-s"]
-        if self._login is not None:  # a login shell: clusters set PATH in its profile
-            command = ssh_command(self._login, self._keys, *self._flags, remote="exec sh -l -s")
+        if self._login is not None:
+            command = ssh_command(self._login, self._keys, *self._flags, remote=_LOGIN)
         with Conversation(command, text.encode(), seconds=seconds, max_bytes=MAX_ANSWER_BYTES) as conversation:
             for line in conversation.lines():
                 answer += line
@@ -99,9 +108,11 @@ class LoginShell:
             # The user's shared connection may be dead without ssh noticing: open our own next time.
             self._flags = ["-T", OWN_CONNECTION]
             raise Unreachable(f"{self.name}: {conversation.exceeded}")
-        if self._login is not None and code == SSH_FAILED:
+        if self._login is not None and code == SSH_FAILED and (errors or not answer):
             failure = ssh_failure(self._login.target, errors, code)
             raise Unreachable(failure.cause) if answer else failure
+        if code != 0 and mark.encode() not in answer:
+            raise Unreachable(f"{self.name}: {own_words(code, bytes(answer) + errors)}")
         if code != 0:
             lines = [plain_text(line, 300).strip() for line in errors.decode("utf-8", "replace").splitlines()]
             raise Unreachable(f"{self.name}: {next(filter(None, reversed(lines)), f'exit code {code}')}")
@@ -139,8 +150,9 @@ def survey(root: str, name: str) -> str:
 cd {shlex.quote(root)} 2>/dev/null || return 0
 for file in array-*.jobs; do
     [ -f "$file" ] || continue
-    number=${{file#array-}}
-    sed "s/^/jobs|${{number%.jobs}}|/" "$file"
+    number=${{file#array-}} number=${{number%.jobs}}
+    sed "s/^/jobs|$number|/" "$file"
+    sed "s/^/id|$number|/" "array-$number.out" 2>/dev/null
 done
 ls jobs | sed 's/^/begun|/'
 ls done | sed 's/^/ended|/'"""
@@ -170,12 +182,21 @@ cat >{file}.sh <<'END-OF-SCRIPT'
 cat >{file}.jobs <<'END-OF-JOBS'
 {chr(10).join(jobs)}
 END-OF-JOBS
-if output=$(sbatch --parsable --chdir=/{dependency} {file}.sh 2>&1); then
-    echo "submitted|$output" | tail -n 1
+if sbatch --parsable --chdir=/{dependency} {file}.sh >{file}.out 2>{file}.err; then
+    sed 's/^/submitted|/' {file}.out
+    sed 's/^/notice|/' {file}.err
 else
-    rm -f {file}.jobs
-    echo "$output" | sed 's/^/refused|/'
+    echo "refused|exit code $?:"
+    cat {file}.err {file}.out | sed 's/^/refused|/'
+    rm -f {file}.jobs {file}.out
 fi"""
+
+
+def submitted(root: str, number: int, name: str) -> str:
+    """Return a script that prints what `sbatch` printed about an array, and the states of the run's jobs."""
+    return f"""\
+sed 's/^/submitted|/' {shlex.quote(root)}/array-{number}.out 2>/dev/null
+{states(name)}"""
 
 
 def cancel(tasks: Sequence[str], *, waiting_only: bool = False) -> str:

@@ -31,6 +31,7 @@ from orchestrate.launchers.slurm.answers import (
     ending_of_pending,
     facts_of,
     read_answer,
+    submitted_id,
     task_ranges,
 )
 from orchestrate.launchers.slurm.script import Array, batch_script, job_name, make_arrays, run_root
@@ -101,6 +102,7 @@ class SlurmLauncher:
         self._refused: dict[str, HostError] = {}
         self._highest = 0
         self._last_array: int | None = None
+        self._known_arrays: set[int] = set()
         self._tracks: dict[str, _Track] = {}
         self._records: dict[str, bytes | None] = {}
         self._cancel: set[str] = set()
@@ -261,10 +263,16 @@ class SlurmLauncher:
                 number, _, job = value.partition("|")
                 if (known := whole_number(number)) is not None:
                     self._arrays.setdefault(known, []).append(job)
+            ids: dict[int, list[str]] = {}
+            for value in answer.values("id"):
+                number, _, line = value.partition("|")
+                if (known := whole_number(number)) is not None:
+                    ids.setdefault(known, []).append(line)
             # Slurm may still list arrays of an earlier controller whose files are gone.
             self._highest = max([0, *self._arrays, *answer.arrays])
+            self._known_arrays = answer.array_ids
             for own, jobs in self._arrays.items():
-                if (array := answer.arrays.get(own)) is not None:
+                if (array := submitted_id(ids.get(own, ())) or answer.arrays.get(own)) is not None:
                     self._note_array(own, array, jobs)
             ended = set(answer.values("ended"))
             for job, task in list(self._tasks.items()):
@@ -277,6 +285,7 @@ class SlurmLauncher:
 
     def _note_array(self, number: int, array: int, jobs: list[str]) -> None:
         self._arrays[number] = jobs
+        self._known_arrays.add(array)
         self._highest = max(self._highest, number)
         self._tasks.update((job, (array, index)) for index, job in enumerate(jobs))
         self._last_array = array if self._last_array is None else max(array, self._last_array)
@@ -299,15 +308,24 @@ class SlurmLauncher:
             except Unreachable:
                 if tries == 3:
                     raise
-                if (found := self._query(commands.states(self._name)).arrays.get(array.number)) is not None:
+                if (found := self._find_array(array.number)) is not None:
                     return found
                 continue
-            for value in answer.values("submitted"):
-                if (number := whole_number(value.partition(";")[0])) is not None:
-                    return number
             message = plain_text(" ".join(answer.values("refused")), 400)
-            raise LaunchFailed(f"sbatch refused an array of {len(names)} repeats: {message}", commands.refusal(message))
-        raise AssertionError("never reached")
+            if message:
+                break
+            if (number := submitted_id(answer.values("submitted")) or self._find_array(array.number)) is not None:
+                return number
+            printed = plain_text(" ".join([*answer.values("submitted"), *answer.values("notice")]), 400)
+            message = f"it printed no job id, and the queue has no such job: {printed or 'nothing'}"
+            break
+        raise LaunchFailed(f"sbatch refused an array of {len(names)} repeats: {message}", commands.refusal(message))
+
+    def _find_array(self, number: int) -> int | None:
+        """Return the job id of an array that may have been submitted, or None."""
+        answer = self._query(commands.submitted(self._root, number, self._name))
+        found = submitted_id(answer.values("submitted")) or answer.arrays.get(number)
+        return found or max(answer.array_ids - self._known_arrays, default=None)
 
     def _poll(self) -> None:
         """Update all followed repeats, and cancel and remove others, with one script for any number of repeats."""

@@ -14,8 +14,9 @@ from results.schema import Status
 from tests.real.faults.conftest import FakeImages
 from tests.real.slurm.conftest import MakeRuns, busy_nodes, fleet, left_behind
 from tests.real.ssh.test_faults import Rent, rent  # noqa: F401  (a fixture)
+from tests.support.controller import Runs
 from tests.support.engines.docker import Engines
-from tests.support.engines.processes import wait_until
+from tests.support.engines.processes import short_folder, wait_until
 from tests.support.engines.servers import SshHost
 from tests.support.engines.slurm import NODES, SlurmCluster
 
@@ -166,6 +167,42 @@ def test_commands_go_through_a_login_host_and_nothing_but_ssh(slurm_cluster, mak
         runs.run("run", f"--hosts={hosts}", "--display=plain", expect=0)
     assert {record.status for record in runs.records().values()} == {Status.OK}
     assert left_behind(slurm_cluster) == []
+
+
+SITE = """\
+function slurm_job_submit(desc, part, uid)
+   slurm.log_user("quota of your project: 100 of 2000 hours")
+   desc.comment = "project|none"
+   slurm.log_user("no partition named, taking the default")
+   return slurm.SUCCESS
+end
+function slurm_job_modify(desc, rec, part, uid) return slurm.SUCCESS end
+return slurm.SUCCESS
+"""
+
+
+class TalkativeCluster(SlurmCluster):
+    """A cluster that prints notices at each submission, and writes its own text into the comment of each job."""
+
+    _MORE_SETTINGS = "JobSubmitPlugins=lua\n"
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "job_submit.lua").write_text(SITE)
+        super().__init__(folder)
+
+
+@pytest.mark.slow
+def test_notices_and_comments_of_a_site_lose_no_job(tmp_path: Path, fake_project: Path):
+    with short_folder("tfb-slurm-") as folder, TalkativeCluster(folder) as cluster:
+        runs = Runs(tmp_path, FAKE_BENCHMARK=json.dumps({"does": "work", "seconds": 40}), **cluster.environment)
+        with runs.begin({"lab": fleet(cluster, fake_project)}, 2) as controller:
+            wait_until(lambda: runs.states().count("timing") == 2 if (runs.folder / "runs").exists() else 0, "both")
+            controller.send_signal(signal.SIGKILL)
+        runs.resume()
+        assert [record.status for record in runs.records().values()] == [Status.OK] * 2
+        assert "reattached" in runs.states()
+        assert left_behind(cluster) == []
 
 
 def test_a_step_over_several_hosts_needs_containers_with_a_network(slurm_cluster, make_runs: MakeRuns, tmp_path: Path):

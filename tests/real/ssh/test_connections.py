@@ -14,6 +14,7 @@ import pytest
 
 from tests.real.ssh.rented import Rented
 from tests.real.ssh.test_faults import Rent, rent  # noqa: F401  (a fixture)
+from tests.support import write_program
 from tests.support.controller import Runs
 from tests.support.engines.processes import free_port, read_proc, short_folder, wait_until, with_variables
 from tests.support.engines.servers import SshHost, skip_without_sshd
@@ -186,3 +187,29 @@ def test_no_ssh_outlives_a_killed_controller(instance: Rented, tmp_path: Path):
         wait_until(connections, "a connection")
         controller.send_signal(signal.SIGKILL)
     wait_until(lambda: not connections(), "the end of ssh", seconds=60)
+
+
+# ---- a cluster behind a login host
+
+SINFO = (
+    "case $* in *version*) echo slurm 99.1 ;; *%R*) echo 'partition|gpu' ;; *) echo 'node|n1|8|9|idle|gpu:1' ;; esac"
+)
+
+
+@pytest.mark.parametrize("profile", [".bash_profile", ".bash_login"])
+def test_slurm_is_found_as_a_login_finds_it(instance: Rented, tmp_path: Path, profile: str):
+    home = instance.root.parent
+    for name, body in (("sbatch", ":"), ("sinfo", SINFO)):
+        write_program(home / "slurm" / "bin" / name, f"#!/bin/sh\n{body}\n")
+    (home / profile).write_text("export PATH=$HOME/slurm/bin:$PATH\n")
+    login = {"ssh": instance.entry()["ssh"], "ssh_config": str(instance.host.config_file)}
+    queue = {
+        "shared_folder": str(home),
+        "container": "none",
+        "project": "/x",
+        "python": "/x",
+        "gpus_per_node": 1,
+        **login,
+    }
+    runs = Runs(tmp_path)
+    assert "slurm 99.1" in runs.run("check", f"--hosts={runs.hosts({'lab': {'slurm': queue}})}").stdout
