@@ -7,9 +7,11 @@ RTX A4000,ResNet50,fp16,256,1,453                           | ResNet50 FP16 | 45
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from results.audit.tables import RawTable, read_tables
 from results.audit.texts import (
@@ -17,11 +19,13 @@ from results.audit.texts import (
     Decimal,
     Facets,
     Refusal,
+    cell_figure,
     decimal_mark,
     find_gpus,
+    has_rate_unit,
     heading_key,
-    is_metric,
-    is_rate_heading,
+    is_slice,
+    other_figure,
     plain,
     read_context,
     read_count,
@@ -31,13 +35,29 @@ from results.audit.texts import (
     take_count,
 )
 from results.errors import NotATable
-from results.reference.networks import is_network, model_key
+from results.reference.networks import is_network, model_key, networks
 from results.schema import SETTINGS
+from results.schema.networks import NETWORKS
+
+Key = TypeVar("Key", bound=Hashable)
+Item = TypeVar("Item")
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Group items by a key, in order."""
+    found: dict[Key, list[Item]] = defaultdict(list)
+    for item in items:
+        found[key(item)].append(item)
+    return dict(found)
+
 
 MOST_GPUS = 4096
 """Largest number in a heading that is a number of GPUs."""
 
-ROLES = ("gpu", "count", "model", "precision", "batch", "hosts")
+ROLES = ("gpu", "count", "model", "precision", "batch", "image_size", "hosts", "slice")
+
+OF_A_MODE = re.compile(r"(?P<mode>train|infer)(?:ing|ence)?_(?=(?P<role>batch_size|bs|img_size|image_size)$)")
+"""Headings of a setting of one mode: `train_batch_size`."""
 
 _RATIOS = re.compile(r"^times (as fast|the samples per dollar),", re.MULTILINE)
 """First note below a table of ratios in our own reports."""
@@ -51,11 +71,12 @@ class Columns:
     """Roles of the columns of a table.
 
     Attributes:
-        roles: Column by `gpu`, `model`, `precision`, `batch`, `count`, `hosts` or `label` (several in one cell).
+        roles: Column by `gpu`, `model`, `precision`, `batch`, `count`, `hosts` or `label` (several in one cell); with
+            the mode before it if it applies to that one only: `train batch`.
         settings: Column by name of the setting.
         values: Parsed heading of each column of throughputs.
-        ignored: Headings of all other columns.
-        long: Whether one column has all throughputs.
+        ignored: Headings of all other columns, with what they hold instead, if known.
+        long: Whether no heading of throughputs has a part of the case.
     """
 
     roles: dict[str, int]
@@ -65,61 +86,90 @@ class Columns:
     long: bool
 
 
-def meant_columns(table: RawTable, context: Facets) -> Columns | None:
-    """Infer the roles of a table's columns; None: it has no throughputs of networks."""
-    if _RATIOS.search(table.context):
-        return None
+def meant_columns(table: RawTable) -> Columns:
+    """Infer the roles of a table's columns."""
     roles = _roles_by_heading(table)
     settings = {key: i for i, text in enumerate(table.headings) if (key := heading_key(text)) in ALIASES["settings"]}
+    settings = {key: i for key, i in settings.items() if i not in roles.values()}
     left = [i for i in range(len(table.headings)) if i not in {*roles.values(), *settings.values()}]
-    values = _values(table, left)
+    values, reasons = _values(table, left)
     for column in left:
         role = _role_by_cells(table, column) if column not in values else None
         if role and role not in roles:
             roles[role] = column
-    rates = [i for i in left if i not in roles.values() and is_rate_heading(table.headings[i])]
-    if rates:
-        values = {rates[0]: Facets()}
-    title = table.context.partition("\n")[0]
-    if is_metric(title) and all(_share(table, i, lambda cell: cell.rstrip(" !").endswith("%")) == 1 for i in values):
-        return None  # scaling efficiencies
-    named = "model" in roles or context.model or any(facets.model for facets in values.values())
-    if not values or not (named or "label" in roles):
-        return None
-    known = {*roles.values(), *settings.values(), *values}
-    ignored = [plain(text) for i, text in enumerate(table.headings) if i not in known and text.strip()]
-    return Columns(roles, settings, values, ignored, long=list(values.values()) == [Facets()])
+    bare = [i for i, facets in values.items() if not facets.known and i not in roles.values()]
+    if bare:  # one column of each mode, of all GPUs if there is one
+        first = {values[i].mode: i for i in sorted(bare, key=lambda i: (not values[i].each, -i))}
+        values = {i: values[i] for i in sorted(first.values())}
+    ignored = [
+        f"{plain(heading)!r} ({reasons[i]})" if i in reasons else repr(plain(heading))
+        for i, heading in enumerate(table.headings)
+        if i not in {*roles.values(), *settings.values(), *values} and heading.strip()
+    ]
+    return Columns(roles, settings, values, ignored, long=not any(facets.known for facets in values.values()))
 
 
 def _roles_by_heading(table: RawTable) -> dict[str, int]:
     roles: dict[str, int] = {}
     for i, heading in enumerate(table.headings):
-        role = next((role for role in ROLES if heading_key(heading) in ALIASES[role]), None)
+        key = heading_key(heading)
+        of_mode = OF_A_MODE.match(key)
+        role = next(
+            (role for role in ROLES if key in ALIASES[role] or (of_mode and of_mode["role"] in ALIASES[role])), None
+        )
         if role in ("gpu", "count"):  # a column `GPUs` may have names or numbers
             counts = _share(table, i, lambda cell: read_count(cell) is not None)
             role = "gpu" if _share(table, i, _is_gpu) >= LOOKS_LIKE else "count" if counts >= LOOKS_LIKE else role
+            role = None if key in SETTINGS and role == "gpu" and not _share(table, i, _is_gpu) else role
         if role:
-            roles.setdefault(role, i)
+            roles.setdefault(f"{of_mode['mode']} {role}" if of_mode else role, i)
     return roles
 
 
-def _values(table: RawTable, columns: Sequence[int]) -> dict[int, Facets]:
-    """Return the columns of throughputs with their parsed headings."""
+def _values(table: RawTable, columns: Sequence[int]) -> tuple[dict[int, Facets], dict[int, str]]:
+    """Return the columns of throughputs with their parsed headings, and what other columns of numbers hold."""
     counts = {i: count for i in columns if (count := read_count(table.headings[i])) and count <= MOST_GPUS}
-    found = {}
+    values, others = {}, {}
     for i in columns:
         heading = table.headings[i]
         count = counts.get(i) if len(counts) > 1 else None
         facets = Facets(count=count) if count else read_facets(heading)
-        measured = not is_metric(heading) and not facets.rest and _share(table, i, _has_digit) > 0
-        if facets.known and measured and (count or _share(table, i, _is_name) <= LOOKS_LIKE):
-            found[i] = facets
-    return found
+        if not _share(table, i, _has_digit):
+            continue
+        if other := _other_figure(table, i):
+            others[i] = other
+        elif (facets.known or facets.rate) and (count or _share(table, i, _is_name) <= LOOKS_LIKE):
+            if facets.rest and not has_rate_unit(heading):
+                others[i] = f"{facets.rest!r} is not understood"
+            else:
+                values[i] = facets
+    return values, others
+
+
+OF_WHOLE_TABLES = ("relative values", "times", "steps, not samples")
+"""Figures that a title names for all columns; that of a throughput may also name scaling or power."""
+
+
+def _other_figure(table: RawTable, column: int) -> str:
+    """Return what a column holds instead of throughputs, by its heading, its cells or the title; empty: unknown."""
+    cells = [row[column] for row in table.rows if _has_digit(row[column])]
+    titles = [line for line in table.title.splitlines() if not has_rate_unit(line)]
+    figures = {figure: line for line in titles if (figure := other_figure(line))}
+    if figure := other_figure(table.headings[column]):
+        return figure
+    if figures and all(cell.rstrip(" !").endswith("%") for cell in cells):
+        return "percentages"
+    named = next((figure for figure in OF_WHOLE_TABLES if figure in figures), "")
+    meant = named == "relative values" or (named and not read_facets(figures[named]).rate)
+    if meant and not has_rate_unit(table.headings[column]):
+        return f"{named}, by its title"
+    units = {*map(cell_figure, cells)}
+    return units.pop() if len(units) == 1 else ""
 
 
 def _role_by_cells(table: RawTable, column: int) -> str | None:
     """Infer a column's role from its cells: networks, GPUs, precisions, or several of them in one cell."""
-    if is_metric(table.headings[column]) or is_rate_heading(table.headings[column]):
+    if other_figure(table.headings[column]) or read_facets(table.headings[column]).rate:
         return None
     roles = [
         role
@@ -204,6 +254,11 @@ class Claim:
         return " ".join(part for part in (self.model, self.precision, f"×{self.count}") if part)
 
     @property
+    def number(self) -> str:
+        """The throughput as text."""
+        return f"{self.rate:.10g}"
+
+    @property
     def rounding(self) -> float:
         """Largest relative rounding error of the number."""
         return self.last_place / 2 / self.rate
@@ -237,12 +292,21 @@ class Reading:
     Attributes:
         blank: Number of cells without a number: empty, `-`, `n/a`, `OOM`.
         ignored: Headings of columns without throughputs or known settings.
+        refused: Why each of the other tables has no throughputs.
     """
 
     claims: list[Claim] = field(default_factory=list)
     unread: list[UnreadCell] = field(default_factory=list)
     blank: int = 0
     ignored: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+    def add(self, part: Reading) -> None:
+        """Add what was read of another table."""
+        self.claims += part.claims
+        self.unread += part.unread
+        self.blank += part.blank
+        self.ignored += [name for name in part.ignored if name not in self.ignored]
 
     @property
     def share_read(self) -> float:
@@ -270,22 +334,50 @@ def read_throughputs(path: Path, decimal: Decimal | None = None) -> Reading:
     Raises:
         NotATable: No table has throughputs.
     """
-    tables, reading, left, first_row = read_tables(path), Reading(), [], 0
+    tables, reading, first_row = read_tables(path), Reading(), 0
     for table in tables:
-        context = read_context(table.context, path.stem)
-        columns = meant_columns(table, context)
-        if columns is None:
-            left.append(", ".join(filter(None, map(plain, table.headings))))
+        context, columns = read_context(table.context, path.stem), meant_columns(table)
+        part = Reading(ignored=columns.ignored)
+        if _has_networks(table, columns, context):
+            part = _Reader(table, columns, context, decimal, first_row, part).read()
+        base = _base(part.claims)
+        if base:
+            reading.refused.append(f"holds values relative to {base}, not throughputs. Give samples per second")
+        elif part.claims or part.unread:
+            reading.add(part)
         else:
-            reading.ignored += [name for name in columns.ignored if name not in reading.ignored]
-            _Reader(table, columns, context, decimal, first_row, reading).read()
+            reading.refused.append(f"{NEEDED}. Received: {', '.join(columns.ignored)}")
         first_row += len(table.rows)
-    if len(left) == len(tables):
-        raise NotATable(
-            f"{path}: needs networks and throughputs: columns 'model' and 'samples_per_second', or a column per GPU "
-            f"count ('1 GPU', '2 GPUs'), GPU or network. Received: {'; '.join(left)[:300]}"
-        )
+    if len(reading.refused) == len(tables):
+        raise NotATable(f"{path}: {'; '.join(reading.refused)[:600]}")
     return reading
+
+
+NEEDED = (
+    "needs networks and throughputs: columns 'model' and 'samples_per_second', or a column per GPU count "
+    "('1 GPU', '2 GPUs'), GPU or network"
+)
+
+
+def _has_networks(table: RawTable, columns: Columns, context: Facets) -> bool:
+    """Return whether a table has throughputs of networks, and not ratios of our own report."""
+    named = {"model", "label"} & columns.roles.keys() or context.model or any(f.model for f in columns.values.values())
+    return bool(named) and _RATIOS.search(table.context) is None
+
+
+RELATIVE = {1.0: 30.0, 100.0: 2000.0}
+"""Largest value of a table relative to 1, or to 100 %."""
+
+
+def _base(claims: Sequence[Claim]) -> str:
+    """Return the GPU, precision and count whose values are all 1, or 100, if all others are relative to it."""
+    for group in grouped(claims, lambda claim: (claim.gpu_text, claim.precision, claim.count)).values():
+        base, models = group[0].rate, {claim.model for claim in group}
+        enough = len(models) > 1 or (base == 1 and len(claims) > 1)
+        most = RELATIVE.get(base, 0.0)
+        if enough and all(claim.rate == base for claim in group) and all(claim.rate < most for claim in claims):
+            return f"{group[0].gpu_text} {group[0].precision} ×{group[0].count} (= {base:g})".strip()
+    return ""
 
 
 @dataclass
@@ -300,7 +392,7 @@ class _Reader:
     reading: Reading
     above: dict[str, str] = field(default_factory=dict)  # texts of label columns, for the empty cells below
 
-    def read(self) -> None:
+    def read(self) -> Reading:
         marks = self._decimal_marks()
         for number, cells in enumerate(self.table.rows):
             labels = self._labels(cells)
@@ -309,6 +401,7 @@ class _Reader:
             for column, facets in self.columns.values.items():
                 facts = _merged(_merged(labels, facets), self.context)
                 self._read_cell(number + self.first_row, column, cells, facts, marks[column])
+        return self.reading
 
     def _decimal_marks(self) -> dict[int, Decimal | None]:
         """Return the decimal mark of each column of throughputs, inferred from its numbers, else from the table's."""
@@ -330,19 +423,23 @@ class _Reader:
         for role in ("gpu", "model", "label"):
             if texts.get(role):
                 labels = _merged(_label(role, texts[role]), labels)
-        batch = re.match(r"\d+", texts.get("batch", ""))
+        if labels.gpu and texts.get("slice", "").lower() not in ("", "no", "none", "full", "off", "false", "-"):
+            labels = replace(labels, gpu=f"{labels.gpu} MIG {texts['slice']}")
         gpus, hosts = (read_count(texts.get(role, "")) for role in ("count", "hosts"))
-        cells_of_roles = Facets(
-            count=gpus * (hosts or 1) if gpus else None,
-            precision=texts.get("precision", ""),
-            batch=(int(batch[0]) or None) if batch else None,
-        )
+        cells_of_roles = Facets(count=gpus * (hosts or 1) if gpus else None, precision=texts.get("precision", ""))
         return _merged(cells_of_roles, labels)
+
+    def _setting(self, role: str, mode: str, cells: Sequence[str]) -> int | None:
+        """Return the number in a setting's column, of its mode if there is one; None: not given."""
+        column = self.columns.roles.get(f"{mode} {role}", self.columns.roles.get(role))
+        digits = re.match(r"\d+", plain(cells[column])) if column is not None else None
+        return int(digits[0]) or None if digits else None
 
     def _read_cell(self, row: int, column: int, cells: Sequence[str], facts: Facets, decimal: Decimal | None) -> None:
         text, heading = cells[column], plain(self.table.headings[column])
         number = read_number(text, decimal)
         count_text = plain(cells[self.columns.roles["count"]]) if "count" in self.columns.roles else ""
+        network = NETWORKS.get(_model(facts.model)) if facts.model else None
         if isinstance(number, Refusal):
             if number.reason:
                 self._refuse(row, heading, text, number.reason)
@@ -352,6 +449,8 @@ class _Reader:
             self._refuse(row, heading, text, f"number of GPUs {count_text!r} cannot be read")
         elif not facts.model:
             self._refuse(row, heading, text, "no network")
+        elif network and network.unit != "tokens" and re.search(r"\btok", heading, re.IGNORECASE):
+            self._refuse(row, heading, text, f"tokens, but {facts.model} is counted in {network.unit}")
         else:
             claim = self._claim(row, cells, facts, heading, number.value, number.last_place)
             self.reading.claims.append(claim)
@@ -363,26 +462,32 @@ class _Reader:
         self, row: int, cells: Sequence[str], facts: Facets, heading: str, rate: float, last_place: float
     ) -> Claim:
         settings = {name: cells[i].strip() for name, i in self.columns.settings.items() if cells[i].strip()}
+        mode = "infer" if (settings.get("mode", facts.mode) or "train").lower().startswith("infer") else "train"
+        model, count = _model(facts.model), facts.count or 1
+        size = self._setting("image_size", mode, cells) or int(facts.image_size or 0) or None
+        if size and (usual := networks().get(model)) and size == usual.size:
+            size = None
+        settings |= {"image_size": str(size)} if size else {}
+        found = () if is_slice(facts.gpu) else find_gpus(facts.gpu)
         precision_text = facts.precision.lower()
-        size = re.match(r"\d+", settings.get("image_size", facts.image_size))
-        mode = settings.get("mode", facts.mode) or "train"
+        of_all = count if facts.each else 1
         return Claim(
             row=row,
             column=heading,
             group=(facts.gpu, *(f"{name}={value}" for name, value in settings.items())),
             software=tuple(f"{name}={value}" for name, value in settings.items() if name in SOFTWARE),
-            gpu=found[0] if len(found := find_gpus(facts.gpu)) == 1 else None,
+            gpu=found[0] if len(found) == 1 else None,
             gpus=found,
             gpu_text=facts.gpu,
-            model=_model(facts.model),
+            model=model,
             precision=read_precision(precision_text).partition(",")[0],
             strict="tf32 off" in precision_text or settings.get("tf32", "").lower() == "false",
-            batch=facts.batch,
-            count=facts.count or 1,
-            rate=rate,
-            last_place=last_place,
-            mode="infer" if mode.lower().startswith("infer") else "train",
-            image_size=int(size[0]) if size else None,
+            batch=self._setting("batch", mode, cells) or facts.batch,
+            count=count,
+            rate=rate * of_all,
+            last_place=last_place * of_all,
+            mode=mode,
+            image_size=size,
         )
 
 

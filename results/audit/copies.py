@@ -1,7 +1,7 @@
-"""Finds columns of a GPU that are copied from another, exactly or with noise, or off by a factor.
+"""Finds columns of a GPU that are computed from another's: copied, with noise or not, multiplied, or off by a factor.
 
-Two different GPUs cannot have identical numbers in several cells. A noisy copy has a ratio near 1 in all cells, while
-the specifications of the GPUs suggest another one.
+Two different GPUs cannot have identical numbers in several cells, nor exactly the same ratio. A noisy copy has a ratio
+near 1 in all cells, while the specifications of the GPUs suggest another one.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import dataclasses
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from results.audit.claims import Claim
+from results.audit.claims import Claim, grouped
+from results.audit.patterns import ROUNDING_SLACK
 from results.audit.scaling_audit import is_switched
 from results.audit.series import (
     Severity,
@@ -20,8 +21,8 @@ from results.audit.series import (
     case_without_gpu,
     chance_of_at_least,
     expected_log_speed,
-    grouped,
     same_gpu,
+    specified_ratios,
 )
 
 Pair = tuple[Claim, Claim]
@@ -34,6 +35,14 @@ TWIN_SPREAD = 0.04
 
 MOST_GPUS = 500
 """Maximum number of GPU columns compared in pairs; a file with more is not a table of GPUs."""
+
+RATIO_RANGE, COUNT_RANGE = 0.1, 0.05
+"""Range of the ratios of two GPUs, in natural logarithms, between networks and precisions, and between GPU counts of
+one of these. Smallest published standard deviation between six networks: 0.031; a tenth of the counts differ by 0.026.
+"""
+
+MOST_DECIMALS = 2
+"""Maximum number of decimals of a factor that people multiply by; another constant ratio is only a note."""
 
 NOISE = 0.06
 """Largest spread of the cells' ratios of a noisy copy; noise of 3 % on both sides gives 0.042."""
@@ -81,8 +90,8 @@ def copy_findings(claims: Sequence[Claim]) -> list[TableFinding]:
         if same_gpu(first[0], second[0]):
             continue
         shared = _shared(first, second)
-        found += _exact(shared, pairs) or _noisy(shared)
-    copied = {row for finding in found for row in finding.rows}
+        found += _exact(shared, pairs) or [*_multiples(_same_batches(first, second), pairs), *_noisy(shared)]
+    copied = {row for finding in found if finding.severity is not Severity.NOTE for row in finding.rows}
     return [*found, *(finding for finding in _off(claims) if not copied.issuperset(finding.rows))]
 
 
@@ -92,9 +101,18 @@ def _columns_of_gpus(claims: Sequence[Claim]) -> dict[tuple[tuple[str, ...], str
 
 def _shared(first: Sequence[Claim], second: Sequence[Claim]) -> list[Pair]:
     """Return the pairs of cells of two GPUs; if a GPU has several per case, the closest ones."""
+    return _paired(first, second, lambda one, other: abs(math.log(one.rate / other.rate)))
+
+
+def _same_batches(first: Sequence[Claim], second: Sequence[Claim]) -> list[Pair]:
+    """Return the pairs of cells of two GPUs; if a GPU has several per case, those of equal batch."""
+    return _paired(first, second, lambda one, other: one.batch != other.batch)
+
+
+def _paired(first: Sequence[Claim], second: Sequence[Claim], distance: Callable[[Claim, Claim], float]) -> list[Pair]:
     known = grouped(second, _cell)
     return [
-        min(itertools.product(group, known[key]), key=lambda pair: abs(math.log(pair[0].rate / pair[1].rate)))
+        min(itertools.product(group, known[key]), key=lambda pair: distance(*pair))
         for key, group in grouped(first, _cell).items()
         if key in known
     ]
@@ -115,10 +133,103 @@ def _exact(shared: Sequence[Pair], tries: int) -> list[TableFinding]:
     first, second = equal[0]
     message = (
         f"{second.gpu_text} has exactly the throughput of {first.gpu_text} in {len(equal)} of {len(shared)} cells, "
-        f"e.g. {first.name} {first.rate:g}: copied from one GPU to the other (chance of this in an honest table: "
+        f"e.g. {first.name} {first.number}: copied from one GPU to the other (chance of this in an honest table: "
         f"{chance:.0e})"
     )
     return [TableFinding("copied_column", severity, _rows(equal), message)]
+
+
+def _multiples(shared: Sequence[Pair], tries: int) -> list[TableFinding]:
+    """Find a GPU whose throughput is exactly a multiple of another's, in all cells or those of a precision or network.
+
+    Every honest ratio is exact by chance in some cells, so the probability of the number of exact cells decides.
+    """
+    by_precision = grouped(shared, lambda pair: pair[0].precision).values()
+    by_network = grouped(shared, lambda pair: pair[0].model).values()
+    for parts in ([shared], by_precision, by_network):
+        found = [finding for part in parts if (finding := _multiple(part, tries * len(parts)))]
+        if found:
+            return found
+    return []
+
+
+def _multiple(pairs: Sequence[Pair], tries: int) -> TableFinding | None:
+    if not pairs:
+        return None
+    ratio = statistics.median_high(high.rate / low.rate for low, high in pairs)
+    if ratio < 1:
+        return _multiple([(high, low) for low, high in pairs], tries)
+    factors = [(round(ratio, decimals), decimals) for decimals in range(MOST_DECIMALS + 1)] + [(ratio, None)]
+    trials = [_trial(pairs, *factor, of_high=of_high) for factor in factors for of_high in (True, False)]
+    chance, hits, factor = min((trial for trial in trials if trial[2] != 1), key=lambda trial: trial[0])
+    chance = min(1.0, chance * len(trials) * tries) * _nearness(pairs, factor)
+    severity = next((level for level, limit in EXACT_CHANCES.items() if chance < limit), None)
+    if severity is None or len(hits) < 2:
+        return None
+    severity = severity if factor == round(factor, MOST_DECIMALS) else Severity.NOTE
+    low, high = hits[0]
+    message = (
+        f"{high.gpu_text} has exactly {factor:.3f} times the throughput of {low.gpu_text} in {len(hits)} "
+        f"of {len(pairs)} cells, e.g. {low.name} {low.number} and {high.number}: two measurements do not"
+        f"{_specified(low, high)} (chance of this in an honest table: {chance:.0e})"
+    )
+    return TableFinding("exact_multiple_of_gpu_kind", severity, _rows(hits), message)
+
+
+def _nearness(pairs: Sequence[Pair], ratio: float) -> float:
+    """Return the probability that a ratio of two GPUs is as far from that of their specifications; 1: unknown.
+
+    It assumes a normal law: the median ratio of two honest GPUs deviates by `SURPRISE` × √2.
+    """
+    if not all(low.gpus and high.gpus for low, high in pairs):
+        return 1.0
+    expected = statistics.median(_expected_ratio(high, low) for low, high in pairs)
+    return math.erfc(abs(math.log(ratio) - expected) / SURPRISE / 2)
+
+
+def _trial(
+    pairs: Sequence[Pair], factor: float, decimals: int | None, *, of_high: bool
+) -> tuple[float, list[Pair], float]:
+    """Return the probability of as many exact multiples as there are, these, and the factor.
+
+    Args:
+        pairs: Cells of the slower and the faster GPU.
+        factor: The factor.
+        decimals: Number of decimals of the factor; None: it is the ratio of one of the pairs.
+        of_high: Whether the cells of the faster GPU were computed and rounded, or those of the slower one.
+    """
+    digits = max(_digits(claim) for pair in pairs for claim in pair)
+    hits: list[Pair] = []
+    chances: list[float] = []
+    cases: set[tuple[str, str]] = set()
+    for low, high in pairs:
+        roundings = [_last_place(claim, digits) / 2 / claim.rate for claim in (low, high)]
+        window = roundings[of_high] + (sum(roundings) if decimals is None else 0.0)
+        if abs(high.rate / low.rate / factor - 1) <= window * ROUNDING_SLACK:
+            hits.append((low, high))
+        case = (low.model, low.precision)
+        chances.append(min(1.0, 2 * window / (COUNT_RANGE if case in cases else RATIO_RANGE)))
+        cases.add(case)
+    least = min(chances)  # of the cell that the factor fits; any ratio has a factor of many decimals
+    fits = 1.0 if decimals is None else min(1.0, least * RATIO_RANGE * factor * 10**decimals)
+    chances.remove(least)
+    return (fits * chance_of_at_least(len(hits) - 1, chances) if hits else 1.0), hits, factor
+
+
+def _last_place(claim: Claim, digits: int) -> float:
+    """Return the unit of the last digit, in a table of numbers with at most N digits: 400 may be rounded to 100."""
+    return max(claim.last_place, 10.0 ** (math.floor(math.log10(claim.rate)) + 1 - digits))
+
+
+def _digits(claim: Claim) -> int:
+    """Return the number of digits of a number without zeros at its end."""
+    return len(str(round(claim.rate / claim.last_place)).rstrip("0"))
+
+
+def _specified(low: Claim, high: Claim) -> str:
+    """Return what the specifications of two GPUs suggest; empty: unknown."""
+    ratios = specified_ratios(low, high)
+    return f"; their specifications suggest {min(ratios):.2f} to {max(ratios):.2f}" if ratios else ""
 
 
 def _noisy(shared: Sequence[Pair]) -> list[TableFinding]:

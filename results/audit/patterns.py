@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from results.audit.claims import Claim
-from results.audit.series import Severity, TableFinding, chance_of_at_least, grouped
+from results.audit.claims import Claim, grouped
+from results.audit.series import Severity, TableFinding, chance_of_at_least
 
 CHANCES = {Severity.IMPOSSIBLE: 1e-9, Severity.SUSPECT: 1e-5, Severity.NOTE: 1e-3}
 """Probability of as many exact pairs in an honest table, below which there is a finding; a file may have 100 tables."""
@@ -93,7 +93,7 @@ def _judged(rule: str, pairs: Sequence[_Pair]) -> list[TableFinding]:
     if rule == OF_GPUS:
         what, why = "GPU counts give exactly proportional throughput", "real scaling loses something"
     message = (
-        f"{len(hits)} of {len(pairs)} {what}, e.g. {low.name} {low.rate:g} and {high.name} {high.rate:g}: {why} "
+        f"{len(hits)} of {len(pairs)} {what}, e.g. {low.name} {low.number} and {high.name} {high.number}: {why} "
         f"(chance of this in an honest table: {chance:.0e})"
     )
     rows = {claim.row for pair in hits for claim in (pair.low, pair.high)}

@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from results.audit.claims import Claim
-from results.audit.series import Severity, TableFinding, case_without_count, grouped, ladders
+from results.audit.claims import Claim, grouped
+from results.audit.series import Severity, TableFinding, above, case_without_count, ladders
 from results.compare.scaling import CEILING
 from results.reference.gpus import specifications
 
@@ -125,7 +125,7 @@ def _above_linear(low: Claim, high: Claim) -> list[TableFinding]:
     if efficiency > SUSPECT_EFFICIENCY**doublings * slack:
         severity = Severity.IMPOSSIBLE if efficiency > IMPOSSIBLE_EFFICIENCY**doublings * slack else Severity.SUSPECT
     message = (
-        f"{high.name}: {high.rate:g} is {efficiency:.2f} of {high.count / low.count:g} × {low.rate:g} "
+        f"{high.name}: {high.number} is {above(efficiency, CEILING)} of {high.count / low.count:g} × {low.number} "
         f"(row {low.row}), more than {CEILING}: this number, its baseline or a number of GPUs is wrong"
     )
     return [TableFinding("superlinear_scaling", severity, (high.row,), message)]
@@ -151,7 +151,7 @@ def _columns(series: Sequence[Sequence[Claim]]) -> list[TableFinding]:
         gain = statistics.median(high.rate / low.rate for low, high in pairs)
         more = high_count / low_count
         rows = tuple(sorted({high.row for _, high in every}))
-        example = f"e.g. {pairs[0][0].name} {pairs[0][0].rate:g} and ×{high_count} {pairs[0][1].rate:g}"
+        example = f"e.g. {pairs[0][0].name} {pairs[0][0].number} and ×{high_count} {pairs[0][1].number}"
         severity = Severity.SUSPECT if len(light) > 1 else Severity.NOTE
         if gain < NO_GAIN:
             what = f"{high_count} GPUs are {gain:.2f} times as fast as {low_count}, in the median of {len(pairs)} cases"
@@ -203,7 +203,7 @@ def _out_of_line(series: Sequence[Sequence[Claim]]) -> list[TableFinding]:
                 continue
             if efficiency < OUT_OF_LINE * min(1.0, statistics.median(others)):
                 message = (
-                    f"{claim.name}: {claim.rate:g} scales to {efficiency:.2f}, the other {len(others)} cells of this "
+                    f"{claim.name}: {claim.number} scales to {efficiency:.2f}, the other {len(others)} cells of this "
                     f"table to {statistics.median(others):.2f}: halved, or another number of GPUs?"
                 )
                 found.append(TableFinding("scaling_out_of_line", Severity.SUSPECT, (claim.row,), message))
@@ -214,7 +214,7 @@ def _slower(series: Sequence[Sequence[Claim]]) -> list[TableFinding]:
     found = []
     for low, high in (pair for ladder in series for pair in itertools.pairwise(ladder)):
         if high.rate < SLOWER * low.rate:
-            text = f"{high.name}: {high.rate:g}, but {low.count} of the same GPUs reach {low.rate:g} (row {low.row})"
+            text = f"{high.name}: {high.number}, but {low.count} of the same GPUs reach {low.number} (row {low.row})"
             found.append(TableFinding("slower_with_more_gpus", Severity.SUSPECT, (low.row, high.row), text))
     return found
 
@@ -239,7 +239,7 @@ def _odd_counts(series: Sequence[Sequence[Claim]]) -> list[TableFinding]:
                 claim = case[count]
                 if abs(math.log(claim.rate / case[base].rate / usual)) < FITS:
                     text = (
-                        f"{claim.name}: {claim.rate:g} on {count} GPUs, but all {len(others)} other cases of the table "
+                        f"{claim.name}: {claim.number} on {count} GPUs, but all {len(others)} other cases of the table "
                         f"have {instead} instead, and scale alike with that: another number of GPUs?"
                     )
                     found.append(TableFinding("odd_gpu_count", Severity.SUSPECT, (claim.row,), text))
@@ -253,6 +253,6 @@ def _two_values(claims: Sequence[Claim]) -> list[TableFinding]:
     for group in same.values():
         low, high = min(group, key=lambda claim: claim.rate), max(group, key=lambda claim: claim.rate)
         if high.rate > TWO_VALUES * low.rate:
-            message = f"{high.name}: {low.rate:g} and {high.rate:g} in one table, for one case"
+            message = f"{high.name}: {low.number} and {high.number} in one table, for one case"
             found.append(TableFinding("two_values", Severity.SUSPECT, tuple(sorted({low.row, high.row})), message))
     return found

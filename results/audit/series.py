@@ -5,14 +5,12 @@ from __future__ import annotations
 import enum
 import math
 import statistics
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
-from results.audit.claims import Claim
+from results.audit.claims import Claim, grouped
 from results.audit.texts import gpu_numbers
 from results.reference.gpus import loosest_figures
 
@@ -49,17 +47,6 @@ Least absolute deviations over the training rows of published tables, within net
 Their sum is below 1 because larger GPUs are harder to utilise.
 """
 
-Key = TypeVar("Key", bound=Hashable)
-Item = TypeVar("Item")
-
-
-def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """Group items by a key, in order."""
-    found: dict[Key, list[Item]] = defaultdict(list)
-    for item in items:
-        found[key(item)].append(item)
-    return dict(found)
-
 
 def chance_of_at_least(hits: int, chances: Sequence[float]) -> float:
     """Return the probability of at least N hits in independent trials with different probabilities.
@@ -74,6 +61,11 @@ def chance_of_at_least(hits: int, chances: Sequence[float]) -> float:
         below[1:] += more[:-1]
         below[-1] += more[-1]
     return float(below[hits])
+
+
+def above(value: float, limit: float, decimals: int = 2) -> str:
+    """Format a value above a limit, with as many more decimals as it takes to see that."""
+    return next(text for more in range(17) if float(text := f"{value:.{decimals + more}f}") > limit or more == 16)
 
 
 def case_without_count(claim: Claim) -> tuple[Hashable, ...]:
@@ -113,6 +105,16 @@ def expected_log_speed(claim: Claim) -> float | None:
     if not bandwidth or not peak:
         return None
     return BANDWIDTH_POWER * math.log(bandwidth) + ARITHMETIC_POWER * math.log(peak)
+
+
+def specified_ratios(low: Claim, high: Claim) -> list[float]:
+    """Return the ratios of two GPUs' bandwidth and arithmetic; empty: unknown."""
+    one, other = loosest_figures(low.gpus), loosest_figures(high.gpus)
+    figures = (
+        (other.get("memory_bandwidth"), one.get("memory_bandwidth")),
+        (_arithmetic(other, high), _arithmetic(one, low)),
+    )
+    return [above / below for above, below in figures if above and below]
 
 
 def _arithmetic(figures: dict[str, float], claim: Claim) -> float | None:

@@ -8,8 +8,8 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 
-from results.audit.claims import Claim, read_claims
-from results.audit.series import Severity, TableFinding, grouped
+from results.audit.claims import Claim, grouped, read_claims
+from results.audit.series import Severity, TableFinding
 from results.reference import FOLDER, published
 
 FACTOR = 3.0
@@ -51,7 +51,7 @@ def source_findings(claims: Sequence[Claim], reference: Sequence[Claim] | None =
             continue
         low, high = min(known), max(known)
         if not low / SLOW_FACTOR <= claim.rate <= high * FACTOR:
-            text = f"{claim.name} on {claim.gpu}: {claim.rate:g}, published measurements are {low:g} to {high:g}"
+            text = f"{claim.name} on {claim.gpu}: {claim.number}, published measurements are {low:.10g} to {high:.10g}"
             found.append(TableFinding("sources_contradict", Severity.SUSPECT, (claim.row,), f"{text}: too far apart"))
         elif claim.count == 1:
             beyond = min(0.0, math.log(claim.rate / low)) + max(0.0, math.log(claim.rate / high))

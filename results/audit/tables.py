@@ -1,4 +1,4 @@
-"""Reads the tables of a file as texts: CSV with any delimiter, Markdown, or columns separated by spaces."""
+"""Reads the tables of a file as texts: CSV of any delimiter, Markdown, drawn boxes, columns aligned by spaces."""
 
 from __future__ import annotations
 
@@ -25,6 +25,10 @@ TITLES = ("#", "**", "<details", "</details")
 """Starts of a Markdown line that is a title, or begins or ends a collapsed part."""
 
 _RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*")
+_DRAWN_RULE = re.compile(r"(?=.*[-=─━═]{3})[-+=|:\s\u2500-\u257f]+")
+_VERTICALS = str.maketrans(dict.fromkeys("│┃║┆┇┊┋╎╏", "|"))
+_FOR_EXCEL = re.compile(r"sep=.\s*", re.IGNORECASE)
+"""First line of a CSV file that names its delimiter to Excel."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +38,21 @@ class RawTable:
     Attributes:
         headings: Headings as in the file.
         rows: Rows padded to the width of the headings.
-        context: Text around it: title, notes.
+        title: Text above it.
+        notes: Text below it.
         commas: Whether its delimiter is a comma.
     """
 
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    context: str = ""
+    title: str = ""
+    notes: str = ""
     commas: bool = False
+
+    @property
+    def context(self) -> str:
+        """Text around it."""
+        return f"{self.title}\n{self.notes}".strip("\n")
 
 
 def read_tables(path: Path) -> list[RawTable]:
@@ -52,11 +63,11 @@ def read_tables(path: Path) -> list[RawTable]:
     """
     text = _read_text(path)
     lines = text.splitlines(keepends=True)
-    found = [*_markdown(lines)]
+    found = [*_markdown([*_with_rules_of_markdown(lines)])]
     if not found and re.search(r"<table[\s>]", text, re.IGNORECASE):
         raise NotATable(f"{path}: HTML. Copy the table in a browser and paste it into a text file.")
     try:
-        found = [table for table in found or _delimited(lines) if table.rows]
+        found = [table for table in found or _delimited(lines, path) if table.rows]
     except csv.Error as error:
         raise NotATable(f"{path}: cannot be read as CSV: {error}") from error
     if not found:
@@ -80,11 +91,37 @@ def _read_text(path: Path) -> str:
     return text
 
 
-def _table(rows: Sequence[Sequence[str]], context: Sequence[str], *, commas: bool = False) -> RawTable:
+def _table(
+    rows: Sequence[Sequence[str]], title: Sequence[str], notes: Sequence[str] = (), *, commas: bool = False
+) -> RawTable:
     """Build a table, padding short rows, and headings if rows are longer."""
+    headings, *cells = rows
     width = max(map(len, rows))
-    headings, *filled = [(*row, *[""] * (width - len(row))) for row in rows]
-    return RawTable(headings, tuple(row for row in filled if any(map(str.strip, row))), "\n".join(context), commas)
+    if {len(row) for row in cells} == {len(headings) + 1} and [row[0] for row in cells] in _numberings(len(cells)):
+        headings = ["", *headings]  # pandas and R print row numbers without a heading
+    filled = [(*row, *[""] * (width - len(row))) for row in (headings, *cells)]
+    used = tuple(row for row in filled[1:] if any(map(str.strip, row)))
+    return RawTable(filled[0], used, "\n".join(title), "\n".join(notes), commas)
+
+
+def _numberings(count: int) -> list[list[str]]:
+    return [[str(number) for number in range(first, first + count)] for first in (0, 1)]
+
+
+def _with_rules_of_markdown(lines: Sequence[str]) -> Iterator[str]:
+    """Yield the lines with tables drawn with `+---+`, `│` or `━` as Markdown: one rule, below the headings."""
+    before, below_rule = "", False
+    for line in lines:
+        text = line.translate(_VERTICALS)
+        if not _DRAWN_RULE.fullmatch(text):
+            below_rule &= "|" in text
+            before = text
+            yield text
+        elif "|" in before and not below_rule:
+            below_rule = True
+            yield "|---|\n"
+        elif _is_rule(text):
+            yield text
 
 
 def _markdown(lines: Sequence[str]) -> Iterator[RawTable]:
@@ -99,7 +136,7 @@ def _markdown(lines: Sequence[str]) -> Iterator[RawTable]:
         title = [line for line in lines[above:start] if line.strip()]
         heading = next((i for i, line in enumerate(title) if above and line.startswith(TITLES)), 0)
         title = title[heading:][-LINES_ABOVE:]  # what precedes a title are the notes of the table above
-        yield _table(rows, [*title, *_notes(lines[end:])])
+        yield _table(rows, title, [*_notes(lines[end:])])
         above = end
 
 
@@ -121,15 +158,30 @@ def _pipe_cells(line: str) -> list[str]:
     return [re.sub(r"\\([\\|<>*_`\[\]])", r"\1", cell).strip() for cell in re.split(r"(?<!\\)\|", text)]
 
 
-def _delimited(lines: Sequence[str]) -> list[RawTable]:
+def _delimited(lines: Sequence[str], path: Path) -> list[RawTable]:
     """Parse with the delimiter, or runs of spaces, that gives the most rows of equal width."""
-    data = [line for line in lines if line.strip() and not line.startswith("#")]
+    data = [line for line in lines if line.strip() and not line.startswith("#") and not _DRAWN_RULE.fullmatch(line)]
+    data = data[1:] if data and _FOR_EXCEL.fullmatch(data[0]) else data
     choices = {mark: [row for row in csv.reader(data, delimiter=mark) if any(row)] for mark in DELIMITERS}
     choices["  "] = [re.split(r"\s{2,}", line.strip()) for line in data]
     mark, records = max(choices.items(), key=lambda choice: _regularity(choice[1]))
-    start = next((i for i, record in enumerate(records) if sum(map(bool, record)) > 1), 0)
-    title = [cell for record in records[:start] for cell in record if cell]
+    usual = Counter(map(len, records)).most_common(1)[0][0] if records else 0
+    wide = [i for i, record in enumerate(records) if sum(map(bool, record)) > 1]
+    start = next((i for i in wide if len(records[i]) >= usual - 1), wide[0] if wide else 0)
+    title = [" ".join(filter(None, record)) for record in records[:start]]
+    if mark == ",":
+        _refuse_cells_without_heading(records[start:], path)
     return [_table(records[start:], title, commas=mark == ",")] if records else []
+
+
+def _refuse_cells_without_heading(records: Sequence[Sequence[str]], path: Path) -> None:
+    """Refuse rows with more cells than headings, as of numbers with commas that are not in quotes."""
+    for number, record in enumerate(records[1:]):
+        if any(record[len(records[0]) :]):
+            raise NotATable(
+                f"{path}: row {number} has {len(record)} cells, but there are {len(records[0])} headings. "
+                f'Put numbers with commas in quotes ("1,029"). Received: {",".join(record)[:100]}'
+            )
 
 
 def _regularity(records: Sequence[Sequence[str]]) -> tuple[float, int]:

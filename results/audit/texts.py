@@ -22,6 +22,7 @@ _OTHER_ROLES = (
     "batch_per_gpu",
     "num_gpus",
     "num_hosts",
+    "image_size",
     "communication",
     "min_seconds",
 )
@@ -29,12 +30,17 @@ _OTHER_ROLES = (
 
 ALIASES = {
     "gpu": ("gpu", "gpus", "gpu_name", "gpu_model", "gpu_type", "card", "graphics_card", "accelerator", "device_name",
-            "name_gpu", "hardware", "system"),
-    "model": ("model", "network", "neural_network", "net", "architecture", "benchmark", "workload"),
+            "name_gpu", "hardware", "system", "device", "instance", "instance_type", "platform", "accelerators"),
+    "model": ("model", "network", "neural_network", "net", "architecture", "benchmark", "workload", "model_name"),
     "precision": ("precision", "dtype", "prec", "datatype", "data_type", "math", "numeric_precision"),
-    "batch": ("batch_per_gpu", "batch_size", "batch", "batch_size_per_gpu", "batch_size_gpu", "bs", "local_batch_size"),
-    "count": ("num_gpus", "gpus", "gpu_count", "n_gpus", "number_of_gpus", "num_gpu", "gpus_used", "of_gpus", "ngpu"),
+    "batch": ("batch_per_gpu", "batch_size", "batch", "batch_size_per_gpu", "batch_size_gpu", "bs", "local_batch_size",
+              "per_device_batch_size", "per_gpu_batch_size", "per_device_train_batch_size", "mini_batch_size",
+              "micro_batch_size", "bs_gpu"),
+    "count": ("num_gpus", "gpus", "gpu_count", "n_gpus", "number_of_gpus", "num_gpu", "gpus_used", "of_gpus", "ngpu",
+              "gpu_s", "n_gpu", "gpu_num", "num_devices", "devices", "world_size", "of_accelerators"),
     "hosts": ("num_hosts",),
+    "slice": ("mig", "mig_profile", "mig_device", "mig_instance", "gpu_instance", "vgpu", "vgpu_profile", "slice"),
+    "image_size": ("image_size", "img_size", "input_size", "image_resolution"),
     "settings": (
         *("fleet", "host", "source", "framework", "unit", "sequence_len", "seq_len"),
         *("tensorflow", "keras", "cuda", "driver", "image_digest", "method_version", "variables", "launcher"),
@@ -44,25 +50,42 @@ ALIASES = {
 }  # fmt: skip
 """Headings by meaning, as returned by `heading_key`."""
 
-RATE_WORDS = (
-    *("samples_per_second", "images_per_s", "images_per_second", "images_per_sec", "images_sec", "images_s", "img_s"),
-    *("imgs_s", "img_sec", "throughput", "training_throughput", "training_performance", "performance", "speed", "fps"),
-    *("training_speed", "avg_throughput", "average_throughput", "samples_s", "samples_sec", "sequences_s"),
-    *("sequences_sec", "seq_s", "result", "total_images_sec"),
+_PER_SECOND = (
+    r"(?:images?|imgs?|im|ims|pics?|samples?|seq(?:uence)?s?|sentences?|examples?|ex|items?|records?|frames?|f|tokens?|"
+    r"tok|queries|infer(?:ence)?s)\.?(?:\s*/\s*|\s*\bper\s*|\s+|p)(?:seconds|second|secs|sec|s)\b\.?|\b(?:fps|ips)\b"
 )
-"""Headings of the single column of throughputs in a long table."""
+"""A unit of throughput: `images/s`, `samples per second`, `img_sec`; `_` is read as a space."""
 
-_UNITS = re.compile(
-    r"\(?\b(total\s+)?(images?|imgs?|samples?|seq(uence)?s?|sentences?|examples?|items?|frames?)\s*(/|per)\s*"
-    r"(s|sec|second)\b\s*\)?|\b(fps|throughput|training|performance|speed|total|rate|avg|average|mean)\b",
+_RATE_UNIT = re.compile(
+    rf"[(\[]?\s*\b(?:{_PER_SECOND})(?P<each>\s*(?:/|per)?\s*(?:gpu|device|card|accelerator|chip)s?\b)?\s*[)\]]?",
     re.IGNORECASE,
 )
-_NOT_A_RATE = re.compile(
-    r"speed-?\s?up|scal(es?|ing)|effici|ratio|price|cost|usd|\$|€|watt|\btdp\b|power|energy|\bper j(oule)?\b|memory|"
-    r"vram|\btime\b|loss|accuracy|latency|at most|seconds\b|\bms\b|epochs?\b|repeats?|p50|cv ?%|%|utili[sz]ation|"
-    r"tflop|clock",
+_RATE_WORD = re.compile(r"\b(throughputs?|performance|perf|speed|results?)\b", re.IGNORECASE)
+_PER_GPU = re.compile(r"\b(?:per|each)\s+(gpu|device|card|accelerator)s?\b", re.IGNORECASE)
+_MODES = (
+    ("train", re.compile(r"\btrain(ing|ed)?\b", re.IGNORECASE)),
+    ("infer", re.compile(r"\b(infer(ence|ring)?|eval(uation)?|predict(ion)?|forward)\b", re.IGNORECASE)),
+)
+_FILLERS = re.compile(
+    r"\b(total|rate|avg|average|mean|median|overall|global|running|curr(ent)?|steady|state|measured|aggregated?|system|"
+    r"tensorflow|tf[12]?|keras|pytorch|torch|mxnet|jax|ngc|nvidia ngc|in|of|with|the|for|on|using)\b",
     re.IGNORECASE,
 )
+"""Words of a heading that say nothing about the case."""
+
+_OTHER_FIGURES = {
+    "relative values": r"\brelative|normali[sz]|speed-?\s?ups?\b|\bratio\b|\bvs\b|\bversus\b|\bfaster\b|\bbaseline\b|"
+    r"=\s*1[.,]0+\b|\d\s?(?!bs|batch|gpu)\w*\s*=\s*1\b(?![.,]?\d)|=\s*100\s?%",
+    "scaling": r"scal(es?|ing)|effici",
+    "times": r"\b(run)?times?\b|\blatenc|\b(milli|micro)?seconds?\b|\b(ms|msecs?|secs?|mins?|minutes?|hours?|hrs?)\b|"
+    r"\bs\s*/|(?<=[(\[])\s*[sh]\s*(?=[)\]])|(lower|smaller|less) is better|\bduration\b|\bper (batch|step|epoch)\b",
+    "steps, not samples": r"\b(steps?|it(er(ation)?)?s?|batch(es)?|epochs?)\s*(/|per)\s*(s|sec|second)\b",
+    "prices": r"price|cost|usd|\$|€",
+    "power": r"watt|\btdp\b|power|energy|\bper j(oule)?\b",
+    "another figure": r"memory|vram|loss|accuracy|at most|epochs?\b|repeats?|\bp\d\d\b|cv ?%|%|utili[sz]ation|tflop|"
+    r"clock|\bstd|stdev|deviation|\berror\b|±|\bmin(imum)?\b|\bmax(imum)?\b|\bparam|\bmacs?\b|\bsteps?\b",
+}
+_OTHER_FIGURE = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _OTHER_FIGURES.items()}
 _GPU_WORDS = (
     r"(\b(rtx|gtx|geforce|tesla|quadro|titan|radeon|instinct|nvidia)|((?<![a-z])|(?<=\dx))(a\d{1,4}|[hb]\d{3}|v100|t4|l(4|20|40)|g[hb]\d{3}|mi\d{2,3}|[pk](4|40|80|100))[a-z]?\b|"
     r"\b(10|16|20|30|40|50)[5-9]0(\s?ti)?\b|\b[a-z]{0,3}\d{4}\s?(ada|max-?q)\b)"
@@ -105,7 +128,10 @@ class Facets:
         gpu: A GPU's name as received, without its count.
         precision: `fp32`, `fp32, tf32 off`, `tf32`, `fp16` or `bf16`.
         rest: Unparsed remainder.
-        mode: `train` or `infer`; only of a context, like `image_size` in pixels.
+        mode: `train` or `infer`.
+        image_size: In pixels; only of a context.
+        rate: Whether it names throughputs, by a unit or a word.
+        each: Whether these are of one GPU: `images/s/GPU`.
     """
 
     count: int | None = None
@@ -116,6 +142,8 @@ class Facets:
     rest: str = ""
     mode: str = ""
     image_size: str = ""
+    rate: bool = False
+    each: bool = False
 
     @property
     def known(self) -> bool:
@@ -125,18 +153,26 @@ class Facets:
 
 def heading_key(text: str) -> str:
     """Normalise a heading to lower case with `_`: `Batch size (per GPU)` becomes `batch_size_per_gpu`."""
-    return re.sub(r"[^a-z0-9]+", "_", plain(text).lower()).strip("_")
+    return re.sub(r"[^a-z0-9]+", "_", _spaced(text).lower()).strip("_")
 
 
-def is_rate_heading(text: str) -> bool:
-    """Return whether a heading is that of throughputs: `Throughput (images/sec)`, `img/s`."""
-    bare = re.sub(r"[(\[].*?[)\]]", " ", plain(text))
-    return heading_key(text) in RATE_WORDS or heading_key(bare) in RATE_WORDS
+def _spaced(text: str) -> str:
+    """Return a heading as words: `RunningAvgSamplesPerSec` and `images_per_sec` have four and three."""
+    words = plain(text).replace("_", " ")
+    if words.isidentifier() and not _MODEL_TEXTS.search(words):
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", words)
+    return " ".join(words.split())
 
 
-def is_metric(text: str) -> bool:
-    """Return whether a heading is that of another figure than throughput: a price, a speed-up, a time."""
-    return _NOT_A_RATE.search(plain(text)) is not None
+def has_rate_unit(text: str) -> bool:
+    """Return whether a text names a unit of throughput: `images/s`, `samples per second`."""
+    return _RATE_UNIT.search(_spaced(text)) is not None
+
+
+def other_figure(text: str) -> str:
+    """Return what a heading or title names instead of throughputs: `relative values`, `times`; empty: nothing else."""
+    words = _RATE_UNIT.sub(" ", _spaced(text))
+    return next((name for name, pattern in _OTHER_FIGURE.items() if pattern.search(words)), "")
 
 
 def plain(text: str) -> str:
@@ -147,8 +183,18 @@ def plain(text: str) -> str:
 @functools.cache
 def read_facets(text: str) -> Facets:
     """Parse a heading, label or title."""
-    rest = re.sub(r"\s+", " ", _UNITS.sub(" ", plain(text).replace("_", " "))).strip(" ,;:-")
+    words = _spaced(text)
+    unit = _RATE_UNIT.search(words)
+    rest = _RATE_UNIT.sub(" ", words)
+    rate, each = unit is not None or _RATE_WORD.search(rest) is not None, bool(unit and unit["each"])
+    if rate:
+        each |= _PER_GPU.search(rest) is not None
+        rest = _PER_GPU.sub(" ", rest)
+    modes = [mode for mode, pattern in _MODES if pattern.search(rest)]
     precision, rest = _take_precision(rest.lower(), rest)
+    for pattern in (_RATE_WORD, _FILLERS, *(pattern for _, pattern in _MODES)):
+        rest = pattern.sub(" ", rest)
+    rest = " ".join(re.sub(r"\(\s*\)|\[\s*\]", " ", rest).split()).strip(" ,;:-–—/|@_+")
     batch = _BATCH.search(rest.lower())
     rest = _without(rest, batch)
     model = _MODEL_TEXTS.search(rest)
@@ -162,6 +208,9 @@ def read_facets(text: str) -> Facets:
         precision=precision,
         batch=int(batch["batch"] or batch["short"]) if batch else None,
         rest="" if gpu else rest,
+        mode=modes[0] if len(modes) == 1 else "",
+        rate=rate,
+        each=each,
     )
 
 
@@ -225,6 +274,17 @@ def _without(text: str, match: re.Match[str] | None) -> str:
     return re.sub(r"\(\s*\)|\[\s*\]", " ", text[: match.start()] + " " + text[match.end() :]).strip(" ,;:-–—/|@_+")
 
 
+_SLICE = re.compile(
+    r"\bmig\b|\b\d+g[. ]\d+gb\b|\b[a-z]+\d+\w*-\d+[qcab]\b|\bvgpu\b|^grid\b|\btime[- ]slic", re.IGNORECASE
+)
+"""Names of parts of a GPU: `A100 MIG 1g.5gb`, `NVIDIA A10-4Q`, `GRID A100D-80C`."""
+
+
+def is_slice(gpu: str) -> bool:
+    """Return whether a name is of a part of a GPU, which shares the rest with others."""
+    return _SLICE.search(gpu) is not None
+
+
 _IMAGE_SIZE = re.compile(r"\bimage[ _]size[ :=]*(\d{2,4})\b|\b(\d{3})\s?[x×]\s?\2\b", re.IGNORECASE)
 _MODE = re.compile(r"\bmode (train|infer)\b|\b(inference)\b", re.IGNORECASE)
 
@@ -276,7 +336,19 @@ _UNIT = re.compile(
 )
 _NUMBER = re.compile(rf"(?P<digits>\d[\d.,{GROUP_MARKS}]*\d|\d)(?P<exponent>[eE][-+]?\d{{1,3}})?\s?(?P<factor>[kKM]?)")
 _MARKS = re.compile(r"[†‡§¶*^#⁰¹²³⁴⁵⁶⁷⁸⁹]+|\[[a-z0-9]{1,2}\](?=\s*$)|\([a-z]\)(?=\s*$)")
-_ERROR = re.compile(r"\s*(?:±|\+/-|\+-)\s*")
+_ERROR = re.compile(r"\s*(?:±|\+/[-−–]|\+[-−–]|\bpm\b)\s*")
+_RANGE = re.compile(r"[(\[][^)\]]*[)\]]")
+_CELL_FIGURES = {
+    "percentages": re.compile(r"[\d.,]+\s*%"),
+    "relative values": re.compile(r"[\d.,]+\s*[x×]"),
+    "times": re.compile(r"[\d.,]+\s*(ms|s|secs?|seconds?|min|minutes?|h|hours?)|\d{1,3}(:\d\d){1,2}(\.\d+)?"),
+}
+
+
+def cell_figure(text: str) -> str:
+    """Return what a cell holds by its unit instead of a throughput: `12 ms` is `times`; empty: a number or nothing."""
+    cell = plain(text).strip(" !~").lower()
+    return next((name for name, pattern in _CELL_FIGURES.items() if pattern.fullmatch(cell)), "")
 
 
 class Decimal(enum.Enum):
@@ -310,7 +382,7 @@ def read_number(text: str, decimal: Decimal | None) -> Number | Refusal:
     """Parse a cell.
 
     Args:
-        text: Text of the cell.
+        text: Text of the cell, which may have an interval or a unit.
         decimal: The decimal mark of its column; None: ambiguous.
     """
     core = _core(text)
@@ -352,8 +424,10 @@ def _other(mark: Decimal) -> Decimal:
 def _core(text: str) -> re.Match[str] | Refusal:
     """Find digits, exponent and factor in a cell."""
     cell = plain(text.replace("\\", "")).strip("_~≈ ")
-    cell = _ERROR.split(_MARKS.sub(" ", cell).strip(" !"))[0]
-    cell = _UNIT.sub(" ", re.sub(r"[(\[][^)\]]*[)\]]", " ", cell)).strip(" .:;")
+    cell = _MARKS.sub(" ", cell).strip(" !")
+    whole = _ERROR.split(cell)[0].strip(" (") if cell.startswith("(") else cell  # (802.2 ± 4.0) img/s
+    cell = _ERROR.split(_RANGE.sub(" ", whole))[0]
+    cell = _UNIT.sub(" ", cell).strip(" .:;")
     if cell.lower() in BLANK or re.fullmatch(r"0+([.,]0*)?", cell):
         return Refusal()
     return _NUMBER.fullmatch(cell) or NO_NUMBER

@@ -11,17 +11,20 @@ import argparse
 import dataclasses
 import random
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
-from results.audit.claims import Claim
+from results.audit.claims import Claim, grouped, read_claims
 from results.audit.judgement import claim_findings
 from results.audit.limits import flop_ratio
-from results.audit.series import Severity, grouped
+from results.audit.series import Severity
 from results.audit.sources_compared import trusted_claims
+from results.errors import NotATable
 from results.grid import Grid, markdown
+from tests.support.audit_tables import NO_THROUGHPUTS, READABLE
 
 Table = list[Claim]
 Mutation = Callable[[Table, random.Random], Table | None]
@@ -156,8 +159,8 @@ def column_times(factor: float) -> Mutation:
     return mutate
 
 
-def copied_column(noise: float) -> Mutation:
-    """Replace the throughputs of a GPU model by those of another, in all common cells."""
+def copied_column(noise: float = 0.0, factors: Sequence[float] = ()) -> Mutation:
+    """Replace the throughputs of a GPU model by those of another, or a multiple of them, in all common cells."""
 
     def mutate(claims: Table, chance: random.Random) -> Table | None:
         gpus = sorted({claim.gpu_text for claim in claims if claim.gpus})
@@ -167,7 +170,8 @@ def copied_column(noise: float) -> Mutation:
         models = [{gpu for c in claims if c.gpu_text == name for gpu in c.gpus} for name in (source, target)]
         if models[0] & models[1]:
             return None  # two names of one GPU model
-        rates = {(c.model, c.precision, c.count): c.rate for c in claims if c.gpu_text == source}
+        factor = chance.choice(factors) if factors else 1.0
+        rates = {(c.model, c.precision, c.count): c.rate * factor for c in claims if c.gpu_text == source}
         mutated = [
             dataclasses.replace(
                 c,
@@ -206,10 +210,25 @@ MUTATIONS: dict[str, Mutation] = {
     "fp16 = 2 × fp32": fp16_twice_fp32,
     "column × 2": column_times(2.0),
     "column ÷ 2": column_times(0.5),
-    "column copied exactly": copied_column(0.0),
+    "column copied exactly": copied_column(),
+    "column × 1.25 to 3 of another GPU": copied_column(factors=(1.25, 1.5, 1.55, 2.0, 3.0)),
     "column copied with 3 % noise": copied_column(NOISE),
     "wrong GPU count": wrong_gpu_count,
 }
+
+
+def false_alarms_in_documents() -> list[str]:
+    """Return the honest documents with a finding above a note, or read as throughputs though they have none."""
+    alarms = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "table.txt"
+        for name, (text, *_) in (READABLE | NO_THROUGHPUTS).items():
+            path.write_text(text, encoding="utf-8")
+            try:
+                alarms += [name] if above_notes(read_claims(path), trusted_claims()) or name in NO_THROUGHPUTS else []
+            except NotATable:
+                alarms += [name] if name in READABLE else []
+    return alarms
 
 
 def above_notes(claims: Sequence[Claim], reference: Sequence[Claim]) -> set[tuple[str, tuple[int, ...]]]:
@@ -270,6 +289,7 @@ def page(draws: int, parts: int, seed: int) -> str:
     tables = honest_tables()
     alarms = sum(bool(above_notes(table.claims, table.without_source)) for table in tables)
     alarms_in_parts = len(false_alarms(tables, parts, seed))
+    documents = len(READABLE | NO_THROUGHPUTS)
     rows = []
     kinds = [(kind, False) for kind in MUTATIONS] + [("column × 2", True), ("column ÷ 2", True)]
     for kind, known in kinds:
@@ -289,7 +309,9 @@ def page(draws: int, parts: int, seed: int) -> str:
         "at a time into published tables, reduced to N of their GPUs. The reference excludes the table's source, except in the last two rows.",
         "",
         markdown(Grid("", ["fault", *(f"{name}>" for name in SIZES)], rows)),
-        f"Honest tables with a finding above a note: {alarms} of {len(tables)}; parts of them: {alarms_in_parts} of {parts:,}.",
+        f"Honest tables with a finding above a note: {alarms} of {len(tables)}; parts of them: {alarms_in_parts} of {parts:,}; "
+        f"documents as frameworks, spreadsheets and terminals write them, of throughputs, normalised values, times and "
+        f"slices of GPUs: {len(false_alarms_in_documents())} of {documents}.",
         "",
         "It cannot find two swapped networks of about the same work, a copy between GPUs of equal specification unless it "
         "is exact, or a doubled table of a single GPU.",

@@ -1,0 +1,226 @@
+"""Tables as frameworks, spreadsheets and terminals write them, for the audit.
+
+`READABLE` are honest throughputs, by name: text, and (GPU, network, precision, GPUs, batch, mode) → samples/s of each
+cell. `NO_THROUGHPUTS` are honest tables of something else: text, and a word of the answer that names it.
+"""
+
+from typing import NamedTuple
+
+
+class Cell(NamedTuple):
+    """A cell's meaning; None or empty: not given."""
+
+    gpu: str | None
+    model: str
+    precision: str
+    rate: float
+    count: int = 1
+    batch: int | None = None
+    mode: str = "train"
+
+
+A4000, A5000 = "RTX A4000", "RTX A5000"
+FP16 = [Cell(A4000, "resnet50", "fp16", 410.5), Cell(A5000, "resnet50", "fp16", 640.1)]
+UNITS = (
+    *("images/second", "samples/second", "examples/sec", "train_samples_per_second", "avg images/sec", "seqs/s"),
+    *(
+        "img/sec",
+        "Images per Second",
+        "SamplesPerSec",
+        "RunningAvgSamplesPerSec",
+        "samples_per_sec",
+        "throughput (img/s)",
+    ),
+    *(
+        "Training throughput [samples/s]",
+        "Global Throughput (images/sec)",
+        "Mean training speed, images per sec.",
+        "FPS",
+    ),
+    *("Examples / second", "Performance (TensorFlow, img/s)", "total images/sec", "training images/s (median)"),
+)
+
+
+def _long(unit: str) -> str:
+    return f'gpu,model,precision,"{unit}"\nRTX A4000,resnet50,fp16,410.5\nRTX A5000,resnet50,fp16,640.1\n'
+
+
+def _both(*rows: tuple[str, str, float, float], batch: int | None = None) -> list[Cell]:
+    """Return cells of GPU, network and precision FP16 with rates of one and four GPUs."""
+    return [
+        Cell(gpu, model, "fp16", rate, n, batch) for gpu, model, *of in rows for n, rate in zip((1, 4), of, strict=True)
+    ]
+
+
+ONE_AND_FOUR = _both((A4000, "resnet50", 410.5, 1560.2), (A5000, "resnet50", 640.1, 2430.9))
+
+READABLE: dict[str, tuple[str, list[Cell]]] = {
+    **{f"heading {unit}": (_long(unit), FP16) for unit in UNITS},
+    "extra words": (
+        "GPU\tVRAM\tPrice ($)\tTDP (W)\tResNet-50 TF FP32 (images/s)\tResNet-50 NGC run FP16 (images/s)\tNotes\n"
+        "RTX 3080 10GB\t10\t$699\t320\t321.4\t560.2\t\nRTX 3090 24GB\t24\t$1,499\t350\t398.0\t781.5\tblower\n",
+        [
+            Cell(gpu, "resnet50", precision, rate)
+            for gpu, rates in (("RTX 3080", (321.4, 560.2)), ("RTX 3090", (398.0, 781.5)))
+            for precision, rate in zip(("fp32", "fp16"), rates, strict=True)
+        ],
+    ),
+    "framework in the heading": (
+        "| GPU | ResNet50 TensorFlow FP16 |\n|---|---|\n| A4000 | 410.5 |\n| A5000 | 640.1 |\n",
+        FP16,
+    ),
+    "intervals": (
+        "gpu,model,precision,images_per_second\nRTX A4000,resnet50,fp16,410.5 (±4.0)\nRTX A5000,resnet50,fp16,640.1(5)\n"
+        "RTX A6000,resnet50,fp16,802.2 (+/- 4.0)\nRTX 3090,resnet50,fp16,(781.3 ± 5.1) img/s\n"
+        'H100 PCIe,resnet50,fp16,"2,250 [2,240–2,261]"\nA100 PCIe 40GB,resnet50,fp16,1160 \\pm 12\n',
+        [
+            *FP16,
+            Cell("RTX A6000", "resnet50", "fp16", 802.2),
+            Cell("RTX 3090", "resnet50", "fp16", 781.3),
+            Cell("H100 PCIe 80GB", "resnet50", "fp16", 2250),
+            Cell("A100 PCIe 40GB", "resnet50", "fp16", 1160),
+        ],
+    ),
+    "training and inference": (
+        "gpu,model,precision,batch_size,train images/sec,inference images/sec\n"
+        "RTX A4000,resnet50,fp16,256,410,1312\nRTX A5000,resnet50,fp16,256,640,2050\n",
+        [
+            Cell(gpu, "resnet50", "fp16", rate, 1, 256, mode)
+            for gpu, rates in ((A4000, (410, 1312)), (A5000, (640, 2050)))
+            for mode, rate in zip(("train", "infer"), rates, strict=True)
+        ],
+    ),
+    "timm, of the GPU in the title": (
+        "# AMP, RTX 3090\nmodel,infer_samples_per_sec,infer_step_time,infer_batch_size,infer_img_size,"
+        "train_samples_per_sec,train_step_time,train_batch_size,train_img_size,param_count\n"
+        "resnet50,2601.4,98.4,512,224,781.2,327.0,256,224,25.56\nresnet152,941.7,271.8,256,224,279.3,457.4,128,224,60.19\n",
+        [
+            Cell(None, "resnet50", "", 2601.4, 1, 512, "infer"),
+            Cell(None, "resnet50", "", 781.2, 1, 256),
+            Cell(None, "resnet152", "", 941.7, 1, 256, "infer"),
+            Cell(None, "resnet152", "", 279.3, 1, 128),
+        ],
+    ),
+    "a drawn box": (
+        "                 ResNet50 FP16, images/s\n┏━━━━━━━━━━━┳━━━━━━━━┳━━━━━━━━┓\n┃ GPU       ┃ 1 GPU  ┃ 4 GPUs ┃\n"
+        "┡━━━━━━━━━━━╇━━━━━━━━╇━━━━━━━━┩\n│ RTX A4000 │ 410.5  │ 1560.2 │\n├───────────┼────────┼────────┤\n"
+        "│ RTX A5000 │ 640.1  │ 2430.9 │\n└───────────┴────────┴────────┘\n",
+        ONE_AND_FOUR,
+    ),
+    "a box of dashes": (
+        "ResNet50 FP16\n+-----------+--------+--------+\n| GPU       | 1 GPU  | 4 GPUs |\n+===========+========+========+\n"
+        "| RTX A4000 | 410.5  | 1560.2 |\n+-----------+--------+--------+\n| RTX A5000 | 640.1  | 2430.9 |\n"
+        "+-----------+--------+--------+\n2 rows in set (0.00 sec)\n",
+        ONE_AND_FOUR,
+    ),
+    "psql": (
+        "    gpu    |  model   | precision | num_gpus | images_per_second \n-----------+----------+-----------+----------+-------------------\n"
+        " RTX A4000 | resnet50 | fp16      |        1 |             410.5\n RTX A5000 | resnet50 | fp16      |        1 |             640.1\n"
+        "(2 rows)\n",
+        FP16,
+    ),
+    "pandas": (
+        "         gpu     model  precision  images_per_second\n0  RTX A4000  resnet50       fp16              410.5\n"
+        "1  RTX A5000  resnet50       fp16              640.1\n",
+        FP16,
+    ),
+    "rules of spaces": (
+        "gpu        model     precision  images/s\n=========  ========  =========  ========\n"
+        "RTX A4000  resnet50  fp16       410.5\nRTX A5000  resnet50  fp16       640.1\n",
+        FP16,
+    ),
+    "semicolons and decimal commas": (
+        "sep=;\nGPU;Network;Precision;images/sec\nRTX A4000;ResNet50;FP16;410,5\nRTX A5000;ResNet50;FP16;640,1\n",
+        FP16,
+    ),
+    "tabs and decimal commas": (
+        "GPU\tNetwork\tPrecision\tBilder\timages/sec\nA100 PCIe 40GB\tResNet50\tFP16\t\t1.160,5\nH100 PCIe\tResNet50\tFP16\t\t2.250,1\n",
+        [Cell("A100 PCIe 40GB", "resnet50", "fp16", 1160.5), Cell("H100 PCIe 80GB", "resnet50", "fp16", 2250.1)],
+    ),
+    "a readme of NVIDIA": (
+        "#### Training: V100 32GB, ResNet50\n\n| **GPUs** | **Batch size / GPU** | **Throughput - FP32** | **Throughput - mixed precision** | "
+        "**Throughput speedup (FP32 to mixed)** | **Weak scaling - FP32** |\n|---:|---:|---:|---:|---:|---:|\n"
+        "| 1 | 256 | 381.2 img/s | 1270.3 img/s | 3.33x | 1.0 |\n| 8 | 256 | 2952.1 img/s | 9680.4 img/s | 3.28x | 7.74 |\n",
+        [
+            Cell("V100 SXM2 32GB", "resnet50", precision, rate, count, 256)
+            for count, rates in ((1, (381.2, 1270.3)), (8, (2952.1, 9680.4)))
+            for precision, rate in zip(("fp32", "fp16"), rates, strict=True)
+        ],
+    ),
+    "of each GPU": (
+        "GPU(s),gpu,model,precision,batch_size,images/s/GPU\n1,RTX A4000,resnet50,fp16,128,410.5\n4,RTX A4000,resnet50,fp16,128,390.05\n",
+        [Cell(A4000, "resnet50", "fp16", 410.5, 1, 128), Cell(A4000, "resnet50", "fp16", 1560.2, 4, 128)],
+    ),
+    "the trainer of Hugging Face": (
+        "model_name,gpu_name,precision,train_runtime,train_samples_per_second,train_steps_per_second,train_loss,per_device_train_batch_size\n"
+        "resnet50,RTX A4000,fp16,101.2,410.5,3.2,1.9,128\nresnet50,RTX A5000,fp16,65.1,640.1,5.0,1.9,128\n",
+        [cell._replace(batch=128) for cell in FP16],
+    ),
+    "configurations": (
+        "ResNet-50 training, images/sec\n\n| Configuration | FP16 |\n|---|---|\n| 1x RTX A4000 | 410.5 |\n| 4x RTX A4000 | 1560.2 |\n"
+        "| 1x RTX A5000 | 640.1 |\n| 4x RTX A5000 | 2430.9 |\n",
+        ONE_AND_FOUR,
+    ),
+    "slices": (
+        "gpu,model,precision,images_per_second\nA100-SXM4-40GB,resnet50,fp16,1200\nA100-SXM4-40GB MIG 1g.5gb,resnet50,fp16,182\n"
+        "A100-SXM4-40GB MIG 3g.20gb,resnet50,fp16,540\nNVIDIA A10-4Q,resnet50,fp16,160\nGRID A100D-80C,resnet50,fp16,1290\n",
+        [
+            Cell("A100 SXM4 40GB", "resnet50", "fp16", 1200),
+            *(Cell(None, "resnet50", "fp16", rate) for rate in (182, 540, 160, 1290)),
+        ],
+    ),
+    "slices in a column": (
+        "gpu,mig_profile,model,precision,images/s\nA100-SXM4-40GB,,resnet50,fp16,1200\nA100-SXM4-40GB,1g.5gb,resnet50,fp16,182\n"
+        "A100-SXM4-40GB,3g.20gb,resnet50,fp16,540\n",
+        [
+            Cell("A100 SXM4 40GB", "resnet50", "fp16", 1200),
+            *(Cell(None, "resnet50", "fp16", rate) for rate in (182, 540)),
+        ],
+    ),
+}
+
+_WIDE = "| GPU | ResNet50 FP16 | BERT Large FP16 |\n|---|---|---|\n| RTX 2080 Ti | {} | {} |\n| RTX 3090 | {} | {} |\n| RTX A6000 | {} | {} |\n"
+_TIMES = "gpu,model,precision,{}\nRTX A4000,resnet50,fp16,0.312\nRTX A5000,resnet50,fp16,0.199\nRTX A6000,resnet50,fp16,0.151\n"
+
+NO_THROUGHPUTS: dict[str, tuple[str, str]] = {
+    "normalised, by its title": (
+        f"Normalized training throughput (1x RTX 2080 Ti = 1.00)\n\n{_WIDE.format('1.00', '1.00', 1.72, 1.93, 1.81, 2.11)}",
+        "relative",
+    ),
+    "normalised, by its values": (_WIDE.format("1.00", "1.00", 1.72, 1.93, 1.81, 2.11), "relative to RTX 2080 Ti"),
+    "normalised, one network": (
+        "gpu,model,precision,throughput\nRTX 2080 Ti,resnet50,fp16,1.0\nRTX 3090,resnet50,fp16,1.72\n",
+        "relative to RTX 2080 Ti",
+    ),
+    "percentages": (_WIDE.format(100, 100, 172, 193, 181, 211), "relative to RTX 2080 Ti"),
+    "percent signs": (_WIDE.format("100 %", "100 %", "172 %", "193 %", "181 %", "211 %"), "percentages"),
+    "multiples": (_WIDE.format("1.0x", "1.0x", "1.7x", "1.9x", "1.8x", "2.1x"), "relative"),
+    "relative headings": (
+        "GPU,ResNet50 FP16 (relative to V100),BERT Large FP16 (relative to V100)\nRTX 3090,1.05,0.98\nA100 40GB,1.62,1.91\n",
+        "relative",
+    ),
+    "speed-ups": (
+        "gpu,model,precision,speedup over V100\nRTX 3090,resnet50,fp16,1.05\nA100 40GB,resnet50,fp16,1.62\n",
+        "relative",
+    ),
+    "faster": ("gpu,model,times faster than A4000\nRTX A5000,resnet50,1.5\nRTX A6000,resnet50,1.9\n", "relative"),
+    **{
+        f"times, {heading}": (_TIMES.format(heading), "times")
+        for heading in (
+            *("step time (s)", "seconds per batch", "ms/step", "s/epoch", "epoch time [min]", "latency"),
+            *("train_runtime", "time to train (hours)", "Seconds", "duration"),
+        )
+    },
+    "times, by the title": (
+        f"Training time in seconds, lower is better\n\n{_WIDE.format(812, 3120, 471, 1640, 455, 1502)}",
+        "times",
+    ),
+    "times, by the heading of each network": (
+        "GPU,ResNet50 FP16 (s),BERT Large FP16 (s)\nRTX 3090,471,1640\nRTX A6000,455,1502\n",
+        "times",
+    ),
+    "times, by the cells": (_WIDE.format("812 s", "3120 s", "471 s", "1640 s", "455 s", "1502 s"), "times"),
+    "steps": ("gpu,model,precision,steps/s\nRTX A4000,resnet50,fp16,3.21\nRTX A5000,resnet50,fp16,5.02\n", "steps"),
+    "an unknown word": ("| GPU | ResNet50 FP16 Quux |\n|---|---|\n| RTX A4000 | 410.5 |\n", "'Quux' is not understood"),
+    "commas without quotes": ("gpu,model,images/s\nRTX A4000,resnet50,1,029\nRTX A5000,resnet50,1,604\n", "quotes"),
+}
