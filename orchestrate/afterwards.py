@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +46,9 @@ ANSWER_SECONDS = 15.0
 
 MAX_NAMED = 20
 
+TOGETHER_SECONDS = 0.15
+"""Time after a signal in which others have the same cause; a user presses Ctrl-C twice more slowly."""
+
 
 @contextmanager
 def when_done(command: str | None, notify: Notify) -> Iterator[None]:
@@ -73,13 +78,23 @@ def when_done(command: str | None, notify: Notify) -> Iterator[None]:
 
 @contextmanager
 def signals_handled(handle: Handler, *more: signal.Signals) -> Iterator[None]:
-    """Handle SIGTERM and SIGHUP in the block; of several SIGHUPs, as sent by a closing terminal, only the first."""
+    """Handle SIGTERM and SIGHUP in the block; of several SIGHUPs, as sent by a closing terminal, only the first.
+
+    Signals at the same moment are one: `timeout` sends each to its child and to the group of processes.
+    """
+    handled_at = -math.inf
+
+    def handle_once(number: int, frame: FrameType | None) -> None:
+        nonlocal handled_at
+        if time.monotonic() - handled_at > TOGETHER_SECONDS:
+            handled_at = time.monotonic()
+            handle(number, frame)
 
     def handle_hangup(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_IGN)
-        handle(number, frame)
+        handle_once(number, frame)
 
-    handlers = dict.fromkeys((signal.SIGTERM, *more), handle)
+    handlers = dict.fromkeys((signal.SIGTERM, *more), handle_once)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # otherwise nohup
         handlers[signal.SIGHUP] = handle_hangup
     previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}

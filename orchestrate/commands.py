@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import signal
@@ -38,6 +39,7 @@ from orchestrate.planning.plan import DEFAULT_SUITE, HostPlan, Plan, make_plan, 
 from orchestrate.running.controller import allow_open_files, collect_rarely, controlling, end_controller, is_controlled
 from orchestrate.running.options import TRIED_AGAIN, RunOptions, Stop
 from orchestrate.running.run import (
+    ASK_SECONDS,
     RunOutcome,
     count_records,
     execute,
@@ -46,7 +48,7 @@ from orchestrate.running.run import (
     query_hosts,
     stop_run,
 )
-from orchestrate.running.shared import storing
+from orchestrate.running.shared import Late, StorageFailed, storing
 from orchestrate.suites import read_suite, suite_names
 from results.grid import Grid, print_grid
 from results.program import command_line
@@ -287,7 +289,7 @@ def _require_unused(planned: Plan) -> None:
         UserError: The message has the hosts.
     """
     hosts = [entry.host for entry in planned.hosts if entry.facts is not None]
-    answers = query_hosts(hosts, _maker(None), lambda _, there: there.running(planned.run_id))
+    answers = query_hosts(hosts, _maker(None), lambda _, there: there.running(planned.run_id), ASK_SECONDS)
     used = [host.key for host, found in zip(hosts, answers, strict=True) if found and not isinstance(found, str)]
     if used:
         stop = command_line("orchestrate", "stop", planned.run_id)
@@ -317,9 +319,9 @@ def run(where: Where, what: What, how: How, *, run_id: str | None = None) -> int
         run_id: Name of the run; None: start time and four random digits.
     """
     with _ending(how) as begun:
-        named, run_id = run_id is not None, run_id or new_run_id()
+        named, run_id, late = run_id is not None, run_id or new_run_id(), Late()
         RunFolder.new_path(where.runs_dir, run_id)  # before hosts are probed
-        planned = _plan(where, what, run_id, _progress_bus(how.display))
+        planned = _plan(where, what, run_id, _progress_bus(how.display), late)
         _require_usable(planned)
         if named:
             _require_unused(planned)
@@ -331,7 +333,7 @@ def run(where: Where, what: What, how: How, *, run_id: str | None = None) -> int
         with storing(RunFolder(where.runs_dir / run_id)):
             folder = RunFolder.create(where.runs_dir, run_id)
             folder.write_plan(text)
-        return _carry_out(how, TRIED_AGAIN, planned, folder, estimated)
+        return _carry_out(how, TRIED_AGAIN, planned, folder, estimated, late)
 
 
 def resume(how: How, *, run: str | None, runs_dir: Path, again: str | None = None) -> int:
@@ -398,7 +400,12 @@ def _report_costs(planned: Plan) -> None:
 
 
 def _carry_out(
-    how: How, again: frozenset[Status], planned: Plan, folder: RunFolder, estimated: RunEstimate | None = None
+    how: How,
+    again: frozenset[Status],
+    planned: Plan,
+    folder: RunFolder,
+    estimated: RunEstimate | None = None,
+    late: Late | None = None,
 ) -> int:
     """Run the missing repeats, then show the table, the time taken, and the paths of files."""
     began = time.monotonic()
@@ -415,7 +422,7 @@ def _carry_out(
     collect_rarely()
     with storing(folder):
         with _controlled(folder, bus, stop, display):
-            outcome = execute(planned, folder, _maker(folder.path, bus), bus, stop, options)
+            outcome = execute(planned, folder, _maker(folder.path, bus), bus, stop, options, late)
         took = time.monotonic() - began
         show_results(folder, outcome.ok + outcome.failed, quiet=how.display == "json", report=how.report)
     tables.render_taken(took, estimated, Console(stderr=True))
@@ -450,8 +457,8 @@ def _statuses(named: str | None) -> frozenset[Status]:
     return TRIED_AGAIN | {Status(word) for word in words}
 
 
-def _plan(where: Where, what: What, run_id: str, bus: EventBus) -> Plan:
-    """Probe all hosts and plan."""
+def _plan(where: Where, what: What, run_id: str, bus: EventBus, late: Late | None = None) -> Plan:
+    """Probe all hosts and plan; `late` receives the probes that continue."""
     hosts = _read_hosts(where)
     if what.suite is not None:
         hosts = [dataclasses.replace(host, suite=what.suite) for host in hosts]
@@ -460,7 +467,7 @@ def _plan(where: Where, what: What, run_id: str, bus: EventBus) -> Plan:
         read(host.suite or DEFAULT_SUITE)
     planned = make_plan(
         hosts,
-        probe_hosts(hosts, _maker(None, bus), bus),
+        probe_hosts(hosts, _maker(None, bus), bus, late),
         read,
         run_id=run_id,
         seed=what.seed,
@@ -555,12 +562,18 @@ def _interrupts(stop: Stop, folder: RunFolder, bus: EventBus) -> Iterator[None]:
     reports: list[threading.Thread] = []
 
     def handle(_number: int, _frame: object) -> None:
+        if stop.running.is_set():
+            return
         now = stop.ask() > 1
         again = "" if now else "Press Ctrl-C again to end them now. "
         event = Stopping(now=now, hint=f"{again}{_resume_hint(folder)}")
         # In a thread of its own: the interrupted one may hold the locks of displays.
-        reports.append(threading.Thread(target=bus.emit, args=(event,), daemon=True))
+        reports.append(threading.Thread(target=emit, args=(event,), daemon=True))
         reports[-1].start()
+
+    def emit(event: Event) -> None:
+        with contextlib.suppress(StorageFailed):  # reported by the workers
+            bus.emit(event)
 
     with signals_handled(handle, signal.SIGINT):
         yield

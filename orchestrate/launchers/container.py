@@ -92,7 +92,7 @@ def container_document(spec: ContainerSpec) -> dict[str, Any]:
         "ReadonlyRootfs": True,
         "Tmpfs": {"/tmp": f"rw,nosuid,nodev,size={TMP_BYTES},mode=1777"},
         "CapDrop": ["ALL"],
-        "SecurityOpt": ["no-new-privileges:true"],
+        "SecurityOpt": ["no-new-privileges=true"],
         "NetworkMode": spec.network,
         "PortBindings": {f"{port}/tcp": [{"HostPort": str(port)}] for port in spec.ports} or None,
         "Init": True,
@@ -168,7 +168,7 @@ def job_container(
         keeps_cache: Whether code compiled by the driver is kept for later containers of the image.
     """
     limits = {"fsize": MAX_FILE_BYTES}
-    if job.gpus and lifts_memory_lock:  # NCCL locks memory
+    if len(job.gpus) * job.case.num_hosts > 1 and lifts_memory_lock:  # NCCL locks memory
         limits[MEMORY_LOCK] = -1
     cache = cache_volume(image) if job.gpus and keeps_cache else None
     member = job.member

@@ -24,6 +24,9 @@ from orchestrate.links.children import end_child, kill_child, start_child
 from orchestrate.text import plain_text
 
 ATTEMPTS = 9
+RETRY_SECONDS = 90.0
+"""Time after which no other attempt begins: a server that does not speak ssh costs seconds each time."""
+
 FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 0.5, 8.0
 """Delays between attempts, about 45 s in all: longer than a connection through a loaded jump host takes to log in."""
 
@@ -47,7 +50,7 @@ def attempts() -> Iterator[contextlib.AbstractContextManager[object]]:
         stamina.retry_context(
             on=Dropped,
             attempts=ATTEMPTS,
-            timeout=None,
+            timeout=RETRY_SECONDS,
             wait_initial=FIRST_DELAY_SECONDS,
             wait_max=LONGEST_DELAY_SECONDS,
         )

@@ -6,6 +6,8 @@ and the host's speed, otherwise a guess.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import statistics
 import threading
@@ -105,21 +107,23 @@ def earlier_durations(runs_dir: Path) -> dict[tuple[str, str], float]:
     seconds: dict[tuple[str, str], list[float]] = {}
     runs = sorted(runs_dir.glob("*/events.jsonl"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in runs[:MAX_EARLIER_RUNS]:
-        with path.open(encoding="utf-8", errors="replace") as lines:  # a large run has 250,000
-            for line in lines:
-                if '"job_result"' in line:
-                    _note_duration(line, seconds)
+        for key, took in _durations_in(path.absolute(), path.stat().st_mtime_ns):
+            seconds.setdefault(key, []).append(took)
     return {key: statistics.median(values) for key, values in seconds.items()}
 
 
-def _note_duration(line: str, seconds: dict[tuple[str, str], list[float]]) -> None:
-    """Add the duration in a line of a journal; a truncated line, or one of another version, is ignored."""
-    try:
-        event = json.loads(line)
-        if event["status"] == "ok":
-            seconds.setdefault((event["fleet"], event["case"]), []).append(float(event["seconds"]))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return
+@functools.lru_cache(maxsize=MAX_EARLIER_RUNS)
+def _durations_in(path: Path, _changed_at: int) -> list[tuple[tuple[str, str], float]]:
+    """Return the durations in a journal; a truncated line, or one of another version, is ignored."""
+    found = []
+    with path.open(encoding="utf-8", errors="replace") as lines:  # a large run has 250,000
+        for line in lines:
+            if '"job_result"' in line:
+                with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+                    event = json.loads(line)
+                    if event["status"] == "ok":
+                        found.append(((event["fleet"], event["case"]), float(event["seconds"])))
+    return found
 
 
 def computed_durations(plan: Plan) -> dict[tuple[str, str], float]:

@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 LOCK, CONTROLLER = ".lock", "controller.json"
 """Files in a run's folder: the controller's lock, and its host and process id."""
 
+LOCK_SECONDS = 1.0
+"""Wait for the lock, which `is_controlled` holds for a moment."""
+
+AGAIN_SECONDS = 5.0
+"""Interval of requests to end, of which a busy controller may take two for one."""
+
 END_SECONDS = 30.0
 """Longest wait for a controller to end; it waits at most 15 s for hosts."""
 
@@ -55,7 +61,7 @@ def controlling(run: Path) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout
 
-    lock = FileLock(run / LOCK, timeout=0)
+    lock = FileLock(run / LOCK, timeout=LOCK_SECONDS, poll_interval=0.02)
     try:
         lock.acquire()
     except Timeout as error:
@@ -107,16 +113,14 @@ def end_controller(run: Path, seconds: float = END_SECONDS) -> str | None:
     if host != socket.gethostname() or known != identity(pid):
         again = command_line("orchestrate", "stop", run)
         raise UserError(f"{run}: process {pid} on {host} controls this run. Stop it there: {again}")
-    for _ in range(2):  # the first stops new repeats, the second running ones
-        if not is_controlled(run):  # it is writing its table, which a second signal would end
-            break
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-        time.sleep(0.5)
-    deadline = time.monotonic() + seconds
-    while is_controlled(run):
+    deadline, next_at, pause = time.monotonic() + seconds, 0.0, 0.5
+    while is_controlled(run):  # otherwise it is writing its table, which a signal would end
         if time.monotonic() > deadline:
             raise UserError(f"{run}: its controller, process {pid}, did not end within {seconds:g} s. Kill it")
+        if time.monotonic() >= next_at:  # the first stops new repeats, the second running ones
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+            next_at, pause = time.monotonic() + pause, AGAIN_SECONDS
         time.sleep(0.2)
     return f"process {pid}"
 

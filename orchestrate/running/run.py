@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,8 +21,10 @@ from typing import TypeVar
 
 from orchestrate.errors import HostError, UserError
 from orchestrate.events import (
+    Event,
     EventBus,
     HostChecked,
+    ImageProgress,
     RunFinished,
     RunStarted,
     Warned,
@@ -40,8 +43,8 @@ from orchestrate.planning.stop_early import StopEarly
 from orchestrate.running.multi_host import run_multi_host
 from orchestrate.running.options import RunOptions, Stop
 from orchestrate.running.session import CLOSE_SECONDS, PROBE_SECONDS
-from orchestrate.running.shared import Connectivity, MakeLauncher, Shared, storing, supersede_record
-from orchestrate.running.watchdog import Watchdog, side_by_side
+from orchestrate.running.shared import Connectivity, Late, MakeLauncher, Shared, storing, supersede_record
+from orchestrate.running.watchdog import Abandoned, Watchdog, settle, side_by_side
 from orchestrate.running.worker import HostWorker, QueueWorker
 from orchestrate.text import plain_text
 from results.runs.store import RunFolder
@@ -52,6 +55,9 @@ T = TypeVar("T")
 
 MAX_PROBES = 64
 """Hosts probed at a time before a plan is made."""
+
+LATE_SECONDS, DOWNLOAD_SECONDS = 120.0, 300.0
+"""Once a host has answered, how long the plan waits for each of the others, and for one that reports a download."""
 
 MAX_ASKED, ASK_SECONDS = 5, 30.0
 """Hosts asked, and longest wait, to see whether this machine has lost its network."""
@@ -76,70 +82,122 @@ class RunOutcome:
     answers: tuple[str, ...] = ()
 
 
-def probe_hosts(hosts: list[Host], make: MakeLauncher, bus: EventBus) -> dict[HostPlace, Facts | str]:
-    """Probe all hosts in parallel.
+def probe_hosts(
+    hosts: list[Host], make: MakeLauncher, bus: EventBus, late: Late | None = None
+) -> dict[HostPlace, Facts | str]:
+    """Probe all hosts in parallel; a host that takes much longer than the first does not hold the others.
 
     Args:
         hosts: Hosts to probe.
         make: Returns the launcher of a host.
         bus: Receives an event for each host.
+        late: Receives the probes that continue; None: they are given up.
 
     Returns:
-        Facts of each host, or why its probe failed.
+        Facts of each host, or why there are none.
     """
-    facts = dict(zip([host.place for host in hosts], query_hosts(hosts, make, partial(_probe, bus=bus)), strict=True))
+    first_at = math.inf
+    downloads: dict[str, float] = {}
+
+    def note(event: Event) -> None:
+        if isinstance(event, ImageProgress):
+            downloads[event.host] = time.monotonic()
+
+    def wait(host: Host, began: float) -> float:
+        is_loading = time.monotonic() - downloads.get(host.key, -math.inf) < LATE_SECONDS
+        return max(began, first_at) + (DOWNLOAD_SECONDS if is_loading else LATE_SECONDS)
+
+    def probe(_: Host, launcher: Launcher) -> Facts:
+        nonlocal first_at
+        found = launcher.probe()
+        if found.problem is None:
+            first_at = min(first_at, time.monotonic())
+        return found
+
+    def report(host: Host, answer: Facts | str) -> None:
+        problem, gpus = (answer, 0) if isinstance(answer, str) else (answer.problem, len(answer.gpus))
+        bus.emit(HostChecked(host=host.key, problem=problem, gpus=gpus))
+
+    bus.subscribe(note)
+    query = partial(query_hosts, make=make, wait=wait, late=late)
+    facts = dict(zip([host.place for host in hosts], query(hosts, ask=probe, report=report), strict=True))
     shared = share_images(hosts, facts, read_variants())
     concerned = [host for host in hosts if host.place in shared]
 
-    def with_image(host: Host, launcher: Launcher) -> Facts | str:
-        return _with_image(facts[host.place], shared[host.place], launcher)
+    def with_image(host: Host, launcher: Launcher) -> Facts:
+        known = facts[host.place]
+        assert isinstance(known, Facts), "only hosts that answered share an image"
+        return _with_image(known, shared[host.place], launcher)
 
-    pinned = query_hosts(concerned, make, with_image)
-    return {**facts, **dict(zip([host.place for host in concerned], pinned, strict=True))}
+    first_at = time.monotonic()
+    return {**facts, **dict(zip([host.place for host in concerned], query(concerned, ask=with_image), strict=True))}
 
 
 def query_hosts(
-    hosts: Sequence[Host], make: MakeLauncher, ask: Callable[[Host, Launcher], T], seconds: float | None = None
+    hosts: Sequence[Host],
+    make: MakeLauncher,
+    ask: Callable[[Host, Launcher], T],
+    seconds: float | None = None,
+    *,
+    report: Callable[[Host, T | str], None] = lambda host, answer: None,
+    wait: Callable[[Host, float], float] = lambda host, began: math.inf,
+    late: dict[HostPlace, Future[T]] | None = None,
 ) -> list[T | str]:
-    """Query hosts in parallel with a time limit; return the answer of each, or the cause of its failure."""
+    """Query hosts in parallel with a time limit; return the answer of each, or the cause of its failure.
 
-    def about(host: Host) -> T | str:
-        deadline = time.monotonic() + (PROBE_SECONDS if seconds is None else seconds)
-        launcher = make(host)
+    Args:
+        hosts: Hosts to query.
+        make: Returns the launcher of a host.
+        ask: Queries a host.
+        seconds: Time limit; None: that of a probe.
+        report: Receives each answer at once.
+        wait: Returns until when others wait for a host that was queried at a time, both in monotonic seconds.
+        late: Receives the queries of hosts for which nobody waits any more.
+    """
+    continued = {} if late is None else late
+
+    def query(host: Host) -> T | str:
+        began, answer = time.monotonic(), Future[T]()
+        limit = began + (PROBE_SECONDS if seconds is None else seconds)
         try:
-            return watchdog.call(lambda: ask(host, launcher), lambda: deadline)
+            launcher = make(host)
+        except Exception as error:  # noqa: BLE001  e.g. no space for a socket
+            return plain_text(f"it cannot be queried: {error}", 300)
+
+        def work() -> T:
+            settle(answer, lambda: ask(host, launcher))
+            if host.place in continued:
+                launcher.close()
+            return answer.result()
+
+        try:
+            return watchdog.call(work, lambda: min(limit, wait(host, began)))
+        except Abandoned as error:
+            if late is None or time.monotonic() > limit:
+                return error.cause
+            late[host.place] = answer
+            return f"it has not answered after {time.monotonic() - began:.0f} s; others have"
         except HostError as error:
             return error.cause
         except Exception as error:  # noqa: BLE001  e.g. an unforeseen answer
             return plain_text(f"its answer cannot be used: {error!r}", 300)
         finally:
             soon = time.monotonic() + CLOSE_SECONDS
-            with contextlib.suppress(HostError):
-                watchdog.call(launcher.close, lambda: soon)
+            if host.place not in continued:
+                with contextlib.suppress(HostError):
+                    watchdog.call(launcher.close, lambda: soon)
+
+    def about(host: Host) -> T | str:
+        answer = query(host)
+        report(host, answer)
+        return answer
 
     with Watchdog() as watchdog:
         return side_by_side(about, hosts, MAX_PROBES)
 
 
-def _probe(host: Host, launcher: Launcher, bus: EventBus) -> Facts | str:
-    """Probe one host; see `probe_hosts`."""
-    problem: str | None = "it did not answer"
-    gpus = 0
-    try:
-        facts = launcher.probe()
-        problem, gpus = facts.problem, len(facts.gpus)
-        return facts
-    except Exception as error:
-        problem = error.cause if isinstance(error, HostError) else plain_text(repr(error), 300)
-        raise
-    finally:
-        bus.emit(HostChecked(host=host.key, problem=problem, gpus=gpus))
-
-
-def _with_image(facts: Facts | str, image: Image, launcher: Launcher) -> Facts | str:
+def _with_image(facts: Facts, image: Image, launcher: Launcher) -> Facts:
     """Return a host's facts with the shared image, whose tag is resolved if possible."""
-    if isinstance(facts, str):
-        return facts
     if facts.images and facts.images[0].reference == image.reference:
         return dataclasses.replace(facts, images=(dataclasses.replace(facts.images[0], reason=image.reason),))
     return dataclasses.replace(facts, images=(launcher.pin(image) if isinstance(launcher, ImagePinner) else image,))
@@ -152,6 +210,7 @@ def execute(
     bus: EventBus,
     stop: Stop,
     options: RunOptions = RunOptions(),  # noqa: B008 (frozen)
+    late: Late | None = None,
 ) -> RunOutcome:
     """Run every repeat of a plan that has no record yet.
 
@@ -164,17 +223,18 @@ def execute(
         bus: Receives all events.
         stop: Ends the run early.
         options: Options of the run.
+        late: Probes of `probe_hosts` that continue.
 
     Raises:
         UserError: The cost is limited, but not every host has a price.
         StorageFailed: This machine could not store the results; `resume` continues.
     """
     with storing(folder):
-        return _execute(plan, folder, make, bus, stop, options)
+        return _execute(plan, folder, make, bus, stop, options, {} if late is None else late)
 
 
 def _execute(
-    plan: Plan, folder: RunFolder, make: MakeLauncher, bus: EventBus, stop: Stop, options: RunOptions
+    plan: Plan, folder: RunFolder, make: MakeLauncher, bus: EventBus, stop: Stop, options: RunOptions, late: Late
 ) -> RunOutcome:
     began = time.monotonic()
     budget = _budget(plan, folder, options)
@@ -184,7 +244,7 @@ def _execute(
     total = len(plan.jobs)
     left = total - len(settled)
     network = Connectivity(partial(_any_answers, plan, make), bus, options.offline_seconds)
-    shared = Shared(folder, make, bus, stop, Watchdog(stop.running), budget, options, done, early, network)
+    shared = Shared(folder, make, bus, stop, Watchdog(stop.running), budget, options, done, early, network, late)
     bus.emit(RunStarted(run_id=plan.run_id, jobs=total, done=total - left, folder=str(folder.path)))
     if note := isolation_note(entry.host for entry in plan.hosts):
         bus.emit(Warned(host=None, message=note))

@@ -112,14 +112,15 @@ class HostSession:
             raise self.problem from None
 
     def probe_missing(self) -> Facts | None:
-        """Probe a host whose first probe failed; None: the plan has its facts.
+        """Probe a host whose first probe failed, or wait for one that continues; None: the plan has its facts.
 
         Raises:
-            HostError: The probe failed again.
+            HostError: The probe failed, if it did not continue for the second time.
         """
         if self.entry.facts is not None:
             return None
-        facts = self.call(self.launcher.probe, PROBE_SECONDS)
+        late = self.shared.late.pop(self.host.place, None)
+        facts = self.call(self.launcher.probe if late is None else late.result, PROBE_SECONDS)
         if self.shared.budget is not None:
             self.shared.budget.found(dataclasses.replace(self.entry, facts=facts))
         return facts

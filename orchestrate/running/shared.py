@@ -6,15 +6,17 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from orchestrate.errors import UserError
 from orchestrate.events import Decided, EventBus, HostLost, JobResult, JobSkipped, Warned
-from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.launchers.base import Launcher
 from orchestrate.planning.durations import Budget
+from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job
 from orchestrate.planning.stop_early import StopEarly
 from orchestrate.running.judge import failed_record, now
@@ -28,6 +30,9 @@ from results.schema import Device, Mode, Record, Status
 from results.schema.exit_codes import ExitCode
 
 MakeLauncher = Callable[[Host], Launcher]
+
+Late = dict[HostPlace, Future[Facts]]
+"""Probes that continue while others are measured."""
 
 NO_HOST_ANSWERS = (
     "no host answers: this machine may have no network. Running benchmarks continue; hosts are dropped after "
@@ -101,6 +106,7 @@ class Shared:
         statuses: Status of each repeat with a record, by job id; each thread writes those of its own repeats.
         early: Decides which repeats are not needed any more.
         network: Whether any host answers.
+        late: Taken by the workers of their hosts.
         failures: Errors that ended the run.
     """
 
@@ -114,6 +120,7 @@ class Shared:
     statuses: dict[str, Status]
     early: StopEarly
     network: Connectivity
+    late: Late
     failures: list[StorageFailed] = field(default_factory=list)
 
     def fail(self, failure: StorageFailed) -> None:

@@ -132,7 +132,7 @@ class Watchdog:
         answer: Future[T] = Future()
         with self._lock:
             self._calls[answer] = until
-        threading.Thread(target=_settle, args=(answer, function), daemon=True).start()
+        threading.Thread(target=settle, args=(answer, function), daemon=True).start()
         try:
             return answer.result()
         finally:
@@ -217,14 +217,14 @@ def side_by_side(work: Callable[[S], T], items: Sequence[S], at_a_time: int) -> 
                 item, answer = next(todo, (None, None))
             if answer is None:
                 return
-            _settle(answer, lambda item=item: work(item))  # type: ignore[misc]
+            settle(answer, lambda item=item: work(item))  # type: ignore[misc]
 
     for _ in range(min(at_a_time, len(items))):
         threading.Thread(target=take_turns, daemon=True).start()
     return [answer.result() for answer in answers]
 
 
-def _settle(answer: Future[T], function: Callable[[], T]) -> None:
+def settle(answer: Future[T], function: Callable[[], T]) -> None:
     """Set the future to the function's result or error, unless its caller has stopped waiting."""
     with contextlib.suppress(InvalidStateError):
         try:

@@ -398,6 +398,8 @@ def keep_output(pipe: IO[bytes], path: Path, problems: list[str]) -> None:
         while chunk := os.read(pipe.fileno(), CHUNK_BYTES):
             try:
                 left -= log.write(chunk[:left]) or 0
+                if left <= 0:
+                    os.utime(path)  # a sign of life for `follow`
             except OSError as error:  # the benchmark continues: its record counts
                 left = 0
                 problems.append(f"its output could not be kept: {describe(error)}")
@@ -467,7 +469,7 @@ def follow(request: Request) -> None:
     state = state_of(folder)
     if state is None:
         fail("lost", "the repeat's folder is gone: somebody removed it, or the host was replaced")
-    offset, replied_at = request["offset"], time.monotonic()
+    offset, replied_at, printed_at = request["offset"], time.monotonic(), printed(folder)
     while True:
         alive = is_alive(state)
         ended = read_json(folder / "exit.json")
@@ -477,11 +479,20 @@ def follow(request: Request) -> None:
             reply(**(ended or {"code": None, "out_of_memory": False}))
             return
         if moved != offset:
-            offset, replied_at = moved, time.monotonic()
+            offset, replied_at, printed_at = moved, time.monotonic(), printed(folder)
         elif time.monotonic() - replied_at > HEARTBEAT_SECONDS:
-            reply(alive=True)
+            before, printed_at = printed_at, printed(folder)
+            reply(alive=True, prints=printed_at != before)
             replied_at = time.monotonic()
         time.sleep(POLL_SECONDS)
+
+
+def printed(folder: Path) -> int:
+    """Return when a repeat printed last, also what was discarded, in nanoseconds; 0: never."""
+    try:
+        return (folder / "output.log").stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def send_output(path: Path, offset: int) -> int:

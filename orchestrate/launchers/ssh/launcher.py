@@ -99,6 +99,8 @@ class AgentLauncher:
                 if "log" in answer:
                     for line in lines.cut(self._bytes(answer["log"])):
                         on_line(line)
+                elif answer.get("prints") is True:  # more than the agent keeps
+                    on_line("")
                 elif "code" in answer:
                     for line in lines.end():
                         on_line(line)

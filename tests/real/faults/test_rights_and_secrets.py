@@ -137,7 +137,7 @@ def test_a_benchmark_has_no_rights(seen: Seen):
     assert host_config["ReadonlyRootfs"] is True
     assert host_config["CapDrop"] == ["ALL"] and not host_config["CapAdd"]
     assert host_config["Privileged"] is False
-    assert host_config["SecurityOpt"] == ["no-new-privileges:true"]
+    assert host_config["SecurityOpt"] == ["no-new-privileges=true"]
     assert host_config["NetworkMode"] == "none" and config.get("NetworkDisabled", True)
     assert host_config["PidMode"] == "" and host_config["UTSMode"] == "" and host_config["UsernsMode"] == ""
     assert host_config["IpcMode"] in ("private", "shareable")

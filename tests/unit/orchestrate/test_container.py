@@ -66,7 +66,7 @@ def test_a_container_gets_the_limits_variables_and_data_of_its_host():
     assert document["HostConfig"]["Mounts"] == [mount] and "Mounts" not in plain["HostConfig"]
     assert not [flag for flag in plain["Cmd"] if flag.startswith("--data_dir")], "only a case that reads it"
     assert not {"Privileged", "Memory", "NanoCpus"} & plain["HostConfig"].keys() and "Entrypoint" not in plain
-    assert (plain["HostConfig"]["CapDrop"], plain["HostConfig"]["SecurityOpt"]) == (["ALL"], ["no-new-privileges:true"])
+    assert (plain["HostConfig"]["CapDrop"], plain["HostConfig"]["SecurityOpt"]) == (["ALL"], ["no-new-privileges=true"])
 
 
 def test_what_the_driver_compiles_is_kept_by_image():
@@ -150,6 +150,13 @@ def test_a_limit_that_an_engine_may_not_lift_is_left_out_with_one_warning():
     rootless.reported["SecurityOptions"] = ["name=seccomp", "name=rootless"]
     launcher(rootless, reported).start(job())
     assert len(reported) == len(rootless.started) == 1, "an engine without root is not asked for it"
+
+
+def test_one_gpu_needs_no_locked_memory_and_no_warning_about_it():
+    reported: list[str] = []
+    engine = Engine(refuses_lock, ["nvidia"])
+    launcher(engine, reported).start(job(case=Case(model="resnet50"), gpus=(0,), gpu_uuids=()))
+    assert len(engine.started) == 1 and reported == []
 
 
 @pytest.mark.parametrize("given", [{"lists_devices": False}, {"runtimes": ["nvidia"], "is_podman": True}])

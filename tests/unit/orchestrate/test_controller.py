@@ -1,17 +1,20 @@
 """The process of a run: one at a time, ended on request, with as many open files as it needs; and what follows its end."""
 
 import json
+import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from orchestrate.afterwards import still_costing, when_done
+from orchestrate.afterwards import signals_handled, still_costing, when_done
 from orchestrate.errors import NoUsableHost, Unreachable, UserError
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
@@ -22,6 +25,8 @@ from orchestrate.planning.plan import HostPlan, Plan
 from orchestrate.running.controller import CONTROLLER, allow_open_files, controlling, end_controller, is_controlled
 from orchestrate.running.shared import StorageFailed
 from results.schema import GPU
+from tests.support import PROJECT
+from tests.support.engines.processes import wait_until
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
 
 RUNS = """
@@ -150,3 +155,32 @@ def test_hosts_with_a_price_that_answer_are_named_with_what_they_cost():
     release.set()
     assert machines["gone"].count("close") == machines["two"].count("close") == 1
     assert machines["slurm"].calls == machines["free"].calls == []
+
+
+def test_signals_at_the_same_moment_are_one(tmp_path: Path):
+    """As of `timeout`, which sends each to its child and to the group of processes."""
+    handled: list[int] = []
+    with signals_handled(lambda number, frame: handled.append(number), signal.SIGINT):
+        for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGINT)
+        wait_until(lambda: len(handled) > 1, "the second Ctrl-C")
+    assert handled == [signal.SIGINT, signal.SIGINT]
+
+
+def test_asking_for_a_controller_keeps_none_from_starting(tmp_path: Path):
+    with controlling(tmp_path):
+        pass
+    code = "import sys; from pathlib import Path; from orchestrate.running.controller import is_controlled\n"
+    code += "while True: is_controlled(Path(sys.argv[1]))"
+    asking = [subprocess.Popen([sys.executable, "-c", code, tmp_path], cwd=PROJECT) for _ in range(2)]
+    try:
+        time.sleep(1.0)
+        for _ in range(300):
+            with controlling(tmp_path):
+                pass
+    finally:
+        for process in asking:
+            process.kill()
+            process.wait()

@@ -1,5 +1,7 @@
 """No host holds a run: whatever call of its launcher hangs or never ends, the run does within its own limits."""
 
+import errno
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -8,7 +10,11 @@ from pathlib import Path
 import pytest
 
 from orchestrate.launchers.base import Launcher
+from orchestrate.planning.facts import Facts
+from orchestrate.planning.plan import make_plan
 from orchestrate.running import run, session, watchdog
+from orchestrate.running.options import RunOptions
+from orchestrate.running.run import RunOutcome, execute
 from results.schema import Status
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
 from tests.unit.orchestrate.test_run import Bench
@@ -129,3 +135,55 @@ def test_stop_asks_every_host_and_names_those_that_hang(tmp_path: Path, quick):
         machine.containers = {job.id: "running" for job in bench.plan.jobs}
     removed, problems = run.stop_run(bench.plan, bench.launcher, bench.bus)
     assert removed == 12 and len(problems) == 1 and problems[0].startswith("f.bad: ")
+
+
+class LateLauncher(FakeLauncher):
+    """The probe of the host `late` answers only after a while, or never."""
+
+    begun = 0
+    answers = threading.Event()
+
+    def probe(self):  # type: ignore[no-untyped-def]
+        if self._host.name == "late":
+            type(self).begun += 1
+            self.answers.wait(3600)
+        return super().probe()
+
+
+def test_a_host_that_answers_late_holds_no_other_and_is_not_probed_twice(tmp_path: Path, monkeypatch):
+    """Its probe continues, e.g. an installation of Python, while others are measured."""
+    monkeypatch.setattr(run, "LATE_SECONDS", 0.3)
+    monkeypatch.setattr(LateLauncher, "answers", answers := threading.Event())
+    monkeypatch.setattr(LateLauncher, "begun", 0)
+    bench = Bench(tmp_path, late=FakeHost(), good=FakeHost())
+    late: run.Late = {}
+    bench.launcher = lambda host: LateLauncher(host, bench.machines[host.name])  # type: ignore[method-assign]
+    probed = run.probe_hosts(bench.hosts, bench.launcher, bench.bus, late)
+    slow, good = (probed[host.place] for host in bench.hosts)
+    assert "it has not answered after" in str(slow) and isinstance(good, Facts)
+    bench.plan = make_plan(bench.hosts, probed, lambda name: bench.suite, run_id="run1", seed=7)
+    bench.machines["good"].on_follow = lambda job: answers.set()  # it is measured before the other answers
+    outcome = execute(bench.plan, bench.folder, bench.launcher, bench.bus, bench.stop, RunOptions(), late)
+    assert outcome == RunOutcome(ok=24, failed=0, missing=0) and LateLauncher.begun == 1
+
+
+def test_the_only_host_is_waited_for(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(run, "LATE_SECONDS", 0.0)
+    monkeypatch.setattr(LateLauncher, "answers", answers := threading.Event())
+    bench = Bench(tmp_path, late=FakeHost())
+    threading.Timer(1.0, answers.set).start()
+    found = run.probe_hosts(bench.hosts, lambda host: LateLauncher(host, FakeHost()), bench.bus)
+    assert isinstance(found[bench.hosts[0].place], Facts)
+
+
+def test_a_launcher_that_cannot_be_made_is_its_hosts_problem(tmp_path: Path):
+    """As with a full /tmp, where ssh's socket would be."""
+    bench = Bench(tmp_path, bad=FakeHost(), good=FakeHost())
+
+    def make(host):  # type: ignore[no-untyped-def]
+        if host.name == "bad":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/tmp")
+        return FakeLauncher(host, bench.machines[host.name])
+
+    bad, good = run.probe_hosts(bench.hosts, make, bench.bus).values()
+    assert "No space left" in str(bad) and isinstance(good, Facts)

@@ -41,6 +41,21 @@ def run(it: ProcessLauncher, job: Job = JOB) -> tuple[list[str], int | None]:
     return lines, ending.exit_code
 
 
+def test_output_beyond_what_is_kept_is_a_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Else the repeat would be ended as silent."""
+    small = connection.AGENT.replace(b"MAX_LOG_BYTES = 20 << 20", b"MAX_LOG_BYTES = 1 << 20")
+    monkeypatch.setattr(connection, "AGENT", small.replace(b"HEARTBEAT_SECONDS = 5.0", b"HEARTBEAT_SECONDS = 0.5"))
+    loud = launcher(tmp_path, "print('x' * 2_000_000)\nfor n in range(30): print(n, flush=True); time.sleep(0.2)")
+    lines, code = run(loud)
+    assert code == 0 and len([line for line in lines if not line]) > 3
+
+
+def test_silence_after_output_is_no_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    quick = connection.AGENT.replace(b"HEARTBEAT_SECONDS = 5.0", b"HEARTBEAT_SECONDS = 0.3")
+    monkeypatch.setattr(connection, "AGENT", quick)
+    assert run(launcher(tmp_path, "print('once', flush=True); time.sleep(2)")) == (["once"], 0)
+
+
 def test_output_record_and_exit_code_come_back_and_nothing_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)  # the user's run folder is relative
     program = "print(os.getsid(0), len(os.sched_getaffinity(0)))\nopen(output, 'w').write('{}')\nsys.exit(3)"
