@@ -18,7 +18,7 @@ from results.recommend.figures import RentalOption
 from results.recommend.questions import MODES, Limits, read_questions
 from results.runs.store import latest_run, report_place, runs_dir, stored_records, write_file
 from results.table.columns import CASE_COLUMNS, COLUMNS, NUMBER, SOFTWARE_COLUMNS, TEXT, WHOLE, Value
-from results.table.fleets import FleetRate, fleet_rates, refuse_mixed
+from results.table.fleets import FleetRate, fleet_rates
 from results.table.frames import all_repeats
 from results.table.merge import Merged, merge_records
 
@@ -71,7 +71,7 @@ class Recommendation:
     """Which GPU to rent; `print` it to read the answer.
 
     Attributes:
-        answer: One sentence per question and setting, then the prices that were given but not used.
+        answer: One sentence per question and setting, then cases that are left out and prices that are not used.
         choices: One row per question, setting, GPU and count, best first: `basis` (`measured`, `published`,
             `predicted`, `bound` or `none`), `subject` (the fleet, or the GPU for figures of others),
             `samples_per_second` over all GPUs with `ci95_low` and `ci95_high` (for a prediction its 90 % interval),
@@ -131,13 +131,13 @@ class Runs:
         Returns:
             One row per case that both sides tried: `case` (its name among these), the case's columns,
             `a_samples_per_second`, `b_samples_per_second`, `ratio` (a over b; above 1: a is faster) with its 95 %
-            interval `ci95_low` to `ci95_high`, `result` in words, `reason` if the ratio does not explain it, `differs`
-            (software that may be the cause), `warnings` of both sides, and `ratio_per_usd` with its interval: samples
+            interval `ci95_low` to `ci95_high`, `result` in words, `reason` if the ratio does not explain it
+            (a case measured with several software versions is `not comparable`: pass `by`), `differs` (software that
+            may be the cause), `warnings` of both sides, and `ratio_per_usd` with its interval: samples
             per dollar of a over those of b, empty without prices.
 
         Raises:
-            UserError: a fleet is not in the runs (`UnknownFleet`), a column is unknown (`BadQuestion`), or a fleet
-                measured a case with different software (`MixedIdentities`): split with `by`.
+            UserError: a fleet is not in the runs (`UnknownFleet`), or a column is unknown (`BadQuestion`).
         """
         by = _texts(by)
         unknown = [name for name in by if name not in SOFTWARE_COLUMNS]
@@ -151,9 +151,7 @@ class Runs:
     def _side(self, fleet: str, by: Sequence[str]) -> list[FleetRate]:
         if fleet not in self.fleets:
             raise UnknownFleet(f"{fleet}: no such fleet. These runs hold: {', '.join(self.fleets) or 'none'}.")
-        rates = [rate for rate in fleet_rates(self._merged, apart=by) if rate.fleet == fleet]
-        refuse_mixed(rates, by, "Split them with `by`: {by}.")
-        return rates
+        return [rate for rate in fleet_rates(self._merged, apart=by) if rate.fleet == fleet]
 
     def recommend(
         self,
@@ -188,8 +186,7 @@ class Runs:
             batch_size: Batch per GPU that must fit, if known.
 
         Raises:
-            UserError: an argument cannot be understood (`BadQuestion`), or a fleet measured a case with different
-                software (`MixedIdentities`): read runs, or record files, that have one.
+            UserError: an argument cannot be understood (`BadQuestion`).
         """
         if mode not in (None, *MODES):
             raise BadQuestion(f"mode: must be None or one of {', '.join(MODES)}. Received: {mode!r}")
@@ -201,9 +198,7 @@ class Runs:
             mode=mode,
             gpus=_texts(gpus),
         )
-        rates = self._merged.rates
-        refuse_mixed(rates, [], "recommend needs one per fleet: read runs, or record files, that have one {by}.")
-        advices, remarks = advise(questions, rates, _typed(prices), [Path(name) for name in price_files])
+        advices, remarks = advise(questions, self._merged.rates, _typed(prices), [Path(name) for name in price_files])
         lines = [*(advice.sentence for advice in advices), *remarks]
         options = [(advice, option) for advice in advices for option in advice.options]
         rows = [{name: read(*option) for name, (_, read) in CHOICES.items()} for option in options]

@@ -4,7 +4,6 @@ TfbenchError
 ├── UserError              the user can fix it: one to three lines, no traceback, exit code 2 or 4
 │   ├── NotARun            a path is not a run folder, or no run was found
 │   ├── UnknownFleet       the requested fleet is in no record
-│   ├── MixedIdentities    a cell would mix numbers of several software identities
 │   ├── BadQuestion        an argument of a recommendation is unknown or out of range
 │   ├── NotATable          a file to audit or import is not a table of the expected kind
 │   └── …                  DocumentError, BuildFailed, NoUsableHost of `orchestrate`
@@ -45,10 +44,6 @@ class NotARun(UserError):
 
 class UnknownFleet(UserError):
     """The requested fleet is in no record."""
-
-
-class MixedIdentities(UserError):
-    """A cell would mix numbers of several software identities."""
 
 
 class BadQuestion(UserError):

@@ -99,24 +99,15 @@ def placed(names: Sequence[str], folder: Path | None, *, latest: bool = True) ->
     return found if not latest or any(map(is_run, found)) else [*found, str(latest_run(folder))]
 
 
-def fleet_rates_of(runs: Sequence[str], by: Sequence[str], remedy: str = "") -> list[FleetRate]:
-    """Read the rates of runs and reject mixed identities; see `fleet_rates` and `refuse_mixed`."""
-    return rates_and_unread(runs, by, remedy)[0]
-
-
-def rates_and_unread(
-    runs: Sequence[str], by: Sequence[str], remedy: str = "", *, apart: Sequence[str] = ()
-) -> tuple[list[FleetRate], int]:
-    """Return `fleet_rates_of`, and the number of files that are not records."""
+def rates_and_unread(runs: Sequence[str], *, apart: Sequence[str] = ()) -> tuple[list[FleetRate], int]:
+    """Read the rates of runs, see `fleet_rates`, and the number of files that are not records."""
     from results.runs.store import stored_records
-    from results.table.fleets import fleet_rates, refuse_mixed
+    from results.table.fleets import fleet_rates
     from results.table.merge import merge_records
 
     merged = merge_records(stored_records(runs))
     warn(merged.problems)
-    rates = fleet_rates(merged, apart=apart)
-    refuse_mixed(rates, by, remedy)
-    return rates, merged.unread
+    return fleet_rates(merged, apart=apart), merged.unread
 
 
 def put(text: str, path: Path | None) -> None:

@@ -12,10 +12,10 @@ from results.commands.command_line import (
     add_command,
     add_format,
     add_runs,
-    fleet_rates_of,
     placed,
     print_grids,
     print_lines,
+    rates_and_unread,
 )
 from results.errors import UserError
 from results.recommend.questions import Limits
@@ -132,8 +132,7 @@ def _measured(runs: list[str], runs_dir: Path | None) -> list[FleetRate]:
 
     if not runs and not has_runs(runs_dir):
         return []
-    remedy = "recommend needs one per fleet: name runs that have one, or use compare --by {by}"
-    return fleet_rates_of(placed(runs, runs_dir), [], remedy)
+    return rates_and_unread(placed(runs, runs_dir))[0]
 
 
 def _gpus(names: list[str], *, gpus: str, format: str) -> int:

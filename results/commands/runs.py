@@ -113,7 +113,7 @@ def add_compare(commands: Commands) -> None:
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="refuse fleets whose hosts have different drivers or launchers (default: only report them)",
+        help="compare no case whose hosts have different drivers or launchers (default: only report them)",
     )
 
 
@@ -260,17 +260,17 @@ def _pairs(
     """
     from results.compare.pairs import fleets_of
     from results.runs.store import is_folder, is_run, stored_records
-    from results.table.fleets import split_fleets
+    from results.table.fleets import split_fleets, unambiguous
 
     asked, paths = dict.fromkeys(names), [name for name in names if os.sep in name]
     names = placed(names, runs_dir, latest=not paths)
     fleets = [] if baseline else [name for name in names if not is_run(name) and name not in paths]
     apart = ["driver", "launcher"] if strict else by
-    new, unread = rates_and_unread([name for name in names if name not in fleets], by, apart=apart)
+    new, unread = rates_and_unread([name for name in names if name not in fleets], apart=apart)
     known = fleets_of(new)
     if baseline:
         baseline = placed(baseline, runs_dir, latest=False)
-        old, unread_old = rates_and_unread(baseline, by, apart=apart)
+        old, unread_old = rates_and_unread(baseline, apart=apart)
         before = fleets_of(old)
         if not set(known) & set(before):
             raise UnknownFleet(f"no fleet of {', '.join(known)} is in the baseline: {', '.join(before)}.")
@@ -288,7 +288,10 @@ def _pairs(
             stored_records([name])  # its error says why this is no run
     if unknown or len(fleets) != 2:
         received = f"Received: {', '.join(fleets)}. " if fleets else ""
-        raise UnknownFleet(f"name two fleets to compare. {received}These runs hold: {', '.join(known) or 'none'}.")
+        hint = "".join(f"\n{line}" for line in unambiguous(new, by)[1])
+        raise UnknownFleet(
+            f"name two fleets to compare. {received}These runs hold: {', '.join(known) or 'none'}.{hint}"
+        )
     return [_Pair(fleets[0], fleets[1], _of(new, fleets[0]), _of(new, fleets[1]), by)], unread
 
 

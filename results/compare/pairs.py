@@ -25,7 +25,7 @@ from results.stats import (
     sum_of_estimates,
 )
 from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS, Software, Value
-from results.table.comparable import CLUSTER_COLUMNS, cluster_name, differing, match
+from results.table.comparable import CLUSTER_COLUMNS, cluster_name, differences, differing, match
 from results.table.fleets import FleetRate, log_means
 
 THRESHOLD = 0.01
@@ -226,7 +226,8 @@ def _compared(left: Sequence[FleetRate], right: Sequence[FleetRate]) -> Comparis
     a, b = left[0], right[0]
     several = dict.fromkeys(name for side in (left, right) for name in differing(side, SOFTWARE_COLUMNS))
     if several:
-        reason = f"measured with several {', '.join(several)}: split with --by {','.join(several)}"
+        values = dict.fromkeys(filter(None, (differences(side, [*several]) for side in (left, right))))
+        reason = f"measured with several {', '.join(values)}: split with --by {','.join(several)}"
         return Comparison(a.case, _blank(a), _blank(b), Mark.NOT_COMPARABLE, reason=reason)
     if not a.rates or not b.rates:
         return _one_sided(a, b)

@@ -39,7 +39,7 @@ from results.reference.prices import Offer
 from results.stats import Interval
 from results.table.cells import fleet_notes, warned_notes
 from results.table.columns import NO_ORIGIN
-from results.table.fleets import FleetRate, outliers
+from results.table.fleets import FleetRate, outliers, unambiguous
 from results.text import counted, enumerated
 
 MARGIN = 0.05
@@ -111,15 +111,18 @@ def advise(
         files: The user's price files.
 
     Returns:
-        The answers in the order of the questions, and a line for each price that none uses.
+        The answers in the order of the questions; lines about cases that are left out and prices that are not used.
 
     Raises:
         BadQuestion: A network is unknown, or a price cannot be parsed.
     """
     refuse_unknown(questions, [rate.case.model for rate in rates])
     given = asked_prices(inline, files, fleets_of(rates))
+    relevant = [rate for rate in rates if any(question.covers(rate.case) for question in questions)]
+    _, left_out = unambiguous(relevant)
+    rates, _ = unambiguous(rates)
     advices = [advice for question in questions for advice in answers(question, rates, given.offers)]
-    return advices, [*given.unused, *unused_prices(advices, given.offers)]
+    return advices, [*left_out, *given.unused, *unused_prices(advices, given.offers)]
 
 
 def answers(question: RentalQuestion, rates: Sequence[FleetRate], offers: Sequence[Offer]) -> list[Advice]:

@@ -183,10 +183,7 @@ def measured_tables(question: RentalQuestion, rates: Sequence[FleetRate]) -> lis
     relevant = [
         rate
         for rate in rates
-        if (rate.case.model, rate.case.precision, rate.case.num_hosts) == (question.network, question.precision, 1)
-        and rate.case.all_reduce
-        and question.mode in (None, rate.case.mode)
-        and question.wants(gpus[rate.fleet, rate.case.device], rate.case.num_gpus)
+        if question.covers(rate.case) and question.wants(gpus[rate.fleet, rate.case.device], rate.case.num_gpus)
     ]
     settings = [*by_setting((rate for rate in relevant if rate.rates), across=("num_gpus",)).values()]
     columns = [name for name in CASE_COLUMNS if name != "num_gpus"]

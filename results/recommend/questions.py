@@ -15,6 +15,7 @@ from results.reference.gpus import gpus_named, known_gpus, unknown_gpu
 from results.reference.networks import model_key, network_names, published_names, unknown_network
 from results.reference.price_files import read_prices
 from results.reference.prices import Offer, known_prices, most_exact, positive_number
+from results.schema import Case
 
 MILLION = 1_000_000
 
@@ -64,6 +65,12 @@ class RentalQuestion(Limits):
     gpus: tuple[tuple[str, int], ...] = ()
     families: tuple[tuple[tuple[str, int], ...], ...] = ()
     counts: tuple[int, ...] = (1,)
+
+    def covers(self, case: Case) -> bool:
+        """Return whether a case is of this network, precision and mode, on one host with its usual all-reduce."""
+        asked = (self.network, self.precision, 1)
+        same = (case.model, case.precision, case.num_hosts) == asked and self.mode in (None, case.mode)
+        return same and case.all_reduce
 
     def wants(self, gpu: str, count: int) -> bool:
         """Return whether a GPU and count are among the choices."""

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from results.errors import MixedIdentities
 from results.grid import Grid
 from results.recommend.answer import Advice, answers
 from results.recommend.output import advice_grid
@@ -17,7 +16,7 @@ from results.recommend.questions import MODES, RentalQuestion
 from results.reference.gpus import specifications
 from results.reference.prices import Offer
 from results.schema import Device
-from results.table.fleets import FleetRate, refuse_mixed
+from results.table.fleets import FleetRate, unambiguous
 from results.text import counted
 
 
@@ -28,10 +27,12 @@ class RunDecision:
     Attributes:
         advices: One per measured setting.
         first: The recommendation in one sentence.
+        left_out: A line for cases that a fleet measured with several software identities.
     """
 
     advices: tuple[Advice, ...]
     first: str
+    left_out: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> list[str]:
@@ -55,10 +56,11 @@ def decide(rates: Sequence[FleetRate], offers: Sequence[Offer]) -> RunDecision:
         rates: Measured throughputs.
         offers: Prices for GPUs and fleets; prices of the records override all but the user's.
     """
-    try:
-        refuse_mixed(rates, [], "compare --by {by} keeps them apart.")
-    except MixedIdentities as error:
-        return RunDecision((), f"No recommendation: {'. '.join(str(error).splitlines())}")
+    rates, left_out = unambiguous(rates)
+    return replace(_decide(rates, offers), left_out=tuple(left_out))
+
+
+def _decide(rates: Sequence[FleetRate], offers: Sequence[Offer]) -> RunDecision:
     advices = tuple(advice for question in _questions(rates) for advice in answers(question, rates, offers))
     if not advices:
         return RunDecision((), "No recommendation: no training or inference of one host was measured.")

@@ -109,7 +109,7 @@ def make_report(
         decision=decision,
         yours=[*yours],
         unused=[*given.unused, *unused_prices(decision.advices, given.offers)],
-        verdict=[*_ratio_lines(leading_pairs(pairs)), decision.first, *_row_lines(merged)],
+        verdict=[*_ratio_lines(leading_pairs(pairs)), decision.first, *decision.left_out, *_row_lines(merged)],
         merged=merged,
         rates=rates,
         pairs=pairs,

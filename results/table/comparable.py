@@ -10,6 +10,8 @@ precision), `across` excludes that column and those derived from it.
 from __future__ import annotations
 
 import functools
+import itertools
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -203,6 +205,24 @@ def differing(items: Sequence[Measured], columns: Sequence[str]) -> list[str]:
         if len({item.named(name) for item in items}) > 1
         and not (name in OWN_SETTINGS and _follows_from_network(items, name))
     ]
+
+
+def differences(items: Sequence[Measured], columns: Sequence[str]) -> str:
+    """Describe what differs: `keras (3.12.0, 3.15.1)`; of the environment only the variables that differ."""
+    parts = []
+    for name in columns:
+        values = [item.named(name) for item in items]
+        texts = {name: ["none" if value is None else str(value) for value in values]}
+        if name == "variables":
+            settings = [dict(_VARIABLE.findall(str(value or ""))) for value in values]
+            names = sorted({*itertools.chain(*settings)})
+            texts = {key: [of.get(key, "unset") or "empty" for of in settings] for key in names}
+        parts += [f"{key} ({', '.join(sorted({*of_key}))})" for key, of_key in texts.items() if len({*of_key}) > 1]
+    return ", ".join(parts)
+
+
+_VARIABLE = re.compile(r"([A-Za-z_]\w*)=(.*?)(?=,[A-Za-z_]\w*=|$)")
+"""A variable and its value in the column `variables`; a value may have commas."""
 
 
 def _follows_from_network(items: Sequence[Measured], column: str) -> bool:

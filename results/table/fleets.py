@@ -13,12 +13,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from results.errors import MixedIdentities
 from results.schema import Case, Device
 from results.stats import Estimate, Interval, Nested, Outlying, nested_estimate, outlying
 from results.table.columns import SOFTWARE_COLUMNS, CaseOnHost, Row, Software, Value
-from results.table.comparable import CPU_HOST_COLUMNS, HARDWARE, HOST_COLUMNS, differing
-from results.text import counted
+from results.table.comparable import CPU_HOST_COLUMNS, HOST_COLUMNS, case_name, differences, differing
+from results.text import counted, enumerated
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -287,37 +286,33 @@ def _with_failures(groups: Mapping[_Key, Mapping[int, Row]], rates: Mapping[_Key
     return found
 
 
-def refuse_mixed(rates: Sequence[FleetRate], by: Sequence[str], remedy: str = "") -> None:
-    """Raise MixedIdentities if a cell would mix numbers of several software identities.
+def unambiguous(rates: Sequence[FleetRate], by: Sequence[str] = ()) -> tuple[list[FleetRate], list[str]]:
+    """Leave out each case that a fleet measured with several software identities, which have no common number.
 
     Args:
         rates: Of any number of fleets.
-        by: Columns that split the cells.
-        remedy: Advice for the message, in which `{by}` stands for the columns that separate the identities; empty:
-            split with `--by`.
+        by: Columns by which identities may differ.
 
-    Raises:
-        MixedIdentities: A fleet measured one case with several identities that `by` does not separate.
+    Returns:
+        The other rates, and a line for all cases that are left out for the same reason.
     """
-    cells: dict[_Key, list[FleetRate]] = defaultdict(list)
+    groups: dict[_Key, list[FleetRate]] = defaultdict(list)
     for rate in rates:
         if rate.rates:
-            cells[_Key(rate.fleet, rate.case, rate.software.only(by))].append(rate)
-    found: dict[tuple[str, str], int] = defaultdict(int)
-    columns: dict[str, None] = dict.fromkeys(by)
-    for group in cells.values():
-        different = differing(group, SOFTWARE_COLUMNS)
-        columns |= dict.fromkeys(different)
-        values = [f"{name} ({', '.join(sorted({str(rate.named(name)) for rate in group}))})" for name in different]
-        if values:
-            found[(group[0].fleet, ", ".join(values))] += 1
-    if found:
-        lines = [
-            f"fleet {fleet}, {counted(count, 'case')}: several {values}" for (fleet, values), count in found.items()
-        ]
-        ware = "hardware" if columns.keys() <= HARDWARE else "software"
-        advice = (remedy or "Split them: --by {by}").replace("{by}", ",".join(columns))
-        raise MixedIdentities("\n".join([*lines, f"Numbers from different {ware} cannot share a cell. {advice}"]))
+            groups[_Key(rate.fleet, rate.case, rate.software.only(by))].append(rate)
+    mixed = {key: differing(group, SOFTWARE_COLUMNS) for key, group in groups.items()}
+    found: dict[tuple[str, str], list[FleetRate]] = defaultdict(list)
+    for key, columns in mixed.items():
+        if columns:
+            found[differences(groups[key], columns), ",".join(dict.fromkeys((*by, *columns)))].append(groups[key][0])
+    lines = []
+    for (why, columns_of), cases in found.items():
+        fleets = enumerated(list(dict.fromkeys(rate.fleet for rate in cases)))
+        names = list(dict.fromkeys(case_name(rates, rate) for rate in cases))
+        what = names[0] if len(names) == 1 else counted(len(names), "case")
+        lines.append(f"left out: {fleets}, {what}: measured with several {why}; compare --by {columns_of} splits them")
+    left = {(key.fleet, key.case) for key, columns in mixed.items() if columns}
+    return [rate for rate in rates if (rate.fleet, rate.case) not in left], lines
 
 
 def split_fleets(rates: Sequence[FleetRate], by: Sequence[str]) -> list[FleetRate]:

@@ -11,11 +11,10 @@ from results.compare.overall import answer_lines, comparison_row, unknown_line
 from results.compare.pairs import Mark, compare, geometric_mean, regressions, unchecked, unmatched
 from results.compare.scaling import efficiencies
 from results.digits import with_interval
-from results.errors import MixedIdentities
 from results.report.comparison import compare_grid, scaling_grid
 from results.schema import Telemetry
 from results.table.cells import WARNINGS
-from results.table.fleets import refuse_mixed
+from results.table.fleets import unambiguous
 from results.table.merge import merge_records
 from tests.unit.results.factory import (
     make_case,
@@ -212,18 +211,19 @@ def test_samples_per_joule_are_shown_where_both_sides_measured_energy():
     assert table["power_mean_watts"].isna().all()
 
 
-def test_mixed_identities_are_refused_with_what_differs_and_the_remedy():
+def test_a_case_with_several_softwares_is_left_out_in_a_line():
     records = [
-        *repeats(20.0, 21.0, environment=make_environment(keras="3.15.1")),
-        *repeats(10.0, 11.0, environment=make_environment(keras="3.12.0"), run_id="run-2"),
+        *repeats(20.0, 21.0, environment=make_environment(keras="3.15.1", variables={"A": "1", "B": "x,y", "C": ""})),
+        *repeats(
+            10.0, 11.0, environment=make_environment(keras="3.12.0", variables={"A": "1", "B": "x"}), run_id="run-2"
+        ),
+        *repeats(10.0, 11.0, case=make_case("vgg16")),
     ]
-    with pytest.raises(MixedIdentities) as refused:
-        refuse_mixed(rates_of(*records), [])
-    assert str(refused.value) == (
-        "fleet a4000, 1 case: several keras (3.12.0, 3.15.1)\n"
-        "Numbers from different software cannot share a cell. Split them: --by keras"
-    )
-    refuse_mixed(rates_of(*records), ["keras"])
+    kept, (line,) = unambiguous(rates_of(*records))
+    assert [rate.case.model for rate in kept] == ["vgg16"]
+    why = "several keras (3.12.0, 3.15.1), B (x, x,y), C (empty, unset)"
+    assert line == f"left out: a4000, resnet50: measured with {why}; compare --by keras,variables splits them"
+    assert unambiguous(rates_of(*records), ["keras", "variables"])[1] == []
 
 
 def of_host(host, run_id="run-1", **changes):
@@ -234,15 +234,14 @@ def of_host(host, run_id="run-1", **changes):
 def test_drivers_and_processors_of_a_fleets_hosts_are_spread_between_hosts():
     for first, second in ({"cpu": "EPYC"}, {"cpu": "Xeon"}), ({"driver": "550.54"}, {"driver": "570.86"}):
         rates = rates_of(*of_host("x", **first), *of_host("y", **second))
-        refuse_mixed(rates, [])
+        assert unambiguous(rates)[1] == []
         apart = rates_of(*of_host("x", **first), *of_host("y", **second), apart=list(first))
         assert [list(rate.rates) for rate in apart] == [["x"], ["y"]]
         assert [list(rate.rates) for rate in rates] == [["x", "y"]]
         ((name, values),) = rates[0].hosts_differ.items()
         assert values == {"x": first[name], "y": second[name]}
     rates = rates_of(*of_host("x", driver="550.54"), *of_host("x", driver="570.86", run_id="run-2"))
-    with pytest.raises(MixedIdentities, match=r"driver \(550\.54, 570\.86\)"):
-        refuse_mixed(rates, [])
+    assert "measured with several driver (550.54, 570.86)" in unambiguous(rates)[1][0]
 
 
 def test_by_pairs_only_equal_software():
@@ -251,7 +250,9 @@ def test_by_pairs_only_equal_software():
     records = [r for (fleet, keras), rate in rates.items() for r in repeats(rate, rate + 1, fleet=fleet, **of[keras])]
     (item,) = compared(*records)
     assert (item.mark, item.value) == (Mark.NOT_COMPARABLE, None)
-    assert item.reason == "measured with several keras: split with --by keras" and unchecked([item]) == [item]
+    assert item.reason == "measured with several keras (3.12.0, 3.15.1): split with --by keras" and unchecked(
+        [item]
+    ) == [item]
     assert unknown_line("a", "b", [item]).startswith("a and b have no comparable case in common")
     assert sorted(round(item.value) for item in compared(*records, by=["keras"])) == [2, 3]
 

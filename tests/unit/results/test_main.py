@@ -124,12 +124,13 @@ def test_a_case_that_fail_on_cannot_compare_is_named_with_code_3(runs, capsys):
         assert "! not compared: 1 file without a readable record, see above" in capsys.readouterr().err
 
 
-def test_mixed_software_is_refused_until_it_is_split(runs, capsys):
+def test_mixed_software_is_not_compared_until_it_is_split(runs, capsys):
     add_run(runs, "before", 1.0, environment=make_environment(keras="3.12.0"))
     add_run(runs, "after", 1.0)
-    assert call("compare", "before", "after") == 2
-    captured = capsys.readouterr()
-    assert "--by keras" in captured.err and captured.out == ""
+    assert call("compare", "before", "after") == 0
+    out = capsys.readouterr().out
+    assert "measured with several keras (3.12.0, 3.15.1): split with --by keras" in out
+    assert "have no comparable case in common" in out
     assert call("compare", "before", "after", "--by", "keras") == 0
     for command in ("show", "export", "export --format=wide"):
         assert call(*command.split(), "before", "after") == 0
@@ -246,10 +247,11 @@ def test_the_csv_has_a_row_for_each_host_with_its_own_driver(write, capsys):
     assert len(out.splitlines()) == 1 + 2 * 2 * len(MODELS) and "550.54" in out and "570.86" in out
 
 
-def test_asked_to_be_strict_compare_refuses_as_it_did(write, capsys):
+def test_asked_to_be_strict_compare_refuses_mixed_drivers(write, capsys):
     write()
-    assert call("compare", "a5000", "a4000", "--strict") == 2
-    assert "several driver (550.54, 570.86)" in capsys.readouterr().err
+    assert call("compare", "a5000", "a4000", "--strict") == 0
+    out = capsys.readouterr().out
+    assert "several driver (550.54, 570.86)" in out and "no comparable case in common" in out
 
 
 def test_split_by_driver_a_host_without_a_partner_is_named_and_not_dropped(write, capsys):

@@ -9,7 +9,6 @@ from ruamel.yaml import YAML
 
 import results.__main__ as program
 from results import read_runs
-from results.errors import MixedIdentities
 from results.recommend.answer import answers
 from results.recommend.figures import Basis, published_figures
 from results.recommend.questions import YOURS, RentalQuestion
@@ -122,15 +121,33 @@ def test_software_that_differs_is_named():
     assert any("tensorflow" in note and "2.20.0 (a4000)" in note for note in advice.notes)
 
 
-def test_what_mixes_several_softwares_is_refused_with_what_to_do(no_runs, capsys):
-    records = [*records_of("a4000", SLOW), *records_of("a4000", FAST, keras="2.15.0", changes={"host": "other"})]
-    run = write_run(no_runs, records).path
-    with pytest.raises(MixedIdentities, match=r"read runs, or record files, that have one keras\.$"):
-        read_runs(run).recommend()
-    assert program.main(["results", "recommend"]) == 2
-    refused = capsys.readouterr().err
-    assert refused.endswith("name runs that have one, or use compare --by keras\n"), refused
-    assert program.main(["results", "compare", "--by", "keras"]) == 0
+def test_one_ambiguous_case_blocks_no_other_answer(no_runs, capsys):
+    """In recommend, report, compare and Python: it is left out in one line that names only what differs."""
+    variables = {"TF_DETERMINISTIC_OPS": "0", "NCCL_DEBUG": "WARN"}
+    others = {"tf32_enabled": False, "variables": variables | {"TF_DETERMINISTIC_OPS": "1"}}
+    tf32 = {"case": case_of(precision="tf32")}
+    records = [*records_of("a5000", FAST, price=0.2), *records_of("a5000", FAST, price=0.2, **tf32)]
+    records += [
+        *records_of("a4000", SLOW, price=0.1, variables=variables),
+        *records_of("a4000", SLOW, price=0.1, **tf32),
+    ]
+    records += records_of("a4000", FAST, changes={"run_id": "run-2"}, price=0.1, **others)
+    run = str(write_run(no_runs, records).path)
+    why = "measured with several TF_DETERMINISTIC_OPS (0, 1)"
+    assert "left out" not in call(capsys, run, "--precision=tf32", "--gpus=A4000,A5000")
+    text = call(capsys, run, "--precision=fp16,tf32")
+    assert text.count("left out") == text.count(f"left out: a4000, resnet50, fp16: {why}; compare --by variables") == 1
+    assert "a5000 is 1.59" in text and "159.0" in text
+    recommended = read_runs(run).recommend(precision=["fp16", "tf32"])
+    assert [line for line in recommended.answer if line.startswith("left out: a4000")] and len(recommended.choices) > 2
+    assert program.main(["results", "report", run, "--format=markdown"]) == 0
+    report = capsys.readouterr().out
+    assert report.count("left out: a4000") == 1 and "NCCL" not in report.split("left out")[1][:200]
+    assert program.main(["results", "compare", "a5000", "a4000", run]) == 0
+    compared = capsys.readouterr().out
+    assert why in compared and "1.59" in compared
+    table = read_runs(run).compare("a5000", "a4000").set_index("precision")
+    assert table.loc["tf32", "ratio"] == pytest.approx(1.59) and table.loc["fp16", "reason"].startswith(why)
 
 
 def test_a_host_that_differs_from_its_fleet_is_named():
