@@ -155,7 +155,7 @@ def test_a_limit_that_an_engine_may_not_lift_is_left_out_with_one_warning():
 def test_one_gpu_needs_no_locked_memory_and_no_warning_about_it():
     reported: list[str] = []
     engine = Engine(refuses_lock, ["nvidia"])
-    launcher(engine, reported).start(job(case=Case(model="resnet50"), gpus=(0,), gpu_uuids=()))
+    launcher(engine, reported).start(dataclasses.replace(job(), gpus=(0,)))
     assert len(engine.started) == 1 and reported == []
 
 
