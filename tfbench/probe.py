@@ -29,11 +29,8 @@ import shutil
 import sys
 import time
 
-from tfbench.machine.cpu_use import other_cpu_share_since, read_cpu_use
+from tfbench.machine.cpu_use import CPU_USE_SECONDS, other_cpu_share_since, read_cpu_use
 from tfbench.machine.host import host_facts, processor_speed
-
-CPU_USE_SECONDS = 0.5
-"""Shortest interval over which the use of the CPUs by other programs is read."""
 
 
 def main() -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from results.schema.exit_codes import ExitCode
-from results.schema.health import GPUFacts, Moment, driver_fix, grouped_warnings
+from results.schema.health import MAX_IDLE_UTILISATION, GPUFacts, Moment, driver_fix, grouped_warnings
 from tfbench.doctor.driver import DriverFacts, GPUPair
 from tfbench.doctor.facts import NAMES, DoctorFacts
 from tfbench.doctor.machine import MachineFacts
@@ -345,7 +345,6 @@ MIN_SHM_BYTES = 1 << 30
 MIN_CPUS_PER_GPU = 3.0
 """Per GPU: one thread launches kernels, two wait for steps, which CUDA does by spinning. Seen with an H100: 2.1."""
 
-MAX_LOAD_SHARE = 0.25
 MIN_DISK_BYTES = 2_000_000_000
 MIN_MEMORY_BYTES = 4_000_000_000
 """TensorFlow with CUDA's libraries takes 2 to 4 GB of host memory per process."""
@@ -387,11 +386,11 @@ def _cpus(machine: MachineFacts, gpus: int) -> Iterator[DoctorFinding]:
             why="GPUs wait for kernels to be launched and for input",
             fix=f"give the container or job {MIN_CPUS_PER_GPU * gpus:g} CPUs (docker run --cpus, cpus: in hosts.yml)",
         )
-    if machine.load is not None and machine.load > max(1.0, MAX_LOAD_SHARE * machine.cpu_count):
+    if machine.other_cpu_share is not None and machine.other_cpu_share > MAX_IDLE_UTILISATION:
         yield DoctorFinding(
-            code="load",
+            code="cpu_shared",
             subject="CPU",
-            seen=f"{machine.load:.1f} processes ran or waited in the last minute, on {machine.cpu_count} CPUs",
+            seen=f"other programs use {machine.other_cpu_share:.0%} of the CPUs",
             why="other work takes CPU time from the benchmark",
             fix="top shows them; wait, or end them",
             gpu_only=False,

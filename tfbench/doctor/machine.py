@@ -7,10 +7,12 @@ import re
 import resource
 import shutil
 import tempfile
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tfbench.machine.cpu_use import CPU_USE_SECONDS, other_cpu_share, read_cpu_use
 from tfbench.machine.host import cpu_limit, memory_limit_bytes, read_text
 
 NVIDIA_VENDOR = "0x10de"
@@ -40,6 +42,7 @@ class MachineFacts:
     Attributes:
         cpu_limit: CPUs that this process may use; may be fractional.
         load: Load average of the last minute, of the whole machine.
+        other_cpu_share: Share of the CPUs that other programs used for half a second.
         governors: Number of CPUs by frequency governor; empty if the kernel offers no choice.
         memory_available_bytes: The kernel's estimate of available memory.
         shm_bytes: Size of /dev/shm.
@@ -54,6 +57,7 @@ class MachineFacts:
     cpu_count: int = 1
     cpu_limit: float = 1.0
     load: float | None = None
+    other_cpu_share: float | None = None
     governors: dict[str, int] = field(default_factory=dict)
     memory_bytes: int | None = None
     memory_available_bytes: int | None = None
@@ -72,11 +76,14 @@ def read_machine(root: Path = Path("/")) -> MachineFacts:
     Args:
         root: Parent of `proc`, `sys` and `dev`.
     """
+    before = read_cpu_use(root)
+    time.sleep(CPU_USE_SECONDS)
     memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return MachineFacts(
         cpu_count=os.cpu_count() or 1,
         cpu_limit=cpu_limit(root),
         load=_load(root),
+        other_cpu_share=other_cpu_share(before, read_cpu_use(root), cpu_limit(root)),
         governors=_governors(root),
         memory_bytes=memory_limit_bytes(root),
         memory_available_bytes=_memory_available(root),

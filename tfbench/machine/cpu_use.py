@@ -15,6 +15,9 @@ from tfbench.machine.host import cpu_limit, read_text
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 """Unit of /proc/stat."""
 
+CPU_USE_SECONDS = 0.5
+"""Shortest interval over which the use of the CPUs is read before a measurement."""
+
 STANDARD_ERRORS = 4.0
 """The kernel counts who runs at each tick, so that a short interval is a small sample; exceeded by 1 in 30,000."""
 

@@ -165,7 +165,7 @@ CRASHED = {"problem": "crashed with SIGSEGV while summing over all GPUs"}
         ("gpu", {"ecc": False}, "gpus_differ", Level.WARNING),
         ("machine", {"governors": {"powersave": 64, "performance": 64}}, "governor", Level.WARNING),
         ("machine", {"cpu_limit": 3.0}, "few_cpus", Level.WARNING),
-        ("machine", {"load": 90.0}, "load", Level.WARNING),
+        ("machine", {"other_cpu_share": 0.5}, "cpu_shared", Level.WARNING),
         ("machine", {"memory_available_bytes": 1 << 30}, "little_memory", Level.WARNING),
         ("machine", {"disk_free_bytes": 1 << 20}, "disk_full", Level.WARNING),
         ("machine", {"shm_bytes": 64 << 20}, "little_shm", Level.WARNING),
