@@ -16,6 +16,7 @@ from results.schema import Record
 from tests.support import PROJECT
 from tests.support.engines.docker import DockerEngine
 from tests.support.engines.processes import read_proc
+from tests.support.patience import patience
 
 CASE = {"model": "googlenet", "batch_per_gpu": 2, "image_size": 64, "warmup_steps": 1, "num_steps": 3, "device": "cpu"}
 DEADLINE_SECONDS = 240
@@ -39,6 +40,10 @@ class Finished:
 
 class Controller(subprocess.Popen[str]):
     """The process of a controller, killed if its context ends with an exception."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end, longer on a slow machine."""
+        return super().wait(None if timeout is None else patience(timeout))
 
     def __exit__(self, kind: type[BaseException] | None, *others: Any) -> None:
         if kind is not None:
@@ -66,7 +71,7 @@ def watch(process: subprocess.Popen[Any], seconds: float = float("inf")) -> Usag
         subprocess.TimeoutExpired: It did not end in time.
     """
     ticks = peak = 0
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + patience(seconds)
     while process.poll() is None:
         if time.monotonic() > deadline:
             raise subprocess.TimeoutExpired(process.args, seconds)

@@ -30,6 +30,7 @@ from results.schema.exit_codes import ExitCode
 from results.schema.streams import lasting
 from results.schema.version import __version__
 from tests.support import PROJECT, write_program
+from tests.support.patience import patience
 from tests.unit.results.factory import repeats, write_run
 
 HEAVY = ("tensorflow", "pandas", "scipy", "numpy", "docker", "kubernetes", "pydantic", "rich", "tfbench")
@@ -48,7 +49,7 @@ def tfbench(*arguments: str, folder: Path = PROJECT, module: str = "orchestrate.
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=patience(900),
     )
 
 
@@ -277,7 +278,9 @@ def test_each_shell_takes_its_completion_script(shell: str, ask: str, tmp_path: 
     (tmp_path / "script").write_text(f"{first}\n{tfbench('completion', shell).stdout}\n{ask}\n")
     path = f"{tmp_path}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(PROJECT), "HOME": str(tmp_path)}
-    done = subprocess.run([shell, tmp_path / "script"], env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [shell, tmp_path / "script"], env=environment, capture_output=True, text=True, timeout=patience(120)
+    )
     assert done.stdout.split() == ["quick"], done.stderr
 
 

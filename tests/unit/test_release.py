@@ -22,6 +22,7 @@ from orchestrate.inventory import hosts as inventory
 from orchestrate.inventory.variants import read_variants
 from results.schema.version import __version__
 from tests.support import PROJECT, write_program
+from tests.support.patience import patience
 
 GITHUB = PROJECT / ".github"
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
@@ -81,7 +82,7 @@ def execute(script: str, folder: Path) -> SimpleNamespace:
         | {"PATH": f"{programs}:{os.environ['PATH']}", "TFBENCH_RUNS_DIR": str(folder / "runs")},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=patience(120),
         check=False,
     )
     calls, *written = (Path(files[name]) for name in ("CALLS", "GITHUB_ENV", "GITHUB_OUTPUT"))

@@ -12,6 +12,7 @@ from tests.support.controller import Controller, Runs, counted, ours, running
 from tests.support.engines.docker import DockerEngine
 from tests.support.engines.processes import all_pids, read_proc, send, wait_until
 from tests.support.engines.servers import SshHost
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.docker
 
@@ -55,7 +56,7 @@ def test_a_run_survives_the_death_of_its_controller(moment: str, engines, fake_i
         fleets = {"here": {"hosts": {"one": {"docker": relay.url}}}}
         victim.append(runs.begin(fleets, REPEATS, image=fake_images.image()))
         assert victim[0].wait(180) == -9
-        assert relay.reached.wait(10)
+        assert relay.reached.wait(patience())
         runs.resume()
 
     assert runs.states().count("reattached") == reattached

@@ -11,6 +11,7 @@ from results.runs.reading import from_json
 from results.schema import Status
 from tests.support import PROJECT
 from tests.support.null_gpu import environment, needs_null_gpu, only_on_demand
+from tests.support.patience import patience
 
 pytestmark = [pytest.mark.slow, needs_null_gpu]
 
@@ -20,7 +21,9 @@ SHORT = ("--batch_size=8", "--num_steps=5", "--warmup_steps=1", "--max_warmup_st
 
 def tfbench(output, *flags, program=("-m", "tfbench"), **settings):
     command = [sys.executable, *program, f"--output={output}", "--model=resnet50", "--nopeaks", *flags]
-    subprocess.run(command, cwd=PROJECT, env=environment(**settings), check=False, timeout=600, capture_output=True)
+    subprocess.run(
+        command, cwd=PROJECT, env=environment(**settings), check=False, timeout=patience(600), capture_output=True
+    )
     return from_json(Path(output).read_bytes())
 
 

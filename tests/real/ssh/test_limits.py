@@ -14,10 +14,10 @@ from tests.real.ssh.rented import Rented, make_ssh
 from tests.real.ssh.test_faults import Rent, fill, rent, small_disk  # noqa: F401  (a fixture)
 from tests.support.controller import Runs
 from tests.support.engines.processes import read_proc, wait_until
+from tests.support.patience import patience
 
 TIMEOUT_SECONDS = 6
 MARGIN_SECONDS = 15
-BUSY_SECONDS = 60
 """What a host does well before it hangs, on a machine that is busy with other tests. Without limits a run never ends."""
 
 ENDLESS = """\
@@ -88,7 +88,7 @@ def test_no_conversation_outlasts_the_limits_of_the_hosts_file(instance: Rented,
     assert set(records.values()) <= {Status.TIMEOUT, Status.LOST, Status.UNREACHABLE, Status.ERROR}, records
     assert {records[name] for name in ("heartbeats", "log", *FROZEN)} == {Status.TIMEOUT}
     assert "Traceback" not in runs.stderr
-    assert finished["seconds"] < BUSY_SECONDS + TIMEOUT_SECONDS + MARGIN_SECONDS
+    assert finished["seconds"] < TIMEOUT_SECONDS + MARGIN_SECONDS + patience()
 
 
 def test_two_signals_end_the_run_in_15_seconds_whatever_hangs(instance: Rented, tmp_path: Path):
@@ -103,7 +103,7 @@ def test_two_signals_end_the_run_in_15_seconds_whatever_hangs(instance: Rented, 
         wait_until(lambda: list(runs.events("run_finished")), "the run's end", seconds=120)
         seconds = time.monotonic() - began
         assert controller.wait(120) == ExitCode.STOPPED  # its table and report take a moment
-    assert len(list(runs.events("run_finished"))) == 1 and seconds < MARGIN_SECONDS + BUSY_SECONDS
+    assert len(list(runs.events("run_finished"))) == 1 and seconds < MARGIN_SECONDS + patience()
     assert {runs.by_host()[name].status for name in FROZEN} == {Status.STOPPED}
 
 
@@ -113,7 +113,7 @@ def test_stop_asks_the_controller_and_waits_for_it(instance: Rented, tmp_path: P
         wait_until(lambda: "step" in instance.output("one"), "the first step")
         stopped = runs.run("stop", expect=0)
         assert f"process {controller.pid}" in stopped.stderr and "ended" in stopped.stderr
-        assert controller.wait(15) == ExitCode.STOPPED
+        assert controller.wait(60) == ExitCode.STOPPED
     assert instance.jobs() == [] and [record.status for record in runs.by_host().values()] == [Status.STOPPED]
 
 

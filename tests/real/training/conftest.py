@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.support import PROJECT
+from tests.support.patience import patience
 
 
 def run_tfbench(*arguments, module="tfbench", code=None, **variables):
@@ -19,7 +20,7 @@ def run_tfbench(*arguments, module="tfbench", code=None, **variables):
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=patience(600),
         check=False,
     )
 

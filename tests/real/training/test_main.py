@@ -12,6 +12,7 @@ from results.schema.progress import RecordReader, State, Step, parse_line
 from results.schema.record_json import MAX_RECORD_BYTES
 from tests.real.training.conftest import run_tfbench
 from tests.support import PROJECT
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.tensorflow
 
@@ -97,7 +98,7 @@ def test_a_terminated_repeat_is_stopped(tmp_path):
             if parse_line(line) == State("building"):
                 break
         process.terminate()
-        assert process.wait(timeout=120) == 3
+        assert process.wait(timeout=patience(120)) == 3
         process.stderr.read()
     assert from_json(output.read_text()).status is Status.STOPPED
 

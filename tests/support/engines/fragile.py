@@ -47,7 +47,7 @@ class FragileEngine(DockerEngine):
             send(signal.SIGKILL, [pid])
             return False
 
-        wait_until(has_ended, "the end of containerd", 10)
+        wait_until(has_ended, "the end of containerd")
         pid_file.unlink(missing_ok=True)
 
     def answers(self) -> bool:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from tests.support.patience import patience
+
 READY_SECONDS = 120.0
 """Timeout for the start of a server."""
 
@@ -103,7 +105,7 @@ def wait_until(condition: Callable[[], Any], what: str, seconds: float = 240.0) 
     Raises:
         EngineError: It was not true in time.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + patience(seconds)
     while not (value := condition()):
         if time.monotonic() > deadline:
             raise EngineError(f"waited {seconds:.0f} s for {what}")
@@ -209,7 +211,7 @@ class Server(Service):
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
-        deadline = time.monotonic() + READY_SECONDS
+        deadline = time.monotonic() + patience(READY_SECONDS)
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.stop()

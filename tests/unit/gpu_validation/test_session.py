@@ -14,6 +14,7 @@ from tests.benchmarks.gpu_validation.__main__ import main
 from tests.benchmarks.gpu_validation.steps import START, Run, Step
 from tests.support import PROJECT
 from tests.support.engines.processes import wait_until
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.slow  # starts programs and waits for them
 
@@ -143,7 +144,7 @@ def test_a_killed_call_leaves_no_process_and_the_next_goes_on(bench: Bench):
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
     assert "b.slow" not in bench.outcomes()
-    wait_until(lambda: not processes_with(str(bench.marks)), "the end of its benchmark", seconds=20.0)
+    wait_until(lambda: not processes_with(str(bench.marks)), "the end of its benchmark")
     assert "3 steps done. " in bench.call(interrupted_plan(bench.marks))
     assert bench.ran() == {"a.quick": 1, "b.slow": 2, "c.last": 1}
 
@@ -152,7 +153,7 @@ def test_a_stopped_call_ends_its_benchmark_and_shares_no_folder(bench: Bench):
     stopped = bench.process()
     assert bench.call([bench.step("a.one")]).startswith("2: gpu_validation: another call is using")
     stopped.terminate()
-    _, errors = stopped.communicate(timeout=30)
+    _, errors = stopped.communicate(timeout=patience())
     assert stopped.returncode == 130 and "stopped; call again to go on" in errors
     assert not processes_with(str(bench.marks))
 

@@ -16,6 +16,7 @@ from tests.benchmarks.bench_queues import kind_of
 from tests.support.engines.kubernetes import plays
 from tests.support.engines.kubernetes.fake_server import Answer
 from tests.support.engines.processes import wait_until
+from tests.support.patience import patience, slowness
 from tests.unit.kubernetes.conftest import node
 
 pytestmark = pytest.mark.slow  # starts programs and waits for them
@@ -135,10 +136,10 @@ def test_a_node_taken_by_our_own_long_repeat_is_not_missing(bench, monkeypatch):
             plays.run(server, pod)
             for line in (*["one more line"] * 50, *plays.lines_of(job)):
                 server.log(pod["metadata"]["name"], line)
-                time.sleep(0.05)
+                time.sleep(0.05 * slowness())
             plays.end(server, pod)
 
-    monkeypatch.setattr(launchers, "MINUTE_SECONDS", 1.5)
+    monkeypatch.setattr(launchers, "MINUTE_SECONDS", 1.5 * slowness())
     assert bench(play).measure(2, pending_minutes=1) == RunOutcome(ok=2, failed=0, missing=0)
 
 
@@ -170,7 +171,7 @@ def running(one, **plan):
     thread = threading.Thread(target=one.measure, kwargs=plan)
     thread.start()
     yield
-    thread.join(60)
+    thread.join(patience())
     assert not thread.is_alive()
     wait_until_empty(one)
 
@@ -210,7 +211,7 @@ def test_a_restarted_controller_reattaches_and_starts_nothing_twice(bench):
     def play(server, job):
         pod = plays.make_pod(server, job)
         plays.run(server, pod)
-        go.wait(30)
+        go.wait(patience())
         for line in plays.lines_of(job):
             server.log(pod["metadata"]["name"], line)
         plays.end(server, pod)

@@ -27,6 +27,7 @@ from orchestrate.running.shared import StorageFailed
 from results.schema import GPU
 from tests.support import PROJECT
 from tests.support.engines.processes import wait_until
+from tests.support.patience import patience
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
 
 RUNS = """
@@ -71,7 +72,7 @@ def test_a_controller_is_asked_twice_at_most_and_awaited(control, tmp_path: Path
         pass
     assert end_controller(tmp_path) == f"process {process.pid}"
     assert (
-        process.communicate(timeout=10) == (f"{times}\n", None)
+        process.communicate(timeout=patience()) == (f"{times}\n", None)
         and not is_controlled(tmp_path)
         and not (tmp_path / CONTROLLER).exists()
     )

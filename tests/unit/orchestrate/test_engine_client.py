@@ -31,6 +31,7 @@ from orchestrate.launchers.docker.engine import MAX_HELD_BYTES, EndlessLog, stam
 from orchestrate.launchers.docker.images import DockerEngine
 from orchestrate.launchers.docker.launcher import ContainerLauncher
 from orchestrate.launchers.pulls import PullLimits, PullMeter
+from tests.support.patience import patience
 from tests.unit.orchestrate.test_check import host
 from tests.unit.orchestrate.test_container import job
 
@@ -207,7 +208,7 @@ def test_an_engine_that_drips_holds_nobody_beyond_the_deadline(serve: Serve, mon
     began = time.monotonic()
     with pytest.raises(Unreachable):
         engine.info()
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < patience()
 
 
 @pytest.mark.parametrize(
@@ -241,7 +242,7 @@ def test_a_message_without_end_takes_no_time_and_no_memory(serve: Serve, piece: 
     began = time.process_time()
     with pytest.raises(PullFailed, match="64 KiB"):
         engine.pull("r/i@sha256:1", PullMeter(lambda done, total: None, attempts=1))
-    assert time.process_time() - began < 30
+    assert time.process_time() - began < patience()
 
 
 def test_an_answer_of_few_bytes_and_many_values_takes_no_memory(serve: Serve):
@@ -454,4 +455,4 @@ def test_an_engine_that_drips_after_an_image_was_sent_is_given_up(serve: Serve, 
         began = time.monotonic()
         with pytest.raises(PullFailed, match="did not arrive"):
             engine.load(iter([b"an image"]))
-        assert time.monotonic() - began < 60
+        assert time.monotonic() - began < patience()

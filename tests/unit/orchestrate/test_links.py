@@ -13,6 +13,7 @@ from orchestrate.inventory.addresses import DockerAddress, HostKeys, SSHAddress
 from orchestrate.links.connections import ATTEMPTS, Conversation, ssh_failure, with_retries
 from orchestrate.links.ssh import ssh_command
 from orchestrate.links.tunnel import Tunnel
+from tests.support.patience import patience
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="needs an OpenSSH client")
@@ -77,15 +78,15 @@ def test_a_dropped_connection_is_made_again_and_another_failure_is_not(monkeypat
     ids=["silent", "alive for ever", "endless lines", "an endless line", "ends"],
 )
 def test_a_conversation_ends_within_its_limits(script: str, exceeded: str):
-    limits = {"seconds": 1.0 if "alive" in script else 60.0, "max_bytes": 1 << 20}
+    limits = {"seconds": 1.0 if "alive" in script else 4 * patience(), "max_bytes": 1 << 20}
     began = time.monotonic()
     text = b"x" * 100_000 + b"\n"
     script = script.replace("cat", f"head -c {len(text)} >/dev/null")
-    silence = 0.4 if script == "sleep 60" else 30.0
+    silence = 0.4 if script == "sleep 60" else 4 * patience()
     with Conversation(["sh", "-c", script], text, silence_seconds=silence, **limits) as talk:
         lines = list(talk.lines())
         code, said = talk.result()
-    assert talk.exceeded == exceeded and len(said) <= 10_000 and time.monotonic() - began < 40
+    assert talk.exceeded == exceeded and len(said) <= 10_000 and time.monotonic() - began < patience()
     assert bool(code) is bool(exceeded) and (exceeded or lines == [b"done\n"])
 
 

@@ -24,6 +24,7 @@ from orchestrate.suites import CaseBlock, Suite
 from results.schema import GPU, Case, Communication, Device, Rank, Record, Status
 from results.schema.record_json import to_json
 from tests.support.engines.processes import wait_until
+from tests.support.patience import patience
 from tests.unit.orchestrate import test_run
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher, ok_record
 
@@ -61,7 +62,7 @@ class MeetingLauncher(FakeLauncher):
     def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         if job.member is not None and "follow" not in self._machine.failures:
             meeting = threading.Barrier(self.parties or job.case.num_hosts)
-            self.started.setdefault(f"{job.case.name}.{job.origin.repeat}", meeting).wait(60)
+            self.started.setdefault(f"{job.case.name}.{job.origin.repeat}", meeting).wait(patience())
         event = self.waits.get(self._host.name)
         while job.member is not None and event is not None and not event.wait(0.02):
             if job.id in self._machine.stopped:

@@ -17,6 +17,7 @@ from orchestrate.launchers.ssh.launcher import ProcessLauncher
 from orchestrate.planning.plan import Job
 from results.schema import Case, Data, Device
 from tests.support.engines.processes import wait_until
+from tests.support.patience import patience
 from tests.unit.orchestrate.fakes import make_job
 
 HOST = Host(fleet="f", name="h", docker=None, cpus=1)
@@ -132,7 +133,7 @@ def test_an_agent_bounds_the_wait_for_its_request_but_not_its_work(tmp_path: Pat
     impatient = connection._READ_AGENT.replace(f"alarm({connection.REQUEST_SECONDS})", "alarm(4)")
     with subprocess.Popen([sys.executable, "-c", impatient], stdin=subprocess.PIPE) as waits:
         monkeypatch.setattr(connection, "_READ_AGENT", impatient)
-        assert (run(launcher(tmp_path, "time.sleep(5)")), waits.wait(30)) == (([], 0), -signal.SIGALRM)
+        assert (run(launcher(tmp_path, "time.sleep(5)")), waits.wait(patience())) == (([], 0), -signal.SIGALRM)
 
 
 @pytest.mark.parametrize("more", [b"1", b"201"], ids=["by the agent", "by the launcher"])

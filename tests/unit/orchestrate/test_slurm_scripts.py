@@ -18,6 +18,7 @@ from orchestrate.launchers.slurm.script import batch_script, make_arrays
 from orchestrate.planning.plan import Job
 from results.schema import Case, Data, Device, Origin, Status
 from tests.support import write_program
+from tests.support.patience import patience
 
 PROJECT = Path("/home/bench/tfbench")
 
@@ -228,7 +229,7 @@ class Node:
             "PATH": f"{self.folder / 'bin'}:/usr/bin:/bin",
             **(variables or {}),
         }
-        return subprocess.run(["sh", script], env=environment, capture_output=True, text=True, timeout=60)
+        return subprocess.run(["sh", script], env=environment, capture_output=True, text=True, timeout=patience())
 
     def log(self, repeat: Job) -> str:
         """Return the output of a repeat."""
@@ -353,7 +354,9 @@ def test_a_runs_folder_goes_when_no_job_can_write_there_any_more(tmp_path: Path,
     for name in left:
         (node.root / name).touch()
     script = f"main() {{\n{tidy(str(node.root), 'run1.lab', [])}\n}}\nmain"
-    subprocess.run(["sh", "-c", script], env={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}, check=True, timeout=60)
+    subprocess.run(
+        ["sh", "-c", script], env={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}, check=True, timeout=patience()
+    )
     assert node.root.exists() is not goes
 
 

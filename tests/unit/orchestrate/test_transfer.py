@@ -19,6 +19,7 @@ from orchestrate.launchers.docker.launcher import ContainerLauncher
 from orchestrate.launchers.pulls import MAX_TRANSFERS, TRANSFER, PullLimits
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.host_warnings import sending_note
+from tests.support.patience import patience
 
 CONFIG = {"Env": ["A=1"], "Entrypoint": ["x"], "User": "10001", "Volumes": {"/out": {}}, "Labels": None}
 HERE, THERE = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
@@ -120,7 +121,7 @@ def test_images_are_sent_to_a_few_hosts_at_a_time_whatever_registries_do():
         with limits.turn(TRANSFER):
             inside.append(number)
             most.append(len(inside))
-            all_in.wait(60)  # nobody leaves before as many as may are in
+            all_in.wait(patience())  # nobody leaves before as many as may are in
             inside.remove(number)
 
     with ThreadPoolExecutor(3 * MAX_TRANSFERS) as pool:
@@ -138,7 +139,7 @@ def test_a_host_that_keeps_its_turn_holds_no_other(monkeypatch: pytest.MonkeyPat
         def load(self, chunks: Iterable[bytes]) -> str:
             if kept == "unpacks without end":
                 super().load(chunks)
-            release.wait(60)
+            release.wait(patience())
             return super().load(chunks)
 
     def send(target: Target) -> None:
@@ -148,9 +149,9 @@ def test_a_host_that_keeps_its_turn_holds_no_other(monkeypatch: pytest.MonkeyPat
     with ThreadPoolExecutor(2) as pool:
         slow = pool.submit(send, Slow())
         time.sleep(0.1)
-        pool.submit(send, Target()).result(30)
+        pool.submit(send, Target()).result(patience())
         assert not slow.done()
         release.set()
-        slow.result(60)
+        slow.result(patience())
     with limits.turn(TRANSFER):
         assert not limits._registries[TRANSFER].acquire(blocking=False), "a turn that was given back counts once"

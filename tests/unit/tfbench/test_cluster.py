@@ -11,6 +11,7 @@ import stamina
 
 from results.schema import Status
 from tests.support.engines import processes
+from tests.support.patience import patience
 from tfbench.flags import FlagsError, parse
 from tfbench.outcomes.outcome import CaseFailedError, Failure
 from tfbench.peers import links as module
@@ -110,7 +111,7 @@ class Ranks:
     def seen_by_others(self, rank):
         """Wait until all others have an outcome; return them."""
         others = [other for other in range(len(self.peers)) if other != rank]
-        assert all(self.lost[other].wait(60) for other in others)
+        assert all(self.lost[other].wait(patience()) for other in others)
         return [self.outcomes[other] for other in others]
 
 
@@ -220,14 +221,14 @@ def test_a_rank_that_does_not_come_is_named(multi):
     del ranks.peers[2]
     chief, _ = ranks.together(lambda peers: peers.connect(1.5))
     assert chief.status is Status.LOST and f"rank 2 ({ranks.addresses[2]})" in str(chief)
-    assert ranks.lost[1].wait(60)
+    assert ranks.lost[1].wait(patience())
     assert f"rank 2 ({ranks.addresses[2]})" in ranks.outcomes[1].cause
 
 
 def test_strangers_at_the_chiefs_port_are_ignored(multi, monkeypatch):
     monkeypatch.setattr(module, "HELLO_SECONDS", 0.3)
     ranks = multi(2)
-    reach = stamina.RetryingCaller(timeout=60, attempts=None).on(ConnectionRefusedError)
+    reach = stamina.RetryingCaller(timeout=patience(), attempts=None).on(ConnectionRefusedError)
 
     def connect(peers):
         if peers.rank:

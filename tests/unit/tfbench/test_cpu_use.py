@@ -10,6 +10,7 @@ import pytest
 
 from results.schema import Case, Data, Device, InputLimit, Telemetry
 from tests.support import PROJECT
+from tests.support.patience import patience
 from tests.unit.results.factory import make_environment, make_measurement
 from tfbench.machine.cpu_use import CPUUse, other_cpu_share, read_cpu_use
 from tfbench.measuring.soft_warnings import soft_warnings
@@ -79,7 +80,12 @@ def test_other_programs_are_seen_and_our_own_threads_are_not():
     others = [subprocess.Popen([sys.executable, "-c", BURN]) for _ in range(2 * cpus)]
     try:
         done = subprocess.run(
-            [sys.executable, "-c", BESIDE_OTHERS], cwd=PROJECT, capture_output=True, text=True, timeout=120, check=True
+            [sys.executable, "-c", BESIDE_OTHERS],
+            cwd=PROJECT,
+            capture_output=True,
+            text=True,
+            timeout=patience(120),
+            check=True,
         )
     finally:
         for other in others:

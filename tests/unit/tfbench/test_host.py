@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from tests.support import PROJECT, write_files
+from tests.support.patience import patience
 from tfbench.machine.host import HostFacts, cpu_limit, memory_limit_bytes
 
 
@@ -57,7 +58,7 @@ def test_the_probe_prints_one_object_without_tensorflow():
         "import sys; from tfbench.probe import main; code = main(); "
         "assert 'tensorflow' not in sys.modules and 'keras' not in sys.modules; sys.exit(code)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, timeout=patience())
     assert done.returncode == 0, done.stderr
     reported = json.loads(done.stdout)
     assert reported.pop("disk_free_bytes") > 0

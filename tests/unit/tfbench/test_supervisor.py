@@ -7,6 +7,7 @@ import pytest
 from results.runs.reading import from_json
 from results.schema import Status
 from tests.support import PROJECT
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.slow  # starts programs and waits for them
 
@@ -44,7 +45,7 @@ def start(output, work, max_seconds=None):
 
 def ending(output, work, max_seconds=None):
     with start(output, work, max_seconds) as process:
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=patience())
     return process.returncode, errors
 
 
@@ -54,7 +55,7 @@ def test_a_signal_ends_native_code_with_a_record(tmp_path, number):
     with start(output, "hang()") as process:
         process.stdout.readline()
         process.send_signal(number)
-        process.communicate(timeout=60)
+        process.communicate(timeout=patience())
     assert process.returncode == 3
     record = from_json(output.read_text())
     assert record.status is Status.STOPPED
@@ -105,7 +106,7 @@ def test_each_bad_end_leaves_a_record_with_its_cause(tmp_path, work, max_seconds
 def test_a_reader_that_stops_reading_does_not_keep_a_child_alive(tmp_path):
     output = tmp_path / "record.json"
     with start(output, "while True: os.write(2, b'x' * 4096)", max_seconds=1) as process:
-        process.wait(60)
+        process.wait(patience())
     assert from_json(output.read_text()).status is Status.TIMEOUT
 
 
@@ -135,4 +136,4 @@ def test_the_child_does_not_outlive_its_parent(tmp_path):
         assert int(process.stdout.readline()) != process.pid
         process.kill()
         # Both ends of the pipe are the child's too: it reads as closed only when the child is gone as well.
-        assert process.communicate(timeout=60) == ("", "")
+        assert process.communicate(timeout=patience()) == ("", "")
