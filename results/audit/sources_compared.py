@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 
 from results.audit.claims import Claim, grouped, read_claims
-from results.audit.series import Severity, TableFinding
+from results.audit.series import Severity, TableFinding, specified_ratios
 from results.reference import FOLDER, published
+from results.reference.gpus import loosest_figures
 
 FACTOR = 3.0
 """Largest plausible ratio to the fastest measurement of one GPU, network, precision and GPU count.
@@ -33,41 +35,120 @@ ENOUGH_OF_GPU = 4
 """Minimum number of networks in such a column: an early build (RTX 3090, TF 2.4.1) ran three of six at half speed."""
 
 
+RATIO_NOTED = 0.2
+"""Deviation of the ratio of two GPUs from published ones, in natural logarithms, for a note; a suspicion: `OFF_COLUMN`.
+
+Published ratios differ by up to 0.36 between frameworks (RTX A6000 to RTX 3090, ResNet50 FP16: 1.01 and 1.45).
+"""
+
+
 def source_findings(claims: Sequence[Claim], reference: Sequence[Claim] | None = None) -> list[TableFinding]:
-    """Find cells and columns that are far from all trusted measurements of their GPU and case.
+    """Find cells, columns and ratios of GPUs that are far from all trusted measurements.
 
     Args:
         claims: The claims to check.
         reference: Trusted claims; None: the published ones shipped with tfbench.
     """
     trusted = trusted_claims() if reference is None else reference
-    training = [claim for claim in claims if claim.mode == "train" and claim.image_size is None]
-    measured = grouped(trusted, _case)
+    training = [claim for claim in claims if claim.gpu and claim.mode == "train" and claim.image_size is None]
+    measured = {case: [other.rate for other in others] for case, others in grouped(trusted, _case).items()}
+    known = [claim for claim in training if _case(claim) in measured]
+    far = [claim for claim in known if abs(_beyond(claim.rate, measured[_case(claim)], FACTOR, SLOW_FACTOR)) > 0]
+    cells = [_far_cell(claim, measured[_case(claim)]) for claim in far]
+    near = [(claim, _beyond(claim.rate, measured[_case(claim)])) for claim in known if claim not in far]
+    return [*cells, *_off_columns([cell for cell in near if cell[0].count == 1]), *_off_ratios(training, trusted)]
+
+
+def _beyond(value: float, measured: Sequence[float], above: float = 1.0, below: float = 1.0) -> float:
+    """Return by how much a value is outside the range of measured ones, in natural logarithms; 0: it is inside.
+
+    Args:
+        value: A throughput or ratio.
+        measured: Trusted ones.
+        above: Factor that a value may exceed the largest by.
+        below: Factor that the smallest may exceed a value by.
+    """
+    low, high = min(measured) / below, max(measured) * above
+    return min(0.0, math.log(value / low)) + max(0.0, math.log(value / high))
+
+
+def _far_cell(claim: Claim, measured: Sequence[float]) -> TableFinding:
+    text = f"{claim.name} on {claim.gpu}: {claim.number}, published measurements are {_range(measured)}: too far apart"
+    return TableFinding("sources_contradict", Severity.SUSPECT, (claim.row,), text)
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}"
+
+
+def _off_columns(cells: Sequence[tuple[Claim, float]]) -> list[TableFinding]:
+    """Find columns that deviate from all measurements, unlike the others of the table."""
+    columns = grouped(cells, lambda cell: (cell[0].gpu or "", cell[0].precision))
+    medians = {key: statistics.median(off for _, off in column) for key, column in columns.items()}
     found = []
-    columns: dict[tuple[str, str], list[tuple[Claim, float]]] = defaultdict(list)
-    for claim in training:
-        known = [other.rate for other in measured.get(_case(claim), [])]
-        if not claim.gpu or not known:
+    for key, column in columns.items():
+        others = [median for other, median in medians.items() if other != key]
+        apart = medians[key] - statistics.median(others) if others else 0.0
+        networks = {claim.model for claim, _ in column}
+        if len(networks) < ENOUGH_OF_GPU or min(abs(apart), abs(medians[key])) <= OFF_COLUMN:
             continue
-        low, high = min(known), max(known)
-        if not low / SLOW_FACTOR <= claim.rate <= high * FACTOR:
-            text = f"{claim.name} on {claim.gpu}: {claim.number}, published measurements are {low:.10g} to {high:.10g}"
-            found.append(TableFinding("sources_contradict", Severity.SUSPECT, (claim.row,), f"{text}: too far apart"))
-        elif claim.count == 1:
-            beyond = min(0.0, math.log(claim.rate / low)) + max(0.0, math.log(claim.rate / high))
-            columns[claim.gpu, claim.precision].append((claim, beyond))
-    offs = {key: statistics.median(value for _, value in cells) for key, cells in columns.items()}
-    for key, cells in columns.items():
-        others = [off for other, off in offs.items() if other != key]
-        apart = offs[key] - statistics.median(others) if others else 0.0
-        if len({claim.model for claim, _ in cells}) >= ENOUGH_OF_GPU and min(abs(apart), abs(offs[key])) > OFF_COLUMN:
-            text = (
-                f"{' '.join(key)}: {math.exp(offs[key]):.2f} times every published measurement of it in the median of"
-            )
-            rows = tuple(sorted({claim.row for claim, _ in cells}))
-            text = f"{text} {len(cells)} cells, unlike the other columns: {'halved?' if apart < 0 else 'doubled?'}"
-            found.append(TableFinding("sources_contradict", Severity.SUSPECT, rows, text))
+        text = (
+            f"{' '.join(key)}: {math.exp(medians[key]):.2f} times every published measurement of it in the median of "
+            f"{len(column)} cells, unlike the other columns: {'halved?' if apart < 0 else 'doubled?'}"
+        )
+        rows = tuple(sorted({claim.row for claim, _ in column}))
+        found.append(TableFinding("sources_contradict", Severity.SUSPECT, rows, text))
     return found
+
+
+def _off_ratios(claims: Sequence[Claim], trusted: Sequence[Claim]) -> list[TableFinding]:
+    """Find GPUs whose ratio no source has measured; of one GPU each, as scaling depends on the host."""
+    published = _ratios(trusted)
+    found = []
+    for (low, high), pairs in _ratios(claims).items():
+        cells = [
+            (pair, _beyond(ratio, [other for _, other in published[low, high][case]]))
+            for case, of_case in pairs.items()
+            for pair, ratio in of_case
+            if case in published.get((low, high), {})
+        ]
+        if not cells:
+            continue
+        off = statistics.median(value for _, value in cells)
+        ratios = [second.rate / first.rate for (first, second), _ in cells]
+        if abs(off) <= RATIO_NOTED or not _beyond(statistics.median(ratios), specified_ratios(*cells[0][0]) or ratios):
+            continue
+        severity = Severity.SUSPECT if abs(off) > OFF_COLUMN and len(cells) > 1 else Severity.NOTE
+        known = [ratio for of_case in published[low, high].values() for _, ratio in of_case]
+        text = (
+            f"{high} is {statistics.median(ratios):.2f} times as fast as {low}, in the median of {len(cells)} cells; "
+            f"published: {_range([round(ratio, 2) for ratio in known])}, by specification "
+            f"{_range([round(ratio, 2) for ratio in specified_ratios(*cells[0][0])])}"
+        )
+        rows = tuple(sorted({claim.row for pair, _ in cells for claim in pair}))
+        found.append(TableFinding("ratio_of_gpus", severity, rows, text))
+    return found
+
+
+Ratios = dict[tuple[str, str], dict[tuple[object, ...], list[tuple[tuple[Claim, Claim], float]]]]
+"""Pairs of claims and their ratio, by two GPUs and case."""
+
+
+def _ratios(claims: Sequence[Claim]) -> Ratios:
+    """Return the ratios of GPUs in training on one GPU with the same software."""
+    found: Ratios = defaultdict(lambda: defaultdict(list))
+    ones = [claim for claim in claims if claim.gpu and claim.count == 1 and not _may_be_tf32(claim)]
+    for group in grouped(ones, lambda claim: (claim.software, _case(claim)[1:])).values():
+        best = {claim.gpu or "": claim for claim in sorted(group, key=lambda claim: claim.rate)}
+        for low, high in itertools.combinations(sorted(best), 2):
+            pair = best[low], best[high]
+            found[low, high][_case(pair[0])[1:]].append((pair, pair[1].rate / pair[0].rate))
+    return found
+
+
+def _may_be_tf32(claim: Claim) -> bool:
+    return claim.precision == "fp32" and not claim.strict and "tf32_tensor" in loosest_figures(claim.gpus)
 
 
 @functools.cache

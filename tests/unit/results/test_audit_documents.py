@@ -142,3 +142,16 @@ def test_large_throughputs_are_printed_with_all_their_digits(write):
 def test_the_message_names_the_heading_that_stopped_it(write):
     with pytest.raises(NotATable, match=r"'ResNet50 FP16 Quux' \('Quux' is not understood"):
         audit_file(write(NO_THROUGHPUTS["an unknown word"][0]))
+
+
+@pytest.mark.parametrize(
+    ("ratios", "severity"),
+    [((1.563, 1.541), None), ((2.013, 1.971), Severity.NOTE), ((2.813, 2.741), Severity.SUSPECT)],
+)
+def test_a_ratio_of_two_gpus_that_no_source_has_measured_is_found(write, ratios, severity):
+    rows = ["gpu,model,precision,img/s"]
+    for (model, rate), ratio in zip({"resnet50": 452.9, "bert_large_squad_384": 19.42}.items(), ratios, strict=True):
+        rows += [f"RTX A4000,{model},fp16,{rate}", f"RTX A5000,{model},fp16,{rate * ratio:.2f}"]
+    found = [f for f in audit_file(write("\n".join(rows) + "\n")).findings if f.rule == "ratio_of_gpus"]
+    assert [finding.severity for finding in found] == [severity] * (severity is not None)
+    assert all("published: 1.55 to 1.56, by specification 1.45 to 1.71" in finding.message for finding in found)
