@@ -145,7 +145,7 @@ class MultiHostWorker(Worker):
         session = self._new_session(place)
         session.count_cost()
         try:
-            self._online(lambda: self._prepare(session, place))
+            self._online(lambda: self._prepare(session, place), has_answered=session.entry.facts is not None)
         except HostError as error:
             session.problem = error
 

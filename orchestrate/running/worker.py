@@ -191,8 +191,8 @@ class Worker(ABC):
         except Abandoned:  # the run ends
             return True
 
-    def _online(self, action: Callable[[], T]) -> T:
-        """Call a function, and once more if it failed while no host answered.
+    def _online(self, action: Callable[[], T], *, has_answered: bool) -> T:
+        """Call a function, and once more if it failed while no host answered, unless its host never has.
 
         Raises:
             HostError: It failed.
@@ -201,7 +201,9 @@ class Worker(ABC):
         try:
             return action()
         except (Unreachable, Lost) as error:
-            if isinstance(error, Abandoned) or not (self._wait_for_network() or self.shared.network.was_away(began)):
+            if not has_answered or isinstance(error, Abandoned):
+                raise
+            if not (self._wait_for_network() or self.shared.network.was_away(began)):
                 raise
             return action()
 
@@ -283,7 +285,7 @@ class HostWorker(Worker):
             self._session.sweep_only(self.entry.jobs)
             return False
         try:
-            self._online(self._prepare)
+            self._online(self._prepare, has_answered=self.entry.facts is not None)
         except HostError as error:
             if not self.shared.stop.launching.is_set():
                 drop_host(self.host, error.status, error.cause, self.jobs, self.shared)

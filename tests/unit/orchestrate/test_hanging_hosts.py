@@ -1,5 +1,6 @@
 """No host holds a run: whatever call of its launcher hangs or never ends, the run does within its own limits."""
 
+import dataclasses
 import errno
 import os
 import threading
@@ -9,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrate.errors import Unreachable
+from orchestrate.events import Warned
+from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.launchers.base import Launcher
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import make_plan
@@ -189,3 +193,14 @@ def test_a_launcher_that_cannot_be_made_is_its_hosts_problem(tmp_path: Path):
 
     bad, good = run.probe_hosts(bench.hosts, make, bench.bus).values()
     assert "No space left" in str(bad) and isinstance(good, Facts)
+
+
+def test_a_host_that_never_answered_is_not_taken_for_a_lost_network(tmp_path: Path):
+    """Else five servers that do not speak ssh would hold the end of a run for half an hour."""
+    gone = Unreachable("it speaks no ssh")
+    bench = Bench(tmp_path, bad=FakeHost(facts=gone, failures={"running": gone}), good=FakeHost())
+    far = DockerAddress(scheme="ssh", target="bad")
+    bench.hosts = [dataclasses.replace(bench.hosts[0], docker=far), bench.hosts[1]]
+    bench.plan = bench.make_plan()
+    assert bench.run(offline_seconds=5.0) == RunOutcome(ok=12, failed=12, missing=0)
+    assert not [warned.message for warned in bench.seen(Warned) if "no host answers" in warned.message]
