@@ -167,13 +167,13 @@ def test_the_chief_listens_on_its_own_address_only(multi, host, elsewhere):
     _, port = ranks.peers[0].cluster.control
     waiting = threading.Thread(target=ranks.peers[0].connect, args=(60,))
     waiting.start()
-    for attempt in stamina.retry_context(on=OSError, attempts=None, timeout=60):
-        with attempt, socket.create_connection((host, port), timeout=5):
+    for attempt in stamina.retry_context(on=OSError, attempts=None, timeout=patience()):
+        with attempt, socket.create_connection((host, port), timeout=patience()):
             pass
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((elsewhere, port), timeout=5)
+        socket.create_connection((elsewhere, port), timeout=patience())
     ranks.peers[1].connect(60)
-    waiting.join(60)
+    waiting.join(patience())
 
 
 def test_an_address_that_the_network_translates_is_no_failure(multi, monkeypatch):
