@@ -28,7 +28,7 @@ from results.reference.gpu_comparison import comparison_lines, gpu_grids
 from results.report.comparison import communication_grid, scaling_grid
 from results.report.decision import RunDecision, decide, decision_grids, setting_title
 from results.report.job import fleet_prices, job_data
-from results.report.panels import Pair, energy_panels, ratio_panel, scaling_panel, speed_panels
+from results.report.panels import Pair, energy_panels, ratio_panel, scaling_panel, speed_panels, utilisation_panel
 from results.report.tables import all_grids, result_grids, wide_grids
 from results.runs.store import StoredRecord
 from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
@@ -219,7 +219,8 @@ def report_html(report: Report) -> str:
     breakdown = [report.breakdown] if report.breakdown else []
     ratio, scaling = ratio_panel(report.pairs, report.yours), scaling_panel(report.rates)
     energy = energy_panels(report.rates)
-    drawn = [panel for panel in (ratio, *speed_panels(report.rates), scaling, *energy) if panel]
+    utilisation = utilisation_panel(report.rates)
+    drawn = [panel for panel in (ratio, *speed_panels(report.rates), utilisation, scaling, *energy) if panel]
     page = environment.get_template("report.html.j2").render(
         report=report,
         decisions=decision_grids(report.decision),

@@ -18,7 +18,7 @@ from results.schema import Mode
 from results.stats import Interval, ratio_of_estimates
 from results.table.cells import price_notes, rate_text, value_text
 from results.table.comparable import CLUSTER_COLUMNS, case_name, cluster_name
-from results.table.fleets import FleetRate
+from results.table.fleets import UTILISATION, FleetRate
 
 Pair = tuple[str, str, list[Comparison]]
 """Names of the first and the second side, and their comparisons."""
@@ -158,6 +158,23 @@ def energy_panels(rates: Sequence[FleetRate]) -> list[Panel]:
         title = f"Energy, {unit} per joule of the GPUs"
         panels.append(_by_fleet(f"energy-{unit}", title, f"{unit}/J", shown, rates, _energy_bar))
     return panels
+
+
+def utilisation_panel(rates: Sequence[FleetRate]) -> Panel | None:
+    """Return the share of each device's peak FLOP/s, with that of its bandwidth; None: no peaks were measured."""
+    flops, bandwidth = UTILISATION
+    shown = [rate for rate in rates if flops in rate.utilisation]
+
+    def bar(rate: FleetRate, colour: int) -> Bar:
+        value = 100 * rate.utilisation[flops]
+        cells = (f"{100 * rate.utilisation[bandwidth]:.0f} %" if bandwidth in rate.utilisation else "",)
+        return Bar(rate.fleet, f"{value:.0f} %", value, cells=cells, colour=colour)
+
+    panel = _by_fleet("utilisation", "Utilisation, share of measured peaks", "of peak FLOP/s", shown, rates, bar)
+    note = (
+        "bandwidth: of unfused traffic, so fusion or caches may exceed 100 %; near 100 % of either, it sets the speed"
+    )
+    return replace(panel, columns=("of bandwidth",), notes=(note,)) if shown else None
 
 
 def scaling_panel(rates: Sequence[FleetRate]) -> Panel | None:

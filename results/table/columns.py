@@ -225,6 +225,26 @@ COLUMNS: dict[str, Column] = {
         "Mean over the repeats of the all-reduce's bus bandwidth between hosts; empty for one host.",
         lambda m, _: m.all_reduce_bytes_per_second,
     ),
+    "flops_utilisation": _mean(
+        "-",
+        "Mean over the repeats of the share of the device's measured peak FLOP/s; empty without peaks.",
+        lambda m, _: m.flops_utilisation,
+    ),
+    "bandwidth_utilisation": _mean(
+        "-",
+        "Likewise of its memory bandwidth, as if nothing were fused; above 1 if fusion or caches save traffic.",
+        lambda m, _: m.bandwidth_utilisation,
+    ),
+    "device_memory_peak_bytes": _mean(
+        "bytes",
+        "Mean over the repeats of TensorFlow's peak memory on a GPU; empty on a CPU.",
+        lambda _, seen: seen.device_memory_peak_bytes,
+    ),
+    "sm_clock_mean_mhz": _mean(
+        "MHz",
+        "Mean over the repeats of the slowest GPU's clock; empty if not reported.",
+        lambda _, seen: seen.sm_clock_mean_mhz,
+    ),
     "valid": Column(
         FLAG,
         "-",

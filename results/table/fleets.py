@@ -25,6 +25,20 @@ if TYPE_CHECKING:
 _SOFTWARE = frozenset(SOFTWARE_COLUMNS)
 
 
+UTILISATION = ("flops_utilisation", "bandwidth_utilisation")
+"""Columns that show how far a device is from its own limits."""
+
+
+def means_of(values: Nested) -> dict[str, float]:
+    """Return the mean over the means of each host's runs, by host."""
+    return {host: statistics.fmean(map(statistics.fmean, runs.values())) for host, runs in values.items()}
+
+
+def mean_of(values: Nested) -> float:
+    """Return the mean of the hosts' means."""
+    return statistics.fmean(means_of(values).values())
+
+
 @dataclass(frozen=True)
 class FleetRate:
     """Throughput of a case on a fleet with one software identity.
@@ -41,6 +55,7 @@ class FleetRate:
         unit: What a sample is; empty without a number.
         prices: USD per GPU-hour of each host that has a price.
         warnings: Codes of each host that has any, as in its row: `drift (2 of 3), high_cv`.
+        utilisation: Mean share of the device's measured peaks, by column of `UTILISATION`; without what is unknown.
         of_hosts: Values of `HOST_COLUMNS` by column and host; on a CPU those of `CPU_HOST_COLUMNS`.
         split_from: Fleet of which it is a part; see `split_fleets`.
     """
@@ -56,6 +71,7 @@ class FleetRate:
     unit: str = ""
     prices: dict[str, float] = field(default_factory=dict)
     warnings: dict[str, str] = field(default_factory=dict)
+    utilisation: dict[str, float] = field(default_factory=dict)
     of_hosts: dict[str, dict[str, Value]] = field(default_factory=dict)
     split_from: str | None = None
 
@@ -67,12 +83,12 @@ class FleetRate:
     @property
     def mean(self) -> float | None:
         """Mean of the hosts' means in samples per second; None without a number."""
-        return statistics.fmean(self.host_means.values()) if self.rates else None
+        return mean_of(self.rates) if self.rates else None
 
     @property
     def host_means(self) -> dict[str, float]:
         """Mean over the means of each host's runs, in samples per second, by host."""
-        return {host: statistics.fmean(map(statistics.fmean, runs.values())) for host, runs in self.rates.items()}
+        return means_of(self.rates)
 
     @property
     def of_fleet(self) -> bool:
@@ -171,6 +187,7 @@ def fleet_rates(merged: Rows, *, apart: Collection[str] = ()) -> list[FleetRate]
     rates = _by_host(merged.repeats, "samples_per_second", groups)
     rounds = _by_host(merged.repeats, "repeat", groups)
     per_joule = _by_host(merged.repeats, "samples_per_joule", groups)
+    utilisations = {name: _by_host(merged.repeats, name, groups) for name in UTILISATION}
     found = []
     for key, failed in _with_failures(groups, rates).items():
         rows = groups[key].values()
@@ -188,6 +205,7 @@ def fleet_rates(merged: Rows, *, apart: Collection[str] = ()) -> list[FleetRate]
                 unit=next((row.unit for row in rows if row.unit), ""),
                 prices={row.host: row.usd_per_gpu_hour for row in rows if row.usd_per_gpu_hour is not None},
                 warnings=_warnings(rows),
+                utilisation={name: mean_of(of[key]) for name, of in utilisations.items() if of[key]},
                 of_hosts={name: {row.host: row.named(name) for row in rows} for name in of_hosts},
             )
         )

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from results.report.panels import ratio_panel, scaling_panel, speed_panels
-from tests.unit.results.factory import pairs_of, rates_of_fleets
+from results.report.panels import ratio_panel, scaling_panel, speed_panels, utilisation_panel
+from results.table.merge import merge_records
+from tests.unit.results.factory import pairs_of, rates_of_fleets, repeats, stored
 
 
 def ratios_of(fleets, *pairs, **changes):
@@ -89,3 +90,16 @@ def test_a_long_panel_says_how_much_of_it_is_in_the_csv():
     short = speed.first(3)
     assert sum(map(len, short.groups.values())) == 3 and short.notes == (f"{count - 3} more in results.csv",)
     assert speed.first(count) == speed
+
+
+def test_utilisation_of_the_measured_peaks_is_shown_if_it_was_measured():
+    def used(flops, bandwidth, host):
+        (record,) = repeats(100.0, fleet="a", host=host)
+        measurement = replace(record.measurement, flops_utilisation=flops, bandwidth_utilisation=bandwidth)
+        return replace(record, measurement=measurement)
+
+    rates = merge_records(stored(used(0.2, 0.9, "one"), used(0.4, 0.8, "two"))).rates
+    panel = utilisation_panel(rates)
+    ((bar,),) = panel.groups.values()
+    assert (plain(bar.text), bar.cells) == ("30 %", ("85 %",)), "the mean of the hosts"
+    assert utilisation_panel(merge_records(stored(*repeats(100.0))).rates) is None
