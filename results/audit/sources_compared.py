@@ -13,6 +13,7 @@ from results.audit.claims import Claim, grouped, read_claims
 from results.audit.series import Severity, TableFinding, specified_ratios
 from results.reference import FOLDER, published
 from results.reference.gpus import loosest_figures
+from results.text import counted
 
 FACTOR = 3.0
 """Largest plausible ratio to the fastest measurement of one GPU, network, precision and GPU count.
@@ -77,9 +78,8 @@ def _far_cell(claim: Claim, measured: Sequence[float]) -> TableFinding:
     return TableFinding("sources_contradict", Severity.SUSPECT, (claim.row,), text)
 
 
-def _range(values: Sequence[float]) -> str:
-    low, high = min(values), max(values)
-    return f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}"
+def _range(values: Sequence[float], decimals: int = 10) -> str:
+    return " to ".join(dict.fromkeys(f"{round(value, decimals):.10g}" for value in (min(values), max(values))))
 
 
 def _off_columns(cells: Sequence[tuple[Claim, float]]) -> list[TableFinding]:
@@ -106,27 +106,21 @@ def _off_ratios(claims: Sequence[Claim], trusted: Sequence[Claim]) -> list[Table
     """Find GPUs whose ratio no source has measured; of one GPU each, as scaling depends on the host."""
     published = _ratios(trusted)
     found = []
-    for (low, high), pairs in _ratios(claims).items():
-        cells = [
-            (pair, _beyond(ratio, [other for _, other in published[low, high][case]]))
-            for case, of_case in pairs.items()
-            for pair, ratio in of_case
-            if case in published.get((low, high), {})
-        ]
+    for gpus, cases in _ratios(claims).items():
+        known = {case: [ratio for _, ratio in of] for case, of in published.get(gpus, {}).items() if case in cases}
+        cells = [(pair, ratio, _beyond(ratio, known[case])) for case in known for pair, ratio in cases[case]]
         if not cells:
             continue
-        off = statistics.median(value for _, value in cells)
-        ratios = [second.rate / first.rate for (first, second), _ in cells]
-        if abs(off) <= RATIO_NOTED or not _beyond(statistics.median(ratios), specified_ratios(*cells[0][0]) or ratios):
+        ratio, off = statistics.median(cell[1] for cell in cells), statistics.median(cell[2] for cell in cells)
+        specified = specified_ratios(*cells[0][0])
+        if abs(off) <= RATIO_NOTED or not specified or not _beyond(ratio, specified):
             continue
-        severity = Severity.SUSPECT if abs(off) > OFF_COLUMN and len(cells) > 1 else Severity.NOTE
-        known = [ratio for of_case in published[low, high].values() for _, ratio in of_case]
         text = (
-            f"{high} is {statistics.median(ratios):.2f} times as fast as {low}, in the median of {len(cells)} cells; "
-            f"published: {_range([round(ratio, 2) for ratio in known])}, by specification "
-            f"{_range([round(ratio, 2) for ratio in specified_ratios(*cells[0][0])])}"
+            f"{gpus[1]} is {ratio:.2f} times as fast as {gpus[0]}, in the median of {counted(len(cells), 'cell')}; "
+            f"published: {_range([*itertools.chain(*known.values())], 2)}, by specification {_range(specified, 2)}"
         )
-        rows = tuple(sorted({claim.row for pair, _ in cells for claim in pair}))
+        severity = Severity.SUSPECT if abs(off) > OFF_COLUMN and len(cells) > 1 else Severity.NOTE
+        rows = tuple(sorted({claim.row for pair, _, _ in cells for claim in pair}))
         found.append(TableFinding("ratio_of_gpus", severity, rows, text))
     return found
 
