@@ -5,6 +5,8 @@ They are the report of an H100 against an H200, the live table in the middle of 
 and an explanation of intervals.
 """
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -17,6 +19,7 @@ import xml.sax.saxutils
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from unittest import mock
 
 from rich.console import Console
 
@@ -30,11 +33,15 @@ from results.runs.store import RunFolder
 from results.schema import Record
 from results.stats import estimate, ratio_of_estimates
 
-PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+PROJECT = Path(__file__).parents[2]
+PICTURES, README = PROJECT / "docs" / "pictures", PROJECT / "README.md"
+COMPARED = re.compile(r"(<!-- compared.*?-->).*?(<!-- /compared -->)", re.DOTALL)
+"""The front page's table."""
+
 MAX_BYTES = 300_000
 """Largest picture, so that the README opens fast."""
 
-MEASURED = Path(__file__).parents[2] / "results" / "reference" / "measured"
+MEASURED = PROJECT / "results" / "reference" / "measured"
 RUNS = {"h100": MEASURED / "h100-sxm-2026-11-26-b/runs/h100", "h200": MEASURED / "h200-sxm-2026-11-26/runs/h200"}
 """Folders of the runs by fleet."""
 
@@ -206,10 +213,28 @@ def photograph(page: Path, picture: Path, size: tuple[int, int]) -> None:
     print(f"{picture}: {picture.stat().st_size} bytes", file=sys.stderr)
 
 
+def compared() -> str:
+    """Return the front page's comparison of both runs, as a terminal of 80 columns shows it."""
+    command = "compare h200 h100 examples/h100 examples/h200"
+    printed = io.StringIO()
+    terminal = {"COLUMNS": "80", "TERM": "dumb", "TTY_COMPATIBLE": "1"}
+    with mock.patch.dict(os.environ, terminal), contextlib.chdir(PROJECT), contextlib.redirect_stdout(printed):
+        code = results_main(["results", *command.split()])
+    assert code == 0, f"{command} ended with {code}"
+    lines = "\n".join(line.rstrip() for line in printed.getvalue().strip().splitlines())
+    return f"```\n$ tfbench {command}\n{lines}\n```"
+
+
+def with_compared(page: str) -> str:
+    """Return the front page with the present output of the comparison."""
+    return COMPARED.sub(lambda found: f"{found[1]}\n{compared()}\n{found[2]}", page)
+
+
 def main() -> None:
-    """Draw all pictures."""
+    """Draw all pictures, and write the front page's table."""
     if shutil.which("chromium") is None:
         sys.exit("needs Chromium. On Debian and Ubuntu: apt install chromium")
+    README.write_text(with_compared(README.read_text(encoding="utf-8")), encoding="utf-8")
     draw_report(PICTURES / "report.png")
     draw_live(PICTURES / "live.svg")
     draw_timeline(PICTURES / "run.svg")

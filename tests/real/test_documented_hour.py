@@ -145,6 +145,7 @@ def test_every_command_of_a_page_works_as_written(page: str, place: Path, rented
     for path in (PROJECT / "containers" / "rent").iterdir():
         shutil.copy(path, folder)
     shutil.copy(PROJECT / "tests" / "unit" / "results" / "cases" / "blog_a5000.csv", folder / "table.csv")
+    (folder / "examples").symlink_to(PROJECT / "examples")
     assert len(typed) > 8 and "tfbench plan" in typed
     for command in typed:
         hosts = folder / "hosts.yml"

@@ -7,6 +7,7 @@ import shlex
 import pytest
 
 import results.__main__ as program
+from tests.docs import pictures
 from tests.support import PROJECT
 
 EXAMPLES = PROJECT / "examples"
@@ -31,3 +32,9 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(capsys, monkeypatch):
         exec(compile(source, "analyse.ipynb", "exec"), names)
     assert len(cells) == 15 and names["runs"].fleets == ["h100", "h200"]
     assert "h200 is " in capsys.readouterr().out
+
+
+def test_the_front_page_shows_what_the_command_prints_today():
+    """On a difference, `python -m tests.docs.pictures` writes it anew."""
+    page = pictures.README.read_text(encoding="utf-8")
+    assert pictures.with_compared(page) == page and "$ tfbench compare h200 h100" in page
