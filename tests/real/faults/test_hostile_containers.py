@@ -23,7 +23,7 @@ CONTAINERS = {
     **HOSTILE,
     "good": ("work", Status.OK, ""),
     "hangs": ("hang", Status.TIMEOUT, "printed nothing for 0.1 minutes"),
-    "deep-record": ("deep", Status.BAD_RESULT, "not JSON"),
+    "deep-record": ("deep", Status.BAD_RESULT, "objects, lists and keys"),
     "folder": ("folder", Status.BAD_RESULT, "record"),
     "evil-cause": ("evil_cause", Status.ERROR, "failed"),
     "eats-memory": ("eat_memory", Status.OOM, "memory"),
