@@ -19,7 +19,7 @@ from tfbench.setup.devices import Threads
 _VARIABLES = re.compile(
     r"(TF_(CPU|XLA|ENABLE|DISABLE|USE|GPU|NUM|FORCE|CUDNN|CUBLAS|AUTOTUNE|DETERMINISTIC|LEGACY)\w*"
     r"|CUDA_(DEVICE_ORDER|LAUNCH_BLOCKING|MODULE_LOADING|CACHE_DISABLE)|NVIDIA_TF32_OVERRIDE|NCCL_(?!VERSION$)\w+"
-    r"|XLA_FLAGS|(OMP|KMP|ONEDNN|MALLOC)_\w+|LD_PRELOAD|GLIBC_TUNABLES)$"
+    r"|TFBENCH_LAYOUT_OPTIMIZER|XLA_FLAGS|(OMP|KMP|ONEDNN|MALLOC)_\w+|LD_PRELOAD|GLIBC_TUNABLES)$"
 )
 """Environment variables that change what is measured, other than those that select GPUs (records have their UUIDs).
 NCCL_VERSION only names a package of NVIDIA's images."""

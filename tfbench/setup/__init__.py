@@ -29,6 +29,13 @@ TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 """0: NVIDIA's libraries never round to TF32. Source: cuBLAS documentation, "Tensor Core Usage"."""
 
 
+LAYOUT_OPTIMIZER = "TFBENCH_LAYOUT_OPTIMIZER"
+"""0: TensorFlow keeps Keras's own layout, NHWC; its layout optimizer would turn tf32 training into NCHW.
+
+For GPU validation (`switch.tf32-nhwc`), which decides whether this is faster.
+"""
+
+
 def gpu_settings(case: Case) -> dict[str, str]:
     """Return environment variables for a case; they must be set before TensorFlow is imported.
 

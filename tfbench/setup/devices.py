@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -11,7 +12,7 @@ from tensorflow import keras
 from results.schema import XLA, Case, Communication, Device, Precision, Status
 from tfbench.keras_types import Strategy
 from tfbench.outcomes.outcome import CaseFailedError
-from tfbench.setup import libraries_refuse_tf32
+from tfbench.setup import LAYOUT_OPTIMIZER, libraries_refuse_tf32
 
 _POLICIES = {
     Precision.FP32: "float32",
@@ -50,6 +51,8 @@ def configure(case: Case, threads: Threads) -> None:
     tf.config.threading.set_inter_op_parallelism_threads(threads.inter_op)
     tf32 = case.precision is Precision.TF32 or libraries_refuse_tf32(case)
     tf.config.experimental.enable_tensor_float_32_execution(tf32)
+    if os.environ.get(LAYOUT_OPTIMIZER) == "0":
+        tf.config.optimizer.set_experimental_options({"layout_optimizer": False})
     if case.xla is XLA.AUTO:
         tf.config.optimizer.set_jit(True)
     keras.mixed_precision.set_global_policy(_POLICIES[case.precision])

@@ -86,7 +86,12 @@ class Session:
                 "https://github.com/tensorflow/benchmarks"
             )
         self._facts = machine_facts(options.python)
-        self._machine = Machine(gpus=self._facts["gpus"], peer=peer)
+        self._machine = Machine(
+            gpus=self._facts["gpus"],
+            peer=peer,
+            no_torch=torch_problem(options.torch_python or options.python),
+            no_engine=engine_problem(options.engine),
+        )
         self._version = version()
 
     def work(self) -> None:
@@ -157,6 +162,10 @@ class Session:
         values = {
             "{python}": self._options.python,
             "{peer_python}": self._options.peer_python or self._options.python,
+            "{torch_python}": self._options.torch_python or self._options.python,
+            "{engine}": self._options.engine or "",
+            "{image}": self._options.image,
+            "{out}": str(self._out),
             "{record}": str(record),
             "{gpus}": str(max(1, len(self._machine.gpus))),
             "{seconds}": f"{max(1.0, seconds - SECONDS_TO_END):.0f}",
@@ -264,6 +273,30 @@ def machine_facts(python: str) -> dict[str, Any]:
     return facts
 
 
+def torch_problem(python: str) -> str:
+    """Return why an interpreter cannot run PyTorch; empty: it can."""
+    found = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        subprocess.run([python, "-c", found], check=True, capture_output=True, timeout=SECONDS_TO_ANSWER)
+        return ""
+    return f"{python} has no torch: --torch-python names an interpreter that has"
+
+
+def engine_problem(url: str | None) -> str:
+    """Return why no engine can run containers; empty: one answers."""
+    try:  # imported here: a bare GPU machine may lack the controller's packages
+        from orchestrate.errors import HostError, UserError
+        from orchestrate.launchers.docker.images import DockerEngine, controller_address
+    except ImportError as error:
+        return f"{sys.executable} lacks the controller's packages: {error}"
+    try:
+        with contextlib.closing(DockerEngine(controller_address(url))) as engine:
+            engine.info()
+    except (HostError, UserError) as error:
+        return f"{error} (--engine=unix://… names another socket of Docker or Podman)"
+    return ""
+
+
 def version() -> str:
     """Return the version of tfbench: the git commit if known, and a digest of its source files."""
     files = sorted(path for package in ("tfbench", "results") for path in (PROJECT / package).rglob("*.py"))
@@ -322,6 +355,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--python", default=sys.executable, help="interpreter with TensorFlow")
     parser.add_argument("--peer", type=Path, help="checkout with tf_cnn_benchmarks.py")
     parser.add_argument("--peer-python", help="interpreter with TensorFlow and tf_keras. Default: that of --python")
+    parser.add_argument("--torch-python", help="interpreter with torch. Default: that of --python")
+    parser.add_argument(
+        "--engine", help="unix://… of a Docker or Podman engine. Default: DOCKER_HOST, else the usual socket"
+    )
+    parser.add_argument("--image", default="", help="tfbench image on that engine. Default: built from this checkout")
     parser.add_argument("--pairs", type=int, default=2, help="pairs of each comparison")
     parser.add_argument("--only", nargs="+", default=[], metavar="STEP", help="names, groups or patterns of steps")
     return parser

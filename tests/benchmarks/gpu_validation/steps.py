@@ -19,6 +19,11 @@ TIMED, WARMUP = 50, 10
 BENCHMARK = ("{python}", "-m", "tfbench", "--output={record}", "--max_seconds={seconds}", "--max_cooling_seconds=0")
 TIMING = (f"--num_steps={TIMED}", f"--warmup_steps={WARMUP}", f"--max_warmup_steps={2 * WARMUP}")
 PROBE = ("{python}", "-m", "tests.benchmarks.gpu_validation.probe_tensorflow")
+PYTORCH = ("{torch_python}", "-m", "tests.benchmarks.gpu_validation.probe_pytorch")
+CONTAINER = (
+    *("{python}", "-m", "tests.benchmarks.gpu_validation.probe_container"),
+    *("--engine={engine}", "--image={image}", "--folder={out}/runs"),
+)
 
 TINY = ("--device=cpu", "--precision=fp32", "--batch_size=2", "--image_size=64")
 SMALL = (*TINY, "--model=googlenet", "--warmup_steps=1", "--max_warmup_steps=1", "--num_steps=3", "--nopeaks")
@@ -76,6 +81,16 @@ class Step:
         """Whether it runs tf_cnn_benchmarks."""
         return any(PROGRAM in run.command for run in self.runs)
 
+    @property
+    def needs_torch(self) -> bool:
+        """Whether it runs PyTorch."""
+        return any(run.command[: len(PYTORCH)] == PYTORCH for run in self.runs)
+
+    @property
+    def needs_engine(self) -> bool:
+        """Whether it runs containers."""
+        return any(run.command[: len(CONTAINER)] == CONTAINER for run in self.runs)
+
 
 def tfbench(*flags: str, name: str = "run", cpu: tuple[str, ...] | None = None, **environment: str) -> Run:
     """Return a run of one case."""
@@ -128,21 +143,56 @@ def peer(network: str, precision: str, batch: int) -> Step:
     )
 
 
+def pytorch(precision: str, compiled: bool = False) -> Step:
+    """Return the step for the ratio to PyTorch, a yardstick for how much of the GPU TensorFlow uses; ResNet50."""
+    tiny = precision == "fp32" and not compiled
+    small = (
+        "--device=cpu",
+        "--batch_size=2",
+        "--image_size=64",
+        "--warmup_steps=1",
+        "--max_warmup_steps=1",
+        "--num_steps=3",
+    )
+    sizes = (f"--precision={precision}", f"--batch_size={BATCH[precision]}", *(["--compiled"] if compiled else []))
+    theirs = Run(
+        name="pytorch",
+        command=(*PYTORCH, *sizes),
+        cpu=("--device=cpu", "--batch_size=2", "--image_size=64", "--steps=2") if tiny else None,
+    )
+    xla = "--xla=replica" if compiled else "--xla=off"
+    ours = tfbench(*case("resnet50", precision, None, "--nopeaks", xla), name="tfbench", cpu=small if tiny else None)
+    return Step(
+        name=f"pytorch.resnet50-{precision}" + ("-compiled" if compiled else ""),
+        question="throughput of tfbench over that of PyTorch" + (", both compiled" if compiled else ""),
+        answer="throughput",
+        runs=(ours, theirs),
+        limit=480,
+    )
+
+
+def container(action: str, question: str, answer: str, limit: float = 300) -> Step:
+    """Return a step that runs containers of this machine's engine."""
+    run = Run(command=(*CONTAINER, action), cpu=("--device=cpu",) if action != "networks" else None)
+    return Step(name=f"container.{action}", question=question, answer=answer, runs=(run,), limit=limit)
+
+
 def switch(
     name: str,
     *extra: str,
     network: str = "resnet50",
     precision: str = "fp16",
+    batch: int | None = None,
     both: tuple[str, ...] = (),
     gpus: int = 1,
     **environment: str,
 ) -> Step:
     """Return the step for the throughput with a switch over that without; both sides get the flags `both`."""
-    flags = case(network, precision, None, "--nopeaks", "--xla=off", *([ALL_GPUS] if gpus > 1 else []), *both)
+    flags = case(network, precision, batch, "--nopeaks", "--xla=off", *([ALL_GPUS] if gpus > 1 else []), *both)
     cpu = SMALL if name == "switch.no-memory-growth" else None
     return Step(
         name=name,
-        question=f"{' '.join((network, precision, *both))}: throughput with the switch over that without",
+        question=f"{' '.join((network, precision, *([f'batch {batch}'] if batch else []), *both))}: throughput with the switch over that without",
         answer="throughput",
         runs=(tfbench(*flags, *extra, name="switch", cpu=cpu, **environment), tfbench(*flags, name="default", cpu=cpu)),
         limit=480,
@@ -151,7 +201,7 @@ def switch(
 
 
 ALL_GPUS = "--num_gpus={gpus}"
-INFER, COMPILED = ("--mode=infer",), ("--xla=replica",)
+INFER, COMPILED, LONGER = ("--mode=infer",), ("--xla=replica",), ("--min_seconds=10",)
 
 
 def replicas(what: str, question: str, answer: str, run: Run, limit: float = 240, gpus: int = 2) -> Step:
@@ -220,6 +270,20 @@ ROWS: tuple[Step, ...] = (
         limit=240,
     ),
     *(throughput(network, "fp16") for network in (*CONVOLUTIONAL[1:], "bert_large")),
+    *(
+        switch(f"switch.tf32-nhwc-{network}", network=network, precision="tf32", TFBENCH_LAYOUT_OPTIMIZER="0")
+        for network in ("resnet50", "resnet152", "inception_v3", "vgg16")
+    ),
+    *(
+        switch(f"switch.one-step-per-wait-b{batch}{name}", "--steps_per_wait=1", batch=batch, both=(*LONGER, *both))
+        for batch in (32, 64)
+        for name, both in (("", ()), ("-no-telemetry", ("--notelemetry",)))
+    ),
+    *(pytorch(precision, compiled) for compiled in (False, True) for precision in ("fp16", "tf32", "fp32")),
+    container("check", "an engine's containers and a bare process are ready", "hosts_ready", 180),
+    container("compare", "throughput of resnet50 fp16 in a container over that of a bare process", "throughput", 1800),
+    container("resume", "a run survives its controller's SIGKILL: repeats that are ok", "repeats_ok"),
+    container("networks", "BERT-Large with XLA, and batches that fill the GPU, in a container", "repeats_ok", 480),
     switch("replicas.no-all-reduce", "--noall_reduce", gpus=2),
     switch("switch.onednn", TF_ENABLE_ONEDNN_OPTS="1"),
     switch("switch.fp32-by-tensorflow", precision="fp32", NVIDIA_TF32_OVERRIDE=""),
@@ -281,11 +345,15 @@ class Machine:
         gpus: Facts of each GPU that a process can use (`python -m tfbench.probe`).
         peer: Folder with tf_cnn_benchmarks.py; None: not given.
         no_gpu: Why TensorFlow cannot use the GPUs, or must not; empty: it can.
+        no_torch: Why PyTorch cannot be a yardstick; empty: it can.
+        no_engine: Why no containers can run; empty: an engine answers.
     """
 
     gpus: list[dict[str, Any]]
     peer: Path | None = None
     no_gpu: str = ""
+    no_torch: str = ""
+    no_engine: str = ""
 
 
 def refusal(step: Step, machine: Machine) -> tuple[str, str] | None:
@@ -297,6 +365,10 @@ def refusal(step: Step, machine: Machine) -> tuple[str, str] | None:
         return "no_gpu", f"needs {step.gpus} GPU{'s' if step.gpus > 1 else ''}, this machine has {len(machine.gpus)}"
     if step.needs_peer and machine.peer is None:
         return "no_peer", "--peer=FOLDER names a checkout of tf_cnn_benchmarks"
+    if step.needs_torch and machine.no_torch:
+        return "no_torch", machine.no_torch
+    if step.needs_engine and machine.no_engine:
+        return "no_engine", machine.no_engine
     return None
 
 
