@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from results.compare.pairs import THRESHOLD, compare_pair, fleets_of
-from results.digits import significant, with_interval
+from results.compare.pairs import fleets_of
+from results.digits import significant
 from results.recommend.figures import (
     SECONDS_PER_HOUR,
     Basis,
@@ -19,10 +18,11 @@ from results.recommend.figures import (
     measured_tables,
     missing,
     published_figures,
-    published_tables,
+    published_table,
 )
 from results.recommend.prediction import predict, published_observations
 from results.recommend.questions import (
+    FROM_RUN,
     PRECISIONS,
     YOURS,
     RentalQuestion,
@@ -32,6 +32,7 @@ from results.recommend.questions import (
     span,
     unused_lines,
 )
+from results.recommend.sentence import LED, answer, within_places
 from results.reference import GIBI, all_published
 from results.reference.gpus import PEAKS, UNSUPPORTED, memory_of, specifications
 from results.reference.networks import networks
@@ -42,26 +43,10 @@ from results.table.columns import NO_ORIGIN
 from results.table.fleets import FleetRate, outliers, unambiguous
 from results.text import counted, enumerated
 
-MARGIN = 0.05
-"""Smallest relative difference of two published figures that is significant: each is one run on one host.
-
-Source: figures of one GPU, network and precision by one source in neighbouring software, `published.csv`: ResNet50
-FP16 on RTX A6000 1404 and 1478, on A100 SXM4 40GB 1888 and 1990: 5 % apart.
-"""
-
-OTHER_SOFTWARE = 0.2
-"""Likewise for figures of different software: one GPU gained 18 % between two containers."""
-
 PREDICTED_NOTE = (
     "predicted: for a short list; median error on hidden figures 11 % (one GPU), 25 % (TensorFlow rows); intervals "
     "reach a factor of 1.5 each way"
 )
-
-FROM_RUN = "hosts.yml"
-"""Origin of the prices in records."""
-
-LED = 3
-"""Maximum number of GPUs that the sentence compares with the slowest one, and of names and flags in a hint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,11 +77,7 @@ class Advice:
     @property
     def ranked(self) -> list[RentalOption]:
         """Options measured or published in this setting that meet the limits."""
-        return _ranked(self.options)
-
-
-def _ranked(options: Iterable[RentalOption]) -> list[RentalOption]:
-    return [option for option in options if not option.excluded]
+        return [option for option in self.options if not option.excluded]
 
 
 def advise(
@@ -147,7 +128,7 @@ def answers(question: RentalQuestion, rates: Sequence[FleetRate], offers: Sequen
         known.isdisjoint(family) and not failed.keys() >= {*family}
         for family in question.families or [(key,) for key in question.gpus]
     ):
-        tables += published_tables(question, failed, lambda key: _fits(question, key, offers))
+        tables.append(published_table(question, failed, lambda key: _fits(question, key, offers)))
     if question.mode != "infer" and not any(row.samples_per_second for table in tables for row in table.rows):
         hints += _other_precisions(question)
     return [_advice(question, table, offers, hints) for table in tables]
@@ -222,14 +203,16 @@ def _advice(question: RentalQuestion, table: FigureTable, offers: Sequence[Offer
     every = _ordered(question, [_with_prices(question, row, offers) for row in rows])
     options = [option for option in every if question.gpus or option.basis is Basis.MEASURED or not option.misfit]
     options = options if any(option.samples_per_second for option in options) else every
-    winner, verdict = _verdict(question, every)
+    hidden = [option for option in every if option not in options]
+    options = _with_break_even(options)
+    winner, sentence = answer(question, options, [*options, *hidden])
     priced = [(option.count, offer) for option in options for offer in option.offers]
     listed = {offer.retrieved_on for _, offer in priced if not offer.origin}
     whole = any(max(count, offer.gpus_per_host or 1) > 1 for count, offer in priced if offer.origin != FROM_RUN)
     notes = {
         f"setting: {table.setting}": table.setting,
-        f"{counted(len(every) - len(options), 'other option')} outside the limits": len(options) < len(every),
-        PREDICTED_NOTE: _predicted(*options),
+        f"{counted(len(hidden), 'other option')} outside the limits": hidden,
+        PREDICTED_NOTE: any(option.basis is Basis.PREDICTED for option in options),
         f"offers, undated ({', '.join(sorted(listed))}); yours: --price GPU=USD": listed,
         "USD/h: all GPUs of a row": not whole and any(count > 1 for count, _ in priced),
         "USD/h: all GPUs of a row; a host is rented whole": whole,
@@ -239,13 +222,13 @@ def _advice(question: RentalQuestion, table: FigureTable, offers: Sequence[Offer
         question=question,
         table=table,
         options=tuple(options),
-        sentence="; ".join(filter(None, (_lead(question, options, every), verdict))),
+        sentence=sentence,
         winner=winner,
         notes=(
             *hints,
             *(note for note, holds in notes.items() if holds),
             *table.remarks,
-            *_within_places(options),
+            *within_places(options),
             *map(str, outliers(measured)),
             *warned_notes(measured),
             *fleet_notes(measured),
@@ -340,12 +323,8 @@ def _offers_of(row: RentalOption, offers: Sequence[Offer]) -> list[Offer]:
         return exact
     best: dict[str, Offer] = {}
     for offer in sorted(exact, key=lambda offer: offer.usd_per_hour(row.count)):
-        best.setdefault(_place(offer), offer)
+        best.setdefault(offer.place, offer)
     return [*best.values()]
-
-
-def _place(offer: Offer) -> str:
-    return ", ".join(filter(None, (offer.provider, offer.region, offer.commitment)))
 
 
 def _memory_needed(question: RentalQuestion) -> float | None:
@@ -376,202 +355,31 @@ def _batch_note(question: RentalQuestion, row: RentalOption) -> str:
 
 
 def _ordered(question: RentalQuestion, options: Sequence[RentalOption]) -> list[RentalOption]:
-    """Sort ranked options first: by samples a dollar if there are user's prices or a budget, else by throughput.
+    """Sort options that meet the limits first, then sure figures.
 
-    Adds the price below which each option beats all others at their lowest prices, without those whose price moves
-    with it.
+    They are sorted by samples a dollar if there are the user's prices or a budget, else by throughput.
     """
-    priced = [option for option in _ranked(options) if option.offers]
+    priced = [option for option in options if option.has_figure and not option.misfit and option.offers]
     given = all(offer.origin for option in priced for offer in option.offers)
     by_cost = bool(priced) and (question.budget is not None or given)
 
-    def order(option: RentalOption) -> tuple[bool, bool, float]:
+    def order(option: RentalOption) -> tuple[bool, bool, bool, float]:
         cost = max(option.samples_per_usd, default=0.0) if by_cost else option.samples_per_second
-        return bool(option.excluded), not _predicted(option), -cost
+        return bool(option.misfit), not option.has_figure, option.weak, -cost
+
+    return sorted(options, key=order)
+
+
+def _with_break_even(options: Sequence[RentalOption]) -> list[RentalOption]:
+    """Add the price below which each option beats all others that are shown, at their lowest prices.
+
+    Not counted are options whose price moves with it, and for one that meets the limits those that do not.
+    """
 
     def wins_below(option: RentalOption) -> float | None:
-        apart = [of for of in priced if of.subject != option.subject and not {*of.offers} & {*option.offers}]
-        others = [of.usd[0] / of.samples_per_second for of in apart]
-        return option.samples_per_second * min(others) if option.has_figure and others else None
+        rivals = [of for of in options if of.samples_per_usd and of.subject != option.subject]
+        rivals = [of for of in rivals if not {*of.offers} & {*option.offers} and (option.misfit or not of.misfit)]
+        most = max((of.samples_per_usd[-1] for of in rivals), default=None)
+        return SECONDS_PER_HOUR * option.samples_per_second / most if option.has_figure and most else None
 
-    return [replace(option, wins_below=wins_below(option)) for option in sorted(options, key=order)]
-
-
-def _ratio(a: RentalOption, b: RentalOption) -> Interval:
-    """Return the throughput of `a` over that of `b`; the interval is infinite if unknown."""
-    value = a.samples_per_second / b.samples_per_second
-    if _predicted(a, b):
-        left, right = (of.interval or Interval(*[of.samples_per_second] * 3) for of in (a, b))
-        return Interval(value, left.low / right.high, left.high / right.low, 0.9)
-    measured = compare_pair(a.measured, b.measured).interval if a.measured and b.measured else None
-    return measured or Interval(value, float("-inf"), float("inf"))
-
-
-def _predicted(*options: RentalOption) -> bool:
-    return any(option.basis is Basis.PREDICTED for option in options)
-
-
-def _ratio_text(a: RentalOption, b: RentalOption) -> str:
-    ratio = _ratio(a, b)
-    return with_interval(ratio) if ratio.half_width < float("inf") else f"{ratio.value:.2f}"
-
-
-def _lead(question: RentalQuestion, options: Sequence[RentalOption], every: Sequence[RentalOption]) -> str:
-    """Return the first part of the sentence: ratios over the slowest GPU, and the prices that they justify."""
-    shown = sorted(compared(question, options), key=lambda option: option.samples_per_second)
-    if not shown:
-        reasons = [*dict.fromkeys(option.excluded for option in options)][:LED]
-        mode = f" in mode {question.mode}" if question.mode else ""
-        return f"no answer: {'; '.join(reasons) or f'no figure of {question.network} {question.precision}{mode}'}"
-    slow, fast = shown[0], shown[:0:-1][:LED]
-    origin = "; ".join(dict.fromkeys(option.origin for option in (*fast, slow)))
-    if not fast:
-        alone = _alone(slow, every)
-        return f"only {slow.name} {alone}, {significant(slow.samples_per_second, 4)} samples/s ({origin})"
-    if _predicted(fast[0], slow):
-        worth = "measure for an hour first"
-    elif _without_interval(slow, fast):
-        worth = "no interval, measure at least 2 repeats of each"
-    elif len(fast) > 1:
-        worth = f"each is worth up to its ratio times the price of {slow.name}"
-    elif fast[0].measured and _ratio(fast[0], slow).contains(1.0):
-        worth = "no significant difference in speed: rent the cheaper one"
-    else:
-        worth = f"rent it if it costs less than {_ratio_text(fast[0], slow).split(' ')[0]} times as much"
-    times = [f"{option.name} {'' if i else 'is '}{_ratio_text(option, slow)} times" for i, option in enumerate(fast)]
-    return f"{enumerated(times)} as fast as {slow.name} ({origin}): {worth}"
-
-
-def _alone(option: RentalOption, every: Sequence[RentalOption]) -> str:
-    """Return what only this option does or has, of those with a figure."""
-    others = [other for other in every if other is not option and other.samples_per_second]
-    limits = any(other.misfit for other in others)
-    if any(other.basis is not Basis.BOUND and not other.misfit for other in others):
-        return f"has a {option.basis} figure in this setting{' and meets the limits' if limits else ''}"
-    return "meets the limits" if limits else "has a figure"
-
-
-def _without_interval(option: RentalOption, others: Iterable[RentalOption]) -> bool:
-    """Return whether the ratio of an option and one of the others is measured, but its uncertainty is unknown."""
-    return any(option.measured and math.isinf(_ratio(option, other).half_width) for other in others)
-
-
-def compared(question: RentalQuestion, options: Sequence[RentalOption]) -> list[RentalOption]:
-    """Return the options that the sentence compares: ranked ones, and requested ones with a prediction.
-
-    If none meets the limits, all options with a comparable figure.
-    """
-    shown = [
-        option
-        for option in options
-        if not option.excluded
-        or (_predicted(option) and not option.misfit and (option.gpu, option.count) in question.gpus)
-    ]
-    return shown or [option for option in options if option.ranked]
-
-
-def _verdict(question: RentalQuestion, options: Sequence[RentalOption]) -> tuple[RentalOption | None, str]:
-    """Return what to rent if prices decide, and the second part of the sentence."""
-    ranked, budget = _ranked(options), question.budget
-    priced = [option for option in ranked if option.usd]
-    if not ranked:
-        misfits = [option for option in options if option.ranked and option.misfit]
-        fastest = max(misfits, key=lambda option: option.samples_per_second, default=None)
-        return None, f"none meets the limits; the fastest is {fastest.name}: {fastest.misfit}" if fastest else ""
-    if not priced:
-        return None, f"no price is known: give --price '{ranked[0].gpu}=USD'"
-    if len(priced) == 1:
-        why = "" if len(compared(question, options)) == 1 else _only_priced(priced[0], options)
-        return None, f"{why}{_usd_text(priced[0])}"
-    origins = {offer.origin for option in priced for offer in option.offers}
-    offers = counted(sum(len(option.offers) for option in priced), "offer")
-    where = {YOURS: "at your prices", FROM_RUN: "at the prices of this run", "": f"at every one of the {offers} listed"}
-    at = where[min(origins)] if len(origins) == 1 else "at these prices"
-    if budget is not None:
-        at, priced = f"within {budget:g} USD/h", _at_lowest(priced)
-    best, *tied = _tied(priced)
-    if not tied:
-        flip = "" if best.wins_below is None else f", the cheapest per sample below {best.wins_below:.3g} USD/h"
-        return best, f"{at}, rent {best.name} ({_usd_text(best)}){flip if budget is None else _on_demand(best, ranked)}"
-    if "" in origins and budget is None:
-        return None, f"the {offers}{' listed' if len(origins) == 1 else ''} do not decide"
-    if _without_interval(best, tied):
-        return None, f"{at}, {_tie_text(best, tied)}"
-    if any(option.usd[0] < option.usd[1] for option in (best, *tied)):
-        return None, f"{at}, which is cheaper per sample depends on the offer"
-    cheap, *dearer = sorted((best, *tied), key=lambda option: option.usd)
-    faster = [option for option in dearer if _surely_above(option, cheap, 1.0)]
-    if not faster and dearer[0].usd == cheap.usd:
-        return None, f"{at}, {_tie_text(best, tied)}"
-    fast = max(faster, key=lambda option: option.samples_per_second, default=None)
-    time = f", {fast.name} for the shorter time" if fast else ""
-    text = f"{at}, {_tie_text(best, tied)}: rent {cheap.name} for the lower price ({_usd_text(cheap)}){time}"
-    return None if fast else cheap, text
-
-
-def _only_priced(option: RentalOption, options: Sequence[RentalOption]) -> str:
-    """Return what only this option has, of those that meet the limits."""
-    others = [other for other in options if other is not option]
-    figure = f"a {option.basis} figure and " if any(other.usd for other in others) else ""
-    limits = " within the limits" if any(other.misfit for other in others) else ""
-    return f"only {option.name} has {figure}a price{limits}, "
-
-
-def _at_lowest(options: Iterable[RentalOption]) -> list[RentalOption]:
-    """Return those with an offer, each with its cheapest one only."""
-    return [replace(option, offers=(option.cheapest,)) for option in options if option.offers]
-
-
-def _tied(priced: Sequence[RentalOption]) -> list[RentalOption]:
-    """Return the option with the most samples a dollar, and those that may be as good."""
-    best = max(priced, key=lambda option: option.samples_per_usd[-1])
-    return [best, *(option for option in priced if option is not best and not _surely_cheaper(best, option))]
-
-
-def _tie_text(best: RentalOption, tied: Sequence[RentalOption]) -> str:
-    unknown = _without_interval(best, tied)
-    return "undecided without an interval" if unknown else "no significant difference in samples a dollar"
-
-
-def _on_demand(best: RentalOption, ranked: Sequence[RentalOption]) -> str:
-    """Return what to rent on demand if the price of the best option is a spot price; empty if it is not."""
-    firm = _at_lowest(replace(o, offers=tuple(x for x in o.offers if x.commitment != "spot")) for o in ranked)
-    if best.cheapest.commitment != "spot" or not firm:
-        return ""
-    return f", on demand it is {' or '.join(f'{option.name} ({_usd_text(option)})' for option in _tied(firm))}"
-
-
-def _surely_cheaper(a: RentalOption, b: RentalOption) -> bool:
-    """Return whether `a` at its highest price gives significantly more samples a dollar than `b` at its lowest."""
-    return _surely_above(a, b, a.usd[1] / b.usd[0])
-
-
-def _surely_above(a: RentalOption, b: RentalOption, limit: float) -> bool:
-    """Return whether `a` is significantly more than `limit` times as fast as `b`."""
-    ratio = _ratio(a, b)
-    if a.measured and b.measured:
-        return ratio.low > limit and ratio.value / limit - 1 >= THRESHOLD
-    return ratio.value / limit - 1 >= (MARGIN if a.origin == b.origin else OTHER_SOFTWARE)
-
-
-def _within_places(options: Sequence[RentalOption]) -> list[str]:
-    """Compare the fastest GPU with the slowest one within each provider, region and commitment with both."""
-    priced = sorted((o for o in _ranked(options) if o.usd), key=lambda option: option.samples_per_second)
-    if len(priced) < 2:
-        return []
-    slow, fast = priced[0], priced[-1]
-    offers = [{_place(offer): offer for offer in of.offers if not offer.origin} for of in (slow, fast)]
-    notes = []
-    for place in (name for name in offers[1] if name in offers[0]):
-        pair = [replace(of, offers=(at[place],)) for of, at in zip((slow, fast), offers, strict=True)]
-        best, *tied = _tied(pair)
-        result = _tie_text(best, tied) if tied else f"{best.name} is cheaper per sample"
-        times = f"{pair[1].usd[0] / pair[0].usd[0]:.2f} times as much as {slow.name}"
-        notes.append(f"within {place}, {fast.name} costs {times}: {result}")
-    return notes
-
-
-def _usd_text(option: RentalOption) -> str:
-    """Format the price of an option, and whether it has only spot offers."""
-    spot = ", spot" if all(offer.commitment == "spot" for offer in option.offers) else ""
-    return f"{span(option.usd)} USD/h{spot}"
+    return [replace(option, wins_below=wins_below(option)) for option in options]

@@ -9,7 +9,7 @@ import enum
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from results.recommend.questions import RentalQuestion
@@ -43,6 +43,20 @@ YEARS = {
 }
 """Software of published figures, by year; other sources do not state it."""
 
+SAME_SETTING, OTHER_VERSION, OTHER_SOFTWARE = 0.05, 0.4, 1.2
+"""Smallest relative difference of two published figures that is significant, each of one run on one host: in one
+setting, with other versions of one framework by one publisher, and otherwise.
+
+Source: figures of one GPU, network and precision in `published.csv`: ResNet50 FP16 on RTX A6000 1404 and 1478, on A100
+SXM4 40GB 1888 and 1990 (5 %); TensorFlow 1.15 and 2.4 up to 1.35 times apart, but for an early build for Ampere;
+different publishers up to 2.16 times (ResNet50 FP16 on A100 SXM4 80GB: 3410 with MXNet, 1582 with PyTorch).
+"""
+
+OTHER_NOTE = (
+    f"other software than the first rows: a difference decides above a factor of {1 + OTHER_VERSION:g} between "
+    f"versions of one framework, else of {1 + OTHER_SOFTWARE:g}"
+)
+
 OTHER_SETTING = "published with other software than the first rows"
 
 GpuCount = tuple[str, int]
@@ -72,7 +86,8 @@ class RentalOption:
         origin: Short description of the source.
         batch: Batch per GPU; empty: not stated.
         note: Why it is not ranked, or a remark; may be empty.
-        comparable: Whether it has the setting of its table, or there is no common setting.
+        setting: Source and software of a published figure.
+        foreign: Whether it was published by others, or with another framework, than the first rows of its table.
         failed: Whether it was tried here and failed because of the GPU, e.g. `oom`.
         measured: Measurement or failure of these runs.
         run_prices: USD per GPU-hour from the records, by host.
@@ -93,7 +108,8 @@ class RentalOption:
     origin: str = ""
     batch: str = ""
     note: str = ""
-    comparable: bool = True
+    setting: str = ""
+    foreign: bool = False
     failed: bool = False
     measured: FleetRate | None = None
     run_prices: Mapping[str, float] = field(default_factory=dict)
@@ -110,14 +126,29 @@ class RentalOption:
         return self.subject if self.count == 1 else f"{self.count} × {self.subject}"
 
     @property
+    def framework(self) -> str:
+        """Publisher and framework of a published figure, without version: `Lambda PyTorch`."""
+        return " ".join(part.split()[0] for part in self.origin.split(", ")[:2])
+
+    @property
     def has_figure(self) -> bool:
-        """Whether its throughput is known or predicted in its table's setting, rather than a bound."""
-        return bool(self.samples_per_second) and self.basis is not Basis.BOUND and self.comparable
+        """Whether its throughput is known or predicted, rather than a bound."""
+        return bool(self.samples_per_second) and self.basis is not Basis.BOUND
 
     @property
     def ranked(self) -> bool:
-        """Whether it can be ranked with the others of its table, ignoring limits."""
-        return self.comparable and self.basis in (Basis.MEASURED, Basis.PUBLISHED)
+        """Whether its throughput is known, ignoring limits."""
+        return self.basis in (Basis.MEASURED, Basis.PUBLISHED)
+
+    @property
+    def doubt(self) -> str:
+        """Why its figure decides only by a wide margin; empty if it does not."""
+        return "predicted" if self.basis is Basis.PREDICTED else "other software" if self.foreign else ""
+
+    @property
+    def weak(self) -> bool:
+        """Whether its figure decides only by a wide margin."""
+        return bool(self.doubt)
 
     @property
     def excluded(self) -> str:
@@ -300,13 +331,17 @@ def published_figures(question: RentalQuestion) -> Published:
     return found
 
 
-def published_tables(
-    question: RentalQuestion, failed: Mapping[GpuCount, str], fits: Callable[[GpuCount], bool]
-) -> list[FigureTable]:
-    """Return the setting with the most of the GPUs, and further ones for GPUs that are not in it.
+def margin(a: RentalOption, b: RentalOption) -> float:
+    """Return the smallest relative difference of two published figures that is significant."""
+    if a.setting == b.setting:
+        return SAME_SETTING
+    return OTHER_VERSION if a.framework == b.framework else OTHER_SOFTWARE
 
-    Adding a GPU to a question never removes an answer. If no setting has two of them, the table mixes figures of
-    different software, marked as such.
+
+def published_table(
+    question: RentalQuestion, failed: Mapping[GpuCount, str], fits: Callable[[GpuCount], bool]
+) -> FigureTable:
+    """Return the setting with the most of the GPUs, then those that were published with other software, marked.
 
     Args:
         question: The question.
@@ -319,51 +354,45 @@ def published_tables(
         for place, of in every.items()
     }
     able = {place: {key for key in of if fits(key)} for place, of in places.items()}
-    if not any(able.values()):
-        able = {place: set(of) for place, of in places.items()}  # compare them even though none fits
-    chosen: list[PublishedSetting] = []
-    covered: set[GpuCount] = set()
-    while useful := [place for place in able if len(able[place]) > 1 and able[place] - covered]:
-        chosen.append(max(useful, key=lambda place: (len(able[place] - covered), len(able[place]), place)))
-        covered |= set(places[chosen[-1]])
-        if not question.gpus:
-            break
-    shared = bool(chosen)
-    pool: Mapping[PublishedSetting, Iterable[GpuCount]] = able if any(able.values()) else every
+    pool: Mapping[PublishedSetting, Collection[GpuCount]] = next(
+        (of for of in (able, places) if any(of.values())), every
+    )
     of_network: dict[str, set[GpuCount]] = defaultdict(set)
     for place, keys in pool.items():
         of_network[place.network] |= {*keys}
-    first = (
-        chosen[0]
-        if chosen
-        else max(pool, key=lambda place: (len(of_network[place.network]), len({*pool[place]}), place))
-    )
-    absent = [
-        _of_other_software(key, first, places, comparable=not shared)
-        or missing(*key, failed.get(key, "no figure"), failed=key in failed)
+
+    def use(place: PublishedSetting) -> tuple[int, int, int, PublishedSetting]:
+        size = len(pool[place])
+        return size if size > 1 else 0, len(of_network[place.network]), size, place
+
+    first = max(pool, key=use)
+    rows = places[first]
+    others = [
+        _of_other_software(key, first, places) or missing(*key, failed.get(key, "no figure"), failed=key in failed)
         for key in question.gpus
-        if key not in covered and key not in places[first]
+        if key not in rows
     ]
-    return [
-        FigureTable(
-            basis=Basis.PUBLISHED,
-            mode="training",
-            model=place.network,
-            setting=place.software,
-            rows=(*places[place].values(), *(absent if place == first else ())),
-        )
-        for place in chosen or [first]
-    ]
+    return FigureTable(
+        basis=Basis.PUBLISHED,
+        mode="training",
+        model=first.network,
+        setting=first.software,
+        rows=(*rows.values(), *others),
+        remarks=(OTHER_NOTE,) if any(option.samples_per_second for option in others) else (),
+    )
 
 
-def _of_other_software(
-    key: GpuCount, first: PublishedSetting, places: Published, *, comparable: bool
-) -> RentalOption | None:
-    """Return the figure of a GPU in another setting of the same network, preferably of the same source."""
-    source = first.software.split(":")[0]
-    others = [place for place, of in places.items() if key in of and place.network == first.network]
-    best = max(others, key=lambda place: (place.software.startswith(source), place), default=None)
-    return replace(places[best][key], note=OTHER_SETTING, comparable=comparable) if best else None
+def _of_other_software(key: GpuCount, first: PublishedSetting, places: Published) -> RentalOption | None:
+    """Return the figure of a GPU in another setting of the same network, preferably of the same framework."""
+    found = [of[key] for place, of in places.items() if key in of and place.network == first.network]
+    rows = [*places[first].values()]
+    base = rows[0].framework if rows else ""
+    best = max(found, key=lambda option: (option.framework == base, option.setting), default=None)
+    return (
+        replace(best, note=OTHER_SETTING if rows else "", foreign=bool(rows) and best.framework != base)
+        if best
+        else None
+    )
 
 
 def bound(question: RentalQuestion, gpu: str, count: int) -> float | None:
@@ -386,6 +415,7 @@ def _published(row: Mapping[str, str]) -> RentalOption:
         samples_per_second=float(row["samples_per_second"]),
         origin=", ".join(filter(None, (row["source"].split()[0], framework, year))),
         batch=batch,
+        setting=_software(row),
         sources=(f"{what}, batch {batch}; {row['framework']}; {row['source']}, {row['url']}",),
     )
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from results.digits import significant, with_interval
 from results.grid import Grid
-from results.recommend.answer import Advice, compared
+from results.recommend.answer import Advice
 from results.recommend.figures import SECONDS_PER_HOUR, Basis, RentalOption
 from results.recommend.questions import span
+from results.recommend.sentence import compared
 from results.stats import divided, inverse
 from results.table.cells import value_text
 

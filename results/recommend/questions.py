@@ -27,6 +27,9 @@ MODES = ("train", "infer")
 YOURS = "yours"
 """Origin of the user's prices, which override all others of their GPU."""
 
+FROM_RUN = "hosts.yml"
+"""Origin of the prices in records."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:

@@ -43,6 +43,11 @@ class Offer:
         parts = (self.provider, self.region, host, self.commitment, self.retrieved_on)
         return ", ".join(part for part in parts if part)
 
+    @property
+    def place(self) -> str:
+        """Provider, region and commitment, if known."""
+        return ", ".join(filter(None, (self.provider, self.region, self.commitment)))
+
     def usd_per_hour(self, count: int) -> float:
         """Return the hourly price of a job with `count` GPUs, renting a whole host; 0: it has fewer GPUs."""
         gpus = self.gpus_per_host or count

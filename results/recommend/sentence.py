@@ -1,0 +1,253 @@
+"""Writes the answer in one sentence: what to rent at the prices, then how fast the GPUs are relative to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from results.compare.decide import decide, price_limits
+from results.compare.pairs import compare_pair
+from results.digits import significant, with_interval
+from results.recommend.figures import Basis, RentalOption, margin
+from results.recommend.questions import FROM_RUN, YOURS, RentalQuestion, span
+from results.stats import Interval
+from results.text import counted, enumerated
+
+LED = 3
+"""Maximum number of GPUs that the sentence compares with the slowest one, and of names and flags in a hint."""
+
+MOST_GPUS = 8
+"""Largest number of GPUs of a host to which a job that takes too long is referred."""
+
+
+def answer(
+    question: RentalQuestion, options: Sequence[RentalOption], every: Sequence[RentalOption]
+) -> tuple[RentalOption | None, str]:
+    """Return what to rent if prices decide, and the sentence.
+
+    Args:
+        question: The question.
+        options: The options that the table shows.
+        every: All options, also those outside the limits.
+    """
+    winner, verdict, decides = _verdict(question, every)
+    speeds = _speeds(question, options, every)
+    return winner, "; ".join(filter(None, (verdict, speeds) if decides else (speeds, verdict)))
+
+
+def compared(question: RentalQuestion, options: Sequence[RentalOption]) -> list[RentalOption]:
+    """Return the options that the sentence compares: those that meet the limits, else all with a figure.
+
+    Predictions are among them if they were asked for.
+    """
+    known = [
+        option
+        for option in options
+        if option.ranked or (option.has_figure and (option.gpu, option.count) in question.gpus)
+    ]
+    return [option for option in known if not option.misfit] or [option for option in known if option.ranked]
+
+
+def decided(options: Iterable[RentalOption]) -> tuple[list[RentalOption], list[RentalOption]]:
+    """Return the options that give the most samples per dollar, best first, and those that surely give fewer."""
+    priced = {option.name: option for option in options if option.usd}
+    found = decide({name: option.usd for name, option in priced.items()}, lambda a, b: ratio(priced[a], priced[b]))
+    best, beaten = ([priced[name] for name in names] for names in (found.best, found.beaten))
+    return sorted(best, key=lambda option: (option.weak, -option.samples_per_usd[-1])), beaten
+
+
+def ratio(a: RentalOption, b: RentalOption) -> Interval | None:
+    """Return the throughput of `a` over that of `b`; None: its uncertainty is unknown.
+
+    Of published figures the interval is the difference that is not significant.
+    """
+    if a.measured and b.measured:
+        return compare_pair(a.measured, b.measured).interval
+    value, factor = a.samples_per_second / b.samples_per_second, 1 + margin(a, b)
+    if Basis.PREDICTED in (a.basis, b.basis):
+        left, right = (of.interval or Interval(*[of.samples_per_second] * 3) for of in (a, b))
+        return Interval(value, left.low / right.high, left.high / right.low, 0.9)
+    return Interval(value, value / factor, value * factor)
+
+
+def _verdict(question: RentalQuestion, options: Sequence[RentalOption]) -> tuple[RentalOption | None, str, bool]:
+    """Return what to rent if prices decide, the part of the sentence about it, and whether that is the answer."""
+    fitting = [option for option in options if option.has_figure and not option.misfit]
+    priced = at_lowest(fitting) if question.budget is not None else [option for option in fitting if option.usd]
+    if not fitting:
+        return None, _none_fits(question, options), True
+    if not priced:
+        return None, f"no price is known: give --price '{fitting[0].gpu}=USD'", False
+    if len(priced) == 1:
+        return None, f"{_only_priced(question, priced[0], options)}{_usd_text(priced[0])}", False
+    best, beaten = decided(priced)
+    if len(best) > 1:
+        winner, text = _tie(question, best, priced)
+        losers = enumerated([option.name for option in beaten])
+        return winner, f"{text}; {losers} {'give' if len(beaten) > 1 else 'gives'} fewer" if beaten else text, True
+    text = f"{_at(question, priced)}, rent {best[0].name} ({_usd_text(best[0])})"
+    return best[0], f"{text}{_until(best[0]) if question.budget is None else _on_demand(best[0], fitting)}", True
+
+
+def _none_fits(question: RentalQuestion, options: Sequence[RentalOption]) -> str:
+    """Return the fastest option that does not meet the limits, and how many GPUs would be in time."""
+    known = [option for option in options if option.has_figure]
+    fastest = max(known, key=lambda option: (not option.weak, option.samples_per_second), default=None)
+    if fastest is None:
+        return ""
+    text = f"none meets the limits; the fastest is {fastest.name} ({fastest.origin}): {fastest.misfit}"
+    gpus = [n for n in (2, 4, MOST_GPUS) if n > fastest.count]
+    enough = [n for n in gpus if (fastest.hours or 0) * fastest.count / n <= (question.hours or 0)]
+    return f"{text}; more GPUs may be in time: --num-gpus {enough[0]}" if enough else text
+
+
+def _at(question: RentalQuestion, priced: Sequence[RentalOption]) -> str:
+    """Describe the prices."""
+    origins = {offer.origin for option in priced for offer in option.offers}
+    if question.budget is not None:
+        return f"within {question.budget:g} USD/h"
+    return (
+        {YOURS: "at your prices", FROM_RUN: "at the prices of this run", "": f"at every one of the {_offers(priced)}"}[
+            min(origins)
+        ]
+        if len(origins) == 1
+        else "at these prices"
+    )
+
+
+def _offers(priced: Sequence[RentalOption]) -> str:
+    listed = " listed" if all(not offer.origin for option in priced for offer in option.offers) else ""
+    return f"{counted(sum(len(option.offers) for option in priced), 'offer')}{listed}"
+
+
+def _until(best: RentalOption) -> str:
+    """Return up to which price the best option remains the best; empty if it has no rival."""
+    return (
+        ""
+        if best.wins_below is None
+        else f", which stays cheaper per sample until it costs {best.wins_below:.3g} USD/h"
+    )
+
+
+def _tie(
+    question: RentalQuestion, best: Sequence[RentalOption], priced: Sequence[RentalOption]
+) -> tuple[RentalOption | None, str]:
+    """Return what to rent of several options that may give the most samples per dollar, and the reason."""
+    at, names = _at(question, priced), enumerated([f"{of.name} ({of.doubt})" if of.doubt else of.name for of in best])
+    sure, unsure = ([option for option in best if option.weak is weak] for weak in (False, True))
+    measure = ": measure for an hour first" if len(sure) < 2 else ""
+    if question.budget is None and any(not offer.origin for option in priced for offer in option.offers):
+        return None, f"the {_offers(priced)} do not decide between {names}{measure}"
+    if measure:
+        return None, f"{at}, undecided between {names}{measure}"
+    if any(ratio(best[0], option) is None for option in best[1:]):
+        return None, f"{at}, undecided without an interval between {names}"
+    if any(option.usd[0] < option.usd[1] for option in best):
+        return None, f"{at}, which of {names} is cheaper per sample depends on the offer"
+    text = f"{at}, no significant difference in samples a dollar between {enumerated([option.name for option in sure])}"
+    if unsure:
+        doubts = enumerated([f"{option.name} ({option.doubt})" for option in unsure])
+        return None, f"{text}; {doubts} may give more: measure first"
+    cheap, *dearer = sorted(best, key=lambda option: option.usd)
+    faster = [option for option in dearer if price_limits(ratio(option, cheap))[0] > 1]
+    if not faster and dearer[0].usd == cheap.usd:
+        return None, text
+    fast = max(faster, key=lambda option: option.samples_per_second, default=None)
+    time = f", {fast.name} for the shorter time" if fast else ""
+    return None if fast else cheap, f"{text}: rent {cheap.name} for the lower price ({_usd_text(cheap)}){time}"
+
+
+def _only_priced(question: RentalQuestion, option: RentalOption, options: Sequence[RentalOption]) -> str:
+    """Return what only this option has, of those that meet the limits; empty if it is the only one."""
+    if len(compared(question, options)) == 1:
+        return ""
+    others = [other for other in options if other is not option]
+    figure = f"a {option.basis} figure and " if any(other.usd for other in others) else ""
+    limits = " within the limits" if any(other.misfit for other in others) else ""
+    return f"only {option.name} has {figure}a price{limits}, "
+
+
+def at_lowest(options: Iterable[RentalOption]) -> list[RentalOption]:
+    """Return those with an offer, each with its cheapest one only."""
+    return [replace(option, offers=(option.cheapest,)) for option in options if option.offers]
+
+
+def _on_demand(best: RentalOption, options: Sequence[RentalOption]) -> str:
+    """Return what to rent on demand if the price of the best option is a spot price; empty if it is not."""
+    firm = at_lowest(replace(o, offers=tuple(x for x in o.offers if x.commitment != "spot")) for o in options)
+    if best.cheapest.commitment != "spot" or not firm:
+        return ""
+    return f", on demand it is {' or '.join(f'{option.name} ({_usd_text(option)})' for option in decided(firm)[0])}"
+
+
+def _speeds(question: RentalQuestion, options: Sequence[RentalOption], every: Sequence[RentalOption]) -> str:
+    """Return the part of the sentence with ratios over the slowest GPU, and the prices that they justify."""
+    alike = [option for option in compared(question, options) if not option.foreign]
+    shown = sorted(
+        alike if len(alike) > 1 else compared(question, options), key=lambda option: option.samples_per_second
+    )
+    if not shown:
+        reasons = [*dict.fromkeys(option.excluded for option in options)][:LED]
+        mode = f" in mode {question.mode}" if question.mode else ""
+        return f"no answer: {'; '.join(reasons) or f'no figure of {question.network} {question.precision}{mode}'}"
+    slow, fast = shown[0], shown[:0:-1][:LED]
+    origin = "; ".join(dict.fromkeys(option.origin for option in (*fast, slow)))
+    if not fast:
+        return f"only {slow.name} {_alone(slow, every)}, {significant(slow.samples_per_second, 4)} samples/s ({origin})"
+    if any(option.basis is Basis.PREDICTED for option in (fast[0], slow)):
+        worth = "measure for an hour first"
+    elif any(ratio(slow, option) is None for option in fast):
+        worth = "no interval, measure at least 2 repeats of each"
+    elif len(fast) > 1:
+        worth = f"each is worth up to its ratio times the price of {slow.name}"
+    elif fast[0].measured and price_limits(ratio(fast[0], slow))[0] <= 1:
+        worth = "no significant difference in speed: rent the cheaper one"
+    else:
+        worth = f"rent it if it costs less than {_ratio_text(fast[0], slow).split(' ')[0]} times as much"
+    times = [f"{option.name} {'' if i else 'is '}{_ratio_text(option, slow)} times" for i, option in enumerate(fast)]
+    return f"{enumerated(times)} as fast as {slow.name} ({origin}): {worth}"
+
+
+def _ratio_text(a: RentalOption, b: RentalOption) -> str:
+    found = ratio(a, b)
+    known = a.measured or Basis.PREDICTED in (a.basis, b.basis)
+    return with_interval(found) if found and known else f"{a.samples_per_second / b.samples_per_second:.2f}"
+
+
+def _alone(option: RentalOption, every: Sequence[RentalOption]) -> str:
+    """Return what only this option does or has, of those with a figure."""
+    others = [other for other in every if other is not option and other.samples_per_second]
+    limits = any(other.misfit for other in others)
+    if any(other.basis is not Basis.BOUND and not other.misfit for other in others):
+        return f"has a {option.basis} figure in this setting{' and meets the limits' if limits else ''}"
+    return "meets the limits" if limits else "has a figure"
+
+
+def _usd_text(option: RentalOption) -> str:
+    """Format the price of an option, whether it has only spot offers, and why its figure is weak."""
+    spot = "spot" if all(offer.commitment == "spot" for offer in option.offers) else ""
+    return ", ".join(filter(None, (f"{span(option.usd)} USD/h", spot, option.doubt)))
+
+
+def within_places(options: Sequence[RentalOption]) -> list[str]:
+    """Compare the fastest GPU with the slowest one within each provider, region and commitment with both."""
+    priced = [
+        option for option in options if option.has_figure and not option.misfit and not option.weak and option.usd
+    ]
+    priced.sort(key=lambda option: option.samples_per_second)
+    if len(priced) < 2:
+        return []
+    slow, fast = priced[0], priced[-1]
+    offers = [{offer.place: offer for offer in of.offers if not offer.origin} for of in (slow, fast)]
+    notes = []
+    for place in (name for name in offers[1] if name in offers[0]):
+        pair = [replace(of, offers=(at[place],)) for of, at in zip((slow, fast), offers, strict=True)]
+        best, _ = decided(pair)
+        result = (
+            "no significant difference in samples a dollar"
+            if len(best) > 1
+            else f"{best[0].name} is cheaper per sample"
+        )
+        times = f"{pair[1].usd[0] / pair[0].usd[0]:.2f} times as much as {slow.name}"
+        notes.append(f"within {place}, {fast.name} costs {times}: {result}")
+    return notes
