@@ -21,7 +21,7 @@ from tests.support.engines.required import skip_without
 from tests.support.engines.servers import Registry, SshHost
 from tests.support.engines.slurm import SlurmCluster, missing_programs
 from tests.support.session.children import IMPORTED_TENSORFLOW, Children, in_child, runs_children
-from tests.support.session.schedule import Groups, rank_of
+from tests.support.session.schedule import group_of, rank_of
 from tfbench.setup import collect_rarely
 
 # Tests run side by side, one per core: threads of linear algebra on top wait for each other, and take five times as long.
@@ -39,15 +39,13 @@ CACHE = PROJECT / ".cache" / "engines"
 _children = Children(preload="tests.real.training.preloaded")
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Groups:
-    return Groups(config, log)
-
-
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     config.stash[IMPORTED_TENSORFLOW] = "tensorflow" in sys.modules
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: rank_of(item.nodeid))
+        for item in items:
+            item.add_marker(pytest.mark.xdist_group(group_of(item.nodeid)))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -1,8 +1,6 @@
-"""Groups tests into processes of `make test` and orders the groups."""
+"""Groups tests into processes of `make test` (`--dist=loadgroup`) and orders the groups."""
 
 import os
-
-from xdist.scheduler import LoadScopeScheduling
 
 FIRST = ("images", "faults", "slurm", "wheel", "slurm training", "ssh")
 """Groups that mostly wait for engines, queues and connections. Each runs in one process, which starts these once."""
@@ -32,13 +30,6 @@ BY_TEST = ("tests/real/training/test_networks.py",)
 
 BY_PARAMETER = ("tests/real/null_gpu/test_counts.py",) if "TFBENCH_TEST_NULL_GPU" in os.environ else ()
 """Files of hundreds of long tests, each of which is a group."""
-
-
-class Groups(LoadScopeScheduling):
-    """Schedules whole groups of tests in the order of collection."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return group_of(nodeid)
 
 
 def group_of(nodeid: str) -> str:
