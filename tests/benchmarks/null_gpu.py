@@ -83,9 +83,9 @@ def run_peer(output: str, checkout: str, arguments: list[str]) -> None:
     os.chdir(checkout)
     sys.path.insert(0, checkout)
     sys.argv = ["tf_cnn_benchmarks.py", *arguments]
-    import benchmark_cnn  # type: ignore[import-not-found]
+    import benchmark_cnn
     import tensorflow as tf
-    import tf_cnn_benchmarks  # type: ignore[import-not-found]
+    import tf_cnn_benchmarks
     from absl import app
 
     take = benchmark_cnn.benchmark_one_step

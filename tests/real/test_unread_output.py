@@ -69,7 +69,7 @@ def test_a_run_whose_output_is_never_read_ends_ok(
     command += [f"--runs-dir={folder / 'runs'}", f"--display={display}", f"--when-done=echo done; touch {folder}/done"]
     settings = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, **dict.fromkeys(streams, writer)}
     try:
-        run = subprocess.Popen(command, cwd=PROJECT, **settings)  # type: ignore[call-overload]
+        run = subprocess.Popen(command, cwd=PROJECT, **settings)
         try:
             assert run.wait(DEADLINE_SECONDS) == ExitCode.OK
         finally:

@@ -51,7 +51,7 @@ def start(folder: Path, redirect: str = "", *flags: str, **settings: object) -> 
             ["bash", "-c", script, "bash", *command_of(folder, *flags)],
             cwd=PROJECT,
             env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"},
-            **{"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, **settings},  # type: ignore[arg-type]
+            **{"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, **settings},
         )
 
 

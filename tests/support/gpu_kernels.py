@@ -119,8 +119,8 @@ def trace(case: Case, strategy: Strategy, network: Network | None = None):
         if case.mode is Mode.INFER:
             workload = Inference(case, model, strategy)
             return workload._call.graph(batch), workload
-        workload = Training(case, model, strategy, task=task)
-        return workload.traced(batch), workload
+        training = Training(case, model, strategy, task=task)
+        return training.traced(batch), training
 
 
 if __name__ == "__main__":

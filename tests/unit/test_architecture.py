@@ -98,9 +98,12 @@ def test_only_entry_points_displays_and_tables_print():
         if path.stem in MAY_PRINT or path.parent.name == "commands" or file.startswith("tfbench/") or file == AGENT:
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            name = ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else ""
-            if name in ("print", "sys.stdout", "sys.stderr"):
-                found.append(f"{file}:{node.lineno}: {name}")
+            if isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node) in (
+                "print",
+                "sys.stdout",
+                "sys.stderr",
+            ):
+                found.append(f"{file}:{node.lineno}: {ast.unparse(node)}")
     assert found == []
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ def test_a_command_of_the_examples_answers(command, capsys, monkeypatch, tmp_pat
 def test_the_notebook_runs_from_its_first_cell_to_its_last(capsys, monkeypatch):
     monkeypatch.chdir(EXAMPLES)
     cells = json.loads((EXAMPLES / "analyse.ipynb").read_text(encoding="utf-8"))["cells"]
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     for source in sources:
         exec(compile(source, "analyse.ipynb", "exec"), names)

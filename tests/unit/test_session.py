@@ -82,7 +82,7 @@ def test_no_test_gives_up_after_less_than_a_minute():
                         and isinstance(limit.value, int | float)
                         and 3 < limit.value < 60
                     ):
-                        short.append(f"{path.relative_to(PROJECT)}:{node.lineno}: {limit.value}")
+                        short.append(f"{path.relative_to(PROJECT)}:{limit.lineno}: {limit.value}")
     assert short == []
 
 

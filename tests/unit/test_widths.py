@@ -122,7 +122,7 @@ GRIDS = grids()
 
 def rendered() -> dict[str, Callable[[Console], None]]:
     return {
-        "check": lambda console: tables.render_check(*plan()[:2], console),
+        "check": lambda console: tables.render_check(plan()[0], plan()[1], console),
         "plan": lambda console: tables.render_plan(plan()[2], console),
         "status": show_status,
         "images": lambda console: images.show_list(read_variants(), console),

@@ -89,7 +89,7 @@ def job_ids(run: Path | None) -> list[str]:
 def status_of(run: Path | None, job: str) -> Status | None:
     """Return how a repeat has ended; None: it has no record that can be read."""
     try:
-        return from_json((run / "records" / f"{job}.json").read_bytes()).status  # type: ignore[operator]
+        return from_json((run / "records" / f"{job}.json").read_bytes()).status
     except (OSError, RecordError):
         return None
 

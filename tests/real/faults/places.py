@@ -126,6 +126,8 @@ class Place:
     others = (("disk", "here"), ("file", "record.json"), ("file", "state.json"), ("file", "output.log"))
     """What else may fail here, in addition to what may fail with each place."""
 
+    _link: Any
+
     def __init__(self, folder: Path, benchmark: Path) -> None:
         self.folder = folder
         self.benchmark = benchmark
@@ -208,7 +210,7 @@ class SshPlace(Place):
     """An instance that only ssh reaches, through a link."""
 
     victims = (*Place.victims, "session", "sshd")
-    others = (*Place.others, ("disk", "there"), ("link", HOLE), ("link", SLOW), ("link", CUT))  # type: ignore[assignment]
+    others = (*Place.others, ("disk", "there"), ("link", HOLE), ("link", SLOW), ("link", CUT))
 
     def begin(self, folder: Path) -> dict[str, Any]:
         self.schedule, self.jobs = folder, folder / "home"
@@ -248,7 +250,7 @@ class DockerPlace(Place):
 
     victims = ("controller", "benchmark", "shim", "dockerd")
     others = (*(("disk", how) for how in ("here", "there")), *(("link", how) for how in (HOLE, SLOW, CUT)),
-              ("container", "pause"), ("container", "remove"), ("container", "stop"))  # type: ignore[assignment]  # fmt: skip
+              ("container", "pause"), ("container", "remove"), ("container", "stop"))  # fmt: skip
 
     def __init__(self, folder: Path, benchmark: Path, image: Path) -> None:
         super().__init__(folder, benchmark)

@@ -207,8 +207,8 @@ def _counts(null: ctypes.CDLL, arguments: list[str], small: bool, rounds: int, p
     if small:
         shrink(request.case.model)
     os.environ.update(gpu_settings(request.case))
-    repeat.require = workload.require = lambda *_: None  # type: ignore[assignment]  # what was not computed is not right
-    workload.validity.OneDeviceReference = lambda *_: None  # type: ignore[assignment, misc]
+    repeat.require = workload.require = lambda *_: None  # what was not computed is not right
+    workload.validity.OneDeviceReference = lambda *_: None
     found: dict[str, Any] = {}
     take = repeat.take_steps
 
@@ -242,7 +242,7 @@ def _counts(null: ctypes.CDLL, arguments: list[str], small: bool, rounds: int, p
         found["gradient_bytes"] = sum(4 * int(variable.shape.num_elements()) for variable in variables)
         raise _CountedError
 
-    repeat.take_steps = take_counted  # type: ignore[assignment]
+    repeat.take_steps = take_counted
     if device := request.case.model == DEVICE_MODEL:
         _count_figures(null, found)
     with contextlib.suppress(CaseFailedError if device else _CountedError):  # a device's results are wrong
@@ -316,8 +316,8 @@ def _count_figures(null: ctypes.CDLL, figures: dict[str, Any]) -> None:
         figures[f"{wanted.metric},{wanted.arithmetic or 'fp32'}"] = dict(found)
         return measured(wanted, *others)
 
-    peaks.rounds_of, peaks.measured, transfers.measured = count, keep, keep  # type: ignore[assignment]
-    device_case.tf32_observed = lambda _: True  # type: ignore[assignment]  # what computes nothing rounds nothing
+    peaks.rounds_of, peaks.measured, transfers.measured = count, keep, keep
+    device_case.tf32_observed = lambda _: True  # what computes nothing rounds nothing
 
 
 def main() -> int:

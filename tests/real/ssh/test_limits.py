@@ -95,7 +95,7 @@ def test_two_signals_end_the_run_in_15_seconds_whatever_hangs(instance: Rented, 
     runs, hosts = make_runs(instance, tmp_path, 3600)
     with runs.start("run", f"--hosts={hosts}", "--display=plain") as controller:
         for name in FROZEN:
-            wait_until(lambda name=name: is_frozen(instance, name), f"the stopped process of {name}")  # type: ignore[misc]
+            wait_until(lambda name=name: is_frozen(instance, name), f"the stopped process of {name}")
         began = time.monotonic()
         for _ in range(2):
             controller.send_signal(signal.SIGTERM)

@@ -85,7 +85,7 @@ def full_disk(launcher: SSHLauncher, free_bytes: int) -> SSHLauncher:
     def little() -> Hello:
         return whole().model_copy(update={"free_bytes": free_bytes})
 
-    launcher._read_hello = little  # type: ignore[method-assign]
+    launcher._read_hello = little
     return launcher
 
 

@@ -226,7 +226,7 @@ def _serve(session: pytest.Session, connection: Connection) -> None:
             c_library.malloc_trim(0)  # so that freed memory does not count for the next test
             hook = session.config.hook
             connection.send([hook.pytest_report_to_serializable(config=session.config, report=r) for r in reports])
-        session._setupstate.teardown_exact(last)  # type: ignore[arg-type]
+        session._setupstate.teardown_exact(last)
     except EOFError:
         code = 1
     finally:

@@ -26,7 +26,7 @@ GOOD = Facts(
 
 
 def host(address: DockerAddress | None = SSH, **settings: object) -> Host:
-    return Host(fleet="a4000", name="node-a", docker=address, **settings)  # type: ignore[arg-type]
+    return Host(fleet="a4000", name="node-a", docker=address, **settings)
 
 
 def test_a_good_host_has_no_warning():
@@ -58,7 +58,7 @@ def test_this_machine_without_gpus_warns_only_if_an_nvidia_gpu_is_in_it(tmp_path
 
 
 def states(**changes: object) -> dict[str, object]:
-    return {"gpu_states": (GPUFacts(index=0, **changes),)}  # type: ignore[arg-type]
+    return {"gpu_states": (GPUFacts(index=0, **changes),)}
 
 
 BUSY = {"utilisation": 0.87, "memory_used_bytes": 12_300_000_000, "processes": 3}

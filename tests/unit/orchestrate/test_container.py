@@ -99,6 +99,8 @@ class Engine:
         asked: Images that were looked up.
     """
 
+    refuses: Refuses
+
     def __init__(self, refuses: Refuses = lambda spec: None, runtimes: Collection[str] = (), **given: Any) -> None:
         self.reported = {"ServerVersion": "28.5", "Runtimes": dict.fromkeys(runtimes)}
         self.started: list[ContainerSpec] = []
@@ -126,7 +128,7 @@ class Engine:
 def launcher(engine: Engine, reported: list[str] | None = None, **settings: Any) -> ContainerLauncher:
     limits = PullLimits(notify=lambda _host, message: [] if reported is None else reported.append(message))
     made = ContainerLauncher(host(**settings), limits)
-    made._engine = engine  # type: ignore[assignment]
+    made._engine = engine
     return made
 
 

@@ -126,7 +126,7 @@ def test_the_command_runs_after_a_bug_a_full_disk_and_without_hosts(tmp_path: Pa
 
 def priced(name: str, usd: float | None, gpus: int = 1, **settings: object) -> HostPlan:
     facts = Facts(gpus=tuple(GPU(index=index, name="A4000") for index in range(gpus)))
-    host = Host(fleet="a4000", name=name, docker=None, usd_per_gpu_hour=usd, **settings)  # type: ignore[arg-type]
+    host = Host(fleet="a4000", name=name, docker=None, usd_per_gpu_hour=usd, **settings)
     return HostPlan(host=host, suite="s", facts=facts, problem=None, jobs=())
 
 
@@ -144,7 +144,7 @@ def test_hosts_with_a_price_that_answer_are_named_with_what_they_cost():
     def make(host: Host) -> Launcher:
         return Hung(host, FakeHost()) if host.name == "hung" else FakeLauncher(host, machines[host.name])
 
-    queue = SlurmQueue(container="none", shared_folder="/home", python="/usr/bin/python3")  # type: ignore[call-arg]
+    queue = SlurmQueue(container="none", shared_folder="/home", python="/usr/bin/python3")
     entries = [priced("two", 0.17, gpus=2), priced("one", 0.36), priced("free", None), priced("gone", 9.0)]
     entries += [priced("slurm", 9.0, queue=queue), priced("hung", 9.0)]
     plan = Plan(run_id="r", created_at="now", seed=1, hosts=tuple(entries))

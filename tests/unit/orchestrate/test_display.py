@@ -34,7 +34,9 @@ from orchestrate.suites import CaseBlock, Suite
 from orchestrate.text import plain_text
 from results.schema import GPU
 
-SUITE = Suite("tiny", "", 2, (CaseBlock(model="resnet50", batch_per_gpu=8, warmup_steps=1, num_steps=20),))
+SUITE = Suite(
+    "tiny", "", 2, (CaseBlock(**{"model": "resnet50", "batch_per_gpu": 8, "warmup_steps": 1, "num_steps": 20}),)
+)
 EVIL = "\x1b[2J\x1b]0;title\x07[bold red]x[/]\u202e\x9b31m:smile:"
 
 

@@ -12,7 +12,8 @@ import tempfile
 import threading
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+import typing
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -185,7 +186,7 @@ def test_a_reader_that_leaves_early_gives_its_connection_up(serve: Serve):
     script, engine = serve(chunked(frame(f"{STAMP} one\n".encode()), frame(b"two\n")), answer({"a": 1}))
     lines = engine.log_lines("x", "", follow=True)
     assert next(lines) == (STAMP, "one")
-    lines.close()
+    typing.cast(Generator, lines).close()
     assert engine.info() == {"a": 1}
     assert script.connections == 2
 

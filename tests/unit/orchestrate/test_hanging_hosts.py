@@ -37,7 +37,7 @@ class HangingLauncher(FakeLauncher):
             return lambda *_: time.sleep(3600)
         return object.__getattribute__(self, name)
 
-    def follow(self, job, on_line, on_turn=None):  # type: ignore[no-untyped-def]
+    def follow(self, job, on_line, on_turn=None):
         while self.hangs in ("log", "stop"):
             if self.hangs == "log":
                 on_line("one more line")
@@ -92,7 +92,7 @@ def test_a_host_that_hangs_is_abandoned_and_the_other_finishes(tmp_path: Path, m
 def briefly(bench: Bench) -> Callable[..., watchdog.Watched]:
     """Return a `watch` with a limit of a moment."""
 
-    def watch(self, job):  # type: ignore[no-untyped-def]
+    def watch(self, job):
         limit = 0.3 if job.origin.host == "bad" else patience()
         return self.shared.watchdog.watch(job, lambda: self.stop(job), timeout=limit, silence=patience(), margin=0.5)
 
@@ -121,7 +121,7 @@ def test_a_second_interrupt_ends_the_run_whatever_hangs(tmp_path: Path, monkeypa
 
 def test_a_probe_that_hangs_or_fails_in_any_way_belongs_to_its_host(tmp_path: Path, quick):
     class Odd(FakeLauncher):
-        def probe(self):  # type: ignore[no-untyped-def]
+        def probe(self):
             if self._host.name == "hangs":
                 time.sleep(3600)
             if self._host.name == "odd":
@@ -149,7 +149,7 @@ class LateLauncher(FakeLauncher):
     begun = 0
     answers = threading.Event()
 
-    def probe(self):  # type: ignore[no-untyped-def]
+    def probe(self):
         if self._host.name == "late":
             type(self).begun += 1
             self.answers.wait(3600)
@@ -163,7 +163,7 @@ def test_a_host_that_answers_late_holds_no_other_and_is_not_probed_twice(tmp_pat
     monkeypatch.setattr(LateLauncher, "begun", 0)
     bench = Bench(tmp_path, late=FakeHost(), good=FakeHost())
     late: run.Late = {}
-    bench.launcher = lambda host: LateLauncher(host, bench.machines[host.name])  # type: ignore[method-assign]
+    bench.launcher = lambda host: LateLauncher(host, bench.machines[host.name])
     probed = run.probe_hosts(bench.hosts, bench.launcher, bench.bus, late)
     slow, good = (probed[host.place] for host in bench.hosts)
     assert "it has not answered after" in str(slow) and isinstance(good, Facts)
@@ -186,7 +186,7 @@ def test_a_launcher_that_cannot_be_made_is_its_hosts_problem(tmp_path: Path):
     """As with a full /tmp, where ssh's socket would be."""
     bench = Bench(tmp_path, bad=FakeHost(), good=FakeHost())
 
-    def make(host):  # type: ignore[no-untyped-def]
+    def make(host):
         if host.name == "bad":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/tmp")
         return FakeLauncher(host, bench.machines[host.name])

@@ -24,7 +24,7 @@ ADDRESS = DockerAddress(scheme="ssh", target="h")
 
 
 def host(**settings: object) -> Host:
-    return Host(fleet="f", name="h", docker=ADDRESS, registry="example.org/you", **settings)  # type: ignore[arg-type]
+    return Host(fleet="f", name="h", docker=ADDRESS, registry="example.org/you", **settings)
 
 
 def facts(driver: str | None, *capabilities: str) -> Facts:
@@ -248,7 +248,7 @@ class Answers:
 def test_the_plan_has_one_image_with_its_digest_and_says_why():
     Answers.pinned.clear()
     hosts = [mate(name) for name in DRIVERS]
-    probed = probe_hosts(hosts, Answers, EventBus())  # type: ignore[arg-type]
+    probed = probe_hosts(hosts, Answers, EventBus())
     assert Answers.pinned == [("d", "cuda12.5")], "only a host whose image changes has its tag looked up again"
     plan = make_plan(hosts, probed, read_suite, run_id="r", seed=1)
     assert {job.origin.image for job in plan.jobs} == {"example.org/you/tfbench:0.1.0-cuda12.5"}

@@ -22,7 +22,7 @@ DONE = Ending(exit_code=0)
 
 
 def judged(payload: bytes | None, ending: Ending = DONE, **options: object) -> Record:
-    return judge(JOB, ending, payload, started_at=NOW, **options)  # type: ignore[arg-type]
+    return judge(JOB, ending, payload, started_at=NOW, **options)
 
 
 def changed(**changes: object) -> bytes:

@@ -123,7 +123,7 @@ def test_two_hosts_give_one_record_with_a_part_for_each(tmp_path: Path):
 def test_hosts_that_wait_for_others_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     clock, budgets = [0.0], []
     monkeypatch.setattr("time.clock_gettime", lambda _: sum(clock))
-    monkeypatch.setattr(run, "Budget", lambda *how: budgets.append(Budget(*how)) or budgets[-1])  # type: ignore[func-returns-value]
+    monkeypatch.setattr(run, "Budget", lambda *how: budgets.append(Budget(*how)) or budgets[-1])
     monkeypatch.setattr(Bench, "settings", {"usd_per_gpu_hour": 3600.0, "device": Device.CPU})
     bench = Bench(tmp_path, a=FakeHost(), b=FakeHost(on_follow=lambda job: clock.append(10.0)))
     assert bench.run(max_usd=1e9, max_parallel=1) == RunOutcome(ok=6, failed=0, missing=0)

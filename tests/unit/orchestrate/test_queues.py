@@ -32,7 +32,7 @@ from results.schema import GPU, Status
 from tests.support.patience import patience
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
 
-SUITE = Suite("s", "", 3, (CaseBlock(model=["resnet50", "googlenet"], batch_per_gpu=8, num_gpus=[1, 2]),))
+SUITE = Suite("s", "", 3, (CaseBlock(**{"model": ["resnet50", "googlenet"], "batch_per_gpu": 8, "num_gpus": [1, 2]}),))
 GPUS = tuple(GPU(index=index, name="a5000") for index in range(2))
 
 
@@ -71,7 +71,7 @@ def test_a_short_silence_of_the_queue_is_borne_and_a_long_one_is_told():
 
 def test_a_bug_in_a_look_reaches_those_who_wait():
     with (
-        contextlib.closing(Poller("queue", lambda: {}["nothing"], 0.01)) as poller,  # type: ignore[func-returns-value]
+        contextlib.closing(Poller("queue", lambda: {}["nothing"], 0.01)) as poller,
         pytest.raises(RuntimeError, match="polling queue failed") as caught,
     ):
         poller.wait()

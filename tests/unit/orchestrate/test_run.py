@@ -26,7 +26,9 @@ from results.schema.record_json import to_json
 from tests.support.engines.processes import wait_until
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher, ok_record
 
-BLOCK = CaseBlock(model=["resnet50", "googlenet"], batch_per_gpu=2, warmup_steps=1, num_steps=4, num_gpus=[1, 2])
+BLOCK = CaseBlock(
+    **{"model": ["resnet50", "googlenet"], "batch_per_gpu": 2, "warmup_steps": 1, "num_steps": 4, "num_gpus": [1, 2]}
+)
 
 
 class Bench:
@@ -126,7 +128,7 @@ def test_each_failure_has_its_status_and_the_other_host_finishes(tmp_path, machi
 @pytest.mark.parametrize(("call", "error"), [("start", Unreachable("no answer")), ("follow", Lost("link down"))])
 def test_what_was_lost_is_collected_before_anything_else_starts(tmp_path: Path, call, error):
     class Blinking(FakeLauncher):
-        def start(self, job):  # type: ignore[no-untyped-def]
+        def start(self, job):
             others.append({*machine.containers} - {job.id})
             return super().start(job) or fail("start")
 
@@ -137,7 +139,7 @@ def test_what_was_lost_is_collected_before_anything_else_starts(tmp_path: Path, 
     others: list[set[str]] = []
     machine = FakeHost(on_follow=lambda job: fail("follow"))
     bench = Bench(tmp_path, a=machine)
-    bench.launcher = lambda host: Blinking(host, machine)  # type: ignore[method-assign]
+    bench.launcher = lambda host: Blinking(host, machine)
     assert bench.run() == RunOutcome(ok=12, failed=0, missing=0)
     assert not any(others) and (machine.count("start"), machine.count("reattach")) == (12, 1)
 
@@ -184,7 +186,7 @@ def test_a_file_that_is_no_record_any_more_is_measured_again(tmp_path: Path):
     assert listed.startswith(f"{bench.plan.jobs[3].id}.json: not a record, resume measures it again: not JSON")
     assert bench.run() == RunOutcome(ok=12, failed=0, missing=0)
     assert bench.machines["a"].count("start") == 13 and len(list((bench.folder.path / "superseded").iterdir())) == 1
-    assert any("its repeat runs again" in warned.message for warned in bench.seen(Warned))  # type: ignore[attr-defined]
+    assert any("its repeat runs again" in warned.message for warned in bench.seen(Warned))
 
 
 @pytest.mark.parametrize("why", [Status.STOPPED, Status.TIMEOUT])
@@ -251,7 +253,7 @@ def test_variants_are_measured_side_by_side_but_for_impossible_ones(tmp_path: Pa
     machine = FakeHost(facts=Facts(gpus=(GPU(index=0, name="A"),), images=(good, other, never)))
     bench = Bench(tmp_path, a=machine)
     assert bench.run() == RunOutcome(ok=12, failed=6, missing=0)
-    found = {(record.origin.variant, record.origin.image_digest, record.status) for record in bench.records("a")}  # type: ignore[union-attr]
+    found = {(record.origin.variant, record.origin.image_digest, record.status) for record in bench.records("a")}
     measured = {(image.variant, image.digest, Status.OK) for image in (good, other)}
     assert found == measured | {("cuda11.8", None, Status.UNSUPPORTED)}
     assert machine.count("prepare") == 2, "nothing is brought for what cannot run"
@@ -341,5 +343,5 @@ def test_a_host_without_work_or_launcher_costs_itself_only(tmp_path: Path):
             raise KeyError("planted")
         return FakeLauncher(host, bench.machines[host.name])
 
-    bench.launcher = make  # type: ignore[method-assign]
+    bench.launcher = make
     assert bench.run() == RunOutcome(ok=12, failed=0, missing=12) and sorted(made) == ["bad", "good"]

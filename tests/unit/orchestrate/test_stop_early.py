@@ -19,11 +19,16 @@ from results.schema.record_json import to_json
 from tests.unit.orchestrate.fakes import FakeHost, ok_record
 from tests.unit.orchestrate.test_run import Bench
 
-SUITE = Suite("s", "", 10, (CaseBlock(model=["resnet50", "googlenet"], batch_per_gpu=2, warmup_steps=1, num_steps=4),))
+SUITE = Suite(
+    "s",
+    "",
+    10,
+    (CaseBlock(**{"model": ["resnet50", "googlenet"], "batch_per_gpu": 2, "warmup_steps": 1, "num_steps": 4}),),
+)
 
 
 def host(fleet: str, name: str, **settings: object) -> Host:
-    return Host(fleet=fleet, name=name, docker=DockerAddress(scheme="unix", target=f"/{name}"), **settings)  # type: ignore[arg-type]
+    return Host(fleet=fleet, name=name, docker=DockerAddress(scheme="unix", target=f"/{name}"), **settings)
 
 
 def seconds_of(job: Job) -> float:

@@ -40,7 +40,7 @@ def table(tmp_path):
             )
         )
 
-    write.columns = columns
+    vars(write)["columns"] = columns
     return write
 
 

@@ -19,7 +19,7 @@ def side(name: str, *hosts: list[float], price: float | None = None, **software:
     """Return what the hosts of a fleet measured."""
     rates = {f"{name}{number}": {"": values} for number, values in enumerate(hosts) if values}
     prices = {} if price is None else dict.fromkeys(rates, price)
-    return FleetRate(name, CASE, Software(**software), rates, unit="images", prices=prices)  # type: ignore[arg-type]
+    return FleetRate(name, CASE, Software(**software), rates, unit="images", prices=prices)
 
 
 STEADY = side("a", [1000.0], [1002.0], [999.0]), side("b", [80.0], [80.1], [79.9])
@@ -65,8 +65,8 @@ def test_a_price_decides_only_where_a_wider_interval_is_clear_of_it():
     usual = compare_pair(a, b).interval
     assert usual is not None
     for price, reason in ((usual.low - 0.005, None), (usual.low - 0.1, Reason.PRICE)):
-        priced = (replace(one, prices=dict.fromkeys(one.rates, usd)) for one, usd in ((a, price), (b, 1.0)))
-        found = analyse(*priced, ASKED, 1)
+        first, second = (replace(one, prices=dict.fromkeys(one.rates, usd)) for one, usd in ((a, price), (b, 1.0)))
+        found = analyse(first, second, ASKED, 1)
         assert found.reason is reason
     assert f"above its price ratio of {usual.low - 0.1:.2f}" in found.text
 

@@ -20,9 +20,9 @@ OTHER_KERAS = make_environment(keras="3.12.0")
 
 
 def printed(merged, width=100):
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    show_tables(merged, console)
-    return console.file.getvalue().replace("\u00a0", " ")
+    text = io.StringIO()
+    show_tables(merged, Console(file=text, width=width, color_system=None))
+    return text.getvalue().replace("\u00a0", " ")
 
 
 def test_ratios_need_two_fleets_with_a_common_case():

@@ -30,7 +30,7 @@ class Client:
 template = json.loads(Path(sys.argv[1]).read_text())
 names = {"tag": "image_tag", "onstart": "onstart_cmd", "recommended_disk_space": "disk_space"}
 client = Client()
-offers.create_template(client, **{names.get(key, key): value for key, value in template.items()})  # type: ignore[arg-type]
+offers.create_template(client, **{names.get(key, key): value for key, value in template.items()})
 sent = {key: value for key, value in client.sent.items() if value is not None}
 if sent != template:
     sys.exit(f"vastai would send {sent}")
