@@ -16,6 +16,7 @@ import tensorflow as tf
 from results.schema import Check, Environment, Rank, Status, Telemetry
 from tfbench.keras_types import Strategy, Tensor
 from tfbench.keras_versions import components
+from tfbench.machine.samples import reduced
 from tfbench.measuring.timing import TimedSteps
 from tfbench.measuring.validity import DIVERGENCE_LIMIT, within, worst
 from tfbench.outcomes.outcome import CaseFailedError
@@ -34,29 +35,6 @@ ALL_REDUCE_ROUNDS = 2
 
 SAME_SOFTWARE = ("tfbench", "python", "tensorflow", "keras", "cuda", "cudnn", "cublas", "nccl", "cuda_compat")
 """Software that must be equal on all ranks: otherwise neither would be measured."""
-
-SUMMED = frozenset(
-    {
-        "energy_joules",
-        "energy_integrated_joules",
-        "power_mean_watts",
-        "power_limit_watts",
-        "other_processes",
-        "ecc_uncorrected_errors",
-    }
-)
-SMALLEST = frozenset(
-    {
-        "sm_clock_mean_mhz",
-        "sm_clock_max_mhz",
-        "ecc_enabled",
-        "pcie_generation",
-        "pcie_width",
-        "pcie_width_max",
-        "samples",
-    }
-)
-"""How figures of the hosts are combined; for fields in neither set, the largest counts."""
 
 Ranks = Peers | Alone
 
@@ -178,18 +156,7 @@ def combined(peers: Ranks, telemetry: Telemetry) -> Telemetry:
     if peers.size == 1:
         return telemetry
     reported: list[dict[str, Any]] = peers.gather("telemetry", vars(telemetry))
-    together: dict[str, Any] = {
-        item.name: _combine(item.name, [of[item.name] for of in reported]) for item in fields(Telemetry)
-    }
-    return Telemetry(**together)
-
-
-def _combine(name: str, every: Sequence[float | None]) -> float | None:
-    """Combine one figure; a sum is None if a part is."""
-    known = [value for value in every if value is not None]
-    if not known or (name in SUMMED and len(known) < len(every)):
-        return None
-    return sum(known) if name in SUMMED else min(known) if name in SMALLEST else max(known)
+    return Telemetry(**reduced({item.name: [of[item.name] for of in reported] for item in fields(Telemetry)}))
 
 
 def bus_bytes_per_second(strategy: Strategy, replicas: int) -> float:

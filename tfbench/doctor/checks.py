@@ -164,7 +164,7 @@ def _tensorflow(facts: DoctorFacts) -> Iterator[DoctorFinding]:
             fix=_trial_fix(trial.problem, facts.device)
             if imported
             else "install TensorFlow again, or use this project's image",
-            gpu_only=imported,
+            gpu_only=imported and facts.device == "gpu",
         )
     elif trial.tensorflow is None:
         yield DoctorFinding(

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 POWER_REASONS = 0x4
 """NVML's clock event bits: software power cap."""
@@ -115,9 +118,44 @@ def _mean_power(gpu: Sequence[Sample], seconds: float) -> float | None:
 
 
 def total(values: Sequence[float | None]) -> float | None:
-    """Add up over the GPUs; None if there are none or one of them does not report."""
-    known = [value for value in values if value is not None]
+    """Add up; None if there are none or one of them does not report."""
+    known = _known(values)
     return sum(known) if known and len(known) == len(values) else None
+
+
+def of_all(values: Sequence[bool | None]) -> bool | None:
+    """Return whether all are true; None if there are none or one of them does not report."""
+    known = _known(values)
+    return all(known) if known and len(known) == len(values) else None
+
+
+def smallest(values: Sequence[float | None]) -> float | None:
+    """Return the smallest of those that report."""
+    return min(_known(values), default=None)
+
+
+def largest(values: Sequence[float | None]) -> float | None:
+    """Return the largest of those that report."""
+    return max(_known(values), default=None)
+
+
+def _known(values: Sequence[T | None]) -> list[T]:
+    return [value for value in values if value is not None]
+
+
+REDUCERS: dict[str, Callable[[Sequence[Any]], Any]] = {
+    **dict.fromkeys(("energy_joules", "energy_integrated_joules", "power_mean_watts", "power_limit_watts"), total),
+    **dict.fromkeys(("ecc_uncorrected_errors", "other_processes"), total),
+    **dict.fromkeys(("sm_clock_mean_mhz", "sm_clock_max_mhz", "samples"), smallest),
+    **dict.fromkeys(("pcie_generation", "pcie_width", "pcie_width_max"), smallest),
+    "ecc_enabled": of_all,
+}
+"""By field of `Telemetry`, how the values of several GPUs, and those of several hosts, become one; else the largest."""
+
+
+def reduced(values: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """Reduce the values of each field."""
+    return {name: REDUCERS.get(name, largest)(of) for name, of in values.items()}
 
 
 def differences(before: Sequence[float | None], after: Sequence[float | None]) -> list[float | None]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import resource
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from results.schema import Telemetry
 from results.schema.health import START_CELSIUS, GPUFacts
@@ -16,12 +15,16 @@ from tfbench.machine.cpu_use import other_cpu_share_since, read_cpu_use
 from tfbench.machine.nvml import GPUs
 from tfbench.machine.samples import Sample
 
-T = TypeVar("T")
-
 SAMPLE_PERIOD_SECONDS = 0.1
 """The driver averages power over up to a second, so more frequent samples would add nothing."""
 
 COOLING_POLL_SECONDS = 1.0
+
+
+_SAME = ("power_limit_watts", "ecc_uncorrected_errors", "pcie_width_max")
+_SHARES = ("throttle_power_share", "throttle_thermal_share", "throttle_hardware_share")
+OF_FACTS = {"ecc_enabled": "ecc", **{name: name for name in (*_SAME, *_SHARES)}}
+"""Fields of `Telemetry` that follow from a field of each GPU's facts over the interval."""
 
 
 @dataclass(frozen=True)
@@ -83,29 +86,25 @@ class Observer:
         self.gpus = self._over_interval(cooling, powers)
         clocks = [(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz) for gpu in self.gpus if gpu.sm_clock_mhz is not None]
         slowest_clock, its_maximum = min(clocks, key=lambda clock: clock[0], default=(None, None))
-        errors = samples.total([gpu.ecc_uncorrected_errors for gpu in self.gpus])
-        modes = _known(gpu.ecc for gpu in self.gpus)
+        of_gpus = {
+            **{name: [getattr(gpu, source) for gpu in self.gpus] for name, source in OF_FACTS.items()},
+            **{
+                name: [samples.extreme([gpu], name, min) for gpu in taken] for name in ("pcie_generation", "pcie_width")
+            },
+            "device_memory_used_peak_bytes": [samples.extreme([gpu], "memory_used_bytes", max) for gpu in taken],
+            "energy_joules": joules,
+            "power_mean_watts": powers,
+            "temperature_start_celsius": cooling.celsius,
+            "samples": [len(gpu) for gpu in taken],
+        }
         return Telemetry(
+            **samples.reduced(of_gpus),
             host_memory_peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            device_memory_used_peak_bytes=samples.extreme(taken, "memory_used_bytes", max),
-            energy_joules=samples.total(joules),
             energy_integrated_joules=samples.integrated_joules(taken, seconds),
-            power_mean_watts=samples.total(powers),
-            power_limit_watts=samples.total([gpu.power_limit_watts for gpu in self.gpus]),
-            temperature_start_celsius=_largest(cooling.celsius),
-            cooling_seconds=cooling.seconds,
             temperature_steady_celsius=samples.steady_temperature_celsius(taken),
+            cooling_seconds=cooling.seconds,
             sm_clock_mean_mhz=slowest_clock,
             sm_clock_max_mhz=its_maximum,
-            throttle_power_share=_largest(gpu.throttle_power_share for gpu in self.gpus),
-            throttle_thermal_share=_largest(gpu.throttle_thermal_share for gpu in self.gpus),
-            throttle_hardware_share=_largest(gpu.throttle_hardware_share for gpu in self.gpus),
-            ecc_enabled=all(modes) if modes and len(modes) == len(self.gpus) else None,
-            ecc_uncorrected_errors=None if errors is None else int(errors),
-            pcie_generation=samples.extreme(taken, "pcie_generation", min),
-            pcie_width=samples.extreme(taken, "pcie_width", min),
-            pcie_width_max=min(_known(gpu.pcie_width_max for gpu in self.gpus), default=None),
-            samples=min((len(gpu) for gpu in taken), default=None),
             other_cpu_share=other_cpu_share,
         )
 
@@ -176,15 +175,7 @@ def cool_down(
         Seconds waited.
     """
     waited = 0.0
-    while waited < max_seconds and max(_known(temperatures()), default=max_celsius) > max_celsius:
+    while waited < max_seconds and (samples.largest(temperatures()) or max_celsius) > max_celsius:
         sleep(COOLING_POLL_SECONDS)
         waited += COOLING_POLL_SECONDS
     return waited
-
-
-def _known(values: Iterable[T | None]) -> list[T]:
-    return [value for value in values if value is not None]
-
-
-def _largest(values: Iterable[float | None]) -> float | None:
-    return max(_known(values), default=None)

@@ -304,6 +304,8 @@ def test_a_cuda_that_is_not_known_is_a_note():
 def test_without_tensorflow_not_even_the_cpu_is_ready():
     findings = judge(replace(GOOD, trial=Trial(problem="ended with exit code 1 while importing TensorFlow")))
     assert not verdict_line(findings).endswith("CPU cases can run")
+    on_cpu = DoctorFacts(device="cpu", machine=MACHINE, trial=replace(TRIAL, problem="crashed with SIGILL"))
+    assert not verdict_line(judge(on_cpu)).endswith("CPU cases can run")
 
 
 @pytest.mark.slow
