@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from results.compare.decide import decide
 from results.compare.pairs import (
     MEANINGS,
     Comparison,
@@ -294,16 +295,17 @@ def _price_line(item: Answer) -> str:
     """Return the sentence with the break-even price ratio and the ratio of samples per dollar."""
     worth = f"{item.a} is worth up to {with_interval(item.ratio)} × the price of {item.b}"
     gain = item.per_dollar
-    if gain is None:
+    if gain is None or item.prices is None:
         return worth
     worth += f"; it costs {item.prices:.2f} × as much{', on average over the hosts' if item.averaged else ''}"
-    mark = mark_of(gain.value, gain)
-    if mark is Mark.SAME:
+    ratios = {item.a: item.ratio, item.b: inverse(item.ratio)}
+    winner = decide({item.a: (item.prices,), item.b: (1.0,)}, lambda a, _: ratios[a]).winner
+    if winner is not None:
+        by = gain if winner == item.a else inverse(gain)
+        return f"{worth}: {winner} gives {with_interval(by)} × the samples per dollar"
+    if gain.contains(1.0):
         return f"{worth}: no significant difference in samples per dollar"
-    if mark is Mark.SMALL:
-        return f"{worth}: samples per dollar differ by less than 1 %"
-    better, by = (item.a, gain) if gain.value > 1 else (item.b, inverse(gain))
-    return f"{worth}: {better} gives {with_interval(by)} × the samples per dollar"
+    return f"{worth}: samples per dollar differ by less than 1 %"
 
 
 def comparison_row(item: Comparison, sides: Sequence[FleetRate]) -> dict[str, Value]:

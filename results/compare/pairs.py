@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from results.compare.decide import THRESHOLD
 from results.schema import Case
 from results.stats import (
     Estimate,
@@ -27,12 +28,6 @@ from results.stats import (
 from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS, Software, Value
 from results.table.comparable import CLUSTER_COLUMNS, cluster_name, differences, differing, match
 from results.table.fleets import FleetRate, log_means
-
-THRESHOLD = 0.01
-"""Smallest relative difference marked as faster or slower: hosts of one model differ by up to 0.7 % in ResNet50.
-
-Source: 39 hosts with one H100 each measured by Lambda, coefficient of variation 0.07 % (TF32) to 0.63 % (FP16).
-"""
 
 
 class Mark(enum.StrEnum):

@@ -15,6 +15,7 @@ import math
 import statistics
 from dataclasses import dataclass, replace
 
+from results.compare.decide import price_limits
 from results.compare.pairs import compare_pair
 from results.stats import LEVEL, Estimate, Interval, ratio_of_estimates
 from results.table.comparable import match
@@ -109,8 +110,9 @@ def analyse(a: FleetRate, b: FleetRate, share: float, repeats: int) -> InterimAn
     equal_cost = compare_pair(a, b).price_ratio
     level = analysis_level(repeats - first + 1)
     bounds = ratio_of_estimates(estimates[0], estimates[1], level=level, alike=alike)
-    if equal_cost is not None and not bounds.contains(equal_cost):
-        word = "above" if bounds.low > equal_cost else "below"
+    lower, upper = price_limits(bounds)
+    if equal_cost is not None and not lower <= equal_cost <= upper:
+        word = "above" if equal_cost < lower else "below"
         text = f"{names} is {bounds.low:.2f} to {bounds.high:.2f} after {rounds}, {word} its price ratio of "
         return InterimAnalysis(Reason.PRICE, bounds, f"{text}{equal_cost:.2f}")
     return InterimAnalysis(None, interval)

@@ -1,7 +1,6 @@
 """Prepares throughputs, ratios and prices for the calculator "My job" of a report, as plain data for its script.
 
-The page decides like `recommend`: an option is cheaper only if the interval of the ratio of throughputs excludes the
-ratio of prices, and the difference exceeds the threshold.
+The page decides like `recommend`: it has the price ratios of `compare.decide` at which each comparison is decided.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from results.compare.pairs import THRESHOLD, Comparison
+from results.compare.decide import price_limits
 from results.report.panels import Pair
 from results.schema import Mode
 from results.table.columns import SOFTWARE_COLUMNS
@@ -27,8 +26,8 @@ def job_data(rates: Sequence[FleetRate], pairs: Sequence[Pair]) -> dict[str, Any
         pairs: Comparisons of each two fleets.
 
     Returns:
-        `threshold`, and `cases`: label, unit, `fleets` (rate with its interval and replicas, or why it has none) and
-        `ratios` (two fleets and the interval of the first over the second).
+        `cases`: label, unit, `fleets` (rate with its interval and replicas, or why it has none) and `limits` (two
+        fleets and their `price_limits`).
     """
     labels: dict[str, int] = {}
     cases = []
@@ -43,15 +42,15 @@ def job_data(rates: Sequence[FleetRate], pairs: Sequence[Pair]) -> dict[str, Any
                 "label": label if labels[label] == 1 else f"{label} ({labels[label]})",
                 "unit": next((rate.unit for rate in of_case if rate.unit), "samples"),
                 "fleets": {fleet: _figure([r for r in of_case if r.fleet == fleet]) for fleet in _fleets(of_case)},
-                "ratios": [
-                    [a, b, *_ends(item)]
+                "limits": [
+                    [a, b, *(limit if math.isfinite(limit) else None for limit in price_limits(item.interval))]
                     for a, b, compared in pairs
                     for item in compared
                     if item.case == case and item.value is not None
                 ],
             }
         )
-    return {"threshold": THRESHOLD, "cases": cases}
+    return {"cases": cases}
 
 
 def fleet_prices(rates: Sequence[FleetRate]) -> dict[str, float | None]:
@@ -85,8 +84,3 @@ def _figure(rates: Sequence[FleetRate]) -> dict[str, Any]:
         "high": interval.high if interval and known else None,
         "gpus": rate.case.replicas,
     }
-
-
-def _ends(item: Comparison) -> list[float | None]:
-    known = item.interval is not None and math.isfinite(item.interval.half_width)
-    return [item.interval.low, item.interval.high] if item.interval and known else [None, None]

@@ -1,6 +1,6 @@
 const read = (id) => JSON.parse(document.getElementById(id).textContent);
 
-const { threshold, cases } = read("job-data");
+const { cases } = read("job-data");
 const byId = (id) => document.getElementById(id);
 const numbers = [...document.querySelectorAll("input[data-fleet]")];
 const fleets = numbers.map((input) => input.dataset.fleet);
@@ -54,20 +54,18 @@ const done = (rate, paid, amount, unit) => {
   return { time: exactly(time), samples: map(speed, (x) => x * time * 3600), cost: paid === null ? null : exactly(time * paid) };
 };
 
-// A choice is better only if the interval of the ratio of throughputs excludes the ratio of prices.
-const certain = (one, other, prices, ratios, found) => {
-  const known = ratios.find(([a, b]) => (a === one && b === other) || (a === other && b === one));
-  if (!known || known[2] === null) return false;
-  const [low, high] = known[0] === one ? [known[2], known[3]] : [1 / known[3], 1 / known[2]];
-  const even = prices[one] / prices[other];
-  return (even < low || even > high) && found[one].rate / prices[one] / (found[other].rate / prices[other]) - 1 >= threshold;
+// Of two fleets, the page has the ratios of prices below which the first, and above which the second, surely wins.
+const beats = (one, other, prices, limits) => {
+  const [first, , low, high] = limits.find(([a, b]) => (a === one && b === other) || (a === other && b === one)) || [];
+  if (first === undefined) return false;
+  return first === one ? prices[one] / prices[other] < low : high !== null && prices[other] / prices[one] > high;
 };
 const ranked = (item, priceOf) => {
   const names = fleets.filter((fleet) => item.fleets[fleet] && item.fleets[fleet].rate && priceOf[fleet]);
-  if (!names.length) return { best: null, tied: [] };
   const worth = (fleet) => item.fleets[fleet].rate / priceOf[fleet] / item.fleets[fleet].gpus;
-  const best = names.reduce((one, other) => worth(other) > worth(one) ? other : one);
-  return { best, alone: names.length === 1, tied: names.filter((other) => other !== best && !certain(best, other, priceOf, item.ratios, item.fleets)) };
+  const unbeaten = names.filter((one) => !names.some((other) => other !== one && beats(other, one, priceOf, item.limits)));
+  const [best = null, ...tied] = unbeaten.sort((one, other) => worth(other) - worth(one));
+  return { best, alone: names.length === 1, tied };
 };
 const sentence = (word, { best, alone, tied }) => {
   if (best === null || fleets.length < 2) return "";
