@@ -22,7 +22,7 @@ BASE_PYTHON := $(shell for python in python3.13 python3.12 python3.11 python3; d
 COMPILE = $(VENV)/bin/uv pip compile --quiet --upgrade --generate-hashes \
     --no-emit-index-url --no-emit-find-links --no-annotate --no-header
 
-.PHONY: run test test-fast test-kubernetes test-faults test-fresh-hosts test-engines test-apptainer test-pyxis test-renting test-null-gpu gpu-validation check lock clean help
+.PHONY: run test test-all test-fast test-kubernetes test-faults test-fresh-hosts test-engines test-apptainer test-pyxis test-renting test-null-gpu gpu-validation check lock clean help
 
 run: $(VENV)/$(BUILD).stamp $(HOSTS) $(VENV)/bin/tfbench  ## Measure this machine and print the table
 	@$(VENV)/bin/tfbench run --hosts $(HOSTS) $(ARGS)
@@ -32,8 +32,11 @@ SPREAD := --numprocesses=4 --dist=loadgroup --no-loadscope-reorder
 # TensorFlow allocates large tensors anew in every step. With small pages, the kernel takes up to a third of the CPU time for them.
 HUGE_PAGES := glibc.malloc.hugetlb=1
 
-test: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Run all tests, against real engines where available
-	@GLIBC_TUNABLES=$(HUGE_PAGES) $(PYTHON) -m pytest $(SPREAD) $(ARGS)
+test: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Run all tests but the rare ones, against real engines where available
+	@GLIBC_TUNABLES=$(HUGE_PAGES) $(PYTHON) -m pytest -m "not rare" $(SPREAD) $(ARGS)
+
+test-all: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Run the rare ones too, and every hostile answer
+	@TFBENCH_TEST_HOSTILE=all GLIBC_TUNABLES=$(HUGE_PAGES) $(PYTHON) -m pytest $(SPREAD) $(ARGS)
 
 test-fast: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Run the tests that need no engine and no training: three quarters of a minute
 	@TFBENCH_TEST_EXAMPLES=few $(PYTHON) -m pytest tests/unit -m "not slow and not tensorflow" $(SPREAD) $(ARGS)
@@ -107,7 +110,7 @@ lock: $(VENV)/dev.stamp  ## Update all lock files to the newest versions that fi
 	    --output-file requirements/cuda.txt
 	$(COMPILE) --universal --python-version 3.11 --constraint requirements/cpu.txt --extra dev pyproject.toml \
 	    --output-file requirements/dev.txt
-	$(COMPILE) --universal --python-version 3.11 requirements/audit.in --output-file requirements/audit.txt
+	$(COMPILE) --universal --python-version 3.11 requirements/ci.in --output-file requirements/ci.txt
 	$(MAKE) $(addprefix lock-,$(VARIANTS))
 
 lock-%:

@@ -39,7 +39,7 @@ esac
 """.replace("{digest}", DIGEST)
 """Stands in for a program: writes down how it was called, and answers as far as a step needs it."""
 
-RECORDED = ("python", "docker", "gh", "apt-get", "git", "bash", "make", "cp", "zstd")
+RECORDED = ("python", "docker", "gh", "apt-get", "git", "bash", "make", "cp", "zstd", "python3", "uv")
 VALUES = {
     "GITHUB_WORKSPACE": "/workspace",
     "GITHUB_REPOSITORY_OWNER": "Some-One",
@@ -51,6 +51,8 @@ VALUES = {
     "BASE_IMAGE": "python:3",
     "BASE": f"python@{DIGEST}",
     "FOLDER": "main",
+    "TARGET": "test-all",
+    "PYTHON_VERSION": "3.13",
 }
 
 
@@ -74,7 +76,7 @@ def execute(script: str, folder: Path) -> SimpleNamespace:
     for name in RECORDED:
         write_program(programs / name, RECORDER)
     write_program(programs / "tfbench", f'#!/bin/bash\nexec "{sys.executable}" -m orchestrate.cli "$@"\n')
-    files = {name: str(folder / name.lower()) for name in ("GITHUB_ENV", "GITHUB_OUTPUT", "CALLS")}
+    files = {name: str(folder / name.lower()) for name in ("GITHUB_ENV", "GITHUB_OUTPUT", "GITHUB_PATH", "CALLS")}
     done = subprocess.run(
         ["/bin/bash", "-eo", "pipefail", "-c", script],
         cwd=folder,
@@ -228,7 +230,10 @@ def test_what_a_workflow_installs_is_locked(tmp_path: Path):
             call for call in execute(step.script, tmp_path / str(number)).calls if call[2:4] == ["pip", "install"]
         ]
     assert calls
-    assert [call for call in calls if "--require-hashes" not in call and call[-1] != "."] == []
+    unlocked = [call for call in calls if "--require-hashes" not in call and call[-1] != "."]
+    assert [call[-2:] for call in unlocked] == [["tf-nightly-cpu", "keras-nightly"]], (
+        "only tomorrow's TensorFlow is new"
+    )
 
 
 SCHEMAS = {
@@ -296,3 +301,9 @@ def test_the_script_and_the_citation_name_this_version():
     assert done.returncode == 2
     assert done.stderr == f"results/schema/version.py: the version is {__version__}. Received the tag v0.0.0\n"
     assert str(load(PROJECT / "CITATION.cff")["version"]) == __version__
+
+
+def test_every_target_of_the_night_is_one_of_the_makefile():
+    targets = load(GITHUB / "workflows" / "nightly.yml")["jobs"]["test"]["strategy"]["matrix"]["target"]
+    known = re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE)
+    assert "test-all" in targets and set(targets) <= set(known)
