@@ -27,12 +27,19 @@ from orchestrate.display import tables
 from orchestrate.display.display import Display, notify, stdout_console
 from orchestrate.display.live import make_display
 from orchestrate.errors import NoUsableHost, UserError
-from orchestrate.events import Event, EventBus, ImageProgress, JobStep, Stopping, Warned, event_document
+from orchestrate.events import Event, EventBus, ImageProgress, JobStep, Stopping, Warned, event_document, stored_event
 from orchestrate.inventory.hosts import Host, HostPlace, read_hosts
 from orchestrate.launchers.base import Launcher, QueueLauncher
 from orchestrate.launchers.pulls import PullLimits
 from orchestrate.planning.codec import plan_from_json, plan_to_json
-from orchestrate.planning.durations import Durations, RunEstimate, earlier_durations, estimate
+from orchestrate.planning.durations import (
+    Durations,
+    RunEstimate,
+    earlier_durations,
+    estimate,
+    fitting_repeats,
+    usd_text,
+)
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.host_warnings import problem_of
 from orchestrate.planning.plan import DEFAULT_SUITE, HostPlan, Plan, make_plan, new_run_id
@@ -49,6 +56,7 @@ from orchestrate.running.run import (
     stop_run,
 )
 from orchestrate.running.shared import Late, StorageFailed, storing
+from orchestrate.running.state import RunState
 from orchestrate.suites import read_suite, suite_names
 from results.grid import Grid, print_grid
 from results.program import command_line
@@ -327,6 +335,7 @@ def run(where: Where, what: What, how: How, *, run_id: str | None = None) -> int
             _require_unused(planned)
         estimated = estimate(planned, Durations.of(planned, where.runs_dir))
         tables.render_estimate(estimated, Console(stderr=True))
+        _warn_of_cost(planned, estimated, how.max_cost, where.runs_dir)
         allow_open_files([entry.host for entry in planned.hosts], how.max_parallel)
         text = plan_to_json(planned)
         begun.append(planned)
@@ -344,6 +353,15 @@ def resume(how: How, *, run: str | None, runs_dir: Path, again: str | None = Non
         allow_open_files([entry.host for entry in planned.hosts], how.max_parallel)
         begun.append(planned)
         return _carry_out(how, _statuses(again), planned, folder)
+
+
+def _warn_of_cost(planned: Plan, estimated: RunEstimate, limit: float | None, runs_dir: Path) -> None:
+    """Say how many repeats a limit below the estimated cost allows."""
+    if limit is None or estimated.usd is None or estimated.usd <= limit:
+        return
+    fitting = fitting_repeats(planned, Durations.of(planned, runs_dir), limit)
+    allowed = f"about {fitting} of {counted(len(planned.jobs), 'repeat')}"
+    notify(f"--max-cost {usd_text(limit)} is below the estimated {usd_text(estimated.usd)} USD: it allows {allowed}")
 
 
 @contextmanager
@@ -389,7 +407,10 @@ def stop(run: str | None, runs_dir: Path) -> int:
         notify(f"run {planned.run_id}: its controller ({controller}) has ended")
     with storing(folder), controlling(folder.path):
         removed, problems = stop_run(planned, _maker(folder.path), EventBus())
-    notify(*problems, f"run {planned.run_id}: {removed} benchmarks ended and removed. {_resume_hint(folder)}")
+    notify(
+        *problems,
+        f"run {planned.run_id}: {counted(removed, 'benchmark')} ended and removed. {_resume_hint(folder)}",
+    )
     return ExitCode.SOME_FAILED if problems else ExitCode.OK
 
 
@@ -411,7 +432,9 @@ def _carry_out(
     began = time.monotonic()
     bus = EventBus()
     display = make_display(how.display, Console(stderr=True))
-    display.planned(planned, Durations.of(planned, folder.path.parent))
+    state = RunState(planned, Durations.of(planned, folder.path.parent))
+    state.resume(filter(None, map(stored_event, folder.read_events())), again)
+    display.planned(planned, state)
     stop = Stop()
     options = RunOptions(
         max_parallel=how.max_parallel,
@@ -425,7 +448,8 @@ def _carry_out(
             outcome = execute(planned, folder, _maker(folder.path, bus), bus, stop, options, late)
         took = time.monotonic() - began
         show_results(folder, outcome.ok + outcome.failed, quiet=how.display == "json", report=how.report)
-    tables.render_taken(took, estimated, Console(stderr=True))
+    complete = not outcome.missing + outcome.stopped + outcome.skipped
+    tables.render_taken(took, estimated if complete else None, Console(stderr=True))
     notify(*outcome.answers)
     if stop.asked and outcome.missing + outcome.stopped:
         notify(f"stopped. {_resume_hint(folder)}")

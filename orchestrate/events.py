@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -165,6 +165,7 @@ class RunFinished(Event):
 
     Attributes:
         missing: Repeats without a record, because the run was stopped.
+        stopped: Those of `failed` that were running when the run was stopped.
         skipped: Repeats that were not needed (`--stop-early`).
         saved_seconds: Estimated duration of skipped repeats.
     """
@@ -174,6 +175,7 @@ class RunFinished(Event):
     failed: int
     missing: int
     seconds: float
+    stopped: int = 0
     skipped: int = 0
     saved_seconds: float = 0.0
 
@@ -191,6 +193,18 @@ def event_document(event: Event) -> dict[str, Any]:
     """Return plain data for JSON: `{"event": name, "at": UTC time, …}`."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     return {"event": event_name(type(event)), "at": now, **vars(event)}
+
+
+def stored_event(document: dict[str, Any]) -> tuple[Event, float] | None:
+    """Return the event of a line of a journal, and when it happened, in seconds since the epoch; None: unknown."""
+    kind = next((kind for kind in Event.__subclasses__() if event_name(kind) == document.get("event")), None)
+    if kind is None:
+        return None
+    try:
+        known = {item.name: document[item.name] for item in fields(kind) if item.name in document}  # type: ignore[arg-type]
+        return kind(**known), datetime.fromisoformat(document["at"]).timestamp()
+    except (KeyError, TypeError, ValueError):  # of another version
+        return None
 
 
 class EventBus:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections import Counter
-from collections.abc import Sequence
 from typing import IO, Protocol
 
 from rich.console import Console
@@ -18,61 +16,12 @@ from rich.console import Console
 from orchestrate import events
 from orchestrate.display.streams import is_behind, undelayed
 from orchestrate.events import Event, event_document
-from orchestrate.planning.durations import Durations, Outlook
 from orchestrate.planning.plan import Plan
-from orchestrate.running.options import HOST_FAULTS
+from orchestrate.running.state import RunState
 from orchestrate.text import plain_text
 from results.grid import print_line
-from results.program import command_line
-from results.schema import Status
 
 STOPPING = "no new repeats will start; running ones will finish"
-MAX_CAUSES = 10
-MAX_HOSTS_NAMED = 4
-
-
-class Failures:
-    """Failed repeats and their causes, collected from events."""
-
-    def __init__(self) -> None:
-        self._folder = ""
-        self._by_job: dict[str, tuple[str, str, str]] = {}
-
-    def note(self, event: Event) -> None:
-        """Process an event."""
-        if isinstance(event, events.RunStarted):
-            self._folder = event.folder
-        if isinstance(event, events.JobResult) and event.status != Status.OK:
-            self._by_job[event.job] = (event.status, event.cause or "", event.host)
-
-    def summary(self, event: events.RunFinished) -> list[str]:
-        """Summarise the failures by cause and host, with the command that repeats only them."""
-        if not event.failed and not event.missing:
-            return []
-        groups = Counter((status, cause) for status, cause, _ in self._by_job.values())
-        lines = [
-            plain_text(f"  {number} × {status} on {self._hosts(status, cause)}: {cause}")
-            for (status, cause), number in groups.most_common(MAX_CAUSES)
-        ]
-        if len(groups) > MAX_CAUSES:
-            lines.append(f"  … and {len(groups) - MAX_CAUSES} more causes")
-        if event.failed > len(self._by_job):
-            earlier = event.failed - len(self._by_job)
-            lines.append(f"  {earlier} failed earlier, see: {command_line('orchestrate', 'status')}")
-        again = sorted({status for status, _, _ in self._by_job.values()} - HOST_FAULTS - {Status.STOPPED})
-        flag = ["--again", ",".join(again)] if again else []
-        resume = command_line("orchestrate", "resume", self._folder, *flag)
-        return [*lines, plain_text(f"  to repeat only these: {resume}")]
-
-    def _hosts(self, status: str, cause: str) -> str:
-        hosts = list(dict.fromkeys(h for s, c, h in self._by_job.values() if (s, c) == (status, cause)))
-        return shortened(hosts)
-
-
-def shortened(names: Sequence[str]) -> str:
-    """Return the first few names, and the number of others."""
-    more = f" and {len(names) - MAX_HOSTS_NAMED} more" if len(names) > MAX_HOSTS_NAMED else ""
-    return ", ".join(names[:MAX_HOSTS_NAMED]) + more
 
 
 def describe(event: Event) -> str:
@@ -98,7 +47,7 @@ def _describe(event: Event) -> str:
         case events.JobStep():
             return f"{event.job}: step {event.step}, {event.samples_per_second:.1f} {event.unit}/s"
         case events.JobResult():
-            return f"{event.job}: {_result(event)} after {event.seconds:.0f} s"
+            return f"{event.job}: {_result(event)}"
         case events.JobSkipped():
             return f"{event.job}: skipped: {event.why}"
         case events.Decided():
@@ -116,15 +65,16 @@ def _describe(event: Event) -> str:
 
 
 def _result(event: events.JobResult) -> str:
+    after = event.status + (f" after {event.seconds:.0f} s" if event.seconds >= 0.5 else "")
     if event.samples_per_second is not None:
-        return f"{event.status}, {event.samples_per_second:.2f} {event.unit}/s"
-    return f"{event.status}: {event.cause}" if event.cause else event.status
+        return f"{after}, {event.samples_per_second:.2f} {event.unit}/s"
+    return f"{after}: {event.cause}" if event.cause else after
 
 
 def _summary(event: events.RunFinished) -> str:
-    parts = [f"{event.ok} ok", f"{event.failed} failed"] + ([f"{event.missing} not run"] if event.missing else [])
-    if event.skipped:
-        parts.append(f"{event.skipped} skipped")
+    counts = {"stopped": event.stopped, "not run": event.missing, "skipped": event.skipped}
+    parts = [f"{event.ok} ok", f"{event.failed - event.stopped} failed"]
+    parts += [f"{number} {word}" for word, number in counts.items() if number]
     saved = f" (about {clock(event.saved_seconds)} of machine time saved)" if event.saved_seconds else ""
     return f"run {event.run_id}: {', '.join(parts)}, {event.seconds:.0f} s{saved}"
 
@@ -134,6 +84,12 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes:02d}:{rest:02d}"
+
+
+def remaining(separator: str, state: RunState) -> str:
+    """Return the remaining time of a run in words, after a separator; empty: unknown, or nothing is left."""
+    left = state.seconds_left()
+    return f"{separator}about {clock(left)} left" if left >= 1 else ""
 
 
 _FREQUENT = (events.JobStep, events.ImageProgress)
@@ -149,12 +105,12 @@ class Display(Protocol):
 
     def __exit__(self, *_: object) -> None: ...
 
-    def planned(self, plan: Plan, durations: Durations | None = None) -> None:
+    def planned(self, plan: Plan, state: RunState | None = None) -> None:
         """Prepare for a plan.
 
         Args:
             plan: All repeats.
-            durations: Expected durations of its repeats.
+            state: The state of the run so far, to be continued; None: nothing is known.
         """
 
     def show(self, event: Event) -> None:
@@ -170,7 +126,7 @@ class NoDisplay:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def planned(self, plan: Plan, durations: Durations | None = None) -> None:
+    def planned(self, plan: Plan, state: RunState | None = None) -> None:
         """See `Display.planned`."""
 
     def show(self, event: Event) -> None:
@@ -206,40 +162,25 @@ class PlainDisplay(_LineDisplay):
     def __init__(self, stream: IO[str]) -> None:
         super().__init__(stream)
         self._began = time.monotonic()
-        self._total = 0
-        self._done = 0
         self._last_step: dict[str, float] = {}
-        self._outlook: Outlook | None = None
-        self._failures = Failures()
+        self._state = RunState()
 
-    def planned(self, plan: Plan, durations: Durations | None = None) -> None:
+    def planned(self, plan: Plan, state: RunState | None = None) -> None:
         """See `Display.planned`."""
-        self._total = len(plan.jobs)
-        self._outlook = Outlook(plan, durations) if durations else None
+        self._state = state or RunState(plan)
 
     def show(self, event: Event) -> None:
         """See `Display.show`."""
-        self._failures.note(event)
-        if isinstance(event, events.RunStarted):
-            self._done = event.done
-        if isinstance(event, events.JobResult | events.JobSkipped):
-            self._done += 1
-        left = self._left_after(event)
+        state = self._state
+        state.note(event)
         if isinstance(event, _FREQUENT) and (is_behind(self._stream) or not self._due(event.host)):
             return
-        counted = f"{self._done}/{self._total} " if self._total else ""
+        counted = f"{state.done}/{state.total} " if state.total else ""
+        left = remaining("; ", state) if isinstance(event, events.JobResult | events.Stopping) else ""
         lines = [f"[{clock(time.monotonic() - self._began)}] {counted}{describe(event)}{left}"]
         if isinstance(event, events.RunFinished):
-            lines += self._failures.summary(event)
+            lines += state.failures(event)
         self._write(*lines)
-
-    def _left_after(self, event: Event) -> str:
-        """Return the remaining time of the run, if an event has changed it."""
-        if self._outlook is None or not isinstance(event, events.JobResult | events.JobSkipped | events.HostLost):
-            return ""
-        self._outlook.note(event)
-        left = self._outlook.seconds_left()
-        return f"; about {clock(left)} left" if left and isinstance(event, events.JobResult) else ""
 
     def _due(self, host: str) -> bool:
         now = time.monotonic()

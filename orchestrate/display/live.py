@@ -17,20 +17,20 @@ from orchestrate import events
 from orchestrate.display.display import (
     STOPPING,
     Display,
-    Failures,
     JSONDisplay,
     NoDisplay,
     PlainDisplay,
     clock,
     describe,
+    remaining,
 )
 from orchestrate.display.streams import is_behind, undelayed
 from orchestrate.errors import UserError
 from orchestrate.events import Event
-from orchestrate.planning.durations import Durations, Outlook
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan
 from orchestrate.running.options import QUEUED
+from orchestrate.running.state import RunState
 from orchestrate.text import plain_text, shown
 from results.grid import new_table, print_line
 from results.schema import Status
@@ -62,7 +62,6 @@ class HostRow:
         failed: Number of repeats that failed.
         slots: Repeats that may run in parallel; more than one for a queue.
         states: States of a queue's current repeats, by job.
-        seconds_left: Estimated time to its end.
     """
 
     title: str
@@ -77,7 +76,6 @@ class HostRow:
     failed: int = 0
     slots: int = 1
     states: dict[str, str] = field(default_factory=dict)
-    seconds_left: float = 0.0
     ended: int = 0
 
     def note_queued(self, job: str, state: str | None) -> None:
@@ -124,7 +122,7 @@ class LiveDisplay:
         self._rows: dict[str, HostRow] = {}
         self._jobs: dict[str, tuple[int, str, str]] = {}
         self._statuses: Counter[str] = Counter()
-        self._failures = Failures()
+        self._state = RunState()
         self._stopping = ""
         self._began = time.monotonic() if began is None else began
         self._lock = threading.Lock()
@@ -146,9 +144,9 @@ class LiveDisplay:
         self._live.stop()
         self._print(at_once=True)
 
-    def planned(self, plan: Plan, durations: Durations | None = None) -> None:
+    def planned(self, plan: Plan, state: RunState | None = None) -> None:
         """See `Display.planned`."""
-        self._outlook = Outlook(plan, durations or Durations())
+        self._state = state or RunState(plan)
         if len(plan.hosts) > MANY_HOSTS:
             self._live.refresh_per_second = 1
         with self._lock:
@@ -157,19 +155,18 @@ class LiveDisplay:
                 slots = entry.host.slots
                 led = [multi.job for multi in plan.multi_host_jobs if multi.members[0].place == entry.host.place]
                 jobs = [*entry.jobs, *led]
-                left = self._outlook.seconds_left(entry.host.key)
-                row = HostRow(title, gpu_names(entry.facts), len(jobs), slots=slots, seconds_left=left)
+                row = HostRow(title, gpu_names(entry.facts), len(jobs), slots=slots)
                 self._rows[entry.host.key] = row
                 self._jobs.update(_job_titles(jobs))
 
     def show(self, event: Event) -> None:
         """See `Display.show`."""
         with self._lock:
-            self._failures.note(event)
+            self._state.note(event)
             self._note(event)
         match event:
             case events.RunFinished():
-                self._print(describe(event), *self._failures.summary(event))
+                self._print(describe(event), *self._state.failures(event))
             case events.JobResult(status=Status.OK):
                 pass  # shown in the table; a thousand lines would hide failures
             case (
@@ -199,7 +196,6 @@ class LiveDisplay:
         row = self._rows.get(getattr(event, "host", None) or "")
         if row is None:
             return
-        self._outlook.note(event)
         match event:
             case events.ImageProgress():
                 share = event.done_bytes / event.total_bytes if event.total_bytes else 0.0
@@ -223,8 +219,6 @@ class LiveDisplay:
                 row.state = DONE if row.position >= row.total else row.state
             case events.HostLost():
                 row.state, row.step = DROPPED, ""
-        if isinstance(event, events.JobResult | events.JobSkipped | events.HostLost):
-            row.seconds_left = self._outlook.seconds_left(getattr(event, "host", None))
 
     def _end(self, row: HostRow, event: events.JobResult) -> None:
         self._statuses[event.status] += 1
@@ -242,7 +236,8 @@ class LiveDisplay:
         with self._lock:
             rows = list(self._rows.values())
             shown = choose_rows(rows, max(FEWEST_ROWS, self._console.height - OTHER_LINES))
-            cells = [_cells(row) for row in shown]
+            keys = {id(row): key for key, row in self._rows.items()}
+            cells = [_cells(row, self._state.seconds_left(keys[id(row)])) for row in shown]
             table = new_table()
             widths = fitting(cells, self._console.width)
             for name, width in widths.items():
@@ -261,10 +256,9 @@ class LiveDisplay:
             reported = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
             lines.append(f"… and {len(rows) - len(shown)} more: {reported}")
         counts = ", ".join(f"{number} {status}" for status, number in sorted(self._statuses.items()))
-        left = max((row.seconds_left for row in rows), default=0.0)
-        remaining = f", about {clock(left)} left" if left else ""
         lines += [self._stopping] if self._stopping else []
-        return [*lines, f"{clock(time.monotonic() - self._began)}  {counts or 'nothing finished yet'}{remaining}"]
+        left = remaining(", ", self._state)
+        return [*lines, f"{clock(time.monotonic() - self._began)}  {counts or 'nothing finished yet'}{left}"]
 
 
 def fitting(rows: Sequence[tuple[str, ...]], width: int) -> dict[str, int]:
@@ -311,8 +305,8 @@ def _job_titles(jobs: Sequence[Job]) -> dict[str, tuple[int, str, str]]:
     }
 
 
-def _cells(row: HostRow) -> tuple[str, ...]:
-    left = 0.0 if row.state in (DONE, DROPPED) else row.seconds_left
+def _cells(row: HostRow, seconds_left: float) -> tuple[str, ...]:
+    left = 0.0 if row.state in (DONE, DROPPED) else seconds_left
     state = f"{row.state}, {row.failed} failed" if row.failed and row.state in (DONE, DROPPED) else row.state
     return (
         row.title,

@@ -12,7 +12,7 @@ from rich.console import Console
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.form import shown_environment
 from orchestrate.inventory.hosts import Host, HostPlace
-from orchestrate.planning.durations import RunEstimate
+from orchestrate.planning.durations import RunEstimate, usd_text
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.host_warnings import host_warnings, memory_notes, problem_of, sending_note, state_words
 from orchestrate.planning.plan import HostPlan, Job, Plan
@@ -109,7 +109,7 @@ def render_estimate(estimated: RunEstimate, console: Console) -> None:
     }
     parts = {words: share for words, share in shares.items() if share > 0.001}
     basis = ", ".join(words if len(parts) == 1 else f"{share:.0%} {words}" for words, share in parts.items())
-    cost = "" if estimated.usd is None else f", about {estimated.usd:.2f} USD"
+    cost = "" if estimated.usd is None else f", about {usd_text(estimated.usd)} USD"
     print_line(f"estimate: {duration(estimated.seconds)}{cost} ({basis})", console)
 
 

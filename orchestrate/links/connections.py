@@ -24,7 +24,7 @@ from orchestrate.links.children import end_child, kill_child, start_child
 from orchestrate.text import plain_text
 
 ATTEMPTS = 9
-RETRY_SECONDS = 90.0
+RETRY_SECONDS = 45.0
 """Time after which no other attempt begins: a server that does not speak ssh costs seconds each time."""
 
 FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 0.5, 8.0

@@ -6,6 +6,7 @@ and the host's speed, otherwise a guess.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import functools
 import json
@@ -16,13 +17,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrate.events import Event, HostLost, JobResult, JobSkipped
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Plan
 from results.reference.gpus import loosest_figures, specified_gpus
 from results.reference.networks import work_of
-from results.schema import Case, Device, Precision, Status
+from results.schema import Case, Device, Precision
 
 GUESSED_REPEAT_SECONDS = 150.0
 """Default for an unknown repeat: start, compilation, warm-up and 100 steps on a current GPU (a guess)."""
@@ -253,6 +253,30 @@ def estimate(plan: Plan, durations: Durations, once: Mapping[HostPlace, float] |
     return RunEstimate(slowest, usd if is_priced else None, seen, computed)
 
 
+def fitting_repeats(plan: Plan, durations: Durations, limit_usd: float) -> int:
+    """Return about how many repeats of a plan fit within a cost; each host needs a price."""
+    ends: list[float] = []
+    paid: list[tuple[float, float]] = []  # of each host: USD per second, and the end of its last repeat
+    for entry in plan.hosts:
+        slots = max(1, min(entry.host.slots, len(entry.jobs)))
+        at = host_seconds(entry)
+        for job in plan.jobs_on(entry.host):
+            at += durations.seconds(entry.host.fleet, job.case.name) / slots
+            if job.blocked is None and (job.member is None or job.member.rank == 0):
+                ends.append(at)
+        paid.append((slots * (hourly_usd(entry) or 0.0) / 3600, at))
+
+    def cost(until: float) -> float:
+        return sum(rate * min(until, last) for rate, last in paid)
+
+    return bisect.bisect_right(sorted(ends), limit_usd, key=cost)
+
+
+def usd_text(usd: float) -> str:
+    """Format an amount in USD with two digits that are not zero: `12.50`, `0.17`, `0.0042`."""
+    return f"{usd:.2f}" if usd >= 0.1 or usd == 0 else f"{usd:.2g}"
+
+
 def hourly_usd(entry: HostPlan) -> float | None:
     """Return the cost of a host per hour: all its GPUs, because a machine is rented as a whole."""
     price = entry.host.usd_per_gpu_hour
@@ -260,55 +284,6 @@ def hourly_usd(entry: HostPlan) -> float | None:
         return None
     gpus = len(entry.facts.gpus) if entry.facts else 0
     return price * max(1, gpus)
-
-
-WEIGHT_OF_EXPECTED = 1.0
-"""Weight of the estimate relative to one ended repeat of the host."""
-
-
-class Outlook:
-    """The remaining time of a run: estimates of its repeats, corrected by those that have ended.
-
-    Args:
-        plan: The plan.
-        durations: Of its repeats.
-    """
-
-    def __init__(self, plan: Plan, durations: Durations) -> None:
-        self._left: dict[str, dict[str, float]] = {}
-        self._weight = WEIGHT_OF_EXPECTED if durations else 0.0  # a guess has no weight
-        self._slots = {entry.host.key: entry.host.slots for entry in plan.hosts}
-        self._factors: dict[str, tuple[float, float]] = {}
-        for entry in plan.hosts:
-            led = [multi.job for multi in plan.multi_host_jobs if multi.members[0].place == entry.host.place]
-            jobs = [job for job in (*entry.jobs, *led) if job.blocked is None]
-            self._left[entry.host.key] = {job.id: durations.seconds(job.origin.fleet, job.case.name) for job in jobs}
-
-    def note(self, event: Event) -> None:
-        """Update the remaining time from an event; skipped repeats change no rate."""
-        if isinstance(event, HostLost):
-            self._left.get(event.host, {}).clear()
-        if not isinstance(event, JobResult | JobSkipped):
-            return
-        expected = self._left.get(event.host, {}).pop(event.job, None)
-        if expected is not None and isinstance(event, JobResult) and event.status == Status.OK and event.seconds:
-            took, planned = self._factors.get(event.host, (0.0, 0.0))
-            self._factors[event.host] = took + event.seconds, planned + expected
-
-    def seconds_left(self, host: str | None = None) -> float:
-        """Return the seconds from the last repeat's end until a host, or the slowest of all, is done.
-
-        0 while the host has nothing but a guess.
-        """
-        if host is None:
-            return max(map(self.seconds_left, self._left), default=0.0)
-        left = self._left.get(host, {})
-        took, planned = self._factors.get(host, (0.0, 0.0))
-        if not left or not (self._weight or planned):
-            return 0.0
-        prior = self._weight * sum(left.values()) / len(left)
-        factor = (took + prior) / (planned + prior)
-        return sum(left.values()) * factor / min(self._slots.get(host, 1), len(left))
 
 
 def clock_seconds() -> float:

@@ -56,7 +56,7 @@ T = TypeVar("T")
 MAX_PROBES = 64
 """Hosts probed at a time before a plan is made."""
 
-LATE_SECONDS, DOWNLOAD_SECONDS = 120.0, 300.0
+LATE_SECONDS, DOWNLOAD_SECONDS = 60.0, 300.0
 """Once a host has answered, how long the plan waits for each of the others, and for one that reports a download."""
 
 MAX_ASKED, ASK_SECONDS = 5, 30.0
@@ -276,6 +276,7 @@ def _execute(
             ok=outcome.ok,
             failed=outcome.failed,
             missing=outcome.missing,
+            stopped=outcome.stopped,
             skipped=outcome.skipped,
             saved_seconds=early.saved_seconds,
             seconds=time.monotonic() - began,

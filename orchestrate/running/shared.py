@@ -15,7 +15,7 @@ from orchestrate.errors import UserError
 from orchestrate.events import Decided, EventBus, HostLost, JobResult, JobSkipped, Warned
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.launchers.base import Launcher
-from orchestrate.planning.durations import Budget
+from orchestrate.planning.durations import Budget, usd_text
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job
 from orchestrate.planning.stop_early import StopEarly
@@ -162,7 +162,7 @@ def affordable(
         return True
     if warn:
         which = "no new repeats will start" if meter is None else "the last repeats will not start"
-        spent = f"the run has cost {budget.spent_usd():.2f} USD, near its limit of {budget.limit_usd:.2f}"
+        spent = f"the run has cost {usd_text(budget.spent_usd())} USD, near its limit of {usd_text(budget.limit_usd)}"
         shared.bus.emit(Warned(host=hosts[0].key, message=f"{which}: {spent}"))
     return False
 

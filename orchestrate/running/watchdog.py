@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from orchestrate.errors import Lost
 from orchestrate.planning.plan import Job
 from results.schema import Status
+from results.text import counted
 
 CHECK_SECONDS = 0.25
 
@@ -194,8 +195,8 @@ class Watchdog:
                 if now > watched.deadline:
                     watched.end(Status.TIMEOUT, "took longer than timeout_minutes allows")
                 elif now - watched.last_line_at > watched.silence_seconds:
-                    minutes = watched.silence_seconds / 60
-                    watched.end(Status.TIMEOUT, f"printed nothing for {minutes:g} minutes: it hangs")
+                    minutes = counted(f"{watched.silence_seconds / 60:g}", "minute")
+                    watched.end(Status.TIMEOUT, f"printed nothing for {minutes}: it hangs")
             for answer, until in calls:
                 if now > min(until(), self._last):
                     with contextlib.suppress(InvalidStateError):

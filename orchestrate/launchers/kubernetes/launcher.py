@@ -39,6 +39,7 @@ from orchestrate.text import plain_text
 from results.schema import Status
 from results.schema.progress import MAX_RECORD_LINES, RecordReader
 from results.schema.record_json import MAX_RECORD_BYTES
+from results.text import counted
 
 PULL_PATIENCE_SECONDS = 300.0
 """How long pulling an image may fail for reasons that may be transient."""
@@ -297,7 +298,7 @@ class _Patience:
         if now - since < limit:
             return None
         status, cause = state.failure
-        return status, f"after {limit / MINUTE_SECONDS:g} minutes: {cause}"
+        return status, f"after {counted(f'{limit / MINUTE_SECONDS:g}', 'minute')}: {cause}"
 
 
 _GONE = Ending(exit_code=None, failure=(Status.LOST, "its Job is gone: somebody deleted it"))

@@ -126,11 +126,11 @@ def test_plain_lines_tell_what_failed_why_and_how_to_repeat_only_that():
 0/4 a4000.node-00: image r:cuda12.5 sha256:1
 0/4 a4000.node-00.resnet50-fp32-b8-1gpu-w1s20.r1: launching
 0/4 a4000.node-00.resnet50-fp32-b8-1gpu-w1s20.r1: timing
-1/4 a4000.node-00.resnet50-fp32-b8-1gpu-w1s20.r1: ok, 811.50 images/s after 61 s
-2/4 a4000.node-00.resnet50-fp32-b8-1gpu-w1s20.r2: oom: 11 GB were not enough after 9 s
+1/4 a4000.node-00.resnet50-fp32-b8-1gpu-w1s20.r1: ok after 61 s, 811.50 images/s; about 02:02 left
+2/4 a4000.node-00.resnet50-fp32-b8-1gpu-w1s20.r2: oom after 9 s: 11 GB were not enough; about 02:02 left
 2/4 warning: the price is a guess
 2/4 a4000.node-01: dropped (unreachable): connection refused
-3/4 a4000.node-01.resnet50-fp32-b8-1gpu-w1s20.r1: unreachable: connection refused after 0 s
+3/4 a4000.node-01.resnet50-fp32-b8-1gpu-w1s20.r1: unreachable: connection refused
 3/4 run run1: 1 ok, 3 failed, 72 s
   1 × oom on a4000.node-00: 11 GB were not enough
   1 × unreachable on a4000.node-01: connection refused

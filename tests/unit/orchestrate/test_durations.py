@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 
 from orchestrate.display.tables import duration, render_estimate, render_taken
-from orchestrate.events import HostLost, JobResult
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.durations import (
     GUESSED_REPEAT_SECONDS,
     Durations,
-    Outlook,
     computed_durations,
     earlier_durations,
     estimate,
@@ -97,27 +95,6 @@ def test_an_estimate_shows_time_cost_and_what_it_rests_on():
 def test_a_duration_has_the_digits_that_an_estimate_has():
     shown = [duration(seconds) for seconds in (40.4, 59.6, 360, 447, 599, 2600, 12000)]
     assert shown == ["40 s", "60 s", "6 min", "7 min 30 s", "10 min", "43 min", "3 h 20 min"]
-
-
-def ended(job, seconds: float = 30.0, status: str = "ok") -> JobResult:
-    return JobResult(
-        **{"host": "here.this-machine", "job": job.id, "status": status, "cause": None, "seconds": seconds},
-        **{"samples_per_second": 5.0, "unit": "images"},
-    )
-
-
-def test_what_is_left_follows_the_repeats_that_have_ended():
-    plan = quick_plan()
-    jobs = plan.hosts[0].jobs
-    outlook = Outlook(plan, Durations({("here", job.case.name): 30.0 for job in jobs}))
-    assert outlook.seconds_left() == 360
-    for job in jobs[:6]:
-        outlook.note(ended(job, 60.0))
-    assert 300 < outlook.seconds_left("here.this-machine") < 360, "the rest will take twice as long, too"
-    outlook.note(ended(jobs[6], 1.0, "oom"))
-    assert outlook.seconds_left() < 300
-    outlook.note(HostLost(host="here.this-machine", status="lost", cause=""))
-    assert outlook.seconds_left() == 0
 
 
 TWO_CASES = Suite("s", "", 2, (CaseBlock(model=["resnet50_v1.5", "googlenet"], batch_per_gpu=8),))

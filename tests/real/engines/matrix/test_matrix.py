@@ -140,7 +140,7 @@ def test_stop(target: Target, home: Home, runs: Runs):
     with runs.begin(fleet_of(target, home.slow, image_source="transfer")) as controller:
         wait_until(lambda: running(target.engine), "a benchmark", 120)
         controller.kill()
-    assert "1 benchmarks ended and removed" in runs.run("stop", expect=0).stderr
+    assert "1 benchmark ended and removed" in runs.run("stop", expect=0).stderr
     assert ours(target.engine) == []
 
 
