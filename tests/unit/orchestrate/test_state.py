@@ -42,7 +42,7 @@ def phase(state: str, job: str = FIRST.id) -> JobState:
 
 def ended(seconds: float, status: str = "ok", job: str = FIRST.id) -> JobResult:
     speed = {"samples_per_second": 5.0, "unit": "images"}
-    return JobResult(job=job, host=HOST, status=status, cause=None, seconds=seconds, **speed)  # type: ignore[arg-type]
+    return JobResult(job=job, host=HOST, status=status, cause=None, seconds=seconds, **speed)
 
 
 def test_the_time_left_counts_down_and_includes_the_pull():
