@@ -84,7 +84,7 @@ def test_a_resumed_run_has_less_left_and_repeats_what_was_stopped():
     assert stored_event({"event": "job_result", "at": "yesterday"}) is None
 
 
-def test_a_stopped_repeat_is_no_failure_and_durations_do_not_follow_each_other():
+def test_a_stopped_repeat_is_no_failure_and_has_one_duration():
     cause = "the host did not respond in time; abandoned after 4 s"
     lost = dataclasses.replace(ended(79.0, "lost"), cause=cause, samples_per_second=None)
     said = plain([STARTED, lost, RunFinished(run_id="run1", ok=1, failed=1, missing=2, stopped=1, seconds=9)])
