@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +17,10 @@ from results.audit.scaling_audit import scaling_findings
 from results.audit.series import Severity, TableFinding
 from results.audit.sources_compared import source_findings
 from results.audit.texts import Decimal
-from results.grid import Grid
+from results.grid import READABLE_LETTERS, Grid, printable
 from results.text import counted
 
 ORDER = [Severity.IMPOSSIBLE, Severity.SUSPECT, Severity.NOTE]
-
-SHOWN_ROWS = 12
-"""Number of rows listed per finding in the printed table; JSON has all."""
 
 SHOWN_UNREAD = 20
 """Number of unread cells listed in the printed table; JSON has all."""
@@ -101,18 +99,47 @@ def reading_lines(audited: Audit) -> list[str]:
     return lines
 
 
+def audit_lines(path: Path, audited: Audit, width: int) -> list[str]:
+    """Return the findings as lines of text: the counts, how much was read, and two or more lines for each finding."""
+    lines = [f"{path.name}: {_counts(audited)}", *reading_lines(audited)]
+    for finding in _shown(audited):
+        lines += ["", f"{finding.severity}: {finding.rule}, {_rows_text(finding.rows)}", *_indented(finding, width)]
+    return [*lines, *([""] if audited.findings else []), *_notes(audited)]
+
+
+def _indented(finding: TableFinding, width: int) -> list[str]:
+    indent = "  "
+    return textwrap.wrap(
+        printable(finding.message),
+        max(width, 2 * READABLE_LETTERS),
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
 def audit_grid(path: Path, audited: Audit) -> Grid:
-    """Return the findings as a table; row numbers start at 0 below the heading."""
-    unread = [finding for finding in audited.findings if finding.rule == "unread_cell"]
-    hidden = unread[SHOWN_UNREAD:]
-    shown = [finding for finding in audited.findings if finding not in hidden]
-    rows = [[finding.severity, finding.rule, _rows_text(finding.rows), finding.message] for finding in shown]
-    numbers = {severity: sum(finding.severity is severity for finding in audited.findings) for severity in ORDER}
-    counts = [counted(n, s) if s is Severity.NOTE else f"{n} {s}" for s, n in numbers.items()]
-    more = [f"{counted(len(hidden), 'more cell')} could not be read; --format json lists them all"] if hidden else []
-    rows_from = ["rows are counted from 0 below the heading"] if rows else []
-    notes = [", ".join(counts), *more, *reading_lines(audited), *rows_from]
+    """Return the findings as a table."""
+    rows = [[finding.severity, finding.rule, _rows_text(finding.rows), finding.message] for finding in _shown(audited)]
+    notes = [_counts(audited), *reading_lines(audited), *_notes(audited)]
     return Grid(f"Audit of {path.name}", ["severity", "rule", "rows", "what"], rows, notes)
+
+
+def _shown(audited: Audit) -> list[TableFinding]:
+    unread = [finding for finding in audited.findings if finding.rule == "unread_cell"]
+    return [finding for finding in audited.findings if finding not in unread[SHOWN_UNREAD:]]
+
+
+def _counts(audited: Audit) -> str:
+    numbers = {severity: sum(finding.severity is severity for finding in audited.findings) for severity in ORDER}
+    return ", ".join(counted(n, s) if s is Severity.NOTE else f"{n} {s}" for s, n in numbers.items())
+
+
+def _notes(audited: Audit) -> list[str]:
+    hidden = len(audited.findings) - len(_shown(audited))
+    more = f"{counted(hidden, 'more cell')} could not be read; --format json lists them all"
+    return [more] * bool(hidden) + ["rows are counted from 0 below the heading"] * bool(audited.findings)
 
 
 def _unread(reading: Reading) -> list[TableFinding]:
@@ -123,5 +150,12 @@ def _unread(reading: Reading) -> list[TableFinding]:
 
 
 def _rows_text(rows: Sequence[int]) -> str:
-    shown = ", ".join(map(str, rows[:SHOWN_ROWS]))
-    return f"{shown}, … ({len(rows)})" if len(rows) > SHOWN_ROWS else shown
+    """Return row numbers, neighbours as a range: `rows 0 to 3, 7`."""
+    ranges: list[list[int]] = []
+    for row in rows:
+        if ranges and row == ranges[-1][-1] + 1:
+            ranges[-1].append(row)
+        else:
+            ranges.append([row])
+    texts = [f"{part[0]} to {part[-1]}" if len(part) > 2 else ", ".join(map(str, part)) for part in ranges]
+    return f"{'row' if len(rows) == 1 else 'rows'} {', '.join(texts)}"

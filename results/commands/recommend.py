@@ -136,7 +136,14 @@ def _measured(runs: list[str], runs_dir: Path | None) -> list[FleetRate]:
 
 
 def _gpus(names: list[str], *, gpus: str, format: str) -> int:
-    from results.reference.gpu_comparison import comparison_json, comparison_lines, gpu_grids, named_gpus
+    from results.reference.gpu_comparison import (
+        SENTENCES_FROM,
+        as_lines,
+        comparison_json,
+        comparison_lines,
+        gpu_grids,
+        named_gpus,
+    )
 
     names = [*names, *(name.strip() for name in gpus.split(",") if name.strip())]
     if not names:
@@ -146,5 +153,11 @@ def _gpus(names: list[str], *, gpus: str, format: str) -> int:
         sys.stdout.write(comparison_json(found))
     else:
         print_lines(comparison_lines(found), format)
-        print_grids(gpu_grids(found), format)
+        grids = gpu_grids(found)
+        if format == "markdown":
+            print_grids(grids, format)
+        else:
+            print_grids(grids[:SENTENCES_FROM], format)
+            for grid in grids[SENTENCES_FROM:]:
+                print_lines(as_lines(grid), format, strong=True)
     return ExitCode.OK

@@ -300,15 +300,19 @@ def _of(rates: Sequence[FleetRate], fleet: str) -> list[FleetRate]:
 
 
 def _audit(file: Path, *, decimal: str | None, format: str) -> int:
-    from results.audit.judgement import audit_file, audit_grid, findings_to_json, reading_lines
+    from rich.console import Console
+
+    from results.audit.judgement import audit_file, audit_grid, audit_lines, findings_to_json, reading_lines
     from results.audit.texts import Decimal
 
     audited = audit_file(file, Decimal(decimal) if decimal else None)
     if format == "json":
         sys.stdout.write(findings_to_json(audited.findings))
         warn(reading_lines(audited))
-    else:
+    elif format == "markdown":
         print_grids([audit_grid(file, audited)], format)
+    else:
+        print_lines(audit_lines(file, audited, Console().width), format)
     return ExitCode.OK if audited.read_enough else ExitCode.SOME_FAILED
 
 

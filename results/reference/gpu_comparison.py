@@ -41,6 +41,10 @@ QUANTITIES = {
 """Rows of the table in order: name and unit of each quantity of `gpu_specs.csv`."""
 
 
+SENTENCES_FROM = 2
+"""Index of the first table of `gpu_grids` with sentences in its cells."""
+
+
 def named_gpus(names: Sequence[str]) -> list[str]:
     """Resolve names to GPUs; a family (`A100`) resolves to all its members.
 
@@ -104,19 +108,12 @@ def gpu_grids(gpus: Sequence[str]) -> list[Grid]:
     ]
 
 
+EVERYWHERE = "memory bandwidth is the bottleneck of every network here"
+
+
 def comparison_lines(gpus: Sequence[str]) -> list[str]:
-    """Return conclusions for training: the bottleneck of each network, and the ratios of two GPUs."""
-    lines, bounds = [], bounds_of(gpus)
-    for precision in dict.fromkeys(precision for _, precision in bounds):
-        for place, gpu in enumerate(gpus):
-            of_gpu = {model: row[place] for (model, name), row in bounds.items() if name == precision}
-            limits = {model: line.limit for model, line in of_gpu.items() if line}
-            models = ", ".join(model for model, limit in limits.items() if limit == "arithmetic")
-            if models:
-                what = f"arithmetic is the bottleneck of {models}, memory bandwidth that of all others"
-            else:
-                what = "memory bandwidth is the bottleneck of every network here"
-            lines += [f"{gpu} {precision}: {what}"] if limits else []
+    """Return conclusions for training: the ratios of two GPUs, and the bottleneck of each network."""
+    lines = []
     if len(gpus) == 2:
         ratios = [
             (_ratio(gpus, "memory_bandwidth"), "memory bandwidth"),
@@ -125,7 +122,26 @@ def comparison_lines(gpus: Sequence[str]) -> list[str]:
         (low, why_low), (high, why_high) = sorted(ratios, key=lambda ratio: float(ratio[0] or 0))
         apart = f"{low} ({why_low}) to {high} ({why_high})"
         lines.append(f"by specification {gpus[1]} / {gpus[0]} is {apart}; measure before you rent")
+    limited: dict[str, dict[str, list[str]]] = {}  # precisions by GPU, by the networks limited by arithmetic
+    bounds = bounds_of(gpus)
+    for place, gpu in enumerate(gpus):
+        for precision in dict.fromkeys(precision for _, precision in bounds):
+            limits = {model: row[place] for (model, name), row in bounds.items() if name == precision}
+            names = ", ".join(model for model, line in limits.items() if line and line.limit == "arithmetic")
+            if any(limits.values()):
+                limited.setdefault(names, {}).setdefault(gpu, []).append(precision)
+    for names, of_gpus in limited.items():
+        precisions = {gpu: ", ".join(kinds) for gpu, kinds in of_gpus.items()}
+        alike = len(precisions) == len(gpus) > 1 and len({*precisions.values()}) == 1
+        where = precisions[gpus[0]] if alike else "; ".join(map(" ".join, precisions.items()))
+        what = f"arithmetic is the bottleneck of {names}, memory bandwidth of all others" if names else EVERYWHERE
+        lines.append(f"{where}: {what}")
     return lines
+
+
+def as_lines(grid: Grid) -> list[str]:
+    """Return a table of sentences as lines of text, with the cells of a row one after the other."""
+    return [grid.title, *(": ".join(filter(None, row)) for row in grid.rows)]
 
 
 def comparison_json(gpus: Sequence[str]) -> str:

@@ -23,9 +23,9 @@ from orchestrate.inventory.variants import read_variants
 from orchestrate.planning.facts import Image
 from orchestrate.planning.plan import make_plan
 from orchestrate.suites import read_suite
-from results.audit.judgement import audit_file, audit_grid
+from results.audit.judgement import audit_file, audit_lines
 from results.compare.pairs import compare
-from results.grid import Grid, print_grid
+from results.grid import Grid, print_grid, print_line
 from results.recommend.answer import answers
 from results.recommend.output import advice_grid
 from results.recommend.questions import Limits, asked_prices, read_questions
@@ -102,13 +102,18 @@ def grids() -> dict[str, list[Grid]]:
         "compare": [compare_grid(compare(*rates), "two-cores", "one-core"), scaling],
         "recommend": list(map(advice_grid, advices)),
         "gpus": gpu_grids(["RTX A4000", "RTX A5000"]),
-        "audit": [audit_grid(Path("blog_a5000.csv"), audit_file(CASES / "blog_a5000.csv", None))],
         "deep-check": [deep],
     }
 
 
 def show(made: list[Grid]) -> Callable[[Console], None]:
     return lambda console: [print_grid(grid, console) for grid in made] and None
+
+
+def show_audit(console: Console) -> None:
+    path = CASES / "blog_a5000.csv"
+    for line in audit_lines(path, audit_file(path), console.width):
+        print_line(line, console)
 
 
 def printed(render: Callable[[Console], None], width: int) -> str:
@@ -128,6 +133,7 @@ def rendered() -> dict[str, Callable[[Console], None]]:
         "images": lambda console: images.show_list(read_variants(), console),
         "suites": lambda console: print_grid(commands.suites_grid(None), console),
         "suite": lambda console: print_grid(commands.suites_grid("published"), console),
+        "audit": show_audit,
         **{name: show(made) for name, made in GRIDS.items()},
     }
 

@@ -8,6 +8,7 @@ import results.__main__ as program
 from results.audit.judgement import audit_file
 from results.audit.series import Severity
 from results.errors import NotATable
+from tests.support import PROJECT
 from tests.support.audit_tables import NO_THROUGHPUTS, READABLE, Cell
 
 
@@ -155,3 +156,19 @@ def test_a_ratio_of_two_gpus_that_no_source_has_measured_is_found(write, ratios,
     found = [f for f in audit_file(write("\n".join(rows) + "\n")).findings if f.rule == "ratio_of_gpus"]
     assert [finding.severity for finding in found] == [severity] * (severity is not None)
     assert all("published: 1.55 to 1.56, by specification 1.45 to 1.71" in finding.message for finding in found)
+
+
+def test_audit_prints_its_answer_first_and_few_lines_at_80_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert program.main(["results", "audit", str(PROJECT / "results" / "reference" / "published.csv")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("published.csv: ") and "impossible" in lines[0]
+    sentences = [line for line in lines if line.startswith("  ")]
+    findings = sum(line.startswith(("impossible: ", "suspect: ", "note: ")) for line in lines)
+    assert findings >= 15 and max(map(len, sentences)) <= 80 and len(sentences) <= 4 * findings
+
+
+def test_gpus_prints_the_ratio_first(capsys):
+    assert program.main(["results", "gpus", "A4000", "A5000"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert "RTX A5000 / RTX A4000 is 1.45 (FP16 arithmetic) to 1.71 (memory bandwidth)" in first

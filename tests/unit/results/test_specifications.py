@@ -129,7 +129,7 @@ def test_gpus_side_by_side_have_sources_and_ratios():
     assert ["memory bandwidth", "GB/s", "448", "768", "1.71"] in grids[0].rows
     line = bounds_of(gpus)["resnet50", "fp16"][1]
     assert (line.limit, round(line.unfused), round(line.arithmetic)) == ("memory bandwidth", 1659, 4849)
-    assert "1.45 (FP16 arithmetic) to 1.71 (memory bandwidth)" in comparison_lines(gpus)[-1]
+    assert "1.45 (FP16 arithmetic) to 1.71 (memory bandwidth)" in comparison_lines(gpus)[0]
     assert {row[0] for row in grids[2].rows} == {row[0] for row in grids[3].rows} == set(gpus)
 
 
