@@ -72,7 +72,8 @@ class Traced:
     """A function of one argument, traced once per signature and called as a graph.
 
     `tf.function` finds the graph of a call by hashing every variable that the function uses, and the graph's own call
-    lists them again: together a quarter of the host's time for a step of ResNet50.
+    lists them again. Without both, a step of ResNet50 took the host 3.4 instead of 4.0 ms on a null GPU. That call is
+    private; if a TensorFlow lacks it, the public one is used.
 
     Args:
         function: Traced whenever types or shapes are new.
@@ -85,7 +86,10 @@ class Traced:
     def __call__(self, argument: object) -> None:
         """Call the graph; results are in variables."""
         tensors, graph, captures = self._traced(argument)
-        graph._call_flat(tensors, captures)
+        if hasattr(graph, "_call_flat"):
+            graph._call_flat(tensors, captures)
+        else:
+            graph(argument)
 
     def graph(self, argument: object) -> ConcreteFunction:
         """Return the graph for arguments of this signature."""

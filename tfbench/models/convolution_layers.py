@@ -328,13 +328,14 @@ def rebuilt(model: Model, *, fuse: bool) -> Model:
 
 def _biased_convolutions_before_batch_norm(model: Model) -> set[str]:
     """Return the names of convolutions whose output goes only into one batch normalisation."""
+    producer_of = {id(layer.output): layer for layer in model.layers}
     consumers: Counter[str] = Counter()
     before: set[str] = set()
     for layer in model.layers:
         if isinstance(layer, keras.layers.InputLayer):
             continue
         inputs = layer.input if isinstance(layer.input, list) else [layer.input]
-        producers = [tensor._keras_history[0] for tensor in inputs]
+        producers = [producer_of[id(tensor)] for tensor in inputs]
         consumers.update(producer.name for producer in producers)
         if isinstance(layer, keras.layers.BatchNormalization):
             before.update(p.name for p in producers if isinstance(p, keras.layers.Conv2D))

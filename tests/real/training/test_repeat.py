@@ -93,6 +93,10 @@ def test_timing_takes_the_steps_asked_for_and_keeps_telemetry(repeat):
     assert (built.workload.steps, len(timed.interval.step_seconds)) == (13, 12)
     assert (timed.latency, timed.input_limit, timed.ranks, timed.per_wait) == (None, None, [], 1)
     assert (findings.telemetry.cooling_seconds, findings.telemetry.temperature_start_celsius) == (7.0, 41.0)
+    asked = repeat_of(tiny_case(num_steps=5), steps_per_wait=2)
+    timed = repeat.time_steps(asked, built_with(map(float, range(6))), repeat.Warm(Cooling(), Warmup()), Findings())
+    first, second, third, fourth, _ = timed.interval.step_seconds
+    assert (timed.per_wait, first, third) == (2, second, fourth)
     findings = Findings()
     with pytest.raises(CaseFailedError, match="loss_finite_while_timing"):
         repeat.time_steps(case, built_with([float("inf")] * 13), repeat.Warm(Cooling(), Warmup()), findings)

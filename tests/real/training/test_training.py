@@ -190,3 +190,20 @@ def test_an_unknown_variant_is_unsupported_with_what_there_is(tensorflow, repeat
     with pytest.raises(CaseFailedError, match="--batch_norm=none is not for resnet50: it has fused or keras") as caught:
         repeat.refuse_unsupported(tiny_case(model="resnet50", batch_norm=BatchNorm.NONE), NETWORKS["resnet50"])
     assert caught.value.status is Status.UNSUPPORTED
+
+
+def test_a_tensorflow_without_the_private_call_of_a_graph_trains_alike(one_replica, keras_versions):
+    class PublicGraph:
+        def __init__(self, graph):
+            self.captured_inputs, self._graph = graph.captured_inputs, graph
+
+        def __call__(self, argument):
+            self._graph(argument)
+
+    training, next_batch = build(tiny_case(), one_replica, learning_rate=0.1)
+    batch, traced = next_batch(), training._call._function.get_concrete_function
+    losses = [wait_for_loss(training.step(batch)) for _ in range(3)]
+    training._call._graphs.clear()
+    training._call._function = type("Function", (), {"get_concrete_function": lambda _, of: PublicGraph(traced(of))})()
+    losses += [wait_for_loss(training.step(batch)) for _ in range(3)]
+    assert sorted(losses, reverse=True) == losses and len(set(losses)) == 6, "each call trained"
