@@ -44,13 +44,26 @@ def imported(name):
 
 
 tf, keras = imported("tensorflow"), imported("tensorflow.keras")
-MODULES = (
-    *("deep_check", "device_case", "environment", "inference", "keras_versions", "ranks", "repeat", "workload"),
-    *("measuring.validity", "models.convolution_layers", "models.transformer_layers", "setup.devices"),
-    *("roofline.limits", "roofline.peaks", "roofline.sums", "roofline.transfers"),
-    *("training.inputs", "training.step", "training.tasks", "training.tfrecords"),
-)
-globals().update({name.rpartition(".")[2]: imported(f"tfbench.{name}") for name in MODULES})
+deep_check = imported("tfbench.deep_check")
+device_case = imported("tfbench.device_case")
+environment = imported("tfbench.environment")
+inference = imported("tfbench.inference")
+keras_versions = imported("tfbench.keras_versions")
+ranks = imported("tfbench.ranks")
+repeat = imported("tfbench.repeat")
+workload = imported("tfbench.workload")
+validity = imported("tfbench.measuring.validity")
+convolution_layers = imported("tfbench.models.convolution_layers")
+transformer_layers = imported("tfbench.models.transformer_layers")
+devices = imported("tfbench.setup.devices")
+limits = imported("tfbench.roofline.limits")
+peaks = imported("tfbench.roofline.peaks")
+sums = imported("tfbench.roofline.sums")
+transfers = imported("tfbench.roofline.transfers")
+inputs = imported("tfbench.training.inputs")
+step = imported("tfbench.training.step")
+tasks = imported("tfbench.training.tasks")
+tfrecords = imported("tfbench.training.tfrecords")
 
 QUICK_XLA = ("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
 """Lets XLA compile for CPUs in a third of the time; a process reads it when it first uses XLA."""
