@@ -349,7 +349,7 @@ def resume(how: How, *, run: str | None, runs_dir: Path, again: str | None = Non
     """Continue a run; see `_folder` for the run, and `_statuses` for what is measured again."""
     with _ending(how) as begun:
         folder = _folder(run, runs_dir)
-        planned = _planned(folder)
+        planned = _with_new_addresses(_planned(folder))
         allow_open_files([entry.host for entry in planned.hosts], how.max_parallel)
         begun.append(planned)
         return _carry_out(how, _statuses(again), planned, folder)
@@ -402,7 +402,7 @@ def status(run: str | None, runs_dir: Path, *, format: str = "text") -> int:
 def stop(run: str | None, runs_dir: Path) -> int:
     """End a run's controller, if any, then end and remove its benchmarks on all hosts."""
     folder = _folder(run, runs_dir)
-    planned = _planned(folder)
+    planned = _with_new_addresses(_planned(folder))
     if controller := end_controller(folder.path):
         notify(f"run {planned.run_id}: its controller ({controller}) has ended")
     with storing(folder), controlling(folder.path):
@@ -498,7 +498,9 @@ def _plan(where: Where, what: What, run_id: str, bus: EventBus, late: Late | Non
         repeats=what.repeats,
         durations=earlier_durations(where.runs_dir),
     )
-    return dataclasses.replace(planned, stop_early=what.stop_early)
+    file = where.hosts or HOSTS_FILE
+    hosts_file = str(file.absolute()) if file.exists() else None
+    return dataclasses.replace(planned, stop_early=what.stop_early, hosts_file=hosts_file)
 
 
 def _read_hosts(where: Where) -> list[Host]:
@@ -547,6 +549,24 @@ def _folder(run: str | None, runs_dir: Path) -> RunFolder:
 
 def _planned(folder: RunFolder) -> Plan:
     return plan_from_json(folder.read_plan(), str(folder.plan_path))
+
+
+def _with_new_addresses(planned: Plan) -> Plan:
+    """Return a plan with the addresses that its hosts file has now: a rented machine may come back elsewhere."""
+    if planned.hosts_file is None:
+        return planned
+    try:
+        now = {host.place: host for host in read_hosts(Path(planned.hosts_file))}
+    except UserError as error:
+        notify(f"the addresses of the plan are used, because the hosts file cannot be: {error}")
+        return planned
+    entries = []
+    for entry in planned.hosts:
+        host = entry.host.moved_to(now.get(entry.host.place, entry.host))
+        if host != entry.host:
+            notify(f"{host.key}: its address has changed in {planned.hosts_file}: it is used from now on")
+        entries.append(dataclasses.replace(entry, host=host))
+    return dataclasses.replace(planned, hosts=tuple(entries))
 
 
 def why_unusable(entry: HostPlan) -> str:

@@ -30,7 +30,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.nodes import Node, ScalarNode, SequenceNode
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from orchestrate.errors import DocumentError
 from orchestrate.text import plain_text, shown
@@ -40,6 +40,9 @@ M = TypeVar("M", bound=BaseModel)
 
 Path_ = tuple[str | int, ...]
 """Path of a value: keys and list indices from the top."""
+
+MERGE_TAG = "tag:yaml.org,2002:merge"
+"""Tag of the key `<<`, which adds the keys of another mapping. Source: yaml.org/type/merge.html."""
 
 MAX_VALUES = 100_000
 """Maximum number of values in a document, against exponential expansion of nested aliases."""
@@ -103,6 +106,8 @@ class Form(BaseModel):
         if kind == "less_than_equal":
             return f"{name} must be at most {detail['ctx']['le']}. {received}"
         what = (known and known.description) or detail["msg"][0].lower() + detail["msg"][1:]
+        if isinstance(detail["input"], str) and re.fullmatch(r"[0-9]+,[0-9]+", detail["input"]):
+            return f"{name} must be {what}. {_decimal_point(detail['input'])}"
         if kind in ("int_type", "float_type", "bool_type") and _is_quoted_number(detail["input"]):
             example = " Remove the quotes"
         return f"{name} must be {what}. {received}{example}"
@@ -110,6 +115,10 @@ class Form(BaseModel):
 
 MISTAKE = "mistake"
 """Type of errors that are already sentences."""
+
+
+def _decimal_point(number: str) -> str:
+    return f"Received: {number}. Write {number.replace(',', '.')}"
 
 
 def _is_quoted_number(value: object) -> bool:
@@ -241,10 +250,24 @@ def _plain(node: Node, path: Path_, document: Document, yaml: YAML) -> object:
     if isinstance(node, SequenceNode):
         return [_plain(item, (*path, i), document, yaml) for i, item in enumerate(node.value)]
     converted: dict[str, object] = {}
-    for key_node, value_node in node.value:
+    merged: dict[str, object] = {}
+    before = key = ""
+    for key_node, value_node in sorted(node.value, key=lambda pair: pair[0].tag != MERGE_TAG):
         line = key_node.start_mark.line + 1
+        if key_node.tag == MERGE_TAG:
+            for source in value_node.value if isinstance(value_node, SequenceNode) else [value_node]:
+                if not isinstance(source, MappingNode):
+                    document.lines[(*path, "<<")] = line
+                    document.problem((*path, "<<"), "<<: takes a mapping, or a list of them. Example: <<: *defaults")
+                    continue
+                values = _plain(source, path, document, yaml)
+                assert isinstance(values, dict)
+                merged = values | merged  # the first source wins
+            continue
         if not isinstance(key_node, ScalarNode):
             document.problems.append((line, "a key must be text. Received: a list or a mapping"))
+        elif re.fullmatch(r"[0-9]+,[0-9]+", number := f"{before},{key_node.value}") and value_node.value == "":
+            document.problem((*path, key), f"{key} must have a decimal point. {_decimal_point(number)}")
         elif (key := str(key_node.value)) in converted:
             first = document.lines[(*path, key)]
             text = f"{shown(key)} appears twice, also in line {first}. Remove or rename one of them"
@@ -252,7 +275,8 @@ def _plain(node: Node, path: Path_, document: Document, yaml: YAML) -> object:
         else:
             document.lines[(*path, key)] = line
             converted[key] = _plain(value_node, (*path, key), document, yaml)
-    return converted
+        before = str(value_node.value) if isinstance(value_node, ScalarNode) else ""
+    return merged | converted
 
 
 def validate_document(model: type[M], document: Document) -> M | None:

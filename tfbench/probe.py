@@ -8,7 +8,8 @@
      "gpus": [{"index": 0, "name": "NVIDIA RTX A4000", "uuid": "GPU-…", "compute_capability": "8.6",
                "memory_bytes": 17171480576, "power_limit_watts": 140.0}],
      "gpu_problems": ["7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost"],
-     "driver_problem": null, "disk_free_bytes": 812345678901, "other_cpu_share": 0.0,
+     "driver_problem": null, "disk_free_bytes": 812345678901, "other_cpu_share": 0.0, "load": 0.3,
+     "boot_id": "4b1c9e0e-5d3c-4f0a-9d1b-0a5c8d1f2e3b",
      "gpu_states": [{"index": 0, "utilisation": 0.0, "memory_used_bytes": 3145728, "processes": 0,
                      "temperature_celsius": 34, "power_watts": 8.1, "power_limit_default_watts": 140.0, …}]}
 
@@ -25,12 +26,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 import sys
 import time
+from pathlib import Path
 
 from tfbench.machine.cpu_use import CPU_USE_SECONDS, other_cpu_share_since, read_cpu_use
-from tfbench.machine.host import host_facts, processor_speed
+from tfbench.machine.host import host_facts, processor_speed, read_text
 
 
 def main() -> int:
@@ -45,6 +48,8 @@ def main() -> int:
     else:
         time.sleep(CPU_USE_SECONDS)
     reported["other_cpu_share"] = other_cpu_share_since(before)
+    reported["load"] = os.getloadavg()[0]
+    reported["boot_id"] = read_text(Path("/proc/sys/kernel/random/boot_id")).strip() or None  # that of the host, too
     sys.stdout.write(json.dumps(reported) + "\n")
     return 0
 

@@ -14,7 +14,14 @@ from orchestrate.inventory.form import shown_environment
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.planning.durations import RunEstimate, usd_text
 from orchestrate.planning.facts import Facts
-from orchestrate.planning.host_warnings import host_warnings, memory_notes, problem_of, sending_note, state_words
+from orchestrate.planning.host_warnings import (
+    host_warnings,
+    memory_notes,
+    problem_of,
+    same_machine_notes,
+    sending_note,
+    state_words,
+)
 from orchestrate.planning.plan import HostPlan, Job, Plan
 from orchestrate.planning.stop_early import StopEarly
 from results.grid import Grid, print_grid, print_line
@@ -51,6 +58,7 @@ def render_check(hosts: Sequence[Host], probed: Probed, console: Console) -> Non
                 _verdict(host, facts, mates),
             ]
         )
+    notes += same_machine_notes(probed)
     optional = ("image", "memory", "now", "processor", "reached by")  # the notes below name the image and the reason
     print_grid(Grid("", columns, rows, notes, optional).without_empty_columns(), console)
 
@@ -60,13 +68,14 @@ def check_document(hosts: Sequence[Host], probed: Probed) -> list[dict[str, Any]
     documents = []
     for host in hosts:
         facts, mates = probed[host.place], _fleet(host, hosts, probed)
+        shared = same_machine_notes(probed, host.place)
         documents.append(
             {
                 "fleet": host.fleet,
                 "host": host.name,
                 "verdict": _verdict(host, facts, mates),
                 "problem": problem_of(host, facts) if isinstance(facts, Facts) else facts,
-                "warnings": host_warnings(host, facts, mates) if isinstance(facts, Facts) else [],
+                "warnings": [*host_warnings(host, facts, mates), *shared] if isinstance(facts, Facts) else [],
                 "facts": asdict(facts) if isinstance(facts, Facts) else None,
             }
         )
@@ -93,6 +102,7 @@ def render_plan(plan: Plan, console: Console) -> None:
         counts[origin.fleet, origin.host, suites[origin.fleet], multi.job.case.name, image] += 1
     rows = [[*names, str(repeats)] for names, repeats in counts.items()]
     notes = [line for entry in plan.hosts for line in _notes(entry)]
+    notes += same_machine_notes({entry.host.place: entry.facts for entry in plan.hosts if entry.facts is not None})
     if note := sending_note(entry.facts for entry in plan.hosts):
         notes.append(note)
     notes.append(f"{counted(len(plan.jobs), 'repeat')} on {counted(len(plan.hosts), 'host')}, seed {plan.seed}")

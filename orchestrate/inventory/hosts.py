@@ -102,6 +102,16 @@ class Host:
             return self.docker.login if self.docker.scheme == "ssh" else None
         return self.ssh
 
+    def moved_to(self, now: Host) -> Host:
+        """Return this host with the address of another description of it, unless that is of another kind of host."""
+        if isinstance(self.queue, SlurmQueue) and isinstance(now.queue, SlurmQueue):
+            queue = self.queue.model_copy(update={"ssh": now.queue.ssh, "ssh_config": now.queue.ssh_config})
+            return dataclasses.replace(self, queue=queue, host_keys=now.host_keys)
+        if now.launcher != self.launcher:
+            return self
+        moved = {"docker": now.docker, "ssh": now.ssh, "host_keys": now.host_keys, "address": now.address}
+        return dataclasses.replace(self, **moved)  # type: ignore[arg-type]
+
     @property
     def is_remote(self) -> bool:
         """Return whether it is reached over a network."""

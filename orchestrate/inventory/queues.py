@@ -6,10 +6,12 @@ the keys of the file and is also used by launchers.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     PlainSerializer,
@@ -19,7 +21,7 @@ from pydantic import (
     StrictStr,
 )
 
-from orchestrate.inventory.addresses import SSHAddress
+from orchestrate.inventory.addresses import SSHAddress, ssh_address
 from orchestrate.text import shown
 from orchestrate.yaml_files import ExistingFile, Form, described
 
@@ -39,7 +41,12 @@ _GPUS_PER_NODE = r"^(?:[A-Za-z0-9_][A-Za-z0-9_.-]*:)?[1-9][0-9]{0,3}$"
 _GRES = r"^gpu(?::[A-Za-z0-9_][A-Za-z0-9_.-]*)?:[1-9][0-9]{0,3}$"
 _CONSTRAINT = r"^[A-Za-z0-9_\[(][A-Za-z0-9_.,:&|*()\[\]=-]{0,199}$"
 _OPTION = r"^--[a-z][a-z-]*(?:=[A-Za-z0-9_.,:@+/=\[\]&|*()-]+)?$"
-_DESTINATION = r"^(?:ssh://)?[A-Za-z0-9_][A-Za-z0-9_.@-]*(?::[0-9]{1,5})?$"
+
+
+def _destination(text: str) -> str:
+    ssh_address(text.removeprefix("ssh://"))
+    return text
+
 
 SET_BY_US = frozenset(
     {"array", "job-name", "comment", "output", "error", "requeue", "no-requeue", "time", "nodes", "ntasks", "gres"}
@@ -87,7 +94,7 @@ class SlurmQueue(Form):
     options: tuple[Annotated[StrictStr, Field(pattern=_OPTION)], ...] = described(
         "a list of further options of sbatch", "['--reservation=bench']", default=()
     )
-    ssh: Annotated[StrictStr, Field(pattern=_DESTINATION)] | None = described(
+    ssh: Annotated[StrictStr, AfterValidator(_destination)] | None = described(
         "the login host: user@host or an alias of ~/.ssh/config", "bench@login"
     )
     ssh_config: ExistingFile | None = described(
@@ -142,8 +149,7 @@ class SlurmQueue(Form):
         """Return the ssh destination for Slurm's commands; None: they run on this machine."""
         if self.ssh is None:
             return None
-        target, colon, port = self.ssh.removeprefix("ssh://").partition(":")
-        return SSHAddress(target=target, port=int(port) if colon else None, ssh_config=self.ssh_config)
+        return dataclasses.replace(ssh_address(self.ssh.removeprefix("ssh://")), ssh_config=self.ssh_config)
 
     def mistakes(self) -> Iterator[tuple[str, str]]:
         """See `Form.mistakes`."""

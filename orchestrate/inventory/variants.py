@@ -65,6 +65,7 @@ class Variant:
         native_driver: Oldest driver that can compile its PTX.
         minor_driver: Oldest driver that runs its machine code.
         newest: Highest compute capability known to work.
+        glibc: Oldest C library for which there are wheels of all packages in its lock.
         wheels_megabytes: Size of the wheels in its lock; None: no lock.
         base: Base image that contains TensorFlow, to which the runner is added; None: built from packages.
         opt_in: Whether it is used only if named.
@@ -78,6 +79,7 @@ class Variant:
     tensorflow: str
     python: str
     newest_python: str = "3.13"
+    glibc: str = "2.28"
     keras: str | None = None
     cuda: str | None = None
     cudnn: str | None = None

@@ -263,5 +263,5 @@ _REMEDIES = {
     "Permission denied": "Add your key to the host, or name it in ~/.ssh/config (IdentityFile). For a second factor, "
     "share a connection (ControlMaster auto) and stay logged in",
     "Could not resolve": "Check the name in hosts.yml",
-    "Connection refused": "Check the port, and that sshd runs there",
+    "Connection refused": "Check the port, and that sshd runs there. After a change, correct it in hosts.yml",
 }

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from orchestrate.errors import LaunchFailed
 from orchestrate.text import plain_text, read_json
 from results.runs.reading import checked
 from results.schema import GPU, Status
-from results.schema.health import GPUFacts
+from results.schema.health import GPUFacts, driver_fix
 from results.schema.record_json import RecordError
 
 MAX_PROBE_BYTES = 256 * 1024
@@ -47,7 +48,8 @@ class Facts:
         gpus: In the driver's order, with its indices.
         gpu_problems: Unusable GPUs, e.g. `7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost`.
         gpu_states: States of `gpus` during the probe, in the same order; empty: not reported.
-        architecture: As in image registries, e.g. `amd64`, if its engine reports it.
+        driver_problem: Why an installed NVIDIA driver does not answer, in its own words.
+        architecture: As in image registries, e.g. `amd64`.
         engine: Name and version of the Docker engine; None without one.
         gpu_runtime: How the engine passes GPUs to containers; None: it cannot, or there is no engine.
         clock_skew_seconds: How far the host's clock is ahead of ours.
@@ -56,6 +58,9 @@ class Facts:
         cpu_flops_per_second: fp32 matrix products on all cores, measured by the probe on hosts without GPUs.
         cpu_loop_seconds: Duration of the probe's loop of Python code.
         cpu_vector_bits: Width of the CPU's vector instructions, 256 or 512.
+        other_cpu_share: Share of its CPUs that other programs used during the probe.
+        load: Mean number of processes that ran or waited for a CPU in the last minute.
+        boot_id: The same for all hosts of `hosts.yml` that are one machine, in containers or not.
     """
 
     cpu: str | None = None
@@ -68,6 +73,7 @@ class Facts:
     gpus: tuple[GPU, ...] = ()
     gpu_states: tuple[GPUFacts, ...] = ()
     gpu_problems: tuple[str, ...] = ()
+    driver_problem: str | None = None
     architecture: str | None = None
     engine: str | None = None
     gpu_runtime: str | None = None
@@ -77,6 +83,9 @@ class Facts:
     cpu_flops_per_second: float | None = None
     cpu_loop_seconds: float | None = None
     cpu_vector_bits: int | None = None
+    other_cpu_share: float | None = None
+    load: float | None = None
+    boot_id: str | None = None
 
     @property
     def problem(self) -> str | None:
@@ -91,13 +100,16 @@ class Facts:
         return min((gpu.memory_bytes for gpu in chosen if gpu.memory_bytes), default=None)
 
 
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+"""Names of architectures in image registries, by those of kernels."""
+
 MEASURED = ("cpu_flops_per_second", "cpu_loop_seconds")
 """Used in calculations by plans; impossible values count as not reported."""
 
 REPORTED: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("cpu", "kernel", "operating_system", "driver"), str),
+    **dict.fromkeys(("cpu", "kernel", "operating_system", "driver", "driver_problem", "boot_id"), str),
     **dict.fromkeys(("cpu_count", "memory_bytes", "disk_free_bytes", "cpu_vector_bits"), int),
-    **dict.fromkeys(("cpu_limit", *MEASURED), (int, float)),
+    **dict.fromkeys(("cpu_limit", "other_cpu_share", "load", *MEASURED), (int, float)),
 }
 """Types of the facts in a probe's answer; values of other types count as not reported."""
 
@@ -132,6 +144,20 @@ def facts_from_probe(text: str | bytes) -> Facts:
         item for item in (problems if isinstance(problems, list) else ()) if isinstance(item, str)
     )
     return Facts(gpus=gpus, gpu_states=states, **reported)
+
+
+def require_driver(facts: Facts) -> None:
+    """Refuse a host that should measure GPUs, and whose driver is installed and does not answer.
+
+    Raises:
+        LaunchFailed: With the driver's words and a remedy.
+    """
+    if (problem := facts.driver_problem) is not None and not facts.gpus:
+        raise LaunchFailed(
+            f"the NVIDIA driver does not work: {problem}. To fix it: {driver_fix(problem)}. To measure the CPU on "
+            "purpose, set device: cpu",
+            Status.NO_GPU,
+        )
 
 
 def _plain(value: object) -> Any:  # noqa: ANN401 (any JSON)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.planning.facts import Facts
 from results.reference import GIBI
 from results.reference.networks import PEAK_VARIATION, fitting_batch, training_bytes
 from results.schema import Case, Device
-from results.schema.health import GPUFacts, Moment, grouped_warnings
+from results.schema.health import MAX_IDLE_UTILISATION, GPUFacts, Moment, grouped_warnings
 
 MAX_CLOCK_SKEW_SECONDS = 5.0
 PCI_DEVICES = Path("/sys/bus/pci/devices")
@@ -122,6 +122,43 @@ def memory_notes(host: Host, facts: Facts, cases: Iterable[Case]) -> list[str]:
     return list(notes.values())
 
 
+def _other_programs(facts: Facts) -> str | None:
+    """Return a warning about other programs on the CPUs of a host, or None."""
+    share, load, cpus = facts.other_cpu_share, facts.load, facts.cpu_count
+    busy = load is not None and cpus is not None and load > cpus
+    if not (busy if share is None else share > MAX_IDLE_UTILISATION):
+        return None
+    seen = [] if load is None or cpus is None else [f"load {load:.0f} on {cpus} CPUs"]
+    seen += [] if share is None else [f"{share:.0%} of its CPU time taken"]
+    return (
+        f"{', '.join(seen)}: other programs run here, and a benchmark shares the CPUs with them. End them (top shows "
+        "them), or wait"
+    )
+
+
+def same_machines(probed: Mapping[HostPlace, Facts | str]) -> list[list[HostPlace]]:
+    """Return the hosts that are one machine, by its boot id or the UUID of a GPU; hosts alone are left out."""
+    groups: list[tuple[set[str], list[HostPlace]]] = []
+    for place, facts in probed.items():
+        if isinstance(facts, str):
+            continue
+        marks = {gpu.uuid for gpu in facts.gpus if gpu.uuid} | ({facts.boot_id} if facts.boot_id else set())
+        joined = [group for group in groups if group[0] & marks]
+        groups = [group for group in groups if not group[0] & marks]
+        places = [earlier for _, members in joined for earlier in members]
+        groups.append((marks.union(*(known for known, _ in joined)), [*places, place]))
+    return [places for _, places in groups if len(places) > 1]
+
+
+def same_machine_notes(probed: Mapping[HostPlace, Facts | str], only: HostPlace | None = None) -> list[str]:
+    """Return notes on hosts that are one machine; `only`: those on this host."""
+    return [
+        f"{', '.join('.'.join(place) for place in places)} are one machine: a run measures them one after another"
+        for places in same_machines(probed)
+        if only is None or only in places
+    ]
+
+
 def host_warnings(host: Host, facts: Facts, mates: Iterable[Facts] = ()) -> list[str]:
     """Return warnings about a host; errors of an image are in the image.
 
@@ -149,6 +186,8 @@ def host_warnings(host: Host, facts: Facts, mates: Iterable[Facts] = ()) -> list
     disk = facts.disk_free_bytes if host.docker is not None else None
     if disk is not None and disk < MIN_DISK_BYTES:
         found.append(f"only {disk / 1e9:.0f} GB of disk space is free. Remove old images: docker image prune")
+    if (others := _other_programs(facts)) is not None:
+        found.append(others)
     used = [state for state in facts.gpu_states if host.gpus is None or state.index in host.gpus]
     for named, warning in grouped_warnings(used, Moment.IDLE):
         found.append(f"{named}: {warning.seen}: {warning.rule.why}. To fix it: {warning.fix}")

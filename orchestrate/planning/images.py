@@ -61,9 +61,10 @@ def unsupported_architecture(host: Host, facts: Facts) -> str | None:
     """Return why a host's architecture cannot run our images; None: it can, or has a custom image."""
     if facts.architecture in (None, ARCHITECTURE) or host.image is not None:
         return None
+    own = "an image of your own, set image:" if host.ssh is None else "a TensorFlow of your own, set python:"
     return (
-        f"its processor is {facts.architecture} (as in GH200 and Grace), and these images are for {ARCHITECTURE}: "
-        "TensorFlow's CUDA packages exist for nothing else. To use an image of your own, set image:"
+        f"its processor is {facts.architecture} (as in GH200 and Grace), and these images are for "
+        f"{ARCHITECTURE}: TensorFlow's CUDA packages exist for nothing else. To use {own}"
     )
 
 

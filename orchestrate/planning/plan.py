@@ -142,6 +142,7 @@ class Plan:
         multi_host_jobs: In the order in which they run, after the hosts' own repeats.
         stop_early: Skip the remaining repeats of a case once every ratio between fleets is known to ± this share, or is
             significantly on one side of their price ratio; None: run all.
+        hosts_file: Absolute path of `hosts.yml`, whose addresses `resume` takes; None: unknown.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # also applies to nested types; see `codec.py`
@@ -152,6 +153,7 @@ class Plan:
     hosts: tuple[HostPlan, ...]
     multi_host_jobs: tuple[MultiHostJob, ...] = ()
     stop_early: float | None = None
+    hosts_file: str | None = None
     tfbench: str = __version__
     plan_version: Literal[2] = PLAN_VERSION
 

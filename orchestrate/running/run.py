@@ -36,7 +36,13 @@ from orchestrate.launchers.base import ImagePinner, Launcher, QueueLauncher
 from orchestrate.launchers.pulls import PullLimits
 from orchestrate.planning.durations import Budget, Durations
 from orchestrate.planning.facts import Facts, Image
-from orchestrate.planning.host_warnings import host_warnings, isolation_note, sending_note
+from orchestrate.planning.host_warnings import (
+    host_warnings,
+    isolation_note,
+    same_machine_notes,
+    same_machines,
+    sending_note,
+)
 from orchestrate.planning.images import share_images
 from orchestrate.planning.plan import Plan
 from orchestrate.planning.stop_early import StopEarly
@@ -250,12 +256,15 @@ def _execute(
         bus.emit(Warned(host=None, message=note))
     if not done and (note := sending_note(entry.facts for entry in plan.hosts)):
         bus.emit(Warned(host=None, message=note))
+    probed = {entry.host.place: entry.facts for entry in plan.hosts if entry.facts is not None}
+    for note in same_machine_notes(probed):
+        bus.emit(Warned(host=None, message=note))
     for entry in plan.hosts:
         for warning in host_warnings(entry.host, entry.facts) if entry.facts else ():
             bus.emit(Warned(host=entry.host.key, message=warning))
     with shared.watchdog:
         with ThreadPoolExecutor(options.max_parallel or len(plan.hosts), thread_name_prefix="host") as pool:
-            workers = {}
+            workers: dict[HostPlace, HostWorker | QueueWorker] = {}
             together = [multi for multi in plan.multi_host_jobs if multi.job.id not in settled]
             for entry in plan.hosts:
                 todo = [job for job in entry.jobs if job.id not in settled]
@@ -263,10 +272,16 @@ def _execute(
                 kind = HostWorker if entry.host.queue is None else QueueWorker
                 if budget is not None and kind is HostWorker and (todo or parts):
                     budget.begin(entry.host.place)  # it also costs while it waits for its turn
-                workers[entry.host.place] = pool.submit(kind(entry, todo, shared, parts).work)
-            run_multi_host(plan, workers, shared, settled)
-        for worker in workers.values():
-            worker.result()
+                workers[entry.host.place] = kind(entry, todo, shared, parts)
+            machines = {place: tuple(group) for group in same_machines(probed) for place in group}
+            machines = {place: machines.get(place, (place,)) for place in workers}
+            turns = {
+                group: pool.submit(_in_turn, [workers[p] for p in group]) for group in dict.fromkeys(machines.values())
+            }
+            futures = {place: turns[group] for place, group in machines.items()}
+            run_multi_host(plan, futures, shared, settled)
+        for future in futures.values():
+            future.result()
     if shared.failures:
         raise shared.failures[0]
     outcome = _outcome([shared.statuses.get(job.id) for job in plan.jobs], early)
@@ -283,6 +298,12 @@ def _execute(
         )
     )
     return outcome
+
+
+def _in_turn(workers: Sequence[HostWorker | QueueWorker]) -> None:
+    """Run the repeats of hosts that are one machine, one host after another."""
+    for worker in workers:
+        worker.work()
 
 
 def _any_answers(plan: Plan, make: MakeLauncher) -> bool:

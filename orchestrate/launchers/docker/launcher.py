@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from orchestrate.errors import Gone, HostError, LaunchFailed, Lost, PullFailed, Unreachable
@@ -37,7 +39,7 @@ from orchestrate.launchers.docker.client import NoGPUs, NoMemoryLock, document
 from orchestrate.launchers.docker.engine import EndlessLog
 from orchestrate.launchers.docker.images import DockerEngine, controller_address, send_image, sent_name
 from orchestrate.launchers.pulls import TRANSFER, Progress, PullLimits, PullMeter
-from orchestrate.planning.facts import Facts, Image, facts_from_probe
+from orchestrate.planning.facts import ARCHITECTURES, Facts, Image, facts_from_probe, require_driver
 from orchestrate.planning.images import probe_reference, unsupported_architecture, wanted_images
 from orchestrate.planning.plan import Job
 from orchestrate.text import plain_text
@@ -328,6 +330,7 @@ class ContainerLauncher:
             except ValueError as error:
                 raise LaunchFailed(f"the probe of the host's GPUs failed: {plain_text(str(error), 300)}") from error
             else:
+                require_driver(reported)
                 return dataclasses.replace(
                     facts,
                     gpu_runtime=way.name,
@@ -337,6 +340,9 @@ class ContainerLauncher:
                     gpu_problems=reported.gpu_problems,
                     cpu=reported.cpu,
                     disk_free_bytes=reported.disk_free_bytes,
+                    other_cpu_share=reported.other_cpu_share,
+                    load=reported.load,
+                    boot_id=reported.boot_id,
                 )
         return facts
 
@@ -361,6 +367,7 @@ def _pinned(reference: str, digest: str | None, host: Host) -> str:
 def _engine_facts(info: dict[str, Any], host: Host, asked_at: datetime, *, is_podman: bool = False) -> Facts:
     """Parse the engine's report, which is not trusted."""
     cpus = _whole(info.get("NCPU"), MAX_CPUS)
+    here = host.docker is not None and host.docker.scheme == "unix" and info.get("KernelVersion") == os.uname().release
     return Facts(
         cpu_count=cpus,
         cpu_limit=host.cpus or (None if cpus is None else float(cpus)),
@@ -368,9 +375,18 @@ def _engine_facts(info: dict[str, Any], host: Host, asked_at: datetime, *, is_po
         kernel=plain_text(str(info.get("KernelVersion")), 100),
         operating_system=plain_text(str(info.get("OperatingSystem")), 100),
         architecture=_architecture(str(info.get("Architecture", ""))),
+        boot_id=_boot_id() if here else None,
+        load=os.getloadavg()[0] if here else None,
         engine=f"{'podman' if is_podman else 'docker'} {plain_text(str(info.get('ServerVersion')), 50)}",
         clock_skew_seconds=_skew(str(info.get("SystemTime")), asked_at),
     )
+
+
+def _boot_id() -> str | None:
+    """Return this machine's boot id, as probes report it; None: it has none, as macOS."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    return None
 
 
 def _whole(value: object, most: int) -> int | None:
@@ -380,8 +396,7 @@ def _whole(value: object, most: int) -> int | None:
 
 def _architecture(reported: str) -> str | None:
     """Return the name of a CPU architecture in image registries; engines may use the kernel's."""
-    names = {"x86_64": "amd64", "aarch64": "arm64"}
-    return names.get(reported, plain_text(reported, 30)) or None
+    return ARCHITECTURES.get(reported, plain_text(reported, 30)) or None
 
 
 def _skew(stamp: str, asked_at: datetime) -> float | None:

@@ -17,6 +17,7 @@ from orchestrate.inventory.variants import parse_version
 from orchestrate.launchers.kubernetes.api import quantity
 from orchestrate.launchers.kubernetes.manifests import tolerations
 from orchestrate.planning.facts import Facts
+from orchestrate.planning.images import ARCHITECTURE
 from orchestrate.text import plain_text
 from results.schema import GPU, Status
 
@@ -77,6 +78,7 @@ def fleet_facts(nodes: Sequence[Node], queue: KubernetesQueue, *, wants_gpus: bo
         )
     kind = min(kinds, key=lambda kind: kind.count)
     info = _mapping(usable[0], "status", "nodeInfo")
+    architectures = {_labels(node).get("kubernetes.io/arch", ARCHITECTURE) for node in usable}
     drivers = sorted({driver for node in usable if (driver := _driver(_labels(node)))}, key=parse_version)
     return Facts(
         cpu_count=_least(usable, "cpu"),
@@ -87,6 +89,7 @@ def fleet_facts(nodes: Sequence[Node], queue: KubernetesQueue, *, wants_gpus: bo
         driver=drivers[0] if drivers and kind.count else None,
         gpus=_gpus(kind) if wants_gpus else (),
         gpu_runtime="device plugin" if kind.count else None,
+        architecture=next(iter(sorted(architectures - {ARCHITECTURE})), ARCHITECTURE),
     )
 
 
@@ -117,11 +120,18 @@ def _kind(node: Node, queue: KubernetesQueue) -> NodeKind:
     if not count:
         return NodeKind()
     product = plain_text(labels.get("nvidia.com/gpu.product", "GPU"), 100)
-    replicas = _number(labels.get("nvidia.com/gpu.replicas"))
-    if replicas > 1 or product.endswith("-SHARED"):
+    replicas = _number(labels.get("nvidia.com/gpu.replicas")) or 1
+    strategy = labels.get("nvidia.com/gpu.sharing-strategy", "none")
+    whole = _number(labels.get("nvidia.com/gpu.count"))
+    # Time-slicing may be set up without the labels, but not without more GPUs than there are.
+    surplus = bool(whole) and labels.get("nvidia.com/mig.strategy", "none") == "none" and count > whole
+    shared = product.endswith("-SHARED") or queue.gpu_resource.endswith(".shared")
+    if replicas > 1 or shared or strategy != "none" or surplus:
+        times = f"{count} are offered, {whole} there" if surplus else f"shared {max(replicas, 2)} times"
         raise LaunchFailed(
-            f"the GPUs of the nodes are shared {max(replicas, 2)} times ({product}): another pod on the same GPU would "
-            "disturb the measurement. Choose nodes without time-slicing, by node_selector in hosts.yml",
+            f"the GPUs of the nodes are shared ({product}, {times}, strategy {plain_text(strategy, 30)}): another "
+            "pod on the same GPU would disturb the measurement. Choose nodes without time-slicing, by node_selector in "
+            "hosts.yml",
             Status.UNSUPPORTED,
         )
     major, minor = labels.get("nvidia.com/gpu.compute.major", ""), labels.get("nvidia.com/gpu.compute.minor", "0")

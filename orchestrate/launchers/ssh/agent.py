@@ -16,6 +16,7 @@ writes `exit.json` at its end, so that nothing is lost if the connection breaks 
 
 from __future__ import annotations
 
+import ast
 import base64
 import contextlib
 import errno
@@ -32,7 +33,7 @@ import sys
 import tarfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, Dict, NoReturn  # noqa: UP035 (Python 3.8)
 
@@ -60,8 +61,19 @@ CHUNK_BYTES = 64 * 1024
 CHILDREN: list[subprocess.Popen[bytes]] = []
 """Processes that are killed when the connection ends."""
 
+PIP_SETTINGS = (
+    *("index-url", "extra-index-url", "no-index", "find-links", "trusted-host", "proxy", "cert", "client-cert"),
+    *("timeout", "retries", "keyring-provider"),
+)
+"""Settings of pip that are kept: how to reach packages. Others would change what is installed, and where."""
+
 QUERY_PYTHON = """\
-import importlib.metadata, importlib.util, json, platform, sys
+import importlib.metadata, importlib.util, json, platform, re, sys
+try:
+    from pip._vendor.packaging.tags import sys_tags
+    libc = {match[1] for tag in sys_tags() if (match := re.match(r"(manylinux_[0-9]+_[0-9]+|musllinux)", tag.platform))}
+except ImportError:
+    libc = set()
 def version(*names):
     for name in names:
         try:
@@ -70,6 +82,7 @@ def version(*names):
             pass
 json.dump({"path": sys.executable, "version": platform.python_version(),
            "pip": importlib.util.find_spec("pip") is not None,
+           "machine": platform.machine(), "libc": sorted(libc),
            "tensorflow": version("tensorflow", "tensorflow-cpu"), "keras": version("keras")}, sys.stdout)
 """
 
@@ -175,7 +188,7 @@ def probe(request: Request) -> None:
     try:
         done = subprocess.run(
             [request["python"], "-m", "tfbench.probe"],
-            env={**os.environ, **request["environment"]},
+            env=with_login(os.environ, request["environment"]),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=request["limit_seconds"],
@@ -188,6 +201,12 @@ def probe(request: Request) -> None:
     if len(done.stdout) > MAX_ANSWER_BYTES:
         fail("failed", f"the probe printed more than {MAX_ANSWER_BYTES} bytes")
     reply(probe=done.stdout.decode("utf-8", "replace"))
+
+
+def with_login(login: Mapping[str, str], ours: dict[str, str]) -> dict[str, str]:
+    """Return a login's variables with ours; of libraries, the login's follow ours: they may be the driver's."""
+    paths = [path for variables in (ours, login) if (path := variables.get("LD_LIBRARY_PATH"))]
+    return {**login, **ours, **({"LD_LIBRARY_PATH": ":".join(paths)} if paths else {})}
 
 
 def last_line(output: bytes) -> str:
@@ -231,7 +250,7 @@ def make_environment(request: Request, payload: bytes, target: Path) -> None:
     requirements.write_bytes(payload)
     options = "--require-hashes --only-binary=:all: --no-deps --no-cache-dir --disable-pip-version-check --quiet"
     where = ["--requirement", str(requirements), "--target", str(part / "site")]
-    environment = {**os.environ, "TMPDIR": str(part), "PIP_ROOT_USER_ACTION": "ignore"}  # /tmp may be too small
+    environment = {**pip_environment(request["python"]), "TMPDIR": str(part)}  # /tmp may be too small
     with log.open("wb") as output:
         child = subprocess.Popen(
             [request["python"], "-m", "pip", "install", *options.split(), *where],
@@ -249,6 +268,23 @@ def make_environment(request: Request, payload: bytes, target: Path) -> None:
         shutil.rmtree(part, ignore_errors=True)
         fail("failed", f"pip could not install the locked packages (exit code {child.returncode}): {cause}")
     part.rename(target)
+
+
+def pip_environment(python: str) -> dict[str, str]:
+    """Return variables with which pip keeps the host's index, proxy and certificates, and no other setting."""
+    done = subprocess.run([python, "-m", "pip", "config", "list"], capture_output=True, text=True, timeout=60)
+    settings = {}
+    for line in done.stdout.splitlines():  # sections that override others come last
+        name, _, value = line.partition("=")
+        section, _, key = name.rpartition(".")
+        if section in ("global", "install", ":env:") and key in PIP_SETTINGS:
+            settings[key] = " ".join(ast.literal_eval(value).split())
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith("PIP_")},
+        **{f"PIP_{key.upper().replace('-', '_')}": value for key, value in settings.items()},
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_ROOT_USER_ACTION": "ignore",
+    }
 
 
 # ---- repeats
@@ -349,7 +385,7 @@ def start_child(request: Request, folder: Path) -> subprocess.Popen[bytes]:
     child = subprocess.Popen(
         request["command"],
         cwd=folder,
-        env={**environment, **request["environment"]},
+        env=with_login(environment, request["environment"]),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

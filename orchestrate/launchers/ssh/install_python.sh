@@ -44,6 +44,12 @@ gzip -dc "$part/uv.tar.gz" | tar -xOf - "@PROGRAM@" > "$part/uv" && [ -s "$part/
 rm "$part/uv.tar.gz"
 chmod +x "$part/uv"
 reply step "downloading Python @PYTHON@"
+for name in $(env | sed -n 's/^\(UV_[A-Z_]*\)=.*/\1/p'); do
+  case "$name" in
+    UV_PYTHON_INSTALL_MIRROR | UV_NATIVE_TLS | UV_SYSTEM_CERTS | UV_INSECURE_HOST | UV_HTTP_TIMEOUT) ;;
+    *) unset "$name" ;; # it would change what is installed, and where
+  esac
+done
 export UV_PYTHON_INSTALL_DIR="$part/pythons" UV_CACHE_DIR="$part/cache" UV_NO_CONFIG=1 TMPDIR="$part"
 output=$("$part/uv" python install --no-progress --no-bin @PYTHON@ 2>&1) ||
   fail "uv could not install Python @PYTHON@: $output"

@@ -24,7 +24,7 @@ from orchestrate.launchers.pulls import DEADLINE_SECONDS, Progress, PullLimits
 from orchestrate.launchers.ssh import software
 from orchestrate.launchers.ssh.connection import Connection, NoPython
 from orchestrate.launchers.ssh.software import Hello, HostSoftware
-from orchestrate.planning.facts import Facts, Image, facts_from_probe
+from orchestrate.planning.facts import ARCHITECTURES, Facts, Image, facts_from_probe, require_driver
 from orchestrate.planning.images import wanted_images
 from orchestrate.planning.plan import Job
 from orchestrate.project import PROJECT, missing_extra
@@ -181,9 +181,12 @@ class AgentLauncher:
             seconds=PROBE_SECONDS + 10,
         )
         try:
-            return facts_from_probe(str(answer.get("probe")))
+            facts = facts_from_probe(str(answer.get("probe")))
         except ValueError as error:
             raise LaunchFailed(f"{self._connection.name}: {plain_text(str(error), 300)}") from error
+        if self._host.wants_gpus:
+            require_driver(facts)
+        return facts
 
     @property
     def _root(self) -> str:
@@ -274,6 +277,7 @@ class SSHLauncher(AgentLauncher):
             software.own_software(self._runner, python)
         facts = dataclasses.replace(
             self._run_probe(base),
+            architecture=ARCHITECTURES.get(machine := plain_text(str(python.get("machine", "")), 30), machine) or None,
             clock_skew_seconds=self._clock_skew_seconds,
             disk_free_bytes=hello.free_bytes,
         )
@@ -335,6 +339,8 @@ class SSHLauncher(AgentLauncher):
         try:
             variant = _variant(image.variant)
             setup, digest = software.setup_of(variant), self._environment(variant)
+            if too_old := software.libc_refusal(variant, self._python_of(variant)):
+                raise LaunchFailed(too_old)
         except LaunchFailed as error:
             return dataclasses.replace(image, status=Status.UNSUPPORTED, problem=error.cause)
         if digest in self._hello.environments:

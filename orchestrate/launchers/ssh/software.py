@@ -20,7 +20,7 @@ import pynvml
 from pydantic import BaseModel, ConfigDict, FiniteFloat, StrictStr, ValidationError
 
 from orchestrate.errors import LaunchFailed
-from orchestrate.inventory.variants import Variant
+from orchestrate.inventory.variants import Variant, parse_version
 from orchestrate.launchers.container import MAX_CACHE_BYTES
 from orchestrate.planning.facts import Image
 from orchestrate.project import PROJECT, containers_folder
@@ -214,6 +214,20 @@ def setup_of(variant: Variant) -> Setup:
 def gigabytes(megabytes: float) -> str:
     """Format a size in megabytes, e.g. `335 MB`, `2.5 GB`."""
     return f"{megabytes:.0f} MB" if megabytes < 1000 else f"{megabytes / 1000:.1f} GB"
+
+
+def libc_refusal(variant: Variant, python: Mapping[str, Any]) -> str | None:
+    """Return why a host's C library is too old for a variant's packages; None: it is not, or pip does not say."""
+    reported = [str(tag) for tag in python.get("libc") or ()]
+    known = [tag.removeprefix("manylinux_").replace("_", ".") for tag in reported if tag.startswith("manylinux_")]
+    newest = max(known, key=parse_version, default=None)
+    if not reported or (newest is not None and parse_version(newest) >= parse_version(variant.glibc)):
+        return None
+    seen = f"glibc is {newest}" if newest is not None else "C library is musl"
+    return (
+        f"its {seen}, and the packages of {variant.name} need glibc {variant.glibc} or newer. Rent the instance with a "
+        "newer operating system, or set python: to an interpreter with a TensorFlow of your own"
+    )
 
 
 def environment_digest(lock: bytes, python: str) -> str:

@@ -93,7 +93,7 @@ def engine(path: Path) -> Iterator[None]:
         server.server_close()
 
 
-REACHED = {True: "ready", False: "docker 25.0.0"}
+REACHED = {True: "tfbench:", False: "docker 25.0.0"}
 """What `check` prints of a usable host, without and with an engine."""
 
 REFUSAL = """no-port-forwarding,command="echo 'Log in as \\"ubuntu\\", not as \\"root\\".'; exit 142" """

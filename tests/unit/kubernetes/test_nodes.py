@@ -3,9 +3,12 @@
 import pytest
 
 from orchestrate.errors import HostError
+from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import KubernetesQueue
+from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.kubernetes import api
 from orchestrate.launchers.kubernetes.nodes import fleet_facts
+from orchestrate.planning.images import wanted_images
 from results.schema import Status
 from tests.support.engines.kubernetes.fake_server import Answer
 from tests.unit.kubernetes.conftest import node
@@ -45,12 +48,22 @@ def test_the_oldest_driver_and_the_fewest_gpus_count():
         ([node(), node("b", **{"nvidia.com/gpu.product": "NVIDIA-L4"})], Status.UNSUPPORTED, "of the fleet differ"),
         ([node(**{"nvidia.com/gpu.replicas": "4"})], Status.UNSUPPORTED, "shared 4 times"),
         ([node(**{"nvidia.com/gpu.product": "NVIDIA-A10-SHARED"})], Status.UNSUPPORTED, "shared"),
+        ([node(gpus=10, **{"nvidia.com/gpu.count": "1"})], Status.UNSUPPORTED, "10 are offered, 1 there"),
+        ([node(**{"nvidia.com/gpu.count": "2", "nvidia.com/gpu.replicas": "1"})], Status.UNSUPPORTED, "4 are offered"),
+        ([node(**{"nvidia.com/gpu.sharing-strategy": "mps"})], Status.UNSUPPORTED, "strategy mps"),
     ],
 )
 def test_nodes_that_cannot_be_measured_say_why(nodes, status, said):
     with pytest.raises(HostError, match=said) as caught:
         facts(*nodes)
     assert caught.value.status is status
+
+
+def test_nodes_for_which_there_are_no_images_are_unsupported():
+    queue = KubernetesQueue(gpus_per_node=1)
+    arm = facts(node(), node("b", **{"kubernetes.io/arch": "arm64"}))
+    (image,) = wanted_images(Host(fleet="f", name="k", queue=queue), arm, read_variants())
+    assert image.status is Status.UNSUPPORTED and "its processor is arm64" in (image.problem or "")
 
 
 def test_cordoned_unready_and_gpuless_nodes_do_not_count():

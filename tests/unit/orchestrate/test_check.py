@@ -80,6 +80,14 @@ BUSY = {"utilisation": 0.87, "memory_used_bytes": 12_300_000_000, "processes": 3
         ({}, states(mig=True, slices=[GPUSlice(profile="1g.10gb")]), "MIG mode is on, slices: 1g.10gb: a process uses"),
         ({}, {"gpu_states": [GPUFacts(index=i, persistence=False) for i in (0, 1)]}, "GPUs 0, 1: persistence mode"),
         ({}, {"gpu_problems": ("GPU 3 (0000:3B:00.0) is lost",)}, "is lost. Run python -m tfbench.doctor there"),
+        (
+            {},
+            {"other_cpu_share": 0.97, "load": 23.1, "cpu_count": 2},
+            "load 23 on 2 CPUs, 97% of its CPU time taken: other",
+        ),
+        ({}, {"other_cpu_share": 0.4}, "40% of its CPU time taken: other programs run here"),
+        ({}, {"load": 23.1, "cpu_count": 2}, "load 23 on 2 CPUs: other programs run here"),
+        ({}, states(name="NVIDIA A10-24Q", virtual=True, licensed=False), "NVIDIA A10-24Q is a vGPU, unlicensed"),
         ({"gpus": (0, 5)}, {}, "gpus: names [5], but this host has only [0]"),
         ({}, {"gpus": (A4000, GPU(index=1, name="NVIDIA RTX A5000"))}, "its GPUs differ"),
     ],
@@ -93,6 +101,15 @@ def drawn(draw: Callable[[Console], None]) -> str:
     stream = io.StringIO()
     draw(Console(file=stream, width=400))
     return stream.getvalue()
+
+
+def test_hosts_that_are_one_machine_are_named_by_check_and_plan():
+    hosts = [host(), Host(fleet="here", name="me"), Host(fleet="here", name="other", docker=SSH)]
+    facts = [dataclasses.replace(GOOD, boot_id="x"), Facts(boot_id="x"), Facts(boot_id="y")]
+    probed = {one.place: found for one, found in zip(hosts, facts, strict=True)}
+    plan = make_plan(hosts, probed, read_suite, run_id="r", seed=1)
+    for draw in (lambda console: render_check(hosts, probed, console), lambda console: render_plan(plan, console)):
+        assert "a4000.node-a, here.me are one machine" in drawn(draw)
 
 
 def test_a_host_with_fewer_gpus_than_its_fleet_mates_has_a_warning():

@@ -48,6 +48,47 @@ def one_host(entry: str) -> str:
     return f"version: 1\nfleets:\n  f:\n    hosts:\n      h: {entry}\n"
 
 
+MERGED = """version: 1
+fleets:
+  a4000: &rented
+    usd_per_gpu_hour: 0.17
+    repeats: 4
+    hosts: {n1: {ssh: "root@[2001:db8::7]:2222"}}
+  a5000:
+    <<: *rented
+    usd_per_gpu_hour: 0.26
+    hosts: {n2: {ssh: root@203.0.113.8}}
+  lab:
+    <<: [{repeats: 5}, *rented]
+    hosts: {n3: {ssh: root@203.0.113.9}}
+"""
+
+
+def test_merge_keys_of_yaml_add_what_is_not_set(tmp_path: Path):
+    hosts = {host.fleet: host for host in read_hosts(write(tmp_path, MERGED))}
+    assert [(host.usd_per_gpu_hour, host.repeats) for host in hosts.values()] == [(0.17, 4), (0.26, 4), (0.17, 5)]
+    assert [host.name for host in hosts.values()] == ["n1", "n2", "n3"]
+    assert hosts["a4000"].ssh == SSHAddress(target="root@2001:db8::7", port=2222)
+    (said,) = mistakes(tmp_path, MERGED.replace("*rented\n    usd", "3\n    usd"))
+    assert said.startswith("hosts.yml:8: fleet a5000: <<: takes a mapping")
+    (said,) = mistakes(tmp_path, MERGED.replace("repeats: 4", "repeats: four"))
+    assert said.startswith("hosts.yml:5: ")
+
+
+@pytest.mark.parametrize(
+    "entry", ["{ssh: root@a, usd_per_gpu_hour: 0,36}", "\n        ssh: root@a\n        usd_per_gpu_hour: 0,36"]
+)
+def test_a_decimal_comma_is_named(tmp_path: Path, entry: str):
+    (said,) = mistakes(tmp_path, one_host(entry))
+    assert "host h: usd_per_gpu_hour" in said and said.endswith("Received: 0,36. Write 0.36")
+
+
+def test_login_hosts_may_have_addresses_of_ipv6(tmp_path: Path):
+    text = "version: 1\nfleets:\n  f:\n    slurm: {shared_folder: /x, container: pyxis, ssh: 'me@[::1]:29'}\n    image: y\n"
+    (host,) = read_hosts(write(tmp_path, text))
+    assert host.login == SSHAddress(target="me@::1", port=29)
+
+
 def test_the_innermost_setting_wins(tmp_path: Path):
     text = """version: 1
 defaults: {suite: quick, repeats: 5, cpus: 4, registry: example.org/a}

@@ -1,6 +1,7 @@
 """The run engine against fake hosts: every repeat exactly one record, whatever happens."""
 
 import dataclasses
+import time
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -84,6 +85,26 @@ def test_every_repeat_gets_one_record_and_nothing_stays_on_the_host(tmp_path: Pa
     assert isinstance(bench.events[-1], RunFinished)
     record = bench.folder.read_record(bench.plan.jobs[0].id)
     assert record is not None and record.origin == bench.plan.jobs[0].origin
+
+
+def test_hosts_that_are_one_machine_are_measured_one_after_another(tmp_path: Path):
+    running: set[str] = set()
+    together: list[frozenset[str]] = []
+
+    def note(job: Job) -> None:
+        running.add(job.id)
+        together.append(frozenset(name.split(".")[1] for name in running))
+        time.sleep(0.01)
+        running.discard(job.id)
+
+    gpu = GPU(index=0, name="A4000", uuid="GPU-1")
+    facts = {"a": Facts(boot_id="x"), "b": Facts(boot_id="x", gpus=(gpu,)), "c": Facts(gpus=(gpu,)), "d": Facts()}
+    bench = Bench(tmp_path, **{name: FakeHost(facts=found, on_follow=note) for name, found in facts.items()})
+    outcome = bench.run()
+    assert outcome.failed == outcome.missing == 0
+    assert together and all(len(hosts - {"d"}) == 1 for hosts in together if hosts != {"d"})
+    said = "f.a, f.b, f.c are one machine: a run measures them one after another"
+    assert said in [event.message for event in bench.seen(Warned)]
 
 
 def test_a_fast_network_does_not_flood_the_run_with_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
