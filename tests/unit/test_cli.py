@@ -295,7 +295,8 @@ def test_init_writes_this_machine_and_runs_and_suites_list_what_there_is(tmp_pat
     assert all(name in suites for name in suite_names())
     assert "resnet50" in tfbench("suites", "first").stdout and "4 cases on GPUs" in tfbench("suites", "first").stdout
     (host,) = json.loads(tfbench("check", "--format=json", folder=tmp_path).stdout)["hosts"]
-    assert (host["host"], host["verdict"], host["facts"]["gpus"]) == ("this-machine", "ready", [])
+    assert (host["host"], host["facts"]["gpus"]) == ("this-machine", [])
+    assert host["verdict"] in ("ready", "warning"), "a warning if other programs run on this machine"
 
 
 @pytest.mark.parametrize(
