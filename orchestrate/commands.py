@@ -47,8 +47,6 @@ from orchestrate.running.controller import allow_open_files, collect_rarely, con
 from orchestrate.running.options import TRIED_AGAIN, RunOptions, Stop
 from orchestrate.running.run import (
     ASK_SECONDS,
-    RunOutcome,
-    count_records,
     execute,
     make_launcher,
     probe_hosts,
@@ -56,7 +54,7 @@ from orchestrate.running.run import (
     stop_run,
 )
 from orchestrate.running.shared import Late, StorageFailed, storing
-from orchestrate.running.state import RunState
+from orchestrate.running.state import Recorded, RunOutcome, RunState
 from orchestrate.suites import read_suite, suite_names
 from results.grid import Grid, print_grid
 from results.program import command_line
@@ -195,9 +193,11 @@ def _described(path: Path) -> dict[str, str]:
     except (UserError, ValueError) as error:
         words = str(error).partition(": ")[2]
         return {"run": folder.run_id, "date": "", "fleets": "", "suite": "", "progress": "unknown", "verdict": words}
-    counts = count_records(planned, folder)
+    counts = Recorded.of(planned, folder).outcome()
     parts = [f"{counts.ok + counts.failed}/{len(planned.jobs)}"]
-    parts += [f"{counts.failed} failed"] if counts.failed else []
+    failed = counts.failed - counts.stopped
+    parts += [f"{failed} failed"] if failed else []
+    parts += [f"{counts.stopped} stopped"] if counts.stopped else []
     parts += [f"{counts.skipped} skipped"] if counts.skipped else []
     parts += ["running"] if is_controlled(path) else []
     return {
@@ -396,7 +396,8 @@ def status(run: str | None, runs_dir: Path, *, format: str = "text") -> int:
         tables.render_status(document, stdout_console())
     if not running:
         _report_costs(planned)
-    return _exit_code(count_records(planned, folder))
+    unfinished = any(host["repeats"] != host["ok"] + host["skipped"] for host in document["hosts"])
+    return ExitCode.SOME_FAILED if unfinished else ExitCode.OK
 
 
 def stop(run: str | None, runs_dir: Path) -> int:

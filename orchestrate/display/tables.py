@@ -9,10 +9,11 @@ from typing import Any
 
 from rich.console import Console
 
+from orchestrate.events import stored_event
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.form import shown_environment
 from orchestrate.inventory.hosts import Host, HostPlace
-from orchestrate.planning.durations import RunEstimate, usd_text
+from orchestrate.planning.durations import Durations, RunEstimate, usd_text
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.host_warnings import (
     host_warnings,
@@ -23,11 +24,11 @@ from orchestrate.planning.host_warnings import (
     state_words,
 )
 from orchestrate.planning.plan import HostPlan, Job, Plan
-from orchestrate.planning.stop_early import StopEarly
+from orchestrate.running.state import Recorded, RunState
+from orchestrate.text import plain_text
 from results.grid import Grid, print_grid, print_line
 from results.runs.store import RunFolder
-from results.schema import GPU, Record, Status
-from results.schema.record_json import RecordError
+from results.schema import GPU
 from results.text import counted
 
 Probed = Mapping[HostPlace, Facts | str]
@@ -142,37 +143,38 @@ def duration(seconds: float) -> str:
 
 def status_document(plan: Plan, folder: RunFolder, running: bool) -> dict[str, Any]:
     """Return the number of ended repeats of each host, by status."""
-    early = StopEarly(plan)
-    of_job, unreadable = dict[str, Record | None](), []
-    for job in plan.jobs:
-        try:
-            of_job[job.id] = record = folder.read_record(job.id)
-        except RecordError as error:
-            of_job[job.id] = record = None
-            unreadable.append(f"{folder.record_path(job.id).name}: not a record, resume measures it again: {error}")
-        if record is not None:
-            early.add(job, record)
+    recorded = Recorded.of(plan, folder)
+    events = [*filter(None, map(stored_event, folder.read_events()))] if running else []
+    state = RunState(plan, Durations.of(plan, folder.path.parent)) if events else RunState()
+    for event, at in events:
+        state.note(event, at)
     hosts = []
     for fleet, host, jobs in _places(plan):
-        done = [record for job in jobs if (record := of_job[job.id]) is not None]
-        failed = [record for record in done if record.status is not Status.OK]
+        done = [job.id for job in jobs if job.id in recorded.statuses]
+        failed = [job_id for job_id in done if job_id in recorded.causes]
         hosts.append(
             {
                 "fleet": fleet,
                 "host": host,
                 "repeats": len(jobs),
                 "ended": len(done),
-                "skipped": len(early.among(job for job in jobs if of_job[job.id] is None)),
+                "skipped": sum(job.id in recorded.skipped for job in jobs),
                 "ok": len(done) - len(failed),
-                "failed": Counter(str(record.status) for record in failed),
-                "causes": list(dict.fromkeys(record.cause or "" for record in failed)),
+                "failed": Counter(str(recorded.statuses[job_id]) for job_id in failed),
+                "causes": list(dict.fromkeys(recorded.causes[job_id] for job_id in failed)),
+                "now": state.doing(f"{fleet}.{host}"),
             }
         )
+    unreadable = [
+        f"{folder.record_path(job_id).name}: not a record, resume measures it again: {error}"
+        for job_id, error in recorded.unreadable.items()
+    ]
     return {
         "run": plan.run_id,
         "folder": str(folder.path),
         "controller_active": running,
-        "answers": list(early.answers),
+        "seconds_left": round(state.seconds_left()),
+        "answers": list(recorded.early.answers),
         "unreadable": unreadable,
         "hosts": hosts,
     }
@@ -189,12 +191,15 @@ def render_status(status: Mapping[str, Any], console: Console) -> None:
             str(host["ok"]),
             ", ".join(f"{number} {word}" for word, number in host["failed"].items()),
             "; ".join(host["causes"]),
+            plain_text(", ".join(f"{number} × {state}" if number > 1 else state for state, number in now)),
         ]
         for host in status["hosts"]
+        for now in [Counter(host["now"]).most_common()]
     ]
-    state = "a controller is active" if status["controller_active"] else "no controller is active"
+    left = f", about {duration(status['seconds_left'])} left" if status["seconds_left"] else ""
+    state = f"a controller is active{left}" if status["controller_active"] else "no controller is active"
     notes = [*status["answers"], *status["unreadable"], f"run {status['run']}: {state}; {status['folder']}"]
-    columns = ["fleet", "host", "ended>", "skipped>", "ok>", "failed", "why"]
+    columns = ["fleet", "host", "ended>", "skipped>", "ok>", "failed", "why", "now"]
     print_grid(Grid("", columns, rows, notes).without_empty_columns(), console)
 
 

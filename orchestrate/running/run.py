@@ -14,7 +14,6 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -45,17 +44,17 @@ from orchestrate.planning.host_warnings import (
 )
 from orchestrate.planning.images import share_images
 from orchestrate.planning.plan import Plan
-from orchestrate.planning.stop_early import StopEarly
 from orchestrate.running.multi_host import run_multi_host
 from orchestrate.running.options import RunOptions, Stop
 from orchestrate.running.session import CLOSE_SECONDS, PROBE_SECONDS
 from orchestrate.running.shared import Connectivity, Late, MakeLauncher, Shared, storing, supersede_record
+from orchestrate.running.state import Recorded, RunOutcome
 from orchestrate.running.watchdog import Abandoned, Watchdog, settle, side_by_side
 from orchestrate.running.worker import HostWorker, QueueWorker
 from orchestrate.text import plain_text
 from results.runs.store import RunFolder
 from results.schema import Status
-from results.schema.record_json import NewerRecord, RecordError
+from results.schema.record_json import NewerRecord
 
 T = TypeVar("T")
 
@@ -67,25 +66,6 @@ LATE_SECONDS, DOWNLOAD_SECONDS = 60.0, 300.0
 
 MAX_ASKED, ASK_SECONDS = 5, 30.0
 """Hosts asked, and longest wait, to see whether this machine has lost its network."""
-
-
-@dataclass(frozen=True)
-class RunOutcome:
-    """Counts of the repeats of a run.
-
-    Attributes:
-        missing: Repeats without a record, because the run was stopped.
-        stopped: Those of `failed` that were running when the run was stopped.
-        skipped: Repeats without a record, because they were not needed (`--stop-early`).
-        answers: Results of the comparisons with `--stop-early`, in words.
-    """
-
-    ok: int
-    failed: int
-    missing: int
-    stopped: int = 0
-    skipped: int = 0
-    answers: tuple[str, ...] = ()
 
 
 def probe_hosts(
@@ -167,6 +147,8 @@ def query_hosts(
         limit = began + (PROBE_SECONDS if seconds is None else seconds)
         try:
             launcher = make(host)
+        except UserError:  # a package is missing here
+            raise
         except Exception as error:  # noqa: BLE001  e.g. no space for a socket
             return plain_text(f"it cannot be queried: {error}", 300)
 
@@ -244,9 +226,9 @@ def _execute(
 ) -> RunOutcome:
     began = time.monotonic()
     budget = _budget(plan, folder, options)
-    early = StopEarly(plan)
-    done = _done_before(plan, folder, options, early, lambda text: bus.emit(Warned(host=None, message=text)))
-    settled = done.keys() | early.among(job for job in plan.jobs if job.id not in done)
+    recorded = _done_before(plan, folder, options.again, lambda text: bus.emit(Warned(host=None, message=text)))
+    done, early = recorded.statuses, recorded.early
+    settled = done.keys() | recorded.skipped
     total = len(plan.jobs)
     left = total - len(settled)
     network = Connectivity(partial(_any_answers, plan, make), bus, options.offline_seconds)
@@ -284,7 +266,7 @@ def _execute(
             future.result()
     if shared.failures:
         raise shared.failures[0]
-    outcome = _outcome([shared.statuses.get(job.id) for job in plan.jobs], early)
+    outcome = recorded.outcome()
     bus.emit(
         RunFinished(
             run_id=plan.run_id,
@@ -314,58 +296,24 @@ def _any_answers(plan: Plan, make: MakeLauncher) -> bool:
     return any(not isinstance(answer, str) for answer in answers)
 
 
-def count_records(plan: Plan, folder: RunFolder) -> RunOutcome:
-    """Count how the repeats of a plan have ended so far."""
-    early = StopEarly(plan)
-    done = _done_before(plan, folder, RunOptions(again=frozenset()), early)
-    early.among(job for job in plan.jobs if job.id not in done)
-    return _outcome([done.get(job.id) for job in plan.jobs], early)
+def _done_before(plan: Plan, folder: RunFolder, again: frozenset[Status], warn: Callable[[str], None]) -> Recorded:
+    """Return the repeats with a record; those to be measured again, and damaged ones, go to `superseded/`.
 
-
-def _outcome(statuses: Sequence[Status | None], early: StopEarly) -> RunOutcome:
-    """Count statuses; None: no record, which includes skipped repeats."""
-    skipped, answers = early.skipped, tuple(early.answers)
-    ok, without = statuses.count(Status.OK), statuses.count(None)
-    return RunOutcome(
-        ok=ok,
-        failed=len(statuses) - ok - without,
-        missing=without - skipped,
-        stopped=statuses.count(Status.STOPPED),
-        skipped=skipped,
-        answers=answers,
-    )
-
-
-def _done_before(
-    plan: Plan,
-    folder: RunFolder,
-    options: RunOptions,
-    early: StopEarly,
-    warn: Callable[[str], None] = lambda text: None,
-) -> dict[str, Status]:
-    """Return the statuses of repeats with a record, and pass the records to `early`.
-
-    Records of repeats to be measured again, and damaged ones when a run is resumed, are first moved to `superseded/`.
+    Raises:
+        UserError: A newer tfbench wrote a record.
+        OSError: A record cannot be read now.
     """
-    done = {}
-    for job in plan.jobs:
-        try:
-            record = folder.read_record(job.id)
-        except NewerRecord as error:
-            raise UserError(f"{folder.record_path(job.id)}: {error}") from error
-        except RecordError as error:
-            if options.again and isinstance(error.__cause__, OSError) and error.__cause__.errno != errno.EINVAL:
-                raise error.__cause__ from error  # of a failing disk: the record may be good
-            if options.again:
-                supersede_record(folder, job)
-                warn(f"{folder.record_path(job.id)}: {error}; moved to superseded/, its repeat runs again")
-            continue
-        if record is not None and record.status in options.again:
-            supersede_record(folder, job)
-        elif record is not None:
-            done[job.id] = record.status
-            early.add(job, record)
-    return done
+    recorded = Recorded.of(plan, folder, again)
+    for job_id, error in recorded.unreadable.items():
+        path = folder.record_path(job_id)
+        if isinstance(error, NewerRecord):
+            raise UserError(f"{path}: {error}") from error
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno != errno.EINVAL:
+            raise error.__cause__ from error  # of a failing disk: the record may be good
+        warn(f"{path}: {error}; moved to superseded/, its repeat runs again")
+    for job_id in (*recorded.unreadable, *recorded.again):
+        supersede_record(folder, job_id)
+    return recorded
 
 
 def _budget(plan: Plan, folder: RunFolder, options: RunOptions) -> Budget | None:

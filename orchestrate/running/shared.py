@@ -130,9 +130,9 @@ class Shared:
         self.watchdog.abandon_all(failure)
 
 
-def supersede_record(folder: RunFolder, job: Job) -> None:
+def supersede_record(folder: RunFolder, job_id: str) -> None:
     """Move a record to `superseded/`, so that its repeat can run again."""
-    path = folder.record_path(job.id)
+    path = folder.record_path(job_id)
     aside = folder.path / "superseded"
     aside.mkdir(exist_ok=True)
     path.rename(aside / f"{path.stem}.{len(list(aside.glob(f'{path.stem}.*')))}.json")

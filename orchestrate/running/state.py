@@ -4,20 +4,98 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from orchestrate import events
 from orchestrate.events import Event
 from orchestrate.planning.durations import Durations, host_seconds
 from orchestrate.planning.plan import Plan
+from orchestrate.planning.stop_early import StopEarly
 from orchestrate.running.options import HOST_FAULTS, QUEUED
 from orchestrate.text import plain_text
 from results.program import command_line
+from results.runs.store import RunFolder
 from results.schema import Status
+from results.schema.record_json import RecordError
 
 MAX_CAUSES = 10
 MAX_HOSTS_NAMED = 4
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """Counts of the repeats of a run.
+
+    Attributes:
+        missing: Repeats without a record, because the run was stopped.
+        stopped: Those of `failed` that were running when the run was stopped.
+        skipped: Repeats without a record, because they were not needed (`--stop-early`).
+        answers: Results of the comparisons with `--stop-early`, in words.
+    """
+
+    ok: int
+    failed: int
+    missing: int
+    stopped: int = 0
+    skipped: int = 0
+    answers: tuple[str, ...] = ()
+
+
+@dataclass
+class Recorded:
+    """What the records of a run contain; by job id.
+
+    Attributes:
+        total: Number of repeats of the plan.
+        early: Has all records that count.
+        statuses: Statuses of repeats with a record.
+        causes: Causes of failures.
+        unreadable: Files that are not records, or cannot be read.
+        again: Repeats to be measured again, in spite of their record.
+        skipped: Repeats that no comparison needs.
+    """
+
+    total: int
+    early: StopEarly
+    statuses: dict[str, Status] = field(default_factory=dict)
+    causes: dict[str, str] = field(default_factory=dict)
+    unreadable: dict[str, RecordError] = field(default_factory=dict)
+    again: list[str] = field(default_factory=list)
+    skipped: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, plan: Plan, folder: RunFolder, again: Container[Status] = ()) -> Recorded:
+        """Read the records of a run; those with a status of `again` do not count."""
+        made = cls(len(plan.jobs), StopEarly(plan))
+        for job in plan.jobs:
+            try:
+                record = folder.read_record(job.id)
+            except RecordError as error:
+                made.unreadable[job.id] = error
+                continue
+            if record is not None and record.status in again:
+                made.again.append(job.id)
+            elif record is not None:
+                made.statuses[job.id] = record.status
+                if record.status is not Status.OK:
+                    made.causes[job.id] = record.cause or ""
+                made.early.add(job, record)
+        made.skipped = made.early.among(job for job in plan.jobs if job.id not in made.statuses)
+        return made
+
+    def outcome(self) -> RunOutcome:
+        """Count the statuses now."""
+        counts = Counter(self.statuses.values())
+        return RunOutcome(
+            ok=counts[Status.OK],
+            failed=len(self.statuses) - counts[Status.OK],
+            missing=self.total - len(self.statuses) - self.early.skipped,
+            stopped=counts[Status.STOPPED],
+            skipped=self.early.skipped,
+            answers=tuple(self.early.answers),
+        )
+
 
 Kind = tuple[str, str]
 """Fleet and name of a case, whose repeats take about equally long."""
@@ -148,6 +226,10 @@ class RunState:
         elif load.slots == 1 or event.state != "launching":  # in a queue, it may still wait
             load.running[event.job] = kind, at
             load.waiting[kind] -= load.waiting[kind] > 0
+
+    def doing(self, host: str) -> list[str]:
+        """Return the states of a host's running repeats."""
+        return list(self._loads[host].states.values()) if host in self._loads else []
 
     # -- time ------------------------------------------------------------------------------------------------------
 

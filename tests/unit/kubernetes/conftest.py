@@ -14,7 +14,8 @@ from orchestrate.launchers.kubernetes.launcher import KubernetesLauncher
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.plan import Plan, make_plan
 from orchestrate.running.options import RunOptions, Stop
-from orchestrate.running.run import RunOutcome, execute, probe_hosts
+from orchestrate.running.run import execute, probe_hosts
+from orchestrate.running.state import RunOutcome
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import Record

@@ -10,7 +10,8 @@ import pytest
 from orchestrate.errors import CancelledInQueue, HostError
 from orchestrate.launchers.kubernetes import launcher as launchers
 from orchestrate.launchers.kubernetes.manifests import object_name
-from orchestrate.running.run import RunOutcome, stop_run
+from orchestrate.running.run import stop_run
+from orchestrate.running.state import RunOutcome
 from results.schema import Status
 from tests.benchmarks.bench_queues import kind_of
 from tests.support.engines.kubernetes import plays

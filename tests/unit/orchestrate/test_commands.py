@@ -181,3 +181,23 @@ def test_a_folder_that_cannot_hold_runs_is_refused(host: FakeHost):
     Path("runs").touch()
     with pytest.raises(UserError, match=r"cannot be created: .* Choose another --runs-dir"):
         run()
+
+
+def test_status_says_what_runs_now_and_how_long_the_rest_takes(host: FakeHost, capsys):
+    assert run(run_id="earlier") == ExitCode.OK
+    shown: list[dict[str, object]] = []
+
+    def look(_job: object) -> None:
+        capsys.readouterr()
+        assert commands.status("one", Path("runs"), format="json") == ExitCode.SOME_FAILED
+        shown.append(json.loads(capsys.readouterr().out))
+
+    host.on_follow = look
+    assert run() == ExitCode.OK
+    assert [(document["hosts"][0]["ended"], document["hosts"][0]["now"]) for document in shown] == [
+        (0, ["timing"]),
+        (1, ["timing"]),
+    ]
+    assert all(document["controller_active"] for document in shown)
+    assert commands.status("one", Path("runs"), format="json") == ExitCode.OK
+    assert json.loads(capsys.readouterr().out.partition("\n{")[2].join(["{", ""]))["seconds_left"] == 0

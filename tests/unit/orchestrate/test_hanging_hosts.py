@@ -18,7 +18,8 @@ from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import make_plan
 from orchestrate.running import run, session, watchdog
 from orchestrate.running.options import RunOptions
-from orchestrate.running.run import RunOutcome, execute
+from orchestrate.running.run import execute
+from orchestrate.running.state import RunOutcome
 from results.schema import Status
 from tests.support.patience import patience
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher

@@ -19,7 +19,8 @@ from orchestrate.planning.durations import Budget
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, members_of
 from orchestrate.running import multi_host, run
-from orchestrate.running.run import RunOutcome, stop_run
+from orchestrate.running.run import stop_run
+from orchestrate.running.state import RunOutcome
 from orchestrate.suites import CaseBlock, Suite
 from results.schema import GPU, Case, Communication, Device, Rank, Record, Status
 from results.schema.record_json import to_json

@@ -23,7 +23,8 @@ from orchestrate.planning.durations import GUESSED_REPEAT_SECONDS, Budget, Durat
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan, make_plan
 from orchestrate.running.options import RunOptions, Stop
-from orchestrate.running.run import RunOutcome, execute
+from orchestrate.running.run import execute
+from orchestrate.running.state import RunOutcome
 from orchestrate.running.watchdog import Watchdog
 from orchestrate.running.worker import Attempt
 from orchestrate.suites import CaseBlock, Suite

@@ -18,7 +18,8 @@ from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Job, Plan, make_plan
 from orchestrate.running import session
 from orchestrate.running.options import TRIED_AGAIN, RunOptions, Stop
-from orchestrate.running.run import RunOutcome, count_records, execute, probe_hosts
+from orchestrate.running.run import execute, probe_hosts
+from orchestrate.running.state import Recorded, RunOutcome
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import GPU, Device, Record, Status
@@ -202,7 +203,7 @@ def test_a_file_that_is_no_record_any_more_is_measured_again(tmp_path: Path):
     bench = Bench(tmp_path, a=FakeHost())
     bench.run()
     bench.folder.record_path(bench.plan.jobs[3].id).write_text("{")
-    assert count_records(bench.plan, bench.folder) == RunOutcome(ok=11, failed=0, missing=1)
+    assert Recorded.of(bench.plan, bench.folder).outcome() == RunOutcome(ok=11, failed=0, missing=1)
     (listed,) = status_document(bench.plan, bench.folder, running=False)["unreadable"]
     assert listed.startswith(f"{bench.plan.jobs[3].id}.json: not a record, resume measures it again: not JSON")
     assert bench.run() == RunOutcome(ok=12, failed=0, missing=0)

@@ -12,7 +12,7 @@ from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan, make_plan
 from orchestrate.planning.stop_early import NOTHING_TO_COMPARE, StopEarly
-from orchestrate.running.run import count_records
+from orchestrate.running.state import Recorded
 from orchestrate.suites import CaseBlock, Suite
 from results.schema import Device, Status
 from results.schema.record_json import to_json
@@ -73,7 +73,7 @@ def test_a_decided_comparison_ends_and_the_noisy_one_goes_on(tmp_path):
     assert describe(decided[0]).startswith("decided: resnet50")
     answers = sorted(outcome.answers)
     assert "not decided: ± " in answers[0] and "known to ± " in answers[1]
-    assert count_records(bench.plan, bench.folder) == outcome
+    assert Recorded.of(bench.plan, bench.folder).outcome() == outcome
     starts = bench.starts
     assert bench.run() == outcome and bench.starts == starts == outcome.ok, "resume finds the same, and starts nothing"
 
