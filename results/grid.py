@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,7 @@ class Grid:
         columns: Headings; a suffix `>` marks a right-aligned column of numbers.
         notes: Lines below the table.
         optional: Headings of columns hidden on a narrow terminal, in this order.
+        important: Likewise, but sentences are made narrower before these are hidden.
     """
 
     title: str
@@ -33,6 +35,7 @@ class Grid:
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = field(default_factory=tuple)
     optional: Sequence[str] = ()
+    important: Sequence[str] = ()
 
     @property
     def headings(self) -> list[str]:
@@ -75,7 +78,8 @@ def print_grid(grid: Grid, console: Console) -> None:
             _print_table(replace(rest, rows=rows), *fit, console)
     elif grid.columns:
         _print_blocks(shown, console)
-    excluded = [name for name in grid.optional if fit and name in grid.headings and name not in fit[0]]
+    optional = [name for name in (*grid.optional, *grid.important) if name in grid.headings]
+    excluded = [name for name in optional if fit and name not in fit[0]]
     if excluded:
         print_line(f"not shown at this width: {', '.join(excluded)}; all columns: | less -S", console, style="dim")
     for note in grid.notes:
@@ -85,11 +89,12 @@ def print_grid(grid: Grid, console: Console) -> None:
 
 def _fitting(grid: Grid, console: Console) -> tuple[list[str], list[int]] | None:
     """Return the columns that fit side by side and their widths; None: a name or number would be split."""
-    hidden = [name for name in grid.optional if name in grid.headings]
+    first = [name for name in grid.optional if name in grid.headings]
+    hidden = [*first, *(name for name in grid.important if name in grid.headings)]
     for count in range(len(hidden) + 1):
         kept = [name for name in grid.headings if name not in hidden[:count]]
         shown = grid.only([place for place, name in enumerate(grid.headings) if name in kept])
-        fewest = [READABLE_LETTERS] if count < len(hidden) else [READABLE_LETTERS, READABLE_LETTERS // 2]
+        fewest = [READABLE_LETTERS] if count < len(first) else [READABLE_LETTERS, READABLE_LETTERS // 2]
         for letters in fewest:
             if widths := _widths(shown, console, letters):
                 return kept, widths
@@ -109,7 +114,7 @@ def _widths(grid: Grid, console: Console, fewest: int) -> list[int] | None:
         heading, cells = name.removesuffix(">"), [row[place] for row in grid.rows]
         wanted.append(max(map(cell_len, [heading, *cells])))
         # Only ASCII spaces separate words: numbers contain no-break spaces.
-        words = [*heading.split(" "), *(cells if name.endswith(">") else " ".join(cells).split(" "))]
+        words = [*heading.split(" "), *(cells if name.endswith(">") else _unbroken(" ".join(cells)).split(" "))]
         kept = 0 if name.endswith(">") else min(wanted[-1], fewest)
         least.append(max(kept, *map(cell_len, words)))
     room = console.width - 2 * len(wanted)  # two spaces between columns, one around them
@@ -152,12 +157,25 @@ def print_line(text: str, console: Console, style: str | None = None) -> None:
     console.print(Text(lines), style=style, soft_wrap=True)
 
 
+_FLAG = r"--[a-z][a-z-]*(?:[ =](?:'[^']*'|(?!(?:or|and|to|for|if|in|is|splits)\b)[^\s;:()]*[^\s;:(),.]))?"
+_COMMAND = re.compile(rf"(?:\S*tfbench [a-z]+(?: [^\s;:(),]+)?|{_FLAG})(?: {_FLAG})*|\| less -S")
+"""A command, or flags, that can be pasted only if they are in one line."""
+
+_SPACE = "\u2007"
+"""Stands for a space at which no line may break."""
+
+
+def _unbroken(text: str) -> str:
+    """Mark the spaces in commands, at which no line may break."""
+    return _COMMAND.sub(lambda command: command[0].replace(" ", _SPACE), text)
+
+
 def _wrapped(text: str, width: int) -> str:
-    """Wrap a text between words; words longer than the width are not split."""
+    """Wrap a text between words, but never within a command; words longer than the width are not split."""
     if cell_len(text) <= width:
         return text
-    lines = textwrap.wrap(text, max(1, width), break_long_words=False, break_on_hyphens=False)
-    return "\n".join(lines)
+    lines = textwrap.wrap(_unbroken(text), max(1, width), break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines).replace(_SPACE, " ")
 
 
 def markdown(grid: Grid) -> str:

@@ -276,7 +276,6 @@ def _with_prices(question: RentalQuestion, row: RentalOption, offers: Sequence[O
         row.note: row.ranked,
         _batch_note(question, row): True,
         "spot only": within and all(offer.commitment == "spot" for offer in within),
-        "only one offer": [offer.origin for offer in pool] == [""],
         "no price known": row.samples_per_second and not pool and budget is None,
         f"your price is used, not {span(row.run_prices.values())} from {FROM_RUN}": row.run_prices
         and {offer.usd_per_gpu_hour for offer in pool} != {*row.run_prices.values()},

@@ -57,8 +57,6 @@ OTHER_NOTE = (
     f"versions of one framework, else of {1 + OTHER_SOFTWARE:g}"
 )
 
-OTHER_SETTING = "published with other software than the first rows"
-
 GpuCount = tuple[str, int]
 """A GPU and its number in a job."""
 
@@ -389,7 +387,7 @@ def _of_other_software(key: GpuCount, first: PublishedSetting, places: Published
     base = rows[0].framework if rows else ""
     best = max(found, key=lambda option: (option.framework == base, option.setting), default=None)
     return (
-        replace(best, note=OTHER_SETTING if rows else "", foreign=bool(rows) and best.framework != base)
+        replace(best, note="other software" if rows else "", foreign=bool(rows) and best.framework != base)
         if best
         else None
     )

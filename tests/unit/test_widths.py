@@ -165,6 +165,23 @@ def test_no_name_and_no_number_is_split_at_any_width(grid: Grid, width: int):
                 assert part in text
 
 
+COMMANDS = ("--model resnet50 --precision fp16 --num-gpus 1 --mode train", "--price 'RTX A4000=0.17'", "--num-gpus 2",
+            "tfbench resume runs/2026-11-28", "tfbench images pull --image tfbench:0.1.0-cpu", "compare --by keras,driver",
+            "| less -S")  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@settings(deadline=None, max_examples=30)
+@given(width=st.integers(20, 140))
+def test_no_command_is_broken_over_two_lines(command: str, width: int):
+    """Pasting its first line would run another command; in sentences, below tables and in their cells."""
+    sentence = f"a sentence of several words; to do something else: {command} or in other words something else"
+    grid = Grid("", ["what", "n>"], [[sentence, "1"]], [sentence])
+    pasted = command.removeprefix("compare ")
+    text = printed(lambda console: print_line(sentence, console), width) + printed(show([grid]), width)
+    assert text.count(pasted) == 3, text
+
+
 if __name__ == "__main__":
     GOLDEN.mkdir(parents=True, exist_ok=True)
     for name, render in RENDERED.items():
