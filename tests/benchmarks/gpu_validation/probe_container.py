@@ -80,7 +80,7 @@ class Action:
         Raises:
             FailedError: A command failed, or a repeat did.
         """
-        self._write_files()
+        self.write_files()
         action = self._options.action
         if action == "check":
             self._tfbench("check", "--hosts=hosts.yml")
@@ -102,7 +102,7 @@ class Action:
         ratio = {"throughput": (inside / outside, f"× {BARE}")}
         return {"figures": {**ratio, **figures}, "details": {"rates": rates}}
 
-    def _write_files(self) -> None:
+    def write_files(self) -> None:
         """Write the hosts file and the suite: JSON is YAML."""
         # Without an image, one is built on this machine's engine, which is the same.
         given = self._options.image
@@ -116,7 +116,8 @@ class Action:
         cases = [SHORT | case for case in ON_GPU.get(action, ())] if device == "gpu" else [ON_CPU]
         suite = {"repeats": REPEATS.get(action, 1), "cases": [case | {"device": device} for case in cases]}
         (self._folder / "hosts.yml").write_text(json.dumps(hosts), encoding="utf-8")
-        (self._folder / "suite.yml").write_text(json.dumps(suite), encoding="utf-8")
+        if cases:
+            (self._folder / "suite.yml").write_text(json.dumps(suite), encoding="utf-8")
 
     def _run_flags(self) -> list[str]:
         return ["--hosts=hosts.yml", "--suite=suite.yml", f"--run-id={self._run_id}", "--no-report", "--display=plain"]

@@ -1,15 +1,19 @@
 """The table of steps: what it runs is understood by what it calls; and what is read from records, probes and peers."""
 
+import argparse
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from results.schema import Check, DeviceResult, Latency, Mode, Record, Status, Telemetry, Validity
+from orchestrate.inventory.hosts import read_hosts
+from orchestrate.suites import read_suite
+from results.schema import Check, Device, DeviceResult, Latency, Mode, Record, Status, Telemetry, Validity
 from results.schema.record_json import to_json
 from results.schema.refusals import tuning_refusal
 from tests.benchmarks.gpu_validation.figures import Ended, Figure, NoFigure, read_step
+from tests.benchmarks.gpu_validation.probe_container import Action
 from tests.benchmarks.gpu_validation.steps import START, STEPS, Machine, refusal, runs_of
 from tests.unit.results.factory import make_case, make_failure, make_record
 from tfbench.flags import parse
@@ -30,6 +34,18 @@ def test_every_benchmark_of_the_table_is_a_case_that_can_run(machine: Machine, a
     asked = [parse(command[command.index("tfbench") + 1 :]).case for command in commands if "tfbench" in command]
     assert len(asked) >= at_least and all(tuning_refusal(case) is None for case in asked)
     assert {case.device for case in asked} == {"gpu" if machine.gpus else "cpu"}
+
+
+@pytest.mark.parametrize(("action", "cases"), [("check", 0), ("compare", 1), ("resume", 2), ("networks", 3)])
+def test_containers_train_cases_of_a_gpu_on_two_hosts(tmp_path: Path, action: str, cases: int):
+    options = argparse.Namespace(
+        action=action, engine="unix:///run/x.sock", image="mine", folder=tmp_path, device="gpu"
+    )
+    Action(options).write_files()
+    (hosts,), suites = tmp_path.rglob("hosts.yml"), [*tmp_path.rglob("suite.yml")]
+    assert [(host.fleet, host.image) for host in read_hosts(hosts)] == [("container", "mine"), ("bare", None)]
+    found = [case for suite in suites for case in read_suite(str(suite)).cases(Device.GPU)]
+    assert len(found) == cases and {case.device for case in found} <= {Device.GPU}
 
 
 def test_the_first_steps_are_those_that_answer_most():
