@@ -14,9 +14,12 @@ import pytest
 from orchestrate import commands
 from orchestrate.commands import How, What, Where
 from orchestrate.errors import Unreachable, UserError
+from orchestrate.launchers.container import container_name
+from orchestrate.planning.codec import plan_from_json
 from orchestrate.planning.facts import Facts
 from results.runs.store import RunFolder
 from results.schema.exit_codes import ExitCode
+from tests.support import PROJECT
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
 
 CASE = "{model: alexnet, batch_per_gpu: 1, num_gpus: [1, 2], warmup_steps: 1, num_steps: 4}"
@@ -201,3 +204,27 @@ def test_status_says_what_runs_now_and_how_long_the_rest_takes(host: FakeHost, c
     assert all(document["controller_active"] for document in shown)
     assert commands.status("one", Path("runs"), format="json") == ExitCode.OK
     assert json.loads(capsys.readouterr().out.partition("\n{")[2].join(["{", ""]))["seconds_left"] == 0
+
+
+def test_a_run_of_an_older_version_that_was_killed_is_resumed(host: FakeHost):
+    """Its plan, its journal and the names of its containers are read as before: nothing runs twice."""
+    old = PROJECT / "tests" / "frozen" / "interrupted" / "version-1-of-27-november"
+    shutil.copytree(old, Path("runs/one"))
+    planned = plan_from_json((old / "plan.json").read_bytes(), "plan.json")
+    ended, running, *others = planned.hosts[0].jobs
+    assert [container_name(job) for job in (running, *others)] == [
+        f"tfbench-version-1-of-27-november-f.h.alexnet-fp32-b1-{name}"
+        for name in ("1cpu-w1s4.r1", "2cpu-w1s4.r2", "1cpu-w1s4.r2")
+    ]
+    host.containers[running.id] = "running"
+    record = Path(f"runs/one/records/{ended.id}.json")
+    before = record.read_bytes()
+    assert resume() == ExitCode.OK and statuses() == ["ok"] * 4
+    assert record.read_bytes() == before
+    assert (host.count("reattach"), host.count("start")) == (1, 2)
+    (run_started,) = [
+        event
+        for event in map(json.loads, Path("runs/one/events.jsonl").read_text().splitlines()[-100:])
+        if event["event"] == "run_started" and event["done"] == 1
+    ]
+    assert run_started["jobs"] == 4
