@@ -137,7 +137,9 @@ def hosts_of(page: str, rented: Rented, place: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("page", ["README.md", "docs/start.md", "docs/rent.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", *(pytest.param(page, marks=pytest.mark.rare) for page in ("docs/start.md", "docs/rent.md"))]
+)
 def test_every_command_of_a_page_works_as_written(page: str, place: Path, rented: Rented):
     environment, folder = prepare(place), place / "empty"
     listed, typed = hosts_of(page, rented, place), commands(page)

@@ -177,6 +177,7 @@ def test_without_extras_measuring_names_the_extra_to_install(plain: Installed, t
 
 # The last test of this file: the environment has TensorFlow from here on.
 @pytest.mark.tensorflow
+@pytest.mark.rare
 def test_with_the_cpu_extra_this_machine_is_measured_and_reported(wheel: Path, plain: Installed, tmp_path: Path):
     plain.lend(Path(sysconfig.get_path("purelib")))  # installing TensorFlow again takes half a minute
     plain.install(f"{wheel}[cpu]")

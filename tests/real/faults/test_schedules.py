@@ -13,7 +13,7 @@ from tests.support.engines.processes import missing
 from tests.support.engines.required import skip_without
 from tests.support.engines.slurm import missing_programs
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.rare]
 
 COUNT, WORKERS = 20, "6,6,3,1"
 

@@ -26,11 +26,11 @@ def passed(findings):
     return {check.name for check in findings.checks if check.passed}
 
 
-LAYERS_IN_BF16 = (
-    *("resnet50", "vgg16", "alexnet", "googlenet", "resnet50_v1.5", "efficientnet_b0", "bert_large", "vit_b16"),
-)
-"""Networks that hold the layers of all: the others repeat them in other sizes."""
+REPEATED = ("resnet152", "resnet152_v1.5", "inception_v3", "inception_v4", "efficientnet_v2_s", "gpt2_small")
+"""Networks that repeat the layers of the others in other sizes."""
 
+EVERY = [pytest.param(name, {}, marks=[pytest.mark.rare] if name in REPEATED else []) for name in NETWORKS]
+LAYERS_IN_BF16 = tuple(name for name in NETWORKS if name not in REPEATED)
 
 MORE = (
     ("bert_large", {"optimizer": Optimizer.MOMENTUM}),
@@ -46,7 +46,7 @@ MORE = (
 
 @pytest.mark.parametrize(
     ("name", "changes"),
-    [*((name, {}) for name in NETWORKS), *((name, {"precision": Precision.BF16}) for name in LAYERS_IN_BF16), *MORE],
+    [*EVERY, *((name, {"precision": Precision.BF16}) for name in LAYERS_IN_BF16), *MORE],
     ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())) or "fp32",
 )
 def test_every_network_passes_the_validity_checks(two_replicas, name, changes):

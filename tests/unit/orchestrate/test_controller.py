@@ -170,6 +170,7 @@ def test_signals_at_the_same_moment_are_one(tmp_path: Path):
     assert handled == [signal.SIGINT, signal.SIGINT]
 
 
+@pytest.mark.slow
 def test_asking_for_a_controller_keeps_none_from_starting(tmp_path: Path):
     with controlling(tmp_path):
         pass

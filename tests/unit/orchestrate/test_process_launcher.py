@@ -42,11 +42,12 @@ def run(it: ProcessLauncher, job: Job = JOB) -> tuple[list[str], int | None]:
     return lines, ending.exit_code
 
 
+@pytest.mark.slow
 def test_output_beyond_what_is_kept_is_a_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Else the repeat would be ended as silent."""
     small = connection.AGENT.replace(b"MAX_LOG_BYTES = 20 << 20", b"MAX_LOG_BYTES = 1 << 20")
     monkeypatch.setattr(connection, "AGENT", small.replace(b"HEARTBEAT_SECONDS = 5.0", b"HEARTBEAT_SECONDS = 0.5"))
-    loud = launcher(tmp_path, "print('x' * 2_000_000)\nfor n in range(30): print(n, flush=True); time.sleep(0.2)")
+    loud = launcher(tmp_path, "print('x' * 2_000_000)\nfor n in range(12): print(n, flush=True); time.sleep(0.2)")
     lines, code = run(loud)
     assert code == 0 and len([line for line in lines if not line]) > 3
 
@@ -129,6 +130,7 @@ def test_stop_ends_a_repeat_whose_guardian_hangs(tmp_path: Path, quick: None):
     assert it.follow(JOB, lambda line: None).exit_code is None and not agent.is_alive(state)
 
 
+@pytest.mark.slow
 def test_an_agent_bounds_the_wait_for_its_request_but_not_its_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     impatient = connection._READ_AGENT.replace(f"alarm({connection.REQUEST_SECONDS})", "alarm(4)")
     with subprocess.Popen([sys.executable, "-c", impatient], stdin=subprocess.PIPE) as waits:

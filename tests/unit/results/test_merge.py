@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from results.report.tables import results_grid
 from results.schema import METHOD_VERSION
 from results.table.merge import merge_records
+from tests.support.examples import examples
 from tests.unit.results.factory import (
     make_case,
     make_environment,
@@ -140,7 +141,7 @@ def test_repeats_point_into_the_sorted_table():
     assert found == [[0, 50.0], [0, 51.0], [1, 10.0], [1, 11.0]]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.data())
 def test_merging_counts_every_record_once_in_any_order(data):
     hosts = st.sampled_from(["a", "b"])

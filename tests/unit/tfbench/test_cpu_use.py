@@ -75,6 +75,7 @@ def test_a_kernel_that_reports_nothing_is_no_finding(text, tmp_path):
     assert other_cpu_share(before, replace(after, at=after.at + 1), 2.0) is None
 
 
+@pytest.mark.slow
 def test_other_programs_are_seen_and_our_own_threads_are_not():
     cpus = len(os.sched_getaffinity(0))
     others = [subprocess.Popen([sys.executable, "-c", BURN]) for _ in range(2 * cpus)]

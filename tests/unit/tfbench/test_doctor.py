@@ -243,6 +243,7 @@ def test_a_missing_driver_has_the_remedy_of_its_cause(machine, fix):
     assert verdict_line([finding]) == f"not ready: no NVIDIA driver ({NO_LIBRARY}); CPU cases can run"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "words", "fix"),
     [
@@ -264,12 +265,14 @@ def test_a_driver_that_does_not_work_has_its_own_words_and_a_remedy(code, words,
     assert fix in driver_fix(probed["driver_problem"])
 
 
+@pytest.mark.slow
 def test_a_driver_that_works_or_is_missing_has_no_problem(tmp_path):
     folder = build(FakeMachine(gpus=[FakeGPU(bus_id="0000:18:00.0", uuid="GPU-a")]), tmp_path / "driver")
     assert run_python(folder, "-m", "tfbench.probe")["driver_problem"] is None
     assert run_python(tmp_path, "-m", "tfbench.probe")["driver_problem"] is None, "a machine without a driver"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("licensed", "state"), [(-1, "its licence unknown"), (0, "unlicensed"), (1, "licensed")])
 def test_a_vgpu_is_named_with_the_state_of_its_licence(licensed, state, tmp_path):
     gpu = FakeGPU(
@@ -289,6 +292,7 @@ def test_a_vgpu_is_named_with_the_state_of_its_licence(licensed, state, tmp_path
     assert state_of_gpu["power_limit_watts"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["NVIDIA A10G", "Tesla V100-PCIE-16GB", "NVIDIA A100-SXM4-80GB", "GRID K520"])
 def test_a_whole_gpu_is_no_vgpu(name, tmp_path):
     folder = build(FakeMachine(gpus=[FakeGPU(bus_id="0000:02:00.0", uuid="GPU-a", name=name)]), tmp_path)
