@@ -6,7 +6,6 @@ import ctypes
 import dataclasses
 import os
 import sys
-import tempfile
 import threading
 import traceback
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from results.schema.streams import lasting_streams
 from tfbench.flags import FlagsError, Request, help_text, parse
 from tfbench.machine.cuda_libraries import prepare_gpu_libraries
 from tfbench.machine.nvml import read_driver
-from tfbench.outcomes.findings import Findings, print_record, utc_now, write_record
+from tfbench.outcomes.findings import Findings, print_record, try_output, utc_now, write_record
 from tfbench.outcomes.outcome import Failure, doctor_hint, outcome_of
 from tfbench.peers.links import Alone, Peers, may_be_a_peers
 from tfbench.setup import collect_rarely, gpu_settings
@@ -86,34 +85,22 @@ def main(arguments: list[str]) -> int:
     """Run the command line and return the exit code."""
     try:
         request = parse(arguments)
-        if request.output is not None and not request.help:
-            prepare_output(request.output)
     except FlagsError as error:
         print(f"tfbench: {error} (--help shows the flags)", file=sys.stderr)
         return ExitCode.USAGE
     if request.help:
         print(help_text())
         return ExitCode.OK
+    try:
+        if request.output is not None:
+            try_output(request.output)
+    except (OSError, ValueError) as error:
+        print(f"tfbench: --output={request.output} cannot be written: {error}", file=sys.stderr)
+        return ExitCode.USAGE
     code = measure(request)
     if request.print_record:
         print_record(request.output)
     return code
-
-
-def prepare_output(output: Path) -> None:
-    """Create the folder of the record, and try to write there.
-
-    Raises:
-        FlagsError: The record cannot be written.
-    """
-    if output.exists() and not output.is_file():
-        raise FlagsError(f"--output={output} is not a file. Name a file, e.g. --output=record.json")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=output.parent):
-            pass
-    except OSError as error:
-        raise FlagsError(f"--output={output} cannot be written: {error.strerror}: {error.filename}") from error
 
 
 def measure(request: Request) -> int:

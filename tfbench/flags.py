@@ -37,6 +37,9 @@ HALF_PRECISION_BATCH, FULL_PRECISION_BATCH = 256, 128
 """Default samples per GPU and step for 16-bit and for 32-bit precisions."""
 
 
+MOST_SECONDS = 1e9
+"""Of a time limit: the kernel takes no more than about 300 years."""
+
 REMOVED = {
     "find_max_batch": "Use batch_per_gpu: fit in a suite, or a smaller --batch_size",
     "max_rendezvous_seconds": "The processes of several hosts wait five minutes for each other",
@@ -276,7 +279,8 @@ def _define_options(values: flags.FlagValues) -> None:
     text("data_dir", None, "Folder with train-00000-of-N, … for --data=tfrecord.")
     text("output", None, "File for the record (default: stdout).")
     switch("print_record", False, "At the end, print the file of --output, packed into log lines.")
-    number("max_seconds", None, "End with the status timeout after this many seconds.", lower_bound=0.0)
+    limits = {"lower_bound": 0.0, "upper_bound": MOST_SECONDS}
+    number("max_seconds", None, "End with the status timeout after this many seconds.", **limits)
     whole(
         "max_warmup_steps",
         None,

@@ -265,7 +265,7 @@ class HealthWarning:
     @property
     def rejects(self) -> bool:
         """Whether this GPU must not be used; else its numbers may be too low or not comparable."""
-        return self.rule.reject is not None and self.value > self.rule.reject
+        return self.rule.reject is not None and not self.value <= self.rule.reject
 
     @property
     def seen(self) -> str:
@@ -282,7 +282,7 @@ def health_warnings(gpu: GPUFacts, moment: Moment) -> list[HealthWarning]:
     """Evaluate all rules of a moment, in the order of `RULES`."""
     rules = [rule for rule in RULES if moment in rule.moments]
     values = [(rule, rule.value(gpu)) for rule in rules]
-    return [HealthWarning(rule, gpu, value) for rule, value in values if value is not None and value > rule.limit]
+    return [HealthWarning(rule, gpu, value) for rule, value in values if value is not None and not value <= rule.limit]
 
 
 def grouped_warnings(gpus: Iterable[GPUFacts], moment: Moment) -> list[tuple[str, HealthWarning]]:

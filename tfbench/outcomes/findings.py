@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -88,13 +89,31 @@ def write_record(record: Record, output: Path | None) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
         return
-    output.parent.mkdir(parents=True, exist_ok=True)
-    beside = output.with_name(f".{output.name}.{os.getpid()}.part")
+    beside = _part_of(output)
     with beside.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
     beside.replace(output)
+
+
+def try_output(output: Path) -> None:
+    """Try to write next to a record that is yet to be written.
+
+    Raises:
+        OSError: It could not be written.
+    """
+    if output.exists() and not output.is_file():
+        raise OSError(errno.EEXIST, "it exists and is not a file", str(output))
+    beside = _part_of(output)
+    beside.touch()
+    beside.unlink()
+
+
+def _part_of(output: Path) -> Path:
+    """Return the name under which a record is written, in a folder that exists."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    return output.with_name(f".{output.name}.{os.getpid()}.part")
 
 
 def print_record(output: Path | None) -> None:

@@ -77,9 +77,10 @@ def read_cluster(num_hosts: int, environment: Mapping[str, str]) -> TFCluster | 
         raise ClusterError(f"{VARIABLE}: an address appears twice. {_seen(text)}")
     found = TFCluster(addresses=tuple(addresses), rank=_rank(task, num_hosts, text))
     host, port = found.control
-    if f"{host}:{port}" in addresses:
+    if (host, port) in map(split_address, addresses):
+        name = f"[{host}]" if ":" in host else host
         raise ClusterError(
-            f"{VARIABLE}: {host}:{port} is where the chief listens for the others (one above its own port). "
+            f"{VARIABLE}: {name}:{port} is where the chief listens for the others (one above its own port). "
             "Give ranks on one machine ports that are at least 2 apart"
         )
     return found

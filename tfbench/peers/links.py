@@ -360,7 +360,7 @@ def _server(host: str, port: int) -> socket.socket:
             return _listen_on("", port)
     except OSError as error:
         raise CaseFailedError(
-            Status.UNSUPPORTED, f"port {port}, where the chief listens for the other ranks, is in use: {error.strerror}"
+            Status.UNSUPPORTED, f"the chief cannot listen for the other ranks on port {port}: {error.strerror}"
         ) from error
 
 

@@ -53,6 +53,7 @@ def test_a_cluster_is_read_from_tf_config():
         (2, config(["fd00::1:5", "b:1"]), "'fd00::1:5' is not host:port"),
         (2, config(["a:1", "a:1"]), "an address appears twice"),
         (2, config(["a:1", "a:2"]), "a:2 is where the chief listens for the others"),
+        (2, config(["[::1]:1", "[::1]:2"]), "[::1]:2 is where the chief listens for the others"),
         (2, config(kind="ps"), "must be of type 'worker'"),
         (2, config(index=2), "with an index of 0 to 1"),
         (2, config(index=True), "with an index of 0 to 1"),

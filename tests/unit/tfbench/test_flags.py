@@ -48,6 +48,7 @@ def test_flags_can_come_from_a_file(tmp_path):
         ([], ["--model", "resnet50", "googlenet"]),
         (["--model=resnet51"], ["resnet51", "resnet50"]),
         (["--model=resnet50", "--batch_size=0"], ["batch_size", "0"]),
+        (["--model=resnet50", "--max_seconds=1e300"], ["max_seconds", "1e+300"]),
         (["--model=resnet50", "--num_steps=100001"], ["num_steps", "100001"]),
         (["--model=resnet50", "--batch_size=many"], ["batch_size", "many"]),
         (["--model=resnet50", "--precison=fp16"], ["precison", "precision"]),
@@ -99,13 +100,15 @@ def test_flags_of_tf_cnn_benchmarks_that_exist_here_are_not_refused():
 
 
 @pytest.mark.parametrize("name", ["max_seconds", "max_cooling_seconds", "min_seconds"])
-@pytest.mark.parametrize("value", ["inf", "nan"])
+@pytest.mark.parametrize("value", ["inf", "nan", "-1"])
 def test_a_number_of_seconds_is_finite(name, value):
     with pytest.raises(FlagsError, match=f"--{name}"):
         parse(["--model=resnet50", f"--{name}={value}"])
 
 
-@pytest.mark.parametrize("output", ["folder", "file/record.json", "file/below/record.json", "/dev/null"])
+@pytest.mark.parametrize(
+    "output", ["folder", "file/record.json", "file/below/record.json", "/dev/null", "n" * 250, "n" * 300, "a\0b"]
+)
 def test_an_output_that_cannot_be_written_is_refused_before_measuring(tmp_path, output, monkeypatch, capsys):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()

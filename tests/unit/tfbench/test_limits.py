@@ -4,6 +4,7 @@
 """
 
 import json
+import math
 import resource
 import subprocess
 import sys
@@ -152,6 +153,7 @@ LIMITS = [
     ("gpu_shared: 1 GiB taken", lambda: unhealthy("gpu_shared", memory_used_bytes=GIB + 1, **IDLE), False),
     ("pcie_width: a quarter of the lanes is rejected", lambda: unhealthy("pcie_width", Moment.LOAD, pcie_width=8, pcie_width_max=16), False),
     ("pcie_width: a quarter of the lanes is rejected", lambda: unhealthy("pcie_width", Moment.LOAD, pcie_width=4, pcie_width_max=16), True),
+    ("a reading that is not a number is not healthy", lambda: unhealthy("throttled_thermal", throttle_thermal_share=math.nan), True),
     # The doctor, on a machine with two GPUs.
     ("few_cpus: 3 per GPU", lambda: advised("few_cpus", cpu_limit=6.0), False),
     ("few_cpus: 3 per GPU", lambda: advised("few_cpus", cpu_limit=5.9), True),
