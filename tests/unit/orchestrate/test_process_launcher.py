@@ -49,7 +49,7 @@ def test_output_beyond_what_is_kept_is_a_sign_of_life(tmp_path: Path, monkeypatc
     monkeypatch.setattr(connection, "AGENT", small.replace(b"HEARTBEAT_SECONDS = 5.0", b"HEARTBEAT_SECONDS = 0.5"))
     loud = launcher(tmp_path, "print('x' * 2_000_000)\nfor n in range(12): print(n, flush=True); time.sleep(0.2)")
     lines, code = run(loud)
-    assert code == 0 and len([line for line in lines if not line]) > 3
+    assert code == 0 and len([line for line in lines if not line]) > 1
 
 
 def test_silence_after_output_is_no_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
