@@ -23,6 +23,7 @@ from results.recommend.figures import (
 from results.recommend.prediction import predict, published_observations
 from results.recommend.questions import (
     FROM_RUN,
+    MODES,
     PRECISIONS,
     YOURS,
     RentalQuestion,
@@ -37,6 +38,7 @@ from results.reference import GIBI, all_published
 from results.reference.gpus import PEAKS, UNSUPPORTED, memory_of, specifications
 from results.reference.networks import networks
 from results.reference.prices import Offer
+from results.schema import Case
 from results.stats import Interval
 from results.table.cells import fleet_notes, warned_notes
 from results.table.columns import NO_ORIGIN
@@ -120,16 +122,15 @@ def answers(question: RentalQuestion, rates: Sequence[FleetRate], offers: Sequen
     tables = measured_tables(question, rates)
     rows = [row for table in tables for row in table.rows]
     hints = _other_flags(question, rates, {row.subject for row in rows})
-    known = {(row.gpu, row.count) for row in rows if row.samples_per_second}
-    failed = {(row.gpu, row.count): row.note for row in rows if row.failed and (row.gpu, row.count) not in known}
     if question.mode == "infer":
         tables = tables or [_no_inference(question)]
-    elif not tables or any(
-        known.isdisjoint(family) and not failed.keys() >= {*family}
-        for family in question.families or [(key,) for key in question.gpus]
-    ):
+        return [_advice(question, table, offers, hints) for table in tables]
+    known = {(row.gpu, row.count) for row in rows if row.samples_per_second}
+    failed = {(row.gpu, row.count): row.note for row in rows if row.failed and (row.gpu, row.count) not in known}
+    families = question.families or [(key,) for key in question.gpus]
+    if not tables or any(known.isdisjoint(family) and not failed.keys() >= {*family} for family in families):
         tables.append(published_table(question, failed, lambda key: _fits(question, key, offers)))
-    if question.mode != "infer" and not any(row.samples_per_second for table in tables for row in table.rows):
+    if not any(row.samples_per_second for table in tables for row in table.rows):
         hints += _other_precisions(question)
     return [_advice(question, table, offers, hints) for table in tables]
 
@@ -171,23 +172,23 @@ def _no_inference(question: RentalQuestion) -> FigureTable:
 def _other_flags(question: RentalQuestion, rates: Sequence[FleetRate], shown: Collection[str]) -> list[str]:
     """Return a hint with the flags for which the runs have figures of fleets without a row, closest first."""
     gpus, wanted = gpus_of_fleets(rates), {gpu for gpu, _ in question.gpus}
-    other = [
-        rate
-        for rate in rates
-        if rate.fleet not in shown and (not wanted or gpus[rate.fleet, rate.case.device] in wanted)
-    ]
-    usable = [rate for rate in other if rate.rates and rate.case.num_hosts == 1 and rate.case.mode != "device"]
-    usable = [rate for rate in usable if rate.case.num_gpus and rate.case.all_reduce]
-    cases = [rate.case for rate in usable]
+    other = [rate for rate in rates if rate.fleet not in shown and rate.rates and _answerable(rate.case)]
+    other = [rate for rate in other if not wanted or gpus[rate.fleet, rate.case.device] in wanted]
+    cases = [rate.case for rate in other]
     cases.sort(key=lambda case: (case.model != question.network, case.precision != question.precision))
     flags = dict.fromkeys(
         f"--model {case.model} --precision {case.precision} --num-gpus {case.num_gpus} --mode {case.mode}"
         for case in cases
     )
-    fleets = [name for name in fleets_of(usable) if name != NO_ORIGIN]
+    fleets = [name for name in fleets_of(other) if name != NO_ORIGIN]
     names = enumerated(fleets) if len(fleets) <= LED else counted(len(fleets), "fleet")
     about = f"your run has other figures{f' of {names}' if names else ''}"
     return [f"{about}; to use it: {' or '.join([*flags][:LED])}"] if flags else []
+
+
+def _answerable(case: Case) -> bool:
+    """Return whether a question can be about a case."""
+    return case.num_hosts == 1 and case.mode in MODES and case.num_gpus > 0 and case.all_reduce
 
 
 def _other_precisions(question: RentalQuestion) -> list[str]:
@@ -199,24 +200,13 @@ def _other_precisions(question: RentalQuestion) -> list[str]:
 
 
 def _advice(question: RentalQuestion, table: FigureTable, offers: Sequence[Offer], hints: Sequence[str]) -> Advice:
-    rows = _with_predictions(question, table, offers)
+    rows = _with_predictions(question, table, offers) if table.basis is Basis.PUBLISHED else table.rows
     every = _ordered(question, [_with_prices(question, row, offers) for row in rows])
     options = [option for option in every if question.gpus or option.basis is Basis.MEASURED or not option.misfit]
     options = options if any(option.samples_per_second for option in options) else every
     hidden = [option for option in every if option not in options]
     options = _with_break_even(options)
     winner, sentence = answer(question, options, [*options, *hidden])
-    priced = [(option.count, offer) for option in options for offer in option.offers]
-    listed = {offer.retrieved_on for _, offer in priced if not offer.origin}
-    whole = any(max(count, offer.gpus_per_host or 1) > 1 for count, offer in priced if offer.origin != FROM_RUN)
-    notes = {
-        f"setting: {table.setting}": table.setting,
-        f"{counted(len(hidden), 'other option')} outside the limits": hidden,
-        PREDICTED_NOTE: any(option.basis is Basis.PREDICTED for option in options),
-        f"offers, undated ({', '.join(sorted(listed))}); yours: --price GPU=USD": listed,
-        "USD/h: all GPUs of a row": not whole and any(count > 1 for count, _ in priced),
-        "USD/h: all GPUs of a row; a host is rented whole": whole,
-    }
     measured = [replace(row.measured, prices={}) for row in table.rows if row.measured and row.ranked]
     return Advice(
         question=question,
@@ -226,7 +216,10 @@ def _advice(question: RentalQuestion, table: FigureTable, offers: Sequence[Offer
         winner=winner,
         notes=(
             *hints,
-            *(note for note, holds in notes.items() if holds),
+            *([f"setting: {table.setting}"] if table.setting else []),
+            *([f"{counted(len(hidden), 'other option')} outside the limits"] if hidden else []),
+            *([PREDICTED_NOTE] if any(option.basis is Basis.PREDICTED for option in options) else []),
+            *_price_notes(options),
             *table.remarks,
             *within_places(options),
             *map(str, outliers(measured)),
@@ -236,24 +229,27 @@ def _advice(question: RentalQuestion, table: FigureTable, offers: Sequence[Offer
     )
 
 
+def _price_notes(options: Sequence[RentalOption]) -> list[str]:
+    """Return the date of the shipped offers among the prices, and what a price is of."""
+    priced = [(option.count, offer) for option in options for offer in option.offers]
+    listed = ", ".join(sorted({offer.retrieved_on for _, offer in priced if not offer.origin}))
+    notes = [f"offers, undated ({listed}); yours: --price GPU=USD"] if listed else []
+    if any(max(count, offer.gpus_per_host or 1) > 1 for count, offer in priced if offer.origin != FROM_RUN):
+        return [*notes, "USD/h: all GPUs of a row; a host is rented whole"]
+    return [*notes, "USD/h: all GPUs of a row"] if any(count > 1 for count, _ in priced) else notes
+
+
 def _with_predictions(question: RentalQuestion, table: FigureTable, offers: Sequence[Offer]) -> list[RentalOption]:
-    """Fill gaps in a table with predictions, or with upper bounds if these are decisive."""
-    rows = list(table.rows)
-    if table.basis is Basis.PUBLISHED and not question.gpus and (question.budget or question.memory):
-        present = {(row.gpu, row.count) for row in rows}
-        priced = dict.fromkeys((offer.gpu, count) for offer in offers for count in question.counts)
-        fitting = [key for key in priced if key[0] in specifications() and _fits(question, key, offers)]
-        rows += [missing(*key) for key in fitting if key not in present]
-    if table.basis is not Basis.PUBLISHED:
-        return rows
-    gaps = {
-        (row.gpu, row.count)
-        for row in rows
-        if not row.samples_per_second and not row.failed and row.gpu not in UNSUPPORTED
-    }
+    """Fill gaps in published figures with predictions, or with upper bounds if these are decisive."""
+    rows = {(row.gpu, row.count): row for row in table.rows}
+    if not question.gpus and (question.budget or question.memory):
+        for key in dict.fromkeys((offer.gpu, count) for offer in offers for count in question.counts):
+            if key not in rows and key[0] in specifications() and _fits(question, key, offers):
+                rows[key] = missing(*key)
+    gaps = [key for key, row in rows.items() if not (row.samples_per_second or row.failed or row.gpu in UNSUPPORTED)]
     found = predict(sorted(gaps), table.model, question.precision, published_observations(), table.source)
-    best = max((row.samples_per_second for row in rows), default=0.0)
-    return [_filled(question, row, found.get((row.gpu, row.count)), best) for row in rows]
+    best = max((row.samples_per_second for row in rows.values()), default=0.0)
+    return [_filled(question, row, found.get(key), best) for key, row in rows.items()]
 
 
 def _filled(question: RentalQuestion, row: RentalOption, found: Interval | str | None, best: float) -> RentalOption:
@@ -364,7 +360,7 @@ def _ordered(question: RentalQuestion, options: Sequence[RentalOption]) -> list[
 
     def order(option: RentalOption) -> tuple[bool, bool, bool, float]:
         cost = max(option.samples_per_usd, default=0.0) if by_cost else option.samples_per_second
-        return bool(option.misfit), not option.has_figure, option.weak, -cost
+        return bool(option.misfit), not option.has_figure, bool(option.doubt), -cost
 
     return sorted(options, key=order)
 

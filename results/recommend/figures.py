@@ -19,7 +19,7 @@ from results.reference.networks import networks, published_names
 from results.reference.prices import Offer
 from results.schema import Device
 from results.stats import Interval
-from results.table.columns import CASE_COLUMNS, Software
+from results.table.columns import Software
 from results.table.comparable import by_setting, match, mode_text, setting_text
 from results.table.fleets import FleetRate
 from results.text import counted
@@ -144,11 +144,6 @@ class RentalOption:
         return "predicted" if self.basis is Basis.PREDICTED else "other software" if self.foreign else ""
 
     @property
-    def weak(self) -> bool:
-        """Whether its figure decides only by a wide margin."""
-        return bool(self.doubt)
-
-    @property
     def excluded(self) -> str:
         """Why it is not ranked; empty if it is."""
         reason = "" if self.ranked else self.note or str(self.basis)
@@ -215,12 +210,12 @@ def measured_tables(question: RentalQuestion, rates: Sequence[FleetRate]) -> lis
         if question.covers(rate.case) and question.wants(gpus[rate.fleet, rate.case.device], rate.case.num_gpus)
     ]
     settings = [*by_setting((rate for rate in relevant if rate.rates), across=("num_gpus",)).values()]
-    columns = [name for name in CASE_COLUMNS if name != "num_gpus"]
     for failed in (rate for rate in relevant if not rate.rates):
-        alike = [of for of in settings if all(of[0].named(name) == failed.named(name) for name in columns)]
-        settings += [] if alike else [[failed]]
-        for of in alike:
-            of += [] if (failed.fleet, failed.case.num_gpus) in {(r.fleet, r.case.num_gpus) for r in of} else [failed]
+        alike = [of for of in settings if replace(of[0].case, num_gpus=1) == replace(failed.case, num_gpus=1)]
+        for of in alike or [[]]:
+            if (failed.fleet, failed.case.num_gpus) not in {(rate.fleet, rate.case.num_gpus) for rate in of}:
+                of.append(failed)
+            settings += [] if alike else [of]
     asked = f"batch {question.batch_size}"
     tables = [_measured_table(question, of_setting, relevant, gpus) for of_setting in settings]
     tables = [table for table in tables if asked in table.setting.split(", ")] or tables
@@ -257,41 +252,48 @@ def _measured_table(
     prices: dict[str, dict[str, float]] = defaultdict(dict)
     for rate in relevant:
         prices[rate.fleet] |= rate.prices
-    rows = [
-        RentalOption(
-            basis=Basis.MEASURED if rate.rates else Basis.NONE,
-            subject=rate.fleet,
-            gpu=gpus[rate.fleet, rate.case.device],
-            count=rate.case.num_gpus,
-            samples_per_second=rate.mean or 0.0,
-            interval=rate.interval,
-            origin=f"this run, {counted(len(rate.rates), 'host')}" if rate.rates else "",
-            batch=str(rate.case.batch_per_gpu) if rate.rates else "",
-            note="" if rate.rates else f"{', '.join(dict.fromkeys(rate.failures.values()))} in this run",
-            failed=not rate.rates and bool(set(rate.failures.values()) - HOST_FAILURES),
-            measured=rate,
-            run_prices=rate.prices,
-        )
-        for rate in of_setting
-    ]
-    fleets = dict.fromkeys((rate.fleet, gpus[rate.fleet, rate.case.device], rate.case.num_gpus) for rate in relevant)
-    known, present = {(row.subject, row.count) for row in rows}, {(gpu, count) for _, gpu, count in fleets}
-    absent = [
-        replace(missing(gpu, count, "not measured in this setting", subject), run_prices=prices.get(subject, {}))
-        for subject, gpu, count in (*fleets, *((gpu, gpu, n) for gpu, n in question.gpus if (gpu, n) not in present))
-        if (subject, count) not in known
-    ]
+    rows = {(rate.fleet, rate.case.num_gpus): _option(rate, gpus) for rate in of_setting}
+    tried = {(rate.fleet, rate.case.num_gpus): gpus[rate.fleet, rate.case.device] for rate in relevant}
+    present = {(gpu, count) for (_, count), gpu in tried.items()}
+    for subject, count, gpu in (
+        *((fleet, count, gpu) for (fleet, count), gpu in tried.items()),
+        *((gpu, count, gpu) for gpu, count in question.gpus if (gpu, count) not in present),
+    ):
+        absent = missing(gpu, count, "not measured in this setting", subject)
+        rows.setdefault((subject, count), replace(absent, run_prices=prices[subject]))
+    differs = dict.fromkeys(name for other in measured[1:] for name in match(measured[0], other).differs)
     return FigureTable(
         basis=Basis.MEASURED,
         mode=mode_text(example.case.mode),
         model=question.network,
         setting=setting_text(example, without=("model", "mode", "precision", "num_gpus")),
-        rows=(*rows, *absent),
+        rows=tuple(rows.values()),
         remarks=tuple(
             f"also differs: {name} " + ", ".join(f"{rate.named(name) or 'none'} ({rate.fleet})" for rate in measured)
-            for name in dict.fromkeys(name for other in measured[1:] for name in match(measured[0], other).differs)
+            for name in differs
         ),
     )
+
+
+def _option(rate: FleetRate, gpus: Mapping[FleetDevice, str]) -> RentalOption:
+    """Return the option of a measurement or failure of these runs."""
+    option = RentalOption(
+        basis=Basis.MEASURED,
+        subject=rate.fleet,
+        gpu=gpus[rate.fleet, rate.case.device],
+        count=rate.case.num_gpus,
+        samples_per_second=rate.mean or 0.0,
+        interval=rate.interval,
+        origin=f"this run, {counted(len(rate.rates), 'host')}",
+        batch=str(rate.case.batch_per_gpu),
+        measured=rate,
+        run_prices=rate.prices,
+    )
+    if rate.rates:
+        return option
+    statuses = dict.fromkeys(rate.failures.values())
+    note, failed = f"{', '.join(statuses)} in this run", bool(statuses.keys() - HOST_FAILURES)
+    return replace(option, basis=Basis.NONE, origin="", batch="", note=note, failed=failed)
 
 
 def missing(gpu: str, count: int, note: str = "no figure", subject: str = "", *, failed: bool = False) -> RentalOption:

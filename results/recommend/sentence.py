@@ -53,7 +53,7 @@ def decided(options: Iterable[RentalOption]) -> tuple[list[RentalOption], list[R
     priced = {option.name: option for option in options if option.usd}
     found = decide({name: option.usd for name, option in priced.items()}, lambda a, b: ratio(priced[a], priced[b]))
     best, beaten = ([priced[name] for name in names] for names in (found.best, found.beaten))
-    return sorted(best, key=lambda option: (option.weak, -option.samples_per_usd[-1])), beaten
+    return sorted(best, key=lambda option: (bool(option.doubt), -option.samples_per_usd[-1])), beaten
 
 
 def ratio(a: RentalOption, b: RentalOption) -> Interval | None:
@@ -92,7 +92,7 @@ def _verdict(question: RentalQuestion, options: Sequence[RentalOption]) -> tuple
 def _none_fits(question: RentalQuestion, options: Sequence[RentalOption]) -> str:
     """Return the fastest option that does not meet the limits, and how many GPUs would be in time."""
     known = [option for option in options if option.has_figure]
-    fastest = max(known, key=lambda option: (not option.weak, option.samples_per_second), default=None)
+    fastest = max(known, key=lambda option: (not option.doubt, option.samples_per_second), default=None)
     if fastest is None:
         return ""
     text = f"none meets the limits; the fastest is {fastest.name} ({fastest.origin}): {fastest.misfit}"
@@ -122,39 +122,45 @@ def _offers(priced: Sequence[RentalOption]) -> str:
 
 def _until(best: RentalOption) -> str:
     """Return up to which price the best option remains the best; empty if it has no rival."""
-    return (
-        ""
-        if best.wins_below is None
-        else f", which stays cheaper per sample until it costs {best.wins_below:.3g} USD/h"
-    )
+    usd = best.wins_below
+    return "" if usd is None else f", which stays cheaper per sample until it costs {usd:.3g} USD/h"
 
 
 def _tie(
     question: RentalQuestion, best: Sequence[RentalOption], priced: Sequence[RentalOption]
 ) -> tuple[RentalOption | None, str]:
     """Return what to rent of several options that may give the most samples per dollar, and the reason."""
-    at, names = _at(question, priced), enumerated([f"{of.name} ({of.doubt})" if of.doubt else of.name for of in best])
-    sure, unsure = ([option for option in best if option.weak is weak] for weak in (False, True))
+    at, sure = _at(question, priced), [option for option in best if not option.doubt]
+    unsure = [f"{option.name} ({option.doubt})" for option in best if option.doubt]
+    names = enumerated([*(option.name for option in sure), *unsure])
     measure = ": measure for an hour first" if len(sure) < 2 else ""
     if question.budget is None and any(not offer.origin for option in priced for offer in option.offers):
         return None, f"the {_offers(priced)} do not decide between {names}{measure}"
     if measure:
         return None, f"{at}, undecided between {names}{measure}"
-    if any(ratio(best[0], option) is None for option in best[1:]):
+    if any(ratio(sure[0], option) is None for option in sure[1:]):
         return None, f"{at}, undecided without an interval between {names}"
     if any(option.usd[0] < option.usd[1] for option in best):
         return None, f"{at}, which of {names} is cheaper per sample depends on the offer"
-    text = f"{at}, no significant difference in samples a dollar between {enumerated([option.name for option in sure])}"
+    text = f"{at}, no significant difference in samples a dollar between {enumerated([of.name for of in sure])}"
     if unsure:
-        doubts = enumerated([f"{option.name} ({option.doubt})" for option in unsure])
-        return None, f"{text}; {doubts} may give more: measure first"
+        return None, f"{text}; {enumerated(unsure)} may give more: measure first"
+    winner, advice = _of_equals(sure)
+    return winner, f"{text}{advice}"
+
+
+def _of_equals(best: Sequence[RentalOption]) -> tuple[RentalOption | None, str]:
+    """Return which of several options with as many samples per dollar to rent for its price, and which for its time."""
     cheap, *dearer = sorted(best, key=lambda option: option.usd)
     faster = [option for option in dearer if price_limits(ratio(option, cheap))[0] > 1]
-    if not faster and dearer[0].usd == cheap.usd:
-        return None, text
-    fast = max(faster, key=lambda option: option.samples_per_second, default=None)
-    time = f", {fast.name} for the shorter time" if fast else ""
-    return None if fast else cheap, f"{text}: rent {cheap.name} for the lower price ({_usd_text(cheap)}){time}"
+    if faster:
+        fast = max(faster, key=lambda option: option.samples_per_second)
+        return None, f": rent {cheap.name} for the lower price ({_usd_text(cheap)}), {fast.name} for the shorter time"
+    return (
+        (None, "")
+        if dearer[0].usd == cheap.usd
+        else (cheap, f": rent {cheap.name} for the lower price ({_usd_text(cheap)})")
+    )
 
 
 def _only_priced(question: RentalQuestion, option: RentalOption, options: Sequence[RentalOption]) -> str:
@@ -232,7 +238,7 @@ def _usd_text(option: RentalOption) -> str:
 def within_places(options: Sequence[RentalOption]) -> list[str]:
     """Compare the fastest GPU with the slowest one within each provider, region and commitment with both."""
     priced = [
-        option for option in options if option.has_figure and not option.misfit and not option.weak and option.usd
+        option for option in options if option.has_figure and not option.misfit and not option.doubt and option.usd
     ]
     priced.sort(key=lambda option: option.samples_per_second)
     if len(priced) < 2:

@@ -13,7 +13,7 @@ from typing import Any
 
 from results.errors import NotATable
 from results.reference.gpus import counted_gpu, gpus_named, memory_of
-from results.reference.prices import Offer, most_exact, positive_number
+from results.reference.prices import Offer, positive_number
 
 COLUMNS = {
     "gpu": (
@@ -81,7 +81,7 @@ class PriceFile:
 
 
 def read_prices(path: Path) -> PriceFile:
-    """Read the prices in a file; of several names for a GPU, only the most exact one counts.
+    """Read the prices in a file.
 
     Raises:
         NotATable: It cannot be read, lacks a column, or has a price that is not a positive number of USD.
@@ -91,11 +91,10 @@ def read_prices(path: Path) -> PriceFile:
     headings = list(dict.fromkeys(name for _, row in rows for name in row))
     if not _is_offer(headings):
         raise NotATable(_missing(path, headings))
-    prices = _price_columns(headings)
-    skypilot = {"accelerator_name", "accelerator_count"} <= {*headings}
-    names = {role: _heading_of(role, headings) for role in COLUMNS}
     offers: list[Offer] = []
     fractions: dict[str, None] = {}
+    prices, names = _price_columns(headings), {role: _heading_of(role, headings) for role in COLUMNS}
+    skypilot = {"accelerator_name", "accelerator_count"} <= {*headings}
     for where, cells in rows:
         row = {role: cells.get(name, "") for role, name in names.items()}
         if not re.search(r"[^\W_]", row["gpu"]):
@@ -112,11 +111,11 @@ def read_prices(path: Path) -> PriceFile:
                 family=name if len(gpus) > 1 else "",
                 **{role: row[role] for role in ("region", "source", "retrieved_on")},
             )
-            for price in _at_prices(base, row, {of: cells.get(of, "") for of in prices}, where):
-                offers += [replace(price, gpu=gpu) for gpu in gpus or (name,)]
+            at_prices = _at_prices(base, row, {of: cells.get(of, "") for of in prices}, where)
+            offers += [replace(offer, gpu=gpu) for offer in at_prices for gpu in gpus or (name,)]
     if not offers and not fractions:
         raise NotATable(f"{path}: no row has a GPU and a price")
-    return PriceFile(tuple(most_exact(offers)), tuple(fractions))
+    return PriceFile(tuple(offers), tuple(fractions))
 
 
 def _gpus_of(row: Row, where: str, *, skypilot: bool) -> tuple[str, float | None, tuple[str, ...]]:
