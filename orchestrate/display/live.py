@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rich.cells import cell_len
 from rich.console import Console, Group, JustifyMethod, RenderableType
@@ -61,7 +61,6 @@ class HostRow:
         position: Position in the host's plan of the repeat that runs or ran last, from 1; 0: none yet.
         failed: Number of repeats that failed.
         slots: Repeats that may run in parallel; more than one for a queue.
-        states: States of a queue's current repeats, by job.
     """
 
     title: str
@@ -75,17 +74,12 @@ class HostRow:
     position: int = 0
     failed: int = 0
     slots: int = 1
-    states: dict[str, str] = field(default_factory=dict)
     ended: int = 0
 
-    def note_queued(self, job: str, state: str | None) -> None:
-        """Record the state of a queue's repeat; None: it has ended. The row shows how many run and wait."""
-        if state is None:
-            self.states.pop(job, None)
-        else:
-            self.states[job] = state
-        queued = sum(word in (QUEUED, "launching") for word in self.states.values())
-        self.state = f"{len(self.states) - queued} run, {queued} {QUEUED}"
+    def show_queue(self, states: Sequence[str]) -> None:
+        """Show how many repeats of a queue run and wait, from their states."""
+        queued = sum(word in (QUEUED, "launching") for word in states)
+        self.state = f"{len(states) - queued} run, {queued} {QUEUED}"
         self.variant = self.case = self.step = self.speed = ""
         self.position = self.ended
 
@@ -203,7 +197,7 @@ class LiveDisplay:
             case events.ImageReady():
                 row.state, row.step = WAITING, ""
             case events.JobState() if row.slots > 1:
-                row.note_queued(event.job, plain_text(event.state, 20))
+                row.show_queue(self._state.doing(event.host))
             case events.JobStep() if row.slots > 1:
                 pass  # steps of several repeats would alternate in one row
             case events.JobState():
@@ -225,8 +219,8 @@ class LiveDisplay:
         row.position = max(row.position, self._jobs.get(event.job, (row.position, "", ""))[0])
         row.ended, row.step = row.ended + 1, ""
         if row.slots > 1 and row.state != DROPPED:
-            row.note_queued(event.job, None)
-        if event.status != Status.OK:
+            row.show_queue(self._state.doing(event.host))
+        if event.status not in (Status.OK, Status.STOPPED):
             row.failed += 1
         if row.state != DROPPED and (row.slots == 1 or row.position >= row.total):
             row.state = DONE if row.position >= row.total else event.status
