@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from orchestrate import events
 from orchestrate.events import Event
-from orchestrate.planning.durations import Durations, host_seconds
+from orchestrate.planning.durations import Durations, clock_seconds, host_seconds
 from orchestrate.planning.plan import Plan
 from orchestrate.planning.stop_early import StopEarly
 from orchestrate.running.options import HOST_FAULTS, QUEUED
@@ -142,6 +142,7 @@ class RunState:
         self.results: dict[str, events.JobResult] = {}
         self.stopping: events.Stopping | None = None
         self._folder = ""
+        self._epoch = time.time() - clock_seconds()  # clocks are set while benchmarks run
         self._durations = durations
         self._measured: dict[Kind, float] = {}
         self._kinds: dict[str, Kind] = {}
@@ -175,7 +176,7 @@ class RunState:
             event: The event.
             at: When it happened, in seconds since the epoch; None: now.
         """
-        at = time.time() if at is None else at
+        at = self._now() if at is None else at
         if isinstance(event, events.RunStarted):
             self._folder, self.done = event.folder, event.done
             for load in self._loads.values():
@@ -240,7 +241,7 @@ class RunState:
             host: `Host.key`; None: all.
             now: In seconds since the epoch; None: now.
         """
-        now = time.time() if now is None else now
+        now = self._now() if now is None else now
         if host is None:
             return max((self.seconds_left(key, now) for key in self._loads), default=0.0)
         load = self._loads[host]
@@ -253,6 +254,9 @@ class RunState:
         parallel = max(1, min(load.slots, len(running) + load.waiting.total()))
         setup = self._setup_left(load, now) if waiting or running else 0.0
         return setup + max((waiting + sum(running)) / parallel, max(running, default=0.0))
+
+    def _now(self) -> float:
+        return self._epoch + clock_seconds()
 
     def _expected(self, load: Load, kind: Kind) -> float:
         """Return the duration of a repeat: as measured in this run, else as estimated, times the host's slowness."""
