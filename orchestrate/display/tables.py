@@ -27,8 +27,9 @@ from orchestrate.planning.plan import HostPlan, Job, Plan
 from orchestrate.running.state import Recorded, RunState
 from orchestrate.text import plain_text
 from results.grid import Grid, print_grid, print_line
-from results.runs.store import RunFolder
+from results.runs.store import ReadingNotes, RunFolder
 from results.schema import GPU
+from results.schema.record_json import NewerRecord
 from results.text import counted
 
 Probed = Mapping[HostPlace, Facts | str]
@@ -165,17 +166,17 @@ def status_document(plan: Plan, folder: RunFolder, running: bool) -> dict[str, A
                 "now": state.doing(f"{fleet}.{host}"),
             }
         )
-    unreadable = [
-        f"{folder.record_path(job_id).name}: not a record, resume measures it again: {error}"
-        for job_id, error in recorded.unreadable.items()
-    ]
+    unreadable = ReadingNotes()
+    for job_id, error in recorded.unreadable.items():
+        remedy = "" if isinstance(error, NewerRecord) else "not a record, resume measures it again: "
+        unreadable.add_problem(folder.record_path(job_id), f"{remedy}{error}")
     return {
         "run": plan.run_id,
         "folder": str(folder.path),
         "controller_active": running,
         "seconds_left": round(state.seconds_left()),
         "answers": list(recorded.early.answers),
-        "unreadable": unreadable,
+        "unreadable": unreadable.lines(),
         "hosts": hosts,
     }
 

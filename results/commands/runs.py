@@ -173,10 +173,12 @@ def _show(runs: list[str], runs_dir: Path | None, *, time_breakdown: bool, forma
 
 def _show_time_breakdown(runs: Sequence[str], console: Console) -> int:
     from results.grid import print_grid
-    from results.runs.store import stored_records
+    from results.runs.store import ReadingNotes, stored_records
     from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
 
-    grid = time_breakdown_grid(time_breakdown(stored_records(runs)))
+    notes = ReadingNotes()
+    grid = time_breakdown_grid(time_breakdown(notes.of(stored_records(runs))))
+    warn(notes.lines())
     if grid is None:
         raise UserError("no record of these runs has a duration, and their folders have no events.jsonl")
     print_grid(grid, console)

@@ -14,7 +14,7 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -69,12 +69,21 @@ class ReadingNotes:
         """Add a problem of a file."""
         self._files.setdefault((path.parent, problem), []).append(path)
 
-    def add_unknown(self, stored: StoredRecord) -> None:
-        """Add the unknown keys of a record."""
-        if stored.unknown:
+    def add(self, stored: StoredRecord) -> None:
+        """Add why a file is not a record, or the unknown keys of a record."""
+        if stored.record is None:
+            why = "; ".join(stored.error.problems[:3]) if stored.error else "no reason given"
+            self.add_problem(stored.path, f"not a record, excluded: {why}")
+        elif stored.unknown:
             files, keys = self._keys.setdefault(stored.path.parent, ([], {}))
             files.append(stored.path)
             keys.update(dict.fromkeys(stored.unknown))
+
+    def of(self, stored: Iterable[StoredRecord]) -> Iterator[StoredRecord]:
+        """Yield records, and add what is wrong with them."""
+        for item in stored:
+            self.add(item)
+            yield item
 
     def lines(self) -> list[str]:
         """Return one line per problem and run, which names its first file, and one per run with unknown keys."""

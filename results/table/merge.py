@@ -85,13 +85,10 @@ def merge_records(stored: Iterable[StoredRecord]) -> Merged:
         stored: Records of any number of runs.
     """
     collector, apart, notes, unread = _Collector(), _Collector(), ReadingNotes(), 0
-    for item in stored:
+    for item in notes.of(stored):
         if item.record is None:
-            why = "; ".join(item.error.problems[:3]) if item.error else "no reason given"
-            notes.add_problem(item.path, f"not a record, excluded: {why}")
             unread += 1
         else:
-            notes.add_unknown(item)
             (collector if item.record.case.all_reduce else apart).add(item.record, item.path)
     collector.problems[:0] = notes.lines()
     merged, without = collector.merged(), apart.merged()

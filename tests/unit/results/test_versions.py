@@ -203,11 +203,16 @@ def test_a_record_of_a_newer_version_is_refused_by_name_once(old_run: Path, caps
     assert f"Received: {SCHEMA_VERSION + 1}. A newer tfbench wrote" in line and "update tfbench" in line
     assert f"3 good, {MANY} bad" in captured.err
     assert len(read_runs(old_run).problems) == 1
+    assert program.main(["results", "show", str(old_run), "--time-breakdown"]) == 0
+    assert capsys.readouterr().err.count("schema_version") == 1
 
 
 def test_a_run_with_newer_records_is_not_resumed_by_measuring_again(old_run: Path, capsys: pytest.CaptureFixture[str]):
     path = min((old_run / "records").iterdir())
     path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": SCHEMA_VERSION + 1}))
+    run_main(cli.parse(["tfbench", "status", str(old_run)]))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "update tfbench to read it" in shown and "measures it again" not in shown
     assert run_main(cli.parse(["tfbench", "resume", str(old_run), "--display=plain", "--no-report"])) == 2
     assert f"{path.name}: schema_version must be" in capsys.readouterr().err
     assert path.exists()
