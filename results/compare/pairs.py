@@ -14,6 +14,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from results.compare.decide import THRESHOLD
 from results.schema import Case
@@ -22,12 +23,16 @@ from results.stats import (
     Interval,
     divided,
     estimate,
+    estimate_of_runs,
     ratio_of_estimates,
     sum_of_estimates,
 )
 from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS, Software, Value
 from results.table.comparable import CLUSTER_COLUMNS, cluster_name, differences, differing, match
 from results.table.fleets import FleetRate, log_means
+
+K = TypeVar("K")
+"""A host, or a run and round of one."""
 
 
 class Mark(enum.StrEnum):
@@ -297,9 +302,9 @@ def log_ratios(item: Comparison) -> dict[str, float]:
     return {host: math.log(left[host] / right[host]) for host in left}
 
 
-def levels_of(by_case: Sequence[Mapping[str, float]]) -> dict[str, float] | None:
+def levels_of(by_case: Sequence[Mapping[K, float]]) -> dict[K, float] | None:
     """Return the mean over cases of each host, run or round; None: there is only one, or they cannot be separated."""
-    cells: dict[str, dict[int, float]] = {}
+    cells: dict[K, dict[int, float]] = {}
     for case, values in enumerate(by_case):
         for name, value in values.items():
             cells.setdefault(name, {})[case] = value
@@ -313,26 +318,32 @@ def _mean_logarithm(rates: Sequence[FleetRate]) -> Estimate | None:
         None: several hosts share too few cases to separate hosts from cases.
     """
     levels = levels_of([log_means(rate) for rate in rates])
-    if levels is None and len({host for rate in rates for host in rate.rates}) == 1:
-        levels = levels_of([_by_run(rate) for rate in rates]) or levels_of([_by_round(rate) for rate in rates])
-    return estimate([*levels.values()]) if levels else None
+    if levels is not None:
+        return estimate([*levels.values()])
+    if len({host for rate in rates for host in rate.rates}) > 1:
+        return None
+    for across in (False, True):
+        if rounds := levels_of([_by_round(rate, across=across) for rate in rates]):
+            runs = defaultdict(list)
+            for (run, _), level in rounds.items():
+                runs[run].append(level)
+            return estimate_of_runs([*runs.values()])
+    return None
 
 
-def _by_run(rate: FleetRate) -> dict[str, float]:
-    """Return the logarithm of one host's throughput in each run, to first order around the mean of all runs."""
-    ((host, runs),) = rate.rates.items()
-    mean = rate.host_means[host]
-    return {run: math.log(mean) + statistics.fmean(values) / mean - 1 for run, values in runs.items()}
+def _by_round(rate: FleetRate, *, across: bool) -> dict[tuple[str, float], float]:
+    """Return the logarithm of one host's throughput by run and round, to first order around the mean of all runs.
 
-
-def _by_round(rate: FleetRate) -> dict[str, float]:
-    """Return the logarithm of one host's throughput in each round, likewise."""
+    Args:
+        rate: Of one host.
+        across: Whether rounds of several runs with the same number are one, for runs that share no case.
+    """
     ((host, runs),) = rate.rates.items()
     mean, values = rate.host_means[host], defaultdict(list)
     for run, of_run in runs.items():
         for number, value in zip(rate.rounds[host][run], of_run, strict=True):
-            values[f"{number:g}"].append(value)
-    return {number: math.log(mean) + statistics.fmean(of_round) / mean - 1 for number, of_round in values.items()}
+            values["" if across else run, number].append(value)
+    return {key: math.log(mean) + statistics.fmean(of_round) / mean - 1 for key, of_round in values.items()}
 
 
 def _exponential(of_logarithm: Estimate) -> Interval:
@@ -368,17 +379,13 @@ def _case_part(case: Case, column: str, value: Value) -> str:
     return f"{column}={value}"
 
 
-Cells = Mapping[str, Mapping[int, float]]
-"""A value by host and index of the case, e.g. the logarithm of throughput; some may be missing."""
-
-
-def host_levels(cells: Cells) -> dict[str, float] | None:
+def host_levels(cells: Mapping[K, Mapping[int, float]]) -> dict[K, float] | None:
     """Return each host's mean over all cases, with missing values imputed from effects of host and case.
 
     The spread of the means is then that between hosts, even if they measured different cases.
 
     Args:
-        cells: At least one value for each host.
+        cells: A value, such as the logarithm of throughput, by host and index of the case; at least one for each host.
 
     Returns:
         None: hosts and cases cannot be separated, because some hosts share no case with the others, directly or
@@ -399,7 +406,7 @@ def host_levels(cells: Cells) -> dict[str, float] | None:
     }
 
 
-def _least_squares(cells: Cells, cases: list[int]) -> dict[tuple[str, int], float] | None:
+def _least_squares(cells: Mapping[K, Mapping[int, float]], cases: list[int]) -> dict[tuple[K, int], float] | None:
     """Fit value = host + case; None: the known cells do not determine it."""
     import numpy as np
 

@@ -61,20 +61,23 @@ def _column(cells: list[Value], dtype: str) -> ExtensionArray:
 def row_numbers(repeats: pd.DataFrame) -> dict[int, dict[str, float | None]]:
     """Return the numbers of each `row` that has any.
 
-    Source: Student 1908, as in `stats.nested_estimate` and `stats.Estimate.interval` but vectorised.
+    Source: `stats.estimate_of_runs`, vectorised.
     """
     from scipy.special import stdtrit  # type: ignore[import-untyped]
 
     groups = repeats.groupby("row", sort=False)
-    of_runs = repeats.groupby(["row", "run"], sort=False)["samples_per_second"].mean().groupby(level="row", sort=False)
-    rates, of_repeats = (values.agg(["mean", "std", "count"]) for values in (of_runs, groups["samples_per_second"]))
-    rates = rates.where(rates["count"] > 1, of_repeats)
-    count = rates["count"].to_numpy()
-    # With one repeat `std` is NaN, so the interval stays empty.
-    quantile = stdtrit(np.maximum(count - 1, 1), 0.5 + LEVEL / 2)
-    half = quantile * rates["std"] / np.sqrt(count)
+    runs = repeats.groupby(["row", "run"], sort=False)["samples_per_second"].agg(["mean", "var", "count"])
+    runs = runs.assign(freedom=runs["count"] - 1, squares=runs["var"].fillna(0) * (runs["count"] - 1))
+    runs["reciprocal"] = 1 / runs["count"]
+    of_runs = runs.groupby(level="row", sort=False)
+    sums, count, mean = of_runs.sum(), of_runs.size(), of_runs["mean"].mean()
+    freedom = sums["freedom"]
+    of_repeats = (sums["squares"] / freedom.clip(lower=1)) * sums["reciprocal"] / count**2
+    beyond = (of_runs["mean"].var() / count - of_repeats).clip(lower=0).fillna(0)
+    quantiles = (stdtrit(np.maximum(degrees, 1), 0.5 + LEVEL / 2) for degrees in (freedom, count - 1))
+    half = np.sqrt(sum(part * t**2 for part, t in zip((of_repeats, beyond), quantiles, strict=True)))
+    half = half.where(freedom + count > 1)
     frame = groups.agg({name: COLUMNS[name].over for name in OF_REPEAT})
-    mean = rates["mean"]
     frame = frame.assign(samples_per_second=mean, ci95_low=mean - half, ci95_high=mean + half)
     columns = [[None if math.isnan(value) else value for value in frame[name].tolist()] for name in NO_NUMBERS]
     cells = (dict(zip(NO_NUMBERS, values, strict=True)) for values in zip(*columns, strict=True))

@@ -1,12 +1,12 @@
 # ruff: noqa: T201 (a script prints its result)
 """Measures the coverage of the 95 % intervals of `results` in simulated fleets with known truth.
 
-    python -m tests.benchmarks.coverage --csv docs/validation/intervals.csv     (4,000 draws a row: three minutes on one core)
+    python -m tests.benchmarks.coverage --csv docs/validation/intervals.csv     (4,000 draws a row: four minutes on one core)
     python -m tests.benchmarks.coverage --draws 300 --only drivers
 
 Throughputs are drawn with variation between hosts and between repeats; intervals are computed as for tables. `!` marks
-coverage below 94 %, `-` no interval. One host per side has no interval for its fleet: in rows with "these machines" the
-truth is that of the drawn machines.
+coverage below 94 %, `-` no interval. One host has no interval for its fleet: the truth of such a side is that of the
+drawn machine.
 """
 
 import argparse
@@ -65,7 +65,9 @@ class Design:
         drivers: Relative difference between two drivers; each host has either at random.
         lacks: Side, host and case that were not measured.
         itself: Whether side b is the same fleet at another time.
-        machines: Whether the truth is that of the drawn machines.
+        alone: Repeats of side a's only machine; 0: as `repeats`.
+        runs: Number of runs, each with all repeats.
+        between_runs: Standard deviation between the runs of a host, as a share of the mean.
     """
 
     name: str
@@ -78,15 +80,17 @@ class Design:
     drivers: float = 0.0
     lacks: frozenset[tuple[str, int, int]] = field(default_factory=frozenset)
     itself: bool = False
-    machines: bool = False
+    alone: int = 0
+    runs: int = 1
+    between_runs: float = 0.0
 
 
 DESIGNS = (
-    Design("1 × 3, these machines", (1, 1), machines=True),
-    Design("1 × 3, these machines, rounds differ by 1 %", (1, 1), rounds=0.01, machines=True),
-    Design("1 × 3, these machines, rounds differ by 2 %", (1, 1), rounds=0.02, machines=True),
-    Design("1 × 5, these machines, rounds differ by 2 %", (1, 1), repeats=(5,), rounds=0.02, machines=True),
-    Design("1 × 3 against 1 × 9, rounds differ by 2 %", (1, 1), repeats=(3, 9), rounds=0.02, machines=True),
+    Design("1 × 3, these machines", (1, 1)),
+    Design("1 × 3, these machines, rounds differ by 1 %", (1, 1), rounds=0.01),
+    Design("1 × 3, these machines, rounds differ by 2 %", (1, 1), rounds=0.02),
+    Design("1 × 5, these machines, rounds differ by 2 %", (1, 1), repeats=(5,), rounds=0.02),
+    Design("1 × 3 against 1 × 9, rounds differ by 2 %", (1, 1), repeats=(3, 9), rounds=0.02),
     Design("2 × 3", (2, 2)),
     Design("3 × 3, rounds differ by 2 %", rounds=0.02),
     Design("3 × 3", (3, 3)),
@@ -111,17 +115,31 @@ DESIGNS = (
     Design("the same 3 hosts against their baseline", itself=True),
     Design("likewise, the baseline lacks a host", itself=True, lacks=frozenset(("b", 2, case) for case in range(6))),
     Design("likewise, one host lacks one case", itself=True, lacks=frozenset({("a", 1, 2)})),
-    Design("the same host against its baseline", (1, 1), itself=True, machines=True),
+    Design("the same host against its baseline", (1, 1), itself=True),
     Design("2 × 3, mixed drivers", (2, 2), drivers=0.005),
     Design("3 × 3, mixed drivers", (3, 3), drivers=0.005),
     Design("5 × 3, mixed drivers", (5, 5), drivers=0.005),
     Design("3 hosts of 2, 3 and 9 repeats", repeats=(2, 3, 9)),
     Design("3 hosts of 2, 2 and 9 noisy repeats", repeats=(2, 2, 9), within=0.01),
-    Design("1 × 3 against 1 × 9, these machines", (1, 1), repeats=(3, 9), machines=True),
+    Design("1 × 3 against 1 × 9, these machines", (1, 1), repeats=(3, 9)),
     Design("3 × 3, heavy tails (Student, 3 degrees)", noise=student),
     Design("5 × 3, heavy tails (Student, 3 degrees)", (5, 5), noise=student),
     Design("3 × 3, heavy tails (Laplace)", noise=laplace),
-    Design("1 × 5, these machines, heavy tails", (1, 1), repeats=(5,), noise=student, machines=True),
+    Design("one machine of 3 against 2 hosts", (1, 2)),
+    Design("one machine of 3 against 2 hosts that spread by 2 %", (1, 2), between=(0.0, 0.02)),
+    Design("one machine of 9 against 2 hosts that spread by 0.2 %", (1, 2), between=(0.0, 0.002), alone=9),
+    Design("one machine of 9 against 2 hosts", (1, 2), alone=9),
+    Design("one machine of 9 against 2 hosts that spread by 2 %", (1, 2), between=(0.0, 0.02), alone=9),
+    Design("one machine of 9 against 2 hosts, repeats vary by 1 %", (1, 2), within=0.01, alone=9),
+    Design("one machine of 5 against 2 hosts that spread by 1 %", (1, 2), between=(0.0, 0.01), alone=5),
+    Design("one machine of 2 against 2 hosts of 2", (1, 2), repeats=(2,)),
+    Design("one machine of 3 against 3 hosts that spread by 2 %", (1, 3), between=(0.0, 0.02)),
+    Design("one machine of 9 against 3 hosts", (1, 3), alone=9),
+    Design("one machine of 3 against 10 hosts, repeats vary by 2 %", (1, 10), within=0.02),
+    Design("1 × 3 in 2 equal runs, these machines", (1, 1), runs=2),
+    Design("1 × 3 in 3 equal runs, these machines", (1, 1), runs=3),
+    Design("1 × 3 in 2 runs that differ by 0.1 %", (1, 1), runs=2, between_runs=0.001),
+    Design("1 × 5, these machines, heavy tails", (1, 1), repeats=(5,), noise=student),
 )
 
 
@@ -151,7 +169,7 @@ def draw(
         for side in "ab"
     )  # fmt: skip
     four = _rate(design, random, "a", 0, GPUS * EFFICIENCY * BASE["network-0"], effects[0], rounds[0], gpus=GPUS)
-    own = [1.0 + float(effect.mean()) if design.machines else 1.0 for effect in effects]
+    own = [1.0 + float(effect[0]) if len(effect) == 1 else 1.0 for effect in effects]
     ratio = RATIO * own[0] / own[1]
     kept_a, kept_b = ([rate for rate in side if rate.rates] for side in (a, b))
     return kept_a, kept_b, [kept_a[0], four], Truth(RATIO * BASE["network-0"] * own[0], ratio)
@@ -165,10 +183,15 @@ def _hosts(design: Design, random: np.random.Generator, side: int) -> NDArray[np
 
 
 def _rounds(design: Design, random: np.random.Generator, side: int) -> list[NDArray[np.float64]]:
-    """Draw the effect of each round of each host, likewise."""
+    """Draw the effect of each run and round of each host, likewise: an array per host, runs × rounds."""
     hosts = design.hosts[side]
-    counts = (design.repeats[(host + side * (hosts == 1)) % len(design.repeats)] for host in range(hosts))
-    return [design.rounds * random.standard_normal(count) for count in counts]
+    counts = [design.repeats[(host + side * (hosts == 1)) % len(design.repeats)] for host in range(hosts)]
+    if side == 0 and design.alone:
+        counts = [design.alone]
+    found = [design.rounds * random.standard_normal((design.runs, count)) for count in counts]
+    if design.between_runs:
+        found = [of + design.between_runs * random.standard_normal((design.runs, 1)) for of in found]
+    return found
 
 
 def _rate(
@@ -187,9 +210,12 @@ def _rate(
     for host, effect in enumerate(effects):
         values = mean * (1 + effect + rounds[host] + design.within * design.noise(random, rounds[host].shape))
         if (side, host, number) not in design.lacks:
-            rates[f"{fleet}{host}"] = {"run": values.tolist()}
+            rates[f"{fleet}{host}"] = {f"run-{run}": of_run for run, of_run in enumerate(values.tolist())}
     case = Case(model=f"network-{number}", num_gpus=gpus)
-    numbers = {host: {"run": [*range(1, len(of_host["run"]) + 1)]} for host, of_host in rates.items()}
+    numbers = {
+        host: {run: [float(number) for number in range(1, len(values) + 1)] for run, values in runs.items()}
+        for host, runs in rates.items()
+    }
     return FleetRate(fleet, case, Software(), rates, numbers, unit="images")
 
 
@@ -204,10 +230,9 @@ def covered(design: Design, draws: int, seed: int = 20261122) -> dict[str, list[
         a, b, scaled, truth = draw(design, random)
         others = {rate.case: rate for rate in b}
         found = [compare_pair(rate, others[rate.case]) for rate in a if rate.case in others]
-        speaks = design.machines or found[0].covers == "the fleets"
         intervals = [
-            (a[0].interval if a[0].of_fleet or design.machines else None, truth.mean),
-            (found[0].interval if speaks else None, truth.ratio),
+            (a[0].interval, truth.mean),
+            (found[0].interval, truth.ratio),
             (geometric_mean(found), truth.ratio),
             *((efficiency.interval, EFFICIENCY) for efficiency in efficiencies(scaled)),
         ]
