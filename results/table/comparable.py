@@ -48,8 +48,8 @@ class Measured(Protocol):
         """The measured case."""
 
     @property
-    def unit(self) -> str:
-        """What a sample is; empty without a number."""
+    def unit(self) -> str | None:
+        """What a sample is; empty or None without a number."""
 
     def named(self, column: str) -> Value:
         """Return the value of a column of `CASE_COLUMNS` or `SOFTWARE_COLUMNS`."""

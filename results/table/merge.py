@@ -169,6 +169,7 @@ class _Collector:
     def merged(self) -> Merged:
         """Return the table of all added records."""
         from results.table.frames import repeats_frame, row_numbers
+        from results.table.unusual import unusual_repeats
 
         early = defaultdict[tuple[int, Software], set[int]](set)
         for (number, software), row in self._rows.items():
@@ -181,6 +182,7 @@ class _Collector:
         numbers = row_numbers(repeats)
         rows = [_described(self.groups[i], numbers.get(row, NO_NUMBERS)) for row, i in enumerate(order)]
         self.problems += [problem for group in self.groups if (problem := _price_problem(group))]
+        self.problems += unusual_repeats(rows, repeats)
         return Merged(rows, repeats, list(dict.fromkeys(self.problems)), self.devices, suspicions=suspicions)
 
     def _exclude_suspects(self) -> dict[Path, str]:
