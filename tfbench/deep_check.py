@@ -15,17 +15,14 @@ from dataclasses import replace
 
 import tensorflow as tf
 
-from results.schema import Case, Check, Device, DeviceResult, Status
+from results.schema import Case, Check, Device, DeviceResult
 from results.schema.health import GPUFacts
-from tfbench.device_case import product_of
-from tfbench.environment import with_loaded_libraries
+from tfbench.device_case import conclude, product_of
 from tfbench.keras_types import Strategy, Tensor
 from tfbench.machine.host import LOOP_STEPS, loop_seconds
 from tfbench.machine.nvml import GPUs
 from tfbench.machine.telemetry import Observer
-from tfbench.measuring import validity
 from tfbench.outcomes.findings import Findings
-from tfbench.outcomes.outcome import CaseFailedError
 from tfbench.peers.links import Alone, Peers
 from tfbench.roofline.peaks import (
     ARITHMETIC,
@@ -95,10 +92,7 @@ def deep_check(case: Case, strategy: Strategy, findings: Findings, gpus: GPUs) -
         findings.device_results += all_reduce(strategy)
         findings.checks.append(all_reduce_check(strategy))
     findings.device_results += _of_the_host(on_gpus)
-    if findings.environment is not None:
-        findings.environment = with_loaded_libraries(findings.environment)
-    if any(check.passed is False for check in findings.checks):
-        raise CaseFailedError(Status.INVALID, validity.failures(findings.checks))
+    conclude(findings)
 
 
 def with_product_rates(case: Case, gpus: Sequence[GPUFacts], peers: Peers | Alone) -> list[GPUFacts]:

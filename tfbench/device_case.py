@@ -48,6 +48,15 @@ def measure_devices(case: Case, strategy: Strategy, findings: Findings, options:
         findings.checks.append(all_reduce_check(strategy))
     findings.telemetry = replace(observer.stop(cooling), device_memory_peak_bytes=device_memory_peak_bytes(case))
     findings.gpus = observer.gpus
+    conclude(findings)
+
+
+def conclude(findings: Findings) -> None:
+    """Add the loaded libraries to what was found.
+
+    Raises:
+        CaseFailedError: A check failed.
+    """
     if findings.environment is not None:
         findings.environment = with_loaded_libraries(findings.environment)
     if any(check.passed is False for check in findings.checks):
