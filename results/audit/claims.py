@@ -340,9 +340,8 @@ def read_throughputs(path: Path, decimal: Decimal | None = None) -> Reading:
         part = Reading(ignored=columns.ignored)
         if _has_networks(table, columns, context):
             part = _Reader(table, columns, context, decimal, first_row, part).read()
-        base = _base(part.claims)
-        if base:
-            reading.refused.append(f"holds values relative to {base}, not throughputs. Give samples per second")
+        if other := _not_rates(part.claims):
+            reading.refused.append(f"holds {other}, not throughputs. Give samples per second")
         elif part.claims or part.unread:
             reading.add(part)
         else:
@@ -368,15 +367,30 @@ def _has_networks(table: RawTable, columns: Columns, context: Facets) -> bool:
 RELATIVE = {1.0: 30.0, 100.0: 2000.0}
 """Largest value of a table relative to 1, or to 100 %."""
 
+SLOWEST_GPU = 5.0
+"""Images per second that every GPU of the reference exceeds in training."""
 
-def _base(claims: Sequence[Claim]) -> str:
-    """Return the GPU, precision and count whose values are all 1, or 100, if all others are relative to it."""
-    for group in grouped(claims, lambda claim: (claim.gpu_text, claim.precision, claim.count)).values():
-        base, models = group[0].rate, {claim.model for claim in group}
-        enough = len(models) > 1 or (base == 1 and len(claims) > 1)
-        most = RELATIVE.get(base, 0.0)
-        if enough and all(claim.rate == base for claim in group) and all(claim.rate < most for claim in claims):
-            return f"{group[0].gpu_text} {group[0].precision} ×{group[0].count} (= {base:g})".strip()
+
+def _not_rates(claims: Sequence[Claim]) -> str:
+    """Return what values are that cannot be throughputs, by themselves: each network has a 1, or all are small."""
+    networks_claimed = {claim.model for claim in claims}
+    for base, most in RELATIVE.items():
+        bases = [claim for claim in claims if claim.rate == base]
+        enough = len(claims) > len(bases) and (base == 1 or len(networks_claimed) > 1)
+        if (
+            enough
+            and {claim.model for claim in bases} == networks_claimed
+            and all(claim.rate < most for claim in claims)
+        ):
+            names = {f"{claim.gpu_text} {claim.precision} ×{claim.count}".strip() for claim in bases}
+            name = names.pop() if len(names) == 1 else "one of each network"
+            return f"values relative to {name} (= {base:g})"
+    images = [
+        claim for claim in claims if claim.gpus and claim.model in NETWORKS and NETWORKS[claim.model].unit == "images"
+    ]
+    if len(images) > 1 and all(claim.rate < SLOWEST_GPU for claim in claims):
+        low, high = min(claim.rate for claim in claims), max(claim.rate for claim in claims)
+        return f"values of {low:g} to {high:g}, too small for a GPU (relative values, times or thousands?)"
     return ""
 
 

@@ -153,6 +153,9 @@ def _multiples(shared: Sequence[Pair], tries: int) -> list[TableFinding]:
     return []
 
 
+NO_HITS: tuple[float, list[Pair], float] = (1.0, [], 1.0)
+
+
 def _multiple(pairs: Sequence[Pair], tries: int) -> TableFinding | None:
     if not pairs:
         return None
@@ -161,7 +164,9 @@ def _multiple(pairs: Sequence[Pair], tries: int) -> TableFinding | None:
         return _multiple([(high, low) for low, high in pairs], tries)
     factors = [(round(ratio, decimals), decimals) for decimals in range(MOST_DECIMALS + 1)] + [(ratio, None)]
     trials = [_trial(pairs, *factor, of_high=of_high) for factor in factors for of_high in (True, False)]
-    chance, hits, factor = min((trial for trial in trials if trial[2] != 1), key=lambda trial: trial[0])
+    chance, hits, factor = min(
+        (trial for trial in trials if trial[2] != 1), key=lambda trial: trial[0], default=NO_HITS
+    )
     chance = min(1.0, chance * len(trials) * tries) * _nearness(pairs, factor)
     severity = next((level for level, limit in EXACT_CHANCES.items() if chance < limit), None)
     if severity is None or len(hits) < 2:

@@ -52,7 +52,7 @@ ALIASES = {
 
 _PER_SECOND = (
     r"(?:images?|imgs?|im|ims|pics?|samples?|seq(?:uence)?s?|sentences?|examples?|ex|items?|records?|frames?|f|tokens?|"
-    r"tok|queries|infer(?:ence)?s)\.?(?:\s*/\s*|\s*\bper\s*|\s+|p)(?:seconds|second|secs|sec|s)\b\.?|\b(?:fps|ips)\b"
+    r"tok|queries|infer(?:ence)?s)\.?(?:\s+processed)?(?:\s*/\s*|\s*\bper\s*|\s+|p)(?:seconds|second|secs|sec|s)\b\.?|\b(?:fps|ips)\b"
 )
 """A unit of throughput: `images/s`, `samples per second`, `img_sec`; `_` is read as a space."""
 
@@ -60,6 +60,9 @@ _RATE_UNIT = re.compile(
     rf"[(\[]?\s*\b(?:{_PER_SECOND})(?P<each>\s*(?:/|per)?\s*(?:gpu|device|card|accelerator|chip)s?\b)?\s*[)\]]?",
     re.IGNORECASE,
 )
+_PER_SECOND_POWER = re.compile(r"[\s·⋅]*\bs(?:⁻¹|\^?\{?[-−]1\}?)")
+_INTERVAL = re.compile(r"\b(mean|avg|average|median)\s*(±|\+/-)\s*(std(dev)?|sd|sem)?\b|\d+\s*%\s*ci\b", re.IGNORECASE)
+"""What the cells of a column have after their number."""
 _RATE_WORD = re.compile(r"\b(throughputs?|performance|perf|speed|results?)\b", re.IGNORECASE)
 _PER_GPU = re.compile(r"\b(?:per|each)\s+(gpu|device|card|accelerator)s?\b", re.IGNORECASE)
 _MODES = (
@@ -68,18 +71,18 @@ _MODES = (
 )
 _FILLERS = re.compile(
     r"\b(total|rate|avg|average|mean|median|overall|global|running|curr(ent)?|steady|state|measured|aggregated?|system|"
-    r"tensorflow|tf[12]?|keras|pytorch|torch|mxnet|jax|ngc|nvidia ngc|in|of|with|the|for|on|using)\b",
+    r"higher is better|tensorflow|tf[12]?|keras|pytorch|torch|mxnet|jax|ngc|nvidia ngc|in|of|with|the|for|on|using)\b",
     re.IGNORECASE,
 )
 """Words of a heading that say nothing about the case."""
 
 _OTHER_FIGURES = {
-    "relative values": r"\brelative|normali[sz]|speed-?\s?ups?\b|\bratio\b|\bvs\b|\bversus\b|\bfaster\b|\bbaseline\b|"
-    r"=\s*1[.,]0+\b|\d\s?(?!bs|batch|gpu)\w*\s*=\s*1\b(?![.,]?\d)|=\s*100\s?%",
+    "relative values": r"\brelative|\bnorm(ed)?\b|normali[sz]|speed-?\s?ups?\b|\bratio\b|\bvs\b|\bversus\b|\bfaster\b|"
+    r"\bbaseline\b|=\s*1[.,]0+\b|\d\s?(?!bs|batch|gpu)\w*\s*=\s*1\b(?![.,]?\d)|=\s*100\s?%",
     "scaling": r"scal(es?|ing)|effici",
+    "steps, not samples": r"\b(steps?|it(er(ation)?)?s?|batch(es)?|epochs?)\s*(/|per)\s*(s|sec|second)\b",
     "times": r"\b(run)?times?\b|\blatenc|\b(milli|micro)?seconds?\b|\b(ms|msecs?|secs?|mins?|minutes?|hours?|hrs?)\b|"
     r"\bs\s*/|(?<=[(\[])\s*[sh]\s*(?=[)\]])|(lower|smaller|less) is better|\bduration\b|\bper (batch|step|epoch)\b",
-    "steps, not samples": r"\b(steps?|it(er(ation)?)?s?|batch(es)?|epochs?)\s*(/|per)\s*(s|sec|second)\b",
     "prices": r"price|cost|usd|\$|€",
     "power": r"watt|\btdp\b|power|energy|\bper j(oule)?\b",
     "another figure": r"memory|vram|loss|accuracy|at most|epochs?\b|repeats?|\bp\d\d\b|cv ?%|%|utili[sz]ation|tflop|"
@@ -158,7 +161,7 @@ def heading_key(text: str) -> str:
 
 def _spaced(text: str) -> str:
     """Return a heading as words: `RunningAvgSamplesPerSec` and `images_per_sec` have four and three."""
-    words = plain(text).replace("_", " ")
+    words = _PER_SECOND_POWER.sub("/s", plain(text).replace("_", " "))
     if words.isidentifier() and not _MODEL_TEXTS.search(words):
         words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", words)
     return " ".join(words.split())
@@ -171,7 +174,7 @@ def has_rate_unit(text: str) -> bool:
 
 def other_figure(text: str) -> str:
     """Return what a heading or title names instead of throughputs: `relative values`, `times`; empty: nothing else."""
-    words = _RATE_UNIT.sub(" ", _spaced(text))
+    words = _INTERVAL.sub(" ", _RATE_UNIT.sub(" ", _spaced(text)))
     return next((name for name, pattern in _OTHER_FIGURE.items() if pattern.search(words)), "")
 
 
@@ -185,7 +188,7 @@ def read_facets(text: str) -> Facets:
     """Parse a heading, label or title."""
     words = _spaced(text)
     unit = _RATE_UNIT.search(words)
-    rest = _RATE_UNIT.sub(" ", words)
+    rest = _INTERVAL.sub(" ", _RATE_UNIT.sub(" ", words))
     rate, each = unit is not None or _RATE_WORD.search(rest) is not None, bool(unit and unit["each"])
     if rate:
         each |= _PER_GPU.search(rest) is not None
@@ -275,7 +278,7 @@ def _without(text: str, match: re.Match[str] | None) -> str:
 
 
 _SLICE = re.compile(
-    r"\bmig\b|\b\d+g[. ]\d+gb\b|\b[a-z]+\d+\w*-\d+[qcab]\b|\bvgpu\b|^grid\b|\btime[- ]slic", re.IGNORECASE
+    r"\bmig\b|\b\d+g[. ]\d+gb\b|\b[a-z]+\d+\w*-\d+[qcab]\b|\bvgpu\b|^grid\b|(?<!\d)1/\d\b|\btime[- ]slic", re.IGNORECASE
 )
 """Names of parts of a GPU: `A100 MIG 1g.5gb`, `NVIDIA A10-4Q`, `GRID A100D-80C`."""
 
@@ -341,7 +344,9 @@ _RANGE = re.compile(r"[(\[][^)\]]*[)\]]")
 _CELL_FIGURES = {
     "percentages": re.compile(r"[\d.,]+\s*%"),
     "relative values": re.compile(r"[\d.,]+\s*[x×]"),
-    "times": re.compile(r"[\d.,]+\s*(ms|s|secs?|seconds?|min|minutes?|h|hours?)|\d{1,3}(:\d\d){1,2}(\.\d+)?"),
+    "times": re.compile(
+        r"[\d.,]+\s*(ms|s|secs?|seconds?|min|minutes?|h|hours?)|\d+\s*m(in)?\s*\d+\s*s|\d{1,3}(:\d\d){1,2}(\.\d+)?"
+    ),
 }
 
 

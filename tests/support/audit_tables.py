@@ -37,6 +37,13 @@ UNITS = (
         "Mean training speed, images per sec.",
         "FPS",
     ),
+    *(
+        "Images processed per second",
+        "samples·s⁻¹",
+        "mean ± std (img/s)",
+        "Throughput (higher is better)",
+        "img/s (95 % CI)",
+    ),
     *("Examples / second", "Performance (TensorFlow, img/s)", "total images/sec", "training images/s (median)"),
 )
 
@@ -100,6 +107,10 @@ READABLE: dict[str, tuple[str, list[Cell]]] = {
             Cell(None, "resnet152", "", 941.7, 1, 256, "infer"),
             Cell(None, "resnet152", "", 279.3, 1, 128),
         ],
+    ),
+    "equal GPUs": (  # too few cells to call one a copy
+        "GPU,ResNet50 FP16 (images/s)\nRTX A5000,640\nRTX 3080,640\n",
+        [Cell(A5000, "resnet50", "fp16", 640), Cell("RTX 3080", "resnet50", "fp16", 640)],
     ),
     "a drawn box": (
         "                 ResNet50 FP16, images/s\n┏━━━━━━━━━━━┳━━━━━━━━┳━━━━━━━━┓\n┃ GPU       ┃ 1 GPU  ┃ 4 GPUs ┃\n"
@@ -192,6 +203,11 @@ NO_THROUGHPUTS: dict[str, tuple[str, str]] = {
         "gpu,model,precision,throughput\nRTX 2080 Ti,resnet50,fp16,1.0\nRTX 3090,resnet50,fp16,1.72\n",
         "relative to RTX 2080 Ti",
     ),
+    "normalised to the fastest": (
+        _WIDE.format(0.55, "1.00", "1.00", 0.93, 0.98, 0.99),
+        "relative to one of each network",
+    ),
+    "normalised, without the base": (_WIDE.format(0.8, 0.7, 1.2, 1.1, 1.3, 1.2), "too small for a GPU"),
     "percentages": (_WIDE.format(100, 100, 172, 193, 181, 211), "relative to RTX 2080 Ti"),
     "percent signs": (_WIDE.format("100 %", "100 %", "172 %", "193 %", "181 %", "211 %"), "percentages"),
     "multiples": (_WIDE.format("1.0x", "1.0x", "1.7x", "1.9x", "1.8x", "2.1x"), "relative"),
