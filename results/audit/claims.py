@@ -117,18 +117,23 @@ def _roles_by_heading(table: RawTable) -> dict[str, int]:
         role = next(
             (role for role in ROLES if key in ALIASES[role] or (of_mode and of_mode["role"] in ALIASES[role])), None
         )
-        if role in ("gpu", "count"):  # a column `GPUs` may have names or numbers
-            counts = _share(table, i, lambda cell: read_count(cell) is not None)
-            role = "gpu" if _share(table, i, _is_gpu) >= LOOKS_LIKE else "count" if counts >= LOOKS_LIKE else role
-            role = None if key in SETTINGS and role == "gpu" and not _share(table, i, _is_gpu) else role
-        if role:
-            roles.setdefault(f"{of_mode['mode']} {role}" if of_mode else role, i)
+        gpus = _share(table, i, _is_gpu) >= LOOKS_LIKE
+        if role in ("gpu", "count", "precision") and gpus:  # a column `GPUs` may have names or numbers
+            role = "gpu"
+        elif role in ("gpu", "count") and _share(table, i, lambda cell: read_count(cell) is not None) >= LOOKS_LIKE:
+            role = "count"
+        elif role == "gpu" and key in SETTINGS:
+            role = None
+        name = f"{of_mode['mode']} {role}" if of_mode else role
+        if name and (name not in roles or (role == "gpu" and gpus and not _share(table, roles[name], _is_gpu))):
+            roles[name] = i
     return roles
 
 
 def _values(table: RawTable, columns: Sequence[int]) -> tuple[dict[int, Facets], dict[int, str]]:
     """Return the columns of throughputs with their parsed headings, and what other columns of numbers hold."""
     counts = {i: count for i in columns if (count := read_count(table.headings[i])) and count <= MOST_GPUS}
+    counts = {i: count for i, count in counts.items() if not find_gpus(table.headings[i])}  # 3090
     values, others = {}, {}
     for i in columns:
         heading = table.headings[i]
@@ -336,7 +341,8 @@ def read_throughputs(path: Path, decimal: Decimal | None = None) -> Reading:
     """
     tables, reading, first_row = read_tables(path), Reading(), 0
     for table in tables:
-        context, columns = read_context(table.context, path.stem), meant_columns(table)
+        context = _merged(read_context(table.title, ""), read_context(table.context, path.stem))
+        columns = meant_columns(table)
         part = Reading(ignored=columns.ignored)
         if _has_networks(table, columns, context):
             part = _Reader(table, columns, context, decimal, first_row, part).read()

@@ -27,6 +27,9 @@ TITLES = ("#", "**", "<details", "</details")
 _RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*")
 _DRAWN_RULE = re.compile(r"(?=.*[-=─━═]{3})[-+=|:\s\u2500-\u257f]+")
 _VERTICALS = str.maketrans(dict.fromkeys("│┃║┆┇┊┋╎╏", "|"))
+_ROW_COUNT = re.compile(r"[(\[]\d+ rows?\b.*[)\]]\s*")
+_TYPES = re.compile(r"-{3}|str|bool|cat|[fiu]\d{1,2}|object|float64|int64|text|numeric")
+"""Cells of a row that has the types of columns, as polars prints it."""
 _FOR_EXCEL = re.compile(r"sep=.\s*", re.IGNORECASE)
 """First line of a CSV file that names its delimiter to Excel."""
 
@@ -92,15 +95,24 @@ def _read_text(path: Path) -> str:
 
 
 def _table(
-    rows: Sequence[Sequence[str]], title: Sequence[str], notes: Sequence[str] = (), *, commas: bool = False
+    rows: Sequence[Sequence[str]],
+    title: Sequence[str],
+    notes: Sequence[str] = (),
+    *,
+    commas: bool = False,
+    aligned: bool = False,
 ) -> RawTable:
     """Build a table, padding short rows, and headings if rows are longer."""
     headings, *cells = rows
     width = max(map(len, rows))
-    if {len(row) for row in cells} == {len(headings) + 1} and [row[0] for row in cells] in _numberings(len(cells)):
-        headings = ["", *headings]  # pandas and R print row numbers without a heading
+    if {len(row) for row in cells} == {len(headings) + 1} and (
+        aligned or [row[0] for row in cells] in _numberings(len(cells))
+    ):
+        headings = ["", *headings]  # pandas and R print row labels without a heading
     filled = [(*row, *[""] * (width - len(row))) for row in (headings, *cells)]
-    used = tuple(row for row in filled[1:] if any(map(str.strip, row)))
+    used = tuple(
+        row for row in filled[1:] if not all(not cell.strip() or _TYPES.fullmatch(cell.strip()) for cell in row)
+    )
     return RawTable(filled[0], used, "\n".join(title), "\n".join(notes), commas)
 
 
@@ -117,7 +129,7 @@ def _with_rules_of_markdown(lines: Sequence[str]) -> Iterator[str]:
             below_rule &= "|" in text
             before = text
             yield text
-        elif "|" in before and not below_rule:
+        elif "|" in before.strip(" |\n") and not below_rule:
             below_rule = True
             yield "|---|\n"
         elif _is_rule(text):
@@ -160,7 +172,11 @@ def _pipe_cells(line: str) -> list[str]:
 
 def _delimited(lines: Sequence[str], path: Path) -> list[RawTable]:
     """Parse with the delimiter, or runs of spaces, that gives the most rows of equal width."""
-    data = [line for line in lines if line.strip() and not line.startswith("#") and not _DRAWN_RULE.fullmatch(line)]
+    data = [
+        line
+        for line in lines
+        if line.strip() and not line.startswith("#") and not (_DRAWN_RULE.fullmatch(line) or _ROW_COUNT.fullmatch(line))
+    ]
     data = data[1:] if data and _FOR_EXCEL.fullmatch(data[0]) else data
     choices = {mark: [row for row in csv.reader(data, delimiter=mark) if any(row)] for mark in DELIMITERS}
     choices["  "] = [re.split(r"\s{2,}", line.strip()) for line in data]
@@ -171,7 +187,7 @@ def _delimited(lines: Sequence[str], path: Path) -> list[RawTable]:
     title = [" ".join(filter(None, record)) for record in records[:start]]
     if mark == ",":
         _refuse_cells_without_heading(records[start:], path)
-    return [_table(records[start:], title, commas=mark == ",")] if records else []
+    return [_table(records[start:], title, commas=mark == ",", aligned=mark == "  ")] if records else []
 
 
 def _refuse_cells_without_heading(records: Sequence[Sequence[str]], path: Path) -> None:

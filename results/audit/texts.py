@@ -37,7 +37,7 @@ ALIASES = {
               "per_device_batch_size", "per_gpu_batch_size", "per_device_train_batch_size", "mini_batch_size",
               "micro_batch_size", "bs_gpu"),
     "count": ("num_gpus", "gpus", "gpu_count", "n_gpus", "number_of_gpus", "num_gpu", "gpus_used", "of_gpus", "ngpu",
-              "gpu_s", "n_gpu", "gpu_num", "num_devices", "devices", "world_size", "of_accelerators"),
+              "gpu_s", "n_gpu", "gpu_num", "num_devices", "devices", "world_size", "of_accelerators", "a"),
     "hosts": ("num_hosts",),
     "slice": ("mig", "mig_profile", "mig_device", "mig_instance", "gpu_instance", "vgpu", "vgpu_profile", "slice"),
     "image_size": ("image_size", "img_size", "input_size", "image_resolution"),

@@ -135,6 +135,45 @@ READABLE: dict[str, tuple[str, list[Cell]]] = {
         "1  RTX A5000  resnet50       fp16              640.1\n",
         FP16,
     ),
+    "pandas, with row labels": (
+        "           ResNet50 FP16  VGG16 FP16\nRTX A4000          410.5       240.7\nRTX A5000          640.1       371.3\n",
+        [
+            Cell(gpu, model, "fp16", rate)
+            for gpu, rates in ((A4000, (410.5, 240.7)), (A5000, (640.1, 371.3)))
+            for model, rate in zip(("resnet50", "vgg16"), rates, strict=True)
+        ],
+    ),
+    "pandas, pivoted": (
+        "ResNet50\n\nprecision   fp16   bf16\nRTX A4000  410.5  405.2\nRTX A5000  640.1  632.9\n\n[2 rows x 2 columns]\n",
+        [*FP16, Cell(A4000, "resnet50", "bf16", 405.2), Cell(A5000, "resnet50", "bf16", 632.9)],
+    ),
+    "polars": (
+        "shape: (2, 4)\n┌───────────┬──────────┬───────────┬──────────┐\n│ gpu       ┆ model    ┆ precision ┆ images/s │\n"
+        "│ ---       ┆ ---      ┆ ---       ┆ ---      │\n│ str       ┆ str      ┆ str       ┆ f64      │\n"
+        "╞═══════════╪══════════╪═══════════╪══════════╡\n│ RTX A4000 ┆ resnet50 ┆ fp16      ┆ 410.5    │\n"
+        "│ RTX A5000 ┆ resnet50 ┆ fp16      ┆ 640.1    │\n└───────────┴──────────┴───────────┴──────────┘\n",
+        FP16,
+    ),
+    "a title in the box": (
+        "+-----------------------------+\n|   ResNet50 FP16, images/s   |\n+-----------+--------+--------+\n"
+        "| GPU       | 1 GPU  | 4 GPUs |\n+-----------+--------+--------+\n| RTX A4000 | 410.5  | 1560.2 |\n"
+        "| RTX A5000 | 640.1  | 2430.9 |\n+-----------+--------+--------+\n",
+        ONE_AND_FOUR,
+    ),
+    "two boxes": (
+        "ResNet50 FP16\n┌───────────┬────────┐\n│ GPU       │ img/s  │\n├───────────┼────────┤\n│ RTX A4000 │ 410.5  │\n"
+        "└───────────┴────────┘\nVGG16 FP16\n┌───────────┬────────┐\n│ GPU       │ img/s  │\n├───────────┼────────┤\n"
+        "│ RTX A4000 │ 240.7  │\n└───────────┴────────┘\n",
+        [Cell(A4000, "resnet50", "fp16", 410.5), Cell(A4000, "vgg16", "fp16", 240.7)],
+    ),
+    "numbers of GPUs as headings": (
+        "Model / GPU,2080 Ti,3080,3090\nResNet-50 FP16,494.1,560.2,781.5\n",
+        [Cell(g, "resnet50", "fp16", r) for g, r in (("RTX 2080 Ti", 494.1), ("RTX 3080", 560.2), ("RTX 3090", 781.5))],
+    ),
+    "systems and accelerators": (
+        "System,Accelerator,a#,Benchmark,Precision,Throughput (samples/s)\ndgx,NVIDIA A100-SXM4-80GB,8,resnet50,fp16,18011\n",
+        [Cell("A100 SXM4 80GB", "resnet50", "fp16", 18011, 8)],
+    ),
     "rules of spaces": (
         "gpu        model     precision  images/s\n=========  ========  =========  ========\n"
         "RTX A4000  resnet50  fp16       410.5\nRTX A5000  resnet50  fp16       640.1\n",
