@@ -178,7 +178,7 @@ class Runs:
             mode: `train` or `infer`; None: each that was measured.
             gpus: GPUs to choose from; empty: all with a figure or a price.
             prices: USD per GPU-hour by GPU or fleet; override those of the records.
-            price_files: CSV files of prices, for GPUs without one.
+            price_files: Files of prices, as CSV or JSON, for GPUs without one.
             budget: Maximum USD per hour for all GPUs together.
             hours: Maximum hours for `samples`.
             samples: Samples of the job.
@@ -215,7 +215,7 @@ class Runs:
         Args:
             path: The file; an existing file is replaced.
             prices: USD per GPU-hour by GPU or fleet; override those of the records.
-            price_files: CSV files of prices, for fleets without one.
+            price_files: Files of prices, as CSV or JSON, for fleets without one.
 
         Returns:
             The path of the file.

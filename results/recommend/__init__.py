@@ -1,6 +1,6 @@
-"""Recommends which GPU to rent: a table with a row per GPU and count, and one sentence.
+"""Recommends which GPU to rent: one sentence, and a table with a row per GPU and count.
 
 `questions` parses questions and prices; `figures` collects comparable throughputs, measured or published; `prediction`
-fills gaps with marked rows; `answer` adds prices, order, sentence and notes; `output` formats tables and JSON. Start at
-`answer.advise`.
+fills gaps with marked rows; `answer` adds prices, limits, order and notes; `sentence` asks `compare.decide` what to
+rent and writes the answer; `output` formats tables and JSON. Start at `answer.advise`.
 """

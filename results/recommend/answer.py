@@ -1,4 +1,4 @@
-"""Answers a question with a row per GPU and count, and one sentence: ratios first, then prices."""
+"""Answers a question with a row per GPU and count, their prices and limits, and one sentence."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from results.recommend.figures import (
     SECONDS_PER_HOUR,
     Basis,
     FigureTable,
+    GpuCount,
     RentalOption,
     bound,
     gpus_of_fleets,
@@ -125,14 +126,25 @@ def answers(question: RentalQuestion, rates: Sequence[FleetRate], offers: Sequen
     if question.mode == "infer":
         tables = tables or [_no_inference(question)]
         return [_advice(question, table, offers, hints) for table in tables]
-    known = {(row.gpu, row.count) for row in rows if row.samples_per_second}
-    failed = {(row.gpu, row.count): row.note for row in rows if row.failed and (row.gpu, row.count) not in known}
-    families = question.families or [(key,) for key in question.gpus]
-    if not tables or any(known.isdisjoint(family) and not failed.keys() >= {*family} for family in families):
+    failed = _failed(rows)
+    if not tables or _unanswered(question, rows, failed):
         tables.append(published_table(question, failed, lambda key: _fits(question, key, offers)))
     if not any(row.samples_per_second for table in tables for row in table.rows):
         hints += _other_precisions(question)
     return [_advice(question, table, offers, hints) for table in tables]
+
+
+def _failed(rows: Sequence[RentalOption]) -> dict[GpuCount, str]:
+    """Return the GPUs and counts that only failed, with the reason."""
+    known = {(row.gpu, row.count) for row in rows if row.samples_per_second}
+    return {(row.gpu, row.count): row.note for row in rows if row.failed and (row.gpu, row.count) not in known}
+
+
+def _unanswered(question: RentalQuestion, rows: Sequence[RentalOption], failed: Collection[GpuCount]) -> bool:
+    """Return whether nothing is known of a GPU, or of a whole family, that was asked for."""
+    known = {(row.gpu, row.count) for row in rows if row.samples_per_second}
+    families = question.families or [(key,) for key in question.gpus]
+    return any(known.isdisjoint(family) and not {*failed} >= {*family} for family in families)
 
 
 def unused_prices(advices: Sequence[Advice], offers: Sequence[Offer]) -> list[str]:

@@ -211,15 +211,21 @@ def measured_tables(question: RentalQuestion, rates: Sequence[FleetRate]) -> lis
     ]
     settings = [*by_setting((rate for rate in relevant if rate.rates), across=("num_gpus",)).values()]
     for failed in (rate for rate in relevant if not rate.rates):
-        alike = [of for of in settings if replace(of[0].case, num_gpus=1) == replace(failed.case, num_gpus=1)]
-        for of in alike or [[]]:
-            if (failed.fleet, failed.case.num_gpus) not in {(rate.fleet, rate.case.num_gpus) for rate in of}:
-                of.append(failed)
-            settings += [] if alike else [of]
+        _add_failure(settings, failed)
     asked = f"batch {question.batch_size}"
     tables = [_measured_table(question, of_setting, relevant, gpus) for of_setting in settings]
     tables = [table for table in tables if asked in table.setting.split(", ")] or tables
     return sorted(tables, key=lambda table: -sum(bool(rate.samples_per_second) for rate in table.rows))
+
+
+def _add_failure(settings: list[list[FleetRate]], failed: FleetRate) -> None:
+    """Add a failure to each setting of its case in which its fleet has no figure of as many GPUs, or to a new one."""
+    alike = [of for of in settings if replace(of[0].case, num_gpus=1) == replace(failed.case, num_gpus=1)]
+    if not alike:
+        settings.append([failed])
+    for of in alike:
+        if (failed.fleet, failed.case.num_gpus) not in {(rate.fleet, rate.case.num_gpus) for rate in of}:
+            of.append(failed)
 
 
 FleetDevice = tuple[str, Device]

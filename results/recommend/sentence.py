@@ -79,7 +79,8 @@ def _verdict(question: RentalQuestion, options: Sequence[RentalOption]) -> tuple
     if not priced:
         return None, f"no price is known: give --price '{fitting[0].gpu}=USD'", False
     if len(priced) == 1:
-        return None, f"{_only_priced(question, priced[0], options)}{_usd_text(priced[0])}", False
+        alone = f"only {priced[0].name} has a price, " if len(compared(question, options)) > 1 else ""
+        return None, f"{alone}{_usd_text(priced[0])}", False
     best, beaten = decided(priced)
     if len(best) > 1:
         winner, text = _tie(question, best, priced)
@@ -163,16 +164,6 @@ def _of_equals(best: Sequence[RentalOption]) -> tuple[RentalOption | None, str]:
     )
 
 
-def _only_priced(question: RentalQuestion, option: RentalOption, options: Sequence[RentalOption]) -> str:
-    """Return what only this option has, of those that meet the limits; empty if it is the only one."""
-    if len(compared(question, options)) == 1:
-        return ""
-    others = [other for other in options if other is not option]
-    figure = f"a {option.basis} figure and " if any(other.usd for other in others) else ""
-    limits = " within the limits" if any(other.misfit for other in others) else ""
-    return f"only {option.name} has {figure}a price{limits}, "
-
-
 def at_lowest(options: Iterable[RentalOption]) -> list[RentalOption]:
     """Return those with an offer, each with its cheapest one only."""
     return [replace(option, offers=(option.cheapest,)) for option in options if option.offers]
@@ -199,34 +190,30 @@ def _speeds(question: RentalQuestion, options: Sequence[RentalOption], every: Se
     slow, fast = shown[0], shown[:0:-1][:LED]
     origin = "; ".join(dict.fromkeys(option.origin for option in (*fast, slow)))
     if not fast:
-        return f"only {slow.name} {_alone(slow, every)}, {significant(slow.samples_per_second, 4)} samples/s ({origin})"
-    if any(option.basis is Basis.PREDICTED for option in (fast[0], slow)):
-        worth = "measure for an hour first"
-    elif any(ratio(slow, option) is None for option in fast):
-        worth = "no interval, measure at least 2 repeats of each"
-    elif len(fast) > 1:
-        worth = f"each is worth up to its ratio times the price of {slow.name}"
-    elif fast[0].measured and price_limits(ratio(fast[0], slow))[0] <= 1:
-        worth = "no significant difference in speed: rent the cheaper one"
-    else:
-        worth = f"rent it if it costs less than {_ratio_text(fast[0], slow).split(' ')[0]} times as much"
+        misfits = any(option.misfit for option in every if option.has_figure)
+        only = f"only {slow.name} {'meets the limits' if misfits and not slow.misfit else 'has a figure'}"
+        return f"{only}, {significant(slow.samples_per_second, 4)} samples/s ({origin})"
     times = [f"{option.name} {'' if i else 'is '}{_ratio_text(option, slow)} times" for i, option in enumerate(fast)]
-    return f"{enumerated(times)} as fast as {slow.name} ({origin}): {worth}"
+    return f"{enumerated(times)} as fast as {slow.name} ({origin}): {_worth(slow, fast)}"
+
+
+def _worth(slow: RentalOption, fast: Sequence[RentalOption]) -> str:
+    """Return what the ratios over the slowest option mean for its price and theirs."""
+    if Basis.PREDICTED in (fast[0].basis, slow.basis):
+        return "measure for an hour first"
+    if any(ratio(slow, option) is None for option in fast):
+        return "no interval, measure at least 2 repeats of each"
+    if len(fast) > 1:
+        return f"each is worth up to its ratio times the price of {slow.name}"
+    if fast[0].measured and price_limits(ratio(fast[0], slow))[0] <= 1:
+        return "no significant difference in speed: rent the cheaper one"
+    return f"rent it if it costs less than {_ratio_text(fast[0], slow).split(' ')[0]} times as much"
 
 
 def _ratio_text(a: RentalOption, b: RentalOption) -> str:
     found = ratio(a, b)
     known = a.measured or Basis.PREDICTED in (a.basis, b.basis)
     return with_interval(found) if found and known else f"{a.samples_per_second / b.samples_per_second:.2f}"
-
-
-def _alone(option: RentalOption, every: Sequence[RentalOption]) -> str:
-    """Return what only this option does or has, of those with a figure."""
-    others = [other for other in every if other is not option and other.samples_per_second]
-    limits = any(other.misfit for other in others)
-    if any(other.basis is not Basis.BOUND and not other.misfit for other in others):
-        return f"has a {option.basis} figure in this setting{' and meets the limits' if limits else ''}"
-    return "meets the limits" if limits else "has a figure"
 
 
 def _usd_text(option: RentalOption) -> str:

@@ -91,31 +91,35 @@ def read_prices(path: Path) -> PriceFile:
     headings = list(dict.fromkeys(name for _, row in rows for name in row))
     if not _is_offer(headings):
         raise NotATable(_missing(path, headings))
-    offers: list[Offer] = []
-    fractions: dict[str, None] = {}
+    offers, fractions = list[Offer](), dict[str, None]()
     prices, names = _price_columns(headings), {role: _heading_of(role, headings) for role in COLUMNS}
-    skypilot = {"accelerator_name", "accelerator_count"} <= {*headings}
+    catalog = path.stem if {"accelerator_name", "accelerator_count"} <= {*headings} else ""
     for where, cells in rows:
         row = {role: cells.get(name, "") for role, name in names.items()}
         if not re.search(r"[^\W_]", row["gpu"]):
             continue  # an instance without a GPU, or the rule below the headings of a Markdown table
-        name, count, gpus = _gpus_of(row, where, skypilot=skypilot)
+        name, count, gpus = _gpus_of(row, where, skypilot=bool(catalog))
         if count and not count.is_integer():
             fractions[f"{count:g} of {name}"] = None
         elif count != 0:
-            base = Offer(
-                gpu=name,
-                usd_per_gpu_hour=0.0,
-                gpus_per_host=int(count) if count else None,
-                provider=row["provider"] or (path.stem if skypilot else ""),
-                family=name if len(gpus) > 1 else "",
-                **{role: row[role] for role in ("region", "source", "retrieved_on")},
-            )
+            base = _without_price(name, count, gpus, row, catalog)
             at_prices = _at_prices(base, row, {of: cells.get(of, "") for of in prices}, where)
             offers += [replace(offer, gpu=gpu) for offer in at_prices for gpu in gpus or (name,)]
     if not offers and not fractions:
         raise NotATable(f"{path}: no row has a GPU and a price")
     return PriceFile(tuple(offers), tuple(fractions))
+
+
+def _without_price(name: str, count: float | None, gpus: Sequence[str], row: Row, catalog: str) -> Offer:
+    """Return an offer of a row's GPU to which a price is to be added; `catalog` is the provider if the row has none."""
+    return Offer(
+        name,
+        0.0,
+        gpus_per_host=int(count) if count else None,
+        provider=row["provider"] or catalog,
+        family=name if len(gpus) > 1 else "",
+        **{role: row[role] for role in ("region", "source", "retrieved_on")},
+    )
 
 
 def _gpus_of(row: Row, where: str, *, skypilot: bool) -> tuple[str, float | None, tuple[str, ...]]:
