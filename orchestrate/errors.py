@@ -5,10 +5,11 @@
     │   ├── DocumentError          a file has mistakes: one line for each of them
     │   ├── BuildFailed            an image could not be built, pushed or verified
     │   └── NoUsableHost           nothing to measure on; exit code 4
-    ├── CancelledInQueue       a repeat was cancelled in its queue: no record, `resume` runs it
+    ├── CancelledInQueue       a repeat was cancelled before it started: no record, `resume` runs it
     └── HostError                  a host or a repeat failed: becomes a record with `status`, the others continue
         ├── Unreachable            the connection failed
-        │   └── Dropped            an sshd closed the connection before the login: retried
+        │   ├── Dropped            an sshd closed the connection before the login: retried
+        │   └── Busy               another run measures on the machine: waited for
         ├── PullFailed             the image is not available
         ├── Lost                   a started benchmark no longer exists or responds
         │   └── Gone               it no longer exists
@@ -51,7 +52,7 @@ class NoUsableHost(UserError):
 
 
 class CancelledInQueue(TfbenchError):
-    """A repeat was cancelled in its queue before it started."""
+    """A repeat was cancelled before it started, in its queue or while it waited for another run."""
 
 
 class HostError(TfbenchError):
@@ -77,6 +78,10 @@ class Unreachable(HostError):
 
 class Dropped(Unreachable):
     """An sshd closed a connection before the login; a retry may succeed."""
+
+
+class Busy(Unreachable):
+    """Another run measures on the machine; two at a time would disturb each other."""
 
 
 class PullFailed(HostError):

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
-from orchestrate.errors import CancelledInQueue, Gone, HostError, Lost, Unreachable
+from orchestrate.errors import Busy, CancelledInQueue, Gone, HostError, Lost, Unreachable
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import OnTurn, QueueLauncher, Turn, always_running
 from orchestrate.planning.durations import Budget, clock_seconds
@@ -34,6 +34,9 @@ from orchestrate.running.shared import (
 )
 from orchestrate.running.watchdog import Abandoned, Watched
 from results.schema import Record, Status
+
+BUSY_SECONDS = 1.0
+"""Time between two attempts to start a repeat while another run measures on the machine."""
 
 ASK_AGAIN_SECONDS = 15.0
 """Interval of queries while no host answers."""
@@ -316,7 +319,7 @@ class HostWorker(Worker):
         attempt, watched = self._attempt(job), None
         ended = False
         try:
-            reattached = self._session.start(job)
+            reattached = self._start(job)
             watched = self._session.watch(job)
             outcome = self._session.follow(job, watched, self._on_turn(attempt, watched))
             record = judge(
@@ -329,6 +332,8 @@ class HostWorker(Worker):
                 observed_seconds=None if reattached else clock_seconds() - attempt.began,
             )
             ended = True
+        except CancelledInQueue:
+            return None
         except HostError as error:
             record = self._failed(job, error, attempt.started_at, watched)
             ended = error.status is not Status.LOST  # a lost repeat may still run: `resume` and `stop` can find it
@@ -345,6 +350,23 @@ class HostWorker(Worker):
         if self.host.queue is None:  # a queue's next repeat may get another machine
             self._peaks.add(job, record)
         return record
+
+    def _start(self, job: Job) -> bool:
+        """Start a repeat once no other run measures on the machine.
+
+        Raises:
+            CancelledInQueue: The run was stopped before.
+        """
+        waits = False
+        while True:
+            try:
+                return self._session.start(job)
+            except Busy as error:
+                if not waits:
+                    self._session.warn(f"{error.cause}: waiting until its repeat has ended")
+                waits = True
+            if self.shared.stop.launching.wait(BUSY_SECONDS):
+                raise CancelledInQueue(job.id)
 
     def _may_reattach(self, error: HostError, watched: Watched | None) -> bool:
         """Return whether a repeat whose host failed may still run, and the host has another try."""
@@ -454,12 +476,6 @@ class QueueWorker(HostWorker):
         """Cancel repeats without a slot when the run is stopped: the queue may start them when others end."""
         if self.shared.stop.launching.is_set():
             self._clear(list(self._todo))
-
-    def _run_once(self, job: Job) -> Record | None:
-        try:
-            return super()._run_once(job)
-        except CancelledInQueue:
-            return None
 
     def _attempt(self, job: Job) -> Attempt:
         return Attempt(job, self.shared.budget)

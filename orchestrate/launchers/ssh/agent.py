@@ -304,8 +304,26 @@ def start(request: Request) -> None:
         clear_dead(folder)
         reattached = (folder / "state.json").exists()
         if not reattached:
-            launch(request, folder)
+            machine = os.open(request["machine"], os.O_RDONLY)
+            fcntl.flock(machine, fcntl.LOCK_EX)  # other runs wait until this one is seen to measure, or has failed to
+            try:
+                other = run_that_measures(request)
+                if other is not None:
+                    reply(busy=other)
+                    return
+                launch(request, folder)
+            finally:
+                os.close(machine)
     reply(reattached=reattached)
+
+
+def run_that_measures(request: Request) -> str | None:
+    """Return the id of another run whose benchmark runs on this machine, or None."""
+    for state in Path(request["machine"]).glob(request["states"]):
+        run = state.parent.parent.name
+        if run != request["run"] and is_alive(read_json(state) or {}):
+            return run
+    return None
 
 
 def clear_dead(folder: Path) -> None:

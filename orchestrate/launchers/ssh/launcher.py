@@ -15,7 +15,7 @@ from typing import Any
 
 import stamina
 
-from orchestrate.errors import LaunchFailed, Lost, PullFailed, Unreachable
+from orchestrate.errors import Busy, LaunchFailed, Lost, PullFailed, Unreachable
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.variants import Variant, read_variants
 from orchestrate.launchers.base import Ending, OnTurn, OutputLine, always_running
@@ -77,7 +77,11 @@ class AgentLauncher:
             unset=self._unset(job),
             cpus=self._host.cpus,
             toolchain=used.toolchain,
+            machine=self._machine[0],
+            states=self._machine[1],
         )
+        if (other := answer.get("busy")) is not None:
+            raise Busy(f"run {plain_text(str(other), 100)} measures on this machine, too")
         return answer.get("reattached") is True
 
     def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
@@ -193,6 +197,11 @@ class AgentLauncher:
         """The agent's folder on the host."""
         raise NotImplementedError
 
+    @property
+    def _machine(self) -> tuple[str, str]:
+        """A folder on the host below which all runs are, and the pattern of the states of their repeats."""
+        return self._root, "jobs/*/*/state.json"
+
     def _software_of(self, job: Job, on_progress: Progress) -> HostSoftware:
         """Return the software for a job, installing it if necessary."""
         raise NotImplementedError
@@ -239,6 +248,10 @@ class ProcessLauncher(AgentLauncher):
         if self._work is None:
             raise Lost("no run folder was given")
         return str(self._work)
+
+    @property
+    def _machine(self) -> tuple[str, str]:
+        return str(Path(self._root).parent.parent), "*/work/jobs/*/*/state.json"
 
     def _software_of(self, job: Job, on_progress: Progress) -> HostSoftware:
         return HERE

@@ -180,3 +180,29 @@ def test_resume_takes_the_new_port_of_a_rented_machine(rent: Rent, tmp_path: Pat
         said = runs.resume().stderr
     assert "all.one: its address has changed" in said
     assert [record.status for record in runs.records().values()] == [Status.OK] * 3
+
+
+@pytest.mark.parametrize("kind", ["ssh", pytest.param("process", marks=[pytest.mark.slow, pytest.mark.tensorflow])])
+def test_two_runs_on_one_machine_take_turns(rent: Rent, tmp_path: Path, kind: str):
+    entry, root = {"process": True}, tmp_path / "runs"
+    if kind == "ssh":
+        instance = rent()
+        entry, root = instance.entry(seconds=3), instance.root
+    most = 0
+
+    def measure_how_many() -> bool:
+        nonlocal most
+        states = [path.parent for path in root.rglob("state.json")]
+        most = max(most, sum(not (folder / "exit.json").exists() for folder in states))
+        return all(controller.poll() is not None for controller in controllers)
+
+    both = [
+        Runs(tmp_path / name, TFBENCH_RUNS_DIR=str(root if kind == "process" else tmp_path / name)) for name in "ab"
+    ]
+    for runs in both:
+        runs.folder.mkdir()
+    controllers = [runs.begin({"all": {"hosts": {"one": entry}}}, repeats=2) for runs in both]
+    wait_until(measure_how_many, "the end of both", seconds=240)
+    assert [controller.returncode for controller in controllers] == [0, 0]
+    assert most == 1
+    assert "measures on this machine, too" in "".join(runs.stderr for runs in both)
