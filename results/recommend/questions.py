@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import SupportsFloat
 
 from results.errors import BadQuestion
-from results.reference.gpus import gpus_named, known_gpus, unknown_gpu
+from results.reference.gpus import counted_gpu, gpus_named, known_gpus, unknown_gpu
 from results.reference.networks import model_key, network_names, published_names, unknown_network
 from results.reference.price_files import read_prices
 from results.reference.prices import Offer, known_prices, most_exact, positive_number
@@ -213,7 +212,7 @@ def _typed(text: str, fleets: Sequence[str]) -> list[Offer]:
     if value is None:
         raise BadQuestion(f"--price: must be GPU=USD, e.g. 'A4000=0.17'. Received: {text!r}")
     of_fleet = [name] if name in fleets else []
-    gpus = gpus_named(name) if of_fleet else _gpus(name)
+    gpus = gpus_named(name) if of_fleet else _gpus(counted_gpu(name)[1])
     family = name if len(gpus) + len(of_fleet) > 1 else ""
     offers = [Offer(gpu, value, origin=YOURS, family=family) for gpu in (*gpus, *of_fleet)]
     return [replace(offer, fleet=name) if offer.gpu in of_fleet else offer for offer in offers]
@@ -232,11 +231,11 @@ def price_of(offer: Offer) -> tuple[str, float, str]:
 
 def _asked(name: str, counts: Sequence[int]) -> list[tuple[tuple[str, int], ...]]:
     """Parse `2x A5000` or `A100` into GPUs and their counts, by count."""
-    found = re.fullmatch(r"(\d+)\s*[x×]\s*(.+)", name)
-    gpus = _gpus(found[2] if found else name)
-    if found and not int(found[1]):
+    count, gpu = counted_gpu(name)
+    gpus = _gpus(gpu)
+    if count is not None and (count < 1 or not count.is_integer()):
         raise BadQuestion(f"--gpus: must have a count above 0, e.g. '2x A5000'. Received: {name!r}")
-    return [tuple((gpu, count) for gpu in gpus) for count in ([int(found[1])] if found else counts)]
+    return [tuple((gpu, number) for gpu in gpus) for number in (counts if count is None else [int(count)])]
 
 
 def _gpus(name: str) -> tuple[str, ...]:
