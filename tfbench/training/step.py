@@ -50,9 +50,10 @@ class GradientPacks:
 
     A large gradient is a buffer by itself, as it is: to join it would only copy it.
 
-    TensorFlow's own packing (`CommunicationOptions(bytes_per_pack)`) makes as many all-reduces and copies. But it
-    unpacks before loss scaling, which then reads each gradient by itself: on null GPUs, a step of ResNet50 in fp16 has
-    963 instead of 572 launches per GPU on 2 to 8 GPUs, and 950 instead of 597 on one. In fp32 both have 633 to 642.
+    TensorFlow's own packing (`CommunicationOptions(bytes_per_pack)`) makes as many all-reduces, but also joins large
+    gradients: on two null GPUs, a step of VGG16 copies 1,241 instead of 108 MB. And it unpacks before loss scaling,
+    which then reads each gradient by itself: a step of ResNet50 in fp16 has 963 instead of 572 launches per GPU on 2 to
+    8 GPUs, and 950 instead of 597 on one.
 
     Args:
         shapes: Of the gradients, all float32.
