@@ -164,7 +164,8 @@ def test_pauses_of_the_host_do_not_idle_a_gpu_whose_steps_are_short(counter):
     assert max(kept["shared"]) > 0.99, "on a busy machine, not in every round"
     assert min(kept["each"]) < 0.98, "with two steps in flight, a pause longer than a step costs throughput"
     assert max(pauses["shared_lead"]) > max(pauses["each_lead"]) > 1
-    assert pauses["peak_bytes"] == [found["peak_bytes"]], "steps in flight take no more memory"
+    most = (1 + PEAK_TOLERANCE) * found["peak_bytes"]
+    assert pauses["peak_bytes"][0] <= most, "the activations of another step would take more"
 
     pauses = counter.count(case, pauses=3, NULLGPU_KERNEL_US=1)["with_pauses"]
     assert min(pauses["shared_lead"]) < HOST_LEAD_SHARE, "a GPU that waits for the host still shows it"
