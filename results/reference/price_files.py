@@ -129,7 +129,9 @@ def _gpus_of(row: Row, where: str, *, skypilot: bool) -> tuple[str, float | None
         count = _number(row["count"]) if row["count"].strip("0.") else 0.0
         if count is None:
             raise NotATable(f"{where}: the number of GPUs must be a number. Received: {row['count']!r}")
-    stated = _number(row["memory"]) or _number("".join(re.findall(r"SizeInMiB\W+(\d+)", row["gpu_info"])[:1]))
+    stated = _number("".join(re.findall(r"^[\d.]+", row["memory"]))) or _number(
+        "".join(re.findall(r"SizeInMiB\W+(\d+)", row["gpu_info"])[:1])
+    )
     if stated is None:
         return name, count, gpus_named(SKYPILOT.get(name, name) if skypilot else name)
     memory = stated / 1024 if stated >= 1024 else stated  # MiB, or GiB
@@ -202,8 +204,9 @@ def _heading(text: str) -> str:
 
 
 def _number(text: str) -> float | None:
-    """Parse a number above 0, as `0.17`, `$0.17/hr` or `0,17`; None: it is none."""
+    """Parse a number above 0, as `0.17`, `$0.17/hr`, `0,17` or `1,200.50`; None: it is none."""
     bare = re.sub(r"(?i)\$|\busd\b|(/|\bper\b)\s*(gpu)?[\s/-]*(h|hr|hour)$", "", text.strip()).strip()
+    bare = bare.replace(",", "") if re.fullmatch(r"\d{1,3}(,\d{3})+\.\d+", bare) else bare
     return positive_number(re.sub(r"^(\d{1,3}),(\d{1,2})$", r"\1.\2", bare))
 
 

@@ -158,9 +158,10 @@ def test_the_answers_of_clouds_interfaces_are_price_files(tmp_path, capsys, docu
     assert remarks == (["price not used: 0.4 USD for RTX 4090 48GB: unknown GPU"] if document is VAST else [])
 
 
-def test_the_memory_of_a_row_tells_its_gpu(tmp_path, capsys):
+@pytest.mark.parametrize(("heading", "memory"), [("gpu_memory", "40.0"), ("gpu_ram", "40960"), ("VRAM", "40 GB")])
+def test_the_memory_of_a_row_decides_which_gpu_it_is(tmp_path, capsys, heading, memory):
     path = tmp_path / "gpuhunt.csv"
-    path.write_text("location,price,memory,gpu_count,gpu_name,gpu_memory,spot\nx,32,1152,8,A100,40.0,False\n")
+    path.write_text(f"location,price,memory,gpu_count,gpu_name,{heading},spot\nx,32,1152,8,A100,{memory},False\n")
     found, _ = recommend(capsys, path, "A100")
     assert found["A100 PCIe 40GB"] == found["A100 SXM4 40GB"] == [(4, 8, "on demand")] and not found["A100 PCIe 80GB"]
 
