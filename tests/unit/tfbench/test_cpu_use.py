@@ -64,7 +64,8 @@ def test_the_counters_are_those_of_the_cpus_that_this_process_may_use(tmp_path):
     found = read_cpu_use(tmp_path)
     ticks = len(allowed) * (100 + 20 + 30 + 9)
     assert (found.cpus, found.all_seconds) == (len(allowed), ticks / os.sysconf("SC_CLK_TCK"))
-    assert found.own_seconds > 0
+    times = os.times()
+    assert found.own_seconds == pytest.approx(sum(times[:4]), abs=0.5), "user and system, with ended children"
 
 
 @pytest.mark.parametrize("text", ["", "cpu 0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\n"])

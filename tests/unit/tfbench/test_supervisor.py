@@ -73,6 +73,24 @@ def test_what_follows_the_record_does_not_change_its_exit_code(tmp_path, code, e
     assert (found, output.read_text()) == (code, "mine")
 
 
+@pytest.mark.parametrize(
+    ("kills", "status", "cause"),
+    [
+        ([3, 4], Status.OOM, "memory was full"),
+        ([3, 3], Status.ERROR, "not by the kernel's out-of-memory killer"),
+        ([None, None], Status.OOM, "most likely by the kernel"),
+    ],
+)
+def test_a_killed_child_is_out_of_memory_if_the_kernel_says_so(tmp_path, kills, status, cause):
+    output = tmp_path / "record.json"
+    counted = f"import tfbench.supervisor as s; counts = iter({kills}); s.out_of_memory_kills = lambda: next(counts)"
+    program = PROGRAM.replace("{work}", "os.kill(os.getpid(), signal.SIGKILL)").replace("{max_seconds}", "60")
+    command = [sys.executable, "-c", f"{counted}\n{program}", str(output)]
+    assert subprocess.run(command, cwd=PROJECT, capture_output=True, timeout=60, check=False).returncode == 3
+    record = from_json(output.read_text())
+    assert record.status is status and cause in record.cause
+
+
 FULL = "Allocator (GPU_0_bfc) ran out of memory trying to allocate 2GiB"
 MAY_FAIL = f"{FULL}. The caller indicates that this is not a failure"
 HANG = "os.write(2, b'tfbench: state timing\\n'); hang()"

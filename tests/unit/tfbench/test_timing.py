@@ -208,6 +208,7 @@ def test_spread_and_drift_have_the_textbook_values():
     assert timing.coefficient_of_variation([1.0, 3.0]) == pytest.approx(math.sqrt(2) / 2)
     assert timing.coefficient_of_variation([1.0]) is None
     assert timing.drift([1.0, 1.0, 5.0, 1.0, 1.2, 1.2]) == pytest.approx(0.2)
+    assert timing.drift([2.0, 9.0, 3.0]) == pytest.approx(0.5)
     assert timing.drift([1.0, 2.0]) is None
 
 
