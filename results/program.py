@@ -86,6 +86,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:  # noqa: ANN401 (as its parent)
         super().__init__(*arguments, **settings)
+        self._is_intermixed = False
         self.add_argument(
             "-v",
             "--verbose",
@@ -93,6 +94,16 @@ class Parser(argparse.ArgumentParser):
             default=argparse.SUPPRESS,
             help="print the traceback of an unexpected error",
         )
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401 (as its parent)
+        """Accept flags between the positional arguments: `compare A B --by keras RUN`."""
+        if self._subparsers or self._is_intermixed:
+            return super().parse_known_args(args, namespace)
+        self._is_intermixed = True  # Python 3.11 parses in two passes, each through this method
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_intermixed = False
 
     def error(self, message: str) -> NoReturn:
         """Print the mistake and a suggestion, and exit with code 2."""

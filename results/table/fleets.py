@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from results.schema import Case, Device
 from results.stats import Estimate, Interval, Nested, Outlying, nested_estimate, outlying
-from results.table.columns import SOFTWARE_COLUMNS, CaseOnHost, Row, Software, Value
+from results.table.columns import NO_ORIGIN, SOFTWARE_COLUMNS, CaseOnHost, Row, Software, Value
 from results.table.comparable import CPU_HOST_COLUMNS, HOST_COLUMNS, case_name, differences, differing
 from results.text import counted, enumerated
 
@@ -190,6 +190,8 @@ def fleet_rates(merged: Rows, *, apart: Collection[str] = ()) -> list[FleetRate]
     utilisations = {name: _by_host(merged.repeats, name, groups) for name in UTILISATION}
     found = []
     for key, failed in _with_failures(groups, rates).items():
+        if key.fleet == NO_ORIGIN and not rates[key]:
+            continue  # it failed before it knew its device: a row of the table, and no fleet
         rows = groups[key].values()
         of_hosts = HOST_COLUMNS if key.case.device is Device.GPU else CPU_HOST_COLUMNS
         found.append(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import results.__main__ as program
+from results import read_runs
 from tests.unit.results.factory import (
     make_case,
     make_environment,
@@ -77,6 +78,42 @@ def test_an_interval_longer_on_one_side_has_one_notation_everywhere(runs, capsys
         assert call(*command[:1], "new", *command[1:]) == 0
         said = capsys.readouterr().out or Path(page).read_text(encoding="utf-8")
         assert re.search(r"(1\.6|0\.64) (</span> <span class=\"together\">)?\(\d\.\d+–\d\.\d+\)", said), command
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "compare slow fast --by variables run-1 run-2",
+        "compare --by variables slow fast run-1 --strict run-2",
+        "show run-1 --format json run-2",
+        "export run-1 --format csv run-2",
+        "recommend run-1 --model resnet50 run-2",
+        "validate run-1 --runs-dir FOLDER run-2",
+        "report run-1 --format markdown run-2",
+        "gpus A4000 --format json A5000",
+    ],
+)
+def test_flags_may_stand_between_names(runs, capsys, arguments):
+    add_run(runs, "run-2", 1.01)
+    words = arguments.replace("FOLDER", str(runs)).split()
+    assert call(*words) == 0
+    mixed = capsys.readouterr().out
+    flags = [i for i, word in enumerate(words) if word.startswith("--")]
+    flags = [*flags, *(i + 1 for i in flags if words[i] != "--strict")]
+    assert call(*(word for i, word in enumerate(words) if i not in flags), *(words[i] for i in sorted(flags))) == 0
+    assert capsys.readouterr().out == mixed
+
+
+def test_a_record_that_knows_no_fleet_and_no_device_is_no_fleet(runs, capsys):
+    lost = replace(make_failure("stopped", "stopped by the user"), origin=None)
+    path = write_run(runs, [lost, *repeats(20.0, 21.0, fleet="fast")], "run-3").path
+    assert call("show", str(path)) == 0
+    assert "stopped by the user" in capsys.readouterr().out
+    assert call("compare", "x", "y", str(path)) == 2
+    assert "These runs hold: fast." in capsys.readouterr().err
+    assert call("report", str(path), "--format=markdown") == 0
+    assert not re.search(r"(^|\W)- and |and -:", capsys.readouterr().out)
+    assert read_runs(path).fleets == ["fast"]
 
 
 def test_two_fleets_need_no_names_and_markdown_is_for_a_pull_request(runs, capsys):
