@@ -40,11 +40,8 @@ from typing import IO, Any, Dict, NoReturn  # noqa: UP035 (Python 3.8)
 Request = Dict[str, Any]  # noqa: UP006 (Python 3.8)
 
 POLL_SECONDS = 0.2
-HEARTBEAT_SECONDS = 5.0
-STOP_GRACE_SECONDS = 5.0
 END_OF_OUTPUT_SECONDS = 5.0
 STARTED = "started"
-MAX_LOG_BYTES = 20 << 20
 MAX_FILE_BYTES = 256 << 20
 """Limit for each file that a benchmark writes, as in a container: it must not fill the host's disk."""
 
@@ -57,6 +54,9 @@ EXIT_BYTES = 4096
 
 MAX_ANSWER_BYTES = 256 * 1024
 CHUNK_BYTES = 64 * 1024
+
+LIMITS: Dict[str, Any] = {}  # noqa: UP006 (Python 3.8)
+"""The controller's limits, as every request brings them: `connection.LIMITS`."""
 
 CHILDREN: list[subprocess.Popen[bytes]] = []
 """Processes that are killed when the connection ends."""
@@ -225,7 +225,7 @@ def install(request: Request, payload: bytes) -> None:
     with target.with_name(f"{target.name}.lock").open("w", encoding="utf-8") as lock:
         while not locked(lock):
             reply(waiting="another controller makes the same environment")
-            time.sleep(HEARTBEAT_SECONDS)
+            time.sleep(LIMITS["heartbeat_seconds"])
         if not target.is_dir():
             make_environment(request, payload, target)
     reply(site=str(target / "site"))
@@ -447,7 +447,7 @@ def write_exit(folder: Path, document: dict[str, Any]) -> None:
 
 def keep_output(pipe: IO[bytes], path: Path, problems: list[str]) -> None:
     """Write a process's output to a file up to a limit, and discard the rest so that the process never blocks."""
-    left = MAX_LOG_BYTES
+    left = LIMITS["log_bytes"]
     with path.open("ab", buffering=0) as log:
         while chunk := os.read(pipe.fileno(), CHUNK_BYTES):
             try:
@@ -534,7 +534,7 @@ def follow(request: Request) -> None:
             return
         if moved != offset:
             offset, replied_at, printed_at = moved, time.monotonic(), printed(folder)
-        elif time.monotonic() - replied_at > HEARTBEAT_SECONDS:
+        elif time.monotonic() - replied_at > LIMITS["heartbeat_seconds"]:
             before, printed_at = printed_at, printed(folder)
             reply(alive=True, prints=printed_at != before)
             replied_at = time.monotonic()
@@ -602,9 +602,9 @@ def end(state: dict[str, Any], *numbers: int) -> None:
             os.killpg(state["pid"], number)
         except ProcessLookupError:
             break
-        wait_for(lambda: not lives(child), STOP_GRACE_SECONDS)
+        wait_for(lambda: not lives(child), LIMITS["stop_grace_seconds"])
     guardian = state.get("guardian")
-    if not wait_for(lambda: not lives(guardian), STOP_GRACE_SECONDS):  # stopped or hung
+    if not wait_for(lambda: not lives(guardian), LIMITS["stop_grace_seconds"]):  # stopped or hung
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(str(guardian).split()[0]), signal.SIGKILL)
 
@@ -662,6 +662,7 @@ def main() -> None:
     """Serve one request."""
     request = json.loads(sys.stdin.buffer.readline().decode())
     payload = sys.stdin.buffer.read(request["payload_bytes"])
+    LIMITS.update(request["limits"])
     signal.alarm(0)  # set by the command that started this process
     sys.stdout.write(request["mark"] + "\n")
     do = request["do"]

@@ -23,6 +23,9 @@ from orchestrate.text import plain_text, read_json
 
 AGENT = Path(__file__).with_name("agent.py").read_bytes()
 
+LIMITS = {"heartbeat_seconds": 5.0, "stop_grace_seconds": 5.0, "log_bytes": 20 << 20}
+"""How often an agent shows that it is alive, how long a repeat may take to end when asked, how much output is kept."""
+
 ROOT = "~/.tfbench"
 """Folder of the agent's files on a host."""
 
@@ -155,7 +158,7 @@ class Connection:
         self, do: str, payload: bytes, limits: dict[str, Any], request: dict[str, object]
     ) -> Generator[dict[str, Any]]:
         mark = f"tfbench-{secrets.token_hex(8)}"
-        document = {"do": do, "mark": mark, "payload_bytes": len(payload), **self._common, **request}
+        document = {"do": do, "mark": mark, "payload_bytes": len(payload), "limits": LIMITS, **self._common, **request}
         text = b"%d\n%s%s\n%s" % (len(AGENT), AGENT, json.dumps(document).encode(), payload)
         yield from self._talk(self._start_agent, text, mark, limits)
 

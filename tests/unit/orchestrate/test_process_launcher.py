@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,16 +46,15 @@ def run(it: ProcessLauncher, job: Job = JOB) -> tuple[list[str], int | None]:
 @pytest.mark.slow
 def test_output_beyond_what_is_kept_is_a_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Else the repeat would be ended as silent."""
-    small = connection.AGENT.replace(b"MAX_LOG_BYTES = 20 << 20", b"MAX_LOG_BYTES = 1 << 20")
-    monkeypatch.setattr(connection, "AGENT", small.replace(b"HEARTBEAT_SECONDS = 5.0", b"HEARTBEAT_SECONDS = 0.5"))
+    monkeypatch.setitem(connection.LIMITS, "log_bytes", 1 << 20)
+    monkeypatch.setitem(connection.LIMITS, "heartbeat_seconds", 0.5)
     loud = launcher(tmp_path, "print('x' * 2_000_000)\nfor n in range(12): print(n, flush=True); time.sleep(0.2)")
     lines, code = run(loud)
     assert code == 0 and len([line for line in lines if not line]) > 1
 
 
 def test_silence_after_output_is_no_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    quick = connection.AGENT.replace(b"HEARTBEAT_SECONDS = 5.0", b"HEARTBEAT_SECONDS = 0.3")
-    monkeypatch.setattr(connection, "AGENT", quick)
+    monkeypatch.setitem(connection.LIMITS, "heartbeat_seconds", 0.3)
     assert run(launcher(tmp_path, "print('once', flush=True); time.sleep(2)")) == (["once"], 0)
 
 
@@ -107,8 +107,7 @@ READY = "print('ready', flush=True)\n"
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the agent wait for half a second before it kills."""
-    agent_source = connection.AGENT.replace(b"STOP_GRACE_SECONDS = 5.0", b"STOP_GRACE_SECONDS = 0.5")
-    monkeypatch.setattr(connection, "AGENT", agent_source)
+    monkeypatch.setitem(connection.LIMITS, "stop_grace_seconds", 0.5)
 
 
 @pytest.mark.parametrize(
@@ -138,11 +137,14 @@ def test_an_agent_bounds_the_wait_for_its_request_but_not_its_work(tmp_path: Pat
         assert (run(launcher(tmp_path, "time.sleep(5)")), waits.wait(patience())) == (([], 0), -signal.SIGALRM)
 
 
-@pytest.mark.parametrize("more", [b"1", b"201"], ids=["by the agent", "by the launcher"])
-def test_a_record_is_cut_one_byte_above_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: bytes):
-    read = b'request["limit"] + '
-    assert read + b"1" in connection.AGENT
-    monkeypatch.setattr(connection, "AGENT", connection.AGENT.replace(read + b"1", read + more))
+@pytest.mark.parametrize("more", [0, 200], ids=["by the agent", "by the launcher"])
+def test_a_record_is_cut_one_byte_above_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: int):
+    request = connection.Connection.request
+
+    def asked(self, do: str, *payload: bytes, **given: Any) -> dict[str, Any]:
+        return request(self, do, *payload, **(given | {"limit": given["limit"] + more} if "limit" in given else given))
+
+    monkeypatch.setattr(connection.Connection, "request", asked)  # a host that sends more than it was asked for
     for name, value in (("MAX_RECORD_BYTES", 1000), ("PATIENCE_SECONDS", 1)):
         monkeypatch.setattr(f"orchestrate.launchers.ssh.launcher.{name}", value)
     it = launcher(tmp_path, "open(output, 'w').write('x' * 5000)")
