@@ -148,8 +148,7 @@ def run_command(command: str, notify: Notify) -> int:
 
 def show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) -> None:
     """Write `results.csv` and, if `report`, the report; then show the table."""
-    from results.report.tables import fleet_grids, result_grids, to_csv
-    from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
+    from results.report.tables import brief_grids, to_csv, wide_grids
     from results.table.fleets import outliers
 
     merged = merge_records(folder.records())  # read lazily: 24,000 records would take a GB
@@ -157,12 +156,7 @@ def show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) 
     shown = len(merged.rows) <= MAX_ROWS_SHOWN
     if not quiet:
         console = stdout_console()
-        breakdown = time_breakdown_grid(time_breakdown(folder.records())) if shown else None
-        for grid in [
-            *(result_grids(merged) if shown else []),
-            *fleet_grids(merged),
-            *([breakdown] if breakdown else []),
-        ]:
+        for grid in brief_grids(merged) if shown else wide_grids(merged):
             print_grid(grid, console)
     notify(
         *merged.problems,

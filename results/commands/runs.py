@@ -52,6 +52,17 @@ def add_show(commands: Commands) -> None:
         "--time-breakdown", action="store_true", help="instead, show what the run spent its time on, by host"
     )
     add_format(parser, "text", "json")
+    parser.set_defaults(verbose=False)
+    parser.epilog = SHOW_HELP
+
+
+SHOW_HELP = """
+samples/s: throughput over all GPUs, with its 95 percent interval; p50 ms: median step; CV percent: variation
+of steps; b1: latency at batch 1; repeats: fresh processes. In names of cases, b256 is the batch per GPU, 1gpu
+the number of GPUs, w10s50 the steps of warm-up and timing, min10s the shortest timing. --verbose adds
+settings, software, variables and each fleet's table. docs/table.md has all columns.
+"""
+"""What the words of the tables mean."""
 
 
 def add_audit(commands: Commands) -> None:
@@ -153,7 +164,7 @@ def _columns(text: str) -> list[str]:
     return names
 
 
-def _show(runs: list[str], runs_dir: Path | None, *, time_breakdown: bool, format: str) -> int:
+def _show(runs: list[str], runs_dir: Path | None, *, time_breakdown: bool, format: str, verbose: bool) -> int:
     from rich.console import Console
 
     from results.report.tables import show_tables, to_json
@@ -167,7 +178,7 @@ def _show(runs: list[str], runs_dir: Path | None, *, time_breakdown: bool, forma
     if format == "json":
         sys.stdout.write(to_json(merged))
         return ExitCode.OK
-    show_tables(merged, console)
+    show_tables(merged, console, verbose=verbose)
     return ExitCode.OK
 
 

@@ -6,15 +6,15 @@ Training, inference, precisions and numbers of GPUs make different demands on a 
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from results.compare.decide import decide
 from results.compare.pairs import (
     MEANINGS,
     Comparison,
     Mark,
-    case_label,
     compare_pair,
     geometric_mean,
     levels_of,
@@ -24,9 +24,9 @@ from results.compare.pairs import (
 )
 from results.digits import significant, with_interval
 from results.stats import Interval, divided, inverse, outlying
-from results.table.cells import warned
+from results.table.cells import value_text, warned
 from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS, Value
-from results.table.comparable import count_text, mode_text
+from results.table.comparable import case_label, count_text, mode_text
 from results.table.fleets import TOLERANCE, FleetRate, Outlier, log_means, outlier_of
 from results.text import enumerated
 
@@ -94,36 +94,114 @@ def answers(found: Sequence[Comparison], by: Sequence[str] = ()) -> list[Answer]
 
 
 def answer_lines(found: Sequence[Comparison], by: Sequence[str] = (), *, baseline: bool = False) -> list[str]:
-    """Return sentences with the ratios of throughput and of samples per dollar, starting with a summary.
+    """Return the ratios of throughput in a sentence, outliers, and which side gives more samples per dollar.
 
     Args:
         found: Comparisons of two sides.
         by: See `answers`.
         baseline: Whether the second side is the first at another time, so that prices do not matter.
     """
-    made = answers(found, by)
-    if not made:
+    known = [item for item in found if item.interval is not None]
+    if not known:
         return []
-    itself = baseline or all(one.paired for item in made for one in item.found)
-    if itself:
-        later = " in the baseline" if baseline else ""
-        made = [replace(item, b=f"{item.b}{later}", prices=None) for item in made]
-    lines = [_summary(made)] if len(made) > 1 else []
-    for item in made:
-        lines += [_speed_line(item), *_outlier_lines(item)]
-        if item.prices is not None:
-            lines.append(f"{_price_line(item)} ({item.kind})." if len(made) > 1 else f"{_price_line(item)}.")
-    if not itself and all(item.prices is None for item in made):
-        asked = "set usd_per_gpu_hour in hosts.yml to compare samples per dollar"
-        lines.append(f"{_price_line(made[0])}; {asked}." if len(made) == 1 else f"No prices: {asked}.")
-    return lines
+    itself = baseline or all(item.paired for item in known)
+    lines = [speed_sentence(known, by, baseline=baseline)]
+    lines += [line for item in answers(found, by) for line in _outlier_lines(item)]
+    return lines if itself else [*lines, _price_sentence(known)]
 
 
 def leading_lines(found: Sequence[Comparison]) -> list[str]:
     """Return the first of `answer_lines`, and those about outliers."""
-    made = answers(found)
-    first = [_summary(made)] if len(made) > 1 else [_speed_line(item) for item in made]
-    return [*first, *(line for item in made for line in _outlier_lines(item))]
+    known = [item for item in found if item.interval is not None]
+    outliers = [line for item in answers(found) for line in _outlier_lines(item)]
+    return [speed_sentence(known), *outliers] if known else []
+
+
+def speed_sentence(known: Sequence[Comparison], by: Sequence[str] = (), *, baseline: bool = False) -> str:
+    """Return how many times as fast side `a` is as side `b`, from the case with the smallest ratio to the largest.
+
+    Args:
+        known: Comparisons with an interval.
+        by: Software columns in which pairs of one case differ.
+        baseline: See `answer_lines`.
+    """
+    sides = [side for item in known for side in (item.a, item.b)]
+    a, b = known[0].a.fleet, "in the baseline" if baseline else f"{known[0].b.fleet}"
+    names = {id(item): _named(item, sides, by) for item in known}
+    low, high = min(known, key=_value), max(known, key=_value)
+    if len(known) == 1:
+        (item,) = known
+        times = f"{value_text(item.value, item.interval)} times as fast as {b} ({names[id(item)]})"
+    else:
+        least, most = significant(_value(low)), significant(_value(high))
+        few, many = f"{least} times ({names[id(low)]})", f"{most} times ({names[id(high)]})"
+        times = f"{least} ({names[id(low)]}) to {many} as fast as {b}" if least != most else f"{few} as fast as {b}"
+        if least == most:
+            times = f"{least} times as fast as {b} in each of {len(known)} cases"
+    marks = {item.mark for item in known}
+    ratio = f"{a} is {times}"
+    if marks <= {Mark.SAME, Mark.SMALL}:
+        ratio = f"No significant difference above 1 % in speed: {ratio}"
+        if marks == {Mark.SAME}:
+            ratio = ratio.replace("difference above 1 %", "difference")
+    elif {Mark.FASTER, Mark.SLOWER} <= marks:
+        ratio = f"Which is faster depends on the case: {ratio}"
+    elif marks & {Mark.SAME, Mark.SMALL}:
+        clear = sum(item.mark in (Mark.FASTER, Mark.SLOWER) for item in known)
+        ratio += f", a clear difference in {clear} of {len(known)} cases"
+    covers = COVERS.get(known[0].covers, "")
+    return f"{ratio}{covers}."
+
+
+COVERS = {
+    "these two machines": "; one machine each",
+    "one machine and a fleet": "; one machine on one side",
+    "this machine": "; the same machine",
+}
+"""End of the sentence if the interval is about machines, not fleets."""
+
+
+def _named(item: Comparison, sides: Sequence[FleetRate], by: Sequence[str]) -> str:
+    software = [f"{name} {item.a.named(name)}" for name in by if len({side.named(name) for side in sides}) > 1]
+    return ", ".join([case_label(item.a, sides), *software])
+
+
+def _value(item: Comparison) -> float:
+    assert item.value is not None, "it has an interval"
+    return item.value
+
+
+def _price_sentence(known: Sequence[Comparison]) -> str:
+    """Return which side gives more samples per dollar, or which prices are missing."""
+    a, b = known[0].a.fleet, known[0].b.fleet
+    gains = [gain for item in known if (gain := item.per_dollar) is not None]
+    if not gains:
+        return f"Without both prices, no samples per dollar: set usd_per_gpu_hour of {a} and {b} in hosts.yml."
+    wins = Counter(_cheaper(gain, a, b) for gain in gains)
+    values = sorted(gain.value for gain in gains)
+    span = " to ".join(dict.fromkeys((significant(values[0]), significant(values[-1]))))
+    where = f" in each of {len(gains)} cases"
+    if len(gains) == 1:
+        span, where = with_interval(gains[0]), ""
+    averaged = any(len(set(side.prices.values())) > 1 for item in known for side in (item.a, item.b))
+    usd = f"{_usd(known[0].a)} and {_usd(known[0].b)} USD per GPU-hour{', averaged over hosts' if averaged else ''}"
+    ratio = f"{a} gives {span} times the samples per dollar of {b} at {usd}"
+    if len(wins) == 1:
+        (winner,) = wins
+        same = "significant difference" if all(gain.contains(1.0) for gain in gains) else "difference above 1 %"
+        return f"Rent {winner}{where}: {ratio}." if winner else f"No {same} in samples per dollar{where}: {ratio}."
+    parts = [f"{name or 'neither'} in {number}" for name, number in wins.most_common()]
+    return f"Which is cheaper per sample depends on the case ({', '.join(parts)}): {ratio}."
+
+
+def _cheaper(gain: Interval, a: str, b: str) -> str:
+    """Return the side that gives significantly more samples per dollar; empty: neither."""
+    ratios = {a: gain, b: inverse(gain)}
+    return decide({a: (1.0,), b: (1.0,)}, lambda name, _: ratios[name]).winner or ""
+
+
+def _usd(rate: FleetRate) -> str:
+    return f"{rate.usd_per_gpu_hour:g}"
 
 
 def unknown_line(a: str, b: str, found: Sequence[Comparison]) -> str:
@@ -150,7 +228,7 @@ def unknown_line(a: str, b: str, found: Sequence[Comparison]) -> str:
 def lost_lines(found: Sequence[Comparison], sides: Sequence[FleetRate]) -> list[str]:
     """Return a line for each host on which repeats of the first side alone failed; see `unchecked_lines`."""
     return [
-        f"{item.a.fleet}/{host}, {case_label(sides, item.a)}: {why}"
+        f"{item.a.fleet}/{host}, {case_label(item.a, sides)}: {why}"
         for item in found
         for host, why in item.lost.items()
     ]
@@ -170,13 +248,13 @@ def unchecked_lines(
     paired = f", or leave out --by {','.join(by)} to compare different software" if by else ""
     again = f"measure it again with the same settings{paired}"
     lines = [
-        f"{rate.fleet}, {case_label(sides, rate)}: not measured on the other side; {again}"
+        f"{rate.fleet}, {case_label(rate, sides)}: not measured on the other side; {again}"
         for rate in missing
         if rate.rates
     ]
     for item in unchecked(found):
         todo = "at least 2 repeats on each side" if item.mark is Mark.UNKNOWN else "both sides with the same tfbench"
-        lines.append(f"{item.b.fleet}, {case_label(sides, item.b)}: {item.reason}; measure {todo}")
+        lines.append(f"{item.b.fleet}, {case_label(item.b, sides)}: {item.reason}; measure {todo}")
     return lines
 
 
@@ -242,42 +320,6 @@ def _prices(sides: Sequence[FleetRate]) -> list[float]:
     return [*{host: price for side in sides for host, price in side.prices.items() if host in side.rates}.values()]
 
 
-def _summary(made: Sequence[Answer]) -> str:
-    """Return a sentence over all kinds of work, with the smallest and the largest ratio."""
-    a, b = made[0].a, made[0].b
-    low, high = min(made, key=lambda item: item.ratio.value), max(made, key=lambda item: item.ratio.value)
-    least, most = f"{low.ratio.value:.2f} ×", f"{high.ratio.value:.2f} ×"
-    span = f"{least} ({low.kind}) to {most} ({high.kind})" if least != most else least
-    kinds = f"each of {len(made)} kinds of work"
-    directions = [0 if item.ratio.contains(1.0) else 1 if item.ratio.value > 1 else -1 for item in made]
-    if not any(directions):
-        return f"No significant difference between {a} and {b} in {kinds}: {span}."
-    if {1, -1} <= set(directions):
-        return f"Which of {a} and {b} is faster depends on the kind of work: {span}."
-    word = "faster" if 1 in directions else "slower"
-    same = directions.count(0)
-    where = kinds if not same else f"{len(made) - same} of {len(made)} kinds of work"
-    return f"{a} is {word} than {b} in {where}: {span}."
-
-
-WHOSE = {"these two machines": "These two machines: ", "this machine": "This machine: "}
-"""Start of the sentence if the interval is about machines, not fleets."""
-
-
-def _speed_line(item: Answer) -> str:
-    """Return the sentence with the ratio of throughput and its interval."""
-    covers = item.found[0].covers
-    ratio = f"{item.a} is {with_interval(item.ratio)} × as fast as {item.b}"
-    if item.mark is Mark.SMALL:
-        ratio += f", less than 1 % {'faster' if item.ratio.value > 1 else 'slower'}"
-    if item.mark is Mark.SAME:
-        ratio = f"no significant difference in speed: {ratio}"
-    text = f"{WHOSE.get(covers, '')}{ratio} ({item.kind}; {item.cases}, 95 % interval)"
-    if covers not in ("the fleets", "this machine"):
-        text += "; to compare the fleets, measure at least 2 hosts of each"
-    return f"{text[0].upper()}{text[1:]}." if item.mark is Mark.SAME else f"{text}."
-
-
 def _outlier_lines(item: Answer) -> list[str]:
     """Return the sentence about outliers, with the ratio with and without them."""
     ratio = geometric_mean(item.without)
@@ -289,23 +331,6 @@ def _outlier_lines(item: Answer) -> list[str]:
         f"{found}: {with_interval(ratio)} × without {it}, {with_interval(item.ratio)} × with {it} ({item.kind}). "
         "Check cooling, power limit and neighbours."
     ]
-
-
-def _price_line(item: Answer) -> str:
-    """Return the sentence with the break-even price ratio and the ratio of samples per dollar."""
-    worth = f"{item.a} is worth up to {with_interval(item.ratio)} × the price of {item.b}"
-    gain = item.per_dollar
-    if gain is None or item.prices is None:
-        return worth
-    worth += f"; it costs {item.prices:.2f} × as much{', on average over the hosts' if item.averaged else ''}"
-    ratios = {item.a: item.ratio, item.b: inverse(item.ratio)}
-    winner = decide({item.a: (item.prices,), item.b: (1.0,)}, lambda a, _: ratios[a]).winner
-    if winner is not None:
-        by = gain if winner == item.a else inverse(gain)
-        return f"{worth}: {winner} gives {with_interval(by)} × the samples per dollar"
-    if gain.contains(1.0):
-        return f"{worth}: no significant difference in samples per dollar"
-    return f"{worth}: samples per dollar differ by less than 1 %"
 
 
 def comparison_row(item: Comparison, sides: Sequence[FleetRate]) -> dict[str, Value]:
@@ -320,7 +345,7 @@ def comparison_row(item: Comparison, sides: Sequence[FleetRate]) -> dict[str, Va
     gain_low, gain_high = ends(gain if item.interval else None)
     warnings = [f"{code} ({', '.join(hosts)})" for code, hosts in warned((item.a, item.b)).items()]
     return {
-        "case": case_label(sides, item.a),
+        "case": case_label(item.a, sides),
         **{name: item.a.named(name) for name in CASE_COLUMNS},
         "a_samples_per_second": item.a.mean,
         "b_samples_per_second": item.b.mean,

@@ -27,8 +27,8 @@ from results.stats import (
     ratio_of_estimates,
     sum_of_estimates,
 )
-from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS, Software, Value
-from results.table.comparable import CLUSTER_COLUMNS, cluster_name, differences, differing, match
+from results.table.columns import SOFTWARE_COLUMNS, Software
+from results.table.comparable import differences, differing, match
 from results.table.fleets import FleetRate, log_means
 
 K = TypeVar("K")
@@ -349,34 +349,6 @@ def _by_round(rate: FleetRate, *, across: bool) -> dict[tuple[str, float], float
 def _exponential(of_logarithm: Estimate) -> Interval:
     interval = of_logarithm.interval()
     return Interval(math.exp(interval.value), math.exp(interval.low), math.exp(min(interval.high, 700.0)))
-
-
-def case_label(rates: Sequence[FleetRate], rate: FleetRate, *, count: bool = True) -> str:
-    """Label a case by network, precision and the settings in which `rates` differ.
-
-    Args:
-        rates: The cases shown together.
-        rate: One of them.
-        count: Whether to include the number of GPUs.
-    """
-    always = ("model", "precision", "num_gpus") if count else ("model", "precision")
-    varying = [name for name in differing(rates, CASE_COLUMNS) if name not in CLUSTER_COLUMNS]
-    parts = []
-    for name in CASE_COLUMNS:
-        value = rate.named(name)
-        if name in always or (name in varying and value is not None):
-            parts.append(_case_part(rate.case, name, value))
-    return " ".join(parts)
-
-
-def _case_part(case: Case, column: str, value: Value) -> str:
-    if column == "num_gpus":
-        return f"{cluster_name(case)}×{case.device}"
-    if column == "batch_per_gpu":
-        return f"b{value}"
-    if column in ("model", "precision"):
-        return str(value)
-    return f"{column}={value}"
 
 
 def host_levels(cells: Mapping[K, Mapping[int, float]]) -> dict[K, float] | None:

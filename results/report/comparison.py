@@ -7,26 +7,27 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
-from results.compare.overall import Answer, answers
-from results.compare.pairs import MEANINGS, Comparison, case_label, compare, compare_pair, fleets_of
+from results.compare.overall import answers
+from results.compare.pairs import MEANINGS, Comparison, compare, compare_pair, fleets_of
 from results.compare.scaling import Efficiency, efficiencies
-from results.digits import significant, with_error, with_interval
+from results.digits import significant, with_interval
 from results.grid import Grid
-from results.stats import LEVEL, Interval, divided
+from results.stats import LEVEL, Interval, divided, ratio_of_estimates
 from results.table.cells import (
     fleet_notes,
     identity_text,
     missing_hosts,
     rate_text,
+    spread_notes,
     value_text,
     warned_notes,
 )
-from results.table.comparable import cluster_name, cluster_names
+from results.table.comparable import CLUSTER_COLUMNS, case_label, cluster_name, cluster_names
 from results.table.fleets import FleetRate
 from results.table.merge import Merged
 
-MANY = 3
-"""Fewest cases with a note on the number expected to be marked by chance."""
+MANY = 20
+"""Fewest cases with a note on the number marked by chance: at least one."""
 
 
 def ratio_grids(merged: Merged) -> list[Grid]:
@@ -53,29 +54,42 @@ def compare_grid(
         only_b: Likewise the second side.
     """
     sides = [side for item in found for side in (item.a, item.b)]
-    made = answers(found)
-    without = {id(item): rest for of in made for item, rest in zip(of.found, of.without, strict=False)}
+    made = [item for item in answers(found) if len(item.found) > 1]
     rows = [
-        [
-            item.mark,
-            case_label(sides, item.a),
-            value_text(item.value, item.interval),
-            rate_text(item.a),
-            rate_text(item.b),
-            value_text(rest.value, rest.interval) if (rest := without.get(id(item))) else "",
-            *_per_dollar(item),
-            *_per_joule(item),
-            _remark(item),
-        ]
+        [item.mark, case_label(item.a, sides), value_text(item.value, item.interval), *ratio_cells(item), _remark(item)]
         for item in found
     ]
-    per_dollar_of, per_joule_of = ([f"{side} {unit}" for side in (a, b)] for unit in ("1000/$", "per J"))
-    numbers = ["ratio", a, b, "without outliers", *per_dollar_of, "ratio per $", *per_joule_of]
-    columns = ["", "case", *(f"{name}>" for name in numbers), "notes"]
-    notes, optional = _notes(found, made, sides) if found else [], [*per_joule_of, *per_dollar_of]
+    rows += [
+        [item.mark, f"mean of {len(item.found)}: {item.kind}", with_interval(item.ratio)] + 4 * [""] for item in made
+    ]
+    columns = ["", "case", *(f"{name}>" for name in ("ratio", *RATIO_COLUMNS)), "notes"]
+    notes = _notes(found, sides) if found else []
     notes += [*_failed(a, sides[::2]), *_failed(b, sides[1::2])]
     notes += [*_only(a, only_a, [*only_a, *only_b]), *_only(b, only_b, [*only_a, *only_b])]
-    return Grid(f"{a} / {b}", columns, rows, notes, optional).without_empty_columns()
+    return Grid(f"{a} / {b}", columns, rows, notes).without_empty_columns()
+
+
+RATIO_COLUMNS = ("worth up to, USD/h", "per dollar", "per joule")
+"""Columns of `ratio_cells`."""
+
+
+def ratio_cells(item: Comparison) -> tuple[str, str, str]:
+    """Return what side `a` is worth, and the ratios of samples per dollar and per joule of GPU energy.
+
+    The price is that of a GPU-hour of `a` up to which its samples cost no more than on `b`. A cell is empty without
+    the prices or the energy that it needs.
+    """
+    if item.value is None:
+        return "", "", ""
+    price, gain = item.b.usd_per_gpu_hour, item.per_dollar
+    worth = divided(item.interval, 1 / price) if price and item.interval else None
+    a, b = item.a.samples_per_joule, item.b.samples_per_joule
+    joule = ratio_of_estimates(a, b, alike=item.a.repeated == item.b.repeated) if a and b else None
+    return (
+        value_text(item.value * price, worth) if price else "",
+        value_text(gain.value, gain if item.interval else None) if gain else "",
+        value_text(joule.value, joule) if joule else "",
+    )
 
 
 def scaling_grid(rates: Sequence[FleetRate]) -> Grid | None:
@@ -86,7 +100,7 @@ def scaling_grid(rates: Sequence[FleetRate]) -> Grid | None:
     names = cluster_names(item.rate.case for item in found)
     lines: dict[tuple[str, str], dict[str, str]] = {}
     for item in found:
-        label = (item.rate.fleet, case_label([other.baseline for other in found], item.baseline, count=False))
+        label = (item.rate.fleet, case_label(item.baseline, [other.baseline for other in found], known=CLUSTER_COLUMNS))
         lines.setdefault(label, {})[cluster_name(item.rate.case)] = _efficiency_text(item)
     rows = [[*label, *(cells.get(name, "") for name in names)] for label, cells in lines.items()]
     notes = ["throughput of N over N × throughput of 1, same settings, ± 95 %"]
@@ -104,30 +118,6 @@ def _of(rates: Sequence[FleetRate], fleet: str) -> list[FleetRate]:
     return [rate for rate in rates if rate.fleet == fleet]
 
 
-def _per_dollar(item: Comparison) -> list[str]:
-    """Format samples per dollar of both sides and their ratio; empty unless both have a price."""
-    if item.price_ratio is None:
-        return ["", "", ""]
-    gain = item.per_dollar
-    return [*(_thousands_per_usd(side) for side in (item.a, item.b)), with_interval(gain) if gain else ""]
-
-
-def _thousands_per_usd(rate: FleetRate) -> str:
-    price, interval = rate.usd_per_gpu_hour, rate.interval
-    if rate.mean is None or not price:
-        return ""
-    factor = 3.6 / (price * rate.case.replicas)  # thousands of samples in an hour
-    return with_error(rate.mean * factor, interval.half_width * factor if interval else None)
-
-
-def _per_joule(item: Comparison) -> list[str]:
-    """Format samples per joule of GPU energy; empty unless both sides measured it."""
-    energies = [side.samples_per_joule for side in (item.a, item.b)]
-    if any(energy is None for energy in energies):
-        return ["", ""]
-    return [value_text(energy.mean, energy.interval()) for energy in energies if energy is not None]
-
-
 def _remark(item: Comparison) -> str:
     differs = [
         f"{name} {identity_text(name, item.a.named(name))} / {identity_text(name, item.b.named(name))}"
@@ -139,7 +129,7 @@ def _remark(item: Comparison) -> str:
 def _failed(side: str, rates: Sequence[FleetRate]) -> list[str]:
     """Return the note on failed repeats of hosts that have a number."""
     found = [
-        f"{host} in {case_label(rates, rate)}, {why}"
+        f"{host} in {case_label(rate, rates)}, {why}"
         for rate in rates
         for host, why in rate.failed.items()
         if host in rate.rates
@@ -150,34 +140,21 @@ def _failed(side: str, rates: Sequence[FleetRate]) -> list[str]:
 
 def _only(side: str, rates: Sequence[FleetRate], every: Sequence[FleetRate]) -> list[str]:
     """Return the note on the cases that only one side tried, named among all such cases."""
-    cases = ", ".join(case_label(every, rate) for rate in rates[:5])
+    cases = ", ".join(case_label(rate, every) for rate in rates[:5])
     more = f" and {len(rates) - 5} more" if len(rates) > 5 else ""
     return [f"measured on {side} only: {cases}{more}"] if rates else []
 
 
-def _notes(found: Sequence[Comparison], made: Sequence[Answer], sides: Sequence[FleetRate]) -> list[str]:
+def _notes(found: Sequence[Comparison], sides: Sequence[FleetRate]) -> list[str]:
     marks = dict.fromkeys(item.mark for item in found)
-    notes = [", ".join(f"{mark} {MEANINGS[mark]}" for mark in marks)]
-    for item in made:
-        kind = f" ({item.kind})" if len(made) > 1 else ""
-        if len(item.found) > 1 or len(made) > 1:
-            notes.append(f"{item.cases}: {with_interval(item.ratio)}{kind}")
-    compared = sum(item.interval is not None for item in found)
-    if compared >= MANY:
-        by_chance = significant((1 - LEVEL) * compared, 2)
-        notes.append(
-            f"{compared} intervals of 95 %: if all cases were equal, about {by_chance} would be marked by chance"
-        )
-    outliers = dict.fromkeys(outlier.difference for item in made for outlier in item.outliers)
-    notes += [f"without outliers: {text}" for text in outliers]
     over = [name for name in ("hosts", "runs", "repeats") if any(side.repeated == name for side in sides if side.rates)]
-    how = " host by host" if any(item.paired for item in found) else " by Fieller"
-    if compared:
-        notes.append(f"ratio ± 95 %{how}, over {' or '.join(over)}")
-    notes += missing_hosts(sides)
-    notes += warned_notes(sides)
-    notes += fleet_notes(sides)
-    return notes
+    intervals = f"; 95 % intervals over {' or '.join(over)}" if any(item.interval for item in found) else ""
+    notes = [f"{', '.join(f'{mark} {MEANINGS[mark]}' for mark in marks)}{intervals}"]
+    if (compared := sum(item.interval is not None for item in found)) >= MANY:
+        notes.append(
+            f"if all cases were equal, about {significant((1 - LEVEL) * compared, 2)} would be marked by chance"
+        )
+    return [*notes, *missing_hosts(sides), *warned_notes(sides), *spread_notes(sides)]
 
 
 def _efficiency_text(item: Efficiency) -> str:
@@ -206,7 +183,7 @@ def communication_grid(merged: Merged) -> Grid | None:
         rows.append(
             [
                 rate.fleet,
-                case_label(with_all_reduce, rate),
+                case_label(rate, with_all_reduce),
                 rate_text(whole) if whole else "",
                 rate_text(apart),
                 _share(whole, apart) if whole and whole.rates and apart.rates else "",

@@ -13,7 +13,7 @@ from results.compare.decide import price_limits
 from results.report.panels import Pair
 from results.schema import Mode
 from results.table.columns import SOFTWARE_COLUMNS
-from results.table.comparable import case_name, differing
+from results.table.comparable import case_label, differing
 from results.table.fleets import FleetRate
 from results.text import enumerated
 
@@ -34,7 +34,7 @@ def job_data(rates: Sequence[FleetRate], pairs: Sequence[Pair]) -> dict[str, Any
     measured = sorted((rate for rate in rates if rate.rates), key=lambda rate: rate.case.mode is not Mode.TRAIN)
     for case in dict.fromkeys(rate.case for rate in measured):
         of_case = [rate for rate in rates if rate.case == case]
-        label = case_name(rates, of_case[0])
+        label = case_label(of_case[0], rates)
         labels[label] = labels.get(label, 0) + 1
         cases.append(
             {

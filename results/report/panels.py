@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from results.compare.pairs import MEANINGS, Comparison, Mark
 from results.compare.scaling import efficiencies
 from results.grid import Grid
+from results.report.comparison import RATIO_COLUMNS, ratio_cells
 from results.schema import Mode
-from results.stats import Interval, ratio_of_estimates
+from results.stats import Interval
 from results.table.cells import price_notes, rate_text, value_text
-from results.table.comparable import CLUSTER_COLUMNS, case_name, cluster_name
+from results.table.comparable import CLUSTER_COLUMNS, case_label, cluster_name
 from results.table.fleets import UTILISATION, FleetRate
 
 Pair = tuple[str, str, list[Comparison]]
@@ -119,17 +120,16 @@ def ratio_panel(pairs: Sequence[Pair], yours: Sequence[str] = ()) -> Panel | Non
     sides = [side for _, _, item in items for side in (item.a, item.b)]
     groups: dict[str, list[Bar]] = {}
     for label, at, item in sorted(items, key=lambda of: of[2].a.case.mode is not Mode.TRAIN):
-        groups.setdefault(case_name(sides, item.a), []).append(_ratio_bar(label, at, item))
+        groups.setdefault(case_label(item.a, sides), []).append(_ratio_bar(label, at, item))
     against = shown[0][1]
     title = f"{shown[0][0]} / {against}" if len(shown) == 1 else f"Each fleet / {against}"
-    columns = ("worth up to, USD/h", "per dollar", "per joule")
-    filled = [any(bar.cells[at] for bars in groups.values() for bar in bars) for at in range(len(columns))]
+    filled = [any(bar.cells[at] for bars in groups.values() for bar in bars) for at in range(len(RATIO_COLUMNS))]
     return Panel(
         name="ratio",
         title=title,
         short="Ratio",
         unit="times as fast",
-        columns=tuple(itertools.compress(columns, filled)),
+        columns=tuple(itertools.compress(RATIO_COLUMNS, filled)),
         groups={
             case: [replace(bar, cells=tuple(itertools.compress(bar.cells, filled))) for bar in bars]
             for case, bars in groups.items()
@@ -183,7 +183,7 @@ def scaling_panel(rates: Sequence[FleetRate]) -> Panel | None:
     colours = _colours(rates)
     groups: dict[str, list[Bar]] = {}
     for item in found:
-        case = case_name([other.baseline for other in found], item.baseline, known=CLUSTER_COLUMNS)
+        case = case_label(item.baseline, [other.baseline for other in found], known=CLUSTER_COLUMNS)
         ends = (100 * item.interval.low, 100 * item.interval.high) if item.interval else None
         interval = Interval(100 * item.value, *ends) if ends else None
         name = f"{case}, {cluster_name(item.rate.case)} {item.rate.case.device.upper()}s"
@@ -202,7 +202,7 @@ def _by_fleet(
     colours = _colours(rates)
     groups: dict[str, list[Bar]] = {}
     for rate in sorted(shown, key=lambda rate: (rate.case.mode is not Mode.TRAIN, rate.case.model)):
-        groups.setdefault(case_name(rates, rate), []).append(bar(rate, colours[rate.fleet]))
+        groups.setdefault(case_label(rate, rates), []).append(bar(rate, colours[rate.fleet]))
     return Panel(name, title, title.partition(",")[0], unit, groups)
 
 
@@ -232,27 +232,7 @@ def _ratio_bar(label: str, colour: int, item: Comparison) -> Bar:
     text = value_text(item.value, item.interval)
     marked = f"{text} {item.mark}" if item.mark in (Mark.SAME, Mark.UNKNOWN) else text
     ends = (item.interval.low, item.interval.high) if item.interval else None
-    gain, joule = item.per_dollar, _per_joule(item)
-    cells = (_worth(item), value_text(gain.value, gain if item.interval else None) if gain else "", joule)
-    return Bar(label, marked, item.value, ends, cells, colour)
-
-
-def _worth(item: Comparison) -> str:
-    """Return the price of a GPU-hour of side `a` up to which its samples cost no more than on `b`."""
-    price, ratio = item.b.usd_per_gpu_hour, item.value
-    if not price or ratio is None:
-        return ""
-    scaled = Interval(ratio * price, item.interval.low * price, item.interval.high * price) if item.interval else None
-    return value_text(ratio * price, scaled)
-
-
-def _per_joule(item: Comparison) -> str:
-    """Return samples per joule of `a` over those of `b`; empty unless both sides measured energy."""
-    a, b = item.a.samples_per_joule, item.b.samples_per_joule
-    if a is None or b is None:
-        return ""
-    ratio = ratio_of_estimates(a, b, alike=item.a.repeated == item.b.repeated)
-    return value_text(ratio.value, ratio)
+    return Bar(label, marked, item.value, ends, ratio_cells(item), colour)
 
 
 def _ratio_notes(items: Sequence[Comparison], sides: Sequence[FleetRate], yours: Sequence[str]) -> list[str]:

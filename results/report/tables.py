@@ -46,12 +46,30 @@ SOFTWARE_NAMES = {
 ONE_REPEAT = "from one repeat each, so without an interval"
 
 
-def show_tables(merged: Merged, console: Console) -> None:
-    """Print all tables of merged runs, then the problems."""
-    for grid in all_grids(merged):
+def show_tables(merged: Merged, console: Console, *, verbose: bool = False) -> None:
+    """Print the tables of merged runs, then the problems; see `brief_grids`."""
+    for grid in all_grids(merged) if verbose else brief_grids(merged):
         print_grid(grid, console)
     for problem in merged.problems:
         print_line(f"! {problem}", console)
+
+
+def brief_grids(merged: Merged) -> list[Grid]:
+    """Return the tables that a person reads after a run, each figure once.
+
+    Ratios are what `compare` prints. A fleet's wide table follows if it shows more than the rows: several hosts, or
+    numbers of GPUs. If nothing was measured, only the reasons are left.
+    """
+    if merged.rows and not merged.devices and not any(row.repeats_ok for row in merged.rows):
+        return [Grid("No repeat gave a number", [], [], _causes(merged.rows))]
+    fleets = [[rate for rate in merged.rates if rate.fleet == fleet] for fleet in fleets_of(merged.rates)]
+    wide = [of for of in fleets if len(cluster_names(r.case for r in of)) > 1 or any(len(r.rates) > 1 for r in of)]
+    more = (scaling_grid(merged.rates), communication_grid(merged))
+    return [
+        *result_grids(merged, brief=True),
+        *(_wide_grid(rates) for rates in wide),
+        *(grid for grid in more if grid is not None),
+    ]
 
 
 def all_grids(merged: Merged) -> list[Grid]:
@@ -65,15 +83,20 @@ def fleet_grids(merged: Merged) -> list[Grid]:
     return [*wide_grids(merged), *ratio_grids(merged), *(grid for grid in more if grid is not None)]
 
 
-def result_grids(merged: Merged) -> list[Grid]:
+def result_grids(merged: Merged, *, brief: bool = False) -> list[Grid]:
     """Return the non-empty ones of the tables of cases and of devices."""
     devices = device_grid(merged.devices)
-    cases = [results_grid(merged)] if merged.rows or devices is None else []
+    cases = [results_grid(merged, brief=brief)] if merged.rows or devices is None else []
     return [*cases, *([devices] if devices else [])]
 
 
-def results_grid(merged: Merged) -> Grid:
-    """Return one row per fleet, host, case and identity; notes list what all rows share."""
+def results_grid(merged: Merged, *, brief: bool = False) -> Grid:
+    """Return one row per fleet, host, case and identity; notes list what all rows share.
+
+    Args:
+        merged: The records.
+        brief: Omit settings that are the default, variables, and other software that tells little of a GPU.
+    """
     rows = merged.rows
     varying = [name for name in _SETTINGS if any(len(values) > 1 for values in _by_network(rows, name).values())]
     software = [name for name in SOFTWARE_COLUMNS if _varies_within_case(rows, name)]
@@ -95,7 +118,7 @@ def results_grid(merged: Merged) -> Grid:
         for row in rows
     ]
     explained = warning_notes(row.warnings for row in rows)
-    notes = [*_common_notes(merged, varying, software), *explained, *_causes(rows)]
+    notes = [*_common_notes(merged, varying, software, brief=brief), *explained, *_causes(rows)]
     title = f"Results of {hosts[0]}" if len(hosts) == 1 else "Results"
     optional = ("CV %", "p50 ms", "b1 p99 ms", "b1 p95 ms", "b1 p50 ms", "repeats")
     return Grid(title, columns, cells, notes, optional).without_empty_columns()
@@ -183,7 +206,11 @@ def _rate(row: Row) -> str:
     return with_error(mean, None if high is None else high - mean)
 
 
-def _common_notes(merged: Merged, varying: Sequence[str], software: Sequence[str]) -> list[str]:
+BRIEF = ("gpu", "power_limit_watts", "tensorflow", "cuda", "driver")
+"""Software columns of a brief note; without a GPU the processor, too."""
+
+
+def _common_notes(merged: Merged, varying: Sequence[str], software: Sequence[str], *, brief: bool) -> list[str]:
     """Return what all rows share, and the software of each fleet."""
     rows = merged.rows
     if not rows:
@@ -194,6 +221,8 @@ def _common_notes(merged: Merged, varying: Sequence[str], software: Sequence[str
         for network, values in _by_network(rows, name).items():
             networks.setdefault(next(iter(values)), []).append(network)
         usual = name in TUNING and set(networks) == {getattr(Case, name)}
+        if brief:
+            usual = all(value == getattr(Case(model=of), name) for value, at in networks.items() for of in at)
         if name not in varying and not usual:
             known = {value: names for value, names in networks.items() if value is not None}
             texts = [f"{value} ({', '.join(at)})" if len(networks) > 1 else str(value) for value, at in known.items()]
@@ -203,16 +232,23 @@ def _common_notes(merged: Merged, varying: Sequence[str], software: Sequence[str
     repeated = [index for index, row in enumerate(rows) if row.numbers["ci95_high"] is not None]
     over = " or ".join(dict.fromkeys("runs" if runs[index] > 1 else "repeats" for index in repeated))
     figures = f"{', '.join(units)} per second {f'± 95 % over {over}' if over else ONE_REPEAT}"
-    notes = [f"{figures if units else 'no repeat gave a number'}; {', '.join(shared)}"]
+    notes = ["; ".join(filter(None, (figures if units else "no repeat gave a number", ", ".join(shared))))]
     for fleet in dict.fromkeys(row.fleet for row in rows):
         started = [row.software for row in rows if row.fleet == fleet and row.software.tensorflow is not None]
-        lines = dict.fromkeys(_software_line(item, software) for item in started)
+        shown = [
+            name for name in SOFTWARE_NAMES if not brief or name in BRIEF or (name == "cpu" and not _has_gpu(started))
+        ]
+        lines = dict.fromkeys(_software_line(item, shown, software) for item in started)
         notes.extend(f"{fleet}: {line}" for line in lines)
     return notes
 
 
-def _software_line(item: Software, without: Sequence[str]) -> str:
-    values = {name: getattr(item, name) for name in SOFTWARE_NAMES if name not in without}
+def _has_gpu(found: Sequence[Software]) -> bool:
+    return any(item.gpu is not None for item in found)
+
+
+def _software_line(item: Software, names: Sequence[str], without: Sequence[str]) -> str:
+    values = {name: getattr(item, name) for name in names if name not in without}
     shown = {name: value for name, value in values.items() if value is not None}
     return ", ".join(f"{SOFTWARE_NAMES[name]}{identity_text(name, value)}" for name, value in shown.items())
 

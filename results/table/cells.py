@@ -108,7 +108,12 @@ def fleet_notes(rates: Sequence[FleetRate]) -> list[str]:
     Args:
         rates: Of any number of fleets.
     """
-    return list(dict.fromkeys([*_hosts_differ(rates), *price_notes(rates), *_single_hosts(rates)]))
+    return [*spread_notes(rates), *_single_hosts(rates)]
+
+
+def spread_notes(rates: Sequence[FleetRate]) -> list[str]:
+    """Return notes on differences between hosts of a fleet."""
+    return list(dict.fromkeys([*_hosts_differ(rates), *price_notes(rates)]))
 
 
 def _hosts_differ(rates: Sequence[FleetRate]) -> list[str]:

@@ -230,26 +230,21 @@ def _follows_from_network(items: Sequence[Measured], column: str) -> bool:
     return len(found) == len({model for model, _ in found})
 
 
-def case_name(rates: Sequence[Measured], rate: Measured, *, known: Collection[str] = ()) -> str:
-    """Describe a case by its network and by the settings in which `rates` differ.
+def case_label(item: Measured, among: Sequence[Measured], *, known: Collection[str] = ()) -> str:
+    """Name a case: network, precision, and the settings in which the cases shown together differ.
 
     Args:
-        rates: The cases shown together.
-        rate: One of them.
-        known: Columns to omit.
+        item: The case.
+        among: All cases shown together.
+        known: Columns to omit, because the reader sees them elsewhere.
 
     Returns:
-        For example `resnet50, training, fp16, 4 GPUs`.
+        For example `resnet50 fp16, batch 256, 4 GPUs`.
     """
-    return ", ".join(part for part in (rate.case.model, setting_name(rates, rate, known=known)) if part)
-
-
-def setting_name(rates: Sequence[Measured], rate: Measured, *, known: Collection[str] = ()) -> str:
-    """Describe a case like `case_name`, but without its network; may be empty."""
-    varying = [name for name in differing(rates, CASE_COLUMNS) if name not in known]
-    text = setting_text(rate, without=["model", *(name for name in CASE_COLUMNS if name not in varying)])
-    effort = [f"{name.replace('_', ' ')} {rate.named(name)}" for name in EFFORT if name in varying]
-    return ", ".join(part for part in (text, *effort) if part)
+    varying = [name for name in differing(among, CASE_COLUMNS) if name not in known and name != "precision"]
+    text = setting_text(item, without=["model", *(name for name in CASE_COLUMNS if name not in varying)])
+    effort = [f"{name.replace('_', ' ')} {item.named(name)}" for name in EFFORT if name in varying]
+    return ", ".join(part for part in (f"{item.case.model} {item.case.precision}", text, *effort) if part)
 
 
 CLUSTER_COLUMNS = ("num_gpus", "num_hosts", "communication")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from results.schema import Case, Device
 from results.stats import Estimate, Interval, Nested, Outlying, nested_estimate, outlying
 from results.table.columns import NO_ORIGIN, SOFTWARE_COLUMNS, CaseOnHost, Row, Software, Value
-from results.table.comparable import CPU_HOST_COLUMNS, HOST_COLUMNS, case_name, differences, differing
+from results.table.comparable import CPU_HOST_COLUMNS, HOST_COLUMNS, case_label, differences, differing
 from results.text import counted, enumerated
 
 if TYPE_CHECKING:
@@ -328,7 +328,7 @@ def unambiguous(rates: Sequence[FleetRate], by: Sequence[str] = ()) -> tuple[lis
     lines = []
     for (why, columns_of), cases in found.items():
         fleets = enumerated(list(dict.fromkeys(rate.fleet for rate in cases)))
-        names = list(dict.fromkeys(case_name(rates, rate) for rate in cases))
+        names = list(dict.fromkeys(case_label(rate, rates) for rate in cases))
         what = names[0] if len(names) == 1 else counted(len(names), "case")
         lines.append(f"left out: {fleets}, {what}: measured with several {why}; compare --by {columns_of} splits them")
     left = {(key.fleet, key.case) for key, columns in mixed.items() if columns}
