@@ -15,7 +15,7 @@ import numpy as np
 from results.digits import significant
 from results.stats import t_quantile
 from results.table.columns import Row
-from results.table.comparable import case_name
+from results.table.comparable import case_label
 from results.text import counted
 
 if TYPE_CHECKING:
@@ -115,6 +115,6 @@ def _line(rows: Sequence[Row], unusual: pd.Series, repeats: pd.DataFrame) -> str
         direction = "slower" if unusual["difference"] < 0 else "faster"
         what = f"repeat {named(unusual)} is {share:.1%} {direction} than the {len(others)} others"
     return (
-        f"{row.place}, {case_name(rows, row)}: {what}, though its steps vary by {steps}: perhaps another algorithm. "
+        f"{row.place}, {case_label(row, rows)}: {what}, though its steps vary by {steps}: perhaps another algorithm. "
         "Measure more repeats"
     )

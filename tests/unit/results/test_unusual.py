@@ -33,7 +33,7 @@ def said(tmp_path, capsys):
 
 
 def test_a_process_that_chose_another_algorithm_is_named_by_every_command(capsys):
-    name = "process-h100, resnet50, fp32, batch 128: repeats 1 (1\u00a0069 images/s) and 2 (1\u00a0107 images/s) differ by 3.5%"
+    name = "process-h100, resnet50 fp32, batch 128: repeats 1 (1\u00a0069 images/s) and 2 (1\u00a0107 images/s) differ by 3.5%"
     run = str(MEASURED / "h100-container-2026-11-28" / "runs" / "main")
     for command in ("show", "compare", "export", "validate"):
         assert program.main(["results", command, run]) == 0
