@@ -56,8 +56,7 @@ REQUEST_SECONDS = 600
 """Longest an agent waits for its request: a host learns of a dead link only after hours, with the defaults of sshd."""
 
 _READ_AGENT = (
-    f"import signal, sys; signal.alarm({REQUEST_SECONDS}); "
-    "exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
+    "import signal, sys; signal.alarm({seconds}); exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
 )
 _FIND_PYTHON = (
     'for p in {pythons}; do "$p" -c "import sys; sys.exit(sys.version_info < (3, 8))" </dev/null >/dev/null 2>&1 '
@@ -91,7 +90,7 @@ class Connection:
         self._keys = keys
         pythons = (*PYTHONS, f"{root}/{software.PYTHON_FOLDER}/bin/python3")
         self._common = {"root": root, "image_file": image_file, "pythons": pythons}
-        self._start_agent = f"exec sh -c '{_FIND_PYTHON.format(pythons=' '.join(pythons))}'"
+        self._start_agent = f"exec sh -c '{_FIND_PYTHON.format(pythons=' '.join(pythons), seconds=REQUEST_SECONDS)}'"
         self._open: set[Conversation] = set()
         self._closed = False
         self._flags: list[str] = []
@@ -209,7 +208,7 @@ class Connection:
 
     def _words(self, command: str) -> list[str]:
         if self._address is None:
-            return [sys.executable, "-u", "-c", _READ_AGENT]
+            return [sys.executable, "-u", "-c", _READ_AGENT.format(seconds=REQUEST_SECONDS)]
         return ssh_command(self._address, self._keys, "-T", *self._flags, remote=command)
 
     def _read(self, line: bytes, limit: int) -> dict[str, Any]:

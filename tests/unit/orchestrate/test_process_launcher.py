@@ -131,10 +131,10 @@ def test_stop_ends_a_repeat_whose_guardian_hangs(tmp_path: Path, quick: None):
 
 @pytest.mark.slow
 def test_an_agent_bounds_the_wait_for_its_request_but_not_its_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    impatient = connection._READ_AGENT.replace(f"alarm({connection.REQUEST_SECONDS})", "alarm(4)")
-    with subprocess.Popen([sys.executable, "-c", impatient], stdin=subprocess.PIPE) as waits:
-        monkeypatch.setattr(connection, "_READ_AGENT", impatient)
-        assert (run(launcher(tmp_path, "time.sleep(5)")), waits.wait(patience())) == (([], 0), -signal.SIGALRM)
+    monkeypatch.setattr(connection, "REQUEST_SECONDS", 4)
+    asleep = launcher(tmp_path, "time.sleep(5)")
+    with subprocess.Popen(asleep._connection._words(""), stdin=subprocess.PIPE) as waits:
+        assert (run(asleep), waits.wait(patience())) == (([], 0), -signal.SIGALRM)
 
 
 @pytest.mark.parametrize("more", [0, 200], ids=["by the agent", "by the launcher"])
