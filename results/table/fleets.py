@@ -11,6 +11,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from results.schema import Case, Device
@@ -85,7 +86,7 @@ class FleetRate:
         """Mean of the hosts' means in samples per second; None without a number."""
         return mean_of(self.rates) if self.rates else None
 
-    @property
+    @cached_property
     def host_means(self) -> dict[str, float]:
         """Mean over the means of each host's runs, in samples per second, by host."""
         return means_of(self.rates)
@@ -133,12 +134,12 @@ class FleetRate:
             return "hosts"
         return "runs" if any(len(runs) > 1 for runs in self.rates.values()) else "repeats"
 
-    @property
+    @cached_property
     def estimate(self) -> Estimate | None:
         """Mean and its uncertainty; None with fewer than two values."""
         return nested_estimate(self.rates)
 
-    @property
+    @cached_property
     def samples_per_joule(self) -> Estimate | None:
         """Samples per joule of GPU energy; None: measured in fewer than two repeats."""
         return nested_estimate(self.per_joule)
