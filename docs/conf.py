@@ -29,7 +29,7 @@ REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8")
 NAVIGATION = {
     "Use": ["start", "rent", "fleets", "clusters", "measuring", "images", "troubleshooting", "support"],
     "Results": ["measured", "reading-results", "choosing", "answers", "publishing"],
-    "Reference": ["commands", "table", "python", "method", "glossary"],
+    "Reference": ["commands", "table", "python", "method", "validation", "glossary"],
 }
 STUDIES = "docs/validation/*"
 PROJECT = ["ARCHITECTURE", "CONTRIBUTING", "CHANGELOG"]

@@ -27,7 +27,7 @@ FILLING_BATCH = 128
 """Samples per GPU from which the batch does not change the order of networks; from a quarter of it, half of the other
 network's batch suffices.
 
-Source: an H100 in fp16, where InceptionV3 with 64 is slower than ResNet152 with 256 (docs/validation/gpu.md).
+Source: an H100 in fp16, where InceptionV3 with 64 is slower than ResNet152 with 256 (docs/validation.md).
 """
 
 ORDER_SUSPECT, ORDER_IMPOSSIBLE = 1.8, 5.0

@@ -118,7 +118,7 @@ def test_a_picture_is_small_shown_and_needs_no_network(name):
 
 def test_the_front_page_is_short():
     text = (PROJECT / "README.md").read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 110 and len(text.split()) <= 700
+    assert len(text.splitlines()) <= 110 and len(text.split()) <= 600
 
 
 @pytest.fixture(scope="module")

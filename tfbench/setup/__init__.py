@@ -73,6 +73,6 @@ def libraries_refuse_tf32(case: Case) -> bool:
     compute in fp32. On an H100, tf_cnn_benchmarks keeps these algorithms and trained ResNet50 1.23 times as fast. The
     variable has no effect on XLA's own kernels.
 
-    Source: `disable_tensor_core` in TensorFlow's cuda_dnn.cc; measured, see docs/validation/gpu.md.
+    Source: `disable_tensor_core` in TensorFlow's cuda_dnn.cc; measured, see docs/validation.md.
     """
     return TF32_OVERRIDE in gpu_settings(case) and os.environ.get(TF32_OVERRIDE) == "0"
