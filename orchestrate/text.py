@@ -106,12 +106,13 @@ class Lines:
         return plain_text(data[-4 * MAX_LINE_LENGTH :].decode("utf-8", "replace"))
 
 
-def read_json(text: str | bytes, limit: int) -> Any:  # noqa: ANN401 (any JSON)
+def read_json(text: str | bytes, limit: int, values: int = MAX_VALUES) -> Any:  # noqa: ANN401 (any JSON)
     """Parse JSON from a host, with limits on size, nesting, numbers and the number of values.
 
     Args:
         text: The document.
         limit: Maximum size in bytes or characters.
+        values: Maximum number of values.
 
     Raises:
         ValueError: It is not JSON, or exceeds a limit.
@@ -119,8 +120,8 @@ def read_json(text: str | bytes, limit: int) -> Any:  # noqa: ANN401 (any JSON)
     if len(text) > limit:
         raise ValueError(f"it is longer than {limit} bytes")
     separators: tuple[Any, ...] = (b",", b"[", b"{") if isinstance(text, bytes) else (",", "[", "{")
-    if sum(map(text.count, separators)) > MAX_VALUES:
-        raise ValueError(f"it has more than {MAX_VALUES} values")
+    if sum(map(text.count, separators)) > values:
+        raise ValueError(f"it has more than {values} values")
     try:
         document = json.loads(text, parse_int=_integer, parse_float=_finite, parse_constant=_finite)
     except RecursionError:

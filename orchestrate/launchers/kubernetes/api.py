@@ -26,7 +26,7 @@ from orchestrate.errors import HostError, LaunchFailed, Unreachable
 from orchestrate.inventory.queues import KubernetesQueue
 from orchestrate.launchers.base import NotThere
 from orchestrate.launchers.limits import LimitedPool, TLSSocket, read_bounded, within
-from orchestrate.text import plain_text
+from orchestrate.text import plain_text, read_json
 from results.schema import Status
 
 CONNECT_SECONDS = 10.0
@@ -42,6 +42,7 @@ LOG_SILENCE_SECONDS = 60.0
 """Longest silence of a log before its stream is reopened; a benchmark may be silent for longer."""
 
 MAX_ANSWER_BYTES = 64 << 20
+MAX_ANSWER_VALUES = 1_000_000  # a thousand pods have 400,000; as Python objects, a million take about 160 MB
 MAX_LOG_LINE_BYTES = 16 << 10
 _QUANTITY = re.compile(r"[\d.]{1,24}(m|[kKMGTPE]i?)?", re.ASCII)
 
@@ -178,8 +179,8 @@ class KubernetesCluster:
     def _request(self, method: str, *arguments: Any, **options: Any) -> Object:  # noqa: ANN401
         """Send a request and return the object in its response."""
         try:
-            answer = json.loads(self._read(method, *arguments, **options))
-        except (ValueError, RecursionError) as error:
+            answer = read_json(self._read(method, *arguments, **options), MAX_ANSWER_BYTES, MAX_ANSWER_VALUES)
+        except ValueError as error:
             raise self._unreachable(error) from error
         return answer if isinstance(answer, dict) else {}
 
