@@ -113,5 +113,5 @@ def test_compare_gives_no_ratio_to_a_measurement(runs: Runs):
     folder.mkdir(exist_ok=True)
     paths = [str(write_file(folder, f"{index}.json", record).path) for index, record in enumerate(measured)]
     text = said(runs, "compare", *paths, str(runs.path), "real", "a4000")
-    assert re.search(r"^ \* +alexnet fp32 1×gpu +1.000 ± 25 +invalid +invalid *$", text, re.MULTILINE), text
+    assert re.search(r"^ \* +alexnet fp32 +invalid *$", text, re.MULTILINE), text
     assert "times as fast" not in text
