@@ -27,7 +27,7 @@ class Grid:
         columns: Headings; a suffix `>` marks a right-aligned column of numbers.
         notes: Lines below the table.
         optional: Headings of columns hidden on a narrow terminal, in this order.
-        important: Likewise, but sentences are made narrower before these are hidden.
+        important: Optional columns that are kept longer: sentences are made narrower before these are hidden.
     """
 
     title: str

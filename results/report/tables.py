@@ -95,7 +95,7 @@ def results_grid(merged: Merged, *, brief: bool = False) -> Grid:
 
     Args:
         merged: The records.
-        brief: Omit settings that are the default, variables, and other software that tells little of a GPU.
+        brief: Omit settings that are the default, variables, and software that says little about a GPU.
     """
     rows = merged.rows
     varying = [name for name in _SETTINGS if any(len(values) > 1 for values in _by_network(rows, name).values())]

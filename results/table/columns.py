@@ -232,7 +232,7 @@ COLUMNS: dict[str, Column] = {
     ),
     "bandwidth_utilisation": _mean(
         "-",
-        "Likewise of its memory bandwidth, as if nothing were fused; above 1 if fusion or caches save traffic.",
+        "The same share of its memory bandwidth, as if nothing were fused; above 1 if fusion or caches save traffic.",
         lambda m, _: m.bandwidth_utilisation,
     ),
     "device_memory_peak_bytes": _mean(

@@ -81,7 +81,7 @@ def _most_by_chance(case: pd.Series, difference: float, others: pd.DataFrame, te
     Args:
         case: Mean, variance and number of the logarithms of the case's repeats.
         difference: That of the tested one from the mean of the others.
-        others: Likewise the other cases.
+        others: Mean, variance and number of the other cases.
         tested: Number of repeats that are tested.
     """
     from scipy.special import chdtri  # type: ignore[import-untyped]

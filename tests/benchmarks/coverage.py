@@ -183,7 +183,7 @@ def _hosts(design: Design, random: np.random.Generator, side: int) -> NDArray[np
 
 
 def _rounds(design: Design, random: np.random.Generator, side: int) -> list[NDArray[np.float64]]:
-    """Draw the effect of each run and round of each host, likewise: an array per host, runs × rounds."""
+    """Draw the effect of each run and round of each host: an array per host, runs × rounds."""
     hosts = design.hosts[side]
     counts = [design.repeats[(host + side * (hosts == 1)) % len(design.repeats)] for host in range(hosts)]
     if side == 0 and design.alone:
