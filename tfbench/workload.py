@@ -256,8 +256,8 @@ def require(checks: list[Check], peers: Ranks) -> None:
     if not failed:
         return
     peers.finish()  # all hosts have the same checks
-    only_finite = all("_finite_" in check.name for check in failed)
-    raise CaseFailedError(Status.NOT_FINITE if only_finite else Status.INVALID, validity.failures(checks))
+    not_finite = any("_finite_" in check.name for check in failed)  # then the others cannot pass
+    raise CaseFailedError(Status.NOT_FINITE if not_finite else Status.INVALID, validity.failures(checks))
 
 
 def _first_inference(inference: Inference, batch: Batch, findings: Findings) -> FirstStep:

@@ -122,7 +122,7 @@ def seen(engines: Engines, fake_images: FakeImages, tmp_path_factory: pytest.Tem
     host = {"docker": engines.first.url, "cpus": 0.5, "memory_gb": 0.5}
     with runs.begin({"all": {"hosts": {"one": host}}}, image=fake_images.image(seconds=2)) as controller:
         (benchmark,) = wait_until(lambda: running(engines.first), "a benchmark")
-        (process,) = benchmark.top(ps_args="-o pid,args -C python3.11")["Processes"]
+        (process,) = wait_until(lambda: benchmark.top(ps_args="-o pid,args -C python3.11")["Processes"], "its process")
         status = Path(f"/proc/{process[0]}/status").read_text().splitlines()
         reported = benchmark.attrs
         assert controller.wait(60) == 0

@@ -141,17 +141,17 @@ def test_the_index_of_a_host_is_kept(rent: Rent, tmp_path: Path, monkeypatch):
     (instance.root.parent / ".pip").mkdir()
     (instance.root.parent / ".pip" / "pip.conf").write_text(f"[global]\nindex-url = http://127.0.0.1:{port}/simple\n")
     asked: list[bytes] = []
-    server = socket.create_server(("127.0.0.1", port))
 
-    def answer() -> None:
+    def answer(server: socket.socket) -> None:
         connection, _ = server.accept()
-        asked.append(connection.recv(1000))
-        connection.sendall(b"HTTP/1.0 404 Not Found\r\n\r\n")
-        connection.close()
+        with connection:
+            asked.append(connection.recv(1000))
+            connection.sendall(b"HTTP/1.0 404 Not Found\r\n\r\n")
 
-    threading.Thread(target=answer, daemon=True).start()
-    with pytest.raises(PullFailed, match="pip could not install the locked packages"):
-        make_launcher(instance, tmp_path, image=False).prepare(job(), lambda done, total: None)
+    with socket.create_server(("127.0.0.1", port)) as server:
+        threading.Thread(target=answer, args=(server,), daemon=True).start()
+        with pytest.raises(PullFailed, match="pip could not install the locked packages"):
+            make_launcher(instance, tmp_path, image=False).prepare(job(), lambda done, total: None)
     assert asked and asked[0].startswith(b"GET /simple/nothing/")
 
 
