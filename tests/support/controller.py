@@ -194,7 +194,8 @@ class Runs:
         return {record.origin.host: record for record in self.records().values() if record.origin}
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        whole = (self.path / "events.jsonl").read_text().rpartition("\n")[0]  # the last line may be incomplete
+        journal = self.path / "events.jsonl"
+        whole = journal.read_text().rpartition("\n")[0] if journal.exists() else ""  # the last line may be incomplete
         return [event for event in map(json.loads, whole.splitlines()) if event["event"] == name]
 
     def states(self) -> list[str]:
