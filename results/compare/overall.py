@@ -5,7 +5,6 @@ Training, inference, precisions and numbers of GPUs make different demands on a 
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from results.compare.pairs import (
     unchecked,
 )
 from results.digits import significant, with_interval
-from results.stats import Interval, divided, inverse, outlying
+from results.stats import Interval, inverse, outlying
 from results.table.cells import value_text, warned
 from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS, Value
 from results.table.comparable import case_label, count_text, mode_text
@@ -36,24 +35,16 @@ class Answer:
     """Ratio of the throughputs of sides `a` and `b` over all cases of one kind.
 
     Attributes:
-        a: Name of the first side: a fleet, or its only measured machine.
-        b: Likewise the second side.
         kind: Kind of work, e.g. `training, fp16, 4 GPUs`.
         found: Comparisons that have an interval.
         ratio: Their geometric mean.
-        prices: Price of a's GPU over that of b's, each the mean over its hosts; None: unknown.
-        averaged: Whether hosts of a side have different prices.
         outliers: Hosts that differ from the rest of their fleet.
         without: Comparisons without these hosts; empty if there are none.
     """
 
-    a: str
-    b: str
     kind: str
     found: tuple[Comparison, ...]
     ratio: Interval
-    prices: float | None
-    averaged: bool = False
     outliers: tuple[Outlier, ...] = ()
     without: tuple[Comparison, ...] = ()
 
@@ -61,16 +52,6 @@ class Answer:
     def mark(self) -> Mark:
         """Which side is significantly faster, and by more than 1 %."""
         return mark_of(self.ratio.value, self.ratio)
-
-    @property
-    def cases(self) -> str:
-        """Description of the cases behind the ratio."""
-        return f"geometric mean of {len(self.found)} cases" if len(self.found) > 1 else "one case"
-
-    @property
-    def per_dollar(self) -> Interval | None:
-        """Samples per dollar of a over those of b; None without prices."""
-        return None if self.prices is None else divided(self.ratio, self.prices)
 
 
 def answers(found: Sequence[Comparison], by: Sequence[str] = ()) -> list[Answer]:
@@ -126,18 +107,16 @@ def speed_sentence(known: Sequence[Comparison], by: Sequence[str] = (), *, basel
         baseline: See `answer_lines`.
     """
     sides = [side for item in known for side in (item.a, item.b)]
-    a, b = known[0].a.fleet, "in the baseline" if baseline else f"{known[0].b.fleet}"
+    a, b = known[0].a.fleet, "in the baseline" if baseline else known[0].b.fleet
     names = {id(item): _named(item, sides, by) for item in known}
     low, high = min(known, key=_value), max(known, key=_value)
+    least, most = significant(_value(low)), significant(_value(high))
     if len(known) == 1:
-        (item,) = known
-        times = f"{value_text(item.value, item.interval)} times as fast as {b} ({names[id(item)]})"
+        times = f"{value_text(low.value, low.interval)} times as fast as {b} ({names[id(low)]})"
+    elif least == most:
+        times = f"{least} times as fast as {b} in each of {len(known)} cases"
     else:
-        least, most = significant(_value(low)), significant(_value(high))
-        few, many = f"{least} times ({names[id(low)]})", f"{most} times ({names[id(high)]})"
-        times = f"{least} ({names[id(low)]}) to {many} as fast as {b}" if least != most else f"{few} as fast as {b}"
-        if least == most:
-            times = f"{least} times as fast as {b} in each of {len(known)} cases"
+        times = f"{least} ({names[id(low)]}) to {most} times ({names[id(high)]}) as fast as {b}"
     marks = {item.mark for item in known}
     ratio = f"{a} is {times}"
     if marks <= {Mark.SAME, Mark.SMALL}:
@@ -269,20 +248,8 @@ def _answer(group: Sequence[Comparison], ratio: Interval, software: Sequence[str
     first = group[0].a
     words = [mode_text(first.case.mode), str(first.case.precision), count_text(first)]
     words += [f"{name} {first.named(name)}" for name in software]
-    left, right = [item.a for item in group], [item.b for item in group]
-    prices = _prices(left), _prices(right)
     outliers, without = _without_outliers(group)
-    return Answer(
-        a=_subject(left),
-        b=_subject(right),
-        kind=", ".join(words),
-        found=tuple(group),
-        ratio=ratio,
-        prices=statistics.fmean(prices[0]) / statistics.fmean(prices[1]) if all(prices) else None,
-        averaged=any(len(set(of_side)) > 1 for of_side in prices),
-        outliers=outliers,
-        without=without,
-    )
+    return Answer(", ".join(words), tuple(group), ratio, outliers, without)
 
 
 def _without_outliers(group: Sequence[Comparison]) -> tuple[tuple[Outlier, ...], tuple[Comparison, ...]]:
@@ -308,16 +275,6 @@ def _without(item: Comparison, host: str, side: int, *, paired: bool) -> Compari
         for index, rate in enumerate((item.a, item.b))
     )
     return compare_pair(a, b)
-
-
-def _subject(sides: Sequence[FleetRate]) -> str:
-    hosts = {host for side in sides for host in side.rates}
-    return sides[0].fleet if len(hosts) > 1 else sides[0].subject
-
-
-def _prices(sides: Sequence[FleetRate]) -> list[float]:
-    """Return the prices of the hosts that measured any of the cases."""
-    return [*{host: price for side in sides for host, price in side.prices.items() if host in side.rates}.values()]
 
 
 def _outlier_lines(item: Answer) -> list[str]:

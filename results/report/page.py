@@ -28,7 +28,15 @@ from results.reference.gpu_comparison import comparison_lines, gpu_grids
 from results.report.comparison import communication_grid, scaling_grid
 from results.report.decision import RunDecision, decide, decision_grids, setting_title
 from results.report.job import fleet_prices, job_data
-from results.report.panels import Pair, energy_panels, ratio_panel, scaling_panel, speed_panels, utilisation_panel
+from results.report.panels import (
+    Pair,
+    energy_panels,
+    leading_pairs,
+    ratio_panel,
+    scaling_panel,
+    speed_panels,
+    utilisation_panel,
+)
 from results.report.tables import all_grids, result_grids, wide_grids
 from results.runs.store import StoredRecord
 from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
@@ -123,11 +131,6 @@ def _pairs(rates: Sequence[FleetRate]) -> list[Pair]:
     of = {fleet: [rate for rate in rates if rate.fleet == fleet] for fleet in fleets_of(rates)}
     compared = ((a, b, compare(of[a], of[b])) for b, a in itertools.combinations(of, 2))
     return [pair for pair in compared if pair[2]]
-
-
-def leading_pairs(pairs: Sequence[Pair]) -> list[Pair]:
-    """Return the comparisons with the first fleet that shares a case with another."""
-    return [pair for pair in pairs if pair[1] == pairs[0][1]]
 
 
 def _at_prices(merged: Merged, yours: Mapping[str, float]) -> Merged:

@@ -106,6 +106,11 @@ class Panel:
         return Grid(self.title, columns, rows, list(self.notes)).without_empty_columns()
 
 
+def leading_pairs(pairs: Sequence[Pair]) -> list[Pair]:
+    """Return the comparisons with the first fleet that shares a case with another."""
+    return [pair for pair in pairs if pair[1] == pairs[0][1]]
+
+
 def ratio_panel(pairs: Sequence[Pair], yours: Sequence[str] = ()) -> Panel | None:
     """Return the ratios of fleets over the first one, case by case; None: there is no ratio.
 
@@ -113,7 +118,7 @@ def ratio_panel(pairs: Sequence[Pair], yours: Sequence[str] = ()) -> Panel | Non
         pairs: Pairs of fleets; only those with the second side of the first pair are shown.
         yours: Fleets at the user's prices; the others have those of their records.
     """
-    shown = [pair for pair in pairs if pair[1] == pairs[0][1]]
+    shown = leading_pairs(pairs)
     items = [(f"{a} / {b}", at, item) for at, (a, b, found) in enumerate(shown) for item in found]
     if not any(item.value is not None for _, _, item in items):
         return None
