@@ -34,6 +34,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Starting Python by way of pyenv takes ten times as long.
 os.environ["PATH"] = f"{Path(sys.executable).resolve().parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
+# Debian keeps the programs of Slurm and Docker where a user who is not root does not look.
+os.environ["PATH"] += f"{os.pathsep}/usr/local/sbin{os.pathsep}/usr/sbin{os.pathsep}/sbin"
+
 CACHE = PROJECT / ".cache" / "engines"
 
 _children = Children(preload="tests.real.training.preloaded")
