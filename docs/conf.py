@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT))
 from orchestrate.cli import GROUPS, MODULES, make_parser  # noqa: E402
 from results.program import PROGRAM, exit_code_text  # noqa: E402
 from results.schema.version import __version__  # noqa: E402
+from results.table.columns import COLUMNS  # noqa: E402
 
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
 
@@ -32,6 +33,15 @@ NAVIGATION = {
     "Reference": ["commands", "table", "python", "method", "validation", "glossary"],
 }
 STUDIES = "docs/validation/*"
+TABLE = """# The merged table
+
+Columns of `results.csv` and of `tfbench export`, in this order: one row per fleet, host, GPU, case and software.
+
+* An empty cell is unknown or does not apply (`null` in JSON). A failed repeat is counted and explained, never a 0.
+* `samples_per_second` is the mean over the repeats of this host, `ci95_low` and `ci95_high` its t-interval. Where a row
+  merges several runs, both include what runs differ beyond their repeats. The spread between hosts is in `compare`.
+* In CSV, text that a spreadsheet would run as a formula is prefixed with an apostrophe.
+"""
 PROJECT = ["ARCHITECTURE", "CONTRIBUTING", "CHANGELOG"]
 
 project = PROGRAM
@@ -85,6 +95,12 @@ def command_reference() -> str:
     return "\n".join(lines)
 
 
+def data_dictionary() -> str:
+    """Return docs/table.md: every column of the merged table."""
+    rows = [f"| `{name}` | {column.unit} | {column.meaning} |" for name, column in COLUMNS.items()]
+    return "\n".join([TABLE, "| column | unit | meaning |", "|---|---|---|", *rows, ""])
+
+
 def help_of_module(command: str) -> str:
     """Return the help of a command that is a program of its own."""
     environment = {**os.environ, "TFBENCH_PROGRAM": f"{PROGRAM} {command}"}
@@ -119,6 +135,7 @@ def for_the_site(_: Sphinx, page: str, source: list[str]) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    """Write the command reference before pages are searched for, and prepare each page."""
+    """Write the generated pages before pages are searched for, and prepare each page."""
     (ROOT / "docs" / "commands.md").write_text(command_reference(), encoding="utf-8")
+    (ROOT / "docs" / "table.md").write_text(data_dictionary(), encoding="utf-8")
     app.connect("source-read", for_the_site)

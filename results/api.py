@@ -96,7 +96,7 @@ class Runs:
         sources: The run folders, run ids or record files that were read.
         repeats: One row per record, including failures: `fleet`, `host`, `run`, `repeat`, `started_at` (UTC), `status`,
             `cause`, the case's columns, `unit`, and the measured figures: `samples_per_second`, `step_p50_seconds`, …
-            Names and units are those of docs/table.md; a cell is empty (NA) if nothing was measured, or not to be
+            Names and units are those of `COLUMNS`; a cell is empty (NA) if nothing was measured, or not to be
             trusted: a suspect record is `invalid`, and `cause` says why.
     """
 
@@ -106,7 +106,7 @@ class Runs:
 
     @property
     def table(self) -> pd.DataFrame:
-        """Return one row per fleet, host, GPU, case and software, with means and intervals: see docs/table.md."""
+        """Return one row per fleet, host, GPU, case and software, with means and intervals: see `COLUMNS`."""
         return self._merged.table
 
     @property

@@ -60,7 +60,7 @@ SHOW_HELP = """
 samples/s: throughput over all GPUs, with its 95 percent interval; p50 ms: median step; CV percent: variation
 of steps; b1: latency at batch 1; repeats: fresh processes. In names of cases, b256 is the batch per GPU, 1gpu
 the number of GPUs, w10s50 the steps of warm-up and timing, min10s the shortest timing. --verbose adds
-settings, software, variables and each fleet's table. docs/table.md has all columns.
+settings, software, variables and each fleet's table. tfbench export has all columns.
 """
 """What the words of the tables mean."""
 

@@ -4,5 +4,5 @@
 converts them to pandas and computes intervals. `fleets.py` combines hosts into `FleetRate`, which all comparisons use;
 `comparable.py` decides what may be compared; `cells.py` formats numbers.
 
-Start at `merge.merge_records`. A new column is a row of `COLUMNS` and its line in docs/table.md.
+Start at `merge.merge_records`. A new column is a row of `COLUMNS`.
 """

@@ -1,6 +1,6 @@
 """The columns of the merged table, in order: name, type, unit and meaning.
 
-A test compares `docs/table.md` with them. New columns are added at the end of their block.
+The site's page of the table is written from them. New columns are added at the end of their block.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Merged:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """The table as exported; columns as in `docs/table.md`."""
+        """The table as exported; columns as in `COLUMNS`."""
         from results.table.frames import table_frame
 
         return table_frame(self.rows)

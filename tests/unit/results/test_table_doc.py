@@ -1,8 +1,7 @@
-"""`docs/table.md` is the data dictionary of the merged table; it is written from `results.table.columns`."""
+"""`COLUMNS` is the data dictionary of the merged table."""
 
 import io
 import json
-from pathlib import Path
 
 import pandas as pd
 
@@ -10,14 +9,6 @@ from results.report.tables import WRITERS
 from results.table.columns import CASE_COLUMNS, COLUMNS, SOFTWARE_COLUMNS
 from results.table.merge import merge_records
 from tests.unit.results.factory import make_case, make_failure, make_record, repeats, stored
-
-DOCUMENT = Path(__file__).parents[3] / "docs" / "table.md"
-
-
-def test_the_data_dictionary_names_every_column_with_its_meaning():
-    lines = DOCUMENT.read_text(encoding="utf-8").splitlines()
-    documented = [line for line in lines if line.startswith("| `")]
-    assert documented == [f"| `{name}` | {c.unit} | {c.meaning} |" for name, c in COLUMNS.items()]
 
 
 def test_the_table_has_exactly_the_columns_of_the_dictionary():
