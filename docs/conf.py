@@ -28,7 +28,7 @@ from results.table.columns import COLUMNS  # noqa: E402
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
 
 NAVIGATION = {
-    "Use": ["start", "rent", "fleets", "clusters", "measuring", "images", "troubleshooting", "support"],
+    "Use": ["start", "rent", "fleets", "hosts", "clusters", "measuring", "images", "troubleshooting", "support"],
     "Results": ["measured", "reading-results", "choosing", "answers", "publishing"],
     "Reference": ["commands", "table", "python", "method", "validation", "glossary"],
 }
