@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import cast
 
-from results.schema import Case, Device, DeviceResult, InputLimit, Latency, Measurement, Record, Status, Validity
+from results.schema import Case, Device, Record, Status, Validity
 from results.schema.exit_codes import ExitCode
 from results.schema.streams import lasting_streams
 from tfbench.flags import FlagsError, Request, help_text, parse
@@ -21,64 +21,10 @@ from tfbench.machine.cuda_libraries import prepare_gpu_libraries
 from tfbench.machine.nvml import read_driver
 from tfbench.outcomes.findings import Findings, print_record, try_output, utc_now, write_record
 from tfbench.outcomes.outcome import Failure, doctor_hint, outcome_of
+from tfbench.outcomes.record_table import record_table
 from tfbench.peers.links import Alone, Peers, may_be_a_peers
 from tfbench.setup import collect_rarely, gpu_settings
 from tfbench.supervisor import supervise
-
-
-def summary(record: Record) -> str:
-    """Return the figures of a record in a few lines of text; empty if it has no measurement."""
-    if record.device_results:
-        return "\n".join(map(_device_line, record.device_results))
-    if record.measurement is None:
-        return ""
-    lines = _step_lines(record.case, record.measurement)
-    if record.measurement.latency is not None:
-        lines.append(_latency_line(record.measurement.latency))
-    if record.measurement.input_limit is not None:
-        lines.append(_input_line(record.measurement.input_limit))
-    return "\n".join([*lines, *(f"  warning {warning.code}: {warning.message}" for warning in record.warnings)])
-
-
-def _step_lines(case: Case, m: Measurement) -> list[str]:
-    spread = "" if m.step_cv is None else f", CV {m.step_cv:.1%}"
-    batches = f"{case.accumulate} batches of " if case.accumulate > 1 else ""
-    samples = f"sequences of {m.sequence_length:,} tokens" if m.sequence_length else m.unit
-    return [
-        f"{case.name}: {m.samples_per_second:.1f} {m.unit}/s",
-        f"  {m.num_steps} steps of {batches}{m.replicas} x {m.batch_per_gpu} {samples} in {m.seconds:.2f} s",
-        f"  step {m.step_p50_seconds * 1000:.1f} ms (p95 {m.step_p95_seconds * 1000:.1f} ms{spread})",
-        f"  build {m.build_seconds:.1f} s, compile {m.compile_seconds:.1f} s, warm-up {m.warmup_seconds:.1f} s",
-    ]
-
-
-def _latency_line(latency: Latency) -> str:
-    seconds = (latency.p50_seconds, latency.p95_seconds, latency.p99_seconds)
-    p50, p95, p99 = (f"{value * 1000:.2f} ms" for value in seconds)
-    return f"  latency at batch 1: p50 {p50}, p95 {p95}, p99 {p99}"
-
-
-def _input_line(limit: InputLimit) -> str:
-    bottleneck = "the input" if limit.limited else "the device"
-    return (
-        f"  bottleneck: {bottleneck}; a step takes {limit.step_ratio:.2f} times one with synthetic data, "
-        f"{limit.read_bytes_per_second / 1e6:.1f} MB/s read"
-    )
-
-
-def _device_line(result: DeviceResult) -> str:
-    """Return one micro-benchmark as a line of text."""
-    name = " ".join([result.metric, *([result.arithmetic] if result.arithmetic else [])])
-    if result.devices > 1:
-        name += f" over {result.devices}"
-    if result.value is None:
-        return f"{name:<24} not measured: {result.reason}"
-    if result.gpu is not None:
-        name += f", device {result.gpu}"
-    if result.size is None:
-        return f"{name:<24} {result.value:10.4g} {result.unit}"
-    size = f"n = {result.size}" if result.metric.endswith("_product") else f"{result.size:,} bytes"
-    return f"{name:<24} {result.value / 1e9:10.2f} G{result.unit}  ({size})"
 
 
 def main(arguments: list[str]) -> int:
@@ -110,18 +56,16 @@ def measure(request: Request) -> int:
     def write_outcome(ending: Failure) -> None:
         outcome, simulated = _of_real_gpus(request.case, ending)
         assert outcome is not None
-        write_record(
-            Record(
-                status=outcome.status,
-                cause=outcome.cause,
-                case=request.case,
-                started_at=started_at,
-                finished_at=utc_now(),
-                simulated=simulated,
-            ),
-            request.output,
+        record = Record(
+            status=outcome.status,
+            cause=outcome.cause,
+            case=request.case,
+            started_at=started_at,
+            finished_at=utc_now(),
+            simulated=simulated,
         )
-        _print_failure(request.case, outcome)
+        write_record(record, request.output, as_table=request.as_table)
+        _print_summary(record, request)
 
     def work(say_written: Callable[[int], None]) -> int:
         writing = threading.Lock()  # one record, even if another host is lost at the last moment
@@ -135,10 +79,10 @@ def measure(request: Request) -> int:
         record = _measured(request, started_at, end)
         writing.acquire()
         if request.rank == 0 or record.status is not Status.OK:
-            write_record(record, request.output)
+            write_record(record, request.output, as_table=request.as_table)
         code = {Status.OK: ExitCode.OK, Status.ERROR: ExitCode.BUG}.get(record.status, ExitCode.SOME_FAILED)
         say_written(code)
-        _print_summary(record)
+        _print_summary(record, request)
         return code
 
     return supervise(work, request.max_seconds, write_outcome, ExitCode.SOME_FAILED)
@@ -238,21 +182,18 @@ def _keep_traceback(output: Path | None) -> None:
     output.with_suffix(".traceback.txt").write_text(text, encoding="utf-8")
 
 
-def _print_failure(case: Case, outcome: Failure) -> None:
-    """Print why there is no number, and what to run next if the machine may be the cause."""
-    print(f"tfbench: {outcome.status}: {outcome.cause}", file=sys.stderr, flush=True)
-    if hint := doctor_hint(outcome, on_gpu=case.device is Device.GPU):
-        print(f"tfbench: {hint}", file=sys.stderr, flush=True)
-
-
-def _print_summary(record: Record) -> None:
-    """Print the figures, or why there are none."""
+def _print_summary(record: Record, request: Request) -> None:
+    """Print on stderr what stdout does not show: the figures, or why there are none; then what to do next."""
     if record.status is Status.OK:
-        print(summary(record), file=sys.stderr)
-        return
-    _print_failure(record.case, Failure(record.status, record.cause or ""))
+        lines = [] if request.as_table else [record_table(record).rstrip()]
+    else:
+        failure = Failure(record.status, record.cause or "")
+        hint = doctor_hint(failure, on_gpu=record.case.device is Device.GPU)
+        lines = [] if request.as_table else [f"tfbench: {failure.status}: {failure.cause}"]
+        lines += [f"tfbench: {hint}"] if hint else []
     if record.status is Status.OOM:
-        print("tfbench: use a smaller --batch_size; --accumulate=N adds up N batches before an update", file=sys.stderr)
+        lines.append("tfbench: use a smaller --batch_size; --accumulate=N adds up N batches before an update")
+    print("\n".join(lines), end="\n" if lines else "", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import enum
 import functools
 import math
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ USAGE = """Measure one network on this machine and write the result as one JSON 
   python -m tfbench --model=resnet50 --data=tfrecord --data_dir=FOLDER    (python -m tfbench.make_dataset makes one)
   python -m tfbench --model=device --num_gpus=2      matrix products, copies, all-reduce: no network
 
-Progress goes to stderr; the record goes to --output, or to stdout without it.
+Progress goes to stderr. On a terminal the result is a table; elsewhere it is the record, for programs.
 Exit code: 0 measured; 3 not measured, with the cause in the record; 2 bad flags; 1 a bug.
 
 Flags (also from a file: --flagfile=FILE, one per line):
@@ -96,6 +97,7 @@ class Request:
     Attributes:
         case: What to measure.
         output: Where the record goes; None: stdout.
+        as_table: Whether stdout gets a table for a person.
         max_seconds: The process ends itself after this time; None: never.
         cluster: The hosts of the case, and this host's rank; None: a single host.
         options: How to measure it.
@@ -105,6 +107,7 @@ class Request:
 
     case: Case
     output: Path | None = None
+    as_table: bool = False
     max_seconds: float | None = None
     cluster: TFCluster | None = None
     options: Options = Options()
@@ -140,6 +143,7 @@ def parse(arguments: list[str]) -> Request:
     return Request(
         case=_case(values),
         output=Path(values.output) if values.output else None,
+        as_table=values.format == "table" or (not (values.format or values.output) and sys.stdout.isatty()),
         max_seconds=values.max_seconds,
         cluster=None if values.help else _cluster(values),
         options=Options(
@@ -278,6 +282,8 @@ def _define_options(values: flags.FlagValues) -> None:
     )
     text("data_dir", None, "Folder with train-00000-of-N, … for --data=tfrecord.")
     text("output", None, "File for the record (default: stdout).")
+    formats = "On stdout: a table, or the record as JSON without --output. Default: table on a terminal, else json."
+    flags.DEFINE_enum("format", None, ["table", "json"], formats, flag_values=values)
     switch("print_record", False, "At the end, print the file of --output, packed into log lines.")
     limits = {"lower_bound": 0.0, "upper_bound": MOST_SECONDS}
     number("max_seconds", None, "End with the status timeout after this many seconds.", **limits)

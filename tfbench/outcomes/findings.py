@@ -14,6 +14,7 @@ from results.schema import Check, DeviceResult, Environment, Measurement, Phase,
 from results.schema.health import GPUFacts
 from results.schema.progress import record_lines, state_line
 from results.schema.record_json import RecordError, contradictions, to_json
+from tfbench.outcomes.record_table import record_table
 
 
 class Phases:
@@ -74,10 +75,15 @@ def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def write_record(record: Record, output: Path | None) -> None:
-    """Write a record to a file, or to stdout.
+def write_record(record: Record, output: Path | None, *, as_table: bool = False) -> None:
+    """Write a record as JSON to a file, or to stdout.
 
     The file appears complete or not at all: it is written under another name, then renamed.
+
+    Args:
+        record: The record.
+        output: File; None: stdout.
+        as_table: Print a table on stdout, instead of JSON if there is no file.
 
     Raises:
         RecordError: The record contradicts itself; nothing was written.
@@ -85,9 +91,10 @@ def write_record(record: Record, output: Path | None) -> None:
     if problems := contradictions(record):
         raise RecordError(problems)
     text = to_json(record)
-    if output is None:
-        sys.stdout.write(text)
+    if as_table or output is None:
+        sys.stdout.write(record_table(record) if as_table else text)
         sys.stdout.flush()
+    if output is None:
         return
     beside = _part_of(output)
     with beside.open("w", encoding="utf-8") as file:

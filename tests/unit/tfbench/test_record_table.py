@@ -1,0 +1,194 @@
+"""What `python -m tfbench` prints: a table for a person, the record as JSON for a program."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+
+import pytest
+from scipy import stats
+
+import tfbench.__main__ as program
+from results.runs.reading import from_json
+from results.schema import Case, Device, DeviceResult, InputLimit, Latency, Mode, SoftWarning, Status, Telemetry
+from results.schema.exit_codes import ExitCode
+from results.schema.record_json import RecordError, to_json
+from tests.support import PROJECT
+from tests.support.patience import patience
+from tests.unit.results.factory import make_case, make_environment, make_failure, make_record
+from tfbench.flags import Request
+from tfbench.outcomes.outcome import Failure
+from tfbench.outcomes.record_table import record_table
+
+CASE = Case(model="resnet50", device=Device.GPU, batch_per_gpu=4, warmup_steps=1, num_steps=6)
+RECORD = make_record(80.0, case=CASE, environment=make_environment(gpus=1, driver="550.54"))
+
+
+def table(record=RECORD, telemetry=None, **changes) -> dict[str, str]:
+    """Return the rows of a record's table by their label, each in one line."""
+    measurement = dataclasses.replace(record.measurement, **changes) if changes else record.measurement
+    text = record_table(dataclasses.replace(record, measurement=measurement, telemetry=telemetry))
+    assert all(len(line) <= 80 for line in text.splitlines()), text
+    rows = re.sub(r"\n {13}(?! *\w+ .*\d G)", " ", text).splitlines()
+    return {row[:13].strip() or row.split()[0]: row[13:] for row in rows}
+
+
+def test_a_table_has_what_a_reader_wants_of_one_record():
+    steps = [0.05, 0.051, 0.052, 0.05, 0.049, 0.05]
+    telemetry = Telemetry(
+        device_memory_peak_bytes=3 * 2**30, host_memory_peak_bytes=2**30, power_mean_watts=120.0,
+        power_limit_watts=140.0, energy_joules=36.0,
+    )  # fmt: skip
+    record = dataclasses.replace(RECORD, warnings=[SoftWarning(code="high_cv", message="words " * 20)])
+    shown = table(record, telemetry, step_seconds=steps, flops_utilisation=0.17, bandwidth_utilisation=1.02)
+    error = 80 * stats.t.ppf(0.975, 5) * stats.sem(steps) / (sum(steps) / 6)
+    printed = re.fullmatch(r"80\.\d* ± (\S+) images/s, 95 % over its steps", shown.pop("samples/s"))
+    assert printed and float(printed[1]) == pytest.approx(error, abs=0.05)
+    assert shown == {
+        "status": "ok",
+        "GPU": "1 × NVIDIA RTX A4000",
+        "software": "TensorFlow 2.21.0, driver 550.54",
+        "network": "resnet50, training",
+        "precision": "fp32",
+        "batch": "4 per GPU",
+        "step": "50.0 ms, 95 % below 55.0 ms, CV 1.0%; 6 steps in 0.3 s",
+        "memory": "3.0 of 16.0 GiB per GPU, 1.0 GiB of the host",
+        "power": "120 of 140 W, 1500 J per 1,000 images",
+        "utilisation": "17% of peak FLOP/s, 102% of memory bandwidth",
+        "before": "build 1.0 s, compile 2.0 s, warm-up 1.0 s",
+        "warning": "high_cv: " + ("words " * 20).strip(),
+    }
+
+
+def test_what_was_not_measured_has_no_row():
+    assert not {"power", "utilisation", "memory", "reason", "warning", "settings"} & table().keys()
+    assert table()["samples/s"] == "80.0 images/s", "equal steps have no spread"
+    several = table(make_record(9.0, case=dataclasses.replace(CASE, accumulate=3, num_gpus=2)))
+    assert (several["settings"], several["batch"]) == ("accumulate 3", "4 per GPU, 24 in all")
+    cpu = table(make_record(9.0, case=make_case(num_gpus=2)))
+    assert cpu["CPU"] == "Test CPU, 2 of 2 CPUs, 2 replicas"
+
+
+def test_a_failure_has_its_reason():
+    shown = table(make_failure("oom", "out of\nmemory", case=CASE))
+    assert (shown["status"], shown["reason"], shown["GPU"]) == ("oom", "out of memory", "1 (unknown)")
+
+
+def test_latency_and_the_bottleneck_are_named_where_they_were_measured():
+    latency = Latency(p50_seconds=0.001, p95_seconds=0.002, p99_seconds=0.0035, step_seconds=[0.001])
+    limit = InputLimit(
+        synthetic_step_seconds=0.1, step_ratio=1.5, limit=1.1, limited=True, wait_share=0.3, read_bytes_per_second=2e6,
+        files=3,
+    )  # fmt: skip
+    shown = table(latency=latency, input_limit=limit)
+    assert shown["latency"] == "at batch 1: p50 1.00 ms, p95 2.00 ms, p99 3.50 ms"
+    assert shown["input"] == "bottleneck: input; a step takes 1.50 × one with synthetic data, 2.0 MB/s"
+
+
+def test_each_result_of_a_device_is_a_line():
+    results = [
+        DeviceResult(metric="matrix_product", unit="FLOP/s", arithmetic="fp32", value=2e9, size=8),
+        DeviceResult(metric="memory_add", unit="B/s", reason="no GPU"),
+    ]
+    record = dataclasses.replace(
+        make_record(80.0, case=Case(model="device", mode=Mode.DEVICE)), measurement=None, device_results=results
+    )
+    assert [line.split() for line in record_table(record).splitlines()[-2:]] == [
+        ["matrix_product", "fp32", "2.00", "GFLOP/s", "(n", "=", "8)"],
+        ["memory_add", "not", "measured:", "no", "GPU"],
+    ]
+
+
+MEASURED = f"""
+import sys, types
+from results.runs.reading import from_json
+from tfbench.__main__ import main
+record = from_json({to_json(RECORD)!r})
+def run_repeat(case, options, findings, peers):
+    findings.environment, findings.measurement = record.environment, record.measurement
+    findings.checks += record.validity.checks
+sys.modules["tfbench.repeat"] = types.SimpleNamespace(run_repeat=run_repeat)
+sys.exit(main(sys.argv[1:]))
+"""
+"""`python -m tfbench`, whose GPU always takes the same time."""
+
+
+def run(*flags: str, terminal: bool) -> tuple[str, str]:
+    """Measure with stdout on a terminal or in a pipe; return stdout and stderr."""
+    shown, stdout = pty.openpty() if terminal else os.pipe()
+    flags = ("--model=resnet50", "--device=cpu", "--batch_size=4", "--warmup_steps=1", "--num_steps=6", *flags)
+    with subprocess.Popen(
+        [sys.executable, "-c", MEASURED, *flags], cwd=PROJECT, stdout=stdout, stderr=subprocess.PIPE, text=True
+    ) as process:
+        os.close(stdout)
+        output = b""
+        with contextlib.suppress(OSError):  # Linux: a terminal that its last writer has closed
+            while chunk := os.read(shown, 65536):
+                output += chunk
+        os.close(shown)
+        _, errors = process.communicate(timeout=patience(120))
+    assert process.returncode == ExitCode.OK, errors
+    return output.decode().replace("\r\n", "\n"), errors
+
+
+def is_table(text: str) -> bool:
+    return text.startswith("status       ok\n") and "\nsamples/s    80.0 images/s\n" in text
+
+
+@pytest.mark.parametrize(
+    ("terminal", "flags", "as_table"),
+    [
+        (True, (), True),
+        (False, (), False),
+        (True, ("--format=json",), False),
+        (False, ("--format=table",), True),
+    ],
+)
+def test_a_terminal_gets_a_table_and_a_program_the_record(terminal: bool, flags: tuple[str, ...], as_table: bool):
+    output, errors = run(*flags, terminal=terminal)
+    assert is_table(output) == as_table
+    if not as_table:
+        assert from_json(output).status is Status.OK
+        assert is_table(errors[errors.index("status ") :]), "a person reads it on stderr"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_file_gets_the_record_whatever_is_printed(tmp_path, terminal: bool):
+    output, errors = run(f"--output={tmp_path / 'a.json'}", terminal=terminal)
+    assert output == "" and is_table(errors[errors.index("status ") :])
+    assert is_table(run(f"--output={tmp_path / 'b.json'}", "--format=table", terminal=terminal)[0])
+    assert {json.loads((tmp_path / name).read_text())["status"] for name in ("a.json", "b.json")} == {"ok"}
+
+
+def test_the_documented_output_is_that_of_a_committed_record():
+    path = PROJECT / "results/reference/measured/h100-container-2026-11-28/runs/first/records"
+    record = from_json((path / "container.docker-h100.resnet50-fp16-b64-1gpu-w10s50-min10s.r1.json").read_text())
+    assert f"```\n{record_table(record)}```" in (PROJECT / "docs" / "measuring.md").read_text(encoding="utf-8")
+
+
+def test_simulated_gpus_never_give_a_measurement(monkeypatch):
+    monkeypatch.setattr(program, "has_simulated_gpus", lambda: True)
+    monkeypatch.setattr(program, "_attempt", lambda *_: None)
+    monkeypatch.setattr(program, "_prepare_environment", lambda _: None)
+    record = program._measured(Request(case=Case(model="resnet50")), "2026-11-24T09:00:00+00:00", lambda _: None)
+    assert (record.status, record.simulated) == (Status.INVALID, True) and "simulated" in (record.cause or "")
+    with pytest.raises(RecordError, match="status is ok, but its GPUs are simulated"):
+        from_json(to_json(dataclasses.replace(make_record(100.0), simulated=True)))
+
+
+def test_simulated_gpus_are_named_also_where_the_process_was_ended(monkeypatch, tmp_path):
+    def ended(work, max_seconds, on_end, exit_code):
+        on_end(Failure(Status.TIMEOUT, "not finished"))
+        return exit_code
+
+    monkeypatch.setattr(program, "has_simulated_gpus", lambda: True)
+    monkeypatch.setattr(program, "supervise", ended)
+    output = tmp_path / "record.json"
+    assert program.measure(Request(case=Case(model="resnet50"), output=output)) == ExitCode.SOME_FAILED
+    record = from_json(output.read_bytes())
+    assert (record.status, record.simulated) == (Status.TIMEOUT, True)
+    assert re.fullmatch("the GPUs are simulated .*: nothing was computed. not finished", record.cause or "")
