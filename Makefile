@@ -68,7 +68,7 @@ test-null-gpu: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test TensorFlow's CU
 	@TFBENCH_TEST_NULL_GPU=1 $(PYTHON) -m pytest tests/real/null_gpu $(SPREAD) --numprocesses=2 $(ARGS)
 
 gpu-validation: $(VENV)/$(BUILD).stamp  ## Verify everything on a GPU, step by step, in OUT=folder; can be resumed (PEER=checkout)
-	@$(PYTHON) -m tests.benchmarks.gpu_validation --out=$(OUT) $(if $(PEER),--peer=$(PEER)) $(ARGS)
+	@$(PYTHON) -m studies.gpu_validation --out=$(OUT) $(if $(PEER),--peer=$(PEER)) $(ARGS)
 
 check: $(VENV)/dev.stamp  ## Lint, format check, types and import contracts
 	@$(PYTHON) -m ruff check .

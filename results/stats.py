@@ -216,7 +216,7 @@ and 92.9 to 94.8 % without; with three hosts per side, intervals are 7 % wider.
 DIFFERENT_SPREADS = 0.25
 """p-value of the F test below which variances are not shrunk towards each other.
 
-Chosen by simulation (`python -m tests.benchmarks.coverage`): without it, coverage is 99 % for two hosts against ten
+Chosen by simulation (`python -m studies.coverage`): without it, coverage is 99 % for two hosts against ten
 that spread five times as much.
 """
 
@@ -257,7 +257,7 @@ def _shared_variances(variances: Sequence[float], degrees: Sequence[float]) -> l
 
     Satterthwaite's degrees of freedom depend on the estimated variances. With two hosts, their error is far larger than
     the difference between the fleets' true spreads, and coverage of two hosts against ten is 90 %; with shared
-    variances it is 95 % (`python -m tests.benchmarks.coverage`). Sides of equal size do not need it.
+    variances it is 95 % (`python -m studies.coverage`). Sides of equal size do not need it.
 
     Args:
         variances: Of the parts' means, each of `degrees` + 1 values.

@@ -2,5 +2,5 @@
 
 `tables` reads files, `texts` and `claims` parse throughputs with their settings; `limits`, `patterns`, `scaling_audit`,
 `copies` and `sources_compared` are the rules; `judgement` applies them: start there.
-`python -m tests.benchmarks.audit_recall` measures the recall and the false positives of the rules.
+`python -m studies.audit_recall` measures the recall and the false positives of the rules.
 """

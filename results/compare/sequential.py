@@ -60,7 +60,7 @@ analyses for any variance of repeats.
 
 Source: Starr, The performance of a sequential procedure for the fixed-width interval estimation of the mean, 1966: the
     loss of coverage by stopping at a narrow t-interval is bounded for any variance, and a larger quantile compensates
-    for it. By `python -m tests.benchmarks.stop_early`: coverage 94 to 97 % if repeats vary by 0.3 to 2 %; 92 to 95 %
+    for it. By `python -m studies.stop_early`: coverage 94 to 97 % if repeats vary by 0.3 to 2 %; 92 to 95 %
     without.
 """
 

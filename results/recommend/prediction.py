@@ -1,7 +1,7 @@
 """Predicts the training throughput of GPUs without measurements from those with measurements.
 
 Predictions fill gaps in the tables of `recommend`, marked and ranked below measured and published figures.
-`python -m tests.benchmarks.predict_held_out` measures their errors by cross-validation over GPUs and families.
+`python -m studies.predict_held_out` measures their errors by cross-validation over GPUs and families.
 
 The logarithm of throughput is a sum of Gaussian effects: network, precision, source, software, the exponents of
 bandwidth and arithmetic, and the GPU itself. The exponents are shrunk towards a roofline (0.6 and 0.4) by network and

@@ -81,7 +81,7 @@ def networks() -> Mapping[str, NetworkCost]:
 def training_bytes(case: Case) -> float | None:
     """Return the memory in bytes that a training step of a case takes on each GPU; None: unknown.
 
-    Counted on a null GPU (`python -m tests.benchmarks.network_memory`), without `PEAK_VARIATION` and
+    Counted on a null GPU (`python -m studies.network_memory`), without `PEAK_VARIATION` and
     `BESIDE_THE_STEP_BYTES`: a line through two batches, times what cases of the same kind in the suites take of it.
     """
     found = networks().get(case.model)

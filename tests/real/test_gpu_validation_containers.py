@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.gpu_validation.__main__ import main
+from studies.gpu_validation.__main__ import main
 from tests.support.engines.docker import Engines
 from tests.support.engines.fake_image import build_fake, build_variant
 

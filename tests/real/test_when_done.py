@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from results.schema.exit_codes import ExitCode
-from tests.benchmarks.fleet.bench_fleet import fake_engines, write_hosts
+from studies.fleet.bench_fleet import fake_engines, write_hosts
 from tests.support import PROJECT
 from tests.support.engines.processes import short_folder, wait_until
 

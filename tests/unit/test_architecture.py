@@ -135,6 +135,6 @@ def test_every_list_of_what_an_image_gets_of_results_is_the_contract():
 
 def test_files_that_the_architecture_names_exist():
     text = (PROJECT / "ARCHITECTURE.md").read_text()
-    paths = re.findall(r"`((?:tfbench|results|orchestrate|containers|tests)/[\w./]*)`", text)
+    paths = re.findall(r"`((?:tfbench|results|orchestrate|containers|studies|tests)/[\w./]*)`", text)
     assert len(paths) > 10
     assert [path for path in paths if not (PROJECT / path).exists()] == []

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.benchmarks.gpu_validation.steps import START, STEPS
+from studies.gpu_validation.steps import START, STEPS
 from tests.support import PROJECT
 from tests.support.null_gpu import environment, needs_null_gpu, only_on_demand
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, needs_null_gpu, only_on_demand]
     ("fault", "cause"), [("", "product on GPU:0, GPU:1 was wrong"), ("lost", "CUDA_ERROR_UNKNOWN")]
 )
 def test_where_a_gpu_does_not_compute_the_doctor_is_the_last_step(tmp_path, fault, cause):
-    command = [sys.executable, "-m", "tests.benchmarks.gpu_validation", f"--out={tmp_path}"]
+    command = [sys.executable, "-m", "studies.gpu_validation", f"--out={tmp_path}"]
     subprocess.run(command, cwd=PROJECT, env=environment(NULLGPU_FAULT=fault), check=True, capture_output=True)
     results = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("results/*.json")}
     assert len(results) == len(STEPS)

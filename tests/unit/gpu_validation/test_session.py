@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.gpu_validation.__main__ import main
-from tests.benchmarks.gpu_validation.steps import CONTAINER, PYTORCH, START, Run, Step
+from studies.gpu_validation.__main__ import main
+from studies.gpu_validation.steps import CONTAINER, PYTORCH, START, Run, Step
 from tests.support import PROJECT
 from tests.support.engines.processes import wait_until
 from tests.support.patience import patience

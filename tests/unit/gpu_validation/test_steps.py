@@ -12,9 +12,9 @@ from orchestrate.suites import read_suite
 from results.schema import Check, Device, DeviceResult, Latency, Mode, Record, Status, Telemetry, Validity
 from results.schema.record_json import to_json
 from results.schema.refusals import tuning_refusal
-from tests.benchmarks.gpu_validation.figures import Ended, Figure, NoFigure, read_step
-from tests.benchmarks.gpu_validation.probe_container import Action
-from tests.benchmarks.gpu_validation.steps import START, STEPS, Machine, refusal, runs_of
+from studies.gpu_validation.figures import Ended, Figure, NoFigure, read_step
+from studies.gpu_validation.probe_container import Action
+from studies.gpu_validation.steps import START, STEPS, Machine, refusal, runs_of
 from tests.unit.results.factory import make_case, make_failure, make_record
 from tfbench.flags import parse
 

@@ -13,7 +13,7 @@ from orchestrate.launchers.kubernetes.manifests import object_name
 from orchestrate.running.run import stop_run
 from orchestrate.running.state import RunOutcome
 from results.schema import Status
-from tests.benchmarks.bench_queues import kind_of
+from studies.bench_queues import kind_of
 from tests.support.engines.kubernetes import plays
 from tests.support.engines.kubernetes.fake_server import Answer
 from tests.support.engines.processes import wait_until

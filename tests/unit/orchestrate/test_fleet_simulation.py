@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.controller_cost import run_controller
-from tests.benchmarks.fleet.bench_fleet import fake_engines, faults_of, write_hosts
+from studies.controller_cost import run_controller
+from studies.fleet.bench_fleet import fake_engines, faults_of, write_hosts
 from tests.support.engines.processes import short_folder
 
 pytestmark = pytest.mark.slow  # starts programs and waits for them

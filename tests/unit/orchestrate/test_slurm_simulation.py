@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from results.runs.store import RunFolder, latest_run
-from tests.benchmarks.bench_queues import measure_slurm, prepare_slurm
-from tests.benchmarks.controller_cost import Cost, run_controller
+from studies.bench_queues import measure_slurm, prepare_slurm
+from studies.controller_cost import Cost, run_controller
 
 SLOTS = 80
 

@@ -12,7 +12,7 @@ from results.audit.claims import Claim, read_claims
 from results.audit.judgement import audit_file, claim_findings
 from results.audit.series import Severity, chance_of_at_least
 from results.reference import FOLDER, published
-from tests.benchmarks.audit_recall import MUTATIONS, false_alarms, honest_tables, is_found
+from studies.audit_recall import MUTATIONS, false_alarms, honest_tables, is_found
 
 BLOG = Path(__file__).parent / "cases" / "blog_a5000.csv"
 PUBLISHED = FOLDER / "published.csv"
@@ -337,7 +337,7 @@ def test_no_honest_table_nor_a_few_of_its_rows_has_a_finding_above_a_note(tables
 @pytest.mark.parametrize("kind", MUTATIONS)
 @pytest.mark.slow
 def test_most_faults_of_every_kind_are_found(tables, kind):
-    """Nine of twelve drawn faults; `python -m tests.benchmarks.audit_recall` draws 40 of each."""
+    """Nine of twelve drawn faults; `python -m studies.audit_recall` draws 40 of each."""
     chance, found, drawn = random.Random(f"cheap {kind}"), 0, 0
     small = [table for table in tables if len(table.claims) <= 100]
     while drawn < 12:

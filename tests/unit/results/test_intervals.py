@@ -10,7 +10,7 @@ from results.compare.pairs import Mark, compare, geometric_mean, host_levels
 from results.compare.scaling import efficiencies
 from results.report.comparison import compare_grid, scaling_grid
 from results.schema import Mode
-from tests.benchmarks import coverage
+from studies import coverage
 from tests.unit.results.factory import make_case, make_environment, of_hosts, rates_of, repeats, sides
 
 GPU = make_environment(gpus=8)
@@ -191,7 +191,7 @@ DRAWN += ["3 × 3, mixed drivers", "one machine of 9 against 2 hosts that spread
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_intervals_hold_the_truth_as_often_as_they_say(name):
-    """Few draws of `python -m tests.benchmarks.coverage`: three standard errors around 95 %."""
+    """Few draws of `python -m studies.coverage`: three standard errors around 95 %."""
     (design,) = [item for item in coverage.DESIGNS if item.name == name]
     for column, held in coverage.covered(design, DRAWS).items():
         assert len(held) == DRAWS, column

@@ -8,7 +8,7 @@ import pytest
 from results.recommend.prediction import KINDS, REACH, forecast, predict, published_observations
 from results.reference import all_published
 from results.reference.gpus import PEAKS, specifications
-from tests.benchmarks import predict_held_out
+from studies import predict_held_out
 
 ROWS = published_observations()
 

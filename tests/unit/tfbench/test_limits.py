@@ -1,6 +1,6 @@
 """Every limit that docs/method.md states is where it says: a value just inside has no finding, one just outside has.
 
-`python -m tests.benchmarks.mutants` moves each limit in turn and shows which of these rows notices.
+`python -m studies.mutants` moves each limit in turn and shows which of these rows notices.
 """
 
 import json

@@ -8,7 +8,7 @@ from typing import Any
 from results.reference.networks import fitting_batch
 from results.schema import XLA, Case, Precision
 from results.schema.networks import NETWORKS
-from tests.benchmarks.tf_cnn_benchmarks import PAIRINGS, PROGRAM, cpu_flags, flags, variables
+from studies.tf_cnn_benchmarks import PAIRINGS, PROGRAM, cpu_flags, flags, variables
 
 START = ("environment.doctor", "environment.tensorflow")
 """Test whether TensorFlow computes right on the GPUs; after one that has no figure, nothing else runs."""
@@ -18,10 +18,10 @@ TIMED, WARMUP = 50, 10
 
 BENCHMARK = ("{python}", "-m", "tfbench", "--output={record}", "--max_seconds={seconds}", "--max_cooling_seconds=0")
 TIMING = (f"--num_steps={TIMED}", f"--warmup_steps={WARMUP}", f"--max_warmup_steps={2 * WARMUP}")
-PROBE = ("{python}", "-m", "tests.benchmarks.gpu_validation.probe_tensorflow")
-PYTORCH = ("{torch_python}", "-m", "tests.benchmarks.gpu_validation.probe_pytorch")
+PROBE = ("{python}", "-m", "studies.gpu_validation.probe_tensorflow")
+PYTORCH = ("{torch_python}", "-m", "studies.gpu_validation.probe_pytorch")
 CONTAINER = (
-    *("{python}", "-m", "tests.benchmarks.gpu_validation.probe_container"),
+    *("{python}", "-m", "studies.gpu_validation.probe_container"),
     *("--engine={engine}", "--image={image}", "--folder={out}/runs"),
 )
 

@@ -1,8 +1,8 @@
 # ruff: noqa: T201 (a script prints its result)
 """Measures savings and coverage of `--stop-early` in simulated fleets with known truth.
 
-    python -m tests.benchmarks.stop_early                 (2,000 draws a row: a minute or two on one core)
-    python -m tests.benchmarks.stop_early --draws 300 --only "1 against 1"
+    python -m studies.stop_early                 (2,000 draws a row: a minute or two on one core)
+    python -m studies.stop_early --draws 300 --only "1 against 1"
 
 Two fleets are drawn: hosts vary by 0.5 %, repeats of a host as stated in the row, and each host drifts by up to 0.3 %
 over the run. Up to 3 rounds of repeats, as in the shipped suites, run until `results.compare.sequential` stops them.

@@ -3,7 +3,7 @@
 Responses have the format and about the size of those of dockerd 20.10, because parsing them is the controller's main
 cost.
 
-    python -m tests.benchmarks.fleet.engine --folder=DIR --engines=1000 --seconds=2
+    python -m studies.fleet.engine --folder=DIR --engines=1000 --seconds=2
 
 Serves each engine on its own unix socket and prints `ready` when all are listening. On SIGTERM it writes its counts to
 `DIR/counts.json` and ends.

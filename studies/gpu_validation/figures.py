@@ -12,7 +12,7 @@ from typing import Any
 from results.runs.reading import from_json
 from results.schema import Record, Status
 from results.schema.record_json import RecordError
-from tests.benchmarks.tf_cnn_benchmarks import images_per_second
+from studies.tf_cnn_benchmarks import images_per_second
 from tfbench.doctor.checks import Readiness
 
 

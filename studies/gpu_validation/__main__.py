@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.gpu_validation`: all measurements that need a real GPU, resumable. See README.md."""
+"""`python -m studies.gpu_validation`: all measurements that need a real GPU, resumable. See README.md."""
 
 import argparse
 import contextlib
@@ -17,9 +17,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tests.benchmarks.gpu_validation.figures import Ended, NoFigure, Reading, read_step
-from tests.benchmarks.gpu_validation.steps import START, STEPS, Machine, Run, Step, batch_of, refusal, runs_of
-from tests.benchmarks.tf_cnn_benchmarks import PROGRAM, find_folder
+from studies.gpu_validation.figures import Ended, NoFigure, Reading, read_step
+from studies.gpu_validation.steps import START, STEPS, Machine, Run, Step, batch_of, refusal, runs_of
+from studies.tf_cnn_benchmarks import PROGRAM, find_folder
 from tests.support import PROJECT
 from tfbench.supervisor import end_with_parent
 
@@ -348,7 +348,7 @@ def _stop(*_: object) -> NoReturn:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.gpu_validation", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m studies.gpu_validation", description=__doc__)
     parser.add_argument(
         "--out", type=Path, default=Path("gpu-validation"), help="output folder, which is also the state"
     )

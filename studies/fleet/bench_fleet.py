@@ -1,6 +1,6 @@
 """Measures the controller's CPU time per repeat and memory, with fleets of fake engines.
 
-    python -m tests.benchmarks.fleet.bench_fleet --hosts 100 1000 --seconds 8
+    python -m studies.fleet.bench_fleet --hosts 100 1000 --seconds 8
 
 Runs `python -m orchestrate run` against fake engines behind real unix sockets, checks that each record exists exactly
 once, and prints the resources of the controller's process. Exit code 1: a fault. The targets are 10 ms per repeat,
@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.benchmarks.controller_cost import HEADER, MODELS, PROJECT, Cost, Ran, find_faults, run_controller, show
-from tests.benchmarks.fleet.engine import socket_path
+from studies.controller_cost import HEADER, MODELS, PROJECT, Cost, Ran, find_faults, run_controller, show
+from studies.fleet.engine import socket_path
 
 REPEATS_PER_CASE = 3
 FLEET_SIZE = 50
@@ -45,7 +45,7 @@ def write_hosts(folder: Path, hosts: int, cases: int) -> Path:
 @contextmanager
 def fake_engines(folder: Path, engines: int, seconds: float) -> Iterator[subprocess.Popen[str]]:
     """Serve engines in another process, which writes `counts.json` at its end."""
-    command = [sys.executable, "-m", "tests.benchmarks.fleet.engine", f"--folder={folder}", f"--engines={engines}"]
+    command = [sys.executable, "-m", "studies.fleet.engine", f"--folder={folder}", f"--engines={engines}"]
     process = subprocess.Popen([*command, f"--seconds={seconds}"], cwd=PROJECT, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

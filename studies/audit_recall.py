@@ -1,6 +1,6 @@
 """Measures recall and false positives of the audit by size of a table: writes docs/validation/audit.md.
 
-    python -m tests.benchmarks.audit_recall [--draws 40] [--seed 15] [--write]
+    python -m studies.audit_recall [--draws 40] [--seed 15] [--write]
 
 Honest tables are the trusted rows shipped with tfbench, grouped by source, framework and GPU, unless no GPU has
 specifications. A table of N GPUs has N random GPUs of an honest table. All rows of its source are excluded from the
@@ -281,7 +281,7 @@ def recall(
 
 SIZES: dict[str, int | None] = {"1 GPU": 1, "2 GPUs": 2, "3 GPUs": 3, "6 GPUs": 6, "whole tables": None}
 
-PAGE = Path(__file__).parents[2] / "docs" / "validation" / "audit.md"
+PAGE = Path(__file__).parents[1] / "docs" / "validation" / "audit.md"
 
 
 def page(draws: int, parts: int, seed: int) -> str:
@@ -305,7 +305,7 @@ def page(draws: int, parts: int, seed: int) -> str:
     lines = [
         "# How much does the audit find?",
         "",
-        f"Written by `python -m tests.benchmarks.audit_recall --draws {draws} --seed {seed} --write`, which puts one fault "
+        f"Written by `python -m studies.audit_recall --draws {draws} --seed {seed} --write`, which puts one fault "
         "at a time into published tables, reduced to N of their GPUs. The reference excludes the table's source, except in the last two rows.",
         "",
         markdown(Grid("", ["fault", *(f"{name}>" for name in SIZES)], rows)),

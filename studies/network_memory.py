@@ -1,4 +1,4 @@
-"""Peak memory of training steps: `python -m tests.benchmarks.network_memory [NETWORK …]`, on null GPUs of 256 GiB.
+"""Peak memory of training steps: `python -m studies.network_memory [NETWORK …]`, on null GPUs of 256 GiB.
 
 Writes to `results/reference/networks.csv` two numbers per network and precision: the line through the peaks of
 TensorFlow's allocator for two batches. Then it counts the training cases of `SUITES` that

@@ -1,4 +1,4 @@
-"""Counts what a step asks of a null GPU with TensorFlow's layout optimizer and without: `python -m tests.benchmarks.null_gpu_layouts`.
+"""Counts what a step asks of a null GPU with TensorFlow's layout optimizer and without: `python -m studies.null_gpu_layouts`.
 
 Prints CSV: launches, library calls, transposing kernels and the bytes they read and write, convolutions by cuDNN, matrix products, peak MiB.
 """

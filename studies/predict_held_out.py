@@ -1,5 +1,5 @@
 # ruff: noqa: T201 (a script prints its result)
-"""Measures errors of predictions for held-out GPUs: `python -m tests.benchmarks.predict_held_out`.
+"""Measures errors of predictions for held-out GPUs: `python -m studies.predict_held_out`.
 
 Holds out each GPU with all its single-GPU rows, then each family (all A100s, all V100s), as for a new GPU. The larger
 error decides which kinds of workload are predicted. Prints errors by kind and by source, and the table

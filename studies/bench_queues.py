@@ -1,6 +1,6 @@
 """Measures the controller's CPU time and requests per repeat on a queue, with a fake of Slurm or Kubernetes.
 
-    python -m tests.benchmarks.bench_queues slurm --repeats 200 2000 --slots 100
+    python -m studies.bench_queues slurm --repeats 200 2000 --slots 100
 
 Runs `python -m orchestrate run` and prints the CPU time of its process and the number of its calls.
 """
@@ -13,7 +13,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tests.benchmarks.controller_cost import HEADER, PROJECT, Cost, find_faults, run_controller, show, write_plan
+from studies.controller_cost import HEADER, PROJECT, Cost, find_faults, run_controller, show, write_plan
 from tests.support import write_program
 from tests.support.engines.kubernetes import plays
 from tests.support.engines.kubernetes.fake_server import FakeServer, Object
@@ -51,7 +51,7 @@ def prepare_slurm(folder: Path, repeats: int, slots: int, seconds: float, poll_s
     """Write the hosts file, suite and commands; return variables for the controller's environment."""
     (folder / "shared").mkdir()
     for name in ("sbatch", "squeue", "sinfo", "scancel"):
-        script = f'#!/bin/sh\nexec {sys.executable} {PROJECT}/tests/benchmarks/fake_slurm.py {name} "$@"\n'
+        script = f'#!/bin/sh\nexec {sys.executable} {PROJECT}/studies/fake_slurm.py {name} "$@"\n'
         write_program(folder / "bin" / name, script)
     (folder / "state.json").write_text(json.dumps({"seconds": seconds, "arrays": []}))
     slurm = {"container": "none", "shared_folder": str(folder / "shared"), "max_jobs": slots}

@@ -1,7 +1,7 @@
 # ruff: noqa: T201 (a script prints its result)
 """Compares throughput with tf_cnn_benchmarks on this machine: equal networks, batch and threads, in alternating pairs.
 
-    python -m tests.benchmarks.compare_tf_cnn --checkout=…/benchmarks/scripts/tf_cnn_benchmarks [--python=…]
+    python -m studies.compare_tf_cnn --checkout=…/benchmarks/scripts/tf_cnn_benchmarks [--python=…]
 
 tf_cnn_benchmarks is not part of this project. It needs `tf_keras` in addition to TensorFlow ≥ 2.16, so `--python` is
 usually the interpreter of another virtual environment. Ratios above 1 mean that tfbench is faster. Use an idle machine;
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from results.runs.reading import from_json
-from tests.benchmarks.tf_cnn_benchmarks import (
+from studies.tf_cnn_benchmarks import (
     PAIRINGS,
     PROGRAM,
     Pairing,

@@ -1,8 +1,8 @@
 # ruff: noqa: T201 (a script prints its result)
 """Measures the coverage of the 95 % intervals of `results` in simulated fleets with known truth.
 
-    python -m tests.benchmarks.coverage --csv docs/validation/intervals.csv     (4,000 draws a row: four minutes on one core)
-    python -m tests.benchmarks.coverage --draws 300 --only drivers
+    python -m studies.coverage --csv docs/validation/intervals.csv     (4,000 draws a row: four minutes on one core)
+    python -m studies.coverage --draws 300 --only drivers
 
 Throughputs are drawn with variation between hosts and between repeats; intervals are computed as for tables. `!` marks
 coverage below 94 %, `-` no interval. One host has no interval for its fleet: the truth of such a side is that of the

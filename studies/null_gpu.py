@@ -1,6 +1,6 @@
 """Compares a step with that of tf_cnn_benchmarks on null GPUs: CUDA calls and host time.
 
-    python -m tests.benchmarks.null_gpu --checkout=…/benchmarks/scripts/tf_cnn_benchmarks [--networks=…] [--gpus=1,2,8]
+    python -m studies.null_gpu --checkout=…/benchmarks/scripts/tf_cnn_benchmarks [--networks=…] [--gpus=1,2,8]
 
 Needs the null GPU's environment (`python -m tests.support.null_gpu`); installs `tf_keras` there. Measures the cases that
 the table does not have yet, alternating between both programs. Each line is one step of all replicas. Counts do not
@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.tf_cnn_benchmarks import PAIRINGS, Pairing, flags, variables
+from studies.tf_cnn_benchmarks import PAIRINGS, Pairing, flags, variables
 from tests.real.null_gpu.count import Counter, row
 from tests.support import PROJECT
 from tests.support.null_gpu import FOLDER, environment, pip_install
@@ -57,7 +57,7 @@ def theirs(checkout: Path, pairing: Pairing, precision: str, gpus: int, batch: i
         settings = environment(**MEMORY, **variables(precision))
         settings["PYTHONPATH"] += f":{PEER_PACKAGES}"
         command = [
-            *(sys.executable, "-m", "tests.benchmarks.null_gpu", "--peer", output.name, str(checkout)),
+            *(sys.executable, "-m", "studies.null_gpu", "--peer", output.name, str(checkout)),
             *flags(pairing, precision, batch, STEPS, WARM_STEPS),
             "--init_learning_rate=0.1",  # its schedule asserts a value that a GPU has to compute
             *(f"--num_gpus={gpus}", *(["--all_reduce_spec=nccl"] if gpus > 1 else [])),

@@ -1,4 +1,4 @@
-"""Moves each stated limit of tfbench and shows whether a test notices: `python -m tests.benchmarks.mutants`.
+"""Moves each stated limit of tfbench and shows whether a test notices: `python -m studies.mutants`.
 
 Works on a copy of the project. A mutant survives if the tests of its topic still pass.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.support import PROJECT
 
 TESTS = tuple(f"tests/unit/tfbench/test_{topic}.py" for topic in ("limits", "cpu_use", "setup"))
-COPIED = ("tfbench", "results", "orchestrate", "containers", "tests", "docs")
+COPIED = ("tfbench", "results", "orchestrate", "containers", "studies", "tests", "docs")
 
 MUTANTS = (
     ("measuring/timing.py", "AGREEMENT = 0.01", "AGREEMENT = 0.015"),
