@@ -13,7 +13,19 @@ from typing import Any
 
 from absl import flags
 
-from results.schema import DEVICE_MODEL, SETTINGS, Case, Communication, Data, Mode, Precision, default_of, kind_of
+from results.schema import (
+    DEVICE_MODEL,
+    SETTINGS,
+    Case,
+    Communication,
+    Data,
+    Mode,
+    Precision,
+    default_of,
+    kind_of,
+    range_of,
+)
+from results.schema.bounds import MOST
 from results.schema.case import MOST_STEPS
 from results.schema.health import START_CELSIUS
 from results.schema.networks import NETWORKS
@@ -258,14 +270,14 @@ def _definitions() -> flags.FlagValues:
 def _define_setting(name: str, values: flags.FlagValues) -> None:
     """Define the flag of a case's setting."""
     setting, default, kind = SETTINGS[name], default_of(name), kind_of(name)
-    flag, least, most = setting.flag or name, setting.least, setting.most
+    flag = setting.flag or name
     if kind is bool:
         flags.DEFINE_boolean(flag, default, setting.meaning, flag_values=values)
-    elif kind is int:
-        low, high = (None if bound is None else int(bound) for bound in (least, most))
-        flags.DEFINE_integer(flag, default, setting.meaning, low, high, flag_values=values)
-    elif kind is float:
-        flags.DEFINE_float(flag, default, setting.meaning, least, most, flag_values=values)
+    elif kind in (int, float):
+        define: Any = flags.DEFINE_integer if kind is int else flags.DEFINE_float
+        numbers = range_of(name)
+        most = None if numbers.high == MOST else numbers.high
+        define(flag, default, setting.meaning, numbers.low, most, flag_values=values)
     elif issubclass(kind, enum.StrEnum):
         chosen = None if default is None else str(default)
         flags.DEFINE_enum(flag, chosen, [str(word) for word in kind], setting.meaning, flag_values=values)

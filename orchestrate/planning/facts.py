@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from orchestrate.errors import LaunchFailed
@@ -123,14 +123,10 @@ def facts_from_probe(text: str | bytes) -> Facts:
     document = _plain(read_json(text, MAX_PROBE_BYTES))
     if not isinstance(document, dict) or not isinstance(document.get("gpus"), list):
         raise ValueError("the probe printed no object with gpus")
-    known = {item.name for item in fields(GPUFacts)}  # a newer probe may add some
     try:
         gpus = tuple(checked(GPU, gpu) for gpu in document["gpus"])
-        states = tuple(
-            checked(GPUFacts, {key: value for key, value in state.items() if key in known})
-            for state in document.get("gpu_states") or ()
-        )
-    except (RecordError, TypeError, AttributeError) as error:
+        states = tuple(checked(GPUFacts, state) for state in document.get("gpu_states") or ())
+    except (RecordError, TypeError) as error:
         raise ValueError(f"the probe's gpus are malformed: {error}") from error
     problems = document.get("gpu_problems")
     given: dict[str, Any] = {name: document.get(name) for name in REPORTED}

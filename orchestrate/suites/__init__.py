@@ -36,6 +36,7 @@ from results.schema import (
     Precision,
     default_of,
     kind_of,
+    range_of,
 )
 from results.schema.networks import NETWORKS
 from results.schema.refusals import CaseRefusal, network_refusal, tuning_refusal
@@ -71,7 +72,8 @@ def _field(name: str) -> tuple[Any, Any]:
     if kind is bool:
         words, value, example = "true or false", StrictBool, str(default).lower()
     elif kind in (int, float):
-        least, most = max(setting.least or 0, int(name.endswith("_steps"))), setting.most or 1_000_000
+        numbers = range_of(name)
+        least, most = max(numbers.low, int(name.endswith("_steps"))), numbers.high
         words, example = f"a {'whole ' if kind is int else ''}number of at least {least:g}", str(default or least)
         value = Annotated[StrictInt if kind is int else float, Field(ge=least, le=most)]
     else:

@@ -19,6 +19,7 @@ from results.schema.case import (
     Setting,
     default_of,
     kind_of,
+    range_of,
 )
 from results.schema.record import (
     GPU,

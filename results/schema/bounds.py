@@ -1,24 +1,20 @@
-"""Bounds of each field of a record: the range of its numbers, the format of its texts and times.
+"""Types of the fields of a record, with the bounds of their values.
 
-Standard library only, because this file also runs in every container. `results.runs.reading` rejects other values.
-The ranges include every real record, and are narrow enough that means, variances and ratios are finite, so commands
-need no further checks.
+Standard library only, because this file also runs in every container. On the controller `results.runs.reading` has
+pydantic check the bounds, through the method that pydantic calls on annotations. The ranges include every real record,
+and are narrow enough that means, variances and ratios are finite, so commands need no further checks.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Annotated, Any, TypeVar
 
-from results.schema.case import SETTINGS
-
-MAX_TEXT_LENGTH = 20_000
-"""Longest text in a field of a record, in characters."""
-
-MAX_NAME_LENGTH = 500
-"""Longest name, in characters; the longest in use are image references with registry and digest."""
+T = TypeVar("T")
 
 MAX_LIST_LENGTH = 200_000
 """Longest list in a record: the steps of a repeat; a suite allows 100,000."""
@@ -26,102 +22,148 @@ MAX_LIST_LENGTH = 200_000
 MOST = 1_000_000
 """Largest count that suites and `hosts.yml` accept."""
 
+MOST_SAMPLES = 1e15
+"""Exact in a float, and in the 64 bits of a table's cell."""
+
 CLOSEST_TO_ZERO = 1e-30
 """Smallest non-zero measured quantity. Variances of ratios divide by its fourth power and would exceed a float's range
 with anything smaller."""
 
 
+def _after(check: Callable[[T], T], schema: Any) -> Any:
+    """Return pydantic's schema of a value that is checked after `schema`; written out: images have no pydantic."""
+    return {"type": "function-after", "function": {"type": "no-info", "function": check}, "schema": schema}
+
+
 @dataclass(frozen=True)
-class Bound:
+class Range:
     """The range of a number.
 
     Attributes:
         low: Smallest value.
         high: Largest value.
-        unit: Unit of the number; `-`: none.
-        reason: Why no real value is outside.
+        unit: Unit of the number; empty: none.
         closest_to_zero: Smallest absolute value other than 0.
     """
 
     low: float
     high: float
-    unit: str
-    reason: str
+    unit: str = ""
     closest_to_zero: float = CLOSEST_TO_ZERO
 
     def __str__(self) -> str:
         """Format the range for a message."""
-        text = f"between {self.low:g} and {self.high:g}"
-        return text if self.unit == "-" else f"{text} {self.unit}"
+        return f"between {self.low:g} and {self.high:g} {self.unit}".strip()
+
+    def __get_pydantic_core_schema__(self, source: type, handler: Any) -> Any:
+        """Return pydantic's schema of a number in this range."""
+        schema = {**handler(source), "strict": True, "ge": self.low, "le": self.high}
+        if source is float:
+            schema = _after(self._far_from_zero, schema)
+        message = f"must be {'an integer' if source is int else 'a number'} {self}"
+        return {
+            "type": "custom-error",
+            "schema": schema,
+            "custom_error_type": "value",
+            "custom_error_message": message,
+        }
+
+    def _far_from_zero(self, value: float) -> float:
+        if value and abs(value) < self.closest_to_zero:
+            raise ValueError("too close to 0")
+        return value
 
 
-_COUNT = Bound(1, MOST, "-", "suites and hosts.yml accept no more")
-_COUNT_OR_NONE = Bound(0, MOST, "-", "suites and hosts.yml accept no more")
-_EXACT = Bound(0, 1e15, "-", "exact in a float, and in the 64 bits of a table's cell")
-_LANES = Bound(0, 1024, "lanes", "PCIe has at most 32")
-_SHARE = Bound(0, 1.001, "-", "part of a whole; 0.1 % for the rounding of sums of times")
-_ANY_FLOAT32 = Bound(-3.5e38, 3.5e38, "-", "float32, in which losses are computed", closest_to_zero=0)
-_ANY_RATIO = Bound(-1e84, 1e84, "-", "a ratio of two float32; shown, never computed with", closest_to_zero=0)
+@dataclass(frozen=True)
+class TextRule:
+    """What a text may be.
 
-NUMBERS: dict[str, Bound] = {
-    # counts set by a user or derived from these
-    **dict.fromkeys(("batch_per_gpu", "num_gpus", "num_hosts", "image_size", "sequence_length", "repeat"), _COUNT),
-    **dict.fromkeys(("devices", "version", "cpu_count", "steps_per_wait"), _COUNT),
-    "num_steps": Bound(1, MAX_LIST_LENGTH, "steps", "each has an entry in step_seconds"),
-    "mb": Bound(0, MOST, "MB", "a terabyte; no device has as much memory"),
-    "usd_per_gpu_hour": Bound(1e-9, MOST, "USD/h", "a price of 0 or less makes every ratio of prices meaningless"),
-    "replicas": Bound(1, 1e12, "-", "MOST GPUs of MOST hosts"),
-    "global_batch": Bound(1, 1e15, "samples", _EXACT.reason),
-    **dict.fromkeys(("samples", "parameters_trainable", "parameters_total"), _EXACT),
-    # what a host reports
-    **dict.fromkeys(("warmup_steps", "index", "place", "rank", "threads"), _COUNT_OR_NONE),
-    "DeviceResult.gpu": _COUNT_OR_NONE,
-    "files": Bound(0, 1e12, "files", "more than any file system holds"),
-    "processes": Bound(0, 1e9, "-", "Linux counts to 2^22"),
-    "cpu_limit": Bound(0, MOST, "CPUs", "may be fractional; no machine has as many"),
-    "errors": Bound(0, 2**64, "-", "the driver counts in 64 bits"),
-    "generation": Bound(0, 100, "-", "PCIe is at its seventh"),
-    **dict.fromkeys(("width", "width_max"), _LANES),
-    # what is measured
-    "seconds": Bound(0, 1e9, "s", "30 years; a repeat is stopped after a day"),
-    "samples_per_second": Bound(1e-9, 1e15, "samples/s", "at least a sample in 30 years"),
-    "per_second": Bound(0, 1e24, "1/s", "bytes or operations; the fastest machine on earth reaches 1e19"),
-    "per_sample": Bound(0, 1e24, "1/sample", "bytes or operations; GPT-4's training took 2e25 in all"),
-    "bytes": Bound(0, 1e18, "bytes", "an exabyte; no host has as much memory"),
-    "size": Bound(0, 1e18, "-", "rows, or bytes of an array in memory"),
-    **dict.fromkeys(
-        ("amount", "DeviceResult.value"), Bound(0, 1e30, "-", "operations or bytes, of a call or a second")
-    ),
-    "watts": Bound(0, 1e9, "W", "a large power station"),
-    "joules": Bound(0, 1e18, "J", "a large power station for 30 years"),
-    "celsius": Bound(-273.15, 1000, "°C", "from absolute zero to above silicon's working range"),
-    "mhz": Bound(0, MOST, "MHz", "a terahertz"),
-    **dict.fromkeys(("share", "GPUFacts.utilisation"), _SHARE),
-    "utilisation": Bound(0, 1e9, "-", "above 1 where the measured peak was too low"),
-    "step_ratio": Bound(0, 1e18, "-", "1e9 s over a nanosecond"),
-    "step_cv": Bound(0, 450, "-", "not above the root of the number of steps, of which MAX_LIST_LENGTH are allowed"),
-    "step_drift": Bound(-1, 1e18, "-", "a ratio of times minus 1", closest_to_zero=0),
-    **dict.fromkeys(("loss_first", "loss_last"), _ANY_FLOAT32),
-    # what is only shown
-    **dict.fromkeys(("value", "limit"), _ANY_RATIO),
-}
-"""By `Class.field`, field, or suffix of the field's name (its unit); the longest match counts. Other settings of a case
-have the range of their row in `case.py`."""
+    Attributes:
+        longest: Most characters.
+        name: Whether it is a name: on one line, without characters that hide or reorder others.
+        time: Whether it is a time in UTC, ISO 8601.
+    """
 
-ANY_NUMBER = Bound(-1e18, 1e18, "-", "nothing is known about it")
-"""Range of numbers not in the table; a test ensures that a record has none."""
+    longest: int = 20_000
+    name: bool = False
+    time: bool = False
 
-NAMES = frozenset(
-    {
-        *("run_id", "fleet", "host", "launcher", "variant", "image", "image_digest"),
-        *("model", "unit", "attention", "metric", "arithmetic", "code"),
-    }
-)
-"""Fields with names: short, on one line, without characters that hide or reorder others. All other texts are output of
-programs: long, any Unicode, and escaped when shown."""
+    def __get_pydantic_core_schema__(self, source: type, handler: Any) -> Any:
+        """Return pydantic's schema of such a text."""
+        return _after(self._checked, {**handler(source), "strict": True})
 
-TIMES = frozenset({"started_at", "finished_at"})
-"""Fields with times in UTC, ISO 8601."""
+    def _checked(self, value: str) -> str:
+        if len(value) > self.longest:
+            raise ValueError(f"longer than {self.longest} characters")
+        if self.time and not _is_time(value):
+            raise ValueError("must be a time in UTC, e.g. 2026-11-01T10:00:00+00:00")
+        if value.isascii() and value.isprintable():
+            return value
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            raise ValueError("must be Unicode text, without halves of surrogate pairs")
+        if self.name and any(map(_is_hidden, value)):
+            raise ValueError("must be a name without control characters")
+        return value
+
+
+@dataclass(frozen=True)
+class Exactly:
+    """A value that is never converted from another type, such as 1 to True.
+
+    Attributes:
+        longest: Most entries of a list or object.
+    """
+
+    longest: int = MAX_LIST_LENGTH
+
+    def __get_pydantic_core_schema__(self, source: object, handler: Any) -> Any:
+        """Return pydantic's schema of such a value."""
+        return {**handler(source), "strict": True} | ({} if source is bool else {"max_length": self.longest})
+
+
+Flag = Annotated[bool, Exactly()]
+Text = Annotated[str, TextRule()]
+"""Output of programs: long, any Unicode, and escaped when shown."""
+Name = Annotated[str, TextRule(500, name=True)]
+"""The longest in use are image references with registry and digest."""
+Time = Annotated[str, TextRule(time=True)]
+ListOf = Annotated[list[T], Exactly()]
+Texts = Annotated[dict[Text, Text], Exactly(1000)]
+"""An environment has about a dozen relevant variables."""
+
+# Counts that a user sets or that follow from these, and what a host reports
+Count = Annotated[int, Range(1, MOST)]
+CountOrZero = Annotated[int, Range(0, MOST)]
+Steps = Annotated[int, Range(1, MAX_LIST_LENGTH, "steps")]  # each has an entry in step_seconds
+Replicas = Annotated[int, Range(1, 1e12)]  # MOST GPUs of MOST hosts
+Batch = Annotated[int, Range(1, MOST_SAMPLES, "samples")]
+Exact = Annotated[int, Range(0, MOST_SAMPLES)]
+Files = Annotated[int, Range(0, 1e12, "files")]  # more than any file system holds
+Processes = Annotated[int, Range(0, 1e9)]  # Linux counts to 2^22
+CPUs = Annotated[float, Range(0, MOST, "CPUs")]  # may be fractional
+Errors = Annotated[int, Range(0, 2**64)]  # the driver counts in 64 bits
+Generation = Annotated[int, Range(0, 100)]  # PCIe is at its seventh
+Lanes = Annotated[int, Range(0, 1024, "lanes")]  # PCIe has at most 32
+Price = Annotated[float, Range(1e-9, MOST, "USD/h")]  # a price of 0 makes ratios of prices meaningless
+
+# What is measured
+Seconds = Annotated[float, Range(0, 1e9, "s")]  # 30 years; a repeat is stopped after a day
+SamplesPerSecond = Annotated[float, Range(1e-9, 1e15, "samples/s")]  # at least a sample in 30 years
+PerSecond = Annotated[float, Range(0, 1e24, "1/s")]  # bytes or operations; the fastest machine on earth reaches 1e19
+PerSample = Annotated[float, Range(0, 1e24, "1/sample")]  # GPT-4's training took 2e25 operations in all
+Bytes = Annotated[int, Range(0, 1e18, "bytes")]  # an exabyte; no host has as much memory
+Amount = Annotated[float, Range(0, 1e30)]  # operations or bytes, of a call or a second
+Watts = Annotated[float, Range(0, 1e9, "W")]  # a large power station
+Joules = Annotated[float, Range(0, 1e18, "J")]  # a large power station for 30 years
+Celsius = Annotated[float, Range(-273.15, 1000, "°C")]  # from absolute zero to above silicon's working range
+Megahertz = Annotated[float, Range(0, MOST, "MHz")]
+Share = Annotated[float, Range(0, 1.001)]  # 0.1 % for the rounding of sums of times
+Utilisation = Annotated[float, Range(0, 1e9)]  # above 1 where the measured peak was too low
+Variation = Annotated[float, Range(0, 450)]  # not above the root of MAX_LIST_LENGTH
+Drift = Annotated[float, Range(-1, 1e18, closest_to_zero=0)]  # a ratio of times minus 1
+StepRatio = Annotated[float, Range(0, 1e18)]  # 1e9 s over a nanosecond
+Loss = Annotated[float, Range(-3.5e38, 3.5e38, closest_to_zero=0)]  # a float32
+Shown = Annotated[float, Range(-1e84, 1e84, closest_to_zero=0)]  # a ratio of two float32, never computed with
 
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|\+00:00)")
 
@@ -133,46 +175,6 @@ _REORDERING = frozenset(map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A)
 
 _HIDDEN = frozenset({"Cc", "Cs", "Zl", "Zp"})
 """Unicode categories: controls, surrogates, line and paragraph separators."""
-
-
-def bound_of(kind: str, name: str) -> Bound:
-    """Return the range of a number.
-
-    Args:
-        kind: Name of the dataclass.
-        name: Name of the field.
-    """
-    if (own := NUMBERS.get(f"{kind}.{name}")) is not None:
-        return own
-    parts = name.split("_")
-    endings = ("_".join(parts[i:]) for i in range(len(parts)))
-    if (known := next((NUMBERS[ending] for ending in endings if ending in NUMBERS), None)) is not None:
-        return known
-    setting = SETTINGS.get(name) if kind == "Case" else None
-    if setting is None or setting.least is None:
-        return ANY_NUMBER
-    return Bound(setting.least, MOST if setting.most is None else setting.most, setting.unit, _COUNT.reason)
-
-
-def text_problem(name: str, value: str) -> str | None:
-    """Return what is wrong with the text of a field; None: nothing.
-
-    Args:
-        name: Name of the field.
-        value: The text received.
-    """
-    longest = MAX_NAME_LENGTH if name in NAMES else MAX_TEXT_LENGTH
-    if len(value) > longest:
-        return f"longer than {longest} characters"
-    if name in TIMES:
-        return None if _is_time(value) else "must be a time in UTC, e.g. 2026-11-01T10:00:00+00:00"
-    if value.isascii() and value.isprintable():
-        return None
-    if any("\ud800" <= character <= "\udfff" for character in value):
-        return "must be Unicode text, without halves of surrogate pairs"
-    if name in NAMES and any(map(_is_hidden, value)):
-        return "must be a name without control characters"
-    return None
 
 
 def _is_hidden(character: str) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import types
 import typing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
+from results.schema import bounds
+from results.schema.bounds import MOST, Range
 from results.schema.networks import NETWORKS, SHORTEST_SEQUENCE, SMALLEST_IMAGE, Network
 from results.schema.words import (
     XLA,
@@ -24,7 +26,7 @@ MOST_STEPS = 100_000
 """Maximum number of timed steps; a record stores the time of each."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Setting:
     """A setting of a case, from which its flag, suite key, table column and part of the case name are derived.
 
@@ -34,8 +36,6 @@ class Setting:
         unit: Unit of the column; `-`: none.
         flag: Name of the flag if it differs from the field's.
         always: Whether command lines include it even at its default.
-        least: Smallest number accepted from flags and suites; None: any.
-        most: Largest one; None: any, and `bounds.MOST` in a record.
         tuning: Whether it changes how a step is executed but not what it computes.
         train_only: Whether it applies only to training.
     """
@@ -45,10 +45,13 @@ class Setting:
     unit: str = "-"
     flag: str = ""
     always: bool = False
-    least: float | None = None
-    most: float | None = None
     tuning: bool = False
     train_only: bool = False
+
+
+def _setting(default: Any, meaning: str, **more: Any) -> Any:
+    """Return a field of `Case` with a default and a `Setting`."""
+    return field(default=default, metadata={"setting": Setting(meaning=meaning, **more)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,112 +69,85 @@ class Case:
     * `all_reduce_pack_mb`: the default of PyTorch's DistributedDataParallel (Li et al. 2020, VLDB 13, section 3.2.2).
     """
 
-    model: Annotated[str, Setting("Network, e.g. resnet50, or the device itself.", always=True)]
-    precision: Annotated[Precision, Setting("Arithmetic: fp32 (IEEE, TF32 off), tf32, fp16 or bf16.", always=True)] = (
-        Precision.FP32
+    model: bounds.Name = field(
+        metadata={"setting": Setting(meaning="Network, e.g. resnet50, or the device itself.", always=True)}
     )
-    batch_per_gpu: Annotated[
-        int, Setting("Samples per GPU and step.", unit="samples", flag="batch_size", always=True, least=1)
-    ] = 128
-    num_gpus: Annotated[
-        int, Setting("Replicas of each host: GPUs, or logical devices on a CPU.", always=True, least=1)
-    ] = 1
-    num_hosts: Annotated[int, Setting("Hosts that train together, as TF_CONFIG lists them.", least=1)] = 1
-    communication: Annotated[Communication, Setting("All-reduce between hosts: auto, ring or nccl.", part="{}")] = (
-        Communication.AUTO
+    precision: Precision = _setting(
+        Precision.FP32, "Arithmetic: fp32 (IEEE, TF32 off), tf32, fp16 or bf16.", always=True
     )
-    all_reduce: Annotated[
-        bool, Setting("False: no all-reduce, to measure the cost of communication.", part="no-all-reduce")
-    ] = True
-    xla: Annotated[
-        XLA,
-        Setting(
-            "What XLA compiles: off, auto (TensorFlow chooses) or replica (whole pass).", part="xla-{}", always=True
-        ),
-    ] = XLA.OFF
-    mode: Annotated[
-        Mode, Setting("What is measured: train, infer (also latency at batch 1) or device.", part="{}", always=True)
-    ] = Mode.TRAIN
-    data: Annotated[
-        Data, Setting("Source of a batch: synthetic (on the device), host (tf.data), tfrecord.", part="{}", always=True)
-    ] = Data.SYNTHETIC
-    device: Annotated[Device, Setting("Device: gpu, which never falls back to the CPU, or cpu.", always=True)] = (
-        Device.GPU
+    batch_per_gpu: bounds.Count = _setting(
+        128, "Samples per GPU and step.", unit="samples", flag="batch_size", always=True
     )
-    batch_norm: Annotated[
-        BatchNorm | None,
-        Setting(
-            "Variant of batch normalisation: fused, keras or none; default: fused, or none if the network has none.",
-            part="bn-{}",
-            always=True,
-        ),
-    ] = None
-    image_size: Annotated[
-        int | None,
-        Setting(
-            "Height and width of images; empty: the network's own.", part="{}px", unit="pixels", least=SMALLEST_IMAGE
-        ),
-    ] = None
-    sequence_length: Annotated[
-        int | None,
-        Setting(
-            "Tokens of a sequence; empty: the network's own.", part="seq{}", unit="tokens", least=SHORTEST_SEQUENCE
-        ),
-    ] = None
-    optimizer: Annotated[
-        Optimizer | None,
-        Setting(
-            "How weights are updated: momentum or adamw; default: adamw for transformers, else momentum.",
-            part="{}",
-        ),
-    ] = None
-    accumulate: Annotated[
-        int, Setting("Batches whose gradients are accumulated before an update.", part="acc{}", least=1)
-    ] = 1
-    warmup_steps: Annotated[int, Setting("Fewest untimed steps.", unit="steps", always=True, least=0)] = 10
-    num_steps: Annotated[
-        int,
-        Setting(
-            "Timed steps of a repeat; the fewest with min_seconds.", unit="steps", always=True, least=1, most=MOST_STEPS
-        ),
-    ] = 100
-    all_reduce_pack_mb: Annotated[
-        int,
-        Setting(
-            "MB of gradients per all-reduce; several packs can overlap with the backward pass. 0: all at once.",
-            part="pack{}",
-            least=0,
-            tuning=True,
-            train_only=True,
-        ),
-    ] = 25
-    all_reduce_dtype: Annotated[
-        AllReduceDtype,
-        Setting(
-            "Data type of gradients in the all-reduce: fp32, or the 16-bit type of the step.",
-            part="reduce-{}",
-            tuning=True,
-            train_only=True,
-        ),
-    ] = AllReduceDtype.FP32
-    memory_growth: Annotated[bool, Setting("Allocate GPU memory on demand.", part="no-growth", tuning=True)] = True
-    deep_check: Annotated[
-        bool,
-        Setting(
-            "Check whether the machine is worth keeping: each device alone, then all under load. With --model=device.",
-            part="deep-check",
-        ),
-    ] = False
-    min_seconds: Annotated[
-        float | None,
-        Setting(
-            "Minimum time of a repeat's timed steps, beyond num_steps; empty: none.",
-            part="min{:g}s",
-            unit="seconds",
-            least=1.0,
-            most=3600.0,
-        ),
-    ] = None
+    num_gpus: bounds.Count = _setting(1, "Replicas of each host: GPUs, or logical devices on a CPU.", always=True)
+    num_hosts: bounds.Count = _setting(1, "Hosts that train together, as TF_CONFIG lists them.")
+    communication: Communication = _setting(
+        Communication.AUTO, "All-reduce between hosts: auto, ring or nccl.", part="{}"
+    )
+    all_reduce: bounds.Flag = _setting(
+        True, "False: no all-reduce, to measure the cost of communication.", part="no-all-reduce"
+    )
+    xla: XLA = _setting(
+        XLA.OFF,
+        "What XLA compiles: off, auto (TensorFlow chooses) or replica (whole pass).",
+        part="xla-{}",
+        always=True,
+    )
+    mode: Mode = _setting(
+        Mode.TRAIN, "What is measured: train, infer (also latency at batch 1) or device.", part="{}", always=True
+    )
+    data: Data = _setting(
+        Data.SYNTHETIC,
+        "Source of a batch: synthetic (on the device), host (tf.data), tfrecord.",
+        part="{}",
+        always=True,
+    )
+    device: Device = _setting(Device.GPU, "Device: gpu, which never falls back to the CPU, or cpu.", always=True)
+    batch_norm: BatchNorm | None = _setting(
+        None,
+        "Variant of batch normalisation: fused, keras or none; default: fused, or none if the network has none.",
+        part="bn-{}",
+        always=True,
+    )
+    image_size: Annotated[int, Range(SMALLEST_IMAGE, MOST)] | None = _setting(
+        None, "Height and width of images; empty: the network's own.", part="{}px", unit="pixels"
+    )
+    sequence_length: Annotated[int, Range(SHORTEST_SEQUENCE, MOST)] | None = _setting(
+        None, "Tokens of a sequence; empty: the network's own.", part="seq{}", unit="tokens"
+    )
+    optimizer: Optimizer | None = _setting(
+        None, "How weights are updated: momentum or adamw; default: adamw for transformers, else momentum.", part="{}"
+    )
+    accumulate: bounds.Count = _setting(1, "Batches whose gradients are accumulated before an update.", part="acc{}")
+    warmup_steps: bounds.CountOrZero = _setting(10, "Fewest untimed steps.", unit="steps", always=True)
+    num_steps: Annotated[int, Range(1, MOST_STEPS, "steps")] = _setting(
+        100, "Timed steps of a repeat; the fewest with min_seconds.", unit="steps", always=True
+    )
+    all_reduce_pack_mb: bounds.CountOrZero = _setting(
+        25,
+        "MB of gradients per all-reduce; several packs can overlap with the backward pass. 0: all at once.",
+        part="pack{}",
+        tuning=True,
+        train_only=True,
+    )
+    all_reduce_dtype: AllReduceDtype = _setting(
+        AllReduceDtype.FP32,
+        "Data type of gradients in the all-reduce: fp32, or the 16-bit type of the step.",
+        part="reduce-{}",
+        tuning=True,
+        train_only=True,
+    )
+    memory_growth: bounds.Flag = _setting(True, "Allocate GPU memory on demand.", part="no-growth", tuning=True)
+    deep_check: bounds.Flag = _setting(
+        False,
+        "Check whether the machine is worth keeping: each device alone, then all under load. With --model=device.",
+        part="deep-check",
+    )
+    min_seconds: Annotated[float, Range(1.0, 3600.0, "s")] | None = _setting(
+        None,
+        "Minimum time of a repeat's timed steps, beyond num_steps; empty: none.",
+        part="min{:g}s",
+        unit="seconds",
+    )
 
     def __post_init__(self) -> None:
         """Replace None by the network's default batch normalisation and optimizer."""
@@ -233,23 +209,34 @@ class Case:
         return flags + [_flag(name, named[name]) for name in SETTINGS if name in named and name not in _ALWAYS]
 
 
-_HINTS = typing.get_type_hints(Case, include_extras=True)
-
-SETTINGS: dict[str, Setting] = {name: hint.__metadata__[0] for name, hint in _HINTS.items()}
+SETTINGS: dict[str, Setting] = {item.name: item.metadata["setting"] for item in fields(Case)}
 """By field of `Case`, in the order of a record's keys."""
 
 TUNING: dict[str, Setting] = {name: setting for name, setting in SETTINGS.items() if setting.tuning}
 """Settings that change how a step is executed but not what it computes."""
 
+_HINTS = typing.get_type_hints(Case, include_extras=True)
+
 
 def kind_of(name: str) -> type:
     """Return the type of a setting's value, other than None."""
-    hint = _HINTS[name].__origin__
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    return typing.cast(type, kinds[0])
+    return typing.cast(type, _annotated(name)[0])
 
 
-def default_of(name: str) -> Any:  # noqa: ANN401 (of the setting's type)
+def range_of(name: str) -> Range:
+    """Return the range of a setting that is a number, in flags, suites and records."""
+    return typing.cast(Range, _annotated(name)[1])
+
+
+def _annotated(name: str) -> tuple[Any, ...]:
+    """Return the type of a setting's value, other than None, and its annotations."""
+    hint = _HINTS[name]
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        hint = typing.get_args(hint)[0]
+    return typing.get_args(hint) or (hint,)
+
+
+def default_of(name: str) -> Any:
     """Return the default of a setting; None: it has none, or it depends on the network."""
     return getattr(Case, name, None)
 

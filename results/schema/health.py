@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from results.schema import bounds
+
 DRIVER_FIXES = {
     "(NVML 4)": "give this user access to /dev/nvidia* (ls -l /dev/nvidia*), and the container or job its GPUs",
     "(NVML 9)": "the driver is not loaded: sudo modprobe nvidia; sudo dmesg | grep -i nvrm shows why not",
@@ -46,9 +48,9 @@ class GPUSlice:
         profile: E.g. `1g.10gb`.
     """
 
-    uuid: str | None = None
-    profile: str | None = None
-    memory_bytes: int | None = None
+    uuid: bounds.Text | None = None
+    profile: bounds.Text | None = None
+    memory_bytes: bounds.Bytes | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,50 +92,50 @@ class GPUFacts:
         nvlinks_down: Unconnected or broken links.
     """
 
-    index: int
-    place: int = 0
-    bus_id: str | None = None
-    problem: str | None = None
-    name: str | None = None
-    uuid: str | None = None
-    virtual: bool = False
-    licensed: bool | None = None
-    compute_capability: str | None = None
-    memory_bytes: int | None = None
-    utilisation: float | None = None
-    memory_used_bytes: int | None = None
-    processes: int | None = None
-    process_names: list[str] = field(default_factory=list)
-    mig: bool | None = None
-    slices: list[GPUSlice] = field(default_factory=list)
-    ecc: bool | None = None
-    ecc_uncorrected_errors: int | None = None
-    row_remap_pending: bool | None = None
-    row_remap_failed: bool | None = None
-    persistence: bool | None = None
-    compute_mode: str | None = None
-    temperature_celsius: float | None = None
-    temperature_start_celsius: float | None = None
-    power_watts: float | None = None
-    power_limit_watts: float | None = None
-    power_limit_default_watts: float | None = None
-    power_limit_max_watts: float | None = None
-    sm_clock_mhz: float | None = None
-    sm_clock_max_mhz: float | None = None
-    application_clock_mhz: float | None = None
-    application_clock_default_mhz: float | None = None
-    clock_reasons: list[str] = field(default_factory=list)
-    throttle_power_share: float | None = None
-    throttle_thermal_share: float | None = None
-    throttle_hardware_share: float | None = None
-    product_teraflops_per_second: float | None = None
-    product_median_teraflops_per_second: float | None = None
-    pcie_generation: int | None = None
-    pcie_generation_max: int | None = None
-    pcie_width: int | None = None
-    pcie_width_max: int | None = None
-    nvlinks_up: int = 0
-    nvlinks_down: int = 0
+    index: bounds.CountOrZero
+    place: bounds.CountOrZero = 0
+    bus_id: bounds.Text | None = None
+    problem: bounds.Text | None = None
+    name: bounds.Text | None = None
+    uuid: bounds.Text | None = None
+    virtual: bounds.Flag = False
+    licensed: bounds.Flag | None = None
+    compute_capability: bounds.Text | None = None
+    memory_bytes: bounds.Bytes | None = None
+    utilisation: bounds.Share | None = None
+    memory_used_bytes: bounds.Bytes | None = None
+    processes: bounds.Processes | None = None
+    process_names: bounds.ListOf[bounds.Text] = field(default_factory=list)
+    mig: bounds.Flag | None = None
+    slices: bounds.ListOf[GPUSlice] = field(default_factory=list)
+    ecc: bounds.Flag | None = None
+    ecc_uncorrected_errors: bounds.Errors | None = None
+    row_remap_pending: bounds.Flag | None = None
+    row_remap_failed: bounds.Flag | None = None
+    persistence: bounds.Flag | None = None
+    compute_mode: bounds.Text | None = None
+    temperature_celsius: bounds.Celsius | None = None
+    temperature_start_celsius: bounds.Celsius | None = None
+    power_watts: bounds.Watts | None = None
+    power_limit_watts: bounds.Watts | None = None
+    power_limit_default_watts: bounds.Watts | None = None
+    power_limit_max_watts: bounds.Watts | None = None
+    sm_clock_mhz: bounds.Megahertz | None = None
+    sm_clock_max_mhz: bounds.Megahertz | None = None
+    application_clock_mhz: bounds.Megahertz | None = None
+    application_clock_default_mhz: bounds.Megahertz | None = None
+    clock_reasons: bounds.ListOf[bounds.Text] = field(default_factory=list)
+    throttle_power_share: bounds.Share | None = None
+    throttle_thermal_share: bounds.Share | None = None
+    throttle_hardware_share: bounds.Share | None = None
+    product_teraflops_per_second: bounds.PerSecond | None = None
+    product_median_teraflops_per_second: bounds.PerSecond | None = None
+    pcie_generation: bounds.Generation | None = None
+    pcie_generation_max: bounds.CountOrZero | None = None
+    pcie_width: bounds.Lanes | None = None
+    pcie_width_max: bounds.Lanes | None = None
+    nvlinks_up: bounds.CountOrZero = 0
+    nvlinks_down: bounds.CountOrZero = 0
 
     @property
     def label(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from results.schema import bounds
 from results.schema.case import Case
 from results.schema.health import GPUFacts
 from results.schema.words import Communication, Status
@@ -32,15 +33,15 @@ class Origin:
         usd_per_gpu_hour: Price of one GPU of this host; None: not given.
     """
 
-    run_id: str
-    fleet: str
-    host: str
-    launcher: str
-    repeat: int
-    variant: str | None = None
-    image: str | None = None
-    image_digest: str | None = None
-    usd_per_gpu_hour: float | None = None
+    run_id: bounds.Name
+    fleet: bounds.Name
+    host: bounds.Name
+    launcher: bounds.Name
+    repeat: bounds.Count
+    variant: bounds.Name | None = None
+    image: bounds.Name | None = None
+    image_digest: bounds.Name | None = None
+    usd_per_gpu_hour: bounds.Price | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +55,12 @@ class GPU:
         power_limit_watts: Enforced limit.
     """
 
-    index: int
-    name: str
-    uuid: str | None = None
-    compute_capability: str | None = None
-    memory_bytes: int | None = None
-    power_limit_watts: float | None = None
+    index: bounds.CountOrZero
+    name: bounds.Text
+    uuid: bounds.Text | None = None
+    compute_capability: bounds.Text | None = None
+    memory_bytes: bounds.Bytes | None = None
+    power_limit_watts: bounds.Watts | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,30 +83,30 @@ class Environment:
         variables: Environment variables that affect the measurement (TF_XLA_FLAGS, NVIDIA_TF32_OVERRIDE, …).
     """
 
-    tfbench: str
-    python: str
-    tensorflow: str
-    keras: str
-    kernel: str
-    operating_system: str
-    cpu: str
-    cpu_count: int
-    cpu_limit: float
-    memory_bytes: int | None
-    intra_op_threads: int
-    inter_op_threads: int
-    tf32_enabled: bool
-    cuda: str | None = None
-    cudnn: str | None = None
-    nccl: str | None = None
-    driver: str | None = None
-    gpus: list[GPU] = field(default_factory=list)
-    wheel_compute_capabilities: list[str] = field(default_factory=list)
-    variables: dict[str, str] = field(default_factory=dict)
-    tf32_observed: bool | None = None
-    cublas: str | None = None
-    cuda_compat: str | None = None
-    ptxas: str | None = None
+    tfbench: bounds.Text
+    python: bounds.Text
+    tensorflow: bounds.Text
+    keras: bounds.Text
+    kernel: bounds.Text
+    operating_system: bounds.Text
+    cpu: bounds.Text
+    cpu_count: bounds.Count
+    cpu_limit: bounds.CPUs
+    memory_bytes: bounds.Bytes | None
+    intra_op_threads: bounds.CountOrZero
+    inter_op_threads: bounds.CountOrZero
+    tf32_enabled: bounds.Flag
+    cuda: bounds.Text | None = None
+    cudnn: bounds.Text | None = None
+    nccl: bounds.Text | None = None
+    driver: bounds.Text | None = None
+    gpus: bounds.ListOf[GPU] = field(default_factory=list)
+    wheel_compute_capabilities: bounds.ListOf[bounds.Text] = field(default_factory=list)
+    variables: bounds.Texts = field(default_factory=dict)
+    tf32_observed: bounds.Flag | None = None
+    cublas: bounds.Text | None = None
+    cuda_compat: bounds.Text | None = None
+    ptxas: bounds.Text | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,10 +117,10 @@ class Latency:
         step_seconds: Duration of each call until the result is on the host.
     """
 
-    p50_seconds: float
-    p95_seconds: float
-    p99_seconds: float
-    step_seconds: list[float]
+    p50_seconds: bounds.Seconds
+    p95_seconds: bounds.Seconds
+    p99_seconds: bounds.Seconds
+    step_seconds: bounds.ListOf[bounds.Seconds]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,13 +137,13 @@ class InputLimit:
         files: Number of files in the data set.
     """
 
-    synthetic_step_seconds: float
-    step_ratio: float
-    limit: float
-    limited: bool
-    wait_share: float
-    read_bytes_per_second: float
-    files: int
+    synthetic_step_seconds: bounds.Seconds
+    step_ratio: bounds.StepRatio
+    limit: bounds.Shown
+    limited: bounds.Flag
+    wait_share: bounds.Share
+    read_bytes_per_second: bounds.PerSecond
+    files: bounds.Files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,19 +167,19 @@ class DeviceResult:
         gpu: Index of the device within the case, in a deep check; None: the first, or all.
     """
 
-    metric: str
-    unit: str
-    arithmetic: str | None = None
-    devices: int = 1
-    size: int | None = None
-    amount: float | None = None
-    seconds: float | None = None
-    p50_seconds: float | None = None
-    p95_seconds: float | None = None
-    value: float | None = None
-    reason: str | None = None
-    chained: int = 1
-    gpu: int | None = None
+    metric: bounds.Name
+    unit: bounds.Name
+    arithmetic: bounds.Name | None = None
+    devices: bounds.Count = 1
+    size: bounds.Bytes | None = None
+    amount: bounds.Amount | None = None
+    seconds: bounds.Seconds | None = None
+    p50_seconds: bounds.Seconds | None = None
+    p95_seconds: bounds.Seconds | None = None
+    value: bounds.Amount | None = None
+    reason: bounds.Text | None = None
+    chained: bounds.Count = 1
+    gpu: bounds.CountOrZero | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,12 +195,12 @@ class Rank:
         step_p50_seconds: Median of its steps.
     """
 
-    rank: int
-    host: str
-    seconds: float
-    samples: int
-    samples_per_second: float
-    step_p50_seconds: float
+    rank: bounds.CountOrZero
+    host: bounds.Name
+    seconds: bounds.Seconds
+    samples: bounds.Exact
+    samples_per_second: bounds.SamplesPerSecond
+    step_p50_seconds: bounds.Seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,48 +254,48 @@ class Measurement:
             choice on CPUs; None: one host, or a record of method version 1.
     """
 
-    unit: str
-    samples_per_second: float
-    samples: int
-    seconds: float
-    num_steps: int
-    step_seconds: list[float]
-    step_p50_seconds: float
-    step_p95_seconds: float
-    step_cv: float | None
-    step_drift: float | None
-    build_seconds: float
-    compile_seconds: float
-    warmup_steps: int
-    warmup_seconds: float
-    replicas: int
-    batch_per_gpu: int
-    global_batch: int
-    image_size: int | None
-    parameters_trainable: int
-    parameters_total: int
-    loss_first: float
-    loss_last: float
-    warmup_settled: bool | None = None
-    flops_per_sample: float | None = None
-    bytes_per_sample: float | None = None
-    fused_bytes_per_sample: float | None = None
-    peak_flops_per_second: float | None = None
-    peak_bytes_per_second: float | None = None
-    flops_utilisation: float | None = None
-    bandwidth_utilisation: float | None = None
-    bandwidth_bound_samples_per_second: float | None = None
-    host_bytes_per_second: float | None = None
-    sequence_length: int | None = None
-    attention: str | None = None
+    unit: bounds.Name
+    samples_per_second: bounds.SamplesPerSecond
+    samples: bounds.Exact
+    seconds: bounds.Seconds
+    num_steps: bounds.Steps
+    step_seconds: bounds.ListOf[bounds.Seconds]
+    step_p50_seconds: bounds.Seconds
+    step_p95_seconds: bounds.Seconds
+    step_cv: bounds.Variation | None
+    step_drift: bounds.Drift | None
+    build_seconds: bounds.Seconds
+    compile_seconds: bounds.Seconds
+    warmup_steps: bounds.CountOrZero
+    warmup_seconds: bounds.Seconds
+    replicas: bounds.Replicas
+    batch_per_gpu: bounds.Count
+    global_batch: bounds.Batch
+    image_size: bounds.Count | None
+    parameters_trainable: bounds.Exact
+    parameters_total: bounds.Exact
+    loss_first: bounds.Loss
+    loss_last: bounds.Loss
+    warmup_settled: bounds.Flag | None = None
+    flops_per_sample: bounds.PerSample | None = None
+    bytes_per_sample: bounds.PerSample | None = None
+    fused_bytes_per_sample: bounds.PerSample | None = None
+    peak_flops_per_second: bounds.PerSecond | None = None
+    peak_bytes_per_second: bounds.PerSecond | None = None
+    flops_utilisation: bounds.Utilisation | None = None
+    bandwidth_utilisation: bounds.Utilisation | None = None
+    bandwidth_bound_samples_per_second: bounds.SamplesPerSecond | None = None
+    host_bytes_per_second: bounds.PerSecond | None = None
+    sequence_length: bounds.Count | None = None
+    attention: bounds.Name | None = None
     latency: Latency | None = None
     input_limit: InputLimit | None = None
-    ranks: list[Rank] = field(default_factory=list)
-    all_reduce_bytes_per_second: float | None = None
+    ranks: bounds.ListOf[Rank] = field(default_factory=list)
+    all_reduce_bytes_per_second: bounds.PerSecond | None = None
     communication: Communication | None = None
-    peaks_reused: bool = False
-    lead_p50_seconds: float | None = None
-    steps_per_wait: int = 1
+    peaks_reused: bounds.Flag = False
+    lead_p50_seconds: bounds.Seconds | None = None
+    steps_per_wait: bounds.Count = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -328,29 +329,29 @@ class Telemetry:
             ticks; the worst host's.
     """
 
-    host_memory_peak_bytes: int | None = None
-    device_memory_peak_bytes: int | None = None
-    device_memory_used_peak_bytes: int | None = None
-    energy_joules: float | None = None
-    energy_integrated_joules: float | None = None
-    power_mean_watts: float | None = None
-    power_limit_watts: float | None = None
-    temperature_start_celsius: float | None = None
-    temperature_steady_celsius: float | None = None
-    sm_clock_mean_mhz: float | None = None
-    sm_clock_max_mhz: float | None = None
-    throttle_power_share: float | None = None
-    throttle_thermal_share: float | None = None
-    throttle_hardware_share: float | None = None
-    other_processes: int | None = None
-    ecc_enabled: bool | None = None
-    ecc_uncorrected_errors: int | None = None
-    pcie_generation: int | None = None
-    pcie_width: int | None = None
-    pcie_width_max: int | None = None
-    samples: int | None = None
-    cooling_seconds: float | None = None
-    other_cpu_share: float | None = None
+    host_memory_peak_bytes: bounds.Bytes | None = None
+    device_memory_peak_bytes: bounds.Bytes | None = None
+    device_memory_used_peak_bytes: bounds.Bytes | None = None
+    energy_joules: bounds.Joules | None = None
+    energy_integrated_joules: bounds.Joules | None = None
+    power_mean_watts: bounds.Watts | None = None
+    power_limit_watts: bounds.Watts | None = None
+    temperature_start_celsius: bounds.Celsius | None = None
+    temperature_steady_celsius: bounds.Celsius | None = None
+    sm_clock_mean_mhz: bounds.Megahertz | None = None
+    sm_clock_max_mhz: bounds.Megahertz | None = None
+    throttle_power_share: bounds.Share | None = None
+    throttle_thermal_share: bounds.Share | None = None
+    throttle_hardware_share: bounds.Share | None = None
+    other_processes: bounds.Processes | None = None
+    ecc_enabled: bounds.Flag | None = None
+    ecc_uncorrected_errors: bounds.Errors | None = None
+    pcie_generation: bounds.Generation | None = None
+    pcie_width: bounds.Lanes | None = None
+    pcie_width_max: bounds.Lanes | None = None
+    samples: bounds.Exact | None = None
+    cooling_seconds: bounds.Seconds | None = None
+    other_cpu_share: bounds.Share | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -363,19 +364,19 @@ class Check:
         limit: Largest value that passes.
     """
 
-    name: str
-    passed: bool | None
-    detail: str
-    value: float | None = None
-    limit: float | None = None
+    name: bounds.Text
+    passed: bounds.Flag | None
+    detail: bounds.Text
+    value: bounds.Shown | None = None
+    limit: bounds.Shown | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Validity:
     """Result of the validity checks: valid if none failed and at least one passed."""
 
-    valid: bool
-    checks: list[Check] = field(default_factory=list)
+    valid: bounds.Flag
+    checks: bounds.ListOf[Check] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -388,11 +389,11 @@ class SoftWarning:
         hint: A command or step to try.
     """
 
-    code: str
-    message: str
-    value: float | None = None
-    limit: float | None = None
-    hint: str | None = None
+    code: bounds.Name
+    message: bounds.Text
+    value: bounds.Shown | None = None
+    limit: bounds.Shown | None = None
+    hint: bounds.Text | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -405,9 +406,9 @@ class Phase:
         cpu_seconds: CPU time of all threads, comparable even on a machine with other load.
     """
 
-    name: str
-    seconds: float
-    cpu_seconds: float
+    name: bounds.Text
+    seconds: bounds.Seconds
+    cpu_seconds: bounds.Seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -426,18 +427,18 @@ class Record:
 
     status: Status
     case: Case
-    started_at: str
-    finished_at: str
-    cause: str | None = None
+    started_at: bounds.Time
+    finished_at: bounds.Time
+    cause: bounds.Text | None = None
     origin: Origin | None = None
     environment: Environment | None = None
     measurement: Measurement | None = None
     telemetry: Telemetry | None = None
     validity: Validity | None = None
-    warnings: list[SoftWarning] = field(default_factory=list)
-    device_results: list[DeviceResult] = field(default_factory=list)
-    phases: list[Phase] = field(default_factory=list)
-    device_observations: list[GPUFacts] = field(default_factory=list)
-    simulated: bool = False
-    schema_version: int = SCHEMA_VERSION
-    method_version: int = METHOD_VERSION
+    warnings: bounds.ListOf[SoftWarning] = field(default_factory=list)
+    device_results: bounds.ListOf[DeviceResult] = field(default_factory=list)
+    phases: bounds.ListOf[Phase] = field(default_factory=list)
+    device_observations: bounds.ListOf[GPUFacts] = field(default_factory=list)
+    simulated: bounds.Flag = False
+    schema_version: bounds.Count = SCHEMA_VERSION
+    method_version: bounds.Count = METHOD_VERSION

@@ -6,22 +6,14 @@ records that come from hosts.
 
 from __future__ import annotations
 
-import dataclasses
-import enum
-import functools
 import json
 import math
-import types
-import typing
-from typing import Any, TypeVar
 
 from results.schema import DEVICE_MODEL, Case, DeviceResult, Measurement, Record, Status
-from results.schema.bounds import MAX_LIST_LENGTH, bound_of
+from results.schema.bounds import MAX_LIST_LENGTH, MOST_SAMPLES
 
 MAX_RECORD_BYTES = 8 * 1024 * 1024
 """Larger records are rejected unread; 100,000 step times take about 2 MB."""
-
-T = TypeVar("T")
 
 
 class RecordError(ValueError):
@@ -49,36 +41,6 @@ def to_json(record: Record) -> str:
     return json.dumps(record, default=vars, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def from_dict(kind: type[T], document: dict[str, Any]) -> T:
-    """Build a dataclass from JSON written by a process on this machine, without checking values.
-
-    Raises:
-        RecordError: A key is missing or unknown, or a value has another shape.
-    """
-    hints = _hints(typing.cast(Any, kind))
-    try:
-        return kind(**{name: _built(hints[name], value) for name, value in document.items()})
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise RecordError([f"{kind.__name__}: {error}"]) from error
-
-
-@functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
-
-
-def _built(hint: Any, value: Any) -> Any:
-    if value is None:
-        return None
-    if isinstance(hint, types.UnionType):
-        (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
-    if dataclasses.is_dataclass(hint):
-        return from_dict(typing.cast(type, hint), value)
-    if typing.get_origin(hint) is list:
-        return [_built(typing.get_args(hint)[0], item) for item in value]
-    return hint(value) if isinstance(hint, type) and issubclass(hint, enum.Enum) else value
-
-
 def contradictions(record: Record) -> list[str]:
     """List contradictions in a well-formed record, such as a number without a passed check."""
     problems = []
@@ -94,7 +56,7 @@ def contradictions(record: Record) -> list[str]:
             problems.append("status is ok, but no validity check was made")
     elif not record.cause:
         problems.append(f"status is {record.status}, but cause is empty")
-    if record.case.global_batch > bound_of("Measurement", "global_batch").high:
+    if record.case.global_batch > MOST_SAMPLES:
         problems.append(f"case: the global batch is {record.case.global_batch}, which is too large for any machine")
     if record.measurement is not None:
         problems.extend(_measurement_contradictions(record.case, record.measurement))

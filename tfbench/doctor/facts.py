@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from results.schema.record_json import RecordError, from_dict
-from tfbench.doctor.driver import DriverFacts
+from results.schema.health import GPUFacts, GPUSlice
+from tfbench.doctor.driver import DriverFacts, GPUPair
 from tfbench.doctor.machine import MachineFacts, read_machine
 from tfbench.doctor.trial import STAGES, Trial
 
@@ -65,18 +65,25 @@ def driver_from(answers: ChildAnswers) -> DriverFacts:
     """Parse the output of `doctor.driver`; a driver that hung or crashed has that as its problem."""
     if not answers.lines:
         return DriverFacts(problem=f"the driver {answers.problem or 'printed nothing'} {answers.last_words}".strip())
-    facts = from_dict(DriverFacts, {key: value for line in answers.lines for key, value in line.items()})
+    reported = {key: value for line in answers.lines for key, value in line.items()}
+    gpus = [_gpu_facts(**gpu) for gpu in reported.pop("gpus", ())]
+    pairs = [GPUPair(**pair) for pair in reported.pop("pairs", ())]
+    facts = DriverFacts(**reported, gpus=gpus, pairs=pairs)
     if answers.problem is not None:
         return replace(facts, cuda_problem=f"{answers.problem} {answers.last_words}".strip())
     return facts
+
+
+def _gpu_facts(slices: Sequence[Mapping[str, Any]] = (), **reported: Any) -> GPUFacts:  # noqa: ANN401
+    return GPUFacts(slices=[GPUSlice(**part) for part in slices], **reported)
 
 
 def trial_from(answers: ChildAnswers) -> Trial:
     """Parse the output of `doctor.trial`; after a failure, `problem` names the stage."""
     reported = {key: value for line in answers.lines for key, value in line.items()}
     try:
-        trial = from_dict(Trial, reported)
-    except RecordError as error:
+        trial = Trial(**reported)
+    except TypeError as error:
         return Trial(problem=f"the trial's answer is malformed: {error}")
     if answers.problem is None:
         return trial

@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 
 import results.__main__ as program
 from results.schema import Latency, Mode, Record, Telemetry
-from results.schema.bounds import bound_of
 from results.schema.record_json import to_json
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, make_record
 
@@ -63,17 +62,15 @@ COMMANDS = (
 )
 """`{first}` and `{last}` are fleets; `table.csv` is what `export` printed last."""
 
-Place = tuple[tuple[str | int, ...], str, str, tuple[type, ...]]
-"""Where a field lies, its class, its name and the scalars that it takes."""
+Place = tuple[tuple[str | int, ...], str, type | None, Any]
+"""Where a field lies, its name, and the type and the bound of its values; None: it holds parts or one of some words."""
 
 
 def places(part: Any, path: tuple[str | int, ...] = ()) -> Iterator[Place]:
     """Yield every field of a record, with those of its parts."""
     for item in dataclasses.fields(part):
         hint, value = _hints(type(part))[item.name], getattr(part, item.name)
-        kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-        scalars = tuple(kind for kind in kinds if kind in (int, float))
-        yield (*path, item.name), type(part).__name__, item.name, scalars
+        yield (*path, item.name), item.name, *_kind(hint)
         first = value[0] if isinstance(value, list) and value else value
         if dataclasses.is_dataclass(first):
             yield from places(first, (*path, item.name) if first is value else (*path, item.name, 0))
@@ -81,7 +78,17 @@ def places(part: Any, path: tuple[str | int, ...] = ()) -> Iterator[Place]:
 
 @functools.cache
 def _hints(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+    return typing.get_type_hints(kind, include_extras=True)
+
+
+def _kind(hint: Any) -> tuple[type | None, Any]:
+    """Return the type of a number, a text or those in a list, and its bound; without one None."""
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        hint = typing.get_args(hint)[0]
+    kind, bound = getattr(hint, "__origin__", hint), next(iter(getattr(hint, "__metadata__", ())), None)
+    if typing.get_origin(kind) is list:
+        return _kind(typing.get_args(kind)[0])
+    return (kind, bound) if kind in (int, float, str) else (None, None)
 
 
 @st.composite
@@ -131,16 +138,17 @@ def contents(draw: st.DrawFn, record: Record) -> bytes:
     """Draw what a record's file holds: the record, one at the ends of its bounds, or one that is spoilt."""
     document = json.loads(to_json(record))
     for _ in range(draw(st.sampled_from((0, 0, 1, 2, 3)))):
-        path, kind, name, scalars = draw(st.sampled_from(list(places(record))))
-        bound = bound_of(kind, name)
-        ends = (bound.low, bound.high, bound.closest_to_zero, bound.low / 2, bound.high * 2, bound.low - 1, 0)
-        value = draw(st.sampled_from(ends if scalars and draw(st.booleans()) else (*NASTY, ...)))
+        path, _, kind, bound = draw(st.sampled_from(list(places(record))))
+        ends: tuple[Any, ...] = ()
+        if kind in (int, float):
+            ends = (bound.low, bound.high, bound.closest_to_zero, bound.low / 2, bound.high * 2, bound.low - 1, 0)
+        value = draw(st.sampled_from(ends if ends and draw(st.booleans()) else (*NASTY, ...)))
         with contextlib.suppress(KeyError, IndexError, TypeError):  # an earlier change took the part away
             part = functools.reduce(lambda part, step: part[step], path[:-1], document)
             if value is ...:
                 part["unknown"] = part.pop(path[-1])
             else:
-                part[path[-1]] = scalars[0](value) if scalars and value in ends else copy.deepcopy(value)
+                part[path[-1]] = kind(value) if kind and value in ends else copy.deepcopy(value)
     content = json.dumps(document).encode()
     return draw(st.sampled_from((*[content] * 12, content[: len(content) // 2], content + content)))
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from orchestrate.suites import CaseBlock
-from results.schema import SETTINGS, Case, kind_of
-from results.schema.bounds import ANY_NUMBER, bound_of
-from results.schema.record_json import from_dict
+from results.runs.reading import checked
+from results.schema import SETTINGS, Case, kind_of, range_of
 from results.table.columns import CASE_COLUMNS, COLUMNS
 from tfbench.flags import help_text, parse
 
@@ -22,7 +21,7 @@ GOLDEN = [json.loads(line) for line in (Path(__file__).parent / "golden" / "case
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden["name"])
 def test_a_case_has_the_name_and_the_flags_that_it_always_had(golden, monkeypatch):
     monkeypatch.setattr("tfbench.flags.read_cluster", lambda *_: None)
-    case = from_dict(Case, golden["case"])
+    case = checked(Case, golden["case"])
     assert case.name == golden["name"]
     assert case.flags() == golden["flags"]
     assert parse(case.flags()).case == case
@@ -44,4 +43,4 @@ def test_a_row_of_the_table_of_settings_is_all_that_a_setting_needs(name):
     assert name in COLUMNS
     assert name in CaseBlock.model_fields, "a key of a suite"
     if kind_of(name) in (int, float):
-        assert bound_of("Case", name) is not ANY_NUMBER
+        assert range_of(name).low < range_of(name).high

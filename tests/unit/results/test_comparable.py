@@ -8,8 +8,9 @@ import pytest
 from results.compare.pairs import compare
 from results.report.comparison import compare_grid, ratio_grids
 from results.report.page import make_report
+from results.runs.reading import checked
 from results.schema import Mode, Record
-from results.schema.record_json import from_dict, to_json
+from results.schema.record_json import to_json
 from results.table.cells import fleet_notes
 from results.table.comparable import by_setting, match, setting_of, setting_text
 from results.table.merge import merge_records
@@ -19,7 +20,7 @@ from tests.unit.results.factory import make_case, make_environment, rates_of, re
 def rate(fleet="a", **changes):
     """Return a rate of records that were read from files: equal texts in them are not one object."""
     records = repeats(20.0, 21.0, fleet=fleet, **changes)
-    (found,) = rates_of(*(from_dict(Record, json.loads(to_json(record))) for record in records))
+    (found,) = rates_of(*(checked(Record, json.loads(to_json(record))) for record in records))
     return found
 
 

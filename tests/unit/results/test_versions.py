@@ -4,6 +4,7 @@ import dataclasses
 import enum
 import functools
 import json
+import operator
 import shutil
 import types
 import typing
@@ -37,6 +38,8 @@ def fields(kind: Any = Record, path: str = "") -> dict[str, str]:
     """Return the type of each field of a dataclass, by its path."""
     found = {}
     for name, hint in typing.get_type_hints(kind).items():
+        if typing.get_origin(hint) is typing.Union:  # of a type whose bound was taken away
+            hint = functools.reduce(operator.or_, typing.get_args(hint))
         parts = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
         inner = typing.get_args(parts[0])[0] if typing.get_origin(parts[0]) is list else parts[0]
         if dataclasses.is_dataclass(inner):

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from results.runs.reading import checked
 from results.schema.health import GPUFacts, Moment, driver_fix, health_warnings
-from results.schema.record_json import from_dict
 from tests.real.training.conftest import run_tfbench
 from tests.support import PROJECT, write_files
 from tests.support.fake_driver import FakeGPU, FakeMachine, build, eight_h100, run_python
@@ -104,7 +104,7 @@ def test_the_json_has_the_documented_keys_and_the_exit_code(eight):
 
 @pytest.mark.slow
 def test_the_text_shows_every_gpu_with_its_settings_and_the_verdict(eight):
-    facts = from_dict(DoctorFacts, eight[2]["facts"])
+    facts = checked(DoctorFacts, eight[2]["facts"])
     text = render(facts, judge(facts))
     assert "GPU 3 (0000:3B:00.0)   is lost" in text
     assert "slice 3g.40gb, 39.4 GiB, MIG-8c4c5a27-e508-5556-b2ea-7e5494657401" in text
@@ -287,7 +287,7 @@ def test_a_vgpu_is_named_with_the_state_of_its_licence(licensed, state, tmp_path
     )
     folder = build(FakeMachine(gpus=[gpu], driver="550.90.07"), tmp_path)
     (state_of_gpu,) = run_python(folder, "-m", "tfbench.probe")["gpu_states"]
-    (warning,) = health_warnings(from_dict(GPUFacts, state_of_gpu), Moment.IDLE)
+    (warning,) = health_warnings(checked(GPUFacts, state_of_gpu), Moment.IDLE)
     assert (warning.rule.code, warning.seen) == ("vgpu", f"NVIDIA A10-24Q is a vGPU, {state}")
     assert state_of_gpu["power_limit_watts"] is None
 
@@ -297,7 +297,7 @@ def test_a_vgpu_is_named_with_the_state_of_its_licence(licensed, state, tmp_path
 def test_a_whole_gpu_is_no_vgpu(name, tmp_path):
     folder = build(FakeMachine(gpus=[FakeGPU(bus_id="0000:02:00.0", uuid="GPU-a", name=name)]), tmp_path)
     (state_of_gpu,) = run_python(folder, "-m", "tfbench.probe")["gpu_states"]
-    assert health_warnings(from_dict(GPUFacts, state_of_gpu), Moment.IDLE) == []
+    assert health_warnings(checked(GPUFacts, state_of_gpu), Moment.IDLE) == []
 
 
 def test_a_cuda_that_is_not_known_is_a_note():
