@@ -17,7 +17,7 @@ from pathlib import Path
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).parents[1]
-DOCS = (ROOT / "docs", ROOT / "docs" / "validation")
+DOCS = ROOT / "docs"
 sys.path.insert(0, str(ROOT))
 
 from orchestrate.cli import GROUPS, MODULES, make_parser  # noqa: E402
@@ -32,7 +32,6 @@ NAVIGATION = {
     "Results": ["measured", "reading-results", "choosing", "answers", "publishing"],
     "Reference": ["commands", "table", "python", "method", "validation", "glossary"],
 }
-STUDIES = "docs/validation/*"
 TABLE = """# The merged table
 
 Columns of `results.csv` and of `tfbench export`, in this order: one row per fleet, host, GPU, case and software.
@@ -111,7 +110,7 @@ def help_of_module(command: str) -> str:
 def contents() -> str:
     """Return the site's navigation, for the end of the start page."""
     parts = {caption: [f"docs/{name}" for name in names] for caption, names in NAVIGATION.items()}
-    parts |= {"Studies": [STUDIES], "Project": PROJECT}
+    parts["Project"] = PROJECT
     return "".join(
         "\n".join(["", "```{toctree}", ":hidden:", ":glob:", f":caption: {caption}", "", *pages, "```", ""])
         for caption, pages in parts.items()
@@ -124,7 +123,7 @@ def for_the_site(_: Sphinx, page: str, source: list[str]) -> None:
 
     def link(found: re.Match[str]) -> str:
         path = (folder / found[1]).resolve()
-        is_on_site = path.suffix in (".md", ".svg", ".png") and path.parent in (ROOT, *DOCS, DOCS[0] / "pictures")
+        is_on_site = path.suffix in (".md", ".svg", ".png") and path.parent in (ROOT, DOCS, DOCS / "pictures")
         if is_on_site or not path.exists():
             return found[0]  # MyST warns of a page that does not exist, and -W makes that an error
         return f"]({REPOSITORY}/blob/main/{path.relative_to(ROOT)})"

@@ -1,4 +1,4 @@
-"""Measures recall and false positives of the audit by size of a table: writes docs/validation/audit.md.
+"""Measures recall and false positives of the audit by size of a table: writes docs/validation/audit.csv.
 
     python -m studies.audit_recall [--draws 40] [--seed 15] [--write]
 
@@ -8,11 +8,13 @@ reference. A fault is found if there is a finding above a note that the honest t
 """
 
 import argparse
+import contextlib
+import csv
 import dataclasses
 import random
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -23,7 +25,6 @@ from results.audit.limits import flop_ratio
 from results.audit.series import Severity
 from results.audit.sources_compared import trusted_claims
 from results.errors import NotATable
-from results.grid import Grid, markdown
 from tests.support.audit_tables import NO_THROUGHPUTS, READABLE
 
 Table = list[Claim]
@@ -279,65 +280,46 @@ def recall(
     return found, tried
 
 
-SIZES: dict[str, int | None] = {"1 GPU": 1, "2 GPUs": 2, "3 GPUs": 3, "6 GPUs": 6, "whole tables": None}
+SIZES: dict[str, int | None] = {"1": 1, "2": 2, "3": 3, "6": 6, "all": None}
+"""GPUs of a table, as the column `gpus` names them."""
 
-PAGE = Path(__file__).parents[1] / "docs" / "validation" / "audit.md"
+TABLE = Path(__file__).parents[1] / "docs" / "validation" / "audit.csv"
+
+Row = tuple[str, str, int, int]
+"""Fault, GPUs of the table, faults found, faults tried."""
 
 
-def page(draws: int, parts: int, seed: int) -> str:
-    """Return the page as Markdown."""
+def rows(draws: int, parts: int, seed: int) -> Iterator[Row]:
+    """Yield the rows of the table: a fault in tables of a size; last, what has no fault and should have no finding.
+
+    The reference excludes the source of a table, except of faults "of GPUs in the reference".
+    """
     tables = honest_tables()
-    alarms = sum(bool(above_notes(table.claims, table.without_source)) for table in tables)
-    alarms_in_parts = len(false_alarms(tables, parts, seed))
-    documents = len(READABLE | NO_THROUGHPUTS)
-    rows = []
     kinds = [(kind, False) for kind in MUTATIONS] + [("column × 2", True), ("column ÷ 2", True)]
     for kind, known in kinds:
-        cells = []
-        for size in SIZES.values():
+        for name, size in SIZES.items():
             found, tried = recall(kind, size, tables, draws, seed, known=known)
-            cells.append(f"{found / tried * 100:.0f} % of {tried}" if tried else "-")
-        rows.append([f"{kind}, of GPUs in the reference" if known else kind, *cells])
-    names = []
-    for source, those in grouped(tables, lambda table: table.name.partition(",")[0]).items():
-        sizes = [len({claim.gpu_text for claim in table.claims}) for table in those], [len(t.claims) for t in those]
-        names.append([source, str(len(those)), *(f"{min(of)} to {max(of)}" for of in sizes)])
-    lines = [
-        "# How much does the audit find?",
-        "",
-        f"Written by `python -m studies.audit_recall --draws {draws} --seed {seed} --write`, which puts one fault "
-        "at a time into published tables, reduced to N of their GPUs. The reference excludes the table's source, except in the last two rows.",
-        "",
-        markdown(Grid("", ["fault", *(f"{name}>" for name in SIZES)], rows)),
-        f"Honest tables with a finding above a note: {alarms} of {len(tables)}; parts of them: {alarms_in_parts} of {parts:,}; "
-        f"documents as frameworks, spreadsheets and terminals write them, of throughputs, normalised values, times and "
-        f"slices of GPUs: {len(false_alarms_in_documents())} of {documents}.",
-        "",
-        "It cannot find two swapped networks of about the same work, a copy between GPUs of equal specification unless it "
-        "is exact, or a doubled table of a single GPU.",
-        "",
-        "## The tables",
-        "",
-        "Whole, and split by framework, XLA or GPU:",
-        "",
-        markdown(Grid("", ["source", "tables>", "GPUs of a table>", "rows of a table>"], names)),
-    ]
-    return "\n".join(lines)
+            if tried:
+                yield f"{kind}, of GPUs in the reference" if known else kind, name, found, tried
+    alarms = sum(bool(above_notes(table.claims, table.without_source)) for table in tables)
+    yield "none: honest tables", "all", alarms, len(tables)
+    yield "none: parts of honest tables", "1 to 4", len(false_alarms(tables, parts, seed)), parts
+    documents = len(READABLE | NO_THROUGHPUTS)
+    yield "none: documents of other kinds", "all", len(false_alarms_in_documents()), documents
 
 
 def main() -> None:
-    """Print the page, or write it."""
+    """Print the table, or write it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=40, help="faults of each kind and size; default: %(default)s")
     parser.add_argument("--seed", type=int, default=15)
     parser.add_argument("--parts", type=int, default=2000, help="small parts of honest tables; default: %(default)s")
-    parser.add_argument("--write", action="store_true", help="write docs/validation/audit.md")
+    parser.add_argument("--write", action="store_true", help="write docs/validation/audit.csv")
     parsed = parser.parse_args()
-    text = page(parsed.draws, parsed.parts, parsed.seed)
-    if parsed.write:
-        PAGE.write_text(text, encoding="utf-8")
-    else:
-        sys.stdout.write(text)
+    with TABLE.open("w", encoding="utf-8", newline="") if parsed.write else contextlib.nullcontext(sys.stdout) as out:
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(("fault", "gpus", "found", "tried"))
+        writer.writerows(rows(parsed.draws, parsed.parts, parsed.seed))
 
 
 if __name__ == "__main__":
