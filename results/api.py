@@ -72,12 +72,13 @@ class Recommendation:
 
     Attributes:
         answer: One sentence per question and setting, then cases that are left out and prices that are not used.
-        choices: One row per question, setting, GPU and count, best first: `basis` (`measured`, `published`,
-            `predicted`, `bound` or `none`), `subject` (the fleet, or the GPU for figures of others),
-            `samples_per_second` over all GPUs with `ci95_low` and `ci95_high` (for a prediction its 90 % interval),
-            `from` (its source), lowest and highest price of all GPUs per hour, `samples_per_usd` at the lowest price,
-            `hours` for the job, `wins_below` (USD per hour of all GPUs below which it gives more samples a dollar than
-            any other GPU), `winner` (`yes` if prices decide), and `notes`, including why a row is not ranked.
+        choices: One row per question, setting, GPU and count, best first: `basis` (`measured`, `measured by
+            this project`, `published`, `predicted`, `bound` or `none`), `subject` (the fleet, or the GPU for figures of
+            others), `samples_per_second` over all GPUs with `ci95_low` and `ci95_high` (for a prediction its 90 %
+            interval), `from` (its source), lowest and highest price of all GPUs per hour, `samples_per_usd` at the
+            lowest price, `hours` for the job, `wins_below` (USD per hour of all GPUs below which it gives more samples
+            a dollar than any other GPU), `winner` (`yes` if prices decide), and `notes`, including why a row is not
+            ranked.
     """
 
     answer: tuple[str, ...]

@@ -18,6 +18,7 @@ from results.recommend.figures import (
     gpus_of_fleets,
     measured_tables,
     missing,
+    project_table,
     published_figures,
     published_table,
 )
@@ -112,8 +113,8 @@ def advise(
 def answers(question: RentalQuestion, rates: Sequence[FleetRate], offers: Sequence[Offer]) -> list[Advice]:
     """Answer a question, once for each setting.
 
-    Measured settings come first. Published figures follow if nothing was measured, or a requested GPU or family has no
-    figure. They never replace the failure of a GPU in these runs.
+    Measured settings come first, then the figures that this project measured, then published ones. Each follows only if
+    there was no run, or a requested GPU or family has no figure yet, and none replaces a GPU's failure in these runs.
 
     Args:
         question: The question.
@@ -126,9 +127,18 @@ def answers(question: RentalQuestion, rates: Sequence[FleetRate], offers: Sequen
     if question.mode == "infer":
         tables = tables or [_no_inference(question)]
         return [_advice(question, table, offers, hints) for table in tables]
-    failed = _failed(rows)
-    if not tables or _unanswered(question, rows, failed):
-        tables.append(published_table(question, failed, lambda key: _fits(question, key, offers)))
+    failed, no_run = _failed(rows), not tables
+
+    def fits(key: GpuCount) -> bool:
+        return _fits(question, key, offers)
+
+    if no_run or _unanswered(question, rows, failed):
+        ours = project_table(question, failed, fits)
+        if ours:
+            tables.append(ours)
+            rows += ours.rows
+    if not tables or (no_run and not question.gpus) or _unanswered(question, rows, failed):
+        tables.append(published_table(question, failed, fits))
     if not any(row.samples_per_second for table in tables for row in table.rows):
         hints += _other_precisions(question)
     return [_advice(question, table, offers, hints) for table in tables]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from results.recommend.questions import RentalQuestion
-from results.reference import all_published
+from results.reference import all_published, read_rows
 from results.reference.gpus import gpu_key, roofline, specifications
 from results.reference.networks import networks, published_names
 from results.reference.prices import Offer
@@ -31,7 +31,9 @@ SECONDS_PER_HOUR = 3600
 
 TASKS = {"squad": "SQuAD fine-tuning", "pretraining": "pre-training"}
 
-COMPILERS = {"on": ", XLA", "off": ", no XLA", "": ""}
+COMPILERS = {"on": ", XLA", "replica": ", XLA", "off": ", no XLA", "": ""}
+
+OURS = "measured by this project"
 
 CONDITIONS = ("synthetic", "real", "averaged", "gradient", "unpadding", "fused")
 """First words of the parts of a row's note that describe how it was measured."""
@@ -62,9 +64,10 @@ GpuCount = tuple[str, int]
 
 
 class Basis(enum.StrEnum):
-    """Basis of a throughput; only the first two are ranked."""
+    """Basis of a throughput; only the first three are ranked."""
 
     MEASURED = "measured"
+    PROJECT = OURS
     PUBLISHED = "published"
     PREDICTED = "predicted"
     BOUND = "bound"  # an upper limit by bandwidth and arithmetic
@@ -136,7 +139,7 @@ class RentalOption:
     @property
     def ranked(self) -> bool:
         """Whether its throughput is known, ignoring limits."""
-        return self.basis in (Basis.MEASURED, Basis.PUBLISHED)
+        return self.basis in (Basis.MEASURED, Basis.PROJECT, Basis.PUBLISHED)
 
     @property
     def doubt(self) -> str:
@@ -337,6 +340,43 @@ def published_figures(question: RentalQuestion) -> Published:
     return found
 
 
+def project_figures(question: RentalQuestion) -> Published:
+    """Return the figures that this project measured for a question: of equal cases that of the most processes."""
+    found: dict[PublishedSetting, dict[GpuCount, RentalOption]] = defaultdict(dict)
+    rows = read_rows("measured.csv")
+    for row in sorted(rows, key=lambda row: (int(row["processes"]), int(row["method_version"]))):
+        if (row["model"], row["precision"]) == (question.network, question.precision):
+            option = _of_project(row)
+            # Added last, so that the settings are in the order of their best figures.
+            place = PublishedSetting(option.setting, row["model"])
+            found[place] = {**found.pop(place, {}), (option.gpu, option.count): option}
+    return found
+
+
+def project_table(
+    question: RentalQuestion, failed: Collection[GpuCount], fits: Callable[[GpuCount], bool]
+) -> FigureTable | None:
+    """Return the setting in which this project measured the most of the GPUs; None: none that may be of use."""
+    settings = {
+        place: {key: option for key, option in of.items() if question.wants(*key) and key not in failed}
+        for place, of in project_figures(question).items()
+    }
+    asked = f"batch {question.batch_size}"
+    settings = {place: of for place, of in settings.items() if asked in place.software.split(", ")} or settings
+    first = max(reversed(settings), key=lambda place: len(settings[place]), default=None)
+    if first is None or not (settings[first] if question.gpus else any(map(fits, settings[first]))):
+        return None
+    rows = settings[first]
+    others = [missing(*key, "not measured") for key in question.gpus if key not in rows]
+    return FigureTable(
+        basis=Basis.PROJECT,
+        mode="training",
+        model=first.network,
+        setting=first.software,
+        rows=(*rows.values(), *others),
+    )
+
+
 def margin(a: RentalOption, b: RentalOption) -> float:
     """Return the smallest relative difference of two published figures that is significant."""
     if a.setting == b.setting:
@@ -423,6 +463,25 @@ def _published(row: Mapping[str, str]) -> RentalOption:
         batch=batch,
         setting=_software(row),
         sources=(f"{what}, batch {batch}; {row['framework']}; {row['source']}, {row['url']}",),
+    )
+
+
+def _of_project(row: Mapping[str, str]) -> RentalOption:
+    """Return the option of a row of `measured.csv`."""
+    rate, batch = float(row["samples_per_second"]), row["batch_per_gpu"]
+    place = ", container" if row["container"] == "yes" else ""
+    framework = f"TensorFlow {row['tensorflow']}, CUDA {row['cuda']}{COMPILERS[row['xla']]}"
+    return RentalOption(
+        basis=Basis.PROJECT,
+        subject=row["gpu"],
+        gpu=row["gpu"],
+        count=int(row["num_gpus"]),
+        samples_per_second=rate,
+        interval=Interval(rate, float(row["ci95_low"]), float(row["ci95_high"])) if row["ci95_low"] else None,
+        origin=f"{OURS}, {row['date']}",
+        batch=batch,
+        setting=f"{framework}, batch {batch}, synthetic{place}, method {row['method_version']}",
+        sources=(f"results/reference/measured/{row['records']}, {counted(row['processes'], 'process')}",),
     )
 
 

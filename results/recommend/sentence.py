@@ -64,10 +64,15 @@ def ratio(a: RentalOption, b: RentalOption) -> Interval | None:
     if a.measured and b.measured:
         return compare_pair(a.measured, b.measured).interval
     value, factor = a.samples_per_second / b.samples_per_second, 1 + margin(a, b)
-    if Basis.PREDICTED in (a.basis, b.basis):
+    if has_interval(a, b):
         left, right = (of.interval or Interval(*[of.samples_per_second] * 3) for of in (a, b))
         return Interval(value, left.low / right.high, left.high / right.low, 0.9)
     return Interval(value, value / factor, value * factor)
+
+
+def has_interval(a: RentalOption, b: RentalOption) -> bool:
+    """Return whether the ratio of two figures of others has an interval of its own."""
+    return Basis.PREDICTED in (a.basis, b.basis) or bool(a.interval and b.interval)
 
 
 def _verdict(question: RentalQuestion, options: Sequence[RentalOption]) -> tuple[RentalOption | None, str, bool]:
@@ -205,14 +210,14 @@ def _worth(slow: RentalOption, fast: Sequence[RentalOption]) -> str:
         return "no interval, measure at least 2 repeats of each"
     if len(fast) > 1:
         return f"each is worth up to its ratio times the price of {slow.name}"
-    if fast[0].measured and price_limits(ratio(fast[0], slow))[0] <= 1:
+    if has_interval(fast[0], slow) and price_limits(ratio(fast[0], slow))[0] <= 1:
         return "no significant difference in speed: rent the cheaper one"
     return f"rent it if it costs less than {_ratio_text(fast[0], slow).split(' ')[0]} times as much"
 
 
 def _ratio_text(a: RentalOption, b: RentalOption) -> str:
     found = ratio(a, b)
-    known = a.measured or Basis.PREDICTED in (a.basis, b.basis)
+    known = a.measured or has_interval(a, b)
     return with_interval(found) if found and known else f"{a.samples_per_second / b.samples_per_second:.2f}"
 
 

@@ -3,8 +3,8 @@
 `gpus` resolves names of GPUs and has their specifications and rooflines; `networks` the cost per sample and the names
 of networks; `prices` the prices per GPU-hour; `gpu_comparison` compares specifications.
 
-The data are the CSV files in this folder; `README.md` documents sources and resolved contradictions. None of it was
-measured by tfbench.
+The data are the CSV files in this folder; `README.md` documents sources and resolved contradictions. Only
+`measured.csv` was measured by tfbench.
 """
 
 from __future__ import annotations
