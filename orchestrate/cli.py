@@ -14,26 +14,26 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import Annotated, Literal, NoReturn
 
-from orchestrate import command_line, completion
+from orchestrate.commands import COMMANDS, IMAGE_COMMANDS
+from orchestrate.completion import SCRIPTS, VARIABLE, candidates
 from orchestrate.display.streams import undelayed_streams
 from orchestrate.project import missing_extra
 from results.commands import runs
 from results.program import (
     PROGRAM,
     Parser,
+    add_command,
     exit_code_text,
     hyphenated,
+    positional,
     run_main,
     started_as_tfbench,
     underscored,
 )
 from results.schema.exit_codes import ExitCode
 from results.schema.version import __version__
-
-if TYPE_CHECKING:
-    from results.commands.command_line import Commands
 
 MODULES = {"doctor": "tfbench.doctor", "measure": "tfbench", "make-dataset": "tfbench.make_dataset"}
 """Commands that run on the measured machine, with their modules."""
@@ -112,8 +112,8 @@ HELP: dict[str, str] = {}
 def main() -> None:
     """Run the program; the entry point of the installed command."""
     arguments = sys.argv[1:]
-    if completion.VARIABLE in os.environ:
-        print("\n".join(completion.candidates(make_parser(), arguments)))
+    if VARIABLE in os.environ:
+        print("\n".join(candidates(make_parser(), arguments)))
         return
     if arguments and arguments[0] in MODULES:
         if arguments[0] != "doctor" and (missing := missing_extra()):  # the doctor reports it itself
@@ -142,13 +142,19 @@ def make_parser(program: str = "") -> argparse.ArgumentParser:
         description="Find the GPU to rent for TensorFlow training: measure a fleet, compare, recommend.",
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
-    commands: Commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
-    adders = {**command_line.COMMANDS, **runs.COMMANDS, "completion": _add_completion}
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
+    functions = {function.__name__: function for function in (*COMMANDS, *runs.COMMANDS, completion)}
     for name in ORDER:
-        if name in adders:
-            adders[name](commands)
-        else:
+        if name == "images":
+            what = "list, build, push or verify the container images"
+            images = commands.add_parser(name, help=what, description=f"{what.capitalize()}.")
+            actions = images.add_subparsers(required=True, metavar="ACTION", parser_class=Parser)
+            for function in IMAGE_COMMANDS:
+                add_command(actions, function)
+        elif name in MODULES:
             commands.add_parser(name, help=MODULE_HELP[name], add_help=False)
+        else:
+            add_command(commands, functions[name], runs.USAGE)
     for name, example in EXAMPLES.items():
         commands.choices[name].epilog = f"Example: {parser.prog} {example}"
     for action in commands._choices_actions:
@@ -156,15 +162,9 @@ def make_parser(program: str = "") -> argparse.ArgumentParser:
     return parser
 
 
-def _add_completion(commands: Commands) -> None:
-    what = "print a completion script for a shell"
-    parser = commands.add_parser("completion", help=what, description=f"{what.capitalize()}.")
-    parser.add_argument("shell", choices=completion.SCRIPTS)
-    parser.set_defaults(command=_completion)
-
-
-def _completion(parsed: argparse.Namespace) -> int:
-    sys.stdout.write(completion.SCRIPTS[parsed.shell])
+def completion(shell: Annotated[Literal["bash", "zsh", "fish"], positional("bash, zsh or fish")]) -> int:
+    """Print a completion script for a shell."""
+    sys.stdout.write(SCRIPTS[shell])
     return ExitCode.OK
 
 

@@ -34,7 +34,6 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from orchestrate.errors import DocumentError
 from orchestrate.text import plain_text, shown
-from results.program import REMOVED
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -94,7 +93,7 @@ class Form(BaseModel):
         name = str(location[0]) if location else ""
         if kind == "extra_forbidden":
             known_keys = sorted(cls.model_fields)
-            instead = cls.remedy(name, data) or REMOVED.get(name) or did_you_mean(name, known_keys, "Known keys")
+            instead = cls.remedy(name, data) or did_you_mean(name, known_keys, "Known keys")
             return f"unknown key {shown(name)}. {instead}"
         known = cls.model_fields.get(name)
         example = f" Example: {name}: {known.examples[0]}" if known is not None and known.examples else ""

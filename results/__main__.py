@@ -10,13 +10,9 @@ import argparse
 import functools
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from results.commands.runs import COMMANDS
-from results.program import Parser, exit_code_text, hyphenated, run_main
-
-if TYPE_CHECKING:
-    from results.commands.command_line import Commands
+from results.commands.runs import COMMANDS, USAGE
+from results.program import Parser, add_command, exit_code_text, hyphenated, run_main
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -37,9 +33,9 @@ def _parser() -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = Parser(
         prog="python -m results", description="Read what runs have measured.", epilog=exit_code_text()
     )
-    commands: Commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in COMMANDS.values():
-        add(commands)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for function in COMMANDS:
+        add_command(commands, function, USAGE)
     return parser
 
 

@@ -5,19 +5,26 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import functools
+import inspect
 import os
 import re
 import shlex
 import shutil
 import sys
+import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 from results.errors import UserError, is_disk_full, write_traceback
 from results.schema.exit_codes import MEANINGS, ExitCode
 from results.schema.streams import lasting_streams
+
+if typing.TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[Any]
 
 PROGRAM = "tfbench"
 """The installed command; `python -m orchestrate` and `python -m results` run without installation."""
@@ -39,7 +46,12 @@ def run_main(parsed: argparse.Namespace) -> int:
 
 def _run(command: Callable[[argparse.Namespace], int], parsed: argparse.Namespace) -> int:
     try:
-        return command(parsed)
+        code = command(parsed)
+        sys.stdout.flush()
+        lost = getattr(sys.stdout, "lost", None)
+        if isinstance(lost, OSError) and is_disk_full(lost):  # what was printed might look complete
+            raise OSError(lost.errno, "the output is incomplete") from lost
+        return code
     except UserError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -55,24 +67,6 @@ def _run(command: Callable[[argparse.Namespace], int], parsed: argparse.Namespac
         print(f"A bug in tfbench: {error!r}. Traceback: {write_traceback()}", file=sys.stderr)
         return ExitCode.BUG
 
-
-REMOVED = {
-    "--accept": "Run check --deep, and remove the rejected hosts from hosts.yml",
-    "--retries": "Run resume: it repeats what failed because of a host",
-    "--drop-after": "Run resume: it repeats what a dropped host left",
-    "save": "Use docker save, or image_source: transfer",
-    "load": "Use docker load, or image_source: transfer",
-    "per-fleet": "Write auto, or name a variant",
-    "per-host": "Write auto, or name a variant for the host",
-    "ansible": "Write each host into hosts.yml: NAME: {ssh: ADDRESS}",
-    "ssh-config": "Write each alias into hosts.yml: NAME: {ssh: ALIAS}",
-    "--with-published": "Run recommend: it shows published figures next to measured ones",
-    "prices": "Pass the catalog to recommend --prices",
-    "--trust-new": "In hosts.yml, set host_keys: accept-new",
-    "requeue": "Run resume: it repeats what was preempted",
-    "docker_via": "On the host, add the user to the group docker: sudo usermod -aG docker USER",
-}
-"""Removed flags, actions, values and keys of hosts.yml, and what to use instead."""
 
 ELSEWHERE = {
     "--price": "recommend and report have it; compare uses usd_per_gpu_hour of hosts.yml, gpus has no prices",
@@ -111,9 +105,6 @@ class Parser(argparse.ArgumentParser):
             word, choices = found[1], re.findall(r"[\w-]+", found[2])
             if close := difflib.get_close_matches(word, choices, 1):
                 message = f"{message[: found.start()]}{word!r} does not exist. Did you mean {close[0]}?"
-        for flag, instead in REMOVED.items():
-            if re.search(rf"arguments: (?:.* )?{flag}\b|choice: '{flag}'", message):
-                message = f"{flag} was removed. {instead}"
         for flag, where in ELSEWHERE.items():
             if re.search(rf"arguments: (?:.* )?{flag}\b", message):
                 message = f"this command has no {flag}: {where}"
@@ -125,22 +116,109 @@ def exit_code_text() -> str:
     return f"Exit codes: {', '.join(f'{code} {text}' for code, text in MEANINGS.items())}."
 
 
-def call(function: Callable[..., int], parsed: argparse.Namespace) -> int:
-    """Call a command's function with the parsed arguments of its parameters' names.
+@dataclass(frozen=True)
+class Argument:
+    """Declares how a parameter of commands appears on the command line, as the annotation of its type.
 
-    A parameter whose type is a dataclass is built from the arguments of its fields' names.
+    The type implies the rest: `bool` is a switch, a list a repeatable flag, a `Literal` its choices. A parameter whose
+    type is a dataclass stands for its fields.
+
+    Attributes:
+        text: Line of `--help`.
+        flags: Flags; empty: the parameter's name with hyphens.
+        settings: For `argparse.ArgumentParser.add_argument`.
+        positional: Whether it has no flag.
+        variable: Environment variable with a default; empty: none.
     """
-    given: dict[str, Any] = vars(parsed)
-    arguments: dict[str, Any] = {}
-    kinds: dict[str, Any] = typing.get_type_hints(function)
-    del kinds["return"]
-    for name, kind in kinds.items():
-        arguments[name] = (
-            kind(**{field.name: given[field.name] for field in dataclasses.fields(kind)})
-            if dataclasses.is_dataclass(kind) and isinstance(kind, type)
-            else given[name]
-        )
+
+    text: str
+    flags: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    positional: bool = False
+    variable: str = ""
+
+
+def flag(text: str, *flags: str, variable: str = "", **settings: object) -> Argument:
+    """Declare a flag."""
+    return Argument(text, flags, settings, variable=variable)
+
+
+def positional(text: str, **settings: object) -> Argument:
+    """Declare an argument without a flag: a list takes any number, another type may be missing if it has a default."""
+    return Argument(text, (), settings, positional=True)
+
+
+def add_command(
+    commands: Commands, function: Callable[..., int], usage: Mapping[str, str] = types.MappingProxyType({})
+) -> argparse.ArgumentParser:
+    """Add a function as a command: its name, its docstring, and its parameters.
+
+    Args:
+        commands: Of the program's parser.
+        function: Returns an exit code.
+        usage: Text instead of the derived usage, by name of a command; with `{prog}`.
+    """
+    text = inspect.cleandoc(function.__doc__ or "")
+    what = text.partition("\n")[0].rstrip(".")
+    name = function.__name__.rstrip("_")  # `list_`, because `list` is Python's
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=what[0].lower() + what[1:], description=text)
+    if name in usage:
+        parser.usage = usage[name].format(prog=parser.prog)
+    parser.set_defaults(command=functools.partial(_call, function))
+    for name, kind, default in _parameters(function):
+        for parameter in _parameters(kind) if _is_group(kind) else [(name, kind, default)]:
+            _add_argument(parser, *parameter)
+    return parser
+
+
+def _parameters(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
+    """Return the name, annotated type and default of each parameter."""
+    kinds = typing.get_type_hints(function, include_extras=True)
+    return [(p.name, kinds[p.name], p.default) for p in inspect.signature(function).parameters.values()]
+
+
+def _add_argument(parser: argparse.ArgumentParser, name: str, kind: Any, default: Any) -> None:  # noqa: ANN401 (any type)
+    if typing.get_origin(kind) is not typing.Annotated:
+        return  # not for the command line
+    kind, argument = typing.get_args(kind)[:2]
+    if types.NoneType in typing.get_args(kind):
+        kind, _ = typing.get_args(kind)
+    is_list, required = typing.get_origin(kind) is list, default is inspect.Parameter.empty
+    preset = os.environ.get(argument.variable) or (None if required else default)
+    settings: dict[str, Any] = {"help": argument.text, "default": preset}
+    if kind is bool:
+        settings |= {"action": "store_true", "default": False if required else default}
+    elif typing.get_origin(kind) is typing.Literal:
+        settings["choices"] = typing.get_args(kind)
+    elif is_list:
+        settings |= {"nargs": "*"} if argument.positional else {"action": "append"}
+        settings["default"] = [] if required else default
+        (kind,) = typing.get_args(kind)
+    if argument.positional and not is_list and not required:
+        settings["nargs"] = "?"
+    if kind in (int, float, Path):
+        settings["type"] = kind
+    settings |= argument.settings
+    if argument.positional:
+        parser.add_argument(name, **settings)
+    else:
+        parser.add_argument(*(argument.flags or [f"--{name.replace('_', '-')}"]), dest=name, **settings)
+
+
+def _call(function: Callable[..., int], parsed: argparse.Namespace) -> int:
+    """Call a command's function with the parsed arguments of its parameters' names."""
+    given, arguments = vars(parsed), dict[str, Any]()
+    for name, kind, _ in _parameters(function):
+        if _is_group(kind):
+            arguments[name] = kind(**{field.name: given[field.name] for field in dataclasses.fields(kind)})
+        elif name in given:
+            arguments[name] = given[name]
     return function(**arguments)
+
+
+def _is_group(kind: Any) -> TypeGuard[type]:  # noqa: ANN401 (any type)
+    """Return whether a parameter's type is a dataclass, whose fields are arguments."""
+    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
 
 
 def hyphenated(arguments: Sequence[str]) -> list[str]:

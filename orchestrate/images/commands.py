@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 
 from rich.console import Console
 
@@ -18,6 +19,7 @@ from orchestrate.launchers.docker.images import (
     controller_address,
 )
 from orchestrate.launchers.pulls import Progress
+from orchestrate.options import BuiltImages, Images
 from orchestrate.planning.facts import Facts
 from results.grid import Grid, print_grid
 from results.schema.exit_codes import ExitCode
@@ -31,53 +33,68 @@ Probe = Callable[[list[Host]], Mapping[HostPlace, Facts | str]]
 """Probes hosts for their drivers and chooses their images; see `probe_hosts`."""
 
 
-def images(parsed: argparse.Namespace, probe: Probe) -> int:
-    """Carry out `parsed.action`; exit code 3 if some images failed."""
-    variants = read_variants()
-    if parsed.action == "list":
-        show_list(variants, Console(highlight=False))
-        return ExitCode.OK
-    with contextlib.closing(DockerEngine(controller_address(parsed.engine))) as engine:
-        if parsed.action == "push" and parsed.hosts is not None:
-            return _push_for_hosts(parsed, engine, {variant.name: variant for variant in variants}, probe)
-        act = {"build": _build, "push": _push, "verify": _verify}[parsed.action]
-        is_good = [_tried(act, parsed, engine, variant) for variant in _chosen(parsed.variants, variants)]
+def list_variants() -> int:
+    """Show the variants."""
+    show_list(read_variants(), Console(highlight=False))
+    return ExitCode.OK
+
+
+def build_images(what: BuiltImages) -> int:
+    """Build variants; exit code 3 if some failed."""
+    return _each(what, partial(_build, what))
+
+
+def verify_images(what: Images) -> int:
+    """Start variants and compare them with the table; exit code 3 if some failed."""
+    return _each(what, _verify)
+
+
+def push_images(what: BuiltImages, hosts: Path | None, probe: Probe) -> int:
+    """Push variants, or build and push what the hosts of a file need; exit code 3 if some failed."""
+    if hosts is None:
+        return _each(what, _push)
+    if what.variants or what.registry:
+        raise UserError("--hosts chooses the variants and the registry. Remove VARIANT and --registry, or --hosts")
+    with contextlib.closing(DockerEngine(controller_address(what.engine))) as engine:
+        return _push_for_hosts(what, hosts, engine, probe)
+
+
+def _each(what: Images, act: Action) -> int:
+    chosen = _chosen(what.variants, read_variants())
+    with contextlib.closing(DockerEngine(controller_address(what.engine))) as engine:
+        is_good = [_tried(act, engine, variant, what.registry) for variant in chosen]
     return ExitCode.OK if all(is_good) else ExitCode.SOME_FAILED
 
 
-Action = Callable[[argparse.Namespace, DockerEngine, Variant, str], bool]
+Action = Callable[[DockerEngine, Variant, str], bool]
 """Performs an action on a variant, by its reference; returns whether it succeeded."""
 
 
-def _tried(act: Action, parsed: argparse.Namespace, engine: DockerEngine, variant: Variant) -> bool:
+def _tried(act: Action, engine: DockerEngine, variant: Variant, registry: str | None) -> bool:
     try:
-        return act(parsed, engine, variant, image_name(parsed.registry, variant))
+        return act(engine, variant, image_name(registry, variant))
     except HostError as error:
         _print_status(f"{variant.name}: {error.cause}")
         return False
 
 
-def _push(_: argparse.Namespace, engine: DockerEngine, __: Variant, reference: str) -> bool:
+def _push(engine: DockerEngine, _: Variant, reference: str) -> bool:
     _print_result(f"{reference}@{engine.push(reference, _progress(reference))}")
     return True
 
 
-def _push_for_hosts(
-    parsed: argparse.Namespace, engine: DockerEngine, known: Mapping[str, Variant], probe: Probe
-) -> int:
+def _push_for_hosts(what: BuiltImages, file: Path, engine: DockerEngine, probe: Probe) -> int:
     """Build and push each variant that the hosts of a file pull: first those that query drivers, then the rest."""
-    if parsed.variants or parsed.registry:
-        raise UserError("--hosts chooses the variants and the registry. Remove VARIANT and --registry, or --hosts")
-    hosts = [host for host in read_hosts(parsed.hosts) if host.registry and host.pulls and host.image is None]
+    known = {variant.name: variant for variant in read_variants()}
+    hosts = [host for host in read_hosts(file) if host.registry and host.pulls and host.image is None]
     if not hosts:
-        raise UserError(f"{parsed.hosts}: no host pulls from a registry. Set registry: and remove image_source:")
+        raise UserError(f"{file}: no host pulls from a registry. Set registry: and remove image_source:")
     is_good: dict[tuple[str, str], bool] = {}
 
     def push(wanted: Iterable[tuple[str, str]]) -> None:
         for registry, name in wanted:
             if (registry, name) not in is_good:
-                parsed.registry = registry
-                is_good[registry, name] = _tried(_built_and_pushed, parsed, engine, known[name])
+                is_good[registry, name] = _tried(partial(_built_and_pushed, what), engine, known[name], registry)
 
     push((str(host.registry), name) for host in hosts for name in host.variants or ("cpu",))
     probed = probe(hosts)
@@ -90,13 +107,13 @@ def _push_for_hosts(
     return ExitCode.OK if all(is_good.values()) and len(facts) == len(hosts) else ExitCode.SOME_FAILED
 
 
-def _built_and_pushed(parsed: argparse.Namespace, engine: DockerEngine, variant: Variant, reference: str) -> bool:
+def _built_and_pushed(what: BuiltImages, engine: DockerEngine, variant: Variant, reference: str) -> bool:
     if engine.image_id(reference) is None:
-        _build(parsed, engine, variant, reference)
-    return _push(parsed, engine, variant, reference)
+        _build(what, engine, variant, reference)
+    return _push(engine, variant, reference)
 
 
-def _verify(_: argparse.Namespace, engine: DockerEngine, variant: Variant, reference: str) -> bool:
+def _verify(engine: DockerEngine, variant: Variant, reference: str) -> bool:
     checks = verify_image(engine, variant, reference)
     for check in checks:
         _print_result(f"{reference}: {'ok' if check.passed else 'FAILED'}: {check.what}: {check.seen}")
@@ -134,16 +151,16 @@ def show_list(variants: Sequence[Variant], console: Console) -> None:
     print_grid(Grid("", (*ABOUT, *SEEN), rows, optional=optional), console)
 
 
-def _build(parsed: argparse.Namespace, engine: DockerEngine, variant: Variant, reference: str) -> bool:
-    arguments = dict(_build_argument(text) for text in parsed.build_arg)
+def _build(what: BuiltImages, engine: DockerEngine, variant: Variant, reference: str) -> bool:
+    arguments = dict(_build_argument(text) for text in what.build_arg)
     _print_status(f"{reference}: building from {source_revision()[:12]}")
     identity = build_variant(
         engine,
         variant,
         reference,
         arguments=arguments,
-        certificates=parsed.ca,
-        pip_config=parsed.pip_config,
+        certificates=what.ca,
+        pip_config=what.pip_config,
         on_line=lambda line: _print_status(f"{variant.name}: {line}") if line.strip() else None,
     )
     _print_result(f"{reference} {identity} {engine.image_bytes(reference) / 1e6:.0f} MB")

@@ -18,7 +18,6 @@ from pydantic import ConfigDict, TypeAdapter
 from orchestrate.project import containers_folder
 from orchestrate.text import shown
 from orchestrate.yaml_files import did_you_mean
-from results.program import REMOVED
 from results.schema import Status
 
 IMAGES_FILE = containers_folder() / "images.toml"
@@ -140,8 +139,6 @@ def unknown_variant(name: str, known: Sequence[str]) -> str:
         name: As given.
         known: Names in the table.
     """
-    if name in REMOVED:
-        return f"{name} was removed. {REMOVED[name]}"
     return f"unknown variant {shown(name)}. {did_you_mean(name, list(known), 'Known variants')}"
 
 

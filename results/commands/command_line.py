@@ -5,79 +5,42 @@ Data goes to stdout, everything else to stderr. Imports are within the commands,
 
 from __future__ import annotations
 
-import argparse
-import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from results.errors import UserError, is_disk_full
-from results.program import call
+from results.program import flag, positional
 
 if TYPE_CHECKING:
     from results.grid import Grid
-    from results.table.fleets import FleetRate
-
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+    from results.table.merge import Merged
 
 RUNS_HELP = "run folder, run id under --runs-dir or record file; default: latest run"
 
 SPELLINGS = {"md": "markdown", "table": "text"}
 """Aliases accepted by every `--format`."""
 
+FORMAT = flag("default: %(default)s", type=lambda text: SPELLINGS.get(text, text))
 
-def add_command(
-    commands: Commands,
-    name: str,
-    function: Callable[..., int],
-    what: str,
-) -> argparse.ArgumentParser:
-    """Add a command; `what` is its line in the list of commands and its description."""
-    parser = commands.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".")
-    parser.set_defaults(command=functools.partial(_printed, function))
-    return parser
+Runs = Annotated[list[str], positional(RUNS_HELP, metavar="RUN")]
 
+RunsDir = Annotated[Path | None, flag("where runs are kept (default: TFBENCH_RUNS_DIR or runs)", metavar="FOLDER")]
 
-def _printed(function: Callable[..., int], parsed: argparse.Namespace) -> int:
-    """Call a command that prints data, and raise OSError if a full disk cut it: it might look complete."""
-    code = call(function, parsed)
-    sys.stdout.flush()
-    lost = getattr(sys.stdout, "lost", None)
-    if isinstance(lost, OSError) and is_disk_full(lost):
-        raise OSError(lost.errno, "the output is incomplete") from lost
-    return code
+Prices = Annotated[
+    list[str],
+    flag(
+        "price of a GPU-hour; like --prices, it overrides hosts.yml, which overrides the shipped examples",
+        metavar="GPU=USD",
+    ),
+]
 
+PriceFiles = Annotated[list[Path], flag("your prices, or a list of a cloud or catalog, as CSV or JSON", metavar="FILE")]
 
-def add_runs(parser: argparse.ArgumentParser, *, name: str = "runs", metavar: str = "RUN", text: str = "") -> None:
-    """Add the names of runs, and `--runs-dir`.
+TextOrJSON = Annotated[Literal["text", "json"], FORMAT]
 
-    Args:
-        parser: Parser of the command.
-        name: Name of the parsed argument.
-        metavar: Name in `--help`.
-        text: Help text; empty: the default.
-    """
-    parser.add_argument(name, metavar=metavar, nargs="*", help=text or RUNS_HELP)
-    parser.add_argument(
-        "--runs-dir", metavar="FOLDER", type=Path, help="where runs are kept (default: TFBENCH_RUNS_DIR or runs)"
-    )
-
-
-def add_format(parser: argparse.ArgumentParser, *formats: str) -> None:
-    """Add `--format`; the first format is the default."""
-    parser.add_argument(
-        "--format",
-        type=lambda text: SPELLINGS.get(text, text),
-        choices=formats,
-        default=formats[0],
-        help="default: %(default)s",
-    )
-
-
-def add_output(parser: argparse.ArgumentParser, text: str = "write here; default: standard output") -> None:
-    """Add `--output`."""
-    parser.add_argument("--output", metavar="FILE", type=Path, help=text)
+Format = Annotated[Literal["text", "json", "markdown"], FORMAT]
 
 
 def placed(names: Sequence[str], folder: Path | None, *, latest: bool = True) -> list[str]:
@@ -99,27 +62,19 @@ def placed(names: Sequence[str], folder: Path | None, *, latest: bool = True) ->
     return found if not latest or any(map(is_run, found)) else [*found, str(latest_run(folder))]
 
 
-def rates_and_unread(runs: Sequence[str], *, apart: Sequence[str] = ()) -> tuple[list[FleetRate], int]:
-    """Read the rates of runs, see `fleet_rates`, and the number of files that are not records."""
+def read(runs: Sequence[str], runs_dir: Path | None = None, *, quiet: bool = False) -> Merged:
+    """Read and merge the records of runs, with their problems on stderr unless `quiet`."""
     from results.runs.store import stored_records
-    from results.table.fleets import fleet_rates
     from results.table.merge import merge_records
 
-    merged = merge_records(stored_records(runs))
-    warn(merged.problems)
-    return fleet_rates(merged, apart=apart), merged.unread
+    merged = merge_records(stored_records(placed(runs, runs_dir)))
+    if not quiet:
+        warn(merged.problems)
+    return merged
 
 
 def put(text: str, path: Path | None) -> None:
-    """Write a text to a file, or to stdout without a path."""
-    if path is None:
-        sys.stdout.write(text)
-    else:
-        write_text(path, text)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file and print its path to stderr.
+    """Write a text to a file and its path to stderr, or the text to stdout without a path.
 
     Raises:
         UserError: the file cannot be written.
@@ -127,6 +82,9 @@ def write_text(path: Path, text: str) -> None:
     """
     from results.runs.store import write_file
 
+    if path is None:
+        sys.stdout.write(text)
+        return
     try:
         write_file(path, text)
     except OSError as error:
@@ -150,24 +108,23 @@ def print_lines(lines: Sequence[str], style: str, *, strong: bool = False) -> No
 
     console = Console()
     for number, line in enumerate(lines):
+        first = strong and not number
         if style == "markdown":
-            text = markdown_text(line)
-            print(f"* **{text}**" if strong and not number else f"* {text}")
+            print(f"* **{markdown_text(line)}**" if first else f"* {markdown_text(line)}")
         else:
-            bold = "bold" if strong and not number else None
-            print_line(line, console, bold)
+            print_line(line, console, "bold" if first else None)
     if lines:
         print()
 
 
-def print_grids(grids: Sequence[Grid], style: str) -> None:
+def print_grids(grids: Sequence[Grid], style: str = "text") -> None:
     """Print tables as text or Markdown."""
     from rich.console import Console
 
     from results.grid import markdown, print_grid
 
     if style == "markdown":
-        print("\n".join(markdown(grid) for grid in grids))
+        print("\n".join(map(markdown, grids)))
         return
     console = Console()
     for grid in grids:

@@ -2,120 +2,66 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from results.commands.command_line import (
     RUNS_HELP,
-    add_command,
-    add_format,
-    add_runs,
-    placed,
+    Format,
+    PriceFiles,
+    Prices,
+    RunsDir,
     print_grids,
     print_lines,
-    rates_and_unread,
+    read,
 )
 from results.errors import UserError
+from results.program import flag, positional
 from results.recommend.questions import Limits
 from results.schema.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from results.commands.command_line import Commands
-    from results.table.fleets import FleetRate
+    pass
 
 
-def add_prices(parser: argparse.ArgumentParser) -> None:
-    """Add `--price` and `--prices`."""
-    parser.add_argument(
-        "--price",
-        metavar="GPU=USD",
-        action="append",
-        default=[],
-        help="price of a GPU-hour; like --prices, it overrides hosts.yml, which overrides the shipped examples",
-    )
-    parser.add_argument(
-        "--prices",
-        metavar="FILE",
-        type=Path,
-        action="append",
-        default=[],
-        help="your prices, or a list of a cloud or catalog, as CSV or JSON",
-    )
-
-
-def add_gpus(commands: Commands) -> None:
-    """Add `gpus`."""
-    parser = add_command(commands, "gpus", _gpus, "compare the specifications of GPUs, and what they mean for training")
-    parser.add_argument(
-        "names", metavar="GPU", nargs="*", help="e.g. A4000 A5000; a family, e.g. A100, means all of it"
-    )
-    parser.add_argument("--gpus", metavar="NAMES", default="", help="the same names, comma-separated")
-    add_format(parser, "text", "json", "markdown")
-
-
-def add_recommend(commands: Commands) -> None:
-    """Add `recommend`."""
-    parser = add_command(
-        commands, "recommend", _recommend, "recommend a GPU to rent, from measured or published figures"
-    )
-    add_runs(parser, text=f"{RUNS_HELP}; without any, published figures")
-    parser.add_argument(
-        "--model",
-        action="append",
-        help="network; repeat for several answers; default: resnet50",
-    )
-    parser.add_argument("--precision", default="fp16", metavar="NAMES", help="fp32, tf32, fp16, bf16; default: fp16")
-    parser.add_argument("--num-gpus", default="1", metavar="N", help="GPUs of a job, e.g. 1 or 1,4; default: 1")
-    parser.add_argument("--mode", choices=["train", "infer"], help="default: each measured mode separately")
-    parser.add_argument(
-        "--gpus",
-        metavar="NAMES",
-        default="",
-        help="choose from these GPUs, e.g. 'A4000,A100' or '2x A5000,A6000'; a family, e.g. A100, means all of it",
-    )
-    add_prices(parser)
-    parser.add_argument(
-        "--budget",
-        metavar="USD",
-        type=float,
-        help="maximum price per hour of all GPUs together; every offer below it counts",
-    )
-    parser.add_argument("--hours", type=float, help="maximum hours for --samples")
-    parser.add_argument("--samples", type=float, default=1e6, help="samples of the job; default: a million")
-    parser.add_argument("--memory", "--min-memory", metavar="GIB", type=float, help="minimum memory per GPU, e.g. 24")
-    parser.add_argument(
-        "--batch-size",
-        metavar="N",
-        type=int,
-        help="batch per GPU that must fit, if known",
-    )
-    add_format(parser, "text", "json", "markdown")
-
-
-def _recommend(
-    runs: list[str],
-    runs_dir: Path | None,
+def recommend(
+    runs: Annotated[list[str], positional(f"{RUNS_HELP}; without any, published figures", metavar="RUN")],
+    runs_dir: RunsDir,
     *,
-    model: list[str] | None,
-    precision: str,
-    num_gpus: str,
-    mode: str | None,
-    gpus: str,
-    price: list[str],
-    prices: list[Path],
-    limits: Limits,
-    format: str,
+    model: Annotated[list[str], flag("network; repeat for several answers; default: resnet50")],
+    precision: Annotated[str, flag("fp32, tf32, fp16, bf16; default: fp16", metavar="NAMES")] = "fp16",
+    num_gpus: Annotated[str, flag("GPUs of a job, e.g. 1 or 1,4; default: 1", metavar="N")] = "1",
+    mode: Annotated[Literal["train", "infer"] | None, flag("default: each measured mode separately")],
+    gpus: Annotated[
+        str,
+        flag(
+            "choose from these GPUs, e.g. 'A4000,A100' or '2x A5000,A6000'; a family, e.g. A100, means all of it",
+            metavar="NAMES",
+        ),
+    ] = "",
+    price: Prices,
+    prices: PriceFiles,
+    budget: Annotated[
+        float | None,
+        flag("maximum price per hour of all GPUs together; every offer below it counts", metavar="USD"),
+    ],
+    hours: Annotated[float | None, flag("maximum hours for --samples")],
+    samples: Annotated[float, flag("samples of the job; default: a million")] = 1e6,
+    memory: Annotated[float | None, flag("minimum memory per GPU, e.g. 24", "--memory", "--min-memory", metavar="GIB")],
+    batch_size: Annotated[int | None, flag("batch per GPU that must fit, if known", metavar="N")],
+    format: Format = "text",
 ) -> int:
+    """Recommend a GPU to rent, from measured or published figures."""
     from results.recommend.answer import advise
     from results.recommend.output import advice_grid, advice_json
     from results.recommend.questions import read_questions
+    from results.runs.store import has_runs
+    from results.table.fleets import fleet_rates
 
-    questions = read_questions(
-        limits, model=model or (), precision=precision, num_gpus=num_gpus, mode=mode, gpus=[gpus]
-    )
-    advices, remarks = advise(questions, _measured(runs, runs_dir), price, prices)
+    limits = Limits(budget=budget, hours=hours, samples=samples, memory=memory, batch_size=batch_size)
+    questions = read_questions(limits, model=model, precision=precision, num_gpus=num_gpus, mode=mode, gpus=[gpus])
+    measured = fleet_rates(read(runs, runs_dir)) if runs or has_runs(runs_dir) else []
+    advices, remarks = advise(questions, measured, price, prices)
     if format == "json":
         sys.stdout.write(advice_json(advices, remarks))
         return ExitCode.OK
@@ -126,16 +72,12 @@ def _recommend(
     return ExitCode.OK
 
 
-def _measured(runs: list[str], runs_dir: Path | None) -> list[FleetRate]:
-    """Read the named runs, or the latest one; empty if there are none."""
-    from results.runs.store import has_runs
-
-    if not runs and not has_runs(runs_dir):
-        return []
-    return rates_and_unread(placed(runs, runs_dir))[0]
-
-
-def _gpus(names: list[str], *, gpus: str, format: str) -> int:
+def gpus(
+    names: Annotated[list[str], positional("e.g. A4000 A5000; a family, e.g. A100, means all of it", metavar="GPU")],
+    gpus: Annotated[str, flag("the same names, comma-separated", metavar="NAMES")] = "",
+    format: Format = "text",
+) -> int:
+    """Compare the specifications of GPUs, and what they mean for training."""
     from results.reference.gpu_comparison import (
         SENTENCES_FROM,
         as_lines,
@@ -151,13 +93,11 @@ def _gpus(names: list[str], *, gpus: str, format: str) -> int:
     found = named_gpus(names)
     if format == "json":
         sys.stdout.write(comparison_json(found))
-    else:
-        print_lines(comparison_lines(found), format)
-        grids = gpu_grids(found)
-        if format == "markdown":
-            print_grids(grids, format)
-        else:
-            print_grids(grids[:SENTENCES_FROM], format)
-            for grid in grids[SENTENCES_FROM:]:
-                print_lines(as_lines(grid), format, strong=True)
+        return ExitCode.OK
+    print_lines(comparison_lines(found), format)
+    grids = gpu_grids(found)
+    beside = len(grids) if format == "markdown" else SENTENCES_FROM
+    print_grids(grids[:beside], format)
+    for grid in grids[beside:]:
+        print_lines(as_lines(grid), format, strong=True)
     return ExitCode.OK

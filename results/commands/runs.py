@@ -9,136 +9,36 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from results.commands.command_line import (
-    add_command,
-    add_format,
-    add_output,
-    add_runs,
+    FORMAT,
+    RUNS_HELP,
+    Format,
+    PriceFiles,
+    Prices,
+    Runs,
+    RunsDir,
+    TextOrJSON,
     placed,
     print_grids,
     print_lines,
     put,
-    rates_and_unread,
+    read,
     warn,
-    write_text,
 )
-from results.commands.recommend import add_gpus, add_prices, add_recommend
+from results.commands.recommend import gpus, recommend
 from results.errors import UnknownFleet, UserError
+from results.program import flag, positional
 from results.schema.exit_codes import ExitCode
 from results.text import counted
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from results.commands.command_line import Commands
     from results.runs.store import StoredRecord
     from results.table.fleets import FleetRate
-
-BY_HELP = "split the table by these software columns, which may then differ, e.g. keras,driver; `all`: any column"
-
-FORMATS = ["csv", "json", "markdown", "wide"]
-
-
-def add_show(commands: Commands) -> None:
-    """Add `show`."""
-    parser = add_command(commands, "show", _show, "print the results of runs, and each fleet's table")
-    add_runs(parser)
-    parser.add_argument(
-        "--time-breakdown", action="store_true", help="instead, show what the run spent its time on, by host"
-    )
-    add_format(parser, "text", "json")
-    parser.set_defaults(verbose=False)
-    parser.epilog = SHOW_HELP
-
-
-SHOW_HELP = """
-samples/s: throughput over all GPUs, with its 95 percent interval; p50 ms: median step; CV percent: variation
-of steps; b1: latency at batch 1; repeats: fresh processes. In names of cases, b256 is the batch per GPU, 1gpu
-the number of GPUs, w10s50 the steps of warm-up and timing, min10s the shortest timing. --verbose adds
-settings, software, variables and each fleet's table. tfbench export has all columns.
-"""
-"""What the words of the tables mean."""
-
-
-def add_audit(commands: Commands) -> None:
-    """Add `audit`."""
-    parser = add_command(
-        commands, "audit", _audit, "check whether a table is plausible; exit code 3 if too little of it could be read"
-    )
-    parser.add_argument("file", metavar="FILE", type=Path, help="throughputs as CSV, TSV or Markdown")
-    parser.add_argument("--decimal", choices=[".", ","], help="decimal mark, if the table's numbers are ambiguous")
-    add_format(parser, "text", "json", "markdown")
-
-
-def add_export(commands: Commands) -> None:
-    """Add `export`."""
-    parser = add_command(commands, "export", _export, "merge runs into one table, in one of several formats")
-    add_runs(parser)
-    add_format(parser, *FORMATS)
-    add_output(parser)
-
-
-def add_report(commands: Commands) -> None:
-    """Add `report`."""
-    parser = add_command(
-        commands, "report", _report, "write one HTML file that works offline, or Markdown for a pull request"
-    )
-    add_runs(parser)
-    add_format(parser, "html", "markdown")
-    add_output(parser, "default: report.html of the run; markdown: standard output")
-    parser.add_argument("--measured-by", metavar="NAME", default="", help="who measured, shown at the top of the page")
-    add_prices(parser)
-
-
-def add_validate(commands: Commands) -> None:
-    """Add `validate`."""
-    what = "check record files and name their warnings; exit code 3 if one is invalid or suspect"
-    add_runs(add_command(commands, "validate", _validate, what))
-
-
-def add_compare(commands: Commands) -> None:
-    """Add `compare`."""
-    parser = add_command(commands, "compare", _compare, "report how many times faster one fleet is than another")
-    parser.usage = (
-        f"{parser.prog} [FLEET_A FLEET_B] [RUN ...] [options]\n"
-        f"       {parser.prog} --baseline RUN [--baseline RUN ...] [RUN ...] [options]"
-    )
-    add_runs(parser, name="names", metavar="FLEET_A FLEET_B RUN")
-    parser.add_argument(
-        "--baseline", metavar="RUN", action="append", default=[], help="compare each fleet with itself in this run"
-    )
-    parser.add_argument(
-        "--fail-on",
-        metavar="PERCENT",
-        type=_percent,
-        help="exit code 5 if repeats of a host fail, unlike in the baseline, or a case is slower by more than this, "
-        "e.g. 5%%; 3 if one cannot be compared",
-    )
-    add_format(parser, "text", "json", "markdown")
-    parser.add_argument("--by", metavar="COLUMNS", type=_columns, default=[], help=BY_HELP)
-    parser.add_argument(
-        "--strict",
-        action="store_true",
-        help="compare no case whose hosts have different drivers or launchers (default: only report them)",
-    )
-
-
-COMMANDS: dict[str, Callable[[Commands], None]] = {
-    "show": add_show,
-    "compare": add_compare,
-    "audit": add_audit,
-    "recommend": add_recommend,
-    "gpus": add_gpus,
-    "export": add_export,
-    "report": add_report,
-    "validate": add_validate,
-}
-"""Functions that add each command to a parser, in the order of work."""
 
 
 def _percent(text: str) -> float:
@@ -164,46 +64,55 @@ def _columns(text: str) -> list[str]:
     return names
 
 
-def _show(runs: list[str], runs_dir: Path | None, *, time_breakdown: bool, format: str, verbose: bool) -> int:
+def show(
+    runs: Runs,
+    runs_dir: RunsDir,
+    *,
+    time_breakdown: Annotated[bool, flag("instead, show what the run spent its time on, by host")] = False,
+    format: TextOrJSON = "text",
+    verbose: bool = False,
+) -> int:
+    """Print the results of runs, and each fleet's table.
+
+    samples/s: throughput over all GPUs, with its 95 percent interval; p50 ms: median step; CV percent: variation
+    of steps; b1: latency at batch 1; repeats: fresh processes. In names of cases, b256 is the batch per GPU, 1gpu
+    the number of GPUs, w10s50 the steps of warm-up and timing, min10s the shortest timing. --verbose adds
+    settings, software, variables and each fleet's table. tfbench export has all columns.
+    """
     from rich.console import Console
 
     from results.report.tables import show_tables, to_json
-    from results.runs.store import stored_records
-    from results.table.merge import merge_records
+    from results.runs.store import ReadingNotes, stored_records
+    from results.runs.time_breakdown import time_breakdown as breakdown_of
+    from results.runs.time_breakdown import time_breakdown_grid
 
-    runs, console = placed(runs, runs_dir), Console()
     if time_breakdown:
-        return _show_time_breakdown(runs, console)
-    merged = merge_records(stored_records(runs))
+        notes = ReadingNotes()
+        grid = time_breakdown_grid(breakdown_of(notes.of(stored_records(placed(runs, runs_dir)))))
+        warn(notes.lines())
+        if grid is None:
+            raise UserError("no record of these runs has a duration, and their folders have no events.jsonl")
+        print_grids([grid])
+        return ExitCode.OK
+    merged = read(runs, runs_dir, quiet=True)
     if format == "json":
         sys.stdout.write(to_json(merged))
-        return ExitCode.OK
-    show_tables(merged, console, verbose=verbose)
+    else:
+        show_tables(merged, Console(), verbose=verbose)
     return ExitCode.OK
 
 
-def _show_time_breakdown(runs: Sequence[str], console: Console) -> int:
-    from results.grid import print_grid
-    from results.runs.store import ReadingNotes, stored_records
-    from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
-
-    notes = ReadingNotes()
-    grid = time_breakdown_grid(time_breakdown(notes.of(stored_records(runs))))
-    warn(notes.lines())
-    if grid is None:
-        raise UserError("no record of these runs has a duration, and their folders have no events.jsonl")
-    print_grid(grid, console)
-    return ExitCode.OK
-
-
-def _export(runs: list[str], runs_dir: Path | None, *, format: str, output: Path | None) -> int:
+def export(
+    runs: Runs,
+    runs_dir: RunsDir,
+    *,
+    format: Annotated[Literal["csv", "json", "markdown", "wide"], FORMAT] = "csv",
+    output: Annotated[Path | None, flag("write here; default: standard output", metavar="FILE")],
+) -> int:
+    """Merge runs into one table, in one of several formats."""
     from results.report.tables import WRITERS
-    from results.runs.store import stored_records
-    from results.table.merge import merge_records
 
-    merged = merge_records(stored_records(placed(runs, runs_dir)))
-    warn(merged.problems)
-    put(WRITERS[format](merged), output)
+    put(WRITERS[format](read(runs, runs_dir)), output)
     return ExitCode.OK
 
 
@@ -218,16 +127,34 @@ class _Pair:
     by: Sequence[str]
 
 
-def _compare(
-    names: list[str],
-    runs_dir: Path | None,
+def compare(
+    names: Annotated[list[str], positional(RUNS_HELP, metavar="FLEET_A FLEET_B RUN")],
+    runs_dir: RunsDir,
     *,
-    baseline: list[str],
-    by: list[str],
-    strict: bool,
-    fail_on: float | None,
-    format: str,
+    baseline: Annotated[list[str], flag("compare each fleet with itself in this run", metavar="RUN")],
+    fail_on: Annotated[
+        float | None,
+        flag(
+            "exit code 5 if repeats of a host fail, unlike in the baseline, or a case is slower by more than this, "
+            "e.g. 5%%; 3 if one cannot be compared",
+            metavar="PERCENT",
+            type=_percent,
+        ),
+    ],
+    format: Format = "text",
+    by: Annotated[
+        Sequence[str],
+        flag(
+            "split the table by these software columns, which may then differ, e.g. keras,driver; `all`: any column",
+            metavar="COLUMNS",
+            type=_columns,
+        ),
+    ] = (),
+    strict: Annotated[
+        bool, flag("compare no case whose hosts have different drivers or launchers (default: only report them)")
+    ] = False,
 ) -> int:
+    """Report how many times faster one fleet is than another."""
     from results.compare.overall import answer_lines, comparison_row, lost_lines, unchecked_lines, unknown_line
     from results.compare.pairs import compare, regressions, unmatched
     from results.report.comparison import compare_grid, scaling_grid
@@ -265,7 +192,7 @@ def _compare(
 
 
 def _pairs(
-    names: list[str], runs_dir: Path | None, *, baseline: list[str], by: list[str], strict: bool
+    names: list[str], runs_dir: Path | None, *, baseline: list[str], by: Sequence[str], strict: bool
 ) -> tuple[list[_Pair], int]:
     """Return the pairs to compare, and the number of unreadable records.
 
@@ -273,17 +200,19 @@ def _pairs(
     """
     from results.compare.pairs import fleets_of
     from results.runs.store import is_folder, is_run, stored_records
-    from results.table.fleets import split_fleets, unambiguous
+    from results.table.fleets import fleet_rates, split_fleets, unambiguous
 
     asked, paths = dict.fromkeys(names), [name for name in names if os.sep in name]
     names = placed(names, runs_dir, latest=not paths)
     fleets = [] if baseline else [name for name in names if not is_run(name) and name not in paths]
     apart = ["driver", "launcher"] if strict else by
-    new, unread = rates_and_unread([name for name in names if name not in fleets], apart=apart)
+    merged = read([name for name in names if name not in fleets])
+    new, unread = fleet_rates(merged, apart=apart), merged.unread
     known = fleets_of(new)
     if baseline:
         baseline = placed(baseline, runs_dir, latest=False)
-        old, unread_old = rates_and_unread(baseline, apart=apart)
+        merged_before = read(baseline)
+        old, unread_old = fleet_rates(merged_before, apart=apart), merged_before.unread
         before = fleets_of(old)
         if not set(known) & set(before):
             raise UnknownFleet(f"no fleet of {', '.join(known)} is in the baseline: {', '.join(before)}.")
@@ -312,7 +241,13 @@ def _of(rates: Sequence[FleetRate], fleet: str) -> list[FleetRate]:
     return [rate for rate in rates if rate.fleet == fleet]
 
 
-def _audit(file: Path, *, decimal: str | None, format: str) -> int:
+def audit(
+    file: Annotated[Path, positional("throughputs as CSV, TSV or Markdown", metavar="FILE")],
+    *,
+    decimal: Annotated[Literal[".", ","] | None, flag("decimal mark, if the table's numbers are ambiguous")],
+    format: Format = "text",
+) -> int:
+    """Check whether a table is plausible; exit code 3 if too little of it could be read."""
     from rich.console import Console
 
     from results.audit.judgement import audit_file, audit_grid, audit_lines, findings_to_json, reading_lines
@@ -329,16 +264,17 @@ def _audit(file: Path, *, decimal: str | None, format: str) -> int:
     return ExitCode.OK if audited.read_enough else ExitCode.SOME_FAILED
 
 
-def _report(
-    runs: list[str],
-    runs_dir: Path | None,
+def report(
+    runs: Runs,
+    runs_dir: RunsDir,
     *,
-    price: list[str],
-    prices: list[Path],
-    format: str,
-    output: Path | None,
-    measured_by: str,
+    format: Annotated[Literal["html", "markdown"], FORMAT] = "html",
+    output: Annotated[Path | None, flag("default: report.html of the run; markdown: standard output", metavar="FILE")],
+    measured_by: Annotated[str, flag("who measured, shown at the top of the page", metavar="NAME")] = "",
+    price: Prices,
+    prices: PriceFiles,
 ) -> int:
+    """Write one HTML file that works offline, or Markdown for a pull request."""
     from results.report.page import make_report, report_html, report_markdown
     from results.runs.store import report_place, stored_records
 
@@ -350,11 +286,12 @@ def _report(
     if format == "markdown":
         put(report_markdown(report), output)
     else:
-        write_text(output or path, report_html(report))
+        put(report_html(report), output or path)
     return ExitCode.OK
 
 
-def _validate(runs: list[str], runs_dir: Path | None) -> int:
+def validate(runs: Runs, runs_dir: RunsDir) -> int:
+    """Check record files and name their warnings; exit code 3 if one is invalid or suspect."""
     from results.runs.store import ReadingNotes, stored_records
     from results.table.cells import warned_notes
     from results.table.merge import merge_records
@@ -382,3 +319,13 @@ def _validate(runs: list[str], runs_dir: Path | None) -> int:
     doubted = f"{suspects} suspect, " if suspects else ""
     print(f"{good - suspects} good, {doubted}{bad} bad", file=sys.stderr)
     return ExitCode.SOME_FAILED if bad or suspects else ExitCode.OK
+
+
+COMMANDS = (show, compare, audit, recommend, gpus, export, report, validate)
+"""In the order of work."""
+
+USAGE = {
+    "compare": "{prog} [FLEET_A FLEET_B] [RUN ...] [options]\n"
+    "       {prog} --baseline RUN [--baseline RUN ...] [RUN ...] [options]"
+}
+"""Usage of commands whose arguments depend on each other."""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from orchestrate import cli
+from orchestrate import cli, session
 from orchestrate.errors import BuildFailed, UserError
 from orchestrate.images import builds, commands
 from orchestrate.images.builds import build_variant, verify_image
@@ -88,8 +88,9 @@ def push_for(hosts_file: Path, monkeypatch: pytest.MonkeyPatch, *flags: str) -> 
         return found
 
     monkeypatch.setattr(commands, "DockerEngine", PushEngine)
+    monkeypatch.setattr(session, "probe", probe)
     parsed = cli.parse(["tfbench", "images", "push", f"--hosts={hosts_file}", *flags])
-    return commands.images(parsed, probe), PushEngine.last.pushed
+    return parsed.command(parsed), PushEngine.last.pushed
 
 
 HOSTS = """version: 1

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrate import commands
-from orchestrate.commands import How, What, Where
+from orchestrate import commands, session
 from orchestrate.errors import Unreachable, UserError
 from orchestrate.launchers.container import container_name
+from orchestrate.options import How, What, Where
 from orchestrate.planning.codec import plan_from_json
 from orchestrate.planning.facts import Facts
 from results.runs.store import RunFolder
@@ -32,7 +32,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
     Path("hosts.yml").write_text('version: 1\nfleets: {f: {hosts: {h: {docker: "unix:///none"}}}}\n')
     Path("two.yml").write_text(f"description: two\nrepeats: 1\ncases: [{CASE}]\n")
     machine = FakeHost(facts=Facts(cpu="a", cpu_count=2, cpu_limit=2.0))
-    monkeypatch.setattr(commands, "make_launcher", lambda host, run_path, pulls: FakeLauncher(host, machine))
+    monkeypatch.setattr(session, "make_launcher", lambda host, run_path, pulls: FakeLauncher(host, machine))
     return machine
 
 

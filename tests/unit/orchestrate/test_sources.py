@@ -6,18 +6,19 @@ which has no models on PyPI, follow the examples of its API's documentation.
 
 import subprocess
 import sys
+import typing
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrate import cli, commands
-from orchestrate.command_line import SOURCE_NAMES
+from orchestrate import cli, session
 from orchestrate.errors import Unreachable, UserError
 from orchestrate.inventory.hosts import Host, read_hosts
 from orchestrate.inventory.machine_list import Machine, destination, fleet_name, hosts_file
 from orchestrate.inventory.rented import SOURCES, import_hosts
+from orchestrate.options import Source
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
 
 CASES = Path(__file__).parent / "cases" / "sources"
@@ -36,7 +37,7 @@ def plan_accepts(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bo
     def make(host: Host, **_: object) -> FakeLauncher:
         return FakeLauncher(host, FakeHost(facts=Unreachable(f"{host.key} is only a sample")))
 
-    monkeypatch.setattr(commands, "make_launcher", make)
+    monkeypatch.setattr(session, "make_launcher", make)
     hosts_of(text, folder)
     parsed = cli.parse(["tfbench", "plan", "--hosts", str(folder / "hosts.yml"), "--runs-dir", str(folder / "runs")])
     return parsed.command(parsed) == 0
@@ -44,7 +45,7 @@ def plan_accepts(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bo
 
 @pytest.mark.parametrize("source", SAMPLES)
 def test_a_sample_becomes_a_hosts_file_that_plan_accepts(tmp_path: Path, monkeypatch, capsys, source: str):
-    assert tuple(SOURCES) == SOURCE_NAMES == SAMPLES
+    assert tuple(SOURCES) == typing.get_args(Source) == SAMPLES
     text = import_hosts(source, str(CASES / f"{source}.json"))
     assert text == (CASES / f"{source}.yml").read_text()
     assert plan_accepts(text, tmp_path, monkeypatch)

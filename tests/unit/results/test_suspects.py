@@ -6,7 +6,7 @@ import random
 import pytest
 
 import results.__main__ as program
-from orchestrate.afterwards import verdict
+from orchestrate.run_control import verdict
 from results.reference import all_published
 from results.reference.gpus import specified_gpus
 from results.reference.networks import networks

@@ -1,0 +1,158 @@
+"""Declares the options of `orchestrate`'s commands, each once; see `results.program.Argument`."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from results.program import flag, positional
+
+
+def positive(text: str) -> int:
+    """Parse a number of at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1. Received: {text}")
+    return value
+
+
+def usd(text: str) -> float:
+    """Parse an amount of money, more than 0."""
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be more than 0. Received: {text}")
+    return value
+
+
+def share(text: str) -> float:
+    """Parse a percentage, with or without a sign, as a share of 1."""
+    try:
+        percent = float(text.removesuffix("%"))
+    except ValueError:
+        percent = 0.0
+    if not 0.01 <= percent < 100:
+        raise argparse.ArgumentTypeError(f"must be a percentage from 0.01 to 100, e.g. 2%. Received: {text}")
+    return percent / 100
+
+
+HOSTS = "hosts file (default: TFBENCH_HOSTS or hosts.yml"
+
+HostsFile = Annotated[Path | None, flag(f"{HOSTS})", variable="TFBENCH_HOSTS")]
+
+RunsDir = Annotated[Path, flag("where runs are kept (default: TFBENCH_RUNS_DIR or runs)", variable="TFBENCH_RUNS_DIR")]
+
+RunName = Annotated[str | None, positional("run id or folder (default: the latest run)", metavar="RUN")]
+
+Source = Literal["sky", "dstack", "vast", "runpod"]
+"""Keys of `orchestrate.inventory.rented.SOURCES`, which is slow to import."""
+
+Variants = Annotated[list[str], positional("variants (default: all except ngc…)", metavar="VARIANT")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """Which machines to use.
+
+    Attributes:
+        hosts: File; None: `hosts.yml` if it exists, otherwise this machine.
+        limit: Names of fleets and hosts to use; none: all.
+        runs_dir: Folder of all runs.
+    """
+
+    hosts: Annotated[
+        Path | None, flag(f"{HOSTS}; without either, this machine is measured)", variable="TFBENCH_HOSTS")
+    ] = None
+    limit: Annotated[list[str] | None, flag("use only this fleet or host; repeatable", metavar="NAME")] = None
+    runs_dir: RunsDir = Path("runs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class What:
+    """What to measure.
+
+    Attributes:
+        suite: Name or file; None: from the hosts file.
+        repeats: Repeats of each case; None: from the suite or hosts file.
+        seed: For shuffling repeats.
+        stop_early: See `Plan.stop_early`.
+    """
+
+    suite: Annotated[str | None, flag("suite to measure, by name or as a file my.yml; overrides hosts.yml")] = None
+    repeats: Annotated[int | None, flag("repeats of each case; overrides the suite and hosts.yml", type=positive)] = (
+        None
+    )
+    seed: Annotated[int, flag("seed for shuffling repeats (default: 1)")] = 1
+    stop_early: Annotated[
+        float | None,
+        flag(
+            "skip the remaining repeats of a case once every ratio between fleets is known to ± PERCENT, e.g. 2%%, or "
+            "is clearly above or below the price ratio; never adds repeats; saves two thirds of the time with four "
+            "steady hosts per fleet, a tenth at most with one",
+            type=share,
+            metavar="PERCENT",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class How:
+    """How a plan is executed and displayed; see `RunOptions` for the other fields.
+
+    Attributes:
+        display: See `orchestrate.display.live.make_display`.
+        report: Whether `report.html` is written at the end.
+        max_cost: In USD; no repeat starts that would exceed it.
+        when_done: Shell command to run after the run, however it ends.
+    """
+
+    display: Annotated[
+        Literal["auto", "live", "plain", "json", "none"],
+        flag(
+            "progress as live table, plain lines or JSON Lines (default: TFBENCH_DISPLAY or auto: live on a terminal)",
+            variable="TFBENCH_DISPLAY",
+        ),
+    ] = "auto"
+    max_parallel: Annotated[int | None, flag("work on at most N hosts (default: all)", type=positive, metavar="N")] = (
+        None
+    )
+    fail_fast: Annotated[bool, flag("stop the run at the first failure")] = False
+    report: Annotated[
+        bool, flag("write report.html at the end (default: yes)", action=argparse.BooleanOptionalAction)
+    ] = True
+    max_cost: Annotated[
+        float | None, flag("stop the run before its cost exceeds this; resume counts anew", type=usd, metavar="USD")
+    ] = None
+    when_done: Annotated[
+        str | None,
+        flag(
+            "run a shell command after the run, also after failures and Ctrl-C, e.g. to return rented machines: "
+            "'sky down -y tfbench-a4000'",
+            metavar="COMMAND",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Images:
+    """Which images, on which engine."""
+
+    variants: Variants
+    engine: Annotated[str | None, flag("unix://… or ssh://… (default: DOCKER_HOST, else the usual socket)")] = None
+    registry: Annotated[str | None, flag("registry and path for the image names, e.g. registry.example.org/bench")] = (
+        None
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltImages(Images):
+    """How images are built."""
+
+    build_arg: Annotated[list[str], flag("build argument, e.g. BASE=…", metavar="NAME=VALUE")]
+    ca: Annotated[list[Path], flag("PEM file with additional CA certificates that the build trusts", metavar="FILE")]
+    pip_config: Annotated[
+        Path | None,
+        flag("pip.conf with your package index and its password, which no image will contain", metavar="FILE"),
+    ] = None

@@ -1,0 +1,325 @@
+"""Carries out a plan under control of this process: its journal, its display, Ctrl-C, its results and costs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from orchestrate.accepting.deep import FOLDER, judge_records, plan_deep_check
+from orchestrate.accepting.judging import HostVerdict
+from orchestrate.display import tables
+from orchestrate.display.display import Display, notify, stdout_console
+from orchestrate.display.live import make_display
+from orchestrate.errors import UserError
+from orchestrate.events import Event, EventBus, ImageProgress, JobStep, Stopping, event_document, stored_event
+from orchestrate.inventory.hosts import Host, HostPlace
+from orchestrate.launchers.base import Launcher
+from orchestrate.options import How, Where
+from orchestrate.planning.codec import plan_to_json
+from orchestrate.planning.durations import Durations, RunEstimate, estimate, fitting_repeats, hourly_usd, usd_text
+from orchestrate.planning.facts import Facts
+from orchestrate.planning.plan import Plan, new_run_id
+from orchestrate.running.controller import allow_open_files, collect_rarely, controlling, is_controlled
+from orchestrate.running.options import TRIED_AGAIN, RunOptions, Stop
+from orchestrate.running.run import execute, query_hosts
+from orchestrate.running.shared import Late, StorageFailed, storing
+from orchestrate.running.state import Recorded, RunState
+from orchestrate.session import launcher_maker, read_plan, resume_hint
+from orchestrate.when_done import signals_handled, when_done
+from results.grid import print_grid
+from results.program import command_line, started_as_tfbench
+from results.runs.store import Journal, RunFolder, write_file
+from results.schema import Status
+from results.schema.exit_codes import ExitCode
+from results.table.merge import merge_records
+from results.text import counted
+
+MAX_ROWS_SHOWN = 1_000
+"""Maximum number of rows that a run shows at its end; beyond it, the fleets' tables and the command for all rows."""
+
+MAX_REPORTED = 5_000
+"""Maximum number of records for which a run writes its report; more would take longer than a user waits."""
+
+ANSWER_SECONDS = 15.0
+"""Longest wait for hosts to answer: slightly more than ssh's timeout for a machine that is gone."""
+
+MAX_NAMED = 20
+
+
+def run_row(path: Path) -> dict[str, str]:
+    """Return the row of a run, or the reason why it cannot be read."""
+    folder = RunFolder.open(path)
+    try:
+        planned = read_plan(folder)
+        created = datetime.fromisoformat(planned.created_at)
+    except (UserError, ValueError) as error:
+        words = str(error).partition(": ")[2]
+        return {"run": folder.run_id, "date": "", "fleets": "", "suite": "", "progress": "unknown", "verdict": words}
+    counts = Recorded.of(planned, folder).outcome()
+    parts = [f"{counts.ok + counts.failed}/{len(planned.jobs)}"]
+    failed = counts.failed - counts.stopped
+    parts += [f"{failed} failed"] if failed else []
+    parts += [f"{counts.stopped} stopped"] if counts.stopped else []
+    parts += [f"{counts.skipped} skipped"] if counts.skipped else []
+    parts += ["running"] if is_controlled(path) else []
+    return {
+        "run": folder.run_id,
+        "date": f"{created:%Y-%m-%d %H:%M}",
+        "fleets": ", ".join(dict.fromkeys(entry.host.fleet for entry in planned.hosts)),
+        "suite": ", ".join(dict.fromkeys(entry.suite for entry in planned.hosts)),
+        "progress": ", ".join(parts),
+        "verdict": verdict(folder),
+    }
+
+
+def deep_check(
+    where: Where, hosts: list[Host], probed: Mapping[HostPlace, Facts | str]
+) -> tuple[list[HostVerdict], bool]:
+    """Measure all answering hosts in parallel; return a verdict on each, and whether the user stopped it."""
+    run_id = new_run_id()
+    planned = plan_deep_check(hosts, probed, run_id)
+    with storing(RunFolder(where.runs_dir / FOLDER / run_id)):
+        folder = RunFolder.create(where.runs_dir / FOLDER, run_id)
+        folder.write_plan(plan_to_json(planned))
+    bus, stop = EventBus(), Stop()
+    display = make_display("auto", Console(stderr=True))
+    display.planned(planned)
+    collect_rarely()
+    with storing(folder), _controlled(folder, bus, stop, display):
+        execute(planned, folder, launcher_maker(folder.path, bus), bus, stop, RunOptions())
+    return judge_records(planned, folder, where.runs_dir), stop.asked
+
+
+def warn_of_cost(planned: Plan, estimated: RunEstimate, limit: float | None, runs_dir: Path) -> None:
+    """Say how many repeats a limit below the estimated cost allows."""
+    if limit is None or estimated.usd is None or estimated.usd <= limit:
+        return
+    fitting = fitting_repeats(planned, Durations.of(planned, runs_dir), limit)
+    allowed = f"about {fitting} of {counted(len(planned.jobs), 'repeat')}"
+    notify(f"--max-cost {usd_text(limit)} is below the estimated {usd_text(estimated.usd)} USD: it allows {allowed}")
+
+
+@contextmanager
+def ending(how: How) -> Iterator[list[Plan]]:
+    """After the block, also after an error: run `--when-done`, then report rented machines that were not returned.
+
+    Yields:
+        A list, to which the block adds its plan when it begins to measure.
+    """
+    begun: list[Plan] = []
+    try:
+        with when_done(how.when_done, notify):
+            yield begun
+    except UserError as error:
+        if error.exit_code is ExitCode.USAGE:  # nothing was measured; another controller may be using them
+            begun.clear()
+        raise
+    finally:
+        for planned in begun:
+            report_costs(planned)
+
+
+def report_costs(planned: Plan) -> None:
+    """Report rented machines that were not returned."""
+    if line := still_costing(planned, launcher_maker(None)):
+        notify(line)
+
+
+def start(how: How, planned: Plan, runs_dir: Path, begun: list[Plan], late: Late) -> int:
+    """Estimate a new run, create its folder and carry it out; `begun` receives the plan when it begins to measure."""
+    estimated = estimate(planned, Durations.of(planned, runs_dir))
+    tables.render_estimate(estimated, Console(stderr=True))
+    warn_of_cost(planned, estimated, how.max_cost, runs_dir)
+    allow_open_files([entry.host for entry in planned.hosts], how.max_parallel)
+    text = plan_to_json(planned)
+    begun.append(planned)
+    with storing(RunFolder(runs_dir / planned.run_id)):
+        folder = RunFolder.create(runs_dir, planned.run_id)
+        folder.write_plan(text)
+    return carry_out(how, planned, folder, TRIED_AGAIN, estimated, late)
+
+
+def carry_out(
+    how: How,
+    planned: Plan,
+    folder: RunFolder,
+    again: frozenset[Status],
+    estimated: RunEstimate | None = None,
+    late: Late | None = None,
+) -> int:
+    """Run the missing repeats, then show the table, the time taken, and the paths of files."""
+    began = time.monotonic()
+    bus = EventBus()
+    display = make_display(how.display, Console(stderr=True))
+    state = RunState(planned, Durations.of(planned, folder.path.parent))
+    state.resume(filter(None, map(stored_event, folder.read_events())), again)
+    display.planned(planned, state)
+    stop = Stop()
+    options = RunOptions(
+        max_parallel=how.max_parallel,
+        fail_fast=how.fail_fast,
+        max_usd=how.max_cost,
+        again=again,
+    )
+    collect_rarely()
+    with storing(folder):
+        with _controlled(folder, bus, stop, display):
+            outcome = execute(planned, folder, launcher_maker(folder.path, bus), bus, stop, options, late)
+        took = time.monotonic() - began
+        show_results(folder, outcome.ok + outcome.failed, quiet=how.display == "json", report=how.report)
+    complete = not outcome.missing + outcome.stopped + outcome.skipped
+    tables.render_taken(took, estimated if complete else None, Console(stderr=True))
+    notify(*outcome.answers)
+    if stop.asked and outcome.missing + outcome.stopped:
+        notify(f"stopped. {resume_hint(folder)}")
+        return ExitCode.STOPPED
+    return ExitCode.SOME_FAILED if outcome.failed or outcome.missing else ExitCode.OK
+
+
+@contextmanager
+def _controlled(folder: RunFolder, bus: EventBus, stop: Stop, display: Display) -> Iterator[None]:
+    """Control a run in the block: lock it, store and show its events, and stop it on Ctrl-C."""
+    folder.complete()
+    with controlling(folder.path), folder.journal() as journal, display, _interrupts(stop, folder, bus):
+        bus.subscribe(_store_in(folder, journal))
+        bus.subscribe(display.show)
+        yield
+
+
+def statuses_of(named: str | None) -> frozenset[Status]:
+    """Return the statuses whose repeats `resume` measures again.
+
+    Args:
+        named: Comma-separated statuses, in addition to host failures and stopped repeats.
+    """
+    words = named.split(",") if named is not None else []
+    unknown = [word for word in words if word not in set(Status) - {Status.OK}]
+    if unknown:
+        known = ", ".join(status for status in Status if status is not Status.OK)
+        raise UserError(f"--again: unknown status {', '.join(map(repr, unknown))}. Choose from: {known}")
+    return TRIED_AGAIN | {Status(word) for word in words}
+
+
+def _store_in(folder: RunFolder, journal: Journal) -> Callable[[Event], None]:
+    """Return a subscriber that appends every event, except progress, to the run's journal."""
+
+    def store(event: Event) -> None:
+        if not isinstance(event, JobStep | ImageProgress):
+            with storing(folder):
+                journal.append(event_document(event))
+
+    return store
+
+
+@contextmanager
+def _interrupts(stop: Stop, folder: RunFolder, bus: EventBus) -> Iterator[None]:
+    """Handle Ctrl-C, SIGTERM and SIGHUP: the first starts no new repeats, the second ends running ones."""
+    reports: list[threading.Thread] = []
+
+    def handle(_number: int, _frame: object) -> None:
+        if stop.running.is_set():
+            return
+        now = stop.ask() > 1
+        again = "" if now else "Press Ctrl-C again to end them now. "
+        event = Stopping(now=now, hint=f"{again}{resume_hint(folder)}")
+        # In a thread of its own: the interrupted one may hold the locks of displays.
+        reports.append(threading.Thread(target=emit, args=(event,), daemon=True))
+        reports[-1].start()
+
+    def emit(event: Event) -> None:
+        with contextlib.suppress(StorageFailed):  # reported by the workers
+            bus.emit(event)
+
+    with signals_handled(handle, signal.SIGINT):
+        yield
+    for report in reports:
+        report.join(1.0)
+
+
+def show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) -> None:
+    """Write `results.csv` and, if `report`, the report; then show the table."""
+    from results.report.tables import brief_grids, to_csv, wide_grids
+    from results.table.fleets import outliers
+
+    merged = merge_records(folder.records())  # read lazily: 24,000 records would take a GB
+    write_file(folder.table_path, to_csv(merged))
+    shown = len(merged.rows) <= MAX_ROWS_SHOWN
+    if not quiet:
+        console = stdout_console()
+        for grid in brief_grids(merged) if shown else wide_grids(merged):
+            print_grid(grid, console)
+    notify(
+        *merged.problems,
+        *map(str, outliers(merged.rates)),
+        f"records, logs and results.csv: {folder.path}",
+        _write_report(folder) if report and records <= MAX_REPORTED else f"report: {_report_command(folder)}",
+        f"{'table' if shown else f'all {len(merged.rows)} rows'}: {command_line('results', 'show', folder.path)}",
+    )
+
+
+def verdict(folder: RunFolder) -> str:
+    """Describe which of a run's two fleets is faster, if it has two, and how many repeats are suspect."""
+    from results.compare.overall import answer_lines
+    from results.compare.pairs import compare, fleets_of
+
+    merged = merge_records(folder.records())
+    rates, suspects = merged.rates, f"{merged.suspects} suspect, in no mean" if merged.suspects else ""
+    sides = [[rate for rate in rates if rate.fleet == fleet] for fleet in fleets_of(rates)]
+    answer = next(iter(answer_lines(compare(sides[1], sides[0]))), "") if len(sides) == 2 else ""
+    return ". ".join(filter(None, (answer.rstrip("."), suspects))) if suspects else answer
+
+
+def _write_report(folder: RunFolder) -> str:
+    """Write the report of a run; return its path, or the command that writes it.
+
+    Runs in a process of its own, so that an error cannot affect the run.
+    """
+    module = "orchestrate.cli" if started_as_tfbench() else "results"  # the command for hints in the report
+    command = [sys.executable, "-P", "-m", module, "report", str(folder.path), f"--output={folder.report_path}"]
+    project = str(Path(__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([project, os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    return (
+        f"report: {folder.report_path}"
+        if done.returncode == 0
+        else f"writing the report failed; to try again: {_report_command(folder)}"
+    )
+
+
+def _report_command(folder: RunFolder) -> str:
+    return command_line("results", "report", folder.path)
+
+
+def still_costing(plan: Plan, make: Callable[[Host], Launcher], seconds: float = ANSWER_SECONDS) -> str | None:
+    """Describe the hosts with a price that answer now, and their costs; None: there are none.
+
+    Args:
+        plan: Of the run; queues are excluded, because their idle nodes cost nothing.
+        make: Creates the launcher of a host.
+        seconds: Longest wait.
+    """
+    priced = [entry for entry in plan.hosts if entry.host.queue is None and entry.host.usd_per_gpu_hour]
+    answers = query_hosts([entry.host for entry in priced], make, lambda _, there: there.running(plan.run_id), seconds)
+    answered = [entry for entry, answer in zip(priced, answers, strict=True) if not isinstance(answer, str)]
+    costs = {entry.host.key: hourly_usd(entry) or 0.0 for entry in answered}
+    if not costs:
+        return None
+    named = [f"{key} {usd:.2f}" for key, usd in list(costs.items())[:MAX_NAMED]]
+    more = [f"{len(costs) - MAX_NAMED} more"] if len(costs) > MAX_NAMED else []
+    one = len(costs) == 1
+    subject = "1 host still answers and costs" if one else f"{len(costs)} hosts still answer and cost"
+    usd = f"{sum(costs.values()):.2f} USD per hour until you return {'it' if one else 'them'}"
+    silent = len(priced) - len(answered)
+    others = f". {counted(silent, 'host')} did not answer, and may cost as well" if silent else ""
+    return f"{subject} {usd}: {', '.join(named + more)}{others}"
