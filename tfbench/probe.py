@@ -32,8 +32,14 @@ import sys
 import time
 from pathlib import Path
 
-from tfbench.machine.cpu_use import CPU_USE_SECONDS, other_cpu_share_since, read_cpu_use
-from tfbench.machine.host import host_facts, processor_speed, read_text
+from tfbench.machine.host import (
+    CPU_USE_SECONDS,
+    host_facts,
+    other_cpu_share_since,
+    processor_speed,
+    read_cpu_use,
+    read_text,
+)
 
 
 def main() -> int:

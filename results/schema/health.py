@@ -198,7 +198,7 @@ class GPUFacts:
 
 
 MAX_IDLE_UTILISATION = 0.05
-"""Also of the CPUs of a process: see `tfbench.machine.cpu_use`."""
+"""Also of the CPUs of a process: see `tfbench.machine.host`."""
 
 MAX_IDLE_BYTES = 1 << 30
 """An idle GPU has a few hundred MB in use, by the driver and a desktop."""

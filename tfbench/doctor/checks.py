@@ -10,8 +10,8 @@ from results.schema.exit_codes import ExitCode
 from results.schema.health import MAX_IDLE_UTILISATION, GPUFacts, Moment, driver_fix, grouped_warnings
 from tfbench.doctor.driver import DriverFacts, GPUPair
 from tfbench.doctor.facts import NAMES, DoctorFacts
-from tfbench.doctor.machine import MachineFacts
 from tfbench.machine.cuda_libraries import flags_of_the_user, is_known_cuda
+from tfbench.machine.host import MachineFacts
 from tfbench.machine.nvml import NO_LIBRARY
 from tfbench.measuring.soft_warnings import needs_ptx_jit
 
@@ -82,9 +82,77 @@ def verdict_line(findings: Sequence[DoctorFinding]) -> str:
     return f"{verdict}: {'; '.join(finding.seen for finding in blockers)}{on_cpu}"
 
 
+CHECKS = {
+    "no_driver": ("driver", "no case can run on a GPU"),
+    "cuda_not_ready": ("driver", "nvidia-smi works without CUDA, TensorFlow does not"),
+    "no_gpu": ("driver", "no case can run on a GPU"),
+    "tensorflow_failed": ("TensorFlow", "cases would end the same way"),
+    "no_tensorflow": ("TensorFlow", "no case can run"),
+    "wrong_product": ("", "its numbers would be worthless"),
+    "cpu_build": ("TensorFlow", "it uses no GPU"),
+    "unknown_cuda": ("CUDA libraries", "its libraries were not checked, apart from cuDNN and NCCL"),
+    "libraries_missing": ("CUDA libraries", "TensorFlow accepts no GPU where one of its libraries is missing"),
+    "gpus_not_seen": ("TensorFlow", "cases on more GPUs end with no_gpu"),
+    "ptx_jit": (
+        "TensorFlow",
+        "the driver compiles its kernels from PTX at the first use: minutes, and they may be slower",
+    ),
+    "all_reduce_wrong": ("NCCL", "training on several GPUs would be wrong"),
+    "gpus_differ": (
+        "GPUs",
+        "in a case of several GPUs the slowest sets the pace of all, and ECC costs GDDR memory bandwidth",
+    ),
+    "nvlink_down": ("", "all-reduces run at the pace of the slowest GPU's links"),
+    "no_p2p": ("P2P", "NCCL then copies through the host's memory, which is several times slower"),
+    "governor": ("CPU", "kernels are launched, and inputs prepared, at a low clock"),
+    "few_cpus": ("CPU", "GPUs wait for kernels to be launched and for input"),
+    "cpu_shared": ("CPU", "other work takes CPU time from the benchmark"),
+    "little_memory": ("memory", "the kernel may kill a benchmark, or swap"),
+    "disk_full": ("disk", "records, logs and compiled kernels may be lost"),
+    "little_shm": ("/dev/shm", "NCCL keeps buffers there for GPUs without P2P, and fails where they do not fit"),
+    "memlock": ("limits", "NCCL locks its buffers for GPUs and network cards, and fails where it cannot"),
+}
+"""By code of a finding: what it is about, and why it matters. A variable has its own reason, in `VARIABLES`."""
+
+OF_THE_CPU = {"governor", "cpu_shared", "little_memory", "disk_full"}
+"""Findings that matter for cases on the CPU, too."""
+
+
+def _finding(
+    code: str,
+    seen: str,
+    fix: str | None = None,
+    level: Level = Level.WARNING,
+    *,
+    subject: str | None = None,
+    why: str | None = None,
+    gpu_only: bool | None = None,
+) -> DoctorFinding:
+    """Return a finding; what is not given is that of `CHECKS`."""
+    usual_subject, usual_why = CHECKS.get(code, ("", ""))
+    return DoctorFinding(
+        code=code,
+        subject=subject or usual_subject,
+        seen=seen,
+        why=why or usual_why,
+        fix=fix,
+        level=level,
+        gpu_only=code not in OF_THE_CPU if gpu_only is None else gpu_only,
+    )
+
+
 def judge(facts: DoctorFacts) -> list[DoctorFinding]:
     """Return all findings, those about software first, because nothing works without it."""
-    return [*check_software(facts), *check_gpus(facts.driver), *check_machine(facts)]
+    gpus = sum(gpu.problem is None for gpu in facts.driver.gpus) if facts.device == "gpu" else 0
+    of_gpus = [*_libraries(facts), *_devices(facts), *_all_reduce(facts)] if facts.device == "gpu" else []
+    return [
+        *(_driver(facts) if facts.device == "gpu" else ()),
+        *_tensorflow(facts),
+        *of_gpus,
+        *_gpus(facts.driver),
+        *_machine(facts.machine, gpus),
+        *_variables(facts.machine),
+    ]
 
 
 CUDA_FIXES = {
@@ -98,45 +166,20 @@ CUDA_FIXES = {
 """Fixes by the error code of `cuInit`."""
 
 
-def check_software(facts: DoctorFacts) -> list[DoctorFinding]:
-    """Judge driver, libraries and TensorFlow; for CPU cases TensorFlow alone."""
-    if facts.device == "cpu":
-        return list(_tensorflow(facts))
-    return [*_driver(facts), *_tensorflow(facts), *_libraries(facts), *_devices(facts), *_all_reduce(facts)]
-
-
 def _driver(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     driver, machine = facts.driver, facts.machine
     if driver.problem is not None:
         missing = driver.problem == NO_LIBRARY
-        yield DoctorFinding(
-            level=Level.BLOCKER,
-            code="no_driver",
-            subject="driver",
-            seen=f"{'no NVIDIA driver' if missing else 'the NVIDIA driver does not work'} ({driver.problem})",
-            why="no case can run on a GPU",
-            fix=_driver_fix(machine) if missing else driver_fix(driver.problem),
-        )
-        return
-    if driver.cuda_problem is not None:
-        known = (fix for code, fix in CUDA_FIXES.items() if driver.cuda_problem.endswith(code))
-        yield DoctorFinding(
-            level=Level.BLOCKER,
-            code="cuda_not_ready",
-            subject="driver",
-            seen=f"CUDA does not start ({driver.cuda_problem})",
-            why="nvidia-smi works without CUDA, TensorFlow does not",
-            fix=next(known, "restart the machine; in a container check --gpus all and NVIDIA_DRIVER_CAPABILITIES"),
-        )
-    elif not any(gpu.problem is None for gpu in driver.gpus):
-        yield DoctorFinding(
-            level=Level.BLOCKER,
-            code="no_gpu",
-            subject="driver",
-            seen=f"driver {driver.version}, but no GPU answers",
-            why="no case can run on a GPU",
-            fix="start the container with --gpus all" if machine.container else "sudo dmesg | grep -i nvrm",
-        )
+        fix = _driver_fix(machine) if missing else driver_fix(driver.problem)
+        state = "no NVIDIA driver" if missing else "the NVIDIA driver does not work"
+        yield _finding("no_driver", f"{state} ({driver.problem})", fix, Level.BLOCKER)
+    elif driver.cuda_problem is not None:
+        fixes = (fix for code, fix in CUDA_FIXES.items() if driver.cuda_problem.endswith(code))
+        fix = next(fixes, "restart the machine; in a container check --gpus all and NVIDIA_DRIVER_CAPABILITIES")
+        yield _finding("cuda_not_ready", f"CUDA does not start ({driver.cuda_problem})", fix, Level.BLOCKER)
+    elif not driver.answering:
+        fix = "start the container with --gpus all" if machine.container else "sudo dmesg | grep -i nvrm"
+        yield _finding("no_gpu", f"driver {driver.version}, but no GPU answers", fix, Level.BLOCKER)
 
 
 def _driver_fix(machine: MachineFacts) -> str:
@@ -152,46 +195,25 @@ def _driver_fix(machine: MachineFacts) -> str:
 
 
 def _tensorflow(facts: DoctorFacts) -> Iterator[DoctorFinding]:
-    trial = facts.trial
+    trial, on_gpu = facts.trial, facts.device == "gpu"
     if trial.problem is not None:
         imported = trial.tensorflow is not None
-        yield DoctorFinding(
-            level=Level.BLOCKER,
-            code="tensorflow_failed",
-            subject="TensorFlow",
-            seen=f"TensorFlow {trial.problem}",
-            why="cases would end the same way",
-            fix=_trial_fix(trial.problem, facts.device)
-            if imported
-            else "install TensorFlow again, or use this project's image",
-            gpu_only=imported and facts.device == "gpu",
-        )
+        fix = "install TensorFlow again, or use this project's image"
+        if imported and NAMES["all_reduce"] in trial.problem:
+            fix = "NCCL_DEBUG=INFO python -m tfbench.doctor.trial gpu shows why; with NCCL_P2P_DISABLE=1 it may work"
+        elif imported:
+            shows_why = f"TF_CPP_MIN_LOG_LEVEL=0 python -m tfbench.doctor.trial {facts.device} shows why"
+            fix = f"{shows_why}; nvidia-smi -q the GPUs' state"
+        seen = f"TensorFlow {trial.problem}"
+        yield _finding("tensorflow_failed", seen, fix, Level.BLOCKER, gpu_only=imported and on_gpu)
     elif trial.tensorflow is None:
-        yield DoctorFinding(
-            level=Level.BLOCKER,
-            code="no_tensorflow",
-            subject="TensorFlow",
-            seen="TensorFlow printed nothing",
-            why="no case can run",
-            fix="install TensorFlow, or use this project's image",
-            gpu_only=False,
-        )
+        fix = "install TensorFlow, or use this project's image"
+        yield _finding("no_tensorflow", "TensorFlow printed nothing", fix, Level.BLOCKER, gpu_only=False)
     if trial.wrong:
-        yield DoctorFinding(
-            level=Level.BLOCKER,
-            code="wrong_product",
-            subject=", ".join(trial.wrong),
-            seen=f"a small matrix product on {', '.join(trial.wrong)} was wrong, or computed elsewhere",
-            why="its numbers would be worthless",
-            fix="replace the GPU, or exclude it with CUDA_VISIBLE_DEVICES" if facts.device == "gpu" else None,
-            gpu_only=facts.device == "gpu",
-        )
-
-
-def _trial_fix(problem: str, device: str) -> str:
-    if NAMES["all_reduce"] in problem:
-        return "NCCL_DEBUG=INFO python -m tfbench.doctor.trial gpu shows why; with NCCL_P2P_DISABLE=1 it may work"
-    return f"TF_CPP_MIN_LOG_LEVEL=0 python -m tfbench.doctor.trial {device} shows why; nvidia-smi -q the GPUs' state"
+        wrong = ", ".join(trial.wrong)
+        seen = f"a small matrix product on {wrong} was wrong, or computed elsewhere"
+        replace = "replace the GPU, or exclude it with CUDA_VISIBLE_DEVICES" if on_gpu else None
+        yield _finding("wrong_product", seen, replace, Level.BLOCKER, subject=wrong, gpu_only=on_gpu)
 
 
 def _libraries(facts: DoctorFacts) -> Iterator[DoctorFinding]:
@@ -200,32 +222,16 @@ def _libraries(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     if trial.tensorflow is None:
         return
     if trial.cuda is None:
-        yield DoctorFinding(
-            level=Level.BLOCKER,
-            code="cpu_build",
-            subject="TensorFlow",
-            seen=f"TensorFlow {trial.tensorflow} is a build without CUDA",
-            why="it uses no GPU",
-            fix="pip install 'tensorflow[and-cuda]', or one of this project's CUDA images",
-        )
+        fix = "pip install 'tensorflow[and-cuda]', or one of this project's CUDA images"
+        yield _finding("cpu_build", f"TensorFlow {trial.tensorflow} is a build without CUDA", fix, Level.BLOCKER)
         return
     if not is_known_cuda(trial.cuda):
-        yield DoctorFinding(
-            level=Level.NOTE,
-            code="unknown_cuda",
-            subject="CUDA libraries",
-            seen=f"TensorFlow was built for CUDA {trial.cuda}, which this version of tfbench does not know",
-            why="its libraries were not checked, apart from cuDNN and NCCL",
-        )
+        seen = f"TensorFlow was built for CUDA {trial.cuda}, which this version of tfbench does not know"
+        yield _finding("unknown_cuda", seen, level=Level.NOTE)
     if trial.missing:
-        yield DoctorFinding(
-            level=Level.WARNING if trial.gpus else Level.BLOCKER,
-            code="libraries_missing",
-            subject="CUDA libraries",
-            seen=f"{', '.join(trial.missing)} cannot be loaded ({next(iter(trial.missing.values()))})",
-            why="TensorFlow accepts no GPU where one of its libraries is missing",
-            fix="pip install 'tensorflow[and-cuda]' installs them next to TensorFlow; else set LD_LIBRARY_PATH",
-        )
+        seen = f"{', '.join(trial.missing)} cannot be loaded ({next(iter(trial.missing.values()))})"
+        fix = "pip install 'tensorflow[and-cuda]' installs them next to TensorFlow; else set LD_LIBRARY_PATH"
+        yield _finding("libraries_missing", seen, fix, Level.WARNING if trial.gpus else Level.BLOCKER)
 
 
 def _devices(facts: DoctorFacts) -> Iterator[DoctorFinding]:
@@ -235,37 +241,23 @@ def _devices(facts: DoctorFacts) -> Iterator[DoctorFinding]:
         return
     expected = len(driver.cuda_devices)
     if len(trial.gpus) < expected:
-        yield DoctorFinding(
-            level=Level.WARNING if trial.gpus else Level.BLOCKER,
-            code="gpus_not_seen",
-            subject="TensorFlow",
-            seen=f"TensorFlow sees {len(trial.gpus)} of {expected} GPUs that CUDA offers",
-            why="cases on more GPUs end with no_gpu",
-            fix="TF_CPP_MIN_LOG_LEVEL=0 python -m tfbench.doctor.trial gpu shows which library is missing",
-        )
-    capabilities: Sequence[str | None] = [gpu.compute_capability for gpu in driver.gpus if gpu.problem is None]
-    old = sorted({c for c in capabilities if c and needs_ptx_jit(c, trial.capabilities)})
+        seen = f"TensorFlow sees {len(trial.gpus)} of {expected} GPUs that CUDA offers"
+        fix = "TF_CPP_MIN_LOG_LEVEL=0 python -m tfbench.doctor.trial gpu shows which library is missing"
+        yield _finding("gpus_not_seen", seen, fix, Level.WARNING if trial.gpus else Level.BLOCKER)
+    capabilities = {gpu.compute_capability for gpu in driver.answering if gpu.compute_capability}
+    old = ", ".join(sorted(one for one in capabilities if needs_ptx_jit(one, trial.capabilities)))
     if old:
-        yield DoctorFinding(
-            code="ptx_jit",
-            subject="TensorFlow",
-            seen=f"TensorFlow {trial.tensorflow} has no machine code for compute capability {', '.join(old)}",
-            why="the driver compiles its kernels from PTX at the first use: minutes, and they may be slower",
-            fix="use a TensorFlow that was built for this GPU (python -m orchestrate images list)",
-        )
+        seen = f"TensorFlow {trial.tensorflow} has no machine code for compute capability {old}"
+        fix = "use a TensorFlow that was built for this GPU (python -m orchestrate images list)"
+        yield _finding("ptx_jit", seen, fix)
 
 
 def _all_reduce(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     trial = facts.trial
     if trial.all_reduce is False:
-        yield DoctorFinding(
-            level=Level.BLOCKER,
-            code="all_reduce_wrong",
-            subject="NCCL",
-            seen=f"an all-reduce over {len(trial.gpus or ())} GPUs gave a wrong sum: {trial.all_reduce_reason}",
-            why="training on several GPUs would be wrong",
-            fix="NCCL_P2P_DISABLE=1 python -m tfbench.doctor; where that helps, disable ACS and the IOMMU in the BIOS",
-        )
+        seen = f"an all-reduce over {len(trial.gpus or ())} GPUs gave a wrong sum: {trial.all_reduce_reason}"
+        fix = "NCCL_P2P_DISABLE=1 python -m tfbench.doctor; where that helps, disable ACS and the IOMMU in the BIOS"
+        yield _finding("all_reduce_wrong", seen, fix, Level.BLOCKER)
 
 
 NEAR = ("internal", "PIX", "PXB", "PHB", "NODE")
@@ -274,47 +266,27 @@ NEAR = ("internal", "PIX", "PXB", "PHB", "NODE")
 SHOWN_PAIRS = 4
 
 
-def check_gpus(driver: DriverFacts) -> list[DoctorFinding]:
+def _gpus(driver: DriverFacts) -> Iterator[DoctorFinding]:
     """Judge all GPUs of the driver: each by the rules of `results.schema.health`, then all together."""
-    found = [
-        DoctorFinding(
-            level=Level.WARNING,
-            code=warning.rule.code,
-            subject=names,
-            seen=warning.seen,
-            why=warning.rule.why,
-            fix=warning.fix,
-        )
-        for names, warning in grouped_warnings(driver.gpus, Moment.IDLE)
-    ]
-    return [*found, *_differ(driver.answering), *_nvlinks(driver.answering), *_p2p(driver.pairs)]
-
-
-def _differ(gpus: Sequence[GPUFacts]) -> Iterator[DoctorFinding]:
+    for names, warning in grouped_warnings(driver.gpus, Moment.IDLE):
+        yield _finding(warning.rule.code, warning.seen, warning.fix, subject=names, why=warning.rule.why)
     ecc = {True: " with ECC", False: " without ECC", None: ""}
-    kinds = dict.fromkeys((gpu.name or "unknown") + ecc[gpu.ecc] for gpu in gpus)
+    kinds = dict.fromkeys((gpu.name or "unknown") + ecc[gpu.ecc] for gpu in driver.answering)
     if len(kinds) > 1:
-        yield DoctorFinding(
-            code="gpus_differ",
-            subject="GPUs",
-            seen=f"different kinds: {', '.join(kinds)}",
-            why="in a case of several GPUs the slowest sets the pace of all, and ECC costs GDDR memory bandwidth",
-            fix="choose equal ones with CUDA_VISIBLE_DEVICES, or gpus: in hosts.yml; nvidia-smi -e 1 turns ECC on",
-        )
+        fix = "choose equal ones with CUDA_VISIBLE_DEVICES, or gpus: in hosts.yml; nvidia-smi -e 1 turns ECC on"
+        yield _finding("gpus_differ", f"different kinds: {', '.join(kinds)}", fix)
+    yield from _nvlinks(driver.answering)
+    yield from _p2p(driver.pairs)
 
 
 def _nvlinks(gpus: Sequence[GPUFacts]) -> Iterator[DoctorFinding]:
     """Compare NVLinks with those of equal GPUs: links are also down on a GPU without a bridge."""
     for gpu in gpus:
-        most = max((other.nvlinks_up for other in gpus if other.name == gpu.name and not other.mig), default=0)
+        most = max((peer.nvlinks_up for peer in gpus if peer.name == gpu.name and not peer.mig), default=0)
         if gpu.nvlinks_up < most and not gpu.mig:
-            yield DoctorFinding(
-                code="nvlink_down",
-                subject=gpu.label,
-                seen=f"{gpu.nvlinks_up} NVLinks are up, {gpu.nvlinks_down} down; others here have {most} up",
-                why="all-reduces run at the pace of the slowest GPU's links",
-                fix="nvidia-smi nvlink --status; with NVSwitches sudo systemctl restart nvidia-fabricmanager",
-            )
+            seen = f"{gpu.nvlinks_up} NVLinks are up, {gpu.nvlinks_down} down; others here have {most} up"
+            fix = "nvidia-smi nvlink --status; with NVSwitches sudo systemctl restart nvidia-fabricmanager"
+            yield _finding("nvlink_down", seen, fix, subject=gpu.label)
 
 
 def _p2p(pairs: Sequence[GPUPair]) -> Iterator[DoctorFinding]:
@@ -327,16 +299,9 @@ def _p2p(pairs: Sequence[GPUPair]) -> Iterator[DoctorFinding]:
     names = ", ".join(f"{pair.first}–{pair.second}" for pair in shown[:SHOWN_PAIRS])
     more = f" and {len(shown) - SHOWN_PAIRS} more" if len(shown) > SHOWN_PAIRS else ""
     reasons = ", ".join(dict.fromkeys(f"{pair.p2p}, {pair.topology}" for pair in shown))
-    yield DoctorFinding(
-        level=Level.WARNING if fixable else Level.NOTE,
-        code="no_p2p",
-        subject="P2P",
-        seen=f"{len(shown)} of {len(pairs)} pairs of GPUs cannot read each other's memory: {names}{more} ({reasons})",
-        why="NCCL then copies through the host's memory, which is several times slower",
-        fix="disable ACS and the IOMMU in the BIOS (sudo lspci -vvv | grep ACSCtl; kernel parameter iommu=pt)"
-        if fixable
-        else None,
-    )
+    seen = f"{len(shown)} of {len(pairs)} pairs of GPUs cannot read each other's memory: {names}{more} ({reasons})"
+    fix = "disable ACS and the IOMMU in the BIOS (sudo lspci -vvv | grep ACSCtl; kernel parameter iommu=pt)"
+    yield _finding("no_p2p", seen, fix) if fixable else _finding("no_p2p", seen, level=Level.NOTE)
 
 
 MIN_SHM_BYTES = 1 << 30
@@ -349,6 +314,34 @@ MIN_DISK_BYTES = 2_000_000_000
 MIN_MEMORY_BYTES = 4_000_000_000
 """TensorFlow with CUDA's libraries takes 2 to 4 GB of host memory per process."""
 
+
+def _machine(machine: MachineFacts, gpus: int) -> Iterator[DoctorFinding]:
+    """Judge CPUs, memory, disk and limits, relative to the number of GPUs."""
+    if slow := machine.governors.get("powersave", 0):
+        seen = f"{slow} of {machine.cpu_count} CPUs use the powersave governor"
+        yield _finding("governor", seen, "sudo cpupower frequency-set -g performance")
+    needed = MIN_CPUS_PER_GPU * gpus
+    if machine.cpu_limit < needed:
+        seen = f"{machine.cpu_limit:g} CPUs for {gpus} GPU{'s' if gpus > 1 else ''}"
+        fix = f"give the container or job {needed:g} CPUs (docker run --cpus, cpus: in hosts.yml)"
+        yield _finding("few_cpus", seen, fix)
+    if (share := machine.other_cpu_share or 0.0) > MAX_IDLE_UTILISATION:
+        yield _finding("cpu_shared", f"other programs use {share:.0%} of the CPUs", "top shows them; wait, or end them")
+    memories = [value for value in (machine.memory_available_bytes, machine.memory_bytes) if value is not None]
+    if memories and min(memories) < MIN_MEMORY_BYTES:
+        fix = "end other processes, or raise the container's limit (docker run --memory)"
+        yield _finding("little_memory", f"{min(memories) / 1e9:.1f} GB of the host's memory are free", fix)
+    if machine.disk_free_bytes is not None and machine.disk_free_bytes < MIN_DISK_BYTES:
+        seen = f"{machine.disk_free_bytes / 1e9:.1f} GB are free for temporary files"
+        yield _finding("disk_full", seen, "df -h; docker system prune")
+    if gpus > 1 and machine.shm_bytes is not None and machine.shm_bytes < MIN_SHM_BYTES:
+        fix = "docker run --shm-size=1g" if machine.container else "sudo mount -o remount,size=1g /dev/shm"
+        yield _finding("little_shm", f"/dev/shm has {machine.shm_bytes / 1e6:.0f} MB", fix)
+    if gpus > 1 and machine.container and machine.memlock_bytes is not None:
+        seen = f"{machine.memlock_bytes / 1e6:.1f} MB of memory may be locked"
+        yield _finding("memlock", seen, "docker run --ulimit memlock=-1")
+
+
 VARIABLES = {
     "CUDA_LAUNCH_BLOCKING": (("", "0"), "each kernel must end before the next is launched"),
     "NVIDIA_TF32_OVERRIDE": (("",), "it overrides the precision of a case"),
@@ -360,105 +353,13 @@ VARIABLES = {
 """By variable: harmless values, and the effect of any other."""
 
 
-def check_machine(facts: DoctorFacts) -> list[DoctorFinding]:
-    """Judge CPUs, memory, disk, limits and environment variables, relative to the number of GPUs."""
-    machine = facts.machine
-    gpus = sum(gpu.problem is None for gpu in facts.driver.gpus) if facts.device == "gpu" else 0
-    return [*_cpus(machine, gpus), *_memory(machine), *_limits(machine, gpus), *_variables(machine)]
-
-
-def _cpus(machine: MachineFacts, gpus: int) -> Iterator[DoctorFinding]:
-    slow = machine.governors.get("powersave", 0)
-    if slow:
-        yield DoctorFinding(
-            code="governor",
-            subject="CPU",
-            seen=f"{slow} of {machine.cpu_count} CPUs use the powersave governor",
-            why="kernels are launched, and inputs prepared, at a low clock",
-            fix="sudo cpupower frequency-set -g performance",
-            gpu_only=False,
-        )
-    if gpus and machine.cpu_limit < MIN_CPUS_PER_GPU * gpus:
-        yield DoctorFinding(
-            code="few_cpus",
-            subject="CPU",
-            seen=f"{machine.cpu_limit:g} CPUs for {gpus} GPU{'s' if gpus > 1 else ''}",
-            why="GPUs wait for kernels to be launched and for input",
-            fix=f"give the container or job {MIN_CPUS_PER_GPU * gpus:g} CPUs (docker run --cpus, cpus: in hosts.yml)",
-        )
-    if machine.other_cpu_share is not None and machine.other_cpu_share > MAX_IDLE_UTILISATION:
-        yield DoctorFinding(
-            code="cpu_shared",
-            subject="CPU",
-            seen=f"other programs use {machine.other_cpu_share:.0%} of the CPUs",
-            why="other work takes CPU time from the benchmark",
-            fix="top shows them; wait, or end them",
-            gpu_only=False,
-        )
-
-
-def _memory(machine: MachineFacts) -> Iterator[DoctorFinding]:
-    free = machine.memory_available_bytes
-    limit = machine.memory_bytes
-    least = min((value for value in (free, limit) if value is not None), default=None)
-    if least is not None and least < MIN_MEMORY_BYTES:
-        yield DoctorFinding(
-            code="little_memory",
-            subject="memory",
-            seen=f"{least / 1e9:.1f} GB of the host's memory are free",
-            why="the kernel may kill a benchmark, or swap",
-            fix="end other processes, or raise the container's limit (docker run --memory)",
-            gpu_only=False,
-        )
-    if machine.disk_free_bytes is not None and machine.disk_free_bytes < MIN_DISK_BYTES:
-        yield DoctorFinding(
-            code="disk_full",
-            subject="disk",
-            seen=f"{machine.disk_free_bytes / 1e9:.1f} GB are free for temporary files",
-            why="records, logs and compiled kernels may be lost",
-            fix="df -h; docker system prune",
-            gpu_only=False,
-        )
-
-
-def _limits(machine: MachineFacts, gpus: int) -> Iterator[DoctorFinding]:
-    if gpus > 1 and machine.shm_bytes is not None and machine.shm_bytes < MIN_SHM_BYTES:
-        yield DoctorFinding(
-            code="little_shm",
-            subject="/dev/shm",
-            seen=f"/dev/shm has {machine.shm_bytes / 1e6:.0f} MB",
-            why="NCCL keeps buffers there for GPUs without P2P, and fails where they do not fit",
-            fix="docker run --shm-size=1g" if machine.container else "sudo mount -o remount,size=1g /dev/shm",
-        )
-    if gpus > 1 and machine.container and machine.memlock_bytes is not None:
-        yield DoctorFinding(
-            code="memlock",
-            subject="limits",
-            seen=f"{machine.memlock_bytes / 1e6:.1f} MB of memory may be locked",
-            why="NCCL locks its buffers for GPUs and network cards, and fails where it cannot",
-            fix="docker run --ulimit memlock=-1",
-        )
-
-
 def _variables(machine: MachineFacts) -> Iterator[DoctorFinding]:
     for name, (harmless, why) in VARIABLES.items():
-        value = machine.variables.get(name)
-        if name == "XLA_FLAGS" and value is not None:
-            value = flags_of_the_user(value)
-        if value is not None and value not in harmless:
-            yield DoctorFinding(
-                code="variable",
-                subject=name,
-                seen=f"{name}={value}",
-                why=why,
-                fix=f"unset {name}",
-            )
-    chosen = machine.variables.get("CUDA_VISIBLE_DEVICES")
-    if chosen is not None:
-        yield DoctorFinding(
-            level=Level.NOTE,
-            code="variable",
-            subject="CUDA_VISIBLE_DEVICES",
-            seen=f"CUDA_VISIBLE_DEVICES={chosen}",
-            why="TensorFlow sees these GPUs only",
-        )
+        value = machine.variables.get(name, "")
+        value = flags_of_the_user(value) if name == "XLA_FLAGS" else value
+        if value not in harmless:
+            yield _finding("variable", f"{name}={value}", f"unset {name}", subject=name, why=why)
+    name = "CUDA_VISIBLE_DEVICES"
+    if (chosen := machine.variables.get(name)) is not None:
+        why = "TensorFlow sees these GPUs only"
+        yield _finding("variable", f"{name}={chosen}", level=Level.NOTE, subject=name, why=why)

@@ -14,8 +14,8 @@ from typing import Any
 
 from results.schema.health import GPUFacts, GPUSlice
 from tfbench.doctor.driver import DriverFacts, GPUPair
-from tfbench.doctor.machine import MachineFacts, read_machine
 from tfbench.doctor.trial import STAGES, Trial
+from tfbench.machine.host import MachineFacts, read_machine
 
 DRIVER_SECONDS = 20.0
 """Without persistence mode each GPU takes a second or two to wake up."""

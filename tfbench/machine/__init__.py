@@ -2,6 +2,5 @@
 
 Start with `nvml`: it reads a GPU into `results.schema.health.GPUFacts`. `driver_gpus` lists the GPUs and, with
 `cuda_devices`, decides which of them a process may use; `telemetry` observes them while steps are timed;
-`cuda_libraries` makes NVIDIA's libraries available to TensorFlow; `host` describes the CPU and its limits, and
-`cpu_use` what other programs take of it.
+`cuda_libraries` makes NVIDIA's libraries available to TensorFlow; `host` describes the CPU, its limits and its use.
 """

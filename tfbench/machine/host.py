@@ -1,11 +1,17 @@
-"""Facts about this machine, read without TensorFlow: CPU, limits, memory, driver, GPUs."""
+"""Facts about this machine, read without TensorFlow: CPU, limits, memory, driver, GPUs, and what other programs use."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import os
 import platform
+import re
+import resource
+import shutil
+import tempfile
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -170,11 +176,10 @@ def _operating_system() -> str:
 
 
 def _first_value(path: Path, key: str, separator: str) -> str:
-    """Return what follows the separator in the first line with a lower-case key; empty if there is none."""
-    for line in read_text(path).splitlines():
-        if line.lower().startswith(key):
-            return line.partition(separator)[2].strip()
-    return ""
+    """Return what follows the separator in the first line with a lower-case key, or all of it; empty: no such line."""
+    lines = (line for line in read_text(path).splitlines() if line.lower().startswith(key))
+    line = next(lines, "")
+    return (line.partition(separator)[2] if separator else line).strip()
 
 
 def _installed(*packages: str) -> str | None:
@@ -250,3 +255,184 @@ def loop_seconds() -> float:
     for step in range(LOOPS * LOOP_STEPS):
         total += step & 3
     return (time.perf_counter() - begin) / LOOPS
+
+
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+"""Unit of /proc/stat."""
+
+CPU_USE_SECONDS = 0.5
+"""Shortest interval over which the use of the CPUs is read before a measurement."""
+
+STANDARD_ERRORS = 4.0
+"""The kernel counts who runs at each tick, so that a short interval is a small sample; exceeded by 1 in 30,000."""
+
+_USED = (0, 1, 2, 7)
+"""Columns of /proc/stat: user, nice, system, and steal by other virtual machines. Interrupts may be ours."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CPUUse:
+    """CPU time used since the start of the machine and of this process.
+
+    Attributes:
+        at: `time.perf_counter`.
+        cpus: CPUs that this process may run on.
+        all_seconds: Used by all programs on these CPUs.
+        own_seconds: Used by this process and the processes that it started and that have ended.
+    """
+
+    at: float
+    cpus: int
+    all_seconds: float
+    own_seconds: float
+
+
+def read_cpu_use(root: Path = Path("/")) -> CPUUse:
+    """Read the counters.
+
+    Args:
+        root: Parent of `proc`.
+    """
+    allowed = os.sched_getaffinity(0)
+    rows = re.findall(r"^cpu(\d+) (.+)$", read_text(root / "proc/stat"), re.MULTILINE)
+    ticks = [[int(text) for text in row.split()] for cpu, row in rows if int(cpu) in allowed]
+    own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return CPUUse(
+        at=time.perf_counter(),
+        cpus=len(ticks),
+        all_seconds=sum(row[column] for row in ticks for column in _USED) / TICKS_PER_SECOND,
+        own_seconds=sum(part.ru_utime + part.ru_stime for part in own),
+    )
+
+
+def other_cpu_share_since(before: CPUUse) -> float | None:
+    """Return `other_cpu_share` from a moment until now."""
+    return other_cpu_share(before, read_cpu_use(), cpu_limit())
+
+
+def other_cpu_share(before: CPUUse, after: CPUUse, limit: float) -> float | None:
+    """Return the share of the CPUs of this process that other programs surely used over an interval.
+
+    CPUs beyond the limit of a control group do not count: a process that may use 2 of 8 CPUs loses nothing if others
+    use 6. The error of the kernel's ticks is subtracted.
+
+    Args:
+        before: At the start of the interval.
+        after: At its end.
+        limit: CPUs that this process may use; may be fractional.
+
+    Returns:
+        0 to 1; None: the kernel does not report it.
+    """
+    seconds, cpus = after.at - before.at, after.cpus
+    used = after.all_seconds - before.all_seconds
+    if seconds <= 0 or used <= 0:
+        return None
+    ticks = cpus * seconds * TICKS_PER_SECOND
+    busy = min(1.0, used / (cpus * seconds))
+    error = cpus * (STANDARD_ERRORS * math.sqrt(busy * (1 - busy) / ticks) + cpus / ticks)
+    others = (used - (after.own_seconds - before.own_seconds)) / seconds - error
+    return min(1.0, max(0.0, (others - (cpus - limit)) / limit))
+
+
+NVIDIA_VENDOR = "0x10de"
+DISPLAY_CLASS = "0x03"
+"""First byte of the PCI class of display and 3D controllers."""
+
+WATCHED = (
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_LAUNCH_BLOCKING",
+    "NVIDIA_TF32_OVERRIDE",
+    "NCCL_P2P_DISABLE",
+    "NCCL_SHM_DISABLE",
+    "TF_XLA_FLAGS",
+    "XLA_FLAGS",
+    "LD_PRELOAD",
+    "LD_LIBRARY_PATH",
+)
+"""Environment variables that change which devices a benchmark sees, or its speed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineFacts:
+    """The machine, as seen from its container; None: unknown.
+
+    Attributes:
+        cpu_limit: CPUs that this process may use; may be fractional.
+        load: Load average of the last minute, of the whole machine.
+        other_cpu_share: Share of the CPUs that other programs used for half a second.
+        governors: Number of CPUs by frequency governor; empty if the kernel offers no choice.
+        memory_available_bytes: The kernel's estimate of available memory.
+        shm_bytes: Size of /dev/shm.
+        memlock_bytes: Memory that this process may lock; None: unlimited.
+        container: Whether this process runs in a container.
+        kernel_driver: Version line of NVIDIA's kernel module; None: not loaded, or hidden.
+        pci_gpus: PCI ids of NVIDIA's GPUs on the bus, with or without a driver.
+        disk_free_bytes: Of the file system for temporary files.
+        variables: Those of `WATCHED` that are set.
+    """
+
+    cpu_count: int = 1
+    cpu_limit: float = 1.0
+    load: float | None = None
+    other_cpu_share: float | None = None
+    governors: dict[str, int] = field(default_factory=dict)
+    memory_bytes: int | None = None
+    memory_available_bytes: int | None = None
+    shm_bytes: int | None = None
+    memlock_bytes: int | None = None
+    container: bool = False
+    kernel_driver: str | None = None
+    pci_gpus: list[str] = field(default_factory=list)
+    disk_free_bytes: int | None = None
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+def read_machine(root: Path = Path("/")) -> MachineFacts:
+    """Read the facts of this machine.
+
+    Args:
+        root: Parent of `proc`, `sys` and `dev`.
+    """
+    before = read_cpu_use(root)
+    time.sleep(CPU_USE_SECONDS)
+    load = _first_value(root / "proc/loadavg", "", "").split()
+    available = _first_value(root / "proc/meminfo", "memavailable", ":").split()
+    governors = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
+    memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    shm = root / "dev/shm"
+    return MachineFacts(
+        cpu_count=os.cpu_count() or 1,
+        cpu_limit=cpu_limit(root),
+        load=float(load[0]) if load else None,
+        other_cpu_share=other_cpu_share(before, read_cpu_use(root), cpu_limit(root)),
+        governors=dict(Counter(text for file in governors if (text := read_text(file).strip()))),
+        memory_bytes=memory_limit_bytes(root),
+        memory_available_bytes=int(available[0]) * 1024 if available else None,
+        shm_bytes=shutil.disk_usage(shm).total if shm.is_dir() else None,
+        memlock_bytes=None if memlock == resource.RLIM_INFINITY else memlock,
+        container=_in_container(root),
+        kernel_driver=_first_value(root / "proc/driver/nvidia/version", "", "") or None,
+        pci_gpus=_pci_gpus(root),
+        disk_free_bytes=shutil.disk_usage(tempfile.gettempdir()).free,
+        variables={name: os.environ[name][:500] for name in WATCHED if name in os.environ},
+    )
+
+
+def _in_container(root: Path) -> bool:
+    marks = ("docker", "containerd", "kubepods", "libpod", "lxc")
+    if any((root / name).exists() for name in (".dockerenv", "run/.containerenv")):
+        return True
+    return any(mark in read_text(root / "proc/1/cgroup") for mark in marks) or "APPTAINER_CONTAINER" in os.environ
+
+
+def _pci_gpus(root: Path) -> list[str]:
+    """Return the ids of NVIDIA's GPUs on the PCI bus; in a container, including those it was not given."""
+    return sorted(
+        device.name.upper()
+        for device in (root / "sys/bus/pci/devices").glob("*")
+        if read_text(device / "vendor").strip() == NVIDIA_VENDOR
+        and read_text(device / "class").startswith(DISPLAY_CLASS)
+    )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from results.schema import Telemetry
 from results.schema.health import START_CELSIUS, GPUFacts
 from tfbench.machine import samples
-from tfbench.machine.cpu_use import other_cpu_share_since, read_cpu_use
+from tfbench.machine.host import other_cpu_share_since, read_cpu_use
 from tfbench.machine.nvml import GPUs
 from tfbench.machine.samples import Sample
 

@@ -12,7 +12,7 @@ from results.schema import Case, Data, Device, InputLimit, Telemetry
 from tests.support import PROJECT
 from tests.support.patience import patience
 from tests.unit.results.factory import make_environment, make_measurement
-from tfbench.machine.cpu_use import CPUUse, other_cpu_share, read_cpu_use
+from tfbench.machine.host import CPUUse, other_cpu_share, read_cpu_use
 from tfbench.measuring.soft_warnings import soft_warnings
 
 BURN = "while True: pass"

@@ -16,8 +16,8 @@ from tfbench.doctor.__main__ import render
 from tfbench.doctor.checks import DoctorFinding, Level, Readiness, judge, verdict_line, verdict_of
 from tfbench.doctor.driver import DriverFacts, GPUPair
 from tfbench.doctor.facts import ChildAnswers, DoctorFacts, ask, driver_from, trial_from
-from tfbench.doctor.machine import MachineFacts, read_machine
 from tfbench.doctor.trial import Trial, all_reduces, computes
+from tfbench.machine.host import MachineFacts, read_machine
 from tfbench.machine.nvml import NO_LIBRARY
 
 MACHINE = MachineFacts(
