@@ -2,9 +2,9 @@
 
 Start with `commands`, which read as read → probe → plan → run → report; `session` reads and plans, `run_control`
 carries out. `inventory` reads `hosts.yml`,
-`planning` makes `plan.json`, `running` executes it through `launchers` (Docker, ssh, Slurm, Kubernetes), `display`
-shows its events. `images` builds and pushes containers, `accepting` judges hosts, `links` connects by ssh, `suites`
-holds the lists of cases. A new engine is a folder of `launchers`, a new suite a file of `suites`.
+`planning` makes `plan.json`, `running` executes it through `engines` (Docker, ssh, Slurm, Kubernetes), `display`
+shows its events. `images` builds and pushes containers, `checks` judges hosts, `connections` connects by ssh, `suites`
+holds the lists of cases. A new engine is a folder of `engines`, a new suite a file of `suites`.
 
 Communicates with `tfbench` by a command line (`Case.flags()`) and a JSON file (`results.schema.Record`), and never
 imports it.

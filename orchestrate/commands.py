@@ -93,8 +93,8 @@ def check(
     format: TextOrJSON = "text",
 ) -> int:
     """Query every host for its hardware and check that it can run benchmarks."""
-    from orchestrate.accepting.deep import verdict_grid, verdicts_json
-    from orchestrate.accepting.judging import Acceptance
+    from orchestrate.checks.deep import verdict_grid, verdicts_json
+    from orchestrate.checks.judging import Acceptance
     from orchestrate.display import tables
     from orchestrate.display.display import stdout_console
     from orchestrate.planning.facts import Facts
@@ -162,7 +162,7 @@ def run(
     """Measure every case, with a fresh process for each repeat."""
     from orchestrate.planning.plan import new_run_id
     from orchestrate.run_control import ending, start
-    from orchestrate.running.shared import Late
+    from orchestrate.running.context import Late
     from orchestrate.session import plan_of, progress_bus, require_unused, require_usable
     from results.runs.store import RunFolder
 
@@ -247,9 +247,9 @@ def stop(run: RunName = None, runs_dir: RunsDir = Path("runs")) -> int:
     """Stop a run's benchmarks and remove them from its hosts; records are kept."""
     from orchestrate.display.display import notify
     from orchestrate.events import EventBus
+    from orchestrate.running.context import storing
     from orchestrate.running.controller import controlling, end_controller
     from orchestrate.running.run import stop_run
-    from orchestrate.running.shared import storing
     from orchestrate.session import find_run, launcher_maker, read_plan, resume_hint, with_new_addresses
 
     folder = find_run(run, runs_dir)

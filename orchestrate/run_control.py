@@ -16,24 +16,24 @@ from pathlib import Path
 
 from rich.console import Console
 
-from orchestrate.accepting.deep import FOLDER, judge_records, plan_deep_check
-from orchestrate.accepting.judging import HostVerdict
+from orchestrate.checks.deep import FOLDER, judge_records, plan_deep_check
+from orchestrate.checks.judging import HostVerdict
 from orchestrate.display import tables
 from orchestrate.display.display import Display, notify, stdout_console
 from orchestrate.display.live import make_display
+from orchestrate.engines.base import Launcher
 from orchestrate.errors import UserError
 from orchestrate.events import Event, EventBus, ImageProgress, JobStep, Stopping, event_document, stored_event
 from orchestrate.inventory.hosts import Host, HostPlace
-from orchestrate.launchers.base import Launcher
 from orchestrate.options import How, Where
 from orchestrate.planning.codec import plan_to_json
 from orchestrate.planning.durations import Durations, RunEstimate, estimate, fitting_repeats, hourly_usd, usd_text
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Plan, new_run_id
+from orchestrate.running.context import Late, StorageFailed, storing
 from orchestrate.running.controller import allow_open_files, collect_rarely, controlling, is_controlled
 from orchestrate.running.options import TRIED_AGAIN, RunOptions, Stop
 from orchestrate.running.run import execute, query_hosts
-from orchestrate.running.shared import Late, StorageFailed, storing
 from orchestrate.running.state import Recorded, RunState
 from orchestrate.session import launcher_maker, read_plan, resume_hint
 from orchestrate.when_done import signals_handled, when_done

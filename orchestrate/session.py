@@ -13,18 +13,18 @@ from rich.console import Console
 
 from orchestrate.display.display import notify
 from orchestrate.display.live import make_display
+from orchestrate.engines.base import Launcher, QueueLauncher
+from orchestrate.engines.pulls import PullLimits
 from orchestrate.errors import NoUsableHost, UserError
 from orchestrate.events import EventBus, ImageProgress, Warned
 from orchestrate.inventory.hosts import Host, HostPlace, read_hosts
-from orchestrate.launchers.base import Launcher, QueueLauncher
-from orchestrate.launchers.pulls import PullLimits
 from orchestrate.options import What, Where
 from orchestrate.planning.codec import plan_from_json
 from orchestrate.planning.durations import earlier_durations
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import DEFAULT_SUITE, HostPlan, Plan, make_plan
+from orchestrate.running.context import Late
 from orchestrate.running.run import ASK_SECONDS, make_launcher, probe_hosts, query_hosts
-from orchestrate.running.shared import Late
 from orchestrate.suites import read_suite
 from results.program import command_line
 from results.runs.store import RunFolder, is_folder, latest_run

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import results
-from orchestrate.launchers.ssh.agent import locked
+from orchestrate.engines.ssh.agent import locked
 from tests.support import PROJECT
 from tests.support.engines.docker import DockerEngine, Engines
 from tests.support.engines.images import PushedImage, build_image, make_base_image, push_image

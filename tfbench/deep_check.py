@@ -1,7 +1,7 @@
 """A two-minute acceptance test of a machine: `--model=device --deep_check`.
 
 Measures each device alone, then all together under load for 20 s, then the all-reduce over all of them and the CPU.
-`orchestrate/accepting` judges the figures. Cases of several GPUs compare these by the same products, over all hosts.
+`orchestrate/checks` judges the figures. Cases of several GPUs compare these by the same products, over all hosts.
 """
 
 from __future__ import annotations

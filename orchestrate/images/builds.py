@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from orchestrate.engines.docker.images import DockerEngine
+from orchestrate.engines.invocation import RECORD_PATH, ContainerSpec, unique_name
 from orchestrate.errors import BuildFailed
 from orchestrate.inventory.variants import Variant, parse_version
-from orchestrate.launchers.container import RECORD_PATH, ContainerSpec, unique_name
-from orchestrate.launchers.docker.images import DockerEngine
 from orchestrate.project import PROJECT, containers_folder
 from results.runs.reading import from_json
 from results.schema import Case, Device, Precision, Record, Status

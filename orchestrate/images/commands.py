@@ -10,15 +10,15 @@ from pathlib import Path
 
 from rich.console import Console
 
+from orchestrate.engines.docker.images import (
+    DockerEngine,
+    controller_address,
+)
+from orchestrate.engines.pulls import Progress
 from orchestrate.errors import HostError, UserError
 from orchestrate.images.builds import build_variant, source_revision, verify_image
 from orchestrate.inventory.hosts import Host, HostPlace, read_hosts
 from orchestrate.inventory.variants import Variant, read_variants, unknown_variant
-from orchestrate.launchers.docker.images import (
-    DockerEngine,
-    controller_address,
-)
-from orchestrate.launchers.pulls import Progress
 from orchestrate.options import BuiltImages, Images
 from orchestrate.planning.facts import Facts
 from results.grid import Grid, print_grid

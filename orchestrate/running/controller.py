@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrate.engines.ssh.agent import identity
 from orchestrate.errors import UserError
-from orchestrate.launchers.ssh.agent import identity
 from results.program import command_line
 
 if TYPE_CHECKING:

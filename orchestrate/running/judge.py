@@ -8,7 +8,7 @@ import signal
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
-from orchestrate.launchers.base import Ending
+from orchestrate.engines.base import Ending
 from orchestrate.planning.plan import Job
 from orchestrate.text import plain_text
 from results.runs.reading import from_json

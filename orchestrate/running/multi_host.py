@@ -18,9 +18,9 @@ from orchestrate.errors import HostError, Lost, Unreachable
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.planning.durations import clock_seconds
 from orchestrate.planning.plan import Job, MultiHostJob, Plan, complete_job, whole_job
+from orchestrate.running.context import RunContext, StorageFailed, finish
 from orchestrate.running.judge import failed_record, judge, now
 from orchestrate.running.session import HostSession, Outcome
-from orchestrate.running.shared import Shared, StorageFailed, finish
 from orchestrate.running.watchdog import Watched
 from orchestrate.running.worker import Worker
 from results.schema import Record, Status
@@ -74,7 +74,9 @@ class MemberRun:
         return f"the part on {self.host.key} ended with exit code {code}"
 
 
-def run_multi_host(plan: Plan, alone: Mapping[HostPlace, Future[None]], shared: Shared, done: Collection[str]) -> None:
+def run_multi_host(
+    plan: Plan, alone: Mapping[HostPlace, Future[None]], shared: RunContext, done: Collection[str]
+) -> None:
     """Run the remaining multi-host jobs of a plan, for each fleet once its hosts have finished their own repeats.
 
     Args:
@@ -114,7 +116,9 @@ class MultiHostWorker(Worker):
         shared: State shared by the workers of a run.
     """
 
-    def __init__(self, plan: Plan, every: Sequence[MultiHostJob], todo: Sequence[MultiHostJob], shared: Shared) -> None:
+    def __init__(
+        self, plan: Plan, every: Sequence[MultiHostJob], todo: Sequence[MultiHostJob], shared: RunContext
+    ) -> None:
         self._entries = {entry.host.place: entry for entry in plan.hosts}
         chief = self._entries[every[0].members[0].place].host
         super().__init__(chief, [multi.job for multi in todo], shared, f"{chief.fleet}+together")

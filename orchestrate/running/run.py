@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from orchestrate.engines.base import ImagePinner, Launcher, QueueLauncher
+from orchestrate.engines.pulls import PullLimits
 from orchestrate.errors import HostError, UserError
 from orchestrate.events import (
     Event,
@@ -31,8 +33,6 @@ from orchestrate.events import (
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.inventory.variants import read_variants
-from orchestrate.launchers.base import ImagePinner, Launcher, QueueLauncher
-from orchestrate.launchers.pulls import PullLimits
 from orchestrate.planning.durations import Budget, Durations
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.host_warnings import (
@@ -44,10 +44,10 @@ from orchestrate.planning.host_warnings import (
 )
 from orchestrate.planning.images import share_images
 from orchestrate.planning.plan import Plan
+from orchestrate.running.context import Connectivity, Late, MakeLauncher, RunContext, storing, supersede_record
 from orchestrate.running.multi_host import run_multi_host
 from orchestrate.running.options import RunOptions, Stop
 from orchestrate.running.session import CLOSE_SECONDS, PROBE_SECONDS
-from orchestrate.running.shared import Connectivity, Late, MakeLauncher, Shared, storing, supersede_record
 from orchestrate.running.state import Recorded, RunOutcome
 from orchestrate.running.watchdog import Abandoned, Watchdog, settle, side_by_side
 from orchestrate.running.worker import HostWorker, QueueWorker
@@ -232,7 +232,7 @@ def _execute(
     total = len(plan.jobs)
     left = total - len(settled)
     network = Connectivity(partial(_any_answers, plan, make), bus, options.offline_seconds)
-    shared = Shared(folder, make, bus, stop, Watchdog(stop.running), budget, options, done, early, network, late)
+    shared = RunContext(folder, make, bus, stop, Watchdog(stop.running), budget, options, done, early, network, late)
     bus.emit(RunStarted(run_id=plan.run_id, jobs=total, done=total - left, folder=str(folder.path)))
     if note := isolation_note(entry.host for entry in plan.hosts):
         bus.emit(Warned(host=None, message=note))
@@ -366,25 +366,25 @@ def make_launcher(host: Host, run_path: Path | None, pulls: PullLimits) -> Launc
         pulls: Shared by all hosts of a run.
     """
     if isinstance(host.queue, SlurmQueue):
-        from orchestrate.launchers.slurm.launcher import SlurmLauncher
+        from orchestrate.engines.slurm.launcher import SlurmLauncher
 
         return SlurmLauncher(host, host.queue)
     if host.queue is not None:
         try:
-            from orchestrate.launchers.kubernetes.launcher import KubernetesLauncher  # the client takes 0.7 s to import
+            from orchestrate.engines.kubernetes.launcher import KubernetesLauncher  # the client takes 0.7 s to import
         except ModuleNotFoundError as error:
             message = f"{host.key}: Kubernetes needs its client. Install it: pip install 'tfbench[kubernetes]'"
             raise UserError(message) from error
 
         return KubernetesLauncher(host)
     if host.ssh is not None:
-        from orchestrate.launchers.ssh.launcher import SSHLauncher
+        from orchestrate.engines.ssh.launcher import SSHLauncher
 
         return SSHLauncher(host, pulls)
     if host.docker is None:
-        from orchestrate.launchers.ssh.launcher import ProcessLauncher
+        from orchestrate.engines.ssh.launcher import ProcessLauncher
 
         return ProcessLauncher(host, run_path)
-    from orchestrate.launchers.docker.launcher import ContainerLauncher  # the SDK takes 0.2 s to import
+    from orchestrate.engines.docker.launcher import ContainerLauncher  # the SDK takes 0.2 s to import
 
     return ContainerLauncher(host, pulls)

@@ -9,13 +9,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from orchestrate.engines.base import Ending, Launcher, OnTurn, always_running
 from orchestrate.errors import HostError
 from orchestrate.events import EventBus, ImageProgress, ImageReady, JobState, JobStep, Warned
 from orchestrate.inventory.hosts import Host
-from orchestrate.launchers.base import Ending, Launcher, OnTurn, always_running
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Job
-from orchestrate.running.shared import Shared, storing
+from orchestrate.running.context import RunContext, storing
 from orchestrate.running.watchdog import MARGIN_SECONDS, QUEUE_MARGIN_SECONDS, Abandoned, Watched
 from results.runs.store import RunFolder
 from results.schema.progress import State, Step, parse_line
@@ -67,7 +67,7 @@ class HostSession:
 
     entry: HostPlan
     launcher: Launcher
-    shared: Shared
+    shared: RunContext
     problem: HostError | None = None
 
     @property

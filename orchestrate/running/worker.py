@@ -14,17 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
+from orchestrate.engines.base import OnTurn, QueueLauncher, Turn, always_running
 from orchestrate.errors import Busy, CancelledInQueue, Gone, HostError, Lost, Unreachable
 from orchestrate.inventory.hosts import Host
-from orchestrate.launchers.base import OnTurn, QueueLauncher, Turn, always_running
 from orchestrate.planning.durations import Budget, clock_seconds
 from orchestrate.planning.plan import HostPlan, Job, complete_job
-from orchestrate.running.judge import failed_record, judge, now
-from orchestrate.running.options import AWAY, DROP_AFTER, HOST_FAULTS, QUEUED
-from orchestrate.running.session import HostSession
-from orchestrate.running.shared import (
+from orchestrate.running.context import (
     DevicePeaks,
-    Shared,
+    RunContext,
     StorageFailed,
     affordable,
     drop_for_bug,
@@ -32,6 +29,9 @@ from orchestrate.running.shared import (
     finish,
     skip,
 )
+from orchestrate.running.judge import failed_record, judge, now
+from orchestrate.running.options import AWAY, DROP_AFTER, HOST_FAULTS, QUEUED
+from orchestrate.running.session import HostSession
 from orchestrate.running.watchdog import Abandoned, Watched
 from results.schema import Record, Status
 
@@ -97,7 +97,7 @@ class Worker(ABC):
         name: For the file with the traceback of a bug.
     """
 
-    def __init__(self, host: Host, jobs: Sequence[Job], shared: Shared, name: str) -> None:
+    def __init__(self, host: Host, jobs: Sequence[Job], shared: RunContext, name: str) -> None:
         self.host = host
         self.jobs = list(jobs)
         self.shared = shared
@@ -263,7 +263,7 @@ class HostWorker(Worker):
         parts: Its parts of multi-host jobs without a record.
     """
 
-    def __init__(self, entry: HostPlan, jobs: list[Job], shared: Shared, parts: Sequence[Job] = ()) -> None:
+    def __init__(self, entry: HostPlan, jobs: list[Job], shared: RunContext, parts: Sequence[Job] = ()) -> None:
         super().__init__(entry.host, jobs, shared, entry.host.key)
         self.entry = entry
         self._parts = parts

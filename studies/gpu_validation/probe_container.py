@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from orchestrate.launchers.container import RUN_LABEL
-from orchestrate.launchers.docker.images import DockerEngine, controller_address
+from orchestrate.engines.docker.images import DockerEngine, controller_address
+from orchestrate.engines.invocation import RUN_LABEL
 from results.runs.reading import from_json
 from results.schema import Record, Status
 from tests.support import PROJECT

@@ -160,7 +160,7 @@ def test_without_extras_it_compares_records_and_brings_no_tensorflow(plain: Inst
 
 
 def test_without_extras_it_has_all_that_hosts_without_docker_get(plain: Installed, tmp_path: Path):
-    code = "import io, tarfile; from orchestrate.launchers.ssh.software import pack_runner as pack"
+    code = "import io, tarfile; from orchestrate.engines.ssh.software import pack_runner as pack"
     code += "; print(*tarfile.open(fileobj=io.BytesIO(pack()[1])).getnames())"
     names = plain.run("python", "-c", code, folder=tmp_path).stdout.split()
     assert {"pynvml.py", "tfbench/probe.py", "results/schema/case.py"} <= set(names)

@@ -23,7 +23,7 @@ IN_CONTAINER = sys.stdlib_module_names | {"absl", "keras", "numpy", "pynvml", "t
 MAY_PRINT = {"__main__", "cli", "commands", "command_line", "program", "streams", "tables", "grid", "display"}
 """Names of files that write for people. What trains prints lines that its launcher reads, so it may too."""
 
-AGENT = "orchestrate/launchers/ssh/agent.py"
+AGENT = "orchestrate/engines/ssh/agent.py"
 """Its standard output is its connection to the controller."""
 
 

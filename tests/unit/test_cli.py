@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from orchestrate import cli, commands, completion
+from orchestrate.engines.ssh.launcher import ProcessLauncher
 from orchestrate.errors import LaunchFailed, NoUsableHost
 from orchestrate.inventory.hosts import read_hosts
-from orchestrate.launchers.ssh.launcher import ProcessLauncher
 from orchestrate.session import THIS_MACHINE
 from orchestrate.suites import suite_names
 from results.commands import runs

@@ -9,7 +9,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from orchestrate.launchers.ssh.software import FITTING
+from orchestrate.engines.ssh.software import FITTING
 from results.reference.gpus import gpu_key
 from tests.support import PROJECT, write_program
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from orchestrate import commands
-from orchestrate.accepting.deep import verdict_grid
+from orchestrate.checks.deep import verdict_grid
 from orchestrate.display import tables
 from orchestrate.images import commands as images
 from orchestrate.inventory.variants import read_variants

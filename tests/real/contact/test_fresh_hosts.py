@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from orchestrate.engines.slurm.commands import LoginShell
+from orchestrate.engines.ssh.connection import Connection
 from orchestrate.errors import Unreachable
 from orchestrate.inventory.addresses import HostKeys, SSHAddress
 from orchestrate.inventory.hosts import Host, read_hosts
-from orchestrate.launchers.slurm.commands import LoginShell
-from orchestrate.launchers.ssh.connection import Connection
 from studies.controller_cost import run_controller
 from studies.fleet.bench_fleet import fake_engines, faults_of, write_hosts
 from studies.fleet.engine import socket_path

@@ -11,7 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from orchestrate.launchers.ssh.software import image_software
+from orchestrate.engines.ssh.software import image_software
 from results import schema
 from results.runs import reading
 from results.schema.progress import RecordReader

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from orchestrate.launchers.container import CACHE_LABEL, CACHE_VARIABLES, ContainerSpec, cache_volume, unique_name
-from orchestrate.launchers.docker.images import DockerEngine
+from orchestrate.engines.docker.images import DockerEngine
+from orchestrate.engines.invocation import CACHE_LABEL, CACHE_VARIABLES, ContainerSpec, cache_volume, unique_name
 from tests.support.engines.docker import Engines
 from tests.support.engines.images import PushedImage
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import pynvml
 import pytest
 
+from orchestrate.engines.invocation import probe_container
 from orchestrate.errors import BuildFailed
 from orchestrate.images.builds import build_context, build_variant
 from orchestrate.inventory.variants import read_variants
-from orchestrate.launchers.container import probe_container
 from tests.support import PROJECT
 from tests.support.engines.docker import Engines
 from tests.unit.test_locks import locked

@@ -18,9 +18,9 @@ import docker
 import docker.errors
 import requests
 
-from orchestrate.launchers.ssh import launcher as ssh_launcher
-from orchestrate.launchers.ssh.agent import read_json
-from orchestrate.launchers.ssh.software import HostSoftware
+from orchestrate.engines.ssh import launcher as ssh_launcher
+from orchestrate.engines.ssh.agent import read_json
+from orchestrate.engines.ssh.software import HostSoftware
 from tests.real.ssh.rented import Rented
 from tests.support.controller import ours, remove_ours, running
 from tests.support.engines.docker import PING_SECONDS

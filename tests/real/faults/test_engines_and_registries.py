@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrate.launchers.pulls import ATTEMPTS
+from orchestrate.engines.pulls import ATTEMPTS
 from results.schema import Status
 from tests.real.faults.conftest import FakeImages
 from tests.support.controller import Runs, counted, ours, remove_ours

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrate.launchers.limits import only_file, read_bounded
+from orchestrate.engines.bounded import only_file, read_bounded
 from results.schema import Status
 from results.schema.record_json import MAX_RECORD_BYTES
 from tests.real.faults.relay import Relay, http_answer

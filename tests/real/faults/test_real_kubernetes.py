@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrate.engines.kubernetes.manifests import job_manifest
 from orchestrate.inventory.hosts import read_hosts
-from orchestrate.launchers.kubernetes.manifests import job_manifest
 from orchestrate.planning.codec import plan_from_json
 from results.schema import Status
 from tests.conftest import CACHE

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrate.launchers.docker.images import SENT_REPOSITORY
+from orchestrate.engines.docker.images import SENT_REPOSITORY
 from results.schema import Status
 from tests.support.controller import Runs
 

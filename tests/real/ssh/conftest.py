@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from orchestrate.engines.pulls import PullLimits
+from orchestrate.engines.ssh.connection import Connection
+from orchestrate.engines.ssh.launcher import SSHLauncher
 from orchestrate.inventory.addresses import SSHAddress
 from orchestrate.inventory.hosts import Host
-from orchestrate.launchers.pulls import PullLimits
-from orchestrate.launchers.ssh.connection import Connection
-from orchestrate.launchers.ssh.launcher import SSHLauncher
 from tests.real.ssh.rented import make_fake_project
 from tests.support.engines.processes import short_folder
 from tests.support.engines.servers import SshHost, skip_without_sshd
@@ -73,5 +73,5 @@ def small_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         file.writestr("tfbench_nothing-1.dist-info/RECORD", "")
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     lock = f"tfbench-nothing @ file://{wheel} --hash=sha256:{digest}\n".encode()
-    monkeypatch.setattr("orchestrate.launchers.ssh.software.lock_of", lambda variant: lock)
+    monkeypatch.setattr("orchestrate.engines.ssh.software.lock_of", lambda variant: lock)
     return wheel

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
+from orchestrate.engines.pulls import PullLimits
+from orchestrate.engines.ssh.connection import Connection
+from orchestrate.engines.ssh.launcher import SSHLauncher
 from orchestrate.errors import PullFailed
 from orchestrate.inventory.addresses import SSHAddress
 from orchestrate.inventory.hosts import Host
-from orchestrate.launchers.pulls import PullLimits
-from orchestrate.launchers.ssh.connection import Connection
-from orchestrate.launchers.ssh.launcher import SSHLauncher
 from results.schema import Status
 from tests.real.ssh.rented import Rented, make_fake_project
 from tests.real.ssh.test_launcher import job
@@ -134,7 +134,7 @@ def test_settings_of_pip_on_a_host_do_not_change_an_installation(rent: Rent, tmp
 
 def test_the_index_of_a_host_is_kept(rent: Rent, tmp_path: Path, monkeypatch):
     monkeypatch.setattr(
-        "orchestrate.launchers.ssh.software.lock_of", lambda variant: b"nothing==1 --hash=sha256:" + b"0" * 64
+        "orchestrate.engines.ssh.software.lock_of", lambda variant: b"nothing==1 --hash=sha256:" + b"0" * 64
     )
     port = free_port()
     instance = rent(PIP_RETRIES=0)

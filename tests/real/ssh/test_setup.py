@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
+from orchestrate.engines.pulls import PullLimits
+from orchestrate.engines.ssh import connection, software
+from orchestrate.engines.ssh.launcher import SSHLauncher
+from orchestrate.engines.ssh.software import REQUIREMENTS, Download, Hello, setup_of
 from orchestrate.errors import LaunchFailed, PullFailed, Unreachable
 from orchestrate.inventory.addresses import SSHAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.variants import read_variants
-from orchestrate.launchers.pulls import PullLimits
-from orchestrate.launchers.ssh import connection, software
-from orchestrate.launchers.ssh.launcher import SSHLauncher
-from orchestrate.launchers.ssh.software import REQUIREMENTS, Download, Hello, setup_of
 from results.schema import Status
 from tests.real.ssh.test_launcher import job
 
@@ -58,7 +58,7 @@ class HostWithoutWheels(connection.Connection):
 )
 def test_a_python_without_wheels_of_the_tensorflow_is_not_used(monkeypatch, name, version, used):
     machine = HostWithoutWheels(version)
-    monkeypatch.setattr("orchestrate.launchers.ssh.launcher.time.time", lambda: machine.seconds)
+    monkeypatch.setattr("orchestrate.engines.ssh.launcher.time.time", lambda: machine.seconds)
     host = Host(fleet="f", name="h", docker=None, ssh=SSHAddress(target="a"))
     launcher = SSHLauncher(host, PullLimits(), machine)
     (variant,) = (variant for variant in read_variants() if variant.name == name)

@@ -27,7 +27,7 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
-from orchestrate.launchers.ssh.agent import locked
+from orchestrate.engines.ssh.agent import locked
 
 MOST_BYTES = 2_500_000_000
 """Memory above which a child is replaced after a test; a test adds up to about 1.5 GB."""

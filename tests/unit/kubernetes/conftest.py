@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import stamina.instrumentation
 
+from orchestrate.engines.kubernetes import launcher as launchers
+from orchestrate.engines.kubernetes.launcher import KubernetesLauncher
 from orchestrate.events import Event, EventBus, JobState
 from orchestrate.inventory.hosts import Host, read_hosts
-from orchestrate.launchers.kubernetes import launcher as launchers
-from orchestrate.launchers.kubernetes.launcher import KubernetesLauncher
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.plan import Plan, make_plan
 from orchestrate.running.options import RunOptions, Stop
@@ -133,4 +133,4 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask more often than on a real cluster, and say nothing about it."""
     stamina.instrumentation.set_on_retry_hooks(())
     monkeypatch.setattr(launchers, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr("orchestrate.launchers.kubernetes.api.LONGEST_DELAY_SECONDS", 0.2)
+    monkeypatch.setattr("orchestrate.engines.kubernetes.api.LONGEST_DELAY_SECONDS", 0.2)

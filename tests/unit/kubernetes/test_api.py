@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrate.engines.kubernetes import api
+from orchestrate.engines.kubernetes.api import KubernetesCluster
 from orchestrate.errors import HostError, LaunchFailed, Unreachable
 from orchestrate.inventory.queues import KubernetesQueue
-from orchestrate.launchers.kubernetes import api
-from orchestrate.launchers.kubernetes.api import KubernetesCluster
 from tests.real.faults.certificates import Authority
 from tests.support.patience import patience
 

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
+from orchestrate.engines.kubernetes import launcher as launchers
+from orchestrate.engines.kubernetes.manifests import object_name
 from orchestrate.errors import CancelledInQueue, HostError
-from orchestrate.launchers.kubernetes import launcher as launchers
-from orchestrate.launchers.kubernetes.manifests import object_name
 from orchestrate.running.run import stop_run
 from orchestrate.running.state import RunOutcome
 from results.schema import Status

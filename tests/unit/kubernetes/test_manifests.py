@@ -7,7 +7,7 @@ import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
 
-from orchestrate.launchers.kubernetes.manifests import GPU_TAINT, job_manifest, object_name, run_selector
+from orchestrate.engines.kubernetes.manifests import GPU_TAINT, job_manifest, object_name, run_selector
 from results.schema import Data, Device
 from tests.support import PROJECT
 
@@ -64,7 +64,7 @@ def test_the_role_allows_what_the_launcher_asks_and_nothing_else():
     documents = YAML(typ="safe").load_all((PROJECT / "containers/kubernetes/rbac.yml").read_text())
     rules = {item["kind"]: item["rules"] for item in documents if "rules" in item}
     allowed = {(resource, verb) for rule in rules["Role"] for resource in rule["resources"] for verb in rule["verbs"]}
-    text = (PROJECT / "orchestrate/launchers/kubernetes/api.py").read_text()
+    text = (PROJECT / "orchestrate/engines/kubernetes/api.py").read_text()
     asked = {
         "create_namespaced_job": ("jobs", "create"),
         "read_namespaced_job": ("jobs", "get"),

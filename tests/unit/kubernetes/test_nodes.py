@@ -2,12 +2,12 @@
 
 import pytest
 
+from orchestrate.engines.kubernetes import api
+from orchestrate.engines.kubernetes.nodes import fleet_facts
 from orchestrate.errors import HostError
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import KubernetesQueue
 from orchestrate.inventory.variants import read_variants
-from orchestrate.launchers.kubernetes import api
-from orchestrate.launchers.kubernetes.nodes import fleet_facts
 from orchestrate.planning.images import wanted_images
 from results.schema import Status
 from tests.support.engines.kubernetes.fake_server import Answer

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from orchestrate.engines.base import Ending, OnTurn, OutputLine, always_running
+from orchestrate.engines.pulls import Progress
 from orchestrate.errors import HostError
 from orchestrate.inventory.hosts import Host
-from orchestrate.launchers.base import Ending, OnTurn, OutputLine, always_running
-from orchestrate.launchers.pulls import Progress
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job
 from results.schema import Case, Origin, Record

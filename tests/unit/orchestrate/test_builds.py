@@ -15,13 +15,13 @@ from typing import Any, ClassVar
 import pytest
 
 from orchestrate import cli, session
+from orchestrate.engines.docker.images import DockerEngine
 from orchestrate.errors import BuildFailed, UserError
 from orchestrate.images import builds, commands
 from orchestrate.images.builds import build_variant, verify_image
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.variants import read_variants
-from orchestrate.launchers.docker.images import DockerEngine
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.images import wanted_images
 from results.schema import GPU

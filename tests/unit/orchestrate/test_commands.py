@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from orchestrate import commands, session
+from orchestrate.engines.invocation import container_name
 from orchestrate.errors import Unreachable, UserError
-from orchestrate.launchers.container import container_name
 from orchestrate.options import How, What, Where
 from orchestrate.planning.codec import plan_from_json
 from orchestrate.planning.facts import Facts

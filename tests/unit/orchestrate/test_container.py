@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from orchestrate.engines.docker.client import NoGPUs, NoMemoryLock, launch_refusal
+from orchestrate.engines.docker.launcher import ContainerLauncher, _engine_facts, gpu_ways
+from orchestrate.engines.invocation import ContainerSpec, container_document, job_container, probe_container
+from orchestrate.engines.pulls import PullLimits
 from orchestrate.errors import LaunchFailed
-from orchestrate.launchers.container import ContainerSpec, container_document, job_container, probe_container
-from orchestrate.launchers.docker.client import NoGPUs, NoMemoryLock, launch_refusal
-from orchestrate.launchers.docker.launcher import ContainerLauncher, _engine_facts, gpu_ways
-from orchestrate.launchers.pulls import PullLimits
 from orchestrate.planning.facts import Facts, facts_from_probe
 from orchestrate.planning.plan import Job
 from results.schema import GPU, Case, Data, Status

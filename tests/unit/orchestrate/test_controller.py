@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
+from orchestrate.engines.base import Launcher
 from orchestrate.errors import NoUsableHost, Unreachable, UserError
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
-from orchestrate.launchers.base import Launcher
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Plan
 from orchestrate.run_control import still_costing
+from orchestrate.running.context import StorageFailed
 from orchestrate.running.controller import CONTROLLER, allow_open_files, controlling, end_controller, is_controlled
-from orchestrate.running.shared import StorageFailed
 from orchestrate.when_done import signals_handled, when_done
 from results.schema import GPU
 from tests.support import PROJECT

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from orchestrate.accepting.deep import FOLDER, judge_records, plan_deep_check, verdict_grid, verdicts_json
-from orchestrate.accepting.judging import Acceptance, GPUFigures, HostFigures, judge
+from orchestrate.checks.deep import FOLDER, judge_records, plan_deep_check, verdict_grid, verdicts_json
+from orchestrate.checks.judging import Acceptance, GPUFigures, HostFigures, judge
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.facts import Facts
 from results.runs.store import RunFolder

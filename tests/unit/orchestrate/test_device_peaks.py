@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from orchestrate.launchers.container import host_flags
-from orchestrate.running.shared import DevicePeaks
+from orchestrate.engines.invocation import host_flags
+from orchestrate.running.context import DevicePeaks
 from results.schema import Case, Device, Precision, Status
 from tests.unit.orchestrate.fakes import make_job
 from tests.unit.results.factory import make_measurement, make_record

@@ -21,17 +21,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrate.engines.docker import client as engine_client
+from orchestrate.engines.docker import engine as engine_module
+from orchestrate.engines.docker import images as images_module
+from orchestrate.engines.docker import launcher as launcher_module
+from orchestrate.engines.docker.engine import MAX_HELD_BYTES, EndlessLog, stamped_lines, unframed
+from orchestrate.engines.docker.images import DockerEngine
+from orchestrate.engines.docker.launcher import ContainerLauncher
+from orchestrate.engines.invocation import RECORD_PATH, ContainerSpec
+from orchestrate.engines.pulls import PullLimits, PullMeter
 from orchestrate.errors import HostError, LaunchFailed, Lost, PullFailed, Unreachable
 from orchestrate.inventory.addresses import DockerAddress
-from orchestrate.launchers.container import RECORD_PATH, ContainerSpec
-from orchestrate.launchers.docker import client as engine_client
-from orchestrate.launchers.docker import engine as engine_module
-from orchestrate.launchers.docker import images as images_module
-from orchestrate.launchers.docker import launcher as launcher_module
-from orchestrate.launchers.docker.engine import MAX_HELD_BYTES, EndlessLog, stamped_lines, unframed
-from orchestrate.launchers.docker.images import DockerEngine
-from orchestrate.launchers.docker.launcher import ContainerLauncher
-from orchestrate.launchers.pulls import PullLimits, PullMeter
 from tests.support.patience import patience
 from tests.unit.orchestrate.test_check import host
 from tests.unit.orchestrate.test_container import job

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrate.engines.base import Launcher
 from orchestrate.errors import Unreachable
 from orchestrate.events import Warned
 from orchestrate.inventory.addresses import DockerAddress
-from orchestrate.launchers.base import Launcher
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import make_plan
 from orchestrate.running import run, session, watchdog

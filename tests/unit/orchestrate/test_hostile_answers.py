@@ -24,21 +24,21 @@ from typing import Any
 import pytest
 import urllib3
 
+from orchestrate.engines.base import Launcher, QueueLauncher
+from orchestrate.engines.docker import client as docker_client
+from orchestrate.engines.docker.launcher import ContainerLauncher
+from orchestrate.engines.kubernetes.api import KubernetesCluster
+from orchestrate.engines.kubernetes.launcher import KubernetesLauncher
+from orchestrate.engines.kubernetes.manifests import job_manifest
+from orchestrate.engines.pulls import PullLimits
+from orchestrate.engines.slurm import commands
+from orchestrate.engines.slurm.launcher import SlurmLauncher
+from orchestrate.engines.ssh.connection import Connection
+from orchestrate.engines.ssh.launcher import SSHLauncher
 from orchestrate.errors import HostError, Lost
 from orchestrate.inventory.addresses import DockerAddress, SSHAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue
-from orchestrate.launchers.base import Launcher, QueueLauncher
-from orchestrate.launchers.docker import client as docker_client
-from orchestrate.launchers.docker.launcher import ContainerLauncher
-from orchestrate.launchers.kubernetes.api import KubernetesCluster
-from orchestrate.launchers.kubernetes.launcher import KubernetesLauncher
-from orchestrate.launchers.kubernetes.manifests import job_manifest
-from orchestrate.launchers.pulls import PullLimits
-from orchestrate.launchers.slurm import commands
-from orchestrate.launchers.slurm.launcher import SlurmLauncher
-from orchestrate.launchers.ssh.connection import Connection
-from orchestrate.launchers.ssh.launcher import SSHLauncher
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.host_warnings import host_warnings
 from orchestrate.planning.plan import Job, make_plan
@@ -371,7 +371,7 @@ def test_no_answer_of_kubernetes_does_more_than_fail_its_fleet(monkeypatch: pyte
     client = types.SimpleNamespace(configuration=types.SimpleNamespace(host="https://cluster"), rest_client=None)
     monkeypatch.setattr(KubernetesCluster, "_load", lambda _: (client, "bench"))
     monkeypatch.setattr(KubernetesCluster, "close", lambda _: None)
-    monkeypatch.setattr("orchestrate.launchers.kubernetes.launcher.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("orchestrate.engines.kubernetes.launcher.POLL_SECONDS", 0.001)
     manifest = json.loads(json.dumps(job_manifest(job, host, queue)))
     pod = plays.make_pod(KEPT, manifest)
     ended = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": NOON}}

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from orchestrate.launchers.base import Ending
+from orchestrate.engines.base import Ending
 from orchestrate.running.judge import contradictions, judge
 from results.runs.reading import from_json
 from results.schema import Case, Record, Status

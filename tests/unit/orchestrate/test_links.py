@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from orchestrate.connections.conversation import ATTEMPTS, Conversation, ssh_failure, with_retries
+from orchestrate.connections.ssh import ssh_command
+from orchestrate.connections.tunnel import Tunnel
 from orchestrate.errors import Dropped, Unreachable
 from orchestrate.inventory.addresses import DockerAddress, HostKeys, SSHAddress
-from orchestrate.links.connections import ATTEMPTS, Conversation, ssh_failure, with_retries
-from orchestrate.links.ssh import ssh_command
-from orchestrate.links.tunnel import Tunnel
 from tests.support.patience import patience
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from orchestrate.engines.base import Ending, Launcher, OnTurn, OutputLine, always_running
+from orchestrate.engines.invocation import container_document, job_container
 from orchestrate.errors import Lost, Unreachable
 from orchestrate.events import Event, HostLost, JobResult, JobState, JobStep, Warned
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
-from orchestrate.launchers.base import Ending, Launcher, OnTurn, OutputLine, always_running
-from orchestrate.launchers.container import container_document, job_container
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.durations import Budget
 from orchestrate.planning.facts import Facts

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from orchestrate.engines.ssh import agent, connection
+from orchestrate.engines.ssh.launcher import ProcessLauncher
 from orchestrate.inventory.hosts import Host
-from orchestrate.launchers.ssh import agent, connection
-from orchestrate.launchers.ssh.launcher import ProcessLauncher
 from orchestrate.planning.plan import Job
 from results.schema import Case, Data, Device
 from tests.support.engines.processes import wait_until
@@ -146,7 +146,7 @@ def test_a_record_is_cut_one_byte_above_its_limit(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(connection.Connection, "request", asked)  # a host that sends more than it was asked for
     for name, value in (("MAX_RECORD_BYTES", 1000), ("PATIENCE_SECONDS", 1)):
-        monkeypatch.setattr(f"orchestrate.launchers.ssh.launcher.{name}", value)
+        monkeypatch.setattr(f"orchestrate.engines.ssh.launcher.{name}", value)
     it = launcher(tmp_path, "open(output, 'w').write('x' * 5000)")
     assert run(it) == ([], 0) and it.collect(JOB) == b"x" * 1001
     it.remove(JOB)

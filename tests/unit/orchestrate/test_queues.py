@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from orchestrate.engines.base import Ending, OnTurn, OutputLine, Turn, always_running
+from orchestrate.engines.polling import Poller
 from orchestrate.errors import Lost, Unreachable
 from orchestrate.events import EventBus
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.queues import SlurmQueue
-from orchestrate.launchers.base import Ending, OnTurn, OutputLine, Turn, always_running
-from orchestrate.launchers.polling import Poller
 from orchestrate.planning import durations as durations_module
 from orchestrate.planning.codec import plan_to_json
 from orchestrate.planning.durations import GUESSED_REPEAT_SECONDS, Budget, Durations, estimate

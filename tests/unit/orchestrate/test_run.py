@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import pytest
 
 from orchestrate.display.tables import status_document
+from orchestrate.engines.base import Ending, Launcher
 from orchestrate.errors import Gone, LaunchFailed, Lost, PullFailed, Unreachable, UserError
 from orchestrate.events import Event, EventBus, ImageReady, JobResult, JobState, JobStep, RunFinished, Warned
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
-from orchestrate.launchers.base import Ending, Launcher
 from orchestrate.planning.codec import plan_to_json
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Job, Plan, make_plan

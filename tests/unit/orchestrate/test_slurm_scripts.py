@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from orchestrate.engines.base import Turn
+from orchestrate.engines.slurm.answers import SlurmState, ending, ending_of_pending, read_answer, task_ranges
+from orchestrate.engines.slurm.commands import refusal, tidy
+from orchestrate.engines.slurm.launcher import _turn
+from orchestrate.engines.slurm.script import batch_script, make_arrays
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
-from orchestrate.launchers.base import Turn
-from orchestrate.launchers.slurm.answers import SlurmState, ending, ending_of_pending, read_answer, task_ranges
-from orchestrate.launchers.slurm.commands import refusal, tidy
-from orchestrate.launchers.slurm.launcher import _turn
-from orchestrate.launchers.slurm.script import batch_script, make_arrays
 from orchestrate.planning.plan import Job
 from results.schema import Case, Data, Device, Origin, Status
 from tests.support import write_program

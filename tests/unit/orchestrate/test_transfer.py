@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from orchestrate.engines import pulls
+from orchestrate.engines.docker.images import image_content, send_image, sent_name
+from orchestrate.engines.docker.launcher import ContainerLauncher
+from orchestrate.engines.pulls import MAX_TRANSFERS, TRANSFER, PullLimits
 from orchestrate.errors import PullFailed
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
-from orchestrate.launchers import pulls
-from orchestrate.launchers.docker.images import image_content, send_image, sent_name
-from orchestrate.launchers.docker.launcher import ContainerLauncher
-from orchestrate.launchers.pulls import MAX_TRANSFERS, TRANSFER, PullLimits
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.host_warnings import sending_note
 from tests.support.patience import patience

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from orchestrate.launchers.container import ContainerSpec, unique_name
-from orchestrate.launchers.docker.images import SENT_REPOSITORY
+from orchestrate.engines.docker.images import SENT_REPOSITORY
+from orchestrate.engines.invocation import ContainerSpec, unique_name
 from results.schema import Status
 from tests.real.engines.matrix.conftest import Home, Target
 from tests.support.controller import Runs, ours, running

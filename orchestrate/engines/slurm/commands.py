@@ -9,11 +9,11 @@ import secrets
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 
+from orchestrate.connections.conversation import Conversation, own_words, ssh_failure, with_retries
+from orchestrate.connections.ssh import OWN_CONNECTION, ssh_command
 from orchestrate.errors import Unreachable
 from orchestrate.inventory.addresses import AS_CONFIGURED, HostKeys, SSHAddress
 from orchestrate.inventory.queues import SlurmQueue
-from orchestrate.links.connections import Conversation, own_words, ssh_failure, with_retries
-from orchestrate.links.ssh import OWN_CONNECTION, ssh_command
 from orchestrate.text import plain_text
 from results.schema import Status
 from results.schema.record_json import MAX_RECORD_BYTES

@@ -2,6 +2,6 @@
 
 Start with `base.py`, the interface of all launchers. `docker/` starts containers, `ssh/` processes of an agent, also on
 this machine, `slurm/` and `kubernetes/` jobs in queues, which `polling.py` polls for all worker slots at once.
-`container.py` defines the isolation of benchmarks for every engine; `limits.py` limits responses of engines; `pulls.py`
-limits and times pulls. Results are judged in `running/`.
+`invocation.py` defines names, flags and isolation of benchmarks for every engine; `bounded.py` limits responses;
+`pulls.py` limits and times pulls. Results are judged in `running/`.
 """

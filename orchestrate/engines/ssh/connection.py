@@ -14,11 +14,11 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+from orchestrate.connections.conversation import MAX_LINE_BYTES, Conversation, attempts, own_words, ssh_failure
+from orchestrate.connections.ssh import OWN_CONNECTION, ssh_command
+from orchestrate.engines.ssh import software
 from orchestrate.errors import Dropped, LaunchFailed, Lost, Unreachable
 from orchestrate.inventory.addresses import AS_CONFIGURED, HostKeys, SSHAddress
-from orchestrate.launchers.ssh import software
-from orchestrate.links.connections import MAX_LINE_BYTES, Conversation, attempts, own_words, ssh_failure
-from orchestrate.links.ssh import OWN_CONNECTION, ssh_command
 from orchestrate.text import plain_text, read_json
 
 AGENT = Path(__file__).with_name("agent.py").read_bytes()

@@ -12,11 +12,9 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
-from orchestrate.errors import HostError, LaunchFailed, PullFailed
-from orchestrate.inventory.addresses import AS_CONFIGURED, DockerAddress, HostKeys
-from orchestrate.launchers.base import NotThere
-from orchestrate.launchers.container import ContainerSpec, container_document
-from orchestrate.launchers.docker.client import (
+from orchestrate.engines.base import NotThere
+from orchestrate.engines.bounded import only_file, read_bounded
+from orchestrate.engines.docker.client import (
     ANSWER_SECONDS,
     APIError,
     EngineClient,
@@ -24,7 +22,9 @@ from orchestrate.launchers.docker.client import (
     NoSpace,
     document,
 )
-from orchestrate.launchers.limits import only_file, read_bounded
+from orchestrate.engines.invocation import ContainerSpec, container_document
+from orchestrate.errors import HostError, LaunchFailed, PullFailed
+from orchestrate.inventory.addresses import AS_CONFIGURED, DockerAddress, HostKeys
 from orchestrate.text import MAX_LINE_LENGTH, plain_text
 from results.schema.record_json import MAX_RECORD_BYTES
 

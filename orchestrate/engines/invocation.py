@@ -1,4 +1,4 @@
-"""The container of a benchmark: its privileges, limits, GPUs, mounts and variables."""
+"""How a benchmark is started on any engine: its name, flags and variables, and the isolation of its container."""
 
 from __future__ import annotations
 

@@ -13,14 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrate.errors import CancelledInQueue, HostError, LaunchFailed, Unreachable
-from orchestrate.inventory.hosts import Host
-from orchestrate.inventory.queues import SlurmQueue
-from orchestrate.launchers.base import Ending, OnTurn, OutputLine, Turn, always_running
-from orchestrate.launchers.polling import Poller
-from orchestrate.launchers.pulls import Progress
-from orchestrate.launchers.slurm import commands
-from orchestrate.launchers.slurm.answers import (
+from orchestrate.engines.base import Ending, OnTurn, OutputLine, Turn, always_running
+from orchestrate.engines.polling import Poller
+from orchestrate.engines.pulls import Progress
+from orchestrate.engines.slurm import commands
+from orchestrate.engines.slurm.answers import (
     ACTIVE,
     ENDINGS,
     WAITING,
@@ -34,7 +31,10 @@ from orchestrate.launchers.slurm.answers import (
     submitted_id,
     task_ranges,
 )
-from orchestrate.launchers.slurm.script import Array, batch_script, job_name, make_arrays, run_root
+from orchestrate.engines.slurm.script import Array, batch_script, job_name, make_arrays, run_root
+from orchestrate.errors import CancelledInQueue, HostError, LaunchFailed, Unreachable
+from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job
 from orchestrate.text import Lines, plain_text, whole_number

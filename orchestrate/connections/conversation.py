@@ -19,8 +19,8 @@ from typing import IO, TypeVar
 
 import stamina
 
+from orchestrate.connections.children import end_child, kill_child, start_child
 from orchestrate.errors import Dropped, Unreachable
-from orchestrate.links.children import end_child, kill_child, start_child
 from orchestrate.text import plain_text
 
 ATTEMPTS = 9

@@ -16,14 +16,14 @@ from typing import IO, Any
 
 import stamina
 
+from orchestrate.engines.base import NotThere
+from orchestrate.engines.bounded import within
+from orchestrate.engines.docker.client import EngineClient, document
+from orchestrate.engines.docker.engine import ContainerEngine
+from orchestrate.engines.invocation import repository
+from orchestrate.engines.pulls import DEADLINE_SECONDS, STALL_SECONDS, Progress, PullMeter
 from orchestrate.errors import BuildFailed, LaunchFailed, PullFailed, Unreachable, UserError
 from orchestrate.inventory.addresses import DockerAddress
-from orchestrate.launchers.base import NotThere
-from orchestrate.launchers.container import repository
-from orchestrate.launchers.docker.client import EngineClient, document
-from orchestrate.launchers.docker.engine import ContainerEngine
-from orchestrate.launchers.limits import within
-from orchestrate.launchers.pulls import DEADLINE_SECONDS, STALL_SECONDS, Progress, PullMeter
 from orchestrate.text import plain_text
 
 PLATFORM = "linux/amd64"

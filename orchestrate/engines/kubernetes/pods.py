@@ -7,11 +7,11 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrate.launchers.base import Ending
-from orchestrate.launchers.container import JOB_LABEL
-from orchestrate.launchers.kubernetes.api import KubernetesCluster
-from orchestrate.launchers.kubernetes.manifests import CONTAINER
-from orchestrate.launchers.limits import malformed_as_error
+from orchestrate.engines.base import Ending
+from orchestrate.engines.bounded import malformed_as_error
+from orchestrate.engines.invocation import JOB_LABEL
+from orchestrate.engines.kubernetes.api import KubernetesCluster
+from orchestrate.engines.kubernetes.manifests import CONTAINER
 from orchestrate.text import plain_text
 from results.schema import Status
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from orchestrate.accepting.judging import (
+from orchestrate.checks.judging import (
     OF_GPU,
     OF_HOST,
     Acceptance,

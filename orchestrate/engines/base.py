@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from orchestrate.engines.pulls import Progress
 from orchestrate.errors import HostError
-from orchestrate.launchers.pulls import Progress
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Job
 from results.schema import Status

@@ -17,11 +17,11 @@ import threading
 import time
 from pathlib import Path
 
+from orchestrate.connections.children import end_child, start_child
+from orchestrate.connections.conversation import Conversation, own_words, ssh_failure, with_retries
+from orchestrate.connections.ssh import shared_connection, ssh_command
 from orchestrate.errors import Unreachable
 from orchestrate.inventory.addresses import DockerAddress, HostKeys
-from orchestrate.links.children import end_child, start_child
-from orchestrate.links.connections import Conversation, own_words, ssh_failure, with_retries
-from orchestrate.links.ssh import shared_connection, ssh_command
 
 OPEN_DEADLINE_SECONDS = 30.0
 POLL_SECONDS = 0.05

@@ -22,10 +22,10 @@ from kubernetes import client, config
 from kubernetes.utils.quantity import parse_quantity
 from urllib3.util.ssl_ import create_urllib3_context
 
+from orchestrate.engines.base import NotThere
+from orchestrate.engines.bounded import LimitedPool, TLSSocket, read_bounded, within
 from orchestrate.errors import HostError, LaunchFailed, Unreachable
 from orchestrate.inventory.queues import KubernetesQueue
-from orchestrate.launchers.base import NotThere
-from orchestrate.launchers.limits import LimitedPool, TLSSocket, read_bounded, within
 from orchestrate.text import plain_text, read_json
 from results.schema import Status
 

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrate.engines.kubernetes.api import quantity
+from orchestrate.engines.kubernetes.manifests import tolerations
 from orchestrate.errors import LaunchFailed
 from orchestrate.inventory.queues import KubernetesQueue, Toleration
 from orchestrate.inventory.variants import parse_version
-from orchestrate.launchers.kubernetes.api import quantity
-from orchestrate.launchers.kubernetes.manifests import tolerations
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.images import ARCHITECTURE
 from orchestrate.text import plain_text

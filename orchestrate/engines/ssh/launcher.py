@@ -15,15 +15,15 @@ from typing import Any
 
 import stamina
 
+from orchestrate.engines.base import Ending, OnTurn, OutputLine, always_running
+from orchestrate.engines.invocation import host_flags, job_variables
+from orchestrate.engines.pulls import DEADLINE_SECONDS, Progress, PullLimits
+from orchestrate.engines.ssh import software
+from orchestrate.engines.ssh.connection import Connection, NoPython
+from orchestrate.engines.ssh.software import Hello, HostSoftware
 from orchestrate.errors import Busy, LaunchFailed, Lost, PullFailed, Unreachable
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.variants import Variant, read_variants
-from orchestrate.launchers.base import Ending, OnTurn, OutputLine, always_running
-from orchestrate.launchers.container import host_flags, job_variables
-from orchestrate.launchers.pulls import DEADLINE_SECONDS, Progress, PullLimits
-from orchestrate.launchers.ssh import software
-from orchestrate.launchers.ssh.connection import Connection, NoPython
-from orchestrate.launchers.ssh.software import Hello, HostSoftware
 from orchestrate.planning.facts import ARCHITECTURES, Facts, Image, facts_from_probe, require_driver
 from orchestrate.planning.images import wanted_images
 from orchestrate.planning.plan import Job

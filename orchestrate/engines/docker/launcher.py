@@ -18,11 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrate.errors import Gone, HostError, LaunchFailed, Lost, PullFailed, Unreachable
-from orchestrate.inventory.hosts import Host
-from orchestrate.inventory.variants import read_variants
-from orchestrate.launchers.base import Ending, NotThere, OnTurn, OutputLine, always_running
-from orchestrate.launchers.container import (
+from orchestrate.engines.base import Ending, NotThere, OnTurn, OutputLine, always_running
+from orchestrate.engines.docker.client import NoGPUs, NoMemoryLock, document
+from orchestrate.engines.docker.engine import EndlessLog
+from orchestrate.engines.docker.images import DockerEngine, controller_address, send_image, sent_name
+from orchestrate.engines.invocation import (
     CDI_GPU,
     JOB_LABEL,
     RECORD_FOLDER,
@@ -35,10 +35,10 @@ from orchestrate.launchers.container import (
     repository,
     unique_name,
 )
-from orchestrate.launchers.docker.client import NoGPUs, NoMemoryLock, document
-from orchestrate.launchers.docker.engine import EndlessLog
-from orchestrate.launchers.docker.images import DockerEngine, controller_address, send_image, sent_name
-from orchestrate.launchers.pulls import TRANSFER, Progress, PullLimits, PullMeter
+from orchestrate.engines.pulls import TRANSFER, Progress, PullLimits, PullMeter
+from orchestrate.errors import Gone, HostError, LaunchFailed, Lost, PullFailed, Unreachable
+from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.variants import read_variants
 from orchestrate.planning.facts import ARCHITECTURES, Facts, Image, facts_from_probe, require_driver
 from orchestrate.planning.images import probe_reference, unsupported_architecture, wanted_images
 from orchestrate.planning.plan import Job

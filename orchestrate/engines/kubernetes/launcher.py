@@ -11,16 +11,13 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from orchestrate.errors import CancelledInQueue, LaunchFailed, Lost
-from orchestrate.inventory.hosts import Host
-from orchestrate.inventory.queues import KubernetesQueue
-from orchestrate.inventory.variants import read_variants
-from orchestrate.launchers.base import Ending, OnTurn, OutputLine, Turn, always_running
-from orchestrate.launchers.container import JOB_LABEL, with_named_digest
-from orchestrate.launchers.kubernetes.api import KubernetesCluster, NameTaken, Refused
-from orchestrate.launchers.kubernetes.manifests import belongs_to, job_manifest, object_name, run_selector, to_yaml
-from orchestrate.launchers.kubernetes.nodes import NoNode, fleet_facts, stated_facts
-from orchestrate.launchers.kubernetes.pods import (
+from orchestrate.engines.base import Ending, OnTurn, OutputLine, Turn, always_running
+from orchestrate.engines.bounded import malformed_as_error
+from orchestrate.engines.invocation import JOB_LABEL, with_named_digest
+from orchestrate.engines.kubernetes.api import KubernetesCluster, NameTaken, Refused
+from orchestrate.engines.kubernetes.manifests import belongs_to, job_manifest, object_name, run_selector, to_yaml
+from orchestrate.engines.kubernetes.nodes import NoNode, fleet_facts, stated_facts
+from orchestrate.engines.kubernetes.pods import (
     Running,
     RunView,
     SeenPod,
@@ -29,9 +26,12 @@ from orchestrate.launchers.kubernetes.pods import (
     name_of,
     node_of,
 )
-from orchestrate.launchers.limits import malformed_as_error
-from orchestrate.launchers.polling import Poller
-from orchestrate.launchers.pulls import Progress
+from orchestrate.engines.polling import Poller
+from orchestrate.engines.pulls import Progress
+from orchestrate.errors import CancelledInQueue, LaunchFailed, Lost
+from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.queues import KubernetesQueue
+from orchestrate.inventory.variants import read_variants
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.images import wanted_images
 from orchestrate.planning.plan import Job

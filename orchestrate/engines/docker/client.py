@@ -32,11 +32,11 @@ from docker import APIClient
 from docker.errors import APIError, DockerException
 from urllib3.connection import HTTPConnection
 
+from orchestrate.connections.tunnel import Tunnel
+from orchestrate.engines.base import NotThere
+from orchestrate.engines.bounded import MALFORMED, LimitedPool, TLSSocket, within
 from orchestrate.errors import HostError, LaunchFailed, Unreachable
 from orchestrate.inventory.addresses import AS_CONFIGURED, DockerAddress, HostKeys
-from orchestrate.launchers.base import NotThere
-from orchestrate.launchers.limits import MALFORMED, LimitedPool, TLSSocket, within
-from orchestrate.links.tunnel import Tunnel
 from orchestrate.text import plain_text, read_json
 from results.schema import Status
 

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from orchestrate.engines.base import Launcher
 from orchestrate.errors import UserError
 from orchestrate.events import Decided, EventBus, HostLost, JobResult, JobSkipped, Warned
 from orchestrate.inventory.hosts import Host, HostPlace
-from orchestrate.launchers.base import Launcher
 from orchestrate.planning.durations import Budget, usd_text
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job
@@ -98,7 +98,7 @@ class Connectivity:
 
 
 @dataclass(frozen=True)
-class Shared:
+class RunContext:
     """State shared by the workers of a run.
 
     Attributes:
@@ -138,7 +138,7 @@ def supersede_record(folder: RunFolder, job_id: str) -> None:
     path.rename(aside / f"{path.stem}.{len(list(aside.glob(f'{path.stem}.*')))}.json")
 
 
-def skip(job: Job, host: Host, shared: Shared) -> bool:
+def skip(job: Job, host: Host, shared: RunContext) -> bool:
     """Skip a repeat, with an event, if no comparison needs it any more; return whether it was skipped."""
     if why := shared.early.skips(job):
         shared.bus.emit(JobSkipped(job=job.id, host=host.key, case=job.case.name, why=why))
@@ -146,7 +146,7 @@ def skip(job: Job, host: Host, shared: Shared) -> bool:
 
 
 def affordable(
-    hosts: Sequence[Host], case: str, shared: Shared, *, meter: str | None = None, warn: bool = True
+    hosts: Sequence[Host], case: str, shared: RunContext, *, meter: str | None = None, warn: bool = True
 ) -> bool:
     """Return whether one more repeat fits within the cost limit; if not, emit a warning.
 
@@ -167,14 +167,14 @@ def affordable(
     return False
 
 
-def drop_host(host: Host, status: Status, cause: str, jobs: Sequence[Job], shared: Shared) -> None:
+def drop_host(host: Host, status: Status, cause: str, jobs: Sequence[Job], shared: RunContext) -> None:
     """Drop a host, or the hosts that it represents, and record the cause for the remaining repeats."""
     shared.bus.emit(HostLost(host=host.key, status=status, cause=cause))
     for job in jobs:
         finish(job, failed_record(job, status, cause, now()), host, 0.0, shared)
 
 
-def drop_for_bug(name: str, error: Exception, host: Host, jobs: Sequence[Job], shared: Shared) -> None:
+def drop_for_bug(name: str, error: Exception, host: Host, jobs: Sequence[Job], shared: RunContext) -> None:
     """Write the traceback of a bug to the run's folder, and a record for each repeat that it ended.
 
     Args:
@@ -191,7 +191,7 @@ def drop_for_bug(name: str, error: Exception, host: Host, jobs: Sequence[Job], s
     drop_host(host, Status.ERROR, f"a bug in tfbench: {error!r}. Traceback: {path}", left, shared)
 
 
-def finish(job: Job, record: Record, host: Host, seconds: float, shared: Shared) -> None:
+def finish(job: Job, record: Record, host: Host, seconds: float, shared: RunContext) -> None:
     """Store a repeat's record, then report it.
 
     Args:

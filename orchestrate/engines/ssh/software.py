@@ -19,9 +19,9 @@ from typing import Any
 import pynvml
 from pydantic import BaseModel, ConfigDict, FiniteFloat, StrictStr, ValidationError
 
+from orchestrate.engines.invocation import MAX_CACHE_BYTES
 from orchestrate.errors import LaunchFailed
 from orchestrate.inventory.variants import Variant, parse_version
-from orchestrate.launchers.container import MAX_CACHE_BYTES
 from orchestrate.planning.facts import Image
 from orchestrate.project import PROJECT, containers_folder
 from orchestrate.text import file_name_part, plain_text, whole_number

@@ -1,6 +1,6 @@
 """Kubernetes manifests: the Job of each repeat.
 
-A pod has the same restrictions as a container on a Docker engine (`launchers/container.py`): a fixed unprivileged user,
+A pod has the same restrictions as a container on a Docker engine (`engines/invocation.py`): a fixed unprivileged user,
 a read-only root, no capabilities, no new privileges, no token, and limited storage.
 """
 
@@ -13,11 +13,8 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from orchestrate.errors import LaunchFailed
-from orchestrate.inventory.hosts import Host
-from orchestrate.inventory.queues import KubernetesQueue, Toleration
-from orchestrate.launchers.base import GRACE_SECONDS
-from orchestrate.launchers.container import (
+from orchestrate.engines.base import GRACE_SECONDS
+from orchestrate.engines.invocation import (
     DATA_PATH,
     GIBIBYTE,
     JOB_LABEL,
@@ -30,6 +27,9 @@ from orchestrate.launchers.container import (
     host_flags,
     repository,
 )
+from orchestrate.errors import LaunchFailed
+from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.queues import KubernetesQueue, Toleration
 from orchestrate.planning.plan import Job
 from results.program import command_line
 from results.schema import Data, Device

@@ -20,9 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrate.inventory.hosts import Host
-from orchestrate.inventory.queues import SlurmQueue
-from orchestrate.launchers.container import (
+from orchestrate.engines.invocation import (
     DATA_PATH,
     NO_GPU,
     RECORD_PATH,
@@ -31,6 +29,8 @@ from orchestrate.launchers.container import (
     job_container,
     repository,
 )
+from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.planning.images import image_reference
 from orchestrate.planning.plan import Job
 from results.schema import Data, Device
