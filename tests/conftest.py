@@ -4,6 +4,7 @@
 and says why, `require` (the default where CI=true) fails them, `off` skips them everywhere.
 """
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -20,9 +21,6 @@ from tests.support.engines.processes import missing_requirements, short_folder
 from tests.support.engines.required import skip_without
 from tests.support.engines.servers import Registry, SshHost
 from tests.support.engines.slurm import SlurmCluster, missing_programs
-from tests.support.session.children import IMPORTED_TENSORFLOW, Children, in_child, runs_children
-from tests.support.session.schedule import group_of, rank_of
-from tfbench.setup import collect_rarely
 
 # Tests run side by side, one per core: threads of linear algebra on top wait for each other, and take five times as long.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -39,40 +37,57 @@ os.environ["PATH"] += f"{os.pathsep}/usr/local/sbin{os.pathsep}/usr/sbin{os.path
 
 CACHE = PROJECT / ".cache" / "engines"
 
-_children = Children(preload="tests.real.training.preloaded")
+ORDER = (
+    ("tests/real/engines/", "images"),
+    ("tests/real/test_end_to_end.py", "images"),
+    ("tests/real/test_images_end_to_end.py", "images"),
+    ("tests/real/faults/", "faults"),
+    ("tests/real/test_gpu_validation_containers.py", "faults"),
+    ("tests/real/slurm/test_slurm.py", "slurm"),
+    ("tests/real/ssh/", "ssh"),
+    ("tests/real/test_w", ""),
+    ("tests/real/test_unread_output.py", ""),
+    ("tests/real/slurm/test_training.py", ""),
+    *(
+        (f"tests/real/training/test_{name}.py", "")
+        for name in ("main", "several_hosts", "networks", "models", "inference")
+    ),
+    ("tests/real/", ""),
+    ("tests/unit/orchestrate/test_slurm_simulation.py", ""),
+    ("tests/unit/kubernetes/", ""),
+)
+"""Beginnings of tests' names in the order in which processes take them (`--dist=loadgroup`), the longest first, and the
+group that shares what it starts, such as engines. Others come last; one without a name is a group with the rest of its file."""
+
+
+def place(nodeid: str) -> tuple[int, str]:
+    """Return the place of a test in the order, and its group."""
+    file = nodeid.partition("::")[0]
+    found = ((rank, group) for rank, (start, group) in enumerate(ORDER) if nodeid.startswith(start))
+    rank, group = next(found, (len(ORDER), ""))
+    alone = file == "tests/real/training/test_networks.py" or "TFBENCH_TEST_NULL_GPU" in os.environ
+    return rank, group or (nodeid if alone else file)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    config.stash[IMPORTED_TENSORFLOW] = "tensorflow" in sys.modules
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: rank_of(item.nodeid))
+        items.sort(key=lambda item: place(item.nodeid)[0])
         for item in items:
-            item.add_marker(pytest.mark.xdist_group(group_of(item.nodeid)))
+            item.add_marker(pytest.mark.xdist_group(place(item.nodeid)[1]))
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    collect_rarely()
-    _children.prepare(session)
-
-
-def pytest_unconfigure() -> None:
-    _children.close()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    if not (in_child(item) and runs_children(item.config)):
-        return None
-    _children.run(item, nextitem)
-    return True
+def pytest_collection_finish() -> None:
+    """Exempt what was imported from garbage collection, which would take longer than many tests."""
+    gc.set_threshold(50_000, 20, 100)
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
 def kept_folder() -> Iterator[Path | None]:
     """Give the folder that outlives sessions, or None while another session works in it.
 
-    Of several processes the first has it: that is the one that builds the real images (`tests.support.session`).
+    Of several processes the first has it: that is the one that builds the real images (`ORDER`).
     """
     if os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0":
         yield None

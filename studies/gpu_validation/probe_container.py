@@ -114,7 +114,10 @@ class Action:
         device, action = self._options.device, self._options.action
         hosts = {"version": 1, "defaults": {"device": device}, "fleets": fleets}
         cases = [SHORT | case for case in ON_GPU.get(action, ())] if device == "gpu" else [ON_CPU]
-        suite = {"repeats": REPEATS.get(action, 1), "cases": [case | {"device": device} for case in cases]}
+        suite = {
+            "repeats": REPEATS.get(action, 1) if device == "gpu" else 1,
+            "cases": [case | {"device": device} for case in cases],
+        }
         (self._folder / "hosts.yml").write_text(json.dumps(hosts), encoding="utf-8")
         if cases:
             (self._folder / "suite.yml").write_text(json.dumps(suite), encoding="utf-8")

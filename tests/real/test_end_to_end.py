@@ -1,12 +1,13 @@
-"""The main job on real engines: two Docker engines as two fleets, one of them through ssh, into one table."""
+"""The main job on real engines: two Docker engines as two fleets, into one table, and one case over both."""
 
-import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -15,10 +16,9 @@ from results.schema import Status
 from tests.support import PROJECT
 from tests.support.controller import Runs, ours, running
 from tests.support.engines.docker import Engines
-from tests.support.engines.images import PushedImage
-from tests.support.engines.processes import wait_until
-from tests.support.engines.servers import Registry, SshHost
-from tests.support.session.children import a_core
+from tests.support.engines.processes import free_port, wait_until
+from tests.support.engines.servers import Registry
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.docker
 
@@ -26,66 +26,37 @@ LONG = {"model": "alexnet", "batch_per_gpu": 1, "num_steps": 40}
 SECONDS = 900
 
 
-WEIGHT = Path("/sys/fs/cgroup/cpu/docker/cpu.shares")
-"""Of all containers together against everything else on the machine (cgroup v1)."""
-
-
-@contextlib.contextmanager
-def containers_first() -> Iterator[None]:
-    """Give containers their cores before other tests: all of these together weigh as much as all containers."""
-    before = WEIGHT.read_text() if WEIGHT.exists() else ""
-    if before:
-        WEIGHT.write_text("262144")
-    try:
-        yield
-    finally:
-        if before:
-            WEIGHT.write_text(before)
-
-
 @pytest.fixture
 def runs(tmp_path: Path) -> Runs:
     return Runs(tmp_path)
 
 
-def test_two_engines_give_one_table_in_which_more_cores_are_faster(
-    engines: Engines,
-    ssh_host: SshHost,
-    cpu_image: PushedImage,
-    registry: Registry,
-    runs: Runs,
-    tmp_path_factory: pytest.TempPathFactory,
+def test_two_engines_one_of_them_through_ssh_give_one_table(
+    engines: Engines, ssh_host, cpu_image, registry, runs: Runs
 ):
     fleets = {
-        "half-a-core": {"cpus": 0.5, "usd_per_gpu_hour": 0.1, "hosts": {"first": {"docker": engines.first.url}}},
-        "two-cores": {"hosts": {"second": ssh_host.connection()}},
+        "one-core": {"cpus": 1, "usd_per_gpu_hour": 0.1, "hosts": {"first": {"docker": engines.first.url}}},
+        "all-cores": {"hosts": {"second": ssh_host.connection()}},
     }
-    case = {"model": "alexnet", "batch_per_gpu": 8, "num_steps": 10}
-    images = {"registry": registry.address, "variant": "cpu"}
-    # One host after the other: both engines share the two cores of this machine. Four times the cores, so that the
-    # faster one stays the faster one when another program takes a core of it.
-    with a_core(tmp_path_factory.getbasetemp().parent), containers_first():
-        done = runs.measure(fleets, 2, "--max-parallel=1", case=case, seconds=SECONDS, **images)
-
+    done = runs.measure(fleets, 2, registry=registry.address, variant="cpu", seconds=SECONDS)
     records = runs.records()
     assert len(records) == 4
     for record in records.values():
         assert record.status is Status.OK
         assert record.origin is not None and record.origin.image_digest == cpu_image.digest
         assert record.environment is not None
-        assert record.environment.cpu_limit == pytest.approx(0.5 if record.origin.fleet == "half-a-core" else 2.0)
-        assert record.environment.intra_op_threads == (1 if record.origin.fleet == "half-a-core" else 2)
+        one = record.origin.fleet == "one-core"
+        assert record.environment.cpu_limit == pytest.approx(1 if one else len(os.sched_getaffinity(0)))
+        assert record.environment.intra_op_threads == 1 or not one
 
     table = pd.read_csv(runs.path / "results.csv").set_index("fleet")
     assert list(table["repeats_ok"]) == [2, 2]
-    slow, fast = table.loc["half-a-core"], table.loc["two-cores"]
-    assert fast["samples_per_second"] > 1.1 * slow["samples_per_second"]
-
-    command = [sys.executable, "-m", "results", "compare", "two-cores", "half-a-core", str(runs.path), "--format=json"]
+    command = [sys.executable, "-m", "results", "compare", "all-cores", "one-core", str(runs.path), "--format=json"]
     compared = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
     (case,) = json.loads(compared.stdout)["comparisons"][0]["cases"]
-    assert case["ratio"] == pytest.approx(fast["samples_per_second"] / slow["samples_per_second"])
-    assert "half-a-core" in done.stdout and "two-cores" in done.stdout
+    speed = table["samples_per_second"]
+    assert case["ratio"] == pytest.approx(speed["all-cores"] / speed["one-core"])
+    assert "one-core" in done.stdout and "all-cores" in done.stdout
     assert ours(engines.first) == [] and ours(engines.second) == [], "containers were left behind"
 
 
@@ -141,3 +112,58 @@ def test_stop_and_two_interrupts_end_only_what_belongs_to_the_run(engines: Engin
         assert [container.id for container in ours(engines.first)] == [stranger.id]
     finally:
         stranger.remove(force=True)
+
+
+def pair(engines: Engines, registry: Registry, num_steps: int) -> dict[str, Any]:
+    """Return fleets and settings of a case on both engines."""
+    addresses = {"first": engines.first.url, "second": engines.second.url}
+    hosts = {name: {"docker": url, "address": "127.0.0.1"} for name, url in addresses.items()}
+    # These engines have no bridge: their containers share this machine's network.
+    fleet = {"hosts": hosts, "network": "host", "cluster_port": free_port(2)}
+    case = {"model": "alexnet", "warmup_steps": 2, "num_steps": num_steps, "num_hosts": 2, "communication": "ring"}
+    return {"fleets": {"pair": fleet}, "case": case, "registry": registry.address, "variant": "cpu"}
+
+
+def test_two_engines_train_one_case_together_and_give_one_record(engines: Engines, cpu_image, registry, runs: Runs):
+    runs.measure(**pair(engines, registry, 6), seconds=SECONDS)
+    (record,) = runs.records().values()
+    assert record.status is Status.OK
+    assert record.origin is not None and record.validity is not None and record.measurement is not None
+    assert (record.origin.fleet, record.origin.host) == ("pair", "first+second")
+    checks = {check.name: check for check in record.validity.checks}
+    assert checks["ranks_equal"].passed and checks["ranks_equal"].value == 0.0
+    assert checks["update_equals_one_device"].passed and checks["loss_equals_one_device"].passed
+    measured = record.measurement
+    assert [(rank.rank, rank.host, rank.samples) for rank in measured.ranks] == [(0, "first", 12), (1, "second", 12)]
+    assert measured.samples_per_second == pytest.approx(24 / max(rank.seconds for rank in measured.ranks))
+    assert measured.all_reduce_bytes_per_second is not None and measured.all_reduce_bytes_per_second > 0
+
+    (row,) = pd.read_csv(runs.path / "results.csv").to_dict("records")
+    assert (row["host"], row["global_batch"], row["status"]) == ("first+second", 4, "ok")
+    assert row["samples_per_second"] == pytest.approx(measured.samples_per_second)
+    assert ours(engines.first) == [] and ours(engines.second) == [], "containers were left behind"
+
+
+def test_a_killed_rank_ends_the_other_and_gives_one_lost_record(engines: Engines, cpu_image, registry, runs: Runs):
+    with runs.begin(**pair(engines, registry, 90_000)) as controller:
+
+        def both_train() -> bool:
+            logs = [path.read_text() for path in (runs.folder / "runs").glob("*/logs/*")]
+            return len(logs) == 2 and all("state timing" in log for log in logs)
+
+        wait_until(both_train, "both parts to train")
+        (victim,) = running(engines.second)
+        reported = victim.attrs
+        killed_at = time.monotonic()
+        victim.kill()
+        wait_until(runs.records, "the record", seconds=60)
+        assert time.monotonic() - killed_at < patience(90)
+    assert controller.returncode == 3, runs.stderr
+
+    (record,) = runs.records().values()
+    assert record.status is Status.LOST
+    assert "rank 1 (127.0.0.1:" in (record.cause or "")
+    assert ours(engines.first) == [] and ours(engines.second) == []
+    config = next(value for value in reported["Config"]["Env"] if value.startswith("TF_CONFIG="))
+    assert json.loads(config.partition("=")[2])["task"] == {"type": "worker", "index": 1}
+    assert "Traceback" not in runs.stderr

@@ -35,5 +35,5 @@ def test_containers_are_checked_compared_and_survive_their_controller(
     assert figures["container.resume"]["value"] == 1, logs
     assert "needs 1 GPU" in figures["container.networks"]
     records = [path.name for path in out.rglob("records/*.r*.json")]
-    assert sum(name.startswith("container.container.") for name in records) == 4
+    assert sum(name.startswith("container.container.") for name in records) == 2
     assert not engines.first.client.containers.list(all=True)

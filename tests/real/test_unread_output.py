@@ -1,13 +1,12 @@
 """A reader that stalls harms no run: a pipe or terminal that is full from the start, and is never read."""
 
+import contextlib
 import fcntl
 import json
 import os
 import pty
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +14,8 @@ from results.schema.exit_codes import ExitCode
 from studies.fleet.bench_fleet import fake_engines, write_hosts
 from tests.support import PROJECT
 from tests.support.engines.processes import short_folder
+from tests.support.patience import patience
 
-DEADLINE_SECONDS = 240.0
 PIPE_BYTES = 4096
 
 
@@ -40,43 +39,41 @@ def fill(descriptor: int) -> None:
         os.set_blocking(descriptor, True)
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Give a folder with a host whose benchmark prints a line every second or two for 10 to 30 s."""
-    with short_folder("tfb-unread-") as made:
-        hosts = write_hosts(made, 1, cases=1)
-        hosts.write_text(hosts.read_text().replace('"suite"', '"silence_minutes": 0.15, "suite"', 1))
-        with fake_engines(made, 1, seconds=20):
-            yield made
+RUNS = {
+    "plain, stderr": ("plain", full_pipe, ("stderr",)),
+    "plain": ("plain", full_pipe, ("stdout", "stderr")),
+    "json": ("json", full_pipe, ("stdout", "stderr")),
+    "live": ("live", full_terminal, ("stdout", "stderr")),
+}
+"""Display, what is full, and the streams that lead there."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("display", "full", "streams"),
-    [
-        ("plain", full_pipe, ("stderr",)),
-        ("plain", full_pipe, ("stdout", "stderr")),
-        ("json", full_pipe, ("stdout", "stderr")),
-        ("live", full_terminal, ("stdout", "stderr")),
-    ],
-)
-def test_a_run_whose_output_is_never_read_ends_ok(
-    folder: Path, display: str, full: Callable[[], tuple[int, int]], streams: tuple[str, ...]
-):
-    reader, writer = full()
-    fill(writer)
-    command = [sys.executable, "-m", "orchestrate", "run", f"--hosts={folder / 'hosts.yml'}", "--run-id=r"]
-    command += [f"--runs-dir={folder / 'runs'}", f"--display={display}", f"--when-done=echo done; touch {folder}/done"]
-    settings = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, **dict.fromkeys(streams, writer)}
-    try:
-        run = subprocess.Popen(command, cwd=PROJECT, **settings)
-        try:
-            assert run.wait(DEADLINE_SECONDS) == ExitCode.OK
-        finally:
-            run.kill()
-    finally:
-        os.close(reader)
-        os.close(writer)
-    records = [json.loads(path.read_text()) for path in (folder / "runs" / "r" / "records").iterdir()]
-    assert [record["status"] for record in records] == ["ok"] * 3
-    assert (folder / "done").exists(), "the command ran, and was not held by its own output"
+def test_runs_whose_output_is_never_read_end_ok():
+    """The benchmark prints a line every second or two for half a minute: a controller that stops reading them fails it."""
+    with short_folder("tfb-unread-") as folder, contextlib.ExitStack() as stack:
+        started = {}
+        for name, (display, full, streams) in RUNS.items():
+            place = folder / str(len(started))
+            place.mkdir()
+            hosts = write_hosts(place, 1, cases=1)
+            hosts.write_text(hosts.read_text().replace('"suite"', '"silence_minutes": 0.25, "suite"', 1))
+            stack.enter_context(fake_engines(place, 1, seconds=20))
+            reader, writer = full()
+            stack.callback(os.close, reader)
+            stack.callback(os.close, writer)
+            fill(writer)
+            command = [sys.executable, "-m", "orchestrate", "run", f"--hosts={hosts}", "--run-id=r", "--repeats=1"]
+            command += [
+                f"--runs-dir={place}/runs",
+                f"--display={display}",
+                f"--when-done=echo done; touch {place}/done",
+            ]
+            settings = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, **dict.fromkeys(streams, writer)}
+            started[name] = place, subprocess.Popen(command, cwd=PROJECT, **settings)
+            stack.callback(started[name][1].kill)
+        assert {name: run.wait(patience(240)) for name, (_, run) in started.items()} == dict.fromkeys(RUNS, ExitCode.OK)
+        for name, (place, _) in started.items():
+            (record,) = (place / "runs" / "r" / "records").iterdir()
+            assert json.loads(record.read_text())["status"] == "ok", name
+            assert (place / "done").exists(), "the command ran, and was not held by its own output"

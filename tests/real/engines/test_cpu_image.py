@@ -172,6 +172,7 @@ def listed_packages(engines: Engines, reference: str) -> list[dict]:
     return json.loads(file_of_image(engines.first.client, reference, SBOM_PATH))["components"]
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("tensorflow", [False, *([True] if os.environ.get("TFBENCH_TEST_MATRIX") == "1" else [])])
 def test_builds_from_one_lock_have_the_same_packages_and_layers(engines, base_image, cpu_image, tmp_path, tensorflow):
     """TensorFlow takes more than half of a build's time: it is built again in `make test-engines` only."""

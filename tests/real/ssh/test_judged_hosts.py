@@ -182,7 +182,7 @@ def test_resume_takes_the_new_port_of_a_rented_machine(rent: Rent, tmp_path: Pat
     assert [record.status for record in runs.records().values()] == [Status.OK] * 3
 
 
-@pytest.mark.parametrize("kind", ["ssh", pytest.param("process", marks=[pytest.mark.slow, pytest.mark.tensorflow])])
+@pytest.mark.parametrize("kind", ["ssh", pytest.param("process", marks=[pytest.mark.rare, pytest.mark.tensorflow])])
 def test_two_runs_on_one_machine_take_turns(rent: Rent, tmp_path: Path, kind: str):
     entry, root = {"process": True}, tmp_path / "runs"
     if kind == "ssh":

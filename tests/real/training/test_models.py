@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import pickle
+import functools
 from typing import TYPE_CHECKING, NamedTuple
 from unittest import mock
 
@@ -42,24 +42,21 @@ def drawing(draw):
     return mock.patch.multiple("keras.src.backend.random", normal=draw, truncated_normal=draw, uniform=draw)
 
 
+@functools.cache
+def counted(name, variant, size):
+    """Build a variant at a size, and keep what was counted only."""
+    import tensorflow as tf
+
+    from tfbench.roofline import limits
+
+    with drawing(_zeros):
+        model = build(NETWORKS[name], variant, size, tf.distribute.get_strategy())
+    trainable = sum(np.prod(weight.shape) for weight in model.trainable_weights)
+    return Published(model.count_params(), trainable, model.outputs[0].shape[-1], limits.work_per_sample(model))
+
+
 @pytest.fixture
-def published(one_replica, tmp_path_factory, limits):
-    """Give a function that builds a variant at a size, once for all tests, and keeps what was counted only.
-
-    In files: these networks take so much memory that their process is replaced (`tests.support.session.children`).
-    """
-
-    def counted(name, variant, size):
-        known = tmp_path_factory.getbasetemp() / f"{name}-{variant}-{size}.pickle"
-        if not known.exists():
-            with drawing(_zeros):
-                model = build(NETWORKS[name], variant, size, one_replica)
-            trainable = sum(np.prod(weight.shape) for weight in model.trainable_weights)
-            work = limits.work_per_sample(model)
-            found = Published(model.count_params(), trainable, model.outputs[0].shape[-1], work)
-            known.write_bytes(pickle.dumps(found))
-        return pickle.loads(known.read_bytes())
-
+def published(tensorflow):
     return counted
 
 

@@ -1,1 +1,0 @@
-"""Distributes a test session over processes."""
