@@ -6,19 +6,20 @@ An sshd drops new connections while many are unauthenticated: 30 % from the 10th
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import math
 import os
 import re
 import shlex
 import subprocess
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import IO, TypeVar
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
+import anyio
 import stamina
 
+from orchestrate import loop
 from orchestrate.connections.children import end_child, kill_child, start_child
 from orchestrate.errors import Dropped, Unreachable
 from orchestrate.text import plain_text
@@ -41,20 +42,18 @@ CHUNK_BYTES = 1 << 16
 END_SECONDS = 10.0
 """Longest time between the end of an answer and that of the connection."""
 
+POLL_SECONDS = 0.02
+
 T = TypeVar("T")
 
 
-def attempts() -> Iterator[contextlib.AbstractContextManager[object]]:
-    """Yield contexts for attempts at a connection, as long as an sshd drops it."""
-    return iter(
-        stamina.retry_context(
-            on=Dropped,
-            attempts=ATTEMPTS,
-            timeout=RETRY_SECONDS,
-            wait_initial=FIRST_DELAY_SECONDS,
-            wait_max=LONGEST_DELAY_SECONDS,
-        )
-    )
+RETRIES: dict[str, Any] = {
+    "attempts": ATTEMPTS,
+    "timeout": RETRY_SECONDS,
+    "wait_initial": FIRST_DELAY_SECONDS,
+    "wait_max": LONGEST_DELAY_SECONDS,
+}
+"""Of connections that an sshd drops, for stamina."""
 
 
 def with_retries(start: Callable[[], T]) -> T:
@@ -63,122 +62,171 @@ def with_retries(start: Callable[[], T]) -> T:
     Raises:
         Dropped: All attempts were dropped.
     """
-    for attempt in attempts():
-        with attempt:
-            return start()
-    raise AssertionError("the last attempt raises")
+    return stamina.RetryingCaller(**RETRIES)(Dropped, start)
 
 
 class Conversation:
-    """A process that receives a text and sends an answer, with limits on silence, time and bytes.
+    """A process that receives bytes and sends lines, without limits on time; an async context manager of the loop.
 
     Args:
         command: The command, which is started in a new session.
-        text: Written to its standard input, which stays open until the end.
-        silence_seconds: Longest time without a line.
-        seconds: Longest total duration.
-        max_bytes: Maximum size of the answer.
-        max_line_bytes: Longer lines are split.
 
     Attributes:
-        exceeded: The exceeded limit, in words, or empty.
+        errors: The first bytes of its standard error.
 
     Raises:
         Unreachable: The command cannot be started.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        text: bytes,
-        *,
-        silence_seconds: float = math.inf,
-        seconds: float = math.inf,
-        max_bytes: int,
-        max_line_bytes: int = MAX_LINE_BYTES,
-    ) -> None:
-        self.exceeded = ""
-        self._silence_seconds, self._seconds = silence_seconds, seconds
-        self._max_bytes, self._max_line_bytes = max_bytes, max_line_bytes
-        self._began = self._last_line_at = time.monotonic()
-        self._ended = threading.Event()
-        self._errors = b""
+    def __init__(self, command: Sequence[str]) -> None:
+        self.errors = b""
         pipe = subprocess.PIPE
         try:
             self._process = start_child(command, stdin=pipe, stdout=pipe, stderr=pipe)
         except OSError as error:
             raise Unreachable(f"{command[0]} cannot be started: {error}. Install an OpenSSH client") from error
         assert self._process.stdin and self._process.stdout and self._process.stderr
-        self._output = self._process.stdout
-        # In a thread, to avoid a deadlock when the answer fills its pipe before the request is complete.
-        _in_background(_send, self._process.stdin, text)
-        self._reading = _in_background(self._read_errors, self._process.stderr)
-        _in_background(self._watch)
+        self._pipes = self._process.stdin, self._process.stdout, self._process.stderr
+        for end in self._pipes:
+            os.set_blocking(end.fileno(), False)
+        self._sending = asyncio.Lock()
 
-    def __enter__(self) -> Conversation:
+    async def __aenter__(self) -> Conversation:
+        """Read its standard error in the background."""
+        self._reading = asyncio.create_task(self._read_errors())
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
+    async def __aexit__(self, *_: object) -> None:
+        """Kill the process and its own children."""
+        self.kill()
+        self._reading.cancel()
+        with anyio.CancelScope(shield=True), anyio.move_on_after(END_SECONDS):
+            while self._process.poll() is None:
+                await anyio.sleep(POLL_SECONDS)
         end_child(self._process)
-        for end in (self._process.stdin, self._output):
-            with contextlib.suppress(OSError, ValueError):
-                assert end is not None
+        for end in self._pipes:
+            with contextlib.suppress(OSError):
                 end.close()
 
     def kill(self) -> None:
         """Kill the process and its own children, unless it has ended."""
         kill_child(self._process)
 
-    def lines(self) -> Iterator[bytes]:
-        """Yield the lines of the answer, including line ends."""
-        left = self._max_bytes
-        while line := self._output.readline(self._max_line_bytes):
-            self._last_line_at = time.monotonic()
-            if (left := left - len(line)) < 0:
-                self._end(f"its answer exceeds {self._max_bytes / (1 << 20):g} MiB")
+    async def send(self, data: bytes) -> None:
+        """Send bytes; that it has ended shows in `chunks`."""
+        number, left = self._pipes[0].fileno(), memoryview(data)
+        async with self._sending:
+            with contextlib.suppress(BrokenPipeError):
+                while left:
+                    try:
+                        left = left[os.write(number, left) :]
+                    except BlockingIOError:
+                        await anyio.wait_writable(number)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield its output until it closes it."""
+        number = self._pipes[1].fileno()
+        while True:
+            await anyio.wait_readable(number)
+            if not (chunk := os.read(number, CHUNK_BYTES)):
                 return
-            yield line
+            yield chunk
 
-    def result(self) -> tuple[int, bytes]:
-        """Wait for the end after the last line; return the exit code and the first bytes of standard error."""
-        try:
-            code = self._process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._end("its answer ended, but not its command")
-            code = self._process.wait()
-        self._reading.join(1.0)  # a child of ssh, e.g. for a jump host, may hold the pipe a little longer
-        return code, self._errors
+    async def lines(self, max_line_bytes: Callable[[], int]) -> AsyncIterator[bytes]:
+        """Yield the lines of its output, including line ends.
 
-    def _watch(self) -> None:
-        shortest = min(self._silence_seconds, self._seconds)
-        while not self._ended.wait(min(1.0, shortest / 4)):
-            now = time.monotonic()
-            if now - self._last_line_at > self._silence_seconds:
-                self._end(f"no answer for {self._silence_seconds:.0f} s")
-            if now - self._began > self._seconds:
-                self._end(f"not done within {self._seconds:.0f} s")
+        Args:
+            max_line_bytes: Returns the current limit.
 
-    def _end(self, exceeded: str) -> None:
-        self.exceeded = exceeded
-        self.kill()
+        Raises:
+            TooLong: A line is longer.
+        """
+        line = bytearray()
+        async for chunk in self.chunks():
+            first, *others = chunk.split(b"\n")
+            line += first
+            for piece in others:
+                yield bytes(line) + b"\n"
+                line = bytearray(piece)
+            if len(line) > max_line_bytes():
+                raise TooLong(max_line_bytes())
+        if line:
+            yield bytes(line)
 
-    def _read_errors(self, pipe: IO[bytes]) -> None:
-        with pipe, contextlib.suppress(OSError):
-            while chunk := os.read(pipe.fileno(), CHUNK_BYTES):
-                self._errors += chunk[: MAX_ERROR_BYTES - len(self._errors)]
+    async def exit_code(self) -> int | None:
+        """Wait for the end after its output; None: it goes on, and is killed."""
+        with anyio.move_on_after(END_SECONDS):
+            while self._process.poll() is None:
+                await anyio.sleep(POLL_SECONDS)
+        with anyio.move_on_after(1.0):  # a child of ssh, e.g. for a jump host, may hold the pipe a little longer
+            await asyncio.wait([self._reading])
+        return self._process.poll()
+
+    async def _read_errors(self) -> None:
+        number = self._pipes[2].fileno()
+        while True:
+            await anyio.wait_readable(number)
+            if not (chunk := os.read(number, CHUNK_BYTES)):
+                return
+            self.errors += chunk[: MAX_ERROR_BYTES - len(self.errors)]
 
 
-def _in_background(work: Callable[..., None], *arguments: object) -> threading.Thread:
-    thread = threading.Thread(target=work, args=arguments, daemon=True)
-    thread.start()
-    return thread
+class TooLong(Exception):
+    """An answer is longer than its limit in bytes."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"its answer exceeds {limit / (1 << 20):g} MiB")
 
 
-def _send(pipe: IO[bytes], data: bytes) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        pipe.write(data)
-        pipe.flush()
+@dataclass(frozen=True)
+class CommandResult:
+    """What a command has answered.
+
+    Attributes:
+        output: Its output, at most as long as its limit.
+        code: Its exit code; None: it was killed.
+        errors: The first bytes of its standard error.
+        exceeded: The exceeded limit, in words, or empty.
+    """
+
+    output: bytes
+    code: int | None
+    errors: bytes
+    exceeded: str = ""
+
+
+def ask(command: Sequence[str], text: bytes, *, seconds: float, max_bytes: int) -> CommandResult:
+    """Run a command with a text as its input, which stays open until the end.
+
+    Args:
+        command: The command.
+        text: Its input.
+        seconds: Longest duration.
+        max_bytes: Maximum size of the answer.
+
+    Raises:
+        Unreachable: The command cannot be started.
+    """
+    return loop.wait_for(_ask(command, text, seconds, max_bytes))
+
+
+async def _ask(command: Sequence[str], text: bytes, seconds: float, max_bytes: int) -> CommandResult:
+    output, code, exceeded = bytearray(), None, ""
+    async with Conversation(command) as talk, anyio.create_task_group() as group:
+        with anyio.move_on_after(seconds) as limit:
+            group.start_soon(talk.send, text)  # a deadlock otherwise, if the answer fills its pipe first
+            async for chunk in talk.chunks():
+                output += chunk
+                if len(output) > max_bytes:
+                    exceeded = str(TooLong(max_bytes))
+                    break
+            else:
+                code = await talk.exit_code()
+                exceeded = "its answer ended, but not its command" if code is None else ""
+        group.cancel_scope.cancel()
+    if limit.cancelled_caught:
+        exceeded = f"not done within {seconds:.0f} s"
+    return CommandResult(bytes(output), code, talk.errors, exceeded)
 
 
 MAX_QUOTED = 500
@@ -207,7 +255,7 @@ def ssh_failure(target: str, errors: bytes, exit_code: int) -> Unreachable:
     return Unreachable(cause)
 
 
-def own_words(exit_code: int, output: bytes) -> str:
+def own_words(exit_code: int | None, output: bytes) -> str:
     """Explain in one line why a login ended before it ran a command, in the host's own words."""
     said = _quoted(output.decode("utf-8", "replace"))
     return f"the login ended with exit code {exit_code}" + (f". It printed: {said}" if said else " and printed nothing")

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from orchestrate.connections.children import end_child, start_child
-from orchestrate.connections.conversation import Conversation, own_words, ssh_failure, with_retries
+from orchestrate.connections.conversation import ask, own_words, ssh_failure, with_retries
 from orchestrate.connections.ssh import shared_connection, ssh_command
 from orchestrate.errors import Unreachable
 from orchestrate.inventory.addresses import DockerAddress, HostKeys
@@ -106,15 +106,13 @@ class Tunnel:
         socket = shlex.quote(self._address.socket)
         script = f"echo {mark}; if [ -S {socket} ] && [ -w {socket} ]; then echo {mark}-usable; fi; exit 0\n"
         command = ssh_command(self._address.login, self._keys, "-T", remote="exec sh -s")
-        with Conversation(command, script.encode(), seconds=OPEN_DEADLINE_SECONDS, max_bytes=MAX_ANSWER_BYTES) as talk:
-            said = b"".join(talk.lines())
-            code, errors = talk.result()
-        if talk.exceeded:
+        answer = ask(command, script.encode(), seconds=OPEN_DEADLINE_SECONDS, max_bytes=MAX_ANSWER_BYTES)
+        if answer.exceeded:
             return None
         where = f"ssh {self._address.target}"
-        if mark.encode() not in said:
-            return f"{where}: {own_words(code, said + errors)}"
-        if f"{mark}-usable".encode() not in said:
+        if mark.encode() not in answer.output:
+            return f"{where}: {own_words(answer.code, answer.output + answer.errors)}"
+        if f"{mark}-usable".encode() not in answer.output:
             return None
         return (
             f"{where}: its sshd forbids forwarding to {self._address.socket}. Allow it there: "

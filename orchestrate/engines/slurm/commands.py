@@ -9,7 +9,7 @@ import secrets
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 
-from orchestrate.connections.conversation import Conversation, own_words, ssh_failure, with_retries
+from orchestrate.connections.conversation import ask, own_words, ssh_failure, with_retries
 from orchestrate.connections.ssh import OWN_CONNECTION, ssh_command
 from orchestrate.errors import Unreachable
 from orchestrate.inventory.addresses import AS_CONFIGURED, HostKeys, SSHAddress
@@ -97,26 +97,24 @@ class LoginShell:
             Unreachable: As `run`.
             Dropped: The connection failed before anything ran.
         """
-        answer, command = bytearray(), ["sh", "-s"]
+        command = ["sh", "-s"]
         if self._login is not None:
             command = ssh_command(self._login, self._keys, *self._flags, remote=_LOGIN)
-        with Conversation(command, text.encode(), seconds=seconds, max_bytes=MAX_ANSWER_BYTES) as conversation:
-            for line in conversation.lines():
-                answer += line
-            code, errors = conversation.result()
-        if conversation.exceeded:
+        answer = ask(command, text.encode(), seconds=seconds, max_bytes=MAX_ANSWER_BYTES)
+        if answer.exceeded:
             # The user's shared connection may be dead without ssh noticing: open our own next time.
             self._flags = ["-T", OWN_CONNECTION]
-            raise Unreachable(f"{self.name}: {conversation.exceeded}")
-        if self._login is not None and code == SSH_FAILED and (errors or not answer):
+            raise Unreachable(f"{self.name}: {answer.exceeded}")
+        code, output, errors = answer.code, answer.output, answer.errors
+        if self._login is not None and code == SSH_FAILED and (errors or not output):
             failure = ssh_failure(self._login.target, errors, code)
-            raise Unreachable(failure.cause) if answer else failure
-        if code != 0 and mark.encode() not in answer:
-            raise Unreachable(f"{self.name}: {own_words(code, bytes(answer) + errors)}")
+            raise Unreachable(failure.cause) if output else failure
+        if code != 0 and mark.encode() not in output:
+            raise Unreachable(f"{self.name}: {own_words(code, output + errors)}")
         if code != 0:
             lines = [plain_text(line, 300).strip() for line in errors.decode("utf-8", "replace").splitlines()]
             raise Unreachable(f"{self.name}: {next(filter(None, reversed(lines)), f'exit code {code}')}")
-        return answer.decode("utf-8", "replace")
+        return output.decode("utf-8", "replace")
 
 
 def refusal(message: str) -> Status:

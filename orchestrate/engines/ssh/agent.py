@@ -1,8 +1,9 @@
-"""The agent on a host without Docker. It is sent with every connection and never installed.
+"""The agent on a host without Docker. It is sent at the beginning of a connection and never installed.
 
-It uses only the standard library of Python 3.8, to run with any Python of the host. A connection carries one request, a
-line of JSON followed by an optional payload. The answer is lines of JSON after a mark that separates them from the
-output of login profiles.
+It uses only the standard library of Python 3.8, to run with any Python of the host. It prints a mark, which separates
+its answers from the output of login profiles. Then it serves requests until the connection ends: each is a line of JSON
+with an id, followed by an optional payload, and each runs in a process of its own, so that none waits for another.
+Answers are lines of JSON with the id of their request; the last has `end`.
 
 All files are below one folder, `~/.tfbench`:
 
@@ -56,10 +57,10 @@ MAX_ANSWER_BYTES = 256 * 1024
 CHUNK_BYTES = 64 * 1024
 
 LIMITS: Dict[str, Any] = {}  # noqa: UP006 (Python 3.8)
-"""The controller's limits, as every request brings them: `connection.LIMITS`."""
+"""The controller's limits, which come with the connection: `channel.LIMITS`."""
 
 CHILDREN: list[subprocess.Popen[bytes]] = []
-"""Processes that are killed when the connection ends."""
+"""Processes that are killed with their request."""
 
 PIP_SETTINGS = (
     *("index-url", "extra-index-url", "no-index", "find-links", "trusted-host", "proxy", "cert", "client-cert"),
@@ -87,16 +88,46 @@ json.dump({"path": sys.executable, "version": platform.python_version(),
 """
 
 
-def reply(**document: Any) -> None:  # noqa: ANN401 (any JSON)
-    """Write a line of the answer."""
-    sys.stdout.write(json.dumps(document) + "\n")
-    sys.stdout.flush()
+class RequestFailed(Exception):
+    """A request failed.
+
+    Args:
+        kind: `failed` or `lost`.
+        cause: The reason in words.
+    """
+
+    def __init__(self, kind: str, cause: str) -> None:
+        super().__init__(cause)
+        self.kind = kind
 
 
-def fail(kind: str, cause: str) -> NoReturn:
-    """Reply with a cause and exit; `kind` is `failed` or `lost`."""
-    reply(**{kind: cause})
-    sys.exit(0)
+class LineWriter:
+    """Writes lines of several processes to standard output, one after another.
+
+    A pipe with one byte is the lock: whoever has read the byte may write.
+    """
+
+    def __init__(self) -> None:
+        self._take, self._give = os.pipe()
+        os.write(self._give, b".")
+
+    def write(self, **document: Any) -> None:  # noqa: ANN401 (any JSON)
+        """Write a line.
+
+        Raises:
+            BrokenPipeError: The connection has ended.
+        """
+        data = memoryview(json.dumps(document).encode() + b"\n")
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # a line is whole, and the lock is given back
+        try:
+            os.read(self._take, 1)
+            try:
+                while data:
+                    data = data[os.write(1, data) :]
+            finally:
+                os.write(self._give, b".")
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -121,7 +152,7 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
 # ---- the host: Pythons, an image, facts
 
 
-def hello(request: Request) -> None:
+def hello(request: Request, reply: Callable[..., None]) -> None:
     """Report the host's Pythons, its tfbench image, what is installed, free space and time."""
     root = Path(request["root"])
     root.mkdir(parents=True, exist_ok=True)
@@ -163,13 +194,13 @@ def folders(parent: Path) -> list[str]:
     return sorted(path.name for path in parent.glob("*") if "." not in path.name)
 
 
-def unpack(request: Request, payload: bytes) -> None:
+def unpack(request: Request, reply: Callable[..., None]) -> None:
     """Unpack the runner, once per version."""
     target = runner_folder(request)
     part = target.with_name(f"{target.name}.part-{os.getpid()}")
     part.mkdir(parents=True)
     try:
-        with tarfile.open(fileobj=io.BytesIO(payload)) as tar:
+        with tarfile.open(fileobj=io.BytesIO(request["payload"])) as tar:
             tar.extractall(part)
         if not target.is_dir():  # otherwise another controller has unpacked the same files
             part.rename(target)
@@ -183,7 +214,7 @@ def runner_folder(request: Request) -> Path:
     return Path(request["root"], "runner", request["digest"])
 
 
-def probe(request: Request) -> None:
+def probe(request: Request, reply: Callable[..., None]) -> None:
     """Run the probe and send its output."""
     try:
         done = subprocess.run(
@@ -195,11 +226,12 @@ def probe(request: Request) -> None:
             check=True,
         )
     except subprocess.CalledProcessError as error:
-        fail("failed", f"the probe ended with exit code {error.returncode}: {last_line(error.stderr)}")
+        cause = f"the probe ended with exit code {error.returncode}: {last_line(error.stderr)}"
+        raise RequestFailed("failed", cause) from error
     except (OSError, subprocess.TimeoutExpired) as error:
-        fail("failed", f"the probe: {error}")
+        raise RequestFailed("failed", f"the probe: {error}") from error
     if len(done.stdout) > MAX_ANSWER_BYTES:
-        fail("failed", f"the probe printed more than {MAX_ANSWER_BYTES} bytes")
+        raise RequestFailed("failed", f"the probe printed more than {MAX_ANSWER_BYTES} bytes")
     reply(probe=done.stdout.decode("utf-8", "replace"))
 
 
@@ -218,7 +250,7 @@ def last_line(output: bytes) -> str:
 # ---- the environment: the locked packages of a variant
 
 
-def install(request: Request, payload: bytes) -> None:
+def install(request: Request, reply: Callable[..., None]) -> None:
     """Install locked packages into a folder named by the digest of the lock and the Python version."""
     target = Path(request["root"], "environments", request["digest"])
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -227,7 +259,7 @@ def install(request: Request, payload: bytes) -> None:
             reply(waiting="another controller makes the same environment")
             time.sleep(LIMITS["heartbeat_seconds"])
         if not target.is_dir():
-            make_environment(request, payload, target)
+            make_environment(request, target, reply)
     reply(site=str(target / "site"))
 
 
@@ -240,14 +272,14 @@ def locked(file: IO[str]) -> bool:
     return True
 
 
-def make_environment(request: Request, payload: bytes, target: Path) -> None:
+def make_environment(request: Request, target: Path, reply: Callable[..., None]) -> None:
     """Install into a temporary folder, then rename it to `target`."""
     for old in target.parent.glob(f"{target.name}.part-*"):
         shutil.rmtree(old, ignore_errors=True)  # left by a dead process, because we hold the lock
     part = target.with_name(f"{target.name}.part-{os.getpid()}")
     part.mkdir()
     requirements, log = part / "requirements.txt", part / "pip.log"
-    requirements.write_bytes(payload)
+    requirements.write_bytes(request["payload"])
     options = "--require-hashes --only-binary=:all: --no-deps --no-cache-dir --disable-pip-version-check --quiet"
     where = ["--requirement", str(requirements), "--target", str(part / "site")]
     environment = {**pip_environment(request["python"]), "TMPDIR": str(part)}  # /tmp may be too small
@@ -266,7 +298,9 @@ def make_environment(request: Request, payload: bytes, target: Path) -> None:
     if child.returncode != 0:
         cause = last_line(log.read_bytes()[-10_000:])
         shutil.rmtree(part, ignore_errors=True)
-        fail("failed", f"pip could not install the locked packages (exit code {child.returncode}): {cause}")
+        raise RequestFailed(
+            "failed", f"pip could not install the locked packages (exit code {child.returncode}): {cause}"
+        )
     part.rename(target)
 
 
@@ -295,7 +329,7 @@ def job_folder(request: Request) -> Path:
     return Path(request["root"], "jobs", request["run"], request["job"])
 
 
-def start(request: Request) -> None:
+def start(request: Request, reply: Callable[..., None]) -> None:
     """Start a repeat, or reattach to the existing one of this name."""
     folder = job_folder(request)
     folder.mkdir(parents=True, exist_ok=True)
@@ -347,7 +381,7 @@ def launch(request: Request, folder: Path) -> None:
     os.wait()
     with os.fdopen(answer, encoding="utf-8") as pipe:
         if (problem := pipe.read()) != STARTED:
-            fail("failed", problem or "the benchmark's guardian ended before the benchmark had started")
+            raise RequestFailed("failed", problem or "the benchmark's guardian ended before the benchmark had started")
 
 
 def guard(request: Request, folder: Path, answer: int) -> NoReturn:
@@ -517,19 +551,21 @@ def is_alive(state: dict[str, Any]) -> bool:
     return lives(state.get("guardian")) or lives(state.get("child"))
 
 
-def follow(request: Request) -> None:
+def follow(request: Request, reply: Callable[..., None]) -> None:
     """Send a repeat's output from an offset on, then how it ended."""
     folder = job_folder(request)
     state = state_of(folder)
     if state is None:
-        fail("lost", "the repeat's folder is gone: somebody removed it, or the host was replaced")
+        raise RequestFailed("lost", "the repeat's folder is gone: somebody removed it, or the host was replaced")
     offset, replied_at, printed_at = request["offset"], time.monotonic(), printed(folder)
     while True:
         alive = is_alive(state)
+        if not alive and "guardian" not in state:  # it may still have to write how the repeat ended
+            wait_for((folder / "exit.json").exists, END_OF_OUTPUT_SECONDS)
         ended = read_json(folder / "exit.json")
-        moved = send_output(folder / "output.log", offset)
+        moved = send_output(folder / "output.log", offset, reply)
         if ended is not None or not alive:
-            send_output(folder / "output.log", moved)
+            send_output(folder / "output.log", moved, reply)
             reply(**(ended or {"code": None, "out_of_memory": False}))
             return
         if moved != offset:
@@ -549,7 +585,7 @@ def printed(folder: Path) -> int:
         return 0
 
 
-def send_output(path: Path, offset: int) -> int:
+def send_output(path: Path, offset: int, reply: Callable[..., None]) -> int:
     """Send a file's content from an offset on; return the new offset."""
     if not path.exists():
         return offset
@@ -561,7 +597,7 @@ def send_output(path: Path, offset: int) -> int:
     return offset
 
 
-def collect(request: Request) -> None:
+def collect(request: Request, reply: Callable[..., None]) -> None:
     """Send the record, at most one byte more than the limit."""
     record = read_regular(job_folder(request) / "record.json", request["limit"] + 1)
     reply(record=None if record is None else base64.b64encode(record).decode("ascii"))
@@ -586,7 +622,7 @@ def read_regular(path: Path, limit: int) -> bytes | None:
         os.close(descriptor)
 
 
-def stop(request: Request) -> None:
+def stop(request: Request, reply: Callable[..., None]) -> None:
     """End a repeat, with SIGTERM first so that it can write its record."""
     end(state_of(job_folder(request)) or {}, signal.SIGTERM, signal.SIGKILL)
     reply(stopped=True)
@@ -609,7 +645,7 @@ def end(state: dict[str, Any], *numbers: int) -> None:
             os.kill(int(str(guardian).split()[0]), signal.SIGKILL)
 
 
-def remove(request: Request) -> None:
+def remove(request: Request, reply: Callable[..., None]) -> None:
     """Kill a repeat and remove its folder, and the run's folder if it is the last."""
     folder = job_folder(request)
     end(state_of(folder) or {}, signal.SIGKILL)
@@ -625,7 +661,7 @@ def remove(request: Request) -> None:
     reply(removed=True)
 
 
-def running(request: Request) -> None:
+def running(request: Request, reply: Callable[..., None]) -> None:
     """List the repeats of a run on this host, running or ended."""
     run = Path(request["root"], "jobs", request["run"])
     reply(jobs=sorted(path.parent.name for path in run.glob("*/state.json")))
@@ -641,41 +677,89 @@ def wait_for(reached: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-def end_with_connection() -> None:
-    """Exit when the controller disconnects, so that no agents are left behind."""
+REQUESTS = {do.__name__: do for do in (hello, unpack, probe, install, start, follow, collect, stop, remove, running)}
 
-    def watch() -> None:
-        while os.read(0, CHUNK_BYTES):
-            pass
+ENDED_WITH_CONNECTION = ("follow", "install")
+"""Requests that end with their connection; the others are carried out once received."""
+
+
+def serve(settings: Request, output: LineWriter) -> None:
+    """Start a process for each request until the connection ends, or the controller is silent."""
+    processes: dict[int, tuple[int, str]] = {}  # process ids and names, by the id of the request
+    signal.signal(signal.SIGALRM, lambda *_: sys.exit())
+    try:
+        while True:
+            signal.alarm(settings["silence_seconds"])  # a host learns of a dead link only after hours
+            line = sys.stdin.buffer.readline()
+            if not line:
+                return
+            if not line.strip():  # a sign of life
+                continue
+            request = json.loads(line.decode())
+            request["payload"] = sys.stdin.buffer.read(request.get("payload_bytes", 0))
+            ended = [number for number, (pid, _) in processes.items() if os.waitpid(pid, os.WNOHANG)[0]]
+            for number in ended:
+                del processes[number]
+            if request["do"] == "cancel":
+                cancel(processes, [request["id"]])
+                continue
+            try:
+                pid = os.fork()
+            except OSError as error:
+                output.write(id=request["id"], failed=f"{request['do']}: {describe(error)}", end=True)
+                continue
+            if pid == 0:
+                carry_out({**settings, **request}, output)
+            processes[request["id"]] = pid, request["do"]
+    finally:
+        cancel(processes, list(processes))
+
+
+def cancel(processes: dict[int, tuple[int, str]], numbers: list[int]) -> None:
+    """End the processes of requests that end with their connection."""
+    for number in numbers:
+        pid, do = processes.get(number, (0, ""))
+        if do in ENDED_WITH_CONNECTION:
+            os.kill(pid, signal.SIGTERM)
+
+
+def carry_out(request: Request, output: LineWriter) -> NoReturn:
+    """Carry out a request, and end this process."""
+    number, do = request["id"], request["do"]
+
+    def reply(**document: Any) -> None:  # noqa: ANN401 (any JSON)
+        output.write(id=number, **document)
+
+    try:
+        signal.alarm(0)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # no program may read the next requests
+        if do in ENDED_WITH_CONNECTION:
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+        try:
+            REQUESTS[do](request, reply)
+        except RequestFailed as failure:
+            reply(**{failure.kind: str(failure)})
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            reply(failed=f"{do}: {describe(error)}")
+        except Exception as error:  # noqa: BLE001  a bug: the controller must not wait for an answer
+            reply(failed=f"{do}: {error!r}")
+        reply(end=True)
+    finally:
         for child in CHILDREN:
             child.kill()
         os._exit(0)
 
-    threading.Thread(target=watch, daemon=True).start()
-
-
-PLAIN = {do.__name__: do for do in (hello, probe, start, follow, collect, stop, remove, running)}
-WITH_PAYLOAD = {do.__name__: do for do in (unpack, install)}
-
 
 def main() -> None:
-    """Serve one request."""
-    request = json.loads(sys.stdin.buffer.readline().decode())
-    payload = sys.stdin.buffer.read(request["payload_bytes"])
-    LIMITS.update(request["limits"])
-    signal.alarm(0)  # set by the command that started this process
-    sys.stdout.write(request["mark"] + "\n")
-    do = request["do"]
-    request["root"] = str(Path(request["root"]).expanduser())
-    if do in ("follow", "install"):
-        end_with_connection()
-    try:
-        if do in PLAIN:
-            PLAIN[do](request)
-        else:
-            WITH_PAYLOAD[do](request, payload)
-    except OSError as error:
-        fail("failed", f"{do}: {describe(error)}")
+    """Serve a connection, which begins with a line of settings."""
+    setting = json.loads(sys.stdin.buffer.readline().decode())
+    LIMITS.update(setting["limits"])
+    setting["root"] = str(Path(setting["root"]).expanduser())
+    sys.stdout.write(setting["mark"] + "\n")
+    sys.stdout.flush()
+    serve(setting, LineWriter())
 
 
 if __name__ == "__main__":

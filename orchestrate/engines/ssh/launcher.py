@@ -19,7 +19,7 @@ from orchestrate.engines.base import Ending, OnTurn, OutputLine, always_running
 from orchestrate.engines.invocation import host_flags, job_variables
 from orchestrate.engines.pulls import DEADLINE_SECONDS, Progress, PullLimits
 from orchestrate.engines.ssh import software
-from orchestrate.engines.ssh.connection import Connection, NoPython
+from orchestrate.engines.ssh.channel import Channel, NoPython
 from orchestrate.engines.ssh.software import Hello, HostSoftware
 from orchestrate.errors import Busy, LaunchFailed, Lost, PullFailed, Unreachable
 from orchestrate.inventory.hosts import Host
@@ -50,19 +50,19 @@ class AgentLauncher:
 
     Args:
         host: Settings of the host.
-        connection: Connection to its agent.
+        channel: Channel to its agent.
         notify: Receives messages for the user.
     """
 
-    def __init__(self, host: Host, connection: Connection, notify: Notify) -> None:
+    def __init__(self, host: Host, channel: Channel, notify: Notify) -> None:
         self._host = host
-        self._connection = connection
+        self._channel = channel
         self._notify = notify
 
     def start(self, job: Job) -> bool:
         """See `Launcher.start`; the folder of the repeat is the lock."""
         used = self._software_of(job, lambda done, total: None)
-        answer = self._connection.request(
+        answer = self._channel.request(
             "start",
             run=job.origin.run_id,
             job=job.id,
@@ -98,7 +98,7 @@ class AgentLauncher:
         """Follow over one connection; None: it broke after at least one answer, or ended early."""
         received = False
         try:
-            for answer in self._connection.stream("follow", run=job.origin.run_id, job=job.id, offset=lines.taken):
+            for answer in self._channel.stream("follow", run=job.origin.run_id, job=job.id, offset=lines.taken):
                 received = True
                 if "log" in answer:
                     for line in lines.cut(self._bytes(answer["log"])):
@@ -119,7 +119,7 @@ class AgentLauncher:
         """See `Launcher.collect`; retries while the host is unreachable."""
         for attempt in self._attempts("the host was lost"):
             with attempt:
-                answer = self._connection.request(
+                answer = self._channel.request(
                     "collect", run=job.origin.run_id, job=job.id, limit=MAX_RECORD_BYTES, max_bytes=2 * MAX_RECORD_BYTES
                 )
         record = answer.get("record")
@@ -154,30 +154,30 @@ class AgentLauncher:
             return base64.b64decode(str(text), validate=True)
         except ValueError as error:
             raise LaunchFailed(
-                f"{self._connection.name}: not the agent's answer: {plain_text(str(error), 200)}"
+                f"{self._channel.name}: not the agent's answer: {plain_text(str(error), 200)}"
             ) from error
 
     def stop(self, job: Job) -> None:
         """See `Launcher.stop`; sends SIGTERM first so that the benchmark can write its record."""
-        self._connection.request("stop", run=job.origin.run_id, job=job.id)
+        self._channel.request("stop", run=job.origin.run_id, job=job.id)
 
     def remove(self, job: Job) -> None:
         """See `Launcher.remove`."""
-        self._connection.request("remove", run=job.origin.run_id, job=job.id)
+        self._channel.request("remove", run=job.origin.run_id, job=job.id)
 
     def running(self, run_id: str) -> list[str]:
         """See `Launcher.running`."""
-        jobs = self._connection.request("running", run=run_id).get("jobs")
+        jobs = self._channel.request("running", run=run_id).get("jobs")
         names = jobs if isinstance(jobs, list) else []
         return [name for name in names if isinstance(name, str) and name.startswith(f"{self._host.key}.")]
 
     def close(self) -> None:
         """See `Launcher.close`."""
-        self._connection.close()
+        self._channel.close()
 
     def _run_probe(self, used: HostSoftware) -> Facts:
         """Run the probe with the given software."""
-        answer = self._connection.request(
+        answer = self._channel.request(
             "probe",
             python=used.python,
             environment=dict(used.environment),
@@ -187,7 +187,7 @@ class AgentLauncher:
         try:
             facts = facts_from_probe(str(answer.get("probe")))
         except ValueError as error:
-            raise LaunchFailed(f"{self._connection.name}: {plain_text(str(error), 300)}") from error
+            raise LaunchFailed(f"{self._channel.name}: {plain_text(str(error), 300)}") from error
         if self._host.wants_gpus:
             require_driver(facts)
         return facts
@@ -232,7 +232,7 @@ class ProcessLauncher(AgentLauncher):
         # Absolute, because the agent has another working directory.
         self._work = None if run_path is None else run_path.absolute() / "work"
         self._command = command
-        super().__init__(host, Connection(None, root=str(self._work or "/nonexistent")), lambda host, message: None)
+        super().__init__(host, Channel(None, root=str(self._work or "/nonexistent")), lambda host, message: None)
 
     def probe(self) -> Facts:
         """See `Launcher.probe`."""
@@ -266,15 +266,15 @@ class SSHLauncher(AgentLauncher):
     Args:
         host: Settings of the host; `host.ssh` is its address.
         pulls: Shared by all hosts of a run; limits concurrent installations.
-        connection: Replaces the connection to `host.ssh` in tests.
+        channel: Replaces that to `host.ssh` in tests.
     """
 
-    def __init__(self, host: Host, pulls: PullLimits, connection: Connection | None = None) -> None:
+    def __init__(self, host: Host, pulls: PullLimits, channel: Channel | None = None) -> None:
         if host.ssh is None:
             raise ValueError(f"host {host.name} is not reached by ssh")
         super().__init__(
             host,
-            connection or Connection(host.ssh, keys=host.host_keys),
+            channel or Channel(host.ssh, keys=host.host_keys),
             lambda key, message: pulls.notify(key, message),
         )
         self._pulls = pulls
@@ -320,12 +320,12 @@ class SSHLauncher(AgentLauncher):
 
     def _read_hello(self) -> Hello:
         asked_at = time.time()
-        answer = self._connection.request("hello", python=self._host.python)
+        answer = self._channel.request("hello", python=self._host.python)
         midway = (asked_at + time.time()) / 2  # logging in may take seconds
         try:
             hello = software.read_hello(answer)
         except ValueError as error:
-            raise LaunchFailed(f"{self._connection.name}: {error}: {plain_text(str(answer), 200)}") from error
+            raise LaunchFailed(f"{self._channel.name}: {error}: {plain_text(str(answer), 200)}") from error
         self._clock_skew_seconds = round(hello.now - midway, 1)
         return hello
 
@@ -339,8 +339,7 @@ class SSHLauncher(AgentLauncher):
         self._notify(self._host.key, what)
         try:
             with self._pulls.turn("packages"):
-                for _ in self._connection.install_python():
-                    pass
+                self._channel.install_python()
         except LaunchFailed as error:
             remedy = "Install Python 3.11 with pip there, or start the instance from another image"
             raise LaunchFailed(f"{why}. It could not be installed either: {error.cause}. {remedy}") from error
@@ -371,7 +370,7 @@ class SSHLauncher(AgentLauncher):
         python = software.fitting_python(self._hello.pythons, variant)
         if python is None:
             lacking = f"TensorFlow {variant.tensorflow} has no wheels for Python after {variant.newest_python}"
-            self._install_python(f"{self._connection.name}: {lacking}")
+            self._install_python(f"{self._channel.name}: {lacking}")
             self._hello = self._read_hello()
             python = software.fitting_python(self._hello.pythons, variant)
         return python or {}
@@ -388,19 +387,19 @@ class SSHLauncher(AgentLauncher):
 
     def _no_python(self, hello: Hello) -> str:
         if self._host.python is not None:
-            return f"{self._connection.name}: python: {self._host.python} cannot be started there"
+            return f"{self._channel.name}: python: {self._host.python} cannot be started there"
         found = ", ".join(
             f"{python.get('path')} ({python.get('version')}{'' if python.get('pip') else ', without pip'})"
             for python in hello.pythons
         )
-        return f"{self._connection.name}: needs Python 3.11, 3.12 or 3.13 with pip. Found: {plain_text(found, 200)}"
+        return f"{self._channel.name}: needs Python 3.11, 3.12 or 3.13 with pip. Found: {plain_text(found, 200)}"
 
     @functools.cached_property
     def _runner(self) -> str:
         """The folder of the runner on the host; sent if missing."""
         digest, content = software.pack_runner()
         if digest not in self._hello.runners:
-            self._connection.request("unpack", content, digest=digest)
+            self._channel.request("unpack", content, digest=digest)
         return f"{self._hello.root}/runner/{digest}"
 
     @property
@@ -438,13 +437,19 @@ class SSHLauncher(AgentLauncher):
         """
         setup, lock = software.setup_of(variant), software.lock_of(variant)
         if refusal := setup.refusal(self._hello.free_bytes):
-            raise PullFailed(f"{self._connection.name}: {refusal}")
+            raise PullFailed(f"{self._channel.name}: {refusal}")
         self._notify(self._host.key, f"installing the packages of {variant.name}: {setup.words()}")
         total = setup.needed * 1_000_000
-        limits = {"silence_seconds": INSTALL_SILENCE_SECONDS, "seconds": DEADLINE_SECONDS}
         try:
             with self._pulls.turn("packages"):
-                for answer in self._connection.stream("install", lock, python=python, digest=digest, **limits):
+                for answer in self._channel.stream(
+                    "install",
+                    lock,
+                    python=python,
+                    digest=digest,
+                    silence_seconds=INSTALL_SILENCE_SECONDS,
+                    seconds=DEADLINE_SECONDS,
+                ):
                     if isinstance(done := answer.get("installed_bytes"), int):
                         on_progress(min(done, total), total)
         except LaunchFailed as error:

@@ -1,7 +1,7 @@
 """Host keys of fresh and replaced hosts, directly and through a jump host; no host of a fleet is lost on the way.
 
 What is real: ssh, an sshd per host with a key of its own, the jump host's sshd, the controller. What is simulated: the
-machines, which are one, and the engines behind the sshds, whose benchmark only waits (studies/fleet).
+machines, which are one, and the engines behind the sshds, whose benchmark only waits (tests/benchmarks/fleet).
 
 `TFBENCH_TEST_FRESH_HOSTS=50` takes 50 hosts through a jump host with sshd's default of MaxStartups, which takes minutes
 of a small machine; without it there are fewer hosts, and a jump host that drops connections accordingly sooner.
@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 
 from orchestrate.engines.slurm.commands import LoginShell
-from orchestrate.engines.ssh.connection import Connection
+from orchestrate.engines.ssh.channel import Channel
 from orchestrate.errors import Unreachable
 from orchestrate.inventory.addresses import HostKeys, SSHAddress
 from orchestrate.inventory.hosts import Host, read_hosts
-from studies.controller_cost import run_controller
-from studies.fleet.bench_fleet import fake_engines, faults_of, write_hosts
-from studies.fleet.engine import socket_path
+from tests.benchmarks.controller_cost import run_controller
+from tests.benchmarks.fleet.bench_fleet import fake_engines, faults_of, write_hosts
+from tests.benchmarks.fleet.engine import socket_path
 from tests.real.contact.conftest import FreshHosts
 
 MANY = int(os.environ.get("TFBENCH_TEST_FRESH_HOSTS", "0"))
@@ -156,7 +156,7 @@ def test_requests_that_the_jump_host_dropped_are_made_again(make_fresh_hosts: Ca
     fresh = make_fresh_hosts(1, DROPS_SOON)
     address = SSHAddress(target="node-0000", ssh_config=str(fresh.config))
     keys = HostKeys(policy="accept-new", file=str(fresh.folder / "fleet.known_hosts"))
-    connection = Connection(address, root=str(fresh.folder / "home"), keys=keys)
+    channel = Channel(address, root=str(fresh.folder / "home"), keys=keys)
     with ThreadPoolExecutor(6) as pool:
-        answers = list(pool.map(lambda number: connection.request("running", run=f"run-{number}"), range(6)))
+        answers = list(pool.map(lambda number: channel.request("running", run=f"run-{number}"), range(6)))
     assert answers == [{"jobs": []}] * 6

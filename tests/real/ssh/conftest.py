@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrate.engines.pulls import PullLimits
-from orchestrate.engines.ssh.connection import Connection
+from orchestrate.engines.ssh.channel import Channel
 from orchestrate.engines.ssh.launcher import SSHLauncher
 from orchestrate.inventory.addresses import SSHAddress
 from orchestrate.inventory.hosts import Host
@@ -52,7 +52,7 @@ def make_launcher(tmp_path: Path, bare_host: SshHost, fake_project: Path) -> Mak
         address = SSHAddress(target=bare_host.alias, ssh_config=str(bare_host.config_file))
         host = Host(fleet="rented", name="a", docker=None, ssh=address, python=python, environment=environment)
         return SSHLauncher(
-            host, PullLimits(), Connection(address, root=str(tmp_path / "home"), image_file=str(image_file))
+            host, PullLimits(), Channel(address, root=str(tmp_path / "home"), image_file=str(image_file))
         )
 
     return make

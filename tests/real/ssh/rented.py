@@ -120,52 +120,67 @@ class Rented:
 
 BETWEEN = '''\
 #!{python}
-"""Stands between a controller and ssh: reads a request of the agent's, may do something, and passes on the rest."""
+"""Stands between a controller and ssh: sees each request to the agent, and may do something instead or afterwards."""
 import json, os, signal, subprocess, sys, threading, time
 from pathlib import Path
 
-size = sys.stdin.buffer.readline()
-head = size + sys.stdin.buffer.read(int(size))
-line = sys.stdin.buffer.readline()
-request = json.loads(line)
-reached = False
-{before}
 ssh = subprocess.Popen(["{ssh}", *sys.argv[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+held = set()  # ids of requests whose answers are held
+writing = threading.Lock()
 
-def send():
-    ssh.stdin.write(head + line)
-    ssh.stdin.flush()
-    while chunk := sys.stdin.buffer.read1(65536):
-        ssh.stdin.write(chunk)
+def send(data):
+    with writing:
+        while data:
+            data = data[os.write(1, data):]
+
+{program}
+
+def pass_back():
+    for line in ssh.stdout:
+        try:
+            number, ended = (json.loads(line).get(key) for key in ("id", "end"))
+        except (ValueError, AttributeError):
+            number = ended = None
+        if number not in held:
+            send(line)
+        elif ended:
+            after()
+    os._exit(ssh.wait())
+
+threading.Thread(target=pass_back, daemon=True).start()
+size = sys.stdin.buffer.readline()
+ssh.stdin.write(size + sys.stdin.buffer.read(int(size or 0)) + sys.stdin.buffer.readline())
+ssh.stdin.flush()
+while line := sys.stdin.buffer.readline():
+    request = json.loads(line) if line.strip() else dict(do="")
+    payload = sys.stdin.buffer.read(request.get("payload_bytes", 0))
+    if not before(request):
+        ssh.stdin.write(line + payload)
         ssh.stdin.flush()
-    ssh.stdin.close()
-
-threading.Thread(target=send, daemon=True).start()
-while chunk := os.read(ssh.stdout.fileno(), 65536):
-    if not reached:
-        os.write(1, chunk)
-code = ssh.wait()
-{after}
-os._exit(code)
+ssh.stdin.close()
+time.sleep(600)
 '''
 
 END_CONTROLLER = """\
-def end_controller():
+moment = Path(os.environ["TFBENCH_TEST_MOMENT"])
+wanted = json.loads(moment.read_text()) if moment.exists() else dict(do=None)
+
+def after():
     moment.unlink()
     os.kill(os.getppid(), signal.SIGKILL)
     os._exit(0)
 
-moment = Path(os.environ["TFBENCH_TEST_MOMENT"])
-wanted = json.loads(moment.read_text()) if moment.exists() else None
-reached = wanted is not None and wanted["do"] == request["do"]
-if reached and not wanted["after"]:
-    end_controller()
+def before(request):
+    if request["do"] == wanted["do"]:
+        if not wanted["after"]:
+            after()
+        held.add(request["id"])
 """
 """Ends the controller at a moment of its talk with the agent, which a file names."""
 
 
-def make_ssh(folder: Path, before: str = END_CONTROLLER, after: str = "if reached:\n    end_controller()") -> Path:
-    """Put a program called `ssh` into a folder that does something before and after a request is passed on."""
+def make_ssh(folder: Path, program: str = END_CONTROLLER) -> Path:
+    """Put a program called `ssh` into a folder, whose functions `before` and `after` see each request."""
     ssh = shutil.which("ssh")
-    write_program(folder / "ssh", BETWEEN.format(python=sys.executable, ssh=ssh, before=before, after=after))
+    write_program(folder / "ssh", BETWEEN.format(python=sys.executable, ssh=ssh, program=program))
     return folder

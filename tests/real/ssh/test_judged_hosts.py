@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from orchestrate.engines.pulls import PullLimits
-from orchestrate.engines.ssh.connection import Connection
+from orchestrate.engines.ssh.channel import Channel
 from orchestrate.engines.ssh.launcher import SSHLauncher
 from orchestrate.errors import PullFailed
 from orchestrate.inventory.addresses import SSHAddress
@@ -110,8 +110,8 @@ def make_launcher(instance: Rented, folder: Path, image: bool) -> SSHLauncher:
         paths = {"python": entry["python"], "runner": str(folder), "site": str(folder / "site")}
         file.write_text(json.dumps({"variant": "cpu", "version": "0.1.0", "revision": "abc", **paths}))
     address = SSHAddress(target=entry["ssh"], ssh_config=entry["ssh_config"])
-    connection = Connection(address, root=str(folder / "root"), image_file=str(file))
-    return SSHLauncher(Host(fleet="rented", name="a", ssh=address), PullLimits(), connection)
+    channel = Channel(address, root=str(folder / "root"), image_file=str(file))
+    return SSHLauncher(Host(fleet="rented", name="a", ssh=address), PullLimits(), channel)
 
 
 def test_the_software_of_an_image_finds_the_driver_of_a_login(rent: Rent, tmp_path: Path):

@@ -23,15 +23,20 @@ MARGIN_SECONDS = 15
 ENDLESS = """\
 target = sys.argv[sys.argv.index("--") + 1]
 kind, do = json.loads(os.environ["TFBENCH_TEST_ENDLESS"]).get(target, ["", ""])
-said = dict(log=b'{"log": "bGluZQo=", "offset": 5}', flood=b'{"log": "' + b"bGluZQo=" * 5000 + b'"}',
-            heartbeats=b'{"alive": true}', bytes=b"x" * 65536).get(kind)
-if request["do"] == do:
-    print(request["mark"], flush=True)
+
+def answer(number):
+    said = dict(log=dict(log="bGluZQo=", offset=5), flood=dict(log="bGluZQo=" * 5000), heartbeats=dict(alive=True))
+    line = b"x" * 65536 if kind == "bytes" else json.dumps(dict(said.get(kind, {}), id=number)).encode() + b"\\n"
     controller = os.getppid()
     while os.getppid() == controller:  # else it would outlive the test
-        if said:
-            os.write(1, said + b"\\n" * (kind != "bytes"))
+        if kind != "silence":
+            send(line)
         time.sleep(0.0 if kind in ("flood", "bytes") else 0.5)
+
+def before(request):
+    if request["do"] == do:
+        threading.Thread(target=answer, args=[request["id"]], daemon=True).start()
+        return True
 """
 """Answers one kind of request of one host without end."""
 
@@ -55,7 +60,7 @@ because from here it might come too late: after the limit of the benchmark."""
 
 
 def make_runs(instance: Rented, tmp_path: Path, timeout_seconds: float) -> tuple[Runs, Path]:
-    folder = make_ssh(tmp_path / "bin", ENDLESS, after="")
+    folder = make_ssh(tmp_path / "bin", ENDLESS)
     entries = {name: instance.entry(seconds=1) for name in ("good", *CONVERSATIONS)}
     entries |= {
         name: instance.entry(seconds=600, first=f"(sleep 1; kill -STOP {pid}) &") for name, pid in FROZEN.items()

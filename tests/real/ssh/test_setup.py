@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from orchestrate.engines.pulls import PullLimits
-from orchestrate.engines.ssh import connection, software
+from orchestrate.engines.ssh import channel, software
 from orchestrate.engines.ssh.launcher import SSHLauncher
 from orchestrate.engines.ssh.software import REQUIREMENTS, Download, Hello, setup_of
 from orchestrate.errors import LaunchFailed, PullFailed, Unreachable
@@ -28,7 +28,7 @@ from tests.real.ssh.test_launcher import job
 # ---- Python
 
 
-class HostWithoutWheels(connection.Connection):
+class HostWithoutWheels(channel.Channel):
     """A host with one Python, on which another is installed within a minute."""
 
     def __init__(self, version: str) -> None:
@@ -40,10 +40,9 @@ class HostWithoutWheels(connection.Connection):
         known = {"runners": [], "environments": [], "image": None, "free_bytes": 9, "now": self.seconds}
         return {"root": "/", "pythons": pythons, **known}
 
-    def install_python(self) -> Iterator[dict[str, Any]]:
+    def install_python(self) -> None:
         self.seconds += 60
         self.versions.append("3.11.9")
-        return iter(())
 
 
 @pytest.mark.parametrize(
@@ -154,7 +153,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 @pytest.fixture
 def without_python(monkeypatch, tmp_path) -> None:
     """Let no interpreter be found but the one that is brought."""
-    monkeypatch.setattr(connection, "PYTHONS", ("/nowhere/python3", "/nowhere/conda/bin/python3"))
+    monkeypatch.setattr(channel, "PYTHONS", ("/nowhere/python3", "/nowhere/conda/bin/python3"))
 
 
 def bring(monkeypatch, archive: Download) -> None:

@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 import urllib3
 
+from orchestrate.connections.conversation import MAX_LINE_BYTES
 from orchestrate.engines.base import Launcher, QueueLauncher
 from orchestrate.engines.docker import client as docker_client
 from orchestrate.engines.docker.launcher import ContainerLauncher
@@ -33,7 +34,7 @@ from orchestrate.engines.kubernetes.manifests import job_manifest
 from orchestrate.engines.pulls import PullLimits
 from orchestrate.engines.slurm import commands
 from orchestrate.engines.slurm.launcher import SlurmLauncher
-from orchestrate.engines.ssh.connection import Connection
+from orchestrate.engines.ssh.channel import Channel
 from orchestrate.engines.ssh.launcher import SSHLauncher
 from orchestrate.errors import HostError, Lost
 from orchestrate.inventory.addresses import DockerAddress, SSHAddress
@@ -182,8 +183,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- the agent, over ssh or a pipe, with its probe and its record
 
 
-class Replayed(Connection):
-    """A connection to the real agent on this machine, or to what it has answered before.
+class Replayed(Channel):
+    """A channel to the real agent on this machine, or to what it has answered before.
 
     Attributes:
         heard: Answers by request, each line with a number.
@@ -194,15 +195,18 @@ class Replayed(Connection):
         super().__init__(None, root=str(folder / "home"), image_file=str(folder / "image.json"))
         self.heard, self.say, self._asked = heard, say, Asked()
 
-    def _send(self, do: str, payload: bytes, limits: dict[str, Any], request: dict[str, object]) -> Any:
+    def stream(self, do: str, payload: bytes = b"", **request: Any) -> Any:
         self._asked.add()
         if self.say is None:
-            for number, document in enumerate(super()._send(do, payload, limits, request)):
+            for number, document in enumerate(super().stream(do, payload, **request)):
                 self.heard[f"{do} {number}"] = document
                 yield document
             return
         for asked in [asked for asked in self.heard if asked.startswith(f"{do} ")]:
-            yield self._read(self.say(asked).encode(errors="surrogatepass"), limits["max_bytes"])
+            line = self.say(asked).encode(errors="surrogatepass")
+            answer = self.read(line, request.get("max_line_bytes", MAX_LINE_BYTES))
+            self._check(answer)
+            yield answer
 
     def live(self) -> None:
         environment = {"FAKE_BENCHMARK": '{"does": "work", "seconds": 0.1}'}
@@ -217,9 +221,9 @@ def heard(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     runner = make_fake_project(folder / "project")
     image = {"variant": "cpu", "version": "0.1.0", "revision": "abc", "python": sys.executable}
     (folder / "image.json").write_text(json.dumps({**image, "runner": str(runner), "site": str(folder / "site")}))
-    connection = Replayed(folder, {})
-    connection.live()
-    return connection.heard
+    channel = Replayed(folder, {})
+    channel.live()
+    return channel.heard
 
 
 INSIDE = {"facts": ("probe 0", "probe", str), "the record": ("collect 0", "record", base64.b64decode)}

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -12,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from orchestrate.engines.ssh import agent, connection
+from orchestrate.engines.ssh import agent, channel
 from orchestrate.engines.ssh.launcher import ProcessLauncher
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.plan import Job
 from results.schema import Case, Data, Device
 from tests.support.engines.processes import wait_until
-from tests.support.patience import patience
 from tests.unit.orchestrate.fakes import make_job
 
 HOST = Host(fleet="f", name="h", docker=None, cpus=1)
@@ -46,15 +44,15 @@ def run(it: ProcessLauncher, job: Job = JOB) -> tuple[list[str], int | None]:
 @pytest.mark.slow
 def test_output_beyond_what_is_kept_is_a_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Else the repeat would be ended as silent."""
-    monkeypatch.setitem(connection.LIMITS, "log_bytes", 1 << 20)
-    monkeypatch.setitem(connection.LIMITS, "heartbeat_seconds", 0.5)
+    monkeypatch.setitem(channel.LIMITS, "log_bytes", 1 << 20)
+    monkeypatch.setitem(channel.LIMITS, "heartbeat_seconds", 0.5)
     loud = launcher(tmp_path, "print('x' * 2_000_000)\nfor n in range(12): print(n, flush=True); time.sleep(0.2)")
     lines, code = run(loud)
     assert code == 0 and len([line for line in lines if not line]) > 1
 
 
 def test_silence_after_output_is_no_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(connection.LIMITS, "heartbeat_seconds", 0.3)
+    monkeypatch.setitem(channel.LIMITS, "heartbeat_seconds", 0.3)
     assert run(launcher(tmp_path, "print('once', flush=True); time.sleep(2)")) == (["once"], 0)
 
 
@@ -107,7 +105,7 @@ READY = "print('ready', flush=True)\n"
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the agent wait for half a second before it kills."""
-    monkeypatch.setitem(connection.LIMITS, "stop_grace_seconds", 0.5)
+    monkeypatch.setitem(channel.LIMITS, "stop_grace_seconds", 0.5)
 
 
 @pytest.mark.parametrize(
@@ -130,21 +128,26 @@ def test_stop_ends_a_repeat_whose_guardian_hangs(tmp_path: Path, quick: None):
 
 
 @pytest.mark.slow
-def test_an_agent_bounds_the_wait_for_its_request_but_not_its_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(connection, "REQUEST_SECONDS", 4)
-    asleep = launcher(tmp_path, "time.sleep(5)")
-    with subprocess.Popen(asleep._connection._words(""), stdin=subprocess.PIPE) as waits:
-        assert (run(asleep), waits.wait(patience())) == (([], 0), -signal.SIGALRM)
+@pytest.mark.parametrize(("sign_of_life", "alive"), [(0.5, True), (3600.0, False)])
+def test_an_agent_ends_without_its_controller_but_not_the_repeat(tmp_path, monkeypatch, sign_of_life, alive):
+    """A host learns of a dead link only after hours."""
+    monkeypatch.setattr(channel, "SILENCE_SECONDS", 2)
+    monkeypatch.setattr(channel, "SIGN_OF_LIFE_SECONDS", sign_of_life)
+    opened: list[object] = []
+    connect = channel.Connection._open
+    monkeypatch.setattr(channel.Connection, "_open", lambda self: (opened.append(self), connect(self))[1])
+    assert run(launcher(tmp_path, "time.sleep(5)")) == ([], 0)
+    assert (len(opened) == 1) is alive
 
 
 @pytest.mark.parametrize("more", [0, 200], ids=["by the agent", "by the launcher"])
 def test_a_record_is_cut_one_byte_above_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: int):
-    request = connection.Connection.request
+    request = channel.Channel.request
 
     def asked(self, do: str, *payload: bytes, **given: Any) -> dict[str, Any]:
         return request(self, do, *payload, **(given | {"limit": given["limit"] + more} if "limit" in given else given))
 
-    monkeypatch.setattr(connection.Connection, "request", asked)  # a host that sends more than it was asked for
+    monkeypatch.setattr(channel.Channel, "request", asked)  # a host that sends more than it was asked for
     for name, value in (("MAX_RECORD_BYTES", 1000), ("PATIENCE_SECONDS", 1)):
         monkeypatch.setattr(f"orchestrate.engines.ssh.launcher.{name}", value)
     it = launcher(tmp_path, "open(output, 'w').write('x' * 5000)")
