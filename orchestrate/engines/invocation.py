@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrate.inventory.hosts import Host
-from orchestrate.planning.facts import Image
 from orchestrate.planning.plan import Job
 from results.schema import Data, Device
 
@@ -264,22 +263,3 @@ def probe_container(image: str, *, cdi: bool = False) -> ContainerSpec:
 def unique_name(purpose: str) -> str:
     """Return a name for a container outside any run."""
     return f"tfbench-{purpose}-{secrets.token_hex(6)}"
-
-
-def repository(reference: str) -> str:
-    """Return an image reference without tag and digest."""
-    name = reference.partition("@")[0]
-    head, colon, tail = name.rpartition(":")
-    return head if colon and "/" not in tail else name
-
-
-def with_named_digest(image: Image) -> Image:
-    """Move the digest of a reference to the image's field; a tag is resolved by the first node of a queue."""
-    digest = image.reference.partition("@")[2]
-    return replace(image, digest=digest) if digest else image
-
-
-def registry_of(reference: str) -> str:
-    """Return the registry of an image reference, e.g. `ghcr.io`."""
-    first, slash, _ = reference.partition("/")
-    return first if slash and ("." in first or ":" in first or first == "localhost") else "docker.io"

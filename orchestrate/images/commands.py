@@ -21,9 +21,9 @@ from orchestrate.inventory.hosts import Host, HostPlace, read_hosts
 from orchestrate.inventory.variants import Variant, read_variants, unknown_variant
 from orchestrate.options import BuiltImages, Images
 from orchestrate.planning.facts import Facts
+from orchestrate.planning.images import image_name
 from results.grid import Grid, print_grid
 from results.schema.exit_codes import ExitCode
-from results.schema.version import __version__
 
 ABOUT = ("variant", "TensorFlow", "Keras", "CUDA", "cuDNN", "machine code", "driver from", "why")
 SEEN = ("seen on a GPU", "on a CPU")
@@ -72,7 +72,7 @@ Action = Callable[[DockerEngine, Variant, str], bool]
 
 def _tried(act: Action, engine: DockerEngine, variant: Variant, registry: str | None) -> bool:
     try:
-        return act(engine, variant, image_name(registry, variant))
+        return act(engine, variant, image_name(registry, variant.name))
     except HostError as error:
         _print_status(f"{variant.name}: {error.cause}")
         return False
@@ -118,12 +118,6 @@ def _verify(engine: DockerEngine, variant: Variant, reference: str) -> bool:
     for check in checks:
         _print_result(f"{reference}: {'ok' if check.passed else 'FAILED'}: {check.what}: {check.seen}")
     return all(check.passed for check in checks)
-
-
-def image_name(registry: str | None, variant: Variant) -> str:
-    """Return the name of a variant's image: `REGISTRY/tfbench:VERSION-VARIANT`."""
-    prefix = f"{registry.rstrip('/')}/" if registry else ""
-    return f"{prefix}tfbench:{__version__}-{variant.name}"
 
 
 def _chosen(names: Sequence[str], variants: Sequence[Variant]) -> list[Variant]:

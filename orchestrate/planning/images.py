@@ -1,4 +1,8 @@
-"""Chooses the images of hosts from their facts, before anything is pulled.
+"""Chooses the images of hosts from their facts, before anything is pulled, and names them.
+
+The driver's version decides, and whether TensorFlow's wheel has machine code for the GPU. If not, the driver must
+compile PTX, and must then be as new as the CUDA toolkit that made the PTX: compatibility within a major CUDA version
+does not cover it. The "CUDA Version" of `nvidia-smi` is not used, because compatibility libraries change it.
 
 Hosts should differ in hardware and driver, not in TensorFlow. First, each host gets the best image for itself. If these
 differ, all get the newest one that suits every host of the run, or else of each fleet, unless a host would lose machine
@@ -8,27 +12,56 @@ code for its GPU.
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrate.inventory.hosts import Host, HostPlace
-from orchestrate.inventory.variants import (
-    Code,
-    Fit,
-    Variant,
-    candidates,
-    check_variant,
-    choose_variant,
-    parse_version,
-    rank,
-)
+from orchestrate.inventory.variants import Variant, Version, parse_version
 from orchestrate.planning.facts import Facts, Image
 from results.schema import Device, Status
 from results.schema.version import __version__
 
 ARCHITECTURE = "amd64"
 """Architecture of all our images, as named by image registries."""
+
+
+# -- names of images -----------------------------------------------------------------------------------------------
+
+
+def image_name(registry: str | None, variant: str) -> str:
+    """Return the name of a variant's image: `REGISTRY/tfbench:VERSION-VARIANT`."""
+    prefix = f"{registry.rstrip('/')}/" if registry else ""
+    return f"{prefix}tfbench:{__version__}-{variant}"
+
+
+def repository(reference: str) -> str:
+    """Return an image reference without tag and digest."""
+    name = reference.partition("@")[0]
+    head, colon, tail = name.rpartition(":")
+    return head if colon and "/" not in tail else name
+
+
+def registry_of(reference: str) -> str:
+    """Return the registry of an image reference, e.g. `ghcr.io`."""
+    first, slash, _ = reference.partition("/")
+    return first if slash and ("." in first or ":" in first or first == "localhost") else "docker.io"
+
+
+def pinned(reference: str, digest: str | None = None) -> str:
+    """Return the image to start, by its digest if known, because tags move; `reference` may contain it."""
+    digest = digest or reference.partition("@")[2]
+    return f"{repository(reference)}@{digest}" if digest else reference
+
+
+def with_named_digest(image: Image) -> Image:
+    """Move the digest of a reference to the image's field; a tag is resolved by the first node of a queue."""
+    digest = image.reference.partition("@")[2]
+    return dataclasses.replace(image, digest=digest) if digest else image
+
+
+# -- one host ------------------------------------------------------------------------------------------------------
 
 
 def wanted_images(host: Host, facts: Facts, variants: Sequence[Variant]) -> list[Image]:
@@ -40,7 +73,7 @@ def wanted_images(host: Host, facts: Facts, variants: Sequence[Variant]) -> list
         variants: From `read_variants`.
     """
     if (problem := unsupported_architecture(host, facts)) is not None:
-        reference = image_reference(host, "cpu")
+        reference = image_name(host.registry, "cpu")
         return [Image(variant=None, reference=reference, reason="", status=Status.UNSUPPORTED, problem=problem)]
     known = {variant.name: variant for variant in variants}
     named = [_judge_named(host, facts, image, known) for image in named_images(host)]
@@ -52,7 +85,7 @@ def named_images(host: Host) -> tuple[Image, ...]:
     if host.image is not None:
         return (Image(variant=None, reference=host.image, reason="named in hosts.yml"),)
     return tuple(
-        Image(variant=name, reference=image_reference(host, name), reason="named in hosts.yml")
+        Image(variant=name, reference=image_name(host.registry, name), reason="named in hosts.yml")
         for name in host.variants
     )
 
@@ -72,13 +105,7 @@ def probe_reference(host: Host) -> str:
     """Return the image for probing a host: one that it starts anyway, or else the smallest."""
     if host.image is not None:
         return host.image
-    return image_reference(host, host.variants[0] if host.variants else "cpu")
-
-
-def image_reference(host: Host, variant: str) -> str:
-    """Return the reference of a variant's image on a host."""
-    prefix = f"{host.registry.rstrip('/')}/" if host.registry else ""
-    return f"{prefix}tfbench:{__version__}-{variant}"
+    return image_name(host.registry, host.variants[0] if host.variants else "cpu")
 
 
 def _judge_named(host: Host, facts: Facts, image: Image, known: Mapping[str, Variant]) -> Image:
@@ -98,18 +125,18 @@ def _judge_named(host: Host, facts: Facts, image: Image, known: Mapping[str, Var
 def _chosen(host: Host, facts: Facts, variants: Sequence[Variant]) -> Image:
     """Choose a variant that suits all used GPUs of a host."""
     if host.device is Device.CPU or not facts.gpus:
-        return Image(variant="cpu", reference=image_reference(host, "cpu"), reason="trains on the processor")
+        return Image(variant="cpu", reference=image_name(host.registry, "cpu"), reason="trains on the processor")
     capabilities: list[str | None] = [*used_capabilities(host, facts)] or [None]
     choices = [choose_variant(facts.driver, capability, variants) for capability in capabilities]
     for choice in choices:
         if choice.status is not Status.OK:
-            reference = image_reference(host, choice.variant.name if choice.variant else "none")
+            reference = image_name(host.registry, choice.variant.name if choice.variant else "none")
             reason = "chosen by driver and compute capability"
             return Image(variant=None, reference=reference, reason=reason, status=choice.status, problem=choice.reason)
     fits = max((fits_of(host, facts, variant) for variant in candidates(variants)), key=rank)
     if rank(fits)[0] and fits[0].variant is not None:
         name = fits[0].variant.name
-        return Image(variant=name, reference=image_reference(host, name), reason=fits[0].reason)
+        return Image(variant=name, reference=image_name(host.registry, name), reason=fits[0].reason)
     names = ", ".join(sorted(choice.variant.name for choice in choices if choice.variant is not None))
     problem = f"its GPUs need different images ({names}). Write the host twice, with gpus: and variant:"
     return Image(variant=None, reference="", reason="mixed GPUs", status=Status.UNSUPPORTED, problem=problem)
@@ -125,6 +152,162 @@ def used_capabilities(host: Host, facts: Facts) -> list[str]:
     """Return the compute capabilities of the used GPUs, lowest first."""
     used = [gpu for gpu in facts.gpus if host.gpus is None or gpu.index in host.gpus] or facts.gpus
     return sorted({gpu.compute_capability for gpu in used if gpu.compute_capability}, key=parse_version)
+
+
+# -- one variant on one kind of GPU ----------------------------------------------------------------------------------
+
+
+class Code(enum.StrEnum):
+    """Origin of the kernels that a GPU runs."""
+
+    MACHINE = "machine code"  # in the wheel, for this GPU or an older one of the same major architecture
+    COMPILED = "compiled by the driver"  # all or some, from PTX, at the first start
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """How a variant fits a GPU, or the chosen variant.
+
+    Attributes:
+        variant: None: no image suits.
+        status: `ok`, `unsupported` (never on this GPU), `driver_too_old` (this GPU needs a newer driver), `no_gpu`.
+        code: Origin of the kernels; None: the GPU is not supported.
+        partly: Whether the driver compiles only some kernels.
+        native: Whether the driver is at least as new as the toolkit, without minor-version compatibility.
+        needed_driver: Oldest suitable driver; None: there is none.
+        reason: In words.
+    """
+
+    variant: Variant | None
+    status: Status
+    reason: str
+    code: Code | None = None
+    partly: bool = False
+    native: bool = False
+    needed_driver: str | None = None
+
+
+def choose_variant(driver_version: str | None, compute_capability: str | None, variants: Sequence[Variant]) -> Fit:
+    """Choose the image for a host, and explain the choice.
+
+    Machine code is preferred to code that the driver compiles, then the newest TensorFlow, so that hosts with different
+    drivers use the same one if possible, then libraries that the driver supports natively.
+
+    Args:
+        driver_version: Of the NVIDIA driver, e.g. `550.127.05`; None: no driver.
+        compute_capability: Of the host's GPUs, e.g. `8.6`; None: no GPU.
+        variants: From `read_variants`; opt-in variants are ignored.
+    """
+    if driver_version is None or compute_capability is None:
+        cpu = next((variant for variant in variants if variant.cuda is None and not variant.opt_in), None)
+        what = "no NVIDIA driver" if driver_version is None else f"driver {driver_version}, but no GPU"
+        offer = f"; {cpu.name} measures its CPU, in cases with device: cpu" if cpu else ""
+        return Fit(variant=cpu, status=Status.NO_GPU, reason=f"{what}: cases for GPUs cannot run here{offer}")
+    fits = [check_variant(variant, driver_version, compute_capability) for variant in candidates(variants)]
+    if not fits:
+        return Fit(variant=None, status=Status.UNSUPPORTED, reason="no image with CUDA is known")
+    best = max(fits, key=lambda fit: rank([fit]))
+    if best.status is Status.OK:
+        return best
+    waiting = [fit for fit in fits if fit.status is Status.DRIVER_TOO_OLD]
+    if waiting:
+        easiest = min(waiting, key=lambda fit: parse_version(fit.needed_driver or "0"))
+        reason = f"driver {driver_version} is too old for compute capability {compute_capability} with every image. "
+        return Fit(variant=None, status=Status.DRIVER_TOO_OLD, reason=f"{reason}Nearest is {easiest.reason}")
+    named = [check_variant(variant, driver_version, compute_capability) for variant in variants if variant.opt_in]
+    names = " or ".join(fit.variant.name for fit in named if fit.variant and fit.status is Status.OK)
+    advice = f". To try {names}: run images build {names}, push it, and set variant: {names}" if names else ""
+    return Fit(variant=None, status=Status.UNSUPPORTED, reason=best.reason + advice)
+
+
+def candidates(variants: Sequence[Variant]) -> list[Variant]:
+    """Return the CUDA variants that are not opt-in."""
+    return [variant for variant in variants if variant.cuda is not None and not variant.opt_in]
+
+
+def check_variant(variant: Variant, driver_version: str, compute_capability: str) -> Fit:
+    """Return how a variant fits a GPU and its driver.
+
+    Args:
+        variant: One of `read_variants`.
+        driver_version: e.g. `550.127.05`.
+        compute_capability: e.g. `8.6`.
+    """
+    driver, gpu = parse_version(driver_version), parse_version(compute_capability)
+    if variant.cuda is None or variant.native_driver is None or variant.minor_driver is None:
+        return Fit(variant=variant, status=Status.UNSUPPORTED, reason=f"{variant.name} has no CUDA")
+    code, why_code = _code(variant, gpu)
+    if code is None:
+        return Fit(variant=variant, status=Status.UNSUPPORTED, reason=f"{variant.name}: {why_code}")
+    needed = variant.minor_driver if code is Code.MACHINE else variant.native_driver
+    native = driver >= parse_version(variant.native_driver)
+    if driver < parse_version(needed):
+        return Fit(
+            variant=variant,
+            status=Status.DRIVER_TOO_OLD,
+            reason=f"{variant.name}: {why_code}, which needs driver {needed} or newer, but this is {driver_version}",
+            code=code,
+            needed_driver=needed,
+        )
+    support = (
+        f"driver {driver_version} supports CUDA {variant.cuda} natively (from {variant.native_driver})"
+        if native
+        else f"driver {driver_version} runs CUDA {variant.cuda} by minor-version compatibility (from {needed})"
+    )
+    return Fit(
+        variant=variant,
+        status=Status.OK,
+        reason=f"{variant.name}: TensorFlow {variant.tensorflow}, {why_code}, {support}",
+        code=code,
+        partly=code is Code.COMPILED and _runs_some(variant, gpu),
+        native=native,
+        needed_driver=needed,
+    )
+
+
+def _code(variant: Variant, gpu: Version) -> tuple[Code | None, str]:
+    """Return the origin of a GPU's kernels, with the reason in words."""
+    shown = ".".join(map(str, gpu))
+    if variant.newest is not None and gpu[0] > parse_version(variant.newest)[0]:
+        return None, (
+            f"no machine code for compute capability {shown}, and PTX that is compiled for it is known to fail "
+            f"(newest that works: {variant.newest})"
+        )
+    # Machine code also runs on newer GPUs, but only of the same major architecture.
+    runs = [sm for sm in variant.sass if parse_version(sm)[0] == gpu[0] and parse_version(sm) <= gpu]
+    if runs:
+        return Code.MACHINE, f"machine code of compute capability {max(runs, key=parse_version)} runs on {shown}"
+    compiled = [ptx for ptx in variant.ptx if parse_version(ptx) <= gpu]
+    if not compiled:
+        return None, f"neither machine code nor PTX for compute capability {shown}"
+    some = _runs_some(variant, gpu)
+    how_much = (
+        "machine code for some kernels only, the driver compiles" if some else "no machine code, the driver compiles"
+    )
+    what = "the others" if some else "all kernels"
+    return Code.COMPILED, f"{how_much} {what} for compute capability {shown} at the first start"
+
+
+def _runs_some(variant: Variant, gpu: Version) -> bool:
+    """Return whether a variant has machine code for a GPU in some of its libraries."""
+    return any(parse_version(sm)[0] == gpu[0] and parse_version(sm) <= gpu for sm in variant.sass_some)
+
+
+def rank(fits: Sequence[Fit]) -> tuple[bool, bool, Version, bool, Version]:
+    """Return the sort key of a variant, the best highest, from its fits to a host's GPUs."""
+    variant, native = fits[0].variant, all(fit.native for fit in fits)
+    cuda = parse_version((variant and variant.cuda) or "0")
+    return (
+        all(fit.status is Status.OK for fit in fits),
+        all(fit.code is Code.MACHINE for fit in fits),
+        parse_version(variant.tensorflow if variant else "0"),
+        native,
+        # The newest libraries with native support, otherwise those nearest to the driver.
+        cuda if native else tuple(-part for part in cuda),
+    )
+
+
+# -- one image for several hosts -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -230,6 +413,6 @@ def _shared_image(chooser: _Chooser, variant: Variant, whose: str) -> Image:
     alone = f" (this host alone: {own})" if own != variant.name else ""
     return Image(
         variant=variant.name,
-        reference=image_reference(chooser.host, variant.name),
+        reference=image_name(chooser.host.registry, variant.name),
         reason=f"{first.reason}; the newest image that suits every host of {whose}{alone}",
     )

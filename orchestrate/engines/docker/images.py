@@ -20,10 +20,10 @@ from orchestrate.engines.base import NotThere
 from orchestrate.engines.bounded import within
 from orchestrate.engines.docker.client import EngineClient, document
 from orchestrate.engines.docker.engine import ContainerEngine
-from orchestrate.engines.invocation import repository
 from orchestrate.engines.pulls import DEADLINE_SECONDS, STALL_SECONDS, Progress, PullMeter
 from orchestrate.errors import BuildFailed, LaunchFailed, PullFailed, Unreachable, UserError
 from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.planning.images import repository
 from orchestrate.text import plain_text
 
 PLATFORM = "linux/amd64"

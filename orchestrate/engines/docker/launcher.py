@@ -31,8 +31,6 @@ from orchestrate.engines.invocation import (
     container_name,
     job_container,
     probe_container,
-    registry_of,
-    repository,
     unique_name,
 )
 from orchestrate.engines.pulls import TRANSFER, Progress, PullLimits, PullMeter
@@ -40,7 +38,13 @@ from orchestrate.errors import Gone, HostError, LaunchFailed, Lost, PullFailed, 
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.variants import read_variants
 from orchestrate.planning.facts import ARCHITECTURES, Facts, Image, facts_from_probe, require_driver
-from orchestrate.planning.images import probe_reference, unsupported_architecture, wanted_images
+from orchestrate.planning.images import (
+    pinned,
+    probe_reference,
+    registry_of,
+    unsupported_architecture,
+    wanted_images,
+)
 from orchestrate.planning.plan import Job
 from orchestrate.text import plain_text
 from results.schema import Status
@@ -127,13 +131,13 @@ class ContainerLauncher:
 
     def prepare(self, job: Job, on_progress: Progress) -> None:
         """See `Launcher.prepare`; pulls by digest only."""
-        image = _pinned(job.origin.image or "", job.origin.image_digest, self._host)
+        image = self._pinned(job.origin.image or "", job.origin.image_digest)
         self._names[image] = self._provide(image, on_progress)
 
     def start(self, job: Job) -> bool:
         """See `Launcher.start`; optional requests that the engine refuses are dropped."""
-        pinned = _pinned(job.origin.image or "", job.origin.image_digest, self._host)
-        image = self._names.get(pinned, pinned)
+        planned = self._pinned(job.origin.image or "", job.origin.image_digest)
+        image = self._names.get(planned, planned)
         while True:
             devices = self._cdi_devices() if job.gpus else None
             spec = job_container(
@@ -269,6 +273,10 @@ class ContainerLauncher:
             )
         return str(document(reported.get("State")).get("Status"))
 
+    def _pinned(self, reference: str, digest: str | None) -> str:
+        """Return the name of an image on the host: by digest if known, which is its id if it is not pulled."""
+        return digest if digest and not self._host.pulls else pinned(reference, digest)
+
     def _digest(self, reference: str) -> str:
         if self._host.pulls and self._engine.is_podman:
             with self._pulls.turn(registry_of(reference)):
@@ -318,7 +326,7 @@ class ContainerLauncher:
         """
         reference = probe_reference(self._host)
         report = partial(self._pulls.progress, self._host.key, reference)
-        image = self._provide(_pinned(reference, self._digest(reference), self._host), report)
+        image = self._provide(self._pinned(reference, self._digest(reference)), report)
         while self._ways:
             way = self._ways[0]
             try:
@@ -355,13 +363,6 @@ class ContainerLauncher:
             return self._engine.output(spec.name, MAX_PROBE_BYTES)
         finally:
             self._engine.remove(spec.name)
-
-
-def _pinned(reference: str, digest: str | None, host: Host) -> str:
-    """Return the image to start, by digest if known, because tags can change."""
-    if digest is None:
-        return reference
-    return f"{repository(reference)}@{digest}" if host.pulls else digest
 
 
 def _engine_facts(info: dict[str, Any], host: Host, asked_at: datetime, *, is_podman: bool = False) -> Facts:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from orchestrate.engines.base import Ending, OnTurn, OutputLine, Turn, always_running
 from orchestrate.engines.bounded import malformed_as_error
-from orchestrate.engines.invocation import JOB_LABEL, with_named_digest
+from orchestrate.engines.invocation import JOB_LABEL
 from orchestrate.engines.kubernetes.api import KubernetesCluster, NameTaken, Refused
 from orchestrate.engines.kubernetes.manifests import belongs_to, job_manifest, object_name, run_selector, to_yaml
 from orchestrate.engines.kubernetes.nodes import NoNode, fleet_facts, stated_facts
@@ -33,7 +33,7 @@ from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import KubernetesQueue
 from orchestrate.inventory.variants import read_variants
 from orchestrate.planning.facts import Facts
-from orchestrate.planning.images import wanted_images
+from orchestrate.planning.images import wanted_images, with_named_digest
 from orchestrate.planning.plan import Job
 from orchestrate.text import plain_text
 from results.schema import Status

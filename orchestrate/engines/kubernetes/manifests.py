@@ -25,11 +25,11 @@ from orchestrate.engines.invocation import (
     TMP_BYTES,
     container_name,
     host_flags,
-    repository,
 )
 from orchestrate.errors import LaunchFailed
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import KubernetesQueue, Toleration
+from orchestrate.planning.images import pinned
 from orchestrate.planning.plan import Job
 from results.program import command_line
 from results.schema import Data, Device
@@ -207,11 +207,10 @@ def _container(job: Job, host: Host, queue: KubernetesQueue, digest: str | None)
 
 def _image(job: Job, digest: str | None) -> str:
     """Return the reference of the image to start, by digest if known, because tags move."""
-    reference, known = job.origin.image, job.origin.image_digest or digest
-    if not reference:
+    if not job.origin.image:
         see = command_line("orchestrate", "check")
         raise LaunchFailed(f"no image fits the nodes, or none could be chosen. See: {see}")
-    return f"{repository(reference)}@{known}" if known else reference
+    return pinned(job.origin.image, job.origin.image_digest or digest)
 
 
 def _resources(job: Job, host: Host, queue: KubernetesQueue) -> Manifest:

@@ -11,12 +11,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from orchestrate.engines.base import Ending
-from orchestrate.engines.invocation import with_named_digest
 from orchestrate.errors import LaunchFailed, Unreachable
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.planning.facts import Facts
-from orchestrate.planning.images import named_images
+from orchestrate.planning.images import named_images, with_named_digest
 from orchestrate.text import plain_text, whole_number
 from results.schema import GPU, Status
 

@@ -27,11 +27,10 @@ from orchestrate.engines.invocation import (
     ContainerSpec,
     host_flags,
     job_container,
-    repository,
 )
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
-from orchestrate.planning.images import image_reference
+from orchestrate.planning.images import image_name, pinned
 from orchestrate.planning.plan import Job
 from results.schema import Data, Device
 
@@ -199,10 +198,7 @@ def _arguments(job: Job, host: Host, queue: SlurmQueue) -> list[str]:
 
 
 def _image(job: Job, host: Host) -> str:
-    """Return the image of a repeat, by digest if `hosts.yml` has one."""
-    reference = job.origin.image or image_reference(host, job.origin.variant or "cpu")
-    _, at, digest = reference.partition("@")
-    return f"{repository(reference)}@{digest}" if at else reference
+    return pinned(job.origin.image or image_name(host.registry, job.origin.variant or "cpu"))
 
 
 _BEGIN = """\

@@ -11,9 +11,16 @@ from orchestrate.errors import PullFailed
 from orchestrate.events import EventBus
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host, HostPlace
-from orchestrate.inventory.variants import IMAGES_FILE, Code, check_variant, choose_variant, read_variants
+from orchestrate.inventory.variants import IMAGES_FILE, read_variants
 from orchestrate.planning.facts import Facts, Image
-from orchestrate.planning.images import probe_reference, share_images, wanted_images
+from orchestrate.planning.images import (
+    Code,
+    check_variant,
+    choose_variant,
+    probe_reference,
+    share_images,
+    wanted_images,
+)
 from orchestrate.planning.plan import make_plan
 from orchestrate.running.run import probe_hosts
 from orchestrate.suites import read_suite
