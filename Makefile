@@ -124,11 +124,11 @@ site: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Build the documentation site 
 
 .PHONY: answers
 answers: $(VENV)/$(BUILD).stamp  ## Update docs/answers.md from the published figures and prices
-	@$(PYTHON) -m tests.docs.answers
+	@$(PYTHON) -m studies.pages.answers
 
 .PHONY: pictures
 pictures: $(VENV)/$(BUILD).stamp  ## Measure this machine's CPU and redraw the pictures of the documentation (10 minutes; needs Chromium)
-	@$(PYTHON) -m tests.docs.pictures $(ARGS)
+	@$(PYTHON) -m studies.pages.pictures $(ARGS)
 
 clean:  ## Remove environments and caches; runs stay
 	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis

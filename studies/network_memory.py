@@ -15,7 +15,7 @@ from results.reference import FOLDER
 from results.reference.networks import length_of
 from results.schema import Case, Device, Precision
 from results.schema.networks import NETWORKS
-from tests.real.null_gpu.count import FEW_STEPS, Counter
+from studies.null_gpu_counts import FEW_STEPS, Counter
 
 BATCHES = {Precision.FP16: (64, 256), Precision.FP32: (64, 128)}
 IMAGES_PER_SEQUENCE = 8

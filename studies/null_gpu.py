@@ -23,8 +23,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from studies.null_gpu_counts import Counter, row
 from studies.tf_cnn_benchmarks import PAIRINGS, Pairing, flags, variables
-from tests.real.null_gpu.count import Counter, row
 from tests.support import PROJECT
 from tests.support.null_gpu import FOLDER, environment, pip_install
 

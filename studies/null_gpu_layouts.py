@@ -8,7 +8,7 @@ import csv
 import sys
 from typing import Any
 
-from tests.real.null_gpu.count import FEW_STEPS, IMAGES, NETWORKS, SEQUENCES, TRANSFORMERS, Counter
+from studies.null_gpu_counts import FEW_STEPS, IMAGES, NETWORKS, SEQUENCES, TRANSFORMERS, Counter
 from tfbench.setup import LAYOUT_OPTIMIZER
 
 LAYOUTS: dict[str, dict[str, int]] = {"default": {}, "nhwc": {LAYOUT_OPTIMIZER: 0}}

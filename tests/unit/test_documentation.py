@@ -15,7 +15,7 @@ import pytest
 from orchestrate.cli import MODULES, ORDER, parse
 from results.program import run_main
 from results.schema.exit_codes import ExitCode
-from tests.docs import pictures
+from studies.pages import pictures
 from tests.real.engines.matrix import test_matrix as matrix
 from tests.support import PROJECT
 from tests.support.engines.roots import KINDS

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import results.__main__ as program
-from tests.docs import pictures
+from studies.pages import pictures
 from tests.support import PROJECT
 
 EXAMPLES = PROJECT / "examples"
@@ -36,6 +36,6 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(capsys, monkeypatch):
 
 
 def test_the_front_page_shows_what_the_command_prints_today():
-    """On a difference, `python -m tests.docs.pictures` writes it anew."""
+    """On a difference, `python -m studies.pages.pictures` writes it anew."""
     page = pictures.README.read_text(encoding="utf-8")
     assert pictures.with_compared(page) == page and "$ tfbench compare h200 h100" in page

@@ -25,7 +25,7 @@ def test_no_random_fault_loses_doubles_holds_or_crashes_a_run(engines: Engines, 
     image = engines.first.client.images.get(fake_images.image("work", seconds=1))
     with archive.open("wb") as file:
         file.writelines(image.save(named=True))
-    command = [sys.executable, "-m", "tests.real.faults.schedules", f"--image={archive}", f"--kept={tmp_path / 'kept'}"]
+    command = [sys.executable, "-m", "studies.faults.schedules", f"--image={archive}", f"--kept={tmp_path / 'kept'}"]
     command += os.environ.get("TFBENCH_TEST_FAULTS", f"--count={COUNT} --workers={WORKERS}").split()
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
     print(done.stdout)  # noqa: T201  its figures

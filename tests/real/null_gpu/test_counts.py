@@ -11,7 +11,7 @@ from results.reference import MIBI, read_rows
 from results.reference.networks import PEAK_VARIATION, training_bytes
 from results.schema import DEVICE_MODEL
 from studies.network_memory import key_of, suite_cases
-from tests.real.null_gpu.count import COUNTS, FEW_STEPS, KEY, STEPS, TABLE, Counter, flags, row
+from studies.null_gpu_counts import COUNTS, FEW_STEPS, KEY, STEPS, TABLE, Counter, flags, row
 from tests.support.null_gpu import needs_null_gpu
 from tfbench.measuring.soft_warnings import HOST_LEAD_SHARE
 

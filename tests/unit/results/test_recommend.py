@@ -15,7 +15,7 @@ from results.recommend.questions import YOURS, RentalQuestion
 from results.reference.gpus import specifications
 from results.reference.prices import Offer, known_prices
 from results.schema import Mode
-from tests.docs import answers as page
+from studies.pages import answers as page
 from tests.unit.results.factory import (
     make_case,
     make_environment,

@@ -1,6 +1,6 @@
 """Writes docs/answers.md: common questions, answered from published figures.
 
-    python -m tests.docs.answers          # or: make answers
+    python -m studies.pages.answers          # or: make answers
 
 The page has the output of `tfbench recommend` without any runs, from `results/reference/*.csv` only. A test
 compares it with the committed page.

@@ -15,8 +15,8 @@ from results.schema.record_json import RecordError
 from tests.support.engines.processes import EngineError, wait_until
 
 if TYPE_CHECKING:
-    from tests.real.faults.places import Place
-    from tests.real.faults.schedules import Fault
+    from studies.faults.places import Place
+    from studies.faults.schedules import Fault
 
 OWN_FAILURES = {Status.ERROR, Status.TIMEOUT, Status.BAD_RESULT, Status.OOM}
 """Results of a repeat whose benchmark was ended, held or spoilt; `resume` leaves them as they are."""

@@ -1,5 +1,5 @@
 # ruff: noqa: T201 (a script prints its progress)
-"""Draws the pictures of the documentation from committed records: `python -m tests.docs.pictures`.
+"""Draws the pictures of the documentation from committed records: `python -m studies.pages.pictures`.
 
 They are the report of an H100 against an H200, the live table in the middle of the H200's run, that run on a time axis,
 and an explanation of intervals.

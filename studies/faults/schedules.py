@@ -1,4 +1,4 @@
-"""Random schedules of faults, each from a seed: `python -m tests.real.faults.schedules --count=100` prints what broke.
+"""Random schedules of faults, each from a seed: `python -m studies.faults.schedules --count=100` prints what broke.
 
 Everything runs in namespaces of its own, as root, so that nothing outlives the driver. A controller is forked from a
 process that has imported the orchestrator: that takes a tenth of the time of starting one, and is the same afterwards.
@@ -30,8 +30,8 @@ from typing import Any
 import orchestrate
 import results
 from orchestrate import cli
-from tests.real.faults.history import problems_after, problems_at_the_end
-from tests.real.faults.places import MAIN, PLACES, Place, Undo, mount, truncate
+from studies.faults.history import problems_after, problems_at_the_end
+from studies.faults.places import MAIN, PLACES, Place, Undo, mount, truncate
 from tests.real.ssh.rented import make_fake_project
 from tests.support import PROJECT
 from tests.support.controller import Runs
@@ -310,7 +310,7 @@ def enter() -> int:
         subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", shim, source, "-ldl"], check=True)
         spaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation=private"]
         environment = {**os.environ, "LD_PRELOAD": str(shim), "PYTHONPATH": str(PROJECT), "TFBENCH_TEST_SHIM": "1"}
-        command = [*spaces, sys.executable, "-m", "tests.real.faults.schedules", *sys.argv[1:]]
+        command = [*spaces, sys.executable, "-m", "studies.faults.schedules", *sys.argv[1:]]
         return subprocess.run(command, env=environment, cwd=PROJECT, check=False).returncode
 
 

@@ -1,4 +1,4 @@
-"""What a step asks of a GPU: `python -m tests.real.null_gpu.count [--seconds=N] [PATTERN]` writes it to `counts.csv`.
+"""What a step asks of a GPU: `python -m studies.null_gpu_counts [--seconds=N] [PATTERN]` writes it to `counts.csv`.
 
 A process with null GPUs imports TensorFlow once and forks a child for each case, which takes the case's steps as a
 repeat does, without its validity checks, and counts. Cases that are in the table already are not counted again: remove
@@ -28,7 +28,7 @@ from results.schema import DEVICE_MODEL
 from tests.support import PROJECT
 from tests.support.null_gpu import environment
 
-TABLE = Path(__file__).with_name("counts.csv")
+TABLE = PROJECT / "tests" / "real" / "null_gpu" / "counts.csv"
 KEY = ("model", "precision", "mode", "gpus", "xla", "data", "batch")
 COUNTS = (
     *("launches", "library_calls", "h2d", "h2d_bytes", "d2h", "d2h_bytes", "d2d", "d2d_bytes", "peer", "peer_bytes"),
@@ -97,7 +97,7 @@ class Counter:
         self._folder = tempfile.TemporaryDirectory()
         before_the_import = {"TF_ENABLE_ONEDNN_OPTS": 0}  # see `gpu_settings`; the others are read later
         set_to = environment(NULLGPU_DEVICES=8, NULLGPU_MEMORY_MIB=262144, **before_the_import, **settings)
-        command, pipe = [sys.executable, "-m", "tests.real.null_gpu.count", "--serve"], subprocess.PIPE
+        command, pipe = [sys.executable, "-m", "studies.null_gpu_counts", "--serve"], subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=PROJECT, env=set_to)
 
     def count(

@@ -1,0 +1,1 @@
+"""Random schedules of faults: see `schedules.py`."""
