@@ -42,7 +42,6 @@ from results.program import command_line, started_as_tfbench
 from results.runs.store import Journal, RunFolder, write_file
 from results.schema import Status
 from results.schema.exit_codes import ExitCode
-from results.table.merge import merge_records
 from results.text import counted
 
 MAX_ROWS_SHOWN = 1_000
@@ -251,6 +250,7 @@ def show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) 
     """Write `results.csv` and, if `report`, the report; then show the table."""
     from results.report.tables import brief_grids, to_csv, wide_grids
     from results.table.fleets import outliers
+    from results.table.merge import merge_records
 
     merged = merge_records(folder.records())  # read lazily: 24,000 records would take a GB
     write_file(folder.table_path, to_csv(merged))
@@ -272,6 +272,7 @@ def verdict(folder: RunFolder) -> str:
     """Describe which of a run's two fleets is faster, if it has two, and how many repeats are suspect."""
     from results.compare.overall import answer_lines
     from results.compare.pairs import compare, fleets_of
+    from results.table.merge import merge_records
 
     merged = merge_records(folder.records())
     rates, suspects = merged.rates, f"{merged.suspects} suspect, in no mean" if merged.suspects else ""

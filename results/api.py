@@ -19,7 +19,6 @@ from results.recommend.questions import MODES, Limits, read_questions
 from results.runs.store import latest_run, report_place, runs_dir, stored_records, write_file
 from results.table.columns import CASE_COLUMNS, COLUMNS, NUMBER, SOFTWARE_COLUMNS, TEXT, WHOLE, Value
 from results.table.fleets import FleetRate, fleet_rates
-from results.table.frames import all_repeats
 from results.table.merge import Merged, merge_records
 
 Name = str | os.PathLike[str]
@@ -254,10 +253,8 @@ def read_runs(*sources: Name) -> Runs:
         UserError: a source is none of these (`NotARun`).
     """
     names = tuple(os.fspath(source) for source in sources) or (str(latest_run(runs_dir())),)
-    # Read twice: 24,000 records in memory would take a GB.
     merged = merge_records(stored_records(names))
-    suspicions = {**merged.suspicions, **(merged.apart.suspicions if merged.apart else {})}
-    return Runs(names, all_repeats(stored_records(names), suspicions), merged)
+    return Runs(names, merged.all_repeats, merged)
 
 
 def _frame(rows: Sequence[Mapping[str, Value]], columns: Mapping[str, str]) -> pd.DataFrame:

@@ -59,11 +59,16 @@ class StoredRecord:
 
 
 class ReadingNotes:
-    """Notes on the files of runs, one per run for all files with the same problem."""
+    """Notes on the files of runs, one per run for all files with the same problem.
+
+    Attributes:
+        unread: Number of files that are not records.
+    """
 
     def __init__(self) -> None:
         self._files: dict[tuple[Path, str], list[Path]] = {}
         self._keys: dict[Path, tuple[list[Path], dict[str, None]]] = {}
+        self.unread = 0
 
     def add_problem(self, path: Path, problem: str) -> None:
         """Add a problem of a file."""
@@ -74,6 +79,7 @@ class ReadingNotes:
         if stored.record is None:
             why = "; ".join(stored.error.problems[:3]) if stored.error else "no reason given"
             self.add_problem(stored.path, f"not a record, excluded: {why}")
+            self.unread += 1
         elif stored.unknown:
             files, keys = self._keys.setdefault(stored.path.parent, ([], {}))
             files.append(stored.path)

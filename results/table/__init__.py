@@ -1,7 +1,7 @@
 """Merges records into one table.
 
-`columns.py` defines the columns in `COLUMNS`. `merge.py` groups records by fleet, host, case and software; `frames.py`
-converts them to pandas and computes intervals. `fleets.py` combines hosts into `FleetRate`, which all comparisons use;
+`columns.py` defines the columns in `COLUMNS`. `merge.py` reads records into a frame and groups it by fleet, host, case
+and software. `fleets.py` combines hosts into `FleetRate`, which all comparisons use;
 `comparable.py` decides what may be compared; `cells.py` formats numbers.
 
 Start at `merge.merge_records`. A new column is a row of `COLUMNS`.

@@ -6,13 +6,16 @@ The site's page of the table is written from them. New columns are added at the 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from results.schema import SETTINGS, Case, Device, Environment, Measurement, Record, Telemetry, kind_of
 from results.text import printable
+
+if TYPE_CHECKING:
+    from pandas.api.extensions import ExtensionArray
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,15 @@ class Column:
     meaning: str
     of_repeat: Callable[[Measurement, Telemetry], float | None] | None = None
     over: str = "mean"
+
+    def array(self, cells: Sequence[Value]) -> ExtensionArray:
+        """Return cells as a column of a pandas frame; texts are safe for a terminal."""
+        import pandas as pd
+
+        if self.dtype == TEXT:
+            cells = [None if cell is None else printable(str(cell)) for cell in cells]
+        known: Any = [None if cell != cell else cell for cell in cells]  # NaN: not measured
+        return cast("ExtensionArray", pd.array(known, dtype=cast(Any, self.dtype)))
 
 
 def _column(name: str) -> Column:
@@ -284,15 +296,14 @@ CASE_COLUMNS: tuple[str, ...] = tuple(SETTINGS)
 OF_REPEAT = {name: column.of_repeat for name, column in COLUMNS.items() if column.of_repeat is not None}
 """Functions that read the measured values of a repeat, by column."""
 
-REPEAT_TYPES = {
-    "row": "int64",
-    "run": "string",
-    "repeat": "int64",
-    "started_at": "string",
-    **dict.fromkeys(OF_REPEAT, "float64"),
+REPEAT_COLUMNS: dict[str, Column] = {
+    **{name: COLUMNS[name] for name in ("fleet", "host")},
+    "run": Column(TEXT, "-", "The run, or the file of a record without an orchestrator."),
+    "repeat": Column(WHOLE, "-", "Number of the repeat, from 1."),
+    "started_at": Column(TEXT, "UTC", "ISO 8601."),
+    **{name: COLUMNS[name] for name in ("status", "cause", *CASE_COLUMNS, "unit", *OF_REPEAT)},
 }
-"""Columns of `Merged.repeats`."""
-
+"""Columns of the table of repeats, where numbers are those of one repeat."""
 
 NO_ORIGIN = "-"
 """Host of a record without an orchestrator; also its fleet, if its device is unknown."""
@@ -320,16 +331,12 @@ def place_of(record: Record) -> CaseOnHost:
     return CaseOnHost(device or NO_ORIGIN, NO_ORIGIN, record.case)
 
 
-NO_NUMBERS: Mapping[str, float | None] = dict.fromkeys((*OF_REPEAT, "ci95_low", "ci95_high"))
-"""By column, the numbers of a row without any."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One row of the table; `COLUMNS` defines its values. Texts are safe for a terminal.
 
     Attributes:
-        numbers: Aggregates over repeats, with the keys of `NO_NUMBERS`; None: not measured.
+        numbers: Aggregates over repeats, by column; None: not measured.
         unit: What a sample is; None without a number.
         input_size: Height and width of an image in pixels, or tokens of a sequence, as trained.
         status: `ok` if a repeat gave a number, else the most frequent status of the repeats.
@@ -366,22 +373,13 @@ class Row:
         return CaseOnHost(self.fleet, self.host, self.case)
 
     def named(self, column: str) -> Value:
-        """Return the value of a column."""
-        return READERS[column](self)
-
-
-def _number(name: str) -> Callable[[Row], Value]:
-    return lambda row: row.numbers[name]
-
-
-READERS: dict[str, Callable[[Row], Value]] = {
-    **{name: attrgetter(name) for name in COLUMNS},
-    "global_batch": attrgetter("case.global_batch"),
-    **{name: attrgetter(f"case.{name}") for name in CASE_COLUMNS},
-    **{name: attrgetter(f"software.{name}") for name in SOFTWARE_COLUMNS},
-    **{name: _number(name) for name in NO_NUMBERS},
-}
-"""Functions that read each column from a row."""
+        """Return the value of a column of `COLUMNS`."""
+        if column in self.numbers:
+            return self.numbers[column]
+        if column in SOFTWARE_COLUMNS:
+            return cast(Value, getattr(self.software, column))
+        is_of_case = column in CASE_COLUMNS or column == "global_batch"
+        return cast(Value, getattr(self.case if is_of_case else self, column))
 
 
 def sort_key(place: CaseOnHost) -> tuple[object, ...]:
@@ -392,11 +390,3 @@ def sort_key(place: CaseOnHost) -> tuple[object, ...]:
         *(place.fleet, case.device, case.model, str(case.batch_norm), case.precision, case.xla, case.data, case.mode),
         *(length is None, length or 0, case.batch_per_gpu, case.num_gpus, case.num_hosts, place.host),
     )
-
-
-_NOTHING_SEEN = Telemetry()
-
-
-def repeat_numbers(measurement: Measurement, telemetry: Telemetry | None) -> list[float | None]:
-    """Return the values of `OF_REPEAT` of one repeat; None: not measured."""
-    return [read(measurement, telemetry or _NOTHING_SEEN) for read in OF_REPEAT.values()]

@@ -186,7 +186,7 @@ def fleet_rates(merged: Rows, *, apart: Collection[str] = ()) -> list[FleetRate]
     for index, row in enumerate(merged.rows):
         groups[_Key(row.fleet, row.case, _shared(row, drivers, launchers, apart))][index] = row
     rates = _by_host(merged.repeats, "samples_per_second", groups)
-    rounds = _by_host(merged.repeats, "repeat", groups)
+    rounds = _by_host(merged.repeats, "round", groups)
     per_joule = _by_host(merged.repeats, "samples_per_joule", groups)
     utilisations = {name: _by_host(merged.repeats, name, groups) for name in UTILISATION}
     found = []

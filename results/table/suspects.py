@@ -8,12 +8,17 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from results.reference.gpus import CLOCK_MARGIN, PEAKS, specifications, specified_gpus
 from results.reference.networks import work_of
-from results.schema import Device, Measurement, Precision, Record
+from results.schema import Case, Device, Measurement, Precision, Record
 from results.schema.words import SUSPECT
+from results.table.columns import CaseOnHost
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FEWEST_DISTINCT_STEPS = 3
 """Two records with equal step times are copies if at least this many of the times are distinct."""
@@ -35,31 +40,60 @@ CPU_FLOP_PER_CYCLE = {Precision.FP32: 64, Precision.TF32: 64, Precision.FP16: 20
 """Per core: two AVX-512 units, or AMX tiles. Source: Intel 64 and IA-32 Optimization Reference Manual."""
 
 
-class Suspects:
-    """Finds suspect repeats incrementally.
+def own_doubt(record: Record, measured: Measurement, most: float) -> str | None:
+    """Return why a repeat is suspect by itself; None: it is not.
 
-    Attributes:
-        why: Reasons, by index of the repeat in the order of `add`.
+    Args:
+        record: The record.
+        measured: Its measurement.
+        most: Samples per second that its hardware allows; see `highest_rate`.
     """
+    if warned := [warning.message for warning in record.warnings if warning.code == SUSPECT]:
+        return warned[0]
+    if measured.samples_per_second <= most:
+        return None
+    return f"{measured.samples_per_second:.3g} {measured.unit}/s, but its hardware can compute at most {most:.3g}"
 
-    def __init__(self) -> None:
-        self.why: dict[int, str] = {}
-        self._count = 0
-        self._first: dict[int, int] = {}  # hash of the step times → index of the first repeat with them
 
-    def add(self, record: Record, measured: Measurement, most: float) -> None:
-        """Add a repeat with a throughput, whose hardware allows at most `most` samples per second."""
-        index, self._count = self._count, self._count + 1
-        if record.warnings and (warned := [warning.message for warning in record.warnings if warning.code == SUSPECT]):
-            self.why[index] = warned[0]
-        if measured.samples_per_second > most:
-            rate = f"{measured.samples_per_second:.3g} {measured.unit}/s"
-            self.why.setdefault(index, f"{rate}, but its hardware can compute at most {most:.3g}")
-        steps = tuple(measured.step_seconds)
-        first = self._first.setdefault(hash(steps), index)
-        if first != index and len(set(steps)) >= FEWEST_DISTINCT_STEPS:
-            for copy in (first, index):
-                self.why.setdefault(copy, "another repeat has exactly the same step times")
+def step_times(measured: Measurement) -> int | None:
+    """Return a hash of the step times, by which copies are found; None: too few of them are distinct."""
+    steps = measured.step_seconds
+    return hash(tuple(steps)) if len(set(steps)) >= FEWEST_DISTINCT_STEPS else None
+
+
+def suspicions(repeats: pd.DataFrame) -> pd.Series:
+    """Return why repeats are suspect, by the index of those that are.
+
+    Args:
+        repeats: Measured ones, with the columns of `merge.Merged.records`.
+    """
+    copies = repeats["steps"].notna() & repeats.duplicated("steps", keep=False)
+    why = repeats["doubt"].mask(repeats["doubt"].isna() & copies, "another repeat has exactly the same step times")
+    rest = repeats[why.isna()]
+    rates: dict[Any, float] = rest.groupby("number")["samples_per_second"].median().to_dict()
+    where: dict[Any, CaseOnHost] = rest.drop_duplicates("number").set_index("number")["where"].to_dict()
+    hosts = defaultdict[tuple[str, Case], dict[int, float]](dict)
+    for number, rate in rates.items():
+        hosts[where[number].fleet, where[number].case][number] = rate
+    fast = {number: reason for of_case in hosts.values() for number, reason in _above_fleet(of_case).items()}
+    why = why.fillna(repeats["number"].map(fast)).dropna()
+    return SUSPECT + ": " + why.astype(str)
+
+
+def _above_fleet(rates: Mapping[int, float]) -> dict[int, str]:
+    """Return which hosts are `FLEET_FACTOR` times as fast as the others of their fleet.
+
+    Args:
+        rates: Median of each host.
+    """
+    if len(rates) < 3 or max(rates.values()) <= FLEET_FACTOR * min(rates.values()):
+        return {}
+    others = {own: statistics.median(rate for host, rate in rates.items() if host != own) for own in rates}
+    return {
+        host: f"{rate / others[host]:.3g} × the median of the fleet's other hosts"
+        for host, rate in rates.items()
+        if rate > FLEET_FACTOR * others[host]
+    }
 
 
 def highest_rate(record: Record) -> float:
@@ -76,26 +110,3 @@ def highest_rate(record: Record) -> float:
         limit = case.num_gpus * max(peaks) * 1e12 or math.inf  # 0: the reference lacks this arithmetic
     steps_per_second = limit * CLOCK_MARGIN * WINOGRAD / (work[0] * case.num_gpus)
     return steps_per_second * measured.samples / measured.num_steps
-
-
-def above_fleet(repeats: Iterable[tuple[int, str, float]]) -> dict[int, str]:
-    """Find repeats of one case that are `FLEET_FACTOR` times as fast as those of the fleet's other hosts.
-
-    Args:
-        repeats: Index, host and rate of each.
-
-    Returns:
-        Reasons, by index.
-    """
-    by_host, found = defaultdict[str, list[tuple[int, float]]](list), dict[int, str]()
-    for index, host, rate in repeats:
-        by_host[host].append((index, rate))
-    rates = {host: statistics.median(rate for _, rate in own) for host, own in by_host.items()}
-    if len(rates) < 3 or max(rates.values()) <= FLEET_FACTOR * min(rates.values()):
-        return found
-    for host, own in by_host.items():
-        others = statistics.median(rate for other, rate in rates.items() if other != host)
-        if rates[host] > FLEET_FACTOR * others:
-            times = rates[host] / others
-            found |= {index: f"{times:.3g} × the median of the fleet's other hosts" for index, _ in own}
-    return found

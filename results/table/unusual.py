@@ -53,7 +53,7 @@ def unusual_repeats(rows: Sequence[Row], repeats: pd.DataFrame) -> list[str]:
 
     Source: moderated t-test, Smyth 2004; Bonferroni's correction for the number of repeats.
     """
-    frame = repeats[["row", "run", "repeat", "samples_per_second", "step_cv"]]
+    frame = repeats[["row", "run", "round", "samples_per_second", "step_cv"]]
     frame = frame.assign(log=np.log(frame["samples_per_second"]))
     groups = frame.groupby("row")["log"]
     cases = groups.agg(["mean", "var", "count"])
@@ -105,7 +105,7 @@ def _line(rows: Sequence[Row], unusual: pd.Series, repeats: pd.DataFrame) -> str
 
     def named(repeat: pd.Series) -> str:
         of = f" of {repeat['run']}" if several else ""
-        return f"{repeat['repeat']}{of} ({significant(repeat['samples_per_second'], 4)} {row.unit}/s)"
+        return f"{repeat['round']}{of} ({significant(repeat['samples_per_second'], 4)} {row.unit}/s)"
 
     others = repeats.drop(index=unusual.name)
     share, steps = abs(math.expm1(unusual["difference"])), f"{unusual['step_cv']:.1%}"

@@ -18,8 +18,7 @@ import pytest
 import results
 import results.__main__ as program
 from results.errors import BadQuestion, NotARun, UnknownFleet, UserError
-from results.table.columns import COLUMNS
-from results.table.frames import REPEAT_COLUMNS
+from results.table.columns import COLUMNS, REPEAT_COLUMNS
 from tests.support import PROJECT
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, write_run
 
@@ -62,7 +61,7 @@ def test_importing_results_imports_nothing_but_the_contract():
     command = [sys.executable, "-c", "import results, sys; print(sorted(sys.modules))"]
     names = ast.literal_eval(subprocess.check_output(command, cwd=PROJECT, text=True))
     assert {name for name in names if name.startswith("results")} - {"results", "results.schema"} == {
-        f"results.schema.{name}" for name in ("case", "health", "networks", "record", "version", "words")
+        f"results.schema.{name}" for name in ("bounds", "case", "health", "networks", "record", "version", "words")
     }
     assert not {"numpy", "pandas", "scipy", "argparse"} & set(names)
 
