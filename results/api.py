@@ -13,9 +13,9 @@ import pandas as pd
 from results.compare.overall import comparison_row, ends
 from results.compare.pairs import compare, fleets_of
 from results.errors import BadQuestion, UnknownFleet, UserError
-from results.recommend.answer import Advice, advise
-from results.recommend.figures import RentalOption
-from results.recommend.questions import MODES, Limits, read_questions
+from results.recommend.answer import advise
+from results.recommend.options import Advice, RentalOption
+from results.recommend.questions import MODES, read_questions
 from results.runs.store import latest_run, report_place, runs_dir, stored_records, write_file
 from results.table.columns import CASE_COLUMNS, COLUMNS, NUMBER, SOFTWARE_COLUMNS, TEXT, WHOLE, Value
 from results.table.fleets import FleetRate, fleet_rates
@@ -44,8 +44,8 @@ COMPARISON_COLUMNS: dict[str, str] = {
 CHOICES: dict[str, tuple[str, Callable[[Advice, RentalOption], Value]]] = {
     "network": (TEXT, lambda advice, _: advice.question.network),
     "precision": (TEXT, lambda advice, _: advice.question.precision),
-    "mode": (TEXT, lambda advice, _: advice.table.mode),
-    "setting": (TEXT, lambda advice, _: advice.table.setting or None),
+    "mode": (TEXT, lambda advice, _: advice.mode),
+    "setting": (TEXT, lambda advice, _: advice.setting or None),
     "basis": (TEXT, lambda _, option: str(option.basis)),
     "subject": (TEXT, lambda _, option: option.subject),
     "gpu": (TEXT, lambda _, option: option.gpu),
@@ -191,12 +191,17 @@ class Runs:
         if mode not in (None, *MODES):
             raise BadQuestion(f"mode: must be None or one of {', '.join(MODES)}. Received: {mode!r}")
         questions = read_questions(
-            Limits(budget=budget, hours=hours, samples=samples, memory=memory, batch_size=batch_size),
             model=_texts(model),
             precision=",".join(_texts(precision)),
             num_gpus=",".join(_texts(num_gpus)),
             mode=mode,
             gpus=_texts(gpus),
+            measured=[rate.case.model for rate in self._merged.rates],
+            budget=budget,
+            hours=hours,
+            samples=samples,
+            memory=memory,
+            batch_size=batch_size,
         )
         advices, remarks = advise(questions, self._merged.rates, _typed(prices), [Path(name) for name in price_files])
         lines = [*(advice.sentence for advice in advices), *remarks]

@@ -17,7 +17,6 @@ from results.commands.command_line import (
 )
 from results.errors import UserError
 from results.program import flag, positional
-from results.recommend.questions import Limits
 from results.schema.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -58,9 +57,20 @@ def recommend(
     from results.runs.store import has_runs
     from results.table.fleets import fleet_rates
 
-    limits = Limits(budget=budget, hours=hours, samples=samples, memory=memory, batch_size=batch_size)
-    questions = read_questions(limits, model=model, precision=precision, num_gpus=num_gpus, mode=mode, gpus=[gpus])
     measured = fleet_rates(read(runs, runs_dir)) if runs or has_runs(runs_dir) else []
+    questions = read_questions(
+        model=model,
+        precision=precision,
+        num_gpus=num_gpus,
+        mode=mode,
+        gpus=[gpus],
+        measured=[rate.case.model for rate in measured],
+        budget=budget,
+        hours=hours,
+        samples=samples,
+        memory=memory,
+        batch_size=batch_size,
+    )
     advices, remarks = advise(questions, measured, price, prices)
     if format == "json":
         sys.stdout.write(advice_json(advices, remarks))

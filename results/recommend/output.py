@@ -9,9 +9,8 @@ from typing import Any
 
 from results.digits import significant, with_interval
 from results.grid import Grid
-from results.recommend.answer import Advice
-from results.recommend.figures import SECONDS_PER_HOUR, Basis, RentalOption
-from results.recommend.questions import span
+from results.recommend.options import SECONDS_PER_HOUR, Advice, Basis, RentalOption
+from results.recommend.prices import span
 from results.recommend.sentence import compared
 from results.stats import divided, inverse
 from results.table.cells import value_text
@@ -57,8 +56,7 @@ def advice_json(advices: Sequence[Advice], remarks: Sequence[str]) -> str:
         "answers": [
             {
                 "question": dataclasses.asdict(advice.question),
-                **{name: getattr(advice.table, name) for name in ("basis", "mode", "setting")},
-                **{name: getattr(advice, name) for name in ("title", "sentence", "notes")},
+                **{name: getattr(advice, name) for name in ("basis", "mode", "setting", "title", "sentence", "notes")},
                 "winner": advice.winner.name if advice.winner else None,
                 "options": [option_json(option) for option in advice.options],
             }

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -164,27 +164,27 @@ def _same(rows: Sequence[Observation], names: str) -> npt.NDArray[np.bool_]:
 
 
 def predict(
-    gpus: Sequence[tuple[str, int]], network: str, precision: str, observations: Sequence[Observation], source: str
-) -> dict[tuple[str, int], Interval | str]:
-    """Predict the training throughput of single GPUs, or return why it is not predicted.
+    gpu: str, count: int, network: str, precision: str, source: str, known: Sequence[Observation] = ()
+) -> Interval | str:
+    """Predict the training throughput of a single GPU, or return why it is not predicted.
 
     Args:
-        gpus: Names in the reference with counts; only a count of 1 is predicted.
+        gpu: Name in the reference.
+        count: GPUs of the job; only 1 is predicted.
         network: Name in the rows.
         precision: A key of `PEAKS`.
-        observations: Known throughputs.
         source: Source for whose method of measuring to predict.
+        known: Known throughputs; empty: the published ones.
     """
-    found: dict[tuple[str, int], Interval | str] = {}
-    for gpu, count in gpus:
-        target = _specified(Observation(gpu=gpu, network=network, precision=precision, source=source))
-        found[gpu, count] = refusal = "several GPUs" if count > 1 else _refusal(target, observations)
-        if target and not refusal:
-            (value,), (sd,) = forecast(observations, [target])
-            half = KINDS[target.workload, precision] * sd
-            middle, low, high = (float(np.exp(value + side * half)) for side in (0, -1, 1))
-            found[gpu, count] = Interval(middle, low, high, 0.9)
-    return found
+    known = known or published_observations()
+    target = _specified(Observation(gpu=gpu, network=network, precision=precision, source=source))
+    refusal = "several GPUs" if count > 1 else _refusal(target, known)
+    if refusal or target is None:
+        return refusal
+    (value,), (sd,) = forecast(known, [target])
+    half = KINDS[target.workload, precision] * sd
+    middle, low, high = (float(np.exp(value + side * half)) for side in (0, -1, 1))
+    return Interval(middle, low, high, 0.9)
 
 
 def _refusal(target: Observation | None, known: Sequence[Observation]) -> str:
@@ -211,12 +211,8 @@ def _refusal(target: Observation | None, known: Sequence[Observation]) -> str:
 @functools.cache
 def published_observations() -> tuple[Observation, ...]:
     """Return the published single-GPU rows that are not suspect and whose GPU has specifications."""
-    return tuple(_published())
-
-
-def _published() -> Iterator[Observation]:
-    for row in all_published():
-        known = Observation(
+    rows = (
+        Observation(
             gpu=row["gpu"],
             network=row["model"],
             precision=row["precision"],
@@ -224,9 +220,10 @@ def _published() -> Iterator[Observation]:
             software=f"{row['framework']}, xla {row['xla'] or '?'}",
             rate=float(row["samples_per_second"]),
         )
-        specified = _specified(known) if not row["suspect"] and row["num_gpus"] == "1" else None
-        if specified:
-            yield specified
+        for row in all_published()
+        if not row["suspect"] and row["num_gpus"] == "1"
+    )
+    return tuple(filter(None, map(_specified, rows)))
 
 
 def _specified(row: Observation) -> Observation | None:

@@ -8,8 +8,11 @@ from dataclasses import replace
 from results.compare.decide import decide, price_limits
 from results.compare.pairs import compare_pair
 from results.digits import significant, with_interval
-from results.recommend.figures import Basis, RentalOption, margin
-from results.recommend.questions import FROM_RUN, YOURS, RentalQuestion, span
+from results.recommend.figures import margin
+from results.recommend.options import Basis, RentalOption
+from results.recommend.prices import span
+from results.recommend.questions import RentalQuestion
+from results.reference.prices import FROM_RUN, YOURS
 from results.stats import Interval
 from results.text import counted, enumerated
 
@@ -19,32 +22,49 @@ LED = 3
 MOST_GPUS = 8
 """Largest number of GPUs of a host to which a job that takes too long is referred."""
 
+Options = Sequence[RentalOption]
 
-def answer(
-    question: RentalQuestion, options: Sequence[RentalOption], every: Sequence[RentalOption]
-) -> tuple[RentalOption | None, str]:
+
+def answer(question: RentalQuestion, shown: Options, every: Options) -> tuple[RentalOption | None, str]:
     """Return what to rent if prices decide, and the sentence.
 
     Args:
         question: The question.
-        options: The options that the table shows.
+        shown: The options that the table shows.
         every: All options, also those outside the limits.
     """
-    winner, verdict, decides = _verdict(question, every)
-    speeds = _speeds(question, options, every)
-    return winner, "; ".join(filter(None, (verdict, speeds) if decides else (speeds, verdict)))
+    known = [option for option in every if option.has_figure]
+    fitting = [option for option in known if not option.misfit]
+    priced = at_lowest(fitting) if question.budget is not None else [option for option in fitting if option.usd]
+    speeds = _speeds(question, shown, every)
+    if known and not fitting:
+        text = _none_fits(question, known)
+        return None, f"{text}; {speeds}" if len(compared(question, shown)) > 1 else text
+    if not fitting:
+        return None, speeds
+    if not priced:
+        return None, f"{speeds}; no price is known: give --price '{fitting[0].gpu}=USD'"
+    if len(priced) == 1:
+        only = f"only {priced[0].name} has a price, " if len(compared(question, shown)) > 1 else ""
+        return None, f"{speeds}; {only}{_usd_text(priced[0])}"
+    best, beaten = decided(priced)
+    if len(best) == 1:
+        usd, other = best[0].wins_below, _on_demand(best[0], fitting) if question.budget is not None else ""
+        if usd is not None and question.budget is None:
+            other = f", which stays cheaper per sample until it costs {usd:.3g} USD/h"
+        return best[0], f"{_at(question, priced)}, rent {best[0].name} ({_usd_text(best[0])}){other}; {speeds}"
+    winner, text = _tie(question, best, priced)
+    losers = enumerated([option.name for option in beaten])
+    fewer = f"; {losers} {'give' if len(beaten) > 1 else 'gives'} fewer" if beaten else ""
+    return winner, f"{text}{fewer}; {speeds}"
 
 
-def compared(question: RentalQuestion, options: Sequence[RentalOption]) -> list[RentalOption]:
+def compared(question: RentalQuestion, options: Options) -> list[RentalOption]:
     """Return the options that the sentence compares: those that meet the limits, else all with a figure.
 
     Predictions are among them if they were asked for.
     """
-    known = [
-        option
-        for option in options
-        if option.ranked or (option.has_figure and (option.gpu, option.count) in question.gpus)
-    ]
+    known = [of for of in options if of.ranked or (of.has_figure and (of.gpu, of.count) in question.gpus)]
     return [option for option in known if not option.misfit] or [option for option in known if option.ranked]
 
 
@@ -64,77 +84,42 @@ def ratio(a: RentalOption, b: RentalOption) -> Interval | None:
     if a.measured and b.measured:
         return compare_pair(a.measured, b.measured).interval
     value, factor = a.samples_per_second / b.samples_per_second, 1 + margin(a, b)
-    if has_interval(a, b):
-        left, right = (of.interval or Interval(*[of.samples_per_second] * 3) for of in (a, b))
-        return Interval(value, left.low / right.high, left.high / right.low, 0.9)
-    return Interval(value, value / factor, value * factor)
+    if not _has_interval(a, b):
+        return Interval(value, value / factor, value * factor)
+    left, right = (of.interval or Interval(*[of.samples_per_second] * 3) for of in (a, b))
+    return Interval(value, left.low / right.high, left.high / right.low, min(left.level, right.level))
 
 
-def has_interval(a: RentalOption, b: RentalOption) -> bool:
-    """Return whether the ratio of two figures of others has an interval of its own."""
+def _has_interval(a: RentalOption, b: RentalOption) -> bool:
+    """Return whether the ratio of two figures has an interval of its own."""
     return Basis.PREDICTED in (a.basis, b.basis) or bool(a.interval and b.interval)
 
 
-def _verdict(question: RentalQuestion, options: Sequence[RentalOption]) -> tuple[RentalOption | None, str, bool]:
-    """Return what to rent if prices decide, the part of the sentence about it, and whether that is the answer."""
-    fitting = [option for option in options if option.has_figure and not option.misfit]
-    priced = at_lowest(fitting) if question.budget is not None else [option for option in fitting if option.usd]
-    if not fitting:
-        return None, _none_fits(question, options), True
-    if not priced:
-        return None, f"no price is known: give --price '{fitting[0].gpu}=USD'", False
-    if len(priced) == 1:
-        alone = f"only {priced[0].name} has a price, " if len(compared(question, options)) > 1 else ""
-        return None, f"{alone}{_usd_text(priced[0])}", False
-    best, beaten = decided(priced)
-    if len(best) > 1:
-        winner, text = _tie(question, best, priced)
-        losers = enumerated([option.name for option in beaten])
-        return winner, f"{text}; {losers} {'give' if len(beaten) > 1 else 'gives'} fewer" if beaten else text, True
-    text = f"{_at(question, priced)}, rent {best[0].name} ({_usd_text(best[0])})"
-    return best[0], f"{text}{_until(best[0]) if question.budget is None else _on_demand(best[0], fitting)}", True
-
-
-def _none_fits(question: RentalQuestion, options: Sequence[RentalOption]) -> str:
+def _none_fits(question: RentalQuestion, known: Options) -> str:
     """Return the fastest option that does not meet the limits, and how many GPUs would be in time."""
-    known = [option for option in options if option.has_figure]
-    fastest = max(known, key=lambda option: (not option.doubt, option.samples_per_second), default=None)
-    if fastest is None:
-        return ""
+    fastest = max(known, key=lambda option: (not option.doubt, option.samples_per_second))
     text = f"none meets the limits; the fastest is {fastest.name} ({fastest.origin}): {fastest.misfit}"
     gpus = [n for n in (2, 4, MOST_GPUS) if n > fastest.count]
     enough = [n for n in gpus if (fastest.hours or 0) * fastest.count / n <= (question.hours or 0)]
     return f"{text}; more GPUs may be in time: --num-gpus {enough[0]}" if enough else text
 
 
-def _at(question: RentalQuestion, priced: Sequence[RentalOption]) -> str:
+def _at(question: RentalQuestion, priced: Options) -> str:
     """Describe the prices."""
     origins = {offer.origin for option in priced for offer in option.offers}
     if question.budget is not None:
         return f"within {question.budget:g} USD/h"
-    return (
-        {YOURS: "at your prices", FROM_RUN: "at the prices of this run", "": f"at every one of the {_offers(priced)}"}[
-            min(origins)
-        ]
-        if len(origins) == 1
-        else "at these prices"
-    )
+    if origins == {""}:
+        return f"at every one of the {_offers(priced)}"
+    return {YOURS: "at your prices", FROM_RUN: "at the prices of this run"}.get("".join(origins), "at these prices")
 
 
-def _offers(priced: Sequence[RentalOption]) -> str:
-    listed = " listed" if all(not offer.origin for option in priced for offer in option.offers) else ""
-    return f"{counted(sum(len(option.offers) for option in priced), 'offer')}{listed}"
+def _offers(priced: Options) -> str:
+    offers = [offer for option in priced for offer in option.offers]
+    return f"{counted(len(offers), 'offer')}{'' if any(offer.origin for offer in offers) else ' listed'}"
 
 
-def _until(best: RentalOption) -> str:
-    """Return up to which price the best option remains the best; empty if it has no rival."""
-    usd = best.wins_below
-    return "" if usd is None else f", which stays cheaper per sample until it costs {usd:.3g} USD/h"
-
-
-def _tie(
-    question: RentalQuestion, best: Sequence[RentalOption], priced: Sequence[RentalOption]
-) -> tuple[RentalOption | None, str]:
+def _tie(question: RentalQuestion, best: Options, priced: Options) -> tuple[RentalOption | None, str]:
     """Return what to rent of several options that may give the most samples per dollar, and the reason."""
     at, sure = _at(question, priced), [option for option in best if not option.doubt]
     unsure = [f"{option.name} ({option.doubt})" for option in best if option.doubt]
@@ -151,22 +136,14 @@ def _tie(
     text = f"{at}, no significant difference in samples a dollar between {enumerated([of.name for of in sure])}"
     if unsure:
         return None, f"{text}; {enumerated(unsure)} may give more: measure first"
-    winner, advice = _of_equals(sure)
-    return winner, f"{text}{advice}"
-
-
-def _of_equals(best: Sequence[RentalOption]) -> tuple[RentalOption | None, str]:
-    """Return which of several options with as many samples per dollar to rent for its price, and which for its time."""
-    cheap, *dearer = sorted(best, key=lambda option: option.usd)
+    cheap, *dearer = sorted(sure, key=lambda option: option.usd)
+    if dearer[0].usd == cheap.usd:
+        return None, text
+    text = f"{text}: rent {cheap.name} for the lower price ({_usd_text(cheap)})"
     faster = [option for option in dearer if price_limits(ratio(option, cheap))[0] > 1]
-    if faster:
-        fast = max(faster, key=lambda option: option.samples_per_second)
-        return None, f": rent {cheap.name} for the lower price ({_usd_text(cheap)}), {fast.name} for the shorter time"
-    return (
-        (None, "")
-        if dearer[0].usd == cheap.usd
-        else (cheap, f": rent {cheap.name} for the lower price ({_usd_text(cheap)})")
-    )
+    if not faster:
+        return cheap, text
+    return None, f"{text}, {max(faster, key=lambda option: option.samples_per_second).name} for the shorter time"
 
 
 def at_lowest(options: Iterable[RentalOption]) -> list[RentalOption]:
@@ -174,7 +151,7 @@ def at_lowest(options: Iterable[RentalOption]) -> list[RentalOption]:
     return [replace(option, offers=(option.cheapest,)) for option in options if option.offers]
 
 
-def _on_demand(best: RentalOption, options: Sequence[RentalOption]) -> str:
+def _on_demand(best: RentalOption, options: Options) -> str:
     """Return what to rent on demand if the price of the best option is a spot price; empty if it is not."""
     firm = at_lowest(replace(o, offers=tuple(x for x in o.offers if x.commitment != "spot")) for o in options)
     if best.cheapest.commitment != "spot" or not firm:
@@ -182,12 +159,11 @@ def _on_demand(best: RentalOption, options: Sequence[RentalOption]) -> str:
     return f", on demand it is {' or '.join(f'{option.name} ({_usd_text(option)})' for option in decided(firm)[0])}"
 
 
-def _speeds(question: RentalQuestion, options: Sequence[RentalOption], every: Sequence[RentalOption]) -> str:
+def _speeds(question: RentalQuestion, options: Options, every: Options) -> str:
     """Return the part of the sentence with ratios over the slowest GPU, and the prices that they justify."""
-    alike = [option for option in compared(question, options) if not option.foreign]
-    shown = sorted(
-        alike if len(alike) > 1 else compared(question, options), key=lambda option: option.samples_per_second
-    )
+    known = compared(question, options)
+    alike = [option for option in known if not option.foreign]
+    shown = sorted(alike if len(alike) > 1 else known, key=lambda option: option.samples_per_second)
     if not shown:
         reasons = [*dict.fromkeys(option.excluded for option in options)][:LED]
         mode = f" in mode {question.mode}" if question.mode else ""
@@ -202,7 +178,7 @@ def _speeds(question: RentalQuestion, options: Sequence[RentalOption], every: Se
     return f"{enumerated(times)} as fast as {slow.name} ({origin}): {_worth(slow, fast)}"
 
 
-def _worth(slow: RentalOption, fast: Sequence[RentalOption]) -> str:
+def _worth(slow: RentalOption, fast: Options) -> str:
     """Return what the ratios over the slowest option mean for its price and theirs."""
     if Basis.PREDICTED in (fast[0].basis, slow.basis):
         return "measure for an hour first"
@@ -210,15 +186,14 @@ def _worth(slow: RentalOption, fast: Sequence[RentalOption]) -> str:
         return "no interval, measure at least 2 repeats of each"
     if len(fast) > 1:
         return f"each is worth up to its ratio times the price of {slow.name}"
-    if has_interval(fast[0], slow) and price_limits(ratio(fast[0], slow))[0] <= 1:
+    if _has_interval(fast[0], slow) and price_limits(ratio(fast[0], slow))[0] <= 1:
         return "no significant difference in speed: rent the cheaper one"
     return f"rent it if it costs less than {_ratio_text(fast[0], slow).split(' ')[0]} times as much"
 
 
 def _ratio_text(a: RentalOption, b: RentalOption) -> str:
-    found = ratio(a, b)
-    known = a.measured or has_interval(a, b)
-    return with_interval(found) if found and known else f"{a.samples_per_second / b.samples_per_second:.2f}"
+    interval = ratio(a, b) if _has_interval(a, b) else None
+    return with_interval(interval) if interval else f"{a.samples_per_second / b.samples_per_second:.2f}"
 
 
 def _usd_text(option: RentalOption) -> str:
@@ -227,25 +202,17 @@ def _usd_text(option: RentalOption) -> str:
     return ", ".join(filter(None, (f"{span(option.usd)} USD/h", spot, option.doubt)))
 
 
-def within_places(options: Sequence[RentalOption]) -> list[str]:
+def within_places(options: Options) -> list[str]:
     """Compare the fastest GPU with the slowest one within each provider, region and commitment with both."""
-    priced = [
-        option for option in options if option.has_figure and not option.misfit and not option.doubt and option.usd
-    ]
+    priced = [of for of in options if of.has_figure and not of.misfit and not of.doubt and of.usd]
     priced.sort(key=lambda option: option.samples_per_second)
-    if len(priced) < 2:
-        return []
-    slow, fast = priced[0], priced[-1]
-    offers = [{offer.place: offer for offer in of.offers if not offer.origin} for of in (slow, fast)]
+    offers = [{offer.place: offer for offer in option.offers if not offer.origin} for option in priced]
     notes = []
-    for place in (name for name in offers[1] if name in offers[0]):
-        pair = [replace(of, offers=(at[place],)) for of, at in zip((slow, fast), offers, strict=True)]
-        best, _ = decided(pair)
-        result = (
-            "no significant difference in samples a dollar"
-            if len(best) > 1
-            else f"{best[0].name} is cheaper per sample"
-        )
-        times = f"{pair[1].usd[0] / pair[0].usd[0]:.2f} times as much as {slow.name}"
+    for place in (place for place in offers[-1] if place in offers[0]) if len(priced) > 1 else ():
+        slow, fast = (replace(priced[end], offers=(offers[end][place],)) for end in (0, -1))
+        best, _ = decided([slow, fast])
+        cheaper = f"{best[0].name} is cheaper per sample"
+        result = cheaper if len(best) == 1 else "no significant difference in samples a dollar"
+        times = f"{fast.usd[0] / slow.usd[0]:.2f} times as much as {slow.name}"
         notes.append(f"within {place}, {fast.name} costs {times}: {result}")
     return notes

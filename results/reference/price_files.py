@@ -6,8 +6,9 @@ import codecs
 import csv
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import ChainMap
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,10 @@ COLUMNS = {
 Source: SkyPilot's and gpuhunt's catalogs; the answers of Vast's, RunPod's and Lambda's APIs.
 """
 
-CURRENCIES = frozenset({"usd", "eur", "euro", "gbp", "chf", "inr", "cad", "aud", "jpy", "cny"})
-PRICE = CURRENCIES | {"price", "cost", "rate", "dph", "hourly", "bid"}
+FOREIGN = frozenset({"eur", "euro", "gbp", "chf", "inr", "cad", "aud", "jpy", "cny"})
+"""Currencies other than USD."""
+
+PRICE = FOREIGN | {"usd", "price", "cost", "rate", "dph", "hourly", "bid"}
 PRICE_WORDS = PRICE | {
     *("per", "hour", "h", "hr", "gpu", "total", "on", "demand", "ondemand", "spot", "min", "minimum", "cents"),
     *("secure", "community", "instance", "host", "node", "machine", "retail", "unit", "uninterruptable"),
@@ -67,21 +70,8 @@ Row = Mapping[str, str]
 """The texts of a row by heading."""
 
 
-@dataclass(frozen=True)
-class PriceFile:
-    """The prices in a file.
-
-    Attributes:
-        offers: One for each GPU that a name resolves to; for an unknown GPU with the name as received.
-        fractions: Parts of a GPU, which are no offers of one: `0.167 of A10`.
-    """
-
-    offers: tuple[Offer, ...]
-    fractions: tuple[str, ...]
-
-
-def read_prices(path: Path) -> PriceFile:
-    """Read the prices in a file.
+def read_prices(path: Path) -> list[Offer]:
+    """Read the prices in a file; a part of a GPU, `0.167 of A10`, means no GPU.
 
     Raises:
         NotATable: It cannot be read, lacks a column, or has a price that is not a positive number of USD.
@@ -89,55 +79,57 @@ def read_prices(path: Path) -> PriceFile:
     text = _text(path)
     rows = _json_rows(text, path) if text.lstrip().startswith(("{", "[")) else _csv_rows(text, path)
     headings = list(dict.fromkeys(name for _, row in rows for name in row))
-    if not _is_offer(headings):
-        raise NotATable(_missing(path, headings))
-    offers, fractions = list[Offer](), dict[str, None]()
-    prices, names = _price_columns(headings), {role: _heading_of(role, headings) for role in COLUMNS}
-    catalog = path.stem if {"accelerator_name", "accelerator_count"} <= {*headings} else ""
+    names = {role: _heading_of(role, headings) for role in COLUMNS}
+    prices = _price_columns(headings)
+    if not (names["gpu"] and prices):
+        needed = [] if names["gpu"] else ["of GPUs, named gpu"]
+        needed += [] if prices else ["of prices per hour in USD, named usd_per_gpu_hour"]
+        listed = ", ".join(filter(None, headings)) or "none"
+        raise NotATable(f"{path}: needs a column {' and one '.join(needed)}. Columns: {listed}")
+    skypilot = {"accelerator_name", "accelerator_count"} <= {*headings}
+    offers: list[Offer] = []
     for where, cells in rows:
         row = {role: cells.get(name, "") for role, name in names.items()}
-        if not re.search(r"[^\W_]", row["gpu"]):
-            continue  # an instance without a GPU, or the rule below the headings of a Markdown table
-        name, count, gpus = _gpus_of(row, where, skypilot=bool(catalog))
-        if count and not count.is_integer():
-            fractions[f"{count:g} of {name}"] = None
-        elif count != 0:
-            base = _without_price(name, count, gpus, row, catalog)
-            at_prices = _at_prices(base, row, {of: cells.get(of, "") for of in prices}, where)
-            offers += [replace(offer, gpu=gpu) for offer in at_prices for gpu in gpus or (name,)]
-    if not offers and not fractions:
+        # A row without a GPU is another instance, or the rule below the headings of a Markdown table.
+        if re.search(r"[^\W_]", row["gpu"]) and not re.fullmatch(r"[0.]+", row["count"]):
+            offer = _without_price(row, where, path.stem if skypilot else "")
+            offers += _at_prices(offer, row, {heading: cells.get(heading, "") for heading in prices}, where)
+    if not offers:
         raise NotATable(f"{path}: no row has a GPU and a price")
-    return PriceFile(tuple(offers), tuple(fractions))
+    return offers
 
 
-def _without_price(name: str, count: float | None, gpus: Sequence[str], row: Row, catalog: str) -> Offer:
-    """Return an offer of a row's GPU to which a price is to be added; `catalog` is the provider if the row has none."""
+def _without_price(row: Row, where: str, catalog: str) -> Offer:
+    """Return the offer of a row's GPUs, to which a price is to be added.
+
+    Args:
+        row: Texts by role.
+        where: Place of the row.
+        catalog: Cloud whose SkyPilot catalog it is; empty: none.
+    """
+    count, name = counted_gpu(row["gpu"])
+    if row["count"]:
+        count = _number(row["count"])
+        if count is None:
+            raise NotATable(f"{where}: the number of GPUs must be a number. Received: {row['count']!r}")
+    gpus = gpus_named(SKYPILOT.get(name, name) if catalog else name)
+    stated = re.match(r"[\d.]+", row["memory"]) or re.search(r"(?<=SizeInMiB).*?(\d+)", row["gpu_info"])
+    memory = _number(stated[stated.lastindex or 0]) if stated else None
+    if memory:
+        memory = memory / 1024 if memory >= 1024 else memory  # MiB, or GiB
+        of_name = gpus_named(name)
+        gpus = tuple(gpu for gpu in of_name if abs(memory / (memory_of(gpu) or memory) - 1) < SAME_MEMORY)
+        name = name if gpus or not of_name else f"{name} {memory:.0f}GB"
+    if count and not count.is_integer():
+        name, gpus = f"{count:g} of {name}", ()
     return Offer(
-        name,
+        gpus[0] if len(gpus) == 1 else name,
         0.0,
         gpus_per_host=int(count) if count else None,
         provider=row["provider"] or catalog,
-        family=name if len(gpus) > 1 else "",
+        gpus=gpus,
         **{role: row[role] for role in ("region", "source", "retrieved_on")},
     )
-
-
-def _gpus_of(row: Row, where: str, *, skypilot: bool) -> tuple[str, float | None, tuple[str, ...]]:
-    """Return the name of a row's GPU, their number in a host (None: not stated), and the GPUs that it resolves to."""
-    count, name = counted_gpu(row["gpu"])
-    if row["count"]:
-        count = _number(row["count"]) if row["count"].strip("0.") else 0.0
-        if count is None:
-            raise NotATable(f"{where}: the number of GPUs must be a number. Received: {row['count']!r}")
-    stated = _number("".join(re.findall(r"^[\d.]+", row["memory"]))) or _number(
-        "".join(re.findall(r"SizeInMiB\W+(\d+)", row["gpu_info"])[:1])
-    )
-    if stated is None:
-        return name, count, gpus_named(SKYPILOT.get(name, name) if skypilot else name)
-    memory = stated / 1024 if stated >= 1024 else stated  # MiB, or GiB
-    of_name = gpus_named(name)
-    fitting = tuple(gpu for gpu in of_name if abs(memory / (memory_of(gpu) or memory) - 1) < SAME_MEMORY)
-    return name if fitting or not of_name else f"{name} {memory:.0f}GB", count, fitting
 
 
 def _at_prices(offer: Offer, row: Row, prices: Row, where: str) -> Iterator[Offer]:
@@ -148,8 +140,7 @@ def _at_prices(offer: Offer, row: Row, prices: Row, where: str) -> Iterator[Offe
             continue
         if price is None:
             raise NotATable(f"{where}: {heading} must be a number above 0. Received: {text!r}")
-        currency = (row["currency"] or "USD").upper()
-        if currency != "USD" or _foreign(heading):
+        if (row["currency"] or "USD").upper() != "USD" or words & FOREIGN:
             received = row["currency"] or heading
             raise NotATable(f"{where}: currency must be USD: convert the prices. Received: {received!r}")
         host = 1 if words & {"gpu", *RUNPOD} else offer.gpus_per_host or 1
@@ -163,36 +154,24 @@ def _at_prices(offer: Offer, row: Row, prices: Row, where: str) -> Iterator[Offe
         )
 
 
-def _heading_of(role: str, headings: Sequence[str]) -> str:
+def _heading_of(role: str, headings: Collection[str]) -> str:
     """Return the heading of a role; empty: none has it."""
     return next((name for name in COLUMNS[role] if name in headings), "")
 
 
-def _is_offer(headings: Iterable[str]) -> bool:
-    """Return whether a GPU and a price are among the headings of a row."""
-    names = list(headings)
-    return bool(_heading_of("gpu", names) and _price_columns(names))
-
-
-def _price_columns(headings: Sequence[str]) -> list[str]:
+def _price_columns(headings: Iterable[str]) -> list[str]:
     """Return the headings of prices; of those for one commitment only one, preferably the price of one GPU."""
     found: dict[object, str] = {}
-    for name in sorted(headings, key=lambda name: (bool(_foreign(name)), "gpu" not in name.split("_"))):
+    for name in sorted(headings, key=lambda name: (bool({*name.split("_")} & FOREIGN), "gpu" not in name.split("_"))):
         words = set(name.split("_"))
         if words & PRICE and words <= PRICE_WORDS:
             found.setdefault((bool(words & SPOT), frozenset(words & RUNPOD)), name)
     return list(found.values())
 
 
-def _foreign(heading: str) -> set[str]:
-    """Return the currencies other than USD in the heading of a price."""
-    return {*heading.split("_")} & CURRENCIES - {"usd"}
-
-
-def _missing(path: Path, headings: Sequence[str]) -> str:
-    needed = [] if _heading_of("gpu", headings) else ["of GPUs, named gpu"]
-    needed += [] if _price_columns(headings) else ["of prices per hour in USD, named usd_per_gpu_hour"]
-    return f"{path}: needs a column {' and one '.join(needed)}. Columns: {', '.join(filter(None, headings)) or 'none'}"
+def _is_offer(headings: Collection[str]) -> bool:
+    """Return whether a GPU and a price are among the headings of a row."""
+    return bool(_heading_of("gpu", headings) and _price_columns(headings))
 
 
 def _heading(text: str) -> str:
@@ -230,11 +209,15 @@ def _text(path: Path) -> str:
 
 def _csv_rows(text: str, path: Path) -> list[tuple[str, Row]]:
     """Return the rows below the first line with known headings, with their places; else those below the first line."""
-    lines = text.splitlines()
-    places = [(number, sign) for number in range(len(lines[:FIRST_LINES])) for sign in DELIMITERS]
+    lines = text.splitlines() or [""]
     first, delimiter = next(
-        (place for place in places if _is_offer(map(_heading, lines[place[0]].split(place[1])))),
-        (0, max(DELIMITERS, key=lambda sign: lines[0].count(sign) if lines else 0)),
+        (
+            (number, sign)
+            for number, line in enumerate(lines[:FIRST_LINES])
+            for sign in DELIMITERS
+            if _is_offer([*map(_heading, line.split(sign))])
+        ),
+        (0, max(DELIMITERS, key=lines[0].count)),
     )
     reader = csv.reader(lines[first:], delimiter=delimiter, skipinitialspace=True)
     try:
@@ -251,7 +234,7 @@ def _csv_rows(text: str, path: Path) -> list[tuple[str, Row]]:
 
 
 def _json_rows(text: str, path: Path) -> list[tuple[str, Row]]:
-    """Return the objects of the first list or object in a document whose keys include a GPU and a price."""
+    """Return the objects of the list or object in a document of which the most have a GPU and a price."""
     try:
         document = json.loads(text)
     except ValueError as error:
@@ -265,23 +248,15 @@ def _json_rows(text: str, path: Path) -> list[tuple[str, Row]]:
 
 def _tables(node: object) -> Iterator[list[Row]]:
     """Return the rows of each list of objects, and of each object of objects, whose keys are names."""
-    if isinstance(node, list):
-        yield [_flat(item) for item in node if isinstance(item, dict)]
-    if isinstance(node, dict):
-        named = {key: item for key, item in node.items() if isinstance(item, dict)}
-        plain = {key: item for key, item in named.items() if not all(isinstance(of, dict) for of in item.values())}
-        yield [_flat({"name": key, **item}) for key, item in plain.items()]
-    for item in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+    named = node.items() if isinstance(node, dict) else [("", item) for item in node] if isinstance(node, list) else ()
+    yield [_flat({"name": key, **item} if key else item) for key, item in named if isinstance(item, dict)]
+    for _, item in named:
         yield from _tables(item)
 
 
 def _flat(item: Mapping[str, Any]) -> Row:
     """Return an object with its inner objects as one row; its own keys come first."""
-    row = {_heading(key): "" if value is None else str(value) for key, value in item.items() if not _inner(value)}
-    for inner in (value for value in item.values() if isinstance(value, dict)):
-        row = {**_flat(inner), **row}
-    return row
-
-
-def _inner(value: object) -> bool:
-    return isinstance(value, dict | list)
+    inner = [_flat(value) for value in item.values() if isinstance(value, dict)]
+    own = {_heading(key): value for key, value in item.items() if not isinstance(value, dict | list)}
+    texts = {key: "" if value is None else str(value) for key, value in own.items()}
+    return dict(ChainMap(texts, *reversed(inner)))  # type: ignore[arg-type]

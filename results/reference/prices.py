@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from results.reference import read_rows
+
+YOURS = "yours"
+"""Origin of the user's prices, which override all others of their GPU."""
+
+FROM_RUN = "hosts.yml"
+"""Origin of the prices in records."""
 
 
 @dataclass(frozen=True)
@@ -14,14 +19,13 @@ class Offer:
     """Price of one GPU.
 
     Attributes:
-        gpu: Name in `reference/gpu_specs.csv` if it is there, else as received.
-        fleet: The only fleet that it is for; empty: all with this GPU.
-        gpus_per_host: GPUs of the instance; None: not stated.
+        gpu: Name as stated: of a GPU, a family of GPUs, or a fleet.
         usd_per_gpu_hour: Price of one GPU.
+        gpus_per_host: GPUs of the instance; None: not stated.
         commitment: `on demand`, `spot`, …
         retrieved_on: Date, as precise as known.
         origin: Source of the price: `yours`, `hosts.yml`; empty: shipped with tfbench.
-        family: Name that the user gave, if it means several GPUs or a fleet.
+        gpus: Names of the reference, and fleets, that the name means; empty: none.
     """
 
     gpu: str
@@ -33,15 +37,7 @@ class Offer:
     retrieved_on: str = ""
     source: str = ""
     origin: str = ""
-    family: str = ""
-    fleet: str = ""
-
-    @property
-    def name(self) -> str:
-        """Provider, region, size of host, commitment and date, if known."""
-        host = f"×{self.gpus_per_host}" if self.gpus_per_host else ""
-        parts = (self.provider, self.region, host, self.commitment, self.retrieved_on)
-        return ", ".join(part for part in parts if part)
+    gpus: tuple[str, ...] = ()
 
     @property
     def place(self) -> str:
@@ -54,30 +50,14 @@ class Offer:
         return gpus * self.usd_per_gpu_hour if gpus >= count else 0.0
 
 
-def known_prices(without: Collection[str] = ()) -> list[Offer]:
-    """Return the shipped example offers of all GPUs except `without`."""
-    texts = ("gpu", "provider", "region", "commitment", "retrieved_on", "source")
+def known_prices() -> list[Offer]:
+    """Return the shipped example offers."""
+    rows = [dict[str, str](row) for row in read_rows("prices.csv")]
+    numbers = [(float(row.pop("usd_per_gpu_hour")), int(row.pop("gpus_per_host"))) for row in rows]
     return [
-        Offer(
-            usd_per_gpu_hour=float(row["usd_per_gpu_hour"]),
-            gpus_per_host=int(row["gpus_per_host"]),
-            **{name: row[name] for name in texts},
-        )
-        for row in read_rows("prices.csv")
-        if row["gpu"] not in without
+        Offer(usd_per_gpu_hour=usd, gpus_per_host=size, gpus=(row["gpu"],), **row)
+        for row, (usd, size) in zip(rows, numbers, strict=True)
     ]
-
-
-def most_exact(offers: Sequence[Offer]) -> list[Offer]:
-    """Leave out offers of a family for GPUs with offers of a more exact name: next to `A100-80GB`, `A100` is 40 GB."""
-    members: dict[str, set[str]] = {}
-    for offer in offers:
-        members.setdefault(offer.family, set()).add(offer.gpu)
-    fewest: dict[str, int] = {}
-    for offer in offers:
-        size = len(members[offer.family]) if offer.family else 1
-        fewest[offer.gpu] = min(size, fewest.get(offer.gpu, size))
-    return [offer for offer in offers if (len(members[offer.family]) if offer.family else 1) == fewest[offer.gpu]]
 
 
 def positive_number(text: str) -> float | None:

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from results.grid import Grid
-from results.recommend.answer import Advice, answers
+from results.recommend.answer import answers
+from results.recommend.options import Advice
 from results.recommend.output import advice_grid
+from results.recommend.prices import Prices
 from results.recommend.questions import MODES, RentalQuestion
 from results.reference.gpus import specifications
 from results.reference.prices import Offer
@@ -49,19 +51,19 @@ class RunDecision:
         return found
 
 
-def decide(rates: Sequence[FleetRate], offers: Sequence[Offer]) -> RunDecision:
+def decide(rates: Sequence[FleetRate], prices: Prices) -> RunDecision:
     """Answer a question for each measured setting.
 
     Args:
         rates: Measured throughputs.
-        offers: Prices for GPUs and fleets; prices of the records override all but the user's.
+        prices: Prices for GPUs and fleets; prices of the records override all but the user's.
     """
     rates, left_out = unambiguous(rates)
-    return replace(_decide(rates, offers), left_out=tuple(left_out))
+    return replace(_decide(rates, prices), left_out=tuple(left_out))
 
 
-def _decide(rates: Sequence[FleetRate], offers: Sequence[Offer]) -> RunDecision:
-    advices = tuple(advice for question in _questions(rates) for advice in answers(question, rates, offers))
+def _decide(rates: Sequence[FleetRate], prices: Prices) -> RunDecision:
+    advices = tuple(advice for question in _questions(rates) for advice in answers(question, rates, prices))
     if not advices:
         return RunDecision((), "No recommendation: no training or inference of one host was measured.")
     if not any(len(advice.ranked) > 1 for advice in advices):
@@ -85,7 +87,7 @@ def decision_grids(decision: RunDecision) -> list[Grid]:
     rows = []
     for advice in decision.advices:
         question = advice.question
-        setting = [advice.table.mode, advice.table.network, question.precision, ", ".join(map(str, question.counts))]
+        setting = [advice.mode, advice.network, question.precision, ", ".join(map(str, question.counts))]
         rows.append([*setting, _choice(advice), advice.sentence])
     return [Grid("What to rent, by setting", ["mode", "network", "precision", "GPUs>", "choice", "why"], rows)]
 

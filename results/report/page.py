@@ -22,9 +22,9 @@ from results.compare.overall import leading_lines, unknown_line
 from results.compare.pairs import compare, fleets_of
 from results.grid import Grid, markdown, markdown_text, printable
 from results.program import started_as_tfbench
-from results.recommend.answer import unused_prices
-from results.recommend.questions import YOURS, asked_prices
+from results.recommend.prices import asked_prices, unused_prices
 from results.reference.gpu_comparison import comparison_lines, gpu_grids
+from results.reference.prices import YOURS
 from results.report.comparison import communication_grid, scaling_grid
 from results.report.decision import RunDecision, decide, decision_grids, setting_title
 from results.report.job import fleet_prices, job_data
@@ -106,7 +106,7 @@ def make_report(
     """
     merged, records = merge_records(stored), [item.record for item in stored if item.record is not None]
     given = asked_prices(prices, price_files, fleets_of(merged.rates))
-    decision = decide(merged.rates, given.offers)
+    decision = decide(merged.rates, given)
     yours = {fleet: of.usd_per_gpu_hour for fleet, of in decision.offers.items() if of.origin == YOURS}
     merged = _at_prices(merged, yours)
     rates = merged.rates
@@ -116,7 +116,7 @@ def make_report(
         about=_about(records, title) + (f"; measured by {measured_by}" if measured_by else ""),
         decision=decision,
         yours=[*yours],
-        unused=[*given.unused, *unused_prices(decision.advices, given.offers)],
+        unused=unused_prices(decision.advices, given),
         verdict=[*_ratio_lines(leading_pairs(pairs)), decision.first, *decision.left_out, *_row_lines(merged)],
         merged=merged,
         rates=rates,

@@ -28,7 +28,8 @@ from results.compare.pairs import compare
 from results.grid import Grid, print_grid, print_line
 from results.recommend.answer import answers
 from results.recommend.output import advice_grid
-from results.recommend.questions import Limits, asked_prices, read_questions
+from results.recommend.prices import asked_prices
+from results.recommend.questions import read_questions
 from results.reference.gpu_comparison import gpu_grids
 from results.report.comparison import compare_grid, scaling_grid
 from results.report.tables import all_grids
@@ -90,8 +91,8 @@ def grids() -> dict[str, list[Grid]]:
     """Return the tables of `results`, by the golden text that shows them."""
     merged = merge_records(records())
     rates = [[rate for rate in merged.rates if rate.fleet == name] for name in ("two-cores", "one-core")]
-    question = read_questions(Limits(), model=["resnet50"], gpus=["A4000,A5000"])
-    advices = [advice for asked in question for advice in answers(asked, [], asked_prices([], [], []).offers)]
+    question = read_questions(model=["resnet50"], gpus=["A4000,A5000"])
+    advices = [advice for asked in question for advice in answers(asked, [], asked_prices([], [], []))]
     breakdown, scaling = time_breakdown_grid(time_breakdown(records())), scaling_grid(merged.rates)
     assert breakdown is not None and scaling is not None
     with tempfile.TemporaryDirectory() as folder:

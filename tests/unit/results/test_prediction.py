@@ -19,7 +19,7 @@ def held_out():
 
 
 def one(gpu, network, precision, rows=ROWS, count=1):
-    return predict([(gpu, count)], network, precision, rows, "Lambda deeplearning-benchmark (raw log)")[gpu, count]
+    return predict(gpu, count, network, precision, "Lambda deeplearning-benchmark (raw log)", rows)
 
 
 def test_kinds_that_are_predicted_miss_by_what_the_page_states(held_out):

@@ -82,7 +82,7 @@ def test_a_skypilot_catalog_is_read_and_exact_names_beat_families(tmp_path, caps
     assert found["A10"] == []
     assert remarks == [
         "price not used: 0.5 to 1.3 USD for Trainium: unknown GPU",
-        f"{path}: not used, less than a GPU: 0.167 of A10",
+        "price not used: 0.09 to 0.45 USD for 0.167 of A10: less than a GPU",
     ]
 
 

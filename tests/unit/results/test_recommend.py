@@ -10,10 +10,12 @@ from ruamel.yaml import YAML
 import results.__main__ as program
 from results import read_runs
 from results.recommend.answer import answers
-from results.recommend.figures import Basis, published_figures
-from results.recommend.questions import YOURS, RentalQuestion
+from results.recommend.figures import figures_of_others
+from results.recommend.options import Basis
+from results.recommend.prices import by_name
+from results.recommend.questions import RentalQuestion
 from results.reference.gpus import specifications
-from results.reference.prices import Offer, known_prices
+from results.reference.prices import YOURS, Offer, known_prices
 from results.schema import Mode
 from studies.pages import answers as page
 from tests.unit.results.factory import (
@@ -60,7 +62,7 @@ def failure_of(fleet, status="oom"):
 
 def ask(records, offers=(), **question):
     asked = RentalQuestion(**{"network": "resnet50", "precision": "fp16"} | question)
-    return answers(asked, rates_of(*records), offers)
+    return answers(asked, rates_of(*records), [by_name(offers)])
 
 
 def test_different_settings_are_never_compared():
@@ -78,10 +80,10 @@ def test_each_mode_has_a_table_of_its_own():
     records = [*records_of("a4000", SLOW), *records_of("a5000", FAST)]
     records += records_of("a4000", (400.0, 401.0, 399.0), **infer)
     records += records_of("a5000", (300.0, 301.0, 299.0), **infer)
-    found = {advice.table.mode: advice.sentence for advice in ask(records)}
+    found = {advice.mode: advice.sentence for advice in ask(records)}
     assert found["training"].startswith("a5000 is 1.59") and found["inference"].startswith("a4000 is 1.33")
     (only,) = ask(records, mode="infer")
-    assert only.table.mode == "inference"
+    assert only.mode == "inference"
 
 
 def test_the_winner_flips_at_the_price_that_the_table_says(capsys):
@@ -97,9 +99,9 @@ def test_the_winner_flips_at_the_price_that_the_table_says(capsys):
 
 def test_figures_of_one_table_have_one_source_and_are_never_suspect():
     question = RentalQuestion(network="resnet50", precision="fp16")
-    for place, of in published_figures(question).items():
+    for (_, setting), of in figures_of_others(question, Basis.PUBLISHED).items():
         sources = {source.split("; ")[1] for rate in of.values() for source in rate.sources}
-        assert len(sources) == 1 and "Spheron" not in place.software
+        assert len(sources) == 1 and "Spheron" not in setting
     for advice in ask([*records_of("a4000", SLOW), *records_of("a5000", FAST)], gpus=(("RTX A6000", 1),)):
         assert len({option.basis for option in advice.ranked}) <= 1
 
@@ -112,7 +114,7 @@ def test_every_gpu_that_was_asked_for_is_in_the_answer():
         assert {option.gpu for option in advice.options} >= set(names)
     notes = {option.gpu: option.excluded for option in advices[0].options}
     assert notes["RTX A4000"] == "" and notes["RTX A5000"] == "oom in this run"
-    assert advices[1].table.basis is Basis.PUBLISHED
+    assert advices[1].basis is Basis.PUBLISHED
 
 
 def test_software_that_differs_is_named():
@@ -165,14 +167,20 @@ def test_without_a_run_the_answer_is_from_published_figures_in_any_folder(tmp_pa
 def test_a_host_is_rented_whole_and_one_that_is_too_small_does_not_count():
     for origin in ("", YOURS):
         hosts = {4: 0.1, 1: 0.2}
-        offers = [Offer("RTX A4000", usd, gpus_per_host=size, origin=origin) for size, usd in hosts.items()]
+        offers = [
+            Offer("RTX A4000", usd, gpus_per_host=size, origin=origin, gpus=("RTX A4000",))
+            for size, usd in hosts.items()
+        ]
         one, four = (ask([], offers, gpus=(("RTX A4000", count),))[0].options[0] for count in (1, 4))
         assert one.usd == (0.2, 0.2) and four.usd == (0.4, 0.4)
     assert ask([], offers[:1], gpus=(("RTX A4000", 2),))[0].options[0].usd == (0.4, 0.4)
 
 
 def test_overlapping_offers_are_no_tie_of_samples_a_dollar():
-    offers = [Offer(GPUS[name][7:], usd, origin=YOURS) for name, usd in (("a4000", 0.2), ("a5000", 0.2), ("a5000", 1))]
+    offers = [
+        Offer(name, usd, origin=YOURS, gpus=(GPUS[name][7:],))
+        for name, usd in (("a4000", 0.2), ("a5000", 0.2), ("a5000", 1))
+    ]
     (advice,) = ask([*records_of("a4000", SLOW), *records_of("a5000", FAST)], offers)
     assert advice.sentence.startswith(
         "at your prices, which of a5000 and a4000 is cheaper per sample depends on the offer;"

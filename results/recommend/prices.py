@@ -1,0 +1,124 @@
+"""The prices of an answer: those that the user typed, then of the user's files, then of the run, then shipped ones."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from results.errors import BadQuestion
+from results.recommend.options import Advice, RentalOption
+from results.reference.gpus import counted_gpu, gpus_named, unknown_gpu
+from results.reference.price_files import read_prices
+from results.reference.prices import FROM_RUN, YOURS, Offer, known_prices, positive_number
+from results.text import counted
+
+TYPED = "--price"
+"""Source of a typed price: of two for one GPU the first counts."""
+
+Prices = Sequence[Mapping[str, Sequence[Offer]]]
+"""Offers by the GPU or fleet that they are for, the preferred sources first; without a name those of unknown GPUs."""
+
+
+def asked_prices(inline: Sequence[str], files: Sequence[Path], fleets: Sequence[str] = ()) -> Prices:
+    """Return the prices to use.
+
+    Args:
+        inline: `GPU=USD` per GPU-hour, applied to all GPUs that the name resolves to.
+        files: The user's price files.
+        fleets: Names of fleets, which may be used in place of a GPU.
+
+    Raises:
+        BadQuestion: A price cannot be parsed.
+    """
+    read = [replace(offer, origin=YOURS) for path in files for offer in read_prices(path)]
+    read = [offer if offer.gpus or offer.gpu not in fleets else replace(offer, gpus=(offer.gpu,)) for offer in read]
+    return [by_name(_typed(text, fleets) for text in inline), by_name(read), by_name(known_prices())]
+
+
+def _typed(text: str, fleets: Sequence[str]) -> Offer:
+    """Parse `GPU=USD` into an offer for all GPUs, and the fleet, that the name means."""
+    name, _, price = text.rpartition("=")
+    value = positive_number(price)
+    if value is None:
+        raise BadQuestion(f"--price: must be GPU=USD, e.g. 'A4000=0.17'. Received: {text!r}")
+    gpu = name if name in fleets else counted_gpu(name)[1]
+    gpus = (*gpus_named(gpu), *({name} & {*fleets}))
+    if not gpus:
+        raise BadQuestion(unknown_gpu(gpu))
+    return Offer(gpus[0] if len(gpus) == 1 else name, value, origin=YOURS, source=TYPED, gpus=gpus)
+
+
+def by_name(offers: Iterable[Offer]) -> Mapping[str, Sequence[Offer]]:
+    """Return offers by the GPUs and fleets that they are for."""
+    found: dict[str, list[Offer]] = defaultdict(list)
+    for offer in offers:
+        for name in offer.gpus or ("",):
+            found[name].append(offer)
+    return found
+
+
+def offers_of(option: RentalOption, prices: Prices) -> list[Offer]:
+    """Return the prices of an option, of hosts with enough GPUs; its own are those of the run.
+
+    A price of a fleet comes before one of its GPU, and next to `A100-80GB`, `A100` is the 40 GB card.
+    """
+    names = (option.subject, option.gpu)
+    given: Sequence[Offer] = next((of[name] for of in prices for name in names if name in of), ())
+    if option.offers and not any(offer.origin for offer in given):
+        given = option.offers
+    fewest = min((len(offer.gpus) for offer in given), default=0)
+    exact = [offer for offer in given if len(offer.gpus) == fewest]
+    exact = [offer for offer in exact if offer.source == TYPED][:1] or exact
+    enough = [offer for offer in exact if offer.usd_per_hour(option.count)]
+    # A larger host is rented whole, so it counts only if no host of this size is offered.
+    enough = [offer for offer in enough if offer.gpus_per_host in (None, option.count)] or enough
+    best: dict[object, Offer] = {}
+    for offer in sorted(enough, key=lambda offer: offer.usd_per_hour(option.count)):
+        best.setdefault(offer if offer.origin else offer.place, offer)
+    return [*best.values()]
+
+
+def unused_prices(advices: Sequence[Advice], prices: Prices) -> list[str]:
+    """Return a line for each reason why some of the user's prices are in no answer."""
+    given = dict.fromkeys(of for offers in prices for named in offers.values() for of in named if of.origin == YOURS)
+    used = {offer for advice in advices for option in advice.options for offer in option.offers}
+    unused: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for offer in given:
+        if offer not in used:
+            unused[_unused(offer, advices)][offer.gpu].append(offer.usd_per_gpu_hour)
+    lines = []
+    for reason, usd in unused.items():
+        listed = ", ".join(f"{span(values)} USD for {name}" for name, values in usd.items())
+        if len(usd) > 1:
+            reason = reason.replace("this GPU", "these GPUs").replace("unknown GPU", "unknown GPUs")
+        lines.append(f"price{'s' if len(usd) > 1 else ''} not used: {listed}: {reason}")
+    return lines
+
+
+def _unused(offer: Offer, advices: Sequence[Advice]) -> str:
+    """Return why no answer uses a price."""
+    if not offer.gpus:
+        return "less than a GPU" if " of " in offer.gpu else "unknown GPU"
+    rows = [(advice.question.budget, option) for advice in advices for option in advice.options]
+    rows = [(budget, option) for budget, option in rows if {option.gpu, option.subject} & {*offer.gpus}]
+    usd = [(offer.usd_per_hour(option.count), budget) for budget, option in rows]
+    if not rows:
+        return "the answer has no row of this GPU"
+    if not any(price for price, _ in usd):
+        return f"its host has only {counted(offer.gpus_per_host or 0, 'GPU')}"
+    if all(budget is not None and price > budget for price, budget in usd if price):
+        return "it is over the budget"
+    return "another price of this GPU comes first"
+
+
+def run_offers(gpu: str, prices: Mapping[str, float]) -> tuple[Offer, ...]:
+    """Return the prices in records, USD per GPU-hour by host, as offers."""
+    return tuple(Offer(gpu, usd, provider=host, origin=FROM_RUN, gpus=(gpu,)) for host, usd in prices.items())
+
+
+def span(values: Iterable[float]) -> str:
+    """Format the range of some values, or a single value."""
+    found = sorted(values)
+    return " to ".join(dict.fromkeys(f"{float(f'{value:.3g}'):g}" for value in (*found[:1], *found[-1:])))
