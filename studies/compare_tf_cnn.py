@@ -30,8 +30,8 @@ from studies.tf_cnn_benchmarks import (
     images_per_second,
     variables,
 )
+from tfbench.devices import threads_for
 from tfbench.machine.host import cpu_limit
-from tfbench.setup.devices import threads_for
 
 
 @dataclass(frozen=True)

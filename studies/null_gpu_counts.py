@@ -165,7 +165,7 @@ def _serve() -> None:
     """Answer each line of stdin, see `Counter.count`, with what the steps of its command line asked for."""
     null = ctypes.CDLL("libcuda.so.1")
     null.nullgpu_counts.restype = ctypes.c_char_p
-    from tfbench.setup import collect_rarely
+    from tfbench.settings import collect_rarely
 
     importlib.import_module("tfbench.repeat")  # with TensorFlow: not in each child
     collect_rarely()
@@ -196,19 +196,19 @@ class _CountedError(Exception):
 def _counts(null: ctypes.CDLL, arguments: list[str], small: bool, rounds: int, pauses: int) -> dict[str, Any]:
     """Take the steps of a command line; return calls with their number, bytes and the dispatching thread's part."""
     from tests.real.training.small import shrink
-    from tfbench import repeat, workload
+    from tfbench import repeat
+    from tfbench.failures import CaseFailedError
+    from tfbench.findings import Findings
     from tfbench.flags import parse
     from tfbench.measuring import timing
-    from tfbench.outcomes.findings import Findings
-    from tfbench.outcomes.outcome import CaseFailedError
-    from tfbench.setup import gpu_settings
+    from tfbench.settings import gpu_settings
 
     request = parse(arguments)
     if small:
         shrink(request.case.model)
     os.environ.update(gpu_settings(request.case))
-    repeat.require = workload.require = lambda *_: None  # what was not computed is not right
-    workload.validity.OneDeviceReference = lambda *_: None
+    repeat.require = lambda *_: None  # what was not computed is not right
+    repeat.validity.OneDeviceReference = lambda *_: None
     found: dict[str, Any] = {}
     take = repeat.take_steps
 

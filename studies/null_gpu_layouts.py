@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from studies.null_gpu_counts import FEW_STEPS, IMAGES, NETWORKS, SEQUENCES, TRANSFORMERS, Counter
-from tfbench.setup import LAYOUT_OPTIMIZER
+from tfbench.settings import LAYOUT_OPTIMIZER
 
 LAYOUTS: dict[str, dict[str, int]] = {"default": {}, "nhwc": {LAYOUT_OPTIMIZER: 0}}
 

@@ -16,14 +16,14 @@ from typing import cast
 from results.schema import Case, Device, Record, Status, Validity
 from results.schema.exit_codes import ExitCode
 from results.schema.streams import lasting_streams
+from tfbench.failures import Failure, doctor_hint, outcome_of
+from tfbench.findings import Findings, print_record, try_output, utc_now, write_record
 from tfbench.flags import FlagsError, Request, help_text, parse
 from tfbench.machine.cuda_libraries import prepare_gpu_libraries
 from tfbench.machine.nvml import read_driver
-from tfbench.outcomes.findings import Findings, print_record, try_output, utc_now, write_record
-from tfbench.outcomes.outcome import Failure, doctor_hint, outcome_of
-from tfbench.outcomes.record_table import record_table
 from tfbench.peers.links import Alone, Peers, may_be_a_peers
-from tfbench.setup import collect_rarely, gpu_settings
+from tfbench.record_table import record_table
+from tfbench.settings import collect_rarely, gpu_settings
 from tfbench.supervisor import supervise
 
 

@@ -1,38 +1,93 @@
-"""The case without a network, which measures the devices themselves: `--model=device`."""
+"""Cases without a network, which measure the devices themselves: `--model=device`, and with `--deep_check`.
+
+The deep check is an acceptance test of two minutes: each device alone, then all together under load, then the
+all-reduce over all of them and the CPU. `orchestrate/checks` judges its figures. Cases of several GPUs compare these
+by the same products, over all hosts.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import tensorflow as tf
 
-from results.schema import Case, Check, DeviceResult, Status
+from results.schema import Case, Check, Device, DeviceResult, Status
+from results.schema.health import GPUFacts
+from tfbench.devices import device_memory_peak_bytes, first_device
 from tfbench.environment import with_loaded_libraries
+from tfbench.failures import CaseFailedError
+from tfbench.findings import Findings
 from tfbench.flags import Options
-from tfbench.keras_types import Strategy
+from tfbench.keras_types import Strategy, Tensor
+from tfbench.machine.host import LOOP_STEPS, loop_seconds
 from tfbench.machine.nvml import GPUs
 from tfbench.machine.telemetry import Observer, cool_gpus
 from tfbench.measuring import validity
-from tfbench.outcomes.findings import Findings
-from tfbench.outcomes.outcome import CaseFailedError
-from tfbench.roofline.peaks import ARITHMETIC, matrix_product, memory_add, product_check, tf32_observed, unsupported
-from tfbench.roofline.sums import device_memory_peak_bytes, first_device
+from tfbench.peers.links import Alone, Peers
+from tfbench.roofline.peaks import (
+    ARITHMETIC,
+    MisplacedError,
+    matrix_product,
+    measured,
+    memory_add,
+    product_call,
+    product_check,
+    seconds_of_one_call,
+    tf32_observed,
+    unsupported,
+    wait_for,
+)
 from tfbench.roofline.transfers import all_reduce, all_reduce_check, connect, host_transfers
+
+LOAD_SECONDS = 20.0
+"""Duration of the load on all devices together: long enough for a GPU with too little cooling to throttle."""
+
+ALONE_SECONDS = 0.5
+"""Duration of each kind of product on each device alone."""
+
+COMPARED_SECONDS = 0.5
+"""Duration of the products that compare the GPUs of a case."""
+
+PROCESSOR = "CPU:0"
+
+SUSTAINED_SIZES = {"CPU": 1024, "GPU": 8192}
+"""Rows of the matrices: enough to fill a GPU; on a CPU a product takes milliseconds."""
+
+SECONDS_BETWEEN_WAITS = 0.05
+MOST_CHAINED = 64
 
 
 def measure_devices(case: Case, strategy: Strategy, findings: Findings, options: Options, gpus: GPUs) -> None:
-    """Measure the first device of a case, and the all-reduce over all its devices.
+    """Measure the devices of a case.
 
     Args:
-        case: Only its device and number of replicas matter.
+        case: Only its device, number of replicas and `deep_check` matter.
         strategy: Over these replicas.
         findings: Filled.
         options: How to measure it.
-        gpus: Observed during the measurement; the null object on a CPU.
+        gpus: Observed during the measurement, of a deep check under load; the null object on a CPU.
 
     Raises:
-        CaseFailedError: A check failed: a device gives wrong results.
+        CaseFailedError: A check failed: a device gives wrong results. What was measured is kept.
     """
+    if case.deep_check:
+        _check_deeply(case, strategy, findings, gpus)
+    else:
+        _measure_first(case, strategy, findings, options, gpus)
+    if findings.environment is not None:
+        findings.environment = with_loaded_libraries(findings.environment)
+    if any(check.passed is False for check in findings.checks):
+        raise CaseFailedError(Status.INVALID, validity.failures(findings.checks))
+
+
+def _measure_first(case: Case, strategy: Strategy, findings: Findings, options: Options, gpus: GPUs) -> None:
+    """Measure the first device of a case, and the all-reduce over all of them."""
     cooling = cool_gpus(gpus, options.max_cooling_seconds)
     observer = Observer(gpus)
     observer.start()
@@ -43,31 +98,85 @@ def measure_devices(case: Case, strategy: Strategy, findings: Findings, options:
         findings.device_results.append(result)
         findings.checks.append(check)
     findings.device_results += [memory_add(device), *host_transfers(device)]
+    _all_reduce(case, strategy, findings)
+    findings.telemetry = replace(observer.stop(cooling), device_memory_peak_bytes=device_memory_peak_bytes(case))
+    findings.gpus = observer.gpus
+
+
+def _all_reduce(case: Case, strategy: Strategy, findings: Findings) -> None:
     if case.num_gpus > 1:
         findings.device_results += all_reduce(strategy)
         findings.checks.append(all_reduce_check(strategy))
-    findings.telemetry = replace(observer.stop(cooling), device_memory_peak_bytes=device_memory_peak_bytes(case))
+
+
+def _check_deeply(case: Case, strategy: Strategy, findings: Findings, gpus: GPUs) -> None:
+    """Measure each device of a case alone, then all of them together, and the host."""
+    on_gpus = case.device is Device.GPU
+    devices = [f"GPU:{place}" for place in range(case.num_gpus)] if on_gpus else [PROCESSOR]
+    kinds = ["fp32", "tf32", "fp16"] if on_gpus else ["fp32"]
+    connect(strategy)
+    for place, device in enumerate(devices):
+        findings.checks.append(replace(product_check("fp32", device), name=f"product_of_device_{place}"))
+        alone = [result for kind in kinds for result in _sustained(kind, [device], ALONE_SECONDS)]
+        alone += [memory_add(device), *(host_transfers(device) if on_gpus else [])]
+        findings.device_results += [replace(result, gpu=place) for result in alone]
+    observer = Observer(gpus)
+    observer.start()
+    for kind in kinds:
+        findings.device_results += _sustained(kind, devices, LOAD_SECONDS / len(kinds))
+    findings.telemetry = observer.stop()
     findings.gpus = observer.gpus
-    conclude(findings)
+    if on_gpus:
+        _all_reduce(case, strategy, findings)
+    findings.device_results += _of_the_host(case.device)
 
 
-def conclude(findings: Findings) -> None:
-    """Add the loaded libraries to what was found.
+def _of_the_host(device: Device) -> list[DeviceResult]:
+    """Measure the CPU; if it is the device under test, only a loop of Python code."""
+    seconds = loop_seconds()
+    rate = LOOP_STEPS / seconds
+    loop = DeviceResult(metric="python_loop", unit="1/s", amount=LOOP_STEPS, seconds=seconds, value=rate)
+    return [loop, product_of("fp32", PROCESSOR)[0], memory_add(PROCESSOR)] if device is Device.GPU else [loop]
 
-    Raises:
-        CaseFailedError: A check failed.
+
+def with_product_rates(case: Case, gpus: Sequence[GPUFacts], peers: Peers | Alone) -> list[GPUFacts]:
+    """Let all GPUs of a case multiply matrices at once, and add rates to the facts of those on this host.
+
+    Step times cannot show which GPU is slow: all replicas wait for it.
+
+    Args:
+        case: Its precision is that of the products.
+        gpus: Facts of those on this host; without enough memory they get no rates.
+        peers: The other hosts; each of them calls this at the same time.
     """
-    if findings.environment is not None:
-        findings.environment = with_loaded_libraries(findings.environment)
-    if any(check.passed is False for check in findings.checks):
-        raise CaseFailedError(Status.INVALID, validity.failures(findings.checks))
+    devices = [f"GPU:{gpu.place}" for gpu in gpus]
+    results = sustained_products(case.precision, devices, COMPARED_SECONDS) if devices and case.replicas > 1 else []
+    rates = [result.value / 1e12 for result in results if result.value is not None]
+    rates = rates if len(rates) == len(gpus) else []
+    every = [rate for of_rank in peers.gather("products", rates) for rate in of_rank]
+    if not rates or len(every) < 2:
+        return list(gpus)
+    median = statistics.median_high(every)  # of two the faster: their mean would hide a GPU that is 18 % slower
+    return [
+        replace(gpu, product_teraflops_per_second=rate, product_median_teraflops_per_second=median)
+        for gpu, rate in zip(gpus, rates, strict=True)
+    ]
+
+
+@contextlib.contextmanager
+def _tf32_for(arithmetic: str) -> Iterator[None]:
+    """Allow TF32 for a kind of products only."""
+    tf.config.experimental.enable_tensor_float_32_execution(arithmetic == "tf32")
+    try:
+        yield
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(False)
 
 
 def product_of(arithmetic: str, device: str) -> tuple[DeviceResult, Check]:
     """Measure and check one kind of matrix product; if the device lacks it, the result has a reason instead."""
     name = f"product_{arithmetic}"
-    tf.config.experimental.enable_tensor_float_32_execution(arithmetic == "tf32")
-    try:
+    with _tf32_for(arithmetic):
         if arithmetic == "tf32" and not tf32_observed(device):
             wanted = DeviceResult(metric="matrix_product", unit="FLOP/s", arithmetic=arithmetic)
             reason = "the device does not round as TF32 does: that needs a GPU of compute capability 8.0 or more"
@@ -76,5 +185,54 @@ def product_of(arithmetic: str, device: str) -> tuple[DeviceResult, Check]:
         if result.value is None:
             return result, validity.does_not_apply(name, result.reason or "not measured")
         return result, product_check(arithmetic, device)
-    finally:
-        tf.config.experimental.enable_tensor_float_32_execution(False)
+
+
+def _sustained(arithmetic: str, devices: Sequence[str], seconds: float) -> list[DeviceResult]:
+    """Return `sustained_products`, for TF32 only of devices that have it."""
+    with _tf32_for(arithmetic):
+        if arithmetic == "tf32" and not tf32_observed(devices[0]):
+            return []
+        return sustained_products(arithmetic, devices, seconds)
+
+
+def sustained_products(arithmetic: str, devices: Sequence[str], seconds: float) -> list[DeviceResult]:
+    """Multiply matrices on several devices at once, and return one result per device.
+
+    Args:
+        arithmetic: `fp32`, `tf32` or `fp16`; the process's TF32 switch applies.
+        devices: e.g. `["GPU:0", "GPU:1"]`.
+        seconds: Duration.
+    """
+    wanted = [
+        DeviceResult(metric="sustained_product", unit="FLOP/s", arithmetic=arithmetic, gpu=place)
+        for place in range(len(devices))
+    ]
+    size = SUSTAINED_SIZES[devices[0].partition(":")[0]]
+    try:
+        chains = [_chain(size, arithmetic, device) for device in devices]
+        with ThreadPoolExecutor(len(devices)) as pool:
+            timed = list(pool.map(lambda chain: _seconds_per_product(chain, seconds), chains))
+    except (tf.errors.OpError, MisplacedError) as error:
+        return [unsupported(result, error) for result in wanted]
+    return [measured(result, size, 2.0 * size**3, [each]) for result, each in zip(wanted, timed, strict=True)]
+
+
+def _chain(size: int, arithmetic: str, device: str) -> tuple[Callable[[], Tensor], int]:
+    """Return a call of many products, so that no device waits until Python has served the others, and their number."""
+    bound = math.sqrt(3.0 / size)  # variance 1 / size: powers of the matrix neither grow nor vanish
+    with tf.device(device):
+        factor = tf.cast(tf.random.stateless_uniform([size, size], (size, 1), -bound, bound), ARITHMETIC[arithmetic])
+    seconds = seconds_of_one_call(product_call(factor, device), [device])
+    products = min(MOST_CHAINED, max(1, round(SECONDS_BETWEEN_WAITS / max(seconds, 1e-6))))
+    chain = product_call(factor, device, products)
+    wait_for(chain())
+    return chain, products
+
+
+def _seconds_per_product(chain: tuple[Callable[[], Tensor], int], seconds: float) -> float:
+    call, products = chain
+    count, begin = 0, time.perf_counter()
+    while (spent := time.perf_counter() - begin) < seconds:
+        wait_for(call())
+        count += products
+    return spent / count

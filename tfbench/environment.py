@@ -10,11 +10,11 @@ import tensorflow as tf
 
 from results.schema import Case, Device, Environment
 from results.schema.version import __version__
+from tfbench.devices import Threads
 from tfbench.keras_versions import keras_version
 from tfbench.machine.cuda_libraries import find_ptxas, flags_of_the_user, loaded_versions, ptxas_version
 from tfbench.machine.host import host_facts
-from tfbench.setup import libraries_refuse_tf32
-from tfbench.setup.devices import Threads
+from tfbench.settings import libraries_refuse_tf32
 
 _VARIABLES = re.compile(
     r"(TF_(CPU|XLA|ENABLE|DISABLE|USE|GPU|NUM|FORCE|CUDNN|CUBLAS|AUTOTUNE|DETERMINISTIC|LEGACY)\w*"

@@ -6,7 +6,7 @@ import hashlib
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -14,12 +14,12 @@ import numpy as np
 import tensorflow as tf
 
 from results.schema import Check, Environment, Rank, Status, Telemetry
+from tfbench.failures import CaseFailedError
 from tfbench.keras_types import Strategy, Tensor
 from tfbench.keras_versions import components
-from tfbench.machine.samples import reduced
+from tfbench.machine.telemetry import reduced
 from tfbench.measuring.timing import TimedSteps
 from tfbench.measuring.validity import DIVERGENCE_LIMIT, within, worst
-from tfbench.outcomes.outcome import CaseFailedError
 from tfbench.peers.links import Alone, Peers
 from tfbench.roofline.peaks import wait_for
 from tfbench.roofline.transfers import bus_bytes, device_kind, sum_over_replicas
@@ -106,27 +106,6 @@ def _mean_over_replicas(strategy: Strategy, values: np.ndarray) -> np.ndarray:
     mean = tf.function(lambda: strategy.run(of_replica), autograph=False)()
     values_of_first: np.ndarray = strategy.experimental_local_results(mean)[0].numpy()
     return values_of_first
-
-
-def meeting_of(strategy: Strategy) -> Callable[[], None]:
-    """Return a barrier, which ends on all ranks at the same time, once the last has arrived.
-
-    It is an all-reduce: ranks leave it within the latency of a message.
-    """
-
-    @tf.function(autograph=False)
-    def meet() -> Tensor:
-        def of_replica() -> Tensor:
-            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.ones([]))
-
-        return strategy.run(of_replica)
-
-    def wait() -> None:
-        for part in strategy.experimental_local_results(meet()):
-            part.numpy()
-
-    wait()  # trace it, and connect the ranks, before its timing matters
-    return wait
 
 
 def rank_parts(peers: Peers, samples_per_step: int, timed: TimedSteps) -> list[Rank]:

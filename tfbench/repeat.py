@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+import gc
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+import time
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
-from results.schema import Case, Data, Device, InputLimit, Latency, Measurement, Mode, Rank, Status, Telemetry
+from results.schema import BatchNorm, Case, Check, Data, Device, Measurement, Mode, Status, Telemetry
 from results.schema.networks import NETWORKS, Network
 from results.schema.refusals import network_refusal, tuning_refusal
-from tfbench.deep_check import deep_check, with_product_rates
-from tfbench.device_case import measure_devices
-from tfbench.environment import read_environment
+from tfbench import models
+from tfbench.device_case import measure_devices, with_product_rates
+from tfbench.devices import (
+    communication_of,
+    configure,
+    create_strategy,
+    device_memory_peak_bytes,
+    first_device,
+    forget_memory_peak,
+    threads_for,
+)
+from tfbench.environment import read_environment, with_loaded_libraries
+from tfbench.failures import CaseFailedError
+from tfbench.findings import Findings
 from tfbench.flags import Options
 from tfbench.inference import Inference
-from tfbench.keras_types import Variable
+from tfbench.keras_types import Model, Strategy, Tensor, Variable
 from tfbench.keras_versions import keras_version
 from tfbench.machine.host import cpu_limit
 from tfbench.machine.nvml import GPUs
-from tfbench.machine.telemetry import Cooling, Observer, cool_gpus
+from tfbench.machine.telemetry import Observer, cool_gpus
 from tfbench.measuring import validity
+from tfbench.measuring.input_limit import InputComparison, WaitingSource
 from tfbench.measuring.soft_warnings import gpu_warnings, soft_warnings
 from tfbench.measuring.timing import (
     TimedSteps,
-    Warmup,
     coefficient_of_variation,
     default_ceiling,
     drift,
@@ -31,23 +46,24 @@ from tfbench.measuring.timing import (
     print_steps,
     steps_per_wait,
     take_steps,
+    wait_for_loss,
     warm_up,
 )
-from tfbench.outcomes.findings import Findings
-from tfbench.outcomes.outcome import CaseFailedError
 from tfbench.peers.links import Alone, Peers
-from tfbench.ranks import Ranks, bus_bytes_per_second, check_software, combined, meeting_of, rank_parts
-from tfbench.roofline.peaks import tf32_observed
-from tfbench.roofline.sums import (
-    device_memory_peak_bytes,
-    first_device,
-    host_bytes_per_second,
-    limit_fields,
-)
-from tfbench.roofline.transfers import connect
-from tfbench.setup.devices import communication_of, configure, create_strategy, threads_for
-from tfbench.training.inputs import batch_source, bytes_per_example
-from tfbench.workload import Built, FirstStep, InputComparison, Repeat, WaitingSource, build, check_first_step, require
+from tfbench.ranks import Ranks, agree, bus_bytes_per_second, check_software, combined, rank_parts, ranks_check
+from tfbench.roofline.limits import limit_fields
+from tfbench.roofline.peaks import tf32_observed, wait_for
+from tfbench.roofline.transfers import connect, sum_over_replicas
+from tfbench.training.inputs import batch_source, bytes_per_example, synthetic_batch
+from tfbench.training.step import Training
+from tfbench.training.tasks import TASKS, Batch
+from tfbench.training.tfrecords import DataSet, open_data_set, tfrecord_source
+
+STEPS_BEFORE_REPLICAS_CHECK = 3
+"""Number of steps after which the weights of several replicas are compared."""
+
+MAX_SKIPPED_STEPS = 16
+"""Maximum number of first steps that loss scaling may skip: it has then fallen from 2¹⁵ below 1."""
 
 
 def run_repeat(case: Case, options: Options, findings: Findings, peers: Ranks = Alone()) -> None:  # noqa: B008
@@ -74,15 +90,10 @@ def run_repeat(case: Case, options: Options, findings: Findings, peers: Ranks = 
     try:
         if case.mode is Mode.DEVICE:
             findings.phases.enter("timing")
-            if case.deep_check:
-                deep_check(case, strategy, findings, gpus)
-            else:
-                measure_devices(case, strategy, findings, options, gpus)
+            measure_devices(case, strategy, findings, options, gpus)
         else:
             connect(strategy)  # NCCL allocates its memory before the network takes the rest
-            network = NETWORKS[case.model]
-            repeat = Repeat(case=case, network=network, strategy=strategy, options=options, gpus=gpus, peers=peers)
-            measure(repeat, findings)
+            Repeat(case, NETWORKS[case.model], strategy, options, findings, gpus, peers).measure()
     finally:
         gpus.close()
     telemetry = replace(findings.telemetry or Telemetry(), other_processes=gpus.other_processes())
@@ -92,215 +103,325 @@ def run_repeat(case: Case, options: Options, findings: Findings, peers: Ranks = 
     peers.finish()
 
 
-def measure(repeat: Repeat, findings: Findings) -> None:
-    """Build, check, warm up and time a case.
+class Repeat:
+    """A repeat of a case with a network; each of its parts adds to the figures.
 
     Args:
-        repeat: What to measure.
+        case: What to measure.
+        network: The case's.
+        strategy: Over the case's replicas.
+        options: How to measure it.
         findings: Filled step by step.
-
-    Raises:
-        CaseFailedError: A validity check failed.
-        Exception: Anything that TensorFlow raises.
-    """
-    findings.phases.enter("building")
-    built = build(repeat)
-    first = check_first_step(repeat, built, findings)
-    warm = warm_through(repeat, built, first, findings)
-    timed = time_steps(repeat, built, warm, findings)
-    findings.phases.enter("peaks")
-    findings.measurement = describe(repeat, built, first, warm.warmup, timed)
-    if repeat.options.peaks:
-        findings.gpus = with_product_rates(repeat.case, findings.gpus, repeat.peers)
-    if findings.environment is not None:
-        findings.phases.enter("checking")
-        observed = tf32_observed(first_device(repeat.case))
-        findings.environment = replace(findings.environment, tf32_observed=observed)
-
-
-@dataclass(frozen=True)
-class Warm:
-    """The warm-up and what came before.
+        gpus: Observed while timing; None: the case is on a CPU.
+        peers: The other hosts that train the case.
+        make_training: Creates the step.
 
     Attributes:
-        cooling: The wait before the warm-up.
-        warmup: The untimed steps.
+        figures: Of the record's `Measurement`, so far.
+        model: The Keras model, once built.
+        workload: Training or inference with it.
+        next_batch: Returns a step's batches, one per replica.
+        data_set: Source of real batches; None: they are synthetic.
     """
 
-    cooling: Cooling
-    warmup: Warmup
+    model: Model
+    workload: Training | Inference
+    next_batch: Callable[[], Batch]
+    data_set: DataSet | None = None
 
+    def __init__(
+        self,
+        case: Case,
+        network: Network,
+        strategy: Strategy,
+        options: Options,
+        findings: Findings,
+        gpus: GPUs | None = None,
+        peers: Ranks = Alone(),  # noqa: B008
+        make_training: Callable[..., Training] = Training,
+    ) -> None:
+        self.case, self.network, self.strategy, self.options = case, network, strategy, options
+        self.findings, self.peers = findings, peers
+        self.size, self.task = case.size(network), TASKS[network.task]
+        self.samples_per_step = case.global_batch * (self.size if network.unit == "tokens" else 1)
+        self.figures: dict[str, Any] = {}
+        self._gpus = GPUs(0) if gpus is None else gpus
+        self._make_training = make_training
+        self._quantity = "outputs" if case.mode is Mode.INFER else "loss"
+        self._witness: validity.LearningWitness | None = None
 
-@dataclass(frozen=True, kw_only=True)
-class Timed:
-    """The timed steps and related measurements.
+    def measure(self) -> None:
+        """Build, check, warm up and time the case.
 
-    Attributes:
-        interval: The timed steps of this host, with the seconds of the slowest host.
-        per_wait: See `take_steps`.
-        input_limit: Whether input was the bottleneck; None: it is synthetic.
-        ranks: Figures of each of several hosts.
-        all_reduce_bytes_per_second: Bus bandwidth between hosts.
-        latency: At batch 1; inference only.
-    """
+        Raises:
+            CaseFailedError: A validity check failed.
+            Exception: Anything that TensorFlow raises.
+        """
+        findings, enter = self.findings, self.findings.phases.enter
+        enter("building")
+        self.build()
+        self.check_first_step()
+        self.warm_through()
+        self.time_steps()
+        enter("peaks")
+        findings.measurement = self.described()
+        if self.options.peaks:
+            findings.gpus = with_product_rates(self.case, findings.gpus, self.peers)
+        if findings.environment is not None:
+            enter("checking")
+            observed = tf32_observed(first_device(self.case))
+            findings.environment = replace(findings.environment, tf32_observed=observed)
 
-    interval: TimedSteps
-    per_wait: int = 1
-    input_limit: InputLimit | None = None
-    ranks: list[Rank] = field(default_factory=list)
-    all_reduce_bytes_per_second: float | None = None
-    latency: Latency | None = None
+    def step(self) -> Sequence[Tensor]:
+        """Start a step with the next batch; see `tfbench.measuring.timing.Step`."""
+        return self.workload.step(self.next_batch())
 
+    def build(self) -> None:
+        """Build the network, its step and its batches.
 
-def warm_through(repeat: Repeat, built: Built, first: FirstStep, findings: Findings) -> Warm:
-    """Wait for hot GPUs to cool down, then take untimed steps until their times have settled.
+        Raises:
+            CaseFailedError: The data set is missing, empty or damaged.
+        """
+        case, network, strategy = self.case, self.network, self.strategy
+        if self.options.data_dir is not None:
+            self.data_set = open_data_set(self.options.data_dir, network.classes)
+        begin = time.perf_counter()
+        self.model = models.build(network, typing.cast(BatchNorm, case.batch_norm), self.size, strategy)
+        if case.mode is Mode.INFER:
+            self.workload = Inference(case, self.model, strategy)
+        else:
+            self.workload = self._make_training(case, self.model, strategy, task=self.task)
+        if self.data_set is None:
+            self.next_batch = batch_source(case, self.size, network.classes, strategy, self.task)
+        else:
+            self.next_batch = WaitingSource(tfrecord_source(case, self.data_set, self.size, strategy))
+        self.figures["build_seconds"] = time.perf_counter() - begin
 
-    Raises:
-        CaseFailedError: A loss or an output is not finite.
-    """
-    case, options = repeat.case, repeat.options
-    if len(repeat.gpus):
-        findings.phases.enter("cooling")
-    cooling = cool_gpus(repeat.gpus, options.max_cooling_seconds)
-    findings.phases.enter("warming")
-    ceiling = options.max_warmup_steps
-    warmup = warm_up(
-        built.step,
-        case.warmup_steps,
-        default_ceiling(case.warmup_steps) if ceiling is None else ceiling,
-        print_steps(repeat.samples_per_step, repeat.network.unit),
-        lambda seconds: max(repeat.peers.gather("warm-up", seconds)),
-    )
-    findings.checks.append(
-        validity.finite_check(f"{repeat.quantity}_finite_before_timing", [first.loss, *warmup.losses])
-    )
-    if first.witness is not None:
-        findings.checks += first.witness.checks([first.loss, *warmup.losses])
-    require(findings.checks, repeat.peers)
-    return Warm(cooling, warmup)
+    def check_first_step(self) -> None:
+        """Trace, compile and take the first step, and compare several replicas with one device.
 
+        Raises:
+            CaseFailedError: A validity check failed, or the hosts have loaded different libraries.
+        """
+        findings = self.findings
+        if isinstance(self.workload, Inference):
+            self._check_first_inference(self.workload)
+        else:
+            self._check_first_training(self.workload)
+        require(findings.checks, self.peers)
+        if findings.environment is not None:
+            findings.environment = with_loaded_libraries(findings.environment)
+            check_software(self.peers, findings.environment)
+        gc.collect()  # free tensors of the checks, which reference cycles may hold
+        forget_memory_peak(self.case)
 
-def time_steps(repeat: Repeat, built: Built, warm: Warm, findings: Findings) -> Timed:
-    """Time steps while observing the devices; then measure input, latency and bandwidth between hosts.
+    def _take_first_step(self, batch: Batch) -> float:
+        """Take the first step; return its loss or mean output."""
+        self.findings.phases.enter("compiling")
+        begin = time.perf_counter()
+        loss = wait_for_loss(self.workload.step(batch))
+        self.figures |= {"loss_first": loss, "compile_seconds": time.perf_counter() - begin}
+        self.findings.phases.enter("checking")
+        return loss
 
-    Args:
-        repeat: What is measured.
-        built: Its network, after warm-up.
-        warm: Its warm-up.
-        findings: Receives the telemetry, and the check of the timed steps' losses or outputs.
+    def _check_first_inference(self, inference: Inference) -> None:
+        batch, checks = self.next_batch(), self.findings.checks
+        mean = self._take_first_step(batch)
+        checks.extend(inference.checks(batch))
+        if math.isfinite(mean):
+            checks.append(validity.output_check(mean))
 
-    Raises:
-        CaseFailedError: A loss or an output is not finite.
-    """
-    case, strategy = repeat.case, repeat.strategy
-    per_wait = _steps_per_wait(repeat, warm.warmup)
-    comparison = _input_comparison(repeat, built)
-    findings.phases.enter("timing")
-    observer = Observer(repeat.gpus)
-    meet = meeting_of(strategy) if case.num_hosts > 1 else None
-    if meet is not None:
-        meet()
-    report = print_steps(repeat.samples_per_step, repeat.network.unit)
+    def _check_first_training(self, training: Training) -> None:
+        case, batch, checks = self.case, self.next_batch(), self.findings.checks
+        reference = None
+        if (case.replicas > 1 or case.accumulate > 1) and case.all_reduce:
+            self.findings.phases.enter("checking")
+            reference = validity.OneDeviceReference(training, self._all_shards(batch))
+        self._witness = validity.LearningWitness(training)
+        loss = self._take_first_step(batch)
+        checks.append(validity.finite_check("loss_finite_at_first", [loss]))
+        if math.isfinite(loss):
+            checks.append(validity.untrained_loss_check(loss, self.task.untrained_loss(self.network.classes)))
+        for _ in range(MAX_SKIPPED_STEPS):
+            if training.was_updated():
+                break
+            training.step(batch)
+        checks.append(validity.gradients_check(training))
+        if reference is None:
+            reason = "one replica" if case.all_reduce else "no all-reduce was asked for"
+            names = ("loss_equals_one_device", "update_equals_one_device", "replicas_equal")
+            checks.extend(validity.does_not_apply(name, reason) for name in names)
+            return
+        checks += [validity.loss_check(training, reference, loss), validity.update_check(training, reference)]
+        for _ in range(STEPS_BEFORE_REPLICAS_CHECK - 1):
+            self.step()
+        several = case.replicas > 1
+        checks.append(validity.replicas_check(training) if several else validity.does_not_apply("replicas_equal"))
+        if case.num_hosts > 1:
+            checks.append(ranks_check(training, self.peers))
 
-    def start() -> None:
-        observer.start()
-        if comparison is not None:
-            comparison.start()
+    def _all_shards(self, batch: Batch) -> Sequence[Batch]:
+        """Return the batches of all replicas of all hosts; those of other hosts are drawn here."""
+        case, classes = self.case, self.network.classes
+        if case.num_hosts == 1:
+            return validity.replicas_of(self.strategy, batch)
+        return [synthetic_batch(case, self.size, classes, replica, self.task) for replica in range(case.replicas)]
 
-    least_seconds = case.min_seconds or 0.0
-    interval = take_steps(built.step, case.num_steps, report, least_seconds, on_start=start, per_wait=per_wait)
-    findings.telemetry = replace(observer.stop(warm.cooling), device_memory_peak_bytes=device_memory_peak_bytes(case))
-    findings.gpus = observer.gpus
-    input_limit = None
-    if comparison is not None and built.data_set is not None:
-        input_limit = comparison.result(interval, built.data_set, case.global_batch * len(interval.losses))
-    findings.checks.append(validity.finite_check(f"{repeat.quantity}_finite_while_timing", interval.losses))
-    require(findings.checks, repeat.peers)
-    if isinstance(repeat.peers, Peers):
-        ranks = rank_parts(repeat.peers, repeat.samples_per_step, interval)
-        return Timed(
-            interval=replace(interval, seconds=max(rank.seconds for rank in ranks)),
-            per_wait=per_wait,
-            ranks=ranks,
-            all_reduce_bytes_per_second=bus_bytes_per_second(strategy, case.replicas),
+    def warm_through(self) -> None:
+        """Wait for hot GPUs to cool down, then take untimed steps until their times have settled.
+
+        Raises:
+            CaseFailedError: A loss or an output is not finite.
+        """
+        case, findings, ceiling = self.case, self.findings, self.options.max_warmup_steps
+        if len(self._gpus):
+            findings.phases.enter("cooling")
+        self._cooling = cool_gpus(self._gpus, self.options.max_cooling_seconds)
+        findings.phases.enter("warming")
+        warmup = warm_up(
+            self.step,
+            case.warmup_steps,
+            default_ceiling(case.warmup_steps) if ceiling is None else ceiling,
+            print_steps(self.samples_per_step, self.network.unit),
+            lambda seconds: max(self.peers.gather("warm-up", seconds)),
         )
-    latency = None
-    if isinstance(built.workload, Inference):
-        latency = built.workload.latency(built.next_batch(), case.num_steps)
-    return Timed(interval=interval, per_wait=per_wait, input_limit=input_limit, latency=latency)
+        losses = [self.figures["loss_first"], *warmup.losses]
+        findings.checks.append(validity.finite_check(f"{self._quantity}_finite_before_timing", losses))
+        if self._witness is not None:
+            findings.checks += self._witness.checks(losses)
+        require(findings.checks, self.peers)
+        self._warm_step_seconds = warmup.step_seconds
+        self.figures |= {
+            "warmup_steps": warmup.steps,
+            "warmup_seconds": warmup.seconds,
+            "warmup_settled": warmup.settled,
+        }
+
+    def time_steps(self) -> None:
+        """Time steps while observing the devices; then measure input, latency and bandwidth between hosts.
+
+        Raises:
+            CaseFailedError: A loss or an output is not finite.
+        """
+        case, findings, peers = self.case, self.findings, self.peers
+        per_wait = self._steps_per_wait()
+        comparison = self._input_comparison()
+        findings.phases.enter("timing")
+        observer = Observer(self._gpus)
+        if case.num_hosts > 1:  # ranks leave an all-reduce at the same time, once the last has arrived
+            meet = sum_over_replicas(self.strategy, 1)
+            wait_for(meet())  # trace it, and connect the ranks, before its timing matters
+            wait_for(meet())
+
+        def start() -> None:
+            observer.start()
+            if comparison is not None:
+                comparison.start()
+
+        report = print_steps(self.samples_per_step, self.network.unit)
+        least_seconds = case.min_seconds or 0.0
+        interval = take_steps(self.step, case.num_steps, report, least_seconds, on_start=start, per_wait=per_wait)
+        telemetry = observer.stop(self._cooling)
+        findings.telemetry = replace(telemetry, device_memory_peak_bytes=device_memory_peak_bytes(case))
+        findings.gpus = observer.gpus
+        if comparison is not None and self.data_set is not None:
+            images = case.global_batch * len(interval.losses)
+            self.figures["input_limit"] = comparison.result(interval, self.data_set, images)
+        findings.checks.append(validity.finite_check(f"{self._quantity}_finite_while_timing", interval.losses))
+        require(findings.checks, peers)
+        if isinstance(peers, Peers):
+            ranks = rank_parts(peers, self.samples_per_step, interval)
+            interval = replace(interval, seconds=max(rank.seconds for rank in ranks))
+            bandwidth = bus_bytes_per_second(self.strategy, case.replicas)
+            self.figures |= {"ranks": ranks, "all_reduce_bytes_per_second": bandwidth}
+        elif isinstance(self.workload, Inference):
+            self.figures["latency"] = self.workload.latency(self.next_batch(), case.num_steps)
+        self.figures |= self._figures_of(interval, per_wait)
+        self._interval = interval
+
+    def _steps_per_wait(self) -> int:
+        """Return the number of timed steps per wait; more than 1 only if the host can run several steps ahead of a GPU.
+
+        On several GPUs a launch waits for the all-reduce, and with input from the host for the next batch.
+        """
+        case, asked = self.case, self.options.steps_per_wait
+        if asked is not None:
+            return asked
+        runs_ahead = case.device is Device.GPU and case.replicas == 1 and case.data is Data.SYNTHETIC
+        return steps_per_wait(self._warm_step_seconds) if runs_ahead else 1
+
+    def _input_comparison(self) -> InputComparison | None:
+        """Prepare the comparison with synthetic steps; None if the timed steps are synthetic."""
+        if not isinstance(self.next_batch, WaitingSource):
+            return None
+        case = replace(self.case, data=Data.SYNTHETIC)
+        on_device = batch_source(case, self.size, self.network.classes, self.strategy, self.task)
+        return InputComparison(self.next_batch, self.step, lambda: self.workload.step(on_device()), case.num_steps)
+
+    def _figures_of(self, interval: TimedSteps, per_wait: int) -> dict[str, Any]:
+        """Return the figures of timed steps, whose seconds are those of the slowest host."""
+        steps = interval.step_seconds
+        samples = self.samples_per_step * len(steps)
+        from_host = None
+        if self.case.data is not Data.SYNTHETIC:
+            examples = self.case.global_batch * len(steps)
+            from_host = bytes_per_example(self.task, self.size, self.network.classes) * examples / interval.seconds
+        return {
+            "samples_per_second": samples / interval.seconds,
+            "samples": samples,
+            "seconds": interval.seconds,
+            "num_steps": len(steps),
+            "step_seconds": steps,
+            "step_p50_seconds": percentile(steps, 0.50),
+            "step_p95_seconds": percentile(steps, 0.95),
+            "step_cv": coefficient_of_variation(steps),
+            "step_drift": drift(steps),
+            "lead_p50_seconds": percentile(interval.lead_seconds, 0.50),
+            "steps_per_wait": per_wait,
+            "loss_last": interval.losses[-1],
+            "host_bytes_per_second": from_host,
+        }
+
+    def described(self) -> Measurement:
+        """Return the figures of a record, including the device's peak rates unless the options exclude them."""
+        case, network, options = self.case, self.network, self.options
+        rate = self.figures["samples_per_second"]
+        limits = limit_fields(case, self.model, self.samples_per_step, rate, options.peaks, options.known_peaks)
+        return Measurement(
+            **self.figures,
+            **limits,
+            unit=network.unit,
+            replicas=case.replicas,
+            batch_per_gpu=case.batch_per_gpu,
+            global_batch=case.global_batch,
+            image_size=self.size if network.image_size else None,
+            sequence_length=self.size if network.sequence_length else None,
+            attention=network.attention,
+            parameters_trainable=_count(self.model.trainable_weights),
+            parameters_total=_count(self.model.weights),
+            communication=communication_of(case) if case.num_hosts > 1 else None,
+        )
 
 
-def _steps_per_wait(repeat: Repeat, warmup: Warmup) -> int:
-    """Return the number of timed steps per wait; more than 1 only if the host can run several steps ahead of a GPU.
-
-    On several GPUs a launch waits for the all-reduce, and with input from the host for the next batch.
-    """
-    case, asked = repeat.case, repeat.options.steps_per_wait
-    if asked is not None:
-        return asked
-    runs_ahead = case.device is Device.GPU and case.replicas == 1 and case.data is Data.SYNTHETIC
-    return steps_per_wait(warmup.step_seconds) if runs_ahead else 1
-
-
-def _input_comparison(repeat: Repeat, built: Built) -> InputComparison | None:
-    """Prepare the comparison with synthetic steps; None if the timed steps are synthetic."""
-    if not isinstance(built.next_batch, WaitingSource):
-        return None
-    case = replace(repeat.case, data=Data.SYNTHETIC)
-    on_device = batch_source(case, repeat.size, repeat.network.classes, repeat.strategy, repeat.task)
-    return InputComparison(built.next_batch, built.step, lambda: built.workload.step(on_device()), case.num_steps)
-
-
-def describe(repeat: Repeat, built: Built, first: FirstStep, warmup: Warmup, timed: Timed) -> Measurement:
-    """Return the figures of a record, including the device's peak rates unless the options exclude them.
+def require(checks: list[Check], peers: Ranks) -> None:
+    """Raise unless every validity check passed on every host.
 
     Args:
-        repeat: What was measured.
-        built: Its network.
-        first: Its first step.
-        warmup: The untimed steps.
-        timed: The timed steps and related measurements.
+        checks: So far; replaced by the checks that all hosts agree on.
+        peers: The other hosts.
+
+    Raises:
+        CaseFailedError: `not_finite` if values are not finite, `invalid` if they are wrong.
     """
-    case, network, options, interval = repeat.case, repeat.network, repeat.options, timed.interval
-    steps = interval.step_seconds
-    samples = repeat.samples_per_step * len(steps)
-    example_bytes = bytes_per_example(repeat.task, repeat.size, network.classes)
-    return Measurement(
-        samples_per_second=samples / interval.seconds,
-        samples=samples,
-        seconds=interval.seconds,
-        num_steps=len(steps),
-        step_seconds=steps,
-        step_p50_seconds=percentile(steps, 0.50),
-        step_p95_seconds=percentile(steps, 0.95),
-        step_cv=coefficient_of_variation(steps),
-        step_drift=drift(steps),
-        lead_p50_seconds=percentile(interval.lead_seconds, 0.50),
-        steps_per_wait=timed.per_wait,
-        **limit_fields(case, built.model, repeat.samples_per_step, interval, options.peaks, options.known_peaks),
-        unit=network.unit,
-        build_seconds=built.seconds,
-        compile_seconds=first.compile_seconds,
-        warmup_steps=warmup.steps,
-        warmup_seconds=warmup.seconds,
-        warmup_settled=warmup.settled,
-        replicas=case.replicas,
-        batch_per_gpu=case.batch_per_gpu,
-        global_batch=case.global_batch,
-        image_size=repeat.size if network.image_size else None,
-        sequence_length=repeat.size if network.sequence_length else None,
-        attention=network.attention,
-        parameters_trainable=_count(built.model.trainable_weights),
-        parameters_total=_count(built.model.weights),
-        loss_first=first.loss,
-        loss_last=interval.losses[-1],
-        host_bytes_per_second=host_bytes_per_second(case, example_bytes, interval),
-        latency=timed.latency,
-        input_limit=timed.input_limit,
-        ranks=timed.ranks,
-        all_reduce_bytes_per_second=timed.all_reduce_bytes_per_second,
-        communication=communication_of(case) if case.num_hosts > 1 else None,
-    )
+    checks[:] = agree(peers, checks)
+    failed = {check.name for check in checks if check.passed is False}
+    if not failed:
+        return
+    peers.finish()  # all hosts have the same checks
+    not_finite = {name for name in failed if "_finite_" in name}
+    wrong = failed - not_finite - {"weights_change", "loss_changes"}  # NaN changes nothing
+    status = Status.NOT_FINITE if not_finite and not wrong else Status.INVALID
+    raise CaseFailedError(status, validity.failures(checks))
 
 
 def refuse_unsupported(case: Case, network: Network) -> None:

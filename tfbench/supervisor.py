@@ -21,8 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from results.schema import Status
+from tfbench.failures import Failure, outcome_of_crash
 from tfbench.machine.host import out_of_memory_kills
-from tfbench.outcomes.outcome import Failure, outcome_of_crash
 
 PR_SET_PDEATHSIG = 1
 """Linux `prctl`: the signal that a process gets when its parent dies."""

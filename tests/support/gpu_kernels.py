@@ -104,8 +104,8 @@ def trace(case: Case, strategy: Strategy, network: Network | None = None):
     """
     from tensorflow import keras
 
+    from tfbench.devices import _POLICIES
     from tfbench.inference import Inference
-    from tfbench.setup.devices import _POLICIES
     from tfbench.training.inputs import batch_source
     from tfbench.training.step import Training
     from tfbench.training.tasks import TASKS

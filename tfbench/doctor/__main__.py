@@ -20,7 +20,7 @@ from results.schema.health import GPUFacts
 from results.schema.streams import lasting_streams
 from tfbench.doctor.checks import EXIT_CODES, DoctorFinding, Level, judge, verdict_line, verdict_of
 from tfbench.doctor.facts import DoctorFacts, read_facts
-from tfbench.outcomes.findings import utc_now
+from tfbench.findings import utc_now
 
 DOCTOR_VERSION = 1
 """Version of the JSON. Keys may be added without a new version; they are never renamed."""

@@ -27,7 +27,6 @@ from tfbench.machine.driver_gpus import (
     read_driver_gpus,
     visible_devices,
 )
-from tfbench.machine.samples import HARDWARE_REASONS, POWER_REASONS, THERMAL_REASONS, Sample, has_reason
 
 COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 
@@ -44,6 +43,18 @@ CLOCK_REASONS = {
 }
 """Why clocks are not at their maximum. Source: nvml.h, nvmlClocksEventReasons."""
 
+
+POWER_REASONS = 0x4
+"""NVML's clock event bits: software power cap."""
+
+THERMAL_REASONS = 0x20 | 0x40
+"""Software and hardware thermal slowdown."""
+
+HARDWARE_SLOWDOWN = 0x8
+"""Also set by heat. Source: nvml.h, nvmlClocksEventReasonHwSlowdown: "temperature being too high"."""
+
+HARDWARE_REASONS = HARDWARE_SLOWDOWN | 0x80
+"""Hardware slowdown without a thermal one, and hardware power brake."""
 
 VGPU_NAME = re.compile(r"-\d+[ABCQ](ME)?$")
 """Ends a vGPU's name: `NVIDIA A10-24Q`, `GRID A100-1-5CME`. Source: NVIDIA vGPU Software User Guide, "vGPU types"."""
@@ -259,6 +270,31 @@ def _process_name(pid: int) -> str:
 
 def _is_set(reasons: int | None, bits: int) -> float | None:
     return None if reasons is None else float(has_reason(reasons, bits))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One GPU at one moment; None: not supported.
+
+    Attributes:
+        at: `time.perf_counter` in seconds.
+        reasons: NVML's clock event bits.
+    """
+
+    at: float
+    power_watts: float | None = None
+    temperature_celsius: float | None = None
+    sm_clock_mhz: float | None = None
+    reasons: int | None = None
+    memory_used_bytes: int | None = None
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+
+
+def has_reason(reasons: int, bits: int) -> bool:
+    """Return whether one of `bits` is set; a hardware slowdown in addition to a thermal one does not count."""
+    explained = HARDWARE_SLOWDOWN if reasons & THERMAL_REASONS else 0
+    return bool(reasons & bits & ~explained)
 
 
 class GPUs:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from results.schema import Status
-from tfbench.outcomes.outcome import CaseFailedError, Failure
+from tfbench.failures import CaseFailedError, Failure
 from tfbench.peers.cluster import TFCluster
 
 BEAT_SECONDS = 2.0

@@ -1,4 +1,4 @@
-"""Operations and bytes of a network, from the shapes of its layers.
+"""Operations and bytes of a network, from the shapes of its layers, against the peak rates of a device.
 
 FLOPs are the multiplications and additions of convolutions, dense layers and attention (1 multiply-add = 2), forward
 and backward; the gradient with respect to the images is not computed and not counted. Bytes are those that a step reads
@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from tensorflow import keras
 
-from results.schema import Mode, Precision
+from results.schema import Case, Device, Mode, Precision
+from tfbench.devices import first_device
+from tfbench.flags import KnownPeaks
 from tfbench.keras_types import Layer, Model, Tensor
+from tfbench.measuring.soft_warnings import UTILISATION_LIMIT
 from tfbench.models.convolution_layers import FusedBatchNormalization
 from tfbench.models.embeddings import Positions, Segments, TiedDecoder, TokenEmbedding
 from tfbench.models.transformer_layers import Attention, Gelu, LayerNormalization, Part, Projection
+from tfbench.roofline.peaks import PEAK_SECONDS, matrix_product, memory_add
 
 BYTES_PER_ELEMENT = {Precision.FP32: 4, Precision.TF32: 4, Precision.FP16: 2, Precision.BF16: 2}
 
@@ -213,3 +219,78 @@ def _inputs(layer: Layer) -> list[Tensor]:
 def _size(tensor: Tensor) -> float:
     """Return the number of elements of one sample."""
     return float(math.prod(int(length) for length in tensor.shape[1:]))
+
+
+PEAK_TRIES = 3
+
+
+def limit_fields(
+    case: Case, model: Model, samples_per_step: int, rate: float, measure_peaks: bool, known: KnownPeaks | None = None
+) -> dict[str, Any]:
+    """Return the fields about the device's peak rates, which are measured on the first device unless known.
+
+    A known peak that the network itself exceeded is measured again.
+
+    Logical CPU devices share one CPU, so their common peak is that of one.
+
+    Args:
+        case: What was measured.
+        model: Its network.
+        samples_per_step: Over all replicas.
+        rate: Samples per second.
+        measure_peaks: If false, return only the network's work.
+        known: Peak rates measured by an earlier process; None: they are measured.
+
+    Returns:
+        Fields of a `Measurement`; those that were not measured are absent.
+    """
+    work = work_per_sample(model, samples_per_step / case.global_batch)
+    step_flops = work.flops(case.mode)
+    traffic, fused = work.bytes(case.precision, case.mode), work.fused_bytes(case.precision, case.mode)
+    fields: dict[str, Any] = {
+        "flops_per_sample": step_flops,
+        "bytes_per_sample": traffic,
+        "fused_bytes_per_sample": fused,
+    }
+    if not measure_peaks:
+        return fields
+    devices = case.replicas if case.device is Device.GPU else case.num_hosts
+    device = first_device(case)
+    needed, needed_bytes = rate * step_flops / devices / UTILISATION_LIMIT, rate * fused / devices
+    flops: float | None
+    bandwidth: float | None
+    if known is not None and known.flops_per_second >= needed and known.bytes_per_second >= needed_bytes:
+        flops, bandwidth = known.flops_per_second, known.bytes_per_second
+        fields["peaks_reused"] = True
+    else:
+        flops = credible_peak(lambda: matrix_product(case.precision, device, PEAK_SECONDS).value, needed)
+        bandwidth = credible_peak(lambda: memory_add(device, PEAK_SECONDS).value, needed_bytes)
+    if flops is not None:
+        fields |= {
+            "peak_flops_per_second": flops * devices,
+            "flops_utilisation": rate * step_flops / (flops * devices),
+        }
+    if bandwidth is not None:
+        fields |= {
+            "peak_bytes_per_second": bandwidth * devices,
+            "bandwidth_utilisation": rate * traffic / (bandwidth * devices),
+            "bandwidth_bound_samples_per_second": bandwidth * devices / fused,
+        }
+    return fields
+
+
+def credible_peak(measure: Callable[[], float | None], needed: float) -> float | None:
+    """Return the best of up to `PEAK_TRIES` measurements of a peak; the first one suffices if it is plausible.
+
+    A peak that the network itself exceeded was measured while another program used the device.
+
+    Args:
+        measure: Returns a measurement, or None on failure.
+        needed: Minimum plausible value: the rate of the network.
+    """
+    best = measure()
+    for _ in range(PEAK_TRIES - 1):
+        if best is None or best >= needed:
+            break
+        best = max(best, measure() or 0.0)
+    return best

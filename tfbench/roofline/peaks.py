@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from results.schema import Check, DeviceResult, Precision
+from results.schema import Check, DeviceResult
 from tfbench.keras_types import Tensor
 from tfbench.measuring.timing import percentile
 from tfbench.measuring.validity import within
@@ -59,24 +59,6 @@ MAX_REASON_LENGTH = 300
 
 class MisplacedError(Exception):
     """TensorFlow computed on another device than the one under test."""
-
-
-def matrix_flops_per_second(precision: Precision, device: str) -> float | None:
-    """Return the best rate of matrix products, in operations per second; see `matrix_product`.
-
-    Args:
-        precision: Determines the data type; the process's TF32 switch applies.
-        device: e.g. `GPU:0`.
-
-    Returns:
-        None on failure, usually because the device's memory is full.
-    """
-    return matrix_product(precision, device, PEAK_SECONDS).value
-
-
-def memory_bytes_per_second(device: str) -> float | None:
-    """Return the memory bandwidth in bytes per second, read and written; see `memory_add`."""
-    return memory_add(device, PEAK_SECONDS).value
 
 
 def matrix_product(arithmetic: str, device: str, most_seconds: float = math.inf) -> DeviceResult:

@@ -14,8 +14,8 @@ from pathlib import Path
 import tensorflow as tf
 
 from results.schema import Case, Status
+from tfbench.failures import CaseFailedError
 from tfbench.keras_types import Strategy, Tensor
-from tfbench.outcomes.outcome import CaseFailedError
 from tfbench.training.inputs import source_per_replica
 from tfbench.training.tasks import Batch
 

@@ -41,11 +41,11 @@ def test_memory_that_does_not_suffice_is_oom_with_the_size_asked_for(tmp_path):
 
 
 UNCHECKED = """
-import sys, tfbench.repeat, tfbench.workload
+import sys, tfbench.repeat
 from tests.real.training.small import shrink
 from tfbench.__main__ import main
 shrink("resnet50")
-tfbench.repeat.require = tfbench.workload.require = lambda *_: None
+tfbench.repeat.require = lambda *_: None
 sys.exit(main(sys.argv[1:]))
 """
 """`python -m tfbench` that goes on although nothing is computed, with a small ResNet50."""
@@ -60,7 +60,7 @@ def test_a_throttled_gpu_of_two_has_its_warning_in_the_record(tmp_path):
 
 
 PRODUCTS = """
-from tfbench.deep_check import sustained_products
+from tfbench.device_case import sustained_products
 print(*(result.value for result in sustained_products("fp32", ["GPU:0", "GPU:1", "GPU:2"], 0.5)))
 """
 

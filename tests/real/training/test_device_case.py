@@ -12,10 +12,11 @@ from results.schema import Case, Device, DeviceResult, Mode, Status
 from results.schema.health import GPUFacts
 from tests.real.training.conftest import run_tfbench
 from tests.unit.results.factory import make_environment
+from tfbench.failures import CaseFailedError
+from tfbench.findings import Findings
+from tfbench.flags import Options
 from tfbench.machine import host
 from tfbench.machine.nvml import GPUs
-from tfbench.outcomes.findings import Findings
-from tfbench.outcomes.outcome import CaseFailedError
 
 pytestmark = pytest.mark.tensorflow
 
@@ -160,11 +161,13 @@ def test_hosts_with_other_gpus_are_refused(tensorflow, ranks):
     ("own", "theirs", "median"),
     [([80.0, 98.0], [], 98.0), ([80.0], [[98.0], []], 98.0), ([80.0, None], [[98.0]], None), ([98.0], [], None)],
 )
-def test_a_gpu_is_compared_with_the_faster_of_two_on_any_host(tensorflow, monkeypatch, own, theirs, median, deep_check):
+def test_a_gpu_is_compared_with_the_faster_of_two_on_any_host(
+    tensorflow, monkeypatch, own, theirs, median, device_case
+):
     rates = [DeviceResult(metric="sustained_product", unit="", value=rate and rate * 1e12) for rate in own]
-    monkeypatch.setattr(deep_check, "sustained_products", lambda *_: rates)
+    monkeypatch.setattr(device_case, "sustained_products", lambda *_: rates)
     case = Case(model="resnet50", num_gpus=len(own), num_hosts=1 + len(theirs))
-    gpus = deep_check.with_product_rates(case, [GPUFacts(index=i, place=i) for i in range(len(own))], others(theirs))
+    gpus = device_case.with_product_rates(case, [GPUFacts(index=i, place=i) for i in range(len(own))], others(theirs))
     assert {gpu.product_median_teraflops_per_second for gpu in gpus} == {median}
 
 
@@ -233,24 +236,24 @@ def test_a_wrong_product_and_a_wrong_sum_are_caught(quick, two_replicas, monkeyp
     assert transfers.all_reduce_check(two_replicas).passed is False
 
 
-def test_a_deep_check_measures_each_device_all_under_load_and_the_host(quick, monkeypatch, one_replica, deep_check):
-    monkeypatch.setattr(deep_check, "LOAD_SECONDS", 0.1)
-    monkeypatch.setattr(deep_check, "ALONE_SECONDS", 0.05)
-    monkeypatch.setattr(deep_check, "SUSTAINED_SIZES", {"CPU": 128})
+def test_a_deep_check_measures_each_device_all_under_load_and_the_host(quick, monkeypatch, one_replica, device_case):
+    monkeypatch.setattr(device_case, "LOAD_SECONDS", 0.1)
+    monkeypatch.setattr(device_case, "ALONE_SECONDS", 0.05)
+    monkeypatch.setattr(device_case, "SUSTAINED_SIZES", {"CPU": 128})
     monkeypatch.setattr(host, "LOOPS", 1)
     case = Case(model="device", mode=Mode.DEVICE, device=Device.CPU, deep_check=True)
     findings = Findings()
-    deep_check.deep_check(case, one_replica, findings, GPUs(0))
+    device_case.measure_devices(case, one_replica, findings, Options(), GPUs(0))
     metrics = [result.metric for result in findings.device_results]
     assert metrics[:4] == ["sustained_product", "memory_add", "sustained_product", "python_loop"]
     assert all(result.value > 0 for result in findings.device_results)
     assert [check.name for check in findings.checks] == ["product_of_device_0"]
     assert findings.gpus == []
-    right = deep_check.product_check
+    right = device_case.product_check
     monkeypatch.setattr(
-        deep_check, "product_check", lambda *_: dataclasses.replace(right("fp32", "CPU:0"), passed=False)
+        device_case, "product_check", lambda *_: dataclasses.replace(right("fp32", "CPU:0"), passed=False)
     )
     failed = Findings()
     with pytest.raises(CaseFailedError, match="product_of_device_0"):
-        deep_check.deep_check(case, one_replica, failed, GPUs(0))
+        device_case.measure_devices(case, one_replica, failed, Options(), GPUs(0))
     assert len(failed.device_results) == len(metrics), "what was measured is kept"

@@ -7,10 +7,10 @@ from tests.real.training import tiny
 from tests.real.training.small import small_case
 from tests.real.training.test_networks import REPEATED, measured, passed
 from tests.real.training.tiny import CLASSES, IMAGE_SIZE, TinyNetwork, build_tiny, measure_repeat, tiny_case
+from tfbench.failures import CaseFailedError
+from tfbench.findings import Findings
 from tfbench.measuring.timing import wait_for_loss
 from tfbench.models import build
-from tfbench.outcomes.findings import Findings
-from tfbench.outcomes.outcome import CaseFailedError
 
 pytestmark = pytest.mark.tensorflow
 

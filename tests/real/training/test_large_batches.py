@@ -9,7 +9,7 @@ import pytest
 from results.schema import Communication, Device, Precision, Status
 from tests.real.training.test_training import build, not_reduced, summed
 from tests.real.training.tiny import CLASSES, IMAGE_SIZE, measure_repeat, tiny_case
-from tfbench.outcomes.outcome import CaseFailedError
+from tfbench.failures import CaseFailedError
 
 pytestmark = pytest.mark.tensorflow
 
@@ -73,7 +73,7 @@ def test_the_reference_takes_all_shards_on_the_first_replicas_device(two_replica
 
 def test_a_cpu_case_hides_the_gpus(tensorflow, monkeypatch, devices):
     hidden = []
-    monkeypatch.setattr("tfbench.setup.devices._logical_cpus", lambda count: [f"CPU:{index}" for index in range(count)])
+    monkeypatch.setattr("tfbench.devices._logical_cpus", lambda count: [f"CPU:{index}" for index in range(count)])
     monkeypatch.setattr(tensorflow.config, "set_visible_devices", lambda *given: hidden.append(given))
     devices.create_strategy(tiny_case(device=Device.CPU))
     assert hidden == [([], "GPU")]
@@ -88,9 +88,9 @@ def test_hosts_of_gpus_request_nccl_unless_set_otherwise(tensorflow, device, ask
     assert devices.communication_of(case) == used
 
 
-def test_the_peak_of_memory_starts_anew_on_every_gpu_of_the_case(tensorflow, monkeypatch, sums):
+def test_the_peak_of_memory_starts_anew_on_every_gpu_of_the_case(tensorflow, monkeypatch, devices):
     reset = []
     monkeypatch.setattr(tensorflow.config.experimental, "reset_memory_stats", reset.append)
-    sums.forget_memory_peak(tiny_case(device=Device.GPU, num_gpus=2))
-    sums.forget_memory_peak(tiny_case(device=Device.CPU, num_gpus=2))
+    devices.forget_memory_peak(tiny_case(device=Device.GPU, num_gpus=2))
+    devices.forget_memory_peak(tiny_case(device=Device.CPU, num_gpus=2))
     assert reset == ["GPU:0", "GPU:1"]

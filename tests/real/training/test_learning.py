@@ -7,7 +7,7 @@ import pytest
 from results.schema import Status
 from tests.real.training.test_training import build
 from tests.real.training.tiny import measure_repeat, tiny_case
-from tfbench.outcomes.outcome import CaseFailedError
+from tfbench.failures import CaseFailedError
 
 pytestmark = pytest.mark.tensorflow
 

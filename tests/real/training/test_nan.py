@@ -9,11 +9,11 @@ import pytest
 from results.schema import Case, Device, Mode, Status
 from tests.real.training.test_training import build as build_training
 from tests.real.training.tiny import CLASSES, IMAGE_SIZE, TinyNetwork, measure_repeat, tiny_case
+from tfbench.failures import CaseFailedError
+from tfbench.findings import Findings
 from tfbench.flags import Options
 from tfbench.machine.nvml import GPUs
 from tfbench.models import build
-from tfbench.outcomes.findings import Findings
-from tfbench.outcomes.outcome import CaseFailedError
 
 pytestmark = pytest.mark.tensorflow
 

@@ -1,17 +1,13 @@
-"""The five steps of a repeat, each by itself: build, check, warm, time, describe."""
-
-import dataclasses
+"""The parts of a repeat, each by itself: build, check, warm, time, describe."""
 
 import pytest
 
 from results.schema import Mode, Status
 from tests.real.training.tiny import TinyNetwork, tiny_case
+from tfbench.failures import CaseFailedError
+from tfbench.findings import Findings
 from tfbench.flags import Options
-from tfbench.machine.telemetry import Cooling
-from tfbench.measuring.timing import TimedSteps, Warmup
 from tfbench.models import build
-from tfbench.outcomes.findings import Findings
-from tfbench.outcomes.outcome import CaseFailedError
 
 pytestmark = pytest.mark.tensorflow
 
@@ -40,31 +36,32 @@ class Workload:
         return [Share(next(self.losses))]
 
 
-def repeat_of(case, strategy=None, **options):
-    from tfbench.workload import Repeat
+@pytest.fixture
+def repeat_of(repeat):
+    """Return a repeat of a case; with losses, it is built and leaves these."""
 
-    return Repeat(case=case, network=TinyNetwork(), strategy=strategy, options=Options(peaks=False, **options))
+    def make(case, strategy=None, losses=None, **options):
+        made = repeat.Repeat(case, TinyNetwork(), strategy, Options(peaks=False, **options), Findings())
+        if losses is not None:
+            made.workload, made.next_batch = Workload(losses), lambda: "batch"
+            made.figures |= {"loss_first": 4.0, "compile_seconds": 9.0, "build_seconds": 1.5}
+        return made
+
+    return make
 
 
-def built_with(losses, model=None):
-    from tfbench.workload import Built
-
-    return Built(model=model, workload=Workload(losses), next_batch=lambda: "batch", data_set=None, seconds=1.5)
-
-
-def test_building_takes_no_step_and_names_what_was_asked_for(one_replica, inference, step, workload):
-    training = workload.build(repeat_of(tiny_case(), one_replica))
+def test_building_takes_no_step_and_names_what_was_asked_for(one_replica, inference, step, repeat_of):
+    training = repeat_of(tiny_case(), one_replica)
+    training.build()
     assert type(training.workload) is step.Training
-    assert training.data_set is None and training.seconds > 0
+    assert training.data_set is None and training.figures["build_seconds"] > 0
     assert float(training.workload.updater.first_moments[0].numpy().max()) == 0.0, "nothing was trained yet"
-    assert type(workload.build(repeat_of(tiny_case(mode=Mode.INFER), one_replica)).workload) is inference.Inference
-
-
-def test_checks_leave_the_first_loss_and_the_seconds_of_compiling(one_replica, workload):
-    repeat, findings = repeat_of(tiny_case(), one_replica), Findings()
-    first = workload.check_first_step(repeat, workload.build(repeat), findings)
-    assert 0 < first.loss < 10 and first.compile_seconds > 0
-    assert {check.name: check.passed for check in findings.checks} == {
+    infers = repeat_of(tiny_case(mode=Mode.INFER), one_replica)
+    infers.build()
+    assert type(infers.workload) is inference.Inference
+    training.check_first_step()
+    assert 0 < training.figures["loss_first"] < 10 and training.figures["compile_seconds"] > 0
+    assert {check.name: check.passed for check in training.findings.checks} == {
         "loss_finite_at_first": True,
         "loss_of_an_untrained_network": True,
         "gradients_not_zero": True,
@@ -74,47 +71,43 @@ def test_checks_leave_the_first_loss_and_the_seconds_of_compiling(one_replica, w
     }
 
 
-def test_warm_up_takes_the_fewest_steps_and_refuses_a_loss_of_nan(repeat, workload):
-    case, findings, built = repeat_of(tiny_case(warmup_steps=3)), Findings(), built_with([3.0, 2.0, 1.0])
-    warm = repeat.warm_through(case, built, workload.FirstStep(4.0, 0.1), findings)
-    assert (warm.warmup.steps, warm.warmup.losses, warm.warmup.settled) == (3, [3.0, 2.0, 1.0], None)
-    assert (warm.cooling.seconds, warm.cooling.celsius) == (None, []), "there are no GPUs"
-    assert [(check.name, check.passed) for check in findings.checks] == [("loss_finite_before_timing", True)]
+def test_warm_up_takes_the_fewest_steps_and_refuses_a_loss_of_nan(repeat_of):
+    case = tiny_case(warmup_steps=3)
+    warm = repeat_of(case, losses=[3.0, 2.0, 1.0])
+    warm.warm_through()
+    assert (warm.figures["warmup_steps"], warm.figures["warmup_settled"]) == (3, None)
+    assert [(check.name, check.passed) for check in warm.findings.checks] == [("loss_finite_before_timing", True)]
     with pytest.raises(CaseFailedError, match="loss_finite_before_timing") as caught:
-        failing = built_with([3.0, float("nan"), 1.0])
-        repeat.warm_through(case, failing, workload.FirstStep(4.0, 0.1), Findings())
+        repeat_of(case, losses=[3.0, float("nan"), 1.0]).warm_through()
     assert caught.value.status is Status.NOT_FINITE
 
 
-def test_timing_takes_the_steps_asked_for_and_keeps_telemetry(repeat):
-    case, findings, built = repeat_of(tiny_case(num_steps=12)), Findings(), built_with(map(float, range(13)))
-    timed = repeat.time_steps(case, built, repeat.Warm(Cooling(seconds=7.0, celsius=[41.0]), Warmup()), findings)
-    assert timed.interval.losses == [float(step) for step in range(1, 13)], "after an untimed step"
-    assert (built.workload.steps, len(timed.interval.step_seconds)) == (13, 12)
-    assert (timed.latency, timed.input_limit, timed.ranks, timed.per_wait) == (None, None, [], 1)
-    assert (findings.telemetry.cooling_seconds, findings.telemetry.temperature_start_celsius) == (7.0, 41.0)
-    asked = repeat_of(tiny_case(num_steps=5), steps_per_wait=2)
-    timed = repeat.time_steps(asked, built_with(map(float, range(6))), repeat.Warm(Cooling(), Warmup()), Findings())
-    first, second, third, fourth, _ = timed.interval.step_seconds
-    assert (timed.per_wait, first, third) == (2, second, fourth)
-    findings = Findings()
-    with pytest.raises(CaseFailedError, match="loss_finite_while_timing"):
-        repeat.time_steps(case, built_with([float("inf")] * 13), repeat.Warm(Cooling(), Warmup()), findings)
-    assert findings.telemetry is not None
-
-
-def test_what_is_described_follows_from_the_steps_before(one_replica, repeat, workload):
-    case = tiny_case(accumulate=2, num_steps=4)
-    asked = repeat_of(case, one_replica)
-    model = build(TinyNetwork(), case.batch_norm, asked.size, one_replica)
-    interval = TimedSteps(seconds=2.0, step_seconds=[0.5] * 4, losses=[4.0, 2.0, 1.0], lead_seconds=[0.1, 0.3, 0.2])
-    warmup = Warmup(steps=2, seconds=0.25, losses=[5.0, 4.5], settled=None)
-    built = dataclasses.replace(built_with([]), model=model)
-    found = repeat.describe(asked, built, workload.FirstStep(6.0, 9.0), warmup, repeat.Timed(interval=interval))
-    assert (found.samples, found.samples_per_second, found.global_batch) == (16 * 2 * 4, 64.0, 32)
-    assert (found.build_seconds, found.compile_seconds) == (1.5, 9.0)
-    assert (found.warmup_steps, found.warmup_seconds, found.warmup_settled) == (2, 0.25, None)
-    assert (found.loss_first, found.loss_last, found.lead_p50_seconds) == (6.0, 1.0, 0.2)
-    assert (found.image_size, found.sequence_length) == (asked.size, None)
+def test_timing_takes_the_steps_asked_for_and_what_is_described_follows(one_replica, repeat_of):
+    case = tiny_case(accumulate=2, num_steps=12, warmup_steps=0)
+    timed = repeat_of(case, one_replica, losses=map(float, range(13)))
+    timed.model = build(TinyNetwork(), case.batch_norm, timed.size, one_replica)
+    timed.warm_through()
+    timed.time_steps()
+    assert timed.workload.steps == 13, "an untimed step goes first"
+    found = timed.described()
+    assert timed.findings.telemetry.cooling_seconds is None, "there are no GPUs"
+    assert (len(found.step_seconds), found.num_steps, found.global_batch, found.samples) == (12, 12, 32, 16 * 2 * 12)
+    assert found.samples_per_second == pytest.approx(found.samples / sum(found.step_seconds))
+    assert (found.loss_first, found.loss_last, found.build_seconds, found.compile_seconds) == (4.0, 12.0, 1.5, 9.0)
+    assert (found.latency, found.input_limit, found.ranks, found.steps_per_wait) == (None, None, [], 1)
+    assert (found.image_size, found.sequence_length) == (timed.size, None)
     assert (found.parameters_trainable, found.parameters_total) == (322, 338)
-    assert (found.peak_flops_per_second, found.communication, found.ranks) == (None, None, [])
+    assert (found.peak_flops_per_second, found.communication) == (None, None)
+
+
+def test_steps_may_share_a_wait_and_a_loss_of_infinity_fails(repeat_of):
+    asked = repeat_of(tiny_case(num_steps=5, warmup_steps=0), losses=map(float, range(6)), steps_per_wait=2)
+    asked.warm_through()
+    asked.time_steps()
+    first, second, third, fourth, _ = asked.figures["step_seconds"]
+    assert (asked.figures["steps_per_wait"], first, third) == (2, second, fourth)
+    failing = repeat_of(tiny_case(num_steps=5, warmup_steps=0), losses=[float("inf")] * 13)
+    failing.warm_through()
+    with pytest.raises(CaseFailedError, match="loss_finite_while_timing"):
+        failing.time_steps()
+    assert failing.findings.telemetry is not None

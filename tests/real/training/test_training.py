@@ -7,9 +7,9 @@ from results.schema import XLA, BatchNorm, Data, Precision, Status
 from results.schema.networks import NETWORKS
 from tests.real.training.tiny import CLASSES, IMAGE_SIZE, TinyNetwork, measure_repeat, tiny_case
 from tfbench import models
+from tfbench.failures import CaseFailedError
+from tfbench.findings import Findings
 from tfbench.measuring.timing import wait_for_loss
-from tfbench.outcomes.findings import Findings
-from tfbench.outcomes.outcome import CaseFailedError
 
 pytestmark = pytest.mark.tensorflow
 

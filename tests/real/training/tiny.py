@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 from results.schema import BatchNorm, Case, Device
 from results.schema.networks import Network
+from tfbench.findings import Findings
 from tfbench.flags import Options
-from tfbench.outcomes.findings import Findings
 
 IMAGE_SIZE = 8
 CLASSES = 10
@@ -48,13 +48,12 @@ def measure_repeat(case, strategy, network=None, findings=None, make_training=No
         make_training: In place of `Training`.
         options: Of the command line.
     """
-    from tfbench.repeat import measure
-    from tfbench.workload import Repeat
+    from tfbench.repeat import Repeat
 
     findings = Findings() if findings is None else findings
     planted = {} if make_training is None else {"make_training": make_training}
-    network, options = network or TinyNetwork(), Options(peaks=False, **options)
-    measure(Repeat(case=case, network=network, strategy=strategy, options=options, **planted), findings)
+    options = Options(peaks=False, **options)
+    Repeat(case, network or TinyNetwork(), strategy, options, findings, **planted).measure()
     return findings
 
 

@@ -12,8 +12,8 @@ import stamina
 from results.schema import Status
 from tests.support.engines import processes
 from tests.support.patience import patience
+from tfbench.failures import CaseFailedError, Failure
 from tfbench.flags import FlagsError, parse
-from tfbench.outcomes.outcome import CaseFailedError, Failure
 from tfbench.peers import links as module
 from tfbench.peers.cluster import ClusterError, TFCluster, read_cluster
 from tfbench.peers.links import Alone, Peers, may_be_a_peers

@@ -18,14 +18,14 @@ from results.schema.health import GPUFacts, Moment, health_warnings
 from tests.support import PROJECT
 from tests.unit.results.factory import make_environment, make_measurement
 from tests.unit.tfbench.test_doctor import changed
+from tfbench import failures as outcome
 from tfbench.doctor.checks import judge
-from tfbench.machine import host, samples
-from tfbench.machine.samples import Sample
+from tfbench.machine import host, telemetry
+from tfbench.machine.nvml import Sample
 from tfbench.machine.telemetry import cool_down
 from tfbench.measuring import timing
 from tfbench.measuring.soft_warnings import soft_warnings
-from tfbench.outcomes import outcome
-from tfbench.setup import gpu_settings
+from tfbench.settings import gpu_settings
 
 GIB, GB = 1 << 30, 1_000_000_000
 GPU, CPU = Case(model="resnet50"), Case(model="resnet50", device=Device.CPU)
@@ -65,9 +65,9 @@ def settled_after(means, floor=10):
 
 
 def integrated(share):
-    """Return the energy of 10 s at 100 W of which samples span a share."""
+    """Return the mean power of 10 s at 100 W of which samples span a share."""
     taken = [Sample(at=0.0, power_watts=100.0), Sample(at=10.0 * share, power_watts=100.0)]
-    return samples.integrated_joules([taken], 10.0)
+    return telemetry.mean_watts(taken, 10.0)
 
 
 def cooled(celsius):
@@ -126,7 +126,7 @@ LIMITS = [
     ("cpu_shared: 5 %", lambda: warned("cpu_shared", CPU, {"other_cpu_share": 0.05}), False),
     ("cpu_shared: 5 %", lambda: warned("cpu_shared", CPU, {"other_cpu_share": 0.0501}), True),
     ("sampled power: 90 % of the interval", lambda: integrated(0.89), None),
-    ("sampled power: 90 % of the interval", lambda: integrated(0.91), pytest.approx(1000.0)),
+    ("sampled power: 90 % of the interval", lambda: integrated(0.91), pytest.approx(100.0)),
     ("cooling: 50 °C", lambda: cooled(50.0), 0.0),
     ("cooling: 50 °C", lambda: cooled(50.1), 3.0),
     # How a repeat ends.

@@ -4,8 +4,8 @@ import pytest
 
 from results.schema import Status
 from tests.real.training.memory_errors import MEMORY, PERHAPS_MEMORY, InvalidArgumentError, ResourceExhaustedError
-from tfbench.outcomes import outcome as module
-from tfbench.outcomes.findings import Phases
+from tfbench import failures as module
+from tfbench.findings import Phases
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from orchestrate.inventory.form import Settings
 from results.schema import XLA, BatchNorm, Case, Device, Mode, Precision, Status
 from tfbench.__main__ import _measured
+from tfbench.failures import CaseFailedError
 from tfbench.flags import parse
-from tfbench.outcomes.outcome import CaseFailedError
-from tfbench.setup import gpu_settings
+from tfbench.settings import gpu_settings
 
 PERSISTENT, MODE, COUNT = "TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT", "TF_GPU_THREAD_MODE", "TF_GPU_THREAD_COUNT"
 ONEDNN, OVERRIDE = "TF_ENABLE_ONEDNN_OPTS", "NVIDIA_TF32_OVERRIDE"
@@ -43,7 +43,7 @@ def test_a_gpu_gets_its_settings_and_the_stock_variant_none(changes, names):
     ],
 )
 def test_tensorflow_may_use_tf32_in_fp32_if_the_libraries_refuse_it(monkeypatch, changes, override, refused):
-    from tfbench.setup import devices
+    from tfbench import devices
 
     monkeypatch.setenv(OVERRIDE, override)
     switched, fake = [], MagicMock()
@@ -77,8 +77,8 @@ SETTINGS = {"NCCL_SOCKET_IFNAME": "=eth0", "XLA_FLAGS": "--xla_gpu_autotune_leve
 
 @pytest.mark.tensorflow
 def test_variables_that_change_a_figure_are_in_the_record(monkeypatch: pytest.MonkeyPatch):
+    from tfbench.devices import Threads
     from tfbench.environment import read_environment
-    from tfbench.setup.devices import Threads
 
     assert Settings.model_validate({"environment": SETTINGS}).environment == SETTINGS
     others = dict.fromkeys(("CUDA_VISIBLE_DEVICES", "CUDA_CACHE_PATH", "CUDA_CACHE_MAXSIZE", "NCCL_VERSION"), "1")

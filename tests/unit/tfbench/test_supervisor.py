@@ -15,7 +15,7 @@ PROGRAM = """
 import ctypes, os, signal, sys, time
 from pathlib import Path
 from results.schema import Case, Record
-from tfbench.outcomes.findings import utc_now, write_record
+from tfbench.findings import utc_now, write_record
 from tfbench.supervisor import supervise
 
 def write(outcome):

@@ -3,8 +3,10 @@ from pathlib import Path
 import pytest
 
 from results.schema import Telemetry
+from results.schema.health import GPUFacts
 from tests.support.fake_driver import build, run_python, two_a4000
-from tfbench.machine import samples, telemetry
+from tfbench.machine import telemetry
+from tfbench.machine.nvml import HARDWARE_REASONS, Sample
 from tfbench.machine.telemetry import cool_down
 
 OBSERVE = """
@@ -113,29 +115,30 @@ def test_the_probe_describes_the_gpus_that_are_visible(fake_driver):
     }
 
 
-def powers(*pairs):
-    return [samples.Sample(at=at, power_watts=watts) for at, watts in pairs]
+def observed(*pairs, joules=None, seconds=4.0):
+    """Return a GPU whose samples have these times and watts."""
+    taken = [Sample(at=at, power_watts=watts) for at, watts in pairs]
+    return telemetry.ObservedGPU(GPUFacts(index=0), taken, joules, seconds)
 
 
 def test_power_is_integrated_by_trapezoids_over_most_of_the_interval():
-    ramp = powers((0.0, 0.0), (1.0, 100.0), (4.0, 100.0))
-    assert samples.integrated_joules([ramp], 4.0) == pytest.approx(350.0)
-    assert samples.integrated_joules([ramp, ramp], 4.0) == pytest.approx(700.0)
-    assert samples.mean_powers_watts([ramp, ramp, ramp], [None, 400.0, 0.0], 4.0) == pytest.approx([87.5, 100.0, 87.5])
-    assert samples.integrated_joules([powers((0.0, 100.0), (1.0, 100.0))], 4.0) is None, "too little of it"
-    assert samples.integrated_joules([powers((0.0, 100.0))], 0.0) is samples.integrated_joules([], 1.0) is None
-    assert samples.integrated_joules([ramp, [samples.Sample(at=0.0), samples.Sample(at=4.0)]], 4.0) is None, (
-        "one GPU reports none"
-    )
+    ramp = observed((0.0, 0.0), (1.0, 100.0), (4.0, 100.0))
+    _, reduce = telemetry.FIELDS["energy_integrated_joules"]
+    assert ramp.integrated_joules == pytest.approx(350.0)
+    assert reduce([ramp.integrated_joules] * 2) == pytest.approx(700.0)
+    assert observed((0.0, 100.0), (1.0, 100.0)).integrated_joules is None, "too little of it"
+    assert observed((0.0, 100.0), seconds=0.0).integrated_joules is reduce([]) is None
+    assert reduce([350.0, None]) is None, "one GPU reports none"
 
 
-def test_shares_and_steady_temperature_take_the_worst_gpu():
-    cool = [samples.Sample(at=t, reasons=0, temperature_celsius=50.0) for t in range(6)]
-    hot = [samples.Sample(at=t, reasons=0x40 if t > 2 else 0, temperature_celsius=60.0 + t) for t in range(6)]
-    assert samples.reason_share([cool, hot], 0x60) == 0.5
-    braked = [samples.Sample(at=0.0, reasons=reasons) for reasons in (0x48, 0x28, 0x8, 0x4, 0xC0)]
-    assert samples.reason_share([braked], samples.HARDWARE_REASONS) == 0.4, "heat sets the hardware's bit, too"
-    assert samples.steady_temperature_celsius([cool, hot]) == 64.5
+def test_shares_and_steady_temperature_follow_from_the_samples():
+    hot = [Sample(at=t, reasons=0x40 if t > 2 else 0, temperature_celsius=60.0 + t) for t in range(6)]
+    assert telemetry.reason_share(hot, 0x60) == 0.5
+    braked = [Sample(at=0.0, reasons=reasons) for reasons in (0x48, 0x28, 0x8, 0x4, 0xC0)]
+    assert telemetry.reason_share(braked, HARDWARE_REASONS) == 0.4, "heat sets the hardware's bit, too"
+    assert telemetry.steady_celsius(hot) == 64.5
+    worst = telemetry.reduced({"throttle_power_share": [0.0, 0.5], "pcie_width": [8, 16], "cooling_seconds": [1, 2]})
+    assert worst == {"throttle_power_share": 0.5, "pcie_width": 8, "cooling_seconds": 2}
 
 
 def test_cooling_waits_until_it_is_cold_enough_within_its_limit(monkeypatch):

@@ -14,7 +14,7 @@ from results.schema import Check, DeviceResult, Environment, Measurement, Phase,
 from results.schema.health import GPUFacts
 from results.schema.progress import record_lines, state_line
 from results.schema.record_json import RecordError, contradictions, to_json
-from tfbench.outcomes.record_table import record_table
+from tfbench.record_table import record_table
 
 
 class Phases:

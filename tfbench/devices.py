@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 from dataclasses import dataclass
@@ -10,9 +11,9 @@ import tensorflow as tf
 from tensorflow import keras
 
 from results.schema import XLA, Case, Communication, Device, Precision, Status
+from tfbench.failures import CaseFailedError
 from tfbench.keras_types import Strategy
-from tfbench.outcomes.outcome import CaseFailedError
-from tfbench.setup import LAYOUT_OPTIMIZER, libraries_refuse_tf32
+from tfbench.settings import LAYOUT_OPTIMIZER, libraries_refuse_tf32
 
 _POLICIES = {
     Precision.FP32: "float32",
@@ -113,3 +114,24 @@ def _logical_cpus(count: int) -> list[str]:
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
     return [f"CPU:{index}" for index in range(count)]
+
+
+def device_memory_peak_bytes(case: Case) -> int | None:
+    """Return TensorFlow's peak memory on one of the GPUs since `forget_memory_peak`; None on a CPU."""
+    if case.device is not Device.GPU:
+        return None
+    peaks = [tf.config.experimental.get_memory_info(f"GPU:{index}")["peak"] for index in range(case.num_gpus)]
+    return int(max(peaks))
+
+
+def forget_memory_peak(case: Case) -> None:
+    """Reset the memory peak: the validity checks hold a second set of gradients for the reference."""
+    if case.device is Device.GPU:
+        gc.collect()  # the reference's function keeps its constants alive
+        for index in range(case.num_gpus):
+            tf.config.experimental.reset_memory_stats(f"GPU:{index}")
+
+
+def first_device(case: Case) -> str:
+    """Return the name of the first device of a case."""
+    return "GPU:0" if case.device is Device.GPU else "CPU:0"

@@ -1,1 +1,0 @@
-"""The end of a repeat: `outcome` maps exceptions to a status and a cause, `findings` writes the record."""
