@@ -43,6 +43,7 @@ ORDER = (
     ("tests/real/test_images_end_to_end.py", "images"),
     ("tests/real/faults/", "faults"),
     ("tests/real/test_gpu_validation_containers.py", "faults"),
+    ("tests/real/slurm/test_slurm.py::test_one_plan", "faults"),
     ("tests/real/slurm/test_slurm.py", "slurm"),
     ("tests/real/ssh/", "ssh"),
     ("tests/real/test_w", ""),

@@ -194,8 +194,9 @@ class Runs:
         return {record.origin.host: record for record in self.records().values() if record.origin}
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        journal = self.path / "events.jsonl"
-        whole = journal.read_text().rpartition("\n")[0] if journal.exists() else ""  # the last line may be incomplete
+        """Return what the journal of the only run has of a name so far."""
+        journals = self.folder.glob("runs/*/events.jsonl")  # none before the run has begun
+        whole = "".join(path.read_text().rpartition("\n")[0] for path in journals)  # the last line may be incomplete
         return [event for event in map(json.loads, whole.splitlines()) if event["event"] == name]
 
     def states(self) -> list[str]:

@@ -570,7 +570,7 @@ class _Link:
             program = b"\n"
 
     async def _receive(self, mark: bytes) -> None:
-        marked, before = False, b""
+        marked, before = False, bytearray()
         async for line in self._talk.lines(self._max_line_bytes):
             if marked:
                 if line.endswith(b"\n"):  # otherwise the connection broke within it
@@ -578,9 +578,11 @@ class _Link:
             elif mark in line:  # after what a login profile printed without a line end
                 marked = True
                 self._opened.set_result(None)
-            elif len(before := before + line) > MAX_PROFILE_BYTES:
+            else:
+                before += line
+            if len(before) > MAX_PROFILE_BYTES:
                 raise Unreachable(f"{self._connection.name}: its login prints more than {MAX_PROFILE_BYTES >> 20} MiB")
-        self._connection.explain(await self._talk.exit_code(), marked, before, self._talk.errors)
+        self._connection.explain(await self._talk.exit_code(), marked, bytes(before), self._talk.errors)
         raise Unreachable(f"{self._connection.name}: the connection ended")
 
     def _max_line_bytes(self) -> int:

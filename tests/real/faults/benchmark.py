@@ -72,8 +72,8 @@ def hang_on(output: Path, case: schema.Case, seconds: float) -> None:
 
 
 def chatter(output: Path, case: schema.Case, _seconds: float) -> None:
-    """Print `FLOOD_BYTES` of short lines."""
-    block = (b"x" * 127 + b"\n") * 8192
+    """Print `FLOOD_BYTES` of lines."""
+    block = (b"x" * 1023 + b"\n") * 1024
     for _ in range(FLOOD_BYTES // len(block)):
         sys.stdout.buffer.write(block)
     sys.stdout.buffer.flush()
@@ -169,7 +169,7 @@ DOES = {
 
 
 HOSTILE = {
-    "will-not-end": ("hang_on", schema.Status.TIMEOUT, "printed nothing for 0.1 minutes"),
+    "will-not-end": ("hang_on", schema.Status.TIMEOUT, "printed nothing for 0.2 minutes"),
     "huge-record": ("huge_record", schema.Status.BAD_RESULT, "larger than"),
     "half-a-record": ("malformed", schema.Status.BAD_RESULT, "not JSON"),
     "link": ("link", schema.Status.BAD_RESULT, "left no record"),

@@ -17,12 +17,12 @@ pytestmark = pytest.mark.docker
 
 MAX_CONTROLLER_BYTES = 300_000_000
 MAX_RUN_BYTES = 20_000_000
-LIMITS = {"silence_minutes": 0.1, "memory_gb": 0.25}
+LIMITS = {"silence_minutes": 0.2, "memory_gb": 0.25}
 
 CONTAINERS = {
     **HOSTILE,
     "good": ("work", Status.OK, ""),
-    "hangs": ("hang", Status.TIMEOUT, "printed nothing for 0.1 minutes"),
+    "hangs": ("hang", Status.TIMEOUT, "printed nothing for 0.2 minutes"),
     "deep-record": ("deep", Status.BAD_RESULT, "objects, lists and keys"),
     "folder": ("folder", Status.BAD_RESULT, "record"),
     "evil-cause": ("evil_cause", Status.ERROR, "failed"),

@@ -84,6 +84,4 @@ def left_behind(cluster: SlurmCluster) -> list[Path]:
 
 def busy_nodes(runs: Runs) -> set[str]:
     """Return the nodes that the newest run was reported to run on."""
-    if not (runs.folder / "runs").is_dir() or not list((runs.folder / "runs").glob("*/events.jsonl")):
-        return set()
     return {event["state"][3:] for event in runs.events("job_state") if event["state"].startswith("on ")}

@@ -197,7 +197,7 @@ def test_notices_and_comments_of_a_site_lose_no_job(tmp_path: Path, fake_project
     with short_folder("tfb-slurm-") as folder, TalkativeCluster(folder) as cluster:
         runs = Runs(tmp_path, FAKE_BENCHMARK=json.dumps({"does": "work", "seconds": 40}), **cluster.environment)
         with runs.begin({"lab": fleet(cluster, fake_project)}, 2) as controller:
-            wait_until(lambda: runs.states().count("timing") == 2 if (runs.folder / "runs").exists() else 0, "both")
+            wait_until(lambda: runs.states().count("timing") == 2, "both")
             controller.send_signal(signal.SIGKILL)
         runs.resume()
         assert [record.status for record in runs.records().values()] == [Status.OK] * 2

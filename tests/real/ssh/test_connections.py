@@ -163,14 +163,14 @@ def test_an_open_shared_connection_is_used_where_no_other_login_works(
 # ---- profiles, and the end of the controller
 
 
-@pytest.mark.parametrize(
-    "profile", [r"printf '\033]0;%s\007' title", "printf 'no line end'", "printf 'a\\r'", "echo Hi"]
-)
-def test_a_profile_may_print_anything_before_the_answer(instance: Rented, tmp_path: Path, profile: str):
-    (instance.root.parent / ".bashrc").write_text(f"{profile}\n")
+def test_a_profile_may_print_anything_before_the_answer(rent: Rent, tmp_path: Path):  # noqa: F811
     assert shutil.which("bash")
-    runs = Runs(tmp_path)
-    runs.measure({"all": {"hosts": {"one": instance.entry()}}})
+    hosts = {}
+    for profile in (r"printf '\033]0;%s\007' title", "printf 'no line end'", "printf 'a\\r'", "echo Hi"):
+        instance = rent()
+        (instance.root.parent / ".bashrc").write_text(f"{profile}\n")
+        hosts[f"host-{len(hosts)}"] = instance.entry()
+    Runs(tmp_path).measure({"all": {"hosts": hosts}})
 
 
 def test_no_ssh_outlives_a_killed_controller(instance: Rented, tmp_path: Path):

@@ -129,7 +129,7 @@ def test_broken_links_restarts_and_hostile_benchmarks_lose_nothing(rent: Rent, t
         "hole": hole.entry(seconds=4),
         "restarted": steady.entry(seconds=60),
         "leaves-a-child": steady.entry(first=f"{LINGERING}={tmp_path} sleep 600 &"),
-        **{name: {**steady.entry(does), "silence_minutes": 0.1} for name, (does, _, _) in PROCESSES.items()},
+        **{name: {**steady.entry(does), "silence_minutes": 0.2} for name, (does, _, _) in PROCESSES.items()},
     }
     with runs.begin({"all": {"hosts": fleets}}) as controller:
         wait_until(lambda: "step" in hole.output("hole"), "the first step behind the hole")

@@ -80,24 +80,31 @@ def check(tmp_path: Path, entry: dict[str, Any], code: int, device: str = "auto"
     return runs.run("check", f"--hosts={hosts}", expect=code).stdout
 
 
-@pytest.mark.parametrize(
-    ("code", "words", "remedy"),
-    [
-        (18, "Driver/library version mismatch", "restart the machine"),
-        (9, "Driver Not Loaded", "modprobe nvidia"),
-        (4, "Insufficient Permissions", "/dev/nvidia"),
-        (999, "Unknown Error", "restart the machine"),
-    ],
-)
-def test_a_driver_that_does_not_answer_makes_a_host_unusable(rent: Rent, tmp_path: Path, code, words, remedy):
-    library, source = tmp_path / "lib" / "libnvidia-ml.so.1", tmp_path / "nvml.c"
-    library.parent.mkdir()
-    source.write_text(BROKEN_DRIVER.format(code=code, words=words))
-    subprocess.run([shutil.which("gcc") or "cc", "-shared", "-fPIC", "-o", library, source], check=True)
-    instance = rent(LD_LIBRARY_PATH=library.parent)
-    said = check(tmp_path, bare(instance), 4)
-    assert f"the NVIDIA driver does not work: {words} (NVML {code})" in said and remedy in said
+BROKEN = {
+    18: ("Driver/library version mismatch", "restart the machine"),
+    9: ("Driver Not Loaded", "modprobe nvidia"),
+    4: ("Insufficient Permissions", "/dev/nvidia"),
+    999: ("Unknown Error", "restart the machine"),
+}
+"""Codes of NVML, its words, and the remedy."""
+
+
+def test_a_driver_that_does_not_answer_makes_a_host_unusable(rent: Rent, tmp_path: Path):
+    instances = {}
+    for code, (words, _) in BROKEN.items():
+        library, source = tmp_path / str(code) / "libnvidia-ml.so.1", tmp_path / "nvml.c"
+        library.parent.mkdir()
+        source.write_text(BROKEN_DRIVER.format(code=code, words=words))
+        subprocess.run([shutil.which("gcc") or "cc", "-shared", "-fPIC", "-o", library, source], check=True)
+        instances[code] = rent(LD_LIBRARY_PATH=library.parent)
     runs = Runs(tmp_path)
+    hosts = runs.hosts(
+        {"all": {"hosts": {f"nvml-{code}": bare(one) for code, one in instances.items()}}}, device="auto"
+    )
+    said = runs.run("check", f"--hosts={hosts}", expect=4).stdout
+    for code, (words, remedy) in BROKEN.items():
+        assert f"the NVIDIA driver does not work: {words} (NVML {code})" in said and remedy in said
+    instance = instances[9]
     runs.measure({"all": {"hosts": {"one": instance.entry()}}}, device="auto", expect=4)
     assert instance.jobs() == [] and not (runs.folder / "runs").exists(), "its CPU is not measured instead"
     assert "unusable" not in check(tmp_path, bare(instance), 0, "cpu"), "on purpose, it is"
@@ -171,7 +178,7 @@ def test_resume_takes_the_new_port_of_a_rented_machine(rent: Rent, tmp_path: Pat
     instance, runs = rent(), Runs(tmp_path)
     entry = instance.entry(seconds=2)
     with runs.begin({"all": {"hosts": {"one": entry}}}, repeats=3) as controller:
-        wait_until(lambda: (runs.folder / "runs").is_dir() and list(runs.path.glob("records/*.json")), "a record")
+        wait_until(lambda: list(runs.folder.glob("runs/*/records/*.json")), "a record")
         controller.send_signal(signal.SIGINT)
         controller.wait(120)
     instance.host.stop()

@@ -199,7 +199,7 @@ def test_a_python_that_could_not_be_brought_comes_with_the_reason(
 def test_a_login_that_prints_without_end_is_given_up(make_launcher, monkeypatch, tmp_path):
     program = tmp_path / "bin" / "ssh"
     program.parent.mkdir()
-    program.write_text("#!/bin/sh\nwhile :; do echo Welcome; echo to stderr >&2; done\n")
+    program.write_text("#!/bin/sh\nyes to stderr >&2 &\nexec yes Welcome\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
     with pytest.raises(Unreachable, match="its login prints more than 1 MiB"):
