@@ -25,6 +25,20 @@ def read_rows(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@functools.cache
+def names(kind: str) -> tuple[tuple[str, str], ...]:
+    """Return the names of a kind in `names.csv`, each with its meaning.
+
+    Args:
+        kind: `gpu`: names whose words differ from the reference's (`H200` is a family, but the driver's `NVIDIA H200`
+            is the SXM); those without a meaning are real GPUs without figures, not misspellings of others. `network`:
+            aliases, reduced to letters, digits and dots. `price file`: headings and their roles, the preferred ones
+            first (source: SkyPilot's and gpuhunt's catalogs; the answers of Vast's, RunPod's and Lambda's APIs).
+            `quantity`: names of the quantities of `gpu_specs.csv`, in the order of tables.
+    """
+    return tuple((row["name"], row["meaning"]) for row in read_rows("names.csv") if row["kind"] == kind)
+
+
 def published() -> list[dict[str, str]]:
     """Return the published throughputs; `suspect` is `yes` if the source cannot be trusted."""
     return read_rows("published.csv")

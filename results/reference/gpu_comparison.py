@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from results.digits import grouped
 from results.errors import BadQuestion
 from results.grid import Grid
+from results.reference import names, read_rows
 from results.reference.gpus import (
     PEAKS,
     Roofline,
-    contradictions,
     roofline,
     specification_rows,
     specifications,
@@ -21,49 +22,29 @@ from results.reference.gpus import (
 )
 from results.reference.networks import networks
 
-QUANTITIES = {
-    "compute_capability": ("compute capability", ""),
-    "memory": ("memory", "GB"),
-    "memory_bandwidth": ("memory bandwidth", "GB/s"),
-    "memory_bus": ("memory bus", "bit"),
-    "multiprocessors": ("multiprocessors", ""),
-    "cores": ("FP32 cores", ""),
-    "tensor_cores": ("tensor cores", ""),
-    "fp32": ("FP32 peak", "TFLOP/s"),
-    "tf32_tensor": ("TF32 tensor peak, dense", "TFLOP/s"),
-    "fp16_tensor_fp32_accumulate": ("FP16 tensor peak, dense, FP32 sums", "TFLOP/s"),
-    "fp16_tensor_fp16_accumulate": ("FP16 tensor peak, dense, FP16 sums", "TFLOP/s"),
-    "boost_clock": ("boost clock", "MHz"),
-    "tensor_clock": ("clock of the tensor peaks", "MHz"),
-    "power": ("power", "W"),
-    "nvlink_both_directions": ("NVLink, both directions", "GB/s"),
-}
-"""Rows of the table in order: name and unit of each quantity of `gpu_specs.csv`."""
-
-
 SENTENCES_FROM = 2
 """Index of the first table of `gpu_grids` with sentences in its cells."""
 
 
-def named_gpus(names: Sequence[str]) -> list[str]:
+def named_gpus(texts: Sequence[str]) -> list[str]:
     """Resolve names to GPUs; a family (`A100`) resolves to all its members.
+
+    Args:
+        texts: Names, each text one or several separated by commas.
 
     Raises:
         BadQuestion: A name is unknown; the message suggests similar ones.
     """
-    found: dict[str, None] = {}
-    for name in (part.strip() for text in names for part in text.split(",")):
-        members = specified_gpus(name)
-        if not members:
-            raise BadQuestion(unknown_gpu(name))
-        found.update(dict.fromkeys(members))
-    return list(found)
+    listed = [name.strip() for text in texts for name in text.split(",")]
+    if unknown := [name for name in listed if not specified_gpus(name)]:
+        raise BadQuestion(unknown_gpu(unknown[0]))
+    return list(dict.fromkeys(gpu for name in listed for gpu in specified_gpus(name)))
 
 
 def figures_of(gpus: Sequence[str]) -> dict[str, list[Mapping[str, str] | None]]:
     """Return by quantity the row of `gpu_specs.csv` of each GPU; None: it has none."""
     table = specification_rows()
-    found = {quantity: [table[gpu].get(quantity) for gpu in gpus] for quantity in QUANTITIES}
+    found = {quantity: [table[gpu].get(quantity) for gpu in gpus] for quantity, _ in names("quantity")}
     return {quantity: figures for quantity, figures in found.items() if any(figures)}
 
 
@@ -81,31 +62,26 @@ def bounds_of(gpus: Sequence[str]) -> dict[tuple[str, str], list[Roofline | None
 
 def contradictions_of(gpus: Sequence[str]) -> list[dict[str, str]]:
     """Return contradicting figures of other sources, and why another figure is used."""
-    return [row for row in contradictions() if row["gpu"] in gpus]
+    return [row for row in read_rows("contradictions.csv") if row["gpu"] in gpus]
 
 
 def gpu_grids(gpus: Sequence[str]) -> list[Grid]:
     """Return tables that compare GPUs: figures, rooflines for training, sources, contradictions."""
     ratio = [f"{gpus[1]} / {gpus[0]}>"] if len(gpus) == 2 else []
-    figures = [
-        [*QUANTITIES[name], *(row["value"] if row else "-" for row in rows), *([_ratio(gpus, name)] if ratio else [])]
-        for name, rows in figures_of(gpus).items()
-    ]
+    texts, figures = dict(names("quantity")), []
+    for name, rows in figures_of(gpus).items():
+        unit = next(row["unit"] for row in rows if row).strip("-")
+        values = [row["value"] if row else "-" for row in rows]
+        figures.append([texts[name], unit, *values, *(_ratio(gpus, name) for _ in ratio)])
     notes = [
         "peaks are dense, by arithmetic: multiprocessors × FLOP per cycle × clock; without sparsity",
         "-: the GPU has none, or the reference has no figure",
     ]
-    known = [list(row.values()) for row in contradictions_of(gpus)]
-    return [
-        Grid("Specifications, not measurements", ["", "unit", *(f"{gpu}>" for gpu in gpus), *ratio], figures, notes),
-        _bounds_grid(gpus),
-        _sources_grid(gpus),
-        *(
-            [Grid("Sources that contradict these figures", ["GPU", "quantity", "stated", "by", "here"], known)]
-            if known
-            else []
-        ),
-    ]
+    columns = ["", "unit", *(f"{gpu}>" for gpu in gpus), *ratio]
+    grids = [Grid("Specifications, not measurements", columns, figures, notes), _bounds_grid(gpus), _sources_grid(gpus)]
+    columns, contradicting = ["GPU", "quantity", "stated", "by", "here"], contradictions_of(gpus)
+    stated = [list(row.values()) for row in contradicting]
+    return [*grids, *([Grid("Sources that contradict these figures", columns, stated)] if stated else [])]
 
 
 EVERYWHERE = "memory bandwidth is the bottleneck of every network here"
@@ -127,14 +103,14 @@ def comparison_lines(gpus: Sequence[str]) -> list[str]:
     for place, gpu in enumerate(gpus):
         for precision in dict.fromkeys(precision for _, precision in bounds):
             limits = {model: row[place] for (model, name), row in bounds.items() if name == precision}
-            names = ", ".join(model for model, line in limits.items() if line and line.limit == "arithmetic")
+            models = ", ".join(model for model, line in limits.items() if line and line.limit == "arithmetic")
             if any(limits.values()):
-                limited.setdefault(names, {}).setdefault(gpu, []).append(precision)
-    for names, of_gpus in limited.items():
+                limited.setdefault(models, {}).setdefault(gpu, []).append(precision)
+    for models, of_gpus in limited.items():
         precisions = {gpu: ", ".join(kinds) for gpu, kinds in of_gpus.items()}
         alike = len(precisions) == len(gpus) > 1 and len({*precisions.values()}) == 1
         where = precisions[gpus[0]] if alike else "; ".join(map(" ".join, precisions.items()))
-        what = f"arithmetic is the bottleneck of {names}, memory bandwidth of all others" if names else EVERYWHERE
+        what = f"arithmetic is the bottleneck of {models}, memory bandwidth of all others" if models else EVERYWHERE
         lines.append(f"{where}: {what}")
     return lines
 
@@ -188,10 +164,10 @@ def _bound_cells(bound: Roofline | None) -> tuple[str, str, str]:
 
 def _sources_grid(gpus: Sequence[str]) -> Grid:
     """Return the source of each figure; quantities of one GPU and source share a row."""
-    found: dict[tuple[str, str, str], list[str]] = {}
+    texts, found = dict(names("quantity")), defaultdict[tuple[str, str, str], list[str]](list)
     for gpu in gpus:
         for quantity, row in specification_rows()[gpu].items():
-            if quantity in QUANTITIES:
-                found.setdefault((gpu, row["source"], row["note"]), []).append(QUANTITIES[quantity][0])
-    rows = [[gpu, ", ".join(names), source, note] for (gpu, source, note), names in found.items()]
+            if quantity in texts:
+                found[gpu, row["source"], row["note"]].append(texts[quantity])
+    rows = [[gpu, ", ".join(listed), source, note] for (gpu, source, note), listed in found.items()]
     return Grid("Sources", ["GPU", "figures", "source", "note"], rows)

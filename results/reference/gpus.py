@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from results.reference import GIBI, all_published, read_rows
+from results.reference import GIBI, all_published, names, read_rows
 from results.reference.networks import NetworkCost
 
 PEAKS = {
@@ -30,21 +30,6 @@ CLOCK_MARGIN = 1.2
 UNSUPPORTED = ("MI100", "MI300X")
 """GPUs of other vendors than NVIDIA, which tfbench does not run on."""
 
-DRIVER_NAMES = {
-    "nvidia h100 80gb hbm3": "H100 SXM5 80GB",
-    "h100 80gb hbm3": "H100 SXM5 80GB",
-    "nvidia h100 80gb hbm2e": "H100 PCIe 80GB",
-    "nvidia h200": "H200 SXM",
-    "a6000 ada": "RTX 6000 Ada",
-    "rtx a6000 ada": "RTX 6000 Ada",
-    "h100 mega 80gb": "H100 SXM5 80GB",
-    "nvidia h100 mega 80gb": "H100 SXM5 80GB",
-    "b200 sxm": "B200",
-    "b200 sxm6": "B200",
-    "h200 sxm5": "H200 SXM",
-}
-"""Names whose words differ from the reference's; `H200` is a family, but the driver's `NVIDIA H200` is the SXM."""
-
 NOISE = frozenset(
     (
         *("nvidia", "amd", "instinct", "radeon", "geforce", "tesla", "rtx", "generation", "edition", "gpu", "gpus"),
@@ -54,19 +39,6 @@ NOISE = frozenset(
 """Words that do not distinguish GPUs: brands, and additions of providers' catalogs."""
 
 SYNONYMS = {"mobile": "laptop", "workstation": "ws", "wk": "ws"}
-
-OTHERS = (
-    "K20,K40,K80,M4,M6,M10,M40,M60,P4,P6,P40,P100,V100S,T10,T40,A2,A16,A30,A30X,A100X,A800,H20,H800,GH200,GB200,GB300,"
-    "B100,B300,L2,L20,L40G,T400,T600,T1000,A400,A500,A1000,A2000,A3000,1000 Ada,2000 Ada,3000 Ada,3500 Ada,4000 Ada,"
-    "4000 SFF Ada,5880 Ada,PRO 1000 Blackwell,PRO 2000 Blackwell,PRO 3000 Blackwell,PRO 4000 Blackwell,"
-    "PRO 4500 Blackwell,PRO 5000 Blackwell,PRO 6000 Blackwell Server,PRO 6000 Blackwell Max Q,3000,4000,5000,6000,8000,"
-    "Quadro 3000,Quadro 4000,Quadro 5000,Quadro 6000,Quadro 8000,GP100,GV100,P400,P600,P1000,P2000,P2200,P4000,P5000,"
-    "P6000,GTX 1050,GTX 1050 Ti,GTX 1060,GTX 1070,GTX 1070 Ti,GTX 1080,GTX 1080 Ti,1080 Ti,GTX 1650,GTX 1660,2050,2060,"
-    "2060 Super,2070,2070 Super,2080,2080 Super,3050,3060,3060 Ti,3070 Ti,3080 Ti,3090 Ti,4050,4060,4060 Ti 8GB,4070,"
-    "4070 Super,4070 Ti,4070 Ti Super,4080,4080 Super,4090 D,5050,5060,5060 Ti,5070,5070 Ti,5080,5090 D,Titan V,"
-    "Titan RTX,Titan Xp,MI25,MI50,MI60,MI210,MI250,MI250X,MI300A,MI308X,MI325X,MI350X,MI355X,7900 XTX,Gaudi2,Gaudi3"
-)
-"""Real GPUs without reference figures, which are not misspellings of others."""
 
 VARIANTS = frozenset({"laptop", "ti", "super", "max", "d", "ada", "server"})
 """Suffixes that designate another GPU model."""
@@ -121,11 +93,6 @@ def specifications() -> Mapping[str, Mapping[str, float]]:
     )
 
 
-def contradictions() -> list[dict[str, str]]:
-    """Return contradicting figures of other sources, and why another figure is used."""
-    return read_rows("contradictions.csv")
-
-
 def compute_capability(gpu: str) -> str:
     """Return a GPU's compute capability, e.g. `8.6` or `gfx908`; empty: not in the reference."""
     row = specification_rows().get(gpu, {}).get("compute_capability")
@@ -159,7 +126,7 @@ def gpus_named(name: str) -> tuple[str, ...]:
     desktop GPU and not the laptop's; empty: not in the reference.
     """
     plain = " ".join(name.lower().replace("-", " ").replace("_", " ").split())
-    wanted = gpu_words(DRIVER_NAMES.get(plain, name))
+    wanted = gpu_words(dict(names("gpu")).get(plain) or name)
     if wanted in _others() or not any(re.search(r"\d", word) and not word.endswith("gb") for word in wanted):
         return ()  # `RTX` or `80GB` alone is not a GPU
     fitting = {gpu: len(gpu_words(gpu) - wanted) for gpu in known_gpus() if _fits(wanted, gpu)}
@@ -244,8 +211,8 @@ def gpu_words(name: str) -> frozenset[str]:
 
 
 @functools.cache
-def _others() -> frozenset[frozenset[str]]:
-    return frozenset(map(gpu_words, OTHERS.split(","))) - set(map(gpu_words, specifications()))
+def _others() -> set[frozenset[str]]:
+    return {gpu_words(name) for name, gpu in names("gpu") if not gpu} - {*map(gpu_words, specifications())}
 
 
 def _fits(wanted: frozenset[str], gpu: str) -> bool:

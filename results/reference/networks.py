@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from results.reference import MIBI, all_published, read_rows
+from results.reference import MIBI, all_published, names, read_rows
 from results.schema import XLA, Case, Mode, Precision
 from results.schema.networks import NETWORKS
 
@@ -175,7 +175,7 @@ def model_key(name: str) -> str:
     """Return the canonical name of a network: `inception_v3` for `Inception v3`, `inception3` and `InceptionV3`."""
     text = _letters(name)
     known = next((own for own in network_names() if _letters(own) == text), None)
-    return MODEL_NAMES.get(text) or known or text
+    return dict(names("network")).get(text) or known or text
 
 
 def is_network(name: str) -> bool:
@@ -183,24 +183,10 @@ def is_network(name: str) -> bool:
     return model_key(name) in network_names()
 
 
-MODEL_NAMES = {
-    "resnet50v1": "resnet50",
-    "resnet50v1.0": "resnet50",
-    "inception3": "inception_v3",
-    "inception4": "inception_v4",
-    "bert": "bert_large",
-    "bertlargesquad": "bert_large_squad_384",
-    "bertlargesquadfinetune": "bert_large_squad_384",
-    "bertlargepretrainingseq128": "bert_large_pretraining_128",
-    "bertlargepretrainingseq512": "bert_large_pretraining_512",
-}
-"""Canonical names by aliases reduced to letters, digits and dots."""
-
-
 def published_names(model: str) -> list[str]:
     """Return the names of a network, its variants and its tasks in published rows."""
-    names = dict.fromkeys(row["model"] for row in all_published())
-    return [name for name in names if name == model or name.startswith(f"{model}_")]
+    found = dict.fromkeys(row["model"] for row in all_published())
+    return [name for name in found if name == model or name.startswith(f"{model}_")]
 
 
 def unknown_network(name: str, known: Sequence[str]) -> str:

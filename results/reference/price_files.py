@@ -13,32 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from results.errors import NotATable
+from results.reference import names
 from results.reference.gpus import counted_gpu, gpus_named, memory_of
 from results.reference.prices import Offer, positive_number
-
-COLUMNS = {
-    "gpu": (
-        *("gpu", "gpu_name", "gpu_type", "gpu_model", "accelerator_name", "accelerator", "accelerator_type"),
-        *("gpu_description", "display_name", "model", "card", "name", "description", "instance_name", "instance_type"),
-    ),
-    "count": (
-        *("gpus_per_host", "gpu_count", "num_gpus", "gpus", "accelerator_count", "gpu_num", "n_gpus", "num_gpu"),
-        *("number_of_gpus", "gpus_per_instance", "gpus_per_node", "gpu_quantity", "count", "quantity"),
-    ),
-    "memory": ("gpu_memory", "gpu_memory_gb", "gpu_ram", "gpu_mem", "vram", "vram_gb", "gpu_vram", "memory_in_gb"),
-    "gpu_info": ("gpu_info",),
-    "provider": ("provider", "cloud", "vendor"),
-    "region": ("region", "location", "geolocation", "datacenter", "data_center", "zone", "country"),
-    "source": ("source", "instance_type", "instance_name", "instance", "machine_type", "sku"),
-    "commitment": ("commitment", "purchase_option"),
-    "spot": ("spot", "is_spot", "interruptible", "preemptible", "is_bid"),
-    "retrieved_on": ("retrieved_on", "retrieved", "date"),
-    "currency": ("currency",),
-}
-"""Headings by meaning, as `_heading` returns them; the first that a file has is used.
-
-Source: SkyPilot's and gpuhunt's catalogs; the answers of Vast's, RunPod's and Lambda's APIs.
-"""
 
 FOREIGN = frozenset({"eur", "euro", "gbp", "chf", "inr", "cad", "aud", "jpy", "cny"})
 """Currencies other than USD."""
@@ -79,17 +56,17 @@ def read_prices(path: Path) -> list[Offer]:
     text = _text(path)
     rows = _json_rows(text, path) if text.lstrip().startswith(("{", "[")) else _csv_rows(text, path)
     headings = list(dict.fromkeys(name for _, row in rows for name in row))
-    names = {role: _heading_of(role, headings) for role in COLUMNS}
+    found = {role: _heading_of(role, headings) for _, role in names("price file")}
     prices = _price_columns(headings)
-    if not (names["gpu"] and prices):
-        needed = [] if names["gpu"] else ["of GPUs, named gpu"]
+    if not (found["gpu"] and prices):
+        needed = [] if found["gpu"] else ["of GPUs, named gpu"]
         needed += [] if prices else ["of prices per hour in USD, named usd_per_gpu_hour"]
         listed = ", ".join(filter(None, headings)) or "none"
         raise NotATable(f"{path}: needs a column {' and one '.join(needed)}. Columns: {listed}")
     skypilot = {"accelerator_name", "accelerator_count"} <= {*headings}
     offers: list[Offer] = []
     for where, cells in rows:
-        row = {role: cells.get(name, "") for role, name in names.items()}
+        row = {role: cells.get(name, "") for role, name in found.items()}
         # A row without a GPU is another instance, or the rule below the headings of a Markdown table.
         if re.search(r"[^\W_]", row["gpu"]) and not re.fullmatch(r"[0.]+", row["count"]):
             offer = _without_price(row, where, path.stem if skypilot else "")
@@ -156,7 +133,7 @@ def _at_prices(offer: Offer, row: Row, prices: Row, where: str) -> Iterator[Offe
 
 def _heading_of(role: str, headings: Collection[str]) -> str:
     """Return the heading of a role; empty: none has it."""
-    return next((name for name in COLUMNS[role] if name in headings), "")
+    return next((name for name, meaning in names("price file") if meaning == role and name in headings), "")
 
 
 def _price_columns(headings: Iterable[str]) -> list[str]:
