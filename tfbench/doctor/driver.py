@@ -16,7 +16,7 @@ import pynvml
 
 from results.schema.health import GPUFacts
 from tfbench.machine.cuda_devices import ask_cuda
-from tfbench.machine.driver_gpus import DriverGPU, Visible, offered, problems_of, read_driver_gpus
+from tfbench.machine.driver_gpus import DriverGPU, offered, problems_of, read_driver_gpus
 from tfbench.machine.nvml import cuda_version, opened, read_gpu
 
 P2P_READ = 0
@@ -88,7 +88,7 @@ def read_nvml() -> DriverFacts:
         return DriverFacts(
             version=offered(pynvml.nvmlSystemGetDriverVersion),
             cuda=cuda_version(offered(pynvml.nvmlSystemGetCudaDriverVersion_v2)),
-            gpus=[read_gpu(Visible(gpu=gpu)) for gpu in gpus],
+            gpus=[read_gpu(gpu) for gpu in gpus],
             pairs=read_pairs(gpus),
             gpu_problems=problems_of(gpus),
         )
@@ -112,8 +112,8 @@ def main() -> None:
     facts = dataclasses.asdict(read_nvml())
     _print(facts)
     if facts["problem"] is None:
-        cuda = ask_cuda()
-        _print({"cuda_problem": cuda.problem, "cuda_devices": [device.name for device in cuda.devices]})
+        devices, problem = ask_cuda()
+        _print({"cuda_problem": problem, "cuda_devices": [device.name for device in devices]})
 
 
 def _print(reported: dict[str, Any]) -> None:

@@ -56,42 +56,31 @@ class CUDADevice:
     multiprocessors: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class CUDAAnswer:
-    """The CUDA driver's devices, or why it has none.
-
-    Attributes:
-        devices: Those that TensorFlow uses, in its order; empty if there is a `problem`.
-        problem: Why there is no answer: no libcuda, or the error of `cuInit`; None: it answered.
-    """
-
-    devices: tuple[CUDADevice, ...] = ()
-    problem: str | None = None
-
-
-def ask_cuda() -> CUDAAnswer:
+def ask_cuda() -> tuple[list[CUDADevice], str | None]:
     """Initialise the CUDA driver in this process and list its devices; creates no context and takes no memory.
 
     CUDA reads CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER at the first call in a process.
+
+    Returns:
+        The devices that TensorFlow uses, in its order; and why there are none: no libcuda, or the error of `cuInit`.
     """
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        return CUDAAnswer(problem=str(error))
-    if (code := library.cuInit(0)) != 0:
-        return CUDAAnswer(problem=f"cuInit failed with {CUDA_ERRORS.get(code, 'CUresult')} ({code})")
+        return [], str(error)
     count = ctypes.c_int()
-    if (code := library.cuDeviceGetCount(ctypes.byref(count))) != 0:
-        return CUDAAnswer(problem=f"cuDeviceGetCount failed with {CUDA_ERRORS.get(code, 'CUresult')} ({code})")
-    return CUDAAnswer(devices=_large_enough([_describe(library, ordinal) for ordinal in range(count.value)]))
+    for name, arguments in (("cuInit", (0,)), ("cuDeviceGetCount", (ctypes.byref(count),))):
+        if (code := getattr(library, name)(*arguments)) != 0:
+            return [], f"{name} failed with {CUDA_ERRORS.get(code, 'CUresult')} ({code})"
+    return _large_enough([_describe(library, ordinal) for ordinal in range(count.value)]), None
 
 
-def _large_enough(devices: list[CUDADevice]) -> tuple[CUDADevice, ...]:
+def _large_enough(devices: list[CUDADevice]) -> list[CUDADevice]:
     """Exclude small GPUs next to larger ones, as TensorFlow does."""
     counts = [device.multiprocessors for device in devices if device.multiprocessors is not None]
     wished = os.environ.get("TF_MIN_GPU_MULTIPROCESSOR_COUNT", "")
     least = int(wished) if wished.isdigit() else min(_MIN_MULTIPROCESSORS, max(counts, default=0))
-    return tuple(device for device in devices if device.multiprocessors is None or device.multiprocessors >= least)
+    return [device for device in devices if device.multiprocessors is None or device.multiprocessors >= least]
 
 
 def _describe(library: ctypes.CDLL, ordinal: int) -> CUDADevice:

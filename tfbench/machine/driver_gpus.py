@@ -35,74 +35,41 @@ _MEMORY_EIGHTHS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slice:
-    """A compute instance of a GPU in MIG mode.
-
-    Attributes:
-        handle: NVML's, for memory and processes; NVML has no power, clocks or temperature of a slice.
-        uuid: `MIG-…` as the driver prints it, in either form.
-        profile: e.g. `1g.10gb`, or `1c.3g.40gb` for a part of an instance.
-        gpu_instance: Id of the GPU instance, as in `MIG-GPU-…/1/0`.
-        compute_instance: Id of the compute instance within it.
-    """
-
-    handle: Handle
-    uuid: str | None
-    profile: str | None
-    gpu_instance: int | None
-    compute_instance: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class DriverGPU:
-    """One GPU of the machine.
+    """A GPU of the machine, or a slice of one in MIG mode: a compute instance.
 
     Attributes:
-        index: The driver's own, as `nvidia-smi` shows it.
-        handle: NVML's; None: it does not answer.
+        index: The driver's own, as `nvidia-smi` shows it; of a slice its GPU's.
+        handle: NVML's, for memory and processes; None: it does not answer.
+        gpu_handle: That of the whole GPU: NVML has no power, clocks or temperature of a slice.
         bus_id: `0000:3B:00.0`; None: unknown.
+        uuid: Of a slice its own, `MIG-…` as the driver prints it, in either form.
+        name: CUDA's, `NVIDIA H100 80GB HBM3 MIG 1g.10gb` for a slice.
         problem: Why it cannot be used: `is lost`; None: it answers.
         mig: Whether MIG mode is on; None: not supported.
-        slices: MIG slices; empty without MIG.
+        slices: Of a whole GPU; empty without MIG.
+        is_slice: Whether it is a slice.
+        profile: Of a slice, e.g. `1g.10gb`, or `1c.3g.40gb` for a part of an instance.
+        old_name: Of a slice: `MIG-GPU-<uuid>/<GPU instance>/<compute instance>`.
     """
 
     index: int
     handle: Handle | None
+    gpu_handle: Handle | None = None
     bus_id: str | None = None
     uuid: str | None = None
     name: str | None = None
     problem: str | None = None
     mig: bool | None = None
-    slices: tuple[Slice, ...] = ()
+    slices: tuple[DriverGPU, ...] = ()
+    is_slice: bool = False
+    profile: str | None = None
+    old_name: str | None = None
 
     @property
     def label(self) -> str:
         """Return its name in messages: `GPU 3 (0000:3B:00.0)`."""
         return f"GPU {self.index}" + (f" ({self.bus_id})" if self.bus_id else "")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Visible:
-    """A device that this process may use: a GPU, or a slice of it."""
-
-    gpu: DriverGPU
-    slice: Slice | None = None
-
-    @property
-    def handle(self) -> Handle:
-        """Return the handle for queries of memory and processes."""
-        return self.gpu.handle if self.slice is None else self.slice.handle
-
-    @property
-    def uuid(self) -> str | None:
-        """Return the UUID; of a slice its own."""
-        return self.gpu.uuid if self.slice is None else self.slice.uuid
-
-    @property
-    def name(self) -> str:
-        """Return CUDA's name: `NVIDIA H100 80GB HBM3 MIG 1g.10gb` for a slice."""
-        name = self.gpu.name or "unknown"
-        return name if self.slice is None else f"{name} MIG {self.slice.profile or 'slice'}"
 
 
 def offered(query: Callable[..., T], *arguments: object) -> T | None:
@@ -141,25 +108,24 @@ def problems_of(gpus: Sequence[DriverGPU]) -> list[str]:
     return found
 
 
-def visible_devices(gpus: Sequence[DriverGPU], by_cuda: Sequence[CUDADevice] | None = None) -> list[Visible]:
-    """Return the devices that this process may use, in CUDA's order.
+def visible_devices(gpus: Sequence[DriverGPU], by_cuda: Sequence[CUDADevice] | None = None) -> list[DriverGPU]:
+    """Return the GPUs and slices that this process may use, in CUDA's order.
 
     Args:
         gpus: All of the machine.
         by_cuda: As listed by the CUDA driver; None: unknown, so CUDA_VISIBLE_DEVICES decides.
     """
     if by_cuda is not None:
-        return [found for device in by_cuda if (found := _match(gpus, device))]
+        return [match for device in by_cuda if (match := _match(gpus, device))]
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     answering = [gpu for gpu in gpus if gpu.problem is None]
     devices = list(_all_of(answering) if chosen is None else _chosen(answering, chosen))
     # A process gets either one slice or whole GPUs.
-    slices = [device for device in devices if device.slice is not None]
-    return slices[:1] or devices
+    return [device for device in devices if device.is_slice][:1] or devices
 
 
-def offered_devices(gpus: Sequence[DriverGPU]) -> list[Visible]:
-    """Return the devices that this machine offers, for processes that are assigned devices by UUID.
+def offered_devices(gpus: Sequence[DriverGPU]) -> list[DriverGPU]:
+    """Return the GPUs and slices that this machine offers, for processes that are assigned devices by UUID.
 
     Without CUDA_VISIBLE_DEVICES these are the whole GPUs, or the first slice if there are none: CUDA does not give a
     process whole GPUs together with a slice.
@@ -167,37 +133,29 @@ def offered_devices(gpus: Sequence[DriverGPU]) -> list[Visible]:
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         return visible_devices(gpus)
     devices = list(_all_of([gpu for gpu in gpus if gpu.problem is None]))
-    return [device for device in devices if device.slice is None] or devices[:1]
+    return [device for device in devices if not device.is_slice] or devices[:1]
 
 
-def _match(gpus: Sequence[DriverGPU], device: CUDADevice) -> Visible | None:
+def _match(gpus: Sequence[DriverGPU], device: CUDADevice) -> DriverGPU | None:
     """Find the GPU or slice of a CUDA device by its UUID, else by its PCI bus id."""
-    devices = [found for gpu in gpus if gpu.problem is None for found in _of_gpu(gpu)]
-    for found in devices:
-        if found.uuid is not None and _digits(found.uuid) == device.uuid:
-            return found
+    devices = list(_all_of([gpu for gpu in gpus if gpu.problem is None]))
+    same = [one for one in devices if one.uuid is not None and _digits(one.uuid) == device.uuid]
     # A driver that names slices `MIG-GPU-…/1/0` returns only the UUID or bus id of the GPU.
-    same_gpu = [found for found in devices if device.bus_id is not None and found.gpu.bus_id == device.bus_id]
-    return same_gpu[0] if same_gpu else None
+    same += [one for one in devices if device.bus_id is not None and one.bus_id == device.bus_id]
+    return same[0] if same else None
 
 
 def _digits(uuid: str) -> str:
     return uuid.removeprefix("MIG-").removeprefix("GPU-").replace("-", "")
 
 
-def _of_gpu(gpu: DriverGPU) -> Iterator[Visible]:
-    if gpu.mig:
-        yield from (Visible(gpu=gpu, slice=part) for part in gpu.slices)
-    else:
-        yield Visible(gpu=gpu)
-
-
-def _all_of(gpus: Sequence[DriverGPU]) -> Iterator[Visible]:
+def _all_of(gpus: Sequence[DriverGPU]) -> Iterator[DriverGPU]:
+    """Yield GPUs, and instead of one in MIG mode its slices."""
     for gpu in gpus:
-        yield from _of_gpu(gpu)
+        yield from gpu.slices if gpu.mig else (gpu,)
 
 
-def _chosen(gpus: Sequence[DriverGPU], chosen: str) -> Iterator[Visible]:
+def _chosen(gpus: Sequence[DriverGPU], chosen: str) -> Iterator[DriverGPU]:
     """Yield the devices of CUDA_VISIBLE_DEVICES; like CUDA, stop at the first unknown entry."""
     for entry in (text.strip() for text in chosen.split(",")):
         found = _by_entry(gpus, entry)
@@ -206,24 +164,17 @@ def _chosen(gpus: Sequence[DriverGPU], chosen: str) -> Iterator[Visible]:
         yield found
 
 
-def _by_entry(gpus: Sequence[DriverGPU], entry: str) -> Visible | None:
+def _by_entry(gpus: Sequence[DriverGPU], entry: str) -> DriverGPU | None:
     if re.fullmatch(r"\d+", entry):  # CUDA numbers only the GPUs that answer
         chosen = gpus[int(entry) : int(entry) + 1]
         return next(_all_of(chosen), None)
     if entry.startswith("MIG-"):
-        return next((device for device in _all_of(gpus) if _is_slice(device, entry)), None)
+        slices = [part for gpu in gpus for part in gpu.slices]
+        return next((one for one in slices if entry == one.old_name or (one.uuid or "").startswith(entry)), None)
     if entry.startswith("GPU-"):
         named = [gpu for gpu in gpus if (gpu.uuid or "").startswith(entry)]
         return next(_all_of(named), None) if len(named) == 1 else None  # an ambiguous abbreviation is unknown
     return None
-
-
-def _is_slice(device: Visible, entry: str) -> bool:
-    """Return whether an entry names this slice: `MIG-<uuid>`, or the older `MIG-GPU-<uuid>/<instance>/<instance>`."""
-    if device.slice is None:
-        return False
-    old = f"MIG-{device.gpu.uuid}/{device.slice.gpu_instance}/{device.slice.compute_instance}"
-    return entry == old or (device.slice.uuid or "").startswith(entry)
 
 
 def _read_driver_gpu(index: int) -> DriverGPU:
@@ -232,24 +183,22 @@ def _read_driver_gpu(index: int) -> DriverGPU:
     except pynvml.NVMLError as error:
         return DriverGPU(index=index, handle=None, problem=_LOST.get(error.value, f"cannot be opened ({error})"))
     pci = offered(pynvml.nvmlDeviceGetPciInfo, handle)
-    gpu = DriverGPU(index=index, handle=handle, bus_id=None if pci is None else bus_id_of(pci.busId))
+    bus_id = None if pci is None else bus_id_of(pci.busId)
+    gpu = DriverGPU(index=index, handle=handle, gpu_handle=handle, bus_id=bus_id)
     try:
         total = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
     except pynvml.NVMLError as error:
         if error.value in _LOST:  # some drivers still return the handle of a GPU that fell off the bus
-            return DriverGPU(index=index, handle=None, bus_id=gpu.bus_id, problem=_LOST[error.value])
+            return DriverGPU(index=index, handle=None, bus_id=bus_id, problem=_LOST[error.value])
         total = 0
     mode = offered(pynvml.nvmlDeviceGetMigMode, handle)
-    mig = None if mode is None else mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE
-    return DriverGPU(
-        index=index,
-        handle=handle,
-        bus_id=gpu.bus_id,
+    gpu = replace(
+        gpu,
         uuid=offered(pynvml.nvmlDeviceGetUUID, handle),
-        name=offered(pynvml.nvmlDeviceGetName, handle),
-        mig=mig,
-        slices=tuple(_slices(handle, total)) if mig else (),
+        name=offered(pynvml.nvmlDeviceGetName, handle) or "unknown",
+        mig=None if mode is None else mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE,
     )
+    return replace(gpu, slices=tuple(_slices(gpu, total))) if gpu.mig else gpu
 
 
 def bus_id_of(text: bytes | str) -> str:
@@ -258,17 +207,21 @@ def bus_id_of(text: bytes | str) -> str:
     return re.sub(r"^0000(?=[0-9A-F]{4}:)", "", name.upper())
 
 
-def _slices(gpu: Handle, gpu_bytes: int) -> Iterator[Slice]:
-    for index in range(offered(pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0):
-        handle = offered(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, index)
+def _slices(gpu: DriverGPU, gpu_bytes: int) -> Iterator[DriverGPU]:
+    for index in range(offered(pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu.handle) or 0):
+        handle = offered(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu.handle, index)
         if handle is None:
             continue  # not every index holds a slice
-        yield Slice(
+        profile = _profile(handle, gpu_bytes)
+        instances = (pynvml.nvmlDeviceGetGpuInstanceId, pynvml.nvmlDeviceGetComputeInstanceId)
+        yield replace(
+            gpu,
             handle=handle,
             uuid=offered(pynvml.nvmlDeviceGetUUID, handle),
-            profile=_profile(handle, gpu_bytes),
-            gpu_instance=offered(pynvml.nvmlDeviceGetGpuInstanceId, handle),
-            compute_instance=offered(pynvml.nvmlDeviceGetComputeInstanceId, handle),
+            name=f"{gpu.name} MIG {profile or 'slice'}",
+            is_slice=True,
+            profile=profile,
+            old_name="/".join([f"MIG-{gpu.uuid}", *(str(offered(query, handle)) for query in instances)]),
         )
 
 

@@ -18,9 +18,7 @@ from tfbench.machine.cuda_devices import ask_cuda
 from tfbench.machine.driver_gpus import (
     DriverGPU,
     Handle,
-    Slice,
     T,
-    Visible,
     offered,
     offered_devices,
     problems_of,
@@ -145,18 +143,18 @@ def cuda_version(number: int | None) -> str | None:
     return None if number is None else f"{number // 1000}.{number % 1000 // 10}"
 
 
-def devices_of_this_process(gpus: list[DriverGPU]) -> list[Visible]:
+def devices_of_this_process(gpus: list[DriverGPU]) -> list[DriverGPU]:
     """Return the devices that this process may use, by CUDA or, if it does not answer, by CUDA_VISIBLE_DEVICES.
 
     Initialises CUDA in this process.
     """
-    answer = ask_cuda()
-    return visible_devices(gpus, answer.devices if answer.problem is None else None)
+    devices, problem = ask_cuda()
+    return visible_devices(gpus, devices if problem is None else None)
 
 
-def _excluded(gpus: list[DriverGPU], devices: list[Visible]) -> list[str]:
+def _excluded(gpus: list[DriverGPU], devices: list[DriverGPU]) -> list[str]:
     """Describe GPUs in MIG mode that are excluded because there are whole GPUs."""
-    if not any(device.slice is None for device in devices):
+    if all(device.is_slice for device in devices):
         return []
     return [f"{gpu.label} is in MIG mode, and excluded next to whole GPUs" for gpu in gpus if gpu.slices]
 
@@ -173,13 +171,13 @@ def as_recorded(gpu: GPUFacts) -> GPU:
     )
 
 
-def read_gpu(device: Visible) -> GPUFacts:
+def read_gpu(gpu: DriverGPU) -> GPUFacts:
     """Read the current state of a GPU: everything that a benchmark depends on.
 
     A slice has its own memory and processes. Its temperature, clocks and their limits are those of its GPU; power is
     excluded, because it includes the other slices.
     """
-    gpu, handle = device.gpu, device.gpu.handle
+    handle = gpu.gpu_handle
     if gpu.problem is not None:
         return GPUFacts(index=gpu.index, bus_id=gpu.bus_id, problem=gpu.problem)
 
@@ -187,28 +185,28 @@ def read_gpu(device: Visible) -> GPUFacts:
         return offered(query, handle, *arguments)
 
     def watts(query: Callable[..., Any]) -> float | None:
-        answer = None if device.slice else ask(query)
+        answer = None if gpu.is_slice else ask(query)
         return None if answer is None else answer / 1000
 
     mode = ask(pynvml.nvmlDeviceGetVirtualizationMode)
     virtual = mode == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU or bool(VGPU_NAME.search(gpu.name or ""))
     capability = ask(pynvml.nvmlDeviceGetCudaComputeCapability)
-    memory = offered(pynvml.nvmlDeviceGetMemoryInfo, device.handle)
+    memory = offered(pynvml.nvmlDeviceGetMemoryInfo, gpu.handle)
     rates = ask(pynvml.nvmlDeviceGetUtilizationRates)  # none in MIG mode
-    limits = None if device.slice else ask(pynvml.nvmlDeviceGetPowerManagementLimitConstraints)
+    limits = None if gpu.is_slice else ask(pynvml.nvmlDeviceGetPowerManagementLimitConstraints)
     ecc, rows = ask(pynvml.nvmlDeviceGetEccMode), ask(pynvml.nvmlDeviceGetRemappedRows)
     # GPUs before Ampere retire pages instead of remapping rows.
     pending = ask(pynvml.nvmlDeviceGetRetiredPagesPendingStatus) if rows is None else rows[2]
     reasons = ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons)
     links = [ask(pynvml.nvmlDeviceGetNvLinkState, link) for link in range(pynvml.NVML_NVLINK_MAX_LINKS)]
-    processes = offered(pynvml.nvmlDeviceGetComputeRunningProcesses, device.handle)
+    processes = offered(pynvml.nvmlDeviceGetComputeRunningProcesses, gpu.handle)
     compute_mode = ask(pynvml.nvmlDeviceGetComputeMode)
     persistence = ask(pynvml.nvmlDeviceGetPersistenceMode)
     return GPUFacts(
         index=gpu.index,
         bus_id=gpu.bus_id,
-        name=device.name,
-        uuid=device.uuid,
+        name=gpu.name,
+        uuid=gpu.uuid,
         virtual=virtual,
         licensed=_is_licensed(handle) if virtual else None,
         compute_capability=None if capability is None else f"{capability[0]}.{capability[1]}",
@@ -218,7 +216,7 @@ def read_gpu(device: Visible) -> GPUFacts:
         processes=None if processes is None else len(processes),
         process_names=[f"{process.pid} {_process_name(process.pid)}".strip() for process in processes or ()],
         mig=gpu.mig,
-        slices=[_slice(part) for part in (gpu.slices if device.slice is None else (device.slice,))],
+        slices=[_slice(part) for part in ((gpu,) if gpu.is_slice else gpu.slices)],
         ecc=None if ecc is None else bool(ecc[0]),
         ecc_uncorrected_errors=_ecc_uncorrected_errors(handle),
         row_remap_pending=None if pending is None else bool(pending),
@@ -256,7 +254,7 @@ def _is_licensed(handle: Handle) -> bool | None:
     return any(feature.featureState for feature in features)
 
 
-def _slice(part: Slice) -> GPUSlice:
+def _slice(part: DriverGPU) -> GPUSlice:
     memory = offered(pynvml.nvmlDeviceGetMemoryInfo, part.handle)
     return GPUSlice(uuid=part.uuid, profile=part.profile, memory_bytes=None if memory is None else int(memory.total))
 
@@ -310,7 +308,7 @@ class GPUs:
     """
 
     def __init__(self, count: int) -> None:
-        self._devices: list[Visible] = []
+        self._devices: list[DriverGPU] = []
         self._open = False
         self.at_start: list[GPUFacts] = []
         self.warnings: list[SoftWarning] = []
@@ -347,18 +345,18 @@ class GPUs:
     def energy_joules(self) -> list[float | None]:
         """Return each GPU's energy counter in joules since the driver was loaded; None for a slice."""
         counters = [
-            None if device.slice else offered(pynvml.nvmlDeviceGetTotalEnergyConsumption, device.handle)
+            None if device.is_slice else offered(pynvml.nvmlDeviceGetTotalEnergyConsumption, device.handle)
             for device in self._devices
         ]
         return [None if counter is None else counter / 1000 for counter in counters]
 
     def temperatures_celsius(self) -> list[float | None]:
         """Return each GPU's temperature."""
-        return [_temperature(device.gpu.handle) for device in self._devices]
+        return [_temperature(device.gpu_handle) for device in self._devices]
 
     def ecc_uncorrected_errors(self) -> list[int | None]:
         """Return each GPU's uncorrected memory errors since the driver was loaded."""
-        return [_ecc_uncorrected_errors(device.gpu.handle) for device in self._devices]
+        return [_ecc_uncorrected_errors(device.gpu_handle) for device in self._devices]
 
     def other_processes(self) -> int | None:
         """Count the processes that computed on these GPUs at the start; None if no GPU reports it."""
@@ -384,12 +382,12 @@ def _power_watts(gpu: Handle) -> float | None:
     return None if averaged is None else averaged / 1000
 
 
-def _sample(device: Visible) -> Sample:
-    gpu = device.gpu.handle
+def _sample(device: DriverGPU) -> Sample:
+    gpu = device.gpu_handle
     memory = offered(pynvml.nvmlDeviceGetMemoryInfo, device.handle)
     return Sample(
         at=time.perf_counter(),
-        power_watts=None if device.slice else _power_watts(gpu),
+        power_watts=None if device.is_slice else _power_watts(gpu),
         temperature_celsius=_temperature(gpu),
         sm_clock_mhz=offered(pynvml.nvmlDeviceGetClockInfo, gpu, pynvml.NVML_CLOCK_SM),
         reasons=offered(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, gpu),
