@@ -80,6 +80,13 @@ class Estimate:
             return t_quantile(self.degrees_of_freedom, level)
         return math.sqrt(math.fsum(v * t_quantile(d, level) ** 2 for v, d in self.components) / self.variance)
 
+    @property
+    def logarithm(self) -> Estimate:
+        """The logarithm of a mean above 0, to first order (delta method): its error is the relative error."""
+        square = self.mean**2
+        components = tuple((variance / square, degrees) for variance, degrees in self.components)
+        return Estimate(math.log(self.mean), self.variance / square, self.degrees_of_freedom, components)
+
     def half_width(self, level: float = LEVEL) -> float:
         """Return half the width of the interval of the mean."""
         return self.quantile(level) * math.sqrt(self.variance)
@@ -281,33 +288,28 @@ def _shared_variances(variances: Sequence[float], degrees: Sequence[float]) -> l
 
 
 def ratio_of_estimates(a: Estimate, b: Estimate, *, level: float = LEVEL, alike: bool = False) -> Interval:
-    """Return mean(a) / mean(b) with Fieller's interval: all ratios r for which mean(a) − r mean(b) may be 0.
-
-    The bound is open (`inf`) where b cannot be distinguished from 0.
+    """Return mean(a) / mean(b), with the interval of the difference of their logarithms.
 
     Args:
-        a: Independent of `b`.
-        b: Not 0.
+        a: Above 0; independent of `b`.
+        b: Above 0.
         level: Probability of covering the true ratio.
         alike: Whether the relative spread of both has the same causes; see `sum_of_estimates`.
-
-    Source: Fieller, Some problems in interval estimation, 1954; degrees of freedom of a − r b at the estimated r:
-        Welch 1947 (Satterthwaite 1946), or of its components: Banerjee 1960.
     """
+    half = sum_of_estimates([a.logarithm, b.logarithm], [1.0, -1.0], alike=alike).half_width(level)
     ratio = a.mean / b.mean
-    difference = sum_of_estimates([a, b], [1.0, -ratio], alike=alike)
-    if difference.variance == 0:
-        return Interval(ratio, ratio, ratio, level)
-    squared_t = difference.quantile(level) ** 2
-    # (mean(a) − r mean(b))² ≤ t² (var(a) + r² var(b)) is a quadratic in r: leading r² − 2 half r + constant
-    # ≤ 0.
-    leading = b.mean**2 - squared_t * b.variance
-    half = a.mean * b.mean
-    constant = a.mean**2 - squared_t * a.variance
-    if leading <= 0:
-        return Interval(ratio, -math.inf, math.inf, level)
-    root = math.sqrt(max(half**2 - leading * constant, 0.0))
-    return Interval(ratio, (half - root) / leading, (half + root) / leading, level)
+    return Interval(ratio, ratio * math.exp(-half), ratio * math.exp(min(half, MAX_EXPONENT)), level)
+
+
+def exponential(logarithm: Estimate) -> Interval:
+    """Return the interval of a value from the estimate of its logarithm."""
+    found = logarithm.interval()
+    ends = (math.exp(min(value, MAX_EXPONENT)) for value in (found.value, found.low, found.high))
+    return Interval(*ends)
+
+
+MAX_EXPONENT = 700.0
+"""exp of more is too large for a float."""
 
 
 def divided(interval: Interval, factor: float) -> Interval:

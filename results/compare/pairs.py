@@ -24,6 +24,7 @@ from results.stats import (
     divided,
     estimate,
     estimate_of_runs,
+    exponential,
     ratio_of_estimates,
     sum_of_estimates,
 )
@@ -199,13 +200,13 @@ def geometric_mean(comparisons: Sequence[Comparison]) -> Interval | None:
     if all(item.paired for item in usable):
         levels = levels_of([log_ratios(item) for item in usable])
         if levels is not None:
-            return _exponential(estimate([*levels.values()]))
+            return exponential(estimate([*levels.values()]))
     left = _mean_logarithm([item.a for item in usable])
     right = _mean_logarithm([item.b for item in usable])
     if left is None or right is None:
         return None
     alike = usable[0].a.repeated == usable[0].b.repeated
-    return _exponential(sum_of_estimates([left, right], [1.0, -1.0], alike=alike))
+    return exponential(sum_of_estimates([left, right], [1.0, -1.0], alike=alike))
 
 
 def compare_pair(a: FleetRate, b: FleetRate) -> Comparison:
@@ -286,7 +287,7 @@ def _ratio(a: FleetRate, b: FleetRate) -> tuple[float, Interval | None]:
     """
     if a.of_fleet and a.rates.keys() == b.rates.keys() and _same_machines(a, b):
         left, right = a.host_means, b.host_means
-        interval = _exponential(estimate([math.log(left[host] / right[host]) for host in left]))
+        interval = exponential(estimate([math.log(left[host] / right[host]) for host in left]))
         return interval.value, interval
     assert a.mean is not None and b.mean is not None, "callers check `rates` first"
     known = a.estimate, b.estimate
@@ -303,12 +304,34 @@ def log_ratios(item: Comparison) -> dict[str, float]:
 
 
 def levels_of(by_case: Sequence[Mapping[K, float]]) -> dict[K, float] | None:
-    """Return the mean over cases of each host, run or round; None: there is only one, or they cannot be separated."""
-    cells: dict[K, dict[int, float]] = {}
-    for case, values in enumerate(by_case):
-        for name, value in values.items():
-            cells.setdefault(name, {})[case] = value
-    return host_levels(cells) if len(cells) > 1 else None
+    """Return the mean over cases of each host, run or round, with missing values imputed.
+
+    The spread of the means is then that between hosts, even if they measured different cases.
+
+    Args:
+        by_case: A value, such as the logarithm of throughput, by host, run or round; at least one for each case.
+
+    Returns:
+        None: there is only one, or they cannot be separated from cases, because some share no case with the others,
+        directly or through a third one.
+
+    Source: Yates, The analysis of replicated experiments when the field results are incomplete, 1933: fitted values of
+        the least squares of host + case replace missing ones.
+    """
+    import numpy as np
+
+    names = list(dict.fromkeys(name for values in by_case for name in values))
+    if len(names) < 2:
+        return None
+    cells = np.array([[values.get(name, math.nan) for values in by_case] for name in names])
+    hosts, cases = np.nonzero(~np.isnan(cells))
+    if len(hosts) < cells.size:
+        design = np.hstack([np.eye(len(names))[hosts], np.eye(len(by_case))[cases]])
+        effects, _, rank, _ = np.linalg.lstsq(design, cells[hosts, cases], rcond=None)
+        if rank < sum(cells.shape) - 1:
+            return None
+        cells = np.where(np.isnan(cells), np.add.outer(effects[: len(names)], effects[len(names) :]), cells)
+    return dict(zip(names, map(float, cells.mean(axis=1)), strict=True))
 
 
 def _mean_logarithm(rates: Sequence[FleetRate]) -> Estimate | None:
@@ -344,52 +367,3 @@ def _by_round(rate: FleetRate, *, across: bool) -> dict[tuple[str, float], float
         for number, value in zip(rate.rounds[host][run], of_run, strict=True):
             values["" if across else run, number].append(value)
     return {key: math.log(mean) + statistics.fmean(of_round) / mean - 1 for key, of_round in values.items()}
-
-
-def _exponential(of_logarithm: Estimate) -> Interval:
-    interval = of_logarithm.interval()
-    return Interval(math.exp(interval.value), math.exp(interval.low), math.exp(min(interval.high, 700.0)))
-
-
-def host_levels(cells: Mapping[K, Mapping[int, float]]) -> dict[K, float] | None:
-    """Return each host's mean over all cases, with missing values imputed from effects of host and case.
-
-    The spread of the means is then that between hosts, even if they measured different cases.
-
-    Args:
-        cells: A value, such as the logarithm of throughput, by host and index of the case; at least one for each host.
-
-    Returns:
-        None: hosts and cases cannot be separated, because some hosts share no case with the others, directly or
-        through a third one.
-
-    Source: Yates, The analysis of replicated experiments when the field results are incomplete, 1933: fitted values of
-        the least squares of host + case replace missing ones.
-    """
-    cases = list(dict.fromkeys(case for of_host in cells.values() for case in of_host))
-    if all(len(of_host) == len(cases) for of_host in cells.values()):
-        return {host: statistics.fmean(of_host.values()) for host, of_host in cells.items()}
-    fitted = _least_squares(cells, cases)
-    if fitted is None:
-        return None
-    return {
-        host: statistics.fmean(of_host.get(case, fitted[host, case]) for case in cases)
-        for host, of_host in cells.items()
-    }
-
-
-def _least_squares(cells: Mapping[K, Mapping[int, float]], cases: list[int]) -> dict[tuple[K, int], float] | None:
-    """Fit value = host + case; None: the known cells do not determine it."""
-    import numpy as np
-
-    hosts = list(cells)
-    known = [(host, case) for host in hosts for case in cases if case in cells[host]]
-    design = np.zeros((len(known), len(hosts) + len(cases)))
-    for row, (host, case) in enumerate(known):
-        design[row, hosts.index(host)] = design[row, len(hosts) + cases.index(case)] = 1.0
-    values = np.array([cells[host][case] for host, case in known])
-    effects, _, rank, _ = np.linalg.lstsq(design, values, rcond=None)
-    if rank < len(hosts) + len(cases) - 1:
-        return None
-    of_host, of_case = effects[: len(hosts)], effects[len(hosts) :]
-    return {(h, c): float(of_host[i] + of_case[j]) for i, h in enumerate(hosts) for j, c in enumerate(cases)}

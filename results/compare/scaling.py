@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from results.stats import Estimate, Interval, divided, estimate, ratio_of_estimates, sum_of_estimates
+from results.stats import Estimate, Interval, divided, estimate, exponential, ratio_of_estimates, sum_of_estimates
 from results.table.columns import Software
 from results.table.comparable import CLUSTER_COLUMNS, SharedSetting, setting_of
 from results.table.fleets import FleetRate
@@ -74,7 +75,7 @@ def _efficiency(rate: FleetRate, baseline: FleetRate, count: int) -> Efficiency:
         for host, mean in rate.host_means.items()
     }
     if len(shared) > 1:
-        interval = estimate(list(of_hosts.values())).interval()
+        interval = exponential(estimate([math.log(value) for value in of_hosts.values()]))
         return Efficiency(rate, baseline, count, interval.value, interval)
     (value,) = of_hosts.values()
     known = rate.estimate, _of_these_machines(baseline)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from results.compare.overall import answer_lines, answers, leading_lines
-from results.compare.pairs import Mark, compare, geometric_mean, host_levels
+from results.compare.pairs import Mark, compare, geometric_mean, levels_of
 from results.compare.scaling import efficiencies
 from results.report.comparison import compare_grid, scaling_grid
 from results.schema import Mode
@@ -91,8 +91,8 @@ def test_the_geometric_mean_against_a_baseline_is_taken_host_by_host():
 
 
 def test_hosts_and_cases_that_cannot_be_told_apart_have_no_levels():
-    assert host_levels({"x": {1: 1.0}, "y": {2: 3.0}}) is None
-    assert host_levels({"x": {1: 1.0, 2: 2.0}, "y": {1: 2.0}}) == pytest.approx({"x": 1.5, "y": 2.5})
+    assert levels_of([{"x": 1.0}, {"y": 3.0}]) is None
+    assert levels_of([{"x": 1.0, "y": 2.0}, {"x": 2.0}]) == pytest.approx({"x": 1.5, "y": 2.5})
 
 
 def test_one_host_a_side_speaks_of_two_machines_and_not_of_fleets():

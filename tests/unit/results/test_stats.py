@@ -33,27 +33,22 @@ def test_one_repeat_gives_no_interval(values):
         t_interval(values)
 
 
-def test_ratio_interval_ends_where_the_difference_could_just_be_zero():
-    """Fieller's definition, checked without his formula: at each end, a − r b is t standard errors from 0."""
+def test_the_interval_of_a_ratio_is_that_of_a_difference_of_logarithms():
     a, b = [0.190, 0.197, 0.188, 0.193], [0.100, 0.103, 0.098]
     ours = stats.ratio_of_estimates(stats.estimate(a), stats.estimate(b))
-    part_a, part_b = np.var(a, ddof=1) / 4, ours.value**2 * np.var(b, ddof=1) / 3
-    t = math.sqrt(np.average(scipy.stats.t.ppf(0.975, [3, 2]) ** 2, weights=[part_a, part_b]))  # Banerjee
-    for end in (ours.low, ours.high):
-        standard_error = math.sqrt(np.var(a, ddof=1) / 4 + end**2 * np.var(b, ddof=1) / 3)
-        assert abs(np.mean(a) - end * np.mean(b)) / standard_error == pytest.approx(t)
-    assert ours.value == pytest.approx(np.mean(a) / np.mean(b))
-    assert ours.low < ours.value < ours.high
+    parts = [np.var(values, ddof=1) / len(values) / np.mean(values) ** 2 for values in (a, b)]
+    half = math.sqrt(np.dot(scipy.stats.t.ppf(0.975, [3, 2]) ** 2, parts))  # Banerjee
+    assert (ours.value, ours.low, ours.high) == pytest.approx(np.mean(a) / np.mean(b) * np.exp([0, -half, half]))
 
 
 def test_ratio_of_exact_values_has_no_width():
-    ours = ratio_interval([193.7, 193.7], [100.0, 100.0])  # Fieller's formula would round to a width of 5e-8
+    ours = ratio_interval([193.7, 193.7], [100.0, 100.0])
     assert ours.low == ours.value == ours.high == pytest.approx(1.937)
 
 
-def test_ratio_is_unbounded_where_the_divisor_may_be_zero():
-    assert ratio_interval([10.0, 11.0], [1.0, 30.0]).high == math.inf
-    assert ratio_interval([10.0, 11.0], [0.001, 0.03]).high == math.inf
+def test_a_ratio_is_as_unknown_as_its_divisor():
+    found = ratio_interval([10.0, 11.0], [1.0, 30.0])
+    assert 0 < found.low < 1e-4 and found.high > 1e4 and math.isfinite(found.high)
 
 
 def test_the_inverse_of_an_interval_turns_its_ends_over():
@@ -66,9 +61,8 @@ def test_the_inverse_of_an_interval_turns_its_ends_over():
 def test_ratio_interval_holds_its_value_and_turns_over_with_its_sides(a, b):
     ours, turned = ratio_interval(a, b), ratio_interval(b, a)
     assert ours.low <= ours.value * (1 + 1e-9) and ours.value <= ours.high * (1 + 1e-9)
-    if all(0 < interval.low < interval.high < math.inf for interval in (ours, turned)):
-        assert 1 / turned.value == pytest.approx(ours.value)
-        assert (1 / turned.high, 1 / turned.low) == pytest.approx((ours.low, ours.high), rel=1e-6)
+    assert 1 / turned.value == pytest.approx(ours.value)
+    assert (1 / turned.high, 1 / turned.low) == pytest.approx((ours.low, ours.high), rel=1e-6)
 
 
 def test_hosts_are_what_is_repeated_where_there_are_several():
