@@ -1,4 +1,31 @@
-"""`python -m studies.gpu_validation`: all measurements that need a real GPU, resumable. See README.md."""
+"""All measurements that need a real GPU, the most informative steps first; `make gpu-validation OUT=FOLDER` calls it.
+
+    make gpu-validation OUT=h100 PEER=../benchmarks  # also compares with tf_cnn_benchmarks (github.com/tensorflow/benchmarks)
+    make gpu-validation OUT=h100 ARGS="--only environment checks device 'replicas.pack-*'"
+
+Groups of steps, all in `steps.py`:
+
+    environment       TensorFlow sees the GPU, cuDNN convolves, XLA compiles; the doctor's findings
+    checks            fp32, tf32, fp16 and bf16 pass their validity checks
+    device            rates of matrix products, memory and copies
+    throughput, peer  networks by precision, XLA off and `replica`; over tf_cnn_benchmarks at batch 64 and 256
+    switch            throughput with one setting over throughput without it
+    pytorch           ResNet50 over PyTorch's, eager and compiled: whether a low figure is the GPU's or TensorFlow's
+    container         container over bare process, `kill -9` of the controller and `resume`
+    latency           inference at batch 1
+    replicas          two GPUs or more: checks, NCCL's report, bus bandwidth, packs, 16-bit gradients, no all-reduce
+
+A step ends in a figure with its unit, `no_gpu`, `no_peer`, `no_torch`, `no_engine`, `timeout`, or `failed` with its
+cause. The two sides of a comparison alternate; the ratio is that of their medians. If a GPU does not compute, nothing
+else is tried. Without GPUs, steps that make sense on a CPU run at reduced sizes. A step takes 6 to 50 s on an H100;
+for a short lease, start with `--only environment checks device --pairs=1`.
+
+The folder is the state: a step is done when `results/STEP.json` exists, so a killed call continues, also on a fresh
+machine with the unpacked folder; to run a step again, remove that file. `summary.md` has a line per step,
+`records/STEP.RUN.json` what one process wrote, `logs/STEP.RUN.log` the rest of its output, `runs/` the run folders of
+containers, `machine.json` the machine: a folder holds figures of one kind of machine and refuses any other. Commit it
+to `results/reference/measured/`. Never change clocks, power limits, compute mode or MIG of a borrowed machine.
+"""
 
 import argparse
 import contextlib
@@ -348,7 +375,11 @@ def _stop(*_: object) -> NoReturn:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m studies.gpu_validation", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m studies.gpu_validation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
         "--out", type=Path, default=Path("gpu-validation"), help="output folder, which is also the state"
     )
