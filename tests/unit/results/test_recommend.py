@@ -279,5 +279,5 @@ def test_a_question_has_its_winner_its_ratio_and_its_words(question, tmp_path, m
 
 def test_the_page_of_answers_is_what_the_commands_print_today():
     text = page.PAGE.read_text(encoding="utf-8")
-    assert text == page.page(), "run: make answers"
+    assert text == page.page(), "run: python -m studies.pages.answers"
     assert len([word for word in text.split() if any(map(str.isalpha, word))]) <= page.MOST_WORDS
