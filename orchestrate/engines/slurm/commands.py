@@ -21,7 +21,6 @@ from results.schema.record_json import MAX_RECORD_BYTES
 SCRIPT_SECONDS = 120.0
 """Time limit of a script, which hangs if the shared folder is gone or the scheduler is busy."""
 
-MAX_ANSWER_BYTES = 96 * 1024 * 1024
 SSH_FAILED = 255
 
 LOG_BYTES = 64 * 1024
@@ -30,8 +29,12 @@ LOG_BYTES = 64 * 1024
 LAST_LOG_BYTES = 4 * 1024 * 1024
 """Maximum output of an ended repeat."""
 
-POLL_BYTES = 32 * 1024 * 1024
-"""Limit for files of ended repeats per poll; once exceeded, the remaining repeats wait for the next poll."""
+POLL_BYTES = 8 * 1024 * 1024
+"""Limit for files of repeats per poll; once exceeded, the remaining repeats wait for the next poll."""
+
+MAX_ANSWER_BYTES = 32 * 1024 * 1024  # POLL_BYTES and the last repeat's log and record, in base64
+MAX_ANSWER_LINES = 400_000
+"""Four lines for each of 100,000 repeats; as Python objects, they take about 80 MB."""
 
 _FORMAT = "state|%i|%T|%N|%k|%r"
 
@@ -88,6 +91,8 @@ class LoginShell:
         parts = with_retries(lambda: self._connect(text, mark, seconds)).split(f"{mark}\n")
         if len(parts) != 3:
             raise Unreachable(f"{self.name}: its answer is incomplete")
+        if parts[1].count("\n") > MAX_ANSWER_LINES:
+            raise Unreachable(f"{self.name}: its answer has more than {MAX_ANSWER_LINES} lines")
         return parts[1].split("\n")
 
     def _connect(self, text: str, mark: str, seconds: float) -> str:
@@ -236,7 +241,8 @@ def poll(root: str, name: str, followed: Mapping[str, int], cancels: Sequence[st
         cancels: Tasks to cancel.
         removals: Ids of repeats whose folders are removed.
     """
-    reports = "\n".join(f"report {shlex.quote(job)} {offset}" for job, offset in followed.items())
+    in_turn = sorted(followed.items(), key=lambda item: item[1])  # the quietest first: POLL_BYTES may not last for all
+    reports = "\n".join(f"report {shlex.quote(job)} {offset}" for job, offset in in_turn)
     return f"""\
 {cancel(cancels)}
 cd {shlex.quote(root)} || exit 4
@@ -247,10 +253,10 @@ left={POLL_BYTES}
 part() {{ if [ "$2" -eq 0 ]; then head -c "$3" "$1"; else tail -c "+$(($2 + 1))" "$1" | head -c "$3"; fi; }}
 send() {{ printf '%s|%s|' "$1" "$2"; part "$3" "$4" "$5" | base64 -w 0; echo; }}
 report() {{
+    [ "$left" -gt 0 ] || return 0
     log=jobs/$1/output.log record=jobs/$1/record.json size=0
     [ ! -f "$log" ] || size=$(wc -c <"$log")
     if [ -f "done/$1" ]; then
-        [ "$left" -gt 0 ] || return 0
         left=$((left - size + $2))
         [ "$size" -le "$2" ] || send log "$1" "$log" "$2" {LAST_LOG_BYTES}
         if [ -f "$record" ] && [ ! -L "$record" ]; then
@@ -260,6 +266,7 @@ report() {{
         send done "$1" "done/$1" 0 1000
     elif [ "$size" -gt "$2" ]; then
         send log "$1" "$log" "$2" {LOG_BYTES}
+        left=$((left - {LOG_BYTES}))
     fi
 }}
 {reports}"""

@@ -357,18 +357,14 @@ class SlurmLauncher:
         if (status := answer.files.get(("done", job))) is not None:
             track.status = status
             track.record = answer.files.get(("record", job))
-        track.begun = track.begun or track.status is not None or bool(track.offset)
-        track.begun = track.begun or (reported is not None and reported.name != "CANCELLED")
-        if track.status is not None and track.status.startswith(b"code 0\n"):
-            track.ending = ending(reported, track.status)
-            return
-        if reported is not None and reported.name in ACTIVE:
-            track.quiet_since = None
-            return
-        track.quiet_since = track.quiet_since or now
-        explained = track.status is not None or (job in self._cancelled and not track.begun)
-        explained = explained or (reported is not None and reported.name in ENDINGS)
-        if explained or now - track.quiet_since >= SETTLE_SECONDS:
+        name = "" if reported is None else reported.name
+        track.begun |= track.status is not None or bool(track.offset) or name not in ("", "CANCELLED")
+        track.quiet_since = None if name in ACTIVE else track.quiet_since or now
+        ended = (track.status or b"").startswith(b"code 0\n")  # Slurm may list it as running for a moment
+        if track.quiet_since is not None:
+            explained = track.status is not None or name in ENDINGS or (job in self._cancelled and not track.begun)
+            ended |= explained or now - track.quiet_since >= SETTLE_SECONDS
+        if ended:
             track.ending = ending(reported, track.status)
 
     def _forget(self, job: str) -> None:

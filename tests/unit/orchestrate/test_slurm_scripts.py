@@ -10,9 +10,10 @@ import pytest
 
 from orchestrate.engines.base import Turn
 from orchestrate.engines.slurm.answers import SlurmState, ending, ending_of_pending, read_answer, task_ranges
-from orchestrate.engines.slurm.commands import refusal, tidy
+from orchestrate.engines.slurm.commands import LoginShell, poll, refusal, tidy
 from orchestrate.engines.slurm.launcher import _turn
 from orchestrate.engines.slurm.script import batch_script, make_arrays
+from orchestrate.errors import Unreachable
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.planning.plan import Job
@@ -358,6 +359,22 @@ def test_a_runs_folder_goes_when_no_job_can_write_there_any_more(tmp_path: Path,
         ["sh", "-c", script], env={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}, check=True, timeout=patience()
     )
     assert node.root.exists() is not goes
+
+
+def test_a_poll_of_any_number_of_repeats_has_a_bounded_answer(tmp_path: Path):
+    node = Node(tmp_path)
+    node.program("squeue", "")
+    names = [job(number).id for number in range(200)]
+    for name in names:
+        (node.root / "jobs" / name).mkdir()
+        (node.root / "jobs" / name / "output.log").write_bytes(b"x" * 100_000)
+    followed = dict.fromkeys(names, 1) | {names[-1]: 0}
+    path = f"{tmp_path / 'bin'}:/usr/bin:/bin"
+    script = f"PATH={path}\n{poll(str(node.root), 'run1.lab', followed, [], [])}"
+    answer = read_answer(LoginShell(None).run(script)).files
+    assert 100 < len(answer) < 200 and ("log", names[-1]) in answer, "those that have printed least come first"
+    with pytest.raises(Unreachable, match="more than 400000 lines"):
+        LoginShell(None).run("yes 'a|b' | head -n 400002")
 
 
 def test_time_in_which_a_node_fetches_an_image_is_no_time_of_the_benchmark():
