@@ -1,5 +1,6 @@
 """Runs benchmarks as Jobs of a Kubernetes cluster.
 
-Start with `launcher.py`. `manifests.py` builds the Job of a repeat, `pods.py` interprets the state of its pod,
-`nodes.py` reads facts from node labels, and `api.py` wraps the official client.
+Start with `launcher.py`. `job.yml` is the Job of a repeat, which `manifests.py` fills in. `objects.py` has the fields
+of the cluster's objects that are used, `pods.py` the states of a repeat, `nodes.py` the facts in node labels. `api.py`
+wraps the official client.
 """

@@ -1,8 +1,7 @@
 """A small interface to a Kubernetes API server: the only module that imports the official client.
 
-Objects stay the plain dictionaries that the server sends, and nothing in them is trusted. In addition to the client,
-this module retries requests to a server that has answered before, bounds responses, and turns every failure into an
-error with the server's message and a remedy.
+In addition to the client, it retries requests to a server that has answered before, bounds responses, checks their
+objects (`objects.py`), and turns every failure into an error with the server's message and a remedy.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from urllib3.util.ssl_ import create_urllib3_context
 
 from orchestrate.engines.base import NotThere
 from orchestrate.engines.bounded import LimitedPool, TLSSocket, read_bounded, within
+from orchestrate.engines.kubernetes.objects import JobWarning, KubernetesJob, Node, Pod, read_items
 from orchestrate.errors import HostError, LaunchFailed, Unreachable
 from orchestrate.inventory.queues import KubernetesQueue
 from orchestrate.text import plain_text, read_json
@@ -45,9 +45,6 @@ MAX_ANSWER_BYTES = 64 << 20
 MAX_ANSWER_VALUES = 1_000_000  # a thousand pods have 400,000; as Python objects, a million take about 160 MB
 MAX_LOG_LINE_BYTES = 16 << 10
 _QUANTITY = re.compile(r"[\d.]{1,24}(m|[kKMGTPE]i?)?", re.ASCII)
-
-Object = dict[str, Any]
-"""An API object: `{"metadata": {"name": …}, "spec": {…}, "status": {…}}`."""
 
 
 class NameTaken(HostError):
@@ -84,26 +81,26 @@ class KubernetesCluster:
         """
         return self._load()[1]
 
-    def nodes(self, selector: str) -> list[Object]:
+    def nodes(self, selector: str) -> list[Node]:
         """Return the nodes that match a label selector."""
-        return self._list("list_node", label_selector=selector)
+        return read_items(Node, self._request("list_node", label_selector=selector))
 
-    def pods(self, selector: str) -> list[Object]:
+    def pods(self, selector: str) -> list[Pod]:
         """Return the namespace's pods that match a label selector."""
-        return self._list("list_namespaced_pod", self.namespace, label_selector=selector)
+        return read_items(Pod, self._request("list_namespaced_pod", self.namespace, label_selector=selector))
 
-    def jobs(self, selector: str) -> list[Object]:
+    def jobs(self, selector: str) -> list[KubernetesJob]:
         """Return the namespace's Jobs that match a label selector."""
-        return self._list("list_namespaced_job", self.namespace, label_selector=selector)
+        return read_items(KubernetesJob, self._request("list_namespaced_job", self.namespace, label_selector=selector))
 
-    def job(self, name: str) -> Object | None:
+    def job(self, name: str) -> KubernetesJob | None:
         """Return a Job; None: it does not exist."""
         try:
-            return self._request("read_namespaced_job", name, self.namespace)
+            return KubernetesJob.model_validate(self._request("read_namespaced_job", name, self.namespace))
         except NotThere:
             return None
 
-    def create_job(self, manifest: Object) -> None:
+    def create_job(self, manifest: dict[str, Any]) -> None:
         """Create a Job.
 
         Raises:
@@ -119,14 +116,8 @@ class KubernetesCluster:
     def job_warnings(self) -> dict[str, str]:
         """Return the cluster's latest warning about each of the namespace's Jobs."""
         chosen = "type=Warning,involvedObject.kind=Job"
-        events = self._list("list_namespaced_event", self.namespace, field_selector=chosen)
-        events.sort(key=lambda item: str(item.get("lastTimestamp") or item.get("eventTime") or ""))
-        return {
-            str((item.get("involvedObject") or {}).get("name")): plain_text(
-                f"{item.get('reason')}: {item.get('message')}", 400
-            )
-            for item in events
-        }
+        warned = read_items(JobWarning, self._request("list_namespaced_event", self.namespace, field_selector=chosen))
+        return {item.about: item.text for item in sorted(warned, key=lambda item: item.last or item.at)}
 
     def follow_log(self, pod: str) -> Iterator[str]:
         """Yield the timestamped lines of a pod's log as they arrive; none if it cannot be read now.
@@ -171,18 +162,12 @@ class KubernetesCluster:
 
     # -- requests ----------------------------------------------------------------------------------------------
 
-    def _list(self, method: str, *arguments: Any, **options: Any) -> list[Object]:  # noqa: ANN401
-        """Return the objects of a list response."""
-        items = self._request(method, *arguments, **options).get("items")
-        return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
-
-    def _request(self, method: str, *arguments: Any, **options: Any) -> Object:  # noqa: ANN401
-        """Send a request and return the object in its response."""
+    def _request(self, method: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+        """Send a request and return the JSON of its response."""
         try:
-            answer = read_json(self._read(method, *arguments, **options), MAX_ANSWER_BYTES, MAX_ANSWER_VALUES)
+            return read_json(self._read(method, *arguments, **options), MAX_ANSWER_BYTES, MAX_ANSWER_VALUES)
         except ValueError as error:
             raise self._unreachable(error) from error
-        return answer if isinstance(answer, dict) else {}
 
     def _read(self, method: str, *arguments: Any, **options: Any) -> bytes:  # noqa: ANN401
         """Send a request and read its response, with retries if the server has answered before."""
@@ -270,12 +255,12 @@ def _limited(settings: Any) -> Any:  # noqa: ANN401
     return api
 
 
-def quantity(text: object) -> int | None:
+def quantity(text: str | None) -> int | None:
     """Parse a quantity, e.g. `8`, `7500m` or `64Gi`, rounded down; None: invalid."""
-    if not _QUANTITY.fullmatch(str(text)):
+    if not _QUANTITY.fullmatch(text or ""):
         return None  # e.g. 1e999999999, whose digits would fill the memory
     try:
-        return int(parse_quantity(str(text)))
+        return int(parse_quantity(text))
     except (ValueError, ArithmeticError):
         return None
 

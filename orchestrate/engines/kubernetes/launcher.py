@@ -15,16 +15,13 @@ from orchestrate.engines.base import Ending, OnTurn, OutputLine, Turn, always_ru
 from orchestrate.engines.bounded import malformed_as_error
 from orchestrate.engines.invocation import JOB_LABEL
 from orchestrate.engines.kubernetes.api import KubernetesCluster, NameTaken, Refused
-from orchestrate.engines.kubernetes.manifests import belongs_to, job_manifest, object_name, run_selector, to_yaml
+from orchestrate.engines.kubernetes.manifests import job_manifest, object_name, run_selector, to_yaml
 from orchestrate.engines.kubernetes.nodes import NoNode, fleet_facts, stated_facts
+from orchestrate.engines.kubernetes.objects import Pod
 from orchestrate.engines.kubernetes.pods import (
     Running,
     RunView,
-    SeenPod,
-    State,
     Waiting,
-    name_of,
-    node_of,
 )
 from orchestrate.engines.polling import Poller
 from orchestrate.engines.pulls import Progress
@@ -113,11 +110,11 @@ class KubernetesLauncher:
                 found = self._cluster.job(object_name(job))
             if found is None:
                 continue  # it was deleted in between
-            if not belongs_to(found, job):
+            if not found.belongs_to(job):
                 raise LaunchFailed(
                     f"a Job named {object_name(job)} exists, but it does not belong to this run. Remove it"
                 )
-            if not (found.get("metadata") or {}).get("deletionTimestamp"):
+            if not found.deleted:
                 return True
             if time.monotonic() > deadline:
                 raise Lost(f"an earlier Job {object_name(job)} was not deleted in time: its node may be lost")
@@ -137,16 +134,17 @@ class KubernetesLauncher:
 
         while True:
             poller.wait()
-            state, seen = view.state(name), view.pod_of(name)
+            state, pod = view.state(name), view.pod_of(name)
             if state is None:
                 missed += not poller.trouble
                 # A query that was in flight when the Job was created does not show it.
                 state = Waiting("waiting for a pod") if missed < 2 else _GONE
-            if job.id in self._cancelled and not begun and not isinstance(state, Running) and not _has_run(state):
+            started = begun or isinstance(state, Running) or (isinstance(state, Ending) and state.exit_code is not None)
+            if job.id in self._cancelled and not started:
                 self._cluster.delete_job(name)
                 raise CancelledInQueue
             if isinstance(state, Waiting):
-                on_turn(Turn(waiting=True, node=node_of(seen.pod) if seen else None, reason=state.reason))
+                on_turn(Turn(waiting=True, node=pod.node if pod else None, reason=state.reason))
                 failure = patience.lost(state, self._progress_at)
                 if failure is not None:
                     return Ending(exit_code=None, failure=failure)
@@ -154,11 +152,11 @@ class KubernetesLauncher:
                 begun = True
                 self._progress_at = time.monotonic()
                 on_turn(Turn(waiting=False, node=state.node))
-                if seen is not None:
-                    log.take(self._cluster.follow_log(name_of(seen.pod)), note)
+                if pod is not None:
+                    log.take(self._cluster.follow_log(pod.name), note)
             else:
                 self._progress_at = time.monotonic()
-                return self._ended(job, seen, state, log, on_line, on_turn)
+                return self._ended(job, pod, state, log, on_line, on_turn)
 
     def collect(self, job: Job) -> bytes | None:
         """See `Launcher.collect`; the record is in the last lines of the pod's log."""
@@ -197,9 +195,8 @@ class KubernetesLauncher:
     @malformed_as_error("the cluster")
     def running(self, run_id: str) -> list[str]:
         """See `Launcher.running`."""
-        items = self._cluster.jobs(run_selector(run_id))
-        named = [((item.get("metadata") or {}).get("annotations") or {}).get(JOB_LABEL) for item in items]
-        return [name for name in named if isinstance(name, str)]
+        there = self._cluster.jobs(run_selector(run_id))
+        return [job.annotations[JOB_LABEL] for job in there if JOB_LABEL in job.annotations]
 
     def manifests(self, jobs: Sequence[Job]) -> list[str]:
         """See `QueueLauncher.manifests`; YAML for `kubectl apply`."""
@@ -236,13 +233,13 @@ class KubernetesLauncher:
         return self._watched
 
     def _ended(
-        self, job: Job, seen: SeenPod | None, ending: Ending, log: _Log, on_line: OutputLine, on_turn: OnTurn
+        self, job: Job, pod: Pod | None, ending: Ending, log: _Log, on_line: OutputLine, on_turn: OnTurn
     ) -> Ending:
         """Read the rest of the log, and keep the digest of the image's tag."""
-        if seen is not None and ending.exit_code is not None:
+        if pod is not None and ending.exit_code is not None:
             on_turn(Turn(waiting=False, node=ending.node))
             if log.record.payload() is None:
-                log.take(self._cluster.log_end(name_of(seen.pod), MAX_RECORD_LINES * 4), on_line)
+                log.take(self._cluster.log_end(pod.name, MAX_RECORD_LINES * 4), on_line)
         log.cut_short = ending.failure is not None or ending.exit_code is None
         if ending.image_digest and job.origin.image:
             self._digests.setdefault(job.origin.image, ending.image_digest)
@@ -302,7 +299,3 @@ class _Patience:
 
 
 _GONE = Ending(exit_code=None, failure=(Status.LOST, "its Job is gone: somebody deleted it"))
-
-
-def _has_run(state: State) -> bool:
-    return isinstance(state, Ending) and state.exit_code is not None

@@ -8,20 +8,18 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from orchestrate.engines.kubernetes.api import quantity
 from orchestrate.engines.kubernetes.manifests import tolerations
+from orchestrate.engines.kubernetes.objects import Node, Taint, condition
 from orchestrate.errors import LaunchFailed
 from orchestrate.inventory.queues import KubernetesQueue, Toleration
 from orchestrate.inventory.variants import parse_version
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.images import ARCHITECTURE
-from orchestrate.text import plain_text
+from orchestrate.text import plain_text, whole_number
 from results.schema import GPU, Status
-
-Node = dict[str, Any]
 
 MEBIBYTE = 1 << 20
 MAX_GPUS = 64
@@ -66,7 +64,32 @@ def fleet_facts(nodes: Sequence[Node], queue: KubernetesQueue, *, wants_gpus: bo
             "If nodes are started on demand, set gpus_per_node: and variant: there",
             Status.UNREACHABLE,
         )
-    kinds = Counter(_kind(node, queue) for node in usable)
+    kind = _common_kind(usable, queue, wants_gpus=wants_gpus)
+    info = usable[0].info
+    architectures = {node.labels.get("kubernetes.io/arch", ARCHITECTURE) for node in usable} - {ARCHITECTURE}
+    drivers = sorted({driver for node in usable if (driver := _driver(node.labels))}, key=parse_version)
+    memory = kind.memory_mib * MEBIBYTE or None
+    gpu = GPU(index=0, name=kind.product, compute_capability=kind.capability or None, memory_bytes=memory)
+    return Facts(
+        cpu_count=_least(usable, "cpu"),
+        memory_bytes=_least(usable, "memory"),
+        kernel=plain_text(info.get("kernelVersion", ""), 100),
+        operating_system=plain_text(info.get("osImage", ""), 100),
+        engine=plain_text(f"kubernetes {info.get('kubeletVersion')}, {info.get('containerRuntimeVersion')}", 100),
+        driver=drivers[0] if drivers and kind.count else None,
+        gpus=_times(gpu, min(kind.count, MAX_GPUS) if wants_gpus else 0),
+        gpu_runtime="device plugin" if kind.count else None,
+        architecture=min(architectures, default=ARCHITECTURE),
+    )
+
+
+def _common_kind(nodes: Sequence[Node], queue: KubernetesQueue, *, wants_gpus: bool) -> NodeKind:
+    """Return the kind of all nodes, with the lowest number of GPUs.
+
+    Raises:
+        LaunchFailed: The nodes differ.
+    """
+    kinds = Counter(_kind(node, queue) for node in nodes)
     if wants_gpus and len({(kind.product, kind.capability, kind.memory_mib) for kind in kinds}) > 1:
         seen = "; ".join(
             f"{n} with {kind.count} {kind.product or 'no GPU'}" for kind, n in sorted(kinds.items(), reverse=True)
@@ -76,47 +99,25 @@ def fleet_facts(nodes: Sequence[Node], queue: KubernetesQueue, *, wants_gpus: bo
             f"e.g. node_selector: {{nvidia.com/gpu.product: {max(kinds).product.replace(' ', '-')}}}",
             Status.UNSUPPORTED,
         )
-    kind = min(kinds, key=lambda kind: kind.count)
-    info = _mapping(usable[0], "status", "nodeInfo")
-    architectures = {_labels(node).get("kubernetes.io/arch", ARCHITECTURE) for node in usable}
-    drivers = sorted({driver for node in usable if (driver := _driver(_labels(node)))}, key=parse_version)
-    return Facts(
-        cpu_count=_least(usable, "cpu"),
-        memory_bytes=_least(usable, "memory"),
-        kernel=plain_text(str(info.get("kernelVersion")), 100),
-        operating_system=plain_text(str(info.get("osImage")), 100),
-        engine=plain_text(f"kubernetes {info.get('kubeletVersion')}, {info.get('containerRuntimeVersion')}", 100),
-        driver=drivers[0] if drivers and kind.count else None,
-        gpus=_gpus(kind) if wants_gpus else (),
-        gpu_runtime="device plugin" if kind.count else None,
-        architecture=next(iter(sorted(architectures - {ARCHITECTURE})), ARCHITECTURE),
-    )
+    return min(kinds, key=lambda kind: kind.count)
 
 
-def _gpus(kind: NodeKind) -> tuple[GPU, ...]:
-    return tuple(
-        GPU(
-            index=index,
-            name=kind.product,
-            compute_capability=kind.capability or None,
-            memory_bytes=kind.memory_mib * MEBIBYTE or None,
-        )
-        for index in range(min(kind.count, MAX_GPUS))
-    )
+def _times(gpu: GPU, count: int) -> tuple[GPU, ...]:
+    return tuple(replace(gpu, index=index) for index in range(count))
 
 
 def stated_facts(queue: KubernetesQueue, *, wants_gpus: bool) -> Facts:
     """Return the facts in `hosts.yml`, for nodes that do not exist yet or may not be listed."""
     count = queue.gpu_count if wants_gpus else 0
-    return Facts(gpus=tuple(GPU(index=index, name="GPU") for index in range(count)), engine="kubernetes")
+    return Facts(gpus=_times(GPU(index=0, name="GPU"), count), engine="kubernetes")
 
 
 def _gpu_count(node: Node, queue: KubernetesQueue) -> int:
-    return quantity(_mapping(node, "status", "allocatable").get(queue.gpu_resource)) or 0
+    return quantity(node.allocatable.get(queue.gpu_resource)) or 0
 
 
 def _kind(node: Node, queue: KubernetesQueue) -> NodeKind:
-    labels, count = _labels(node), _gpu_count(node, queue)
+    labels, count = node.labels, _gpu_count(node, queue)
     if not count:
         return NodeKind()
     product = plain_text(labels.get("nvidia.com/gpu.product", "GPU"), 100)
@@ -150,37 +151,24 @@ def _driver(labels: dict[str, str]) -> str | None:
 
 def _is_usable(node: Node, queue: KubernetesQueue, *, wants_gpus: bool) -> bool:
     """Return whether a fleet's pods can be scheduled on a node."""
-    spec = _mapping(node, "spec")
-    conditions = _mapping(node, "status").get("conditions") or ()
-    ready = any(item.get("type") == "Ready" and item.get("status") == "True" for item in conditions)
-    taints = [taint for taint in spec.get("taints") or () if taint.get("effect") in ("NoSchedule", "NoExecute")]
+    taints = [taint for taint in node.taints if taint.effect in ("NoSchedule", "NoExecute")]
     accepted = tolerations(queue, wants_gpus)
     tolerated = all(any(_tolerates(item, taint) for item in accepted) for taint in taints)
-    return bool(ready and not spec.get("unschedulable") and tolerated)
+    return condition(node.conditions, "Ready", "True") is not None and not node.unschedulable and tolerated
 
 
-def _tolerates(toleration: Toleration, taint: dict[str, Any]) -> bool:
-    if toleration.effect not in (None, taint.get("effect")):
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    if toleration.effect not in (None, taint.effect):
         return False
     if toleration.operator == "Exists":
-        return toleration.key in (None, taint.get("key"))
-    return toleration.key == taint.get("key") and (toleration.value or "") == (taint.get("value") or "")
+        return toleration.key in (None, taint.key)
+    return (toleration.key, toleration.value or "") == (taint.key, taint.value)
 
 
 def _least(nodes: Sequence[Node], resource: str) -> int | None:
-    amounts = (quantity(_mapping(node, "status", "allocatable").get(resource)) for node in nodes)
+    amounts = (quantity(node.allocatable.get(resource)) for node in nodes)
     return min((amount for amount in amounts if amount is not None), default=None)
 
 
 def _number(text: str | None) -> int:
-    return int(text) if text is not None and re.fullmatch(r"\d{1,9}", text) else 0
-
-
-def _labels(node: Node) -> dict[str, str]:
-    return {str(key): str(value) for key, value in _mapping(node, "metadata", "labels").items()}
-
-
-def _mapping(value: Any, *path: str) -> dict[str, Any]:  # noqa: ANN401
-    for part in path:
-        value = value.get(part) if isinstance(value, dict) else None
-    return value if isinstance(value, dict) else {}
+    return (whole_number(text[:10]) if text else None) or 0

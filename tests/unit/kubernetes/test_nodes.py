@@ -4,6 +4,7 @@ import pytest
 
 from orchestrate.engines.kubernetes import api
 from orchestrate.engines.kubernetes.nodes import fleet_facts
+from orchestrate.engines.kubernetes.objects import Node
 from orchestrate.errors import HostError
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import KubernetesQueue
@@ -18,7 +19,7 @@ TAINT = [{"key": "pool", "value": "bench", "effect": "NoSchedule"}]
 
 
 def facts(*nodes, gpus=True, **queue):
-    return fleet_facts(nodes, KubernetesQueue(**queue), wants_gpus=gpus)
+    return fleet_facts(list(map(Node.model_validate, nodes)), KubernetesQueue(**queue), wants_gpus=gpus)
 
 
 def test_labels_tell_gpus_driver_and_memory():
