@@ -19,4 +19,6 @@ def wait_for(work: Coroutine[Any, Any, T]) -> T:
         if not _LOOPS:
             _LOOPS.append(asyncio.new_event_loop())
             threading.Thread(target=_LOOPS[0].run_forever, name="loop", daemon=True).start()
+    if asyncio._get_running_loop() is _LOOPS[0]:
+        raise RuntimeError("the loop would wait for itself")
     return asyncio.run_coroutine_threadsafe(work, _LOOPS[0]).result()

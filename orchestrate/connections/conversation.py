@@ -89,7 +89,6 @@ class Conversation:
         self._pipes = self._process.stdin, self._process.stdout, self._process.stderr
         for end in self._pipes:
             os.set_blocking(end.fileno(), False)
-        self._sending = asyncio.Lock()
 
     async def __aenter__(self) -> Conversation:
         """Read its standard error in the background."""
@@ -113,15 +112,14 @@ class Conversation:
         kill_child(self._process)
 
     async def send(self, data: bytes) -> None:
-        """Send bytes; that it has ended shows in `chunks`."""
+        """Send bytes, one call at a time; that it has ended shows in `chunks`."""
         number, left = self._pipes[0].fileno(), memoryview(data)
-        async with self._sending:
-            with contextlib.suppress(BrokenPipeError):
-                while left:
-                    try:
-                        left = left[os.write(number, left) :]
-                    except BlockingIOError:
-                        await anyio.wait_writable(number)
+        with contextlib.suppress(BrokenPipeError):
+            while left:
+                try:
+                    left = left[os.write(number, left) :]
+                except BlockingIOError:
+                    await anyio.wait_writable(number)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield its output until it closes it."""

@@ -11,7 +11,6 @@ import contextlib
 import functools
 import json
 import statistics
-import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -314,50 +313,42 @@ class Budget:
         self._began: dict[Meter, tuple[HostPlace, float]] = {}
         self._reserved: dict[Meter, float] = {}
         self._settled_usd = 0.0
-        self._lock = threading.Lock()
 
     def found(self, entry: HostPlan) -> None:
         """Use the GPUs of a host that was not probed when the run was planned."""
-        with self._lock:
-            self._rates[entry.host.place] = (hourly_usd(entry) or 0.0) / 3600
+        self._rates[entry.host.place] = (hourly_usd(entry) or 0.0) / 3600
 
     def begin(self, host: HostPlace, meter: str | None = None) -> None:
         """Start counting the time of a host, or of a repeat in its queue."""
-        with self._lock:
-            self._settle(meter or host)
-            self._began[meter or host] = host, clock_seconds()
+        self._settle(meter or host)
+        self._began[meter or host] = host, clock_seconds()
 
     def pause(self, host: HostPlace, meter: str | None = None) -> None:
         """Stop counting, if started, and keep what is reserved."""
-        with self._lock:
-            self._settle(meter or host)
+        self._settle(meter or host)
 
     def end(self, host: HostPlace, meter: str | None = None) -> None:
         """Stop counting, if started; nothing stays reserved."""
-        with self._lock:
-            self._reserved.pop(meter or host, None)
-            self._settle(meter or host)
+        self._reserved.pop(meter or host, None)
+        self._settle(meter or host)
 
     def allows(self, host: HostPlace, case: str, meter: str | None = None) -> bool:
         """Return whether one more repeat fits within the limit; if so, reserve its cost."""
-        with self._lock:
-            seconds = self._seen.get((host.fleet, case)) or self._durations.seconds(host.fleet, case)
-            wanted = {**self._reserved, (meter or host): self._rates[host] * seconds}
-            ahead = sum(max(0.0, usd - self._begun_usd(key)) for key, usd in wanted.items())
-            fits = self._spent() + ahead <= self.limit_usd
-            if fits:
-                self._reserved = wanted
-            return fits
+        seconds = self._seen.get((host.fleet, case)) or self._durations.seconds(host.fleet, case)
+        wanted = {**self._reserved, (meter or host): self._rates[host] * seconds}
+        ahead = sum(max(0.0, usd - self._begun_usd(key)) for key, usd in wanted.items())
+        fits = self._spent() + ahead <= self.limit_usd
+        if fits:
+            self._reserved = wanted
+        return fits
 
     def add(self, fleet: str, case: str, seconds: float) -> None:
         """Record the duration of a repeat."""
-        with self._lock:
-            self._seen[fleet, case] = seconds
+        self._seen[fleet, case] = seconds
 
     def spent_usd(self) -> float:
         """Return the cost of the run so far."""
-        with self._lock:
-            return self._spent()
+        return self._spent()
 
     def _spent(self) -> float:
         return self._settled_usd + sum(map(self._running_usd, self._began))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import threading
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -118,7 +117,7 @@ class PlannedComparison:
 
 
 class StopEarly:
-    """Decides from the records of a run which repeats are not needed. Callable from any thread.
+    """Decides from the records of a run which repeats are not needed.
 
     Args:
         plan: The plan; without `stop_early`, every repeat is needed.
@@ -128,7 +127,6 @@ class StopEarly:
         self._share = plan.stop_early
         self._sides: defaultdict[Side, _Measured] = defaultdict(_Measured)
         self._skipped: dict[str, Side] = {}
-        self._lock = threading.Lock()
         if self._share is None:
             self.comparisons: list[PlannedComparison] = []
             return
@@ -152,11 +150,10 @@ class StopEarly:
         """
         if self._share is None:
             return []
-        with self._lock:
-            side = Side.of(job)
-            self._sides[side].add(job, record)
-            open_ones = [comparison for comparison in self._of_side[side] if not comparison.decided]
-            return [comparison.text for comparison in open_ones if self._analysed(comparison, self._share)]
+        side = Side.of(job)
+        self._sides[side].add(job, record)
+        open_ones = [comparison for comparison in self._of_side[side] if not comparison.decided]
+        return [comparison.text for comparison in open_ones if self._analysed(comparison, self._share)]
 
     def _analysed(self, comparison: PlannedComparison, share: float) -> bool:
         """Analyse each new round; return whether the comparison is decided."""
@@ -173,12 +170,11 @@ class StopEarly:
         """Return why a pending repeat is not needed, and count it as skipped; empty: it is needed."""
         if self._share is None:
             return ""
-        with self._lock:
-            comparisons = self._of_side[Side.of(job)]
-            if not comparisons or not all(comparison.decided for comparison in comparisons):
-                return ""
-            self._skipped[job.id] = Side.of(job)
-            return "; ".join(comparison.text for comparison in comparisons)
+        comparisons = self._of_side[Side.of(job)]
+        if not comparisons or not all(comparison.decided for comparison in comparisons):
+            return ""
+        self._skipped[job.id] = Side.of(job)
+        return "; ".join(comparison.text for comparison in comparisons)
 
     def among(self, jobs: Iterable[Job]) -> set[str]:
         """Return the ids of the repeats that are not needed, and count them as skipped."""
@@ -189,8 +185,7 @@ class StopEarly:
         """The result of each comparison, in words."""
         if self._share is not None and not self.comparisons:
             return [NOTHING_TO_COMPARE]
-        with self._lock:
-            return [comparison.text for comparison in self.comparisons]
+        return [comparison.text for comparison in self.comparisons]
 
     @property
     def skipped(self) -> int:
@@ -200,9 +195,8 @@ class StopEarly:
     @property
     def saved_seconds(self) -> float:
         """Estimated machine time of the skipped repeats, from those of the same case that ran."""
-        with self._lock:
-            known = (self._sides[side].seconds for side in self._skipped.values())
-            return sum(fmean(seconds) for seconds in known if seconds)
+        known = (self._sides[side].seconds for side in self._skipped.values())
+        return sum(fmean(seconds) for seconds in known if seconds)
 
 
 def _comparisons(sides: Iterable[Side]) -> list[PlannedComparison]:

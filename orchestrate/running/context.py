@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -19,9 +18,9 @@ from orchestrate.planning.durations import Budget, usd_text
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job
 from orchestrate.planning.stop_early import StopEarly
+from orchestrate.running.calls import Calls
 from orchestrate.running.judge import failed_record, now
 from orchestrate.running.options import RunOptions, Stop
-from orchestrate.running.watchdog import Watchdog
 from orchestrate.text import plain_text
 from results.errors import is_disk_full
 from results.program import command_line
@@ -31,7 +30,7 @@ from results.schema.exit_codes import ExitCode
 
 MakeLauncher = Callable[[Host], Launcher]
 
-Late = dict[HostPlace, Future[Facts]]
+Late = dict[HostPlace, asyncio.Task[Facts]]
 """Probes that continue while others are measured."""
 
 NO_HOST_ANSWERS = (
@@ -60,7 +59,7 @@ def storing(folder: RunFolder) -> Iterator[None]:
 
 
 class Connectivity:
-    """Whether any host answers; if none does, this machine has lost its network. Callable from any thread.
+    """Whether any host answers; if none does, this machine has lost its network.
 
     Args:
         ask: Asks some hosts; returns whether one has answered.
@@ -68,33 +67,35 @@ class Connectivity:
         seconds: How long workers wait, for the warning.
     """
 
-    def __init__(self, ask: Callable[[], bool], bus: EventBus, seconds: float) -> None:
+    def __init__(self, ask: Callable[[], Awaitable[bool]], bus: EventBus, seconds: float) -> None:
         self._ask = ask
         self._bus = bus
         self._minutes = seconds / 60
-        self._lock = threading.Lock()
-        self._asked_at = 0.0
+        self._asking: asyncio.Task[bool] | None = None
         self._away_at = 0.0
         self._answers = True
 
-    def answers(self) -> bool:
+    async def answers(self) -> bool:
         """Return whether a host answers now; workers that ask together get one answer."""
-        began = time.monotonic()
-        with self._lock:
-            if self._asked_at < began:
-                before, self._answers = self._answers, self._ask()
-                self._asked_at = time.monotonic()
-                if not (before and self._answers):
-                    self._away_at = self._asked_at
-                if before != self._answers:
-                    said = "hosts answer again" if self._answers else NO_HOST_ANSWERS.format(self._minutes)
-                    self._bus.emit(Warned(host=None, message=said))
-            return self._answers
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._look())
+        return await asyncio.shield(self._asking)
+
+    async def _look(self) -> bool:
+        try:
+            before, self._answers = self._answers, await self._ask()
+        finally:
+            self._asking = None
+        if not (before and self._answers):
+            self._away_at = time.monotonic()
+        if before != self._answers:
+            said = "hosts answer again" if self._answers else NO_HOST_ANSWERS.format(self._minutes)
+            self._bus.emit(Warned(host=None, message=said))
+        return self._answers
 
     def was_away(self, since: float) -> bool:
         """Return whether no host answered at some time after `since`, in monotonic seconds."""
-        with self._lock:
-            return self._away_at > since
+        return self._away_at > since
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class RunContext:
 
     Attributes:
         budget: None: no limit of cost.
-        statuses: Status of each repeat with a record, by job id; each thread writes those of its own repeats.
+        statuses: Status of each repeat with a record, by job id.
         early: Decides which repeats are not needed any more.
         network: Whether any host answers.
         late: Taken by the workers of their hosts.
@@ -114,7 +115,7 @@ class RunContext:
     make: MakeLauncher
     bus: EventBus
     stop: Stop
-    watchdog: Watchdog
+    calls: Calls
     budget: Budget | None
     options: RunOptions
     statuses: dict[str, Status]
@@ -127,7 +128,7 @@ class RunContext:
         """End the run, and leave running repeats to `resume`."""
         self.failures.append(failure)
         self.stop.launching.set()
-        self.watchdog.abandon_all(failure)
+        self.calls.abandon_all(failure)
 
 
 def supersede_record(folder: RunFolder, job_id: str) -> None:
@@ -232,11 +233,10 @@ _PeakKey = tuple[Device, str, str, str | None]
 
 
 class DevicePeaks:
-    """Measured peaks of one host in this run, by device, precision and image. Callable from any thread."""
+    """Measured peaks of one host in this run, by device, precision and image."""
 
     def __init__(self) -> None:
         self._known: dict[_PeakKey, tuple[float, float]] = {}
-        self._lock = threading.Lock()
 
     def add(self, job: Job, record: Record) -> None:
         """Store the peaks that a repeat has measured, unless its warnings show that they are too low."""
@@ -248,16 +248,14 @@ class DevicePeaks:
             return
         on_gpus = job.case.device is Device.GPU  # logical CPU devices share one processor
         devices = job.case.replicas if on_gpus else job.case.num_hosts
-        with self._lock:
-            best = self._known.get(_peak_key(job), (0.0, 0.0))  # keep the higher of repeated measurements
-            self._known[_peak_key(job)] = max(best[0], flops / devices), max(best[1], traffic / devices)
+        best = self._known.get(_peak_key(job), (0.0, 0.0))  # keep the higher of repeated measurements
+        self._known[_peak_key(job)] = max(best[0], flops / devices), max(best[1], traffic / devices)
 
     def of(self, job: Job) -> tuple[float, float] | None:
         """Return the peaks of a job's device for `Job.known_peaks`; None: unknown, or not needed."""
         if job.case.mode is Mode.DEVICE or job.case.num_hosts > 1:
             return None
-        with self._lock:
-            return self._known.get(_peak_key(job))
+        return self._known.get(_peak_key(job))
 
 
 def _peak_key(job: Job) -> _PeakKey:

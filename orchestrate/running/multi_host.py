@@ -1,27 +1,28 @@
 """Runs multi-host jobs: all parts start and end together, and give one record.
 
-The hosts of a fleet first finish their own repeats. Then one thread per fleet runs its multi-host jobs, so that no two
+The hosts of a fleet first finish their own repeats. Then one task per fleet runs its multi-host jobs, so that no two
 repeats wait for each other's hosts.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import threading
+import math
 import time
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
+
+import anyio
 
 from orchestrate.errors import HostError, Lost, Unreachable
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.planning.durations import clock_seconds
 from orchestrate.planning.plan import Job, MultiHostJob, Plan, complete_job, whole_job
+from orchestrate.running.calls import Watched
 from orchestrate.running.context import RunContext, StorageFailed, finish
 from orchestrate.running.judge import failed_record, judge, now
 from orchestrate.running.session import HostSession, Outcome
-from orchestrate.running.watchdog import Watched
 from orchestrate.running.worker import Worker
 from results.schema import Record, Status
 
@@ -74,14 +75,14 @@ class MemberRun:
         return f"the part on {self.host.key} ended with exit code {code}"
 
 
-def run_multi_host(
-    plan: Plan, alone: Mapping[HostPlace, Future[None]], shared: RunContext, done: Collection[str]
+async def run_multi_host(
+    plan: Plan, alone: Mapping[HostPlace, anyio.Event], shared: RunContext, done: Collection[str]
 ) -> None:
     """Run the remaining multi-host jobs of a plan, for each fleet once its hosts have finished their own repeats.
 
     Args:
         plan: The whole plan.
-        alone: The work of each host on its own repeats.
+        alone: Set when a host has finished its own repeats.
         shared: State shared by the workers of a run.
         done: Ids of the repeats that have a record or need none.
     """
@@ -89,21 +90,20 @@ def run_multi_host(
         fleet: list(multi_host_jobs)
         for fleet, multi_host_jobs in groupby(plan.multi_host_jobs, key=lambda multi: multi.job.origin.fleet)
     }
-    if not fleets:
-        return
     few = shared.options.max_parallel is not None
+    turns = anyio.CapacityLimiter(1 if few else math.inf)
 
-    def meet(fleet: str) -> None:
-        for place, work in alone.items():
+    async def meet(fleet: str) -> None:
+        for place, has_finished in alone.items():
             if few or place.fleet == fleet:
-                work.exception()
-        MultiHostWorker(
-            plan, fleets[fleet], [multi for multi in fleets[fleet] if multi.job.id not in done], shared
-        ).work()
+                await has_finished.wait()
+        left = [multi for multi in fleets[fleet] if multi.job.id not in done]
+        async with turns:
+            await MultiHostWorker(plan, fleets[fleet], left, shared).work()
 
-    with ThreadPoolExecutor(1 if few else len(fleets), thread_name_prefix="fleet") as pool:
-        for met in [pool.submit(meet, fleet) for fleet in fleets]:
-            met.result()
+    async with anyio.create_task_group() as group:
+        for fleet in fleets:
+            group.start_soon(meet, fleet)
 
 
 class MultiHostWorker(Worker):
@@ -128,48 +128,48 @@ class MultiHostWorker(Worker):
         self._lost: list[MemberRun] = []
         self._there: set[str] = set()  # ids of parts that a dead controller started
 
-    def _ready(self) -> bool:
+    async def _ready(self) -> bool:
         for place in dict.fromkeys(job.place for multi in self._every for job in multi.members):
             ours = self._parts(self._every, place)
             if self._parts(self._left.values(), place):
-                self._open(place)
+                await self._open(place)
             elif not self._left:  # a resumed run with nothing left to do
-                self._new_session(place).sweep_only(ours)
+                await (await self._new_session(place)).sweep_only(ours)
         first = {multi.job.id for multi in self._left.values() if any(job.id in self._there for job in multi.members)}
         self.jobs = sorted((multi.job for multi in self._left.values()), key=lambda job: job.id not in first)
         return bool(self._left)
 
-    def _new_session(self, place: HostPlace) -> HostSession:
+    async def _new_session(self, place: HostPlace) -> HostSession:
         entry = self._entries[place]
-        session = self._opened[place] = HostSession(entry, self.shared.make(entry.host), self.shared)
+        session = self._opened[place] = await HostSession.open(entry, self.shared)
         return session
 
-    def _open(self, place: HostPlace) -> None:
+    async def _open(self, place: HostPlace) -> None:
         """Connect to a host and prepare it."""
-        session = self._new_session(place)
+        session = await self._new_session(place)
         session.count_cost()
         try:
-            self._online(lambda: self._prepare(session, place), has_answered=session.entry.facts is not None)
+            await self._online(lambda: self._prepare(session, place), has_answered=session.entry.facts is not None)
         except HostError as error:
             session.problem = error
 
-    def _prepare(self, session: HostSession, place: HostPlace) -> None:
+    async def _prepare(self, session: HostSession, place: HostPlace) -> None:
         """Probe a host that was not, remove what was lost there or left by a controller, and prepare images."""
-        self._complete(session, place)
+        await self._complete(session, place)
         left = [multi for multi in self._left.values() if multi.job.id not in self.shared.statuses]
         ours = [*session.entry.jobs, *self._parts(self._every, place)]
-        self._there.update(session.sweep(ours, {job.id for job in self._parts(left, place)}))
-        session.prepare_images(self._parts([multi for multi in left if multi.job.blocked is None], place))
+        self._there.update(await session.sweep(ours, {job.id for job in self._parts(left, place)}))
+        await session.prepare_images(self._parts([multi for multi in left if multi.job.blocked is None], place))
 
-    def _reconnect(self) -> None:
+    async def _reconnect(self) -> None:
         for place, session in [*self._opened.items()]:
             if session.problem is not None:
-                session.close()
-                self._open(place)
+                await session.close()
+                await self._open(place)
 
-    def _complete(self, session: HostSession, place: HostPlace) -> None:
+    async def _complete(self, session: HostSession, place: HostPlace) -> None:
         """Complete the parts of a host that was not probed when the plan was made."""
-        if (facts := session.probe_missing()) is None:
+        if (facts := await session.probe_missing()) is None:
             return
         for key, multi in self._left.items():
             members = [complete_job(job, session.host, facts) if job.place == place else job for job in multi.members]
@@ -194,10 +194,10 @@ class MultiHostWorker(Worker):
         """See `Worker._is_dropped`; `_run_once` checks the hosts of each job."""
         return False
 
-    def _run_once(self, job: Job) -> Record:
+    async def _run_once(self, job: Job) -> Record:
         multi, began, started_at = self._left[job.id], clock_seconds(), now()
         parts: list[MemberRun] = []
-        self._remove_lost()
+        await self._remove_lost()
         problem = next(((s.host.key, s.problem) for s in self._sessions_of(job) if s.problem is not None), None)
         if multi.job.blocked is not None:
             record = failed_record(multi.job, *multi.job.blocked, started_at)
@@ -205,8 +205,7 @@ class MultiHostWorker(Worker):
             key, error = problem
             record = failed_record(multi.job, error.status, f"{key}: {error.cause}", started_at)
         else:
-            parts = self._start(multi)
-            self._follow(parts)
+            parts = await self._run_parts(multi)
             for part in parts:
                 if part.failure is not None:
                     raise part.failure
@@ -216,34 +215,36 @@ class MultiHostWorker(Worker):
             if isinstance(part.error, Lost | Unreachable):
                 self._lost.append(part)
             if not isinstance(part.error, Lost):
-                part.session.remove(part.job)
+                await part.session.remove(part.job)
         return record
 
-    def _remove_lost(self) -> None:
+    async def _remove_lost(self) -> None:
         """Remove parts of earlier repeats that may still run and would slow down the next one."""
         for part in self._lost:
             try:
-                part.session.call(lambda part=part: part.session.launcher.remove(part.job))  # type: ignore[misc]
+                await part.session.call(lambda part=part: part.session.launcher.remove(part.job))  # type: ignore[misc]
             except HostError as error:
                 part.session.problem = error
         self._lost.clear()
 
-    def _start(self, multi: MultiHostJob) -> list[MemberRun]:
-        """Start all parts at once, because the ranks wait for each other."""
+    async def _run_parts(self, multi: MultiHostJob) -> list[MemberRun]:
+        """Start all parts at once, because the ranks wait for each other, and wait for their ends."""
         parts = [
             MemberRun(job, session, session.watch(job))
             for job, session in zip(multi.members, self._sessions_of(multi.job), strict=True)
         ]
-        for part in parts:
-            threading.Thread(target=self._work_part, args=(part,), name=part.job.id, daemon=True).start()
+        async with anyio.create_task_group() as group:
+            for part in parts:
+                group.start_soon(self._work_part, part)
+            await self._follow(parts)
         return parts
 
-    def _work_part(self, part: MemberRun) -> None:
-        """Start one part, follow it to its end and collect its record, in its own thread."""
+    async def _work_part(self, part: MemberRun) -> None:
+        """Start one part, follow it to its end and collect its record."""
         chief = part.job.member is not None and part.job.member.rank == 0
         try:
-            part.session.start(part.job)
-            part.outcome = part.session.follow(part.job, part.watched, steps=chief)
+            await part.session.start(part.job)
+            part.outcome = await part.session.follow(part.job, part.watched, steps=chief)
         except HostError as error:
             part.error = error
         except StorageFailed as failure:
@@ -252,22 +253,22 @@ class MultiHostWorker(Worker):
         except Exception as error:  # noqa: BLE001  a bug: the others must not hang
             part.error = HostError(f"a bug in tfbench: {error!r}")
         finally:
-            self.shared.watchdog.forget(part.job)
+            self.shared.calls.forget(part.watched)
             part.ended_at = time.monotonic()
             if not chief:
                 part.session.state(part.job, "done")  # the chief reports the result
 
-    def _follow(self, parts: Sequence[MemberRun]) -> None:
+    async def _follow(self, parts: Sequence[MemberRun]) -> None:
         """Wait until all parts have ended or are abandoned; if one fails, end the others."""
         while running := [part for part in parts if part.ended_at is None]:
-            time.sleep(POLL_SECONDS)
+            await anyio.sleep(POLL_SECONDS)
             failed = [part for part in parts if part.failed]
             if not failed:
                 continue
             first = min(failed, key=lambda part: part.ended_at or 0.0)
             if time.monotonic() - (first.ended_at or 0.0) > GRACE_SECONDS:
                 for part in running:
-                    part.watched.end(Status.LOST, first.how)
+                    self.shared.calls.end(part.watched, Status.LOST, first.how)
 
     def _judge(self, multi: MultiHostJob, parts: Sequence[MemberRun], started_at: str) -> Record:
         """Return the record of the repeat: the chief's, unless another part has the cause.

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass
+
+import anyio
 
 from results.schema import Status
 
@@ -22,6 +25,8 @@ OFFLINE_SECONDS = 1800.0
 Longer than most networks are away: a router restarts, a train leaves a tunnel, somebody logs in to a VPN again. Hosts
 that are gone for good, or idle, then cost and delay no more than half an hour.
 """
+
+CHECK_SECONDS = 0.1
 
 QUEUED = "queued"
 """The state of a repeat that waits in a queue."""
@@ -62,6 +67,13 @@ class Stop:
         self.launching = threading.Event()
         self.running = threading.Event()
         self.asked = False
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait for a stop, in the loop; return whether it came in time."""
+        ends_at = time.monotonic() + seconds
+        while not self.launching.is_set() and (left := ends_at - time.monotonic()) > 0:
+            await anyio.sleep(min(left, CHECK_SECONDS))
+        return self.launching.is_set()
 
     def ask(self) -> int:
         """Request a stop.

@@ -6,6 +6,7 @@ not run again, so that a run can be resumed after any interruption.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import errno
@@ -13,11 +14,13 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import anyio
+
+from orchestrate import loop
 from orchestrate.engines.base import ImagePinner, Launcher, QueueLauncher
 from orchestrate.engines.pulls import PullLimits
 from orchestrate.errors import HostError, UserError
@@ -44,12 +47,12 @@ from orchestrate.planning.host_warnings import (
 )
 from orchestrate.planning.images import share_images
 from orchestrate.planning.plan import Plan
+from orchestrate.running.calls import CHECK_SECONDS, Calls, in_thread
 from orchestrate.running.context import Connectivity, Late, MakeLauncher, RunContext, storing, supersede_record
 from orchestrate.running.multi_host import run_multi_host
 from orchestrate.running.options import RunOptions, Stop
 from orchestrate.running.session import CLOSE_SECONDS, PROBE_SECONDS
 from orchestrate.running.state import Recorded, RunOutcome
-from orchestrate.running.watchdog import Abandoned, Watchdog, settle, side_by_side
 from orchestrate.running.worker import HostWorker, QueueWorker
 from orchestrate.text import plain_text
 from results.runs.store import RunFolder
@@ -127,7 +130,7 @@ def query_hosts(
     *,
     report: Callable[[Host, T | str], None] = lambda host, answer: None,
     wait: Callable[[Host, float], float] = lambda host, began: math.inf,
-    late: dict[HostPlace, Future[T]] | None = None,
+    late: dict[HostPlace, asyncio.Task[T]] | None = None,
 ) -> list[T | str]:
     """Query hosts in parallel with a time limit; return the answer of each, or the cause of its failure.
 
@@ -140,48 +143,62 @@ def query_hosts(
         wait: Returns until when others wait for a host that was queried at a time, both in monotonic seconds.
         late: Receives the queries of hosts for which nobody waits any more.
     """
-    continued = {} if late is None else late
+    return loop.wait_for(_query_hosts(hosts, make, ask, seconds, report, wait, late))
 
-    def query(host: Host) -> T | str:
-        began, answer = time.monotonic(), Future[T]()
+
+async def _query_hosts(
+    hosts: Sequence[Host],
+    make: MakeLauncher,
+    ask: Callable[[Host, Launcher], T],
+    seconds: float | None = None,
+    report: Callable[[Host, T | str], None] = lambda host, answer: None,
+    wait: Callable[[Host, float], float] = lambda host, began: math.inf,
+    late: dict[HostPlace, asyncio.Task[T]] | None = None,
+) -> list[T | str]:
+    turns = asyncio.Semaphore(MAX_PROBES)
+
+    async def query(host: Host, began: float) -> T | str:
         limit = began + (PROBE_SECONDS if seconds is None else seconds)
         try:
-            launcher = make(host)
+            launcher = await in_thread(partial(make, host))
         except UserError:  # a package is missing here
             raise
         except Exception as error:  # noqa: BLE001  e.g. no space for a socket
             return plain_text(f"it cannot be queried: {error}", 300)
-
-        def work() -> T:
-            settle(answer, lambda: ask(host, launcher))
-            if host.place in continued:
-                launcher.close()
-            return answer.result()
-
+        answer = asyncio.create_task(_ask(host, launcher, ask))
+        while not answer.done():
+            left = min(limit, wait(host, began)) - time.monotonic()
+            if left <= 0:
+                if late is None or time.monotonic() > limit:
+                    answer.cancel()
+                    await asyncio.wait([answer], timeout=CLOSE_SECONDS)
+                    return "it did not answer in time"
+                late[host.place] = answer
+                return f"it has not answered after {time.monotonic() - began:.0f} s; others have"
+            await asyncio.wait([answer], timeout=min(left, CHECK_SECONDS))
         try:
-            return watchdog.call(work, lambda: min(limit, wait(host, began)))
-        except Abandoned as error:
-            if late is None or time.monotonic() > limit:
-                return error.cause
-            late[host.place] = answer
-            return f"it has not answered after {time.monotonic() - began:.0f} s; others have"
+            return answer.result()
         except HostError as error:
             return error.cause
         except Exception as error:  # noqa: BLE001  e.g. an unforeseen answer
             return plain_text(f"its answer cannot be used: {error!r}", 300)
-        finally:
-            soon = time.monotonic() + CLOSE_SECONDS
-            if host.place not in continued:
-                with contextlib.suppress(HostError):
-                    watchdog.call(launcher.close, lambda: soon)
 
-    def about(host: Host) -> T | str:
-        answer = query(host)
+    async def about(host: Host) -> T | str:
+        async with turns:
+            answer = await query(host, time.monotonic())
         report(host, answer)
         return answer
 
-    with Watchdog() as watchdog:
-        return side_by_side(about, hosts, MAX_PROBES)
+    return await asyncio.gather(*map(about, hosts))
+
+
+async def _ask(host: Host, launcher: Launcher, ask: Callable[[Host, Launcher], T]) -> T:
+    """Query a host, then disconnect from it."""
+    try:
+        return await in_thread(partial(ask, host, launcher))
+    finally:
+        with contextlib.suppress(HostError), anyio.move_on_after(CLOSE_SECONDS, shield=True):
+            await in_thread(launcher.close)
 
 
 def _with_image(facts: Facts, image: Image, launcher: Launcher) -> Facts:
@@ -218,10 +235,10 @@ def execute(
         StorageFailed: This machine could not store the results; `resume` continues.
     """
     with storing(folder):
-        return _execute(plan, folder, make, bus, stop, options, {} if late is None else late)
+        return loop.wait_for(_execute(plan, folder, make, bus, stop, options, {} if late is None else late))
 
 
-def _execute(
+async def _execute(
     plan: Plan, folder: RunFolder, make: MakeLauncher, bus: EventBus, stop: Stop, options: RunOptions, late: Late
 ) -> RunOutcome:
     began = time.monotonic()
@@ -231,8 +248,6 @@ def _execute(
     settled = done.keys() | recorded.skipped
     total = len(plan.jobs)
     left = total - len(settled)
-    network = Connectivity(partial(_any_answers, plan, make), bus, options.offline_seconds)
-    shared = RunContext(folder, make, bus, stop, Watchdog(stop.running), budget, options, done, early, network, late)
     bus.emit(RunStarted(run_id=plan.run_id, jobs=total, done=total - left, folder=str(folder.path)))
     if note := isolation_note(entry.host for entry in plan.hosts):
         bus.emit(Warned(host=None, message=note))
@@ -244,26 +259,36 @@ def _execute(
     for entry in plan.hosts:
         for warning in host_warnings(entry.host, entry.facts) if entry.facts else ():
             bus.emit(Warned(host=entry.host.key, message=warning))
-    with shared.watchdog:
-        with ThreadPoolExecutor(options.max_parallel or len(plan.hosts), thread_name_prefix="host") as pool:
-            workers: dict[HostPlace, HostWorker | QueueWorker] = {}
-            together = [multi for multi in plan.multi_host_jobs if multi.job.id not in settled]
-            for entry in plan.hosts:
-                todo = [job for job in entry.jobs if job.id not in settled]
-                parts = [part for multi in together for part in multi.members if part.place == entry.host.place]
-                kind = HostWorker if entry.host.queue is None else QueueWorker
-                if budget is not None and kind is HostWorker and (todo or parts):
-                    budget.begin(entry.host.place)  # it also costs while it waits for its turn
-                workers[entry.host.place] = kind(entry, todo, shared, parts)
-            machines = {place: tuple(group) for group in same_machines(probed) for place in group}
-            machines = {place: machines.get(place, (place,)) for place in workers}
-            turns = {
-                group: pool.submit(_in_turn, [workers[p] for p in group]) for group in dict.fromkeys(machines.values())
-            }
-            futures = {place: turns[group] for place, group in machines.items()}
-            run_multi_host(plan, futures, shared, settled)
-        for future in futures.values():
-            future.result()
+    async with anyio.create_task_group() as tasks:
+        calls = Calls(tasks)
+        calls.start(partial(calls.keep_limits, stop.running.is_set))
+        network = Connectivity(partial(_any_answers, plan, make), bus, options.offline_seconds)
+        shared = RunContext(folder, make, bus, stop, calls, budget, options, done, early, network, late)
+        workers: dict[HostPlace, HostWorker | QueueWorker] = {}
+        together = [multi for multi in plan.multi_host_jobs if multi.job.id not in settled]
+        for entry in plan.hosts:
+            todo = [job for job in entry.jobs if job.id not in settled]
+            parts = [part for multi in together for part in multi.members if part.place == entry.host.place]
+            kind = HostWorker if entry.host.queue is None else QueueWorker
+            if budget is not None and kind is HostWorker and (todo or parts):
+                budget.begin(entry.host.place)  # it also costs while it waits for its turn
+            workers[entry.host.place] = kind(entry, todo, shared, parts)
+        machines = {place: tuple(group) for group in same_machines(probed) for place in group}
+        machines = {place: machines.get(place, (place,)) for place in workers}
+        turns = anyio.CapacityLimiter(options.max_parallel or math.inf)
+        ended = {group: anyio.Event() for group in dict.fromkeys(machines.values())}
+
+        async def work_in_turn(group: tuple[HostPlace, ...]) -> None:
+            async with turns:
+                for place in group:  # hosts that are one machine
+                    await workers[place].work()
+            ended[group].set()
+
+        async with anyio.create_task_group() as at_work:
+            for group in ended:
+                at_work.start_soon(work_in_turn, group)
+            await run_multi_host(plan, {place: ended[group] for place, group in machines.items()}, shared, settled)
+        tasks.cancel_scope.cancel()
     if shared.failures:
         raise shared.failures[0]
     outcome = recorded.outcome()
@@ -282,17 +307,11 @@ def _execute(
     return outcome
 
 
-def _in_turn(workers: Sequence[HostWorker | QueueWorker]) -> None:
-    """Run the repeats of hosts that are one machine, one host after another."""
-    for worker in workers:
-        worker.work()
-
-
-def _any_answers(plan: Plan, make: MakeLauncher) -> bool:
+async def _any_answers(plan: Plan, make: MakeLauncher) -> bool:
     """Ask some remote hosts of a plan; return whether one has answered."""
     remote = [entry.host for entry in plan.hosts if entry.host.is_remote]
     asked = random.sample(remote, min(len(remote), MAX_ASKED))
-    answers = query_hosts(asked, make, lambda _, launcher: launcher.running(plan.run_id), ASK_SECONDS)
+    answers = await _query_hosts(asked, make, lambda _, launcher: launcher.running(plan.run_id), ASK_SECONDS)
     return any(not isinstance(answer, str) for answer in answers)
 
 

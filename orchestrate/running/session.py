@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
+import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
-from orchestrate.engines.base import Ending, Launcher, OnTurn, always_running
+import anyio
+
+from orchestrate.engines.base import Ending, Launcher, OnTurn, Turn, always_running
 from orchestrate.errors import HostError
 from orchestrate.events import EventBus, ImageProgress, ImageReady, JobState, JobStep, Warned
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Job
+from orchestrate.running.calls import MARGIN_SECONDS, QUEUE_MARGIN_SECONDS, Abandoned, Watched, in_thread
 from orchestrate.running.context import RunContext, storing
-from orchestrate.running.watchdog import MARGIN_SECONDS, QUEUE_MARGIN_SECONDS, Abandoned, Watched
 from results.runs.store import RunFolder
 from results.schema.progress import State, Step, parse_line
 
@@ -70,6 +75,11 @@ class HostSession:
     shared: RunContext
     problem: HostError | None = None
 
+    @classmethod
+    async def open(cls, entry: HostPlan, shared: RunContext) -> HostSession:
+        """Open a session; nothing is sent yet."""
+        return cls(entry, await in_thread(partial(shared.make, entry.host)), shared)
+
     @property
     def host(self) -> Host:
         """The host."""
@@ -80,14 +90,14 @@ class HostSession:
         if self.shared.budget is not None:
             self.shared.budget.begin(self.host.place)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Disconnect; running benchmarks continue."""
         if self.shared.budget is not None:
             self.shared.budget.end(self.host.place)
-        with contextlib.suppress(HostError):
-            self.call(self.launcher.close, CLOSE_SECONDS)
+        with contextlib.suppress(HostError), anyio.move_on_after(CLOSE_SECONDS):
+            await in_thread(self.launcher.close)
 
-    def call(self, function: Callable[[], T], seconds: float | None = None) -> T:
+    async def call(self, function: Callable[[], T], seconds: float | None = None) -> T:
         """Call the launcher with a time limit.
 
         Args:
@@ -99,19 +109,19 @@ class HostSession:
         """
         if seconds is None:
             seconds = min(REQUEST_SECONDS, self.host.timeout_minutes * 60) + MARGIN_SECONDS
-        deadline = time.monotonic() + seconds
-        return self._until(function, lambda: deadline)
+        calls, ends_at = self.shared.calls, time.monotonic() + seconds
+        return await self._until(lambda: calls.call(function, ends_at))
 
-    def _until(self, function: Callable[[], T], until: Callable[[], float]) -> T:
+    async def _until(self, work: Callable[[], Awaitable[T]]) -> T:
         began = time.monotonic()
         try:
-            return self.shared.watchdog.call(function, until)
+            return await work()
         except Abandoned:
             waited = f"{time.monotonic() - began:.0f} s"
             self.problem = Abandoned(f"the host did not respond in time; abandoned after {waited}")
             raise self.problem from None
 
-    def probe_missing(self) -> Facts | None:
+    async def probe_missing(self) -> Facts | None:
         """Probe a host whose first probe failed, or wait for one that continues; None: the plan has its facts.
 
         Raises:
@@ -120,12 +130,16 @@ class HostSession:
         if self.entry.facts is not None:
             return None
         late = self.shared.late.pop(self.host.place, None)
-        facts = self.call(self.launcher.probe if late is None else late.result, PROBE_SECONDS)
+        if late is None:
+            facts = await self.call(self.launcher.probe, PROBE_SECONDS)
+        else:
+            calls, ends_at = self.shared.calls, time.monotonic() + PROBE_SECONDS
+            facts = await self._until(lambda: calls.wait(lambda: asyncio.shield(late), ends_at))
         if self.shared.budget is not None:
             self.shared.budget.found(dataclasses.replace(self.entry, facts=facts))
         return facts
 
-    def sweep(self, ours: Sequence[Job], todo: Collection[str]) -> list[str]:
+    async def sweep(self, ours: Sequence[Job], todo: Collection[str]) -> list[str]:
         """Remove leftovers of a dead controller that belong to repeats with a record.
 
         Args:
@@ -139,25 +153,25 @@ class HostSession:
             HostError: The host does not answer.
         """
         ended = {job.id: job for job in ours if job.id not in todo}
-        there = self.call(lambda: self.launcher.running(ours[0].origin.run_id))
+        there = await self.call(lambda: self.launcher.running(ours[0].origin.run_id))
         for leftover in [ended[job_id] for job_id in there if job_id in ended]:
-            self.call(lambda job=leftover: self.launcher.remove(job))  # type: ignore[misc]
+            await self.call(lambda job=leftover: self.launcher.remove(job))  # type: ignore[misc]
         return [job_id for job_id in there if job_id not in ended]
 
-    def sweep_only(self, ours: Sequence[Job]) -> None:
+    async def sweep_only(self, ours: Sequence[Job]) -> None:
         """Clean up a host of a resumed run that has nothing left to do; a failure is only a warning."""
-        self.attempt("look for leftovers", lambda: self.sweep(ours, ()), in_time=False)
+        await self.attempt("look for leftovers", self.sweep(ours, ()))
 
-    def wait_for(self, part: Job) -> None:
+    async def wait_for(self, part: Job) -> None:
         """Wait until a part of a multi-host job that a dead controller started has ended; its result stays there.
 
         Raises:
             HostError: The host was lost.
         """
-        self.start(part)
-        self.follow(part, self.watch(part), steps=False)
+        await self.start(part)
+        await self.follow(part, self.watch(part), steps=False)
 
-    def prepare_images(self, jobs: Sequence[Job]) -> None:
+    async def prepare_images(self, jobs: Sequence[Job]) -> None:
         """Prepare the images of these repeats on the host, until the run is stopped.
 
         Raises:
@@ -172,34 +186,38 @@ class HostSession:
                 emit(ImageProgress(host=key, image=image, done_bytes=done, total_bytes=total))
 
             began = time.monotonic()
-            self.call(lambda job=job, report=on_progress: self.launcher.prepare(job, report), PREPARE_SECONDS)  # type: ignore[misc]
+            await self.call(lambda job=job, report=on_progress: self.launcher.prepare(job, report), PREPARE_SECONDS)  # type: ignore[misc]
             if image is not None:
                 took = time.monotonic() - began
                 emit(ImageReady(host=key, image=image, digest=job.origin.image_digest, seconds=took))
 
-    def start(self, job: Job) -> bool:
+    async def start(self, job: Job) -> bool:
         """Start a repeat, or reattach to a running one of that name; return whether it was reattached.
 
         Raises:
             HostError: It could not be started.
         """
         self.state(job, "launching")
-        reattached = self.call(lambda: self.launcher.start(job))
+        reattached = await self.call(lambda: self.launcher.start(job))
         if reattached:
             self.state(job, "reattached")
         return reattached
 
     def watch(self, job: Job) -> Watched:
         """Watch a repeat, to end it if it takes too long or prints nothing."""
-        return self.shared.watchdog.watch(
+        watched = Watched(
             job,
             lambda: self.stop(job),
-            timeout=job.max_seconds or self.host.timeout_minutes * 60,
-            silence=self.host.silence_minutes * 60,
-            margin=MARGIN_SECONDS if self.host.queue is None else QUEUE_MARGIN_SECONDS,
+            timeout_seconds=job.max_seconds or self.host.timeout_minutes * 60,
+            silence_seconds=self.host.silence_minutes * 60,
+            margin_seconds=MARGIN_SECONDS if self.host.queue is None else QUEUE_MARGIN_SECONDS,
         )
+        self.shared.calls.watch(watched)
+        return watched
 
-    def follow(self, job: Job, watched: Watched, on_turn: OnTurn = always_running, *, steps: bool = True) -> Outcome:
+    async def follow(
+        self, job: Job, watched: Watched, on_turn: OnTurn = always_running, *, steps: bool = True
+    ) -> Outcome:
         """Follow a started repeat to its end, collect its record and stop watching it.
 
         Args:
@@ -211,35 +229,38 @@ class HostSession:
         Raises:
             HostError: The host was lost for good.
         """
-        shared = self.shared
+        shared, calls = self.shared, self.shared.calls
+
+        def report(turn: Turn) -> None:
+            output.require_open()
+            anyio.from_thread.run_sync(on_turn, turn)
+
         try:
             with Output(job, self.host.key, shared.folder, shared.bus, watched, steps=steps) as output:
-                follow = self.launcher.follow
-                ending = self._until(lambda: follow(job, output.take, on_turn), lambda: watched.abandon_at)
+                follow = partial(self.launcher.follow, job, output.take, report)
+                ending = await self._until(lambda: calls.call(follow, watched.abandon_at, watched))
                 self.state(job, "collecting")
-                return Outcome(ending, self.call(lambda: self.launcher.collect(job)), output.last_line)
+                return Outcome(ending, await self.call(lambda: self.launcher.collect(job)), output.last_line)
         finally:
-            shared.watchdog.forget(job)
+            calls.forget(watched)
 
-    def stop(self, job: Job) -> None:
+    async def stop(self, job: Job) -> None:
         """End a repeat; a failure is only a warning."""
-        self.attempt(f"end {job.id}", lambda: self.launcher.stop(job), in_time=False)
+        calls = self.shared.calls  # without a limit of its own: its repeat is abandoned
+        await self.attempt(f"end {job.id}", calls.call(lambda: self.launcher.stop(job), math.inf))
 
-    def remove(self, job: Job) -> None:
+    async def remove(self, job: Job) -> None:
         """Remove a repeat's leftovers; a failure is only a warning, because its record is stored."""
-        self.attempt(f"clean up after {job.id}", lambda: self.launcher.remove(job))
+        await self.attempt(f"clean up after {job.id}", self.call(lambda: self.launcher.remove(job)))
 
     def state(self, job: Job, state: str) -> None:
         """Report the new state of a repeat."""
         self.shared.bus.emit(JobState(job=job.id, host=self.host.key, state=state))
 
-    def attempt(self, what: str, action: Callable[[], object], *, in_time: bool = True) -> None:
-        """Run an action whose failure is only a warning; `in_time`: with the time limit of a short request."""
+    async def attempt(self, what: str, action: Awaitable[object]) -> None:
+        """Await an action whose failure is only a warning."""
         try:
-            if in_time:
-                self.call(action)
-            else:
-                action()
+            await action
         except HostError as error:
             self.warn(f"could not {what}: {error.cause}")
 
@@ -285,14 +306,18 @@ class Output:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def take(self, line: str) -> None:
-        """Process a line, without its end.
+    def require_open(self) -> None:
+        """Raise if the repeat is no longer followed.
 
         Raises:
-            Abandoned: The repeat is no longer followed; ends the thread of an abandoned call.
+            Abandoned: Ends the thread of an abandoned call.
         """
         if self._file.closed:
             raise Abandoned("it is no longer followed")
+
+    def take(self, line: str) -> None:
+        """Process a line, without its end; raises as `require_open`."""
+        self.require_open()
         self._watched.note_output()
         self._keep(line)
         match parse_line(line):

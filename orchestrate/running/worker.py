@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
 import math
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
@@ -19,6 +18,7 @@ from orchestrate.errors import Busy, CancelledInQueue, Gone, HostError, Lost, Un
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.durations import Budget, clock_seconds
 from orchestrate.planning.plan import HostPlan, Job, complete_job
+from orchestrate.running.calls import Abandoned, Watched
 from orchestrate.running.context import (
     DevicePeaks,
     RunContext,
@@ -32,7 +32,6 @@ from orchestrate.running.context import (
 from orchestrate.running.judge import failed_record, judge, now
 from orchestrate.running.options import AWAY, DROP_AFTER, HOST_FAULTS, QUEUED
 from orchestrate.running.session import HostSession
-from orchestrate.running.watchdog import Abandoned, Watched
 from results.schema import Record, Status
 
 BUSY_SECONDS = 1.0
@@ -103,27 +102,26 @@ class Worker(ABC):
         self.shared = shared
         self._name = name
         self._todo: deque[Job] = deque()
-        self._lock = threading.Lock()
         self._faults = 0  # consecutive repeats that ended by a fault of a host
         self._started: list[Job] = []  # repeats that have started, and have no record yet
         self._put_back: set[str] = set()  # ids of repeats that may still run on a host that was lost
         self._offline_seconds = shared.options.offline_seconds
 
-    def work(self) -> None:
+    async def work(self) -> None:
         """Run the repeats until they are done, the host is dropped, or the run is stopped."""
         if self.shared.stop.launching.is_set():
             return
         try:
-            if self._ready():
+            if await self._ready():
                 self._todo.extend(self.jobs)
-                self._work_through()
+                await self._work_through()
         except StorageFailed as failure:
             self.shared.fail(failure)
         except Exception as error:  # noqa: BLE001  a bug: ends this host, not the others
             self._drop_for_bug(error)
         finally:
             for session in self._sessions():
-                session.close()
+                await session.close()
 
     def _drop_for_bug(self, error: Exception) -> None:
         try:
@@ -131,28 +129,28 @@ class Worker(ABC):
         except StorageFailed as failure:
             self.shared.fail(failure)
 
-    def _work_through(self) -> None:
+    async def _work_through(self) -> None:
         """Run repeats from the list until it is empty, the host is dropped, or the run is stopped."""
         stop, options = self.shared.stop.launching, self.shared.options
-        while not stop.is_set() and (job := self._next()) is not None:
+        while not stop.is_set() and (job := await self._next()) is not None:
             if job.id not in self._put_back and skip(job, self.host, self.shared):
-                self._skip_unneeded(job)
+                await self._skip_unneeded(job)
                 continue
             self._started.append(job)
-            record = self._run_once(job)
+            record = await self._run_once(job)
             self._started.remove(job)
             if record is None:
                 continue
             self._faults = self._faults + 1 if record.status in HOST_FAULTS else 0
             if options.fail_fast and record.status is not Status.OK:
                 stop.set()
-            if record.status in AWAY and not self._is_dropped() and self._wait_for_network():
+            if record.status in AWAY and not self._is_dropped() and await self._wait_for_network():
                 self._faults = 0
-                self._reconnect()
+                await self._reconnect()
             if self._faults >= DROP_AFTER * self.host.slots or self._is_dropped():
-                self._drop(record)
+                await self._drop(record)
 
-    def _next(self) -> Job | None:
+    async def _next(self) -> Job | None:
         """Take the next repeat from the list; None: the list is empty, or the repeat would cost too much."""
         if not self._todo:
             return None
@@ -160,41 +158,40 @@ class Worker(ABC):
         fits = job.id in self._put_back or affordable(self._hosts_of(job), job.case.name, self.shared)
         return job if fits else None
 
-    def _drop(self, record: Record) -> list[Job]:
+    async def _drop(self, record: Record) -> list[Job]:
         """Drop the host with the cause of its last failure, unless the run is stopped anyway.
 
         Returns:
             The remaining repeats.
         """
-        with self._lock:
-            left = list(self._todo)
-            self._todo.clear()
+        left = list(self._todo)
+        self._todo.clear()
         if left and not self.shared.stop.running.is_set():
             status = record.status if record.status in HOST_FAULTS else Status.LOST
             drop_host(self.host, status, record.cause or "", left, self.shared)
         return left
 
-    def _wait_for_network(self) -> bool:
+    async def _wait_for_network(self) -> bool:
         """Wait, within limits, while no host answers; return whether it has waited and a host answers."""
         if not self.host.is_remote:
             return False
         stop, began, waited = self.shared.stop.launching, time.monotonic(), False
-        while not stop.is_set() and not self._network_answers():
+        while not stop.is_set() and not await self._network_answers():
             if time.monotonic() - began >= self._offline_seconds:
                 self._offline_seconds = 0.0
                 return False
             waited = True
-            stop.wait(ASK_AGAIN_SECONDS)
+            await self.shared.stop.wait(ASK_AGAIN_SECONDS)
         self._offline_seconds -= time.monotonic() - began
         return waited and not stop.is_set()
 
-    def _network_answers(self) -> bool:
+    async def _network_answers(self) -> bool:
         try:
-            return self.shared.watchdog.call(self.shared.network.answers, lambda: math.inf)
+            return await self.shared.calls.wait(self.shared.network.answers, math.inf)
         except Abandoned:  # the run ends
             return True
 
-    def _online(self, action: Callable[[], T], *, has_answered: bool) -> T:
+    async def _online(self, action: Callable[[], Awaitable[T]], *, has_answered: bool) -> T:
         """Call a function, and once more if it failed while no host answered, unless its host never has.
 
         Raises:
@@ -202,13 +199,13 @@ class Worker(ABC):
         """
         began = time.monotonic()
         try:
-            return action()
+            return await action()
         except (Unreachable, Lost) as error:
             if not has_answered or isinstance(error, Abandoned):
                 raise
-            if not (self._wait_for_network() or self.shared.network.was_away(began)):
+            if not (await self._wait_for_network() or self.shared.network.was_away(began)):
                 raise
-            return action()
+            return await action()
 
     def _failed(
         self, job: Job, error: HostError, started_at: str, watched: Watched | None, cause: str | None = None
@@ -223,11 +220,11 @@ class Worker(ABC):
         return failed_record(job, status, cause, started_at)
 
     @abstractmethod
-    def _ready(self) -> bool:
+    async def _ready(self) -> bool:
         """Connect and prepare the host; False: nothing is left to do, or every repeat got a record."""
 
     @abstractmethod
-    def _run_once(self, job: Job) -> Record | None:
+    async def _run_once(self, job: Job) -> Record | None:
         """Run one repeat, from start to record.
 
         Returns:
@@ -246,15 +243,15 @@ class Worker(ABC):
         """Return the hosts of a repeat."""
         return [self.host]
 
-    def _skip_unneeded(self, job: Job) -> None:  # noqa: B027
+    async def _skip_unneeded(self, job: Job) -> None:  # noqa: B027
         """Skip a repeat that no comparison needs any more."""
 
-    def _reconnect(self) -> None:  # noqa: B027
+    async def _reconnect(self) -> None:  # noqa: B027
         """Open sessions again that were abandoned while no host answered."""
 
 
 class HostWorker(Worker):
-    """Runs the repeats of one host in one thread.
+    """Runs the repeats of one host, one after another.
 
     Args:
         entry: The host's part of the plan.
@@ -270,42 +267,42 @@ class HostWorker(Worker):
         self._session: HostSession  # from `_ready` on
         self._peaks = DevicePeaks()
 
-    def work(self) -> None:
+    async def work(self) -> None:
         """See `Worker.work`."""
         if self.entry.jobs:
-            super().work()
+            await super().work()
         if self.shared.budget is not None and self._parts:
             self.shared.budget.begin(self.host.place)  # it also costs while it waits for the others of its fleet
 
     def _sessions(self) -> Sequence[HostSession]:
         return [self._session] if hasattr(self, "_session") else []
 
-    def _ready(self) -> bool:
-        self._session = HostSession(self.entry, self.shared.make(self.host), self.shared)
+    async def _ready(self) -> bool:
+        self._session = await HostSession.open(self.entry, self.shared)
         if self.host.queue is None:  # in a queue, each repeat costs while it has a machine
             self._session.count_cost()
         if not self.jobs:
-            self._session.sweep_only(self.entry.jobs)
+            await self._session.sweep_only(self.entry.jobs)
             return False
         try:
-            self._online(self._prepare, has_answered=self.entry.facts is not None)
+            await self._online(self._prepare, has_answered=self.entry.facts is not None)
         except HostError as error:
             if not self.shared.stop.launching.is_set():
                 drop_host(self.host, error.status, error.cause, self.jobs, self.shared)
             return False
         return True
 
-    def _prepare(self) -> None:
+    async def _prepare(self) -> None:
         """Probe a host that was not, remove leftovers, wait for parts of multi-host jobs, and prepare images."""
-        if (facts := self._session.probe_missing()) is not None:
+        if (facts := await self._session.probe_missing()) is not None:
             self.jobs = [complete_job(job, self.host, facts) for job in self.jobs]
         self._finish_blocked()
-        there = self._session.sweep(self.entry.jobs, {job.id for job in self.jobs})
+        there = await self._session.sweep(self.entry.jobs, {job.id for job in self.jobs})
         for part in self._parts:
             if part.id in there:
-                self._session.wait_for(part)
+                await self._session.wait_for(part)
         self.jobs.sort(key=lambda job: job.id not in there)  # what may still run comes first
-        self._session.prepare_images(self.jobs)
+        await self._session.prepare_images(self.jobs)
 
     def _finish_blocked(self) -> None:
         """Write the records of blocked repeats, before anything is pulled for them."""
@@ -314,14 +311,14 @@ class HostWorker(Worker):
                 finish(job, failed_record(job, *job.blocked, now()), self.host, 0.0, self.shared)
         self.jobs = [job for job in self.jobs if job.blocked is None]
 
-    def _run_once(self, job: Job) -> Record | None:
+    async def _run_once(self, job: Job) -> Record | None:
         job = dataclasses.replace(job, known_peaks=self._peaks.of(job))
         attempt, watched = self._attempt(job), None
         ended = False
         try:
-            reattached = self._start(job)
+            reattached = await self._start(job)
             watched = self._session.watch(job)
-            outcome = self._session.follow(job, watched, self._on_turn(attempt, watched))
+            outcome = await self._session.follow(job, watched, self._on_turn(attempt, watched))
             record = judge(
                 job,
                 outcome.ending,
@@ -346,12 +343,12 @@ class HostWorker(Worker):
             attempt.end()
         finish(job, record, self.host, clock_seconds() - attempt.began, self.shared)
         if ended:
-            self._session.remove(job)
+            await self._session.remove(job)
         if self.host.queue is None:  # a queue's next repeat may get another machine
             self._peaks.add(job, record)
         return record
 
-    def _start(self, job: Job) -> bool:
+    async def _start(self, job: Job) -> bool:
         """Start a repeat once no other run measures on the machine.
 
         Raises:
@@ -360,12 +357,12 @@ class HostWorker(Worker):
         waits = False
         while True:
             try:
-                return self._session.start(job)
+                return await self._session.start(job)
             except Busy as error:
                 if not waits:
                     self._session.warn(f"{error.cause}: waiting until its repeat has ended")
                 waits = True
-            if self.shared.stop.launching.wait(BUSY_SECONDS):
+            if await self.shared.stop.wait(BUSY_SECONDS):
                 raise CancelledInQueue(job.id)
 
     def _may_reattach(self, error: HostError, watched: Watched | None) -> bool:
@@ -384,7 +381,7 @@ class HostWorker(Worker):
 
 
 class QueueWorker(HostWorker):
-    """Runs the repeats of one queue, with one worker slot (thread) per allowed job.
+    """Runs the repeats of one queue, with one worker slot per allowed job.
 
     Each repeat costs while it has a machine, and jobs in the queue must be cancelled when they are no longer needed.
     """
@@ -397,28 +394,27 @@ class QueueWorker(HostWorker):
     def _queue(self) -> QueueLauncher:
         return cast(QueueLauncher, self._session.launcher)
 
-    def _work_through(self) -> None:
-        if not self._todo or not self._enqueue():
+    async def _work_through(self) -> None:
+        if not self._todo or not await self._enqueue():
             return
-        slots = min(self.host.slots, len(self.jobs))
-        with ThreadPoolExecutor(slots, thread_name_prefix=self.host.key) as pool:
-            working = [pool.submit(self._work_slot) for _ in range(slots)]
-        self._clear_waiting()
-        for slot in working:
-            slot.result()
+        slots = [self._work_slot() for _ in range(min(self.host.slots, len(self.jobs)))]
+        bugs = [bug for bug in await asyncio.gather(*slots, return_exceptions=True) if bug is not None]
+        await self._clear_waiting()
+        if bugs:
+            raise bugs[0]
 
-    def _work_slot(self) -> None:
+    async def _work_slot(self) -> None:
         try:
-            super()._work_through()
+            await super()._work_through()
         except StorageFailed as failure:
             self.shared.fail(failure)  # at once: other slots may follow a repeat for hours
 
-    def _enqueue(self) -> bool:
+    async def _enqueue(self) -> bool:
         """Submit the affordable repeats; if the queue rejects them, each gets a record."""
         self._todo = deque(itertools.takewhile(self._affordable, self._todo))
         submitted = list(self._todo)
         try:
-            self._session.call(lambda: self._queue.submit(submitted))
+            await self._session.call(lambda: self._queue.submit(submitted))
         except HostError as error:
             drop_host(self.host, error.status, error.cause, submitted, self.shared)
             return False
@@ -429,16 +425,15 @@ class QueueWorker(HostWorker):
         self._too_expensive |= not fits
         return fits
 
-    def _next(self) -> Job | None:
+    async def _next(self) -> Job | None:
         """See `Worker._next`; while the rest of the queue costs too much, its last repeat is cancelled."""
         cancelled: list[Job] = []
-        with self._lock:
-            job = self._todo.popleft() if self._todo else None
-            while job is not None and not self._affordable(job):
-                cancelled.append(self._todo.pop() if self._todo else job)
-                self._release(cancelled[-1:])
-                job = None if cancelled[-1] is job else job
-        self._clear(cancelled)
+        job = self._todo.popleft() if self._todo else None
+        while job is not None and not self._affordable(job):
+            cancelled.append(self._todo.pop() if self._todo else job)
+            self._release(cancelled[-1:])
+            job = None if cancelled[-1] is job else job
+        await self._clear(cancelled)
         return job
 
     def _release(self, jobs: Sequence[Job]) -> None:
@@ -451,31 +446,31 @@ class QueueWorker(HostWorker):
         """See `Worker._is_dropped`; a job that does not end is not a fault of other machines."""
         return False
 
-    def _skip_unneeded(self, job: Job) -> None:
+    async def _skip_unneeded(self, job: Job) -> None:
         """Cancel all repeats that are not needed, in few requests.
 
         This includes those that have just started, whose results would never be collected.
         """
-        with self._lock:
-            others = [other for other in self._todo if skip(other, self.host, self.shared)]
-            gone = {other.id for other in others}
-            self._todo = deque(other for other in self._todo if other.id not in gone)
-        self._clear([job, *others])
+        others = [other for other in self._todo if skip(other, self.host, self.shared)]
+        gone = {other.id for other in others}
+        self._todo = deque(other for other in self._todo if other.id not in gone)
+        await self._clear([job, *others])
 
-    def _drop(self, record: Record) -> list[Job]:
-        left = super()._drop(record)
-        self._clear(left)
+    async def _drop(self, record: Record) -> list[Job]:
+        left = await super()._drop(record)
+        await self._clear(left)
         return left
 
-    def _clear(self, jobs: list[Job]) -> None:
+    async def _clear(self, jobs: list[Job]) -> None:
         self._release(jobs)
         if jobs:
-            self._session.attempt("cancel jobs that are no longer needed", lambda: self._queue.clear(jobs))
+            clear = self._session.call(lambda: self._queue.clear(jobs))
+            await self._session.attempt("cancel jobs that are no longer needed", clear)
 
-    def _clear_waiting(self) -> None:
+    async def _clear_waiting(self) -> None:
         """Cancel repeats without a slot when the run is stopped: the queue may start them when others end."""
         if self.shared.stop.launching.is_set():
-            self._clear(list(self._todo))
+            await self._clear(list(self._todo))
 
     def _attempt(self, job: Job) -> Attempt:
         return Attempt(job, self.shared.budget)
@@ -494,8 +489,7 @@ class QueueWorker(HostWorker):
 
     def _report_trouble(self, trouble: str) -> None:
         """Warn once each time the queue stops answering."""
-        with self._lock:
-            before, self._trouble = self._trouble, trouble
+        before, self._trouble = self._trouble, trouble
         if trouble and not before:
             self._session.warn(f"the queue does not answer at the moment; its jobs continue: {trouble}")
 
@@ -503,7 +497,10 @@ class QueueWorker(HostWorker):
         """Cancel waiting jobs, once, after a stop was requested."""
         if not self.shared.stop.launching.is_set():
             return
-        with self._lock:
-            before, self._cancelled = self._cancelled, True
+        before, self._cancelled = self._cancelled, True
         if not before:
-            self._session.attempt("cancel waiting jobs", lambda: self._queue.cancel_waiting(self.jobs))
+            self.shared.calls.start(self._cancel_waiting)
+
+    async def _cancel_waiting(self) -> None:
+        cancel = self._session.call(lambda: self._queue.cancel_waiting(self.jobs))
+        await self._session.attempt("cancel waiting jobs", cancel)

@@ -15,7 +15,7 @@ import math
 import secrets
 import sys
 import time
-from collections.abc import Awaitable, Generator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -237,7 +237,7 @@ class Connection:
         self._keys = keys
         self._root = root
         self._image_file = image_file
-        self._opening = asyncio.Lock()  # used by the loop only
+        self._opening: asyncio.Task[_Link] | None = None
         self._link: _Link | None = None
         self._users: dict[Channel, set[Exchange]] = {}
         self._flags: list[str] = []
@@ -253,17 +253,17 @@ class Connection:
         if user.closed:
             raise Unreachable(f"{self.name}: the connection was closed")
         self._users.setdefault(user, set()).add(exchange)
-        async with self._opening:
-            is_new = self._link is None or self._link.failure is not None
-            if self._link is None or is_new:
-                self._link = await stamina.AsyncRetryingCaller(**RETRIES)(Dropped, self._open)
-        await self._link.begin(document, payload, exchange)
+        link, is_new = self._link, False
+        if link is None or link.failure is not None:  # all who ask meanwhile get the same new one
+            self._opening = self._opening or asyncio.create_task(self._open_with_retries())
+            link, is_new = await asyncio.shield(self._opening), True
+        link.begin(document, payload, exchange)
         return is_new
 
     async def forget(self, user: Channel, exchange: Exchange) -> None:
         """Receive no more of an exchange."""
         self._users.get(user, set()).discard(exchange)
-        await exchange.close()
+        exchange.close()
 
     async def release(self, user: Channel) -> None:
         """End the exchanges of a user; without users, close the connection after a while."""
@@ -284,6 +284,13 @@ class Connection:
         """Close the connection now."""
         if self._link is not None:
             await self._link.close(Unreachable(f"{self.name}: the connection was closed"))
+
+    async def _open_with_retries(self) -> _Link:
+        try:
+            self._link = await stamina.AsyncRetryingCaller(**RETRIES)(Dropped, self._open)
+        finally:
+            self._opening = None
+        return self._link
 
     async def _open(self) -> _Link:
         """Log in and start the agent."""
@@ -410,23 +417,6 @@ class Exchange:
         """Begin over a connection, under a number."""
         self.link, self._number = link, number
 
-    async def limited(self, work: Awaitable[T]) -> T:
-        """Await something within the limits.
-
-        Raises:
-            Unreachable: It took too long; the connection is closed, because it may have stalled.
-        """
-        left = self._ends_at - time.monotonic()
-        with anyio.move_on_after(max(0.0, min(left, self._silence_seconds))):
-            return await work
-        self.exceeded = True
-        silence = self._silence_seconds < left
-        why = f"no answer for {self._silence_seconds:.0f} s" if silence else f"not done within {self._seconds:.0f} s"
-        failure = Unreachable(f"{self._name}: {why}")
-        if self.link is not None:
-            await self.link.close(failure)
-        raise failure
-
     async def put(self, answer: dict[str, Any], size: int) -> None:
         """Add a line of the answer, of a size in bytes; wait while many are unread.
 
@@ -453,25 +443,30 @@ class Exchange:
         """Wait for lines of the answer and return them; empty: it is complete.
 
         Raises:
-            Unreachable: The connection failed, or a limit was exceeded.
+            Unreachable: The connection failed, or a limit was exceeded; then it is closed, because it may have stalled.
         """
-        lines = self._lines[1]
-        try:
-            received = [await self.limited(lines.receive())]
-            with contextlib.suppress(anyio.WouldBlock, anyio.EndOfStream):
+        left, received = self._ends_at - time.monotonic(), []
+        with anyio.move_on_after(max(0.0, min(left, self._silence_seconds))):
+            with contextlib.suppress(anyio.EndOfStream, anyio.ClosedResourceError):
+                received.append(await self._lines[1].receive())
+            with contextlib.suppress(anyio.WouldBlock, anyio.EndOfStream, anyio.ClosedResourceError):
                 while True:
-                    received.append(lines.receive_nowait())
-        except (anyio.EndOfStream, anyio.ClosedResourceError):
-            if not self.has_ended:
-                raise Unreachable(self._failure.cause) from None
-            return []
-        return received
+                    received.append(self._lines[1].receive_nowait())
+            if not received and not self.has_ended:
+                raise Unreachable(self._failure.cause)
+            return received
+        self.exceeded = True
+        is_silent = self._silence_seconds < left
+        why = f"no answer for {self._silence_seconds:.0f} s" if is_silent else f"not done within {self._seconds:.0f} s"
+        if self.link is not None:
+            await self.link.close(Unreachable(f"{self._name}: {why}"))
+        raise Unreachable(f"{self._name}: {why}")
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Stop receiving."""
         self._close_lines()
         if self.link is not None:
-            await self.link.forget(self._number, self)
+            self.link.forget(self._number, self)
 
     def _close_lines(self) -> None:
         for end in self._lines:
@@ -493,6 +488,7 @@ class _Link:
         self.failure: HostError | None = None
         self._connection = connection
         self._talk = Conversation(command)
+        self._to_send, self._sending = anyio.create_memory_object_stream[bytes](math.inf)
         self._exchanges: dict[int, Exchange] = {}
         self._numbers = itertools.count(1)
         self._stray_bytes = 0
@@ -505,33 +501,28 @@ class _Link:
             NoPython: The host has no suitable Python.
         """
         self._opened = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._work(program, mark))
+        self._to_send.send_nowait(program)
+        self._task = asyncio.create_task(self._work(mark))
         await asyncio.wait([self._opened, self._task], timeout=SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if not self._opened.done() and not self._task.done():
             await self.close(self._connection.login_timed_out())
         if self.failure is not None:
             raise self.failure
 
-    async def begin(self, document: dict[str, Any], payload: bytes, exchange: Exchange) -> None:
-        """Send a request.
-
-        Raises:
-            Unreachable: The connection has failed.
-        """
+    def begin(self, document: dict[str, Any], payload: bytes, exchange: Exchange) -> None:
+        """Send a request, unless the connection has failed."""
         number = next(self._numbers)
         exchange.begin(self, number)
         if self.failure is None:
             self._exchanges[number] = exchange
-            text = json.dumps({"id": number, **document}).encode()
-            await exchange.limited(self._talk.send(text + b"\n" + payload))
+            self._to_send.send_nowait(json.dumps({"id": number, **document}).encode() + b"\n" + payload)
         else:
             exchange.end(self.failure)
 
-    async def forget(self, number: int, exchange: Exchange) -> None:
+    def forget(self, number: int, exchange: Exchange) -> None:
         """Receive no more of an exchange, and ask the agent to end it."""
         if self._exchanges.pop(number, None) is not None and not exchange.has_ended:
-            with anyio.move_on_after(SECONDS):
-                await self._talk.send(json.dumps({"do": "cancel", "id": number}).encode() + b"\n")
+            self._to_send.send_nowait(json.dumps({"do": "cancel", "id": number}).encode() + b"\n")
 
     async def close(self, failure: HostError) -> None:
         """End the connection for a reason."""
@@ -548,9 +539,9 @@ class _Link:
                 exchange.end(failure)
             self._exchanges.clear()
 
-    async def _work(self, program: bytes, mark: bytes) -> None:
+    async def _work(self, mark: bytes) -> None:
         """Receive answers until the end of the connection."""
-        talks = asyncio.create_task(self._speak(program))
+        talks = asyncio.create_task(self._speak())
         try:
             async with self._talk:
                 try:
@@ -561,13 +552,16 @@ class _Link:
                     self.end(error)
         finally:
             talks.cancel()
+            for end in (self._to_send, self._sending):
+                end.close()
 
-    async def _speak(self, program: bytes) -> None:
-        """Send the agent's program, then signs of life."""
+    async def _speak(self) -> None:
+        """Send what there is to send, and signs of life."""
         while True:
-            await self._talk.send(program)
-            await anyio.sleep(SIGN_OF_LIFE_SECONDS)
-            program = b"\n"
+            data = b"\n"
+            with anyio.move_on_after(SIGN_OF_LIFE_SECONDS):
+                data = await self._sending.receive()
+            await self._talk.send(data)
 
     async def _receive(self, mark: bytes) -> None:
         marked, before = False, bytearray()

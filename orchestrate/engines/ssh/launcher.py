@@ -6,7 +6,6 @@ import base64
 import dataclasses
 import functools
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -278,7 +277,6 @@ class SSHLauncher(AgentLauncher):
             lambda key, message: pulls.notify(key, message),
         )
         self._pulls = pulls
-        self._lock = threading.Lock()
         self._software: dict[str | None, HostSoftware] = {}
         self._clock_skew_seconds = 0.0
 
@@ -411,10 +409,9 @@ class SSHLauncher(AgentLauncher):
 
     def _software_of(self, job: Job, on_progress: Progress) -> HostSoftware:
         variant = job.origin.variant
-        with self._lock:
-            if variant not in self._software:
-                self._software[variant] = self._make_software(variant, on_progress)
-            return self._software[variant]
+        if variant not in self._software:
+            self._software[variant] = self._make_software(variant, on_progress)
+        return self._software[variant]
 
     def _make_software(self, name: str | None, on_progress: Progress) -> HostSoftware:
         base, python = self._base()

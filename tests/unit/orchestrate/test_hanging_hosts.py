@@ -5,7 +5,6 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from orchestrate.events import Warned
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import make_plan
-from orchestrate.running import run, session, watchdog
+from orchestrate.running import calls, run, session
 from orchestrate.running.options import RunOptions
 from orchestrate.running.run import execute
 from orchestrate.running.state import RunOutcome
@@ -62,11 +61,11 @@ class HangingBench(Bench):
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every limit be a part of a second."""
-    for module in (watchdog, session):
+    for module in (calls, session):
         monkeypatch.setattr(module, "MARGIN_SECONDS", 0.5)
-    monkeypatch.setattr(watchdog, "END_AFTER_SECONDS", 0.1)
-    monkeypatch.setattr(watchdog, "CHECK_SECONDS", 0.02)
-    monkeypatch.setattr(watchdog, "STOP_SECONDS", 0.5)
+    monkeypatch.setattr(calls, "END_AFTER_SECONDS", 0.1)
+    monkeypatch.setattr(calls, "CHECK_SECONDS", 0.02)
+    monkeypatch.setattr(calls, "STOP_SECONDS", 0.5)
     for name in ("REQUEST_SECONDS", "PREPARE_SECONDS", "PROBE_SECONDS", "CLOSE_SECONDS"):
         monkeypatch.setattr(session, name, 0.3)
     monkeypatch.setattr(run, "PROBE_SECONDS", 0.3)
@@ -75,7 +74,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("hangs", CALLS)
 def test_a_host_that_hangs_is_abandoned_and_the_other_finishes(tmp_path: Path, monkeypatch, quick, hangs: str):
     bench = HangingBench(tmp_path, hangs)
-    monkeypatch.setattr("orchestrate.running.session.HostSession.watch", briefly(bench))
+    bench.hosts[0] = dataclasses.replace(bench.hosts[0], timeout_minutes=0.3 / 60)
+    bench.plan = bench.make_plan()
     began = time.monotonic()
     bench.run()
     assert time.monotonic() - began < patience()
@@ -88,16 +88,6 @@ def test_a_host_that_hangs_is_abandoned_and_the_other_finishes(tmp_path: Path, m
         assert set(statuses) <= {Status.LOST, Status.TIMEOUT}
     else:
         assert Status.OK in statuses, "its record was safe before"
-
-
-def briefly(bench: Bench) -> Callable[..., watchdog.Watched]:
-    """Return a `watch` with a limit of a moment."""
-
-    def watch(self, job):
-        limit = 0.3 if job.origin.host == "bad" else patience()
-        return self.shared.watchdog.watch(job, lambda: self.stop(job), timeout=limit, silence=patience(), margin=0.5)
-
-    return watch
 
 
 def test_a_repeat_that_prints_nothing_for_its_hosts_minutes_is_ended(tmp_path: Path, monkeypatch, quick):

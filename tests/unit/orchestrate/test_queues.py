@@ -9,8 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
+from orchestrate import loop
 from orchestrate.engines.base import Ending, OnTurn, OutputLine, Turn, always_running
 from orchestrate.engines.polling import Poller
 from orchestrate.errors import Lost, Unreachable
@@ -22,10 +24,10 @@ from orchestrate.planning.codec import plan_to_json
 from orchestrate.planning.durations import GUESSED_REPEAT_SECONDS, Budget, Durations, estimate
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan, make_plan
+from orchestrate.running.calls import Calls, Watched
 from orchestrate.running.options import RunOptions, Stop
 from orchestrate.running.run import execute
 from orchestrate.running.state import RunOutcome
-from orchestrate.running.watchdog import Watchdog
 from orchestrate.running.worker import Attempt
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
@@ -79,31 +81,43 @@ def test_a_bug_in_a_look_reaches_those_who_wait():
     assert isinstance(caught.value.__cause__, KeyError)
 
 
+async def nothing() -> None:
+    """End a repeat that does not run."""
+
+
 def test_time_in_the_queue_counts_for_no_limit():
     (job, *_) = queue_plan().jobs
-    stopped = threading.Event()
-    with Watchdog() as watchdog:
-        watched = watchdog.watch(job, stopped.set, timeout=-1.9, silence=0.1)
+    for limits in (
+        {"timeout_seconds": -2.0, "silence_seconds": 60.0},
+        {"timeout_seconds": 60.0, "silence_seconds": 0.0},
+    ):
+        watched = Watched(job, nothing, **limits)
         watched.wait()
-        assert not stopped.wait(1.2), "it waits, and neither deadline nor silence has come"
+        assert watched.exceeded() == ""
         watched.run()
-        assert stopped.wait(patience()) and watched.stopped_for is not None
-        assert watched.stopped_for[0] is Status.TIMEOUT
+        time.sleep(0.01)
+        assert watched.exceeded()
 
 
-def test_the_watchdog_survives_a_moment_without_threads(monkeypatch: pytest.MonkeyPatch):
-    refused, stopped = threading.Event(), threading.Event()
+def test_a_repeat_is_ended_once_there_is_a_thread_for_it():
+    asked: list[int] = []
 
-    def start(thread: threading.Thread) -> None:
-        refused.set()
-        raise RuntimeError("can't start new thread")
+    async def stop() -> None:
+        asked.append(1)
+        if len(asked) < 3:
+            raise RuntimeError("can't start new thread")
 
-    with Watchdog() as watchdog:
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", start)
-            watchdog.watch(queue_plan().jobs[0], stopped.set, timeout=-2.1, silence=patience())
-            assert refused.wait(patience())
-        assert stopped.wait(patience())
+    async def end() -> None:
+        async with anyio.create_task_group() as tasks:
+            calls = Calls(tasks)
+            calls.watch(Watched(queue_plan().jobs[0], stop, timeout_seconds=-3.0, silence_seconds=patience()))
+            calls.start(lambda: calls.keep_limits(lambda: False))
+            with anyio.fail_after(patience()):
+                while len(asked) < 3:
+                    await anyio.sleep(0.01)
+            tasks.cancel_scope.cancel()
+
+    loop.wait_for(end())
 
 
 def test_a_repeats_clock_starts_with_its_machine_also_after_preemption():
@@ -111,23 +125,22 @@ def test_a_repeats_clock_starts_with_its_machine_also_after_preemption():
     job = plan.jobs[0]
     budget = Budget(1e9, plan.hosts, Durations())
     attempt = Attempt(job, budget)
-    with Watchdog() as watchdog:
-        watched = watchdog.watch(job, lambda: None, timeout=patience(), silence=patience())
-        assert attempt.take(Turn(waiting=True), watched) == "queued"
-        assert attempt.take(Turn(waiting=True, reason="Priority"), watched) is None
-        waited = attempt.began
-        assert (attempt.take(Turn(waiting=False, node="n1"), watched), budget.spent_usd() < 1) == ("on n1", True)
-        assert attempt.began > waited and not watched.waiting
-        assert attempt.take(Turn(waiting=False, node="n1"), watched) is None
-        assert attempt.take(Turn(waiting=False, node="n0"), watched) == "on n0", "Slurm moved it"
-        time.sleep(0.05)
-        assert attempt.take(Turn(waiting=True), watched) == "queued"
-        spent = budget.spent_usd()
-        assert spent >= 0.05 * 2, "two GPUs of a node, a dollar a second each"
-        time.sleep(0.05)
-        assert budget.spent_usd() == spent, "waiting is free"
-        assert attempt.take(Turn(waiting=False, node="n2"), watched) == "on n2"
-        attempt.end()
+    watched = Watched(job, nothing, timeout_seconds=patience(), silence_seconds=patience())
+    assert attempt.take(Turn(waiting=True), watched) == "queued"
+    assert attempt.take(Turn(waiting=True, reason="Priority"), watched) is None
+    waited = attempt.began
+    assert (attempt.take(Turn(waiting=False, node="n1"), watched), budget.spent_usd() < 1) == ("on n1", True)
+    assert attempt.began > waited and not watched.waiting
+    assert attempt.take(Turn(waiting=False, node="n1"), watched) is None
+    assert attempt.take(Turn(waiting=False, node="n0"), watched) == "on n0", "Slurm moved it"
+    time.sleep(0.05)
+    assert attempt.take(Turn(waiting=True), watched) == "queued"
+    spent = budget.spent_usd()
+    assert spent >= 0.05 * 2, "two GPUs of a node, a dollar a second each"
+    time.sleep(0.05)
+    assert budget.spent_usd() == spent, "waiting is free"
+    assert attempt.take(Turn(waiting=False, node="n2"), watched) == "on n2"
+    attempt.end()
     assert budget.spent_usd() > spent
 
 

@@ -213,7 +213,7 @@ def test_a_file_that_is_no_record_any_more_is_measured_again(tmp_path: Path):
 
 @pytest.mark.parametrize("why", [Status.STOPPED, Status.TIMEOUT])
 def test_what_is_ended_says_why_and_resume_measures_it_again(tmp_path: Path, monkeypatch, why: Status):
-    monkeypatch.setattr("orchestrate.running.watchdog.CHECK_SECONDS", 0.01)
+    monkeypatch.setattr("orchestrate.running.calls.CHECK_SECONDS", 0.01)
     machine = FakeHost()
     bench = Bench(tmp_path, a=machine)
 
@@ -226,7 +226,7 @@ def test_what_is_ended_says_why_and_resume_measures_it_again(tmp_path: Path, mon
     machine.on_follow = hang
     with monkeypatch.context() as patch:
         if why is Status.TIMEOUT:
-            patch.setattr("orchestrate.running.watchdog.END_AFTER_SECONDS", -3600.0)
+            patch.setattr("orchestrate.running.calls.END_AFTER_SECONDS", -3600.0)
         assert bench.run() == RunOutcome(ok=0, failed=1, missing=11, stopped=why is Status.STOPPED)
     assert bench.statuses("a") == [why]
     assert {Status.STOPPED: "by the user", Status.TIMEOUT: "timeout_minutes"}[why] in str(bench.causes("a"))
