@@ -1,7 +1,7 @@
 """The interface of launchers, which start benchmarks on a host.
 
-A launcher belongs to one host. All calls come from that host's thread, except `stop`, which the watchdog or Ctrl-C may
-call while `follow` waits.
+A launcher belongs to one host. Calls come from worker threads, one at a time, except `stop`, which may come while
+`follow` waits.
 """
 
 from __future__ import annotations
