@@ -5,6 +5,7 @@ import pytest
 from results.schema import XLA, Case, Mode, Optimizer, Precision
 from results.schema.networks import NETWORKS
 from tests.real.training.small import small_network
+from tests.real.training.test_networks import REPEATED
 from tests.support.gpu_kernels import described, gpu_kernels, operations, trace, without_kernel
 
 pytestmark = pytest.mark.tensorflow
@@ -21,7 +22,9 @@ def traced_step(case, strategy):
     return trace(case, strategy, small_network(case.model))[0]
 
 
-@pytest.mark.parametrize("model", NETWORKS)
+@pytest.mark.parametrize(
+    "model", [pytest.param(name, marks=[pytest.mark.rare] if name in REPEATED else []) for name in NETWORKS]
+)
 def test_every_operation_of_a_step_has_a_gpu_kernel_in_every_precision(model, one_replica):
     traced = traced_step(Case(model=model, batch_per_gpu=2, precision=Precision.FP16), one_replica)
     assert {t: without_kernel(operations(traced, t)) for t in TYPES.values()} == {t: [] for t in TYPES.values()}

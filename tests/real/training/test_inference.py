@@ -5,7 +5,7 @@ from results.schema import XLA, Mode, Precision, Status
 from results.schema.networks import NETWORKS
 from tests.real.training import tiny
 from tests.real.training.small import small_case
-from tests.real.training.test_networks import REPEATED, measured, passed
+from tests.real.training.test_networks import LAYERS_IN_BF16, measured, passed
 from tests.real.training.tiny import CLASSES, IMAGE_SIZE, TinyNetwork, build_tiny, measure_repeat, tiny_case
 from tfbench.failures import CaseFailedError
 from tfbench.findings import Findings
@@ -30,7 +30,7 @@ def test_two_replicas_answer_as_one_device_in_every_xla_mode(two_replicas, xla):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.rare] if name in REPEATED else []) for name in NETWORKS]
+    "name", [pytest.param(name, marks=[] if name in LAYERS_IN_BF16 else [pytest.mark.rare]) for name in NETWORKS]
 )
 def test_every_network_answers_alike_on_every_replica(two_replicas, name):
     findings = measured(small_case(name, mode=Mode.INFER, precision=Precision.BF16), two_replicas)

@@ -32,7 +32,7 @@ def hostile(tmp_path):
     return {"KERAS_HOME": str(tmp_path), "KERAS_BACKEND": "jax", "TF_USE_LEGACY_KERAS": "1"}
 
 
-@pytest.mark.parametrize("imported", ["before", "after"])
+@pytest.mark.parametrize("imported", ["before", pytest.param("after", marks=[pytest.mark.rare])])
 def test_resnet50_has_its_parameters_whatever_keras_json_says(imported, hostile):
     if imported == "before":  # Keras has read its settings; the backend cannot be changed any more
         hostile |= {"KERAS_BACKEND": "tensorflow", "TF_USE_LEGACY_KERAS": "0"}
@@ -52,6 +52,7 @@ def test_a_repeat_is_measured_all_the_same(tmp_path, hostile):
     assert not {"KERAS_BACKEND", "TF_USE_LEGACY_KERAS"} & record.environment.variables.keys()
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize(
     ("module", "arguments"),
     [
