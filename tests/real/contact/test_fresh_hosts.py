@@ -1,7 +1,7 @@
 """Host keys of fresh and replaced hosts, directly and through a jump host; no host of a fleet is lost on the way.
 
 What is real: ssh, an sshd per host with a key of its own, the jump host's sshd, the controller. What is simulated: the
-machines, which are one, and the engines behind the sshds, whose benchmark only waits (tests/benchmarks/fleet).
+machines, which are one, and the engines behind the sshds, whose benchmark only waits (studies/fleet).
 
 `TFBENCH_TEST_FRESH_HOSTS=50` takes 50 hosts through a jump host with sshd's default of MaxStartups, which takes minutes
 of a small machine; without it there are fewer hosts, and a jump host that drops connections accordingly sooner.
@@ -22,9 +22,9 @@ from orchestrate.engines.ssh.channel import Channel
 from orchestrate.errors import Unreachable
 from orchestrate.inventory.addresses import HostKeys, SSHAddress
 from orchestrate.inventory.hosts import Host, read_hosts
-from tests.benchmarks.controller_cost import run_controller
-from tests.benchmarks.fleet.bench_fleet import fake_engines, faults_of, write_hosts
-from tests.benchmarks.fleet.engine import socket_path
+from studies.controller_cost import run_controller
+from studies.fleet.bench_fleet import fake_engines, faults_of, write_hosts
+from studies.fleet.engine import socket_path
 from tests.real.contact.conftest import FreshHosts
 
 MANY = int(os.environ.get("TFBENCH_TEST_FRESH_HOSTS", "0"))

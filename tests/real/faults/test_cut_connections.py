@@ -1,9 +1,7 @@
 """The connection to a host is cut, or swallows everything: no record is lost, nothing ends that has not ended."""
 
-import signal
 import time
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -11,9 +9,7 @@ from results.schema import Status
 from tests.real.faults.conftest import FakeImages
 from tests.support.controller import Controller, Runs, counted, ours, running
 from tests.support.engines.docker import Engines
-from tests.support.engines.farhost import Wire, make_far_host, wires_missing
-from tests.support.engines.processes import below, read_proc, send, wait_until
-from tests.support.engines.required import skip_without
+from tests.support.engines.processes import below, read_proc, wait_until
 from tests.support.engines.servers import SshHost
 
 pytestmark = pytest.mark.docker
@@ -43,56 +39,39 @@ def test_an_ssh_connection_that_is_cut_twice_is_made_again(engines: Engines, fak
     with begin(runs, engines, fake_images, ssh_host, seconds=6) as controller:
         for _ in range(2):
             wait_for_first_step(engines)
-            send(signal.SIGKILL, wait_until(lambda: below(ssh_host.pid), "an ssh connection"))
+            wait_until(ssh_host.sessions, "an ssh connection")
+            ssh_host.cut()
         assert controller.wait(180) == 0
     assert_nothing_was_lost(runs, engines)
-
-
-@pytest.fixture(scope="module")
-def wire() -> Iterator[Wire]:
-    skip_without("a network namespace", wires_missing)
-    with Wire() as wire:
-        yield wire
-
-
-@pytest.fixture(scope="module")
-def far_host(engine_folder: Path, engines: Engines, wire: Wire) -> Iterator[SshHost]:
-    """Start an sshd at its far end, which leads to the second engine."""
-    folder = engine_folder / "far"
-    folder.mkdir()
-    with make_far_host(folder, engines.second.socket, wire) as host:
-        yield host
 
 
 @pytest.fixture
-def cuttable_wire(wire: Wire) -> Iterator[Wire]:
-    """Give the wire, whole again for the next test."""
-    yield wire
-    wire.mend()
+def hole(ssh_host: SshHost) -> Iterator[SshHost]:
+    """Give a host that can swallow everything, and answers the next test."""
+    yield ssh_host
+    ssh_host.answer()
 
 
-def test_packets_that_disappear_for_a_while_lose_nothing(engines, fake_images, runs: Runs, cuttable_wire, far_host):
-    with begin(runs, engines, fake_images, far_host, seconds=4) as controller:
+def test_a_connection_that_swallows_everything_for_a_while_loses_nothing(engines, fake_images, runs: Runs, hole):
+    with begin(runs, engines, fake_images, hole, seconds=4) as controller:
         wait_for_first_step(engines)
-        cuttable_wire.drop_packets()
+        hole.swallow()
         time.sleep(SWALLOWED_SECONDS)  # the benchmark ends meanwhile, and no message arrives
         wait_until(lambda: not running(engines.second), "the end of the benchmark")
         assert controller.poll() is None
-        cuttable_wire.mend()
+        hole.answer()
         assert controller.wait(180) == 0
     assert_nothing_was_lost(runs, engines)
 
 
-def test_a_connection_that_swallows_everything_is_given_up_and_made_again(
-    engines: Engines, fake_images: FakeImages, runs: Runs, cuttable_wire: Wire, far_host: SshHost
-):
-    with begin(runs, engines, fake_images, far_host, seconds=4) as controller:
+def test_a_connection_that_swallows_everything_is_given_up_and_made_again(engines, fake_images, runs: Runs, hole):
+    with begin(runs, engines, fake_images, hole, seconds=4) as controller:
         wait_for_first_step(engines)
         (tunnel,) = wait_until(lambda: only(filter(is_ssh, below(controller.pid))), "a single tunnel")
-        cuttable_wire.drop_packets()
+        hole.swallow()
         wait_until(lambda: not is_ssh(tunnel), "ssh to notice that nobody answers", seconds=100)
         assert controller.poll() is None
-        cuttable_wire.mend()
+        hole.answer()
         assert controller.wait(180) == 0
     assert_nothing_was_lost(runs, engines)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import PROJECT, write_program
-from tests.support.engines.processes import below, send
 from tests.support.engines.servers import SshHost
 
 WRAPPER = """\
@@ -102,20 +101,6 @@ class Rented:
         document = json.loads(state.read_text())
         os.kill(int(document["guardian"].split()[0]), signal.SIGKILL)
         os.killpg(document["pid"], signal.SIGKILL)
-
-    def sessions(self) -> list[int]:
-        """Return the processes of the connections that stand, but none of what outlives them."""
-        return below(self.host.pid)
-
-    def cut(self) -> None:
-        send(signal.SIGKILL, self.sessions())
-
-    def swallow(self) -> None:
-        """Keep every connection open, and answer nothing any more."""
-        send(signal.SIGSTOP, [self.host.pid, *self.sessions()])
-
-    def answer(self) -> None:
-        send(signal.SIGCONT, [*self.sessions(), self.host.pid])
 
 
 BETWEEN = '''\

@@ -51,7 +51,7 @@ def rent() -> Iterator[Rent]:
                 stack.enter_context(small_disk(place / "home", disk_bytes))
             instance = Rented(place, project, place / "home")
             stack.enter_context(instance.host)
-            stack.callback(instance.answer)
+            stack.callback(instance.host.answer)
             return instance
 
         yield make
@@ -133,17 +133,17 @@ def test_broken_links_restarts_and_hostile_benchmarks_lose_nothing(rent: Rent, t
     }
     with runs.begin({"all": {"hosts": fleets}}) as controller:
         wait_until(lambda: "step" in hole.output("hole"), "the first step behind the hole")
-        hole.swallow()
+        hole.host.swallow()
         wait_until(lambda: "step" in cut.output("cut"), "the first step of the host that is cut")
         for _ in range(2):
-            wait_until(cut.sessions, "a connection")
-            cut.cut()
+            wait_until(cut.host.sessions, "a connection")
+            cut.host.cut()
         wait_until(lambda: "step" in steady.output("restarted"), "the first step of the host that restarts")
         steady.reboot("restarted")
         port = str(hole.host.config_file)
         wait_until(lambda: not clients(controller.pid, port), "ssh to notice that nobody answers", seconds=100)
         assert controller.poll() is None
-        hole.answer()
+        hole.host.answer()
         assert controller.wait(600) == 3  # a flood takes long on a busy machine
     expected = {"cut": Status.OK, "hole": Status.OK, "restarted": Status.LOST, "leaves-a-child": Status.OK}
     expected |= {name: status for name, (_, status, _) in PROCESSES.items()}

@@ -1,12 +1,13 @@
 """A registry and an ssh server on loopback."""
 
 import getpass
+import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.engines.processes import Server, find_program, free_port, missing, port_answers
+from tests.support.engines.processes import Server, below, find_program, free_port, missing, port_answers, send
 from tests.support.engines.required import skip_without
 
 USER, PASSWORD = "bench", "correct-horse-battery"
@@ -94,7 +95,6 @@ class SshHost(Server):
         alias: Name of the host in `config_file`.
         user: The user who logs in; None: the current one.
         enter: Prefix of the sshd command, to start it elsewhere.
-        address: Address on which it listens.
         home: Home folder of logins; None: that of `user`, or `folder`.
         variables: Further ones of logins.
 
@@ -110,7 +110,6 @@ class SshHost(Server):
         *,
         user: str | None = None,
         enter: Sequence[str] = (),
-        address: str = "127.0.0.1",
         home: Path | None = None,
         **variables: object,
     ) -> None:
@@ -125,14 +124,13 @@ class SshHost(Server):
         if home or not user:
             variables["HOME"] = home or folder
         settings = (f"AllowUsers {self.user}", "AcceptEnv SLURM_CONF FAKE_BENCHMARK", "AllowStreamLocalForwarding yes")
-        command = sshd_command(
-            folder / "sshd_config", host_key, authorized, f"{address}:{port}", *settings, **variables
-        )
+        listen = f"127.0.0.1:{port}"
+        command = sshd_command(folder / "sshd_config", host_key, authorized, listen, *settings, **variables)
         host_key_words = host_key.with_suffix(".pub").read_text().split()
-        self.known_hosts.write_text(f"[{address}]:{port} {' '.join(host_key_words[:2])}\n")
+        self.known_hosts.write_text(f"[127.0.0.1]:{port} {' '.join(host_key_words[:2])}\n")
         self.config_file.write_text(
             f"Host {alias}\n"
-            f"  HostName {address}\n"
+            "  HostName 127.0.0.1\n"
             f"  Port {port}\n"
             f"  User {self.user}\n"
             f"  IdentityFile {self.identity_file}\n"
@@ -141,7 +139,23 @@ class SshHost(Server):
             "  GlobalKnownHostsFile none\n"
             "  StrictHostKeyChecking yes\n"
         )
-        super().__init__([*enter, *command], folder / "sshd.log", lambda: port_answers(port, address))
+        super().__init__([*enter, *command], folder / "sshd.log", lambda: port_answers(port))
+
+    def sessions(self) -> list[int]:
+        """Return the processes of the connections that stand, but none of what outlives them."""
+        return below(self.pid)
+
+    def cut(self) -> None:
+        """End every connection."""
+        send(signal.SIGKILL, self.sessions())
+
+    def swallow(self) -> None:
+        """Keep every connection open, and answer nothing any more."""
+        send(signal.SIGSTOP, [self.pid, *self.sessions()])
+
+    def answer(self) -> None:
+        """End `swallow`."""
+        send(signal.SIGCONT, [*self.sessions(), self.pid])
 
     def connection(self) -> dict[str, Any]:
         """Return the engine as a host of hosts.yml."""
