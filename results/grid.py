@@ -6,6 +6,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 from rich import box
 from rich.cells import cell_len
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from results.text import counted
 from results.text import printable as printable
 
 READABLE_LETTERS = 24
@@ -42,11 +44,16 @@ class Grid:
         """Headings without their alignment."""
         return [name.removesuffix(">") for name in self.columns]
 
-    def without_empty_columns(self) -> Grid:
+    def without_empty_columns(self) -> Self:
         """Return the table without its empty columns."""
         return self.only([i for i, _ in enumerate(self.columns) if any(row[i] for row in self.rows)])
 
-    def only(self, kept: Sequence[int]) -> Grid:
+    def first(self, count: int) -> Self:
+        """Return the table with its first rows, and a note on the others."""
+        more = [f"{counted(len(self.rows) - count, 'more row')} in results.csv"] if len(self.rows) > count else []
+        return replace(self, rows=self.rows[:count], notes=[*self.notes, *more])
+
+    def only(self, kept: Sequence[int]) -> Self:
         """Return the table with only the columns at these indices."""
         return replace(
             self, columns=[self.columns[i] for i in kept], rows=[[row[i] for i in kept] for row in self.rows]

@@ -21,8 +21,14 @@ def counted(number: int | str, noun: str) -> str:
     return f"{number} {noun}{'' if str(number) == '1' else 's'}"
 
 
+MOST_ENUMERATED = 8
+"""Names in a sentence; the table below it has all."""
+
+
 def enumerated(names: Sequence[str]) -> str:
-    """Join names for a sentence: `a`, `a and b`, `a, b and c`."""
+    """Join names for a sentence: `a`, `a and b`, `a, b and c`; of many, the first ones and the number of others."""
+    if len(names) > MOST_ENUMERATED:
+        names = [*names[: MOST_ENUMERATED - 1], f"{len(names) - MOST_ENUMERATED + 1} others"]
     return " and ".join([*([", ".join(names[:-1])] if len(names) > 1 else []), *names[-1:]])
 
 

@@ -9,6 +9,7 @@ with itself (a baseline, other software), each common host is compared with itse
 from __future__ import annotations
 
 import enum
+import functools
 import math
 import statistics
 from collections import defaultdict
@@ -25,6 +26,7 @@ from results.stats import (
     estimate,
     estimate_of_runs,
     exponential,
+    inverse,
     ratio_of_estimates,
     sum_of_estimates,
 )
@@ -293,8 +295,19 @@ def _ratio(a: FleetRate, b: FleetRate) -> tuple[float, Interval | None]:
     known = a.estimate, b.estimate
     if known[0] is None or known[1] is None:
         return a.mean / b.mean, None
-    interval = ratio_of_estimates(known[0], known[1], alike=a.repeated == b.repeated)
+    alike = a.repeated == b.repeated
+    interval = (
+        _estimated_ratio(known[0], known[1], alike)
+        if known[0].mean >= known[1].mean
+        else inverse(_estimated_ratio(known[1], known[0], alike))
+    )
     return interval.value, interval
+
+
+@functools.lru_cache(maxsize=100_000)
+def _estimated_ratio(faster: Estimate, slower: Estimate, alike: bool) -> Interval:
+    """Estimate a ratio once, for the tables, the answer and the calculator of a report, in either direction."""
+    return ratio_of_estimates(faster, slower, alike=alike)
 
 
 def log_ratios(item: Comparison) -> dict[str, float]:

@@ -30,15 +30,20 @@ MANY = 20
 """Fewest cases with a note on the number marked by chance: at least one."""
 
 
-def ratio_grids(merged: Merged) -> list[Grid]:
-    """Return a table for each pair of fleets with a common case: the later fleet over the earlier one."""
-    rates = merged.rates
-    grids = []
-    for first, second in itertools.combinations(fleets_of(rates), 2):
-        found = compare(_of(rates, second), _of(rates, first))
-        if any(item.value is not None for item in found):
-            grids.append(compare_grid(found, second, first))
-    return grids
+Pair = tuple[str, str, list[Comparison]]
+"""Names of the first and the second side, and their comparisons."""
+
+
+def fleet_pairs(rates: Sequence[FleetRate]) -> list[Pair]:
+    """Compare each two fleets that share a case, once: the later fleet over the earlier one."""
+    sides = {fleet: [rate for rate in rates if rate.fleet == fleet] for fleet in fleets_of(rates)}
+    pairs = ((a, b, compare(sides[a], sides[b])) for b, a in itertools.combinations(sides, 2))
+    return [pair for pair in pairs if pair[2]]
+
+
+def ratio_grids(pairs: Sequence[Pair]) -> list[Grid]:
+    """Return a table for each pair of fleets with a ratio."""
+    return [compare_grid(found, a, b) for a, b, found in pairs if any(item.value is not None for item in found)]
 
 
 def compare_grid(
@@ -101,7 +106,7 @@ def scaling_grid(rates: Sequence[FleetRate]) -> Grid | None:
     lines: dict[tuple[str, str], dict[str, str]] = {}
     for item in found:
         label = (item.rate.fleet, case_label(item.baseline, [other.baseline for other in found], known=CLUSTER_COLUMNS))
-        lines.setdefault(label, {})[cluster_name(item.rate.case)] = _efficiency_text(item)
+        lines.setdefault(label, {})[cluster_name(item.rate.case)] = efficiency_percent(item)[0]
     rows = [[*label, *(cells.get(name, "") for name in names)] for label, cells in lines.items()]
     notes = ["throughput of N over N × throughput of 1, same settings, ± 95 %"]
     if any(item.rate.case.num_hosts != 1 for item in found):
@@ -112,10 +117,6 @@ def scaling_grid(rates: Sequence[FleetRate]) -> Grid | None:
     notes += [*missing_hosts(sides), *fleet_notes(sides)]
     columns = ["fleet", "case", *(f"{name}>" for name in names)]
     return Grid("Scaling efficiency", columns, rows, notes)
-
-
-def _of(rates: Sequence[FleetRate], fleet: str) -> list[FleetRate]:
-    return [rate for rate in rates if rate.fleet == fleet]
 
 
 def _remark(item: Comparison) -> str:
@@ -157,9 +158,10 @@ def _notes(found: Sequence[Comparison], sides: Sequence[FleetRate]) -> list[str]
     return [*notes, *missing_hosts(sides), *warned_notes(sides), *spread_notes(sides)]
 
 
-def _efficiency_text(item: Efficiency) -> str:
+def efficiency_percent(item: Efficiency) -> tuple[str, Interval | None]:
+    """Return a scaling efficiency in percent, as text and as interval."""
     percent = divided(item.interval, 0.01) if item.interval else None
-    return f"{value_text(item.value * 100, percent)} %{' !' if item.suspect else ''}"
+    return f"{value_text(item.value * 100, percent)} %{' !' if item.suspect else ''}", percent
 
 
 def communication_grid(merged: Merged) -> Grid | None:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from results.compare.decide import price_limits
-from results.report.panels import Pair
-from results.schema import Mode
+from results.report.comparison import Pair
+from results.schema import Case, Mode
 from results.table.columns import SOFTWARE_COLUMNS
 from results.table.comparable import case_label, differing
 from results.table.fleets import FleetRate
@@ -30,6 +30,14 @@ def job_data(rates: Sequence[FleetRate], pairs: Sequence[Pair]) -> dict[str, Any
         fleets and their `price_limits`).
     """
     labels: dict[str, int] = {}
+    limits: dict[Case, list[list[Any]]] = {}
+    for a, b, compared in pairs:
+        for item in compared:
+            if item.value is not None:
+                ends = (
+                    float(f"{limit:.7g}") if math.isfinite(limit) else None for limit in price_limits(item.interval)
+                )
+                limits.setdefault(item.case, []).append([a, b, *ends])
     cases = []
     measured = sorted((rate for rate in rates if rate.rates), key=lambda rate: rate.case.mode is not Mode.TRAIN)
     for case in dict.fromkeys(rate.case for rate in measured):
@@ -42,12 +50,7 @@ def job_data(rates: Sequence[FleetRate], pairs: Sequence[Pair]) -> dict[str, Any
                 "label": label if labels[label] == 1 else f"{label} ({labels[label]})",
                 "unit": next((rate.unit for rate in of_case if rate.unit), "samples"),
                 "fleets": {fleet: _figure([r for r in of_case if r.fleet == fleet]) for fleet in _fleets(of_case)},
-                "limits": [
-                    [a, b, *(limit if math.isfinite(limit) else None for limit in price_limits(item.interval))]
-                    for a, b, compared in pairs
-                    for item in compared
-                    if item.case == case and item.value is not None
-                ],
+                "limits": limits.get(case, []),
             }
         )
     return {"cases": cases}

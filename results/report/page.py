@@ -6,7 +6,6 @@ The page works offline; bars are inline SVG, and all texts of hosts are escaped.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import textwrap
 from collections import Counter
@@ -19,17 +18,17 @@ import jinja2
 import markupsafe
 
 from results.compare.overall import leading_lines, unknown_line
-from results.compare.pairs import compare, fleets_of
+from results.compare.pairs import fleets_of
 from results.grid import Grid, markdown, markdown_text, printable
 from results.program import started_as_tfbench
 from results.recommend.prices import asked_prices, unused_prices
 from results.reference.gpu_comparison import comparison_lines, gpu_grids
 from results.reference.prices import YOURS
-from results.report.comparison import communication_grid, scaling_grid
+from results.report.comparison import Pair, communication_grid, fleet_pairs, ratio_grids, scaling_grid
 from results.report.decision import RunDecision, decide, decision_grids, setting_title
 from results.report.job import fleet_prices, job_data
 from results.report.panels import (
-    Pair,
+    Panel,
     energy_panels,
     leading_pairs,
     ratio_panel,
@@ -37,7 +36,7 @@ from results.report.panels import (
     speed_panels,
     utilisation_panel,
 )
-from results.report.tables import all_grids, result_grids, wide_grids
+from results.report.tables import result_grids, wide_grids
 from results.runs.store import StoredRecord
 from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
 from results.schema import Origin, Record, Status
@@ -51,38 +50,45 @@ from results.text import counted
 MAX_ROWS = 300
 """Rows of a long table or list on the page, which must be small enough for mail and phones."""
 
+MAX_BARS = 1000
+"""Rows of a panel: 24 cases of 40 fleets; beyond `MOST_UNFOLDED`, each case is folded."""
+
+MOST_UNFOLDED = 60
+
 MAX_LETTERS = 1000
 """Characters of a cause on the page; records have it in full."""
 
 MAX_NAMED = 4
-"""Networks and hosts listed at the top of the page."""
+"""Fleets, networks and hosts listed at the top of the page."""
+
+MAX_TABLES = 10
+"""Tables of single fleets, and of single pairs, on the page."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """The content of a report.
+    """The content of a report, which the page and the Markdown show.
 
     Attributes:
         about: Names, times and hosts of the runs.
         decision: What to rent.
-        yours: Fleets at the user's prices.
         unused: A line for each of the user's prices that the report does not use.
-        verdict: Sentences at the top, starting with what to rent.
-        pairs: Comparisons of each two fleets that share a case.
-        breakdown: Time breakdown of the runs; None: unknown.
+        verdict: Sentences at the top, starting with the ratios.
+        panels: Tables with bars; that of the ratios, if any, is the first.
+        tables: Further tables, shortened.
+        records: The records.
     """
 
     title: str
     about: str
     decision: RunDecision
-    yours: list[str]
     unused: list[str]
     verdict: list[str]
     merged: Merged
-    rates: list[FleetRate]
     pairs: list[Pair]
+    panels: list[Panel]
+    tables: list[Grid]
     records: list[Record]
-    breakdown: Grid | None = None
 
 
 def make_report(
@@ -110,27 +116,34 @@ def make_report(
     yours = {fleet: of.usd_per_gpu_hour for fleet, of in decision.offers.items() if of.origin == YOURS}
     merged = _at_prices(merged, yours)
     rates = merged.rates
-    pairs = _pairs(rates)
+    pairs = fleet_pairs(rates)
+    panels = [
+        ratio_panel(pairs, [*yours]),
+        *speed_panels(rates),
+        utilisation_panel(rates),
+        scaling_panel(rates),
+        *energy_panels(rates),
+    ]
+    tables = [
+        *result_grids(merged),
+        *wide_grids(merged)[:MAX_TABLES],
+        *ratio_grids([pair for pair in pairs if pair[1] != pairs[0][1]][:MAX_TABLES]),
+        scaling_grid(rates),
+        communication_grid(merged),
+        time_breakdown_grid(time_breakdown(stored)),
+    ]
     return Report(
         title=_in_words(rates) or title,
         about=_about(records, title) + (f"; measured by {measured_by}" if measured_by else ""),
         decision=decision,
-        yours=[*yours],
         unused=unused_prices(decision.advices, given),
         verdict=[*_ratio_lines(leading_pairs(pairs)), decision.first, *decision.left_out, *_row_lines(merged)],
         merged=merged,
-        rates=rates,
         pairs=pairs,
+        panels=[panel.first(MAX_BARS) for panel in panels if panel is not None],
+        tables=[replace(grid, notes=_first(grid.notes)).first(MAX_ROWS) for grid in tables if grid],
         records=records,
-        breakdown=time_breakdown_grid(time_breakdown(stored)),
     )
-
-
-def _pairs(rates: Sequence[FleetRate]) -> list[Pair]:
-    """Compare each two fleets that share a case, once."""
-    of = {fleet: [rate for rate in rates if rate.fleet == fleet] for fleet in fleets_of(rates)}
-    compared = ((a, b, compare(of[a], of[b])) for b, a in itertools.combinations(of, 2))
-    return [pair for pair in compared if pair[2]]
 
 
 def _at_prices(merged: Merged, yours: Mapping[str, float]) -> Merged:
@@ -148,9 +161,14 @@ def _at_prices(merged: Merged, yours: Mapping[str, float]) -> Merged:
 
 def _in_words(rates: Sequence[FleetRate]) -> str:
     """Return the title: fleets and networks; empty if nothing was measured."""
-    networks = list(dict.fromkeys(str(rate.case.model) for rate in rates))
-    more = f" and {counted(len(networks) - MAX_NAMED, 'more network')}" if len(networks) > MAX_NAMED else ""
-    return f"{' and '.join(fleets_of(rates))}: {', '.join(networks[:MAX_NAMED])}{more}" if rates else ""
+    names, networks = fleets_of(rates), list(dict.fromkeys(str(rate.case.model) for rate in rates))
+    fleets = f"{(', ' if len(names) > MAX_NAMED else ' and ').join(names[:MAX_NAMED])}{_more(names, 'fleet')}"
+    return f"{fleets}: {', '.join(networks[:MAX_NAMED])}{_more(networks, 'network')}" if rates else ""
+
+
+def _more(names: Sequence[str], noun: str) -> str:
+    """Count the names that are not listed: ` and 2 more hosts`."""
+    return f" and {counted(len(names) - MAX_NAMED, f'more {noun}')}" if len(names) > MAX_NAMED else ""
 
 
 def _about(records: Sequence[Record], runs: str) -> str:
@@ -167,7 +185,7 @@ def _about(records: Sequence[Record], runs: str) -> str:
     if not spans:
         return runs
     hosts = list(dict.fromkeys(f"{host.fleet}/{host.host}" for host in spans))
-    more = f" and {counted(len(hosts) - MAX_NAMED, 'more host')}" if len(hosts) > MAX_NAMED else ""
+    more = _more(hosts, "host")
     begin, end = min(span[0] for span in spans.values()), max(span[1] for span in spans.values())
     usd = sum(
         (last - first).total_seconds() / 3600 * gpus * (host.usd_per_gpu_hour or 0)
@@ -181,15 +199,18 @@ def _about(records: Sequence[Record], runs: str) -> str:
 def report_markdown(report: Report) -> str:
     """Return the report as Markdown for a pull request: what to rent and the ratios, with all else collapsed."""
     first, *others = (markdown_text(line) for line in report.verdict)
-    settings = [
-        f"* {markdown_text(f'{setting_title(advice)}: {advice.sentence}')}" for advice in report.decision.advices
-    ]
-    reasons = [*settings, "", _joined(decision_grids(report.decision))]
-    folded = [("Each setting", "\n".join(reasons))] if settings else []
-    folded.append(("Tables", _joined([_shortened(grid) for grid in all_grids(report.merged)])))
-    if gpus := report.decision.gpus:
-        lines = "".join(f"* {markdown_text(line)}\n" for line in comparison_lines(gpus))
-        folded.append(("Specifications of the GPUs", f"{lines}\n{_joined(gpu_grids(gpus))}"))
+    settings = [f"{setting_title(advice)}: {advice.sentence}" for advice in report.decision.advices]
+    gpus = report.decision.gpus
+    sections = {
+        "Each setting": (settings[:MAX_ROWS], decision_grids(report.decision)),
+        "Tables": ([], report.tables),
+        "Specifications of the GPUs": (comparison_lines(gpus), gpu_grids(gpus)) if gpus else ([], []),
+    }
+    folded = {
+        name: "\n".join(["".join(f"* {markdown_text(line)}\n" for line in lines), *map(markdown, grids)]).strip("\n")
+        for name, (lines, grids) in sections.items()
+        if lines or grids
+    }
     return "\n".join(
         [
             f"## {markdown_text(report.title)}",
@@ -200,14 +221,10 @@ def report_markdown(report: Report) -> str:
             "",
             *(f"* {line}" for line in others),
             "",
-            _joined([panel.grid() for panel in (ratio_panel(report.pairs, report.yours),) if panel]),
-            *(f"<details><summary>{name}</summary>\n\n{text}\n</details>\n" for name, text in folded),
+            *(markdown(panel) for panel in report.panels if panel.name == "ratio"),
+            *(f"<details><summary>{name}</summary>\n\n{text}\n\n</details>\n" for name, text in folded.items()),
         ]
     )
-
-
-def _joined(grids: Sequence[Grid]) -> str:
-    return "\n".join(map(markdown, grids))
 
 
 def report_html(report: Report) -> str:
@@ -219,23 +236,16 @@ def report_html(report: Report) -> str:
     )
     environment.filters |= {"printable": printable, "setting_title": setting_title}
     gpus = report.decision.gpus
-    breakdown = [report.breakdown] if report.breakdown else []
-    ratio, scaling = ratio_panel(report.pairs, report.yours), scaling_panel(report.rates)
-    energy = energy_panels(report.rates)
-    utilisation = utilisation_panel(report.rates)
-    drawn = [panel for panel in (ratio, *speed_panels(report.rates), utilisation, scaling, *energy) if panel]
     page = environment.get_template("report.html.j2").render(
         report=report,
-        decisions=decision_grids(report.decision),
-        tables=[_shortened(grid) for grid in [*_tables(report.merged), *breakdown]],
+        most_unfolded=MOST_UNFOLDED,
+        decisions=[grid.first(MAX_ROWS) for grid in decision_grids(report.decision)],
         specification_lines=comparison_lines(gpus) if gpus else [],
         specification_tables=gpu_grids(gpus) if gpus else [],
-        panels=[panel.first(MAX_ROWS) for panel in drawn],
-        energy_measured=bool(energy),
         settings=report.decision.advices[:MAX_ROWS],
         warnings=_first([*_warnings(report.merged), *report.merged.problems]),
-        job=_script_json(job_data(report.rates, report.pairs)),
-        prices=fleet_prices(report.rates),
+        job=_script_json(job_data(report.merged.rates, report.pairs)),
+        prices=fleet_prices(report.merged.rates),
         environments=_environments(report.records),
         commands=_commands(report.records),
         version=__version__,
@@ -244,27 +254,17 @@ def report_html(report: Report) -> str:
     return page.encode(errors="replace").decode()  # a lone surrogate cannot be written as UTF-8
 
 
-def _tables(merged: Merged) -> list[Grid]:
-    """Return the tables of the page, without the ratios, which have a panel."""
-    more = (scaling_grid(merged.rates), communication_grid(merged))
-    return [*result_grids(merged), *wide_grids(merged), *(grid for grid in more if grid is not None)]
-
-
 def _first(lines: Sequence[str]) -> list[str]:
     """Return the first `MAX_ROWS` lines, shortened, and the number of omitted ones."""
     more = [f"{len(lines) - MAX_ROWS} more in the records"] if len(lines) > MAX_ROWS else []
     return [*(line if len(line) <= MAX_LETTERS else f"{line[:MAX_LETTERS]}…" for line in lines[:MAX_ROWS]), *more]
 
 
-def _shortened(grid: Grid) -> Grid:
-    """Return a table with its first `MAX_ROWS` rows and notes."""
-    more = [f"{counted(len(grid.rows) - MAX_ROWS, 'more row')} in results.csv"] if len(grid.rows) > MAX_ROWS else []
-    return replace(grid, rows=grid.rows[:MAX_ROWS], notes=[*_first(grid.notes), *more])
-
-
 def _ratio_lines(pairs: Sequence[Pair]) -> list[str]:
-    """Return which fleet of each pair is faster, and outliers."""
-    return [line for a, b, found in pairs for line in leading_lines(found) or [unknown_line(a, b, found)]]
+    """Return which fleet of each pair is faster, and outliers; of many pairs, the first ones."""
+    lines = [line for a, b, found in pairs[:MAX_NAMED] for line in leading_lines(found) or [unknown_line(a, b, found)]]
+    more = len(pairs) - MAX_NAMED
+    return [*lines, f"{counted(more, 'more fleet')} below: Each fleet / {pairs[0][1]}."] if more > 0 else lines
 
 
 def _row_lines(merged: Merged) -> list[str]:

@@ -1,12 +1,10 @@
-"""Prepares the report's panels: one row per value, with its bar, interval and text, grouped by case.
+"""Builds the report's panels: tables of a value for each case and fleet, in which each value has a bar.
 
-A panel is data. The page draws it as a table with inline SVG bars, which need no chart library and wrap like text;
-Markdown prints it as a table.
+The page draws bars as inline SVG, which needs no chart library and wraps like text; Markdown prints the table.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -14,96 +12,88 @@ from dataclasses import dataclass, replace
 from results.compare.pairs import MEANINGS, Comparison, Mark
 from results.compare.scaling import efficiencies
 from results.grid import Grid
-from results.report.comparison import RATIO_COLUMNS, ratio_cells
+from results.report.comparison import RATIO_COLUMNS, Pair, efficiency_percent, ratio_cells
 from results.schema import Mode
 from results.stats import Interval
 from results.table.cells import price_notes, rate_text, value_text
 from results.table.comparable import CLUSTER_COLUMNS, case_label, cluster_name
 from results.table.fleets import UTILISATION, FleetRate
 
-Pair = tuple[str, str, list[Comparison]]
-"""Names of the first and the second side, and their comparisons."""
-
-MakeBar = Callable[[FleetRate, int], "Bar"]
-"""Makes the bar of a rate in the colour of its fleet."""
-
 
 @dataclass(frozen=True)
 class Bar:
-    """A row of a panel.
+    """The drawing of a value.
 
     Attributes:
-        label: The fleet, or the pair of fleets.
-        text: The value with its interval, or why there is none.
-        value: The value; None: there is none.
-        ends: Ends of the 95 % interval; equal to the value without one.
-        cells: Texts of the panel's further columns.
+        value: Its length.
+        interval: The 95 % interval; None: unknown.
         colour: Number of the fleet's colour.
     """
 
-    label: str
-    text: str
-    value: float | None = None
-    ends: tuple[float, float] | None = None
-    cells: tuple[str, ...] = ()
-    colour: int = 0
+    value: float
+    interval: Interval | None
+    colour: int
 
 
 @dataclass(frozen=True)
-class Panel:
-    """A group of bars on one axis.
+class Panel(Grid):
+    """A table whose rows have bars on one axis; columns: case, fleet unless there is one, value, further ones.
 
     Attributes:
         name: Id of the section.
-        title: Heading of the section.
-        short: The title in the list of sections.
-        unit: Heading of the column of values.
-        columns: Headings of further columns.
-        groups: Bars by case.
+        bars: Of each row; None: its value is missing.
         reference: Value of the dashed line; None: there is no line, and bars start at 0.
-        notes: Lines below the panel.
     """
 
-    name: str
-    title: str
-    short: str
-    unit: str
-    groups: dict[str, list[Bar]]
-    columns: tuple[str, ...] = ()
+    name: str = ""
+    bars: Sequence[Bar | None] = ()
     reference: float | None = None
-    notes: tuple[str, ...] = ()
-
-    @property
-    def alone(self) -> bool:
-        """Whether each case has one bar, so that the case is its label."""
-        return all(len(bars) == 1 for bars in self.groups.values())
 
     def place(self, value: float) -> float:
         """Return the position of a value on the axis, in percent of its width."""
-        bars = [bar for bar in itertools.chain(*self.groups.values()) if bar.value is not None]
-        ends = [end for bar in bars for end in (bar.value, *(bar.ends or ())) if end is not None and math.isfinite(end)]
-        low, high = min([*ends, self.reference or 0.0]), max([*ends, self.reference or 0.0])
-        margin = 0.03 * (high - low)
-        start, stop = (low - margin if self.reference is not None else 0.0), high + margin
+        ends = [self.reference or 0.0]
+        for bar in self.bars:
+            if bar is not None:
+                interval = bar.interval or Interval(bar.value, bar.value, bar.value)
+                ends += filter(math.isfinite, (bar.value, interval.low, interval.high))
+        margin = 0.03 * (max(ends) - min(ends))
+        start, stop = (min(ends) - margin if self.reference is not None else 0.0), max(ends) + margin
         return round(min(max(100 * (value - start) / ((stop - start) or 1.0), 0.0), 100.0), 2)
 
     def first(self, count: int) -> Panel:
-        """Return the panel with at most `count` bars, and a note on the others."""
-        kept: dict[str, list[Bar]] = {}
-        left = count
-        for case, bars in self.groups.items():
-            if left > 0:
-                kept[case] = bars[:left]
-            left -= len(bars)
-        return self if left >= 0 else replace(self, groups=kept, notes=(*self.notes, f"{-left} more in results.csv"))
+        """Return the panel with its first rows and bars."""
+        return replace(super().first(count), bars=self.bars[:count])
 
-    def grid(self) -> Grid:
-        """Return the panel as a table."""
-        columns = ["case", "fleet", f"{self.unit}>", *(f"{name}>" for name in self.columns)]
-        rows = [[case, bar.label, bar.text, *bar.cells] for case, bars in self.groups.items() for bar in bars]
-        if self.alone and len({row[1] for row in rows}) == 1:
-            columns, rows = columns[:1] + columns[2:], [row[:1] + row[2:] for row in rows]
-        return Grid(self.title, columns, rows, list(self.notes)).without_empty_columns()
+
+Row = tuple[list[str], Bar | None]
+"""Case, fleet, value and further cells of a row, and its bar."""
+
+
+def _panel(
+    name: str,
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Row],
+    notes: Sequence[str] = (),
+    reference: float | None = None,
+) -> Panel:
+    """Return a panel with the rows of a case next to each other.
+
+    Args:
+        name: See `Panel`.
+        title: Heading of the section; the list of sections shows it up to its comma.
+        columns: Headings of the value and of further columns.
+        rows: In any order of cases.
+        notes: Lines below the panel.
+        reference: See `Panel`.
+    """
+    cases = [*dict.fromkeys(cells[0] for cells, _ in rows)]
+    ordered = sorted(rows, key=lambda row: cases.index(row[0][0]))
+    texts, bars = [cells for cells, _ in ordered], [bar for _, bar in ordered]
+    headings = ["case", "fleet", *(f"{column}>" for column in columns)]
+    panel = Panel(title, headings, texts, notes, name=name, bars=bars, reference=reference).without_empty_columns()
+    one = len({cells[1] for cells in texts}) == 1 and len(cases) == len(texts)
+    return panel.only([at for at, _ in enumerate(panel.columns) if at != 1]) if one else panel
 
 
 def leading_pairs(pairs: Sequence[Pair]) -> list[Pair]:
@@ -119,29 +109,15 @@ def ratio_panel(pairs: Sequence[Pair], yours: Sequence[str] = ()) -> Panel | Non
         yours: Fleets at the user's prices; the others have those of their records.
     """
     shown = leading_pairs(pairs)
-    items = [(f"{a} / {b}", at, item) for at, (a, b, found) in enumerate(shown) for item in found]
+    items = [(a, at, item) for at, (a, _, found) in enumerate(shown) for item in found]
     if not any(item.value is not None for _, _, item in items):
         return None
+    items.sort(key=lambda of: of[2].a.case.mode is not Mode.TRAIN)
     sides = [side for _, _, item in items for side in (item.a, item.b)]
-    groups: dict[str, list[Bar]] = {}
-    for label, at, item in sorted(items, key=lambda of: of[2].a.case.mode is not Mode.TRAIN):
-        groups.setdefault(case_label(item.a, sides), []).append(_ratio_bar(label, at, item))
-    against = shown[0][1]
-    title = f"{shown[0][0]} / {against}" if len(shown) == 1 else f"Each fleet / {against}"
-    filled = [any(bar.cells[at] for bars in groups.values() for bar in bars) for at in range(len(RATIO_COLUMNS))]
-    return Panel(
-        name="ratio",
-        title=title,
-        short="Ratio",
-        unit="times as fast",
-        columns=tuple(itertools.compress(RATIO_COLUMNS, filled)),
-        groups={
-            case: [replace(bar, cells=tuple(itertools.compress(bar.cells, filled))) for bar in bars]
-            for case, bars in groups.items()
-        },
-        reference=1.0,
-        notes=tuple(_ratio_notes([item for _, _, item in items], sides, yours)),
-    )
+    title = f"{shown[0][0]} / {shown[0][1]}" if len(shown) == 1 else f"Each fleet / {shown[0][1]}"
+    rows = [_ratio_row(case_label(item.a, sides), label, at, item) for label, at, item in items]
+    notes = _ratio_notes([item for _, _, item in items], sides, yours)
+    return _panel("ratio", title, ["times as fast", *RATIO_COLUMNS], rows, notes, reference=1.0)
 
 
 def speed_panels(rates: Sequence[FleetRate]) -> list[Panel]:
@@ -149,78 +125,71 @@ def speed_panels(rates: Sequence[FleetRate]) -> list[Panel]:
     panels = []
     for unit in dict.fromkeys(rate.unit for rate in rates if rate.unit):
         models = {rate.case.model for rate in rates if rate.unit == unit}
-        shown = [rate for rate in rates if rate.case.model in models]
-        title = f"Speed, {unit} per second"
-        panels.append(_by_fleet(f"speed-{unit}", title, f"{unit}/s", shown, rates, _speed_bar))
+        rows = _rows(
+            rates,
+            [rate for rate in rates if rate.case.model in models],
+            lambda rate: ([rate_text(rate)], rate.mean, rate.interval),
+        )
+        panels.append(_panel(f"speed-{unit}", f"Speed, {unit} per second", [f"{unit}/s"], rows))
     return panels
 
 
 def energy_panels(rates: Sequence[FleetRate]) -> list[Panel]:
     """Return a panel of samples per joule of GPU energy for each unit."""
+
+    def figures(rate: FleetRate) -> Figures:
+        assert rate.samples_per_joule is not None, "only these are shown"
+        interval = rate.samples_per_joule.interval()
+        return [value_text(interval.value, interval)], interval.value, interval
+
     panels = []
-    for unit in dict.fromkeys(rate.unit for rate in rates if rate.unit and rate.samples_per_joule):
-        shown = [rate for rate in rates if rate.unit == unit and rate.samples_per_joule]
-        title = f"Energy, {unit} per joule of the GPUs"
-        panels.append(_by_fleet(f"energy-{unit}", title, f"{unit}/J", shown, rates, _energy_bar))
+    known = [rate for rate in rates if rate.samples_per_joule]
+    for unit in dict.fromkeys(rate.unit for rate in known if rate.unit):
+        rows = _rows(rates, [rate for rate in known if rate.unit == unit], figures)
+        panels.append(_panel(f"energy-{unit}", f"Energy, {unit} per joule of the GPUs", [f"{unit}/J"], rows))
     return panels
 
 
 def utilisation_panel(rates: Sequence[FleetRate]) -> Panel | None:
     """Return the share of each device's peak FLOP/s, with that of its bandwidth; None: no peaks were measured."""
     flops, bandwidth = UTILISATION
-    shown = [rate for rate in rates if flops in rate.utilisation]
 
-    def bar(rate: FleetRate, colour: int) -> Bar:
-        value = 100 * rate.utilisation[flops]
-        cells = (f"{100 * rate.utilisation[bandwidth]:.0f} %" if bandwidth in rate.utilisation else "",)
-        return Bar(rate.fleet, f"{value:.0f} %", value, cells=cells, colour=colour)
+    def figures(rate: FleetRate) -> Figures:
+        shares = [rate.utilisation.get(name) for name in (flops, bandwidth)]
+        return ["" if share is None else f"{share:.0%}".replace("%", " %") for share in shares], shares[0], None
 
-    panel = _by_fleet("utilisation", "Utilisation, share of measured peaks", "of peak FLOP/s", shown, rates, bar)
+    rows = _rows(rates, [rate for rate in rates if flops in rate.utilisation], figures)
     note = (
         "bandwidth: of unfused traffic, so fusion or caches may exceed 100 %; near 100 % of either, it sets the speed"
     )
-    return replace(panel, columns=("of bandwidth",), notes=(note,)) if shown else None
+    title = "Utilisation, share of measured peaks"
+    return _panel("utilisation", title, ["of peak FLOP/s", "of bandwidth"], rows, [note]) if rows else None
 
 
 def scaling_panel(rates: Sequence[FleetRate]) -> Panel | None:
     """Return the scaling efficiency of cases on several GPUs; None: no case has several counts."""
-    found = efficiencies(rates)
-    colours = _colours(rates)
-    groups: dict[str, list[Bar]] = {}
+    found, colours, rows = efficiencies(rates), _colours(rates), list[Row]()
     for item in found:
         case = case_label(item.baseline, [other.baseline for other in found], known=CLUSTER_COLUMNS)
-        ends = (100 * item.interval.low, 100 * item.interval.high) if item.interval else None
-        interval = Interval(100 * item.value, *ends) if ends else None
         name = f"{case}, {cluster_name(item.rate.case)} {item.rate.case.device.upper()}s"
-        text = f"{value_text(100 * item.value, interval)} %"
-        bar = Bar(item.rate.fleet, text, 100 * item.value, ends, colour=colours[item.rate.fleet])
-        groups.setdefault(name, []).append(bar)
+        text, interval = efficiency_percent(item)
+        rows.append(([name, item.rate.fleet, text], Bar(100 * item.value, interval, colours[item.rate.fleet])))
     note = "throughput of N over N × throughput of 1; the dashed line is perfect scaling"
-    return (
-        Panel("scaling", "Scaling", "Scaling", "efficiency", groups, reference=100.0, notes=(note,)) if groups else None
-    )
+    return _panel("scaling", "Scaling", ["efficiency"], rows, [note], reference=100.0) if rows else None
 
 
-def _by_fleet(
-    name: str, title: str, unit: str, shown: Sequence[FleetRate], rates: Sequence[FleetRate], bar: MakeBar
-) -> Panel:
-    colours = _colours(rates)
-    groups: dict[str, list[Bar]] = {}
+Figures = tuple[list[str], float | None, Interval | None]
+"""The cells of a rate, the value to draw if there is one, and its interval."""
+
+
+def _rows(rates: Sequence[FleetRate], shown: Sequence[FleetRate], figures: Callable[[FleetRate], Figures]) -> list[Row]:
+    """Return the rows of the shown rates, training first, by network; all rates decide on names and colours."""
+    colours, rows = _colours(rates), list[Row]()
     for rate in sorted(shown, key=lambda rate: (rate.case.mode is not Mode.TRAIN, rate.case.model)):
-        groups.setdefault(case_label(rate, rates), []).append(bar(rate, colours[rate.fleet]))
-    return Panel(name, title, title.partition(",")[0], unit, groups)
-
-
-def _speed_bar(rate: FleetRate, colour: int) -> Bar:
-    ends = (rate.interval.low, rate.interval.high) if rate.interval else None
-    return Bar(rate.fleet, rate_text(rate), rate.mean, ends, colour=colour)
-
-
-def _energy_bar(rate: FleetRate, colour: int) -> Bar:
-    energy = rate.samples_per_joule
-    assert energy is not None, "callers select rates with energy"
-    interval = energy.interval()
-    return Bar(rate.fleet, value_text(energy.mean, interval), energy.mean, (interval.low, interval.high), colour=colour)
+        cells, value, interval = figures(rate)
+        bar = None if value is None else Bar(value, interval, colours[rate.fleet])
+        rows.append(([case_label(rate, rates), rate.fleet, *cells], bar))
+    return rows
 
 
 def _colours(rates: Iterable[FleetRate]) -> dict[str, int]:
@@ -228,16 +197,15 @@ def _colours(rates: Iterable[FleetRate]) -> dict[str, int]:
     return {fleet: at for at, fleet in enumerate(dict.fromkeys(rate.fleet for rate in rates))}
 
 
-def _ratio_bar(label: str, colour: int, item: Comparison) -> Bar:
+def _ratio_row(case: str, label: str, colour: int, item: Comparison) -> Row:
     """Return the row of a comparison: its ratio, or the failure of a side."""
     if item.value is None:
         side = item.b if item.mark is Mark.WORKS else item.a
         text = str(item.mark) if item.mark is Mark.NOT_COMPARABLE else f"{side.fleet}: {item.reason}"
-        return Bar(label, text, cells=("", "", ""), colour=colour)
+        return [case, label, text, *ratio_cells(item)], None
     text = value_text(item.value, item.interval)
     marked = f"{text} {item.mark}" if item.mark in (Mark.SAME, Mark.UNKNOWN) else text
-    ends = (item.interval.low, item.interval.high) if item.interval else None
-    return Bar(label, marked, item.value, ends, ratio_cells(item), colour)
+    return [case, label, marked, *ratio_cells(item)], Bar(item.value, item.interval, colour)
 
 
 def _ratio_notes(items: Sequence[Comparison], sides: Sequence[FleetRate], yours: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from results.compare.pairs import fleets_of
 from results.digits import significant, with_error
 from results.grid import Grid, markdown, print_grid, print_line
-from results.report.comparison import communication_grid, ratio_grids, scaling_grid
+from results.report.comparison import communication_grid, fleet_pairs, ratio_grids, scaling_grid
 from results.report.device_table import device_grid
 from results.schema import SETTINGS, TUNING, Case, Device, DeviceResult, Mode, Record
 from results.table.cells import fleet_notes, identity_text, missing_hosts, rate_text, table_csv, warning_notes
@@ -80,7 +80,8 @@ def all_grids(merged: Merged) -> list[Grid]:
 def fleet_grids(merged: Merged) -> list[Grid]:
     """Return each fleet's wide table, and the tables of ratios, scaling efficiency and communication."""
     more = (scaling_grid(merged.rates), communication_grid(merged))
-    return [*wide_grids(merged), *ratio_grids(merged), *(grid for grid in more if grid is not None)]
+    ratios = ratio_grids(fleet_pairs(merged.rates))
+    return [*wide_grids(merged), *ratios, *(grid for grid in more if grid is not None)]
 
 
 def result_grids(merged: Merged, *, brief: bool = False) -> list[Grid]:

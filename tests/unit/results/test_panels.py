@@ -14,82 +14,74 @@ def ratios_of(fleets, *pairs, **changes):
     return ratio_panel(pairs_of(rates_of_fleets(fleets, **changes), *pairs))
 
 
-def plain(text):
-    return text.replace("\u00a0", " ")
+def columns_of(panel, name):
+    """Return the cells of a column, without no-break spaces."""
+    return [row[panel.headings.index(name)].replace("\u00a0", " ") for row in panel.rows]
 
 
 def test_each_unit_has_an_axis_of_its_own():
     images = rates_of_fleets({"a": 1.0})
     sequences = [replace(rate, unit="sequences", case=replace(rate.case, model="bert_large")) for rate in images]
-    units = [panel.unit for panel in speed_panels([*images, *sequences])]
+    units = [panel.headings[-1] for panel in speed_panels([*images, *sequences])]
     assert units == ["images/s", "sequences/s"]
 
 
-def test_a_failed_case_is_in_the_panel_with_its_status():
+def test_bars_of_speed_start_at_zero_and_a_failed_case_has_its_status():
     (speed,) = speed_panels(rates_of_fleets({"slow": 1.0, "quick": 1.5}, unfit="slow"))
-    failed = {bar.text for case, bars in speed.groups.items() if "vgg16" in case for bar in bars if bar.label == "slow"}
-    assert failed == {"oom"}
-
-
-def test_bars_of_speed_start_at_zero_and_grow_with_it():
-    (speed,) = speed_panels(rates_of_fleets({"slow": 1.0, "quick": 1.5}))
     assert speed.place(0.0) == 0.0
-    (slow, quick), *_ = speed.groups.values()
-    assert speed.place(quick.value) / speed.place(slow.value) == pytest.approx(quick.value / slow.value, rel=1e-3)
+    assert [row[1:] for row in speed.rows if "vgg16" in row[0] and row[1] == "slow"] == 2 * [["slow", "oom"]]
+    assert [bar is None for bar in speed.bars] == [text == "oom" for text in columns_of(speed, "images/s")]
+    slow, quick = (bar.value for bar in speed.bars[:2])
+    assert speed.place(quick) / speed.place(slow) == pytest.approx(quick / slow, rel=1e-3)
 
 
 def test_a_ratio_is_drawn_within_its_interval_and_beside_equal_speed():
     panel = ratios_of({"slow": 1.0, "quick": 1.5}, ("quick", "slow"))
-    for bars in panel.groups.values():
-        (bar,) = bars
-        assert panel.place(1.0) < panel.place(bar.ends[0]) < panel.place(bar.value) < panel.place(bar.ends[1]) <= 100
-        assert re.match(r"1\.49\d* ± 0\.0\d+$", plain(bar.text))
-    assert panel.alone and panel.grid().columns[:2] == ["case", "times as fast>"]
+    for bar in panel.bars:
+        low, value, high = map(panel.place, (bar.interval.low, bar.value, bar.interval.high))
+        assert panel.place(1.0) < low < value < high <= 100
+    assert all(re.match(r"1\.49\d* ± 0\.0\d+$", text) for text in columns_of(panel, "times as fast"))
+    assert panel.headings == ["case", "times as fast"], "the title names the only pair"
 
 
 def test_a_network_that_does_not_fit_names_the_fleet_instead_of_a_ratio():
     panel = ratios_of({"slow": 1.0, "quick": 1.5}, ("quick", "slow"), unfit="slow")
-    assert {bar.text for case, bars in panel.groups.items() if "vgg16" in case for bar in bars} == {"slow: oom"}
+    assert {row[1] for row in panel.rows if "vgg16" in row[0]} == {"slow: oom"}
 
 
 def test_a_ratio_within_the_noise_is_marked():
     panel = ratios_of({"a": 1.0, "b": 1.0005}, ("b", "a"))
-    assert all(bar.text.endswith(" ~") for bars in panel.groups.values() for bar in bars)
+    assert all(text.endswith(" ~") for text in columns_of(panel, "times as fast"))
 
 
 def test_prices_give_samples_per_dollar_and_what_the_other_gpu_is_worth():
     panel = ratios_of({"slow": 1.0, "quick": 1.5}, ("quick", "slow"), prices={"slow": 0.2, "quick": 0.4})
-    assert panel.columns == ("worth up to, USD/h", "per dollar")
-    worth, per_dollar = map(plain, next(iter(panel.groups.values()))[0].cells)
-    assert re.match(r"0\.29\d* ± 0\.00\d+$|0\.30\d* ± 0\.00\d+$", worth)
-    assert re.match(r"0\.7[45]\d* ± 0\.0\d+$", per_dollar)
-    assert (
-        "USD per GPU-hour: slow 0.2, quick 0.4" in panel.notes or "USD per GPU-hour: quick 0.4, slow 0.2" in panel.notes
-    )
+    assert panel.headings[2:] == ["worth up to, USD/h", "per dollar"]
+    assert re.match(r"0\.(29|30)\d* ± 0\.00\d+$", columns_of(panel, "worth up to, USD/h")[0])
+    assert re.match(r"0\.7[45]\d* ± 0\.0\d+$", columns_of(panel, "per dollar")[0])
+    assert {"USD per GPU-hour: slow 0.2, quick 0.4", "USD per GPU-hour: quick 0.4, slow 0.2"} & {*panel.notes}
 
 
 def test_of_more_than_two_fleets_each_stands_against_the_first():
     panel = ratios_of({"a": 1.0, "b": 2.0, "c": 3.0}, ("b", "a"), ("c", "a"), ("c", "b"))
-    assert {tuple(bar.label for bar in bars) for bars in panel.groups.values()} == {("b / a", "c / a")}
-
-
-def test_fleets_that_share_no_case_with_numbers_have_no_panel():
+    assert panel.title == "Each fleet / a"
+    assert columns_of(panel, "fleet") == ["b", "c"] * (len(panel.rows) // 2)
     assert ratio_panel([]) is None
 
 
 def test_scaling_is_shown_against_perfect_scaling():
     panel = scaling_panel(rates_of_fleets({"slow": 1.0, "quick": 1.5}))
     assert panel.reference == 100.0
-    texts = [plain(bar.text) for bars in panel.groups.values() for bar in bars]
+    texts = columns_of(panel, "efficiency")
     assert texts and all(re.match(r"(99|100)(\.\d+)?( ± \d.*)? %$", text) for text in texts), texts
 
 
 def test_a_long_panel_says_how_much_of_it_is_in_the_csv():
     (speed,) = speed_panels(rates_of_fleets({f"f{number}": 1.0 for number in range(5)}))
-    count = sum(map(len, speed.groups.values()))
     short = speed.first(3)
-    assert sum(map(len, short.groups.values())) == 3 and short.notes == (f"{count - 3} more in results.csv",)
-    assert speed.first(count) == speed
+    assert len(short.rows) == len(short.bars) == 3
+    assert short.notes == [f"{len(speed.rows) - 3} more rows in results.csv"]
+    assert speed.first(len(speed.rows)).rows == speed.rows
 
 
 def test_utilisation_of_the_measured_peaks_is_shown_if_it_was_measured():
@@ -99,7 +91,5 @@ def test_utilisation_of_the_measured_peaks_is_shown_if_it_was_measured():
         return replace(record, measurement=measurement)
 
     rates = merge_records(stored(used(0.2, 0.9, "one"), used(0.4, 0.8, "two"))).rates
-    panel = utilisation_panel(rates)
-    ((bar,),) = panel.groups.values()
-    assert (plain(bar.text), bar.cells) == ("30 %", ("85 %",)), "the mean of the hosts"
+    assert [row[1:] for row in utilisation_panel(rates).rows] == [["30 %", "85 %"]], "the mean of the hosts"
     assert utilisation_panel(merge_records(stored(*repeats(100.0))).rates) is None

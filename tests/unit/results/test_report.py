@@ -1,3 +1,5 @@
+import collections
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -6,6 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 import results.__main__ as program
+from results.stats import ratio_of_estimates
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, write_run
 from tests.unit.results.report_page import write_page
 
@@ -27,7 +30,7 @@ def report_of(tmp_path):
     def written(records, *arguments):
         run = write_run(tmp_path, records)
         assert program.main(["results", "report", str(run.path), *arguments]) == 0
-        return run.report_path.read_text(encoding="utf-8")
+        return run.report_path.read_text(encoding="utf-8") if run.report_path.exists() else ""
 
     return written
 
@@ -97,7 +100,8 @@ def test_markdown_is_for_a_pull_request(page, capsys):
     out = capsys.readouterr().out
     assert out.startswith("## a4000 and a5000: googlenet, resnet50\n\nResults of run-1: 2026-11-01 10:00 UTC, ")
     assert "; measured by Ada" in out and "<b>" not in out
-    assert "\n* Rent a4000 in 4 of 4" in out and "\n**a5000 is 1.5" in out and "| + |" in out
+    assert "\n* Rent a4000 in 4 of 4" in out and "\n**a5000 is 1.5" in out and "| times as fast |" in out
+    assert out.count("**a5000 / a4000**") == 1, "each ratio once"
 
 
 def test_the_heading_states_how_long_a_run_took_and_what_it_cost(report_of):
@@ -166,6 +170,36 @@ def test_fleets_are_compared_with_the_first_one_that_shares_a_case(report_of):
     text = report_of([*alone, *(record for fleet in "bcde" for record in repeats(99.0, 100.0, fleet=fleet))])
     against = [re.search(r"speed: (\w) is .* as fast as (\w) ", line) for line in verdict_of(text)]
     assert [found.groups() for found in against if found] == [("c", "b"), ("d", "b"), ("e", "b")]
+
+
+@pytest.mark.parametrize("arguments", [(), ("--format=markdown", "--price=f3=9")])
+def test_a_report_of_48_rates_compares_each_pair_once(report_of, monkeypatch, arguments):
+    compared = collections.Counter()
+
+    def count(a, b, **options):
+        compared[frozenset((a, b))] += 1
+        return ratio_of_estimates(a, b, **options)
+
+    monkeypatch.setattr("results.compare.pairs.ratio_of_estimates", count)
+    environment, noise = make_environment(1), itertools.count()
+    records = [
+        record
+        for fleet, case in itertools.product(range(8), [make_case(num_steps=steps, device="gpu") for steps in range(4, 10)])
+        for record in repeats(
+            *(100.0 + len(arguments) + 10 * fleet + 0.01 * next(noise) for _ in range(3)),
+            fleet=f"f{fleet}", case=case, environment=environment, usd_per_gpu_hour=0.2 + 0.02 * fleet,
+        )
+    ]  # fmt: skip
+    report_of(records, *arguments)
+    assert len(compared) == 6 * 28 and set(compared.values()) == {1}
+
+
+def test_of_many_fleets_the_top_of_the_page_names_a_few(report_of):
+    records = [record for number in range(40) for record in repeats(99.0, 100.0, fleet=f"fleet-{number:02}")]
+    text = report_of(records)
+    assert "<h1>fleet-00, fleet-01, fleet-02, fleet-03 and 36 more fleets: resnet50</h1>" in text
+    assert "35 more fleets below: Each fleet / fleet-00." in verdict_of(text)
+    assert section(text, "ratio").count("<svg") == 39, "none is left out below"
 
 
 def test_any_name_of_a_fleet_has_its_bar(report_of):
