@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import IO, Protocol
+from collections.abc import Callable
+from typing import IO, Any, Protocol
 
 from rich.console import Console
 
@@ -26,42 +27,25 @@ STOPPING = "no new repeats will start; running ones will finish"
 
 def describe(event: Event) -> str:
     """Describe an event in one line that is safe to print."""
-    return plain_text(_describe(event))
+    return plain_text(_TEXTS[type(event)](event))
 
 
-def _describe(event: Event) -> str:
-    match event:
-        case events.RunStarted():
-            rest = f", {event.done} already done" if event.done else ""
-            return f"run {event.run_id}: {event.jobs} repeats{rest}, output in {event.folder}"
-        case events.HostChecked():
-            answer = f"{event.gpus} GPUs" if event.gpus else "no GPU"
-            return f"{event.host}: {event.problem or 'reachable, ' + answer}"
-        case events.ImageProgress():
-            done, total = (number / 1e6 for number in (event.done_bytes, event.total_bytes))
-            return f"{event.host}: pulling {event.image}: {done:.0f} of {total:.0f} MB"
-        case events.ImageReady():
-            return f"{event.host}: image {event.image} {event.digest or ''}".rstrip()
-        case events.JobState():
-            return f"{event.job}: {event.state}"
-        case events.JobStep():
-            return f"{event.job}: step {event.step}, {event.samples_per_second:.1f} {event.unit}/s"
-        case events.JobResult():
-            return f"{event.job}: {_result(event)}"
-        case events.JobSkipped():
-            return f"{event.job}: skipped: {event.why}"
-        case events.Decided():
-            return f"decided: {event.answer}"
-        case events.Warned():
-            return f"warning: {event.host + ': ' if event.host else ''}{event.message}"
-        case events.Stopping():
-            ending = "ending the running repeats" if event.now else STOPPING
-            return f"stopping: {ending}. {event.hint}"
-        case events.HostLost():
-            return f"{event.host}: dropped ({event.status}): {event.cause}"
-        case events.RunFinished():
-            return _summary(event)
-    raise TypeError(f"no description of {event}")
+def _started(event: events.RunStarted) -> str:
+    rest = f", {event.done} already done" if event.done else ""
+    return f"run {event.run_id}: {event.jobs} repeats{rest}, output in {event.folder}"
+
+
+def _checked(event: events.HostChecked) -> str:
+    return f"{event.host}: {event.problem or 'reachable, ' + (f'{event.gpus} GPUs' if event.gpus else 'no GPU')}"
+
+
+def _pulling(event: events.ImageProgress) -> str:
+    done, total = (number / 1e6 for number in (event.done_bytes, event.total_bytes))
+    return f"{event.host}: pulling {event.image}: {done:.0f} of {total:.0f} MB"
+
+
+def _stopping(event: events.Stopping) -> str:
+    return f"stopping: {'ending the running repeats' if event.now else STOPPING}. {event.hint}"
 
 
 def _result(event: events.JobResult) -> str:
@@ -77,6 +61,23 @@ def _summary(event: events.RunFinished) -> str:
     parts += [f"{number} {word}" for word, number in counts.items() if number]
     saved = f" (about {clock(event.saved_seconds)} of machine time saved)" if event.saved_seconds else ""
     return f"run {event.run_id}: {', '.join(parts)}, {event.seconds:.0f} s{saved}"
+
+
+_TEXTS: dict[type[Event], Callable[[Any], str]] = {
+    events.RunStarted: _started,
+    events.HostChecked: _checked,
+    events.ImageProgress: _pulling,
+    events.ImageReady: lambda event: f"{event.host}: image {event.image} {event.digest or ''}".rstrip(),
+    events.JobState: lambda event: f"{event.job}: {event.state}",
+    events.JobStep: lambda event: f"{event.job}: step {event.step}, {event.samples_per_second:.1f} {event.unit}/s",
+    events.JobResult: lambda event: f"{event.job}: {_result(event)}",
+    events.JobSkipped: lambda event: f"{event.job}: skipped: {event.why}",
+    events.Decided: lambda event: f"decided: {event.answer}",
+    events.Warned: lambda event: f"warning: {event.host + ': ' if event.host else ''}{event.message}",
+    events.Stopping: _stopping,
+    events.HostLost: lambda event: f"{event.host}: dropped ({event.status}): {event.cause}",
+    events.RunFinished: _summary,
+}
 
 
 def clock(seconds: float) -> str:

@@ -98,13 +98,12 @@ def _push_for_hosts(what: BuiltImages, file: Path, engine: DockerEngine, probe: 
 
     push((str(host.registry), name) for host in hosts for name in host.variants or ("cpu",))
     probed = probe(hosts)
-    reports = [(host, probed[host.place]) for host in hosts]
-    for host, cause in reports:
-        if isinstance(cause, str):
-            _print_status(f"{host.key}: not queried, so its image may be missing: {cause}")
-    facts = [(host, report) for host, report in reports if isinstance(report, Facts)]
-    push((str(host.registry), image.variant) for host, report in facts for image in report.images if image.variant)
-    return ExitCode.OK if all(is_good.values()) and len(facts) == len(hosts) else ExitCode.SOME_FAILED
+    unknown = {host.key: cause for host in hosts if isinstance(cause := probed[host.place], str)}
+    for key, cause in unknown.items():
+        _print_status(f"{key}: not queried, so its image may be missing: {cause}")
+    images = [(host, image) for host in hosts for image in getattr(probed[host.place], "images", ())]
+    push((str(host.registry), image.variant) for host, image in images if image.variant)
+    return ExitCode.SOME_FAILED if unknown or not all(is_good.values()) else ExitCode.OK
 
 
 def _built_and_pushed(what: BuiltImages, engine: DockerEngine, variant: Variant, reference: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from orchestrate.inventory.hosts import Host, HostPlace
@@ -167,35 +167,38 @@ def host_warnings(host: Host, facts: Facts, mates: Iterable[Facts] = ()) -> list
         facts: Facts of the host.
         mates: Facts of the hosts of its fleet, which should be equal.
     """
-    found = []
+    return [*_machine_warnings(host, facts), *_gpu_warnings(host, facts, mates)]
+
+
+def _machine_warnings(host: Host, facts: Facts) -> Iterator[str]:
+    if host.docker is not None and host.docker.scheme == "tcp" and host.docker.tls is None:
+        yield "reached by tcp:// without TLS: anyone on that network controls the machine. Use tls: or ssh://"
+    skew = facts.clock_skew_seconds or 0.0
+    if abs(skew) > MAX_CLOCK_SKEW_SECONDS:
+        yield f"its clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} ours. Synchronise it with NTP"
+    disk = facts.disk_free_bytes if host.docker is not None else None
+    if disk is not None and disk < MIN_DISK_BYTES:
+        yield f"only {disk / 1e9:.0f} GB of disk space is free. Remove old images: docker image prune"
+    if (others := _other_programs(facts)) is not None:
+        yield others
+
+
+def _gpu_warnings(host: Host, facts: Facts, mates: Iterable[Facts]) -> Iterator[str]:
     most = max((len(mate.gpus) for mate in mates), default=0)
     if host.gpus is None and host.wants_gpus and len(facts.gpus) < most:
-        found.append(
+        yield (
             f"{len(facts.gpus)} of {most} GPUs found (other hosts of the fleet have {most}): one may have fallen off "
             "the bus. See nvidia-smi and sudo dmesg | grep -i xid there"
         )
-    if host.docker is not None and host.docker.scheme == "tcp" and host.docker.tls is None:
-        found.append("reached by tcp:// without TLS: anyone on that network controls the machine. Use tls: or ssh://")
     if (missing_gpus := _missing_gpus(host, facts)) is not None:
-        found.append(missing_gpus)
-    skew = facts.clock_skew_seconds
-    if skew is not None and abs(skew) > MAX_CLOCK_SKEW_SECONDS:
-        found.append(
-            f"its clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} ours. Synchronise it with NTP"
-        )
-    disk = facts.disk_free_bytes if host.docker is not None else None
-    if disk is not None and disk < MIN_DISK_BYTES:
-        found.append(f"only {disk / 1e9:.0f} GB of disk space is free. Remove old images: docker image prune")
-    if (others := _other_programs(facts)) is not None:
-        found.append(others)
+        yield missing_gpus
     used = [state for state in facts.gpu_states if host.gpus is None or state.index in host.gpus]
     for named, warning in grouped_warnings(used, Moment.IDLE):
-        found.append(f"{named}: {warning.seen}: {warning.rule.why}. To fix it: {warning.fix}")
-    remedy = "Run python -m tfbench.doctor there: it shows why, and how to fix it"
-    found += [f"{problem}. {remedy}" for problem in facts.gpu_problems]
-    missing = [index for index in host.gpus or () if index not in {gpu.index for gpu in facts.gpus}]
-    if missing:
-        found.append(f"gpus: names {missing}, but this host has only {[gpu.index for gpu in facts.gpus]}")
+        yield f"{named}: {warning.seen}: {warning.rule.why}. To fix it: {warning.fix}"
+    for problem in facts.gpu_problems:
+        yield f"{problem}. Run python -m tfbench.doctor there: it shows why, and how to fix it"
+    present = [gpu.index for gpu in facts.gpus]
+    if missing := [index for index in host.gpus or () if index not in present]:
+        yield f"gpus: names {missing}, but this host has only {present}"
     if len({gpu.name for gpu in facts.gpus}) > 1 and host.gpus is None:
-        found.append("its GPUs differ: the slowest one limits all. Select equal ones with gpus:")
-    return found
+        yield "its GPUs differ: the slowest one limits all. Select equal ones with gpus:"

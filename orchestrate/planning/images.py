@@ -209,13 +209,18 @@ def choose_variant(driver_version: str | None, compute_capability: str | None, v
     best = max(fits, key=lambda fit: rank([fit]))
     if best.status is Status.OK:
         return best
-    waiting = [fit for fit in fits if fit.status is Status.DRIVER_TOO_OLD]
+    return _refusal(driver_version, compute_capability, variants, best)
+
+
+def _refusal(driver: str, capability: str, variants: Sequence[Variant], best: Fit) -> Fit:
+    """Explain why no image suits a GPU: its driver is too old, or only opt-in images would suit."""
+    fits = [check_variant(variant, driver, capability) for variant in variants if variant.cuda is not None]
+    waiting = [fit for fit in fits if fit.status is Status.DRIVER_TOO_OLD and fit.variant and not fit.variant.opt_in]
     if waiting:
         easiest = min(waiting, key=lambda fit: parse_version(fit.needed_driver or "0"))
-        reason = f"driver {driver_version} is too old for compute capability {compute_capability} with every image. "
+        reason = f"driver {driver} is too old for compute capability {capability} with every image. "
         return Fit(variant=None, status=Status.DRIVER_TOO_OLD, reason=f"{reason}Nearest is {easiest.reason}")
-    named = [check_variant(variant, driver_version, compute_capability) for variant in variants if variant.opt_in]
-    names = " or ".join(fit.variant.name for fit in named if fit.variant and fit.status is Status.OK)
+    names = " or ".join(fit.variant.name for fit in fits if fit.variant and fit.status is Status.OK)
     advice = f". To try {names}: run images build {names}, push it, and set variant: {names}" if names else ""
     return Fit(variant=None, status=Status.UNSUPPORTED, reason=best.reason + advice)
 

@@ -120,12 +120,7 @@ class CaseBlock(_Settings):
         values = {name: _listed(settings[name]) for name in LISTED}
         modes = values["mode"]
         if DEVICE_MODEL in values["model"]:
-            if values["model"] != [DEVICE_MODEL]:
-                yield "model", f"{DEVICE_MODEL} is not a network: write a separate case for it. Received: {self.model}"
-            if useless := self.model_fields_set - {"model", "mode", "num_gpus", "device", "deep_check"}:
-                yield min(useless), f"{min(useless)} has no effect with model: {DEVICE_MODEL}. Remove it"
-            if "mode" in self.model_fields_set and modes != [Mode.DEVICE]:
-                yield "mode", f"model: {DEVICE_MODEL} implies mode: {Mode.DEVICE}. Remove mode"
+            yield from self._device_mistakes(values["model"], modes)
             return
         if Mode.DEVICE in modes:
             yield "mode", f"mode: {Mode.DEVICE} is for model: {DEVICE_MODEL} only. Write train or infer"
@@ -148,6 +143,14 @@ class CaseBlock(_Settings):
                 yield key, f"{text} is for mode: train only. Write a separate case"
         for refused in dict.fromkeys(_refusals(self)):
             yield refused.key, f"{refused.as_setting}. Remove it, or write a separate case"
+
+    def _device_mistakes(self, models: list[str], modes: list[Mode]) -> Iterator[tuple[str, str]]:
+        if models != [DEVICE_MODEL]:
+            yield "model", f"{DEVICE_MODEL} is not a network: write a separate case for it. Received: {self.model}"
+        if useless := self.model_fields_set - {"model", "mode", "num_gpus", "device", "deep_check"}:
+            yield min(useless), f"{min(useless)} has no effect with model: {DEVICE_MODEL}. Remove it"
+        if "mode" in self.model_fields_set and modes != [Mode.DEVICE]:
+            yield "mode", f"model: {DEVICE_MODEL} implies mode: {Mode.DEVICE}. Remove mode"
 
 
 class SuiteFile(Form):

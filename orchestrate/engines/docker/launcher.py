@@ -53,6 +53,12 @@ CDI = "CDI"
 RUNTIME = "NVIDIA runtime"
 TOOLKIT = "NVIDIA toolkit"
 
+PROBED = (
+    *("driver", "gpus", "gpu_states", "gpu_problems"),
+    *("cpu", "disk_free_bytes", "other_cpu_share", "load", "boot_id"),
+)
+"""Facts that a container knows better than its engine."""
+
 PROBE_SECONDS = 120.0
 MAX_PROBE_BYTES = 1 << 20
 BETWEEN_LOOKS_SECONDS = 0.2
@@ -339,19 +345,8 @@ class ContainerLauncher:
                 raise LaunchFailed(f"the probe of the host's GPUs failed: {plain_text(str(error), 300)}") from error
             else:
                 require_driver(reported)
-                return dataclasses.replace(
-                    facts,
-                    gpu_runtime=way.name,
-                    driver=reported.driver,
-                    gpus=reported.gpus,
-                    gpu_states=reported.gpu_states,
-                    gpu_problems=reported.gpu_problems,
-                    cpu=reported.cpu,
-                    disk_free_bytes=reported.disk_free_bytes,
-                    other_cpu_share=reported.other_cpu_share,
-                    load=reported.load,
-                    boot_id=reported.boot_id,
-                )
+                known = {name: getattr(reported, name) for name in PROBED}
+                return dataclasses.replace(facts, gpu_runtime=way.name, **known)
         return facts
 
     def _run_probe(self, image: str, way: Way) -> bytes:

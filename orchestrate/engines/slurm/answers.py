@@ -249,6 +249,27 @@ def facts_of(host: Host, queue: SlurmQueue, answer: SlurmAnswer) -> Facts:
         raise Unreachable(f"Slurm was not found: sbatch is not in PATH. {remedy}")
     if answer.values("folder"):
         raise LaunchFailed(f"shared_folder {queue.shared_folder} does not exist or is not writable. Create it")
+    nodes = _fitting_nodes(queue, answer)
+    version = plain_text(next(iter(answer.values("version")), "slurm"), 50)
+    cpus, memory = (min(_number(node[place]) for node in nodes) for place in (1, 2))
+    kinds = Counter(node[3].rstrip("*~#!%$@^-") for node in nodes)
+    return Facts(
+        cpu=f"{len(nodes)} nodes ({', '.join(f'{count} {plain_text(kind, 20)}' for kind, count in kinds.items())})",
+        cpu_count=cpus or None,
+        cpu_limit=host.cpus or float(cpus) or None,
+        memory_bytes=memory * MEBIBYTE or None,
+        engine=version,
+        gpus=tuple(GPU(index=index, name=queue.gpu_type or "gpu") for index in range(queue.gpu_count)),
+        images=tuple(map(with_named_digest, named_images(host))),
+    )
+
+
+def _fitting_nodes(queue: SlurmQueue, answer: SlurmAnswer) -> list[list[str]]:
+    """Return name, CPUs, memory, state and GPUs of each node that can run the largest job: at least one.
+
+    Raises:
+        LaunchFailed: There is no such partition or node.
+    """
     known = sorted(set(answer.values("partition")))
     if queue.partition is not None and queue.partition not in known:
         names = plain_text(", ".join(known), 200) or "none"
@@ -260,18 +281,7 @@ def facts_of(host: Host, queue: SlurmQueue, answer: SlurmAnswer) -> Facts:
         offered = plain_text(", ".join(sorted({parts[4] for parts in nodes})), 200) or "none"
         wanted = f"gres {queue.gres}" if queue.gres else f"gpus_per_node {queue.gpus_per_node}"
         raise LaunchFailed(f"no node offers {wanted}. Nodes offer: {offered}", Status.NO_GPU)
-    version = plain_text(next(iter(answer.values("version")), "slurm"), 50)
-    cpus, memory = (min((_number(parts[place]) for parts in fitting), default=0) for place in (1, 2))
-    kinds = Counter(parts[3].rstrip("*~#!%$@^-") for parts in fitting)
-    return Facts(
-        cpu=f"{len(fitting)} nodes ({', '.join(f'{count} {plain_text(kind, 20)}' for kind, count in kinds.items())})",
-        cpu_count=cpus or None,
-        cpu_limit=host.cpus or float(cpus) or None,
-        memory_bytes=memory * MEBIBYTE or None,
-        engine=version,
-        gpus=tuple(GPU(index=index, name=queue.gpu_type or "gpu") for index in range(queue.gpu_count)),
-        images=tuple(map(with_named_digest, named_images(host))),
-    )
+    return fitting
 
 
 def _offers(gres: str, queue: SlurmQueue) -> bool:
