@@ -76,7 +76,7 @@ class Recommendation:
             others), `samples_per_second` over all GPUs with `ci95_low` and `ci95_high` (for a prediction its 90 %
             interval), `from` (its source), lowest and highest price of all GPUs per hour, `samples_per_usd` at the
             lowest price, `hours` for the job, `wins_below` (USD per hour of all GPUs below which it gives more samples
-            a dollar than any other GPU), `winner` (`yes` if prices decide), and `notes`, including why a row is not
+            per dollar than any other GPU), `winner` (`yes` if prices decide), and `notes`, including why a row is not
             ranked.
     """
 

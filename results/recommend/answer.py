@@ -27,7 +27,7 @@ from results.table.fleets import FleetRate, outliers, unambiguous
 from results.text import counted, enumerated
 
 PREDICTED_NOTE = (
-    "predicted: for a short list; median error on hidden figures 11 % (one GPU), 25 % (TensorFlow rows); intervals "
+    "predicted: for a short list; median error on held-out figures 11 % (one GPU), 25 % (TensorFlow rows); intervals "
     "reach a factor of 1.5 each way"
 )
 
@@ -75,7 +75,14 @@ def answers(question: RentalQuestion, rates: Sequence[FleetRate], prices: Prices
         absent = tuple(missing(*key, note) for key in question.gpus)
         measured, network = Basis.MEASURED, question.network
         advices = [
-            Advice(question=question, basis=measured, mode="inference", model=network, options=absent, notes=(note,))
+            Advice(
+                question=question,
+                basis=measured,
+                mode="inference",
+                model=network,
+                options=absent,
+                notes=() if absent else (note,),
+            )
         ]
     elif question.mode != "infer":
         advices += _of_others(question, options, prices)
@@ -166,7 +173,7 @@ def _price_notes(options: Sequence[RentalOption]) -> list[str]:
     """Return the date of the shipped offers among the prices, and what a price is of."""
     priced = [(option.count, offer) for option in options for offer in option.offers]
     listed = ", ".join(sorted({offer.retrieved_on for _, offer in priced if not offer.origin}))
-    notes = [f"offers, undated ({listed}); yours: --price GPU=USD"] if listed else []
+    notes = [f"shipped offers are of {listed}; for your own prices: --price GPU=USD"] if listed else []
     if any(max(count, offer.gpus_per_host or 1) > 1 for count, offer in priced if offer.origin != FROM_RUN):
         return [*notes, "USD/h: all GPUs of a row; a host is rented whole"]
     return [*notes, "USD/h: all GPUs of a row"] if any(count > 1 for count, _ in priced) else notes
@@ -272,7 +279,7 @@ def _batch_note(question: RentalQuestion, option: RentalOption) -> str:
 def _ordered(question: RentalQuestion, options: Sequence[RentalOption]) -> list[RentalOption]:
     """Sort options that meet the limits first, then sure figures.
 
-    They are sorted by samples a dollar if there are the user's prices or a budget, else by throughput.
+    They are sorted by samples per dollar if there are the user's prices or a budget, else by throughput.
     """
     priced = [option for option in options if option.has_figure and not option.misfit and option.offers]
     given = all(offer.origin for option in priced for offer in option.offers)

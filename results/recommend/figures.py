@@ -48,8 +48,8 @@ different publishers up to 2.16 times (ResNet50 FP16 on A100 SXM4 80GB: 3410 wit
 """
 
 OTHER_NOTE = (
-    f"other software than the first rows: a difference decides above a factor of {1 + OTHER_VERSION:g} between "
-    f"versions of one framework, else of {1 + OTHER_SOFTWARE:g}"
+    f"other software than the first rows: only differences above a factor of {1 + OTHER_VERSION:g} (versions of one "
+    f"framework) or {1 + OTHER_SOFTWARE:g} (others) decide"
 )
 
 

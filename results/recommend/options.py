@@ -49,7 +49,7 @@ class RentalOption:
         hours: Time for the job.
         misfit: Limits that it does not meet; may be empty.
         notes: Remarks.
-        wins_below: USD per hour for all its GPUs below which it gives more samples a dollar than any other GPU.
+        wins_below: USD per hour for all its GPUs below which it gives more samples per dollar than any other GPU.
     """
 
     basis: Basis = Basis.NONE

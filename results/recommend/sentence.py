@@ -14,13 +14,15 @@ from results.recommend.prices import span
 from results.recommend.questions import RentalQuestion
 from results.reference.prices import FROM_RUN, YOURS
 from results.stats import Interval
-from results.text import counted, enumerated
+from results.text import enumerated
 
 LED = 3
 """Maximum number of GPUs that the sentence compares with the slowest one, and of names and flags in a hint."""
 
 MOST_GPUS = 8
 """Largest number of GPUs of a host to which a job that takes too long is referred."""
+
+MEASURE = "measure for an hour first"
 
 Options = Sequence[RentalOption]
 
@@ -55,8 +57,8 @@ def answer(question: RentalQuestion, shown: Options, every: Options) -> tuple[Re
         return best[0], f"{_at(question, priced)}, rent {best[0].name} ({_usd_text(best[0])}){other}; {speeds}"
     winner, text = _tie(question, best, priced)
     losers = enumerated([option.name for option in beaten])
-    fewer = f"; {losers} {'give' if len(beaten) > 1 else 'gives'} fewer" if beaten else ""
-    return winner, f"{text}{fewer}; {speeds}"
+    dearer = f"; {losers} {'cost' if len(beaten) > 1 else 'costs'} more per sample" if beaten else ""
+    return winner, f"{text}{dearer}; {speeds.removesuffix(f': {MEASURE}') if MEASURE in text else speeds}"
 
 
 def compared(question: RentalQuestion, options: Options) -> list[RentalOption]:
@@ -101,7 +103,7 @@ def _none_fits(question: RentalQuestion, known: Options) -> str:
     text = f"none meets the limits; the fastest is {fastest.name} ({fastest.origin}): {fastest.misfit}"
     gpus = [n for n in (2, 4, MOST_GPUS) if n > fastest.count]
     enough = [n for n in gpus if (fastest.hours or 0) * fastest.count / n <= (question.hours or 0)]
-    return f"{text}; more GPUs may be in time: --num-gpus {enough[0]}" if enough else text
+    return f"{text}; more GPUs may be fast enough: --num-gpus {enough[0]}" if enough else text
 
 
 def _at(question: RentalQuestion, priced: Options) -> str:
@@ -110,13 +112,13 @@ def _at(question: RentalQuestion, priced: Options) -> str:
     if question.budget is not None:
         return f"within {question.budget:g} USD/h"
     if origins == {""}:
-        return f"at every one of the {_offers(priced)}"
+        return f"at each of the {_offers(priced)}"
     return {YOURS: "at your prices", FROM_RUN: "at the prices of this run"}.get("".join(origins), "at these prices")
 
 
 def _offers(priced: Options) -> str:
     offers = [offer for option in priced for offer in option.offers]
-    return f"{counted(len(offers), 'offer')}{'' if any(offer.origin for offer in offers) else ' listed'}"
+    return f"{len(offers)} {'' if any(offer.origin for offer in offers) else 'listed '}offers"
 
 
 def _tie(question: RentalQuestion, best: Options, priced: Options) -> tuple[RentalOption | None, str]:
@@ -124,7 +126,7 @@ def _tie(question: RentalQuestion, best: Options, priced: Options) -> tuple[Rent
     at, sure = _at(question, priced), [option for option in best if not option.doubt]
     unsure = [f"{option.name} ({option.doubt})" for option in best if option.doubt]
     names = enumerated([*(option.name for option in sure), *unsure])
-    measure = ": measure for an hour first" if len(sure) < 2 else ""
+    measure = f": {MEASURE}" if len(sure) < 2 else ""
     if question.budget is None and any(not offer.origin for option in priced for offer in option.offers):
         return None, f"the {_offers(priced)} do not decide between {names}{measure}"
     if measure:
@@ -133,9 +135,9 @@ def _tie(question: RentalQuestion, best: Options, priced: Options) -> tuple[Rent
         return None, f"{at}, undecided without an interval between {names}"
     if any(option.usd[0] < option.usd[1] for option in best):
         return None, f"{at}, which of {names} is cheaper per sample depends on the offer"
-    text = f"{at}, no significant difference in samples a dollar between {enumerated([of.name for of in sure])}"
+    text = f"{at}, no significant difference in samples per dollar between {enumerated([of.name for of in sure])}"
     if unsure:
-        return None, f"{text}; {enumerated(unsure)} may give more: measure first"
+        return None, f"{text}; {enumerated(unsure)} may be cheaper: measure first"
     cheap, *dearer = sorted(sure, key=lambda option: option.usd)
     if dearer[0].usd == cheap.usd:
         return None, text
@@ -156,7 +158,7 @@ def _on_demand(best: RentalOption, options: Options) -> str:
     firm = at_lowest(replace(o, offers=tuple(x for x in o.offers if x.commitment != "spot")) for o in options)
     if best.cheapest.commitment != "spot" or not firm:
         return ""
-    return f", on demand it is {' or '.join(f'{option.name} ({_usd_text(option)})' for option in decided(firm)[0])}"
+    return f", on demand rent {' or '.join(f'{option.name} ({_usd_text(option)})' for option in decided(firm)[0])}"
 
 
 def _speeds(question: RentalQuestion, options: Options, every: Options) -> str:
@@ -181,7 +183,7 @@ def _speeds(question: RentalQuestion, options: Options, every: Options) -> str:
 def _worth(slow: RentalOption, fast: Options) -> str:
     """Return what the ratios over the slowest option mean for its price and theirs."""
     if Basis.PREDICTED in (fast[0].basis, slow.basis):
-        return "measure for an hour first"
+        return MEASURE
     if any(ratio(slow, option) is None for option in fast):
         return "no interval, measure at least 2 repeats of each"
     if len(fast) > 1:
@@ -212,7 +214,7 @@ def within_places(options: Options) -> list[str]:
         slow, fast = (replace(priced[end], offers=(offers[end][place],)) for end in (0, -1))
         best, _ = decided([slow, fast])
         cheaper = f"{best[0].name} is cheaper per sample"
-        result = cheaper if len(best) == 1 else "no significant difference in samples a dollar"
+        result = cheaper if len(best) == 1 else "no significant difference in samples per dollar"
         times = f"{fast.usd[0] / slow.usd[0]:.2f} times as much as {slow.name}"
         notes.append(f"within {place}, {fast.name} costs {times}: {result}")
     return notes

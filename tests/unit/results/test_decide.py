@@ -44,7 +44,7 @@ def test_compare_recommend_and_report_decide_at_the_same_price(tmp_path, monkeyp
     winner = {(0, 0.999): "fast", (1, 1.001): "slow"}.get((number, factor))
     assert json.loads(ask("recommend", str(run), "--format=json"))["answers"][0]["winner"] == winner
     sentence = ask("recommend", str(run))
-    assert ("no significant difference in samples a dollar between" in sentence) is (winner is None)
+    assert ("no significant difference in samples per dollar between" in sentence) is (winner is None)
     compared = ask("compare", "fast", "slow", str(run))
     assert ("No significant difference in samples per dollar" in compared) is (winner is None)
     assert winner is None or f"Rent {winner}: " in compared
