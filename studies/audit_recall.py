@@ -10,7 +10,6 @@ reference. A fault is found if there is a finding above a note that the honest t
 import argparse
 import contextlib
 import csv
-import dataclasses
 import random
 import sys
 import tempfile
@@ -19,15 +18,19 @@ from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
-from results.audit.claims import Claim, grouped, read_claims
+import pandas as pd
+
+from results.audit.claims import read_claims
+from results.audit.findings import CLAIM, Row, Severity, with_facts
 from results.audit.judgement import claim_findings
 from results.audit.limits import flop_ratio
-from results.audit.series import Severity
-from results.audit.sources_compared import trusted_claims
+from results.audit.sources import trusted_claims
 from results.errors import NotATable
 from tests.support.audit_tables import NO_THROUGHPUTS, READABLE
 
-Table = list[Claim]
+Table = list[Row]
+"""Claims as named tuples."""
+
 Mutation = Callable[[Table, random.Random], Table | None]
 """Returns a table of the same length with a fault; None: the fault is not possible in this table."""
 
@@ -43,33 +46,41 @@ class HonestTable:
 
     name: str
     claims: Table
-    without_rows: list[Claim]
-    without_source: list[Claim]
+    without_rows: pd.DataFrame
+    without_source: pd.DataFrame
 
 
-def setting(claim: Claim, name: str) -> str:
+def frame(claims: Sequence[Row]) -> pd.DataFrame:
+    return with_facts(pd.DataFrame(claims, columns=claims[0]._fields if claims else CLAIM))
+
+
+def setting(claim: Row, name: str) -> str:
     return next((text.partition("=")[2] for text in claim.group if text.startswith(f"{name}=")), "")
 
 
 def honest_tables() -> list[HonestTable]:
     """Return the trusted rows as tables by source, by framework and by GPU."""
-    found: dict[tuple[Claim, ...], HonestTable] = {}
-    keys: tuple[Callable[[Claim], tuple[str, ...]], ...] = (
+    found: dict[tuple[Row, ...], HonestTable] = {}
+    keys: tuple[Callable[[Row], tuple[str, ...]], ...] = (
         lambda claim: (setting(claim, "source"),),
         lambda claim: (setting(claim, "source"), setting(claim, "framework")),
         lambda claim: (setting(claim, "source"), setting(claim, "framework"), claim.gpu_text, setting(claim, "xla")),
     )
+    trusted = [*trusted_claims().claim]
     for key in keys:
-        for name, claims in grouped(trusted_claims(), key).items():
-            rows = [claim for claim in trusted_claims() if claim not in claims]
+        by_name: dict[tuple[str, ...], Table] = {}
+        for claim in trusted:
+            by_name.setdefault(key(claim), []).append(claim)
+        for name, claims in by_name.items():
+            rows = [claim for claim in trusted if claim not in claims]
             others = [claim for claim in rows if setting(claim, "source") != name[0]]
-            if len(claims) >= 8 and any(claim.gpus for claim in claims):
-                table = HonestTable(", ".join(filter(None, name)), as_one_table(claims), rows, others)
-                found.setdefault(tuple(claims), table)
+            if len(claims) >= 8 and any(claim.gpus for claim in claims) and tuple(claims) not in found:
+                table = HonestTable(", ".join(filter(None, name)), as_one_table(claims), frame(rows), frame(others))
+                found[tuple(claims)] = table
     return list(found.values())
 
 
-PARTS = *map(attrgetter, ("row", "gpu_text", "model", "count")), attrgetter("gpu_text", "precision")
+PARTS = *map(attrgetter, ("row", "gpu_text", "model", "num_gpus")), attrgetter("gpu_text", "precision")
 """Keys for selecting a part of a table: rows, GPUs, networks, GPU counts or columns."""
 
 
@@ -97,27 +108,27 @@ def false_alarms(tables: Sequence[HonestTable], draws: int, seed: int) -> list[t
     return found
 
 
-def as_one_table(claims: Sequence[Claim]) -> Table:
+def as_one_table(claims: Sequence[Row]) -> Table:
     """Return a table without its software, because most published tables mix software."""
-    return [dataclasses.replace(claim, software=()) for claim in claims]
+    return [claim._replace(software=()) for claim in claims]
 
 
-def scaled(claims: Table, chosen: Callable[[Claim], bool], factor: Callable[[Claim], float]) -> Table:
-    return [dataclasses.replace(claim, rate=claim.rate * factor(claim)) if chosen(claim) else claim for claim in claims]
+def scaled(claims: Table, chosen: Callable[[Row], bool], factor: Callable[[Row], float]) -> Table:
+    return [claim._replace(rate=claim.rate * factor(claim)) if chosen(claim) else claim for claim in claims]
 
 
 def swapped_networks(claims: Table, chance: random.Random) -> Table | None:
     column = chance.choice([(claim.group, claim.precision) for claim in claims])
     cells = [claim for claim in claims if (claim.group, claim.precision) == column]
     one, other = chance.choice(cells).model, chance.choice(cells).model
-    rates = {(claim.model, claim.count): claim.rate for claim in cells}
+    rates = {(claim.model, claim.num_gpus): claim.rate for claim in cells}
     partner = {one: other, other: one}
-    shared = {n for n in {cell.count for cell in cells} if {(one, n), (other, n)} <= set(rates)}
+    shared = {n for n in {cell.num_gpus for cell in cells} if {(one, n), (other, n)} <= set(rates)}
     if not shared or 1 / SAME_WORK < flop_ratio(one, other) < SAME_WORK:
         return None
     return [
-        dataclasses.replace(claim, rate=rates[partner[claim.model], claim.count])
-        if (claim.group, claim.precision) == column and (partner.get(claim.model), claim.count) in rates
+        claim._replace(rate=rates[partner[claim.model], claim.num_gpus])
+        if (claim.group, claim.precision) == column and (partner.get(claim.model), claim.num_gpus) in rates
         else claim
         for claim in claims
     ]
@@ -129,15 +140,15 @@ def cell_times_10(claims: Table, chance: random.Random) -> Table:
 
 
 def per_gpu(claims: Table, _: random.Random) -> Table | None:
-    if max(claim.count for claim in claims) < 2 or min(claim.count for claim in claims) > 1:
+    if max(claim.num_gpus for claim in claims) < 2 or min(claim.num_gpus for claim in claims) > 1:
         return None
-    return scaled(claims, lambda _: True, lambda claim: 1 / claim.count)
+    return scaled(claims, lambda _: True, lambda claim: 1 / claim.num_gpus)
 
 
 def fp16_twice_fp32(claims: Table, _: random.Random) -> Table | None:
-    single = {(c.group, c.model, c.count): c.rate for c in claims if c.precision in ("fp32", "tf32")}
-    twice = [c for c in claims if c.precision == "fp16" and (c.group, c.model, c.count) in single]
-    half = {id(c): single[c.group, c.model, c.count] for c in twice}
+    single = {(c.group, c.model, c.num_gpus): c.rate for c in claims if c.precision in ("fp32", "tf32")}
+    twice = [c for c in claims if c.precision == "fp16" and (c.group, c.model, c.num_gpus) in single]
+    half = {id(c): single[c.group, c.model, c.num_gpus] for c in twice}
     return scaled(claims, lambda c: id(c) in half, lambda c: 2 * half[id(c)] / c.rate) if len(twice) >= 4 else None
 
 
@@ -146,16 +157,16 @@ def column_times(factor: float) -> Mutation:
 
     def mutate(claims: Table, chance: random.Random) -> Table | None:
         gpus = sorted({claim.gpu_text for claim in claims if claim.gpus})
-        counts = sorted({claim.count for claim in claims})
+        counts = sorted({claim.num_gpus for claim in claims})
         if len(gpus) > 1 and (len(counts) == 1 or chance.random() < 0.5):
             gpu = chance.choice(gpus)
             return scaled(claims, lambda claim: claim.gpu_text == gpu, lambda _: factor)
         group = chance.choice(claims).group
-        own = sorted({claim.count for claim in claims if claim.group == group})
+        own = sorted({claim.num_gpus for claim in claims if claim.group == group})
         if len(own) < 2:
             return None
         count = chance.choice(own)
-        return scaled(claims, lambda claim: (claim.group, claim.count) == (group, count), lambda _: factor)
+        return scaled(claims, lambda claim: (claim.group, claim.num_gpus) == (group, count), lambda _: factor)
 
     return mutate
 
@@ -172,14 +183,13 @@ def copied_column(noise: float = 0.0, factors: Sequence[float] = ()) -> Mutation
         if models[0] & models[1]:
             return None  # two names of one GPU model
         factor = chance.choice(factors) if factors else 1.0
-        rates = {(c.model, c.precision, c.count): c.rate * factor for c in claims if c.gpu_text == source}
+        rates = {(c.model, c.precision, c.num_gpus): c.rate * factor for c in claims if c.gpu_text == source}
         mutated = [
-            dataclasses.replace(
-                c,
-                rate=round(rates[c.model, c.precision, c.count] * (1 + noise * chance.gauss(0, 1)), 2),
+            c._replace(
+                rate=round(rates[c.model, c.precision, c.num_gpus] * (1 + noise * chance.gauss(0, 1)), 2),
                 last_place=0.01,
             )
-            if c.gpu_text == target and (c.model, c.precision, c.count) in rates
+            if c.gpu_text == target and (c.model, c.precision, c.num_gpus) in rates
             else c
             for c in claims
         ]
@@ -191,13 +201,13 @@ def copied_column(noise: float = 0.0, factors: Sequence[float] = ()) -> Mutation
 def wrong_gpu_count(claims: Table, chance: random.Random) -> Table | None:
     """Halve or double a GPU count in all rows of a GPU model with that count, or in one row."""
     cell = chance.choice(claims)
-    if not any(claim.group == cell.group and claim.count != cell.count for claim in claims):
+    if not any(claim.group == cell.group and claim.num_gpus != cell.num_gpus for claim in claims):
         return None
-    count = chance.choice([cell.count * 2, cell.count // 2 or cell.count * 2])
+    count = chance.choice([cell.num_gpus * 2, cell.num_gpus // 2 or cell.num_gpus * 2])
     whole = chance.random() < 0.5
     return [
-        dataclasses.replace(claim, count=count)
-        if claim is cell or (whole and (claim.group, claim.count) == (cell.group, cell.count))
+        claim._replace(count=count)
+        if claim is cell or (whole and (claim.group, claim.num_gpus) == (cell.group, cell.num_gpus))
         else claim
         for claim in claims
     ]
@@ -226,19 +236,23 @@ def false_alarms_in_documents() -> list[str]:
         for name, (text, *_) in (READABLE | NO_THROUGHPUTS).items():
             path.write_text(text, encoding="utf-8")
             try:
-                alarms += [name] if above_notes(read_claims(path), trusted_claims()) or name in NO_THROUGHPUTS else []
+                alarms += (
+                    [name]
+                    if above_notes([*with_facts(read_claims(path)).claim], trusted_claims()) or name in NO_THROUGHPUTS
+                    else []
+                )
             except NotATable:
                 alarms += [name] if name in READABLE else []
     return alarms
 
 
-def above_notes(claims: Sequence[Claim], reference: Sequence[Claim]) -> set[tuple[str, tuple[int, ...]]]:
+def above_notes(claims: Sequence[Row], reference: pd.DataFrame) -> set[tuple[str, tuple[int, ...]]]:
     """Return the rule and the rows of findings above a note."""
-    found = claim_findings(claims, reference)
+    found = claim_findings(frame(claims), reference)
     return {(finding.rule, finding.rows) for finding in found if finding.severity is not Severity.NOTE}
 
 
-def is_found(table: Table, mutated: Table, reference: Sequence[Claim]) -> bool:
+def is_found(table: Table, mutated: Table, reference: pd.DataFrame) -> bool:
     """Return whether a fault in a table is found."""
     return bool(above_notes(mutated, reference) - above_notes(table, reference))
 

@@ -7,24 +7,21 @@ RTX A4000,ResNet50,fp16,256,1,453                           | ResNet50 FP16 | 45
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
 
+import pandas as pd
+
+from results.audit.findings import CLAIM, Severity, TableFinding
 from results.audit.tables import RawTable, read_tables
 from results.audit.texts import (
     ALIASES,
-    Decimal,
     Facets,
-    Refusal,
     cell_figure,
     decimal_mark,
-    find_gpus,
     has_rate_unit,
     heading_key,
-    is_slice,
     other_figure,
     plain,
     read_context,
@@ -35,175 +32,31 @@ from results.audit.texts import (
     take_count,
 )
 from results.errors import NotATable
+from results.reference.gpus import gpus_in, is_slice
 from results.reference.networks import is_network, model_key, networks
 from results.schema import SETTINGS
 from results.schema.networks import NETWORKS
 
-Key = TypeVar("Key", bound=Hashable)
-Item = TypeVar("Item")
-
-
-def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """Group items by a key, in order."""
-    found: dict[Key, list[Item]] = defaultdict(list)
-    for item in items:
-        found[key(item)].append(item)
-    return dict(found)
-
-
 MOST_GPUS = 4096
 """Largest number in a heading that is a number of GPUs."""
 
-ROLES = ("gpu", "count", "model", "precision", "batch", "image_size", "hosts", "slice")
+LOOKS_LIKE = 0.5
+"""Share of a column's cells that must be networks or GPUs to infer its role without a heading."""
 
-OF_A_MODE = re.compile(r"(?P<mode>train|infer)(?:ing|ence)?_(?=(?P<role>batch_size|bs|img_size|image_size)$)")
+OF_A_MODE = re.compile(r"(?P<mode>train|infer)(?:ing|ence)?_(?=(?:batch_size|bs|img_size|image_size)$)")
 """Headings of a setting of one mode: `train_batch_size`."""
 
 _RATIOS = re.compile(r"^times (as fast|the samples per dollar),", re.MULTILINE)
 """First note below a table of ratios in our own reports."""
 
-LOOKS_LIKE = 0.5
-"""Share of a column's cells that must be networks or GPUs to infer its role without a heading."""
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Roles of the columns of a table.
-
-    Attributes:
-        roles: Column by `gpu`, `model`, `precision`, `batch`, `count`, `hosts` or `label` (several in one cell); with
-            the mode before it if it applies to that one only: `train batch`.
-        settings: Column by name of the setting.
-        values: Parsed heading of each column of throughputs.
-        ignored: Headings of all other columns, with what they hold instead, if known.
-        long: Whether no heading of throughputs has a part of the case.
-    """
-
-    roles: dict[str, int]
-    settings: dict[str, int]
-    values: dict[int, Facets]
-    ignored: list[str]
-    long: bool
-
-
-def meant_columns(table: RawTable) -> Columns:
-    """Infer the roles of a table's columns."""
-    roles = _roles_by_heading(table)
-    settings = {key: i for i, text in enumerate(table.headings) if (key := heading_key(text)) in ALIASES["settings"]}
-    settings = {key: i for key, i in settings.items() if i not in roles.values()}
-    left = [i for i in range(len(table.headings)) if i not in {*roles.values(), *settings.values()}]
-    values, reasons = _values(table, left)
-    for column in left:
-        role = _role_by_cells(table, column) if column not in values else None
-        if role and role not in roles:
-            roles[role] = column
-    bare = [i for i, facets in values.items() if not facets.known and i not in roles.values()]
-    if bare:  # one column of each mode, of all GPUs if there is one
-        first = {values[i].mode: i for i in sorted(bare, key=lambda i: (not values[i].each, -i))}
-        values = {i: values[i] for i in sorted(first.values())}
-    ignored = [
-        f"{plain(heading)!r} ({reasons[i]})" if i in reasons else repr(plain(heading))
-        for i, heading in enumerate(table.headings)
-        if i not in {*roles.values(), *settings.values(), *values} and heading.strip()
-    ]
-    return Columns(roles, settings, values, ignored, long=not any(facets.known for facets in values.values()))
-
-
-def _roles_by_heading(table: RawTable) -> dict[str, int]:
-    roles: dict[str, int] = {}
-    for i, heading in enumerate(table.headings):
-        key = heading_key(heading)
-        of_mode = OF_A_MODE.match(key)
-        role = next(
-            (role for role in ROLES if key in ALIASES[role] or (of_mode and of_mode["role"] in ALIASES[role])), None
-        )
-        gpus = _share(table, i, _is_gpu) >= LOOKS_LIKE
-        if role in ("gpu", "count", "precision") and gpus:  # a column `GPUs` may have names or numbers
-            role = "gpu"
-        elif role in ("gpu", "count") and _share(table, i, lambda cell: read_count(cell) is not None) >= LOOKS_LIKE:
-            role = "count"
-        elif role == "gpu" and key in SETTINGS:
-            role = None
-        name = f"{of_mode['mode']} {role}" if of_mode else role
-        if name and (name not in roles or (role == "gpu" and gpus and not _share(table, roles[name], _is_gpu))):
-            roles[name] = i
-    return roles
-
-
-def _values(table: RawTable, columns: Sequence[int]) -> tuple[dict[int, Facets], dict[int, str]]:
-    """Return the columns of throughputs with their parsed headings, and what other columns of numbers hold."""
-    counts = {i: count for i in columns if (count := read_count(table.headings[i])) and count <= MOST_GPUS}
-    counts = {i: count for i, count in counts.items() if not find_gpus(table.headings[i])}  # 3090
-    values, others = {}, {}
-    for i in columns:
-        heading = table.headings[i]
-        count = counts.get(i) if len(counts) > 1 else None
-        facets = Facets(count=count) if count else read_facets(heading)
-        if not _share(table, i, _has_digit):
-            continue
-        if other := _other_figure(table, i):
-            others[i] = other
-        elif (facets.known or facets.rate) and (count or _share(table, i, _is_name) <= LOOKS_LIKE):
-            if facets.rest and not has_rate_unit(heading):
-                others[i] = f"{facets.rest!r} is not understood"
-            else:
-                values[i] = facets
-    return values, others
-
-
 OF_WHOLE_TABLES = ("relative values", "times", "steps, not samples")
 """Figures that a title names for all columns; that of a throughput may also name scaling or power."""
 
+RELATIVE = {1.0: 30.0, 100.0: 2000.0}
+"""Largest value of a table relative to 1, or to 100 %."""
 
-def _other_figure(table: RawTable, column: int) -> str:
-    """Return what a column holds instead of throughputs, by its heading, its cells or the title; empty: unknown."""
-    cells = [row[column] for row in table.rows if _has_digit(row[column])]
-    titles = [line for line in table.title.splitlines() if not has_rate_unit(line)]
-    figures = {figure: line for line in titles if (figure := other_figure(line))}
-    if figure := other_figure(table.headings[column]):
-        return figure
-    if figures and all(cell.rstrip(" !").endswith("%") for cell in cells):
-        return "percentages"
-    named = next((figure for figure in OF_WHOLE_TABLES if figure in figures), "")
-    meant = named == "relative values" or (named and not read_facets(figures[named]).rate)
-    if meant and not has_rate_unit(table.headings[column]):
-        return f"{named}, by its title"
-    units = {*map(cell_figure, cells)}
-    return units.pop() if len(units) == 1 else ""
-
-
-def _role_by_cells(table: RawTable, column: int) -> str | None:
-    """Infer a column's role from its cells: networks, GPUs, precisions, or several of them in one cell."""
-    if other_figure(table.headings[column]) or read_facets(table.headings[column]).rate:
-        return None
-    roles = [
-        role
-        for role in ("model", "gpu", "precision")
-        if _share(table, column, lambda cell: bool(getattr(read_facets(cell), role))) >= LOOKS_LIKE  # noqa: B023
-    ]
-    if len(roles) > 1:
-        return "label"
-    counts = _share(table, column, lambda cell: read_facets(cell).count is not None and not read_facets(cell).rest)
-    return roles[0] if roles else "count" if counts >= LOOKS_LIKE else None
-
-
-def _share(table: RawTable, column: int, test: Callable[[str], bool]) -> float:
-    cells = [row[column] for row in table.rows if row[column].strip()]
-    return sum(map(test, cells)) / len(cells) if cells else 0.0
-
-
-def _is_gpu(cell: str) -> bool:
-    return bool(find_gpus(cell)) or bool(read_facets(cell).gpu)
-
-
-def _has_digit(cell: str) -> bool:
-    return any(character.isdigit() for character in cell)
-
-
-def _is_name(cell: str) -> bool:
-    """Return whether a cell is a name rather than a number, so that its column is a label whatever its heading."""
-    return isinstance(read_number(cell, None), Refusal) and read_facets(cell).known
-
+SLOWEST_GPU = 5.0
+"""Images per second that every GPU of the reference exceeds in training."""
 
 SOFTWARE = {"source", "unit", "task", "method_version", *SETTINGS} - {"xla", "device", "warmup_steps", "num_steps"}
 """Settings that GPUs must share to be compared.
@@ -212,82 +65,40 @@ Excludes the framework and its version, which in many published tables differ be
 limits of `copies.py`.
 """
 
-
-@dataclass(frozen=True)
-class Claim:
-    """A throughput claimed by a table.
-
-    Attributes:
-        row: 0-based data row of the file, counted over all its tables.
-        column: Heading of its column.
-        group: Table that it belongs to: source, GPU and all settings not in other attributes.
-        software: Settings in `group` that other GPUs can share.
-        gpu: Name in `reference/gpu_specs.csv`; None: none or several match.
-        gpus: All matching GPUs there.
-        gpu_text: Name as received, without a count; empty without a column.
-        model: Canonical name of the network.
-        precision: `fp32`, `tf32`, `fp16`, `bf16`, or as received.
-        strict: Whether fp32 is known to be IEEE arithmetic without TF32.
-        batch: Samples per GPU and step; None: not given.
-        count: Number of GPUs.
-        rate: Samples per second over all GPUs.
-        last_place: Unit of the last digit.
-        mode: `train` or `infer`.
-        image_size: Height and width in pixels; None: the network's default.
-    """
-
-    row: int
-    group: tuple[str, ...]
-    gpu: str | None
-    gpu_text: str
-    model: str
-    precision: str
-    strict: bool
-    batch: int | None
-    count: int
-    rate: float
-    last_place: float
-    column: str = ""
-    software: tuple[str, ...] = ()
-    gpus: tuple[str, ...] = ()
-    mode: str = "train"
-    image_size: int | None = None
-
-    @property
-    def name(self) -> str:
-        """Display name: network, precision and GPU count."""
-        return " ".join(part for part in (self.model, self.precision, f"×{self.count}") if part)
-
-    @property
-    def number(self) -> str:
-        """The throughput as text."""
-        return f"{self.rate:.10g}"
-
-    @property
-    def rounding(self) -> float:
-        """Largest relative rounding error of the number."""
-        return self.last_place / 2 / self.rate
-
-    @property
-    def per_gpu(self) -> float:
-        """Samples per second of one GPU."""
-        return self.rate / self.count
+NEEDED = (
+    "needs networks and throughputs: columns 'model' and 'samples_per_second', or a column per GPU count "
+    "('1 GPU', '2 GPUs'), GPU or network"
+)
 
 
-@dataclass(frozen=True)
-class UnreadCell:
-    """A cell of a throughput that could not be parsed.
+def _is_gpu(cell: str) -> bool:
+    return bool(gpus_in(cell)) or bool(read_facets(cell).gpu)
 
-    Attributes:
-        row: 0-based data row of the file.
-        column: Heading of its column.
-        text: Text of the cell.
-    """
 
-    row: int
-    column: str
-    text: str
-    reason: str
+def _is_count(cell: str) -> bool:
+    return read_count(cell) is not None
+
+
+def _is_anything(_: str) -> bool:
+    return True
+
+
+ROLES: tuple[tuple[str, frozenset[str], Callable[[str], bool]], ...] = (
+    ("gpu", ALIASES["gpu"] | ALIASES["count"] | ALIASES["precision"], _is_gpu),  # `GPUs` may have names or numbers
+    ("count", ALIASES["gpu"] | ALIASES["count"], _is_count),
+    ("gpu", ALIASES["gpu"] - {*SETTINGS}, _is_anything),
+    ("count", ALIASES["count"], lambda cell: not _is_gpu(cell)),
+    *((role, ALIASES[role], _is_anything) for role in ("model", "precision", "batch", "image_size", "hosts", "slice")),
+)
+"""Roles of columns by heading and by what most cells are; the first row that a column fits counts."""
+
+ROLES_BY_CELLS: tuple[tuple[str, Callable[[str], bool]], ...] = (
+    ("model", lambda cell: bool(read_facets(cell).model)),
+    ("gpu", lambda cell: bool(read_facets(cell).gpu)),
+    ("precision", lambda cell: bool(read_facets(cell).precision)),
+    ("count", lambda cell: read_facets(cell).count is not None and not read_facets(cell).rest),
+)
+"""Roles of columns without a known heading; one that fits several of the first three is a `label`."""
 
 
 @dataclass
@@ -295,23 +106,27 @@ class Reading:
     """Claims and unread cells of a file.
 
     Attributes:
+        claims: A row per throughput:
+
+            row: 0-based data row of the file, counted over all its tables; `column`: heading of its column.
+            group: table that it belongs to: source, GPU and all settings not in other columns.
+            software: settings in `group` that other GPUs can share.
+            gpu_text: name of the GPU as received, without a count; empty without a column.
+            gpus: all GPUs in `reference/gpu_specs.csv` that may have this name.
+            model: canonical name of the network; `precision`: `fp32`, `tf32`, `fp16`, `bf16`, or as received.
+            strict: whether fp32 is known to be IEEE arithmetic without TF32.
+            batch: samples per GPU and step, `image_size`: height and width in pixels, if not the default; 0: not given.
+            num_gpus: number of GPUs; `mode`: `train` or `infer`.
+            rate: samples per second over all GPUs; `last_place`: unit of its last digit.
+        unread: A note for each cell of a throughput that could not be parsed.
         blank: Number of cells without a number: empty, `-`, `n/a`, `OOM`.
         ignored: Headings of columns without throughputs or known settings.
-        refused: Why each of the other tables has no throughputs.
     """
 
-    claims: list[Claim] = field(default_factory=list)
-    unread: list[UnreadCell] = field(default_factory=list)
+    claims: pd.DataFrame
+    unread: list[TableFinding] = field(default_factory=list)
     blank: int = 0
     ignored: list[str] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
-
-    def add(self, part: Reading) -> None:
-        """Add what was read of another table."""
-        self.claims += part.claims
-        self.unread += part.unread
-        self.blank += part.blank
-        self.ignored += [name for name in part.ignored if name not in self.ignored]
 
     @property
     def share_read(self) -> float:
@@ -320,7 +135,7 @@ class Reading:
         return len(self.claims) / cells if cells else 0.0
 
 
-def read_claims(path: Path) -> list[Claim]:
+def read_claims(path: Path) -> pd.DataFrame:
     """Read the claims of a file.
 
     Raises:
@@ -329,7 +144,7 @@ def read_claims(path: Path) -> list[Claim]:
     return read_throughputs(path).claims
 
 
-def read_throughputs(path: Path, decimal: Decimal | None = None) -> Reading:
+def read_throughputs(path: Path, decimal: str | None = None) -> Reading:
     """Read all tables of a file that have throughputs.
 
     Args:
@@ -339,106 +154,177 @@ def read_throughputs(path: Path, decimal: Decimal | None = None) -> Reading:
     Raises:
         NotATable: No table has throughputs.
     """
-    tables, reading, first_row = read_tables(path), Reading(), 0
-    for table in tables:
+    readings, refused, first_row = [], [], 0
+    for table in read_tables(path):
         context = _merged(read_context(table.title, ""), read_context(table.context, path.stem))
-        columns = meant_columns(table)
-        part = Reading(ignored=columns.ignored)
-        if _has_networks(table, columns, context):
-            part = _Reader(table, columns, context, decimal, first_row, part).read()
-        if other := _not_rates(part.claims):
-            reading.refused.append(f"holds {other}, not throughputs. Give samples per second")
-        elif part.claims or part.unread:
-            reading.add(part)
+        reading = _TableReader(table, context, decimal, first_row).read()
+        if other := _not_rates(reading.claims):
+            refused.append(f"holds {other}, not throughputs. Give samples per second")
+        elif len(reading.claims) or reading.unread:
+            readings.append(reading)
         else:
-            reading.refused.append(f"{NEEDED}. Received: {', '.join(columns.ignored)}")
+            refused.append(f"{NEEDED}. Received: {', '.join(reading.ignored)}")
         first_row += len(table.rows)
-    if len(reading.refused) == len(tables):
-        raise NotATable(f"{path}: {'; '.join(reading.refused)[:600]}")
-    return reading
+    if not readings:
+        raise NotATable(f"{path}: {'; '.join(refused)[:600]}")
+    return Reading(
+        pd.concat([reading.claims for reading in readings], ignore_index=True),
+        [cell for reading in readings for cell in reading.unread],
+        sum(reading.blank for reading in readings),
+        [*dict.fromkeys(name for reading in readings for name in reading.ignored)],
+    )
 
 
-NEEDED = (
-    "needs networks and throughputs: columns 'model' and 'samples_per_second', or a column per GPU count "
-    "('1 GPU', '2 GPUs'), GPU or network"
-)
-
-
-def _has_networks(table: RawTable, columns: Columns, context: Facets) -> bool:
-    """Return whether a table has throughputs of networks, and not ratios of our own report."""
-    named = {"model", "label"} & columns.roles.keys() or context.model or any(f.model for f in columns.values.values())
-    return bool(named) and _RATIOS.search(table.context) is None
-
-
-RELATIVE = {1.0: 30.0, 100.0: 2000.0}
-"""Largest value of a table relative to 1, or to 100 %."""
-
-SLOWEST_GPU = 5.0
-"""Images per second that every GPU of the reference exceeds in training."""
-
-
-def _not_rates(claims: Sequence[Claim]) -> str:
+def _not_rates(claims: pd.DataFrame) -> str:
     """Return what values are that cannot be throughputs, by themselves: each network has a 1, or all are small."""
-    networks_claimed = {claim.model for claim in claims}
     for base, most in RELATIVE.items():
-        bases = [claim for claim in claims if claim.rate == base]
-        enough = len(claims) > len(bases) and (base == 1 or len(networks_claimed) > 1)
-        if (
-            enough
-            and {claim.model for claim in bases} == networks_claimed
-            and all(claim.rate < most for claim in claims)
-        ):
-            names = {f"{claim.gpu_text} {claim.precision} ×{claim.count}".strip() for claim in bases}
-            name = names.pop() if len(names) == 1 else "one of each network"
-            return f"values relative to {name} (= {base:g})"
-    images = [
-        claim for claim in claims if claim.gpus and claim.model in NETWORKS and NETWORKS[claim.model].unit == "images"
-    ]
-    if len(images) > 1 and all(claim.rate < SLOWEST_GPU for claim in claims):
-        low, high = min(claim.rate for claim in claims), max(claim.rate for claim in claims)
+        bases = claims[claims.rate == base]
+        enough = len(claims) > len(bases) and (base == 1 or claims.model.nunique() > 1)
+        if enough and {*bases.model} == {*claims.model} and (claims.rate < most).all():
+            parts = zip(bases.gpu_text, bases.precision, bases.num_gpus, strict=True)
+            names = {f"{gpu} {precision} ×{count}".strip() for gpu, precision, count in parts}
+            return f"values relative to {names.pop() if len(names) == 1 else 'one of each network'} (= {base:g})"
+    units = claims.model.map({name: network.unit for name, network in NETWORKS.items()})
+    if (claims.gpus.map(bool) & (units == "images")).sum() > 1 and (claims.rate < SLOWEST_GPU).all():
+        low, high = claims.rate.min(), claims.rate.max()
         return f"values of {low:g} to {high:g}, too small for a GPU (relative values, times or thousands?)"
     return ""
 
 
-@dataclass
-class _Reader:
-    """Reads the rows of one table."""
+class _TableReader:
+    """Reads one table.
 
-    table: RawTable
-    columns: Columns
-    context: Facets
-    decimal: Decimal | None
-    first_row: int
-    reading: Reading
-    above: dict[str, str] = field(default_factory=dict)  # texts of label columns, for the empty cells below
+    Attributes:
+        roles: Column by `gpu`, `model`, `precision`, `batch`, `count`, `hosts` or `label` (several in one cell); with
+            the mode before it if it applies to that one only: `train batch`.
+        settings: Column by name of the setting.
+        values: Parsed heading of each column of throughputs.
+        ignored: Headings of all other columns, with what they hold instead, if known.
+    """
+
+    def __init__(self, table: RawTable, context: Facets, decimal: str | None, first_row: int) -> None:
+        self.table, self.context, self.decimal, self.first_row = table, context, decimal, first_row
+        keys = [*map(heading_key, table.headings)]
+        self.roles = self._roles_by_heading(keys)
+        self.settings = {
+            key: i for i, key in enumerate(keys) if key in ALIASES["settings"] and i not in self.roles.values()
+        }
+        used = {*self.roles.values(), *self.settings.values()}
+        left = [i for i in range(len(keys)) if i not in used]
+        self.values, others = self._values(left)
+        for column in left:
+            if column not in self.values and (role := self._role_by_cells(column)):
+                self.roles.setdefault(role, column)
+        self.long = not any(facets.known for facets in self.values.values())
+        bare = [i for i, facets in self.values.items() if not facets.known and i not in self.roles.values()]
+        if bare:  # one column of each mode, of all GPUs if there is one
+            first = {self.values[i].mode: i for i in sorted(bare, key=lambda i: (not self.values[i].each, -i))}
+            self.values = {i: self.values[i] for i in sorted(first.values())}
+        used = {*self.roles.values(), *self.settings.values(), *self.values}
+        self.ignored = [
+            f"{plain(heading)!r} ({others[i]})" if i in others else repr(plain(heading))
+            for i, heading in enumerate(table.headings)
+            if i not in used and heading.strip()
+        ]
+        self.above: dict[str, str] = {}  # texts of label columns, for the empty cells below
+
+    def _share(self, column: int, test: Callable[[str], bool]) -> float:
+        cells = [row[column] for row in self.table.rows if row[column].strip()]
+        return sum(map(test, cells)) / len(cells) if cells else 0.0
+
+    def _roles_by_heading(self, keys: Sequence[str]) -> dict[str, int]:
+        roles: dict[str, int] = {}
+        for role, aliases, test in ROLES:
+            for i, key in enumerate(keys):
+                of_mode = OF_A_MODE.match(key)
+                name = f"{of_mode['mode']} {role}" if of_mode else role
+                fits = key[of_mode.end() if of_mode else 0 :] in aliases and name not in roles
+                if fits and i not in roles.values() and (test is _is_anything or self._share(i, test) >= LOOKS_LIKE):
+                    roles[name] = i
+        return roles
+
+    def _values(self, columns: Sequence[int]) -> tuple[dict[int, Facets], dict[int, str]]:
+        """Return the columns of throughputs with their parsed headings, and what other columns of numbers hold."""
+        headings = self.table.headings
+        counts = {i: count for i in columns if (count := read_count(headings[i])) and count <= MOST_GPUS}
+        counts = {i: count for i, count in counts.items() if not gpus_in(headings[i])}  # 3090
+        values, others = {}, {}
+        for i in columns:
+            count = counts.get(i) if len(counts) > 1 else None
+            facets = Facets(count=count) if count else read_facets(headings[i])
+            if not self._share(i, _has_digit):
+                continue
+            if other := self._other_figure(i):
+                others[i] = other
+            elif (facets.known or facets.rate) and (count or self._share(i, _is_name) <= LOOKS_LIKE):
+                if facets.rest and not has_rate_unit(headings[i]):
+                    others[i] = f"{facets.rest!r} is not understood"
+                else:
+                    values[i] = facets
+        return values, others
+
+    def _other_figure(self, column: int) -> str:
+        """Return what a column holds instead of throughputs, by its heading, its cells or the title; empty: unknown."""
+        heading = self.table.headings[column]
+        cells = [row[column] for row in self.table.rows if _has_digit(row[column])]
+        titles = [line for line in self.table.title.splitlines() if not has_rate_unit(line)]
+        figures = {figure: line for line in titles if (figure := other_figure(line))}
+        if figure := other_figure(heading):
+            return figure
+        if figures and all(cell.rstrip(" !").endswith("%") for cell in cells):
+            return "percentages"
+        named = next((figure for figure in OF_WHOLE_TABLES if figure in figures), "")
+        meant = named == "relative values" or (named and not read_facets(figures[named]).rate)
+        if meant and not has_rate_unit(heading):
+            return f"{named}, by its title"
+        units = {*map(cell_figure, cells)}
+        return units.pop() if len(units) == 1 else ""
+
+    def _role_by_cells(self, column: int) -> str | None:
+        heading = self.table.headings[column]
+        if other_figure(heading) or read_facets(heading).rate:
+            return None
+        roles = [role for role, test in ROLES_BY_CELLS if self._share(column, test) >= LOOKS_LIKE]
+        return "label" if len({*roles} - {"count"}) > 1 else roles[0] if roles else None
 
     def read(self) -> Reading:
-        marks = self._decimal_marks()
-        for number, cells in enumerate(self.table.rows):
+        """Read the rows."""
+        reading = Reading(pd.DataFrame(columns=CLAIM), ignored=self.ignored)
+        named = {"model", "label"} & self.roles.keys() or self.context.model
+        if not (named or any(f.model for f in self.values.values())) or _RATIOS.search(self.table.context):
+            return reading  # no networks, or ratios of our own report
+        marks, claims = self._decimal_marks(), []
+        for row, cells in enumerate(self.table.rows, self.first_row):
             labels = self._labels(cells)
-            if not any(cells[column].strip() for column in self.columns.values):
+            if not any(cells[column].strip() for column in self.values):
                 continue  # a heading within the table
-            for column, facets in self.columns.values.items():
-                facts = _merged(_merged(labels, facets), self.context)
-                self._read_cell(number + self.first_row, column, cells, facts, marks[column])
-        return self.reading
+            for column, facets in self.values.items():
+                facts, heading = _merged(_merged(labels, facets), self.context), plain(self.table.headings[column])
+                number = read_number(cells[column], marks[column])
+                reason = number if isinstance(number, str) else self._refusal(cells, facts, heading)
+                if reason:
+                    text = f"column {heading!r}: {cells[column].strip()!r}: {reason}"
+                    reading.unread.append(TableFinding("unread_cell", Severity.NOTE, (row,), text))
+                elif isinstance(number, str):
+                    reading.blank += 1
+                else:
+                    claims.append((row, heading, *self._claim(cells, facts, *number)))
+        reading.claims = pd.DataFrame(claims, columns=CLAIM)
+        return reading
 
-    def _decimal_marks(self) -> dict[int, Decimal | None]:
+    def _decimal_marks(self) -> dict[int, str]:
         """Return the decimal mark of each column of throughputs, inferred from its numbers, else from the table's."""
-        texts = {column: [row[column] for row in self.table.rows] for column in self.columns.values}
-        # Files with commas as delimiters have decimal points.
-        usual = decimal_mark([cell for cells in texts.values() for cell in cells]) or (
-            Decimal.POINT if self.table.commas else None
-        )
+        texts = {column: [row[column] for row in self.table.rows] for column in self.values}
+        usual = decimal_mark(cell for cells in texts.values() for cell in cells)
+        usual = usual or ("." if self.table.commas else "")  # files with commas as delimiters have decimal points
         return {column: self.decimal or decimal_mark(cells) or usual for column, cells in texts.items()}
 
     def _labels(self, cells: Sequence[str]) -> Facets:
         """Parse the labels of a row; an empty network, or GPU in a wide table, is that of the row above."""
-        texts = {role: plain(cells[column]) for role, column in self.columns.roles.items()}
-        for role in ("model", "gpu", "label") if not self.columns.long else ("model",):
+        texts = {role: plain(cells[column]) for role, column in self.roles.items()}
+        for role in ("model",) if self.long else ("model", "gpu", "label"):
             if role in texts:
-                texts[role] = texts[role] or self.above.get(role, "")
-                self.above[role] = texts[role]
+                self.above[role] = texts[role] = texts[role] or self.above.get(role, "")
         labels = Facets()
         for role in ("gpu", "model", "label"):
             if texts.get(role):
@@ -449,66 +335,48 @@ class _Reader:
         cells_of_roles = Facets(count=gpus * (hosts or 1) if gpus else None, precision=texts.get("precision", ""))
         return _merged(cells_of_roles, labels)
 
-    def _setting(self, role: str, mode: str, cells: Sequence[str]) -> int | None:
-        """Return the number in a setting's column, of its mode if there is one; None: not given."""
-        column = self.columns.roles.get(f"{mode} {role}", self.columns.roles.get(role))
-        digits = re.match(r"\d+", plain(cells[column])) if column is not None else None
-        return int(digits[0]) or None if digits else None
-
-    def _read_cell(self, row: int, column: int, cells: Sequence[str], facts: Facets, decimal: Decimal | None) -> None:
-        text, heading = cells[column], plain(self.table.headings[column])
-        number = read_number(text, decimal)
-        count_text = plain(cells[self.columns.roles["count"]]) if "count" in self.columns.roles else ""
+    def _refusal(self, cells: Sequence[str], facts: Facets, heading: str) -> str:
+        """Return why a number is no throughput of a known case; empty: it is one."""
+        count = plain(cells[self.roles["count"]]) if "count" in self.roles else ""
         network = NETWORKS.get(_model(facts.model)) if facts.model else None
-        if isinstance(number, Refusal):
-            if number.reason:
-                self._refuse(row, heading, text, number.reason)
-            else:
-                self.reading.blank += 1
-        elif count_text and read_count(count_text) is None:
-            self._refuse(row, heading, text, f"number of GPUs {count_text!r} cannot be read")
-        elif not facts.model:
-            self._refuse(row, heading, text, "no network")
-        elif network and network.unit != "tokens" and re.search(r"\btok", heading, re.IGNORECASE):
-            self._refuse(row, heading, text, f"tokens, but {facts.model} is counted in {network.unit}")
-        else:
-            claim = self._claim(row, cells, facts, heading, number.value, number.last_place)
-            self.reading.claims.append(claim)
+        if count and read_count(count) is None:
+            return f"number of GPUs {count!r} cannot be read"
+        if network and network.unit != "tokens" and re.search(r"\btok", heading, re.IGNORECASE):
+            return f"tokens, but {facts.model} is counted in {network.unit}"
+        return "" if facts.model else "no network"
 
-    def _refuse(self, row: int, heading: str, text: str, reason: str) -> None:
-        self.reading.unread.append(UnreadCell(row, heading, text.strip(), reason))
+    def _setting(self, role: str, mode: str, cells: Sequence[str]) -> int:
+        """Return the number in a setting's column, of its mode if there is one; 0: not given."""
+        column = self.roles.get(f"{mode} {role}", self.roles.get(role))
+        digits = re.match(r"\d+", plain(cells[column])) if column is not None else None
+        return int(digits[0]) if digits else 0
 
-    def _claim(
-        self, row: int, cells: Sequence[str], facts: Facets, heading: str, rate: float, last_place: float
-    ) -> Claim:
-        settings = {name: cells[i].strip() for name, i in self.columns.settings.items() if cells[i].strip()}
+    def _claim(self, cells: Sequence[str], facts: Facets, rate: float, last_place: float) -> Iterator[object]:
+        """Yield the columns of a claim after its place."""
+        settings = {name: cells[i].strip() for name, i in self.settings.items() if cells[i].strip()}
         mode = "infer" if (settings.get("mode", facts.mode) or "train").lower().startswith("infer") else "train"
         model, count = _model(facts.model), facts.count or 1
-        size = self._setting("image_size", mode, cells) or int(facts.image_size or 0) or None
-        if size and (usual := networks().get(model)) and size == usual.size:
-            size = None
+        size = self._setting("image_size", mode, cells) or int(facts.image_size or 0)
+        if size and (network := networks().get(model)) and size == network.size:
+            size = 0
         settings |= {"image_size": str(size)} if size else {}
-        found = () if is_slice(facts.gpu) else find_gpus(facts.gpu)
-        precision_text = facts.precision.lower()
-        of_all = count if facts.each else 1
-        return Claim(
-            row=row,
-            column=heading,
-            group=(facts.gpu, *(f"{name}={value}" for name, value in settings.items())),
-            software=tuple(f"{name}={value}" for name, value in settings.items() if name in SOFTWARE),
-            gpu=found[0] if len(found) == 1 else None,
-            gpus=found,
-            gpu_text=facts.gpu,
-            model=model,
-            precision=read_precision(precision_text).partition(",")[0],
-            strict="tf32 off" in precision_text or settings.get("tf32", "").lower() == "false",
-            batch=self._setting("batch", mode, cells) or facts.batch,
-            count=count,
-            rate=rate * of_all,
-            last_place=last_place * of_all,
-            mode=mode,
-            image_size=size,
-        )
+        precision, of_all = facts.precision.lower(), count if facts.each else 1
+        yield (facts.gpu, *(f"{name}={value}" for name, value in settings.items()))
+        yield tuple(f"{name}={value}" for name, value in settings.items() if name in SOFTWARE)
+        yield from (facts.gpu, () if is_slice(facts.gpu) else gpus_in(facts.gpu), model)
+        yield read_precision(precision).partition(",")[0]
+        yield "tf32 off" in precision or settings.get("tf32", "").lower() == "false"
+        yield self._setting("batch", mode, cells) or facts.batch or 0
+        yield from (count, rate * of_all, last_place * of_all, mode, size)
+
+
+def _has_digit(cell: str) -> bool:
+    return any(character.isdigit() for character in cell)
+
+
+def _is_name(cell: str) -> bool:
+    """Return whether a cell is a name rather than a number, so that its column is a label whatever its heading."""
+    return isinstance(read_number(cell, ""), str) and read_facets(cell).known
 
 
 def _label(role: str, text: str) -> Facets:

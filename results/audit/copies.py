@@ -1,34 +1,54 @@
-"""Finds columns of a GPU that are computed from another's: copied, with noise or not, multiplied, or off by a factor.
+"""Finds numbers that were computed instead of measured: exact multiples, copies, and columns off by a factor.
 
-Two different GPUs cannot have identical numbers in several cells, nor exactly the same ratio. A noisy copy has a ratio
-near 1 in all cells, while the specifications of the GPUs suggest another one.
+Exact multiples also occur by chance, more often with fewer digits. So the probability of each pair is computed, and
+only more hits than chance explains are reported. Two different GPUs cannot have identical numbers in several cells, nor
+exactly the same ratio. A noisy copy has a ratio near 1 in all cells, while the specifications of the GPUs suggest
+another one.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from results.audit.claims import Claim, grouped
-from results.audit.patterns import ROUNDING_SLACK
-from results.audit.scaling_audit import is_switched
-from results.audit.series import (
+import numpy as np
+import pandas as pd
+
+from results.audit.findings import (
+    CELL,
+    CHANCES,
+    Pair,
+    Row,
     Severity,
     TableFinding,
-    case_without_gpu,
     chance_of_at_least,
-    expected_log_speed,
-    same_gpu,
+    claim_pairs,
+    grouped,
+    pairs,
+    severity_below,
     specified_ratios,
 )
+from results.reference.gpus import gpu_numbers
 
-Pair = tuple[Claim, Claim]
+EFFICIENCY_SPREAD = 0.1
+"""Range of honest scaling efficiencies of one table: about 90 to 100 %."""
 
-EXACT_CHANCES = {Severity.IMPOSSIBLE: 1e-9, Severity.SUSPECT: 1e-5, Severity.NOTE: 1e-3}
-"""Probability of as many equal cells in an honest table, below which there is a finding."""
+OCTAVES = 6
+"""Range of ratios between networks or precisions: about six powers of two."""
+
+ROUNDING_SLACK = 1.05
+"""Margin for comparing sums of two rounding errors."""
+
+OF_GPUS = "exact_multiple_of_gpus"
+
+MULTIPLES = {
+    OF_GPUS: ["model", "precision", "batch"],
+    "exact_multiple_of_precision": ["model", "num_gpus"],
+    "exact_multiple_of_network": ["precision", "num_gpus"],
+}
+"""What the claims of a pair share besides their table, by rule."""
 
 TWIN_SPREAD = 0.04
 """Minimum difference in natural logarithms between cells of equal GPUs, due to different hosts and software."""
@@ -56,6 +76,9 @@ NOT_TWINS = 0.2
 UNKNOWN_NEAR = 0.1
 """Probability that two GPUs of unknown specification have equal median throughput: ratios range over a factor of 3."""
 
+HONEST_SPREAD = 0.10
+"""Typical spread of the ratios of two different GPUs over networks and precisions; published: 0.05 to 0.3."""
+
 SURPRISE = 0.12
 """Standard deviation of a GPU's median ratio from that of its specification; FP16, the larger one."""
 
@@ -79,135 +102,192 @@ OFF_CHANCE = 3.0
 """Deviation in standard deviations from which a GPU is suspect."""
 
 
-def copy_findings(claims: Sequence[Claim]) -> list[TableFinding]:
-    """Find columns copied from another GPU, and columns of a GPU that are off by a factor."""
-    gpus = _columns_of_gpus(claims)
-    if len(gpus) > MOST_GPUS:
-        gpus = {}
-    pairs = len(gpus) * (len(gpus) - 1) // 2
+def multiple_findings(claims: pd.DataFrame) -> list[TableFinding]:
+    """Find exact multiples across GPU counts, precisions and networks."""
+    by_count = claims.sort_values("num_gpus", kind="stable")
     found = []
-    for (_, first), (_, second) in itertools.combinations(gpus.items(), 2):
-        if same_gpu(first[0], second[0]):
-            continue
-        shared = _shared(first, second)
-        found += _exact(shared, pairs) or [*_multiples(_same_batches(first, second), pairs), *_noisy(shared)]
+    for rule, keys in MULTIPLES.items():
+        both = _multiples(rule, by_count.assign(step=by_count.groupby(["table", *keys]).cumcount()), keys)
+        tables = [table for _, table in both.groupby("table_low", sort=False)]
+        findings = [finding for table in tables if (finding := _judged(rule, table))]
+        if all(finding.severity is Severity.NOTE for finding in findings):
+            # Small tables may be enough evidence only together.
+            together = _judged(rule, both)
+            findings = [together] if together else findings
+        found += findings
+    return found
+
+
+def _multiples(rule: str, claims: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """Return the pairs that may be exact multiples, whether they are, and the chance of that.
+
+    Those of GPU counts are neighbours and proportional to the count; others are a power of two apart.
+    """
+    columns = ["table", "kind", "step", "num_gpus", "rate", "per_gpu", "rounding"]
+    both = pairs(claims, ["table", *keys], columns)
+    window = both.rounding_low + both.rounding_high
+    if rule == OF_GPUS:
+        chosen = (both.step_high == both.step_low + 1) & (both.num_gpus_low != both.num_gpus_high)
+        ratio, chance = both.per_gpu_high / both.per_gpu_low, 2 * window / EFFICIENCY_SPREAD
+    else:
+        chosen = (both.step_low < both.step_high) & (both.kind_low != both.kind_high)
+        ratio, chance = both.rate_high / both.rate_low, (OCTAVES + 1) * 2 * window / (OCTAVES * math.log(2))
+        ratio = ratio / 2.0 ** np.log2(ratio).round().clip(-OCTAVES, OCTAVES)
+    exact = (ratio - 1).abs() <= window * ROUNDING_SLACK
+    return both.assign(exact=exact, chance=chance.clip(upper=1.0))[chosen]
+
+
+def _judged(rule: str, both: pd.DataFrame) -> TableFinding | None:
+    """Return a finding if chance cannot explain the number of exact pairs.
+
+    Each claim counts once, because of three exact multiples the third pair follows from the other two.
+    """
+    hits = claim_pairs(both[both.exact].drop_duplicates("at_high", keep="last")) if both.exact.any() else []
+    chance = chance_of_at_least(len(hits), [*both.chance])
+    severity = severity_below(chance, CHANCES)
+    if severity is None:
+        return None
+    low, high = hits[0]
+    what, why = "pairs differ by exactly a power of two", "two measurements do not"
+    if rule == OF_GPUS:
+        what, why = "GPU counts give exactly proportional throughput", "real scaling loses something"
+    message = (
+        f"{len(hits)} of {len(both)} {what}, e.g. {low.name} {low.number} and {high.name} {high.number}: {why} "
+        f"(chance of this in an honest table: {chance:.0e})"
+    )
+    return TableFinding.of(rule, severity, itertools.chain(*hits), message)
+
+
+def copy_findings(claims: pd.DataFrame) -> list[TableFinding]:
+    """Find columns copied from another GPU, and columns of a GPU that are off by a factor."""
+    named = claims[claims.gpu_text != ""]
+    named = named.assign(gpu=named.groupby(["software", "gpu_text"], sort=False).ngroup())
+    number = named.gpu.nunique()
+    # A copy may have changed the software too.
+    both = pairs(named if number <= MOST_GPUS else named[:0], CELL, ["gpu", "rate", "batch"])
+    both = both[both.gpu_low < both.gpu_high]
+    found = []
+    tries = number * (number - 1) // 2
+    for shared, same_batch in zip(_paired(both, "rate"), _paired(both, "batch"), strict=True):
+        if not _same_gpu(*shared[0]):
+            exact = _exact(shared, tries)
+            found += [exact] if exact else [*_exact_multiples(same_batch, tries), *_noisy(shared)]
     copied = {row for finding in found if finding.severity is not Severity.NOTE for row in finding.rows}
     return [*found, *(finding for finding in _off(claims) if not copied.issuperset(finding.rows))]
 
 
-def _columns_of_gpus(claims: Sequence[Claim]) -> dict[tuple[tuple[str, ...], str], list[Claim]]:
-    return grouped([claim for claim in claims if claim.gpu_text], lambda claim: (claim.software, claim.gpu_text))
+def _paired(both: pd.DataFrame, column: str) -> list[list[Pair]]:
+    """Return the pairs of cells of each two GPUs; if a GPU has several per case, those closest in a column."""
+    distance = abs(np.log(both.rate_high / both.rate_low)) if column == "rate" else both.batch_low != both.batch_high
+    chosen = both.assign(distance=distance).sort_values("distance", kind="stable")
+    chosen = chosen.drop_duplicates(["gpu_low", "gpu_high", "case"]).sort_index()
+    return grouped(chosen, ["gpu_low", "gpu_high"])
 
 
-def _shared(first: Sequence[Claim], second: Sequence[Claim]) -> list[Pair]:
-    """Return the pairs of cells of two GPUs; if a GPU has several per case, the closest ones."""
-    return _paired(first, second, lambda one, other: abs(math.log(one.rate / other.rate)))
+def _same_gpu(first: Row, second: Row) -> bool:
+    """Return whether two claims may be of the same GPU model; unknown names are compared by their model numbers."""
+    if first.gpus and second.gpus:
+        return bool({*first.gpus} & {*second.gpus})
+    one, other = gpu_numbers(first.gpu_text), gpu_numbers(second.gpu_text)
+    return not one or not other or one == other
 
 
-def _same_batches(first: Sequence[Claim], second: Sequence[Claim]) -> list[Pair]:
-    """Return the pairs of cells of two GPUs; if a GPU has several per case, those of equal batch."""
-    return _paired(first, second, lambda one, other: one.batch != other.batch)
+def _expected_ratio(low: Row, high: Row) -> float:
+    """Return the logarithm of the ratio expected by specification; 0, the most cautious, if one is unknown."""
+    ratio = math.log(high.per_gpu / low.per_gpu) - high.surplus + low.surplus
+    return 0.0 if math.isnan(ratio) else ratio
 
 
-def _paired(first: Sequence[Claim], second: Sequence[Claim], distance: Callable[[Claim, Claim], float]) -> list[Pair]:
-    known = grouped(second, _cell)
-    return [
-        min(itertools.product(group, known[key]), key=lambda pair: distance(*pair))
-        for key, group in grouped(first, _cell).items()
-        if key in known
+def _exact(shared: Sequence[Pair], tries: int) -> TableFinding | None:
+    equal = [(low, high) for low, high in shared if low.rate == high.rate]
+    chances = [
+        min(1.0, max(low.rounding, high.rounding) / max(TWIN_SPREAD, abs(_expected_ratio(low, high))))
+        for low, high in shared
     ]
-
-
-def _cell(claim: Claim) -> tuple[object, ...]:
-    """Return what a pair of cells shares, without the software, which a copy may have changed too."""
-    return case_without_gpu(claim)[1:]
-
-
-def _exact(shared: Sequence[Pair], tries: int) -> list[TableFinding]:
-    equal = [(first, second) for first, second in shared if first.rate == second.rate]
-    chances = [min(1.0, max(a.rounding, b.rounding) / max(TWIN_SPREAD, abs(_expected_ratio(a, b)))) for a, b in shared]
     chance = min(1.0, chance_of_at_least(len(equal), chances) * max(1, tries))
-    severity = next((level for level, limit in EXACT_CHANCES.items() if chance < limit), None)
+    severity = severity_below(chance, CHANCES)
     if severity is None or len(equal) < 2:
-        return []
+        return None
     first, second = equal[0]
     message = (
         f"{second.gpu_text} has exactly the throughput of {first.gpu_text} in {len(equal)} of {len(shared)} cells, "
         f"e.g. {first.name} {first.number}: copied from one GPU to the other (chance of this in an honest table: "
         f"{chance:.0e})"
     )
-    return [TableFinding("copied_column", severity, _rows(equal), message)]
+    return TableFinding.of("copied_column", severity, itertools.chain(*equal), message)
 
 
-def _multiples(shared: Sequence[Pair], tries: int) -> list[TableFinding]:
+def _exact_multiples(shared: Sequence[Pair], tries: int) -> list[TableFinding]:
     """Find a GPU whose throughput is exactly a multiple of another's, in all cells or those of a precision or network.
 
     Every honest ratio is exact by chance in some cells, so the probability of the number of exact cells decides.
     """
-    by_precision = grouped(shared, lambda pair: pair[0].precision).values()
-    by_network = grouped(shared, lambda pair: pair[0].model).values()
-    for parts in ([shared], by_precision, by_network):
-        found = [finding for part in parts if (finding := _multiple(part, tries * len(parts)))]
+    for key in (lambda _: "", lambda pair: pair[0].precision, lambda pair: pair[0].model):
+        parts = [[*part] for _, part in itertools.groupby(sorted(shared, key=key), key)]
+        found = [finding for part in parts if (finding := _exact_multiple(part, tries * len(parts)))]
         if found:
             return found
     return []
 
 
-NO_HITS: tuple[float, list[Pair], float] = (1.0, [], 1.0)
-
-
-def _multiple(pairs: Sequence[Pair], tries: int) -> TableFinding | None:
-    if not pairs:
-        return None
-    ratio = statistics.median_high(high.rate / low.rate for low, high in pairs)
+def _exact_multiple(both: Sequence[Pair], tries: int) -> TableFinding | None:
+    ratio = statistics.median_high(high.rate / low.rate for low, high in both)
     if ratio < 1:
-        return _multiple([(high, low) for low, high in pairs], tries)
+        return _exact_multiple([(high, low) for low, high in both], tries)
     factors = [(round(ratio, decimals), decimals) for decimals in range(MOST_DECIMALS + 1)] + [(ratio, None)]
-    trials = [_trial(pairs, *factor, of_high=of_high) for factor in factors for of_high in (True, False)]
-    chance, hits, factor = min(
-        (trial for trial in trials if trial[2] != 1), key=lambda trial: trial[0], default=NO_HITS
-    )
-    chance = min(1.0, chance * len(trials) * tries) * _nearness(pairs, factor)
-    severity = next((level for level, limit in EXACT_CHANCES.items() if chance < limit), None)
+    trials = [
+        (*_trial(both, factor, decimals, of_high=of_high), factor)
+        for factor, decimals in factors
+        for of_high in (True, False)
+        if factor != 1
+    ]
+    if not trials:
+        return None
+    chance, hits, factor = min(trials, key=lambda trial: trial[0])
+    chance = min(1.0, chance * 2 * len(factors) * tries) * _nearness(both, math.log(factor))
+    severity = severity_below(chance, CHANCES)
     if severity is None or len(hits) < 2:
         return None
-    severity = severity if factor == round(factor, MOST_DECIMALS) else Severity.NOTE
     low, high = hits[0]
+    specified = specified_ratios(low, high)
+    suggested = f"; their specifications suggest {min(specified):.2f} to {max(specified):.2f}" if specified else ""
     message = (
         f"{high.gpu_text} has exactly {factor:.3f} times the throughput of {low.gpu_text} in {len(hits)} "
-        f"of {len(pairs)} cells, e.g. {low.name} {low.number} and {high.number}: two measurements do not"
-        f"{_specified(low, high)} (chance of this in an honest table: {chance:.0e})"
+        f"of {len(both)} cells, e.g. {low.name} {low.number} and {high.number}: two measurements do not"
+        f"{suggested} (chance of this in an honest table: {chance:.0e})"
     )
-    return TableFinding("exact_multiple_of_gpu_kind", severity, _rows(hits), message)
+    severity = severity if factor == round(factor, MOST_DECIMALS) else Severity.NOTE
+    return TableFinding.of("exact_multiple_of_gpu_kind", severity, itertools.chain(*hits), message)
 
 
-def _nearness(pairs: Sequence[Pair], ratio: float) -> float:
+def _nearness(both: Sequence[Pair], ratio: float) -> float:
     """Return the probability that a ratio of two GPUs is as far from that of their specifications; 1: unknown.
 
     It assumes a normal law: the median ratio of two honest GPUs deviates by `SURPRISE` × √2.
-    """
-    if not all(low.gpus and high.gpus for low, high in pairs):
-        return 1.0
-    expected = statistics.median(_expected_ratio(high, low) for low, high in pairs)
-    return math.erfc(abs(math.log(ratio) - expected) / SURPRISE / 2)
-
-
-def _trial(
-    pairs: Sequence[Pair], factor: float, decimals: int | None, *, of_high: bool
-) -> tuple[float, list[Pair], float]:
-    """Return the probability of as many exact multiples as there are, these, and the factor.
 
     Args:
-        pairs: Cells of the slower and the faster GPU.
+        both: Their cells.
+        ratio: Natural logarithm of the ratio.
+    """
+    if not all(low.gpus and high.gpus for low, high in both):
+        return 1.0
+    return math.erfc(abs(ratio - statistics.median(itertools.starmap(_expected_ratio, both))) / SURPRISE / 2)
+
+
+def _trial(both: Sequence[Pair], factor: float, decimals: int | None, *, of_high: bool) -> tuple[float, list[Pair]]:
+    """Return the probability of as many exact multiples as there are, and these.
+
+    Args:
+        both: Cells of the slower and the faster GPU.
         factor: The factor.
         decimals: Number of decimals of the factor; None: it is the ratio of one of the pairs.
         of_high: Whether the cells of the faster GPU were computed and rounded, or those of the slower one.
     """
-    digits = max(_digits(claim) for pair in pairs for claim in pair)
+    digits = max(len(str(round(claim.rate / claim.last_place)).rstrip("0")) for pair in both for claim in pair)
     hits: list[Pair] = []
     chances: list[float] = []
     cases: set[tuple[str, str]] = set()
-    for low, high in pairs:
+    for low, high in both:
         roundings = [_last_place(claim, digits) / 2 / claim.rate for claim in (low, high)]
         window = roundings[of_high] + (sum(roundings) if decimals is None else 0.0)
         if abs(high.rate / low.rate / factor - 1) <= window * ROUNDING_SLACK:
@@ -218,145 +298,74 @@ def _trial(
     least = min(chances)  # of the cell that the factor fits; any ratio has a factor of many decimals
     fits = 1.0 if decimals is None else min(1.0, least * RATIO_RANGE * factor * 10**decimals)
     chances.remove(least)
-    return (fits * chance_of_at_least(len(hits) - 1, chances) if hits else 1.0), hits, factor
+    return (fits * chance_of_at_least(len(hits) - 1, chances) if hits else 1.0), hits
 
 
-def _last_place(claim: Claim, digits: int) -> float:
+def _last_place(claim: Row, digits: int) -> float:
     """Return the unit of the last digit, in a table of numbers with at most N digits: 400 may be rounded to 100."""
-    return max(claim.last_place, 10.0 ** (math.floor(math.log10(claim.rate)) + 1 - digits))
-
-
-def _digits(claim: Claim) -> int:
-    """Return the number of digits of a number without zeros at its end."""
-    return len(str(round(claim.rate / claim.last_place)).rstrip("0"))
-
-
-def _specified(low: Claim, high: Claim) -> str:
-    """Return what the specifications of two GPUs suggest; empty: unknown."""
-    ratios = specified_ratios(low, high)
-    return f"; their specifications suggest {min(ratios):.2f} to {max(ratios):.2f}" if ratios else ""
+    return float(max(claim.last_place, 10.0 ** (math.floor(math.log10(claim.rate)) + 1 - digits)))
 
 
 def _noisy(shared: Sequence[Pair]) -> list[TableFinding]:
-    """Find GPUs of different specification with equal throughput in every cell.
+    """Find GPUs of different specification with equal throughput in every cell."""
+    from scipy.special import chdtr  # type: ignore[import-untyped]
 
-    The probability assumes a normal law: the median ratio of two honest GPUs deviates by `SURPRISE` × √2.
-    """
-    if len(shared) < NOISY_CELLS:
-        return []
-    known = all(first.gpus and second.gpus for first, second in shared)
-    ratios = [math.log(first.rate / second.rate) for first, second in shared]
+    number, known = len(shared), all(low.gpus and high.gpus for low, high in shared)
+    ratios = [math.log(low.rate / high.rate) for low, high in shared]
     middle, spread = statistics.median(ratios), statistics.pstdev(ratios)
-    surprise = abs(statistics.median(_expected_ratio(first, second) for first, second in shared))
-    if spread > NOISE or abs(middle) > NOISE / 2 + spread / math.sqrt(len(shared)) or (known and surprise < NOT_TWINS):
+    surprise = abs(statistics.median(itertools.starmap(_expected_ratio, shared)))
+    unequal = spread > NOISE or abs(middle) > NOISE / 2 + spread / math.sqrt(number)
+    if number < NOISY_CELLS or unequal or (known and surprise < NOT_TWINS):
         return []
-    near = math.erfc(surprise / SURPRISE / 2) if known else UNKNOWN_NEAR
-    chance = near * _uniformity(len(shared), spread)
+    # The spread of honest ratios follows a chi-squared law.
+    uniformity = float(chdtr(number - 1, number * (spread / HONEST_SPREAD) ** 2))
+    chance = (_nearness(shared, 0.0) if known else UNKNOWN_NEAR) * uniformity
     # GPU counts of one network and precision are not independent: host or input may have been the bottleneck.
-    cases = {(claim.model, claim.precision) for claim, _ in shared}
+    cases = {(low.model, low.precision) for low, _ in shared}
     severity = Severity.SUSPECT if chance < 1e-3 and len(cases) > 1 else Severity.NOTE
     first, second = shared[0]
     expected = f", although their specifications suggest {math.exp(surprise):.2f}" if known else ""
     message = (
-        f"{second.gpu_text} and {first.gpu_text} are equally fast in all {len(shared)} cells (ratios "
+        f"{second.gpu_text} and {first.gpu_text} are equally fast in all {number} cells (ratios "
         f"{math.exp(min(ratios)):.2f} to {math.exp(max(ratios)):.2f}){expected}: copied with noise? "
         f"(chance of this in an honest table: {chance:.0e})"
     )
-    return [TableFinding("noisy_copy", severity, _rows(shared), message)]
+    return [TableFinding.of("noisy_copy", severity, itertools.chain(*shared), message)]
 
 
-HONEST_SPREAD = 0.10
-"""Typical spread of the ratios of two different GPUs over networks and precisions; published: 0.05 to 0.3."""
-
-
-def _uniformity(cells: int, spread: float) -> float:
-    """Return the probability of a spread up to `spread` if it is `HONEST_SPREAD`. Source: chi-squared law."""
-    from scipy.special import chdtr  # type: ignore[import-untyped]
-
-    return float(chdtr(cells - 1, cells * (spread / HONEST_SPREAD) ** 2))
-
-
-def _expected_ratio(first: Claim, second: Claim) -> float:
-    """Return the logarithm of the ratio expected by specification; 0, the most cautious, if one is unknown."""
-    one, other = expected_log_speed(first), expected_log_speed(second)
-    return one - other if one is not None and other is not None else 0.0
-
-
-def _off(claims: Sequence[Claim]) -> list[TableFinding]:
+def _off(claims: pd.DataFrame) -> list[TableFinding]:
     """Find GPUs whose column deviates by a factor from their specifications."""
-    surplus: dict[tuple[str, str], list[_Surplus]] = {}
-    for group in grouped(_smallest_counts(claims), case_without_gpu).values():
-        for claim in group:
-            readings = [_surplus(claim, [reading(other) for other in group]) for reading in (_as_claimed, _as_ieee)]
-            values = [value for value in readings if value is not None]
-            if values:
-                gpus = len({other.gpus for other in group if other.gpus != claim.gpus})
-                cell = _Surplus(claim, min(values, key=abs), gpus)
-                surplus.setdefault((claim.gpu_text, claim.precision), []).append(cell)
-    return [finding for key, cells in surplus.items() for finding in _judged(*key, cells)]
-
-
-def _surplus(claim: Claim, group: Sequence[Claim]) -> float | None:
-    """Return the deviation of a GPU from that expected by the others of its group, in natural logarithms."""
-    speeds = [(other, math.log(other.per_gpu) - known) for other in group
-              if (known := expected_log_speed(other)) is not None]  # fmt: skip
-    own = [speed for other, speed in speeds if other.row == claim.row and other.column == claim.column]
-    others = [speed for other, speed in speeds if other.gpus != claim.gpus]
-    return own[0] - statistics.median(others) if own and others else None
-
-
-def _as_claimed(claim: Claim) -> Claim:
-    return claim
-
-
-def _as_ieee(claim: Claim) -> Claim:
-    """Return an fp32 claim as one without TF32, which may have been on or off."""
-    return dataclasses.replace(claim, strict=True) if claim.precision == "fp32" else claim
-
-
-@dataclasses.dataclass(frozen=True)
-class _Surplus:
-    """Deviation of a cell from that expected by the other GPUs of its case.
-
-    Attributes:
-        value: Natural logarithm.
-        gpus: Number of other GPUs.
-    """
-
-    claim: Claim
-    value: float
-    gpus: int
-
-
-def _judged(gpu: str, precision: str, cells: Sequence[_Surplus]) -> list[TableFinding]:
-    """Return a finding if the column of a GPU deviates too much."""
-    middle = statistics.median(cell.value for cell in cells)
-    severity = next((level for level, limit in OFF.items() if abs(middle) > limit), None)
-    if severity is None:
-        return []
-    severity = severity if len(cells) >= OFF_LEAST and abs(middle) > OFF_CHANCE * _doubt(cells) else Severity.NOTE
-    way = "doubled, or copied from a faster GPU?" if middle > 0 else "halved, or copied from a slower GPU?"
-    message = (
-        f"{gpu} {precision}: {math.exp(middle):.2f} times as fast as its specification and the other GPUs of this "
-        f"table suggest, in the median of {len(cells)} cells: {way}"
+    ladder = claims.groupby(["table", "kind", "strict"])
+    least = claims[claims.num_gpus == ladder.num_gpus.transform("min")]  # to exclude scaling
+    both = pairs(least, ["software", *CELL], ["gpus", "surplus", "surplus_ieee"])
+    both = both[both.gpus_low != both.gpus_high]
+    others = both.groupby("at_low").agg(
+        others=("surplus_high", "median"), ieee=("surplus_ieee_high", "median"), other_gpus=("gpus_high", "nunique")
     )
-    return [TableFinding("gpu_out_of_line", severity, tuple(sorted({cell.claim.row for cell in cells})), message)]
+    cells = least.join(others, on="at", how="inner")
+    as_claimed, as_ieee = cells.surplus - cells.others, cells.surplus_ieee - cells.ieee  # fp32 may be TF32
+    cells = cells.assign(off=as_claimed.where(~(as_ieee.abs() < as_claimed.abs()), as_ieee)).dropna(subset="off")
+    found = []
+    for (gpu, precision), column in cells.groupby(["gpu_text", "precision"], sort=False):
+        middle = column.off.median()
+        severity = next((severity for severity, limit in OFF.items() if abs(middle) > limit), None)
+        if severity is None:
+            continue
+        certain = len(column) >= OFF_LEAST and abs(middle) > OFF_CHANCE * _doubt(column)
+        way = "doubled, or copied from a faster GPU?" if middle > 0 else "halved, or copied from a slower GPU?"
+        message = (
+            f"{gpu} {precision}: {math.exp(middle):.2f} times as fast as its specification and the other GPUs of this "
+            f"table suggest, in the median of {len(column)} cells: {way}"
+        )
+        severity = severity if certain else Severity.NOTE
+        found.append(TableFinding.of("gpu_out_of_line", severity, column.claim, message))
+    return found
 
 
-def _doubt(cells: Sequence[_Surplus]) -> float:
+def _doubt(column: pd.DataFrame) -> float:
     """Return the standard deviation of the median surplus of an honest GPU, for the available cells and GPUs."""
-    others = min(cell.gpus for cell in cells)
-    if any(cell.claim.count > 1 and not is_switched(cell.claim) for cell in cells):
+    scaled = column.num_gpus > 1
+    if (scaled & ~column.switched).any():
         return math.inf  # scaling without switched NVLink differs by more than a factor of 2
-    scaled = OFF_SCALED if any(cell.claim.count > 1 for cell in cells) else 0.0
-    return math.sqrt(SURPRISE**2 * (1 + 1 / others) + OFF_CELL**2 / len(cells) + scaled**2)
-
-
-def _smallest_counts(claims: Sequence[Claim]) -> list[Claim]:
-    """Return the claims with the fewest GPUs of each series, to exclude scaling."""
-    series = grouped(claims, lambda claim: (claim.group, claim.model, claim.precision, claim.strict))
-    return [claim for group in series.values() for claim in group if claim.count == min(one.count for one in group)]
-
-
-def _rows(pairs: Sequence[Pair]) -> tuple[int, ...]:
-    return tuple(sorted({claim.row for pair in pairs for claim in pair}))
+    scaling = OFF_SCALED if scaled.any() else 0.0
+    return math.sqrt(SURPRISE**2 * (1 + 1 / column.other_gpus.min()) + OFF_CELL**2 / len(column) + scaling**2)

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from results.audit.claims import Claim, Reading, read_throughputs
-from results.audit.copies import copy_findings
+import pandas as pd
+
+from results.audit.claims import Reading, read_throughputs
+from results.audit.copies import copy_findings, multiple_findings
+from results.audit.findings import Severity, TableFinding, with_facts
 from results.audit.limits import limit_findings
-from results.audit.patterns import pattern_findings
-from results.audit.scaling_audit import scaling_findings
-from results.audit.series import Severity, TableFinding
-from results.audit.sources_compared import source_findings
-from results.audit.texts import Decimal
+from results.audit.scaling import scaling_findings
+from results.audit.sources import source_findings, trusted_claims
 from results.grid import READABLE_LETTERS, Grid, printable
 from results.text import counted
 
@@ -47,7 +47,7 @@ class Audit:
         return self.reading.share_read >= ENOUGH_READ
 
 
-def audit_file(path: Path, decimal: Decimal | None = None) -> Audit:
+def audit_file(path: Path, decimal: str | None = None) -> Audit:
     """Audit all tables of a file.
 
     Args:
@@ -58,24 +58,25 @@ def audit_file(path: Path, decimal: Decimal | None = None) -> Audit:
         NotATable: The file has no throughputs.
     """
     reading = read_throughputs(path, decimal)
-    found = [*claim_findings(reading.claims), *_unread(reading)]
+    found = [*claim_findings(reading.claims), *reading.unread]
     found.sort(key=lambda finding: (ORDER.index(finding.severity), finding.rule, finding.rows))
     return Audit(found, reading)
 
 
-def claim_findings(claims: Sequence[Claim], reference: Sequence[Claim] | None = None) -> list[TableFinding]:
+def claim_findings(claims: pd.DataFrame, reference: pd.DataFrame | None = None) -> list[TableFinding]:
     """Apply all rules to claims.
 
     Args:
         claims: Claims of one file.
         reference: Trusted measurements; None: the published ones shipped with tfbench.
     """
+    facts = with_facts(claims)
     return [
-        *pattern_findings(claims),
-        *limit_findings(claims),
-        *scaling_findings(claims),
-        *copy_findings(claims),
-        *source_findings(claims, reference),
+        *multiple_findings(facts),
+        *limit_findings(facts),
+        *scaling_findings(facts),
+        *copy_findings(facts),
+        *source_findings(facts, trusted_claims() if reference is None else reference),
     ]
 
 
@@ -140,13 +141,6 @@ def _notes(audited: Audit) -> list[str]:
     hidden = len(audited.findings) - len(_shown(audited))
     more = f"{counted(hidden, 'more cell')} could not be read; --format json lists them all"
     return [more] * bool(hidden) + ["rows are counted from 0 below the heading"] * bool(audited.findings)
-
-
-def _unread(reading: Reading) -> list[TableFinding]:
-    return [
-        TableFinding("unread_cell", Severity.NOTE, (cell.row,), f"column {cell.column!r}: {cell.text!r}: {cell.reason}")
-        for cell in reading.unread
-    ]
 
 
 def _rows_text(rows: Sequence[int]) -> str:

@@ -5,14 +5,13 @@ Ambiguous numbers are rejected with a reason, never guessed.
 
 from __future__ import annotations
 
-import enum
 import functools
 import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from results.reference.gpus import specified_gpus
+from results.reference.gpus import GPU_WORDS, gpus_in, is_gpu_like, specified_gpus
 from results.reference.networks import is_network, model_key
 from results.schema import SETTINGS, Status
 
@@ -28,7 +27,7 @@ _OTHER_ROLES = (
 )
 """Settings of a case that are not settings of a published table: they have other roles, or do not occur."""
 
-ALIASES = {
+_HEADINGS = {
     "gpu": ("gpu", "gpus", "gpu_name", "gpu_model", "gpu_type", "card", "graphics_card", "accelerator", "device_name",
             "name_gpu", "hardware", "system", "device", "instance", "instance_type", "platform", "accelerators"),
     "model": ("model", "network", "neural_network", "net", "architecture", "benchmark", "workload", "model_name"),
@@ -48,18 +47,24 @@ ALIASES = {
         *(name for name in SETTINGS if name not in _OTHER_ROLES),
     ),
 }  # fmt: skip
+ALIASES = {meaning: frozenset(headings) for meaning, headings in _HEADINGS.items()}
 """Headings by meaning, as returned by `heading_key`."""
 
-_PER_SECOND = (
+_SAMPLES = (
     r"(?:images?|imgs?|im|ims|pics?|samples?|seq(?:uence)?s?|sentences?|examples?|ex|items?|records?|frames?|f|tokens?|"
-    r"tok|queries|infer(?:ence)?s)\.?(?:\s+processed)?(?:\s*/\s*|\s*\bper\s*|\s+|p)(?:seconds|second|secs|sec|s)\b\.?|\b(?:fps|ips)\b"
+    r"tok|queries|infer(?:ence)?s)\.?"
+)
+_SECOND = r"(?:seconds?|secs?|s)\b\.?"
+_RATE_UNIT = re.compile(
+    rf"[(\[]?\s*\b(?:{_SAMPLES}(?:\s+processed)?(?:\s*/\s*|\s*\bper\s*|\s+|p){_SECOND}|\b(?:fps|ips)\b)"
+    r"(?P<each>\s*(?:/|per)?\s*(?:gpu|device|card|accelerator|chip)s?\b)?\s*[)\]]?",
+    re.IGNORECASE,
 )
 """A unit of throughput: `images/s`, `samples per second`, `img_sec`; `_` is read as a space."""
 
-_RATE_UNIT = re.compile(
-    rf"[(\[]?\s*\b(?:{_PER_SECOND})(?P<each>\s*(?:/|per)?\s*(?:gpu|device|card|accelerator|chip)s?\b)?\s*[)\]]?",
-    re.IGNORECASE,
-)
+_CELL_UNIT = re.compile(rf"(?:{_SAMPLES})?\s*(?:/|per|p)\s*{_SECOND}|fps|ips", re.IGNORECASE)
+"""What follows a number in a cell."""
+
 _PER_SECOND_POWER = re.compile(r"[\s·⋅]*\bs(?:⁻¹|\^?\{?[-−]1\}?)")
 _INTERVAL = re.compile(r"\b(mean|avg|average|median)\s*(±|\+/-)\s*(std(dev)?|sd|sem)?\b|\d+\s*%\s*ci\b", re.IGNORECASE)
 """What the cells of a column have after their number."""
@@ -89,16 +94,8 @@ _OTHER_FIGURES = {
     r"clock|\bstd|stdev|deviation|\berror\b|±|\bmin(imum)?\b|\bmax(imum)?\b|\bparam|\bmacs?\b|\bsteps?\b",
 }
 _OTHER_FIGURE = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _OTHER_FIGURES.items()}
-_GPU_WORDS = (
-    r"(\b(rtx|gtx|geforce|tesla|quadro|titan|radeon|instinct|nvidia)|((?<![a-z])|(?<=\dx))(a\d{1,4}|[hb]\d{3}|v100|t4|l(4|20|40)|g[hb]\d{3}|mi\d{2,3}|[pk](4|40|80|100))[a-z]?\b|"
-    r"\b(10|16|20|30|40|50)[5-9]0(\s?ti)?\b|\b[a-z]{0,3}\d{4}\s?(ada|max-?q)\b)"
-)
-_GPU_LIKE = re.compile(_GPU_WORDS, re.IGNORECASE)
-_VARIANTS = {"ti", "super", "max", "maxq", "max-q", "laptop", "mobile", "ada", "d", "nvl", "pcie", "sxm"}
-"""Suffixes that designate another GPU model."""
-
 _COUNTS = (
-    re.compile(rf"(?<![\w.])(?P<count>\d{{1,4}})\s*[x×]\s*(?={_GPU_WORDS})"),
+    re.compile(rf"(?<![\w.])(?P<count>\d{{1,4}})\s*[x×]\s*(?={GPU_WORDS})"),
     re.compile(r"\b(?P<hosts>\d{1,4})\s*[x×]\s*(?P<count>\d{1,4})\s*[x×]?\s*(gpus?|cpus?)\b"),
     re.compile(r"(?<![\w.])(?P<count>\d{1,4})\s*[x×]?[\s_-]*(gpus?|cpus?|cards?|devices?)\b"),
     re.compile(r"(?<![\w.])(?P<count>\d{1,4})\s*[x×](?![a-z])"),
@@ -203,7 +200,7 @@ def read_facets(text: str) -> Facets:
     model = _MODEL_TEXTS.search(rest)
     rest = _without(rest, model)
     count, rest = take_count(rest)
-    gpu = rest if rest and len(rest) <= 80 and (specified_gpus(rest) or _GPU_LIKE.search(rest)) else ""
+    gpu = rest if rest and len(rest) <= 80 and (specified_gpus(rest) or is_gpu_like(rest)) else ""
     return Facets(
         count=count,
         gpu=gpu,
@@ -242,26 +239,6 @@ def read_precision(text: str) -> str:
     return _take_precision(text.lower(), "")[0] or text.strip().lower()
 
 
-@functools.cache
-def find_gpus(text: str) -> tuple[str, ...]:
-    """Return the known GPUs in a text: `Lambda Cloud, RTX A6000 (NVLink)` has one A6000."""
-    direct = specified_gpus(text)
-    for match in [] if direct else _GPU_LIKE.finditer(text):
-        words = re.split(r"[\s,;()/—–]+", text[match.start() :].strip())[:6]
-        for length in range(len(words), 0, -1):
-            dropped = words[length].lower() if length < len(words) else ""
-            members = specified_gpus(" ".join(words[:length]))
-            if members and dropped not in _VARIANTS:
-                return members
-    return direct
-
-
-def gpu_numbers(text: str) -> frozenset[str]:
-    """Return the model numbers in a GPU's name, without brand and memory: `3080`, `gh200`."""
-    found = (match[0].lower().replace(" ", "") for match in _GPU_LIKE.finditer(text))
-    return frozenset(name for name in found if any(map(str.isdigit, name)))
-
-
 def _take_precision(lower: str, text: str) -> tuple[str, str]:
     for name, pattern in _PRECISIONS:
         match = pattern.search(lower)
@@ -275,17 +252,6 @@ def _without(text: str, match: re.Match[str] | None) -> str:
     if match is None:
         return text
     return re.sub(r"\(\s*\)|\[\s*\]", " ", text[: match.start()] + " " + text[match.end() :]).strip(" ,;:-–—/|@_+")
-
-
-_SLICE = re.compile(
-    r"\bmig\b|\b\d+g[. ]\d+gb\b|\b[a-z]+\d+\w*-\d+[qcab]\b|\bvgpu\b|^grid\b|(?<!\d)1/\d\b|\btime[- ]slic", re.IGNORECASE
-)
-"""Names of parts of a GPU: `A100 MIG 1g.5gb`, `NVIDIA A10-4Q`, `GRID A100D-80C`."""
-
-
-def is_slice(gpu: str) -> bool:
-    """Return whether a name is of a part of a GPU, which shares the rest with others."""
-    return _SLICE.search(gpu) is not None
 
 
 _IMAGE_SIZE = re.compile(r"\bimage[ _]size[ :=]*(\d{2,4})\b|\b(\d{3})\s?[x×]\s?\2\b", re.IGNORECASE)
@@ -313,7 +279,7 @@ def _only(found: Iterable[str]) -> str:
 
 def _gpu(text: str) -> str:
     """Return the name of the known GPU in a text; empty: there is none."""
-    members = find_gpus(text)
+    members = gpus_in(text)
     if len(members) == 1:
         return members[0]
     shared = [word for word in re.findall(r"[A-Za-z0-9]+", text) if members and specified_gpus(word) == members]
@@ -332,11 +298,6 @@ BLANK = {
 
 FACTORS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6}
 
-_UNIT = re.compile(
-    r"(images?|imgs?|im|ims|pics?|samples?|seq(uence)?s?|sentences?|examples?|items?|frames?|f|tokens?)?\.?\s*"
-    r"(/|per|p)\s*(seconds|second|secs|sec|s)\b\.?|fps|ips",
-    re.IGNORECASE,
-)
 _NUMBER = re.compile(rf"(?P<digits>\d[\d.,{GROUP_MARKS}]*\d|\d)(?P<exponent>[eE][-+]?\d{{1,3}})?\s?(?P<factor>[kKM]?)")
 _MARKS = re.compile(r"[†‡§¶*^#⁰¹²³⁴⁵⁶⁷⁸⁹]+|\[[a-z0-9]{1,2}\](?=\s*$)|\([a-z]\)(?=\s*$)")
 _ERROR = re.compile(r"\s*(?:±|\+/[-−–]|\+[-−–]|\bpm\b)\s*")
@@ -356,111 +317,74 @@ def cell_figure(text: str) -> str:
     return next((name for name, pattern in _CELL_FIGURES.items() if pattern.fullmatch(cell)), "")
 
 
-class Decimal(enum.Enum):
-    """The decimal mark of a column."""
-
-    POINT = "."
-    COMMA = ","
+NO_NUMBER = "not one number"
 
 
-@dataclass(frozen=True)
-class Number:
-    """A parsed number.
-
-    Attributes:
-        value: A finite number.
-        last_place: Unit of the last digit.
-    """
-
-    value: float
-    last_place: float
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why a cell is not a number; no reason if it is blank."""
-
-    reason: str = ""
-
-
-def read_number(text: str, decimal: Decimal | None) -> Number | Refusal:
+def read_number(text: str, decimal: str) -> tuple[float, float] | str:
     """Parse a cell.
 
     Args:
         text: Text of the cell, which may have an interval or a unit.
-        decimal: The decimal mark of its column; None: ambiguous.
+        decimal: The decimal mark of its column, `.` or `,`; empty: ambiguous.
+
+    Returns:
+        The number, finite and above 0, and the unit of its last digit; or why it is none: empty for a blank cell.
     """
     core = _core(text)
-    if isinstance(core, Refusal):
+    if isinstance(core, str):
         return core
-    digits = _without_groups(core["digits"], decimal)
-    if isinstance(digits, Refusal):
-        return digits
+    mark = _decimal_mark_of(core["digits"]) or decimal
+    if not mark and {",", "."} & {*core["digits"]}:
+        return "thousands separator or decimal mark? Choose with --decimal"
+    whole, _, fraction = core["digits"].partition(mark or ".")
+    groups = re.split(rf"[.,{GROUP_MARKS}]", whole)
+    if len(groups) > 1 and not (1 <= len(groups[0]) <= 3 and all(len(group) == 3 for group in groups[1:])):
+        return "its thousands are not groups of three digits"
+    if fraction and not fraction.isdecimal():
+        return "two decimal marks"
     scale = FACTORS[core["factor"]] * 10.0 ** int((core["exponent"] or "e0")[1:])
-    value = float(digits) * scale
-    return Number(value, 10.0 ** -len(digits.partition(".")[2]) * scale) if 0 < value < math.inf else NO_NUMBER
+    value = float(f"{''.join(groups)}.{fraction or 0}") * scale
+    return (value, 10.0 ** -len(fraction) * scale) if 0 < value < math.inf else NO_NUMBER
 
 
-NO_NUMBER = Refusal("not one number")
-
-
-def decimal_mark(texts: Iterable[str]) -> Decimal | None:
-    """Infer the decimal mark from all numbers of a column or table; None: ambiguous.
+def decimal_mark(texts: Iterable[str]) -> str:
+    """Infer the decimal mark from all numbers of a column or table; empty: ambiguous.
 
     It follows from a number with both marks, or with other than three digits after its only mark; else from a column
     with one mark in every number above 999 and in none below, which separates thousands.
     """
-    parts = [part for text in texts for part in _ERROR.split(text)]
-    cores = [core["digits"] for core in map(_core, parts) if not isinstance(core, Refusal)]
-    votes = {vote for vote in map(_vote, cores) if vote}
-    if votes:
-        return votes.pop() if len(votes) == 1 else None
-    marks = [mark for core in cores for mark in Decimal if mark.value in core]
-    rest = [core for core in cores if core.isdecimal()]
-    if len(set(marks)) == 1 and rest and all(len(core) <= 3 for core in rest):
-        return _other(marks[0])
-    return None
+    cores = [_core(part) for text in texts for part in _ERROR.split(text)]
+    digits = [core["digits"] for core in cores if not isinstance(core, str)]
+    marks = {*map(_decimal_mark_of, digits)} - {""}
+    if not marks:
+        rest = [number for number in digits if number.isdecimal()]
+        thousands = {mark for number in digits for mark in ".," if mark in number}
+        marks = {_OTHER_MARK[mark] for mark in thousands if rest and all(len(number) <= 3 for number in rest)}
+    return marks.pop() if len(marks) == 1 else ""
 
 
-def _other(mark: Decimal) -> Decimal:
-    return Decimal.POINT if mark is Decimal.COMMA else Decimal.COMMA
-
-
-def _core(text: str) -> re.Match[str] | Refusal:
-    """Find digits, exponent and factor in a cell."""
+def _core(text: str) -> re.Match[str] | str:
+    """Find digits, exponent and factor in a cell; or why there are none: empty for a blank cell."""
     cell = plain(text.replace("\\", "")).strip("_~≈ ")
     cell = _MARKS.sub(" ", cell).strip(" !")
     whole = _ERROR.split(cell)[0].strip(" (") if cell.startswith("(") else cell  # (802.2 ± 4.0) img/s
     cell = _ERROR.split(_RANGE.sub(" ", whole))[0]
-    cell = _UNIT.sub(" ", cell).strip(" .:;")
+    cell = _CELL_UNIT.sub(" ", cell).strip(" .:;")
     if cell.lower() in BLANK or re.fullmatch(r"0+([.,]0*)?", cell):
-        return Refusal()
+        return ""
     return _NUMBER.fullmatch(cell) or NO_NUMBER
 
 
-def _vote(digits: str) -> Decimal | None:
-    """Return the decimal mark that follows from a number; None: ambiguous."""
-    marks = [mark for mark in Decimal if mark.value in digits]
-    if len(marks) == 2:
-        return max(marks, key=lambda mark: digits.rindex(mark.value))
-    if not marks:
-        return None
-    before, *after = digits.split(marks[0].value)
+_OTHER_MARK = {".": ",", ",": "."}
+
+
+def _decimal_mark_of(digits: str) -> str:
+    """Return the decimal mark that follows from a number; empty: ambiguous."""
+    marks = [mark for mark in ".," if mark in digits]
+    if len(marks) != 1:
+        return max(marks, key=digits.rindex, default="")
+    before, *after = digits.split(marks[0])
     if len(after) > 1:
-        return _other(marks[0])  # it separates thousands
+        return _OTHER_MARK[marks[0]]  # it separates thousands
     fraction = len(after[0]) != 3 or len(before) > 3 or before.startswith("0") or not before.isdecimal()
-    return marks[0] if fraction else None
-
-
-def _without_groups(digits: str, decimal: Decimal | None) -> str | Refusal:
-    """Return digits with a decimal point and without separators, or why they are invalid."""
-    mark = _vote(digits) or decimal
-    if mark is None and ("," in digits or "." in digits):
-        return Refusal("thousands separator or decimal mark? Choose with --decimal")
-    whole, _, fraction = digits.partition((mark or Decimal.POINT).value)
-    groups = re.split(rf"[.,{GROUP_MARKS}]", whole)
-    if len(groups) > 1 and not (1 <= len(groups[0]) <= 3 and all(len(group) == 3 for group in groups[1:])):
-        return Refusal("its thousands are not groups of three digits")
-    if fraction and not fraction.isdecimal():
-        return Refusal("two decimal marks")
-    return "".join(groups) + (f".{fraction}" if fraction else "")
+    return marks[0] if fraction else ""

@@ -251,9 +251,8 @@ def audit(
     from rich.console import Console
 
     from results.audit.judgement import audit_file, audit_grid, audit_lines, findings_to_json, reading_lines
-    from results.audit.texts import Decimal
 
-    audited = audit_file(file, Decimal(decimal) if decimal else None)
+    audited = audit_file(file, decimal)
     if format == "json":
         sys.stdout.write(findings_to_json(audited.findings))
         warn(reading_lines(audited))

@@ -15,6 +15,13 @@ from results.reference import MIBI, all_published, names, read_rows
 from results.schema import XLA, Case, Mode, Precision
 from results.schema.networks import NETWORKS
 
+WINOGRAD = 2.25
+"""Reduction of multiplications by Winograd's algorithm in a 3×3 convolution: the factor by which a device may exceed
+its peak.
+
+Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, CVPR 2016, F(2×2, 3×3).
+"""
+
 BYTES = {Precision.FP32: 4, Precision.TF32: 4, Precision.FP16: 2, Precision.BF16: 2}
 """Bytes per element of activations."""
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from results.reference.gpus import CLOCK_MARGIN, PEAKS, specifications, specified_gpus
-from results.reference.networks import work_of
+from results.reference.networks import WINOGRAD, work_of
 from results.schema import Case, Device, Measurement, Precision, Record
 from results.schema.words import SUSPECT
 from results.table.columns import CaseOnHost
@@ -25,13 +25,6 @@ FEWEST_DISTINCT_STEPS = 3
 
 FLEET_FACTOR = 10.0
 """A host this many times as fast as the median of its fleet's other hosts (at least two) is suspect."""
-
-WINOGRAD = 2.25
-"""Reduction of multiplications by Winograd's algorithm in a 3×3 convolution: the factor by which a device may exceed
-its peak.
-
-Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, CVPR 2016, F(2×2, 3×3).
-"""
 
 CPUS, CPU_CLOCK_HZ = 512, 6e9
 """More than any host has, because the number of CPUs in a record is as untrusted as its throughput."""
