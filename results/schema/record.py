@@ -12,11 +12,12 @@ from results.schema.words import Communication, Status
 SCHEMA_VERSION = 2
 """2: fields of version 1 that no longer exist are gone; see `upgrades.RECORD_CHANGES`."""
 
-METHOD_VERSION = 5
+METHOD_VERSION = 6
 """2: a step ends on its replicas' devices without synchronising the host; all-reduces are chained; peak memory covers
 training only. 3: on GPUs without oneDNN, which undid fusions, and in fp32 with all of cuDNN's algorithms; rates of
 copies between host and device are of copies. 4: an untimed step precedes the interval; mean power comes from the
-energy counter. 5: on GPUs, about 100 ms of short steps are in flight instead of two steps, and share a wait.
+energy counter. 5: on GPUs, about 100 ms of short steps are in flight instead of two steps, and share a wait. 6: on
+CPUs in fp32, convolutions are TensorFlow's own.
 """
 
 

@@ -11,7 +11,6 @@ import functools
 import gzip
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from unittest import mock
 
 from results.schema import Case, Mode
 from results.schema.networks import NETWORKS, Network
@@ -113,14 +112,13 @@ def trace(case: Case, strategy: Strategy, network: Network | None = None):
     network = network or NETWORKS[case.model]
     keras.mixed_precision.set_global_policy(_POLICIES[case.precision])
     size, task = case.size(network), TASKS[network.task]
-    with mock.patch("tfbench.models.convolution_layers._scope_is_on_a_cpu", return_value=False):
-        model = build(network, case.batch_norm, size, strategy)
-        batch = batch_source(case, size, network.classes, strategy, task)()
-        if case.mode is Mode.INFER:
-            workload = Inference(case, model, strategy)
-            return workload._call.graph(batch), workload
-        training = Training(case, model, strategy, task=task)
-        return training.traced(batch), training
+    model = build(network, case.batch_norm, size, strategy)
+    batch = batch_source(case, size, network.classes, strategy, task)()
+    if case.mode is Mode.INFER:
+        workload = Inference(case, model, strategy)
+        return workload._call.graph(batch), workload
+    training = Training(case, model, strategy, task=task)
+    return training.traced(batch), training
 
 
 if __name__ == "__main__":
