@@ -39,7 +39,7 @@ test-all: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Run the rare ones too, an
 	@TFBENCH_TEST_HOSTILE=all GLIBC_TUNABLES=$(HUGE_PAGES) $(PYTHON) -m pytest $(SPREAD) $(ARGS)
 
 test-fast: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Run the tests that need no engine and no training: three quarters of a minute
-	@TFBENCH_TEST_EXAMPLES=few $(PYTHON) -m pytest tests/unit -m "not slow and not tensorflow" $(SPREAD) $(ARGS)
+	@TFBENCH_TEST_EXAMPLES=few $(PYTHON) -m pytest tests/unit -m "not slow and not tensorflow" $(SPREAD) --numprocesses=auto $(ARGS)
 
 test-kubernetes: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test on a real Kubernetes, which is built first (needs root; takes minutes)
 	@TFBENCH_TEST_KUBERNETES=1 $(PYTHON) -m pytest tests/real/faults/test_real_kubernetes.py $(ARGS)
