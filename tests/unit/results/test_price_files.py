@@ -1,54 +1,14 @@
 """Price files of users, clouds and catalogs: which offers of which GPUs they hold, and what is said of the rest."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 import results.__main__ as program
 
-SKYPILOT = """\
-InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,GpuInfo,Price,SpotPrice,Region,AvailabilityZone
-a.1,A100,8.0,96,1152,,32,12,us,us-a
-a.2,A100-80GB,8.0,96,1152,"{'Gpus': [{'Name': 'A100'}]}",40,,us,us-b
-v.1,V100,1.0,8,61,,3,0.9,us,us-a
-v.2,V100-32GB,8.0,96,768,,32,8,us,us-a
-c.1,,,2,8,,0.1,0.04,us,us-a
-t.1,Trainium,1.0,8,32,,1.3,0.5,us,us-a
-f.1,A10,0.167,6,55,,0.45,0.09,us,us-a
-cut
-"""
-
-LAMBDA = {
-    "data": {
-        name: {
-            "instance_type": {
-                "name": name,
-                "gpu_description": text,
-                "price_cents_per_hour": cents,
-                "specs": {"gpus": gpus},
-            },
-            "regions_with_capacity_available": [],
-        }
-        for name, text, cents, gpus in (
-            ("gpu_1x_a10", "A10 (24 GB PCIe)", 75, 1),
-            ("gpu_8x_h100_sxm5", "H100 (80 GB SXM5)", 2392, 8),
-        )
-    }
-}
-RUNPOD = {
-    "data": {
-        "gpuTypes": [
-            {"id": "NVIDIA RTX A5000", "displayName": "RTX A5000", "memoryInGb": 24, "securePrice": 0.36,
-             "communityPrice": 0.16, "secureSpotPrice": None, "lowestPrice": {"minimumBidPrice": None}},
-        ]
-    }
-}  # fmt: skip
-VAST = {
-    "offers": [
-        {"id": 1, "gpu_name": "A100 SXM4", "num_gpus": 8, "dph_total": 9.6, "gpu_ram": 81920, "geolocation": "US"},
-        {"id": 2, "gpu_name": "RTX 4090", "num_gpus": 1, "dph_total": 0.4, "gpu_ram": 49140, "gpu_frac": 0.5},
-    ]
-}
+CASES = Path(__file__).parent / "cases" / "prices"
+"""Prices as SkyPilot's catalogs and the interfaces of Lambda, RunPod and Vast list them."""
 
 
 @pytest.fixture(autouse=True)
@@ -70,10 +30,8 @@ def recommend(capsys, path, gpus, *arguments):
     return found, document["remarks"]
 
 
-def test_a_skypilot_catalog_is_read_and_exact_names_beat_families(tmp_path, capsys):
-    path = tmp_path / "cloud.csv"
-    path.write_text(SKYPILOT)
-    found, remarks = recommend(capsys, path, "A100,V100,A10")
+def test_a_skypilot_catalog_is_read_and_exact_names_beat_families(capsys):
+    found, remarks = recommend(capsys, CASES / "cloud.csv", "A100,V100,A10")
     for form in "PCIe", "SXM4":
         assert found[f"A100 {form} 40GB"] == [(1.5, 8, "spot"), (4, 8, "on demand")]
         assert found[f"A100 {form} 80GB"] == [(5, 8, "on demand")]
@@ -143,19 +101,17 @@ def test_encodings_delimiters_and_headings_of_other_programs_are_read(tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("document", "gpus", "prices"),
+    ("document", "gpus", "prices", "remarks"),
     [
-        (LAMBDA, "A10,H100 SXM5", {"A10": [(0.75, 1, "")], "H100 SXM5 80GB": [(2.99, 8, "")]}),
-        (RUNPOD, "A5000", {"RTX A5000": [(0.16, None, "on demand"), (0.36, None, "on demand")]}),
-        (VAST, "A100 SXM4,4090", {"A100 SXM4 80GB": [(1.2, 8, "")], "RTX 4090": []}),
+        ("lambda", "A10,H100 SXM5", {"A10": [(0.75, 1, "")], "H100 SXM5 80GB": [(2.99, 8, "")]}, []),
+        ("runpod", "A5000", {"RTX A5000": [(0.16, None, "on demand"), (0.36, None, "on demand")]}, []),
+        ("vast", "A100 SXM4,4090", {"A100 SXM4 80GB": [(1.2, 8, "")], "RTX 4090": []}, ["RTX 4090 48GB: unknown GPU"]),
     ],
 )
-def test_the_answers_of_clouds_interfaces_are_price_files(tmp_path, capsys, document, gpus, prices):
-    path = tmp_path / "offers.json"
-    path.write_text(json.dumps(document))
-    found, remarks = recommend(capsys, path, gpus)
+def test_the_answers_of_clouds_interfaces_are_price_files(capsys, document, gpus, prices, remarks):
+    found, unused = recommend(capsys, CASES / f"{document}.json", gpus)
     assert {gpu: found[gpu] for gpu in prices} == prices
-    assert remarks == (["price not used: 0.4 USD for RTX 4090 48GB: unknown GPU"] if document is VAST else [])
+    assert unused == [f"price not used: 0.4 USD for {remark}" for remark in remarks]
 
 
 @pytest.mark.parametrize(("heading", "memory"), [("gpu_memory", "40.0"), ("gpu_ram", "40960"), ("VRAM", "40 GB")])
