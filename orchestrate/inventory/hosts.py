@@ -194,7 +194,7 @@ def _resolve(document: Document, file: Path, checked: HostsFile) -> Iterator[Hos
         path, levels = ("fleets", fleet_name), [checked.defaults, fleet]
         if queue := fleet.slurm or fleet.kubernetes:
             place = (*path, queue.kind)
-            if text := queue.lacks(given(checked.defaults) | given(fleet)):
+            if text := queue.missing_setting(given(checked.defaults) | given(fleet)):
                 document.problem(place, text)
             _check_single(document, place, None, seen)
             own: dict[str, Any] = {"queue": queue, "gpus": None, "image_source": None}

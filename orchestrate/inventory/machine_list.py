@@ -27,7 +27,7 @@ class Machine:
 
     Attributes:
         name: Its name in the tool.
-        way: Key of `hosts.yml`: `docker` for a machine with an engine, `ssh` for one that is a container itself.
+        kind: Key of `hosts.yml`: `docker` for a machine with an engine, `ssh` for one that is a container itself.
         target: An alias of the ssh configuration, or `user@host`.
         port: Of its sshd; None: from the ssh configuration.
         gpu: Name of its GPUs in the tool; None: not reported.
@@ -37,7 +37,7 @@ class Machine:
     """
 
     name: str
-    way: Literal["docker", "ssh"]
+    kind: Literal["docker", "ssh"]
     target: str
     port: int | None = None
     gpu: str | None = None
@@ -120,7 +120,7 @@ def hosts_file(found: Sequence[Machine], excluded: Sequence[str], notes: Sequenc
     machines, twins = _single(found)
     lines = [*HEADER.format(source=source).splitlines(), *(f"# {_comment(note)}" for note in notes)]
     lines += ["version: 1", "", "defaults:", "  suite: standard", "  host_keys: accept-new"]
-    if any(machine.way == "docker" for machine in machines):
+    if any(machine.kind == "docker" for machine in machines):
         lines.append(
             "  # registry: registry.example.org/bench   # where hosts with Docker pull images from: docs/images.md"
         )
@@ -161,7 +161,7 @@ def _fleet(fleet: str, members: Sequence[Machine], taken: set[str]) -> list[str]
         lines.append("    # usd_per_gpu_hour:   # the source has no price; add it to see costs")
     lines.append("    hosts:")
     for machine in members:
-        entry = [f"{machine.way}: {json.dumps(('ssh://' if machine.way == 'docker' else '') + machine.address)}"]
+        entry = [f"{machine.kind}: {json.dumps(('ssh://' if machine.kind == 'docker' else '') + machine.address)}"]
         if common is None and machine.usd_per_gpu_hour is not None:
             entry.append(f"usd_per_gpu_hour: {machine.usd_per_gpu_hour:g}")
         count = "" if machine.gpus is None else f"{machine.gpus} × "

@@ -170,7 +170,7 @@ class SlurmQueue(Form):
         if self.ssh_config is not None and self.ssh is None:
             yield "ssh_config", "ssh_config is for ssh: only. Remove it, or add ssh"
 
-    def lacks(self, merged: Mapping[str, Any]) -> str | None:
+    def missing_setting(self, merged: Mapping[str, Any]) -> str | None:
         """Return which setting a fleet of this queue lacks, at any level; None: none."""
         if self.container == "none" or "image" in merged or merged.get("variant", "auto") != "auto":
             return None
@@ -256,8 +256,8 @@ class KubernetesQueue(Form):
         """Return the GPUs of a node as stated in `hosts.yml`, or 0."""
         return self.gpus_per_node or 0
 
-    def lacks(self, merged: Mapping[str, Any]) -> str | None:
-        """See `SlurmQueue.lacks`."""
+    def missing_setting(self, merged: Mapping[str, Any]) -> str | None:
+        """See `SlurmQueue.missing_setting`."""
         if "image" in merged or "registry" in merged:
             return None
         return "registry is missing: nodes pull images from it. Example: registry: registry.example.org/bench"

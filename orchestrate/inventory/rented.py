@@ -79,12 +79,12 @@ class _Cluster(Rented):
         gpu, gpus = _accelerators(self.accelerators)
         container = self.cloud in CONTAINERS or _DOCKER_IMAGE.search(self.resources_str_full or "") is not None
         spot = [SPOT] if "[spot]" in (self.resources_str or self.resources_str_full or "") else []
-        way: Literal["docker", "ssh"] = "ssh" if container else "docker"
+        kind: Literal["docker", "ssh"] = "ssh" if container else "docker"
         machines = []
         for name in (self.name, *(f"{self.name}-worker{number}" for number in range(1, self.nodes))):
             machine = f"a virtual machine of {self.cloud}; if it has no Docker engine, write {{ssh: {name}}}"
             notes = tuple(([] if container else [machine]) + spot)
-            machines.append(Machine(name=name, way=way, target=name, gpu=gpu, gpus=gpus, notes=notes))
+            machines.append(Machine(name=name, kind=kind, target=name, gpu=gpu, gpus=gpus, notes=notes))
         return machines
 
 
@@ -268,7 +268,7 @@ def _container(
 ) -> list[Machine]:
     return [
         Machine(
-            name=name, way="ssh", target=target, port=port, gpu=gpu, gpus=gpus, usd_per_hour=usd, notes=tuple(notes)
+            name=name, kind="ssh", target=target, port=port, gpu=gpu, gpus=gpus, usd_per_hour=usd, notes=tuple(notes)
         )
     ]
 

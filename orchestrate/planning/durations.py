@@ -126,23 +126,17 @@ def _durations_in(path: Path, _changed_at: int) -> list[tuple[tuple[str, str], f
 
 
 def computed_durations(plan: Plan) -> dict[tuple[str, str], float]:
-    """Return the computed durations of a plan's repeats: seconds by fleet and case name.
+    """Return the computed durations of a plan's repeats on the slowest host: seconds by fleet and case name.
 
     Repeats with an unknown GPU or network are excluded.
     """
-    found: dict[tuple[str, str], list[float]] = {}
-    chiefs = {entry.host.place: entry for entry in plan.hosts}
-    pairs = [(entry, job) for entry in plan.hosts for job in {job.case.name: job for job in entry.jobs}.values()]
-    pairs += [
-        (chiefs[multi.members[0].place], multi.job)
-        for multi in plan.multi_host_jobs
-        if multi.members[0].place in chiefs
-    ]
-    for entry, job in pairs:
-        seconds = repeat_seconds(job.case, entry.host, entry.facts)
-        if seconds is not None:
-            found.setdefault((entry.host.fleet, job.case.name), []).append(seconds)
-    return {key: max(values) for key, values in found.items()}
+    found: dict[tuple[str, str], float] = {}
+    for entry in plan.hosts:
+        for case in {job.case.name: job.case for job in plan.jobs_on(entry.host)}.values():
+            if (seconds := repeat_seconds(case, entry.host, entry.facts)) is not None:
+                key = entry.host.fleet, case.name
+                found[key] = max(seconds, found.get(key, 0.0))
+    return found
 
 
 @dataclass(frozen=True)
@@ -234,13 +228,9 @@ def estimate(plan: Plan, durations: Durations, once: Mapping[HostPlace, float] |
     keys: list[tuple[str, str]] = []
     slowest, usd = 0.0, 0.0
     for entry in plan.hosts:
-        place = entry.host.place
-        alone = [(place.fleet, job.case.name) for job in entry.jobs if job.blocked is None]
-        together = [
-            (place.fleet, multi.job.case.name)
-            for multi in plan.multi_host_jobs
-            if any(part.place == place for part in multi.members)
-        ]
+        place, jobs = entry.host.place, plan.jobs_on(entry.host)
+        alone = [(place.fleet, job.case.name) for job in jobs if job.member is None and job.blocked is None]
+        together = [(place.fleet, job.case.name) for job in jobs if job.member is not None]
         keys += alone + together
         repeats = sum(durations.seconds(*key) for key in alone)
         rest = sum(durations.seconds(*key) for key in together) + (once.get(place, 0.0) if alone else 0.0)

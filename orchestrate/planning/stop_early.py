@@ -25,7 +25,7 @@ NOTHING_TO_COMPARE = "--stop-early skips nothing: no two fleets of this plan mea
 
 
 @dataclass(frozen=True)
-class Side:
+class FleetCase:
     """One side of a comparison: a case on a fleet with one image variant."""
 
     fleet: str
@@ -33,7 +33,7 @@ class Side:
     variant: str | None
 
     @classmethod
-    def of(cls, job: Job) -> Side:
+    def of(cls, job: Job) -> FleetCase:
         """Return the side of a repeat."""
         return cls(job.origin.fleet, job.case, job.origin.variant)
 
@@ -76,7 +76,7 @@ class _Measured:
         """Return whether all hosts have finished this number of repeats, or all planned ones."""
         return all(self.ended.get(host, {}).keys() >= set(numbers[:repeats]) for host, numbers in self.planned.items())
 
-    def rate(self, side: Side, repeats: int) -> FleetRate:
+    def rate(self, side: FleetCase, repeats: int) -> FleetRate:
         """Return the throughput of the first repeats of each host."""
         rates: dict[str, dict[str, list[float]]] = {}
         for planned, numbers in self.planned.items():
@@ -96,7 +96,7 @@ class PlannedComparison:
         found: Its result.
     """
 
-    sides: tuple[Side, Side]
+    sides: tuple[FleetCase, FleetCase]
     repeats: int = 0
     found: InterimAnalysis = field(default_factory=InterimAnalysis)
 
@@ -125,19 +125,19 @@ class StopEarly:
 
     def __init__(self, plan: Plan) -> None:
         self._share = plan.stop_early
-        self._sides: defaultdict[Side, _Measured] = defaultdict(_Measured)
-        self._skipped: dict[str, Side] = {}
+        self._sides: defaultdict[FleetCase, _Measured] = defaultdict(_Measured)
+        self._skipped: dict[str, FleetCase] = {}
         if self._share is None:
             self.comparisons: list[PlannedComparison] = []
             return
         for job in plan.jobs:
-            self._sides[Side.of(job)].planned.setdefault(job.origin.host, []).append(job.origin.repeat)
+            self._sides[FleetCase.of(job)].planned.setdefault(job.origin.host, []).append(job.origin.repeat)
         for measured in self._sides.values():
             for numbers in measured.planned.values():
                 numbers.sort()
         self._most = max((job.origin.repeat for job in plan.jobs), default=0)
         self.comparisons = _comparisons(self._sides)
-        self._of_side: defaultdict[Side, list[PlannedComparison]] = defaultdict(list)
+        self._of_side: defaultdict[FleetCase, list[PlannedComparison]] = defaultdict(list)
         for comparison in self.comparisons:
             for side in comparison.sides:
                 self._of_side[side].append(comparison)
@@ -150,7 +150,7 @@ class StopEarly:
         """
         if self._share is None:
             return []
-        side = Side.of(job)
+        side = FleetCase.of(job)
         self._sides[side].add(job, record)
         open_ones = [comparison for comparison in self._of_side[side] if not comparison.decided]
         return [comparison.text for comparison in open_ones if self._analysed(comparison, self._share)]
@@ -170,10 +170,10 @@ class StopEarly:
         """Return why a pending repeat is not needed, and count it as skipped; empty: it is needed."""
         if self._share is None:
             return ""
-        comparisons = self._of_side[Side.of(job)]
+        comparisons = self._of_side[FleetCase.of(job)]
         if not comparisons or not all(comparison.decided for comparison in comparisons):
             return ""
-        self._skipped[job.id] = Side.of(job)
+        self._skipped[job.id] = FleetCase.of(job)
         return "; ".join(comparison.text for comparison in comparisons)
 
     def among(self, jobs: Iterable[Job]) -> set[str]:
@@ -199,9 +199,9 @@ class StopEarly:
         return sum(fmean(seconds) for seconds in known if seconds)
 
 
-def _comparisons(sides: Iterable[Side]) -> list[PlannedComparison]:
+def _comparisons(sides: Iterable[FleetCase]) -> list[PlannedComparison]:
     """Return a comparison for every case and pair of fleets, per variant if both have the same ones."""
-    by_case: defaultdict[Case, list[Side]] = defaultdict(list)
+    by_case: defaultdict[Case, list[FleetCase]] = defaultdict(list)
     for side in sides:
         if side.case.mode is not Mode.DEVICE:  # has no throughput
             by_case[side.case].append(side)

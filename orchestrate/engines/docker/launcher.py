@@ -77,7 +77,7 @@ MAX_MEMORY_BYTES = 1 << 60
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
+class GPURequest:
     """A method of passing GPUs to containers.
 
     Attributes:
@@ -107,7 +107,7 @@ class ContainerLauncher:
         self._host = host
         self._engine = DockerEngine(host.docker, host.host_keys)
         self._pulls = pulls
-        self._ways: tuple[Way, ...] = ()
+        self._requests: tuple[GPURequest, ...] = ()
         self._lifts_memory_lock = True
         self._names: dict[str, str] = {}
         self._stopped_at: dict[str, float] = {}
@@ -120,7 +120,7 @@ class ContainerLauncher:
         info = self._engine.info()
         facts = _engine_facts(info, self._host, asked_at, is_podman=self._engine.is_podman)
         if self._host.wants_gpus and not unsupported_architecture(self._host, facts):
-            self._ways_of(info)
+            self._requests_of(info)
             facts = self._query_driver(facts)
         images = wanted_images(self._host, facts, read_variants())
         return dataclasses.replace(facts, images=tuple(map(self.pin, images)))
@@ -163,22 +163,22 @@ class ContainerLauncher:
 
     def _cdi_devices(self) -> frozenset[str] | None:
         """Return the CDI devices that the engine lists; None: GPUs are not requested by CDI."""
-        if not self._ways:
-            self._ways_of(self._engine.info())
-        return self._ways[0].devices if self._ways[0].cdi else None
+        if not self._requests:
+            self._requests_of(self._engine.info())
+        return self._requests[0].devices if self._requests[0].cdi else None
 
-    def _ways_of(self, info: dict[str, Any]) -> tuple[Way, ...]:
+    def _requests_of(self, info: dict[str, Any]) -> tuple[GPURequest, ...]:
         """Determine the methods of passing GPUs to containers, and whether the engine may lift limits."""
         engine = self._engine
         self._lifts_memory_lock = not is_rootless(info)
-        self._ways = gpu_ways(info, is_podman=engine.is_podman, lists_devices=engine.lists_devices)
-        return self._ways
+        self._requests = gpu_requests(info, is_podman=engine.is_podman, lists_devices=engine.lists_devices)
+        return self._requests
 
     def _drop_option(self, refusal: NoGPUs | NoMemoryLock) -> bool:
         """Drop an optional request after a refusal; return False if there is none left."""
         if isinstance(refusal, NoGPUs):
-            self._ways = self._ways[1:]
-            return bool(self._ways)
+            self._requests = self._requests[1:]
+            return bool(self._requests)
         if not self._lifts_memory_lock:
             return False
         self._lifts_memory_lock = False
@@ -333,24 +333,24 @@ class ContainerLauncher:
         reference = probe_reference(self._host)
         report = partial(self._pulls.progress, self._host.key, reference)
         image = self._provide(self._pinned(reference, self._digest(reference)), report)
-        while self._ways:
-            way = self._ways[0]
+        while self._requests:
+            request = self._requests[0]
             try:
-                reported = facts_from_probe(self._run_probe(image, way))
+                reported = facts_from_probe(self._run_probe(image, request))
             except NoGPUs:
-                if way.announced and not self._ways[1:]:
+                if request.announced and not self._requests[1:]:
                     raise
-                self._ways = self._ways[1:]
+                self._requests = self._requests[1:]
             except ValueError as error:
                 raise LaunchFailed(f"the probe of the host's GPUs failed: {plain_text(str(error), 300)}") from error
             else:
                 require_driver(reported)
                 known = {name: getattr(reported, name) for name in PROBED}
-                return dataclasses.replace(facts, gpu_runtime=way.name, **known)
+                return dataclasses.replace(facts, gpu_runtime=request.name, **known)
         return facts
 
-    def _run_probe(self, image: str, way: Way) -> bytes:
-        spec = probe_container(image, cdi=way.cdi)
+    def _run_probe(self, image: str, request: GPURequest) -> bytes:
+        spec = probe_container(image, cdi=request.cdi)
         self._engine.create(spec)
         try:
             self._engine.start(spec.name)
@@ -404,7 +404,9 @@ def _skew(stamp: str, asked_at: datetime) -> float | None:
     return round((reported - asked_at).total_seconds(), 1)
 
 
-def gpu_ways(info: dict[str, Any], *, is_podman: bool = False, lists_devices: bool = True) -> tuple[Way, ...]:
+def gpu_requests(
+    info: dict[str, Any], *, is_podman: bool = False, lists_devices: bool = True
+) -> tuple[GPURequest, ...]:
     """Return the methods of passing GPUs to containers of an engine, the most likely first.
 
     Args:
@@ -413,16 +415,16 @@ def gpu_ways(info: dict[str, Any], *, is_podman: bool = False, lists_devices: bo
         lists_devices: Whether it lists CDI devices.
     """
     if is_podman:
-        return (Way(name=CDI, cdi=True),)
+        return (GPURequest(name=CDI, cdi=True),)
     runtimes, devices = info.get("Runtimes"), _cdi_gpus(info)
-    listed = (Way(name=CDI, cdi=True, announced=True, devices=devices),) if devices else ()
+    listed = (GPURequest(name=CDI, cdi=True, announced=True, devices=devices),) if devices else ()
     if isinstance(runtimes, dict) and "nvidia" in runtimes:
         # dockerd may know the runtime and not find its hook, which requests for GPUs need.
-        return (Way(name=RUNTIME, announced=True), *listed)
+        return (GPURequest(name=RUNTIME, announced=True), *listed)
     if listed:
         return listed
-    toolkit = Way(name=TOOLKIT)
-    return (toolkit,) if lists_devices else (toolkit, Way(name=CDI, cdi=True))
+    toolkit = GPURequest(name=TOOLKIT)
+    return (toolkit,) if lists_devices else (toolkit, GPURequest(name=CDI, cdi=True))
 
 
 def is_rootless(info: dict[str, Any]) -> bool:

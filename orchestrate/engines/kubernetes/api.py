@@ -136,8 +136,7 @@ class KubernetesCluster:
         except HostError:
             return  # the container has not started, its node does not respond, or the pod is gone
         try:
-            for lines in _line_groups(response.stream(), MAX_LOG_LINE_BYTES):
-                yield from lines
+            yield from _lines(response.stream())
         except (urllib3.exceptions.HTTPError, OSError):
             return
         finally:
@@ -153,7 +152,7 @@ class KubernetesCluster:
             body = self._read("read_namespaced_pod_log", pod, self.namespace, timestamps=True, tail_lines=tail_lines)
         except (NotThere, LaunchFailed):
             return []
-        return [line for lines in _line_groups([body], MAX_LOG_LINE_BYTES) for line in lines]
+        return list(_lines([body]))
 
     def close(self) -> None:
         """Disconnect from the server."""
@@ -290,16 +289,15 @@ def _message(body: bytes | str | None) -> str:
     return plain_text(" ".join(text.split()), 300) or "no reason was given"
 
 
-def _line_groups(chunks: Iterable[bytes], limit_bytes: int) -> Iterator[list[str]]:
-    """Yield the lines that each chunk of a stream completes, truncated to `limit_bytes`."""
+def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
+    """Yield the lines of a stream, truncated to `MAX_LOG_LINE_BYTES`."""
     rest = b""
     for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
-        rest = rest[:limit_bytes]
-        if lines:
-            yield [line[:limit_bytes].decode("utf-8", "replace") for line in lines]
+        rest = rest[:MAX_LOG_LINE_BYTES]
+        yield from (line[:MAX_LOG_LINE_BYTES].decode("utf-8", "replace") for line in lines)
     if rest:
-        yield [rest.decode("utf-8", "replace")]
+        yield rest.decode("utf-8", "replace")
 
 
 def _release(response: Any) -> None:  # noqa: ANN401

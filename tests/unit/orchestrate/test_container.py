@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrate.engines.docker.client import NoGPUs, NoMemoryLock, launch_refusal
-from orchestrate.engines.docker.launcher import ContainerLauncher, _engine_facts, gpu_ways
+from orchestrate.engines.docker.launcher import ContainerLauncher, _engine_facts, gpu_requests
 from orchestrate.engines.invocation import ContainerSpec, container_document, job_container, probe_container
 from orchestrate.engines.pulls import PullLimits
 from orchestrate.errors import LaunchFailed
@@ -231,7 +231,7 @@ LISTED = [{"ID": "nvidia.com/gpu=all"}, {"ID": "nvidia.com/gpu=0"}]
     ],
 )
 def test_how_an_engine_may_give_gpus(info, engine, ways):
-    assert [(way.name, way.cdi, way.announced) for way in gpu_ways(info, **engine)] == ways
+    assert [(request.name, request.cdi, request.announced) for request in gpu_requests(info, **engine)] == ways
 
 
 @pytest.mark.parametrize(("architecture", "named"), [("arm64", "arm64"), ("x86_64", "amd64")])

@@ -100,10 +100,10 @@ def test_names_and_texts_of_any_kind_make_a_file_that_is_read(tmp_path_factory, 
         {"name": name, "gpu": gpu, "notes": (note,), "usd_per_hour": usd, "target": f"root@h{number}"}
         for number, (name, gpu, note, usd, _) in enumerate(described)
     ]
-    machines = [Machine(way="ssh", port=22, gpus=1, **fields) for fields in given]
+    machines = [Machine(kind="ssh", port=22, gpus=1, **fields) for fields in given]
     text = hosts_file(machines, [reason for *_, reason in described], [described[0][2]], "vast")
     assert len(hosts_of(text, tmp_path_factory.mktemp("hosts"))) == len(machines)
-    twice = [Machine(name=name, way="ssh", target="root@h", port=22) for name in ("a", "b")]
+    twice = [Machine(name=name, kind="ssh", target="root@h", port=22) for name in ("a", "b")]
     text = hosts_file(twice, (), (), "vast")
     assert set(hosts_of(text, tmp_path_factory.mktemp("twice"))) == {"unknown-gpu.a"}, "the same address is one host"
     assert "#   b: the same address as a\n" in text
