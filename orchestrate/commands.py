@@ -97,8 +97,6 @@ def check(
     from orchestrate.checks.judging import Acceptance
     from orchestrate.display import tables
     from orchestrate.display.display import stdout_console
-    from orchestrate.planning.facts import Facts
-    from orchestrate.planning.host_warnings import problem_of
     from orchestrate.run_control import deep_check
     from orchestrate.session import probe, read_places
     from results.grid import print_grid
@@ -114,13 +112,12 @@ def check(
         rejected = any(judged.verdict is Acceptance.REJECT for judged in checked)
         unusable = rejected or not any(judged.figures for judged in checked)
         return ExitCode.STOPPED if stopped else ExitCode.NO_HOST if unusable else ExitCode.OK
+    documents = tables.check_document(hosts, probed)
     if format == "json":
-        sys.stdout.write(_json({"hosts": tables.check_document(hosts, probed)}))
+        sys.stdout.write(_json({"hosts": documents}))
     else:
         tables.render_check(hosts, probed, stdout_console())
-    reports = ((host, probed[host.place]) for host in hosts)
-    usable = any(isinstance(facts, Facts) and problem_of(host, facts) is None for host, facts in reports)
-    return ExitCode.OK if usable else ExitCode.NO_HOST
+    return ExitCode.OK if any(document["problem"] is None for document in documents) else ExitCode.NO_HOST
 
 
 def plan(
@@ -139,14 +136,15 @@ def plan(
     from orchestrate.session import manifests, plan_of, progress_bus, require_usable
 
     planned = plan_of(where, what, new_run_id(), progress_bus("plain"))
+    works = any(job.blocked is None for job in planned.jobs)
     if format == "json":
         sys.stdout.write(plan_to_json(planned, ensure_ascii=True))
     else:
+        if works:
+            tables.render_estimate(estimate(planned, Durations.of(planned, where.runs_dir)), stdout_console())
         tables.render_plan(planned, stdout_console())
-    if not any(job.blocked is None for job in planned.jobs):
+    if not works:
         require_usable(planned)
-    if format != "json":
-        tables.render_estimate(estimate(planned, Durations.of(planned, where.runs_dir)), stdout_console())
     if show_manifests:
         sys.stdout.writelines(manifests(planned))
     return ExitCode.OK

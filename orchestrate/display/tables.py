@@ -62,7 +62,10 @@ def render_check(hosts: Sequence[Host], probed: Probed, console: Console) -> Non
         )
     notes += same_machine_notes(probed)
     optional = ("image", "memory", "now", "processor", "reached by")  # the notes below name the image and the reason
-    print_grid(Grid("", columns, rows, notes, optional).without_empty_columns(), console)
+    reports = [(host, probed[host.place]) for host in hosts]
+    usable = sum(isinstance(facts, Facts) and problem_of(host, facts) is None for host, facts in reports)
+    title = f"{usable} of {counted(len(hosts), 'host')} can run benchmarks"
+    print_grid(Grid(title, columns, rows, notes, optional).without_empty_columns(), console)
 
 
 def check_document(hosts: Sequence[Host], probed: Probed) -> list[dict[str, Any]]:
@@ -107,9 +110,9 @@ def render_plan(plan: Plan, console: Console) -> None:
     notes += same_machine_notes({entry.host.place: entry.facts for entry in plan.hosts if entry.facts is not None})
     if note := sending_note(entry.facts for entry in plan.hosts):
         notes.append(note)
-    notes.append(f"{counted(len(plan.jobs), 'repeat')} on {counted(len(plan.hosts), 'host')}, seed {plan.seed}")
+    title = f"{counted(len(plan.jobs), 'repeat')} on {counted(len(plan.hosts), 'host')}, seed {plan.seed}"
     columns = ["fleet", "host", "suite", "case", "image", "repeats>"]
-    print_grid(Grid("", columns, rows, notes, ("image", "suite")), console)
+    print_grid(Grid(title, columns, rows, notes, ("image", "suite")), console)
 
 
 def render_estimate(estimated: RunEstimate, console: Console) -> None:

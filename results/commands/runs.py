@@ -75,9 +75,10 @@ def show(
     """Print the results of runs, and each fleet's table.
 
     samples/s: throughput over all GPUs, with its 95 percent interval; p50 ms: median step; CV percent: variation
-    of steps; b1: latency at batch 1; repeats: fresh processes. In names of cases, b256 is the batch per GPU, 1gpu
-    the number of GPUs, w10s50 the steps of warm-up and timing, min10s the shortest timing. --verbose adds
-    settings, software, variables and each fleet's table. tfbench export has all columns.
+    of steps; b1: latency at batch 1, with its percentiles p50, p95, p99; repeats: fresh processes. In names of
+    cases, b256 is the batch per GPU, 1gpu the number of GPUs, w10s50 the steps of warm-up and timing, min10s the
+    shortest timing. --verbose adds settings, software, variables and each fleet's table. tfbench export has all
+    columns.
     """
     from rich.console import Console
 

@@ -152,7 +152,7 @@ def _bounds_grid(gpus: Sequence[str]) -> Grid:
         "bandwidth (up to 1.9 times), nothing exceeds one of arithmetic",
         "batch: the largest whose saved activations fit into 80 % of the memory",
     ]
-    return Grid("Bottleneck of each network in training, by arithmetic", columns, rows, notes)
+    return Grid("Bottleneck of each network in training, by arithmetic", columns, rows, notes, ("bottleneck",))
 
 
 def _bound_cells(bound: Roofline | None) -> tuple[str, str, str]:

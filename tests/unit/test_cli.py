@@ -71,6 +71,12 @@ def test_help_lists_every_command_once_in_the_order_of_work():
     }
 
 
+def test_the_help_of_show_explains_its_abbreviations():
+    text = tfbench("show", "--help").stdout
+    for word in ("samples/s:", "p50 ms:", "CV percent:", "b1:", "p95", "b256", "1gpu", "w10s50", "min10s"):
+        assert word in text
+
+
 def test_help_and_version_import_nothing_heavy():
     for line in ("--help", "show --help", "compare --help", "export --help", "validate --help", "--version"):
         code = (
