@@ -203,9 +203,24 @@ def test_gpus_without_p2p_are_a_warning_where_that_can_be_fixed(p2p, topology, l
     assert "1 of 1 pairs" in finding.seen and "0–1" in finding.seen
 
 
-def test_an_all_reduce_that_fails_has_nccls_remedy():
-    (finding,) = judge(changed(trial=CRASHED))
-    assert finding.fix.startswith("NCCL_DEBUG=INFO")
+@pytest.mark.parametrize(
+    ("trial", "fix"),
+    [
+        (CRASHED, "NCCL_DEBUG=INFO"),
+        ({"problem": "crashed with SIGSEGV while listing its GPUs"}, "TF_CPP_MIN_LOG_LEVEL=0"),
+        ({"problem": "ended with exit code 1 while importing TensorFlow", "tensorflow": None}, "install TensorFlow"),
+    ],
+)
+def test_a_trial_that_fails_has_the_remedy_of_its_stage(trial, fix):
+    (finding,) = [finding for finding in judge(changed(trial=trial)) if finding.code == "tensorflow_failed"]
+    assert finding.fix.startswith(fix)
+
+
+def test_what_is_scarce_is_named_with_its_figures():
+    (little,) = judge(changed(machine={"shm_bytes": 64 << 20}))
+    assert little.seen == "/dev/shm has 67 MB"
+    seen = [judge(changed(machine={"cpu_limit": 2.0}, driver={"gpus": gpus}))[0].seen for gpus in ([GPU], [GPU] * 2)]
+    assert seen == ["2 CPUs for 1 GPU", "2 CPUs for 2 GPUs"]
 
 
 @pytest.mark.parametrize(
@@ -366,7 +381,7 @@ def test_a_small_product_and_an_all_reduce_are_tried_for_real(two_replicas):
     assert all_reduces([]) == {"all_reduce": None, "all_reduce_reason": "no_gpu"}
 
 
-def test_the_machine_is_read_from_the_kernels_files(tmp_path):
+def test_the_machine_is_read_from_the_kernels_files(tmp_path, monkeypatch):
     files = {
         "proc/loadavg": "3.50 2.00 1.00 1/100 42\n",
         "proc/meminfo": "MemTotal: 2000 kB\nMemAvailable:    1000 kB\n",
@@ -386,3 +401,8 @@ def test_the_machine_is_read_from_the_kernels_files(tmp_path):
     assert (facts.load, facts.memory_available_bytes, facts.container) == (3.5, 1_024_000, True)
     assert facts.kernel_driver == "NVRM version: NVIDIA UNIX 550.54.14"
     assert facts.shm_bytes is None
+    (tmp_path / "run/.containerenv").unlink()
+    monkeypatch.delenv("APPTAINER_CONTAINER", raising=False)
+    assert not read_machine(tmp_path).container
+    monkeypatch.setenv("APPTAINER_CONTAINER", "/image.sif")
+    assert read_machine(tmp_path).container

@@ -52,7 +52,7 @@ def advised(code, **facts):
     return code in [finding.code for finding in judge(changed(machine=facts))]
 
 
-def settled_after(means, floor=10):
+def settled_after(means, floor=10, figure="steps"):
     """Return the steps of a warm-up whose windows have these mean step times."""
     left = iter(means)
 
@@ -61,7 +61,7 @@ def settled_after(means, floor=10):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timing, "take_steps", take)
-        return timing.warm_up(lambda: None, floor, 50, lambda *_: None).steps
+        return getattr(timing.warm_up(lambda: None, floor, 50, lambda *_: None), figure)
 
 
 def integrated(share):
@@ -101,6 +101,7 @@ LIMITS = [
     ("warm-up: windows agree within 1 %", lambda: settled_after([1.0, 1.0099]), 10),
     ("warm-up: windows agree within 1 %", lambda: settled_after([1.0, 1.0101, 1.0101]), 15),
     ("warm-up: a window is 5 steps, the floor is --warmup_steps", lambda: settled_after([1.0] * 10, floor=15), 15),
+    ("warm-up: its step time is that of the last window", lambda: settled_after([1.0, 2.0, 2.0], figure="step_seconds"), 2.0),
     ("warm-up: at most 5 × --warmup_steps", lambda: timing.default_ceiling(10), 50),
     ("warm-up: fewer than two windows are not compared", lambda: timing.default_ceiling(9), 9),
     ("host_bound: a quarter of the step", lambda: warned("host_bound", step_p50_seconds=0.004, lead_p50_seconds=0.00101), False),

@@ -63,6 +63,9 @@ def test_only_one_gpu_with_synthetic_input_can_wait_for_the_host():
     for other in ({"device": Device.CPU}, {"num_gpus": 2}, {"data": Data.HOST}):
         assert codes(case=Case(model="resnet50", **other), measurement={"lead_p50_seconds": 0.0}) == []
     assert codes(measurement={"lead_p50_seconds": 0.0021}) == []
+    measurement = dataclasses.replace(MEASUREMENT, lead_p50_seconds=0.0015, step_p50_seconds=0.0123)
+    (found,) = soft_warnings(Case(model="resnet50"), ENVIRONMENT, measurement, Telemetry())
+    assert found.message.startswith("steps of 12.3 ms ended 1.5 ms after the host had launched them: ")
 
 
 @pytest.mark.parametrize(
