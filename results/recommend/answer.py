@@ -114,14 +114,13 @@ def _of_others(question: RentalQuestion, measured: Sequence[RentalOption], price
 def _other_flags(question: RentalQuestion, rates: Sequence[FleetRate], shown: Collection[str]) -> list[str]:
     """Return a hint with the flags for which the runs have figures of fleets without a row, closest first."""
     gpus, wanted = gpus_of_fleets(rates), {gpu for gpu, _ in question.gpus}
-    other = [
-        rate
-        for rate in rates
-        if rate.rates and rate.fleet not in shown and (not wanted or gpus[rate.fleet, rate.case.device] in wanted)
-        if rate.case.num_hosts == 1 and rate.case.mode in MODES and rate.case.num_gpus > 0 and rate.case.all_reduce
-    ]
-    cases = [rate.case for rate in other]
-    cases.sort(key=lambda case: (case.model != question.network, case.precision != question.precision))
+    other = [rate for rate in rates if rate.rates and rate.fleet not in shown and rate.case.mode in MODES]
+    other = [rate for rate in other if not wanted or gpus[rate.fleet, rate.case.device] in wanted]
+    other = [of for of in other if of.case.num_hosts == 1 and of.case.num_gpus > 0 and of.case.all_reduce]
+    cases = sorted(
+        (rate.case for rate in other),
+        key=lambda case: (case.model != question.network, case.precision != question.precision),
+    )
     flags = dict.fromkeys(
         f"--model {case.model} --precision {case.precision} --num-gpus {case.num_gpus} --mode {case.mode}"
         for case in cases

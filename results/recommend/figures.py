@@ -103,10 +103,9 @@ def _measured(
     prices: dict[str, dict[str, float]] = defaultdict(dict)
     for rate in relevant:
         prices[rate.fleet] |= rate.prices
-    options = {}
-    for rate in of_setting:
-        gpu = gpus[rate.fleet, rate.case.device]
-        options[rate.fleet, rate.case.num_gpus] = _option(rate, gpu)
+    options = {
+        (rate.fleet, rate.case.num_gpus): _option(rate, gpus[rate.fleet, rate.case.device]) for rate in of_setting
+    }
     tried = {(rate.fleet, rate.case.num_gpus): gpus[rate.fleet, rate.case.device] for rate in relevant}
     present = {(gpu, count) for (_, count), gpu in tried.items()}
     tried |= {key: key[0] for key in question.gpus if key not in present}
@@ -131,17 +130,10 @@ def _measured(
 def _option(rate: FleetRate, gpu: str) -> RentalOption:
     """Return the option of a measurement or failure of these runs."""
     statuses = dict.fromkeys(rate.failures.values())
-    option = RentalOption(
-        subject=rate.fleet,
-        gpu=gpu,
-        count=rate.case.num_gpus,
-        measured=rate,
-        offers=run_offers(gpu, rate.prices),
-        note=f"{', '.join(statuses)} in this run",
-        failed=bool(statuses.keys() - HOST_FAILURES) and not rate.rates,
-    )
+    absent = missing(gpu, rate.case.num_gpus, f"{', '.join(statuses)} in this run", rate.fleet)
+    option = replace(absent, measured=rate, offers=run_offers(gpu, rate.prices))
     if not rate.rates:
-        return option
+        return replace(option, failed=bool(statuses.keys() - HOST_FAILURES))
     return replace(
         option,
         basis=Basis.MEASURED,
@@ -251,12 +243,8 @@ def _published(row: Mapping[str, str]) -> RentalOption:
     framework = re.sub(r"\+\w+|, NVIDIA DeepLearningExamples|tf_cnn_benchmarks, | \(.*\)", "", row["framework"])
     year = next((year for year, pattern in YEARS.items() if re.search(pattern, row["framework"])), "")
     conditions = [part.strip() for part in row["note"].split(";") if part.strip().startswith(CONDITIONS)]
-    return RentalOption(
-        basis=Basis.PUBLISHED,
-        subject=row["gpu"],
-        gpu=row["gpu"],
-        count=int(row["num_gpus"]),
-        samples_per_second=float(row["samples_per_second"]),
+    return replace(
+        _of_row(row, Basis.PUBLISHED),
         origin=", ".join(filter(None, (row["source"].split()[0], framework, year))),
         batch=batch,
         setting=", ".join([f"{row['source']}: {row['framework']}{COMPILERS[row['xla']]}", *conditions]),
@@ -266,18 +254,20 @@ def _published(row: Mapping[str, str]) -> RentalOption:
 
 def _of_project(row: Mapping[str, str]) -> RentalOption:
     """Return the option of a row of `measured.csv`."""
-    rate, batch = float(row["samples_per_second"]), row["batch_per_gpu"]
-    place = ", container" if row["container"] == "yes" else ""
+    option, place = _of_row(row, Basis.PROJECT), ", container" if row["container"] == "yes" else ""
     framework = f"TensorFlow {row['tensorflow']}, CUDA {row['cuda']}{COMPILERS[row['xla']]}"
-    return RentalOption(
-        basis=Basis.PROJECT,
-        subject=row["gpu"],
-        gpu=row["gpu"],
-        count=int(row["num_gpus"]),
-        samples_per_second=rate,
-        interval=Interval(rate, float(row["ci95_low"]), float(row["ci95_high"])) if row["ci95_low"] else None,
+    ends = [float(row[end]) for end in ("ci95_low", "ci95_high") if row[end]]
+    return replace(
+        option,
+        interval=Interval(option.samples_per_second, *ends) if ends else None,
         origin=f"{Basis.PROJECT}, {row['date']}",
-        batch=batch,
-        setting=f"{framework}, batch {batch}, synthetic{place}, method {row['method_version']}",
+        setting=f"{framework}, batch {option.batch}, synthetic{place}, method {row['method_version']}",
         sources=(f"results/reference/measured/{row['records']}, {counted(row['processes'], 'process')}",),
     )
+
+
+def _of_row(row: Mapping[str, str], basis: Basis) -> RentalOption:
+    """Return the option of a figure of others, without its source."""
+    gpu, count, rate = row["gpu"], int(row["num_gpus"]), float(row["samples_per_second"])
+    batch = row["batch_per_gpu"]
+    return RentalOption(basis=basis, subject=gpu, gpu=gpu, count=count, samples_per_second=rate, batch=batch)

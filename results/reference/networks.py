@@ -48,7 +48,6 @@ class NetworkCost:
     size: int
     sequences: bool
     layers: int
-    parameters: float
     flop_per_sample: float
     infer_flops: float
     elements_unfused: float
@@ -69,7 +68,6 @@ def networks() -> Mapping[str, NetworkCost]:
             size=int(row["size"]),
             sequences=row["unit"] == "token",
             layers=int(row["layers"] or 0),
-            parameters=float(row["parameters_millions"] or 0) * 1e6,
             flop_per_sample=float(row["gflop_train"]) * 1e9,
             infer_flops=float(row["gflop_infer"] or 0) * 1e9,
             elements_unfused=float(row["elements_train_millions"] or 0) * 1e6,
