@@ -74,14 +74,9 @@ def brief_grids(merged: Merged) -> list[Grid]:
 
 def all_grids(merged: Merged) -> list[Grid]:
     """Return all non-empty tables of merged runs."""
-    return [*result_grids(merged), *fleet_grids(merged)]
-
-
-def fleet_grids(merged: Merged) -> list[Grid]:
-    """Return each fleet's wide table, and the tables of ratios, scaling efficiency and communication."""
     more = (scaling_grid(merged.rates), communication_grid(merged))
     ratios = ratio_grids(fleet_pairs(merged.rates))
-    return [*wide_grids(merged), *ratios, *(grid for grid in more if grid is not None)]
+    return [*result_grids(merged), *wide_grids(merged), *ratios, *(grid for grid in more if grid is not None)]
 
 
 def result_grids(merged: Merged, *, brief: bool = False) -> list[Grid]:
