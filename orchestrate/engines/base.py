@@ -137,6 +137,14 @@ class Launcher(Protocol):
 
 
 @runtime_checkable
+class LoopFollower(Protocol):
+    """Follows benchmarks without a thread."""
+
+    async def follow_in_loop(self, job: Job, on_line: OutputLine) -> Ending:
+        """Do what `Launcher.follow` does, in the loop."""
+
+
+@runtime_checkable
 class ImagePinner(Protocol):
     """Resolves the tag of an image to a digest."""
 

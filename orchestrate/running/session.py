@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import anyio
 
-from orchestrate.engines.base import Ending, Launcher, OnTurn, Turn, always_running
+from orchestrate.engines.base import Ending, Launcher, LoopFollower, OnTurn, Turn, always_running
 from orchestrate.errors import HostError
 from orchestrate.events import EventBus, ImageProgress, ImageReady, JobState, JobStep, Warned
 from orchestrate.inventory.hosts import Host
@@ -237,8 +237,13 @@ class HostSession:
 
         try:
             with Output(job, self.host.key, shared.folder, shared.bus, watched, steps=steps) as output:
-                follow = partial(self.launcher.follow, job, output.take, report)
-                ending = await self._until(lambda: calls.call(follow, watched.abandon_at, watched))
+                if isinstance(self.launcher, LoopFollower):
+                    in_loop = partial(self.launcher.follow_in_loop, job, output.take)
+                    work = partial(calls.wait, in_loop, watched.abandon_at, watched)
+                else:
+                    follow = partial(self.launcher.follow, job, output.take, report)
+                    work = partial(calls.call, follow, watched.abandon_at, watched)
+                ending = await self._until(work)
                 self.state(job, "collecting")
                 return Outcome(ending, await self.call(lambda: self.launcher.collect(job)), output.last_line)
         finally:

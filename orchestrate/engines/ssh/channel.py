@@ -15,7 +15,7 @@ import math
 import secrets
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -102,7 +102,7 @@ class NoPython(LaunchFailed):
 
 
 class Channel:
-    """Sends requests to the agent on a host; callable from any thread but the loop's.
+    """Sends requests to the agent on a host; all but `answer` and `answers` from any thread but the loop's.
 
     All channels to an agent share one connection, which stays open for `LINGER_SECONDS` after the last was closed.
 
@@ -128,16 +128,20 @@ class Channel:
         self.closed = False
         self.name = self._connection.name
 
-    def request(
+    def request(self, do: str, payload: bytes = b"", **request: Any) -> dict[str, Any]:  # noqa: ANN401
+        """Do what `answer` does, outside of the loop."""
+        return loop.wait_for(self.answer(do, payload, **request))
+
+    async def answer(
         self,
         do: str,
         payload: bytes = b"",
         *,
         seconds: float = SECONDS,
         max_bytes: int = MAX_LINE_BYTES,
-        **request: object,
+        **request: Any,  # noqa: ANN401
     ) -> dict[str, Any]:
-        """Send a request and return its answer.
+        """Send a request and return its answer, in the loop.
 
         Raises:
             Unreachable: The connection failed, or a limit was exceeded.
@@ -145,14 +149,27 @@ class Channel:
             Lost: The repeat no longer exists.
         """
         size = {"max_bytes": max_bytes, "max_line_bytes": max_bytes}
-        answers = self.stream(do, payload, seconds=seconds, silence_seconds=math.inf, **size, **request)  # type: ignore[arg-type]
-        with contextlib.closing(answers):
-            answer = next(answers, None)
-            if answer is None or next(answers, None) is not None:
+        limits: dict[str, Any] = {"seconds": seconds, "silence_seconds": math.inf, **size}
+        async with contextlib.aclosing(self.answers(do, payload, **limits, **request)) as answers:
+            answer = await anext(answers, None)
+            if answer is None or await anext(answers, None) is not None:
                 raise Unreachable(f"{self.name}: {'no answer' if answer is None else 'several answers'} to {do!r}")
         return answer
 
-    def stream(
+    def stream(self, do: str, payload: bytes = b"", **request: Any) -> Generator[dict[str, Any]]:  # noqa: ANN401
+        """Do what `answers` does, outside of the loop."""
+        answers = self.answers(do, payload, **request)
+
+        async def following() -> dict[str, Any] | None:
+            return await anext(answers, None)
+
+        try:
+            while (answer := loop.wait_for(following())) is not None:
+                yield answer
+        finally:
+            loop.wait_for(answers.aclose())
+
+    async def answers(
         self,
         do: str,
         payload: bytes = b"",
@@ -162,8 +179,8 @@ class Channel:
         max_bytes: int = MAX_STREAM_BYTES,
         max_line_bytes: int = MAX_LINE_BYTES,
         **request: object,
-    ) -> Generator[dict[str, Any]]:
-        """Send a request and yield the lines of its answer; raises as `request`.
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Send a request and yield the lines of its answer, in the loop; raises as `answer`.
 
         Args:
             do: Name of the request; see `agent.REQUESTS`.
@@ -179,8 +196,8 @@ class Channel:
         while True:
             exchange = Exchange(self.name, silence_seconds, seconds, max_bytes, max_line_bytes)
             try:
-                is_new = loop.wait_for(self._connection.send(self, document, payload, exchange))
-                while answers := loop.wait_for(exchange.receive()):
+                is_new = await self._connection.send(self, document, payload, exchange)
+                while answers := await exchange.receive():
                     received = True
                     for answer in answers:
                         self._check(answer)
@@ -190,7 +207,7 @@ class Channel:
                 if received or is_new or exchange.exceeded or exchange.link is None:
                     raise
             finally:
-                loop.wait_for(self._connection.forget(self, exchange))
+                self._connection.forget(self, exchange)
 
     def install_python(self) -> None:
         """Install a Python below the agent's folder, in a connection of its own that needs only sh.
@@ -260,7 +277,7 @@ class Connection:
         link.begin(document, payload, exchange)
         return is_new
 
-    async def forget(self, user: Channel, exchange: Exchange) -> None:
+    def forget(self, user: Channel, exchange: Exchange) -> None:
         """Receive no more of an exchange."""
         self._users.get(user, set()).discard(exchange)
         exchange.close()

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import functools
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import anyio
 import stamina
 
+from orchestrate import loop
 from orchestrate.engines.base import Ending, OnTurn, OutputLine, always_running
 from orchestrate.engines.invocation import host_flags, job_variables
 from orchestrate.engines.pulls import DEADLINE_SECONDS, Progress, PullLimits
@@ -39,6 +41,8 @@ PATIENCE_SECONDS = 300.0
 """How long a host may be unreachable before its benchmark counts as lost."""
 
 BETWEEN_ATTEMPTS_SECONDS = 2.0
+
+T = TypeVar("T")
 
 Notify = Callable[[str, str], None]
 """Receives a host's key and a message."""
@@ -84,48 +88,51 @@ class AgentLauncher:
         return answer.get("reattached") is True
 
     def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
-        """See `Launcher.follow`; reconnects after a broken connection and continues at the same offset."""
+        """See `Launcher.follow`."""
+        return loop.wait_for(self.follow_in_loop(job, on_line))
+
+    async def follow_in_loop(self, job: Job, on_line: OutputLine) -> Ending:
+        """See `LoopFollower`; reconnects after a broken connection and continues at the same offset."""
         lines = Lines()
         while True:
-            for attempt in self._attempts("the host was lost while the benchmark ran"):
-                with attempt:
-                    ending = self._follow_once(job, lines, on_line)
+            once = functools.partial(self._follow_once, job, lines, on_line)
+            ending = await self._patiently("the host was lost while the benchmark ran", once)
             if ending is not None:
                 return ending
 
-    def _follow_once(self, job: Job, lines: Lines, on_line: OutputLine) -> Ending | None:
-        """Follow over one connection; None: it broke after at least one answer, or ended early."""
+    async def _follow_once(self, job: Job, lines: Lines, on_line: OutputLine) -> Ending | None:
+        """Follow once; None: the connection broke after at least one answer, or ended early."""
         received = False
+        answers = self._channel.answers("follow", run=job.origin.run_id, job=job.id, offset=lines.taken)
         try:
-            for answer in self._channel.stream("follow", run=job.origin.run_id, job=job.id, offset=lines.taken):
-                received = True
-                if "log" in answer:
-                    for line in lines.cut(self._bytes(answer["log"])):
-                        on_line(line)
-                elif answer.get("prints") is True:  # more than the agent keeps
-                    on_line("")
-                elif "code" in answer:
-                    for line in lines.end():
-                        on_line(line)
-                    return _ending(answer)
+            async with contextlib.aclosing(answers):
+                async for answer in answers:
+                    received = True
+                    if "log" in answer:
+                        for line in lines.cut(self._bytes(answer["log"])):
+                            on_line(line)
+                        await anyio.sleep(0)  # others have their turn
+                    elif answer.get("prints") is True:  # more than the agent keeps
+                        on_line("")
+                    elif "code" in answer:
+                        for line in lines.end():
+                            on_line(line)
+                        return _ending(answer)
         except Unreachable:
             if not received:
                 raise
-        time.sleep(BETWEEN_ATTEMPTS_SECONDS)
+        await anyio.sleep(BETWEEN_ATTEMPTS_SECONDS)
         return None
 
     def collect(self, job: Job) -> bytes | None:
         """See `Launcher.collect`; retries while the host is unreachable."""
-        for attempt in self._attempts("the host was lost"):
-            with attempt:
-                answer = self._channel.request(
-                    "collect", run=job.origin.run_id, job=job.id, limit=MAX_RECORD_BYTES, max_bytes=2 * MAX_RECORD_BYTES
-                )
-        record = answer.get("record")
+        about: dict[str, Any] = {"run": job.origin.run_id, "job": job.id, "limit": MAX_RECORD_BYTES}
+        once = functools.partial(self._channel.answer, "collect", max_bytes=2 * MAX_RECORD_BYTES, **about)
+        record = loop.wait_for(self._patiently("the host was lost", once)).get("record")
         return None if record is None else self._bytes(record)[: MAX_RECORD_BYTES + 1]
 
-    def _attempts(self, lost: str) -> Iterator[AbstractContextManager[object]]:
-        """Yield attempts while the host is unreachable, and notify once; finally raise `Lost` with this reason."""
+    async def _patiently(self, lost: str, action: Callable[[], Awaitable[T]]) -> T:
+        """Repeat an action while the host is unreachable, and notify once; finally raise `Lost` with this reason."""
         away: list[Unreachable] = []
 
         def is_away(error: Exception) -> bool:
@@ -137,15 +144,16 @@ class AgentLauncher:
             return isinstance(error, Unreachable)
 
         wait = BETWEEN_ATTEMPTS_SECONDS
-        attempts = stamina.retry_context(
-            on=is_away, attempts=None, timeout=PATIENCE_SECONDS, wait_initial=wait, wait_max=wait, wait_jitter=0
+        retrying = stamina.AsyncRetryingCaller(
+            attempts=None, timeout=PATIENCE_SECONDS, wait_initial=wait, wait_max=wait, wait_jitter=0
         )
         try:
-            yield from attempts
+            done = await retrying(is_away, action)
         except Unreachable as error:
             raise Lost(f"{lost}: {error.cause}") from error
         if away:
             self._notify(self._host.key, "answers again")
+        return done
 
     def _bytes(self, text: object) -> bytes:
         """Decode bytes in a host's answer."""

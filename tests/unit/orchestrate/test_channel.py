@@ -84,11 +84,11 @@ def test_ten_followed_repeats_need_a_thread_and_a_process_each(tmp_path: Path, s
     hosts = [launcher(tmp_path, number, WAITS) for number in range(10)]
     for host in hosts:
         host.start(JOB)
-    begun = threading.Barrier(11)
+    begun: list[str] = []
     threads, processes = threading.active_count(), len(connections())
     with ThreadPoolExecutor(10) as pool:
-        endings = [pool.submit(host.follow, JOB, lambda line: begun.wait(patience())) for host in hosts]
-        begun.wait(patience())
+        endings = [pool.submit(host.follow, JOB, begun.append) for host in hosts]
+        wait_until(lambda: len(begun) == 10, "the first line of each")
         assert threading.active_count() - threads <= 10, "one caller each"
         assert len(connections()) <= processes, "what carried their start carries their output"
         for folder in tmp_path.glob("home-*/jobs/r/*"):

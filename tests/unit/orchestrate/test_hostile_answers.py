@@ -178,6 +178,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     sleep = time.sleep
     monkeypatch.setattr(time, "sleep", lambda seconds: sleep(min(seconds, 0.001)))
     monkeypatch.setattr(docker_client, "RECONNECT_SECONDS", 0.0)
+    monkeypatch.setattr("orchestrate.engines.ssh.launcher.BETWEEN_ATTEMPTS_SECONDS", 0.0)
 
 
 # ---- the agent, over ssh or a pipe, with its probe and its record
@@ -195,11 +196,13 @@ class Replayed(Channel):
         super().__init__(None, root=str(folder / "home"), image_file=str(folder / "image.json"))
         self.heard, self.say, self._asked = heard, say, Asked()
 
-    def stream(self, do: str, payload: bytes = b"", **request: Any) -> Any:
+    async def answers(self, do: str, payload: bytes = b"", **request: Any) -> Any:
         self._asked.add()
         if self.say is None:
-            for number, document in enumerate(super().stream(do, payload, **request)):
+            number = 0
+            async for document in super().answers(do, payload, **request):
                 self.heard[f"{do} {number}"] = document
+                number += 1
                 yield document
             return
         for asked in [asked for asked in self.heard if asked.startswith(f"{do} ")]:

@@ -142,12 +142,14 @@ def test_an_agent_ends_without_its_controller_but_not_the_repeat(tmp_path, monke
 
 @pytest.mark.parametrize("more", [0, 200], ids=["by the agent", "by the launcher"])
 def test_a_record_is_cut_one_byte_above_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: int):
-    request = channel.Channel.request
+    answer = channel.Channel.answer
 
-    def asked(self, do: str, *payload: bytes, **given: Any) -> dict[str, Any]:
-        return request(self, do, *payload, **(given | {"limit": given["limit"] + more} if "limit" in given else given))
+    async def asked(self, do: str, *payload: bytes, **given: Any) -> dict[str, Any]:
+        return await answer(
+            self, do, *payload, **(given | {"limit": given["limit"] + more} if "limit" in given else given)
+        )
 
-    monkeypatch.setattr(channel.Channel, "request", asked)  # a host that sends more than it was asked for
+    monkeypatch.setattr(channel.Channel, "answer", asked)  # a host that sends more than it was asked for
     for name, value in (("MAX_RECORD_BYTES", 1000), ("PATIENCE_SECONDS", 1)):
         monkeypatch.setattr(f"orchestrate.engines.ssh.launcher.{name}", value)
     it = launcher(tmp_path, "open(output, 'w').write('x' * 5000)")
