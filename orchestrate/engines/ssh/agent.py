@@ -219,6 +219,7 @@ def probe(request: Request, reply: Callable[..., None]) -> None:
     try:
         done = subprocess.run(
             [request["python"], "-m", "tfbench.probe"],
+            cwd="/",  # a project in the current folder may have a package `results`
             env=with_login(os.environ, request["environment"]),
             stdin=subprocess.DEVNULL,
             capture_output=True,

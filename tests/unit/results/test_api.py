@@ -5,6 +5,7 @@ import contextlib
 import importlib
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -114,6 +115,32 @@ def test_no_mean_over_repeats_includes_a_suspect_one(tmp_path):
     frame = results.read_runs(write_run(tmp_path, lies).path).repeats
     assert frame["samples_per_second"].mean() == pytest.approx(100.0) and frame["step_p50_seconds"].count() == 2
     assert frame["status"].tolist() == ["ok", "invalid"] * 2 and frame["cause"][3].startswith("suspect: 2e+06 images/s")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [("show", "quick"), ("gpus", "A4000"), ("plan", "--hosts=hosts.yml")])
+def test_the_command_works_where_a_project_has_a_package_results_of_its_own(run, tmp_path, command):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "__init__.py").write_text("raise RuntimeError('the package of the project')")
+    hosts = "version: 1\ndefaults: {device: cpu, suite: quick}\nfleets: {here: {hosts: {this-machine: {process: true}}}}\n"
+    (tmp_path / "hosts.yml").write_text(hosts)
+    script = tmp_path / "bin" / "tfbench"  # as pip installs it
+    script.parent.mkdir()
+    script.write_text("import sys\nfrom orchestrate.cli import main\nsys.exit(main())\n")
+    environment = os.environ | {"PYTHONPATH": str(PROJECT)}
+    done = subprocess.run([sys.executable, script, *command], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and "the package of the project" not in done.stderr, done.stderr
+    assert "a4000" in done.stdout.lower() or "here" in done.stdout.lower()
+
+
+@pytest.mark.parametrize(("name", "imported"), [("results/__init__.py", False), ("results/data.csv", True)])
+def test_python_imports_results_where_the_page_says_so(tmp_path, name, imported):
+    (tmp_path / "results").mkdir()
+    (tmp_path / name).write_text("")
+    environment = os.environ | {"PYTHONPATH": str(PROJECT)}
+    for flags, works in (([], imported), (["-P"], True)):
+        command = [sys.executable, *flags, "-c", "import results; results.read_runs"]
+        assert (subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True).returncode == 0) is works
 
 
 def test_without_a_source_the_latest_run_is_read_and_stays_the_one(run):
