@@ -323,22 +323,7 @@ def inverse(interval: Interval) -> Interval:
     return Interval(1 / interval.value, 1 / interval.high, high, interval.level)
 
 
-@dataclass(frozen=True)
-class Outlying:
-    """A group that differs from the others of its side.
-
-    Attributes:
-        side: Index of its side.
-        name: Name of the group.
-        difference: Its difference from the mean of the others; the interval is the prediction interval around 0.
-    """
-
-    side: int
-    name: str
-    difference: Interval
-
-
-def outlying(sides: Sequence[Mapping[str, float]], tolerance: float) -> Outlying | None:
+def outlying(sides: Sequence[Mapping[str, float]], tolerance: float) -> tuple[int, str, Interval] | None:
     """Return the group furthest from the others of its side, if significantly and by more than `tolerance`.
 
     Each value is compared with the prediction interval of the others of its side. The spread is pooled over all sides
@@ -348,6 +333,10 @@ def outlying(sides: Sequence[Mapping[str, float]], tolerance: float) -> Outlying
     Args:
         sides: Values by group, e.g. by host; sides with fewer than three groups have no outlier.
         tolerance: Smallest relevant difference.
+
+    Returns:
+        Index of its side, its name, and its difference from the mean of the others with the prediction interval around
+        0; None: there is none.
 
     Source: externally studentised residual, Beckman and Cook 1983; pooled variance as in the analysis of variance.
     """
@@ -363,6 +352,6 @@ def outlying(sides: Sequence[Mapping[str, float]], tolerance: float) -> Outlying
             half = t_quantile(total, 1 - (1 - LEVEL) / looked_at) * math.sqrt(variance * (1 + 1 / len(others)))
             difference = own - statistics.fmean(others)
             beyond = abs(difference) > max(half, tolerance)
-            if beyond and (found is None or abs(difference) > abs(found.difference.value)):
-                found = Outlying(index, name, Interval(difference, -half, half))
+            if beyond and (found is None or abs(difference) > abs(found[2].value)):
+                found = index, name, Interval(difference, -half, half)
     return found

@@ -262,11 +262,12 @@ def _without_outliers(group: Sequence[Comparison]) -> tuple[tuple[Outlier, ...],
             if all(item.paired for item in rest)
             else [[log_means(item.a) for item in rest], [log_means(item.b) for item in rest]]
         )
-        host = outlying([levels_of(of_side) or {} for of_side in by_side], TOLERANCE)
-        if host is None:
+        found_host = outlying([levels_of(of_side) or {} for of_side in by_side], TOLERANCE)
+        if found_host is None:
             return tuple(found), rest if found else ()
-        found.append(outlier_of([rest[0].a, rest[0].b][host.side], host))
-        rest = tuple(_without(item, host.name, host.side, paired=len(by_side) == 1) for item in rest)
+        side, host, difference = found_host
+        found.append(outlier_of([rest[0].a, rest[0].b][side], host, difference))
+        rest = tuple(_without(item, host, side, paired=len(by_side) == 1) for item in rest)
 
 
 def _without(item: Comparison, host: str, side: int, *, paired: bool) -> Comparison:

@@ -12,7 +12,6 @@ import functools
 import json
 import reprlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -28,28 +27,20 @@ MAX_PROBLEMS = 20
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class ParsedRecord:
-    """A record, and what it does not contain of its text.
-
-    Attributes:
-        unknown: Paths of keys that the schema does not have, without indices of lists; at most `MAX_PROBLEMS`.
-    """
-
-    record: Record
-    unknown: tuple[str, ...] = ()
-
-
 def from_json(text: str | bytes) -> Record:
     """Return the record of `parse_record`."""
-    return parse_record(text).record
+    return parse_record(text)[0]
 
 
-def parse_record(text: str | bytes) -> ParsedRecord:
+def parse_record(text: str | bytes) -> tuple[Record, tuple[str, ...]]:
     """Parse and check a record.
 
     Args:
         text: Untrusted text, at most `MAX_RECORD_BYTES`.
+
+    Returns:
+        The record, and the paths of keys that the schema does not have, without indices of lists; at most
+        `MAX_PROBLEMS`.
 
     Raises:
         NewerRecord: It has a newer version than this tfbench reads.
@@ -73,7 +64,7 @@ def parse_record(text: str | bytes) -> ParsedRecord:
         record = checked(Record, document)
     if problems := contradictions(record):
         raise RecordError(problems)
-    return ParsedRecord(record, unknown)
+    return record, unknown
 
 
 def _upgrade(document: dict[str, Any]) -> None:

@@ -316,14 +316,14 @@ class RunFolder:
 def read_stored(path: Path) -> StoredRecord:
     """Read and check a record file, at most `MAX_RECORD_BYTES`."""
     try:
-        parsed = parse_record(read_file(path, MAX_RECORD_BYTES + 1))
+        record, unknown = parse_record(read_file(path, MAX_RECORD_BYTES + 1))
     except RecordError as error:
         return StoredRecord(path, None, error)
     except OSError as error:
         unreadable = RecordError([f"cannot be read: {error.strerror or error}"])
         unreadable.__cause__ = error
         return StoredRecord(path, None, unreadable)
-    return StoredRecord(path, parsed.record, unknown=parsed.unknown)
+    return StoredRecord(path, record, unknown=unknown)
 
 
 def latest_run(runs_dir: Path) -> Path:

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from results.schema import Case, Device
-from results.stats import Estimate, Interval, Nested, Outlying, nested_estimate, outlying
+from results.stats import Estimate, Interval, Nested, nested_estimate, outlying
 from results.table.columns import NO_ORIGIN, SOFTWARE_COLUMNS, CaseOnHost, Row, Software, Value
 from results.table.comparable import CPU_HOST_COLUMNS, HOST_COLUMNS, case_label, differences, differing
 from results.text import counted, enumerated
@@ -163,13 +163,8 @@ class Rows(Protocol):
         """Columns of `columns.REPEAT_TYPES`; `row` is an index in `rows`."""
 
 
-@dataclass(frozen=True)
-class _Key:
-    """Identity of the rows of one rate."""
-
-    fleet: str
-    case: Case
-    software: Software
+_Key = tuple[str, Case, Software]
+"""Identity of the rows of one rate: fleet, case and software."""
 
 
 def fleet_rates(merged: Rows, *, apart: Collection[str] = ()) -> list[FleetRate]:
@@ -184,22 +179,23 @@ def fleet_rates(merged: Rows, *, apart: Collection[str] = ()) -> list[FleetRate]
     launchers = {} if "launcher" in apart else _mixed(merged.rows, "launcher")
     groups: dict[_Key, dict[int, Row]] = defaultdict(dict)
     for index, row in enumerate(merged.rows):
-        groups[_Key(row.fleet, row.case, _shared(row, drivers, launchers, apart))][index] = row
+        groups[row.fleet, row.case, _shared(row, drivers, launchers, apart)][index] = row
     rates = _by_host(merged.repeats, "samples_per_second", groups)
     rounds = _by_host(merged.repeats, "round", groups)
     per_joule = _by_host(merged.repeats, "samples_per_joule", groups)
     utilisations = {name: _by_host(merged.repeats, name, groups) for name in UTILISATION}
     found = []
     for key, failed in _with_failures(groups, rates).items():
-        if key.fleet == NO_ORIGIN and not rates[key]:
+        fleet, case, software = key
+        if fleet == NO_ORIGIN and not rates[key]:
             continue  # it failed before it knew its device: a row of the table, and no fleet
         rows = groups[key].values()
-        of_hosts = HOST_COLUMNS if key.case.device is Device.GPU else CPU_HOST_COLUMNS
+        of_hosts = HOST_COLUMNS if case.device is Device.GPU else CPU_HOST_COLUMNS
         found.append(
             FleetRate(
-                fleet=key.fleet,
-                case=key.case,
-                software=key.software,
+                fleet=fleet,
+                case=case,
+                software=software,
                 rates=rates[key],
                 rounds=rounds[key],
                 per_joule=per_joule[key],
@@ -248,17 +244,14 @@ def _by_host(repeats: pd.DataFrame, column: str, groups: Mapping[_Key, Mapping[i
         column: A numeric column.
         groups: The rows of each rate by index; a host has several rows if its processor changed.
     """
-    found: dict[_Key, Nested] = {}
-    of_row: dict[int, dict[str, list[float]]] = {}
-    for key, rows in groups.items():
-        hosts = found[key] = {}
-        for index, row in rows.items():
-            of_row[index] = hosts.setdefault(row.host, {})
+    found: dict[_Key, Nested] = {key: {} for key in groups}
+    of_row = {index: (found[key], row.host) for key, rows in groups.items() for index, row in rows.items()}
     columns = (repeats[name].tolist() for name in ("row", "run", column))
     for row, run, value in zip(*columns, strict=True):
         if not math.isnan(value):
-            of_row[row].setdefault(run, []).append(value)
-    return {key: {host: runs for host, runs in hosts.items() if runs} for key, hosts in found.items()}
+            hosts, host = of_row[row]
+            hosts.setdefault(host, {}).setdefault(run, []).append(value)
+    return found
 
 
 def _shared(row: Row, drivers: Mapping[str, str], launchers: Mapping[str, str], apart: Collection[str]) -> Software:
@@ -298,10 +291,10 @@ def _with_failures(groups: Mapping[_Key, Mapping[int, Row]], rates: Mapping[_Key
     measured: dict[tuple[str, Case], list[_Key]] = defaultdict(list)
     for key, hosts in rates.items():
         if hosts:
-            measured[key.fleet, key.case].append(key)
+            measured[key[:2]].append(key)
     found = {key: [row for row in rows.values() if row.repeats_ok < row.repeats] for key, rows in groups.items()}
     for key in groups:
-        partners = measured[key.fleet, key.case]
+        partners = measured[key[:2]]
         if not rates[key] and len(partners) == 1:
             found[partners[0]] += found.pop(key)
     return found
@@ -320,7 +313,7 @@ def unambiguous(rates: Sequence[FleetRate], by: Sequence[str] = ()) -> tuple[lis
     groups: dict[_Key, list[FleetRate]] = defaultdict(list)
     for rate in rates:
         if rate.rates:
-            groups[_Key(rate.fleet, rate.case, rate.software.only(by))].append(rate)
+            groups[rate.fleet, rate.case, rate.software.only(by)].append(rate)
     mixed = {key: differing(group, SOFTWARE_COLUMNS) for key, group in groups.items()}
     found: dict[tuple[str, str], list[FleetRate]] = defaultdict(list)
     for key, columns in mixed.items():
@@ -332,7 +325,7 @@ def unambiguous(rates: Sequence[FleetRate], by: Sequence[str] = ()) -> tuple[lis
         names = list(dict.fromkeys(case_label(rate, rates) for rate in cases))
         what = names[0] if len(names) == 1 else counted(len(names), "case")
         lines.append(f"left out: {fleets}, {what}: measured with several {why}; compare --by {columns_of} splits them")
-    left = {(key.fleet, key.case) for key, columns in mixed.items() if columns}
+    left = {key[:2] for key, columns in mixed.items() if columns}
     return [rate for rate in rates if (rate.fleet, rate.case) not in left], lines
 
 
@@ -396,13 +389,12 @@ def outliers(rates: Iterable[FleetRate]) -> list[Outlier]:
         rates: From `fleet_rates`: one for each fleet, case and software.
     """
     found = ((rate, outlying([log_means(rate)], TOLERANCE)) for rate in rates)
-    return [outlier_of(rate, item) for rate, item in found if item is not None]
+    return [outlier_of(rate, *item[1:]) for rate, item in found if item is not None]
 
 
-def outlier_of(rate: FleetRate, found: Outlying) -> Outlier:
-    """Convert an `Outlying` host, whose values are logarithms of throughput, to an `Outlier`."""
-    limits = found.difference
-    return Outlier(rate, found.name, Interval(*map(math.exp, (limits.value, limits.low, limits.high))))
+def outlier_of(rate: FleetRate, host: str, difference: Interval) -> Outlier:
+    """Return a host of a rate that differs from the others, by the logarithm of throughput, as an `Outlier`."""
+    return Outlier(rate, host, Interval(*map(math.exp, (difference.value, difference.low, difference.high))))
 
 
 def log_means(rate: FleetRate) -> dict[str, float]:

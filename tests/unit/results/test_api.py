@@ -122,7 +122,9 @@ def test_no_mean_over_repeats_includes_a_suspect_one(tmp_path):
 def test_the_command_works_where_a_project_has_a_package_results_of_its_own(run, tmp_path, command):
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "__init__.py").write_text("raise RuntimeError('the package of the project')")
-    hosts = "version: 1\ndefaults: {device: cpu, suite: quick}\nfleets: {here: {hosts: {this-machine: {process: true}}}}\n"
+    hosts = (
+        "version: 1\ndefaults: {device: cpu, suite: quick}\nfleets: {here: {hosts: {this-machine: {process: true}}}}\n"
+    )
     (tmp_path / "hosts.yml").write_text(hosts)
     script = tmp_path / "bin" / "tfbench"  # as pip installs it
     script.parent.mkdir()

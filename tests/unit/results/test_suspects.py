@@ -88,7 +88,7 @@ def test_table_verdict_and_report_name_what_the_controller_doubted(tmp_path, mon
     lies = [dataclasses.replace(lie, warnings=[dated]) for lie in repeats(9000.0, 9100.0, fleet="a5000", host="liar")]
     honest = [record for host in "xy" for record in repeats(150.0, 151.0, fleet="a5000", host=host)]
     folder = write_run(tmp_path, [*repeats(100.0, 101.0, warnings=("drift",)), *honest, *lies])
-    assert "2 suspect, in no mean" in verdict(folder) and "1.50 (1.41–1.60)" in verdict(folder)
+    assert "2 suspect, in no mean" in verdict(folder) and "1.50 ± 0.10" in verdict(folder)
     for command in (["show", "run-1"], ["report", "run-1", "--format=md"]):
         assert program.main(["results", *command]) == 0
         said = " ".join(" ".join(capsys.readouterr()).split())
