@@ -119,7 +119,7 @@ def test_no_mean_over_repeats_includes_a_suspect_one(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [("show", "quick"), ("gpus", "A4000"), ("plan", "--hosts=hosts.yml")])
-def test_the_command_works_where_a_project_has_a_package_results_of_its_own(run, tmp_path, command):
+def test_the_command_works_in_a_project_with_its_own_package_results(run, tmp_path, command):
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "__init__.py").write_text("raise RuntimeError('the package of the project')")
     hosts = (
