@@ -142,7 +142,8 @@ def _problem(error: ErrorDetails) -> str:
         case "dataclass_type":
             return f"{where}: must be an object. Received: {_shown(error['input'])}"
         case _:
-            return f"{where}: {error['msg'].removeprefix('Value error, ')}. Received: {_shown(error['input'])}"
+            message = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+            return f"{where}: {message}. Received: {_shown(error['input'])}"
 
 
 def _where(parts: Iterable[str | int]) -> str:

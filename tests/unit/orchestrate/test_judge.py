@@ -48,7 +48,7 @@ def test_a_record_of_a_newer_image_with_a_key_more_is_a_result():
         (b'{"schema_version": 99}', "Received: 99"),
         (b"x" * (MAX_RECORD_BYTES + 1), "larger than"),
         (changed(case=None), "case: must be an object"),
-        (changed(status="great"), "status: must be one of"),
+        (changed(status="great"), "status: must be 'ok', 'oom'"),
         (changed(validity=None), "validity is missing"),
         (changed(validity={"valid": True, "checks": []}), "no validity check was made"),
         (changed(measurement=None), "measurement"),
