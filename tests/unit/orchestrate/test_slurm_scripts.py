@@ -466,11 +466,6 @@ def test_a_batch_scripts_last_words_are_the_benchmarks_end(said: bytes | None, f
     assert (ended.exit_code, ended.node, ended.image_digest, status) == found
 
 
-def test_a_module_that_is_not_there_is_no_result_of_the_case():
-    ended = ending(SlurmState("FAILED", "n1"), b"code modules\nnode n1\nimage \n")
-    assert ended.failure == (Status.ERROR, "node n1 could not load the modules; see the log of the repeat")
-
-
 def test_what_can_never_start_ends_and_what_only_waits_does_not():
     def status(reason: str, state: str = "PENDING") -> Status | None:
         ended = ending_of_pending(SlurmState(state, reason=reason))
