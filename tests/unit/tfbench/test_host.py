@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import PROJECT, write_files
 from tests.support.patience import patience
-from tfbench.machine.host import HostFacts, cpu_limit, memory_limit_bytes
+from tfbench.machine.host import HostFacts, cpu_limit, memory_limit_bytes, out_of_memory_kills
 
 
 @pytest.fixture
@@ -52,6 +52,13 @@ def test_cpus_are_those_of_the_affinity_or_the_tightest_quota(tmp_path, many_cpu
 def test_memory_is_the_machines_or_the_containers(tmp_path, files, limit):
     write_files(tmp_path, {"proc/meminfo": "MemTotal:       16 kB\nMemFree: 1 kB\n", **files})
     assert memory_limit_bytes(tmp_path) == limit
+
+
+def test_processes_that_the_kernel_killed_for_memory_are_counted(tmp_path):
+    events = "low 1\noom 2\noom_kill 3\n"
+    write_files(tmp_path, {"proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/memory.events": events})
+    assert out_of_memory_kills(tmp_path) == 3
+    assert out_of_memory_kills(tmp_path / "proc") is None
 
 
 @pytest.mark.slow
