@@ -38,9 +38,9 @@ def test_two_engines_one_of_them_through_ssh_give_one_table(
         "one-core": {"cpus": 1, "usd_per_gpu_hour": 0.1, "hosts": {"first": {"docker": engines.first.url}}},
         "all-cores": {"hosts": {"second": ssh_host.connection()}},
     }
-    done = runs.measure(fleets, 2, registry=registry.address, variant="cpu", seconds=SECONDS)
+    done = runs.measure(fleets, registry=registry.address, variant="cpu", seconds=SECONDS)
     records = runs.records()
-    assert len(records) == 4
+    assert len(records) == 2
     for record in records.values():
         assert record.status is Status.OK
         assert record.origin is not None and record.origin.image_digest == cpu_image.digest
@@ -50,7 +50,7 @@ def test_two_engines_one_of_them_through_ssh_give_one_table(
         assert record.environment.intra_op_threads == 1 or not one
 
     table = pd.read_csv(runs.path / "results.csv").set_index("fleet")
-    assert list(table["repeats_ok"]) == [2, 2]
+    assert list(table["repeats_ok"]) == [1, 1]
     command = [sys.executable, "-m", "results", "compare", "all-cores", "one-core", str(runs.path), "--format=json"]
     compared = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
     (case,) = json.loads(compared.stdout)["comparisons"][0]["cases"]
