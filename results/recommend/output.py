@@ -18,6 +18,9 @@ from results.table.cells import value_text
 FIELDS = (*("subject", "gpu", "count", "basis", "batch", "sources", "hours", "wins_below", "excluded", "notes"),)
 """Fields of an option that are copied to JSON."""
 
+CERTAIN = 0.02
+"""Largest relative half-width of a throughput whose time has no interval of its own, so that 80 columns have room."""
+
 
 def advice_grid(advice: Advice) -> Grid:
     """Return the options as a table, best first."""
@@ -87,9 +90,9 @@ def rate_text(option: RentalOption) -> str:
 
 
 def time_text(option: RentalOption, samples: float) -> str:
-    """Format the time for the job; the interval is that of the throughput, inverted."""
+    """Format the time for the job; if it matters, with the interval of the throughput, inverted."""
     interval, work = option.interval, samples / SECONDS_PER_HOUR
-    if interval is None:
+    if interval is None or interval.half_width < CERTAIN * interval.value:
         least = "≥ " if option.basis is Basis.BOUND else ""
         return f"{least}{significant(option.hours)}" if option.hours else ""
     return with_interval(divided(inverse(interval), 1 / work))
