@@ -63,6 +63,9 @@ GROUPS = (
 UNDELAYED = ("check", "run", "resume", "stop")
 """Commands that hosts wait for; in the others, a pager may be read for hours."""
 
+KEPT = ("run", "resume")
+"""Commands whose results are in the run's folder, so that output to a full disk is no error."""
+
 EXAMPLES = {
     "init": "init --from vast instances.json",
     "suites": "suites standard",
@@ -122,7 +125,7 @@ def main() -> None:
         _become(arguments[0], arguments[1:])
     parsed = parse(sys.argv)
     with undelayed_streams() if arguments[0] in UNDELAYED else contextlib.nullcontext():
-        code = run_main(parsed)
+        code = run_main(parsed, may_lose_output=arguments[0] in KEPT)
     sys.exit(code)
 
 

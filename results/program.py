@@ -33,23 +33,26 @@ PROGRAM_FILES = (PROGRAM, "cli")
 """Names without suffix of the file that runs as `tfbench`: the installed script, or orchestrate/cli.py."""
 
 
-def run_main(parsed: argparse.Namespace) -> int:
+def run_main(parsed: argparse.Namespace, *, may_lose_output: bool = False) -> int:
     """Run the parsed command, report an error in one line, and return the exit code.
 
     Args:
         parsed: Arguments, passed to their `command` attribute.
+        may_lose_output: Whether all that is printed is in files too, so that output to a full disk is no error.
     """
     command: Callable[[argparse.Namespace], int] = parsed.command
     with lasting_streams():
-        return _run(command, parsed)
+        return _run(command, parsed, may_lose_output=may_lose_output)
 
 
-def _run(command: Callable[[argparse.Namespace], int], parsed: argparse.Namespace) -> int:
+def _run(command: Callable[[argparse.Namespace], int], parsed: argparse.Namespace, *, may_lose_output: bool) -> int:
     try:
         code = command(parsed)
         sys.stdout.flush()
         lost = getattr(sys.stdout, "lost", None)
-        if isinstance(lost, OSError) and is_disk_full(lost):  # what was printed might look complete
+        if (
+            isinstance(lost, OSError) and is_disk_full(lost) and not may_lose_output
+        ):  # what was printed might look complete
             raise OSError(lost.errno, "the output is incomplete") from lost
         return code
     except UserError as error:
