@@ -66,7 +66,7 @@ def honest_tables() -> list[HonestTable]:
         lambda claim: (setting(claim, "source"), setting(claim, "framework")),
         lambda claim: (setting(claim, "source"), setting(claim, "framework"), claim.gpu_text, setting(claim, "xla")),
     )
-    trusted = [*trusted_claims().claim]
+    trusted = [claim for claim in trusted_claims().claim if setting(claim, "source")]  # not the project's own
     for key in keys:
         by_name: dict[tuple[str, ...], Table] = {}
         for claim in trusted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import textwrap
 from collections.abc import Sequence
@@ -68,7 +69,7 @@ def claim_findings(claims: pd.DataFrame, reference: pd.DataFrame | None = None) 
 
     Args:
         claims: Claims of one file.
-        reference: Trusted measurements; None: the published ones shipped with tfbench.
+        reference: Trusted measurements with facts; None: published and own ones shipped with tfbench.
     """
     facts = with_facts(claims)
     return [
@@ -104,20 +105,18 @@ def audit_lines(path: Path, audited: Audit, width: int) -> list[str]:
     """Return the findings as lines of text: the counts, how much was read, and two or more lines for each finding."""
     lines = [f"{path.name}: {_counts(audited)}", *reading_lines(audited)]
     for finding in _shown(audited):
-        lines += ["", f"{finding.severity}: {finding.rule}, {_rows_text(finding.rows)}", *_indented(finding, width)]
+        text = textwrap.wrap(
+            printable(finding.message),
+            max(width, 2 * READABLE_LETTERS) - 2,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        lines += [
+            "",
+            f"{finding.severity}: {finding.rule}, {_rows_text(finding.rows)}",
+            *(f"  {line}" for line in text),
+        ]
     return [*lines, *([""] if audited.findings else []), *_notes(audited)]
-
-
-def _indented(finding: TableFinding, width: int) -> list[str]:
-    indent = "  "
-    return textwrap.wrap(
-        printable(finding.message),
-        max(width, 2 * READABLE_LETTERS),
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def audit_grid(path: Path, audited: Audit) -> Grid:
@@ -145,11 +144,7 @@ def _notes(audited: Audit) -> list[str]:
 
 def _rows_text(rows: Sequence[int]) -> str:
     """Return row numbers, neighbours as a range: `rows 0 to 3, 7`."""
-    ranges: list[list[int]] = []
-    for row in rows:
-        if ranges and row == ranges[-1][-1] + 1:
-            ranges[-1].append(row)
-        else:
-            ranges.append([row])
+    runs = itertools.groupby(enumerate(rows), key=lambda item: item[1] - item[0])
+    ranges = [[row for _, row in run] for _, run in runs]
     texts = [f"{part[0]} to {part[-1]}" if len(part) > 2 else ", ".join(map(str, part)) for part in ranges]
     return f"{'row' if len(rows) == 1 else 'rows'} {', '.join(texts)}"

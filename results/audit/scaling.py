@@ -70,8 +70,7 @@ def scaling_findings(claims: pd.DataFrame) -> list[TableFinding]:
     steps = both[both.rung_high == both.rung_low + 1]
     columns = _columns(steps)
     single = _not_of(columns, _out_of_line(both[both.num_gpus_low == 1]))
-    slower = claim_pairs(steps[steps.rate_high < SLOWER * steps.rate_low])
-    found = [*_superlinear(claims, steps), *columns, *single, *map(_slower, slower), *_two_values(claims)]
+    found = [*_superlinear(claims, steps), *columns, *single, *_slower(steps), *_two_values(claims)]
     return [*found, *_not_of(found, _odd_counts(chosen[chosen.series.isin(both.series_low)]))]
 
 
@@ -184,10 +183,10 @@ def _out_of_line(from_one: pd.DataFrame) -> list[TableFinding]:
     return found
 
 
-def _slower(pair: Pair) -> TableFinding:
-    low, high = pair
-    text = f"{high.name}: {high.number}, but {low.num_gpus} of the same GPUs reach {low.number} (row {low.row})"
-    return TableFinding.of("slower_with_more_gpus", Severity.SUSPECT, pair, text)
+def _slower(steps: pd.DataFrame) -> list[TableFinding]:
+    text = "{1.name}: {1.number}, but {0.num_gpus} of the same GPUs reach {0.number} (row {0.row})"
+    slower = claim_pairs(steps[steps.rate_high < SLOWER * steps.rate_low])
+    return [TableFinding.of("slower_with_more_gpus", Severity.SUSPECT, pair, text.format(*pair)) for pair in slower]
 
 
 def _odd_counts(chosen: pd.DataFrame) -> list[TableFinding]:

@@ -46,10 +46,10 @@ Published ratios differ by up to 0.36 between frameworks (RTX A6000 to RTX 3090,
 
 @functools.cache
 def trusted_claims() -> pd.DataFrame:
-    """Return the published measurements shipped with tfbench, without suspect ones, with facts."""
-    claims = read_claims(FOLDER / "published.csv")
+    """Return the measurements shipped with tfbench, published (without suspect ones) and own, with facts."""
+    claims, own = (read_claims(FOLDER / name) for name in ("published.csv", "measured.csv"))
     suspect = [number for number, row in enumerate(published()) if row["suspect"]]
-    return with_facts(claims[~claims.row.isin(suspect)])
+    return with_facts(pd.concat([claims[~claims.row.isin(suspect)], own], ignore_index=True))
 
 
 def source_findings(claims: pd.DataFrame, reference: pd.DataFrame) -> list[TableFinding]:
@@ -73,7 +73,7 @@ def source_findings(claims: pd.DataFrame, reference: pd.DataFrame) -> list[Table
 
 
 def _far_cell(claim: Row, least: float, most: float) -> TableFinding:
-    measured = f"published measurements are {_range([least, most])}"
+    measured = f"measured elsewhere: {_range([least, most])}"
     text = f"{claim.name} on {claim.gpu}: {claim.number}, {measured}: too far apart"
     return TableFinding.of("sources_contradict", Severity.SUSPECT, [claim], text)
 

@@ -276,6 +276,9 @@ NO_THROUGHPUTS: dict[str, tuple[str, str]] = {
     ),
     "times, by the cells": (_WIDE.format("812 s", "3120 s", "471 s", "1640 s", "455 s", "1502 s"), "times"),
     "steps": ("gpu,model,precision,steps/s\nRTX A4000,resnet50,fp16,3.21\nRTX A5000,resnet50,fp16,5.02\n", "steps"),
-    "an unknown word": ("| GPU | ResNet50 FP16 Quux |\n|---|---|\n| RTX A4000 | 410.5 |\n", "'Quux' is not understood"),
+    "an unknown word": (
+        "| GPU | ResNet50 FP16 Quux |\n|---|---|\n| RTX A4000 | 410.5 |\n",
+        "'ResNet50 FP16 Quux' ('Quux' is not understood",
+    ),
     "commas without quotes": ("gpu,model,images/s\nRTX A4000,resnet50,1,029\nRTX A5000,resnet50,1,604\n", "quotes"),
 }

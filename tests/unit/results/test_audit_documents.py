@@ -7,7 +7,6 @@ import pytest
 import results.__main__ as program
 from results.audit.findings import Severity, with_facts
 from results.audit.judgement import audit_file
-from results.errors import NotATable
 from tests.support import PROJECT
 from tests.support.audit_tables import NO_THROUGHPUTS, READABLE, Cell
 
@@ -141,11 +140,6 @@ def test_large_throughputs_are_printed_with_all_their_digits(write):
         "gpu,model,gpus,tokens/s\nA100 PCIe 40GB,gpt2_small,1,1234567.5\nA100 PCIe 40GB,gpt2_small,2,4938270.5\n"
     )
     assert "4938270.5" in "".join(finding.message for finding in audit_file(path).findings)
-
-
-def test_the_message_names_the_heading_that_stopped_it(write):
-    with pytest.raises(NotATable, match=r"'ResNet50 FP16 Quux' \('Quux' is not understood"):
-        audit_file(write(NO_THROUGHPUTS["an unknown word"][0]))
 
 
 @pytest.mark.parametrize(

@@ -63,20 +63,17 @@ NUMBERS = {
 }
 
 
-@pytest.mark.parametrize("text", NUMBERS)
-def test_a_number_is_read_as_it_is_meant(text):
-    assert read_number(text, "") == pytest.approx(NUMBERS[text])
+REFUSED = ("3,524", "1.029", "450-460", "> 450", "12 ms", "97 %", "-450", "12,34,56", "0e1")
+EMPTY = ("", "-", "–", "n/a", "OOM", "0", "0.0")
 
 
-@pytest.mark.parametrize("text", ["3,524", "1.029", "450-460", "> 450", "12 ms", "97 %", "-450", "12,34,56", "0e1"])
-def test_what_could_be_several_numbers_or_none_is_refused_with_its_reason(text):
-    reason = read_number(text, "")
-    assert isinstance(reason, str) and reason
-
-
-@pytest.mark.parametrize("text", ["", "-", "–", "n/a", "OOM", "0", "0.0"])
-def test_a_cell_that_is_meant_to_be_empty_is_not_an_unread_one(text):
-    assert read_number(text, "") == ""
+@pytest.mark.parametrize("text", [*NUMBERS, *REFUSED, *EMPTY])
+def test_a_number_is_read_or_refused_with_its_reason_or_empty(text):
+    number = read_number(text, "")
+    if text in NUMBERS:
+        assert number == pytest.approx(NUMBERS[text])
+    else:
+        assert isinstance(number, str) and bool(number) is (text in REFUSED)
 
 
 MARKS = [

@@ -118,6 +118,7 @@ LIMITS = [
     ("V100 SXM2 16GB,ResNet50,fp16,448,1,1290", "memory_size", Severity.IMPOSSIBLE),
     ("A100-SXM4-40GB,ResNet50,fp32 (TF32 off),128,1,1500", "flop_bound", Severity.IMPOSSIBLE),
     ("RTX A5000,ResNet50,fp16,64,1,150", "sources_contradict", Severity.SUSPECT),
+    ("H100 SXM5 80GB,ResNet50,fp16,256,1,500", "sources_contradict", Severity.SUSPECT),  # measured, not published
 ]
 POSSIBLE = [
     "RTX A4000,ResNet50,fp16,256,1,830",
