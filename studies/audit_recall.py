@@ -206,7 +206,7 @@ def wrong_gpu_count(claims: Table, chance: random.Random) -> Table | None:
     count = chance.choice([cell.num_gpus * 2, cell.num_gpus // 2 or cell.num_gpus * 2])
     whole = chance.random() < 0.5
     return [
-        claim._replace(count=count)
+        claim._replace(num_gpus=count)
         if claim is cell or (whole and (claim.group, claim.num_gpus) == (cell.group, cell.num_gpus))
         else claim
         for claim in claims

@@ -96,20 +96,22 @@ def probe_hosts(
         is_loading = time.monotonic() - downloads.get(host.key, -math.inf) < LATE_SECONDS
         return max(began, first_at) + (DOWNLOAD_SECONDS if is_loading else LATE_SECONDS)
 
-    def probe(_: Host, launcher: Launcher) -> Facts:
-        nonlocal first_at
-        found = launcher.probe()
-        if found.problem is None:
-            first_at = min(first_at, time.monotonic())
-        return found
-
     def report(host: Host, answer: Facts | str) -> None:
+        nonlocal first_at
         problem, gpus = (answer, 0) if isinstance(answer, str) else (answer.problem, len(answer.gpus))
+        if problem is None:
+            first_at = min(first_at, time.monotonic())
         bus.emit(HostChecked(host=host.key, problem=problem, gpus=gpus))
 
     bus.subscribe(note)
     query = partial(query_hosts, make=make, wait=wait, late=late)
-    facts = dict(zip([host.place for host in hosts], query(hosts, ask=probe, report=report), strict=True))
+    facts = dict(
+        zip(
+            [host.place for host in hosts],
+            query(hosts, ask=lambda _, launcher: launcher.probe(), report=report),
+            strict=True,
+        )
+    )
     shared = share_images(hosts, facts, read_variants())
     concerned = [host for host in hosts if host.place in shared]
 
