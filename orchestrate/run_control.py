@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from orchestrate import loop
 from orchestrate.checks.deep import FOLDER, judge_records, plan_deep_check
 from orchestrate.checks.judging import HostVerdict
 from orchestrate.display import tables
@@ -311,8 +312,9 @@ def still_costing(plan: Plan, make: Callable[[Host], Launcher], seconds: float =
         seconds: Longest wait.
     """
     priced = [entry for entry in plan.hosts if entry.host.queue is None and entry.host.usd_per_gpu_hour]
-    answers = query_hosts([entry.host for entry in priced], make, lambda _, there: there.running(plan.run_id), seconds)
-    answered = [entry for entry, answer in zip(priced, answers, strict=True) if not isinstance(answer, str)]
+    hosts = [entry.host for entry in priced]
+    answers = loop.wait_for(query_hosts(hosts, make, lambda _, there: there.running(plan.run_id), seconds))
+    answered = [entry for entry in priced if not isinstance(answers[entry.host.place], str)]
     costs = {entry.host.key: hourly_usd(entry) or 0.0 for entry in answered}
     if not costs:
         return None

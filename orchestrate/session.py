@@ -11,6 +11,7 @@ from pathlib import Path
 import stamina.instrumentation
 from rich.console import Console
 
+from orchestrate import loop
 from orchestrate.display.display import notify
 from orchestrate.display.live import make_display
 from orchestrate.engines.base import Launcher, QueueLauncher
@@ -64,8 +65,9 @@ def require_unused(planned: Plan) -> None:
         UserError: The message has the hosts.
     """
     hosts = [entry.host for entry in planned.hosts if entry.facts is not None]
-    answers = query_hosts(hosts, launcher_maker(None), lambda _, there: there.running(planned.run_id), ASK_SECONDS)
-    used = [host.key for host, found in zip(hosts, answers, strict=True) if found and not isinstance(found, str)]
+    ask = query_hosts(hosts, launcher_maker(None), lambda _, there: there.running(planned.run_id), ASK_SECONDS)
+    answers = loop.wait_for(ask)
+    used = [host.key for host in hosts if (found := answers[host.place]) and not isinstance(found, str)]
     if used:
         stop = command_line("orchestrate", "stop", planned.run_id)
         raise UserError(

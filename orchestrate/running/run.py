@@ -105,13 +105,7 @@ def probe_hosts(
 
     bus.subscribe(note)
     query = partial(query_hosts, make=make, wait=wait, late=late)
-    facts = dict(
-        zip(
-            [host.place for host in hosts],
-            query(hosts, ask=lambda _, launcher: launcher.probe(), report=report),
-            strict=True,
-        )
-    )
+    facts = loop.wait_for(query(hosts, ask=lambda _, launcher: launcher.probe(), report=report))
     shared = share_images(hosts, facts, read_variants())
     concerned = [host for host in hosts if host.place in shared]
 
@@ -121,10 +115,10 @@ def probe_hosts(
         return _with_image(known, shared[host.place], launcher)
 
     first_at = time.monotonic()
-    return {**facts, **dict(zip([host.place for host in concerned], query(concerned, ask=with_image), strict=True))}
+    return {**facts, **loop.wait_for(query(concerned, ask=with_image))}
 
 
-def query_hosts(
+async def query_hosts(
     hosts: Sequence[Host],
     make: MakeLauncher,
     ask: Callable[[Host, Launcher], T],
@@ -133,7 +127,7 @@ def query_hosts(
     report: Callable[[Host, T | str], None] = lambda host, answer: None,
     wait: Callable[[Host, float], float] = lambda host, began: math.inf,
     late: dict[HostPlace, asyncio.Task[T]] | None = None,
-) -> list[T | str]:
+) -> dict[HostPlace, T | str]:
     """Query hosts in parallel with a time limit; return the answer of each, or the cause of its failure.
 
     Args:
@@ -145,18 +139,6 @@ def query_hosts(
         wait: Returns until when others wait for a host that was queried at a time, both in monotonic seconds.
         late: Receives the queries of hosts for which nobody waits any more.
     """
-    return loop.wait_for(_query_hosts(hosts, make, ask, seconds, report, wait, late))
-
-
-async def _query_hosts(
-    hosts: Sequence[Host],
-    make: MakeLauncher,
-    ask: Callable[[Host, Launcher], T],
-    seconds: float | None = None,
-    report: Callable[[Host, T | str], None] = lambda host, answer: None,
-    wait: Callable[[Host, float], float] = lambda host, began: math.inf,
-    late: dict[HostPlace, asyncio.Task[T]] | None = None,
-) -> list[T | str]:
     turns = asyncio.Semaphore(MAX_PROBES)
 
     async def query(host: Host, began: float) -> T | str:
@@ -185,13 +167,13 @@ async def _query_hosts(
         except Exception as error:  # noqa: BLE001  e.g. an unforeseen answer
             return plain_text(f"its answer cannot be used: {error!r}", 300)
 
-    async def about(host: Host) -> T | str:
+    async def about(host: Host) -> tuple[HostPlace, T | str]:
         async with turns:
             answer = await query(host, time.monotonic())
         report(host, answer)
-        return answer
+        return host.place, answer
 
-    return await asyncio.gather(*map(about, hosts))
+    return dict(await asyncio.gather(*map(about, hosts)))
 
 
 async def _ask(host: Host, launcher: Launcher, ask: Callable[[Host, Launcher], T]) -> T:
@@ -313,8 +295,8 @@ async def _any_answers(plan: Plan, make: MakeLauncher) -> bool:
     """Ask some remote hosts of a plan; return whether one has answered."""
     remote = [entry.host for entry in plan.hosts if entry.host.is_remote]
     asked = random.sample(remote, min(len(remote), MAX_ASKED))
-    answers = await _query_hosts(asked, make, lambda _, launcher: launcher.running(plan.run_id), ASK_SECONDS)
-    return any(not isinstance(answer, str) for answer in answers)
+    answers = await query_hosts(asked, make, lambda _, launcher: launcher.running(plan.run_id), ASK_SECONDS)
+    return any(not isinstance(answer, str) for answer in answers.values())
 
 
 def _done_before(plan: Plan, folder: RunFolder, again: frozenset[Status], warn: Callable[[str], None]) -> Recorded:
@@ -370,8 +352,8 @@ def stop_run(plan: Plan, make: MakeLauncher, bus: EventBus) -> tuple[int, list[s
         return len(found)
 
     hosts = [entry.host for entry in plan.hosts]
-    answers = dict(zip([host.key for host in hosts], query_hosts(hosts, make, end), strict=True))
-    problems = {key: answer for key, answer in answers.items() if isinstance(answer, str)}
+    answers = loop.wait_for(query_hosts(hosts, make, end))
+    problems = {host.key: answer for host in hosts if isinstance(answer := answers[host.place], str)}
     for key, cause in problems.items():
         bus.emit(Warned(host=key, message=cause))
     removed = sum(answer for answer in answers.values() if isinstance(answer, int))

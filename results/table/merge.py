@@ -78,7 +78,7 @@ class Merged:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """The table as exported; columns as in `docs/table.md`."""
+        """The table as exported; columns as in `COLUMNS`."""
         return pd.DataFrame({name: of.array([row.named(name) for row in self.rows]) for name, of in COLUMNS.items()})
 
     @cached_property

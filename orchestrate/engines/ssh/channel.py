@@ -217,15 +217,7 @@ class Channel:
             LaunchFailed: The installation failed.
         """
         for line in self._connection.install_python():
-            self._check(self.read(line, MAX_LINE_BYTES))
-
-    def read(self, line: bytes, limit: int) -> dict[str, Any]:
-        """Parse a line of an answer, which is not trusted.
-
-        Raises:
-            Unreachable: It is malformed.
-        """
-        return self._connection.read(line, limit)
+            self._check(self._connection.read(line, MAX_LINE_BYTES))
 
     def close(self) -> None:
         """End all exchanges, and refuse new requests."""
@@ -355,7 +347,11 @@ class Connection:
         return kind(f"{self.name}: no answer for {SECONDS:.0f} s")
 
     def read(self, line: bytes, limit: int) -> dict[str, Any]:
-        """Parse a line of an answer; see `Channel.read`."""
+        """Parse a line of an answer, which is not trusted.
+
+        Raises:
+            Unreachable: It is malformed.
+        """
         try:
             document = read_json(line, limit)
         except ValueError as error:

@@ -207,7 +207,7 @@ class Replayed(Channel):
             return
         for asked in [asked for asked in self.heard if asked.startswith(f"{do} ")]:
             line = self.say(asked).encode(errors="surrogatepass")
-            answer = self.read(line, request.get("max_line_bytes", MAX_LINE_BYTES))
+            answer = self._connection.read(line, request.get("max_line_bytes", MAX_LINE_BYTES))
             self._check(answer)
             yield answer
 
