@@ -93,7 +93,9 @@ def plain(events: list[Event], plan: Plan = PLAN) -> str:
 
 
 def terminal(height: int = 40, width: int = 160) -> Console:
-    return Console(file=io.StringIO(), force_terminal=True, width=width, height=height, color_system=None)
+    file, environment = io.StringIO(), {"TERM": "xterm"}  # that of the tests may be dumb
+    size = {"width": width, "height": height}
+    return Console(file=file, force_terminal=True, color_system=None, _environ=environment, **size)
 
 
 def shown(console: Console) -> str:
