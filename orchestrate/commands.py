@@ -17,7 +17,7 @@ from results.schema.exit_codes import ExitCode
 from results.text import counted
 
 if TYPE_CHECKING:
-    from results.grid import Grid
+    from results.text_table import Grid
 
 
 def init(
@@ -54,7 +54,7 @@ def init(
 def suites(name: Annotated[str | None, positional("name or file of a suite", metavar="SUITE")] = None) -> int:
     """List the suites, or the cases of one."""
     from orchestrate.display.display import stdout_console
-    from results.grid import print_grid
+    from results.text_table import print_grid
 
     print_grid(suites_grid(name), stdout_console())
     return ExitCode.OK
@@ -63,8 +63,8 @@ def suites(name: Annotated[str | None, positional("name or file of a suite", met
 def suites_grid(name: str | None) -> Grid:
     """Return a grid with a row per suite, or per case of one suite."""
     from orchestrate.suites import read_suite, suite_names
-    from results.grid import Grid
     from results.schema import Device
+    from results.text_table import Grid
 
     if name is None:
         rows = [
@@ -99,7 +99,7 @@ def check(
     from orchestrate.display.display import stdout_console
     from orchestrate.run_control import deep_check
     from orchestrate.session import probe, read_places
-    from results.grid import print_grid
+    from results.text_table import print_grid
 
     hosts = read_places(where)
     probed = probe(hosts)
@@ -204,8 +204,8 @@ def runs(runs_dir: RunsDir = Path("runs"), format: TextOrJSON = "text") -> int:
     """List all runs: date, fleets, suite, progress and which fleet is faster."""
     from orchestrate.display.display import notify, stdout_console
     from orchestrate.run_control import run_row
-    from results.grid import Grid, print_grid
     from results.runs.store import run_folders
+    from results.text_table import Grid, print_grid
 
     rows = sorted(map(run_row, run_folders(runs_dir)), key=lambda row: row["date"], reverse=True)
     if format == "json":

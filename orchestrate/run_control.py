@@ -38,12 +38,12 @@ from orchestrate.running.run import execute, query_hosts
 from orchestrate.running.state import Recorded, RunState
 from orchestrate.session import launcher_maker, read_plan, resume_hint
 from orchestrate.when_done import signals_handled, when_done
-from results.grid import print_grid
 from results.program import command_line, started_as_tfbench
 from results.runs.store import Journal, RunFolder, write_file
 from results.schema import Status
 from results.schema.exit_codes import ExitCode
 from results.text import counted
+from results.text_table import print_grid
 
 MAX_ROWS_SHOWN = 1_000
 """Maximum number of rows that a run shows at its end; beyond it, the fleets' tables and the command for all rows."""
@@ -271,8 +271,8 @@ def show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) 
 
 def verdict(folder: RunFolder) -> str:
     """Describe which of a run's two fleets is faster, if it has two, and how many repeats are suspect."""
-    from results.compare.overall import answer_lines
-    from results.compare.pairs import compare, fleets_of
+    from results.compare.comparison import compare, fleets_of
+    from results.compare.means import answer_lines
     from results.table.merge import merge_records
 
     merged = merge_records(folder.records())

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from results.compare.overall import comparison_row, ends
-from results.compare.pairs import compare, fleets_of
+from results.compare.comparison import compare, fleets_of
+from results.compare.means import comparison_row, ends
 from results.errors import BadQuestion, UnknownFleet, UserError
 from results.recommend.answer import advise
 from results.recommend.options import Advice, RentalOption

@@ -22,8 +22,8 @@ import pandas as pd
 
 from results.audit.claims import read_claims
 from results.audit.findings import CLAIM, Row, Severity, with_facts
+from results.audit.hardware_limits import flop_ratio
 from results.audit.judgement import claim_findings
-from results.audit.limits import flop_ratio
 from results.audit.sources import trusted_claims
 from results.errors import NotATable
 from tests.support.audit_tables import NO_THROUGHPUTS, READABLE

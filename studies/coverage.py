@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from results.compare.pairs import compare_pair, geometric_mean
+from results.compare.comparison import compare_pair, geometric_mean
 from results.compare.scaling import efficiencies
 from results.schema import Case
 from results.table.columns import Software

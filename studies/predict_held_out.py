@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from results.grid import Grid, markdown
 from results.recommend.prediction import FEWEST_FAMILIES, Observation, forecast, published_observations
+from results.text_table import Grid, markdown
 
 LEVEL = 0.90
 """Share of new measurements that an interval should cover."""

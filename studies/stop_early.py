@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from results.compare.pairs import compare_pair
+from results.compare.comparison import compare_pair
 from results.compare.sequential import InterimAnalysis, analyse
 from results.schema import Case
 from results.stats import Interval

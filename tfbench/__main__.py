@@ -21,7 +21,7 @@ from tfbench.findings import Findings, print_record, try_output, utc_now, write_
 from tfbench.flags import FlagsError, Request, help_text, parse
 from tfbench.machine.cuda_libraries import prepare_gpu_libraries
 from tfbench.machine.nvml import read_driver
-from tfbench.peers.links import Alone, Peers, may_be_a_peers
+from tfbench.peers.connections import Alone, Peers, may_be_a_peers
 from tfbench.record_table import record_table
 from tfbench.settings import collect_rarely, gpu_settings
 from tfbench.supervisor import supervise

@@ -29,7 +29,7 @@ from tfbench.machine.host import LOOP_STEPS, loop_seconds
 from tfbench.machine.nvml import GPUs
 from tfbench.machine.telemetry import Observer, cool_gpus
 from tfbench.measuring import validity
-from tfbench.peers.links import Alone, Peers
+from tfbench.peers.connections import Alone, Peers
 from tfbench.roofline.peaks import (
     ARITHMETIC,
     MisplacedError,

@@ -20,7 +20,7 @@ from tfbench.keras_versions import components
 from tfbench.machine.telemetry import reduced
 from tfbench.measuring.timing import TimedSteps
 from tfbench.measuring.validity import DIVERGENCE_LIMIT, within, worst
-from tfbench.peers.links import Alone, Peers
+from tfbench.peers.connections import Alone, Peers
 from tfbench.roofline.peaks import wait_for
 from tfbench.roofline.transfers import bus_bytes, device_kind, sum_over_replicas
 from tfbench.training.step import Training

@@ -49,7 +49,7 @@ from tfbench.measuring.timing import (
     wait_for_loss,
     warm_up,
 )
-from tfbench.peers.links import Alone, Peers
+from tfbench.peers.connections import Alone, Peers
 from tfbench.ranks import Ranks, agree, bus_bytes_per_second, check_software, combined, rank_parts, ranks_check
 from tfbench.roofline.limits import limit_fields
 from tfbench.roofline.peaks import tf32_observed, wait_for

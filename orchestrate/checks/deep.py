@@ -22,10 +22,10 @@ from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan, make_plan
 from orchestrate.suites import CaseBlock, Suite
-from results.grid import Grid
 from results.runs.store import RunFolder
 from results.schema import Device, DeviceResult, Record, Status
 from results.schema.health import GPUFacts
+from results.text_table import Grid
 
 FOLDER = "checks"
 """Folder of the deep checks, within the folder of the runs."""

@@ -20,7 +20,7 @@ from orchestrate.events import Event, event_document
 from orchestrate.planning.plan import Plan
 from orchestrate.running.state import RunState
 from orchestrate.text import plain_text
-from results.grid import print_line
+from results.text_table import print_line
 
 STOPPING = "no new repeats will start; running ones will finish"
 

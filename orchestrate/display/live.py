@@ -32,8 +32,8 @@ from orchestrate.planning.plan import Job, Plan
 from orchestrate.running.options import QUEUED
 from orchestrate.running.state import RunState
 from orchestrate.text import plain_text, shown
-from results.grid import new_table, print_line
 from results.schema import Status
+from results.text_table import new_table, print_line
 
 REFRESH_PER_SECOND = 4
 MANY_HOSTS = 100

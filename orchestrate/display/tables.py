@@ -26,11 +26,11 @@ from orchestrate.planning.host_warnings import (
 from orchestrate.planning.plan import HostPlan, Job, Plan
 from orchestrate.running.state import Recorded, RunState
 from orchestrate.text import plain_text
-from results.grid import Grid, print_grid, print_line
 from results.runs.store import ReadingNotes, RunFolder
 from results.schema import GPU
 from results.schema.record_json import NewerRecord
 from results.text import counted
+from results.text_table import Grid, print_grid, print_line
 
 Probed = Mapping[HostPlace, Facts | str]
 """The facts of hosts, or why they could not be probed."""

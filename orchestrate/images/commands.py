@@ -22,8 +22,8 @@ from orchestrate.inventory.variants import Variant, read_variants, unknown_varia
 from orchestrate.options import BuiltImages, Images
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.images import image_name
-from results.grid import Grid, print_grid
 from results.schema.exit_codes import ExitCode
+from results.text_table import Grid, print_grid
 
 ABOUT = ("variant", "TensorFlow", "Keras", "CUDA", "cuDNN", "machine code", "driver from", "why")
 SEEN = ("seen on a GPU", "on a CPU")

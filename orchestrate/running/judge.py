@@ -13,8 +13,8 @@ from orchestrate.planning.plan import Job
 from orchestrate.text import plain_text
 from results.runs.reading import from_json
 from results.schema import Record, SoftWarning, Status
+from results.schema.enums import SUSPECT
 from results.schema.record_json import MAX_RECORD_BYTES, RecordError, to_json
-from results.schema.words import SUSPECT
 
 MAX_CLOCK_ERROR, MAX_AGE = timedelta(days=1), timedelta(days=30)
 """How far a host's clock may be ahead, and how old a repeat may be when `resume` collects it."""

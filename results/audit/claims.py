@@ -14,8 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from results.audit.findings import CLAIM, Severity, TableFinding
-from results.audit.tables import RawTable, read_tables
-from results.audit.texts import (
+from results.audit.table_text import (
     ALIASES,
     Facets,
     cell_figure,
@@ -31,6 +30,7 @@ from results.audit.texts import (
     read_precision,
     take_count,
 )
+from results.audit.tables import RawTable, read_tables
 from results.errors import NotATable
 from results.reference.gpus import gpus_in, is_slice
 from results.reference.networks import is_network, model_key, networks

@@ -15,11 +15,11 @@ import pandas as pd
 from results.audit.claims import Reading, read_throughputs
 from results.audit.copies import copy_findings, multiple_findings
 from results.audit.findings import Severity, TableFinding, with_facts
-from results.audit.limits import limit_findings
+from results.audit.hardware_limits import limit_findings
 from results.audit.scaling import scaling_findings
 from results.audit.sources import source_findings, trusted_claims
-from results.grid import READABLE_LETTERS, Grid, printable
 from results.text import counted
+from results.text_table import READABLE_LETTERS, Grid, printable
 
 ORDER = [Severity.IMPOSSIBLE, Severity.SUSPECT, Severity.NOTE]
 

@@ -14,8 +14,8 @@ from results.errors import UserError, is_disk_full
 from results.program import flag, positional
 
 if TYPE_CHECKING:
-    from results.grid import Grid
     from results.table.merge import Merged
+    from results.text_table import Grid
 
 RUNS_HELP = "run folder, run id under --runs-dir or record file; default: latest run"
 
@@ -104,7 +104,7 @@ def print_lines(lines: Sequence[str], style: str, *, strong: bool = False) -> No
     """Print sentences, one per line."""
     from rich.console import Console
 
-    from results.grid import markdown_text, print_line
+    from results.text_table import markdown_text, print_line
 
     console = Console()
     for number, line in enumerate(lines):
@@ -121,7 +121,7 @@ def print_grids(grids: Sequence[Grid], style: str = "text") -> None:
     """Print tables as text or Markdown."""
     from rich.console import Console
 
-    from results.grid import markdown, print_grid
+    from results.text_table import markdown, print_grid
 
     if style == "markdown":
         print("\n".join(map(markdown, grids)))

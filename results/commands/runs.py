@@ -156,8 +156,8 @@ def compare(
     ] = False,
 ) -> int:
     """Report how many times faster one fleet is than another."""
-    from results.compare.overall import answer_lines, comparison_row, lost_lines, unchecked_lines, unknown_line
-    from results.compare.pairs import compare, regressions, unmatched
+    from results.compare.comparison import compare, regressions, unmatched
+    from results.compare.means import answer_lines, comparison_row, lost_lines, unchecked_lines, unknown_line
     from results.report.comparison import compare_grid, scaling_grid
 
     grids, lines, worse = [], [], 0
@@ -199,7 +199,7 @@ def _pairs(
 
     A pair is two fleets, a fleet's two softwares, or each fleet with itself in the baseline.
     """
-    from results.compare.pairs import fleets_of
+    from results.compare.comparison import fleets_of
     from results.runs.store import is_folder, is_run, stored_records
     from results.table.fleets import fleet_rates, split_fleets, unambiguous
 
@@ -293,7 +293,7 @@ def report(
 def validate(runs: Runs, runs_dir: RunsDir) -> int:
     """Check record files and name their warnings; exit code 3 if one is invalid or suspect."""
     from results.runs.store import ReadingNotes, stored_records
-    from results.table.cells import warned_notes
+    from results.table.cell_text import warned_notes
     from results.table.merge import merge_records
 
     good, bad, notes = 0, 0, ReadingNotes()

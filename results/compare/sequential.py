@@ -15,8 +15,8 @@ import math
 import statistics
 from dataclasses import dataclass, replace
 
+from results.compare.comparison import compare_pair
 from results.compare.decide import price_limits
-from results.compare.pairs import compare_pair
 from results.stats import LEVEL, Estimate, Interval, ratio_of_estimates
 from results.table.comparable import match
 from results.table.fleets import FleetRate

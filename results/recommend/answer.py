@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from results.compare.pairs import fleets_of
-from results.digits import significant
+from results.compare.comparison import fleets_of
+from results.number_format import significant
 from results.recommend.figures import advice_of_others, figures_of_others, gpus_of_fleets, measured_figures
 from results.recommend.options import SECONDS_PER_HOUR, Advice, Basis, RentalOption, missing
 from results.recommend.prediction import predict
@@ -21,7 +21,7 @@ from results.reference.networks import networks
 from results.reference.prices import FROM_RUN, Offer
 from results.schema import Precision
 from results.stats import Interval
-from results.table.cells import fleet_notes, warned_notes
+from results.table.cell_text import fleet_notes, warned_notes
 from results.table.columns import NO_ORIGIN
 from results.table.fleets import FleetRate, outliers, unambiguous
 from results.text import counted, enumerated

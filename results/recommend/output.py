@@ -7,13 +7,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from results.digits import significant, with_interval
-from results.grid import Grid
+from results.number_format import significant, with_interval
 from results.recommend.options import SECONDS_PER_HOUR, Advice, Basis, RentalOption
 from results.recommend.prices import span
 from results.recommend.sentence import compared
 from results.stats import divided, inverse
-from results.table.cells import value_text
+from results.table.cell_text import value_text
+from results.text_table import Grid
 
 FIELDS = (*("subject", "gpu", "count", "basis", "batch", "sources", "hours", "wins_below", "excluded", "notes"),)
 """Fields of an option that are copied to JSON."""

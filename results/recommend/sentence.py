@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from results.compare.comparison import compare_pair
 from results.compare.decide import decide, price_limits
-from results.compare.pairs import compare_pair
-from results.digits import significant, with_interval
+from results.number_format import significant, with_interval
 from results.recommend.figures import margin
 from results.recommend.options import Basis, RentalOption
 from results.recommend.prices import span

@@ -7,9 +7,8 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from results.digits import grouped
 from results.errors import BadQuestion
-from results.grid import Grid
+from results.number_format import grouped
 from results.reference import names, read_rows
 from results.reference.gpus import (
     PEAKS,
@@ -21,6 +20,7 @@ from results.reference.gpus import (
     unknown_gpu,
 )
 from results.reference.networks import networks
+from results.text_table import Grid
 
 SENTENCES_FROM = 2
 """Index of the first table of `gpu_grids` with sentences in its cells."""

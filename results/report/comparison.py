@@ -7,13 +7,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
-from results.compare.overall import answers
-from results.compare.pairs import MEANINGS, Comparison, compare, compare_pair, fleets_of
+from results.compare.comparison import MEANINGS, Comparison, compare, compare_pair, fleets_of
+from results.compare.means import answers
 from results.compare.scaling import Efficiency, efficiencies
-from results.digits import significant, with_interval
-from results.grid import Grid
+from results.number_format import significant, with_interval
 from results.stats import LEVEL, Interval, divided, ratio_of_estimates
-from results.table.cells import (
+from results.table.cell_text import (
     fleet_notes,
     identity_text,
     missing_hosts,
@@ -25,6 +24,7 @@ from results.table.cells import (
 from results.table.comparable import CLUSTER_COLUMNS, case_label, cluster_name, cluster_names
 from results.table.fleets import FleetRate
 from results.table.merge import Merged
+from results.text_table import Grid
 
 MANY = 20
 """Fewest cases with a note on the number marked by chance: at least one."""

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from results.grid import Grid
 from results.recommend.answer import answers
 from results.recommend.options import Advice
 from results.recommend.output import advice_grid
@@ -20,6 +19,7 @@ from results.reference.prices import Offer
 from results.schema import Device
 from results.table.fleets import FleetRate, unambiguous
 from results.text import counted
+from results.text_table import Grid
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from results.grid import Grid
 from results.schema import Device, DeviceResult, Record
 from results.stats import estimate
-from results.table.cells import value_text
+from results.table.cell_text import value_text
+from results.text_table import Grid
 
 METRICS = {
     "matrix_product": "matrix product",

@@ -17,9 +17,8 @@ from pathlib import Path
 import jinja2
 import markupsafe
 
-from results.compare.overall import leading_lines, unknown_line
-from results.compare.pairs import fleets_of
-from results.grid import Grid, markdown, markdown_text, printable
+from results.compare.comparison import fleets_of
+from results.compare.means import leading_lines, unknown_line
 from results.program import started_as_tfbench
 from results.recommend.prices import asked_prices, unused_prices
 from results.reference.gpu_comparison import comparison_lines, gpu_grids
@@ -41,11 +40,12 @@ from results.runs.store import StoredRecord
 from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
 from results.schema import Origin, Record, Status
 from results.schema.version import __version__
-from results.table.cells import warning_codes
+from results.table.cell_text import warning_codes
 from results.table.columns import place_of
 from results.table.fleets import FleetRate
 from results.table.merge import Merged, merge_records
 from results.text import counted
+from results.text_table import Grid, markdown, markdown_text, printable
 
 MAX_ROWS = 300
 """Rows of a long table or list on the page, which must be small enough for mail and phones."""

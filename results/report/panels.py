@@ -9,15 +9,15 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from results.compare.pairs import MEANINGS, Comparison, Mark
+from results.compare.comparison import MEANINGS, Comparison, Mark
 from results.compare.scaling import efficiencies
-from results.grid import Grid
 from results.report.comparison import RATIO_COLUMNS, Pair, efficiency_percent, ratio_cells
 from results.schema import Mode
 from results.stats import Interval
-from results.table.cells import price_notes, rate_text, value_text
+from results.table.cell_text import price_notes, rate_text, value_text
 from results.table.comparable import CLUSTER_COLUMNS, case_label, cluster_name
 from results.table.fleets import UTILISATION, FleetRate
+from results.text_table import Grid
 
 
 @dataclass(frozen=True)

@@ -8,18 +8,18 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from results.compare.pairs import fleets_of
-from results.digits import significant, with_error
-from results.grid import Grid, markdown, print_grid, print_line
+from results.compare.comparison import fleets_of
+from results.number_format import significant, with_error
 from results.report.comparison import communication_grid, fleet_pairs, ratio_grids, scaling_grid
 from results.report.device_table import device_grid
 from results.schema import SETTINGS, TUNING, Case, Device, DeviceResult, Mode, Record
-from results.table.cells import fleet_notes, identity_text, missing_hosts, rate_text, table_csv, warning_notes
+from results.table.cell_text import fleet_notes, identity_text, missing_hosts, rate_text, table_csv, warning_notes
 from results.table.columns import CASE_COLUMNS, COLUMNS, NO_ORIGIN, SOFTWARE_COLUMNS, Row, Software, Value
 from results.table.comparable import CLUSTER_COLUMNS, IMPLIED, cluster_name, cluster_names, differing
 from results.table.fleets import FleetRate
 from results.table.merge import Merged
 from results.text import counted
+from results.text_table import Grid, markdown, print_grid, print_line
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,9 +12,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from results.grid import Grid
 from results.runs.store import RunFolder, StoredRecord
 from results.schema import Record, Status
+from results.text_table import Grid
 
 TIMED, FAILED, OTHER, WAITING, PULL, REPEATS = "timed steps", "failed", "other", "waiting", "pull", "repeats"
 

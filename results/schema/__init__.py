@@ -21,6 +21,19 @@ from results.schema.case import (
     kind_of,
     range_of,
 )
+from results.schema.enums import (
+    DEVICE_MODEL,
+    XLA,
+    AllReduceDtype,
+    BatchNorm,
+    Communication,
+    Data,
+    Device,
+    Mode,
+    Optimizer,
+    Precision,
+    Status,
+)
 from results.schema.record import (
     GPU,
     METHOD_VERSION,
@@ -38,17 +51,4 @@ from results.schema.record import (
     SoftWarning,
     Telemetry,
     Validity,
-)
-from results.schema.words import (
-    DEVICE_MODEL,
-    XLA,
-    AllReduceDtype,
-    BatchNorm,
-    Communication,
-    Data,
-    Device,
-    Mode,
-    Optimizer,
-    Precision,
-    Status,
 )

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 from results.schema import bounds
 from results.schema.bounds import MOST, Range
-from results.schema.networks import NETWORKS, SHORTEST_SEQUENCE, SMALLEST_IMAGE, Network
-from results.schema.words import (
+from results.schema.enums import (
     XLA,
     AllReduceDtype,
     BatchNorm,
@@ -21,6 +20,7 @@ from results.schema.words import (
     Optimizer,
     Precision,
 )
+from results.schema.networks import NETWORKS, SHORTEST_SEQUENCE, SMALLEST_IMAGE, Network
 
 MOST_STEPS = 100_000
 """Maximum number of timed steps; a record stores the time of each."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from results.schema import bounds
 from results.schema.case import Case
+from results.schema.enums import Communication, Status
 from results.schema.health import GPUFacts
-from results.schema.words import Communication, Status
 
 SCHEMA_VERSION = 2
 """2: fields of version 1 that no longer exist are gone; see `upgrades.RECORD_CHANGES`."""

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from results.schema.case import SETTINGS, Case
+from results.schema.enums import Data, Mode
 from results.schema.networks import SHORTEST_SEQUENCE, Network
-from results.schema.words import Data, Mode
 
 
 @dataclass(frozen=True)

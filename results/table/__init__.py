@@ -2,7 +2,7 @@
 
 `columns.py` defines the columns in `COLUMNS`. `merge.py` reads records into a frame and groups it by fleet, host, case
 and software. `fleets.py` combines hosts into `FleetRate`, which all comparisons use;
-`comparable.py` decides what may be compared; `cells.py` formats numbers.
+`comparable.py` decides what may be compared; `cell_text.py` formats numbers.
 
 Start at `merge.merge_records`. A new column is a row of `COLUMNS`.
 """

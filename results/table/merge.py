@@ -19,7 +19,7 @@ import pandas as pd
 
 from results.runs.store import ReadingNotes, StoredRecord
 from results.schema import Record, Status, Telemetry
-from results.schema.words import SUSPECT
+from results.schema.enums import SUSPECT
 from results.stats import estimate_of_runs
 from results.table.columns import (
     CASE_COLUMNS,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from results.reference.gpus import CLOCK_MARGIN, PEAKS, specifications, specified_gpus
 from results.reference.networks import WINOGRAD, work_of
 from results.schema import Case, Device, Measurement, Precision, Record
-from results.schema.words import SUSPECT
+from results.schema.enums import SUSPECT
 from results.table.columns import CaseOnHost
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from results.digits import significant
+from results.number_format import significant
 from results.stats import t_quantile
 from results.table.columns import Row
 from results.table.comparable import case_label

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 
-from results.digits import significant
+from results.number_format import significant
 from results.reference import FOLDER
 from results.reference.gpus import gpu_key
 from results.reference.prices import known_prices
 from results.runs.store import stored_records
 from results.schema import Mode, Record, Status
 from results.stats import Interval, estimate
-from results.table.cells import value_text
+from results.table.cell_text import value_text
 
 MEASURED = FOLDER / "measured"
 TABLE = FOLDER / "measured.csv"

@@ -24,8 +24,7 @@ from orchestrate.planning.facts import Image
 from orchestrate.planning.plan import make_plan
 from orchestrate.suites import read_suite
 from results.audit.judgement import audit_file, audit_lines
-from results.compare.pairs import compare
-from results.grid import Grid, print_grid, print_line
+from results.compare.comparison import compare
 from results.recommend.answer import answers
 from results.recommend.output import advice_grid
 from results.recommend.prices import asked_prices
@@ -37,6 +36,7 @@ from results.runs.store import RunFolder
 from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
 from results.schema import Phase, SoftWarning
 from results.table.merge import merge_records
+from results.text_table import Grid, print_grid, print_line
 from tests.unit.orchestrate.test_check import GOOD, host
 from tests.unit.orchestrate.test_deep_check import checked
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, stored

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from results.schema import Case, Data, Device, Environment, Measurement, Precision, SoftWarning, Telemetry
 from results.schema.health import MAX_IDLE_UTILISATION, GPUFacts, Moment, health_warnings
-from tfbench.peers.links import Alone, Peers
+from tfbench.peers.connections import Alone, Peers
 
 CV_LIMITS = {Device.GPU: 0.02, Device.CPU: 0.10}
 """Standard deviation of the steps over their mean above which other programs probably used the machine.

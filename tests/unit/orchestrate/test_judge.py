@@ -12,8 +12,8 @@ from orchestrate.engines.base import Ending
 from orchestrate.running.judge import contradictions, judge
 from results.runs.reading import from_json
 from results.schema import Case, Record, Status
+from results.schema.enums import SUSPECT
 from results.schema.record_json import MAX_RECORD_BYTES, to_json
-from results.schema.words import SUSPECT
 from tests.unit.orchestrate.fakes import NOW, make_job, ok_record
 
 CASE = Case(model="resnet50", batch_per_gpu=2, num_steps=4)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from results.compare.pairs import Comparison, compare
+from results.compare.comparison import Comparison, compare
 from results.runs.store import RunFolder, StoredRecord, read_stored
 from results.schema import (
     GPU,

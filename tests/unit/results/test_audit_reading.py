@@ -11,7 +11,7 @@ import results.__main__ as program
 from results.audit.claims import read_claims, read_throughputs
 from results.audit.findings import Severity, with_facts
 from results.audit.judgement import audit_file
-from results.audit.texts import decimal_mark, read_number
+from results.audit.table_text import decimal_mark, read_number
 from results.errors import NotATable
 from results.report.page import make_report, report_markdown
 from results.report.tables import to_csv, to_markdown, to_wide_markdown

@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 
 from results.compare.scaling import efficiencies
-from results.digits import with_error
-from results.grid import markdown
+from results.number_format import with_error
 from results.report.comparison import communication_grid, scaling_grid
 from results.report.tables import wide_grids
 from results.runs.reading import from_json
@@ -14,6 +13,7 @@ from results.schema import Rank
 from results.schema.record_json import RecordError, to_json
 from results.table.fleets import fleet_rates
 from results.table.merge import merge_records
+from results.text_table import markdown
 from tests.unit.results.factory import make_case, make_environment, make_record, ratio_interval, repeats, stored
 
 GPU = make_environment(gpus=8, gpu="NVIDIA RTX A5000")

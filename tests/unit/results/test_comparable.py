@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from results.compare.pairs import compare
+from results.compare.comparison import compare
 from results.report.comparison import compare_grid
 from results.report.page import make_report
 from results.report.tables import all_grids
 from results.runs.reading import checked
 from results.schema import Mode, Record
 from results.schema.record_json import to_json
-from results.table.cells import fleet_notes
+from results.table.cell_text import fleet_notes
 from results.table.comparable import by_setting, match, setting_of, setting_text
 from results.table.merge import merge_records
 from tests.unit.results.factory import make_case, make_environment, rates_of, repeats, stored

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import scipy
 
-from results.compare.overall import answer_lines, comparison_row, unknown_line
-from results.compare.pairs import Mark, compare, geometric_mean, regressions, unchecked, unmatched
+from results.compare.comparison import Mark, compare, geometric_mean, regressions, unchecked, unmatched
+from results.compare.means import answer_lines, comparison_row, unknown_line
 from results.compare.scaling import efficiencies
-from results.digits import with_interval
+from results.number_format import with_interval
 from results.report.comparison import compare_grid, scaling_grid
 from results.schema import Telemetry
-from results.table.cells import WARNINGS
+from results.table.cell_text import WARNINGS
 from results.table.fleets import unambiguous
 from results.table.merge import merge_records
 from tests.unit.results.factory import (

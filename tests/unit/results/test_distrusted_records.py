@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import results.__main__ as program
-from results.grid import Grid, markdown, print_grid
 from results.runs.reading import from_json
 from results.schema import Telemetry
 from results.schema.record_json import RecordError, to_json
 from results.text import path_text, spreadsheet_text
+from results.text_table import Grid, markdown, print_grid
 from tests.support.examples import examples
 from tests.unit.results import fuzzing
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_record, repeats, write_run

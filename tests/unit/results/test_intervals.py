@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from results.compare.overall import answer_lines, answers, leading_lines
-from results.compare.pairs import Mark, compare, geometric_mean, levels_of
+from results.compare.comparison import Mark, compare, geometric_mean, levels_of
+from results.compare.means import answer_lines, answers, leading_lines
 from results.compare.scaling import efficiencies
 from results.report.comparison import compare_grid, scaling_grid
 from results.schema import Mode

@@ -180,7 +180,7 @@ def test_a_report_of_48_rates_compares_each_pair_once(report_of, monkeypatch, ar
         compared[frozenset((a, b))] += 1
         return ratio_of_estimates(a, b, **options)
 
-    monkeypatch.setattr("results.compare.pairs.ratio_of_estimates", count)
+    monkeypatch.setattr("results.compare.comparison.ratio_of_estimates", count)
     environment, noise = make_environment(1), itertools.count()
     records = [
         record

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from results.compare.pairs import compare_pair
+from results.compare.comparison import compare_pair
 from results.compare.sequential import SINGLE_MACHINES_LEVEL, Reason, analyse, analysis_level
 from results.schema import Case
 from results.table.columns import Software

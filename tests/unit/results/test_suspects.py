@@ -11,7 +11,7 @@ from results.reference import all_published
 from results.reference.gpus import specified_gpus
 from results.reference.networks import networks
 from results.schema import SoftWarning, Status
-from results.schema.words import SUSPECT
+from results.schema.enums import SUSPECT
 from results.table.columns import Software
 from results.table.fleets import FleetRate, outliers
 from results.table.merge import merge_records

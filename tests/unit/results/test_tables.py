@@ -5,12 +5,12 @@ import io
 import pytest
 from rich.console import Console
 
-from results.grid import Grid, markdown
 from results.report.tables import all_grids, results_grid, show_tables, wide_grids
 from results.runs.store import stored_records
 from results.table import merge
 from results.table.fleets import fleet_rates, outliers
 from results.table.merge import merge_records
+from results.text_table import Grid, markdown
 from tests.support import PROJECT
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, stored
 

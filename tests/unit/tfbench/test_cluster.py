@@ -14,9 +14,9 @@ from tests.support.engines import processes
 from tests.support.patience import patience
 from tfbench.failures import CaseFailedError, Failure
 from tfbench.flags import FlagsError, parse
-from tfbench.peers import links as module
+from tfbench.peers import connections as module
 from tfbench.peers.cluster import ClusterError, TFCluster, read_cluster
-from tfbench.peers.links import Alone, Peers, may_be_a_peers
+from tfbench.peers.connections import Alone, Peers, may_be_a_peers
 
 pytestmark = pytest.mark.slow  # starts programs and waits for them
 

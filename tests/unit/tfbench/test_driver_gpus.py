@@ -10,7 +10,7 @@ READ = """
 import dataclasses, json
 from tfbench.machine.nvml import GPUs, as_recorded, read_driver
 from tfbench.measuring.soft_warnings import gpu_warnings
-from tfbench.peers.links import Alone
+from tfbench.peers.connections import Alone
 driver = read_driver(by_cuda=True)
 gpus = GPUs(8)
 (sample, *_) = gpus.sample() or [None]

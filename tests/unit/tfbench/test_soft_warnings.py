@@ -6,13 +6,13 @@ import pytest
 
 import tfbench.measuring.soft_warnings
 from results.schema import GPU, Case, Data, Device, Precision, Telemetry
+from results.schema.enums import SUSPECT
 from results.schema.health import RULES, GPUFacts, Moment
-from results.schema.words import SUSPECT
-from results.table.cells import WARNINGS, warning_notes
+from results.table.cell_text import WARNINGS, warning_notes
 from tests.unit.results.factory import make_environment, make_measurement
 from tfbench.measuring.soft_warnings import drift_limit, gpu_warnings, needs_ptx_jit, soft_warnings
 from tfbench.measuring.timing import drift
-from tfbench.peers.links import Alone
+from tfbench.peers.connections import Alone
 
 RTX_5090 = GPU(index=0, name="RTX 5090", compute_capability="12.0")
 ENVIRONMENT = make_environment(tf32_observed=False)

@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from results.compare.decide import decide
-from results.compare.pairs import (
+from results.compare.comparison import (
     MEANINGS,
     Comparison,
     Mark,
@@ -21,9 +20,10 @@ from results.compare.pairs import (
     mark_of,
     unchecked,
 )
-from results.digits import significant, with_interval
+from results.compare.decide import decide
+from results.number_format import significant, with_interval
 from results.stats import Interval, inverse, outlying
-from results.table.cells import value_text, warned
+from results.table.cell_text import value_text, warned
 from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS, Value
 from results.table.comparable import case_label, count_text, mode_text
 from results.table.fleets import TOLERANCE, FleetRate, Outlier, log_means, outlier_of

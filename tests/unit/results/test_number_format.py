@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from results.digits import significant, with_error, with_interval
+from results.number_format import significant, with_error, with_interval
 from results.stats import Interval
 
 

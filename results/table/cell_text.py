@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from results.digits import with_error, with_interval
+from results.number_format import with_error, with_interval
 from results.schema.health import RULES, Moment
 from results.stats import Interval
 from results.table.columns import Value
