@@ -12,7 +12,7 @@ from results.schema import Case, Device, Environment
 from results.schema.version import __version__
 from tfbench.devices import Threads
 from tfbench.keras_versions import keras_version
-from tfbench.machine.cuda_libraries import find_ptxas, flags_of_the_user, loaded_versions, ptxas_version
+from tfbench.machine.cuda_libraries import flags_of_the_user, loaded_versions, ptxas_version
 from tfbench.machine.host import host_facts
 from tfbench.settings import libraries_refuse_tf32
 
@@ -52,7 +52,7 @@ def read_environment(case: Case, threads: Threads) -> Environment:
         gpus=facts.gpus[: case.num_gpus] if case.device is Device.GPU else [],
         wheel_compute_capabilities=[str(name) for name in build.get("cuda_compute_capabilities", [])],
         variables=_variables(),
-        ptxas=ptxas_version(ptxas) if case.device is Device.GPU and (ptxas := find_ptxas()) else None,
+        ptxas=ptxas_version() if case.device is Device.GPU else None,
     )
 
 

@@ -7,8 +7,7 @@ import math
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import tensorflow as tf
@@ -17,7 +16,7 @@ from results.schema import Check, Environment, Rank, Status, Telemetry
 from tfbench.failures import CaseFailedError
 from tfbench.keras_types import Strategy, Tensor
 from tfbench.keras_versions import components
-from tfbench.machine.telemetry import reduced
+from tfbench.machine.telemetry import combined
 from tfbench.measuring.timing import TimedSteps
 from tfbench.measuring.validity import DIVERGENCE_LIMIT, within, worst
 from tfbench.peers.connections import Alone, Peers
@@ -130,12 +129,9 @@ def rank_parts(peers: Peers, samples_per_step: int, timed: TimedSteps) -> list[R
     ]
 
 
-def combined(peers: Ranks, telemetry: Telemetry) -> Telemetry:
+def telemetry_of_all(peers: Ranks, telemetry: Telemetry) -> Telemetry:
     """Return the telemetry of all hosts together."""
-    if peers.size == 1:
-        return telemetry
-    reported: list[dict[str, Any]] = peers.gather("telemetry", vars(telemetry))
-    return Telemetry(**reduced({item.name: [of[item.name] for of in reported] for item in fields(Telemetry)}))
+    return combined([Telemetry(**reported) for reported in peers.gather("telemetry", vars(telemetry))])
 
 
 def bus_bytes_per_second(strategy: Strategy, replicas: int) -> float:

@@ -50,7 +50,7 @@ from tfbench.measuring.timing import (
     warm_up,
 )
 from tfbench.peers.connections import Alone, Peers
-from tfbench.ranks import Ranks, agree, bus_bytes_per_second, check_software, combined, rank_parts, ranks_check
+from tfbench.ranks import Ranks, agree, bus_bytes_per_second, check_software, rank_parts, ranks_check, telemetry_of_all
 from tfbench.roofline.limits import limit_fields
 from tfbench.roofline.peaks import tf32_observed, wait_for
 from tfbench.roofline.transfers import connect, sum_over_replicas
@@ -97,7 +97,7 @@ def run_repeat(case: Case, options: Options, findings: Findings, peers: Ranks = 
     finally:
         gpus.close()
     telemetry = replace(findings.telemetry or Telemetry(), other_processes=gpus.other_processes())
-    findings.telemetry = combined(peers, telemetry)
+    findings.telemetry = telemetry_of_all(peers, telemetry)
     findings.warnings += gpu_warnings(peers, gpus.warnings, findings.gpus)
     findings.warnings += soft_warnings(case, findings.environment, findings.measurement, findings.telemetry)
     peers.finish()

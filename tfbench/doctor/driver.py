@@ -15,9 +15,8 @@ from typing import Any
 import pynvml
 
 from results.schema.health import GPUFacts
-from tfbench.machine.cuda_devices import ask_cuda
-from tfbench.machine.driver_gpus import DriverGPU, offered, problems_of, read_driver_gpus
-from tfbench.machine.nvml import cuda_version, opened, read_gpu
+from tfbench.machine.driver_gpus import DriverGPU, ask_cuda, offered, problems_of, read_driver_gpus
+from tfbench.machine.nvml import opened, read_gpu, versions
 
 P2P_READ = 0
 """The queried capability of a pair: reading each other's memory. (nvidia-ml-py's own constant is a tuple.)"""
@@ -86,8 +85,7 @@ def read_nvml() -> DriverFacts:
             return DriverFacts(problem=problem)
         gpus = read_driver_gpus()
         return DriverFacts(
-            version=offered(pynvml.nvmlSystemGetDriverVersion),
-            cuda=cuda_version(offered(pynvml.nvmlSystemGetCudaDriverVersion_v2)),
+            **versions(),
             gpus=[read_gpu(gpu) for gpu in gpus],
             pairs=read_pairs(gpus),
             gpu_problems=problems_of(gpus),

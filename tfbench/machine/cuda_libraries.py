@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tfbench.machine.host import read_text
+
 PRELOADED = ("libnvJitLink.so.*", "libcublasLt.so.*", "libcublas.so.*", "libcusparse.so.*", "libcusolver.so.*")
 """cuSOLVER, preceded by its own dependencies."""
 
@@ -95,14 +97,15 @@ def use_packaged_ptxas(folders: Iterable[Path]) -> None:
     Source: `FindPtxAsExecutable` and `CandidateCudaRoots` in TensorFlow's `cuda_root_path` and `asm_compiler`.
     """
     flags = os.environ.get("XLA_FLAGS", "")
-    toolkit = packaged_toolkit(folders)
-    if toolkit is not None and XLA_DATA_FLAG not in flags and not re.search(r"\s", str(toolkit)):
-        os.environ["XLA_FLAGS"] = f"{flags} {XLA_DATA_FLAG}={toolkit}".strip()
+    ptxas = packaged_ptxas(folders)
+    if ptxas is not None and XLA_DATA_FLAG not in flags and not re.search(r"\s", str(ptxas)):
+        os.environ["XLA_FLAGS"] = f"{flags} {XLA_DATA_FLAG}={ptxas.parents[1]}".strip()
 
 
-def packaged_toolkit(folders: Iterable[Path]) -> Path | None:
-    """Return the folder of NVIDIA's package with `bin/ptxas`; None: it is not installed."""
-    return next((root for folder in folders if _has_ptxas(root := folder.parent.parent / "cuda_nvcc")), None)
+def packaged_ptxas(folders: Iterable[Path]) -> Path | None:
+    """Return the `ptxas` of NVIDIA's package; None: it is not installed."""
+    candidates = (folder.parents[1] / "cuda_nvcc/bin/ptxas" for folder in folders)
+    return next((path for path in candidates if path.is_file()), None)
 
 
 def flags_of_the_user(flags: str) -> str:
@@ -110,29 +113,21 @@ def flags_of_the_user(flags: str) -> str:
     return " ".join(flag for flag in flags.split() if not flag.startswith(f"{XLA_DATA_FLAG}="))
 
 
-def find_ptxas() -> str | None:
-    """Return the `ptxas` that XLA calls in this process, or None."""
-    named = re.search(rf"{XLA_DATA_FLAG}=(\S+)", os.environ.get("XLA_FLAGS", ""))
-    if named and _has_ptxas(Path(named[1])):
-        return str(Path(named[1]) / "bin/ptxas")
-    if found := shutil.which("ptxas"):
-        return found
-    roots = (Path("/usr/local/cuda"), packaged_toolkit(package_folders()))
-    return next((str(root / "bin/ptxas") for root in roots if root is not None and _has_ptxas(root)), None)
-
-
-def ptxas_version(path: str) -> str | None:
-    """Return e.g. `12.5.82`; None: it does not run."""
+def ptxas_version() -> str | None:
+    """Return the version of the `ptxas` that XLA calls in this process, e.g. `12.5.82`; None: there is none."""
+    named = re.findall(rf"{XLA_DATA_FLAG}=(\S+)", os.environ.get("XLA_FLAGS", ""))
+    packaged = packaged_ptxas(package_folders())
+    candidates = [f"{folder}/bin/ptxas" for folder in named]
+    candidates += [shutil.which("ptxas") or "", "/usr/local/cuda/bin/ptxas", str(packaged or "")]
+    ptxas = next((path for path in candidates if Path(path).is_file()), None)
+    if ptxas is None:
+        return None
     try:
-        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run([ptxas, "--version"], capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     release = re.search(r"release [\d.]+, V([\d.]+)", done.stdout)
     return release[1] if release else None
-
-
-def _has_ptxas(root: Path) -> bool:
-    return (root / "bin/ptxas").is_file()
 
 
 def opened_libraries(tensorflow: str, cuda: str | None, cudnn: str | None) -> list[str]:
@@ -177,14 +172,8 @@ def load_by_name(names: Iterable[str], folders: Sequence[Path] = ()) -> dict[str
     return problems
 
 
-CUDNN_9 = 90_000
-"""cuDNN's number is major × 10,000 + minor × 100 + patch from 9.0.0 on, and major × 1,000 + … before.
-
-Source: CUDNN_VERSION in NVIDIA's cudnn_version.h.
-"""
-
 NCCL_2_9 = 10_000
-"""NCCL's number is major × 10,000 + minor × 100 + patch from 2.9 on, and major × 1,000 + … before.
+"""NCCL's number is major × 10,000 + minor × 100 + patch from 2.9 on, which any TensorFlow that opens NCCL has.
 
 Source: NCCL_VERSION in NVIDIA's nccl.h.
 """
@@ -206,23 +195,12 @@ def by_property(function: str) -> Callable[[ctypes.CDLL], str | None]:
     return version
 
 
-def cudnn_version(library: ctypes.CDLL) -> str | None:
-    """Return e.g. `9.3.0`."""
-    library.cudnnGetVersion.restype = ctypes.c_size_t
-    number = library.cudnnGetVersion()
-    return _of_number(number, 10_000 if number >= CUDNN_9 else 1_000)
-
-
 def nccl_version(library: ctypes.CDLL) -> str | None:
     """Return e.g. `2.21.5`; None: the library returned an error."""
     number = ctypes.c_int()
-    if library.ncclGetVersion(ctypes.byref(number)) != 0:
-        return None
-    return _of_number(number.value, 10_000 if number.value >= NCCL_2_9 else 1_000)
-
-
-def _of_number(number: int, major: int) -> str:
-    return f"{number // major}.{number % major // 100}.{number % 100}"
+    failed = library.ncclGetVersion(ctypes.byref(number))
+    major, rest = divmod(number.value, NCCL_2_9)
+    return None if failed else f"{major}.{rest // 100}.{rest % 100}"
 
 
 MAPS = Path("/proc/self/maps")
@@ -250,17 +228,13 @@ class LoadedVersions:
 
 def loaded_versions(maps: Path = MAPS) -> LoadedVersions:
     """Query the libraries that this process has loaded, without loading any; a CPU build has none."""
-    paths = dict.fromkeys(line.split(maxsplit=5)[5] for line in _lines(maps) if line.count("/"))
+    paths = dict.fromkeys(line.split(maxsplit=5)[5] for line in read_text(maps).splitlines() if line.count("/"))
     return LoadedVersions(
         libcuda=next((found[1] for path in paths if (found := _LIBCUDA.fullmatch(Path(path).name))), None),
-        cudnn=_ask(paths, "libcudnn.so", cudnn_version),
+        cudnn=_ask(paths, "libcudnn.so", by_property("cudnnGetProperty")),
         cublas=_ask(paths, "libcublas.so", by_property("cublasGetProperty")),
         nccl=_ask(paths, "libnccl.so", nccl_version),
     )
-
-
-def _lines(maps: Path) -> list[str]:
-    return maps.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
 def _ask(paths: dict[str, None], name: str, version: Callable[[ctypes.CDLL], str | None]) -> str | None:

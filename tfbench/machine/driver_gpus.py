@@ -1,24 +1,28 @@
-"""The NVIDIA GPUs of a machine by the driver's indices, and those that this process may use.
+"""The NVIDIA GPUs of a machine by the driver's indices, and those that a process may use, by CUDA.
 
 A GPU that does not answer keeps its index, as in `nvidia-smi -L`, and so do the GPUs after it. A GPU in MIG mode is
-used through its *slices*. CUDA determines what this process may use (`tfbench.machine.cuda_devices`); without CUDA,
-CUDA_VISIBLE_DEVICES does, by CUDA's rules. Call `nvmlInit` before any function here.
+used through its *slices*. Call `nvmlInit` before any function here.
 
-Source: CUDA C Programming Guide, "CUDA Environment Variables"; NVIDIA MIG User Guide, "Device Enumeration".
+TensorFlow's physical device `GPU:i` is the CUDA driver's device i, without those that it excludes as display GPUs. But
+TensorFlow does not show its UUID or bus id without creating the device (`get_device_details` has only name and compute
+capability; `list_local_devices` takes all of the memory). The CUDA driver reports both, with CUDA_VISIBLE_DEVICES,
+CUDA_DEVICE_ORDER, MIG and lost GPUs taken into account: no other match is safe.
+
+Source: TensorFlow, core/common_runtime/gpu/gpu_device.cc: `ListPhysicalDevices`, `GetValidDeviceIds` and
+`GetMinGPUMultiprocessorCount`; NVIDIA MIG User Guide, "Device Enumeration".
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pynvml
-
-from tfbench.machine.cuda_devices import CUDADevice
 
 T = TypeVar("T")
 
@@ -33,6 +37,28 @@ _LOST = {pynvml.NVML_ERROR_GPU_IS_LOST: "is lost", pynvml.NVML_ERROR_RESET_REQUI
 _MEMORY_EIGHTHS = 8
 """Denominator of a slice's share of the GPU's memory, by which it is named."""
 
+_MIN_MULTIPROCESSORS = 8
+"""Minimum number of multiprocessors that TensorFlow accepts, unless all GPUs have fewer."""
+
+_MULTIPROCESSOR_COUNT = 16
+"""Source: CUDA Driver API, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CUDADevice:
+    """One device of the CUDA driver, a whole GPU or a MIG slice of one.
+
+    Attributes:
+        uuid: 32 hexadecimal digits, without `GPU-` or `MIG-`; of a slice its own.
+        bus_id: `0000:3B:00.0`; of a slice its GPU's.
+        name: e.g. `NVIDIA H100 80GB HBM3 MIG 1g.10gb`.
+    """
+
+    uuid: str
+    bus_id: str
+    name: str
+    multiprocessors: int
+
 
 @dataclass(frozen=True, kw_only=True)
 class DriverGPU:
@@ -43,18 +69,17 @@ class DriverGPU:
         handle: NVML's, for memory and processes; None: it does not answer.
         gpu_handle: That of the whole GPU: NVML has no power, clocks or temperature of a slice.
         bus_id: `0000:3B:00.0`; None: unknown.
-        uuid: Of a slice its own, `MIG-…` as the driver prints it, in either form.
+        uuid: Of a slice its own, `MIG-…` as the driver prints it.
         name: CUDA's, `NVIDIA H100 80GB HBM3 MIG 1g.10gb` for a slice.
         problem: Why it cannot be used: `is lost`; None: it answers.
         mig: Whether MIG mode is on; None: not supported.
         slices: Of a whole GPU; empty without MIG.
         is_slice: Whether it is a slice.
         profile: Of a slice, e.g. `1g.10gb`, or `1c.3g.40gb` for a part of an instance.
-        old_name: Of a slice: `MIG-GPU-<uuid>/<GPU instance>/<compute instance>`.
     """
 
     index: int
-    handle: Handle | None
+    handle: Handle | None = None
     gpu_handle: Handle | None = None
     bus_id: str | None = None
     uuid: str | None = None
@@ -64,7 +89,6 @@ class DriverGPU:
     slices: tuple[DriverGPU, ...] = ()
     is_slice: bool = False
     profile: str | None = None
-    old_name: str | None = None
 
     @property
     def label(self) -> str:
@@ -80,120 +104,98 @@ def offered(query: Callable[..., T], *arguments: object) -> T | None:
         return None
 
 
-def read_driver_gpus(proc: Path = Path("/proc/driver/nvidia/gpus")) -> list[DriverGPU]:
-    """List all GPUs of the driver, including those that do not answer.
-
-    Args:
-        proc: Folder in which the kernel driver lists the bus ids of its GPUs: a lost GPU does not report its own.
-    """
-    gpus = [_read_driver_gpu(index) for index in range(offered(pynvml.nvmlDeviceGetCount) or 0)]
-    silent = [gpu.index for gpu in gpus if gpu.problem is not None and gpu.bus_id is None]
-    answered = {gpu.bus_id for gpu in gpus}
-    listed = sorted(path.name.upper() for path in proc.glob("*")) if silent else []
-    # NVML numbers GPUs by bus id, so the remaining ids belong to the silent GPUs, in order.
-    left = [bus_id for bus_id in listed if bus_id not in answered]
-    if len(left) == len(silent):
-        names = dict(zip(silent, left, strict=True))
-        gpus = [replace(gpu, bus_id=names[gpu.index]) if gpu.index in names else gpu for gpu in gpus]
-    return gpus
+def read_driver_gpus() -> list[DriverGPU]:
+    """List all GPUs of the driver, including those that do not answer."""
+    return [_read_driver_gpu(index) for index in range(offered(pynvml.nvmlDeviceGetCount) or 0)]
 
 
 def problems_of(gpus: Sequence[DriverGPU]) -> list[str]:
     """Describe GPUs that no process can use: `7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost`; empty: none."""
     silent = [f"{gpu.label} {gpu.problem}" for gpu in gpus if gpu.problem is not None]
-    found = []
-    if silent:
-        found.append(f"{len(gpus) - len(silent)} of {len(gpus)} GPUs answer: {', '.join(silent)}")
-    found += [f"{gpu.label} is in MIG mode without slices" for gpu in gpus if gpu.mig and not gpu.slices]
-    return found
+    found = [f"{len(gpus) - len(silent)} of {len(gpus)} GPUs answer: {', '.join(silent)}"] if silent else []
+    return found + [f"{gpu.label} is in MIG mode without slices" for gpu in gpus if gpu.mig and not gpu.slices]
 
 
-def visible_devices(gpus: Sequence[DriverGPU], by_cuda: Sequence[CUDADevice] | None = None) -> list[DriverGPU]:
-    """Return the GPUs and slices that this process may use, in CUDA's order.
+def visible_devices(gpus: Sequence[DriverGPU], *, by_cuda: bool) -> tuple[list[DriverGPU], str | None]:
+    """Return the GPUs and slices that a process may use, in its order, and why CUDA does not start.
 
     Args:
         gpus: All of the machine.
-        by_cuda: As listed by the CUDA driver; None: unknown, so CUDA_VISIBLE_DEVICES decides.
+        by_cuda: Ask CUDA, for a process that uses them. Otherwise CUDA is asked only if CUDA_VISIBLE_DEVICES chooses
+            some; without it, a process gets the whole GPUs, or a slice if there are none, never both.
     """
-    if by_cuda is not None:
-        return [match for device in by_cuda if (match := _match(gpus, device))]
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    answering = [gpu for gpu in gpus if gpu.problem is None]
-    devices = list(_all_of(answering) if chosen is None else _chosen(answering, chosen))
-    # A process gets either one slice or whole GPUs.
-    return [device for device in devices if device.is_slice][:1] or devices
+    usable = [device for gpu in gpus if gpu.problem is None for device in (gpu.slices if gpu.mig else (gpu,))]
+    if by_cuda or "CUDA_VISIBLE_DEVICES" in os.environ:
+        devices, problem = ask_cuda()
+        return [match for device in devices if (match := _match(usable, device))], problem
+    return [device for device in usable if not device.is_slice] or usable[:1], None
 
 
-def offered_devices(gpus: Sequence[DriverGPU]) -> list[DriverGPU]:
-    """Return the GPUs and slices that this machine offers, for processes that are assigned devices by UUID.
+def ask_cuda() -> tuple[list[CUDADevice], str | None]:
+    """Initialise the CUDA driver in this process and list its devices; creates no context and takes no memory.
 
-    Without CUDA_VISIBLE_DEVICES these are the whole GPUs, or the first slice if there are none: CUDA does not give a
-    process whole GPUs together with a slice.
+    CUDA reads CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER at the first call in a process.
+
+    Returns:
+        The devices that TensorFlow uses, in its order: it excludes small GPUs next to larger ones. And why there are
+        none: no libcuda, or the error of `cuInit`.
     """
-    if "CUDA_VISIBLE_DEVICES" in os.environ:
-        return visible_devices(gpus)
-    devices = list(_all_of([gpu for gpu in gpus if gpu.problem is None]))
-    return [device for device in devices if not device.is_slice] or devices[:1]
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        return [], str(error)
+    count = ctypes.c_int()
+    for name, arguments in (("cuInit", (0,)), ("cuDeviceGetCount", (ctypes.byref(count),))):
+        if (code := getattr(library, name)(*arguments)) != 0:
+            text = ctypes.c_char_p()
+            library.cuGetErrorName(code, ctypes.byref(text))
+            return [], f"{name} failed with {(text.value or b'CUresult').decode()} ({code})"
+    devices = [_describe(library, ordinal) for ordinal in range(count.value)]
+    wished = os.environ.get("TF_MIN_GPU_MULTIPROCESSOR_COUNT", "")
+    most = max((device.multiprocessors for device in devices), default=0)
+    least = int(wished) if wished.isdigit() else min(_MIN_MULTIPROCESSORS, most)
+    return [device for device in devices if device.multiprocessors >= least], None
 
 
-def _match(gpus: Sequence[DriverGPU], device: CUDADevice) -> DriverGPU | None:
-    """Find the GPU or slice of a CUDA device by its UUID, else by its PCI bus id."""
-    devices = list(_all_of([gpu for gpu in gpus if gpu.problem is None]))
-    same = [one for one in devices if one.uuid is not None and _digits(one.uuid) == device.uuid]
-    # A driver that names slices `MIG-GPU-…/1/0` returns only the UUID or bus id of the GPU.
-    same += [one for one in devices if device.bus_id is not None and one.bus_id == device.bus_id]
-    return same[0] if same else None
+def _describe(library: ctypes.CDLL, ordinal: int) -> CUDADevice:
+    device, multiprocessors = ctypes.c_int(), ctypes.c_int()
+    identity, bus_id, name = (ctypes.c_ubyte * 16)(), ctypes.create_string_buffer(32), ctypes.create_string_buffer(128)
+    library.cuDeviceGet(ctypes.byref(device), ordinal)
+    # CUDA before 11.4 has no _v2; the older function returns the GPU of a slice.
+    (getattr(library, "cuDeviceGetUuid_v2", None) or library.cuDeviceGetUuid)(ctypes.byref(identity), device)
+    library.cuDeviceGetPCIBusId(bus_id, len(bus_id), device)
+    library.cuDeviceGetName(name, len(name), device)
+    library.cuDeviceGetAttribute(ctypes.byref(multiprocessors), _MULTIPROCESSOR_COUNT, device)
+    return CUDADevice(
+        uuid=uuid.UUID(bytes=bytes(identity)).hex,
+        bus_id=bus_id.value.decode("ascii", "replace").upper(),
+        name=name.value.decode("utf-8", "replace"),
+        multiprocessors=multiprocessors.value,
+    )
 
 
-def _digits(uuid: str) -> str:
-    return uuid.removeprefix("MIG-").removeprefix("GPU-").replace("-", "")
-
-
-def _all_of(gpus: Sequence[DriverGPU]) -> Iterator[DriverGPU]:
-    """Yield GPUs, and instead of one in MIG mode its slices."""
-    for gpu in gpus:
-        yield from gpu.slices if gpu.mig else (gpu,)
-
-
-def _chosen(gpus: Sequence[DriverGPU], chosen: str) -> Iterator[DriverGPU]:
-    """Yield the devices of CUDA_VISIBLE_DEVICES; like CUDA, stop at the first unknown entry."""
-    for entry in (text.strip() for text in chosen.split(",")):
-        found = _by_entry(gpus, entry)
-        if found is None:
-            return
-        yield found
-
-
-def _by_entry(gpus: Sequence[DriverGPU], entry: str) -> DriverGPU | None:
-    if re.fullmatch(r"\d+", entry):  # CUDA numbers only the GPUs that answer
-        chosen = gpus[int(entry) : int(entry) + 1]
-        return next(_all_of(chosen), None)
-    if entry.startswith("MIG-"):
-        slices = [part for gpu in gpus for part in gpu.slices]
-        return next((one for one in slices if entry == one.old_name or (one.uuid or "").startswith(entry)), None)
-    if entry.startswith("GPU-"):
-        named = [gpu for gpu in gpus if (gpu.uuid or "").startswith(entry)]
-        return next(_all_of(named), None) if len(named) == 1 else None  # an ambiguous abbreviation is unknown
-    return None
+def _match(devices: Sequence[DriverGPU], wanted: CUDADevice) -> DriverGPU | None:
+    """Find the GPU or slice of a CUDA device by its UUID, else by its bus id: old drivers report no UUID of a slice."""
+    same = [one for one in devices if re.sub(r"^(GPU|MIG)-|-", "", one.uuid or "") == wanted.uuid]
+    return next(iter([*same, *(one for one in devices if one.bus_id == wanted.bus_id)]), None)
 
 
 def _read_driver_gpu(index: int) -> DriverGPU:
+    handle, bus_id, total = None, None, 0
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    except pynvml.NVMLError as error:
-        return DriverGPU(index=index, handle=None, problem=_LOST.get(error.value, f"cannot be opened ({error})"))
-    pci = offered(pynvml.nvmlDeviceGetPciInfo, handle)
-    bus_id = None if pci is None else bus_id_of(pci.busId)
-    gpu = DriverGPU(index=index, handle=handle, gpu_handle=handle, bus_id=bus_id)
-    try:
+        bus_id = bus_id_of(pynvml.nvmlDeviceGetPciInfo(handle).busId)
         total = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
     except pynvml.NVMLError as error:
-        if error.value in _LOST:  # some drivers still return the handle of a GPU that fell off the bus
-            return DriverGPU(index=index, handle=None, bus_id=bus_id, problem=_LOST[error.value])
-        total = 0
+        problem = _LOST.get(error.value)  # some drivers still return the handle of a GPU that fell off the bus
+        if handle is None or problem is not None:
+            return DriverGPU(index=index, bus_id=bus_id, problem=problem or f"cannot be opened ({error})")
     mode = offered(pynvml.nvmlDeviceGetMigMode, handle)
-    gpu = replace(
-        gpu,
+    gpu = DriverGPU(
+        index=index,
+        handle=handle,
+        gpu_handle=handle,
+        bus_id=bus_id,
         uuid=offered(pynvml.nvmlDeviceGetUUID, handle),
         name=offered(pynvml.nvmlDeviceGetName, handle) or "unknown",
         mig=None if mode is None else mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE,
@@ -213,16 +215,8 @@ def _slices(gpu: DriverGPU, gpu_bytes: int) -> Iterator[DriverGPU]:
         if handle is None:
             continue  # not every index holds a slice
         profile = _profile(handle, gpu_bytes)
-        instances = (pynvml.nvmlDeviceGetGpuInstanceId, pynvml.nvmlDeviceGetComputeInstanceId)
-        yield replace(
-            gpu,
-            handle=handle,
-            uuid=offered(pynvml.nvmlDeviceGetUUID, handle),
-            name=f"{gpu.name} MIG {profile or 'slice'}",
-            is_slice=True,
-            profile=profile,
-            old_name="/".join([f"MIG-{gpu.uuid}", *(str(offered(query, handle)) for query in instances)]),
-        )
+        name, identity = f"{gpu.name} MIG {profile or 'slice'}", offered(pynvml.nvmlDeviceGetUUID, handle)
+        yield replace(gpu, handle=handle, uuid=identity, name=name, is_slice=True, profile=profile)
 
 
 def _profile(handle: Handle, gpu_bytes: int) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import math
 import os
@@ -19,6 +20,8 @@ from pathlib import Path
 from results.schema import GPU
 from results.schema.health import GPUFacts
 from tfbench.machine import nvml
+
+CPU_INFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,20 +70,20 @@ def host_facts(*, by_cuda: bool = False) -> HostFacts:
     """
     driver = nvml.read_driver(by_cuda=by_cuda)
     return HostFacts(
-        cpu=_cpu_name(),
+        cpu=_found(CPU_INFO, r"^model name\s*: (.+)$") or platform.processor() or platform.machine(),
         cpu_count=os.cpu_count() or 1,
         cpu_limit=cpu_limit(),
         memory_bytes=memory_limit_bytes(),
         kernel=platform.release(),
-        operating_system=_operating_system(),
+        operating_system=_found(Path("/etc/os-release"), r'^PRETTY_NAME="?([^"\n]+)') or platform.system(),
         python=platform.python_version(),
-        tensorflow=_installed("tensorflow", "tensorflow-cpu", "tensorflow-intel"),
+        tensorflow=_installed("tensorflow", "tensorflow-cpu"),
         keras=_installed("keras"),
         driver=driver.version,
         cuda_driver=driver.cuda,
         gpus=[nvml.as_recorded(gpu) for gpu in driver.gpus],
         gpu_states=list(driver.gpus),
-        gpu_problems=list(driver.problems),
+        gpu_problems=list(driver.gpu_problems),
         driver_problem=driver.problem,
     )
 
@@ -91,8 +94,11 @@ def cpu_limit(root: Path = Path("/")) -> float:
     Args:
         root: Parent of `proc` and `sys`.
     """
-    allowed = float(len(os.sched_getaffinity(0)))
-    return min([allowed, *_cpu_quotas(root)])
+    of_version_1 = (_control_group_files(root, f"cpu.cfs_{name}_us", "cpu") for name in ("quota", "period"))
+    texts = [*_control_group_files(root, "cpu.max", "cpu"), *map(" ".join, zip(*of_version_1, strict=False))]
+    # "200000 100000" is 2 CPUs; "max 100000", and "-1 100000" in version 1, are no limit.
+    quotas = [int(found[1]) / int(found[2]) for text in texts if (found := re.fullmatch(r"(\d+) (\d+)", text))]
+    return min([float(len(os.sched_getaffinity(0))), *quotas])
 
 
 def memory_limit_bytes(root: Path = Path("/")) -> int | None:
@@ -104,10 +110,8 @@ def memory_limit_bytes(root: Path = Path("/")) -> int | None:
     files = ("memory.max", "memory.limit_in_bytes")  # of version 2 and of version 1
     texts = [text for name in files for text in _control_group_files(root, name, "memory")]
     limits = [int(text) for text in texts if text.isdigit()]
-    for line in read_text(root / "proc/meminfo").splitlines():
-        if line.startswith("MemTotal:"):
-            limits.append(int(line.split()[1]) * 1024)
-    return min(limits) if limits else None
+    total = _memory_bytes(root, "MemTotal")
+    return min(limits if total is None else [*limits, total], default=None)
 
 
 def out_of_memory_kills(root: Path = Path("/")) -> int | None:
@@ -116,27 +120,8 @@ def out_of_memory_kills(root: Path = Path("/")) -> int | None:
     Args:
         root: Parent of `proc` and `sys`.
     """
-    for text in _control_group_files(root, "memory.events", "memory"):
-        for line in text.splitlines():
-            name, _, count = line.partition(" ")
-            if name == "oom_kill" and count.isdigit():
-                return int(count)
-    return None
-
-
-def _cpu_quotas(root: Path) -> list[float]:
-    """Return the quota of every control group above this process, in CPUs."""
-    quotas = []
-    for text in _control_group_files(root, "cpu.max", "cpu"):  # version 2: "200000 100000", or "max 100000"
-        quota, _, period = text.partition(" ")
-        if quota.isdigit() and period.isdigit():
-            quotas.append(int(quota) / int(period))
-    quota_texts = _control_group_files(root, "cpu.cfs_quota_us", "cpu")  # version 1: -1 = none
-    period_texts = _control_group_files(root, "cpu.cfs_period_us", "cpu")
-    for quota, period in zip(quota_texts, period_texts, strict=False):
-        if quota.isdigit() and period.isdigit():
-            quotas.append(int(quota) / int(period))
-    return quotas
+    counts = re.findall(r"^oom_kill (\d+)$", "\n".join(_control_group_files(root, "memory.events", "memory")), re.M)
+    return int(counts[0]) if counts else None
 
 
 def _control_group_files(root: Path, name: str, controller: str) -> list[str]:
@@ -163,32 +148,22 @@ def read_text(path: Path) -> str:
         return ""
 
 
-def _cpu_name() -> str:
-    return _of_processor("model name") or platform.processor() or platform.machine()
+def _found(path: Path, pattern: str) -> str:
+    """Return what the group of a pattern matches in a file, with ^ and $ around a line; empty: nothing."""
+    match = re.search(pattern, read_text(path), re.MULTILINE)
+    return match[1] if match else ""
 
 
-def _of_processor(key: str) -> str:
-    return _first_value(Path("/proc/cpuinfo"), key, ":")
-
-
-def _operating_system() -> str:
-    return _first_value(Path("/etc/os-release"), "pretty_name", "=").strip('"') or platform.system()
-
-
-def _first_value(path: Path, key: str, separator: str) -> str:
-    """Return what follows the separator in the first line with a lower-case key, or all of it; empty: no such line."""
-    lines = (line for line in read_text(path).splitlines() if line.lower().startswith(key))
-    line = next(lines, "")
-    return (line.partition(separator)[2] if separator else line).strip()
+def _memory_bytes(root: Path, key: str) -> int | None:
+    kibibytes = _found(root / "proc/meminfo", rf"^{key}:\s*(\d+) kB")
+    return int(kibibytes) * 1024 if kibibytes else None
 
 
 def _installed(*packages: str) -> str | None:
     """Return the version of the first of these packages that is installed."""
     for package in packages:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return None
 
 
@@ -220,9 +195,16 @@ def processor_speed() -> ProcessorSpeed:
 
     Call in a process of its own: it sets the number of NumPy's threads.
     """
-    flags = _of_processor("flags").split()
-    bits = next((bits for flag, bits in {"avx512f": 512, "avx2": 256}.items() if flag in flags), None)
-    return ProcessorSpeed(cpu_flops_per_second=_product_rate(), cpu_loop_seconds=loop_seconds(), cpu_vector_bits=bits)
+    return ProcessorSpeed(
+        cpu_flops_per_second=_product_rate(),
+        cpu_loop_seconds=loop_seconds(),
+        cpu_vector_bits=vector_bits(_found(CPU_INFO, r"^flags\s*: (.+)$")),
+    )
+
+
+def vector_bits(flags: str) -> int | None:
+    """Return the width of a CPU's vector instructions by the kernel's flags; None: neither AVX2 nor AVX-512."""
+    return next((bits for flag, bits in {"avx512f": 512, "avx2": 256}.items() if flag in flags.split()), None)
 
 
 def _product_rate() -> float | None:
@@ -398,23 +380,22 @@ def read_machine(root: Path = Path("/")) -> MachineFacts:
     """
     before = read_cpu_use(root)
     time.sleep(CPU_USE_SECONDS)
-    load = _first_value(root / "proc/loadavg", "", "").split()
-    available = _first_value(root / "proc/meminfo", "memavailable", ":").split()
+    load = _found(root / "proc/loadavg", r"^(\S+)")
     governors = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
     memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     shm = root / "dev/shm"
     return MachineFacts(
         cpu_count=os.cpu_count() or 1,
         cpu_limit=cpu_limit(root),
-        load=float(load[0]) if load else None,
+        load=float(load) if load else None,
         other_cpu_share=other_cpu_share(before, read_cpu_use(root), cpu_limit(root)),
         governors=dict(Counter(text for file in governors if (text := read_text(file).strip()))),
         memory_bytes=memory_limit_bytes(root),
-        memory_available_bytes=int(available[0]) * 1024 if available else None,
+        memory_available_bytes=_memory_bytes(root, "MemAvailable"),
         shm_bytes=shutil.disk_usage(shm).total if shm.is_dir() else None,
         memlock_bytes=None if memlock == resource.RLIM_INFINITY else memlock,
         container=_in_container(root),
-        kernel_driver=_first_value(root / "proc/driver/nvidia/version", "", "") or None,
+        kernel_driver=_found(root / "proc/driver/nvidia/version", r"^(.+)$") or None,
         pci_gpus=_pci_gpus(root),
         disk_free_bytes=shutil.disk_usage(tempfile.gettempdir()).free,
         variables={name: os.environ[name][:500] for name in WATCHED if name in os.environ},
@@ -422,10 +403,9 @@ def read_machine(root: Path = Path("/")) -> MachineFacts:
 
 
 def _in_container(root: Path) -> bool:
-    marks = ("docker", "containerd", "kubepods", "libpod", "lxc")
-    if any((root / name).exists() for name in (".dockerenv", "run/.containerenv")):
-        return True
-    return any(mark in read_text(root / "proc/1/cgroup") for mark in marks) or "APPTAINER_CONTAINER" in os.environ
+    files = any((root / name).exists() for name in (".dockerenv", "run/.containerenv"))
+    group = _found(root / "proc/1/cgroup", r"(docker|containerd|kubepods|libpod|lxc)")
+    return files or bool(group) or "APPTAINER_CONTAINER" in os.environ
 
 
 def _pci_gpus(root: Path) -> list[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,7 @@ import pynvml
 
 from results.schema import GPU, SoftWarning
 from results.schema.health import GPUFacts, GPUSlice, driver_fix
-from tfbench.machine.cuda_devices import ask_cuda
-from tfbench.machine.driver_gpus import (
-    DriverGPU,
-    Handle,
-    T,
-    offered,
-    offered_devices,
-    problems_of,
-    read_driver_gpus,
-    visible_devices,
-)
+from tfbench.machine.driver_gpus import DriverGPU, offered, problems_of, read_driver_gpus, visible_devices
 
 COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 
@@ -41,18 +31,18 @@ CLOCK_REASONS = {
 }
 """Why clocks are not at their maximum. Source: nvml.h, nvmlClocksEventReasons."""
 
-
-POWER_REASONS = 0x4
-"""NVML's clock event bits: software power cap."""
+HARDWARE_SLOWDOWN = 0x8
+"""Also set by heat. Source: nvml.h, nvmlClocksEventReasonHwSlowdown: "temperature being too high"."""
 
 THERMAL_REASONS = 0x20 | 0x40
 """Software and hardware thermal slowdown."""
 
-HARDWARE_SLOWDOWN = 0x8
-"""Also set by heat. Source: nvml.h, nvmlClocksEventReasonHwSlowdown: "temperature being too high"."""
-
-HARDWARE_REASONS = HARDWARE_SLOWDOWN | 0x80
-"""Hardware slowdown without a thermal one, and hardware power brake."""
+THROTTLING = {
+    "throttle_power_share": 0x4,
+    "throttle_thermal_share": THERMAL_REASONS,
+    "throttle_hardware_share": HARDWARE_SLOWDOWN | 0x80,
+}
+"""Clock event bits by field: software power cap; heat; hardware slowdown without heat, and hardware power brake."""
 
 VGPU_NAME = re.compile(r"-\d+[ABCQ](ME)?$")
 """Ends a vGPU's name: `NVIDIA A10-24Q`, `GRID A100-1-5CME`. Source: NVIDIA vGPU Software User Guide, "vGPU types"."""
@@ -63,18 +53,18 @@ class Driver:
     """The NVIDIA driver of a machine.
 
     Attributes:
-        problem: Why it does not answer: `Driver/library version mismatch (NVML 18)`; None: it does, or there is none.
+        problem: Why it does not answer: `Driver/library version mismatch (NVML 18)`; None: it does.
         version: e.g. `550.54.14`; None: no driver.
         cuda: Newest CUDA that it supports, e.g. `12.4`.
-        gpus: GPUs that this process may use, in its own order, by the driver's indices.
-        problems: GPUs that no process can use: `7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost`.
+        gpus: By the driver's indices.
+        gpu_problems: GPUs that no process can use: `7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost`.
     """
 
     problem: str | None = None
     version: str | None = None
     cuda: str | None = None
-    gpus: tuple[GPUFacts, ...] = ()
-    problems: tuple[str, ...] = ()
+    gpus: Sequence[GPUFacts] = ()
+    gpu_problems: Sequence[str] = ()
 
     @property
     def reasons(self) -> list[str]:
@@ -82,7 +72,7 @@ class Driver:
         silent = (
             [f"the NVIDIA driver does not work: {self.problem}: {driver_fix(self.problem)}"] if self.problem else []
         )
-        return [*silent, *self.problems]
+        return [*silent, *self.gpu_problems]
 
 
 NO_LIBRARY = "NVML Shared Library Not Found"
@@ -107,23 +97,31 @@ def opened() -> Iterator[str | None]:
 
 
 def read_driver(*, by_cuda: bool = False) -> Driver:
-    """Query the driver once; an empty `Driver` where there is none.
+    """Query the driver once, with the GPUs that a process may use, in its order; an empty `Driver` without a driver.
 
     Args:
-        by_cuda: Return the GPUs of this process as CUDA reports them, for a process that uses them; otherwise those
-            that the machine offers, without initialising CUDA.
+        by_cuda: See `visible_devices`.
     """
     with opened() as problem:
         if problem is not None:
             return Driver(problem=None if problem == NO_LIBRARY else problem)
         gpus = read_driver_gpus()
-        devices = devices_of_this_process(gpus) if by_cuda else offered_devices(gpus)
-        return Driver(
-            version=offered(pynvml.nvmlSystemGetDriverVersion),
-            cuda=cuda_version(offered(pynvml.nvmlSystemGetCudaDriverVersion_v2)),
-            gpus=tuple(map(read_gpu, devices)),
-            problems=(*problems_of(gpus), *([] if by_cuda else _excluded(gpus, devices))),
-        )
+        devices, cuda_problem = visible_devices(gpus, by_cuda=by_cuda)
+        problems = problems_of(gpus)
+        if not by_cuda and not all(device.is_slice for device in devices):
+            problems += [f"{gpu.label} is in MIG mode, and excluded next to whole GPUs" for gpu in gpus if gpu.slices]
+        if cuda_problem is not None:
+            problems.append(f"CUDA does not start ({cuda_problem})")
+        return Driver(**versions(), gpus=[read_gpu(device) for device in devices], gpu_problems=problems)
+
+
+def versions() -> dict[str, Any]:
+    """Return the `version` of the driver and the newest `cuda` that it supports, of which NVML's 12040 is `12.4`."""
+    cuda = offered(pynvml.nvmlSystemGetCudaDriverVersion_v2)
+    return {
+        "version": offered(pynvml.nvmlSystemGetDriverVersion),
+        "cuda": None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
+    }
 
 
 def free_gpu_memory_bytes(count: int) -> int | None:
@@ -133,130 +131,159 @@ def free_gpu_memory_bytes(count: int) -> int | None:
     failed. It distinguishes a full GPU from a broken library.
     """
     with opened() as problem:
-        devices = visible_devices(read_driver_gpus()) if problem is None else []
+        devices = visible_devices(read_driver_gpus(), by_cuda=True)[0] if problem is None else []
         memories = [offered(pynvml.nvmlDeviceGetMemoryInfo, device.handle) for device in devices[:count]]
         return min((int(memory.free) for memory in memories if memory is not None), default=None)
 
 
-def cuda_version(number: int | None) -> str | None:
-    """Format CUDA's version number: 12040 is `12.4`."""
-    return None if number is None else f"{number // 1000}.{number % 1000 // 10}"
-
-
-def devices_of_this_process(gpus: list[DriverGPU]) -> list[DriverGPU]:
-    """Return the devices that this process may use, by CUDA or, if it does not answer, by CUDA_VISIBLE_DEVICES.
-
-    Initialises CUDA in this process.
-    """
-    devices, problem = ask_cuda()
-    return visible_devices(gpus, devices if problem is None else None)
-
-
-def _excluded(gpus: list[DriverGPU], devices: list[DriverGPU]) -> list[str]:
-    """Describe GPUs in MIG mode that are excluded because there are whole GPUs."""
-    if all(device.is_slice for device in devices):
-        return []
-    return [f"{gpu.label} is in MIG mode, and excluded next to whole GPUs" for gpu in gpus if gpu.slices]
-
-
 def as_recorded(gpu: GPUFacts) -> GPU:
     """Return a GPU's identity for the record."""
-    return GPU(
-        index=gpu.index,
-        name=gpu.name or "unknown",
-        uuid=gpu.uuid,
-        compute_capability=gpu.compute_capability,
-        memory_bytes=gpu.memory_bytes,
-        power_limit_watts=gpu.power_limit_watts,
-    )
+    return GPU(**{item.name: getattr(gpu, item.name) for item in fields(GPU)})
+
+
+Convert = Callable[..., Any]
+
+Reading = Callable[[DriverGPU], Any]
+"""Reads one figure; None: this GPU or driver does not offer it."""
+
+
+def _thousandths(answer: float) -> float:
+    return answer / 1000
+
+
+def _query(query: Convert, *arguments: object, then: Convert | None = None, own: bool = False) -> Reading:
+    """Return a reading by a query of NVML.
+
+    Args:
+        query: Gets the whole GPU's handle.
+        arguments: Others.
+        then: Converts an answer.
+        own: For a slice, query the slice itself.
+    """
+
+    def read(gpu: DriverGPU) -> Any:  # noqa: ANN401
+        answer = offered(query, gpu.handle if own else gpu.gpu_handle, *arguments)
+        return then(answer) if then is not None and answer is not None else answer
+
+    return read
+
+
+def _power(query: Convert, then: Convert = _thousandths) -> Reading:
+    """Return a reading that is unknown for a slice: a GPU's power and energy include its other slices."""
+    reading = _query(query, then=then)
+    return lambda gpu: None if gpu.is_slice else reading(gpu)
+
+
+_mean_power_watts = _power(pynvml.nvmlDeviceGetPowerUsage)
+
+
+def _power_watts(gpu: DriverGPU) -> Any:  # noqa: ANN401
+    """Return the present power; before driver 530 and since Ampere, the mean over the last second."""
+    instant = offered(pynvml.nvmlDeviceGetFieldValues, gpu.gpu_handle, [pynvml.NVML_FI_DEV_POWER_INSTANT])
+    if gpu.is_slice or instant is None or instant[0].nvmlReturn != pynvml.NVML_SUCCESS:
+        return _mean_power_watts(gpu)
+    return float(instant[0].value.uiVal) / 1000
+
+
+def _row_remap_pending(gpu: DriverGPU) -> bool | None:
+    """GPUs before Ampere retire pages instead of remapping rows."""
+    rows = offered(pynvml.nvmlDeviceGetRemappedRows, gpu.gpu_handle)
+    pending = offered(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, gpu.gpu_handle) if rows is None else rows[2]
+    return None if pending is None else bool(pending)
+
+
+READINGS: dict[str, Reading] = {
+    "compute_capability": _query(pynvml.nvmlDeviceGetCudaComputeCapability, then=lambda cc: f"{cc[0]}.{cc[1]}"),
+    "memory_bytes": _query(pynvml.nvmlDeviceGetMemoryInfo, own=True, then=lambda memory: int(memory.total)),
+    "memory_used_bytes": _query(pynvml.nvmlDeviceGetMemoryInfo, own=True, then=lambda memory: int(memory.used)),
+    "utilisation": _query(pynvml.nvmlDeviceGetUtilizationRates, then=lambda rates: rates.gpu / 100),
+    "ecc": _query(pynvml.nvmlDeviceGetEccMode, then=lambda modes: bool(modes[0])),
+    "ecc_uncorrected_errors": _query(
+        pynvml.nvmlDeviceGetTotalEccErrors, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
+    ),
+    "row_remap_pending": _row_remap_pending,
+    "row_remap_failed": _query(pynvml.nvmlDeviceGetRemappedRows, then=lambda rows: bool(rows[3])),
+    "persistence": _query(pynvml.nvmlDeviceGetPersistenceMode, then=bool),
+    "compute_mode": _query(pynvml.nvmlDeviceGetComputeMode, then=COMPUTE_MODES.get),
+    "power_watts": _power_watts,
+    "power_limit_watts": _power(pynvml.nvmlDeviceGetEnforcedPowerLimit),
+    "power_limit_default_watts": _power(pynvml.nvmlDeviceGetPowerManagementDefaultLimit),
+    "power_limit_max_watts": _power(
+        pynvml.nvmlDeviceGetPowerManagementLimitConstraints, lambda limits: limits[1] / 1000
+    ),
+    "temperature_celsius": _query(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
+    "sm_clock_mhz": _query(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
+    "sm_clock_max_mhz": _query(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
+    "application_clock_mhz": _query(pynvml.nvmlDeviceGetApplicationsClock, pynvml.NVML_CLOCK_SM),
+    "application_clock_default_mhz": _query(pynvml.nvmlDeviceGetDefaultApplicationsClock, pynvml.NVML_CLOCK_SM),
+    "pcie_generation": _query(pynvml.nvmlDeviceGetCurrPcieLinkGeneration),
+    "pcie_generation_max": _query(pynvml.nvmlDeviceGetMaxPcieLinkGeneration),
+    "pcie_width": _query(pynvml.nvmlDeviceGetCurrPcieLinkWidth),
+    "pcie_width_max": _query(pynvml.nvmlDeviceGetMaxPcieLinkWidth),
+}
+"""By field of `GPUFacts`. Temperature, clocks and links of a slice are those of its GPU."""
+
+ENERGY_JOULES = _power(pynvml.nvmlDeviceGetTotalEnergyConsumption)
+"""Counter of a GPU since the driver was loaded."""
+
+SAMPLED = ("power_watts", "temperature_celsius", "sm_clock_mhz", "memory_used_bytes", "pcie_generation", "pcie_width")
+"""Fields of `GPUFacts` that are sampled under load."""
+
+CLOCK_BITS = _query(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons)
+"""Bits of `CLOCK_REASONS`."""
 
 
 def read_gpu(gpu: DriverGPU) -> GPUFacts:
-    """Read the current state of a GPU: everything that a benchmark depends on.
-
-    A slice has its own memory and processes. Its temperature, clocks and their limits are those of its GPU; power is
-    excluded, because it includes the other slices.
-    """
-    handle = gpu.gpu_handle
+    """Read the current state of a GPU: everything that a benchmark depends on."""
     if gpu.problem is not None:
         return GPUFacts(index=gpu.index, bus_id=gpu.bus_id, problem=gpu.problem)
-
-    def ask(query: Callable[..., T], *arguments: object) -> T | None:
-        return offered(query, handle, *arguments)
-
-    def watts(query: Callable[..., Any]) -> float | None:
-        answer = None if gpu.is_slice else ask(query)
-        return None if answer is None else answer / 1000
-
-    mode = ask(pynvml.nvmlDeviceGetVirtualizationMode)
+    mode = offered(pynvml.nvmlDeviceGetVirtualizationMode, gpu.gpu_handle)
     virtual = mode == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU or bool(VGPU_NAME.search(gpu.name or ""))
-    capability = ask(pynvml.nvmlDeviceGetCudaComputeCapability)
-    memory = offered(pynvml.nvmlDeviceGetMemoryInfo, gpu.handle)
-    rates = ask(pynvml.nvmlDeviceGetUtilizationRates)  # none in MIG mode
-    limits = None if gpu.is_slice else ask(pynvml.nvmlDeviceGetPowerManagementLimitConstraints)
-    ecc, rows = ask(pynvml.nvmlDeviceGetEccMode), ask(pynvml.nvmlDeviceGetRemappedRows)
-    # GPUs before Ampere retire pages instead of remapping rows.
-    pending = ask(pynvml.nvmlDeviceGetRetiredPagesPendingStatus) if rows is None else rows[2]
-    reasons = ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons)
-    links = [ask(pynvml.nvmlDeviceGetNvLinkState, link) for link in range(pynvml.NVML_NVLINK_MAX_LINKS)]
+    bits = CLOCK_BITS(gpu)
+    links = [offered(pynvml.nvmlDeviceGetNvLinkState, gpu.gpu_handle, i) for i in range(pynvml.NVML_NVLINK_MAX_LINKS)]
     processes = offered(pynvml.nvmlDeviceGetComputeRunningProcesses, gpu.handle)
-    compute_mode = ask(pynvml.nvmlDeviceGetComputeMode)
-    persistence = ask(pynvml.nvmlDeviceGetPersistenceMode)
     return GPUFacts(
         index=gpu.index,
         bus_id=gpu.bus_id,
         name=gpu.name,
         uuid=gpu.uuid,
         virtual=virtual,
-        licensed=_is_licensed(handle) if virtual else None,
-        compute_capability=None if capability is None else f"{capability[0]}.{capability[1]}",
-        memory_bytes=None if memory is None else int(memory.total),
-        memory_used_bytes=None if memory is None else int(memory.used),
-        utilisation=None if rates is None else rates.gpu / 100,
+        licensed=_is_licensed(gpu) if virtual else None,
         processes=None if processes is None else len(processes),
         process_names=[f"{process.pid} {_process_name(process.pid)}".strip() for process in processes or ()],
         mig=gpu.mig,
-        slices=[_slice(part) for part in ((gpu,) if gpu.is_slice else gpu.slices)],
-        ecc=None if ecc is None else bool(ecc[0]),
-        ecc_uncorrected_errors=_ecc_uncorrected_errors(handle),
-        row_remap_pending=None if pending is None else bool(pending),
-        row_remap_failed=None if rows is None else bool(rows[3]),
-        persistence=None if persistence is None else bool(persistence),
-        compute_mode=None if compute_mode is None else COMPUTE_MODES.get(compute_mode),
-        power_watts=watts(pynvml.nvmlDeviceGetPowerUsage),
-        power_limit_watts=watts(pynvml.nvmlDeviceGetEnforcedPowerLimit),
-        power_limit_default_watts=watts(pynvml.nvmlDeviceGetPowerManagementDefaultLimit),
-        power_limit_max_watts=None if limits is None else limits[1] / 1000,
-        temperature_celsius=ask(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
-        sm_clock_mhz=ask(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
-        sm_clock_max_mhz=ask(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
-        application_clock_mhz=ask(pynvml.nvmlDeviceGetApplicationsClock, pynvml.NVML_CLOCK_SM),
-        application_clock_default_mhz=ask(pynvml.nvmlDeviceGetDefaultApplicationsClock, pynvml.NVML_CLOCK_SM),
-        clock_reasons=[name for bit, name in CLOCK_REASONS.items() if (reasons or 0) & bit],
-        throttle_power_share=_is_set(reasons, POWER_REASONS),
-        throttle_thermal_share=_is_set(reasons, THERMAL_REASONS),
-        throttle_hardware_share=_is_set(reasons, HARDWARE_REASONS),
-        pcie_generation=ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration),
-        pcie_generation_max=ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration),
-        pcie_width=ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth),
-        pcie_width_max=ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth),
+        slices=[
+            GPUSlice(uuid=part.uuid, profile=part.profile, memory_bytes=READINGS["memory_bytes"](part))
+            for part in ((gpu,) if gpu.is_slice else gpu.slices)
+        ],
+        clock_reasons=[name for bit, name in CLOCK_REASONS.items() if (bits or 0) & bit],
         nvlinks_up=links.count(1),
         nvlinks_down=links.count(0),
+        **_throttling(bits),
+        **{name: read(gpu) for name, read in READINGS.items()},
     )
 
 
-def _is_licensed(handle: Handle) -> bool | None:
+def _read_sample(gpu: DriverGPU) -> GPUFacts:
+    readings = {name: READINGS[name](gpu) for name in SAMPLED}
+    return GPUFacts(index=gpu.index, **readings, **_throttling(CLOCK_BITS(gpu)))
+
+
+def _throttling(bits: int | None) -> dict[str, Any]:
+    """Return the fields of `THROTTLING` at one moment, 0 or 1; heat explains a hardware slowdown."""
+    if bits is None:
+        return dict.fromkeys(THROTTLING)
+    explained = bits & ~HARDWARE_SLOWDOWN if bits & THERMAL_REASONS else bits
+    return {name: float(bool(explained & wanted)) for name, wanted in THROTTLING.items()}
+
+
+def _is_licensed(gpu: DriverGPU) -> bool | None:
     """Return whether a vGPU has a licence; None: not reported. Of the features of vGPU software, it has one enabled."""
-    found = offered(pynvml.nvmlDeviceGetGridLicensableFeatures_v4, handle)
+    found = offered(pynvml.nvmlDeviceGetGridLicensableFeatures_v4, gpu.gpu_handle)
     if found is None or not found.isGridLicenseSupported:
         return None
     features = found.gridLicensableFeatures[: found.licensableFeaturesCount]
     return any(feature.featureState for feature in features)
-
-
-def _slice(part: DriverGPU) -> GPUSlice:
-    memory = offered(pynvml.nvmlDeviceGetMemoryInfo, part.handle)
-    return GPUSlice(uuid=part.uuid, profile=part.profile, memory_bytes=None if memory is None else int(memory.total))
 
 
 def _process_name(pid: int) -> str:
@@ -266,33 +293,8 @@ def _process_name(pid: int) -> str:
         return ""  # another user's, or outside this container
 
 
-def _is_set(reasons: int | None, bits: int) -> float | None:
-    return None if reasons is None else float(has_reason(reasons, bits))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sample:
-    """One GPU at one moment; None: not supported.
-
-    Attributes:
-        at: `time.perf_counter` in seconds.
-        reasons: NVML's clock event bits.
-    """
-
-    at: float
-    power_watts: float | None = None
-    temperature_celsius: float | None = None
-    sm_clock_mhz: float | None = None
-    reasons: int | None = None
-    memory_used_bytes: int | None = None
-    pcie_generation: int | None = None
-    pcie_width: int | None = None
-
-
-def has_reason(reasons: int, bits: int) -> bool:
-    """Return whether one of `bits` is set; a hardware slowdown in addition to a thermal one does not count."""
-    explained = HARDWARE_SLOWDOWN if reasons & THERMAL_REASONS else 0
-    return bool(reasons & bits & ~explained)
+Sample = tuple[float, GPUFacts]
+"""A moment by `time.perf_counter`, and the fields of `SAMPLED` and `THROTTLING` of a GPU."""
 
 
 class GPUs:
@@ -309,27 +311,21 @@ class GPUs:
 
     def __init__(self, count: int) -> None:
         self._devices: list[DriverGPU] = []
-        self._open = False
+        self._nvml = ExitStack()
         self.at_start: list[GPUFacts] = []
         self.warnings: list[SoftWarning] = []
-        if count == 0:
+        if count == 0 or self._nvml.enter_context(opened()) is not None:
             return
-        try:
-            pynvml.nvmlInit()
-        except pynvml.NVMLError:
-            return
-        self._open = True
         gpus = read_driver_gpus()
-        self._devices = devices_of_this_process(gpus)[:count]
+        self._devices = visible_devices(gpus, by_cuda=True)[0][:count]
         self.at_start = self.facts()
         hint = "python -m tfbench.doctor; restart the machine"
         self.warnings = [SoftWarning(code="gpu_unusable", message=problem, hint=hint) for problem in problems_of(gpus)]
 
     def close(self) -> None:
         """Close NVML; later queries return nothing."""
-        if self._open:
-            offered(pynvml.nvmlShutdown)
-        self._open, self._devices = False, []
+        self._nvml.close()
+        self._devices = []
 
     def __len__(self) -> int:
         return len(self._devices)
@@ -339,59 +335,14 @@ class GPUs:
         return [read_gpu(device) for device in self._devices]
 
     def sample(self) -> list[Sample]:
-        """Sample power, clocks, temperature and utilisation of every GPU."""
-        return [_sample(device) for device in self._devices]
+        """Sample power, clocks, temperature and memory of every GPU."""
+        return [(time.perf_counter(), _read_sample(device)) for device in self._devices]
 
-    def energy_joules(self) -> list[float | None]:
-        """Return each GPU's energy counter in joules since the driver was loaded; None for a slice."""
-        counters = [
-            None if device.is_slice else offered(pynvml.nvmlDeviceGetTotalEnergyConsumption, device.handle)
-            for device in self._devices
-        ]
-        return [None if counter is None else counter / 1000 for counter in counters]
-
-    def temperatures_celsius(self) -> list[float | None]:
-        """Return each GPU's temperature."""
-        return [_temperature(device.gpu_handle) for device in self._devices]
-
-    def ecc_uncorrected_errors(self) -> list[int | None]:
-        """Return each GPU's uncorrected memory errors since the driver was loaded."""
-        return [_ecc_uncorrected_errors(device.gpu_handle) for device in self._devices]
+    def read(self, reading: Reading) -> list[Any]:
+        """Read one figure of every GPU."""
+        return [reading(device) for device in self._devices]
 
     def other_processes(self) -> int | None:
         """Count the processes that computed on these GPUs at the start; None if no GPU reports it."""
         known = [gpu for gpu in self.at_start if gpu.processes is not None]
         return len({name for gpu in known for name in gpu.process_names}) if known else None
-
-
-def _ecc_uncorrected_errors(handle: Handle) -> int | None:
-    kind, since = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
-    return offered(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, since)
-
-
-def _temperature(handle: Handle) -> float | None:
-    return offered(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU)
-
-
-def _power_watts(gpu: Handle) -> float | None:
-    """Return the present power; before driver 530 and since Ampere, the mean over the last second."""
-    fields = offered(pynvml.nvmlDeviceGetFieldValues, gpu, [pynvml.NVML_FI_DEV_POWER_INSTANT])
-    if fields is not None and fields[0].nvmlReturn == pynvml.NVML_SUCCESS:
-        return float(fields[0].value.uiVal) / 1000
-    averaged = offered(pynvml.nvmlDeviceGetPowerUsage, gpu)
-    return None if averaged is None else averaged / 1000
-
-
-def _sample(device: DriverGPU) -> Sample:
-    gpu = device.gpu_handle
-    memory = offered(pynvml.nvmlDeviceGetMemoryInfo, device.handle)
-    return Sample(
-        at=time.perf_counter(),
-        power_watts=None if device.is_slice else _power_watts(gpu),
-        temperature_celsius=_temperature(gpu),
-        sm_clock_mhz=offered(pynvml.nvmlDeviceGetClockInfo, gpu, pynvml.NVML_CLOCK_SM),
-        reasons=offered(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, gpu),
-        memory_used_bytes=None if memory is None else int(memory.used),
-        pcie_generation=offered(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, gpu),
-        pcie_width=offered(pynvml.nvmlDeviceGetCurrPcieLinkWidth, gpu),
-    )

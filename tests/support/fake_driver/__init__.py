@@ -25,15 +25,12 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class FakeSlice:
-    """A slice of a GPU in MIG mode; with `old_name` it is `MIG-GPU-…/1/0`, as for drivers before 470."""
+    """A slice of a GPU in MIG mode."""
 
     memory_mib: int
     instance_slices: int
-    gpu_instance: int
     uuid: uuid.UUID
     compute_slices: int | None = None
-    compute_instance: int = 0
-    old_name: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,16 +123,9 @@ def eight_h100(lost: int = 2) -> FakeMachine:
         6: {
             "mig": 1,
             "slices": (
-                FakeSlice(memory_mib=9856, instance_slices=1, gpu_instance=9, uuid=slice_uuid(0)),
-                FakeSlice(memory_mib=40320, instance_slices=3, gpu_instance=2, uuid=slice_uuid(1)),
-                FakeSlice(
-                    memory_mib=20096,
-                    instance_slices=2,
-                    compute_slices=1,
-                    gpu_instance=3,
-                    uuid=slice_uuid(2),
-                    old_name=True,
-                ),
+                FakeSlice(memory_mib=9856, instance_slices=1, uuid=slice_uuid(0)),
+                FakeSlice(memory_mib=40320, instance_slices=3, uuid=slice_uuid(1)),
+                FakeSlice(memory_mib=20096, instance_slices=2, compute_slices=1, uuid=slice_uuid(2)),
             ),
         },
         7: {"links_up": 16, "links_down": 2, "persistence": 0},
@@ -190,21 +180,16 @@ def _row(gpu: FakeGPU) -> str:
             text = f"GPU-{value}" if isinstance(value, uuid.UUID) else value
             parts += [f".uuid = {json.dumps(text)}", f".digits = {_digits(value)}"]
         elif item.name == "slices":
-            rows = ", ".join(_slice(gpu, part) for part in value)
+            rows = ", ".join(_slice(part) for part in value)
             parts += [f".slice_count = {len(value)}", f".slices = {{{rows or '{0}'}}}"]
         else:
             parts.append(f".{item.name} = {json.dumps(value)}")
     return "  {" + ", ".join(parts) + "}"
 
 
-def _slice(gpu: FakeGPU, part: FakeSlice) -> str:
-    name = f"MIG-{part.uuid}"
-    if part.old_name:
-        name = f"MIG-GPU-{gpu.uuid}/{part.gpu_instance}/{part.compute_instance}"
-    return (
-        f"{{{json.dumps(name)}, {_digits(part.uuid)}, {part.memory_mib}, {part.gpu_instance}, "
-        f"{part.compute_instance}, {part.instance_slices}, {part.compute_slices or part.instance_slices}}}"
-    )
+def _slice(part: FakeSlice) -> str:
+    slices = f"{part.instance_slices}, {part.compute_slices or part.instance_slices}"
+    return f'{{"MIG-{part.uuid}", {_digits(part.uuid)}, {part.memory_mib}, {slices}}}'
 
 
 def _digits(value: uuid.UUID | str) -> str:

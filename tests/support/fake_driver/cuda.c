@@ -48,3 +48,7 @@ int cuDeviceGetName(char *text, int length, int device) {
     snprintf(text, (size_t)length, "%s", gpus[devices[device].gpu].name);
     return 0;
 }
+int cuGetErrorName(int code, const char **name) {
+    *name = code == 802 ? "CUDA_ERROR_SYSTEM_NOT_READY" : "CUDA_ERROR_UNKNOWN";
+    return 0;
+}

@@ -5,7 +5,7 @@ typedef struct {
     const char *uuid;            /* as printed by the driver */
     unsigned char digits[16];    /* as returned by CUDA */
     unsigned long long memory_mib;
-    unsigned gpu_instance, compute_instance, instance_slices, compute_slices;
+    unsigned instance_slices, compute_slices;
 } Slice;
 
 typedef struct {

@@ -166,8 +166,6 @@ int nvmlDeviceGetMigDeviceHandleByIndex(Device *d, unsigned index, Device **slic
     if ((int)index >= OF(d).slice_count) return NOT_FOUND;
     ANSWER(d, *slice = &slices[d->gpu][index]);
 }
-int nvmlDeviceGetGpuInstanceId(Device *d, unsigned *id) { ANSWER(d, *id = PART(d).gpu_instance); }
-int nvmlDeviceGetComputeInstanceId(Device *d, unsigned *id) { ANSWER(d, *id = PART(d).compute_instance); }
 int nvmlDeviceGetAttributes_v2(Device *d, Attributes *a) {
     memset(a, 0, sizeof *a);
     ANSWER(d, (a->instance_slices = PART(d).instance_slices, a->compute_slices = PART(d).compute_slices,

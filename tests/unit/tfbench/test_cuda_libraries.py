@@ -24,12 +24,8 @@ def test_each_build_opens_its_own_libraries():
 def test_a_cuda_that_is_not_known_has_only_libraries_of_their_own_versions():
     for cuda in ("13.0.2", "14.1"):
         assert cuda_libraries.opened_libraries("2.22.0", cuda, "9") == ["libcudnn.so.9", "libnccl.so.2"]
-    assert [cuda_libraries.is_known_cuda(cuda) for cuda in (None, "11.8", "12.5.1", "13.0")] == [
-        True,
-        True,
-        True,
-        False,
-    ]
+    known = [cuda_libraries.is_known_cuda(cuda) for cuda in (None, "11.8", "12.5.1", "13.0")]
+    assert known == [True, True, True, False]
 
 
 def test_a_library_that_does_not_load_has_the_reason(tmp_path: Path):
@@ -80,15 +76,15 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_xla_calls_the_packaged_ptxas_unless_the_user_chose(packages, monkeypatch, flags, version):
     monkeypatch.setenv("XLA_FLAGS", flags)
-    assert cuda_libraries.ptxas_version(cuda_libraries.find_ptxas()) == "12.2.140", "XLA's own choice is PATH"
+    assert cuda_libraries.ptxas_version() == "12.2.140", "XLA's own choice is PATH"
     cuda_libraries.use_packaged_ptxas([packages / "nvidia/cublas/lib"])
-    assert cuda_libraries.ptxas_version(cuda_libraries.find_ptxas()) == version
+    assert cuda_libraries.ptxas_version() == version
     assert cuda_libraries.flags_of_the_user(os.environ["XLA_FLAGS"]) == ("" if "cuda_data_dir" in flags else flags)
     cuda_libraries.use_packaged_ptxas([packages / "nvidia/cublas/lib"])
     assert os.environ["XLA_FLAGS"].count("xla_gpu_cuda_data_dir") == 1
 
 
-CUDNN = "unsigned long cudnnGetVersion(void) {{ return {}; }}"
+CUDNN = "int cudnnGetProperty(int kind, int *value) { *value = (int[]){9, 3, 0}[kind]; return 0; }"
 CUBLAS = "int cublasGetProperty(int kind, int *value) { *value = (int[]){12, 5, 3}[kind]; return 0; }"
 NCCL = "int ncclGetVersion(int *version) { *version = 22304; return 0; }"
 LOAD_AND_ASK = """
@@ -113,11 +109,10 @@ def versions_after_loading(*libraries: Path) -> dict[str, str]:
     ("libraries", "versions"),
     [
         (
-            {"a folder/libcudnn.so.9": CUDNN.format(90300), "libcublas.so.12": CUBLAS, "libnccl.so.2": NCCL},
+            {"a folder/libcudnn.so.9": CUDNN, "libcublas.so.12": CUBLAS, "libnccl.so.2": NCCL},
             {"cudnn": "9.3.0", "cublas": "12.5.3", "nccl": "2.23.4"},
         ),
-        ({"libcudnn.so.8": CUDNN.format(8907)}, {"cudnn": "8.9.7"}),
-        ({"libcudnn_ops.so.9": CUDNN.format(90300), "libcublasLt.so.12": CUBLAS, "libnccl.so.2": "int none;"}, {}),
+        ({"libcudnn_ops.so.9": CUDNN, "libcublasLt.so.12": CUBLAS, "libnccl.so.2": "int none;"}, {}),
         ({"libcuda.so.570.172.08": "int nothing;"}, {"libcuda": "570.172.08"}),
         ({"libcuda.so.1.1": "int nothing;"}, {}),
     ],
@@ -128,7 +123,7 @@ def test_a_loaded_library_reports_its_own_version(tmp_path, libraries, versions)
 
 @needs_compiler
 def test_a_library_that_was_not_loaded_is_not_loaded_to_ask_it(tmp_path):
-    file = library(tmp_path / "libcudnn.so.9", CUDNN.format(90300))
+    file = library(tmp_path / "libcudnn.so.9", CUDNN)
     maps = tmp_path / "maps"
     maps.write_text(f"7f00-7f01 r-xp 00000000 00:00 1    {file}\n7f01-7f02 rw-p 00000000 00:00 0\n")
     assert cuda_libraries.loaded_versions(maps) == cuda_libraries.LoadedVersions()

@@ -20,9 +20,8 @@ from tests.unit.results.factory import make_environment, make_measurement
 from tests.unit.tfbench.test_doctor import changed
 from tfbench import failures as outcome
 from tfbench.doctor.checks import judge
-from tfbench.machine import host, telemetry
-from tfbench.machine.nvml import Sample
-from tfbench.machine.telemetry import cool_down
+from tfbench.machine.host import vector_bits
+from tfbench.machine.telemetry import cool_gpus, mean_watts
 from tfbench.measuring import timing
 from tfbench.measuring.soft_warnings import soft_warnings
 from tfbench.settings import gpu_settings
@@ -66,13 +65,13 @@ def settled_after(means, floor=10, figure="steps"):
 
 def integrated(share):
     """Return the mean power of 10 s at 100 W of which samples span a share."""
-    taken = [Sample(at=0.0, power_watts=100.0), Sample(at=10.0 * share, power_watts=100.0)]
-    return telemetry.mean_watts(taken, 10.0)
+    watts = GPUFacts(index=0, power_watts=100.0)
+    return mean_watts([(0.0, watts), (10.0 * share, watts)], 10.0)
 
 
 def cooled(celsius):
     """Return for how long a GPU of this temperature is waited for, of at most 3 s."""
-    return cool_down(lambda: [celsius], 50.0, 3.0, lambda _: None)
+    return cool_gpus(SimpleNamespace(read=lambda _: [celsius]), 3.0, lambda _: None).seconds
 
 
 def status_with_free(free_bytes):
@@ -80,15 +79,6 @@ def status_with_free(free_bytes):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(outcome, "free_gpu_memory_bytes", lambda _: free_bytes)
         return outcome.outcome_of(RuntimeError("CUDNN_STATUS_INTERNAL_ERROR")).status
-
-
-def vector_bits(flags):
-    """Return the width of the vector instructions of a CPU with these flags."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(host, "_of_processor", lambda _: flags)
-        patch.setattr(host, "_product_rate", lambda: None)
-        patch.setattr(host, "loop_seconds", lambda: 1.0)
-        return host.processor_speed().cpu_vector_bits
 
 
 ENERGY = {"energy_joules": 100.0}

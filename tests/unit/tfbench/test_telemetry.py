@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -5,9 +6,7 @@ import pytest
 from results.schema import Telemetry
 from results.schema.health import GPUFacts
 from tests.support.fake_driver import build, run_python, two_a4000
-from tfbench.machine import telemetry
-from tfbench.machine.nvml import HARDWARE_REASONS, Sample
-from tfbench.machine.telemetry import cool_down
+from tfbench.machine import nvml, telemetry
 
 OBSERVE = """
 import dataclasses, json, sys, time
@@ -34,7 +33,7 @@ print(json.dumps([{**dataclasses.asdict(telemetry), "other_processes": processes
 @pytest.fixture(scope="session")
 def fake_driver(tmp_path_factory):
     """Build the fake driver library; give what finds it."""
-    return build(two_a4000(), tmp_path_factory.mktemp("nvml"))
+    return build(replace(two_a4000(), sources=("nvml", "cuda")), tmp_path_factory.mktemp("nvml"))
 
 
 def run(fake_driver, scenario, *command, **variables):
@@ -102,7 +101,7 @@ def test_a_cpu_case_observes_no_gpu_although_there_are_some(fake_driver):
 
 
 def test_the_probe_describes_the_gpus_that_are_visible(fake_driver):
-    facts = run(fake_driver, "", "-m", "tfbench.probe", CUDA_VISIBLE_DEVICES="GPU-1,0")
+    facts = run(fake_driver, "", "-m", "tfbench.probe", CUDA_VISIBLE_DEVICES="1,0", FAKE_CUDA_ORDER="1,0")
     assert (facts["driver"], facts["cuda_driver"]) == ("550.54.14", "12.4")
     assert [(gpu["index"], gpu["uuid"]) for gpu in facts["gpus"]] == [(1, "GPU-1"), (0, "GPU-0")]
     assert facts["gpus"][0] == {
@@ -115,48 +114,46 @@ def test_the_probe_describes_the_gpus_that_are_visible(fake_driver):
     }
 
 
-def observed(*pairs, joules=None, seconds=4.0):
-    """Return a GPU whose samples have these times and watts."""
-    taken = [Sample(at=at, power_watts=watts) for at, watts in pairs]
-    return telemetry.ObservedGPU(GPUFacts(index=0), taken, joules, seconds)
+def samples(*values, name="power_watts"):
+    """Return samples of a GPU at these times, with these values of a field."""
+    return [(at, GPUFacts(index=0, **{name: value})) for at, value in values]
 
 
 def test_power_is_integrated_by_trapezoids_over_most_of_the_interval():
-    ramp = observed((0.0, 0.0), (1.0, 100.0), (4.0, 100.0))
-    _, reduce = telemetry.FIELDS["energy_integrated_joules"]
-    assert ramp.integrated_joules == pytest.approx(350.0)
-    assert reduce([ramp.integrated_joules] * 2) == pytest.approx(700.0)
-    assert observed((0.0, 100.0), (1.0, 100.0)).integrated_joules is None, "too little of it"
-    assert observed((0.0, 100.0), seconds=0.0).integrated_joules is reduce([]) is None
-    assert reduce([350.0, None]) is None, "one GPU reports none"
+    ramp = samples((0.0, 0.0), (1.0, 100.0), (4.0, 100.0))
+    assert telemetry.mean_watts(ramp, 4.0) == pytest.approx(350.0 / 4)
+    assert telemetry.mean_watts(samples((0.0, 100.0), (1.0, 100.0)), 4.0) is None, "too little of it"
+    assert telemetry.mean_watts(samples((0.0, 100.0)), 0.0) is None is telemetry.mean_watts([], 0.0)
 
 
-def test_shares_and_steady_temperature_follow_from_the_samples():
-    hot = [Sample(at=t, reasons=0x40 if t > 2 else 0, temperature_celsius=60.0 + t) for t in range(6)]
-    assert telemetry.reason_share(hot, 0x60) == 0.5
-    braked = [Sample(at=0.0, reasons=reasons) for reasons in (0x48, 0x28, 0x8, 0x4, 0xC0)]
-    assert telemetry.reason_share(braked, HARDWARE_REASONS) == 0.4, "heat sets the hardware's bit, too"
-    assert telemetry.steady_celsius(hot) == 64.5
-    worst = telemetry.reduced({"throttle_power_share": [0.0, 0.5], "pcie_width": [8, 16], "cooling_seconds": [1, 2]})
-    assert worst == {"throttle_power_share": 0.5, "pcie_width": 8, "cooling_seconds": 2}
+def test_several_gpus_or_hosts_have_the_total_or_the_worst_of_each_figure():
+    first = Telemetry(energy_joules=1.0, throttle_power_share=0.0, pcie_width=8, cooling_seconds=1.0, ecc_enabled=True)
+    second = Telemetry(energy_joules=2.0, throttle_power_share=0.5, pcie_width=16, cooling_seconds=2.0, samples=3)
+    both = telemetry.combined([first, second])
+    assert (both.energy_joules, both.throttle_power_share, both.pcie_width, both.cooling_seconds) == (3.0, 0.5, 8, 2.0)
+    assert (both.ecc_enabled, both.samples, telemetry.combined([]).energy_joules) == (None, 3, None)
+    assert telemetry.combined([first, first]).ecc_enabled is True
 
 
-def test_cooling_waits_until_it_is_cold_enough_within_its_limit(monkeypatch):
-    readings, slept = iter([[70.0, 40.0], [60.0, 40.0], [50.0, 40.0]]), []
-    assert cool_down(lambda: next(readings), 50.0, 100.0, slept.append) == 2.0
-    assert len(slept) == 2
-    assert cool_down(lambda: [90.0], 50.0, 5.0, lambda _: None) == 5.0
-    assert cool_down(list, 50.0, 5.0, lambda _: None) == 0.0, "a CPU reports no temperature"
-    assert cool_down(lambda: [None, 51.0], 50.0, 5.0, lambda _: None) == 5.0
-    monkeypatch.setattr(telemetry, "cool_down", lambda read, *limits: (read(), *limits))
-    assert telemetry.cool_gpus(OneGPU([0]), 60.0) == telemetry.Cooling(([51.0], 50.0, 60.0), [51.0])
+def test_heat_explains_a_hardware_slowdown():
+    shares = [tuple(nvml._throttling(bits).values()) for bits in (0x48, 0x28, 0x8, 0x4, 0xC0, None)]
+    assert shares == [(0, 1, 0), (0, 1, 0), (0, 0, 1), (1, 0, 0), (0, 1, 1), (None, None, None)]
 
 
-class OneGPU(list):
-    """A GPU of 51 °C."""
+class GPUsOf(list):
+    """GPUs with these temperatures, one list per reading."""
 
-    def temperatures_celsius(self):
-        return [51.0]
+    def read(self, _):
+        return self.pop(0) if len(self) > 1 else self[0]
+
+
+def test_cooling_waits_until_it_is_cold_enough_within_its_limit():
+    slept = []
+    cooling = telemetry.cool_gpus(GPUsOf([[70.0, 40.0], [60.0, 40.0], [50.0, 40.0]]), 100.0, slept.append)
+    assert (cooling.seconds, cooling.celsius, len(slept)) == (2.0, [50.0, 40.0], 2)
+    assert telemetry.cool_gpus(GPUsOf([[None, 51.0]]), 5.0, slept.append).seconds == 5.0
+    assert telemetry.cool_gpus(GPUsOf([[None]]), 5.0, slept.append).seconds == 0.0, "none reports a temperature"
+    assert telemetry.cool_gpus(GPUsOf([[]]), 5.0, slept.append) == telemetry.Cooling(None, [])
 
 
 def test_the_probe_reports_what_the_gpus_do_now(fake_driver):
@@ -171,6 +168,6 @@ def test_free_memory_is_that_of_the_cases_fullest_gpu(fake_driver, tmp_path):
     program = "from tfbench.machine.nvml import free_gpu_memory_bytes as free; print(free({}) or -1)"
     assert run(fake_driver, "", "-c", program.format(1)) == 15000, "another process may fill GPU 1"
     assert run(fake_driver, "", "-c", program := program.format(2)) == 14000
-    assert run(fake_driver, "", "-c", program, CUDA_VISIBLE_DEVICES="0") == 15000
+    assert run(fake_driver, "", "-c", program, FAKE_CUDA_ORDER="0") == 15000
     if not Path("/proc/driver/nvidia/version").exists():
         assert run(tmp_path, "", "-c", program) == -1, "without a driver it is unknown"
