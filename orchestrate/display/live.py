@@ -328,13 +328,13 @@ def make_display(kind: str, console: Console) -> Display:
     """Choose a display.
 
     Args:
-        kind: `live`, `plain`, `json` or `none`; `auto`: live on a terminal, otherwise plain.
+        kind: `live`, `plain`, `json` or `none`; `auto`: live on a terminal that can redraw, otherwise plain.
         console: On stderr.
 
     Raises:
         UserError: There is no such display.
     """
-    if kind == "live" or (kind == "auto" and console.is_terminal):
+    if kind == "live" or (kind == "auto" and console.is_terminal and not console.is_dumb_terminal):
         return LiveDisplay(console)
     if kind == "json":
         return JSONDisplay()

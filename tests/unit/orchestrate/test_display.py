@@ -92,8 +92,8 @@ def plain(events: list[Event], plan: Plan = PLAN) -> str:
     return stream.getvalue()
 
 
-def terminal(height: int = 40, width: int = 160) -> Console:
-    file, environment = io.StringIO(), {"TERM": "xterm"}  # that of the tests may be dumb
+def terminal(height: int = 40, width: int = 160, kind: str = "xterm") -> Console:
+    file, environment = io.StringIO(), {"TERM": kind}  # that of the tests may be dumb
     size = {"width": width, "height": height}
     return Console(file=file, force_terminal=True, color_system=None, _environ=environment, **size)
 
@@ -254,7 +254,8 @@ def test_ctrl_c_is_seen_above_the_table_and_stays_below_it():
 def test_a_display_is_chosen_by_name_and_by_where_it_writes():
     kinds = [type(make_display(name, terminal())) for name in ("auto", "json", "none")]
     assert kinds == [LiveDisplay, JSONDisplay, NoDisplay]
-    assert isinstance(make_display("auto", Console(file=io.StringIO())), PlainDisplay)
+    for console in (Console(file=io.StringIO()), terminal(kind="dumb")):  # rich draws no table on a dumb one
+        assert isinstance(make_display("auto", console), PlainDisplay)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
