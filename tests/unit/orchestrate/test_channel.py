@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from orchestrate.connections import children
 from orchestrate.engines.pulls import PullLimits
 from orchestrate.engines.ssh import channel
 from orchestrate.engines.ssh.channel import Channel
@@ -72,8 +73,9 @@ def launcher(tmp_path: Path, number: int, program: str) -> SSHLauncher:
 
 
 def connections() -> list[int]:
-    """Return the processes that carry connections, and their reaper: children of this one."""
-    return [pid for pid in below(os.getpid()) if b"\nPPid:\t%d\n" % os.getpid() in read_proc(pid, "status")]
+    """Return the processes that carry connections: children of this one, except for their reaper."""
+    ours = [pid for pid in below(os.getpid()) if b"\nPPid:\t%d\n" % os.getpid() in read_proc(pid, "status")]
+    return [pid for pid in ours if pid not in {reaper.pid for reaper in children._REAPERS}]
 
 
 JOB = make_job(Case(model="resnet50", device=Device.CPU), launcher="ssh", variant="cpu")
