@@ -47,7 +47,7 @@ def fields(kind: Any = Record, path: str = "") -> dict[str, str]:
         if isinstance(inner, type) and issubclass(inner, enum.Enum):
             found |= {f"{path}{name}={value}": "value" for value in inner}
         text = hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
-        found[path + name] = text.replace("results.schema.", "").replace("words.", "").replace("record.", "")
+        found[path + name] = text.replace("results.schema.", "").replace("enums.", "").replace("record.", "")
     return found
 
 
