@@ -33,7 +33,7 @@ from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Plan, new_run_id
 from orchestrate.running.context import Late, StorageFailed, storing
 from orchestrate.running.controller import allow_open_files, collect_rarely, controlling, is_controlled
-from orchestrate.running.options import TRIED_AGAIN, RunOptions, Stop
+from orchestrate.running.options import TRIED_AGAIN, Stop
 from orchestrate.running.run import execute, query_hosts
 from orchestrate.running.state import Recorded, RunState
 from orchestrate.session import launcher_maker, read_plan, resume_hint
@@ -97,7 +97,7 @@ def deep_check(
     display.planned(planned)
     collect_rarely()
     with storing(folder), _controlled(folder, bus, stop, display):
-        execute(planned, folder, launcher_maker(folder.path, bus), bus, stop, RunOptions())
+        execute(planned, folder, launcher_maker(folder.path, bus), bus, stop)
     return judge_records(planned, folder, where.runs_dir), stop.asked
 
 
@@ -166,16 +166,10 @@ def carry_out(
     state.resume(filter(None, map(stored_event, folder.read_events())), again)
     display.planned(planned, state)
     stop = Stop()
-    options = RunOptions(
-        max_parallel=how.max_parallel,
-        fail_fast=how.fail_fast,
-        max_usd=how.max_cost,
-        again=again,
-    )
     collect_rarely()
     with storing(folder):
         with _controlled(folder, bus, stop, display):
-            outcome = execute(planned, folder, launcher_maker(folder.path, bus), bus, stop, options, late)
+            outcome = execute(planned, folder, launcher_maker(folder.path, bus), bus, stop, how, again=again, late=late)
         took = time.monotonic() - began
         show_results(folder, outcome.ok + outcome.failed, quiet=how.display == "json", report=how.report)
     complete = not outcome.missing + outcome.stopped + outcome.skipped

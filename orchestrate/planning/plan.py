@@ -103,11 +103,11 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MultiHostJob:
-    """One repeat of a case that several hosts train together, with one record.
+class JobOnHosts:
+    """One repeat, with one record, on one host or on several that train together.
 
     Attributes:
-        job: The whole repeat, with the chief's id; its origin names all hosts.
+        job: The whole repeat, with the first host's id; its origin names all hosts.
         members: Each host's part, by rank.
     """
 
@@ -151,7 +151,7 @@ class Plan:
     created_at: str
     seed: int
     hosts: tuple[HostPlan, ...]
-    multi_host_jobs: tuple[MultiHostJob, ...] = ()
+    multi_host_jobs: tuple[JobOnHosts, ...] = ()
     stop_early: float | None = None
     hosts_file: str | None = None
     tfbench: str = __version__
@@ -223,7 +223,7 @@ def make_plan(
         )
         plans.append(HostPlan(host=host, suite=name, facts=facts, problem=problem, jobs=jobs, excluded=tuple(excluded)))
     entries: list[HostPlan] = []
-    multi_host_jobs: list[MultiHostJob] = []
+    multi_host_jobs: list[JobOnHosts] = []
     for _, group in itertools.groupby(plans, key=lambda entry: entry.host.fleet):
         fleet = list(group)
         made, excluded = _multi_host_jobs(fleet, suite_of(fleet[0].suite), repeats, run_id, seed)
@@ -400,7 +400,7 @@ def members_of(hosts: Sequence[Host], case: Case) -> tuple[Member, ...] | str:
 
 def _multi_host_jobs(
     fleet: Sequence[HostPlan], suite: Suite, repeats: int | None, run_id: str, seed: int
-) -> tuple[list[MultiHostJob], list[str]]:
+) -> tuple[list[JobOnHosts], list[str]]:
     """Plan the multi-host jobs of a fleet in shuffled rounds; a case with N hosts uses the first N.
 
     Returns:
@@ -426,7 +426,7 @@ def _multi_host_jobs(
     return [_multi_host_job(fleet[: case.num_hosts], case, repeat, run_id) for repeat, case in rounds], excluded
 
 
-def _multi_host_job(entries: Sequence[HostPlan], case: Case, repeat: int, run_id: str) -> MultiHostJob:
+def _multi_host_job(entries: Sequence[HostPlan], case: Case, repeat: int, run_id: str) -> JobOnHosts:
     """Return one multi-host job, with the id of the chief's part."""
     members = members_of([entry.host for entry in entries], case)
     assert not isinstance(members, str), "the caller checked"
@@ -434,7 +434,7 @@ def _multi_host_job(entries: Sequence[HostPlan], case: Case, repeat: int, run_id
         dataclasses.replace(host_job(entry.host, entry.facts, case, repeat, run_id), member=member)
         for entry, member in zip(entries, members, strict=True)
     )
-    return MultiHostJob(job=whole_job(jobs), members=jobs)
+    return JobOnHosts(job=whole_job(jobs), members=jobs)
 
 
 def whole_job(members: Sequence[Job]) -> Job:

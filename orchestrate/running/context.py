@@ -1,10 +1,9 @@
-"""State shared by the workers of a run, and functions to finish, skip and drop repeats."""
+"""State of a run that its workers share: it finishes, skips and drops repeats."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-import traceback
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,15 +11,15 @@ from typing import ClassVar
 
 from orchestrate.engines.base import Launcher
 from orchestrate.errors import UserError
-from orchestrate.events import Decided, EventBus, HostLost, JobResult, JobSkipped, Warned
+from orchestrate.events import Decided, EventBus, JobResult, JobSkipped, Warned
 from orchestrate.inventory.hosts import Host, HostPlace
+from orchestrate.options import How
 from orchestrate.planning.durations import Budget, usd_text
 from orchestrate.planning.facts import Facts
-from orchestrate.planning.plan import Job
-from orchestrate.planning.stop_early import StopEarly
+from orchestrate.planning.plan import Job, Plan
 from orchestrate.running.calls import Calls
-from orchestrate.running.judge import failed_record, now
-from orchestrate.running.options import RunOptions, Stop
+from orchestrate.running.options import Stop
+from orchestrate.running.state import Recorded
 from orchestrate.text import plain_text
 from results.errors import is_disk_full
 from results.program import command_line
@@ -33,10 +32,12 @@ MakeLauncher = Callable[[Host], Launcher]
 Late = dict[HostPlace, asyncio.Task[Facts]]
 """Probes that continue while others are measured."""
 
-NO_HOST_ANSWERS = (
-    "no host answers: this machine may have no network. Running benchmarks continue; hosts are dropped after "
-    "{:g} minutes without an answer"
-)
+OFFLINE_SECONDS = 1800.0
+"""How long each host is kept, in all, while no host answers.
+
+Longer than most networks are away: a router restarts, a train leaves a tunnel, somebody logs in to a VPN again. Hosts
+that are gone for good, or idle, then cost and delay no more than half an hour.
+"""
 
 
 class StorageFailed(UserError):
@@ -64,13 +65,11 @@ class Connectivity:
     Args:
         ask: Asks some hosts; returns whether one has answered.
         bus: Receives a warning for each change.
-        seconds: How long workers wait, for the warning.
     """
 
-    def __init__(self, ask: Callable[[], Awaitable[bool]], bus: EventBus, seconds: float) -> None:
+    def __init__(self, ask: Callable[[], Awaitable[bool]], bus: EventBus) -> None:
         self._ask = ask
         self._bus = bus
-        self._minutes = seconds / 60
         self._asking: asyncio.Task[bool] | None = None
         self._away_at = 0.0
         self._answers = True
@@ -89,8 +88,11 @@ class Connectivity:
         if not (before and self._answers):
             self._away_at = time.monotonic()
         if before != self._answers:
-            said = "hosts answer again" if self._answers else NO_HOST_ANSWERS.format(self._minutes)
-            self._bus.emit(Warned(host=None, message=said))
+            lost = (
+                "no host answers: this machine may have no network. Running benchmarks continue; hosts are dropped "
+                f"after {OFFLINE_SECONDS / 60:g} minutes without an answer"
+            )
+            self._bus.emit(Warned(host=None, message="hosts answer again" if self._answers else lost))
         return self._answers
 
     def was_away(self, since: float) -> bool:
@@ -100,26 +102,26 @@ class Connectivity:
 
 @dataclass(frozen=True)
 class RunContext:
-    """State shared by the workers of a run.
+    """State of a run that its workers share.
 
     Attributes:
         budget: None: no limit of cost.
-        statuses: Status of each repeat with a record, by job id.
-        early: Decides which repeats are not needed any more.
+        how: How the plan is executed.
+        recorded: The repeats with a record, and those that are not needed any more.
         network: Whether any host answers.
-        late: Taken by the workers of their hosts.
+        late: Taken by the sessions of their hosts.
         failures: Errors that ended the run.
     """
 
+    plan: Plan
     folder: RunFolder
     make: MakeLauncher
     bus: EventBus
     stop: Stop
     calls: Calls
     budget: Budget | None
-    options: RunOptions
-    statuses: dict[str, Status]
-    early: StopEarly
+    how: How
+    recorded: Recorded
     network: Connectivity
     late: Late
     failures: list[StorageFailed] = field(default_factory=list)
@@ -130,100 +132,64 @@ class RunContext:
         self.stop.launching.set()
         self.calls.abandon_all(failure)
 
+    def warn(self, message: str, host: Host | None = None) -> None:
+        """Emit a warning about a host, or the whole run."""
+        self.bus.emit(Warned(host=host.key if host else None, message=message))
 
-def supersede_record(folder: RunFolder, job_id: str) -> None:
-    """Move a record to `superseded/`, so that its repeat can run again."""
-    path = folder.record_path(job_id)
-    aside = folder.path / "superseded"
-    aside.mkdir(exist_ok=True)
-    path.rename(aside / f"{path.stem}.{len(list(aside.glob(f'{path.stem}.*')))}.json")
+    def skips(self, job: Job, host: Host) -> bool:
+        """Skip a repeat, with an event, if no comparison needs it any more; return whether it was skipped."""
+        if why := self.recorded.early.skips(job):
+            self.bus.emit(JobSkipped(job=job.id, host=host.key, case=job.case.name, why=why))
+        return bool(why)
 
+    def affords(self, hosts: Sequence[Host], case: str, meter: str | None = None, *, warn: bool = True) -> bool:
+        """Return whether one more repeat fits within the cost limit; if not, emit a warning.
 
-def skip(job: Job, host: Host, shared: RunContext) -> bool:
-    """Skip a repeat, with an event, if no comparison needs it any more; return whether it was skipped."""
-    if why := shared.early.skips(job):
-        shared.bus.emit(JobSkipped(job=job.id, host=host.key, case=job.case.name, why=why))
-    return bool(why)
+        Args:
+            hosts: Hosts of the repeat.
+            case: Name of its case.
+            meter: Key for counting its cost; None: its hosts, from their start to their end.
+            warn: Whether to emit the warning.
+        """
+        budget = self.budget
+        if budget is None or all(budget.allows(host.place, case, meter) for host in hosts):
+            return True
+        if warn:
+            which = "no new repeats will start" if meter is None else "the last repeats will not start"
+            spent, limit = usd_text(budget.spent_usd()), usd_text(budget.limit_usd)
+            self.warn(f"{which}: the run has cost {spent} USD, near its limit of {limit}", hosts[0])
+        return False
 
+    def finish(self, job: Job, record: Record, host: Host, seconds: float = 0.0) -> None:
+        """Store a repeat's record, then report it.
 
-def affordable(
-    hosts: Sequence[Host], case: str, shared: RunContext, *, meter: str | None = None, warn: bool = True
-) -> bool:
-    """Return whether one more repeat fits within the cost limit; if not, emit a warning.
-
-    Args:
-        hosts: Hosts of the repeat.
-        case: Name of its case.
-        shared: State shared by workers.
-        meter: Key for counting its cost; None: its hosts, from their start to their end.
-        warn: Whether to emit the warning.
-    """
-    budget = shared.budget
-    if budget is None or all(budget.allows(host.place, case, meter) for host in hosts):
-        return True
-    if warn:
-        which = "no new repeats will start" if meter is None else "the last repeats will not start"
-        spent = f"the run has cost {usd_text(budget.spent_usd())} USD, near its limit of {usd_text(budget.limit_usd)}"
-        shared.bus.emit(Warned(host=hosts[0].key, message=f"{which}: {spent}"))
-    return False
-
-
-def drop_host(host: Host, status: Status, cause: str, jobs: Sequence[Job], shared: RunContext) -> None:
-    """Drop a host, or the hosts that it represents, and record the cause for the remaining repeats."""
-    shared.bus.emit(HostLost(host=host.key, status=status, cause=cause))
-    for job in jobs:
-        finish(job, failed_record(job, status, cause, now()), host, 0.0, shared)
-
-
-def drop_for_bug(name: str, error: Exception, host: Host, jobs: Sequence[Job], shared: RunContext) -> None:
-    """Write the traceback of a bug to the run's folder, and a record for each repeat that it ended.
-
-    Args:
-        name: Part of the traceback's file name.
-        error: The bug.
-        host: Represents the work that ended.
-        jobs: The repeats that had started; those without a record get one. `resume` runs the others.
-        shared: State shared by workers.
-    """
-    path = shared.folder.path / f"traceback-{name}.txt"
-    with storing(shared.folder):
-        path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
-    left = [job for job in jobs if job.id not in shared.statuses]
-    drop_host(host, Status.ERROR, f"a bug in tfbench: {error!r}. Traceback: {path}", left, shared)
-
-
-def finish(job: Job, record: Record, host: Host, seconds: float, shared: RunContext) -> None:
-    """Store a repeat's record, then report it.
-
-    Args:
-        job: The repeat.
-        record: Its record.
-        host: Represents it in events.
-        seconds: Its duration.
-        shared: State shared by workers.
-    """
-    with storing(shared.folder):
-        shared.folder.write_record(job.id, record)
-    shared.statuses[job.id] = record.status
-    decided = shared.early.add(job, record)
-    measured = record.measurement if record.status is Status.OK else None
-    if shared.budget is not None and record.status is Status.OK:
-        shared.budget.add(job.origin.fleet, job.case.name, seconds)
-    shared.bus.emit(
-        JobResult(
-            job=job.id,
-            host=host.key,
-            status=record.status,
-            cause=record.cause,
-            samples_per_second=measured.samples_per_second if measured else None,
-            unit=measured.unit if measured else None,
-            seconds=seconds,
-            case=job.case.name,
-            fleet=host.fleet,
+        Args:
+            job: The repeat.
+            record: Its record.
+            host: Represents it in events.
+            seconds: Its duration.
+        """
+        with storing(self.folder):
+            self.folder.write_record(job.id, record)
+        decided = self.recorded.add(job, record)
+        measured = record.measurement if record.status is Status.OK else None
+        if self.budget is not None and record.status is Status.OK:
+            self.budget.add(job.origin.fleet, job.case.name, seconds)
+        self.bus.emit(
+            JobResult(
+                job=job.id,
+                host=host.key,
+                status=record.status,
+                cause=record.cause,
+                samples_per_second=measured.samples_per_second if measured else None,
+                unit=measured.unit if measured else None,
+                seconds=seconds,
+                case=job.case.name,
+                fleet=host.fleet,
+            )
         )
-    )
-    for answer in decided:
-        shared.bus.emit(Decided(case=job.case.name, answer=answer))
+        for answer in decided:
+            self.bus.emit(Decided(case=job.case.name, answer=answer))
 
 
 TOO_LOW_PEAKS = frozenset({"above_peak", "gpu_shared", "throttled_power", "throttled_thermal", "throttled_hardware"})

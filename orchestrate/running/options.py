@@ -1,10 +1,9 @@
-"""Options of a run, and its stop signal."""
+"""How a run is stopped, and which failures it tries again."""
 
 from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
 
 import anyio
 
@@ -19,13 +18,6 @@ DROP_AFTER = 2
 AWAY = frozenset({Status.UNREACHABLE, Status.LOST})
 """Failures that a host and this machine's network can have caused."""
 
-OFFLINE_SECONDS = 1800.0
-"""How long hosts are kept while none answers.
-
-Longer than most networks are away: a router restarts, a train leaves a tunnel, somebody logs in to a VPN again. Hosts
-that are gone for good, or idle, then cost and delay no more than half an hour.
-"""
-
 CHECK_SECONDS = 0.1
 
 QUEUED = "queued"
@@ -33,25 +25,6 @@ QUEUED = "queued"
 
 TRIED_AGAIN = HOST_FAULTS | {Status.STOPPED}
 """Statuses that `resume` measures again; a failure of the benchmark itself is a result and is kept."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """Options for executing a plan.
-
-    Attributes:
-        max_parallel: Hosts that work at a time; None: all.
-        fail_fast: Whether the first failure ends the run.
-        max_usd: Limit of the run's cost; None: no limit.
-        again: Statuses whose repeats are measured again when a run is resumed.
-        offline_seconds: How long each host is kept, in all, while no host answers.
-    """
-
-    max_parallel: int | None = None
-    fail_fast: bool = False
-    max_usd: float | None = None
-    again: frozenset[Status] = TRIED_AGAIN
-    offline_seconds: float = OFFLINE_SECONDS
 
 
 class Stop:

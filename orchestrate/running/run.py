@@ -36,6 +36,7 @@ from orchestrate.events import (
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.inventory.variants import read_variants
+from orchestrate.options import How
 from orchestrate.planning.durations import Budget, Durations
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.host_warnings import (
@@ -46,14 +47,13 @@ from orchestrate.planning.host_warnings import (
     sending_note,
 )
 from orchestrate.planning.images import share_images
-from orchestrate.planning.plan import Plan
+from orchestrate.planning.plan import JobOnHosts, Plan
 from orchestrate.running.calls import CHECK_SECONDS, Calls, in_thread
-from orchestrate.running.context import Connectivity, Late, MakeLauncher, RunContext, storing, supersede_record
-from orchestrate.running.multi_host import run_multi_host
-from orchestrate.running.options import RunOptions, Stop
+from orchestrate.running.context import Connectivity, Late, MakeLauncher, RunContext, storing
+from orchestrate.running.options import TRIED_AGAIN, Stop
 from orchestrate.running.session import CLOSE_SECONDS, PROBE_SECONDS
 from orchestrate.running.state import Recorded, RunOutcome
-from orchestrate.running.worker import HostWorker, QueueWorker
+from orchestrate.running.worker import QueueWorker, Worker
 from orchestrate.text import plain_text
 from results.runs.store import RunFolder
 from results.schema import Status
@@ -198,12 +198,12 @@ def execute(
     make: MakeLauncher,
     bus: EventBus,
     stop: Stop,
-    options: RunOptions = RunOptions(),  # noqa: B008 (frozen)
+    how: How = How(),  # noqa: B008 (frozen)
+    *,
+    again: frozenset[Status] = TRIED_AGAIN,
     late: Late | None = None,
 ) -> RunOutcome:
     """Run every repeat of a plan that has no record yet.
-
-    Records with a status of `options.again` are moved aside, into `superseded/`, and their repeats run once more.
 
     Args:
         plan: The plan.
@@ -211,7 +211,8 @@ def execute(
         make: Returns the launcher of a host.
         bus: Receives all events.
         stop: Ends the run early.
-        options: Options of the run.
+        how: How the plan is executed.
+        again: Statuses of records that are moved aside, into `superseded/`, and whose repeats run once more.
         late: Probes of `probe_hosts` that continue.
 
     Raises:
@@ -219,76 +220,100 @@ def execute(
         StorageFailed: This machine could not store the results; `resume` continues.
     """
     with storing(folder):
-        return loop.wait_for(_execute(plan, folder, make, bus, stop, options, {} if late is None else late))
+        budget = _budget(plan, folder, how.max_cost)
+        recorded = _done_before(plan, folder, again, lambda text: bus.emit(Warned(host=None, message=text)))
+
+        async def run() -> RunContext:
+            async with anyio.create_task_group() as tasks:
+                calls, network = Calls(tasks), Connectivity(partial(_any_answers, plan, make), bus)
+                made = RunContext(plan, folder, make, bus, stop, calls, budget, how, recorded, network, late or {})
+                calls.start(partial(calls.keep_limits, stop.running.is_set))
+                await _work(made)
+                tasks.cancel_scope.cancel()
+            return made
+
+        began = time.monotonic()
+        _announce(plan, folder, bus, recorded)
+        if failures := loop.wait_for(run()).failures:
+            raise failures[0]
+        outcome = recorded.outcome()
+        bus.emit(
+            RunFinished(
+                run_id=plan.run_id,
+                ok=outcome.ok,
+                failed=outcome.failed,
+                missing=outcome.missing,
+                stopped=outcome.stopped,
+                skipped=outcome.skipped,
+                saved_seconds=recorded.early.saved_seconds,
+                seconds=time.monotonic() - began,
+            )
+        )
+        return outcome
 
 
-async def _execute(
-    plan: Plan, folder: RunFolder, make: MakeLauncher, bus: EventBus, stop: Stop, options: RunOptions, late: Late
-) -> RunOutcome:
-    began = time.monotonic()
-    budget = _budget(plan, folder, options)
-    recorded = _done_before(plan, folder, options.again, lambda text: bus.emit(Warned(host=None, message=text)))
-    done, early = recorded.statuses, recorded.early
-    settled = done.keys() | recorded.skipped
-    total = len(plan.jobs)
-    left = total - len(settled)
-    bus.emit(RunStarted(run_id=plan.run_id, jobs=total, done=total - left, folder=str(folder.path)))
-    if note := isolation_note(entry.host for entry in plan.hosts):
-        bus.emit(Warned(host=None, message=note))
-    if not done and (note := sending_note(entry.facts for entry in plan.hosts)):
-        bus.emit(Warned(host=None, message=note))
+def _announce(plan: Plan, folder: RunFolder, bus: EventBus, recorded: Recorded) -> None:
+    """Say that the run starts, and what may spoil it."""
+    done = len(recorded.statuses) + len(recorded.skipped)
+    bus.emit(RunStarted(run_id=plan.run_id, jobs=recorded.total, done=done, folder=str(folder.path)))
     probed = {entry.host.place: entry.facts for entry in plan.hosts if entry.facts is not None}
-    for note in same_machine_notes(probed):
+    notes = [isolation_note(entry.host for entry in plan.hosts)]
+    notes += [] if recorded.statuses else [sending_note(probed.values())]
+    for note in (*filter(None, notes), *same_machine_notes(probed)):
         bus.emit(Warned(host=None, message=note))
     for entry in plan.hosts:
         for warning in host_warnings(entry.host, entry.facts) if entry.facts else ():
             bus.emit(Warned(host=entry.host.key, message=warning))
-    async with anyio.create_task_group() as tasks:
-        calls = Calls(tasks)
-        calls.start(partial(calls.keep_limits, stop.running.is_set))
-        network = Connectivity(partial(_any_answers, plan, make), bus, options.offline_seconds)
-        shared = RunContext(folder, make, bus, stop, calls, budget, options, done, early, network, late)
-        workers: dict[HostPlace, HostWorker | QueueWorker] = {}
-        together = [multi for multi in plan.multi_host_jobs if multi.job.id not in settled]
-        for entry in plan.hosts:
-            todo = [job for job in entry.jobs if job.id not in settled]
-            parts = [part for multi in together for part in multi.members if part.place == entry.host.place]
-            kind = HostWorker if entry.host.queue is None else QueueWorker
-            if budget is not None and kind is HostWorker and (todo or parts):
-                budget.begin(entry.host.place)  # it also costs while it waits for its turn
-            workers[entry.host.place] = kind(entry, todo, shared, parts)
-        machines = {place: tuple(group) for group in same_machines(probed) for place in group}
-        machines = {place: machines.get(place, (place,)) for place in workers}
-        turns = anyio.CapacityLimiter(options.max_parallel or math.inf)
-        ended = {group: anyio.Event() for group in dict.fromkeys(machines.values())}
 
-        async def work_in_turn(group: tuple[HostPlace, ...]) -> None:
-            async with turns:
-                for place in group:  # hosts that are one machine
+
+async def _work(run: RunContext) -> None:
+    """Run the repeats: each host its own, then those that hosts of a fleet run together."""
+    plan, settled = run.plan, run.recorded.statuses.keys() | run.recorded.skipped
+    probed = {entry.host.place: entry.facts for entry in plan.hosts if entry.facts is not None}
+    left = [repeat for repeat in plan.multi_host_jobs if repeat.job.id not in settled]
+    workers: dict[HostPlace, Worker] = {}
+    waiting: set[HostPlace] = set()  # for others of their fleet
+    for entry in plan.hosts:
+        place = entry.host.place
+        parts = [job for repeat in left for job in repeat.members if job.place == place]
+        own = [JobOnHosts(job=job, members=(job,)) for job in entry.jobs if job.id not in settled]
+        workers[place] = (Worker if entry.host.queue is None else QueueWorker)(run, [entry], own, parts)
+        waiting |= {place} if parts else set()
+        if run.budget is not None and entry.host.queue is None and (own or parts):
+            run.budget.begin(place)  # it also costs while it waits for its turn
+    groups = {place: tuple(group) for group in same_machines(probed) for place in group}
+    machines = {place: groups.get(place, (place,)) for place in workers}
+    turns = anyio.CapacityLimiter(run.how.max_parallel or math.inf)
+    ended = {group: anyio.Event() for group in machines.values()}
+
+    async def work_alone(group: tuple[HostPlace, ...]) -> None:
+        async with turns:
+            for place in group:  # hosts that are one machine
+                if workers[place].entries[0].jobs:
                     await workers[place].work()
-            ended[group].set()
+                if run.budget is not None and place in waiting:
+                    run.budget.begin(place)
+        ended[group].set()
 
-        async with anyio.create_task_group() as at_work:
-            for group in ended:
-                at_work.start_soon(work_in_turn, group)
-            await run_multi_host(plan, {place: ended[group] for place, group in machines.items()}, shared, settled)
-        tasks.cancel_scope.cancel()
-    if shared.failures:
-        raise shared.failures[0]
-    outcome = recorded.outcome()
-    bus.emit(
-        RunFinished(
-            run_id=plan.run_id,
-            ok=outcome.ok,
-            failed=outcome.failed,
-            missing=outcome.missing,
-            stopped=outcome.stopped,
-            skipped=outcome.skipped,
-            saved_seconds=early.saved_seconds,
-            seconds=time.monotonic() - began,
-        )
-    )
-    return outcome
+    one_by_one = anyio.CapacityLimiter(math.inf if run.how.max_parallel is None else 1)
+
+    async def work_together(fleet: str) -> None:
+        """Run multi-host jobs once the hosts have finished their own, so that no two wait for each other's hosts."""
+        for place, group in machines.items():
+            if run.how.max_parallel is not None or place.fleet == fleet:
+                await ended[group].wait()
+        of_fleet = [repeat for repeat in plan.multi_host_jobs if repeat.job.origin.fleet == fleet]
+        entries = {entry.host.place: entry for entry in plan.hosts}
+        places = dict.fromkeys(job.place for repeat in of_fleet for job in repeat.members)
+        todo = [repeat for repeat in left if repeat.job.origin.fleet == fleet]
+        async with one_by_one:
+            await Worker(run, [entries[place] for place in places], todo).work()
+
+    async with anyio.create_task_group() as at_work:
+        for group in ended:
+            at_work.start_soon(work_alone, group)
+        for fleet in dict.fromkeys(repeat.job.origin.fleet for repeat in plan.multi_host_jobs):
+            at_work.start_soon(work_together, fleet)
 
 
 async def _any_answers(plan: Plan, make: MakeLauncher) -> bool:
@@ -314,18 +339,20 @@ def _done_before(plan: Plan, folder: RunFolder, again: frozenset[Status], warn: 
         if isinstance(error.__cause__, OSError) and error.__cause__.errno != errno.EINVAL:
             raise error.__cause__ from error  # of a failing disk: the record may be good
         warn(f"{path}: {error}; moved to superseded/, its repeat runs again")
-    for job_id in (*recorded.unreadable, *recorded.again):
-        supersede_record(folder, job_id)
+    aside = folder.path / "superseded"
+    for path in map(folder.record_path, (*recorded.unreadable, *recorded.again)):
+        aside.mkdir(exist_ok=True)
+        path.rename(aside / f"{path.stem}.{len(list(aside.glob(f'{path.stem}.*')))}.json")
     return recorded
 
 
-def _budget(plan: Plan, folder: RunFolder, options: RunOptions) -> Budget | None:
-    if options.max_usd is None:
+def _budget(plan: Plan, folder: RunFolder, limit_usd: float | None) -> Budget | None:
+    if limit_usd is None:
         return None
     unpriced = [entry.host.key for entry in plan.hosts if entry.host.usd_per_gpu_hour is None]
     if unpriced:
         raise UserError(f"--max-cost needs a price for every host. Add usd_per_gpu_hour to: {', '.join(unpriced)}")
-    return Budget(options.max_usd, plan.hosts, Durations.of(plan, folder.path.parent))
+    return Budget(limit_usd, plan.hosts, Durations.of(plan, folder.path.parent))
 
 
 def stop_run(plan: Plan, make: MakeLauncher, bus: EventBus) -> tuple[int, list[str]]:

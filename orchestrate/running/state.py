@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from orchestrate import events
 from orchestrate.events import Event
 from orchestrate.planning.durations import Durations, clock_seconds, host_seconds
-from orchestrate.planning.plan import Plan
+from orchestrate.planning.plan import Job, Plan
 from orchestrate.planning.stop_early import StopEarly
 from orchestrate.running.options import HOST_FAULTS, QUEUED
 from orchestrate.text import plain_text
 from results.program import command_line
 from results.runs.store import RunFolder
-from results.schema import Status
+from results.schema import Record, Status
 from results.schema.record_json import RecordError
 
 MAX_CAUSES = 10
@@ -77,12 +77,16 @@ class Recorded:
             if record is not None and record.status in again:
                 made.again.append(job.id)
             elif record is not None:
-                made.statuses[job.id] = record.status
-                if record.status is not Status.OK:
-                    made.causes[job.id] = record.cause or ""
-                made.early.add(job, record)
+                made.add(job, record)
         made.skipped = made.early.among(job for job in plan.jobs if job.id not in made.statuses)
         return made
+
+    def add(self, job: Job, record: Record) -> list[str]:
+        """Add a repeat; return the comparisons that it decided, in words."""
+        self.statuses[job.id] = record.status
+        if record.status is not Status.OK:
+            self.causes[job.id] = record.cause or ""
+        return self.early.add(job, record)
 
     def outcome(self) -> RunOutcome:
         """Count the statuses now."""

@@ -13,7 +13,7 @@ from orchestrate.events import Event, EventBus, JobState
 from orchestrate.inventory.hosts import Host, read_hosts
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.plan import Plan, make_plan
-from orchestrate.running.options import RunOptions, Stop
+from orchestrate.running.options import Stop
 from orchestrate.running.run import execute, probe_hosts
 from orchestrate.running.state import RunOutcome
 from orchestrate.suites import CaseBlock, Suite
@@ -85,7 +85,7 @@ class Bench:
         else:
             self.run_folder = RunFolder.create(path.parent, path.name)
             self.run_folder.write_plan(plan_to_json(plan))
-        return execute(plan, self.run_folder, self.make, self.bus, self.stop, RunOptions())
+        return execute(plan, self.run_folder, self.make, self.bus, self.stop)
 
     def measure(self, repeats: int = 3, *, num_hosts: int = 1, **queue: Any) -> RunOutcome:
         """Plan and run repeats on the fleet."""

@@ -15,8 +15,7 @@ from orchestrate.events import Warned
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import make_plan
-from orchestrate.running import calls, run, session
-from orchestrate.running.options import RunOptions
+from orchestrate.running import calls, context, part, run, session
 from orchestrate.running.run import execute
 from orchestrate.running.state import RunOutcome
 from results.schema import Status
@@ -61,7 +60,7 @@ class HangingBench(Bench):
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every limit be a part of a second."""
-    for module in (calls, session):
+    for module in (part, session):
         monkeypatch.setattr(module, "MARGIN_SECONDS", 0.5)
     monkeypatch.setattr(calls, "END_AFTER_SECONDS", 0.1)
     monkeypatch.setattr(calls, "CHECK_SECONDS", 0.02)
@@ -160,7 +159,7 @@ def test_a_host_that_answers_late_holds_no_other_and_is_not_probed_twice(tmp_pat
     assert "it has not answered after" in str(slow) and isinstance(good, Facts)
     bench.plan = make_plan(bench.hosts, probed, lambda name: bench.suite, run_id="run1", seed=7)
     bench.machines["good"].on_follow = lambda job: answers.set()  # it is measured before the other answers
-    outcome = execute(bench.plan, bench.folder, bench.launcher, bench.bus, bench.stop, RunOptions(), late)
+    outcome = execute(bench.plan, bench.folder, bench.launcher, bench.bus, bench.stop, late=late)
     assert outcome == RunOutcome(ok=24, failed=0, missing=0) and LateLauncher.begun == 1
 
 
@@ -186,12 +185,13 @@ def test_a_launcher_that_cannot_be_made_is_its_hosts_problem(tmp_path: Path):
     assert "No space left" in str(bad) and isinstance(good, Facts)
 
 
-def test_a_host_that_never_answered_is_not_taken_for_a_lost_network(tmp_path: Path):
+def test_a_host_that_never_answered_is_not_taken_for_a_lost_network(tmp_path: Path, monkeypatch):
     """Else five servers that do not speak ssh would hold the end of a run for half an hour."""
+    monkeypatch.setattr(context, "OFFLINE_SECONDS", 5.0)
     gone = Unreachable("it speaks no ssh")
     bench = Bench(tmp_path, bad=FakeHost(facts=gone, failures={"running": gone}), good=FakeHost())
     far = DockerAddress(scheme="ssh", target="bad")
     bench.hosts = [dataclasses.replace(bench.hosts[0], docker=far), bench.hosts[1]]
     bench.plan = bench.make_plan()
-    assert bench.run(offline_seconds=5.0) == RunOutcome(ok=12, failed=12, missing=0)
+    assert bench.run() == RunOutcome(ok=12, failed=12, missing=0)
     assert not [warned.message for warned in bench.seen(Warned) if "no host answers" in warned.message]

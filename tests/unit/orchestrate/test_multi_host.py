@@ -18,7 +18,7 @@ from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.durations import Budget
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, members_of
-from orchestrate.running import multi_host, run
+from orchestrate.running import context, run, worker
 from orchestrate.running.run import stop_run
 from orchestrate.running.state import RunOutcome
 from orchestrate.suites import CaseBlock, Suite
@@ -96,8 +96,8 @@ class Bench(test_run.Bench):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multi_host, "GRACE_SECONDS", 0.3)
-    monkeypatch.setattr(multi_host, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(worker, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(worker, "POLL_SECONDS", 0.02)
 
 
 def test_two_hosts_give_one_record_with_a_part_for_each(tmp_path: Path):
@@ -127,7 +127,7 @@ def test_hosts_that_wait_for_others_cost(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(run, "Budget", lambda *how: budgets.append(Budget(*how)) or budgets[-1])
     monkeypatch.setattr(Bench, "settings", {"usd_per_gpu_hour": 3600.0, "device": Device.CPU})
     bench = Bench(tmp_path, a=FakeHost(), b=FakeHost(on_follow=lambda job: clock.append(10.0)))
-    assert bench.run(max_usd=1e9, max_parallel=1) == RunOutcome(ok=6, failed=0, missing=0)
+    assert bench.run(max_cost=1e9, max_parallel=1) == RunOutcome(ok=6, failed=0, missing=0)
     assert budgets[0].spent_usd() == 2 * 40, "a dollar a second for each"
 
 
@@ -242,7 +242,7 @@ def test_a_part_that_ends_well_does_not_end_the_others(tmp_path: Path):
 
 
 def test_a_part_that_does_not_end_when_asked_is_abandoned_with_its_host(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("orchestrate.running.session.MARGIN_SECONDS", 2.5)
+    monkeypatch.setattr("orchestrate.running.part.MARGIN_SECONDS", 2.5)
     bench = Bench(tmp_path, suite(num_hosts=2), a=FakeHost(), b=FakeHost())
     bench.machines["a"].failures["stop"] = Unreachable("connection refused")
     vars(bench.machines["b"]).update(NOTHING)
@@ -283,8 +283,9 @@ def test_an_unreachable_host_fails_the_job_but_not_what_others_do_alone(tmp_path
 )
 def test_hosts_are_kept_for_a_time_while_none_answers(tmp_path: Path, monkeypatch, when: str, seconds: float):
     """With `together`, b is abandoned with its part, and has to be connected to again."""
-    monkeypatch.setattr("orchestrate.running.worker.ASK_AGAIN_SECONDS", 0.05)
-    monkeypatch.setattr("orchestrate.running.session.MARGIN_SECONDS", 2.5)
+    monkeypatch.setattr(worker, "ASK_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(context, "OFFLINE_SECONDS", seconds)
+    monkeypatch.setattr("orchestrate.running.part.MARGIN_SECONDS", 2.5)
     away = {call: Unreachable("no route to host") for call in ("start", "follow", "stop", "remove", "running")}
     left = [when]
 
@@ -303,7 +304,7 @@ def test_hosts_are_kept_for_a_time_while_none_answers(tmp_path: Path, monkeypatc
     bench.waits["b"] = threading.Event()
     bench.bus.subscribe(come_back)
     lose("before")
-    outcome = bench.run(offline_seconds=seconds)
+    outcome = bench.run()
     assert not left and all(machine.containers == {} for machine in bench.machines.values()) == bool(seconds)
     if seconds:
         failed = int(when == "together")

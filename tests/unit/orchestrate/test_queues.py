@@ -7,33 +7,37 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
-import anyio
 import pytest
 
-from orchestrate import loop
 from orchestrate.engines.base import Ending, OnTurn, OutputLine, Turn, always_running
 from orchestrate.engines.polling import Poller
 from orchestrate.errors import Lost, Unreachable
 from orchestrate.events import EventBus
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.queues import SlurmQueue
+from orchestrate.options import How
 from orchestrate.planning import durations as durations_module
 from orchestrate.planning.codec import plan_to_json
 from orchestrate.planning.durations import GUESSED_REPEAT_SECONDS, Budget, Durations, estimate
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan, make_plan
-from orchestrate.running.calls import Calls, Watched
-from orchestrate.running.options import RunOptions, Stop
+from orchestrate.running import calls
+from orchestrate.running.context import RunContext
+from orchestrate.running.options import Stop
+from orchestrate.running.part import RunningPart
 from orchestrate.running.run import execute
+from orchestrate.running.session import HostSession
 from orchestrate.running.state import RunOutcome
-from orchestrate.running.worker import Attempt
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import GPU, Status
+from tests.support.engines.processes import wait_until
 from tests.support.patience import patience
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
+from tests.unit.orchestrate.test_run import Bench
 
 SUITE = Suite("s", "", 3, (CaseBlock(**{"model": ["resnet50", "googlenet"], "batch_per_gpu": 8, "num_gpus": [1, 2]}),))
 GPUS = tuple(GPU(index=index, name="a5000") for index in range(2))
@@ -81,66 +85,71 @@ def test_a_bug_in_a_look_reaches_those_who_wait():
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-async def nothing() -> None:
-    """End a repeat that does not run."""
+class Waiting(FakeLauncher):
+    """A benchmark that waits for its end, which can be asked for only once there is a thread."""
 
+    refusals = 2
 
-def test_time_in_the_queue_counts_for_no_limit():
-    (job, *_) = queue_plan().jobs
-    for limits in (
-        {"timeout_seconds": -2.0, "silence_seconds": 60.0},
-        {"timeout_seconds": 60.0, "silence_seconds": 0.0},
-    ):
-        watched = Watched(job, nothing, **limits)
-        watched.wait()
-        assert watched.exceeded() == ""
-        watched.run()
-        time.sleep(0.01)
-        assert watched.exceeded()
+    def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
+        wait_until(lambda: job.id in self._machine.stopped, "the end of a repeat")
+        return super().follow(job, on_line, on_turn)
 
-
-def test_a_repeat_is_ended_once_there_is_a_thread_for_it():
-    asked: list[int] = []
-
-    async def stop() -> None:
-        asked.append(1)
-        if len(asked) < 3:
+    def stop(self, job: Job) -> None:
+        if self.refusals:
+            self.refusals -= 1
             raise RuntimeError("can't start new thread")
+        super().stop(job)
 
-    async def end() -> None:
-        async with anyio.create_task_group() as tasks:
-            calls = Calls(tasks)
-            calls.watch(Watched(queue_plan().jobs[0], stop, timeout_seconds=-3.0, silence_seconds=patience()))
-            calls.start(lambda: calls.keep_limits(lambda: False))
-            with anyio.fail_after(patience()):
-                while len(asked) < 3:
-                    await anyio.sleep(0.01)
-            tasks.cancel_scope.cancel()
 
-    loop.wait_for(end())
+def part_of(plan: Plan, budget: Budget | None = None) -> RunningPart:
+    """Return a repeat that waits in its queue."""
+    entry = plan.hosts[0]
+    run = cast(RunContext, SimpleNamespace(budget=budget))
+    return RunningPart(entry.jobs[0], HostSession(entry, FakeLauncher(entry.host, FakeHost()), run))
+
+
+@pytest.mark.parametrize("limits", [{"timeout_minutes": -1.0}, {"silence_minutes": 0.0}])
+def test_time_in_the_queue_counts_for_no_limit(limits: dict[str, float]):
+    plan = queue_plan(**limits)
+    entry = plan.hosts[0]
+    jobs = tuple(dataclasses.replace(job, max_seconds=None) for job in entry.jobs)
+    waiting = part_of(dataclasses.replace(plan, hosts=(dataclasses.replace(entry, jobs=jobs),)))
+    assert waiting.exceeded() == ""
+    waiting.take_turn(Turn(waiting=False))
+    time.sleep(0.01)
+    assert waiting.exceeded()
+
+
+def test_a_repeat_is_ended_once_there_is_a_thread_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Bench, "settings", {"timeout_minutes": 0.001})
+    monkeypatch.setattr(calls, "END_AFTER_SECONDS", 0.1)
+    bench = Bench(tmp_path, a=FakeHost())
+    bench.plan = dataclasses.replace(
+        bench.plan, hosts=[dataclasses.replace(bench.plan.hosts[0], jobs=bench.plan.jobs[:1])]
+    )
+    bench.launcher = lambda host: Waiting(host, bench.machines["a"])
+    assert bench.run().failed == 1 and bench.statuses("a") == [Status.TIMEOUT]
 
 
 def test_a_repeats_clock_starts_with_its_machine_also_after_preemption():
     plan = queue_plan(usd_per_gpu_hour=3600.0)
-    job = plan.jobs[0]
     budget = Budget(1e9, plan.hosts, Durations())
-    attempt = Attempt(job, budget)
-    watched = Watched(job, nothing, timeout_seconds=patience(), silence_seconds=patience())
-    assert attempt.take(Turn(waiting=True), watched) == "queued"
-    assert attempt.take(Turn(waiting=True, reason="Priority"), watched) is None
-    waited = attempt.began
-    assert (attempt.take(Turn(waiting=False, node="n1"), watched), budget.spent_usd() < 1) == ("on n1", True)
-    assert attempt.began > waited and not watched.waiting
-    assert attempt.take(Turn(waiting=False, node="n1"), watched) is None
-    assert attempt.take(Turn(waiting=False, node="n0"), watched) == "on n0", "Slurm moved it"
+    part = part_of(plan, budget)
+    assert part.take_turn(Turn(waiting=True)) == "queued"
+    assert part.take_turn(Turn(waiting=True, reason="Priority")) is None
+    waited = part.began
+    assert (part.take_turn(Turn(waiting=False, node="n1")), budget.spent_usd() < 1) == ("on n1", True)
+    assert part.began > waited
+    assert part.take_turn(Turn(waiting=False, node="n1")) is None
+    assert part.take_turn(Turn(waiting=False, node="n0")) == "on n0", "Slurm moved it"
     time.sleep(0.05)
-    assert attempt.take(Turn(waiting=True), watched) == "queued"
+    assert part.take_turn(Turn(waiting=True)) == "queued"
     spent = budget.spent_usd()
     assert spent >= 0.05 * 2, "two GPUs of a node, a dollar a second each"
     time.sleep(0.05)
     assert budget.spent_usd() == spent, "waiting is free"
-    assert attempt.take(Turn(waiting=False, node="n2"), watched) == "on n2"
-    attempt.end()
+    assert part.take_turn(Turn(waiting=False, node="n2")) == "on n2"
+    part.end_cost()
     assert budget.spent_usd() > spent
 
 
@@ -190,10 +199,10 @@ class LateQueue(FakeLauncher):
 def run_queue(plan: Plan, tmp_path: Path, machine: FakeHost, stop: Stop, **how: Any) -> tuple[RunOutcome, RunFolder]:
     folder = RunFolder.create(tmp_path, plan.run_id)
     folder.write_plan(plan_to_json(plan))
-    return execute(plan, folder, lambda host: LateQueue(host, machine), EventBus(), stop, RunOptions(**how)), folder
+    return execute(plan, folder, lambda host: LateQueue(host, machine), EventBus(), stop, How(**how)), folder
 
 
-@pytest.mark.parametrize("how", [{}, {"max_usd": 0.05}], ids=["stopped", "costs more than estimated"])
+@pytest.mark.parametrize("how", [{}, {"max_cost": 0.05}], ids=["stopped", "costs more than estimated"])
 def test_what_a_queue_began_too_late_does_not_stay_when_a_run_ends(tmp_path: Path, monkeypatch, how):
     plan, stop, slots = queue_plan(usd_per_gpu_hour=3600.0), Stop(), threading.Barrier(4)
     machine = FakeHost(facts=Facts(gpus=GPUS))

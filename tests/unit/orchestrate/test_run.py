@@ -13,11 +13,12 @@ from orchestrate.errors import Gone, LaunchFailed, Lost, PullFailed, Unreachable
 from orchestrate.events import Event, EventBus, ImageReady, JobResult, JobState, JobStep, RunFinished, Warned
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
+from orchestrate.options import How
 from orchestrate.planning.codec import plan_to_json
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Job, Plan, make_plan
-from orchestrate.running import session
-from orchestrate.running.options import TRIED_AGAIN, RunOptions, Stop
+from orchestrate.running import part
+from orchestrate.running.options import TRIED_AGAIN, Stop
 from orchestrate.running.run import execute, probe_hosts
 from orchestrate.running.state import Recorded, RunOutcome
 from orchestrate.suites import CaseBlock, Suite
@@ -59,8 +60,8 @@ class Bench:
         probed = probe_hosts(self.hosts, self.launcher, self.bus)
         return make_plan(self.hosts, probed, lambda name: self.suite, run_id="run1", seed=7)
 
-    def run(self, **options: Any) -> RunOutcome:
-        return execute(self.plan, self.folder, self.launcher, self.bus, self.stop, RunOptions(**options))
+    def run(self, again: frozenset[Status] = TRIED_AGAIN, **how: Any) -> RunOutcome:
+        return execute(self.plan, self.folder, self.launcher, self.bus, self.stop, How(**how), again=again)
 
     def records(self, host: str) -> list[Record]:
         (entry,) = [entry for entry in self.plan.hosts if entry.host.name == host]
@@ -109,7 +110,7 @@ def test_hosts_that_are_one_machine_are_measured_one_after_another(tmp_path: Pat
 
 
 def test_a_fast_network_does_not_flood_the_run_with_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(session, "STEP_SECONDS", 3600.0)
+    monkeypatch.setattr(part, "STEP_SECONDS", 3600.0)
     bench = Bench(tmp_path, a=FakeHost(lines=tuple(step_line(n, 12.3, "images", 0.08) for n in range(50))))
     bench.run()
     steps = [(step.step, step.samples_per_second, step.unit) for step in bench.seen(JobStep)]
@@ -238,7 +239,7 @@ def test_what_is_ended_says_why_and_resume_measures_it_again(tmp_path: Path, mon
 
 
 def test_a_failed_clean_up_is_a_warning_and_logs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("orchestrate.running.session.MAX_LOG_BYTES", 1000)
+    monkeypatch.setattr("orchestrate.running.part.MAX_LOG_BYTES", 1000)
     bench = Bench(tmp_path, a=FakeHost(failures={"remove": Unreachable("gone")}, lines=("x" * 99,) * 10_000))
     assert bench.run() == RunOutcome(ok=12, failed=0, missing=0), "the records stay"
     assert sum("clean up" in warned.message for warned in bench.seen(Warned)) == 12
@@ -311,13 +312,13 @@ def test_fail_fast_ends_the_run_at_the_first_failure(tmp_path: Path):
 def test_a_limit_of_cost_needs_prices_and_ends_the_run_in_time(tmp_path: Path):
     bench = Bench(tmp_path, a=FakeHost())
     with pytest.raises(UserError, match=r"Add usd_per_gpu_hour to: f\.a"):
-        bench.run(max_usd=1.0)
+        bench.run(max_cost=1.0)
     bench.hosts = [dataclasses.replace(bench.hosts[0], usd_per_gpu_hour=36.0, device=Device.CPU)]  # a cent a second
     bench.plan = bench.make_plan()
     # A repeat that was never seen is computed to last half a minute, 0.30 USD; what is seen here takes no time at all.
-    assert bench.run(max_usd=0.1) == RunOutcome(ok=0, failed=0, missing=12)
+    assert bench.run(max_cost=0.1) == RunOutcome(ok=0, failed=0, missing=12)
     assert any("near its limit of " in event.message for event in bench.seen(Warned))
-    assert bench.run(max_usd=2.0) == RunOutcome(ok=12, failed=0, missing=0)
+    assert bench.run(max_cost=2.0) == RunOutcome(ok=12, failed=0, missing=0)
 
 
 def test_a_limit_of_cost_counts_the_gpus_of_a_host_that_answers_late(tmp_path: Path):
@@ -325,7 +326,7 @@ def test_a_limit_of_cost_counts_the_gpus_of_a_host_that_answers_late(tmp_path: P
     bench.hosts = [dataclasses.replace(bench.hosts[0], usd_per_gpu_hour=36.0, device=Device.CPU)]
     planned = bench.make_plan()
     bench.plan = dataclasses.replace(planned, hosts=[dataclasses.replace(planned.hosts[0], facts=None)])
-    assert bench.run(max_usd=2.0) == RunOutcome(ok=0, failed=0, missing=12), "one repeat of 8 GPUs would cost 2.40 USD"
+    assert bench.run(max_cost=2.0) == RunOutcome(ok=0, failed=0, missing=12), "one repeat of 8 GPUs would cost 2.40 USD"
 
 
 def test_time_in_which_the_controller_slept_is_the_repeats_and_costs(tmp_path: Path, monkeypatch):
@@ -336,7 +337,7 @@ def test_time_in_which_the_controller_slept_is_the_repeats_and_costs(tmp_path: P
     bench = Bench(tmp_path, a=machine)
     bench.hosts = [dataclasses.replace(bench.hosts[0], usd_per_gpu_hour=36.0, device=Device.CPU)]
     bench.plan = bench.make_plan()
-    assert bench.run(max_usd=8.1) == RunOutcome(ok=2, failed=0, missing=10), "4 USD each"
+    assert bench.run(max_cost=8.1) == RunOutcome(ok=2, failed=0, missing=10), "4 USD each"
     assert [record.warnings for record in bench.records("a")] == [[], []]
 
 

@@ -1,0 +1,246 @@
+"""A running part of a repeat: its clock and limits, its output, and how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import anyio
+
+from orchestrate.engines.base import Ending, LoopFollower, Turn
+from orchestrate.errors import HostError
+from orchestrate.events import JobStep
+from orchestrate.planning.durations import clock_seconds
+from orchestrate.planning.plan import Job
+from orchestrate.running import calls
+from orchestrate.running.calls import Abandoned, in_thread
+from orchestrate.running.context import storing
+from orchestrate.running.judge import now
+from orchestrate.running.options import QUEUED
+from orchestrate.running.session import MARGIN_SECONDS, QUEUE_MARGIN_SECONDS, HostSession
+from results.schema import Status
+from results.schema.progress import State, Step, parse_line
+from results.text import counted
+
+MAX_LOG_BYTES = 4 * 1024 * 1024
+"""Maximum stored output of a repeat."""
+
+STEP_SECONDS = 1.0
+"""Minimum interval between step events of a repeat; fast networks print a line every few milliseconds."""
+
+
+class RunningPart:
+    """One host's part of a repeat: the whole repeat, unless several hosts train together.
+
+    Its clock excludes time in a queue.
+
+    Args:
+        job: The part.
+        session: Session with its host.
+        steps: False: another part of the same repeat reports steps.
+
+    Attributes:
+        began: When it started, in `clock_seconds`.
+        started_at: The same in UTC, ISO 8601.
+        stopped_for: Why the controller ended it, as a status and a cause, or None.
+        reattached: Whether another controller started it.
+        ending: How it ended; None: it has not, or its host was lost.
+        payload: Its record file as received, or None.
+        last_line: The last non-empty line of its output, at most 200 characters.
+        error: Why its host failed.
+        ended_at: Monotonic seconds; None: it runs.
+        on_turn: Receives the reports of a queue, after `take_turn`.
+    """
+
+    def __init__(self, job: Job, session: HostSession, *, steps: bool = True) -> None:
+        self.job = job
+        self.session = session
+        self.began, self.started_at = clock_seconds(), now()
+        self.stopped_for: tuple[Status, str] | None = None
+        self.reattached = False
+        self.ending: Ending | None = None
+        self.payload: bytes | None = None
+        self.last_line = ""
+        self.error: HostError | None = None
+        self.ended_at: float | None = None
+        self.on_turn: Callable[[Turn], None] = lambda turn: None
+        self._budget = None if session.host.queue is None else session.run.budget
+        self._waits = session.host.queue is not None
+        self._turn: Turn | None = None
+        self._runs_since = self._last_line_at = time.monotonic()
+        self._abandon_at = math.inf
+        self._following: anyio.CancelScope | None = None
+        self._log: io.FileIO | None = None
+        self._log_left = MAX_LOG_BYTES
+        self._next_step = 0.0 if steps else math.inf
+
+    # -- its life ------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start it, or reattach to a running one of that name.
+
+        Raises:
+            HostError: It could not be started.
+        """
+        self.session.state(self.job, "launching")
+        self.reattached = await self.session.call(partial(self.session.launcher.start, self.job))
+        if self.reattached:
+            self.session.state(self.job, "reattached")
+        self._runs_since = self._last_line_at = time.monotonic()
+
+    async def follow(self) -> None:
+        """Follow it to its end; it is ended if it takes too long or prints nothing.
+
+        Raises:
+            HostError: The host was lost for good.
+        """
+        launcher, limits, began = self.session.launcher, self.session.run.calls, time.monotonic()
+        limits.watched.append(self)
+        try:
+            with self._open_log(), limits.limit(self._abandon_at) as self._following:
+                if isinstance(launcher, LoopFollower):
+                    self.ending = await launcher.follow_in_loop(self.job, self.take_line)
+                else:
+                    follow = partial(launcher.follow, self.job, self.take_line, self._report_turn)
+                    self.ending = await in_thread(follow)
+        except Abandoned:
+            raise self.session.abandoned(began) from None
+        finally:
+            limits.watched.remove(self)
+
+    async def collect(self) -> None:
+        """Fetch its record.
+
+        Raises:
+            HostError: The host was lost for good.
+        """
+        self.session.state(self.job, "collecting")
+        self.payload = await self.session.call(partial(self.session.launcher.collect, self.job))
+
+    async def _stop(self) -> None:
+        """End it; a failure is only a warning."""
+
+        async def ask() -> None:
+            with self.session.run.calls.limit(math.inf):  # no limit of its own: the part is abandoned
+                await in_thread(partial(self.session.launcher.stop, self.job))
+
+        while True:
+            try:
+                return await self.session.attempt(f"end {self.job.id}", ask())
+            except RuntimeError:  # no more threads at the moment
+                await anyio.sleep(calls.CHECK_SECONDS)
+
+    async def remove(self) -> None:
+        """Remove its leftovers; a failure is only a warning, because its record is stored."""
+        removal = self.session.call(partial(self.session.launcher.remove, self.job))
+        await self.session.attempt(f"clean up after {self.job.id}", removal)
+
+    def end_cost(self) -> None:
+        """Stop counting the cost of its machine in a queue."""
+        if self._budget is not None:
+            self._budget.end(self.job.place, self.job.id)
+
+    # -- its limits ----------------------------------------------------------------------------------------------------
+
+    def exceeded(self) -> str:
+        """Return which limit it has exceeded, in words; empty: none."""
+        host, now = self.session.host, time.monotonic()
+        if self._waits:
+            return ""
+        if now > self._runs_since + (self.job.max_seconds or host.timeout_minutes * 60) + calls.END_AFTER_SECONDS:
+            return "took longer than timeout_minutes allows"
+        if now - self._last_line_at > host.silence_minutes * 60:
+            return f"printed nothing for {counted(f'{host.silence_minutes:g}', 'minute')}: it hangs"
+        return ""
+
+    def end(self, status: Status, cause: str) -> None:
+        """End it, once, without waiting for its host; it is abandoned if that takes too long."""
+        if self.stopped_for is not None:
+            return
+        self.stopped_for = (status, cause)
+        margin = MARGIN_SECONDS if self.session.host.queue is None else QUEUE_MARGIN_SECONDS
+        self._abandon_at = time.monotonic() + margin - calls.END_AFTER_SECONDS
+        if self._following is not None:
+            self._following.deadline = min(self._following.deadline, self._abandon_at)
+        self.session.run.calls.start(self._stop)
+
+    def take_turn(self, turn: Turn) -> str | None:
+        """Process a report of its queue.
+
+        Returns:
+            Its new state in a word; None: unchanged.
+        """
+        before, self._turn = self._turn, turn
+        if turn.waiting:
+            self._waits = True
+            if self._budget is not None:
+                self._budget.pause(self.job.place, self.job.id)
+            return QUEUED if before is None or not before.waiting else None
+        if before is not None and not before.waiting and before.node == turn.node:
+            return None
+        self._waits, self._runs_since = False, time.monotonic()
+        self._last_line_at = self._runs_since
+        self.began, self.started_at = clock_seconds(), now()
+        if self._budget is not None:
+            self._budget.begin(self.job.place, self.job.id)
+        return f"on {turn.node}" if turn.node else "running"
+
+    def _report_turn(self, turn: Turn) -> None:
+        self._require_followed()
+        anyio.from_thread.run_sync(self.on_turn, turn)
+
+    # -- its output ----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _open_log(self) -> Iterator[None]:
+        folder = self.session.run.folder
+        with storing(folder):
+            folder.complete()  # git, which keeps no empty folders, may have copied it
+            self._log = folder.log_path(self.job.id).open("wb", buffering=0)  # so that the log can be followed
+        try:
+            yield
+        finally:
+            self._log.close()
+
+    def _require_followed(self) -> None:
+        """Raise, to end the thread of an abandoned call, if it is no longer followed."""
+        if self._log is None or self._log.closed:
+            raise Abandoned("it is no longer followed")
+
+    def take_line(self, line: str) -> None:
+        """Process a line of output, without its end.
+
+        Raises:
+            Abandoned: Ends the thread of an abandoned call.
+        """
+        self._require_followed()
+        self._last_line_at = time.monotonic()
+        self._keep(line)
+        match parse_line(line):
+            case State(name):
+                self.session.state(self.job, name)
+            case Step() as step if time.monotonic() >= self._next_step:
+                self._next_step = time.monotonic() + STEP_SECONDS
+                self.session.run.bus.emit(
+                    JobStep(
+                        job=self.job.id,
+                        host=self.session.host.key,
+                        step=step.phase_step,
+                        samples_per_second=step.samples_per_second,
+                        unit=step.unit,
+                    )
+                )
+
+    def _keep(self, line: str) -> None:
+        if line.strip():
+            self.last_line = line[:200]
+        if self._log is None or self._log_left <= 0:
+            return
+        data = f"{line}\n".encode("utf-8", "replace")
+        self._log_left -= len(data)
+        with storing(self.session.run.folder):
+            self._log.write(data if self._log_left > 0 else b"tfbench: the rest of the output was not kept\n")
