@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
+from functools import cache
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_LOOPS: list[asyncio.AbstractEventLoop] = []
-_LOCK = threading.Lock()
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """Return the loop, started by the first caller: before there are other threads."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="loop", daemon=True).start()
+    return loop
 
 
 def wait_for(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in the loop and return its result; not callable from the loop's own thread."""
-    with _LOCK:
-        if not _LOOPS:
-            _LOOPS.append(asyncio.new_event_loop())
-            threading.Thread(target=_LOOPS[0].run_forever, name="loop", daemon=True).start()
-    if asyncio._get_running_loop() is _LOOPS[0]:
+    if asyncio._get_running_loop() is _loop():
         raise RuntimeError("the loop would wait for itself")
-    return asyncio.run_coroutine_threadsafe(work, _LOOPS[0]).result()
+    return asyncio.run_coroutine_threadsafe(work, _loop()).result()

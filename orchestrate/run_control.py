@@ -20,7 +20,7 @@ from orchestrate import loop
 from orchestrate.checks.deep import FOLDER, judge_records, plan_deep_check
 from orchestrate.checks.judging import HostVerdict
 from orchestrate.display import tables
-from orchestrate.display.display import Display, notify, stdout_console
+from orchestrate.display.display import notify, stdout_console
 from orchestrate.display.live import make_display
 from orchestrate.engines.base import Launcher
 from orchestrate.errors import UserError
@@ -34,7 +34,8 @@ from orchestrate.planning.plan import Plan, new_run_id
 from orchestrate.running.context import Late, StorageFailed, storing
 from orchestrate.running.controller import allow_open_files, collect_rarely, controlling, is_controlled
 from orchestrate.running.options import TRIED_AGAIN, Stop
-from orchestrate.running.run import execute, query_hosts
+from orchestrate.running.probing import query_hosts
+from orchestrate.running.run import execute
 from orchestrate.running.state import Recorded, RunState
 from orchestrate.session import launcher_maker, read_plan, resume_hint
 from orchestrate.when_done import signals_handled, when_done
@@ -93,10 +94,8 @@ def deep_check(
         folder = RunFolder.create(where.runs_dir / FOLDER, run_id)
         folder.write_plan(plan_to_json(planned))
     bus, stop = EventBus(), Stop()
-    display = make_display("auto", Console(stderr=True))
-    display.planned(planned)
     collect_rarely()
-    with storing(folder), _controlled(folder, bus, stop, display):
+    with storing(folder), _controlled(folder, bus, stop, "auto", RunState(planned)):
         execute(planned, folder, launcher_maker(folder.path, bus), bus, stop)
     return judge_records(planned, folder, where.runs_dir), stop.asked
 
@@ -160,15 +159,12 @@ def carry_out(
 ) -> int:
     """Run the missing repeats, then show the table, the time taken, and the paths of files."""
     began = time.monotonic()
-    bus = EventBus()
-    display = make_display(how.display, Console(stderr=True))
+    bus, stop = EventBus(), Stop()
     state = RunState(planned, Durations.of(planned, folder.path.parent))
     state.resume(filter(None, map(stored_event, folder.read_events())), again)
-    display.planned(planned, state)
-    stop = Stop()
     collect_rarely()
     with storing(folder):
-        with _controlled(folder, bus, stop, display):
+        with _controlled(folder, bus, stop, how.display, state):
             outcome = execute(planned, folder, launcher_maker(folder.path, bus), bus, stop, how, again=again, late=late)
         took = time.monotonic() - began
         show_results(folder, outcome.ok + outcome.failed, quiet=how.display == "json", report=how.report)
@@ -182,12 +178,13 @@ def carry_out(
 
 
 @contextmanager
-def _controlled(folder: RunFolder, bus: EventBus, stop: Stop, display: Display) -> Iterator[None]:
-    """Control a run in the block: lock it, store and show its events, and stop it on Ctrl-C."""
+def _controlled(folder: RunFolder, bus: EventBus, stop: Stop, display: str, state: RunState) -> Iterator[None]:
+    """Control a run in the block: lock it, store, reduce and show its events, and stop it on Ctrl-C."""
     folder.complete()
-    with controlling(folder.path), folder.journal() as journal, display, _interrupts(stop, folder, bus):
-        bus.subscribe(_store_in(folder, journal))
-        bus.subscribe(display.show)
+    shown = make_display(display, Console(stderr=True), state)
+    with controlling(folder.path), folder.journal() as journal, shown, _interrupts(stop, folder, bus):
+        for subscriber in (_store_in(folder, journal), state.note, shown.show):
+            bus.subscribe(subscriber)
         yield
 
 

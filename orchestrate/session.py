@@ -25,7 +25,9 @@ from orchestrate.planning.durations import earlier_durations
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import DEFAULT_SUITE, HostPlan, Plan, make_plan
 from orchestrate.running.context import Late
-from orchestrate.running.run import ASK_SECONDS, make_launcher, probe_hosts, query_hosts
+from orchestrate.running.probing import probe_hosts, query_hosts
+from orchestrate.running.run import ASK_SECONDS, make_launcher
+from orchestrate.running.state import RunState
 from orchestrate.suites import read_suite
 from results.program import command_line
 from results.runs.store import RunFolder, is_folder, latest_run
@@ -186,7 +188,7 @@ def why_unusable(entry: HostPlan) -> str:
 def progress_bus(kind: str) -> EventBus:
     """Return a bus that shows events while hosts are probed, before there is a run."""
     bus = EventBus()
-    display = make_display("plain" if kind in ("auto", "live") else kind, Console(stderr=True))
+    display = make_display("plain" if kind in ("auto", "live") else kind, Console(stderr=True), RunState())
     bus.subscribe(display.show)
     return bus
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
-from typing import IO, Any, Protocol
+from typing import IO, Self
 
 from rich.console import Console
 
 from orchestrate import events
 from orchestrate.display.streams import is_behind, undelayed
 from orchestrate.events import Event, event_document
-from orchestrate.planning.plan import Plan
 from orchestrate.running.state import RunState
 from orchestrate.text import plain_text
 from results.text_table import print_line
@@ -27,57 +25,47 @@ STOPPING = "no new repeats will start; running ones will finish"
 
 def describe(event: Event) -> str:
     """Describe an event in one line that is safe to print."""
-    return plain_text(_TEXTS[type(event)](event))
+    return plain_text(_text(event))
 
 
-def _started(event: events.RunStarted) -> str:
-    rest = f", {event.done} already done" if event.done else ""
-    return f"run {event.run_id}: {event.jobs} repeats{rest}, output in {event.folder}"
-
-
-def _checked(event: events.HostChecked) -> str:
-    return f"{event.host}: {event.problem or 'reachable, ' + (f'{event.gpus} GPUs' if event.gpus else 'no GPU')}"
-
-
-def _pulling(event: events.ImageProgress) -> str:
-    done, total = (number / 1e6 for number in (event.done_bytes, event.total_bytes))
-    return f"{event.host}: pulling {event.image}: {done:.0f} of {total:.0f} MB"
-
-
-def _stopping(event: events.Stopping) -> str:
-    return f"stopping: {'ending the running repeats' if event.now else STOPPING}. {event.hint}"
-
-
-def _result(event: events.JobResult) -> str:
-    after = event.status + (f" after {event.seconds:.0f} s" if event.seconds >= 0.5 else "")
-    if event.samples_per_second is not None:
-        return f"{after}, {event.samples_per_second:.2f} {event.unit}/s"
-    return f"{after}: {event.cause}" if event.cause else after
-
-
-def _summary(event: events.RunFinished) -> str:
-    counts = {"stopped": event.stopped, "not run": event.missing, "skipped": event.skipped}
-    parts = [f"{event.ok} ok", f"{event.failed - event.stopped} failed"]
-    parts += [f"{number} {word}" for word, number in counts.items() if number]
-    saved = f" (about {clock(event.saved_seconds)} of machine time saved)" if event.saved_seconds else ""
-    return f"run {event.run_id}: {', '.join(parts)}, {event.seconds:.0f} s{saved}"
-
-
-_TEXTS: dict[type[Event], Callable[[Any], str]] = {
-    events.RunStarted: _started,
-    events.HostChecked: _checked,
-    events.ImageProgress: _pulling,
-    events.ImageReady: lambda event: f"{event.host}: image {event.image} {event.digest or ''}".rstrip(),
-    events.JobState: lambda event: f"{event.job}: {event.state}",
-    events.JobStep: lambda event: f"{event.job}: step {event.step}, {event.samples_per_second:.1f} {event.unit}/s",
-    events.JobResult: lambda event: f"{event.job}: {_result(event)}",
-    events.JobSkipped: lambda event: f"{event.job}: skipped: {event.why}",
-    events.Decided: lambda event: f"decided: {event.answer}",
-    events.Warned: lambda event: f"warning: {event.host + ': ' if event.host else ''}{event.message}",
-    events.Stopping: _stopping,
-    events.HostLost: lambda event: f"{event.host}: dropped ({event.status}): {event.cause}",
-    events.RunFinished: _summary,
-}
+def _text(event: Event) -> str:
+    match event:
+        case events.RunStarted():
+            rest = f", {event.done} already done" if event.done else ""
+            return f"run {event.run_id}: {event.jobs} repeats{rest}, output in {event.folder}"
+        case events.HostChecked():
+            gpus = f"{event.gpus} GPUs" if event.gpus else "no GPU"
+            return f"{event.host}: {event.problem or f'reachable, {gpus}'}"
+        case events.ImageProgress():
+            done, total = event.done_bytes / 1e6, event.total_bytes / 1e6
+            return f"{event.host}: pulling {event.image}: {done:.0f} of {total:.0f} MB"
+        case events.ImageReady():
+            return f"{event.host}: image {event.image} {event.digest or ''}".rstrip()
+        case events.JobState():
+            return f"{event.job}: {event.state}"
+        case events.JobStep():
+            return f"{event.job}: step {event.step}, {event.samples_per_second:.1f} {event.unit}/s"
+        case events.JobResult():
+            after = f" after {event.seconds:.0f} s" if event.seconds >= 0.5 else ""
+            speed = "" if event.samples_per_second is None else f", {event.samples_per_second:.2f} {event.unit}/s"
+            return f"{event.job}: {event.status}{after}{speed or (f': {event.cause}' if event.cause else '')}"
+        case events.JobSkipped():
+            return f"{event.job}: skipped: {event.why}"
+        case events.Decided():
+            return f"decided: {event.answer}"
+        case events.Warned():
+            return f"warning: {event.host + ': ' if event.host else ''}{event.message}"
+        case events.Stopping():
+            return f"stopping: {'ending the running repeats' if event.now else STOPPING}. {event.hint}"
+        case events.HostLost():
+            return f"{event.host}: dropped ({event.status}): {event.cause}"
+        case events.RunFinished():
+            counts = {"stopped": event.stopped, "not run": event.missing, "skipped": event.skipped}
+            parts = [f"{event.ok} ok", f"{event.failed - event.stopped} failed"]
+            parts += [f"{number} {word}" for word, number in counts.items() if number]
+            saved = f" (about {clock(event.saved_seconds)} of machine time saved)" if event.saved_seconds else ""
+            return f"run {event.run_id}: {', '.join(parts)}, {event.seconds:.0f} s{saved}"
+    raise TypeError(type(event))
 
 
 def clock(seconds: float) -> str:
@@ -99,96 +87,55 @@ PLAIN_STEP_SECONDS = 10.0
 """Minimum time between two step lines of a host, to keep the output readable."""
 
 
-class Display(Protocol):
-    """Shows a run; use as a context manager around it."""
+class Display:
+    """Shows nothing of a run; others show events. Use as a context manager around a run."""
 
-    def __enter__(self) -> Display: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def planned(self, plan: Plan, state: RunState | None = None) -> None:
-        """Prepare for a plan.
-
-        Args:
-            plan: All repeats.
-            state: The state of the run so far, to be continued; None: nothing is known.
-        """
-
-    def show(self, event: Event) -> None:
-        """Show an event."""
-
-
-class NoDisplay:
-    """Shows nothing."""
-
-    def __enter__(self) -> NoDisplay:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         pass
 
-    def planned(self, plan: Plan, state: RunState | None = None) -> None:
-        """See `Display.planned`."""
-
     def show(self, event: Event) -> None:
-        """See `Display.show`."""
+        """Show an event, which the state of the run contains."""
 
 
-class _LineDisplay(NoDisplay):
-    """Writes lines to a stream."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        self._stream = undelayed(stream)
-
-    def _write(self, *lines: str) -> None:
-        self._stream.write("".join(f"{line}\n" for line in lines))
-        self._stream.flush()
-
-
-class JSONDisplay(_LineDisplay):
+class JSONDisplay(Display):
     """One event per line, as JSON in ASCII, which is safe on a terminal."""
 
     def __init__(self, stream: IO[str] | None = None) -> None:
-        super().__init__(stream or sys.stdout)
+        self._stream = undelayed(stream or sys.stdout)
 
     def show(self, event: Event) -> None:
         """See `Display.show`."""
         if not (isinstance(event, _FREQUENT) and is_behind(self._stream)):
-            self._write(json.dumps(event_document(event)))
+            self._stream.write(f"{json.dumps(event_document(event))}\n")
+            self._stream.flush()
 
 
-class PlainDisplay(_LineDisplay):
+class PlainDisplay(Display):
     """One line per event, for pipes and log files."""
 
-    def __init__(self, stream: IO[str]) -> None:
-        super().__init__(stream)
+    def __init__(self, stream: IO[str], state: RunState) -> None:
+        self._stream = undelayed(stream)
         self._began = time.monotonic()
-        self._last_step: dict[str, float] = {}
-        self._state = RunState()
-
-    def planned(self, plan: Plan, state: RunState | None = None) -> None:
-        """See `Display.planned`."""
-        self._state = state or RunState(plan)
+        self._next_step: dict[str, float] = {}
+        self._state = state
 
     def show(self, event: Event) -> None:
         """See `Display.show`."""
-        state = self._state
-        state.note(event)
-        if isinstance(event, _FREQUENT) and (is_behind(self._stream) or not self._due(event.host)):
-            return
+        state, now = self._state, time.monotonic()
+        if isinstance(event, _FREQUENT):
+            if is_behind(self._stream) or now < self._next_step.get(event.host, 0.0):
+                return
+            self._next_step[event.host] = now + PLAIN_STEP_SECONDS
         counted = f"{state.done}/{state.total} " if state.total else ""
         left = remaining("; ", state) if isinstance(event, events.JobResult | events.Stopping) else ""
-        lines = [f"[{clock(time.monotonic() - self._began)}] {counted}{describe(event)}{left}"]
+        lines = [f"[{clock(now - self._began)}] {counted}{describe(event)}{left}"]
         if isinstance(event, events.RunFinished):
             lines += state.failures(event)
-        self._write(*lines)
-
-    def _due(self, host: str) -> bool:
-        now = time.monotonic()
-        if now - self._last_step.get(host, -PLAIN_STEP_SECONDS) < PLAIN_STEP_SECONDS:
-            return False
-        self._last_step[host] = now
-        return True
+        self._stream.write("".join(f"{line}\n" for line in lines))
+        self._stream.flush()
 
 
 def notify(*lines: str) -> None:

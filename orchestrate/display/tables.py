@@ -166,7 +166,7 @@ def status_document(plan: Plan, folder: RunFolder, running: bool) -> dict[str, A
                 "ok": len(done) - len(failed),
                 "failed": Counter(str(recorded.statuses[job_id]) for job_id in failed),
                 "causes": list(dict.fromkeys(recorded.causes[job_id] for job_id in failed)),
-                "now": state.doing(f"{fleet}.{host}"),
+                "now": list(state.hosts[f"{fleet}.{host}"].states.values()) if f"{fleet}.{host}" in state.hosts else [],
             }
         )
     unreadable = ReadingNotes()

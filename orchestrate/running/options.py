@@ -23,6 +23,9 @@ CHECK_SECONDS = 0.1
 QUEUED = "queued"
 """The state of a repeat that waits in a queue."""
 
+PART_DONE = "done"
+"""The last state of a part of a repeat on several hosts; the result is that of the first host."""
+
 TRIED_AGAIN = HOST_FAULTS | {Status.STOPPED}
 """Statuses that `resume` measures again; a failure of the benchmark itself is a result and is kept."""
 

@@ -6,39 +6,30 @@ not run again, so that a run can be resumed after any interruption.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import dataclasses
 import errno
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import anyio
 
 from orchestrate import loop
-from orchestrate.engines.base import ImagePinner, Launcher, QueueLauncher
+from orchestrate.engines.base import Launcher, QueueLauncher
 from orchestrate.engines.pulls import PullLimits
-from orchestrate.errors import HostError, UserError
+from orchestrate.errors import UserError
 from orchestrate.events import (
-    Event,
     EventBus,
-    HostChecked,
-    ImageProgress,
     RunFinished,
     RunStarted,
     Warned,
 )
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.queues import SlurmQueue
-from orchestrate.inventory.variants import read_variants
 from orchestrate.options import How
 from orchestrate.planning.durations import Budget, Durations
-from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.host_warnings import (
     host_warnings,
     isolation_note,
@@ -46,150 +37,20 @@ from orchestrate.planning.host_warnings import (
     same_machines,
     sending_note,
 )
-from orchestrate.planning.images import share_images
 from orchestrate.planning.plan import JobOnHosts, Plan
-from orchestrate.running.calls import CHECK_SECONDS, Calls, in_thread
+from orchestrate.running.calls import Calls
 from orchestrate.running.context import Connectivity, Late, MakeLauncher, RunContext, storing
 from orchestrate.running.options import TRIED_AGAIN, Stop
-from orchestrate.running.session import CLOSE_SECONDS, PROBE_SECONDS
+from orchestrate.running.probing import query_hosts
+from orchestrate.running.session import PROBE_SECONDS
 from orchestrate.running.state import Recorded, RunOutcome
 from orchestrate.running.worker import QueueWorker, Worker
-from orchestrate.text import plain_text
 from results.runs.store import RunFolder
 from results.schema import Status
 from results.schema.record_json import NewerRecord
 
-T = TypeVar("T")
-
-MAX_PROBES = 64
-"""Hosts probed at a time before a plan is made."""
-
-LATE_SECONDS, DOWNLOAD_SECONDS = 60.0, 300.0
-"""Once a host has answered, how long the plan waits for each of the others, and for one that reports a download."""
-
 MAX_ASKED, ASK_SECONDS = 5, 30.0
 """Hosts asked, and longest wait, to see whether this machine has lost its network."""
-
-
-def probe_hosts(
-    hosts: list[Host], make: MakeLauncher, bus: EventBus, late: Late | None = None
-) -> dict[HostPlace, Facts | str]:
-    """Probe all hosts in parallel; a host that takes much longer than the first does not hold the others.
-
-    Args:
-        hosts: Hosts to probe.
-        make: Returns the launcher of a host.
-        bus: Receives an event for each host.
-        late: Receives the probes that continue; None: they are given up.
-
-    Returns:
-        Facts of each host, or why there are none.
-    """
-    first_at = math.inf
-    downloads: dict[str, float] = {}
-
-    def note(event: Event) -> None:
-        if isinstance(event, ImageProgress):
-            downloads[event.host] = time.monotonic()
-
-    def wait(host: Host, began: float) -> float:
-        is_loading = time.monotonic() - downloads.get(host.key, -math.inf) < LATE_SECONDS
-        return max(began, first_at) + (DOWNLOAD_SECONDS if is_loading else LATE_SECONDS)
-
-    def report(host: Host, answer: Facts | str) -> None:
-        nonlocal first_at
-        problem, gpus = (answer, 0) if isinstance(answer, str) else (answer.problem, len(answer.gpus))
-        if problem is None:
-            first_at = min(first_at, time.monotonic())
-        bus.emit(HostChecked(host=host.key, problem=problem, gpus=gpus))
-
-    bus.subscribe(note)
-    query = partial(query_hosts, make=make, wait=wait, late=late)
-    facts = loop.wait_for(query(hosts, ask=lambda _, launcher: launcher.probe(), report=report))
-    shared = share_images(hosts, facts, read_variants())
-    concerned = [host for host in hosts if host.place in shared]
-
-    def with_image(host: Host, launcher: Launcher) -> Facts:
-        known = facts[host.place]
-        assert isinstance(known, Facts), "only hosts that answered share an image"
-        return _with_image(known, shared[host.place], launcher)
-
-    first_at = time.monotonic()
-    return {**facts, **loop.wait_for(query(concerned, ask=with_image))}
-
-
-async def query_hosts(
-    hosts: Sequence[Host],
-    make: MakeLauncher,
-    ask: Callable[[Host, Launcher], T],
-    seconds: float | None = None,
-    *,
-    report: Callable[[Host, T | str], None] = lambda host, answer: None,
-    wait: Callable[[Host, float], float] = lambda host, began: math.inf,
-    late: dict[HostPlace, asyncio.Task[T]] | None = None,
-) -> dict[HostPlace, T | str]:
-    """Query hosts in parallel with a time limit; return the answer of each, or the cause of its failure.
-
-    Args:
-        hosts: Hosts to query.
-        make: Returns the launcher of a host.
-        ask: Queries a host.
-        seconds: Time limit; None: that of a probe.
-        report: Receives each answer at once.
-        wait: Returns until when others wait for a host that was queried at a time, both in monotonic seconds.
-        late: Receives the queries of hosts for which nobody waits any more.
-    """
-    turns = asyncio.Semaphore(MAX_PROBES)
-
-    async def query(host: Host, began: float) -> T | str:
-        limit = began + (PROBE_SECONDS if seconds is None else seconds)
-        try:
-            launcher = await in_thread(partial(make, host))
-        except UserError:  # a package is missing here
-            raise
-        except Exception as error:  # noqa: BLE001  e.g. no space for a socket
-            return plain_text(f"it cannot be queried: {error}", 300)
-        answer = asyncio.create_task(_ask(host, launcher, ask))
-        while not answer.done():
-            left = min(limit, wait(host, began)) - time.monotonic()
-            if left <= 0:
-                if late is None or time.monotonic() > limit:
-                    answer.cancel()
-                    await asyncio.wait([answer], timeout=CLOSE_SECONDS)
-                    return "it did not answer in time"
-                late[host.place] = answer
-                return f"it has not answered after {time.monotonic() - began:.0f} s; others have"
-            await asyncio.wait([answer], timeout=min(left, CHECK_SECONDS))
-        try:
-            return answer.result()
-        except HostError as error:
-            return error.cause
-        except Exception as error:  # noqa: BLE001  e.g. an unforeseen answer
-            return plain_text(f"its answer cannot be used: {error!r}", 300)
-
-    async def about(host: Host) -> tuple[HostPlace, T | str]:
-        async with turns:
-            answer = await query(host, time.monotonic())
-        report(host, answer)
-        return host.place, answer
-
-    return dict(await asyncio.gather(*map(about, hosts)))
-
-
-async def _ask(host: Host, launcher: Launcher, ask: Callable[[Host, Launcher], T]) -> T:
-    """Query a host, then disconnect from it."""
-    try:
-        return await in_thread(partial(ask, host, launcher))
-    finally:
-        with contextlib.suppress(HostError), anyio.move_on_after(CLOSE_SECONDS, shield=True):
-            await in_thread(launcher.close)
-
-
-def _with_image(facts: Facts, image: Image, launcher: Launcher) -> Facts:
-    """Return a host's facts with the shared image, whose tag is resolved if possible."""
-    if facts.images and facts.images[0].reference == image.reference:
-        return dataclasses.replace(facts, images=(dataclasses.replace(facts.images[0], reason=image.reason),))
-    return dataclasses.replace(facts, images=(launcher.pin(image) if isinstance(launcher, ImagePinner) else image,))
 
 
 def execute(
@@ -379,7 +240,7 @@ def stop_run(plan: Plan, make: MakeLauncher, bus: EventBus) -> tuple[int, list[s
         return len(found)
 
     hosts = [entry.host for entry in plan.hosts]
-    answers = loop.wait_for(query_hosts(hosts, make, end))
+    answers = loop.wait_for(query_hosts(hosts, make, end, PROBE_SECONDS))
     problems = {host.key: answer for host in hosts if isinstance(answer := answers[host.place], str)}
     for key, cause in problems.items():
         bus.emit(Warned(host=key, message=cause))

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from orchestrate import events
 from orchestrate.events import Event
 from orchestrate.planning.durations import Durations, clock_seconds, host_seconds
-from orchestrate.planning.plan import Job, Plan
+from orchestrate.planning.plan import HostPlan, Job, Plan
 from orchestrate.planning.stop_early import StopEarly
-from orchestrate.running.options import HOST_FAULTS, QUEUED
+from orchestrate.running.options import HOST_FAULTS, PART_DONE, QUEUED
 from orchestrate.text import plain_text
 from results.program import command_line
 from results.runs.store import RunFolder
@@ -106,30 +106,42 @@ Kind = tuple[str, str]
 
 
 @dataclass
-class Load:
-    """What a host still has to do.
+class HostState:
+    """What a host has done, does, and still has to do. Displays read it in threads of their own.
 
     Attributes:
-        slots: Repeats that may run in parallel.
+        entry: Its part of the plan.
+        jobs: Its repeats by id, with those of several hosts that it leads.
         setup_seconds: Estimated duration of pulls or installations, before its first repeat.
         waiting: Repeats that have not started, by kind.
-        running: Kind and start of running repeats, by id, in seconds since the epoch.
+        running: Start of running repeats, by id, in seconds since the epoch.
+        states: Last state of its running repeats, by id.
+        latest: Id of the repeat that changed its state last.
+        step: The last line of progress of that repeat.
         setup_at: When its setup began.
-        progress: Share of a pull that is done, and when it was reported.
+        pulled: Share of a pull that is done, and when it was reported.
+        ended: Repeats that have ended, or are not needed.
+        failed: Those of them that failed.
+        dropped: Whether it was dropped.
         took: Seconds of its ended repeats.
         expected: Estimate of the same repeats.
-        states: Last state of its running repeats, by id.
     """
 
-    slots: int
+    entry: HostPlan
+    jobs: dict[str, Job]
     setup_seconds: float
     waiting: Counter[Kind]
-    running: dict[str, tuple[Kind, float]] = field(default_factory=dict)
+    running: dict[str, float] = field(default_factory=dict)
+    states: dict[str, str] = field(default_factory=dict)
+    latest: str = ""
+    step: events.JobStep | None = None
     setup_at: float | None = None
-    progress: tuple[float, float] | None = None
+    pulled: tuple[float, float] | None = None
+    ended: int = 0
+    failed: int = 0
+    dropped: bool = False
     took: float = 0.0
     expected: float = 0.0
-    states: dict[str, str] = field(default_factory=dict)
 
 
 class RunState:
@@ -138,6 +150,11 @@ class RunState:
     Args:
         plan: The plan; None: hosts are probed before there is one.
         durations: Expected durations of its repeats; without any, those of the run itself count.
+
+    Attributes:
+        done: Repeats that have ended, or are not needed.
+        results: Of repeats that have ended, by job id.
+        hosts: By `Host.key`.
     """
 
     def __init__(self, plan: Plan | None = None, durations: Durations = Durations()) -> None:  # noqa: B008 (frozen)
@@ -145,19 +162,17 @@ class RunState:
         self.done = 0
         self.results: dict[str, events.JobResult] = {}
         self.stopping: events.Stopping | None = None
+        self.hosts: dict[str, HostState] = {}
         self._folder = ""
         self._epoch = time.time() - clock_seconds()  # clocks are set while benchmarks run
         self._durations = durations
         self._measured: dict[Kind, float] = {}
-        self._kinds: dict[str, Kind] = {}
-        self._loads: dict[str, Load] = {}
-        together = plan.multi_host_jobs if plan else ()
         for entry in plan.hosts if plan else ():
-            led = [multi.job for multi in together if multi.members[0].place == entry.host.place]
-            kinds = {job.id: (job.origin.fleet, job.case.name) for job in (*entry.jobs, *led) if job.blocked is None}
-            self._kinds |= kinds
-            setup = host_seconds(entry) if kinds and durations else 0.0
-            self._loads[entry.host.key] = Load(entry.host.slots, setup, Counter(kinds.values()))
+            led = [one.job for one in plan.multi_host_jobs if one.members[0].place == entry.host.place] if plan else []
+            jobs = {job.id: job for job in (*entry.jobs, *led)}
+            waiting = Counter(kind for job in jobs.values() if (kind := _kind(job)) is not None)
+            setup = host_seconds(entry) if waiting and durations else 0.0
+            self.hosts[entry.host.key] = HostState(entry, jobs, setup, waiting)
 
     def resume(self, stored: Iterable[tuple[Event, float]], again: Iterable[Status]) -> None:
         """Continue from the events of earlier controllers; repeats with a status of `again` run once more."""
@@ -165,12 +180,15 @@ class RunState:
             self.note(event, at)
         for result in [result for result in self.results.values() if result.status in set(again)]:
             del self.results[result.job]
-            if (load := self._loads.get(result.host)) is not None and (kind := self._kinds.get(result.job)):
-                load.waiting[kind] += 1
-        for load in self._loads.values():
-            load.waiting.update(kind for kind, _ in load.running.values())
-            load.running.clear()
-            load.states.clear()
+            if (host := self.hosts.get(result.host)) is not None and (kind := _kind(host.jobs.get(result.job))):
+                host.waiting[kind] += 1
+                host.ended -= 1
+                host.failed -= result.status not in (Status.OK, Status.STOPPED)
+        for host in self.hosts.values():
+            host.waiting.update(kind for job in host.running if (kind := _kind(host.jobs.get(job))))
+            host.running.clear()
+            host.states.clear()
+            host.dropped = False
         self.stopping = None
 
     def note(self, event: Event, at: float | None = None) -> None:
@@ -181,99 +199,105 @@ class RunState:
             at: When it happened, in seconds since the epoch; None: now.
         """
         at = self._now() if at is None else at
-        if isinstance(event, events.RunStarted):
-            self._folder, self.done = event.folder, event.done
-            for load in self._loads.values():
-                load.setup_at = at
-        if isinstance(event, events.Stopping):
-            self.stopping = event
-        if isinstance(event, events.JobResult | events.JobSkipped):
-            self.done += 1
+        match event:
+            case events.RunStarted():
+                self._folder, self.done = event.folder, event.done
+                for host in self.hosts.values():
+                    host.setup_at = at
+            case events.Stopping():
+                self.stopping = event
+            case events.JobResult() | events.JobSkipped():
+                self.done += 1
+        if (of := self.hosts.get(getattr(event, "host", None) or "")) is not None:
+            self._note_host(of, event, at)
         if isinstance(event, events.JobResult):
             self.results[event.job] = event
-        host = getattr(event, "host", None) or ""
-        if host in self._loads:
-            self._note_load(self._loads[host], event, at)
 
-    def _note_load(self, load: Load, event: Event, at: float) -> None:
+    def _note_host(self, host: HostState, event: Event, at: float) -> None:
         match event:
             case events.ImageProgress():
                 if event.total_bytes:
-                    load.progress = event.done_bytes / event.total_bytes, at
+                    host.pulled = event.done_bytes / event.total_bytes, at
+            case events.ImageReady():
+                host.pulled = None
             case events.JobState():
-                self._note_job(load, event, at)
+                self._note_job(host, event, at)
+            case events.JobStep():
+                host.step = event
             case events.JobResult() | events.JobSkipped():
-                kind = self._kinds.get(event.job)
-                was_running = load.running.pop(event.job, None)
-                load.states.pop(event.job, None)
-                if kind is not None and was_running is None and load.waiting[kind]:
-                    load.waiting[kind] -= 1
-                if isinstance(event, events.JobResult) and event.status == Status.OK and event.seconds and kind:
-                    load.took += event.seconds
-                    load.expected += self._durations.seconds(*kind)
-                    self._measured[kind] = event.seconds
+                kind = _kind(host.jobs.get(event.job))
+                was_running = host.running.pop(event.job, None)
+                host.states.pop(event.job, None)
+                host.ended += 1
+                if kind is not None and was_running is None and host.waiting[kind]:
+                    host.waiting[kind] -= 1
+                if isinstance(event, events.JobResult):
+                    host.failed += event.status not in (Status.OK, Status.STOPPED)
+                    if event.status == Status.OK and event.seconds and kind:
+                        host.took += event.seconds
+                        host.expected += self._durations.seconds(*kind)
+                        self._measured[kind] = event.seconds
             case events.HostLost():
-                load.waiting.clear()
-                load.running.clear()
-                load.states.clear()
+                host.dropped = True
+                host.waiting.clear()
+                host.running.clear()
+                host.states.clear()
 
-    def _note_job(self, load: Load, event: events.JobState, at: float) -> None:
-        load.setup_seconds, load.progress = 0.0, None
-        load.states[event.job] = event.state
-        kind = self._kinds.get(event.job)
-        if kind is None:
+    @staticmethod
+    def _note_job(host: HostState, event: events.JobState, at: float) -> None:
+        host.setup_seconds, host.pulled = 0.0, None
+        host.states[event.job] = event.state
+        host.latest, host.step = event.job, None
+        if event.state == PART_DONE:
+            del host.states[event.job]
             return
-        if event.state == QUEUED:
-            if load.running.pop(event.job, None) is not None:
-                load.waiting[kind] += 1
-        elif event.job in load.running or event.job in self.results:
-            return
-        elif load.slots == 1 or event.state != "launching":  # in a queue, it may still wait
-            load.running[event.job] = kind, at
-            load.waiting[kind] -= load.waiting[kind] > 0
-
-    def doing(self, host: str) -> list[str]:
-        """Return the states of a host's running repeats."""
-        return list(self._loads[host].states.values()) if host in self._loads else []
+        kind = _kind(host.jobs.get(event.job))
+        if kind is not None and event.state == QUEUED and host.running.pop(event.job, None) is not None:
+            host.waiting[kind] += 1
+        waits = event.state == QUEUED or (event.state == "launching" and host.entry.host.slots > 1)
+        if kind is not None and not waits and event.job not in host.running:
+            host.running[event.job] = at
+            host.waiting[kind] -= host.waiting[kind] > 0
 
     # -- time ------------------------------------------------------------------------------------------------------
 
-    def seconds_left(self, host: str | None = None, now: float | None = None) -> float:
+    def seconds_left(self, key: str | None = None, now: float | None = None) -> float:
         """Return the seconds until a host, or the slowest of all, is done; 0 while there is nothing but a guess.
 
         Args:
-            host: `Host.key`; None: all.
+            key: `Host.key`; None: all.
             now: In seconds since the epoch; None: now.
         """
         now = self._now() if now is None else now
-        if host is None:
-            return max((self.seconds_left(key, now) for key in self._loads), default=0.0)
-        load = self._loads[host]
-        if not (self._durations or load.expected or self._measured.keys() & load.waiting.keys()):
+        if key is None:
+            return max((self.seconds_left(one, now) for one in self.hosts), default=0.0)
+        host = self.hosts[key]
+        if not (self._durations or host.expected or self._measured.keys() & host.waiting.keys()):
             return 0.0
-        running = [max(0.0, self._expected(load, kind) - (now - began)) for kind, began in load.running.values()]
+        began = [(kind, at) for job, at in list(host.running.items()) if (kind := _kind(host.jobs[job])) is not None]
+        running = [max(0.0, self._expected(host, kind) - (now - at)) for kind, at in began]
         if self.stopping is not None:
             return 0.0 if self.stopping.now else max(running, default=0.0)
-        waiting = sum(self._expected(load, kind) * count for kind, count in load.waiting.items())
-        parallel = max(1, min(load.slots, len(running) + load.waiting.total()))
-        setup = self._setup_left(load, now) if waiting or running else 0.0
+        waiting = sum(self._expected(host, kind) * count for kind, count in list(host.waiting.items()))
+        parallel = max(1, min(host.entry.host.slots, len(running) + host.waiting.total()))
+        setup = self._setup_left(host, now) if waiting or running else 0.0
         return setup + max((waiting + sum(running)) / parallel, max(running, default=0.0))
 
     def _now(self) -> float:
         return self._epoch + clock_seconds()
 
-    def _expected(self, load: Load, kind: Kind) -> float:
+    def _expected(self, host: HostState, kind: Kind) -> float:
         """Return the duration of a repeat: as measured in this run, else as estimated, times the host's slowness."""
-        slowness = load.took / load.expected if load.expected else 1.0
+        slowness = host.took / host.expected if host.expected else 1.0
         return self._measured.get(kind) or self._durations.seconds(*kind) * slowness
 
     @staticmethod
-    def _setup_left(load: Load, now: float) -> float:
-        began = now if load.setup_at is None else load.setup_at
-        if load.progress is not None and load.progress[0] > 0:
-            share, at = load.progress
+    def _setup_left(host: HostState, now: float) -> float:
+        began = now if host.setup_at is None else host.setup_at
+        if (pulled := host.pulled) is not None and pulled[0] > 0:
+            share, at = pulled
             return max(0.0, (at - began) * (1 - share) / share - (now - at))
-        return max(0.0, load.setup_seconds - (now - began))
+        return max(0.0, host.setup_seconds - (now - began))
 
     # -- words -----------------------------------------------------------------------------------------------------
 
@@ -295,6 +319,11 @@ class RunState:
         flag = ["--again", ",".join(again)] if again else []
         resume = command_line("orchestrate", "resume", self._folder, *flag)
         return [*lines, plain_text(f"  to repeat only these: {resume}")]
+
+
+def _kind(job: Job | None) -> Kind | None:
+    """Return the kind of a repeat; None: it does not run here, or is blocked."""
+    return None if job is None or job.blocked is not None else (job.origin.fleet, job.case.name)
 
 
 def shortened(names: Sequence[str]) -> str:

@@ -26,7 +26,7 @@ from orchestrate.running.calls import Abandoned
 from orchestrate.running.context import DevicePeaks, RunContext, StorageFailed, storing
 from orchestrate.running.judge import failed_record, now
 from orchestrate.running.multi_host import has_failed, how_failed, judge_parts
-from orchestrate.running.options import AWAY, DROP_AFTER, HOST_FAULTS
+from orchestrate.running.options import AWAY, DROP_AFTER, HOST_FAULTS, PART_DONE
 from orchestrate.running.part import RunningPart
 from orchestrate.running.session import HostSession
 from results.schema import Record, Status
@@ -348,7 +348,7 @@ class Worker:
             except Exception as error:  # noqa: BLE001  a bug: the others must not hang
                 part.error = HostError(f"a bug in tfbench: {error!r}")
             if part is not parts[0]:
-                part.session.state(part.job, "done")  # the chief reports the result
+                part.session.state(part.job, PART_DONE)
 
         async with anyio.create_task_group() as group:
             for part in parts:

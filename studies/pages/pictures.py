@@ -27,6 +27,7 @@ from orchestrate.display.live import LiveDisplay
 from orchestrate.events import Event, event_name
 from orchestrate.planning.codec import plan_from_json
 from orchestrate.planning.plan import Plan
+from orchestrate.running.state import RunState
 from results.__main__ import main as results_main
 from results.runs.reading import from_json
 from results.runs.store import RunFolder
@@ -191,9 +192,10 @@ def live_table(plan: Plan, stream: Sequence[tuple[float, Event]]) -> str:
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         console = Console(file=nowhere, record=True, width=LIVE_COLUMNS, force_terminal=True)
         seen = stream[: len(stream) // 2]
-        display = LiveDisplay(console, began=time.monotonic() - seen[-1][0])
-        display.planned(plan)
+        state = RunState(plan)
+        display = LiveDisplay(console, state, began=time.monotonic() - seen[-1][0])
         for _, event in seen:
+            state.note(event)
             display.show(event)
         console.print(display.render())
         return console.export_svg(title="tfbench run")

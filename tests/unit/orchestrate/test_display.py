@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from orchestrate.display.display import JSONDisplay, NoDisplay, PlainDisplay
+from orchestrate.display.display import Display, JSONDisplay, PlainDisplay
 from orchestrate.display.live import COLUMNS, LiveDisplay, make_display
 from orchestrate.events import (
     Event,
@@ -30,6 +30,7 @@ from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Plan, make_plan
+from orchestrate.running.state import RunState
 from orchestrate.suites import CaseBlock, Suite
 from orchestrate.text import plain_text
 from results.schema import GPU
@@ -82,13 +83,15 @@ STORY: list[Event] = [
 ]
 
 
+def tell(display: Display, state: RunState, events: list[Event]) -> None:
+    for event in events:
+        state.note(event)
+        display.show(event)
+
+
 def plain(events: list[Event], plan: Plan = PLAN) -> str:
-    stream = io.StringIO()
-    display = PlainDisplay(stream)
-    display.planned(plan)
-    with display:
-        for event in events:
-            display.show(event)
+    stream, state = io.StringIO(), RunState(plan)
+    tell(PlainDisplay(stream, state), state, events)
     return stream.getvalue()
 
 
@@ -112,10 +115,9 @@ def table(display: LiveDisplay) -> str:
 
 
 def live(events: list[Event], plan: Plan = PLAN, **size: int) -> LiveDisplay:
-    display = LiveDisplay(terminal(**size))
-    display.planned(plan)
-    for event in events:
-        display.show(event)
+    state = RunState(plan)
+    display = LiveDisplay(terminal(**size), state)
+    tell(display, state, events)
     return display
 
 
@@ -242,20 +244,20 @@ def test_ctrl_c_is_seen_above_the_table_and_stays_below_it():
     display = live([])
     console = display._console
     with display:
-        display.show(Stopping(now=False, hint="Press Ctrl-C again to end them now."))
+        tell(display, display._state, [Stopping(now=False, hint="Press Ctrl-C again to end them now.")])
         display._live.refresh()
         assert "stopping… no new repeats will start" in shown(console)
-        display.show(Stopping(now=True, hint=""))
+        tell(display, display._state, [Stopping(now=True, hint="")])
         assert "stopping: ending the running repeats" in shown(console)
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert "running ones will finish. Press Ctrl-C again to end them now." in printed
 
 
 def test_a_display_is_chosen_by_name_and_by_where_it_writes():
-    kinds = [type(make_display(name, terminal())) for name in ("auto", "json", "none")]
-    assert kinds == [LiveDisplay, JSONDisplay, NoDisplay]
+    kinds = [type(make_display(name, terminal(), RunState())) for name in ("auto", "json", "none")]
+    assert kinds == [LiveDisplay, JSONDisplay, Display]
     for console in (Console(file=io.StringIO()), terminal(kind="dumb")):  # rich draws no table on a dumb one
-        assert isinstance(make_display("auto", console), PlainDisplay)
+        assert isinstance(make_display("auto", console, RunState()), PlainDisplay)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])

@@ -15,7 +15,7 @@ from orchestrate.events import Warned
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import make_plan
-from orchestrate.running import calls, context, part, run, session
+from orchestrate.running import calls, context, part, probing, run, session
 from orchestrate.running.run import execute
 from orchestrate.running.state import RunOutcome
 from results.schema import Status
@@ -67,7 +67,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "STOP_SECONDS", 0.5)
     for name in ("REQUEST_SECONDS", "PREPARE_SECONDS", "PROBE_SECONDS", "CLOSE_SECONDS"):
         monkeypatch.setattr(session, name, 0.3)
-    monkeypatch.setattr(run, "PROBE_SECONDS", 0.3)
+    for module in (run, probing):
+        monkeypatch.setattr(module, "PROBE_SECONDS", 0.3)
 
 
 @pytest.mark.parametrize("hangs", CALLS)
@@ -119,7 +120,7 @@ def test_a_probe_that_hangs_or_fails_in_any_way_belongs_to_its_host(tmp_path: Pa
             return super().probe()
 
     bench = Bench(tmp_path, hangs=FakeHost(), odd=FakeHost(), good=FakeHost())
-    found = run.probe_hosts(bench.hosts, lambda host: Odd(host, bench.machines[host.name]), bench.bus)
+    found = probing.probe_hosts(bench.hosts, lambda host: Odd(host, bench.machines[host.name]), bench.bus)
     hangs, odd, good = (found[host.place] for host in bench.hosts)
     assert isinstance(hangs, str) and "did not answer in time" in hangs
     assert isinstance(odd, str) and "int too large" in odd and not isinstance(good, str)
@@ -148,13 +149,13 @@ class LateLauncher(FakeLauncher):
 
 def test_a_host_that_answers_late_holds_no_other_and_is_not_probed_twice(tmp_path: Path, monkeypatch):
     """Its probe continues, e.g. an installation of Python, while others are measured."""
-    monkeypatch.setattr(run, "LATE_SECONDS", 0.3)
+    monkeypatch.setattr(probing, "LATE_SECONDS", 0.3)
     monkeypatch.setattr(LateLauncher, "answers", answers := threading.Event())
     monkeypatch.setattr(LateLauncher, "begun", 0)
     bench = Bench(tmp_path, late=FakeHost(), good=FakeHost())
-    late: run.Late = {}
+    late: context.Late = {}
     bench.launcher = lambda host: LateLauncher(host, bench.machines[host.name])
-    probed = run.probe_hosts(bench.hosts, bench.launcher, bench.bus, late)
+    probed = probing.probe_hosts(bench.hosts, bench.launcher, bench.bus, late)
     slow, good = (probed[host.place] for host in bench.hosts)
     assert "it has not answered after" in str(slow) and isinstance(good, Facts)
     bench.plan = make_plan(bench.hosts, probed, lambda name: bench.suite, run_id="run1", seed=7)
@@ -164,11 +165,11 @@ def test_a_host_that_answers_late_holds_no_other_and_is_not_probed_twice(tmp_pat
 
 
 def test_the_only_host_is_waited_for(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(run, "LATE_SECONDS", 0.0)
+    monkeypatch.setattr(probing, "LATE_SECONDS", 0.0)
     monkeypatch.setattr(LateLauncher, "answers", answers := threading.Event())
     bench = Bench(tmp_path, late=FakeHost())
     threading.Timer(1.0, answers.set).start()
-    found = run.probe_hosts(bench.hosts, lambda host: LateLauncher(host, FakeHost()), bench.bus)
+    found = probing.probe_hosts(bench.hosts, lambda host: LateLauncher(host, FakeHost()), bench.bus)
     assert isinstance(found[bench.hosts[0].place], Facts)
 
 
@@ -181,7 +182,7 @@ def test_a_launcher_that_cannot_be_made_is_its_hosts_problem(tmp_path: Path):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/tmp")
         return FakeLauncher(host, bench.machines[host.name])
 
-    bad, good = run.probe_hosts(bench.hosts, make, bench.bus).values()
+    bad, good = probing.probe_hosts(bench.hosts, make, bench.bus).values()
     assert "No space left" in str(bad) and isinstance(good, Facts)
 
 

@@ -22,7 +22,7 @@ from orchestrate.planning.images import (
     wanted_images,
 )
 from orchestrate.planning.plan import make_plan
-from orchestrate.running.run import probe_hosts
+from orchestrate.running.probing import probe_hosts
 from orchestrate.suites import read_suite
 from results.schema import GPU, Device, Status
 from tests.unit.orchestrate.test_check import drawn
