@@ -20,6 +20,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from http.cookiejar import DefaultCookiePolicy
 from itertools import chain
 from typing import Any, TypeVar
@@ -40,7 +41,7 @@ from orchestrate.inventory.addresses import AS_CONFIGURED, DockerAddress, HostKe
 from orchestrate.text import plain_text, read_json
 from results.schema import Status
 
-__all__ = ["APIError", "EngineClient", "EngineLink", "NoGPUs", "NoMemoryLock", "document"]
+__all__ = ["APIError", "EngineClient", "EngineLink", "Kind", "NoGPUs", "NoMemoryLock", "document"]
 
 T = TypeVar("T")
 
@@ -72,6 +73,33 @@ MAX_QUOTED = 300
 
 MAX_READ = 4000
 """Characters at the end of an engine's message that are searched for known errors, which runtimes print last."""
+
+
+LISTS_DEVICES_API = (1, 50)
+"""Version of the API from which on `/info` lists CDI devices.
+Source: version history of the Docker Engine API, v1.50, `DiscoveredDevices`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What differs between engines that have Docker's API: the only place that knows Podman.
+
+    Attributes:
+        name: `docker` or `podman`.
+        resolves_tags: Whether it can query a registry for the digest of a tag without a pull.
+        only_cdi: Whether GPUs are given by CDI only, because it ignores requests by capabilities.
+        lists_devices: Whether its report about itself lists CDI devices.
+        makes_folders: Whether a missing folder of the host that is mounted is created, by Docker's API.
+    """
+
+    name: str = "docker"
+    resolves_tags: bool = True
+    only_cdi: bool = False
+    lists_devices: bool = True
+    makes_folders: bool = False
+
+
+PODMAN = Kind(name="podman", resolves_tags=False, only_cdi=True, lists_devices=False, makes_folders=True)
 
 
 class NoGPUs(LaunchFailed):
@@ -142,8 +170,7 @@ class EngineClient(APIClient):
     """The SDK's client for one engine.
 
     Attributes:
-        api: Version of the API in use.
-        is_podman: Whether it is Podman, which imitates a Docker engine with differences.
+        kind: What differs between engines.
     """
 
     def __init__(self, pool: urllib3.HTTPConnectionPool) -> None:
@@ -159,9 +186,10 @@ class EngineClient(APIClient):
             major, minor = map(int, response.headers["Api-Version"].split("."))
         except (KeyError, ValueError) as error:
             raise Unreachable("the server there is not a Docker engine: it sends no Api-Version") from error
-        self.api = min((major, minor), NEWEST_API)
-        self._version = "{}.{}".format(*self.api)
-        self.is_podman = "Libpod-Api-Version" in response.headers
+        api = min((major, minor), NEWEST_API)
+        self._version = "{}.{}".format(*api)
+        is_podman = "Libpod-Api-Version" in response.headers
+        self.kind = PODMAN if is_podman else Kind(lists_devices=api >= LISTS_DEVICES_API)
 
     def _result(self, response: requests.Response, json: bool = False, binary: bool = False) -> Any:  # noqa: ANN401
         """Parse an answer within the limits of `read_json`."""

@@ -19,6 +19,7 @@ from orchestrate.engines.docker.client import (
     APIError,
     EngineClient,
     EngineLink,
+    Kind,
     NoSpace,
     document,
 )
@@ -27,10 +28,6 @@ from orchestrate.errors import HostError, LaunchFailed, PullFailed
 from orchestrate.inventory.addresses import AS_CONFIGURED, DockerAddress, HostKeys
 from orchestrate.text import MAX_LINE_LENGTH, plain_text
 from results.schema.record_json import MAX_RECORD_BYTES
-
-LISTS_DEVICES_API = (1, 50)
-"""Version from which on `/info` lists CDI devices.
-Source: version history of the Docker Engine API, v1.50, `DiscoveredDevices`."""
 
 STOP_GRACE_SECONDS = 10
 ARCHIVE_OVERHEAD_BYTES = 64 * 1024
@@ -73,14 +70,9 @@ class ContainerEngine:
         return self._link.address.scheme != "unix"
 
     @property
-    def is_podman(self) -> bool:
-        """Return whether it is Podman, which imitates a Docker engine with differences."""
-        return self._link.request(lambda client: client.is_podman)
-
-    @property
-    def lists_devices(self) -> bool:
-        """Return whether `info` lists CDI devices."""
-        return self._link.request(lambda client: not client.is_podman and client.api >= LISTS_DEVICES_API)
+    def kind(self) -> Kind:
+        """Return what differs between engines."""
+        return self._link.request(lambda client: client.kind)
 
     def close(self) -> None:
         """Disconnect from the engine; containers keep running."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrate.engines.base import Ending, NotThere, OnTurn, OutputLine, always_running
-from orchestrate.engines.docker.client import NoGPUs, NoMemoryLock, document
+from orchestrate.engines.docker.client import Kind, NoGPUs, NoMemoryLock, document
 from orchestrate.engines.docker.engine import EndlessLog
 from orchestrate.engines.docker.images import DockerEngine, controller_address, send_image, sent_name
 from orchestrate.engines.invocation import (
@@ -118,7 +118,7 @@ class ContainerLauncher:
         """See `Launcher.probe`."""
         asked_at = datetime.now(UTC)
         info = self._engine.info()
-        facts = _engine_facts(info, self._host, asked_at, is_podman=self._engine.is_podman)
+        facts = _engine_facts(info, self._host, asked_at, self._engine.kind)
         if self._host.wants_gpus and not unsupported_architecture(self._host, facts):
             self._requests_of(info)
             facts = self._query_driver(facts)
@@ -149,7 +149,7 @@ class ContainerLauncher:
             spec = job_container(
                 job, self._host, image, devices, lifts_memory_lock=self._lifts_memory_lock, keeps_cache=True
             )
-            if spec.data_dir is not None and self._engine.is_podman:
+            if spec.data_dir is not None and self._engine.kind.makes_folders:
                 self._engine.check_folder(image, unique_name("look"), spec.data_dir)
             try:
                 reattached = not self._engine.create(spec)
@@ -169,9 +169,8 @@ class ContainerLauncher:
 
     def _requests_of(self, info: dict[str, Any]) -> tuple[GPURequest, ...]:
         """Determine the methods of passing GPUs to containers, and whether the engine may lift limits."""
-        engine = self._engine
         self._lifts_memory_lock = not is_rootless(info)
-        self._requests = gpu_requests(info, is_podman=engine.is_podman, lists_devices=engine.lists_devices)
+        self._requests = gpu_requests(info, self._engine.kind)
         return self._requests
 
     def _drop_option(self, refusal: NoGPUs | NoMemoryLock) -> bool:
@@ -284,12 +283,12 @@ class ContainerLauncher:
         return digest if digest and not self._host.pulls else pinned(reference, digest)
 
     def _digest(self, reference: str) -> str:
-        if self._host.pulls and self._engine.is_podman:
+        if self._host.pulls and self._engine.kind.resolves_tags:
+            return self._engine.registry_digest(reference)
+        if self._host.pulls:
             with self._pulls.turn(registry_of(reference)):
                 report = partial(self._pulls.progress, self._host.key, reference)
                 return self._engine.pull_tag(reference, PullMeter(report, self._report_retry))
-        if self._host.pulls:
-            return self._engine.registry_digest(reference)
         found = (self._controller or self._engine).image_id(reference)
         if found is None:
             where = "in this machine's engine" if self._controller else "on the host"
@@ -360,7 +359,7 @@ class ContainerLauncher:
             self._engine.remove(spec.name)
 
 
-def _engine_facts(info: dict[str, Any], host: Host, asked_at: datetime, *, is_podman: bool = False) -> Facts:
+def _engine_facts(info: dict[str, Any], host: Host, asked_at: datetime, kind: Kind) -> Facts:
     """Parse the engine's report, which is not trusted."""
     cpus = _whole(info.get("NCPU"), MAX_CPUS)
     here = host.docker is not None and host.docker.scheme == "unix" and info.get("KernelVersion") == os.uname().release
@@ -373,7 +372,7 @@ def _engine_facts(info: dict[str, Any], host: Host, asked_at: datetime, *, is_po
         architecture=_architecture(str(info.get("Architecture", ""))),
         boot_id=_boot_id() if here else None,
         load=os.getloadavg()[0] if here else None,
-        engine=f"{'podman' if is_podman else 'docker'} {plain_text(str(info.get('ServerVersion')), 50)}",
+        engine=f"{kind.name} {plain_text(str(info.get('ServerVersion')), 50)}",
         clock_skew_seconds=_skew(str(info.get("SystemTime")), asked_at),
     )
 
@@ -404,17 +403,14 @@ def _skew(stamp: str, asked_at: datetime) -> float | None:
     return round((reported - asked_at).total_seconds(), 1)
 
 
-def gpu_requests(
-    info: dict[str, Any], *, is_podman: bool = False, lists_devices: bool = True
-) -> tuple[GPURequest, ...]:
+def gpu_requests(info: dict[str, Any], kind: Kind) -> tuple[GPURequest, ...]:
     """Return the methods of passing GPUs to containers of an engine, the most likely first.
 
     Args:
         info: The engine's report about itself, which is not trusted.
-        is_podman: Whether it is Podman, which ignores requests by capabilities, so that only CDI is used.
-        lists_devices: Whether it lists CDI devices.
+        kind: Of the engine.
     """
-    if is_podman:
+    if kind.only_cdi:
         return (GPURequest(name=CDI, cdi=True),)
     runtimes, devices = info.get("Runtimes"), _cdi_gpus(info)
     listed = (GPURequest(name=CDI, cdi=True, announced=True, devices=devices),) if devices else ()
@@ -424,7 +420,7 @@ def gpu_requests(
     if listed:
         return listed
     toolkit = GPURequest(name=TOOLKIT)
-    return (toolkit,) if lists_devices else (toolkit, GPURequest(name=CDI, cdi=True))
+    return (toolkit,) if kind.lists_devices else (toolkit, GPURequest(name=CDI, cdi=True))
 
 
 def is_rootless(info: dict[str, Any]) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrate.engines.docker.client import NoGPUs, NoMemoryLock, launch_refusal
+from orchestrate.engines.docker.client import PODMAN, Kind, NoGPUs, NoMemoryLock, launch_refusal
 from orchestrate.engines.docker.launcher import ContainerLauncher, _engine_facts, gpu_requests
 from orchestrate.engines.invocation import ContainerSpec, container_document, job_container, probe_container
 from orchestrate.engines.pulls import PullLimits
@@ -106,7 +106,7 @@ class Engine:
         self.started: list[ContainerSpec] = []
         self.left: dict[str, ContainerSpec] = {}
         self.asked: set[str] = set()
-        vars(self).update({"refuses": refuses, "is_podman": False, "lists_devices": True, **given})
+        vars(self).update({"refuses": refuses, "kind": Kind(), **given})
         self.info, self.wait = (lambda: self.reported), (lambda name, seconds: None)
         self.image_id, self.remove = (lambda reference: f"sha256:{'b' * 64}"), self.left.pop
         self.output = lambda name, limit: json.dumps({**PROBED, "driver": "580.95.05", "gpu_problems": []}).encode()
@@ -132,6 +132,7 @@ def launcher(engine: Engine, reported: list[str] | None = None, **settings: Any)
     return made
 
 
+OLD_DOCKER = Kind(lists_devices=False)
 NO_TOOLKIT = 'could not select device driver "" with capabilities: [[gpu compute utility]]'
 
 
@@ -161,7 +162,7 @@ def test_one_gpu_needs_no_locked_memory_and_no_warning_about_it():
     assert len(engine.started) == 1 and reported == []
 
 
-@pytest.mark.parametrize("given", [{"lists_devices": False}, {"runtimes": ["nvidia"], "is_podman": True}])
+@pytest.mark.parametrize("given", [{"kind": OLD_DOCKER}, {"runtimes": ["nvidia"], "kind": PODMAN}])
 def test_gpus_are_asked_for_in_the_way_that_works_and_by_cdi_of_podman(given: dict[str, Any]):
     engine = Engine(lambda spec: None if spec.cdi else NO_TOOLKIT, **given)
     launcher(engine).start(job())
@@ -180,14 +181,14 @@ def probe(engine: Engine) -> Facts:
     [([], "NVIDIA toolkit"), ([False], "CDI"), ([True], "NVIDIA toolkit"), ([False, True], None)],
 )
 def test_ways_that_an_engine_does_not_announce_are_tried(refuses: list[bool], runtime: str | None):
-    engine = Engine(lambda spec: NO_TOOLKIT if spec.cdi in refuses else None, lists_devices=False)
+    engine = Engine(lambda spec: NO_TOOLKIT if spec.cdi in refuses else None, kind=OLD_DOCKER)
     facts = probe(engine)
     assert (facts.gpu_runtime, bool(facts.gpus)) == (runtime, runtime is not None)
     assert not engine.left, "left behind"
 
 
 def test_a_host_with_a_named_variant_is_asked_through_its_image_alone():
-    engine = Engine(runtimes=["nvidia"], lists_devices=False)
+    engine = Engine(runtimes=["nvidia"], kind=OLD_DOCKER)
     (image,) = probe(engine).images
     assert engine.asked == {image.reference} == {"r.example/you/tfbench:0.1.0-cuda12.5"}
     engine.refuses = lambda spec: NO_TOOLKIT
@@ -219,27 +220,31 @@ LISTED = [{"ID": "nvidia.com/gpu=all"}, {"ID": "nvidia.com/gpu=0"}]
 
 
 @pytest.mark.parametrize(
-    ("info", "engine", "ways"),
+    ("info", "kind", "ways"),
     [
-        ({"Runtimes": {"nvidia": {}}, "DiscoveredDevices": LISTED}, {}, [RUNTIME, ("CDI", True, True)]),
-        ({"Runtimes": {"nvidia": {}}}, {}, [RUNTIME]),
-        ({"Runtimes": {"runc": {}}, "DiscoveredDevices": LISTED}, {}, [("CDI", True, True)]),
-        ({"Runtimes": 7, "DiscoveredDevices": [3, {"ID": "vendor.com/net=1"}]}, {}, [("NVIDIA toolkit", False, False)]),
-        ({"DiscoveredDevices": "nvidia.com/gpu=0"}, {}, [("NVIDIA toolkit", False, False)]),
-        ({}, {"lists_devices": False}, [("NVIDIA toolkit", False, False), ("CDI", True, False)]),
-        ({"Runtimes": {"nvidia": {}}}, {"is_podman": True}, [("CDI", True, False)]),
+        ({"Runtimes": {"nvidia": {}}, "DiscoveredDevices": LISTED}, Kind(), [RUNTIME, ("CDI", True, True)]),
+        ({"Runtimes": {"nvidia": {}}}, Kind(), [RUNTIME]),
+        ({"Runtimes": {"runc": {}}, "DiscoveredDevices": LISTED}, Kind(), [("CDI", True, True)]),
+        (
+            {"Runtimes": 7, "DiscoveredDevices": [3, {"ID": "vendor.com/net=1"}]},
+            Kind(),
+            [("NVIDIA toolkit", False, False)],
+        ),
+        ({"DiscoveredDevices": "nvidia.com/gpu=0"}, Kind(), [("NVIDIA toolkit", False, False)]),
+        ({}, OLD_DOCKER, [("NVIDIA toolkit", False, False), ("CDI", True, False)]),
+        ({"Runtimes": {"nvidia": {}}}, PODMAN, [("CDI", True, False)]),
     ],
 )
-def test_how_an_engine_may_give_gpus(info, engine, ways):
-    assert [(request.name, request.cdi, request.announced) for request in gpu_requests(info, **engine)] == ways
+def test_how_an_engine_may_give_gpus(info, kind, ways):
+    assert [(request.name, request.cdi, request.announced) for request in gpu_requests(info, kind)] == ways
 
 
 @pytest.mark.parametrize(("architecture", "named"), [("arm64", "arm64"), ("x86_64", "amd64")])
 def test_an_engine_and_its_processor_are_named(architecture: str, named: str):
-    for kind in ("podman", "docker"):
+    for kind in (PODMAN, Kind()):
         reported = {"ServerVersion": "5.8.6", "Architecture": architecture}
-        facts = _engine_facts(reported, host(), datetime.now(UTC), is_podman=kind == "podman")
-        assert (facts.engine, facts.architecture) == (f"{kind} 5.8.6", named)
+        facts = _engine_facts(reported, host(), datetime.now(UTC), kind)
+        assert (facts.engine, facts.architecture) == (f"{kind.name} 5.8.6", named)
 
 
 RUNC = (

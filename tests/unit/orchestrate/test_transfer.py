@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrate.engines import pulls
+from orchestrate.engines.docker.client import Kind
 from orchestrate.engines.docker.images import image_content, send_image, sent_name
 from orchestrate.engines.docker.launcher import ContainerLauncher
 from orchestrate.engines.pulls import MAX_TRANSFERS, TRANSFER, PullLimits
@@ -77,7 +78,7 @@ def engine(*images: str, is_remote: bool = True) -> SimpleNamespace:
     """Return an engine with some images."""
     sizes = dict.fromkeys(images, 4_457_000_000)
     found = {"image_id": lambda name: HERE if name in sizes else None, "image_bytes": sizes.__getitem__}
-    return SimpleNamespace(is_remote=is_remote, is_podman=False, **found)
+    return SimpleNamespace(is_remote=is_remote, kind=Kind(), **found)
 
 
 REFERENCE = "tfbench:0.1.0-cuda12.5"
