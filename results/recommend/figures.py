@@ -6,12 +6,13 @@ A table never mixes them. Each source chose its own batch, often the largest tha
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from results.recommend.options import Advice, Basis, RentalOption, missing
-from results.recommend.prices import run_offers
+from results.recommend.options import Advice, Basis, RentalOption
+from results.recommend.prices import Prices, option_of
 from results.recommend.questions import GpuCount, RentalQuestion
 from results.reference import all_published, read_rows
 from results.reference.gpus import gpu_key
@@ -47,13 +48,15 @@ SXM4 40GB 1888 and 1990 (5 %); TensorFlow 1.15 and 2.4 up to 1.35 times apart, b
 different publishers up to 2.16 times (ResNet50 FP16 on A100 SXM4 80GB: 3410 with MXNet, 1582 with PyTorch).
 """
 
+NOT_MEASURED = "not measured in this setting"
+
 OTHER_NOTE = (
     f"other software than the first rows: only differences above a factor of {1 + OTHER_VERSION:g} (versions of one "
     f"framework) or {1 + OTHER_SOFTWARE:g} (others) decide"
 )
 
 
-def measured_figures(question: RentalQuestion, rates: Sequence[FleetRate]) -> list[Advice]:
+def measured_figures(question: RentalQuestion, rates: Sequence[FleetRate], prices: Prices) -> list[Advice]:
     """Return the figures of these runs, one table per setting, the one with the most figures first.
 
     Each table has all fleets of the question, with their figure or the reason for having none.
@@ -69,12 +72,13 @@ def measured_figures(question: RentalQuestion, rates: Sequence[FleetRate]) -> li
         # A failure is in each setting of its case where its fleet has no figure of as many GPUs, or in a new one.
         alike = [of for of in settings if replace(of[0].case, num_gpus=1) == replace(failed.case, num_gpus=1)]
         settings += [] if alike else [[failed]]
-        for of in alike:
-            of += [failed] if all((one.fleet, one.case) != (failed.fleet, failed.case) for one in of) else []
+        for setting in alike:
+            if all((rate.fleet, rate.case) != (failed.fleet, failed.case) for rate in setting):
+                setting.append(failed)
     asked = f"batch {question.batch_size}"
-    found = [_measured(question, of_setting, relevant, gpus) for of_setting in settings]
-    found = [advice for advice in found if asked in advice.setting.split(", ")] or found
-    return sorted(found, key=lambda advice: -sum(bool(option.samples_per_second) for option in advice.options))
+    advices = [_measured(question, setting, relevant, gpus, prices) for setting in settings]
+    advices = [advice for advice in advices if asked in advice.setting.split(", ")] or advices
+    return sorted(advices, key=lambda advice: -sum(bool(option.samples_per_second) for option in advice.options))
 
 
 def gpus_of_fleets(rates: Sequence[FleetRate]) -> dict[tuple[str, Device], str]:
@@ -94,32 +98,35 @@ def gpus_of_fleets(rates: Sequence[FleetRate]) -> dict[tuple[str, Device], str]:
 
 def _measured(
     question: RentalQuestion,
-    of_setting: Sequence[FleetRate],
+    setting: Sequence[FleetRate],
     relevant: Sequence[FleetRate],
     gpus: Mapping[tuple[str, Device], str],
+    prices: Prices,
 ) -> Advice:
     """Return the figures of one setting: its fleets, then what was not measured."""
-    example, measured = of_setting[0], [rate for rate in of_setting if rate.rates]
-    prices: dict[str, dict[str, float]] = defaultdict(dict)
+    of_hosts: dict[str, dict[str, float]] = defaultdict(dict)
     for rate in relevant:
-        prices[rate.fleet] |= rate.prices
-    options = {
-        (rate.fleet, rate.case.num_gpus): _option(rate, gpus[rate.fleet, rate.case.device]) for rate in of_setting
-    }
-    tried = {(rate.fleet, rate.case.num_gpus): gpus[rate.fleet, rate.case.device] for rate in relevant}
-    present = {(gpu, count) for (_, count), gpu in tried.items()}
-    tried |= {key: key[0] for key in question.gpus if key not in present}
-    for (subject, count), gpu in tried.items():
-        absent = missing(gpu, count, "not measured in this setting", subject)
-        options.setdefault((subject, count), replace(absent, offers=run_offers(gpu, prices[subject])))
+        of_hosts[rate.fleet] |= rate.prices
+    options: dict[tuple[str, int], RentalOption] = {}
+    for rate in (*setting, *relevant):
+        gpu, count = gpus[rate.fleet, rate.case.device], rate.case.num_gpus
+        option = option_of(
+            question, prices, (gpu, count), NOT_MEASURED, fleet=rate.fleet, of_hosts=of_hosts[rate.fleet]
+        )
+        options.setdefault((rate.fleet, count), _with_rate(option, rate) if rate in setting else option)
+    measured_keys = {option.key for option in options.values()}
+    for key in question.gpus:
+        if key not in measured_keys:
+            options.setdefault(key, option_of(question, prices, key, NOT_MEASURED))
+    measured = [rate for rate in setting if rate.rates]
     differs = dict.fromkeys(name for other in measured[1:] for name in match(measured[0], other).differs)
     return Advice(
         question=question,
         basis=Basis.MEASURED,
-        mode=mode_text(example.case.mode),
+        mode=mode_text(setting[0].case.mode),
         model=question.network,
         options=tuple(options.values()),
-        setting=setting_text(example, without=("model", "mode", "precision", "num_gpus")),
+        setting=setting_text(setting[0], without=("model", "mode", "precision", "num_gpus")),
         notes=tuple(
             f"also differs: {name} " + ", ".join(f"{rate.named(name) or 'none'} ({rate.fleet})" for rate in measured)
             for name in differs
@@ -127,13 +134,12 @@ def _measured(
     )
 
 
-def _option(rate: FleetRate, gpu: str) -> RentalOption:
-    """Return the option of a measurement or failure of these runs."""
-    statuses = dict.fromkeys(rate.failures.values())
-    absent = missing(gpu, rate.case.num_gpus, f"{', '.join(statuses)} in this run", rate.fleet)
-    option = replace(absent, measured=rate, offers=run_offers(gpu, rate.prices))
+def _with_rate(option: RentalOption, rate: FleetRate) -> RentalOption:
+    """Return an option with a measurement or failure of these runs."""
     if not rate.rates:
-        return replace(option, failed=bool(statuses.keys() - HOST_FAILURES))
+        statuses = dict.fromkeys(rate.failures.values())
+        failed = bool(statuses.keys() - HOST_FAILURES)
+        return replace(option, note=f"{', '.join(statuses)} in this run", failed=failed)
     return replace(
         option,
         basis=Basis.MEASURED,
@@ -141,37 +147,36 @@ def _option(rate: FleetRate, gpu: str) -> RentalOption:
         interval=rate.interval,
         origin=f"this run, {counted(len(rate.rates), 'host')}",
         batch=str(rate.case.batch_per_gpu),
+        measured=rate,
         note="",
     )
 
 
-Setting = tuple[str, str]
-"""Network of figures of others, with its task; and their source, software, compiler and data."""
+def figures_of_others(question: RentalQuestion, basis: Basis, prices: Prices = ()) -> list[RentalOption]:
+    """Return the figures of others for a question without suspect rows, one for each network, setting, GPU and count.
 
-
-def figures_of_others(question: RentalQuestion, basis: Basis) -> dict[Setting, dict[GpuCount, RentalOption]]:
-    """Return the figures of others for a question, by setting, GPU and count, without suspect rows.
-
-    Of several figures in a setting, the fastest counts, but of this project's the one of the most processes; the
-    setting with the most processes comes last.
+    Of several, the fastest counts, but of this project's the one of the most processes; these come first.
     """
-    found: dict[Setting, dict[GpuCount, RentalOption]] = {}
     if basis is Basis.PROJECT:
-        names = [question.network]
+        models, described = [question.network], _of_project
         rows = sorted(read_rows("measured.csv"), key=lambda row: (int(row["processes"]), int(row["method_version"])))
     else:
-        names = published_names(question.network)
+        models, described = published_names(question.network), _published
         rows = sorted(map(dict, all_published()), key=lambda row: float(row["samples_per_second"]))
-    for row in rows:
-        if row["model"] in names and row["precision"] == question.precision and not row.get("suspect"):
-            option = _of_project(row) if basis is Basis.PROJECT else _published(row)
-            setting = row["model"], option.setting
-            found[setting] = {**found.pop(setting, {}), (option.gpu, option.count): option}
-    return found if basis is Basis.PROJECT else dict(sorted(found.items(), key=lambda item: item[0][::-1]))
+    options: dict[object, RentalOption] = {}
+    for row in reversed(rows):
+        if row["model"] in models and row["precision"] == question.precision and not row.get("suspect"):
+            key, rate = (row["gpu"], int(row["num_gpus"])), float(row["samples_per_second"])
+            option = option_of(question, prices, key, "")
+            option = replace(option, basis=basis, network=row["model"], samples_per_second=rate, **described(row))
+            options.setdefault((option.network, option.setting, key), option)
+    if basis is Basis.PROJECT:
+        return [*options.values()]
+    return sorted(options.values(), key=lambda option: (option.setting, option.network), reverse=True)
 
 
 def advice_of_others(
-    question: RentalQuestion, basis: Basis, failed: Mapping[GpuCount, str], fits: Callable[[GpuCount], bool]
+    question: RentalQuestion, basis: Basis, failed: Mapping[GpuCount, str], prices: Prices
 ) -> Advice | None:
     """Return the setting with the most of the GPUs, then the others; None: this project measured nothing of use.
 
@@ -179,54 +184,37 @@ def advice_of_others(
         question: The question.
         basis: `PROJECT` or `PUBLISHED`; published figures of other software fill the gaps, marked.
         failed: GPUs that failed in these runs, with the reason; no figure of others replaces them.
-        fits: Whether a GPU and count meet the limits other than time.
+        prices: The prices to use.
     """
-    every = figures_of_others(question, basis)
-    settings = {
-        setting: {key: option for key, option in of.items() if question.wants(*key) and key not in failed}
-        for setting, of in every.items()
-    }
-    able = {setting: [*filter(fits, of)] for setting, of in settings.items()}
-    some, few = any(settings.values()), any(able.values())
-    if basis is Basis.PROJECT and not (some if question.gpus else few):
+    figures = figures_of_others(question, basis, prices)
+    wanted = [option for option in figures if question.wants(*option.key) and option.key not in failed]
+    able = [option for option in wanted if not option.unmet]
+    if basis is Basis.PROJECT and not (wanted if question.gpus else able):
         return None
-    pool: Mapping[Setting, Collection[GpuCount]] = able if few else settings if some else every
-    of_network: dict[str, set[GpuCount]] = defaultdict(set)
-    for (network, _), keys in pool.items():
-        of_network[network] |= {*keys}
+    pool = able or wanted or figures
+    sizes = Counter((option.network, option.setting) for option in pool)
+    of_network = Counter(network for network, _ in {(option.network, option.key) for option in pool})
 
-    def use(setting: Setting) -> tuple[int, int, int]:
-        size = len(pool[setting])
-        return size if size > 1 else 0, len(of_network[setting[0]]), size
+    def use(setting: tuple[str, str]) -> tuple[int, int, int]:
+        return sizes[setting] if sizes[setting] > 1 else 0, of_network[setting[0]], sizes[setting]
 
-    first = max(reversed([*pool]), key=use, default=(question.network, ""))
-    rows = settings.get(first, {})
-    gaps = [key for key in question.gpus if key not in rows]
-    absent = "not measured" if basis is Basis.PROJECT else "no figure"
-    others = {key: missing(*key, failed.get(key, absent), failed=key in failed) for key in gaps}
-    if basis is Basis.PUBLISHED:
-        others |= _of_other_software(gaps, first, settings)
+    network, setting = max(sizes, key=use, default=(question.network, ""))
+    options = {option.key: option for option in wanted if (option.network, option.setting) == (network, setting)}
+    framework = next((option.framework for option in options.values()), "")
+    note = "not measured" if basis is Basis.PROJECT else "no figure"
+    notes: tuple[str, ...] = ()
+    for key in (key for key in question.gpus if key not in options):
+        others = [option for option in wanted if (option.network, option.key) == (network, key)]
+        if others and basis is Basis.PUBLISHED:
+            best = max(others, key=lambda option: (option.framework == framework, option.setting))
+            options[key] = replace(best, note="other software", foreign=best.framework != framework)
+            notes = (OTHER_NOTE,)
+        else:
+            option = option_of(question, prices, key, failed.get(key, note))
+            options[key] = replace(option, failed=key in failed)
     return Advice(
-        question=question,
-        basis=basis,
-        model=first[0],
-        setting=first[1],
-        options=(*rows.values(), *others.values()),
-        notes=(OTHER_NOTE,) if any(option.samples_per_second for option in others.values()) else (),
+        question=question, basis=basis, model=network, setting=setting, options=tuple(options.values()), notes=notes
     )
-
-
-def _of_other_software(
-    gaps: Sequence[GpuCount], first: Setting, settings: Mapping[Setting, Mapping[GpuCount, RentalOption]]
-) -> Iterator[tuple[GpuCount, RentalOption]]:
-    """Yield figures of GPUs in other settings of the same network, preferably of the same framework."""
-    framework = next((option.framework for option in settings.get(first, {}).values()), "")
-    for key in gaps:
-        found = [of[key] for (network, _), of in settings.items() if key in of and network == first[0]]
-        if found:
-            best = max(found, key=lambda option: (option.framework == framework, option.setting))
-            foreign = bool(framework) and best.framework != framework
-            yield key, replace(best, note="other software" if framework else "", foreign=foreign)
 
 
 def margin(a: RentalOption, b: RentalOption) -> float:
@@ -236,38 +224,30 @@ def margin(a: RentalOption, b: RentalOption) -> float:
     return OTHER_VERSION if a.framework == b.framework else OTHER_SOFTWARE
 
 
-def _published(row: Mapping[str, str]) -> RentalOption:
-    """Return the option of a published row."""
+def _published(row: Mapping[str, str]) -> dict[str, Any]:
+    """Return the attributes of the option of a published row."""
     batch = row["batch_per_gpu"] or "not stated"
     what = f"{row['model']} {row['precision']} ×{row['num_gpus']}: {row['samples_per_second']} {row['unit']}/s"
     framework = re.sub(r"\+\w+|, NVIDIA DeepLearningExamples|tf_cnn_benchmarks, | \(.*\)", "", row["framework"])
     year = next((year for year, pattern in YEARS.items() if re.search(pattern, row["framework"])), "")
     conditions = [part.strip() for part in row["note"].split(";") if part.strip().startswith(CONDITIONS)]
-    return replace(
-        _of_row(row, Basis.PUBLISHED),
-        origin=", ".join(filter(None, (row["source"].split()[0], framework, year))),
-        batch=batch,
-        setting=", ".join([f"{row['source']}: {row['framework']}{COMPILERS[row['xla']]}", *conditions]),
-        sources=(f"{what}, batch {batch}; {row['framework']}; {row['source']}, {row['url']}",),
-    )
+    return {
+        "origin": ", ".join(filter(None, (row["source"].split()[0], framework, year))),
+        "batch": batch,
+        "setting": ", ".join([f"{row['source']}: {row['framework']}{COMPILERS[row['xla']]}", *conditions]),
+        "sources": (f"{what}, batch {batch}; {row['framework']}; {row['source']}, {row['url']}",),
+    }
 
 
-def _of_project(row: Mapping[str, str]) -> RentalOption:
-    """Return the option of a row of `measured.csv`."""
-    option, place = _of_row(row, Basis.PROJECT), ", container" if row["container"] == "yes" else ""
+def _of_project(row: Mapping[str, str]) -> dict[str, Any]:
+    """Return the attributes of the option of a row of `measured.csv`."""
+    rate, ends = float(row["samples_per_second"]), [float(row[end]) for end in ("ci95_low", "ci95_high") if row[end]]
     framework = f"TensorFlow {row['tensorflow']}, CUDA {row['cuda']}{COMPILERS[row['xla']]}"
-    ends = [float(row[end]) for end in ("ci95_low", "ci95_high") if row[end]]
-    return replace(
-        option,
-        interval=Interval(option.samples_per_second, *ends) if ends else None,
-        origin=f"{Basis.PROJECT}, {row['date']}",
-        setting=f"{framework}, batch {option.batch}, synthetic{place}, method {row['method_version']}",
-        sources=(f"results/reference/measured/{row['records']}, {counted(row['processes'], 'process')}",),
-    )
-
-
-def _of_row(row: Mapping[str, str], basis: Basis) -> RentalOption:
-    """Return the option of a figure of others, without its source."""
-    gpu, count, rate = row["gpu"], int(row["num_gpus"]), float(row["samples_per_second"])
-    batch = row["batch_per_gpu"]
-    return RentalOption(basis=basis, subject=gpu, gpu=gpu, count=count, samples_per_second=rate, batch=batch)
+    place = ", container" if row["container"] == "yes" else ""
+    return {
+        "interval": Interval(rate, *ends) if ends else None,
+        "origin": f"{Basis.PROJECT}, {row['date']}",
+        "batch": row["batch_per_gpu"],
+        "setting": f"{framework}, batch {row['batch_per_gpu']}, synthetic{place}, method {row['method_version']}",
+        "sources": (f"results/reference/measured/{row['records']}, {counted(row['processes'], 'process')}",),
+    }

@@ -1,4 +1,4 @@
-"""Options to rent with their throughput and price, and the answer that compares those of one setting."""
+"""Options to rent: their throughput, their prices, and how they meet the limits of the question."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import enum
 import re
 from dataclasses import dataclass
 
-from results.recommend.questions import RentalQuestion
-from results.reference.prices import Offer
+from results.number_format import significant
+from results.recommend.questions import GpuCount, RentalQuestion
+from results.reference import all_published
+from results.reference.gpus import UNSUPPORTED, memory_of
+from results.reference.prices import FROM_RUN, Offer, span
 from results.stats import Interval
 from results.table.fleets import FleetRate
 
@@ -29,9 +32,10 @@ class Basis(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class RentalOption:
-    """An option: a GPU and count with its throughput, or the reason for having none, and its price.
+    """An option: a GPU and count with its throughput, or the reason for having none, and its prices.
 
     Attributes:
+        question: The question that it may answer.
         subject: Fleet, or GPU for figures of others.
         gpu: Name in the reference, else as received.
         count: GPUs of the job.
@@ -40,37 +44,41 @@ class RentalOption:
         origin: Short description of the source.
         batch: Batch per GPU; empty: not stated.
         note: Why it is not ranked, or a remark; may be empty.
+        network: Name of the network in a figure of others.
         setting: Source and software of a figure of others.
         foreign: Whether it was published by others, or with another framework, than the first rows of its table.
         failed: Whether it was tried here and failed because of the GPU, e.g. `oom`.
-        measured: Measurement or failure of these runs.
+        measured: Measurement of these runs.
         sources: What the source of a figure states, with its URL, one line each.
-        offers: Prices of the run, then those within the budget, of hosts with enough GPUs.
-        hours: Time for the job.
-        misfit: Limits that it does not meet; may be empty.
-        notes: Remarks.
+        pool: Prices that count, of hosts with enough GPUs.
+        usd_of_run: Prices of a GPU-hour in the records of its fleet.
         wins_below: USD per hour for all its GPUs below which it gives more samples per dollar than any other GPU.
     """
 
-    basis: Basis = Basis.NONE
+    question: RentalQuestion
     subject: str
     gpu: str
     count: int
+    basis: Basis = Basis.NONE
     samples_per_second: float = 0.0
     interval: Interval | None = None
     origin: str = ""
     batch: str = ""
-    note: str = ""
+    note: str = "no figure"
+    network: str = ""
     setting: str = ""
     foreign: bool = False
     failed: bool = False
     measured: FleetRate | None = None
     sources: tuple[str, ...] = ()
-    offers: tuple[Offer, ...] = ()
-    hours: float | None = None
-    misfit: str = ""
-    notes: tuple[str, ...] = ()
+    pool: tuple[Offer, ...] = ()
+    usd_of_run: frozenset[float] = frozenset()
     wins_below: float | None = None
+
+    @property
+    def key(self) -> GpuCount:
+        """What is rented."""
+        return self.gpu, self.count
 
     @property
     def name(self) -> str:
@@ -98,10 +106,46 @@ class RentalOption:
         return "predicted" if self.basis is Basis.PREDICTED else "other software" if self.foreign else ""
 
     @property
+    def hours(self) -> float | None:
+        """Time for the job; None: unknown."""
+        rate = self.samples_per_second
+        return self.question.samples / rate / SECONDS_PER_HOUR if rate else None
+
+    @property
+    def unmet(self) -> str:
+        """Limits that it does not meet, other than time."""
+        memory, needed, budget = memory_of(self.gpu), self.question.memory_needed, self.question.budget
+        reasons = ["not supported: tfbench runs on NVIDIA GPUs"] if self.gpu in UNSUPPORTED else []
+        if self.question.memory and memory is None:
+            reasons.append("memory not known")
+        if memory and needed and needed > memory:
+            reasons.append(f"needs {needed:.0f} GiB, has {memory:.0f}")
+        if budget and not self.offers:
+            lowest = min((offer.usd_per_hour(self.count) for offer in self.pool), default=None)
+            reasons.append(f"{lowest:.3g} USD/h is over the budget" if lowest else "no price known")
+        return "; ".join(reasons)
+
+    @property
+    def misfit(self) -> str:
+        """Limits that it does not meet; may be empty."""
+        late = self.question.hours and self.hours and self.hours > self.question.hours
+        return "; ".join(filter(None, (self.unmet, f"takes {significant(self.hours or 0)} h" if late else "")))
+
+    @property
     def excluded(self) -> str:
         """Why it is not ranked; empty if it is."""
-        reason = "" if self.ranked else self.note or str(self.basis)
-        return "; ".join(filter(None, (self.misfit, reason)))
+        return "; ".join(filter(None, (self.misfit, "" if self.ranked else self.note or str(self.basis))))
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """The prices within the budget."""
+        budget = self.question.budget
+        return tuple(offer for offer in self.pool if budget is None or offer.usd_per_hour(self.count) <= budget)
+
+    @property
+    def only_spot(self) -> bool:
+        """Whether it has a price, but none that is not a spot price."""
+        return bool(self.offers) and all(offer.commitment == "spot" for offer in self.offers)
 
     @property
     def usd(self) -> tuple[float, ...]:
@@ -119,6 +163,38 @@ class RentalOption:
     def cheapest(self) -> Offer:
         """The offer at the lowest price."""
         return min(self.offers, key=lambda offer: offer.usd_per_hour(self.count))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks."""
+        priceless = self.samples_per_second and not self.pool and self.question.budget is None
+        replaced = self.usd_of_run and self.usd_of_run != {offer.usd_per_gpu_hour for offer in self.pool}
+        notes = (
+            self.note if self.ranked else "",
+            self._batch_note(),
+            "spot only" if self.only_spot else "",
+            "no price known" if priceless else "",
+            f"your price is used, not {span(self.usd_of_run)} from {FROM_RUN}" if replaced else "",
+        )
+        return tuple(filter(None, notes))
+
+    def _batch_note(self) -> str:
+        """Return a note if the figure has another batch than requested, with the memory needed for it."""
+        question, asked, needed = self.question, self.question.batch_size, self.question.memory_needed
+        if asked is None or not self.batch.isdecimal() or int(self.batch) == asked:
+            return ""
+        text = f"{self.basis} with batch {self.batch}, not {asked}"
+        if needed:
+            return f"{text}, which needs {needed:.1f} GiB for activations alone"
+        fitting = [
+            (memory_of(row["gpu"]) or 0.0, row["gpu"])
+            for row in all_published()
+            if row["model"].startswith(question.network) and row["precision"] == question.precision
+            if not row["suspect"] and int(row["batch_per_gpu"] or 0) >= asked > int(self.batch)
+        ]
+        for memory, gpu in sorted(fitting)[:1]:
+            text += f"; the smallest GPU published with {asked} or more has {memory:g} GB ({gpu})"
+        return text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,8 +236,3 @@ class Advice:
     def ranked(self) -> list[RentalOption]:
         """Options with a known figure in this setting that meet the limits."""
         return [option for option in self.options if not option.excluded]
-
-
-def missing(gpu: str, count: int, note: str = "no figure", subject: str = "", *, failed: bool = False) -> RentalOption:
-    """Return an option without a figure, with the reason as its note."""
-    return RentalOption(subject=subject or gpu, gpu=gpu, count=count, note=note, failed=failed)

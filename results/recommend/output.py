@@ -9,8 +9,8 @@ from typing import Any
 
 from results.number_format import significant, with_interval
 from results.recommend.options import SECONDS_PER_HOUR, Advice, Basis, RentalOption
-from results.recommend.prices import span
 from results.recommend.sentence import compared
+from results.reference.prices import span
 from results.stats import divided, inverse
 from results.table.cell_text import value_text
 from results.text_table import Grid
@@ -24,7 +24,7 @@ CERTAIN = 0.02
 
 def advice_grid(advice: Advice) -> Grid:
     """Return the options as a table, best first."""
-    slowest = min((option.samples_per_second for option in compared(advice.question, advice.options)), default=0.0)
+    slowest = min((option.samples_per_second for option in compared(advice.options)), default=0.0)
     rows = [
         [
             option.name if option.subject == option.gpu else f"{option.name} ({option.gpu})",

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from results.errors import BadQuestion
 from results.recommend.options import Advice, RentalOption
+from results.recommend.questions import GpuCount, RentalQuestion
 from results.reference.gpus import counted_gpu, gpus_named, unknown_gpu
 from results.reference.price_files import read_prices
-from results.reference.prices import FROM_RUN, YOURS, Offer, known_prices, positive_number
+from results.reference.prices import FROM_RUN, YOURS, Offer, known_prices, positive_number, span
 from results.text import counted
 
 TYPED = "--price"
@@ -21,7 +22,7 @@ Prices = Sequence[Mapping[str, Sequence[Offer]]]
 """Offers by the GPU or fleet that they are for, the preferred sources first; without a name those of unknown GPUs."""
 
 
-def asked_prices(inline: Sequence[str], files: Sequence[Path], fleets: Sequence[str] = ()) -> Prices:
+def asked_prices(inline: Sequence[str], files: Sequence[Path], fleets: Collection[str] = ()) -> Prices:
     """Return the prices to use.
 
     Args:
@@ -37,7 +38,7 @@ def asked_prices(inline: Sequence[str], files: Sequence[Path], fleets: Sequence[
     return [by_name(_typed(text, fleets) for text in inline), by_name(read), by_name(known_prices())]
 
 
-def _typed(text: str, fleets: Sequence[str]) -> Offer:
+def _typed(text: str, fleets: Collection[str]) -> Offer:
     """Parse `GPU=USD` into an offer for all GPUs, and the fleet, that the name means."""
     name, _, price = text.rpartition("=")
     value = positive_number(price)
@@ -59,35 +60,56 @@ def by_name(offers: Iterable[Offer]) -> Mapping[str, Sequence[Offer]]:
     return found
 
 
-def offers_of(option: RentalOption, prices: Prices) -> list[Offer]:
-    """Return the prices of an option, of hosts with enough GPUs; its own are those of the run.
+def option_of(
+    question: RentalQuestion,
+    prices: Prices,
+    key: GpuCount,
+    note: str = "no figure",
+    *,
+    fleet: str = "",
+    of_hosts: Mapping[str, float] | None = None,
+) -> RentalOption:
+    """Return an option without a figure, with the prices that count, of hosts with enough GPUs.
 
     A price of a fleet comes before one of its GPU, and next to `A100-80GB`, `A100` is the 40 GB card.
+
+    Args:
+        question: The question.
+        prices: The prices to use.
+        key: GPU and count.
+        note: Why it has no figure.
+        fleet: Fleet of the run with this GPU; empty: none.
+        of_hosts: Prices in its records, USD per GPU-hour by host.
     """
-    names = (option.subject, option.gpu)
-    given: Sequence[Offer] = next((of[name] for of in prices for name in names if name in of), ())
-    if option.offers and not any(offer.origin for offer in given):
-        given = option.offers
+    gpu, count = key
+    own = [Offer(gpu, usd, provider=host, origin=FROM_RUN, gpus=(gpu,)) for host, usd in (of_hosts or {}).items()]
+    given: Sequence[Offer] = next((of[name] for of in prices for name in (fleet, gpu) if name and name in of), ())
+    if own and not any(offer.origin for offer in given):
+        given = own
     fewest = min((len(offer.gpus) for offer in given), default=0)
     exact = [offer for offer in given if len(offer.gpus) == fewest]
     exact = [offer for offer in exact if offer.source == TYPED][:1] or exact
-    enough = [offer for offer in exact if offer.usd_per_hour(option.count)]
+    enough = [offer for offer in exact if offer.usd_per_hour(count)]
     # A larger host is rented whole, so it counts only if no host of this size is offered.
-    enough = [offer for offer in enough if offer.gpus_per_host in (None, option.count)] or enough
+    enough = [offer for offer in enough if offer.gpus_per_host in (None, count)] or enough
     best: dict[object, Offer] = {}
-    for offer in sorted(enough, key=lambda offer: offer.usd_per_hour(option.count)):
+    for offer in sorted(enough, key=lambda offer: offer.usd_per_hour(count)):
         best.setdefault(offer if offer.origin else offer.place, offer)
-    return [*best.values()]
+    pool, of_run = tuple(best.values()), frozenset(offer.usd_per_gpu_hour for offer in own)
+    return RentalOption(
+        question=question, subject=fleet or gpu, gpu=gpu, count=count, note=note, pool=pool, usd_of_run=of_run
+    )
 
 
 def unused_prices(advices: Sequence[Advice], prices: Prices) -> list[str]:
     """Return a line for each reason why some of the user's prices are in no answer."""
     given = dict.fromkeys(of for offers in prices for named in offers.values() for of in named if of.origin == YOURS)
-    used = {offer for advice in advices for option in advice.options for offer in option.offers}
+    options = [option for advice in advices for option in advice.options]
+    used = {offer for option in options for offer in option.offers}
     unused: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for offer in given:
         if offer not in used:
-            unused[_unused(offer, advices)][offer.gpu].append(offer.usd_per_gpu_hour)
+            unused[_unused(offer, options)][offer.gpu].append(offer.usd_per_gpu_hour)
     lines = []
     for reason, usd in unused.items():
         listed = ", ".join(f"{span(values)} USD for {name}" for name, values in usd.items())
@@ -97,28 +119,16 @@ def unused_prices(advices: Sequence[Advice], prices: Prices) -> list[str]:
     return lines
 
 
-def _unused(offer: Offer, advices: Sequence[Advice]) -> str:
+def _unused(offer: Offer, options: Sequence[RentalOption]) -> str:
     """Return why no answer uses a price."""
     if not offer.gpus:
         return "less than a GPU" if " of " in offer.gpu else "unknown GPU"
-    rows = [(advice.question.budget, option) for advice in advices for option in advice.options]
-    rows = [(budget, option) for budget, option in rows if {option.gpu, option.subject} & {*offer.gpus}]
-    usd = [(offer.usd_per_hour(option.count), budget) for budget, option in rows]
+    rows = [option for option in options if {option.gpu, option.subject} & {*offer.gpus}]
     if not rows:
         return "the answer has no row of this GPU"
+    usd = [(offer.usd_per_hour(option.count), option.question.budget) for option in rows]
     if not any(price for price, _ in usd):
         return f"its host has only {counted(offer.gpus_per_host or 0, 'GPU')}"
     if all(budget is not None and price > budget for price, budget in usd if price):
         return "it is over the budget"
     return "another price of this GPU comes first"
-
-
-def run_offers(gpu: str, prices: Mapping[str, float]) -> tuple[Offer, ...]:
-    """Return the prices in records, USD per GPU-hour by host, as offers."""
-    return tuple(Offer(gpu, usd, provider=host, origin=FROM_RUN, gpus=(gpu,)) for host, usd in prices.items())
-
-
-def span(values: Iterable[float]) -> str:
-    """Format the range of some values, or a single value."""
-    found = sorted(values)
-    return " to ".join(dict.fromkeys(f"{float(f'{value:.3g}'):g}" for value in (*found[:1], *found[-1:])))

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import SupportsFloat
 
 from results.errors import BadQuestion
-from results.reference.gpus import counted_gpu, gpus_named, unknown_gpu
-from results.reference.networks import model_key, network_names, published_names, unknown_network
+from results.reference import GIBI
+from results.reference.gpus import PEAKS, counted_gpu, gpus_named, unknown_gpu
+from results.reference.networks import model_key, network_names, networks, published_names, unknown_network
 from results.schema import Case, Mode, Precision
 
 MODES = (Mode.TRAIN, Mode.INFER)
@@ -48,6 +49,14 @@ class RentalQuestion:
     gpus: tuple[GpuCount, ...] = ()
     families: tuple[tuple[GpuCount, ...], ...] = ()
     counts: tuple[int, ...] = (1,)
+
+    @property
+    def memory_needed(self) -> float | None:
+        """The requested GiB, or those of the batch's saved activations alone; None: unknown."""
+        cost = networks().get(self.network)
+        if self.memory is not None or self.batch_size is None or cost is None:
+            return self.memory
+        return cost.saved_bytes.get(PEAKS[self.precision][1], 0.0) * self.batch_size / GIBI or None
 
     def covers(self, case: Case) -> bool:
         """Return whether a case is of this network, precision and mode, on one host with its usual all-reduce."""
@@ -94,7 +103,7 @@ def read_questions(
         raise BadQuestion(f"--precision: must be among {', '.join(Precision)}. Received: {', '.join(unknown)!r}")
     counts = tuple(map(int, numbers))
     families = tuple(family for name in _listed(",".join(gpus)) if name for family in _asked(name, counts))
-    networks = [_network(text, measured) for text in model or ["resnet50"]]
+    asked = [_network(text, measured) for text in model or ["resnet50"]]
     return [
         RentalQuestion(
             network=network,
@@ -105,7 +114,7 @@ def read_questions(
             counts=counts,
             **limits,  # type: ignore[arg-type]
         )
-        for network, kind in itertools.product(networks, precisions)
+        for network, kind in itertools.product(asked, precisions)
     ]
 
 

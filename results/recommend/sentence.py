@@ -10,9 +10,8 @@ from results.compare.decide import decide, price_limits
 from results.number_format import significant, with_interval
 from results.recommend.figures import margin
 from results.recommend.options import Basis, RentalOption
-from results.recommend.prices import span
 from results.recommend.questions import RentalQuestion
-from results.reference.prices import FROM_RUN, YOURS
+from results.reference.prices import FROM_RUN, YOURS, span
 from results.stats import Interval
 from results.text import enumerated
 
@@ -35,46 +34,51 @@ def answer(question: RentalQuestion, shown: Options, every: Options) -> tuple[Re
         shown: The options that the table shows.
         every: All options, also those outside the limits.
     """
-    known = [option for option in every if option.has_figure]
-    fitting = [option for option in known if not option.misfit]
-    priced = at_lowest(fitting) if question.budget is not None else [option for option in fitting if option.usd]
-    speeds = _speeds(question, shown, every)
-    if known and not fitting:
-        text = _none_fits(question, known)
-        return None, f"{text}; {speeds}" if len(compared(question, shown)) > 1 else text
+    figures = [option for option in every if option.has_figure]
+    fitting = [option for option in figures if not option.misfit]
+    priced = [option for option in fitting if option.offers]
+    speeds, several = _speeds(question, shown, figures), len(compared(shown)) > 1
+    if figures and not fitting:
+        text = _none_fits(figures)
+        return None, f"{text}; {speeds}" if several else text
     if not fitting:
         return None, speeds
     if not priced:
         return None, f"{speeds}; no price is known: give --price '{fitting[0].gpu}=USD'"
+    if question.budget is not None:
+        priced = _at_lowest(priced)
     if len(priced) == 1:
-        only = f"only {priced[0].name} has a price, " if len(compared(question, shown)) > 1 else ""
+        only = f"only {priced[0].name} has a price, " if several else ""
         return None, f"{speeds}; {only}{_usd_text(priced[0])}"
     best, beaten = decided(priced)
-    if len(best) == 1:
-        usd, other = best[0].wins_below, _on_demand(best[0], fitting) if question.budget is not None else ""
-        if usd is not None and question.budget is None:
-            other = f", which stays cheaper per sample until it costs {usd:.3g} USD/h"
-        return best[0], f"{_at(question, priced)}, rent {best[0].name} ({_usd_text(best[0])}){other}; {speeds}"
-    winner, text = _tie(question, best, priced)
-    losers = enumerated([option.name for option in beaten])
-    dearer = f"; {losers} {'cost' if len(beaten) > 1 else 'costs'} more per sample" if beaten else ""
-    return winner, f"{text}{dearer}; {speeds.removesuffix(f': {MEASURE}') if MEASURE in text else speeds}"
+    if len(best) > 1:
+        winner, text = _tie(best, priced)
+        losers = enumerated([option.name for option in beaten])
+        dearer = f"; {losers} {'cost' if len(beaten) > 1 else 'costs'} more per sample" if beaten else ""
+        return winner, f"{text}{dearer}; {speeds.removesuffix(f': {MEASURE}') if MEASURE in text else speeds}"
+    until = ""
+    if question.budget is not None:
+        until = _on_demand(best[0], fitting)
+    elif best[0].wins_below is not None:
+        until = f", which stays cheaper per sample until it costs {best[0].wins_below:.3g} USD/h"
+    return best[0], f"{_at(priced)}, rent {best[0].name} ({_usd_text(best[0])}){until}; {speeds}"
 
 
-def compared(question: RentalQuestion, options: Options) -> list[RentalOption]:
+def compared(options: Options) -> list[RentalOption]:
     """Return the options that the sentence compares: those that meet the limits, else all with a figure.
 
     Predictions are among them if they were asked for.
     """
-    known = [of for of in options if of.ranked or (of.has_figure and (of.gpu, of.count) in question.gpus)]
-    return [option for option in known if not option.misfit] or [option for option in known if option.ranked]
+    figures = [of for of in options if of.ranked or (of.has_figure and of.key in of.question.gpus)]
+    return [option for option in figures if not option.misfit] or [option for option in figures if option.ranked]
 
 
-def decided(options: Iterable[RentalOption]) -> tuple[list[RentalOption], list[RentalOption]]:
+def decided(options: Options) -> tuple[list[RentalOption], list[RentalOption]]:
     """Return the options that give the most samples per dollar, best first, and those that surely give fewer."""
-    priced = {option.name: option for option in options if option.usd}
-    found = decide({name: option.usd for name, option in priced.items()}, lambda a, b: ratio(priced[a], priced[b]))
-    best, beaten = ([priced[name] for name in names] for names in (found.best, found.beaten))
+    by_name = {option.name: option for option in options}
+    usd = {option.name: option.usd for option in options}
+    decision = decide(usd, lambda a, b: ratio(by_name[a], by_name[b]))
+    best, beaten = ([by_name[name] for name in names] for names in (decision.best, decision.beaten))
     return sorted(best, key=lambda option: (bool(option.doubt), -option.samples_per_usd[-1])), beaten
 
 
@@ -97,38 +101,37 @@ def _has_interval(a: RentalOption, b: RentalOption) -> bool:
     return Basis.PREDICTED in (a.basis, b.basis) or bool(a.interval and b.interval)
 
 
-def _none_fits(question: RentalQuestion, known: Options) -> str:
+def _none_fits(figures: Options) -> str:
     """Return the fastest option that does not meet the limits, and how many GPUs would be in time."""
-    fastest = max(known, key=lambda option: (not option.doubt, option.samples_per_second))
+    fastest = max(figures, key=lambda option: (not option.doubt, option.samples_per_second))
     text = f"none meets the limits; the fastest is {fastest.name} ({fastest.origin}): {fastest.misfit}"
-    gpus = [n for n in (2, 4, MOST_GPUS) if n > fastest.count]
-    enough = [n for n in gpus if (fastest.hours or 0) * fastest.count / n <= (question.hours or 0)]
+    work, limit = (fastest.hours or 0) * fastest.count, fastest.question.hours or 0
+    enough = [gpus for gpus in (2, 4, MOST_GPUS) if gpus > fastest.count and work / gpus <= limit]
     return f"{text}; more GPUs may be fast enough: --num-gpus {enough[0]}" if enough else text
 
 
-def _at(question: RentalQuestion, priced: Options) -> str:
+def _at(priced: Options) -> str:
     """Describe the prices."""
-    origins = {offer.origin for option in priced for offer in option.offers}
-    if question.budget is not None:
-        return f"within {question.budget:g} USD/h"
+    offers, budget = [offer for option in priced for offer in option.offers], priced[0].question.budget
+    origins = {offer.origin for offer in offers}
+    if budget is not None:
+        return f"within {budget:g} USD/h"
     if origins == {""}:
-        return f"at each of the {_offers(priced)}"
+        return f"at each of the {len(offers)} listed offers"
     return {YOURS: "at your prices", FROM_RUN: "at the prices of this run"}.get("".join(origins), "at these prices")
 
 
-def _offers(priced: Options) -> str:
-    offers = [offer for option in priced for offer in option.offers]
-    return f"{len(offers)} {'' if any(offer.origin for offer in offers) else 'listed '}offers"
-
-
-def _tie(question: RentalQuestion, best: Options, priced: Options) -> tuple[RentalOption | None, str]:
+def _tie(best: Options, priced: Options) -> tuple[RentalOption | None, str]:
     """Return what to rent of several options that may give the most samples per dollar, and the reason."""
-    at, sure = _at(question, priced), [option for option in best if not option.doubt]
-    unsure = [f"{option.name} ({option.doubt})" for option in best if option.doubt]
-    names = enumerated([*(option.name for option in sure), *unsure])
+    at, sure, unsure = _at(priced), [of for of in best if not of.doubt], [of for of in best if of.doubt]
+    names = enumerated([*(of.name for of in sure), *(f"{of.name} ({of.doubt})" for of in unsure)])
     measure = f": {MEASURE}" if len(sure) < 2 else ""
-    if question.budget is None and any(not offer.origin for option in priced for offer in option.offers):
-        return None, f"the {_offers(priced)} do not decide between {names}{measure}"
+    origins = [offer.origin for option in priced for offer in option.offers]
+    if priced[0].question.budget is None and "" in origins:
+        return (
+            None,
+            f"the {len(origins)} {'' if any(origins) else 'listed '}offers do not decide between {names}{measure}",
+        )
     if measure:
         return None, f"{at}, undecided between {names}{measure}"
     if any(ratio(sure[0], option) is None for option in sure[1:]):
@@ -137,7 +140,7 @@ def _tie(question: RentalQuestion, best: Options, priced: Options) -> tuple[Rent
         return None, f"{at}, which of {names} is cheaper per sample depends on the offer"
     text = f"{at}, no significant difference in samples per dollar between {enumerated([of.name for of in sure])}"
     if unsure:
-        return None, f"{text}; {enumerated(unsure)} may be cheaper: measure first"
+        return None, f"{text}; {enumerated([f'{of.name} ({of.doubt})' for of in unsure])} may be cheaper: measure first"
     cheap, *dearer = sorted(sure, key=lambda option: option.usd)
     if dearer[0].usd == cheap.usd:
         return None, text
@@ -148,33 +151,34 @@ def _tie(question: RentalQuestion, best: Options, priced: Options) -> tuple[Rent
     return None, f"{text}, {max(faster, key=lambda option: option.samples_per_second).name} for the shorter time"
 
 
-def at_lowest(options: Iterable[RentalOption]) -> list[RentalOption]:
+def _at_lowest(options: Iterable[RentalOption]) -> list[RentalOption]:
     """Return those with an offer, each with its cheapest one only."""
-    return [replace(option, offers=(option.cheapest,)) for option in options if option.offers]
+    return [replace(option, pool=(option.cheapest,)) for option in options if option.offers]
 
 
 def _on_demand(best: RentalOption, options: Options) -> str:
     """Return what to rent on demand if the price of the best option is a spot price; empty if it is not."""
-    firm = at_lowest(replace(o, offers=tuple(x for x in o.offers if x.commitment != "spot")) for o in options)
-    if best.cheapest.commitment != "spot" or not firm:
+    firm = [tuple(offer for offer in option.pool if offer.commitment != "spot") for option in options]
+    firmly = _at_lowest(replace(option, pool=pool) for option, pool in zip(options, firm, strict=True))
+    if best.cheapest.commitment != "spot" or not firmly:
         return ""
-    return f", on demand rent {' or '.join(f'{option.name} ({_usd_text(option)})' for option in decided(firm)[0])}"
+    return f", on demand rent {' or '.join(f'{option.name} ({_usd_text(option)})' for option in decided(firmly)[0])}"
 
 
-def _speeds(question: RentalQuestion, options: Options, every: Options) -> str:
+def _speeds(question: RentalQuestion, shown: Options, figures: Options) -> str:
     """Return the part of the sentence with ratios over the slowest GPU, and the prices that they justify."""
-    known = compared(question, options)
-    alike = [option for option in known if not option.foreign]
-    shown = sorted(alike if len(alike) > 1 else known, key=lambda option: option.samples_per_second)
-    if not shown:
-        reasons = [*dict.fromkeys(option.excluded for option in options)][:LED]
+    rows = compared(shown)
+    alike = [option for option in rows if not option.foreign]
+    rows = sorted(alike if len(alike) > 1 else rows, key=lambda option: option.samples_per_second)
+    if not rows:
+        reasons = [*dict.fromkeys(option.excluded for option in shown)][:LED]
         mode = f" in mode {question.mode}" if question.mode else ""
         return f"no answer: {'; '.join(reasons) or f'no figure of {question.network} {question.precision}{mode}'}"
-    slow, fast = shown[0], shown[:0:-1][:LED]
+    slow, fast = rows[0], rows[:0:-1][:LED]
     origin = "; ".join(dict.fromkeys(option.origin for option in (*fast, slow)))
     if not fast:
-        misfits = any(option.misfit for option in every if option.has_figure)
-        only = f"only {slow.name} {'meets the limits' if misfits and not slow.misfit else 'has a figure'}"
+        limited = not slow.misfit and any(option.misfit for option in figures)
+        only = f"only {slow.name} {'meets the limits' if limited else 'has a figure'}"
         return f"{only}, {significant(slow.samples_per_second, 4)} samples/s ({origin})"
     times = [f"{option.name} {'' if i else 'is '}{_ratio_text(option, slow)} times" for i, option in enumerate(fast)]
     return f"{enumerated(times)} as fast as {slow.name} ({origin}): {_worth(slow, fast)}"
@@ -200,8 +204,7 @@ def _ratio_text(a: RentalOption, b: RentalOption) -> str:
 
 def _usd_text(option: RentalOption) -> str:
     """Format the price of an option, whether it has only spot offers, and why its figure is weak."""
-    spot = "spot" if all(offer.commitment == "spot" for offer in option.offers) else ""
-    return ", ".join(filter(None, (f"{span(option.usd)} USD/h", spot, option.doubt)))
+    return ", ".join(filter(None, (f"{span(option.usd)} USD/h", "spot" if option.only_spot else "", option.doubt)))
 
 
 def within_places(options: Options) -> list[str]:
@@ -211,7 +214,7 @@ def within_places(options: Options) -> list[str]:
     offers = [{offer.place: offer for offer in option.offers if not offer.origin} for option in priced]
     notes = []
     for place in (place for place in offers[-1] if place in offers[0]) if len(priced) > 1 else ():
-        slow, fast = (replace(priced[end], offers=(offers[end][place],)) for end in (0, -1))
+        slow, fast = (replace(priced[end], pool=(offers[end][place],)) for end in (0, -1))
         best, _ = decided([slow, fast])
         cheaper = f"{best[0].name} is cheaper per sample"
         result = cheaper if len(best) == 1 else "no significant difference in samples per dollar"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from results.reference import read_rows
@@ -67,3 +68,9 @@ def positive_number(text: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) and value > 0 else None
+
+
+def span(values: Iterable[float]) -> str:
+    """Format the range of some values, or a single value."""
+    found = sorted(values)
+    return " to ".join(dict.fromkeys(f"{float(f'{value:.3g}'):g}" for value in (*found[:1], *found[-1:])))
