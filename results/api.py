@@ -18,7 +18,7 @@ from results.recommend.options import Advice, RentalOption
 from results.recommend.questions import MODES, read_questions
 from results.runs.store import latest_run, report_place, runs_dir, stored_records, write_file
 from results.table.columns import CASE_COLUMNS, COLUMNS, NUMBER, SOFTWARE_COLUMNS, TEXT, WHOLE, Value
-from results.table.fleets import FleetRate, fleet_rates
+from results.table.fleets import FleetRate
 from results.table.merge import Merged, merge_records
 
 Name = str | os.PathLike[str]
@@ -151,7 +151,7 @@ class Runs:
     def _side(self, fleet: str, by: Sequence[str]) -> list[FleetRate]:
         if fleet not in self.fleets:
             raise UnknownFleet(f"{fleet}: no such fleet. These runs hold: {', '.join(self.fleets) or 'none'}.")
-        return [rate for rate in fleet_rates(self._merged, apart=by) if rate.fleet == fleet]
+        return [rate for rate in self._merged.rates_by(by) if rate.fleet == fleet]
 
     def recommend(
         self,

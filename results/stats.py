@@ -128,6 +128,11 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(statistics.fmean(values), variance, len(values) - 1)
 
 
+def host_means(values: Nested) -> dict[str, float]:
+    """Return the mean over the means of each host's runs, by host."""
+    return {host: statistics.fmean(map(statistics.fmean, runs.values())) for host, runs in values.items()}
+
+
 def nested_estimate(values: Nested) -> Estimate | None:
     """Estimate the mean over hosts; for one host over its runs and their repeats.
 
@@ -149,8 +154,7 @@ def nested_estimate(values: Nested) -> Estimate | None:
     """
     if len(values) == 1:
         return estimate_of_runs([*next(iter(values.values())).values()])
-    means = [statistics.fmean(map(statistics.fmean, runs.values())) for runs in values.values()]
-    return estimate(means) if len(means) > 1 else None
+    return estimate([*host_means(values).values()]) if values else None
 
 
 def estimate_of_runs(runs: Sequence[Sequence[float]]) -> Estimate | None:

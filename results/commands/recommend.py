@@ -55,9 +55,8 @@ def recommend(
     from results.recommend.output import advice_grid, advice_json
     from results.recommend.questions import read_questions
     from results.runs.store import has_runs
-    from results.table.fleets import fleet_rates
 
-    measured = fleet_rates(read(runs, runs_dir)) if runs or has_runs(runs_dir) else []
+    measured = read(runs, runs_dir).rates if runs or has_runs(runs_dir) else []
     questions = read_questions(
         model=model,
         precision=precision,

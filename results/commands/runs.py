@@ -201,19 +201,19 @@ def _pairs(
     """
     from results.compare.comparison import fleets_of
     from results.runs.store import is_folder, is_run, stored_records
-    from results.table.fleets import fleet_rates, split_fleets, unambiguous
+    from results.table.fleets import split_fleets, unambiguous
 
     asked, paths = dict.fromkeys(names), [name for name in names if os.sep in name]
     names = placed(names, runs_dir, latest=not paths)
     fleets = [] if baseline else [name for name in names if not is_run(name) and name not in paths]
     apart = ["driver", "launcher"] if strict else by
     merged = read([name for name in names if name not in fleets])
-    new, unread = fleet_rates(merged, apart=apart), merged.unread
+    new, unread = merged.rates_by(apart), merged.unread
     known = fleets_of(new)
     if baseline:
         baseline = placed(baseline, runs_dir, latest=False)
         merged_before = read(baseline)
-        old, unread_old = fleet_rates(merged_before, apart=apart), merged_before.unread
+        old, unread_old = merged_before.rates_by(apart), merged_before.unread
         before = fleets_of(old)
         if not set(known) & set(before):
             raise UnknownFleet(f"no fleet of {', '.join(known)} is in the baseline: {', '.join(before)}.")

@@ -180,7 +180,7 @@ def communication_grid(merged: Merged) -> Grid | None:
             value
             for row in merged.rows
             if (row.fleet, row.case) == (rate.fleet, rate.case)
-            and (value := row.numbers["all_reduce_bytes_per_second"]) is not None
+            and (value := row.all_reduce_bytes_per_second) is not None
         ]
         rows.append(
             [

@@ -155,7 +155,7 @@ def _at_prices(merged: Merged, yours: Mapping[str, float]) -> Merged:
     """
     if not yours:
         return merged
-    rows = [replace(row, usd_per_gpu_hour=yours.get(row.fleet, row.usd_per_gpu_hour)) for row in merged.rows]
+    rows = [row._replace(usd_per_gpu_hour=yours.get(row.fleet, row.usd_per_gpu_hour)) for row in merged.rows]
     return replace(merged, rows=rows)
 
 

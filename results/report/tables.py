@@ -104,10 +104,10 @@ def results_grid(merged: Merged, *, brief: bool = False) -> Grid:
             str(row.place) if len(hosts) > 1 else "",
             *(row.case.model, str(row.case.precision), str(row.case.batch_per_gpu)),
             _cluster(row.case),
-            *(_cell(row.named(name)) for name in [*varying, *software]),
+            *(_cell(getattr(row, name)) for name in [*varying, *software]),
             _rate(row),
             _repeats(row),
-            *(_scaled(row.numbers[name], factor) for name, factor in _NUMBERS.values()),
+            *(_scaled(getattr(row, name), factor) for name, factor in _NUMBERS.values()),
             row.status,
             row.warnings or "",
         ]
@@ -124,7 +124,7 @@ def _by_network(rows: Sequence[Row], column: str) -> dict[str, dict[Value, None]
     """Return the values of a setting that each network was measured with."""
     values: dict[str, dict[Value, None]] = {}
     for row in rows:
-        values.setdefault(row.case.model, {})[row.named(column)] = None
+        values.setdefault(row.case.model, {})[getattr(row, column)] = None
     return values
 
 
@@ -155,7 +155,7 @@ _NUMBERS = {
 
 def _varies_within_case(rows: Sequence[Row], column: str) -> bool:
     """Return whether two rows of one fleet, host and case differ in a column, which must then be shown."""
-    return _ambiguous((row.place, row.named(column)) for row in rows)
+    return _ambiguous((row.place, getattr(row, column)) for row in rows)
 
 
 def _ambiguous(pairs: Iterable[tuple[Hashable, Value]]) -> bool:
@@ -196,7 +196,7 @@ def _listed(cases: Sequence[str]) -> str:
 
 
 def _rate(row: Row) -> str:
-    mean, high = row.numbers["samples_per_second"], row.numbers["ci95_high"]
+    mean, high = row.samples_per_second, row.ci95_high
     if mean is None:
         return ""
     return with_error(mean, None if high is None else high - mean)
@@ -225,7 +225,7 @@ def _common_notes(merged: Merged, varying: Sequence[str], software: Sequence[str
             shared += [f"{name.replace('_', ' ')} {', '.join(texts)}"] if texts else []
     units = sorted({row.unit for row in rows if row.unit})
     runs = merged.repeats.groupby("row")["run"].nunique()
-    repeated = [index for index, row in enumerate(rows) if row.numbers["ci95_high"] is not None]
+    repeated = [index for index, row in enumerate(rows) if row.ci95_high is not None]
     over = " or ".join(dict.fromkeys("runs" if runs[index] > 1 else "repeats" for index in repeated))
     figures = f"{', '.join(units)} per second {f'± 95 % over {over}' if over else ONE_REPEAT}"
     notes = ["; ".join(filter(None, (figures if units else "no repeat gave a number", ", ".join(shared))))]

@@ -6,23 +6,21 @@ The site's page of the table is written from them. New columns are added at the 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from results.schema import SETTINGS, Case, Device, Environment, Measurement, Record, Telemetry, kind_of
+from results.schema import SETTINGS, Case, Device, Measurement, Record, Telemetry, kind_of
 from results.text import printable
 
 if TYPE_CHECKING:
     from pandas.api.extensions import ExtensionArray
 
 
-@dataclass(frozen=True)
-class Software:
+class Software(NamedTuple):
     """Software and hardware of a row. Each field is a column; numbers are merged if all fields are equal.
 
-    Fields that are unknown or do not apply are None; see `COLUMNS`.
+    Texts are safe for a terminal. Fields that are unknown or do not apply are None; see `COLUMNS`.
 
     Attributes:
         gpu: Distinct names of the GPUs that train.
@@ -51,72 +49,49 @@ class Software:
     method_version: int | None = None
     parameters: int | None = None
 
-    @functools.cached_property
-    def _hash(self) -> int:
-        return hash(tuple(getattr(self, name) for name in SOFTWARE_COLUMNS))
-
-    def __hash__(self) -> int:
-        """Return a cached hash, because each of up to a million records is looked up by its software."""
-        return self._hash
-
     @property
     def known_early(self) -> Software:
         """The part that is known before the first step loads the libraries."""
-        return replace(self, cudnn=None, nccl=None, cublas=None, cuda_compat=None, parameters=None)
+        return self._replace(cudnn=None, nccl=None, cublas=None, cuda_compat=None, parameters=None)
 
     def only(self, columns: Collection[str]) -> Software:
         """Return a copy with all other columns empty, to compare only `columns`."""
-        return Software(*(getattr(self, name) if name in columns else None for name in SOFTWARE_COLUMNS))
-
-    def shown(self) -> Software:
-        """Return a copy with texts that are safe for a terminal."""
-        texts: dict[str, Any] = {
-            name: printable(value) for name in SOFTWARE_COLUMNS if isinstance(value := getattr(self, name), str)
-        }
-        return replace(self, **texts)
+        return self._replace(**{name: None for name in self._fields if name not in columns})
 
 
-SOFTWARE_COLUMNS: tuple[str, ...] = tuple(item.name for item in fields(Software))
+SOFTWARE_COLUMNS: tuple[str, ...] = Software._fields
 """Columns of a row's identity in addition to fleet, host and case."""
 
-_gpu_key = attrgetter("name", "power_limit_watts")
-_environment_key = attrgetter(
-    *("tensorflow", "keras", "cuda", "cudnn", "nccl", "cublas", "driver", "cuda_compat"),
-    *("tf32_enabled", "cpu", "cpu_limit"),
-)
-
-_software = functools.lru_cache(maxsize=4096)(Software)
-"""Builds each identity once: a fleet has many records but few identities."""
+_VERSIONS = ("tensorflow", "keras", "cuda", "cudnn", "nccl", "cublas", "driver", "cuda_compat", "cpu", "cpu_limit")
+"""Columns that are fields of an environment."""
 
 
 def software_of(record: Record) -> Software | None:
     """Return the software of a record; None: it has no environment because it never started."""
-    environment = record.environment
+    environment, origin, measurement = record.environment, record.origin, record.measurement
     if environment is None:
         return None
-    origin, measurement = record.origin, record.measurement
-    count = record.case.num_gpus if record.case.device == "gpu" else 0
-    return _software(
-        *_names_and_limit(tuple(map(_gpu_key, environment.gpus[:count]))),
-        *_environment_key(environment),
-        _variables(environment) or None,
-        origin.launcher if origin else None,
-        origin.image_digest if origin else None,
-        record.method_version,
-        measurement.parameters_trainable if measurement else None,
-    )
-
-
-def _variables(environment: Environment) -> str:
+    gpus = environment.gpus[: record.case.num_gpus] if record.case.device is Device.GPU else []
     shown = environment.variables.items() - {("NVIDIA_TF32_OVERRIDE", "0")}  # that is in the column `tf32`
-    return ",".join(f"{name}={value}" for name, value in sorted(shown))
+    software = Software(
+        gpu=" + ".join(dict.fromkeys(gpu.name for gpu in gpus)) or None,
+        power_limit_watts=min(
+            (gpu.power_limit_watts for gpu in gpus if gpu.power_limit_watts is not None), default=None
+        ),
+        tf32=environment.tf32_enabled,
+        variables=",".join(f"{name}={value}" for name, value in sorted(shown)) or None,
+        launcher=origin.launcher if origin else None,
+        image_digest=origin.image_digest if origin else None,
+        method_version=record.method_version,
+        parameters=measurement.parameters_trainable if measurement else None,
+        **{name: getattr(environment, name) for name in _VERSIONS},
+    )
+    return _printable_software(software)
 
 
-@functools.lru_cache(maxsize=1024)  # a fleet has few kinds of hosts, and many records
-def _names_and_limit(gpus: tuple[tuple[str, float | None], ...]) -> tuple[str | None, float | None]:
-    """Return the distinct names of the GPUs and their lowest power limit in watts."""
-    limits = [limit for _, limit in gpus if limit is not None]
-    return " + ".join(dict.fromkeys(name for name, _ in gpus)) or None, min(limits, default=None)
+@functools.lru_cache(maxsize=4096)  # a fleet has many records but few identities
+def _printable_software(software: Software) -> Software:
+    return Software(*(printable(value) if isinstance(value, str) else value for value in software))  # type: ignore[arg-type]
 
 
 Value = str | float | bool | None
@@ -134,15 +109,13 @@ class Column:
         dtype: pandas type.
         unit: `-`: none.
         meaning: One sentence, including when the cell is empty.
-        of_repeat: Reads the value of a repeat; None: not a measured number.
-        over: Aggregation over repeats: `mean` or `median`.
+        over: Aggregation of measured numbers over repeats, `mean` or `median`; empty: not a measured number.
     """
 
     dtype: str
     unit: str
     meaning: str
-    of_repeat: Callable[[Measurement, Telemetry], float | None] | None = None
-    over: str = "mean"
+    over: str = ""
 
     def array(self, cells: Sequence[Value]) -> ExtensionArray:
         """Return cells as a column of a pandas frame; texts are safe for a terminal."""
@@ -160,14 +133,14 @@ def _column(name: str) -> Column:
     return Column(kinds.get(kind_of(name), TEXT), setting.unit, setting.meaning)
 
 
-def _mean(unit: str, meaning: str, read: Callable[[Measurement, Telemetry], float | None]) -> Column:
-    """Return a column of means over the repeats."""
-    return Column(NUMBER, unit, meaning, read)
+def _mean(unit: str, meaning: str) -> Column:
+    """Return the column of a mean over the repeats."""
+    return Column(NUMBER, unit, meaning, "mean")
 
 
-def _median(unit: str, meaning: str, read: Callable[[Measurement], float | None]) -> Column:
-    """Return a column of medians over the repeats."""
-    return Column(NUMBER, unit, meaning, lambda measured, _: read(measured), over="median")
+def _median(unit: str, meaning: str) -> Column:
+    """Return the column of a median over the repeats."""
+    return Column(NUMBER, unit, meaning, "median")
 
 
 COLUMNS: dict[str, Column] = {
@@ -191,72 +164,41 @@ COLUMNS: dict[str, Column] = {
     "repeats_ok": Column(WHOLE, "-", "Repeats (fresh processes) that gave a number."),
     "repeats": Column(WHOLE, "-", "Repeats that were tried."),
     "samples_per_second": _mean(
-        "samples/s",
-        "Mean throughput of all replicas over repeats, or over the means of several runs; may be empty.",
-        lambda m, _: m.samples_per_second,
+        "samples/s", "Mean throughput of all replicas over repeats, or over the means of several runs; may be empty."
     ),
     "ci95_low": Column(
         NUMBER, "samples/s", "Lower end of its 95 % t-interval over repeats, or over runs; empty with fewer than 2."
     ),
     "ci95_high": Column(NUMBER, "samples/s", "Upper end of that interval; empty with fewer than 2."),
-    "step_p50_seconds": _median("seconds", "Median over the repeats of the median step.", lambda m: m.step_p50_seconds),
-    "step_p95_seconds": _median(
-        "seconds", "Median over the repeats of the 95th percentile step.", lambda m: m.step_p95_seconds
-    ),
-    "step_cv": _median(
-        "-", "Median over the repeats of standard deviation over mean of the steps.", lambda m: m.step_cv
-    ),
+    "step_p50_seconds": _median("seconds", "Median over the repeats of the median step."),
+    "step_p95_seconds": _median("seconds", "Median over the repeats of the 95th percentile step."),
+    "step_cv": _median("-", "Median over the repeats of standard deviation over mean of the steps."),
     "latency_p50_seconds": _median(
-        "seconds",
-        "Median over the repeats of the median latency at batch 1; inference only.",
-        lambda m: m.latency.p50_seconds if m.latency else None,
+        "seconds", "Median over the repeats of the median latency at batch 1; inference only."
     ),
-    "latency_p95_seconds": _median(
-        "seconds", "Likewise of the 95th percentile.", lambda m: m.latency.p95_seconds if m.latency else None
-    ),
-    "latency_p99_seconds": _median(
-        "seconds", "Likewise of the 99th percentile.", lambda m: m.latency.p99_seconds if m.latency else None
-    ),
+    "latency_p95_seconds": _median("seconds", "Likewise of the 95th percentile."),
+    "latency_p99_seconds": _median("seconds", "Likewise of the 99th percentile."),
     "samples_per_joule": _mean(
-        "samples/J",
-        "Samples per joule of GPU energy, averaged over the repeats; empty if no energy was measured.",
-        lambda m, seen: m.samples / seen.energy_joules if seen.energy_joules else None,
+        "samples/J", "Samples per joule of GPU energy, averaged over the repeats; empty if no energy was measured."
     ),
-    "power_mean_watts": _mean(
-        "W",
-        "Mean over the repeats of the total power of all GPUs; empty if not reported.",
-        lambda _, seen: seen.power_mean_watts,
-    ),
+    "power_mean_watts": _mean("W", "Mean over the repeats of the total power of all GPUs; empty if not reported."),
     "temperature_steady_celsius": _mean(
-        "°C",
-        "Mean over the repeats of the hottest GPU in the last third of the timed steps; may be empty.",
-        lambda _, seen: seen.temperature_steady_celsius,
+        "°C", "Mean over the repeats of the hottest GPU in the last third of the timed steps; may be empty."
     ),
     "all_reduce_bytes_per_second": _mean(
-        "bytes/s",
-        "Mean over the repeats of the all-reduce's bus bandwidth between hosts; empty for one host.",
-        lambda m, _: m.all_reduce_bytes_per_second,
+        "bytes/s", "Mean over the repeats of the all-reduce's bus bandwidth between hosts; empty for one host."
     ),
     "flops_utilisation": _mean(
-        "-",
-        "Mean over the repeats of the share of the device's measured peak FLOP/s; empty without peaks.",
-        lambda m, _: m.flops_utilisation,
+        "-", "Mean over the repeats of the share of the device's measured peak FLOP/s; empty without peaks."
     ),
     "bandwidth_utilisation": _mean(
         "-",
         "The same share of its memory bandwidth, as if nothing were fused; above 1 if fusion or caches save traffic.",
-        lambda m, _: m.bandwidth_utilisation,
     ),
     "device_memory_peak_bytes": _mean(
-        "bytes",
-        "Mean over the repeats of TensorFlow's peak memory on a GPU; empty on a CPU.",
-        lambda _, seen: seen.device_memory_peak_bytes,
+        "bytes", "Mean over the repeats of TensorFlow's peak memory on a GPU; empty on a CPU."
     ),
-    "sm_clock_mean_mhz": _mean(
-        "MHz",
-        "Mean over the repeats of the slowest GPU's clock; empty if not reported.",
-        lambda _, seen: seen.sm_clock_mean_mhz,
-    ),
+    "sm_clock_mean_mhz": _mean("MHz", "Mean over the repeats of the slowest GPU's clock; empty if not reported."),
     "valid": Column(
         FLAG,
         "-",
@@ -293,8 +235,19 @@ COLUMNS: dict[str, Column] = {
 CASE_COLUMNS: tuple[str, ...] = tuple(SETTINGS)
 """Columns of the case; numbers are compared if all of them are equal."""
 
-OF_REPEAT = {name: column.of_repeat for name, column in COLUMNS.items() if column.of_repeat is not None}
-"""Functions that read the measured values of a repeat, by column."""
+OF_REPEAT: tuple[str, ...] = tuple(name for name, column in COLUMNS.items() if column.over)
+"""Columns of the measured values of a repeat."""
+
+
+def values_of_repeat(measured: Measurement, telemetry: Telemetry) -> list[float | None]:
+    """Return the measured values of a repeat, in the order of `OF_REPEAT`; most are fields of that name."""
+    latency = vars(measured.latency) if measured.latency else {}
+    known: dict[str, float | None] = {f"latency_{name}": value for name, value in latency.items()}
+    if telemetry.energy_joules:
+        known["samples_per_joule"] = measured.samples / telemetry.energy_joules
+    known |= vars(telemetry) | vars(measured)
+    return [known.get(name) for name in OF_REPEAT]
+
 
 REPEAT_COLUMNS: dict[str, Column] = {
     **{name: COLUMNS[name] for name in ("fleet", "host")},
@@ -309,9 +262,8 @@ NO_ORIGIN = "-"
 """Host of a record without an orchestrator; also its fleet, if its device is unknown."""
 
 
-@dataclass(frozen=True)
-class CaseOnHost:
-    """A case and the host that measured it."""
+class CaseOnHost(NamedTuple):
+    """A case and the host that measured it; names are safe for a terminal."""
 
     fleet: str
     host: str
@@ -321,72 +273,27 @@ class CaseOnHost:
         """Return `fleet/host`, or the fleet if the host is unknown."""
         return self.fleet if self.host == NO_ORIGIN else f"{self.fleet}/{self.host}"
 
+    @property
+    def sort_key(self) -> tuple[object, ...]:
+        """Order of rows: fleet, kind of work, network and settings, then host; empty values last."""
+        case, length = self.case, self.case.sequence_length
+        kind = (case.device, case.model, str(case.batch_norm), case.precision, case.xla, case.data, case.mode)
+        size = (length is None, length or 0, case.batch_per_gpu, case.num_gpus, case.num_hosts)
+        return self.fleet, *kind, *size, self.host
+
 
 def place_of(record: Record) -> CaseOnHost:
     """Return the place of a record; without an orchestrator, its GPU's or processor's name stands for the fleet."""
-    if record.origin:
-        return CaseOnHost(record.origin.fleet, record.origin.host, record.case)
-    software = software_of(record) or Software()
-    device = software.gpu if record.case.device is Device.GPU else software.cpu
-    return CaseOnHost(device or NO_ORIGIN, NO_ORIGIN, record.case)
+    case, origin = record.case, record.origin
+    if not case.model.isprintable():
+        case = replace(case, model=printable(case.model))
+    if origin:
+        return CaseOnHost(printable(origin.fleet), printable(origin.host), case)
+    software = software_of(record)
+    device = software and (software.gpu if case.device is Device.GPU else software.cpu)
+    return CaseOnHost(device or NO_ORIGIN, NO_ORIGIN, case)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One row of the table; `COLUMNS` defines its values. Texts are safe for a terminal.
-
-    Attributes:
-        numbers: Aggregates over repeats, by column; None: not measured.
-        unit: What a sample is; None without a number.
-        input_size: Height and width of an image in pixels, or tokens of a sequence, as trained.
-        status: `ok` if a repeat gave a number, else the most frequent status of the repeats.
-        cause: Status and cause of failed repeats; None: none failed.
-        repeats_ok: Repeats that gave a number.
-        repeats: Repeats that were tried.
-        valid: None: no validity check was reached.
-        warnings: Codes, with a count if only some repeats have them.
-        runs: Number of runs that the repeats come from.
-        last_started_at: In UTC, ISO 8601.
-        usd_per_gpu_hour: As given for the latest repeat.
-    """
-
-    fleet: str
-    host: str
-    case: Case
-    software: Software
-    numbers: Mapping[str, float | None]
-    status: str
-    repeats_ok: int
-    repeats: int
-    runs: int
-    last_started_at: str
-    unit: str | None = None
-    input_size: int | None = None
-    cause: str | None = None
-    valid: bool | None = None
-    warnings: str | None = None
-    usd_per_gpu_hour: float | None = None
-
-    @property
-    def place(self) -> CaseOnHost:
-        """Fleet, host and case."""
-        return CaseOnHost(self.fleet, self.host, self.case)
-
-    def named(self, column: str) -> Value:
-        """Return the value of a column of `COLUMNS`."""
-        if column in self.numbers:
-            return self.numbers[column]
-        if column in SOFTWARE_COLUMNS:
-            return cast(Value, getattr(self.software, column))
-        is_of_case = column in CASE_COLUMNS or column == "global_batch"
-        return cast(Value, getattr(self.case if is_of_case else self, column))
-
-
-def sort_key(place: CaseOnHost) -> tuple[object, ...]:
-    """Return the sort key of a row: fleet, kind of work, network and settings, then host; empty values last."""
-    case = place.case
-    length = case.sequence_length
-    return (
-        *(place.fleet, case.device, case.model, str(case.batch_norm), case.precision, case.xla, case.data, case.mode),
-        *(length is None, length or 0, case.batch_per_gpu, case.num_gpus, case.num_hosts, place.host),
-    )
+Row = Any
+"""A row of `merge.Merged.rows`: its attributes are the columns of `COLUMNS`, None if empty, and `place` (`CaseOnHost`),
+`case` and `software`."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from results.schema import DEVICE_MODEL, Case, Communication
-from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS, Value
+from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS, Software, Value
 from results.text import counted
 
 HARDWARE = frozenset({"gpu", "power_limit_watts", "cpu", "cpu_limit"})
@@ -41,18 +41,26 @@ OWN_SETTINGS = ("batch_norm", "optimizer")
 
 
 class Measured(Protocol):
-    """A measurement that can be compared, such as `fleets.FleetRate`."""
+    """A measurement that can be compared, such as `fleets.FleetRate` or a row of the table."""
 
     @property
     def case(self) -> Case:
         """The measured case."""
 
     @property
+    def software(self) -> Software:
+        """Software and hardware."""
+
+    @property
     def unit(self) -> str | None:
         """What a sample is; empty or None without a number."""
 
-    def named(self, column: str) -> Value:
-        """Return the value of a column of `CASE_COLUMNS` or `SOFTWARE_COLUMNS`."""
+
+def value_of(item: Measured, column: str) -> Value:
+    """Return the value of a column of `CASE_COLUMNS`, `SOFTWARE_COLUMNS` or `MEASURED`."""
+    source = item if column == "unit" else item.software if column in SOFTWARE_COLUMNS else item.case
+    value: Value = getattr(source, column)
+    return value
 
 
 T = TypeVar("T", bound=Measured)
@@ -97,7 +105,7 @@ def setting_of(item: Measured, *, across: Collection[str] = ()) -> SharedSetting
     values: list[tuple[str, Value]] = []
     for name in (*CASE_COLUMNS, *MEASURED):
         if name not in excluded:
-            value = item.unit if name == "unit" else item.named(name)
+            value = value_of(item, name)
             values.append((name, _own(item, name, value) if "model" in excluded else value))
     return tuple(values)
 
@@ -113,7 +121,7 @@ def match(a: Measured, b: Measured, *, across: Collection[str] = ()) -> Match:
     left, right = setting_of(a, across=across), setting_of(b, across=across)
     blocking = tuple(name for (name, x), (_, y) in zip(left, right, strict=True) if x != y)
     silent = HARDWARE | _excluded(across)
-    differs = (name for name in SOFTWARE_COLUMNS if name not in silent and a.named(name) != b.named(name))
+    differs = (name for name in SOFTWARE_COLUMNS if name not in silent and value_of(a, name) != value_of(b, name))
     return Match(blocking, tuple(differs))
 
 
@@ -145,7 +153,7 @@ def setting_text(item: Measured, *, without: Collection[str] = ("model",)) -> st
     for name in CASE_COLUMNS:
         if name in without or name in _ALWAYS or name in EFFORT:
             continue
-        value = item.named(name)
+        value = value_of(item, name)
         if value is not None and value != getattr(usual, name):
             parts.append(f"{name.replace('_', ' ')} {value}")
     return ", ".join(part for part in parts if part)
@@ -202,7 +210,7 @@ def differing(items: Sequence[Measured], columns: Sequence[str]) -> list[str]:
     return [
         name
         for name in columns
-        if len({item.named(name) for item in items}) > 1
+        if len({value_of(item, name) for item in items}) > 1
         and not (name in OWN_SETTINGS and _follows_from_network(items, name))
     ]
 
@@ -211,7 +219,7 @@ def differences(items: Sequence[Measured], columns: Sequence[str]) -> str:
     """Describe what differs: `keras (3.12.0, 3.15.1)`; of the environment only the variables that differ."""
     parts = []
     for name in columns:
-        values = [item.named(name) for item in items]
+        values = [value_of(item, name) for item in items]
         texts = {name: ["none" if value is None else str(value) for value in values]}
         if name == "variables":
             settings = [dict(_VARIABLE.findall(str(value or ""))) for value in values]
@@ -226,7 +234,7 @@ _VARIABLE = re.compile(r"([A-Za-z_]\w*)=(.*?)(?=,[A-Za-z_]\w*=|$)")
 
 
 def _follows_from_network(items: Sequence[Measured], column: str) -> bool:
-    found = {(item.case.model, item.named(column)) for item in items}
+    found = {(item.case.model, value_of(item, column)) for item in items}
     return len(found) == len({model for model, _ in found})
 
 
@@ -243,7 +251,7 @@ def case_label(item: Measured, among: Sequence[Measured], *, known: Collection[s
     """
     varying = [name for name in differing(among, CASE_COLUMNS) if name not in known and name != "precision"]
     text = setting_text(item, without=["model", *(name for name in CASE_COLUMNS if name not in varying)])
-    effort = [f"{name.replace('_', ' ')} {item.named(name)}" for name in EFFORT if name in varying]
+    effort = [f"{name.replace('_', ' ')} {value_of(item, name)}" for name in EFFORT if name in varying]
     return ", ".join(part for part in (f"{item.case.model} {item.case.precision}", text, *effort) if part)
 
 

@@ -12,32 +12,19 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeVar
 
 from results.schema import Case, Device
-from results.stats import Estimate, Interval, Nested, nested_estimate, outlying
+from results.stats import Estimate, Interval, Nested, host_means, nested_estimate, outlying
 from results.table.columns import NO_ORIGIN, SOFTWARE_COLUMNS, CaseOnHost, Row, Software, Value
-from results.table.comparable import CPU_HOST_COLUMNS, HOST_COLUMNS, case_label, differences, differing
+from results.table.comparable import CPU_HOST_COLUMNS, HOST_COLUMNS, case_label, differences, differing, value_of
 from results.text import counted, enumerated
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_SOFTWARE = frozenset(SOFTWARE_COLUMNS)
-
-
 UTILISATION = ("flops_utilisation", "bandwidth_utilisation")
 """Columns that show how far a device is from its own limits."""
-
-
-def means_of(values: Nested) -> dict[str, float]:
-    """Return the mean over the means of each host's runs, by host."""
-    return {host: statistics.fmean(map(statistics.fmean, runs.values())) for host, runs in values.items()}
-
-
-def mean_of(values: Nested) -> float:
-    """Return the mean of the hosts' means."""
-    return statistics.fmean(means_of(values).values())
 
 
 @dataclass(frozen=True)
@@ -78,18 +65,17 @@ class FleetRate:
 
     def named(self, column: str) -> Value:
         """Return the value of a column of the case or the software."""
-        value: Value = getattr(self.software if column in _SOFTWARE else self.case, column)
-        return value
+        return value_of(self, column)
 
     @property
     def mean(self) -> float | None:
         """Mean of the hosts' means in samples per second; None without a number."""
-        return mean_of(self.rates) if self.rates else None
+        return statistics.fmean(self.host_means.values()) if self.rates else None
 
     @cached_property
     def host_means(self) -> dict[str, float]:
         """Mean over the means of each host's runs, in samples per second, by host."""
-        return means_of(self.rates)
+        return host_means(self.rates)
 
     @property
     def of_fleet(self) -> bool:
@@ -151,153 +137,120 @@ class FleetRate:
         return found.interval() if found else None
 
 
-class Rows(Protocol):
-    """Merged records from which rates are computed, such as `merge.Merged`."""
-
-    @property
-    def rows(self) -> list[Row]:
-        """Rows in the order of the table."""
-
-    @property
-    def repeats(self) -> pd.DataFrame:
-        """Columns of `columns.REPEAT_TYPES`; `row` is an index in `rows`."""
+Key = TypeVar("Key")
+_FleetKey = tuple[str, Case, Software]
 
 
-_Key = tuple[str, Case, Software]
-"""Identity of the rows of one rate: fleet, case and software."""
-
-
-def fleet_rates(merged: Rows, *, apart: Collection[str] = ()) -> list[FleetRate]:
-    """Return the throughput of each fleet, case and software, in the order of the table.
+def nested_values(repeats: pd.DataFrame, column: str, of_rows: Mapping[int, tuple[Key, str]]) -> dict[Key, Nested]:
+    """Return the known values of a column of the repeats.
 
     Args:
-        merged: The records; `Merged.rates` caches the result without `apart`.
-        apart: Columns of `HOST_COLUMNS` by which hosts are kept separate.
+        repeats: `merge.Merged.repeats`.
+        column: A numeric column.
+        of_rows: What each row is part of, and its host.
     """
-    on_gpu = [row for row in merged.rows if row.case.device is Device.GPU]
-    drivers = {} if "driver" in apart else _mixed(on_gpu, "driver")
-    launchers = {} if "launcher" in apart else _mixed(merged.rows, "launcher")
-    groups: dict[_Key, dict[int, Row]] = defaultdict(dict)
-    for index, row in enumerate(merged.rows):
-        groups[row.fleet, row.case, _shared(row, drivers, launchers, apart)][index] = row
-    rates = _by_host(merged.repeats, "samples_per_second", groups)
-    rounds = _by_host(merged.repeats, "round", groups)
-    per_joule = _by_host(merged.repeats, "samples_per_joule", groups)
-    utilisations = {name: _by_host(merged.repeats, name, groups) for name in UTILISATION}
-    found = []
-    for key, failed in _with_failures(groups, rates).items():
-        fleet, case, software = key
-        if fleet == NO_ORIGIN and not rates[key]:
-            continue  # it failed before it knew its device: a row of the table, and no fleet
-        rows = groups[key].values()
-        of_hosts = HOST_COLUMNS if case.device is Device.GPU else CPU_HOST_COLUMNS
-        found.append(
-            FleetRate(
-                fleet=fleet,
-                case=case,
-                software=software,
-                rates=rates[key],
-                rounds=rounds[key],
-                per_joule=per_joule[key],
-                failures={row.host: row.status for row in failed if row.host not in rates[key]},
-                failed=_failed(failed),
-                unit=next((row.unit for row in rows if row.unit), ""),
-                prices={row.host: row.usd_per_gpu_hour for row in rows if row.usd_per_gpu_hour is not None},
-                warnings=_warnings(rows),
-                utilisation={name: mean_of(of[key]) for name, of in utilisations.items() if of[key]},
-                of_hosts={name: {row.host: row.named(name) for row in rows} for name in of_hosts},
-            )
-        )
+    found: dict[Key, Nested] = {key: {} for key, _ in of_rows.values()}
+    columns = (repeats[name].tolist() for name in ("row", "run", column))
+    for row, run, value in zip(*columns, strict=True):
+        if not math.isnan(value):
+            key, host = of_rows[row]
+            found[key].setdefault(host, {}).setdefault(run, []).append(value)
     return found
 
 
-def _mixed(rows: Iterable[Row], column: str) -> dict[str, str]:
+def fleet_rates(rows: Sequence[Row], repeats: pd.DataFrame, apart: Collection[str] = ()) -> list[FleetRate]:
+    """Return the throughput of each fleet, case and software, in the order of the table; see `merge.Merged`.
+
+    A host that was never reached has no software identity. It is added to the rate of its fleet and case, or remains a
+    rate of its own if there are several.
+
+    Args:
+        rows: Rows in the order of the table.
+        repeats: Their repeats with a number.
+        apart: Columns of `HOST_COLUMNS` by which hosts are kept separate.
+    """
+    joined = {name: {} if name in apart else _joined(rows, name) for name in ("driver", "launcher")}
+    keys = [(row.fleet, row.case, _shared(row, joined, apart)) for row in rows]
+    measured = defaultdict[tuple[str, Case], set[_FleetKey]](set)
+    for row, key in zip(rows, keys, strict=True):
+        if row.repeats_ok:
+            measured[key[:2]].add(key)
+    groups, of_rows = defaultdict[_FleetKey, list[Row]](list), dict[int, tuple[_FleetKey, str]]()
+    for index, (row, key) in enumerate(zip(rows, keys, strict=True)):
+        likely = measured[key[:2]]
+        if len(likely) == 1 and not row.repeats_ok:
+            (key,) = likely
+        groups[key].append(row)
+        of_rows[index] = key, row.host
+    names = ("samples_per_second", "round", "samples_per_joule", *UTILISATION)
+    values = {name: nested_values(repeats, name, of_rows) for name in names}
+    return [
+        _fleet_rate(key, group, {name: of[key] for name, of in values.items()})
+        for key, group in groups.items()
+        if key[0] != NO_ORIGIN or values["samples_per_second"][key]  # it failed before it knew its device: no fleet
+    ]
+
+
+def _fleet_rate(key: _FleetKey, rows: Sequence[Row], values: Mapping[str, Nested]) -> FleetRate:
+    """Return a rate from its rows and the values of their repeats by column."""
+    rates = values["samples_per_second"]
+    failed, warnings = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
+    for row in rows:
+        if row.repeats_ok < row.repeats:
+            count = f"{row.repeats - row.repeats_ok} of {counted(row.repeats, 'repeat')}"
+            failed[row.host].append(f"{count}: {row.cause or row.status}")
+        if row.warnings:
+            warnings[row.host].append(row.warnings)
+    return FleetRate(
+        *key,
+        rates=rates,
+        rounds=values["round"],
+        per_joule=values["samples_per_joule"],
+        failures={row.host: row.status for row in rows if row.host not in rates},
+        failed={host: "; ".join(texts) for host, texts in failed.items()},
+        unit=next((row.unit for row in rows if row.unit), ""),
+        prices={row.host: row.usd_per_gpu_hour for row in rows if row.usd_per_gpu_hour is not None},
+        warnings={host: ", ".join(texts) for host, texts in warnings.items()},
+        utilisation={name: statistics.fmean(host_means(values[name]).values()) for name in UTILISATION if values[name]},
+        of_hosts={
+            name: {row.host: getattr(row, name) for row in rows if row.repeats_ok}
+            for name in (HOST_COLUMNS if key[1].device is Device.GPU else CPU_HOST_COLUMNS)
+        },
+    )
+
+
+def _joined(rows: Iterable[Row], column: str) -> dict[str, str]:
     """Return the joined values of a column, such as `driver`, of fleets whose hosts have one value each but differ.
 
     A host with several values was measured several times with different software, which is not spread between hosts.
     """
-    known: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    known: dict[str, dict[str, set[str]]] = {}
     for row in rows:
-        if (value := row.named(column)) is not None:
-            known[row.fleet][row.host].add(str(value))
-    found = {}
-    for fleet, hosts in known.items():
-        names = sorted(set().union(*hosts.values()))
-        if len(names) > 1 and all(len(of_host) == 1 for of_host in hosts.values()):
-            found[fleet] = " + ".join(names)
-    return found
+        value = getattr(row, column)
+        if value is not None and (row.case.device is Device.GPU or column in CPU_HOST_COLUMNS):
+            known.setdefault(row.fleet, {}).setdefault(row.host, set()).add(value)
+    names = {fleet: sorted(set().union(*hosts.values())) for fleet, hosts in known.items()}
+    single = {fleet for fleet, hosts in known.items() if all(len(of_host) == 1 for of_host in hosts.values())}
+    return {fleet: " + ".join(of_fleet) for fleet, of_fleet in names.items() if len(of_fleet) > 1 and fleet in single}
 
 
-def _warnings(rows: Iterable[Row]) -> dict[str, str]:
-    found: dict[str, list[str]] = {}
-    for row in rows:
-        if row.warnings:
-            found.setdefault(row.host, []).append(row.warnings)
-    return {host: ", ".join(texts) for host, texts in found.items()}
-
-
-def _by_host(repeats: pd.DataFrame, column: str, groups: Mapping[_Key, Mapping[int, Row]]) -> dict[_Key, Nested]:
-    """Return the known values of a column of the repeats for each rate.
-
-    Args:
-        repeats: `Merged.repeats`.
-        column: A numeric column.
-        groups: The rows of each rate by index; a host has several rows if its processor changed.
-    """
-    found: dict[_Key, Nested] = {key: {} for key in groups}
-    of_row = {index: (found[key], row.host) for key, rows in groups.items() for index, row in rows.items()}
-    columns = (repeats[name].tolist() for name in ("row", "run", column))
-    for row, run, value in zip(*columns, strict=True):
-        if not math.isnan(value):
-            hosts, host = of_row[row]
-            hosts.setdefault(host, {}).setdefault(run, []).append(value)
-    return found
-
-
-def _shared(row: Row, drivers: Mapping[str, str], launchers: Mapping[str, str], apart: Collection[str]) -> Software:
+def _shared(row: Row, joined: Mapping[str, Mapping[str, str]], apart: Collection[str]) -> Software:
     """Return the software identity that the hosts of a fleet must share.
 
     Args:
         row: A row of one host.
-        drivers: Joined drivers of fleets that mix them.
-        launchers: Likewise. Some hosts of such a fleet have no image, so the image digest is ignored; its content
-            (TensorFlow, CUDA, …) is not.
+        joined: Joined drivers and launchers of fleets that mix them. Some hosts of a fleet with several launchers have
+            no image, so the image digest is ignored; its content (TensorFlow, CUDA, …) is not.
         apart: Columns by which hosts are kept separate.
     """
-    own = row.software
-    if own.launcher is not None and row.fleet in launchers:
-        own = replace(own, launcher=launchers[row.fleet], image_digest=None)
+    own: Software = row.software
+    if own.launcher is not None and row.fleet in joined["launcher"]:
+        own = own._replace(launcher=joined["launcher"][row.fleet], image_digest=None)
     if row.case.device is Device.GPU:
-        driver = None if own.driver is None else drivers.get(row.fleet, own.driver)
-        cpu, cpu_limit = (getattr(own, name) if name in apart else None for name in ("cpu", "cpu_limit"))
-        return replace(own, driver=driver, cpu=cpu, cpu_limit=cpu_limit)
+        if own.driver is not None:
+            own = own._replace(driver=joined["driver"].get(row.fleet, own.driver))
+        own = own._replace(**{name: None for name in ("cpu", "cpu_limit") if name not in apart})
     return own
-
-
-def _failed(rows: Iterable[Row]) -> dict[str, str]:
-    found: dict[str, list[str]] = {}
-    for row in rows:
-        count = f"{row.repeats - row.repeats_ok} of {counted(row.repeats, 'repeat')}"
-        found.setdefault(row.host, []).append(f"{count}: {row.cause or row.status}")
-    return {host: "; ".join(texts) for host, texts in found.items()}
-
-
-def _with_failures(groups: Mapping[_Key, Mapping[int, Row]], rates: Mapping[_Key, Nested]) -> dict[_Key, list[Row]]:
-    """Return the rows with failed repeats for each rate.
-
-    A host that was never reached has no software identity. It is added to the rate of its fleet and case, or remains
-    a rate of its own if there are several.
-    """
-    measured: dict[tuple[str, Case], list[_Key]] = defaultdict(list)
-    for key, hosts in rates.items():
-        if hosts:
-            measured[key[:2]].append(key)
-    found = {key: [row for row in rows.values() if row.repeats_ok < row.repeats] for key, rows in groups.items()}
-    for key in groups:
-        partners = measured[key[:2]]
-        if not rates[key] and len(partners) == 1:
-            found[partners[0]] += found.pop(key)
-    return found
 
 
 def unambiguous(rates: Sequence[FleetRate], by: Sequence[str] = ()) -> tuple[list[FleetRate], list[str]]:
@@ -310,7 +263,7 @@ def unambiguous(rates: Sequence[FleetRate], by: Sequence[str] = ()) -> tuple[lis
     Returns:
         The other rates, and a line for all cases that are left out for the same reason.
     """
-    groups: dict[_Key, list[FleetRate]] = defaultdict(list)
+    groups = defaultdict[_FleetKey, list[FleetRate]](list)
     for rate in rates:
         if rate.rates:
             groups[rate.fleet, rate.case, rate.software.only(by)].append(rate)

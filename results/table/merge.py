@@ -5,47 +5,46 @@ If all repeats of a row failed, it has a status and a cause instead of numbers.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from results.runs.store import ReadingNotes, StoredRecord
 from results.schema import Record, Status, Telemetry
 from results.schema.enums import SUSPECT
-from results.stats import estimate_of_runs
+from results.stats import Nested, host_means, nested_estimate
 from results.table.columns import (
     CASE_COLUMNS,
     COLUMNS,
     OF_REPEAT,
     REPEAT_COLUMNS,
+    SOFTWARE_COLUMNS,
     CaseOnHost,
     Row,
     Software,
     place_of,
     software_of,
-    sort_key,
+    values_of_repeat,
 )
-from results.table.fleets import FleetRate, fleet_rates
+from results.table.fleets import FleetRate, fleet_rates, nested_values
 from results.table.suspects import highest_rate, own_doubt, step_times, suspicions
 from results.table.unusual import unusual_repeats
 from results.text import path_text, printable
 
 _TYPES = {
-    **{"path": "object", "where": "object", "software": "object", "alone": "bool", "is_device": "bool"},
-    **{"run": "object", "repeat": "int64", "number": "int64", "started_at": "object", "status": "object"},
+    **{"path": "object", "place": "object", "number": "int64", "software": "object", "alone": "bool"},
+    **{"kind": "object", "run": "object", "repeat": "int64", "started_at": "object", "status": "object"},
     **{"cause": "object", "warnings": "object", "usd_per_gpu_hour": "float64", "unit": "object"},
     **{"input_size": "float64", "doubt": "object", "steps": "object", **dict.fromkeys(OF_REPEAT, "float64")},
 }
-"""Columns of `Merged.records`: `number` identifies fleet, host and case (`where`), `alone` is a record without an
-orchestrator, `doubt` says why a repeat is suspect, and `steps` is a hash of its step times."""
+"""Columns of `Merged.records`: `number` identifies a `place`, `alone` is a record without an orchestrator, `kind` says
+what was measured, `doubt` why a repeat is suspect, and `steps` is a hash of its step times."""
 
 _NOTHING = Telemetry()
 
@@ -79,21 +78,22 @@ class Merged:
     @cached_property
     def table(self) -> pd.DataFrame:
         """The table as exported; columns as in `COLUMNS`."""
-        return pd.DataFrame({name: of.array([row.named(name) for row in self.rows]) for name, of in COLUMNS.items()})
+        return pd.DataFrame({name: of.array([getattr(row, name) for row in self.rows]) for name, of in COLUMNS.items()})
 
     @cached_property
     def all_repeats(self) -> pd.DataFrame:
         """One row per record with the columns `REPEAT_COLUMNS`."""
-        where = self.records["where"].tolist()
-        cells: dict[str, list[Any]] = {"fleet": [of.fleet for of in where], "host": [of.host for of in where]}
-        cells |= {name: [getattr(of.case, name) for of in where] for name in CASE_COLUMNS}
-        cells |= {name: self.records[name].tolist() for name in REPEAT_COLUMNS if name not in cells}
-        return pd.DataFrame({name: of.array(cells[name]) for name, of in REPEAT_COLUMNS.items()})
+        cells = _with_settings(self.records)
+        return pd.DataFrame({name: of.array(cells[name].tolist()) for name, of in REPEAT_COLUMNS.items()})
 
     @cached_property
     def rates(self) -> list[FleetRate]:
         """Throughput of each fleet, case and software, in the order of the table."""
-        return fleet_rates(self)
+        return self.rates_by()
+
+    def rates_by(self, apart: Collection[str] = ()) -> list[FleetRate]:
+        """Return `rates`, but keep hosts separate by columns of `comparable.HOST_COLUMNS`."""
+        return fleet_rates(self.rows, self.repeats, apart)
 
 
 def merge_records(stored: Iterable[StoredRecord]) -> Merged:
@@ -117,14 +117,14 @@ def merge_records(stored: Iterable[StoredRecord]) -> Merged:
         for path, earlier in zip(frame["path"][again], first[again], strict=True)
     ]
     frame = frame[~again]
-    trains = pd.Series([where.case.all_reduce for where in frame["where"]], frame.index, dtype=bool)
-    merged, apart = (_merged(frame[~frame["is_device"] & kind]) for kind in (trains, ~trains))
+    of_devices, without = frame[frame["kind"] == "device"], frame[frame["kind"] == "no all-reduce"]
+    merged, apart = _merged(frame[frame["kind"] == "network"]), None if without.empty else _merged(without)
     return replace(
         merged,
-        records=pd.concat([merged.records, apart.records, frame[frame["is_device"]]]).sort_index(),
+        records=pd.concat([merged.records, *([apart.records] if apart else []), of_devices]).sort_index(),
         problems=list(dict.fromkeys([*notes.lines(), *problems, *merged.problems])),
         devices=[record for index, record in devices.items() if not again[index]],
-        apart=apart if apart.rows else None,
+        apart=apart,
         unread=notes.unread,
     )
 
@@ -135,24 +135,26 @@ def _cells(path: Path, record: Record, numbers: dict[Any, int], limits: dict[Any
     Args:
         path: Its file.
         record: The record.
-        numbers: Numbers of fleets, hosts and cases, so that each of up to a million records is hashed once.
+        numbers: Numbers of places.
         limits: The largest possible rate by number and software.
     """
-    origin, where, software = record.origin, place_of(record), software_of(record)
-    number = numbers.setdefault((where.fleet, where.host, where.case), len(numbers))
+    origin, place, software = record.origin, place_of(record), software_of(record)
+    number = numbers.setdefault(place, len(numbers))
     ok = record.status is Status.OK and software is not None
-    measured = record.measurement if ok and not record.device_results else None
-    cells: list[Any] = [path, where, software, origin is None, bool(ok and record.device_results)]
+    kind = "device" if ok and record.device_results else "network" if place.case.all_reduce else "no all-reduce"
+    cells: list[Any] = [path, place, number, software, origin is None, kind]
     cells += [origin.run_id, origin.repeat] if origin else [path_text(path), 1]
-    cells += [number, record.started_at, str(record.status), record.cause]
-    cells += [tuple({warning.code: None for warning in record.warnings}), origin and origin.usd_per_gpu_hour]
+    cells += [record.started_at, str(record.status), record.cause and printable(record.cause)]
+    cells += [tuple({warning.code for warning in record.warnings}), origin and origin.usd_per_gpu_hour]
+    measured = record.measurement if ok and kind != "device" else None
     if measured is None:
-        return (*cells, None, None, None, None, *(None for _ in OF_REPEAT))
+        return (*cells, *[None] * (len(_TYPES) - len(cells)))
     if (number, software) not in limits:  # one case and hardware
         limits[number, software] = highest_rate(record)
-    doubt, telemetry = own_doubt(record, measured, limits[number, software]), record.telemetry or _NOTHING
-    cells += [measured.unit, measured.image_size or measured.sequence_length, doubt, step_times(measured)]
-    return (*cells, *(read(measured, telemetry) for read in OF_REPEAT.values()))
+    doubt = own_doubt(record, measured, limits[number, software])
+    cells += [printable(measured.unit), measured.image_size or measured.sequence_length]
+    cells += [doubt and printable(doubt), step_times(measured)]
+    return (*cells, *values_of_repeat(measured, record.telemetry or _NOTHING))
 
 
 def _merged(frame: pd.DataFrame) -> Merged:
@@ -160,133 +162,127 @@ def _merged(frame: pd.DataFrame) -> Merged:
     measured = frame["samples_per_second"].notna()
     found = suspicions(frame[measured])
     alone = frame.groupby(["number", "alone"]).cumcount() + 1  # the first record of each case is round 1, and so on
-    frame = frame.assign(round=frame["repeat"].mask(frame["alone"], alone))
-    keys = _row_keys(frame)
-    places = frame.drop_duplicates("number").set_index("number")["where"].map(_printable).to_dict()
-    ok = set(itertools.compress(keys, measured))
-    order = sorted(dict.fromkeys(keys), key=lambda key: (*sort_key(places[key[0]]), key not in ok))
-    frame["row"] = pd.Series(keys, frame.index, dtype=object).map({key: row for row, key in enumerate(order)})
+    frame = frame.assign(
+        round=frame["repeat"].mask(frame["alone"], alone),
+        software=pd.Series(_software_of_failures(frame, measured), frame.index, dtype=object),
+        suspect=frame.index.isin(found.index),
+    )
+    keys = [*zip(frame["number"], frame["software"], strict=True)]
+    ok = {key for key, has_number in zip(keys, measured, strict=True) if has_number}
+    places = dict(zip(frame["number"], frame["place"], strict=True))
+    order = sorted(dict.fromkeys(keys), key=lambda key: (*places[key[0]].sort_key, key not in ok))
+    row_of_key = {key: row for row, key in enumerate(order)}
+    frame["row"] = [row_of_key[key] for key in keys]
     frame.loc[found.index, "doubt"] = frame.loc[found.index, "cause"] = found
     frame.loc[found.index, "status"] = str(Status.INVALID)
     frame.loc[found.index, "unit"] = None
     frame.loc[found.index, ["input_size", *OF_REPEAT]] = math.nan
-    frame = frame.astype({"row": "int64"}).sort_values("row", kind="stable")
-    groups = frame.groupby("row")
-    columns = {name: frame[name].tolist() for name in _SUMMARISED}
-    ends = groups.size().cumsum().tolist()
-    slices = itertools.starmap(slice, zip([0, *ends], ends, strict=False))
-    lists = [{name: values[of] for name, values in columns.items()} for of in slices]
-    means: Any = groups.agg({name: COLUMNS[name].over for name in OF_REPEAT}).to_dict("records")
-    rows = [
-        _described(places[number], software, of, mean)
-        for (number, software), of, mean in zip(order, lists, means, strict=True)
-    ]
+    frame = frame.sort_values("row", kind="stable")
     repeats = frame[frame["samples_per_second"].notna()].reset_index(drop=True)
-    problems = [problem for row, of in zip(rows, lists, strict=True) for problem in _problems(row, of)]
-    return Merged(frame, rows, repeats, [*problems, *unusual_repeats(rows, repeats)], suspects=len(found))
+    rows = _rows(frame, repeats)
+    problems = [
+        *(f"{row.place}: {row.suspects} suspect, in no mean: {row.cause}" for row in rows if row.suspects),
+        *_changed_prices(frame, rows),
+        *unusual_repeats(rows, repeats),
+    ]
+    return Merged(frame, rows, repeats, problems, suspects=len(found))
 
 
-_Key = tuple[int, Software]
-"""Identity of a row: the number of its fleet, host and case, and the software."""
+def _software_of_failures(frame: pd.DataFrame, measured: pd.Series) -> list[Software]:
+    """Return the software of each record.
 
-
-def _row_keys(frame: pd.DataFrame) -> list[_Key]:
-    """Return the row of each record.
-
-    The software of a failed repeat is unknown (it never started) or incomplete. It is added to the successful
-    repeats with the same known software, or of the same run, if these form one row; else it has a row of its own.
+    That of a failed repeat is unknown (it never started) or incomplete. It is taken from the successful repeats with
+    the same known software, or of the same run, if these have one; else the repeat has a row of its own.
     """
-    keys: list[Any] = list(zip(frame["number"], frame["software"], strict=True))
-    measured = frame["samples_per_second"].notna()
-    of_run, early = defaultdict[Any, set[_Key]](set), defaultdict[Any, set[_Key]](set)
-    for run, key in set(zip(frame["run"][measured], itertools.compress(keys, measured), strict=True)):
-        of_run[key[0], run].add(key)
-    for number, software in set().union(*of_run.values()):
-        early[number, software.known_early].add((number, software))
-    for index, run in zip(np.flatnonzero(~measured), frame["run"][~measured], strict=True):
-        number, software = keys[index]
-        likely = of_run[number, run] if software is None else early[number, software.known_early]
-        keys[index] = next(iter(likely)) if len(likely) == 1 else (number, software or Software())
-    return keys
+    of_run, early = defaultdict[Any, set[Software]](set), defaultdict[Any, set[Software]](set)
+    for number, run, software in set(frame.loc[measured, ["number", "run", "software"]].itertuples(index=False)):
+        of_run[number, run].add(software)
+        early[number, software.known_early].add(software)
+    found = []
+    for number, run, software, ok in zip(frame["number"], frame["run"], frame["software"], measured, strict=True):
+        likely = set() if ok else of_run[number, run] if software is None else early[number, software.known_early]
+        found.append(next(iter(likely)) if len(likely) == 1 else software or Software())
+    return found
 
 
-_SUMMARISED = ["run", "status", "cause", "doubt", "warnings", "started_at", "usd_per_gpu_hour", "unit", "input_size"]
-_SUMMARISED += ["samples_per_second"]
-
-
-def _described(place: CaseOnHost, software: Software, of: Mapping[str, list[Any]], means: Mapping[str, float]) -> Row:
-    """Build a row.
+def _rows(frame: pd.DataFrame, repeats: pd.DataFrame) -> list[Row]:
+    """Summarise records by row.
 
     Args:
-        place: Fleet, host and case.
-        software: Its software.
-        of: Values of its records, by column of `_SUMMARISED`.
-        means: Means and medians over its repeats.
+        frame: The records, sorted by `row`.
+        repeats: See `Merged.repeats`.
     """
-    statuses, repeats = Counter(of["status"]), len(of["status"])
-    ok = statuses.pop(str(Status.OK), 0)
-    warnings = Counter(itertools.chain.from_iterable(of["warnings"]))
-    if suspects := sum(doubt is not None for doubt in of["doubt"]):
-        warnings[SUSPECT] = suspects
-    parts = {code: "" if count == repeats else f" ({count} of {repeats})" for code, count in sorted(warnings.items())}
-    return Row(
-        **vars(place),
-        software=software.shown(),
-        numbers=_numbers(of, means),
-        unit=next((printable(unit) for unit in of["unit"] if unit), None),
-        input_size=next((int(size) for size in of["input_size"] if size == size), None),
-        status=str(Status.OK) if ok else statuses.most_common()[0][0],
-        cause=printable("; ".join(_causes(of))) or None,
-        repeats_ok=ok,
-        repeats=repeats,
-        valid=True if ok else (False if Status.INVALID in statuses else None),
-        warnings=printable(", ".join(map("".join, parts.items()))) or None,
-        runs=len(set(of["run"])),
-        last_started_at=max(of["started_at"]),
-        usd_per_gpu_hour=max(prices, key=prices.__getitem__) if (prices := _prices(of)) else None,
+    groups = frame.groupby("row")
+    first = groups[["place", "software", "unit", "input_size"]].first()
+    by_over = ([name for name in OF_REPEAT if COLUMNS[name].over == over] for over in ("mean", "median"))
+    means, medians = (groups[names] for names in by_over)
+    rows = pd.concat([first, means.mean(), medians.median()], axis=1)
+    rows["repeats"], rows["repeats_ok"] = groups.size(), groups["samples_per_second"].count()
+    values = nested_values(repeats, "samples_per_second", {row: (row, "") for row in rows.index})
+    figures = [_mean_and_interval(values[row]) for row in rows.index]
+    rates = ["samples_per_second", "ci95_low", "ci95_high"]
+    rows[rates] = pd.DataFrame(figures, rows.index, rates, dtype=float)
+    ok, failed = rows["repeats_ok"] > 0, frame[frame["status"] != Status.OK]
+    status = failed.groupby("row")["status"].agg(lambda statuses: Counter(statuses).most_common(1)[0][0])
+    invalid = rows.index.isin(failed.loc[failed["status"] == Status.INVALID, "row"])
+    latest = frame.sort_values("started_at", kind="stable").groupby("row")
+    rows = rows.assign(
+        runs=groups["run"].nunique(),
+        suspects=groups["suspect"].sum(),
+        status=status.reindex(rows.index).mask(ok, str(Status.OK)),
+        cause=_causes(frame),
+        valid=pd.Series(None, rows.index, dtype=object).mask(invalid, False).mask(ok, True),
+        warnings=_warnings(frame, rows["repeats"]),
+        last_started_at=latest["started_at"].last(),
+        usd_per_gpu_hour=latest["usd_per_gpu_hour"].last(),
+        input_size=rows["input_size"].astype("Int64"),
+        global_batch=[place.case.global_batch for place in rows["place"]],
     )
+    software = pd.DataFrame([*rows["software"]], rows.index, SOFTWARE_COLUMNS, dtype=object)
+    rows = _with_settings(rows.join(software)).astype(object)
+    return [*rows.where(rows.notna(), None).itertuples(index=False, name="Row")]
 
 
-def _numbers(of: Mapping[str, list[Any]], means: Mapping[str, float]) -> dict[str, float | None]:
-    """Return the means and medians of a row, and the interval of its throughput over runs or repeats."""
-    runs = defaultdict[str, list[float]](list)
-    for run, rate in zip(of["run"], of["samples_per_second"], strict=True):
-        if not math.isnan(rate):
-            runs[run].append(rate)
-    numbers = {name: None if math.isnan(value) else value for name, value in means.items()}
-    known = estimate_of_runs([*runs.values()]) if runs else None
-    interval = known.interval() if known else None
-    if known:
-        numbers["samples_per_second"] = known.mean
-    numbers["ci95_low"], numbers["ci95_high"] = (interval.low, interval.high) if interval else (None, None)
-    return numbers
+def _mean_and_interval(of_host: Nested) -> tuple[float, float, float]:
+    """Return the mean over runs and the ends of its interval; NaN where unknown."""
+    known = nested_estimate(of_host)
+    if known is None:
+        return next(iter(host_means(of_host).values()), math.nan), math.nan, math.nan
+    interval = known.interval()
+    return interval.value, interval.low, interval.high
 
 
-def _causes(of: Mapping[str, list[Any]]) -> Iterable[str]:
-    known = zip(of["status"], of["cause"], of["doubt"], strict=True)
-    return dict.fromkeys(cause if doubt else f"{status}: {cause}" for status, cause, doubt in known if cause)
+def _with_settings(frame: pd.DataFrame) -> pd.DataFrame:
+    """Add columns of the fleet, the host, the case and its settings."""
+    places = pd.DataFrame([*frame["place"]], frame.index, CaseOnHost._fields, dtype=object)
+    settings = pd.DataFrame([vars(case) for case in places["case"]], frame.index, CASE_COLUMNS, dtype=object)
+    return frame.join([places, settings])
 
 
-def _prices(of: Mapping[str, list[Any]]) -> dict[float, str]:
-    """Return when each price was asked last."""
-    prices: dict[float, str] = {}
-    for price, started_at in zip(of["usd_per_gpu_hour"], of["started_at"], strict=True):
-        if not math.isnan(price):
-            prices[price] = max(prices.get(price, ""), started_at)
-    return prices
+def _causes(frame: pd.DataFrame) -> pd.Series:
+    """Return the distinct causes of failure by row."""
+    why = frame["cause"].where(frame["suspect"], frame["status"] + ": " + frame["cause"])
+    causes = frame.assign(why=why).dropna(subset=["why"]).drop_duplicates(["row", "why"])
+    return causes.groupby("row")["why"].agg("; ".join)
 
 
-def _problems(row: Row, of: Mapping[str, list[Any]]) -> Iterator[str]:
-    """Yield what is wrong with the records of a row: suspect ones, and changed prices."""
-    if suspects := sum(doubt is not None for doubt in of["doubt"]):
-        yield f"{row.place}: {suspects} suspect, in no mean: {row.cause}"
-    if len(prices := sorted(set(_prices(of)))) > 1:
-        asked = ", ".join(f"{price:g}" for price in prices)
-        yield f"{row.place}: prices differ between runs ({asked} USD per GPU-hour); the latest is used"
+def _warnings(frame: pd.DataFrame, repeats: pd.Series) -> pd.Series:
+    """Return the codes of warnings by row, with a count if only some of its `repeats` have them."""
+    codes = frame[["row", "warnings"]].explode("warnings").dropna()
+    suspects = frame.loc[frame["suspect"], ["row"]].assign(warnings=SUSPECT)
+    distinct = pd.concat([codes, suspects]).reset_index().drop_duplicates()
+    counts = distinct.groupby(["row", "warnings"], as_index=False).size()
+    texts = [
+        printable(code) + ("" if count == repeats[row] else f" ({count} of {repeats[row]})")
+        for row, code, count in counts.itertuples(index=False)
+    ]
+    return pd.Series(texts, dtype=object).groupby(counts["row"]).agg(", ".join)
 
 
-def _printable(where: CaseOnHost) -> CaseOnHost:
-    """Return a place with texts that are safe for a terminal."""
-    case = where.case
-    safe = case if case.model.isprintable() else replace(case, model=printable(case.model))
-    return CaseOnHost(printable(where.fleet), printable(where.host), safe)
+def _changed_prices(frame: pd.DataFrame, rows: Sequence[Row]) -> Iterator[str]:
+    """Yield a line for each row whose runs have different prices."""
+    prices = frame[["row", "usd_per_gpu_hour"]].dropna().drop_duplicates()
+    several = prices[prices.duplicated("row", keep=False)].groupby("row")["usd_per_gpu_hour"].agg(sorted)
+    for row, of_row in zip(several.index, several, strict=True):
+        asked = ", ".join(f"{price:g}" for price in of_row)
+        yield f"{rows[row].place}: prices differ between runs ({asked} USD per GPU-hour); the latest is used"

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from results.reference.gpus import CLOCK_MARGIN, PEAKS, specifications, specified_gpus
 from results.reference.networks import WINOGRAD, work_of
-from results.schema import Case, Device, Measurement, Precision, Record
+from results.schema import Case, Device, Measurement, Record
 from results.schema.enums import SUSPECT
-from results.table.columns import CaseOnHost
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,12 +24,6 @@ FEWEST_DISTINCT_STEPS = 3
 
 FLEET_FACTOR = 10.0
 """A host this many times as fast as the median of its fleet's other hosts (at least two) is suspect."""
-
-CPUS, CPU_CLOCK_HZ = 512, 6e9
-"""More than any host has, because the number of CPUs in a record is as untrusted as its throughput."""
-
-CPU_FLOP_PER_CYCLE = {Precision.FP32: 64, Precision.TF32: 64, Precision.FP16: 2048, Precision.BF16: 2048}
-"""Per core: two AVX-512 units, or AMX tiles. Source: Intel 64 and IA-32 Optimization Reference Manual."""
 
 
 def own_doubt(record: Record, measured: Measurement, most: float) -> str | None:
@@ -64,10 +57,9 @@ def suspicions(repeats: pd.DataFrame) -> pd.Series:
     why = repeats["doubt"].mask(repeats["doubt"].isna() & copies, "another repeat has exactly the same step times")
     rest = repeats[why.isna()]
     rates: dict[Any, float] = rest.groupby("number")["samples_per_second"].median().to_dict()
-    where: dict[Any, CaseOnHost] = rest.drop_duplicates("number").set_index("number")["where"].to_dict()
-    hosts = defaultdict[tuple[str, Case], dict[int, float]](dict)
-    for number, rate in rates.items():
-        hosts[where[number].fleet, where[number].case][number] = rate
+    hosts: dict[tuple[str, Case], dict[int, float]] = defaultdict(dict)
+    for number, place in rest.drop_duplicates("number")[["number", "place"]].itertuples(index=False):
+        hosts[place.fleet, place.case][number] = rates[number]
     fast = {number: reason for of_case in hosts.values() for number, reason in _above_fleet(of_case).items()}
     why = why.fillna(repeats["number"].map(fast)).dropna()
     return SUSPECT + ": " + why.astype(str)
@@ -90,16 +82,13 @@ def _above_fleet(rates: Mapping[int, float]) -> dict[int, str]:
 
 
 def highest_rate(record: Record) -> float:
-    """Return the samples per second that the peak arithmetic of a record's hardware allows; infinite if unknown."""
+    """Return the samples per second that the peak arithmetic of a record's GPUs allows; infinite if unknown."""
     case, measured, environment = record.case, record.measurement, record.environment
     work = work_of(case)
-    if work is None or not work[0] or measured is None or environment is None:
+    if case.device is Device.CPU or not work or not work[0] or measured is None or environment is None:
         return math.inf
-    if case.device is Device.CPU:
-        limit = CPUS * CPU_CLOCK_HZ * CPU_FLOP_PER_CYCLE[case.precision]
-    else:
-        named = [gpu for device in environment.gpus for gpu in specified_gpus(device.name)]
-        peaks = [specifications()[gpu].get(PEAKS[case.precision][0], 0.0) for gpu in named or specifications()]
-        limit = case.num_gpus * max(peaks) * 1e12 or math.inf  # 0: the reference lacks this arithmetic
+    named = [gpu for device in environment.gpus for gpu in specified_gpus(device.name)]
+    peaks = [specifications()[gpu].get(PEAKS[case.precision][0], 0.0) for gpu in named or specifications()]
+    limit = case.num_gpus * max(peaks) * 1e12 or math.inf  # 0: the reference lacks this arithmetic
     steps_per_second = limit * CLOCK_MARGIN * WINOGRAD / (work[0] * case.num_gpus)
     return steps_per_second * measured.samples / measured.num_steps

@@ -110,8 +110,8 @@ def test_a_record_that_nobody_placed_is_the_only_repeat_of_its_file(tmp_path):
 
 
 def test_no_mean_over_repeats_includes_a_suspect_one(tmp_path):
-    other = make_case(all_reduce=False)
-    lies = [record for case in (make_case(), other) for record in repeats(100.0, 2e6, case=case)]
+    cases = [make_case(device="gpu", all_reduce=all_reduce) for all_reduce in (True, False)]
+    lies = [record for case in cases for record in repeats(100.0, 2e6, case=case, environment=make_environment(gpus=1))]
     frame = results.read_runs(write_run(tmp_path, lies).path).repeats
     assert frame["samples_per_second"].mean() == pytest.approx(100.0) and frame["step_p50_seconds"].count() == 2
     assert frame["status"].tolist() == ["ok", "invalid"] * 2 and frame["cause"][3].startswith("suspect: 2e+06 images/s")

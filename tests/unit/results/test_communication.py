@@ -11,10 +11,17 @@ from results.report.tables import wide_grids
 from results.runs.reading import from_json
 from results.schema import Rank
 from results.schema.record_json import RecordError, to_json
-from results.table.fleets import fleet_rates
 from results.table.merge import merge_records
 from results.text_table import markdown
-from tests.unit.results.factory import make_case, make_environment, make_record, ratio_interval, repeats, stored
+from tests.unit.results.factory import (
+    make_case,
+    make_environment,
+    make_record,
+    rates_of,
+    ratio_interval,
+    repeats,
+    stored,
+)
 
 GPU = make_environment(gpus=8, gpu="NVIDIA RTX A5000")
 
@@ -67,11 +74,11 @@ def test_hosts_scale_beside_gpus_from_the_same_baseline():
         *of(4, 4, 1300.0, 1310.0, host="a+b+c+d", communication="ring"),
     ]
     merged = merge_records(stored(*records))
-    found = {item.count: item for item in efficiencies(fleet_rates(merged))}
+    found = {item.count: item for item in efficiencies(merged.rates)}
     assert found.keys() == {4, 8, 16}
     expected = ratio_interval([700.0 / 8, 704.0 / 8], [100.0, 101.0])
     assert (found[8].value, found[8].interval.low) == pytest.approx((expected.value, expected.low))
-    grid = scaling_grid(fleet_rates(merged))
+    grid = scaling_grid(merged.rates)
     assert list(grid.headings) == ["fleet", "case", "4", "2×4", "4×4 ring"]
     assert len(grid.rows) == 1
     (wide,) = wide_grids(merged)
@@ -83,7 +90,7 @@ def test_hosts_scale_beside_gpus_from_the_same_baseline():
 
 def test_hosts_that_train_together_are_held_against_what_each_does_alone():
     alone = [*of(1, 1, 100.0, 101.0), *of(1, 1, 110.0, 111.0, host="b")]
-    (item,) = efficiencies(fleet_rates(merge_records(stored(*alone, *of(2, 4, 700.0, 704.0, host="a+b")))))
+    (item,) = efficiencies(rates_of(*alone, *of(2, 4, 700.0, 704.0, host="a+b")))
     assert item.value == pytest.approx(702.0 / 8 / 105.5) and item.interval.contains(item.value)
 
 
@@ -95,7 +102,7 @@ def test_what_was_measured_without_all_reduce_is_in_no_table_of_speed():
     assert merged.repeats["samples_per_second"].tolist() == [700.0, 704.0]
     for grid in wide_grids(merged):
         assert "80" not in markdown(grid).replace("a4000", "")
-    assert [rate.mean for rate in fleet_rates(merged.apart)] == [802.0]
+    assert [rate.mean for rate in merged.apart.rates] == [802.0]
     assert merge_records(stored(*of(1, 1, 100.0))).apart is None
 
 
