@@ -428,25 +428,8 @@ def refuse_unsupported(case: Case, network: Network) -> None:
     """Raise for cases that cannot be measured, before anything is built."""
     if refusal := validity.keras_refusal(keras_version(), case.replicas):
         raise CaseFailedError(Status.UNSUPPORTED, refusal)
-    if case.num_hosts > 1:
-        _refuse_over_hosts(case)
     if refused := network_refusal(case, network) or tuning_refusal(case):
         raise CaseFailedError(Status.UNSUPPORTED, refused.as_flag)
-    if case.mode is not Mode.TRAIN and case.accumulate > 1:
-        raise CaseFailedError(Status.UNSUPPORTED, f"--accumulate={case.accumulate} goes with --mode=train only")
-
-
-def _refuse_over_hosts(case: Case) -> None:
-    """Raise for cases that several hosts cannot measure together."""
-    refusals = {
-        "--mode=train only: inference needs no other host": case.mode is not Mode.TRAIN,
-        "--data=synthetic or host only": case.data not in (Data.SYNTHETIC, Data.HOST),
-        "--num_gpus=1 on CPUs: TensorFlow uses one CPU device of each host": case.device is Device.CPU
-        and case.num_gpus > 1,
-    }
-    for wanted, refused in refusals.items():
-        if refused:
-            raise CaseFailedError(Status.UNSUPPORTED, f"--num_hosts={case.num_hosts} goes with {wanted}")
 
 
 def _count(variables: Sequence[Variable]) -> int:

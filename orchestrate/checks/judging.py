@@ -236,7 +236,7 @@ def _of_gpu(
             yield HostFinding(verdict, gpu.index, rate.name, text)
     for found in health_warnings(gpu, Moment.LOAD):
         verdict = Acceptance.REJECT if found.rejects else Acceptance.WARNING
-        yield HostFinding(verdict, gpu.index, found.rule.code, f"{found.seen}. {found.fix}")
+        yield HostFinding(verdict, gpu.index, found.code, f"{found.seen}. {found.fix}")
 
 
 def _below(

@@ -117,7 +117,9 @@ class Case:
     optimizer: Optimizer | None = _setting(
         None, "How weights are updated: momentum or adamw; default: adamw for transformers, else momentum.", part="{}"
     )
-    accumulate: bounds.Count = _setting(1, "Batches whose gradients are accumulated before an update.", part="acc{}")
+    accumulate: bounds.Count = _setting(
+        1, "Batches whose gradients are accumulated before an update.", part="acc{}", train_only=True
+    )
     warmup_steps: bounds.CountOrZero = _setting(10, "Fewest untimed steps.", unit="steps", always=True)
     num_steps: Annotated[int, Range(1, MOST_STEPS, "steps")] = _setting(
         100, "Timed steps of a repeat; the fewest with min_seconds.", unit="steps", always=True

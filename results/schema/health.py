@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -231,7 +232,6 @@ class HealthRule:
     """One row of `RULES`.
 
     Attributes:
-        code: Stable identifier.
         moments: When it is evaluated.
         value: The compared value; None: not reported, so there is no warning.
         limit: A higher value is a warning.
@@ -241,7 +241,6 @@ class HealthRule:
         fix: A command or step, a template likewise.
     """
 
-    code: str
     value: Callable[[GPUFacts], float | None]
     moments: Moment = _ALWAYS
     limit: float = 0.0
@@ -258,8 +257,9 @@ class HealthRule:
 
 @dataclass(frozen=True)
 class HealthWarning:
-    """A rule's finding about a GPU."""
+    """A rule's finding about a GPU; the code identifies the rule."""
 
+    code: str
     rule: HealthRule
     gpu: GPUFacts
     value: float
@@ -282,9 +282,12 @@ class HealthWarning:
 
 def health_warnings(gpu: GPUFacts, moment: Moment) -> list[HealthWarning]:
     """Evaluate all rules of a moment, in the order of `RULES`."""
-    rules = [rule for rule in RULES if moment in rule.moments]
-    values = [(rule, rule.value(gpu)) for rule in rules]
-    return [HealthWarning(rule, gpu, value) for rule, value in values if value is not None and not value <= rule.limit]
+    values = {code: rule.value(gpu) for code, rule in RULES.items() if moment in rule.moments}
+    return [
+        HealthWarning(code, RULES[code], gpu, value)
+        for code, value in values.items()
+        if value is not None and not value <= RULES[code].limit
+    ]
 
 
 def grouped_warnings(gpus: Iterable[GPUFacts], moment: Moment) -> list[tuple[str, HealthWarning]]:
@@ -293,59 +296,29 @@ def grouped_warnings(gpus: Iterable[GPUFacts], moment: Moment) -> list[tuple[str
     Returns:
         For each group the names of the GPUs, `GPU 7 (0000:DB:00.0)` or `GPUs 0, 1, 7`, and one of the warnings.
     """
-    same: dict[tuple[str, str, str], list[HealthWarning]] = {}
-    for found in (found for gpu in gpus for found in health_warnings(gpu, moment)):
-        same.setdefault((found.rule.code, found.seen, found.fix), []).append(found)
-    return [
-        (
-            group[0].gpu.label if len(group) == 1 else f"GPUs {', '.join(str(found.gpu.index) for found in group)}",
-            group[0],
-        )
-        for group in same.values()
-    ]
+    same: defaultdict[tuple[str, str, str], list[HealthWarning]] = defaultdict(list)
+    for gpu in gpus:
+        for warning in health_warnings(gpu, moment):
+            same[warning.code, warning.seen, warning.fix].append(warning)
+    names = {key: ", ".join(str(warning.gpu.index) for warning in group) for key, group in same.items()}
+    return [(first.gpu.label if not others else f"GPUs {names[key]}", first) for key, (first, *others) in same.items()]
 
 
-def _power_cap(gpu: GPUFacts) -> float | None:
-    limit, default = gpu.power_limit_watts, gpu.power_limit_default_watts
-    return None if gpu.mig or limit is None or not default else 1 - limit / default
+def _shortfall(value: float | None, usual: float | None) -> float | None:
+    """Return the share by which a value is below the usual one; None: one of them is unknown."""
+    return None if value is None or not usual else 1 - value / usual
 
 
-def _clock_cap(gpu: GPUFacts) -> float | None:
-    clock, default = gpu.application_clock_mhz, gpu.application_clock_default_mhz
-    return None if clock is None or not default else 1 - clock / default
+_HELD_BACK = "numbers would be those of a GPU that is too hot or gets too little power"
 
-
-def _lanes_lost(gpu: GPUFacts) -> float | None:
-    return None if not gpu.pcie_width or gpu.pcie_width_max is None else gpu.pcie_width_max / gpu.pcie_width
-
-
-def _product_shortfall(gpu: GPUFacts) -> float | None:
-    rate, median = gpu.product_teraflops_per_second, gpu.product_median_teraflops_per_second
-    return None if rate is None or not median else 1 - rate / median
-
-
-def _share_rule(kind: str, cause: str, fix: str) -> HealthRule:
-    return HealthRule(
-        code=f"throttled_{kind}",
-        value=lambda gpu: getattr(gpu, f"throttle_{kind}_share"),
-        limit=THROTTLE_SHARE,
-        reject=THROTTLE_REJECT_SHARE,
-        seen=f"held back by {cause} in {{value:.0%}} of the readings{{gpu.clock_and_temperature}}",
-        why="numbers would be those of a GPU that is too hot or gets too little power",
-        fix=fix,
-    )
-
-
-RULES: tuple[HealthRule, ...] = (
-    HealthRule(
-        code="gpu_unusable",
+RULES: dict[str, HealthRule] = {
+    "gpu_unusable": HealthRule(
         value=lambda gpu: float(gpu.problem is not None),
         seen="{gpu.problem}",
         why="cases that need it fail, and a GPU that fell off the bus may slow the driver down for the others",
         fix="sudo dmesg | grep -i xid shows why; then restart the machine, and replace the GPU if it happens again",
     ),
-    HealthRule(
-        code="mig_slice",
+    "mig_slice": HealthRule(
         moments=Moment.IDLE | Moment.TIMING,
         value=lambda gpu: float(bool(gpu.mig)),
         seen="MIG mode is on, slices: {gpu.slice_names}",
@@ -354,8 +327,7 @@ RULES: tuple[HealthRule, ...] = (
         fix="to measure the whole GPU: sudo nvidia-smi -i {gpu.address} -mig 0; to choose a slice, or other GPUs: "
         "CUDA_VISIBLE_DEVICES with the UUIDs of nvidia-smi -L",
     ),
-    HealthRule(
-        code="vgpu",
+    "vgpu": HealthRule(
         moments=Moment.IDLE | Moment.TIMING,
         value=lambda gpu: float(gpu.virtual),
         seen="{gpu.name} is a vGPU, {gpu.licence_state}",
@@ -363,56 +335,49 @@ RULES: tuple[HealthRule, ...] = (
         "minutes; power and energy are unknown",
         fix="nvidia-smi -q shows License Status; for the speed of a whole GPU, use a machine with GPU passthrough",
     ),
-    HealthRule(
-        code="row_remap_failed",
+    "row_remap_failed": HealthRule(
         value=lambda gpu: gpu.row_remap_failed,
         reject=0.0,
         seen="a faulty row of its memory could not be replaced",
         why="expect wrong results and crashes",
         fix="replace the GPU",
     ),
-    HealthRule(
-        code="ecc_errors",
+    "ecc_errors": HealthRule(
         value=lambda gpu: gpu.ecc_uncorrected_errors,
         reject=0.0,
         seen="{gpu.ecc_uncorrected_errors} uncorrected memory errors",
         why="an uncorrected error ends the process that it hits",
         fix="sudo nvidia-smi -i {gpu.address} --gpu-reset; if errors come back, replace the GPU (nvidia-smi -q -d ECC)",
     ),
-    HealthRule(
-        code="row_remap_pending",
+    "row_remap_pending": HealthRule(
         value=lambda gpu: gpu.row_remap_pending,
         seen="a faulty row of its memory will be replaced at the next reset",
         why="an uncorrected error ends the process that it hits",
         fix="sudo nvidia-smi -i {gpu.address} --gpu-reset",
     ),
-    HealthRule(
-        code="compute_mode",
+    "compute_mode": HealthRule(
         moments=Moment.IDLE,
         value=lambda gpu: float(gpu.compute_mode == "prohibited"),
         seen="compute mode is prohibited",
         why="no process can use it",
         fix="sudo nvidia-smi -i {gpu.address} -c DEFAULT",
     ),
-    HealthRule(
-        code="power_cap",
-        value=_power_cap,
+    "power_cap": HealthRule(
+        value=lambda gpu: None if gpu.mig else _shortfall(gpu.power_limit_watts, gpu.power_limit_default_watts),
         limit=POWER_CAP_SHARE,
         seen="capped at {gpu.power_limit_watts:.0f} W (default {gpu.power_limit_default_watts:.0f} W)",
         why="its clock falls under load, so it is slower than others of its kind",
         fix="sudo nvidia-smi -i {gpu.address} -pl {gpu.power_limit_default_watts:.0f}",
     ),
-    HealthRule(
-        code="application_clocks",
+    "application_clocks": HealthRule(
         moments=_WITHOUT_TIMING,
-        value=_clock_cap,
+        value=lambda gpu: _shortfall(gpu.application_clock_mhz, gpu.application_clock_default_mhz),
         seen="application clock is {gpu.application_clock_mhz:.0f} MHz (default "
         "{gpu.application_clock_default_mhz:.0f} MHz)",
         why="its clock cannot rise above that",
         fix="sudo nvidia-smi -i {gpu.address} -rac (and -rgc, if clocks were locked by -lgc)",
     ),
-    HealthRule(
-        code="throttled_power",
+    "throttled_power": HealthRule(
         moments=Moment.TIMING,
         value=lambda gpu: gpu.throttle_power_share,
         limit=THROTTLE_SHARE,
@@ -420,24 +385,33 @@ RULES: tuple[HealthRule, ...] = (
         why="normal under full load at the default limit, which then sets the clock of any such GPU",
         fix="nothing to do, unless nvidia-smi -q -d POWER shows a lowered limit",
     ),
-    _share_rule("thermal", "heat", "check fans and airflow; nvidia-smi -q -d TEMPERATURE"),
-    _share_rule(
-        "hardware",
-        "a power brake or another hardware slowdown",
-        "check power cables; nvidia-smi -q -d PERFORMANCE",
+    "throttled_thermal": HealthRule(
+        value=lambda gpu: gpu.throttle_thermal_share,
+        limit=THROTTLE_SHARE,
+        reject=THROTTLE_REJECT_SHARE,
+        seen="held back by heat in {value:.0%} of the readings{gpu.clock_and_temperature}",
+        why=_HELD_BACK,
+        fix="check fans and airflow; nvidia-smi -q -d TEMPERATURE",
     ),
-    HealthRule(
-        code="slow_gpu",
+    "throttled_hardware": HealthRule(
+        value=lambda gpu: gpu.throttle_hardware_share,
+        limit=THROTTLE_SHARE,
+        reject=THROTTLE_REJECT_SHARE,
+        seen="held back by a power brake or another hardware slowdown in {value:.0%} of the readings"
+        "{gpu.clock_and_temperature}",
+        why=_HELD_BACK,
+        fix="check power cables; nvidia-smi -q -d PERFORMANCE",
+    ),
+    "slow_gpu": HealthRule(
         moments=Moment.TIMING,
-        value=_product_shortfall,
+        value=lambda gpu: _shortfall(gpu.product_teraflops_per_second, gpu.product_median_teraflops_per_second),
         limit=PRODUCT_SHORTFALL,
         seen="{value:.0%} below the median of the case's GPUs in matrix products "
         "({gpu.product_teraflops_per_second:.3g} of {gpu.product_median_teraflops_per_second:.3g} TFLOP/s)",
         why="all replicas wait for the slowest one",
         fix="tfbench check --deep measures each GPU; exclude it with CUDA_VISIBLE_DEVICES or gpus:",
     ),
-    HealthRule(
-        code="hot",
+    "hot": HealthRule(
         moments=Moment.IDLE,
         value=lambda gpu: None if gpu.is_busy else gpu.temperature_celsius,
         limit=MAX_IDLE_CELSIUS,
@@ -445,8 +419,7 @@ RULES: tuple[HealthRule, ...] = (
         why="a hot GPU clocks lower, and has less time until it throttles",
         fix="check fans and airflow, or wait until it has cooled down",
     ),
-    HealthRule(
-        code="hot_start",
+    "hot_start": HealthRule(
         moments=Moment.TIMING,
         value=lambda gpu: gpu.temperature_start_celsius,
         limit=START_CELSIUS,
@@ -454,8 +427,7 @@ RULES: tuple[HealthRule, ...] = (
         why="a hot GPU clocks lower than a cold one",
         fix="--max_cooling_seconds=600",
     ),
-    HealthRule(
-        code="gpu_shared",
+    "gpu_shared": HealthRule(
         moments=Moment.IDLE | Moment.TIMING,
         value=lambda gpu: float(gpu.is_busy),
         seen="{gpu.use}",
@@ -463,18 +435,15 @@ RULES: tuple[HealthRule, ...] = (
         fix="end the processes (nvidia-smi lists them; sudo kill PID), or exclude this GPU with CUDA_VISIBLE_DEVICES "
         "or gpus:",
     ),
-    HealthRule(
-        code="pcie_width",
+    "pcie_width": HealthRule(
         moments=_WITHOUT_TIMING,
-        value=_lanes_lost,
-        limit=1.0,
-        reject=3.9,
+        value=lambda gpu: _shortfall(gpu.pcie_width or None, gpu.pcie_width_max),
+        reject=0.7,
         seen="{gpu.link}",
         why="input from the host, and all-reduces without NVLink, are slower in proportion",
         fix="reseat the GPU, use another slot or riser, and check bifurcation in the BIOS",
     ),
-    HealthRule(
-        code="persistence_off",
+    "persistence_off": HealthRule(
         moments=Moment.IDLE,
         value=lambda gpu: float(gpu.persistence is False),
         seen="persistence mode is off",
@@ -482,5 +451,5 @@ RULES: tuple[HealthRule, ...] = (
         "and power are lost",
         fix="sudo nvidia-smi -pm 1",
     ),
-)
-"""`throttled_power` is for `TIMING` only: under the load of a deep check any healthy GPU reaches its power limit."""
+}
+"""By code. `throttled_power` is for `TIMING` only: in a deep check any healthy GPU reaches its power limit."""

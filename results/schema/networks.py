@@ -26,7 +26,6 @@ class Network:
     """One network at its published size.
 
     Attributes:
-        name: As in `--model`.
         source: Paper or code of the architecture, and the variant.
         parameters: Number of parameters, including moving averages, at the published size and classes, by supported
             variant of batch normalisation; the first is the default.
@@ -44,12 +43,11 @@ class Network:
         optimizer: Default; SGD with momentum, unless the authors trained it with Adam.
     """
 
-    name: str
     source: str
     parameters: Mapping[BatchNorm, int]
-    builder: str
+    builder: str = ".convolutional:stock"
     options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    image_size: int | None = None
+    image_size: int | None = 224
     smallest: int = SMALLEST_IMAGE
     multiple: int = 1
     sequence_length: int | None = None
@@ -61,133 +59,103 @@ class Network:
     optimizer: Optimizer = Optimizer.MOMENTUM
 
 
-NETWORKS = {
-    network.name: network
-    for network in (
-        Network(
-            name="resnet50",
-            image_size=224,
-            source="keras.applications.ResNet50: He et al. 2015, v1 (stride in the first 1x1)",
-            parameters={FUSED: 25_610_152, KERAS: 25_636_712},
-            builder=".convolutional:stock",
-            options={"application": "ResNet50"},
-        ),
-        Network(
-            name="resnet152",
-            image_size=224,
-            source="keras.applications.ResNet152: He et al. 2015, v1 (stride in the first 1x1)",
-            parameters={FUSED: 60_344_232, KERAS: 60_419_944},
-            builder=".convolutional:stock",
-            options={"application": "ResNet152"},
-        ),
-        Network(
-            name="inception_v3",
-            image_size=299,
-            smallest=75,
-            source="keras.applications.InceptionV3: Szegedy et al. 2015, no auxiliary head",
-            parameters={FUSED: 23_851_784, KERAS: 23_851_784},
-            builder=".convolutional:stock",
-            options={"application": "InceptionV3"},
-        ),
-        Network(
-            name="googlenet",
-            image_size=224,
-            source="Szegedy et al. 2014: no auxiliary heads, no local response normalisation, no dropout",
-            parameters={NONE: 6_998_552, FUSED: 7_020_392, KERAS: 7_020_392},
-            builder=".inception:googlenet",
-        ),
-        Network(
-            name="resnet50_v1.5",
-            image_size=224,
-            source="He et al. 2015, stride in the 3x3 as in Facebook's and NVIDIA's code: ResNet50 v1.5",
-            parameters={FUSED: 25_610_152, KERAS: 25_610_152},
-            builder=".convolutional:resnet_v1_5",
-            options={"blocks": (3, 4, 6, 3)},
-        ),
-        Network(
-            name="resnet152_v1.5",
-            image_size=224,
-            source="He et al. 2015, stride in the 3x3 as in Facebook's and NVIDIA's code: ResNet152 v1.5",
-            parameters={FUSED: 60_344_232, KERAS: 60_344_232},
-            builder=".convolutional:resnet_v1_5",
-            options={"blocks": (3, 8, 36, 3)},
-        ),
-        Network(
-            name="inception_v4",
-            image_size=299,
-            smallest=75,
-            source="Szegedy et al. 2016, no dropout, batch norm with scale",
-            parameters={FUSED: 42_742_984, KERAS: 42_742_984},
-            builder=".inception:inception_v4",
-        ),
-        Network(
-            name="vgg16",
-            image_size=224,
-            source="keras.applications.VGG16: Simonyan and Zisserman 2014, configuration D, no dropout",
-            parameters={NONE: 138_357_544},
-            builder=".convolutional:stock",
-            options={"application": "VGG16"},
-        ),
-        Network(
-            name="alexnet",
-            image_size=224,
-            smallest=63,
-            source="Krizhevsky 2014, one tower, as in torchvision; no dropout",
-            parameters={NONE: 61_100_840},
-            builder=".convolutional:alexnet",
-        ),
-        Network(
-            name="efficientnet_b0",
-            image_size=224,
-            source="keras.applications.EfficientNetB0: Tan and Le 2019, no dropout, no stochastic depth",
-            parameters={FUSED: 5_330_571, KERAS: 5_330_571},
-            builder=".convolutional:stock",
-            options={"application": "EfficientNetB0"},
-        ),
-        Network(
-            name="efficientnet_v2_s",
-            image_size=384,
-            source="keras.applications.EfficientNetV2S: Tan and Le 2021, no dropout, no stochastic depth",
-            parameters={FUSED: 21_612_360, KERAS: 21_612_360},
-            builder=".convolutional:stock",
-            options={"application": "EfficientNetV2S"},
-        ),
-        Network(
-            name="bert_large",
-            sequence_length=128,
-            longest=512,
-            optimizer=Optimizer.ADAMW,
-            source="Devlin et al. 2018: cased, 24 layers of 1024, 16 heads, masked words and next sentence, no dropout",
-            classes=28_996,
-            parameters={NONE: 334_661_958},
-            builder=".transformers:bert",
-            task="masked_words",
-            unit="sequences",
-            attention="matmul",
-        ),
-        Network(
-            name="gpt2_small",
-            sequence_length=1024,
-            longest=1024,
-            optimizer=Optimizer.ADAMW,
-            source="Radford et al. 2019: 12 layers of 768, 12 heads, 50257 tokens, tied output, no dropout",
-            classes=50_257,
-            parameters={NONE: 124_439_808},
-            builder=".transformers:gpt2",
-            task="next_token",
-            unit="tokens",
-            attention="matmul",
-        ),
-        Network(
-            name="vit_b16",
-            image_size=224,
-            multiple=16,
-            optimizer=Optimizer.ADAMW,
-            source="Dosovitskiy et al. 2020: 12 layers of 768, 12 heads, patches of 16 pixels, no dropout",
-            parameters={NONE: 86_567_656},
-            builder=".transformers:vit",
-            attention="matmul",
-        ),
-    )
+NETWORKS: dict[str, Network] = {
+    "resnet50": Network(
+        source="keras.applications.ResNet50: He et al. 2015, v1 (stride in the first 1x1)",
+        parameters={FUSED: 25_610_152, KERAS: 25_636_712},
+        options={"application": "ResNet50"},
+    ),
+    "resnet152": Network(
+        source="keras.applications.ResNet152: He et al. 2015, v1 (stride in the first 1x1)",
+        parameters={FUSED: 60_344_232, KERAS: 60_419_944},
+        options={"application": "ResNet152"},
+    ),
+    "inception_v3": Network(
+        image_size=299,
+        smallest=75,
+        source="keras.applications.InceptionV3: Szegedy et al. 2015, no auxiliary head",
+        parameters={FUSED: 23_851_784, KERAS: 23_851_784},
+        options={"application": "InceptionV3"},
+    ),
+    "googlenet": Network(
+        source="Szegedy et al. 2014: no auxiliary heads, no local response normalisation, no dropout",
+        parameters={NONE: 6_998_552, FUSED: 7_020_392, KERAS: 7_020_392},
+        builder=".inception:googlenet",
+    ),
+    "resnet50_v1.5": Network(
+        source="He et al. 2015, stride in the 3x3 as in Facebook's and NVIDIA's code: ResNet50 v1.5",
+        parameters={FUSED: 25_610_152, KERAS: 25_610_152},
+        builder=".convolutional:resnet_v1_5",
+        options={"blocks": (3, 4, 6, 3)},
+    ),
+    "resnet152_v1.5": Network(
+        source="He et al. 2015, stride in the 3x3 as in Facebook's and NVIDIA's code: ResNet152 v1.5",
+        parameters={FUSED: 60_344_232, KERAS: 60_344_232},
+        builder=".convolutional:resnet_v1_5",
+        options={"blocks": (3, 8, 36, 3)},
+    ),
+    "inception_v4": Network(
+        image_size=299,
+        smallest=75,
+        source="Szegedy et al. 2016, no dropout, batch norm with scale",
+        parameters={FUSED: 42_742_984, KERAS: 42_742_984},
+        builder=".inception:inception_v4",
+    ),
+    "vgg16": Network(
+        source="keras.applications.VGG16: Simonyan and Zisserman 2014, configuration D, no dropout",
+        parameters={NONE: 138_357_544},
+        options={"application": "VGG16"},
+    ),
+    "alexnet": Network(
+        smallest=63,
+        source="Krizhevsky 2014, one tower, as in torchvision; no dropout",
+        parameters={NONE: 61_100_840},
+        builder=".convolutional:alexnet",
+    ),
+    "efficientnet_b0": Network(
+        source="keras.applications.EfficientNetB0: Tan and Le 2019, no dropout, no stochastic depth",
+        parameters={FUSED: 5_330_571, KERAS: 5_330_571},
+        options={"application": "EfficientNetB0"},
+    ),
+    "efficientnet_v2_s": Network(
+        image_size=384,
+        source="keras.applications.EfficientNetV2S: Tan and Le 2021, no dropout, no stochastic depth",
+        parameters={FUSED: 21_612_360, KERAS: 21_612_360},
+        options={"application": "EfficientNetV2S"},
+    ),
+    "bert_large": Network(
+        image_size=None,
+        sequence_length=128,
+        longest=512,
+        optimizer=Optimizer.ADAMW,
+        source="Devlin et al. 2018: cased, 24 layers of 1024, 16 heads, masked words and next sentence, no dropout",
+        classes=28_996,
+        parameters={NONE: 334_661_958},
+        builder=".transformers:bert",
+        task="masked_words",
+        unit="sequences",
+        attention="matmul",
+    ),
+    "gpt2_small": Network(
+        image_size=None,
+        sequence_length=1024,
+        longest=1024,
+        optimizer=Optimizer.ADAMW,
+        source="Radford et al. 2019: 12 layers of 768, 12 heads, 50257 tokens, tied output, no dropout",
+        classes=50_257,
+        parameters={NONE: 124_439_808},
+        builder=".transformers:gpt2",
+        task="next_token",
+        unit="tokens",
+        attention="matmul",
+    ),
+    "vit_b16": Network(
+        multiple=16,
+        optimizer=Optimizer.ADAMW,
+        source="Dosovitskiy et al. 2020: 12 layers of 768, 12 heads, patches of 16 pixels, no dropout",
+        parameters={NONE: 86_567_656},
+        builder=".transformers:vit",
+        attention="matmul",
+    ),
 }
-"""By name."""
+"""By name, as in `--model`."""

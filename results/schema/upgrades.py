@@ -85,9 +85,7 @@ def _apply(change: FieldChange, name: str, holder: dict[str, Any]) -> None:
     if name not in holder or (gone and holder[name] != gone):
         return
     value = holder.pop(name)
-    if gone and change.renamed:
-        holder[name] = change.renamed
-    elif change.renamed:
+    if change.renamed:
         holder.setdefault(change.renamed, value)
     elif gone or change.only not in (..., value):
         received = f"Received: {str(value)[:80]!r}"

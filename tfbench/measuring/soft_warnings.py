@@ -80,7 +80,7 @@ def gpu_warnings(
         *of_machine,
         *(
             SoftWarning(
-                code=found.rule.code,
+                code=found.code,
                 message=f"{found.gpu.label}: {found.seen}: {found.rule.why}",
                 value=found.value,
                 limit=found.rule.limit,

@@ -166,9 +166,11 @@ PATCHES: dict[str, Callable[[], AbstractContextManager[object]]] = {
 """What is patched while a network is built that is made smaller than its builder's options can."""
 
 
-def build_patched(batch_norm: BatchNorm, size: int, classes: int, strategy: Strategy, *, network: Network) -> Model:
+def build_patched(
+    batch_norm: BatchNorm, size: int, classes: int, strategy: Strategy, *, name: str, network: Network
+) -> Model:
     """Build a network of `PATCHES`."""
-    with PATCHES[network.name]():
+    with PATCHES[name]():
         return build(dataclasses.replace(network, classes=classes), batch_norm, size, strategy)
 
 
@@ -187,7 +189,7 @@ def small_network(name: str) -> Network:
     options = {**network.options, **FEWER.get(name, {})}
     small = dataclasses.replace(network, classes=CLASSES, options=options, **sizes)
     if name in PATCHES:
-        return dataclasses.replace(small, builder=f"{__name__}:build_patched", options={"network": small})
+        return dataclasses.replace(small, builder=f"{__name__}:build_patched", options={"name": name, "network": small})
     return small
 
 

@@ -15,7 +15,6 @@ CLASSES = 10
 class TinyNetwork(Network):
     """A fake row of `results.schema.networks`."""
 
-    name: str = "tiny"
     image_size: int | None = IMAGE_SIZE
     source: str = "tests"
     parameters: dict[BatchNorm, int] = field(default_factory=lambda: {BatchNorm.FUSED: 0})

@@ -70,10 +70,10 @@ def test_devices_stand_beside_networks_or_alone_in_every_view():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"value": 2.0}, r"value is 2\.0, but amount / seconds is"),
-        ({"value": 0.0}, "must be positive"),
+        ({"value": 2.0}, r"amount is .*, but its other figures give"),
+        ({"value": 0.0}, "must be a number between 1e-30 and"),
         ({"value": None, "reason": None}, "neither a value nor a reason"),
-        ({"seconds": None}, "must be positive"),
+        ({"seconds": None}, "but its other figures give 0.0"),
         (None, "measurement, environment or validity is missing"),
     ],
 )

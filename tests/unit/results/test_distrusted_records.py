@@ -141,7 +141,7 @@ def test_tokens_are_samples_times_the_length_of_their_sequences():
     times = {"samples": 128 * measured.samples, "samples_per_second": 128 * measured.samples_per_second}
     tokens = dataclasses.replace(measured, unit="tokens", sequence_length=128, **times)
     assert from_json(to_json(dataclasses.replace(record, measurement=tokens))).measurement == tokens
-    with pytest.raises(RecordError, match="samples is not global_batch"):
+    with pytest.raises(RecordError, match=r"samples is .* other figures give"):
         from_json(to_json(dataclasses.replace(record, measurement=dataclasses.replace(measured, **times))))
 
 

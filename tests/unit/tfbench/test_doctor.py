@@ -303,7 +303,7 @@ def test_a_vgpu_is_named_with_the_state_of_its_licence(licensed, state, tmp_path
     folder = build(FakeMachine(gpus=[gpu], driver="550.90.07"), tmp_path)
     (state_of_gpu,) = run_python(folder, "-m", "tfbench.probe")["gpu_states"]
     (warning,) = health_warnings(checked(GPUFacts, state_of_gpu), Moment.IDLE)
-    assert (warning.rule.code, warning.seen) == ("vgpu", f"NVIDIA A10-24Q is a vGPU, {state}")
+    assert (warning.code, warning.seen) == ("vgpu", f"NVIDIA A10-24Q is a vGPU, {state}")
     assert state_of_gpu["power_limit_watts"] is None
 
 

@@ -40,9 +40,7 @@ def warned(code, case=GPU, telemetry=None, **measurement):
 
 def unhealthy(code, moment=Moment.TIMING, **facts):
     """Return None without a warning, else whether it rejects the GPU."""
-    found = [
-        warning.rejects for warning in health_warnings(GPUFacts(index=0, **facts), moment) if warning.rule.code == code
-    ]
+    found = [warning.rejects for warning in health_warnings(GPUFacts(index=0, **facts), moment) if warning.code == code]
     return found[0] if found else None
 
 

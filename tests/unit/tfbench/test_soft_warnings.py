@@ -133,7 +133,7 @@ def test_a_drift_matters_and_is_more_than_the_spread_of_the_steps(count, cv, dri
 def test_every_warning_is_explained_below_the_table():
     sources = Path(tfbench.measuring.soft_warnings.__file__).parent
     found = {code for path in sources.glob("*.py") for code in re.findall(r'code="(\w+)"', path.read_text())}
-    found |= {rule.code for rule in RULES if Moment.TIMING in rule.moments}
+    found |= {code for code, rule in RULES.items() if Moment.TIMING in rule.moments}
     assert found >= {"high_cv", "throttled_power", "gpu_unusable"}
     assert found | {SUSPECT} == set(WARNINGS)
     assert warning_notes(["drift (2 of 3), high_cv", None, "drift"]) == [
