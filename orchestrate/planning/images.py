@@ -12,9 +12,8 @@ code for its GPU.
 from __future__ import annotations
 
 import dataclasses
-import enum
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrate.inventory.hosts import Host, HostPlace
@@ -76,7 +75,7 @@ def wanted_images(host: Host, facts: Facts, variants: Sequence[Variant]) -> list
         reference = image_name(host.registry, "cpu")
         return [Image(variant=None, reference=reference, reason="", status=Status.UNSUPPORTED, problem=problem)]
     known = {variant.name: variant for variant in variants}
-    named = [_judge_named(host, facts, image, known) for image in named_images(host)]
+    named = [_judge_named(host, facts, image, known.get(image.variant or "")) for image in named_images(host)]
     return named or [_chosen(host, facts, variants)]
 
 
@@ -108,18 +107,15 @@ def probe_reference(host: Host) -> str:
     return image_name(host.registry, host.variants[0] if host.variants else "cpu")
 
 
-def _judge_named(host: Host, facts: Facts, image: Image, known: Mapping[str, Variant]) -> Image:
+def _judge_named(host: Host, facts: Facts, image: Image, variant: Variant | None) -> Image:
     """Check a variant from `hosts.yml` against driver and GPUs; a custom image is not checked."""
-    variant = known.get(image.variant or "")
-    if variant is None or variant.cuda is None or not facts.gpus or facts.driver is None:
+    if variant is None or variant.cuda is None or facts.driver is None:
         return image
     fits = fits_of(host, facts, variant)
-    worst = next((fit for fit in fits if fit.status is not Status.OK), None)
-    if worst is not None:
-        return dataclasses.replace(image, status=worst.status, problem=worst.reason)
-    if not fits:  # the driver reports no compute capability
-        return image
-    return dataclasses.replace(image, reason=f"{image.reason}; {fits[0].reason}")
+    for fit in fits:
+        if fit.status is not Status.OK:
+            return dataclasses.replace(image, status=fit.status, problem=fit.reason)
+    return dataclasses.replace(image, reason="; ".join([image.reason, *(fit.reason for fit in fits[:1])]))
 
 
 def _chosen(host: Host, facts: Facts, variants: Sequence[Variant]) -> Image:
@@ -127,7 +123,7 @@ def _chosen(host: Host, facts: Facts, variants: Sequence[Variant]) -> Image:
     if host.device is Device.CPU or not facts.gpus:
         return Image(variant="cpu", reference=image_name(host.registry, "cpu"), reason="trains on the processor")
     capabilities: list[str | None] = [*used_capabilities(host, facts)] or [None]
-    choices = [choose_variant(facts.driver, capability, variants) for capability in capabilities]
+    choices = [choose_variant(facts.driver, gpu, variants) for gpu in capabilities]
     for choice in choices:
         if choice.status is not Status.OK:
             reference = image_name(host.registry, choice.variant.name if choice.variant else "none")
@@ -142,10 +138,9 @@ def _chosen(host: Host, facts: Facts, variants: Sequence[Variant]) -> Image:
     return Image(variant=None, reference="", reason="mixed GPUs", status=Status.UNSUPPORTED, problem=problem)
 
 
-def fits_of(host: Host, facts: Facts, variant: Variant) -> tuple[Fit, ...]:
+def fits_of(host: Host, facts: Facts, variant: Variant) -> list[Fit]:
     """Return how a variant suits each compute capability of the used GPUs of a host."""
-    driver = facts.driver or "0"
-    return tuple(check_variant(variant, driver, capability) for capability in used_capabilities(host, facts))
+    return [check_variant(variant, facts.driver or "0", gpu) for gpu in used_capabilities(host, facts)]
 
 
 def used_capabilities(host: Host, facts: Facts) -> list[str]:
@@ -157,13 +152,6 @@ def used_capabilities(host: Host, facts: Facts) -> list[str]:
 # -- one variant on one kind of GPU ----------------------------------------------------------------------------------
 
 
-class Code(enum.StrEnum):
-    """Origin of the kernels that a GPU runs."""
-
-    MACHINE = "machine code"  # in the wheel, for this GPU or an older one of the same major architecture
-    COMPILED = "compiled by the driver"  # all or some, from PTX, at the first start
-
-
 @dataclass(frozen=True, kw_only=True)
 class Fit:
     """How a variant fits a GPU, or the chosen variant.
@@ -171,8 +159,7 @@ class Fit:
     Attributes:
         variant: None: no image suits.
         status: `ok`, `unsupported` (never on this GPU), `driver_too_old` (this GPU needs a newer driver), `no_gpu`.
-        code: Origin of the kernels; None: the GPU is not supported.
-        partly: Whether the driver compiles only some kernels.
+        compiled: How many kernels the driver compiles at the first start: 0 none, 1 some, 2 all.
         native: Whether the driver is at least as new as the toolkit, without minor-version compatibility.
         needed_driver: Oldest suitable driver; None: there is none.
         reason: In words.
@@ -181,14 +168,13 @@ class Fit:
     variant: Variant | None
     status: Status
     reason: str
-    code: Code | None = None
-    partly: bool = False
+    compiled: int = 2
     native: bool = False
     needed_driver: str | None = None
 
 
 def choose_variant(driver_version: str | None, compute_capability: str | None, variants: Sequence[Variant]) -> Fit:
-    """Choose the image for a host, and explain the choice.
+    """Choose the image for a kind of GPU, and explain the choice.
 
     Machine code is preferred to code that the driver compiles, then the newest TensorFlow, so that hosts with different
     drivers use the same one if possible, then libraries that the driver supports natively.
@@ -203,24 +189,18 @@ def choose_variant(driver_version: str | None, compute_capability: str | None, v
         what = "no NVIDIA driver" if driver_version is None else f"driver {driver_version}, but no GPU"
         offer = f"; {cpu.name} measures its CPU, in cases with device: cpu" if cpu else ""
         return Fit(variant=cpu, status=Status.NO_GPU, reason=f"{what}: cases for GPUs cannot run here{offer}")
-    fits = [check_variant(variant, driver_version, compute_capability) for variant in candidates(variants)]
+    all_fits = [check_variant(one, driver_version, compute_capability) for one in variants if one.cuda is not None]
+    fits = [fit for fit in all_fits if fit.variant and not fit.variant.opt_in]
     if not fits:
         return Fit(variant=None, status=Status.UNSUPPORTED, reason="no image with CUDA is known")
     best = max(fits, key=lambda fit: rank([fit]))
     if best.status is Status.OK:
         return best
-    return _refusal(driver_version, compute_capability, variants, best)
-
-
-def _refusal(driver: str, capability: str, variants: Sequence[Variant], best: Fit) -> Fit:
-    """Explain why no image suits a GPU: its driver is too old, or only opt-in images would suit."""
-    fits = [check_variant(variant, driver, capability) for variant in variants if variant.cuda is not None]
-    waiting = [fit for fit in fits if fit.status is Status.DRIVER_TOO_OLD and fit.variant and not fit.variant.opt_in]
-    if waiting:
+    if waiting := [fit for fit in fits if fit.status is Status.DRIVER_TOO_OLD]:
         easiest = min(waiting, key=lambda fit: parse_version(fit.needed_driver or "0"))
-        reason = f"driver {driver} is too old for compute capability {capability} with every image. "
+        reason = f"driver {driver_version} is too old for compute capability {compute_capability} with every image. "
         return Fit(variant=None, status=Status.DRIVER_TOO_OLD, reason=f"{reason}Nearest is {easiest.reason}")
-    names = " or ".join(fit.variant.name for fit in fits if fit.variant and fit.status is Status.OK)
+    names = " or ".join(fit.variant.name for fit in all_fits if fit.variant and fit.status is Status.OK)
     advice = f". To try {names}: run images build {names}, push it, and set variant: {names}" if names else ""
     return Fit(variant=None, status=Status.UNSUPPORTED, reason=best.reason + advice)
 
@@ -238,64 +218,52 @@ def check_variant(variant: Variant, driver_version: str, compute_capability: str
         driver_version: e.g. `550.127.05`.
         compute_capability: e.g. `8.6`.
     """
-    driver, gpu = parse_version(driver_version), parse_version(compute_capability)
-    if variant.cuda is None or variant.native_driver is None or variant.minor_driver is None:
-        return Fit(variant=variant, status=Status.UNSUPPORTED, reason=f"{variant.name} has no CUDA")
-    code, why_code = _code(variant, gpu)
-    if code is None:
-        return Fit(variant=variant, status=Status.UNSUPPORTED, reason=f"{variant.name}: {why_code}")
-    needed = variant.minor_driver if code is Code.MACHINE else variant.native_driver
+    compiled, why = _compiled(variant, compute_capability)
+    if variant.native_driver is None or variant.minor_driver is None or compiled is None:
+        return Fit(variant=variant, status=Status.UNSUPPORTED, reason=f"{variant.name}: {why}")
+    driver, needed = parse_version(driver_version), variant.native_driver if compiled else variant.minor_driver
     native = driver >= parse_version(variant.native_driver)
+    status, framework = Status.OK, f"TensorFlow {variant.tensorflow}, "
     if driver < parse_version(needed):
-        return Fit(
-            variant=variant,
-            status=Status.DRIVER_TOO_OLD,
-            reason=f"{variant.name}: {why_code}, which needs driver {needed} or newer, but this is {driver_version}",
-            code=code,
-            needed_driver=needed,
-        )
-    support = (
-        f"driver {driver_version} supports CUDA {variant.cuda} natively (from {variant.native_driver})"
-        if native
-        else f"driver {driver_version} runs CUDA {variant.cuda} by minor-version compatibility (from {needed})"
-    )
+        status, framework = Status.DRIVER_TOO_OLD, ""
+        support = f"which needs driver {needed} or newer, but this is {driver_version}"
+    elif native:
+        support = f"driver {driver_version} supports CUDA {variant.cuda} natively (from {variant.native_driver})"
+    else:
+        support = f"driver {driver_version} runs CUDA {variant.cuda} by minor-version compatibility (from {needed})"
     return Fit(
         variant=variant,
-        status=Status.OK,
-        reason=f"{variant.name}: TensorFlow {variant.tensorflow}, {why_code}, {support}",
-        code=code,
-        partly=code is Code.COMPILED and _runs_some(variant, gpu),
+        status=status,
+        reason=f"{variant.name}: {framework}{why}, {support}",
+        compiled=compiled,
         native=native,
         needed_driver=needed,
     )
 
 
-def _code(variant: Variant, gpu: Version) -> tuple[Code | None, str]:
-    """Return the origin of a GPU's kernels, with the reason in words."""
-    shown = ".".join(map(str, gpu))
+def _compiled(variant: Variant, compute_capability: str) -> tuple[int | None, str]:
+    """Return how many kernels a GPU's driver has to compile, as in `Fit`, and why; None: it cannot run them."""
+    gpu, at_start = parse_version(compute_capability), f"for compute capability {compute_capability} at the first start"
+    if variant.cuda is None:
+        return None, "has no CUDA"
     if variant.newest is not None and gpu[0] > parse_version(variant.newest)[0]:
         return None, (
-            f"no machine code for compute capability {shown}, and PTX that is compiled for it is known to fail "
-            f"(newest that works: {variant.newest})"
+            f"no machine code for compute capability {compute_capability}, and PTX that is compiled for it is known to "
+            f"fail (newest that works: {variant.newest})"
         )
-    # Machine code also runs on newer GPUs, but only of the same major architecture.
-    runs = [sm for sm in variant.sass if parse_version(sm)[0] == gpu[0] and parse_version(sm) <= gpu]
-    if runs:
-        return Code.MACHINE, f"machine code of compute capability {max(runs, key=parse_version)} runs on {shown}"
-    compiled = [ptx for ptx in variant.ptx if parse_version(ptx) <= gpu]
-    if not compiled:
-        return None, f"neither machine code nor PTX for compute capability {shown}"
-    some = _runs_some(variant, gpu)
-    how_much = (
-        "machine code for some kernels only, the driver compiles" if some else "no machine code, the driver compiles"
-    )
-    what = "the others" if some else "all kernels"
-    return Code.COMPILED, f"{how_much} {what} for compute capability {shown} at the first start"
+    if runs := _running(variant.sass, gpu):
+        return 0, f"machine code of compute capability {runs[-1]} runs on {compute_capability}"
+    if not any(parse_version(ptx) <= gpu for ptx in variant.ptx):
+        return None, f"neither machine code nor PTX for compute capability {compute_capability}"
+    if _running(variant.sass_some, gpu):
+        return 1, f"machine code for some kernels only, the driver compiles the others {at_start}"
+    return 2, f"no machine code, the driver compiles all kernels {at_start}"
 
 
-def _runs_some(variant: Variant, gpu: Version) -> bool:
-    """Return whether a variant has machine code for a GPU in some of its libraries."""
-    return any(parse_version(sm)[0] == gpu[0] and parse_version(sm) <= gpu for sm in variant.sass_some)
+def _running(capabilities: Iterable[str], gpu: Version) -> list[str]:
+    """Return whose machine code runs on a GPU: that of older ones of the same major architecture; newest last."""
+    runs = [one for one in capabilities if parse_version(one)[0] == gpu[0] and parse_version(one) <= gpu]
+    return sorted(runs, key=parse_version)
 
 
 def rank(fits: Sequence[Fit]) -> tuple[bool, bool, Version, bool, Version]:
@@ -304,7 +272,7 @@ def rank(fits: Sequence[Fit]) -> tuple[bool, bool, Version, bool, Version]:
     cuda = parse_version((variant and variant.cuda) or "0")
     return (
         all(fit.status is Status.OK for fit in fits),
-        all(fit.code is Code.MACHINE for fit in fits),
+        all(fit.compiled == 0 for fit in fits),
         parse_version(variant.tensorflow if variant else "0"),
         native,
         # The newest libraries with native support, otherwise those nearest to the driver.
@@ -322,7 +290,7 @@ class _Chooser:
     host: Host
     facts: Facts
     own: Image
-    own_fits: tuple[Fit, ...]
+    own_fits: Sequence[Fit]
 
 
 def share_images(
@@ -361,12 +329,8 @@ def fleets_variants(hosts: Sequence[Host], probed: Mapping[HostPlace, Facts | st
         facts = probed[host.place]
         if isinstance(facts, Facts) and facts.gpus and _chooses(host):
             of_fleet[host.fleet] |= {image.variant for image in facts.images if image.variant is not None}
-    known = {fleet: tuple(names) for fleet, names in of_fleet.items() if len(names) == 1}
-    return {
-        host.place: known[host.fleet]
-        for host in hosts
-        if isinstance(probed[host.place], str) and host.fleet in known and _chooses(host)
-    }
+    silent = [host for host in hosts if isinstance(probed[host.place], str) and _chooses(host)]
+    return {host.place: tuple(names) for host in silent if len(names := of_fleet[host.fleet]) == 1}
 
 
 def _chooses(host: Host) -> bool:
@@ -390,31 +354,21 @@ def _share(choosers: Sequence[_Chooser], whose: str, variants: Sequence[Variant]
     """Return a shared image for all these hosts; None: none suits all. Empty: they have the same one anyway."""
     if len({chooser.own.variant for chooser in choosers}) < 2:
         return {}
-    fitting = [fits for variant in candidates(variants) if (fits := _suits_all(choosers, variant))]
-    best = max(fitting, key=rank)[0].variant if fitting else None
-    return None if best is None else {chooser.host.place: _shared_image(chooser, best, whose) for chooser in choosers}
-
-
-def _suits_all(choosers: Sequence[_Chooser], variant: Variant) -> list[Fit]:
-    """Return how a variant suits the GPUs of all hosts; empty: one of them would fail or need more compilation."""
-    pairs = [
-        pair
-        for chooser in choosers
-        for pair in zip(fits_of(chooser.host, chooser.facts, variant), chooser.own_fits, strict=True)
-    ]
-    if any(fit.status is not Status.OK or _compiled(fit) > _compiled(own) for fit, own in pairs):
-        return []
-    return [fit for fit, _ in pairs]
-
-
-def _compiled(fit: Fit) -> int:
-    """Return how many kernels a GPU's driver has to compile: 0 none, 1 some, 2 all."""
-    return 0 if fit.code is Code.MACHINE else 1 if fit.partly else 2
+    suiting: list[list[Fit]] = []
+    for variant in candidates(variants):
+        fits = [fit for chooser in choosers for fit in fits_of(chooser.host, chooser.facts, variant)]
+        alone = [fit for chooser in choosers for fit in chooser.own_fits]
+        # None of the hosts may fail, or compile more than with its own image.
+        if all(fit.status is Status.OK and fit.compiled <= own.compiled for fit, own in zip(fits, alone, strict=True)):
+            suiting.append(fits)
+    if not suiting or (best := max(suiting, key=rank)[0].variant) is None:
+        return None
+    return {chooser.host.place: _shared_image(chooser, best, whose) for chooser in choosers}
 
 
 def _shared_image(chooser: _Chooser, variant: Variant, whose: str) -> Image:
     """Return the shared image for one host, with the reason."""
-    (first, *_), own = fits_of(chooser.host, chooser.facts, variant), chooser.own.variant
+    first, own = fits_of(chooser.host, chooser.facts, variant)[0], chooser.own.variant
     alone = f" (this host alone: {own})" if own != variant.name else ""
     return Image(
         variant=variant.name,

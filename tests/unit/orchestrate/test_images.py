@@ -14,7 +14,6 @@ from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.variants import IMAGES_FILE, read_variants
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.images import (
-    Code,
     check_variant,
     choose_variant,
     probe_reference,
@@ -118,7 +117,8 @@ def test_every_driver_and_architecture_gets_its_image():
     for line in lines:
         driver, gpu = line.split()[:2]
         choice = choose_variant(driver, gpu, VARIANTS)
-        image, code = (choice.variant.name, choice.code) if choice.variant else ("-", "-")
+        code = "compiled by the driver" if choice.compiled else "machine code"
+        image, code = (choice.variant.name, code) if choice.variant else ("-", "-")
         assert line == f"{driver:12} {gpu:5} {image:9} {choice.status:15} {code}", head
 
 
@@ -139,11 +139,11 @@ def test_the_reason_can_be_read():
 
 def test_a_named_image_is_checked_like_a_chosen_one():
     fit = check_variant(named("cuda12.2"), "525.147.05", A4000)
-    assert (fit.status, fit.code, fit.needed_driver) == (Status.DRIVER_TOO_OLD, Code.COMPILED, "535.54.03")
+    assert (fit.status, fit.compiled, fit.needed_driver) == (Status.DRIVER_TOO_OLD, 1, "535.54.03")
     assert check_variant(named("ngc25.02"), "580.126.09", RTX_5090).status is Status.OK
     assert check_variant(named("cpu"), "580.126.09", A4000).status is Status.UNSUPPORTED
     fit = check_variant(named("cuda12.5"), "525.60.13", H200)  # machine code of another major architecture does not run
-    assert (fit.status, fit.code) == (Status.DRIVER_TOO_OLD, Code.COMPILED)
+    assert fit.status is Status.DRIVER_TOO_OLD and fit.compiled
     assert choose_variant("580.126.09", RTX_5090, [named("ngc25.02")]).variant is None, "opt-in: never chosen"
 
 
