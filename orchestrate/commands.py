@@ -222,10 +222,10 @@ def runs(runs_dir: RunsDir = Path("runs"), format: TextOrJSON = "text") -> int:
 def status(run: RunName = None, runs_dir: RunsDir = Path("runs"), format: TextOrJSON = "text") -> int:
     """Show the progress of a run, from any terminal."""
     from orchestrate.display import tables
-    from orchestrate.display.display import stdout_console
-    from orchestrate.run_control import report_costs
+    from orchestrate.display.display import notify, stdout_console
+    from orchestrate.run_control import still_costing
     from orchestrate.running.controller import is_controlled
-    from orchestrate.session import find_run, read_plan
+    from orchestrate.session import find_run, launcher_maker, read_plan
 
     folder = find_run(run, runs_dir)
     planned = read_plan(folder)
@@ -236,7 +236,7 @@ def status(run: RunName = None, runs_dir: RunsDir = Path("runs"), format: TextOr
     else:
         tables.render_status(document, stdout_console())
     if not running:
-        report_costs(planned)
+        notify(*still_costing(planned, launcher_maker(None)))
     unfinished = any(host["repeats"] != host["ok"] + host["skipped"] for host in document["hosts"])
     return ExitCode.SOME_FAILED if unfinished else ExitCode.OK
 

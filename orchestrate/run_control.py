@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -22,7 +22,6 @@ from orchestrate.checks.judging import HostVerdict
 from orchestrate.display import tables
 from orchestrate.display.display import notify, stdout_console
 from orchestrate.display.live import make_display
-from orchestrate.engines.base import Launcher
 from orchestrate.errors import UserError
 from orchestrate.events import Event, EventBus, ImageProgress, JobStep, Stopping, event_document, stored_event
 from orchestrate.inventory.hosts import Host, HostPlace
@@ -31,16 +30,17 @@ from orchestrate.planning.codec import plan_to_json
 from orchestrate.planning.durations import Durations, RunEstimate, estimate, fitting_repeats, hourly_usd, usd_text
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Plan, new_run_id
-from orchestrate.running.context import Late, StorageFailed, storing
+from orchestrate.running.context import Late, MakeLauncher, StorageFailed, storing
 from orchestrate.running.controller import allow_open_files, collect_rarely, controlling, is_controlled
 from orchestrate.running.options import TRIED_AGAIN, Stop
 from orchestrate.running.probing import query_hosts
 from orchestrate.running.run import execute
 from orchestrate.running.state import Recorded, RunState
 from orchestrate.session import launcher_maker, read_plan, resume_hint
+from orchestrate.text import shortened
 from orchestrate.when_done import signals_handled, when_done
 from results.program import command_line, started_as_tfbench
-from results.runs.store import Journal, RunFolder, write_file
+from results.runs.store import RunFolder, write_file
 from results.schema import Status
 from results.schema.exit_codes import ExitCode
 from results.text import counted
@@ -68,11 +68,9 @@ def run_row(path: Path) -> dict[str, str]:
         words = str(error).partition(": ")[2]
         return {"run": folder.run_id, "date": "", "fleets": "", "suite": "", "progress": "unknown", "verdict": words}
     counts = Recorded.of(planned, folder).outcome()
+    numbers = {"failed": counts.failed - counts.stopped, "stopped": counts.stopped, "skipped": counts.skipped}
     parts = [f"{counts.ok + counts.failed}/{len(planned.jobs)}"]
-    failed = counts.failed - counts.stopped
-    parts += [f"{failed} failed"] if failed else []
-    parts += [f"{counts.stopped} stopped"] if counts.stopped else []
-    parts += [f"{counts.skipped} skipped"] if counts.skipped else []
+    parts += [f"{number} {word}" for word, number in numbers.items() if number]
     parts += ["running"] if is_controlled(path) else []
     return {
         "run": folder.run_id,
@@ -100,15 +98,6 @@ def deep_check(
     return judge_records(planned, folder, where.runs_dir), stop.asked
 
 
-def warn_of_cost(planned: Plan, estimated: RunEstimate, limit: float | None, runs_dir: Path) -> None:
-    """Say how many repeats a limit below the estimated cost allows."""
-    if limit is None or estimated.usd is None or estimated.usd <= limit:
-        return
-    fitting = fitting_repeats(planned, Durations.of(planned, runs_dir), limit)
-    allowed = f"about {fitting} of {counted(len(planned.jobs), 'repeat')}"
-    notify(f"--max-cost {usd_text(limit)} is below the estimated {usd_text(estimated.usd)} USD: it allows {allowed}")
-
-
 @contextmanager
 def ending(how: How) -> Iterator[list[Plan]]:
     """After the block, also after an error: run `--when-done`, then report rented machines that were not returned.
@@ -126,20 +115,18 @@ def ending(how: How) -> Iterator[list[Plan]]:
         raise
     finally:
         for planned in begun:
-            report_costs(planned)
-
-
-def report_costs(planned: Plan) -> None:
-    """Report rented machines that were not returned."""
-    if line := still_costing(planned, launcher_maker(None)):
-        notify(line)
+            notify(*still_costing(planned, launcher_maker(None)))
 
 
 def start(how: How, planned: Plan, runs_dir: Path, begun: list[Plan], late: Late) -> int:
     """Estimate a new run, create its folder and carry it out; `begun` receives the plan when it begins to measure."""
     estimated = estimate(planned, Durations.of(planned, runs_dir))
     tables.render_estimate(estimated, Console(stderr=True))
-    warn_of_cost(planned, estimated, how.max_cost, runs_dir)
+    if how.max_cost is not None and estimated.usd is not None and estimated.usd > how.max_cost:
+        fitting = fitting_repeats(planned, Durations.of(planned, runs_dir), how.max_cost)
+        allowed = f"about {fitting} of {counted(len(planned.jobs), 'repeat')}"
+        limits = f"--max-cost {usd_text(how.max_cost)} is below the estimated {usd_text(estimated.usd)} USD"
+        notify(f"{limits}: it allows {allowed}")
     allow_open_files([entry.host for entry in planned.hosts], how.max_parallel)
     text = plan_to_json(planned)
     begun.append(planned)
@@ -183,7 +170,13 @@ def _controlled(folder: RunFolder, bus: EventBus, stop: Stop, display: str, stat
     folder.complete()
     shown = make_display(display, Console(stderr=True), state)
     with controlling(folder.path), folder.journal() as journal, shown, _interrupts(stop, folder, bus):
-        for subscriber in (_store_in(folder, journal), state.note, shown.show):
+
+        def store(event: Event) -> None:
+            if not isinstance(event, JobStep | ImageProgress):
+                with storing(folder):
+                    journal.append(event_document(event))
+
+        for subscriber in (store, state.note, shown.show):
             bus.subscribe(subscriber)
         yield
 
@@ -202,17 +195,6 @@ def statuses_of(named: str | None) -> frozenset[Status]:
     return TRIED_AGAIN | {Status(word) for word in words}
 
 
-def _store_in(folder: RunFolder, journal: Journal) -> Callable[[Event], None]:
-    """Return a subscriber that appends every event, except progress, to the run's journal."""
-
-    def store(event: Event) -> None:
-        if not isinstance(event, JobStep | ImageProgress):
-            with storing(folder):
-                journal.append(event_document(event))
-
-    return store
-
-
 @contextmanager
 def _interrupts(stop: Stop, folder: RunFolder, bus: EventBus) -> Iterator[None]:
     """Handle Ctrl-C, SIGTERM and SIGHUP: the first starts no new repeats, the second ends running ones."""
@@ -224,7 +206,7 @@ def _interrupts(stop: Stop, folder: RunFolder, bus: EventBus) -> Iterator[None]:
         now = stop.ask() > 1
         again = "" if now else "Press Ctrl-C again to end them now. "
         event = Stopping(now=now, hint=f"{again}{resume_hint(folder)}")
-        # In a thread of its own: the interrupted one may hold the locks of displays.
+        # In a thread of its own: the interrupted one may hold the lock of the bus or of a stream.
         reports.append(threading.Thread(target=emit, args=(event,), daemon=True))
         reports[-1].start()
 
@@ -294,8 +276,8 @@ def _report_command(folder: RunFolder) -> str:
     return command_line("results", "report", folder.path)
 
 
-def still_costing(plan: Plan, make: Callable[[Host], Launcher], seconds: float = ANSWER_SECONDS) -> str | None:
-    """Describe the hosts with a price that answer now, and their costs; None: there are none.
+def still_costing(plan: Plan, make: MakeLauncher, seconds: float = ANSWER_SECONDS) -> list[str]:
+    """Describe in a line the hosts with a price that answer now, and their costs; empty: there are none.
 
     Args:
         plan: Of the run; queues are excluded, because their idle nodes cost nothing.
@@ -308,12 +290,11 @@ def still_costing(plan: Plan, make: Callable[[Host], Launcher], seconds: float =
     answered = [entry for entry in priced if not isinstance(answers[entry.host.place], str)]
     costs = {entry.host.key: hourly_usd(entry) or 0.0 for entry in answered}
     if not costs:
-        return None
-    named = [f"{key} {usd:.2f}" for key, usd in list(costs.items())[:MAX_NAMED]]
-    more = [f"{len(costs) - MAX_NAMED} more"] if len(costs) > MAX_NAMED else []
+        return []
     one = len(costs) == 1
     subject = "1 host still answers and costs" if one else f"{len(costs)} hosts still answer and cost"
     usd = f"{sum(costs.values()):.2f} USD per hour until you return {'it' if one else 'them'}"
+    named = shortened([f"{key} {price:.2f}" for key, price in costs.items()], MAX_NAMED)
     silent = len(priced) - len(answered)
     others = f". {counted(silent, 'host')} did not answer, and may cost as well" if silent else ""
-    return f"{subject} {usd}: {', '.join(named + more)}{others}"
+    return [f"{subject} {usd}: {named}{others}"]

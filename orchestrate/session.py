@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from rich.console import Console
 from orchestrate import loop
 from orchestrate.display.display import notify
 from orchestrate.display.live import make_display
-from orchestrate.engines.base import Launcher, QueueLauncher
+from orchestrate.engines.base import QueueLauncher
 from orchestrate.engines.pulls import PullLimits
 from orchestrate.errors import NoUsableHost, UserError
 from orchestrate.events import EventBus, ImageProgress, Warned
@@ -24,7 +24,7 @@ from orchestrate.planning.codec import plan_from_json
 from orchestrate.planning.durations import earlier_durations
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import DEFAULT_SUITE, HostPlan, Plan, make_plan
-from orchestrate.running.context import Late
+from orchestrate.running.context import Late, MakeLauncher
 from orchestrate.running.probing import probe_hosts, query_hosts
 from orchestrate.running.run import ASK_SECONDS, make_launcher
 from orchestrate.running.state import RunState
@@ -53,11 +53,19 @@ def require_usable(planned: Plan) -> None:
     Raises:
         NoUsableHost: The message has the reason for each host.
     """
-    causes = {entry.host.key: why_unusable(entry) for entry in planned.hosts}
+    causes = {entry.host.key: _why_unusable(entry) for entry in planned.hosts}
     if all(causes.values()) and not any(multi.job.blocked is None for multi in planned.multi_host_jobs):
         lines = [f"  {key}: {cause}" for key, cause in causes.items()]
         see = f"See: {command_line('orchestrate', 'check')}"
         raise NoUsableHost("\n".join(["no host can measure anything:", *lines, see]))
+
+
+def _why_unusable(entry: HostPlan) -> str:
+    """Return why a host cannot measure anything now; empty if it can."""
+    if entry.facts is None:
+        return entry.problem or "it was not queried"
+    blocked = [job.blocked for job in entry.jobs]
+    return entry.facts.problem or (blocked[0][1] if blocked and blocked[0] and None not in blocked else "")
 
 
 def require_unused(planned: Plan) -> None:
@@ -131,19 +139,19 @@ def has_nvidia_driver() -> bool:
     return done.returncode == 0
 
 
-def launcher_maker(run_path: Path | None, bus: EventBus | None = None) -> Callable[[Host], Launcher]:
+def launcher_maker(run_path: Path | None, bus: EventBus | None = None) -> MakeLauncher:
     """Return a function that creates launchers, which share a limit of pulls and report to a bus."""
     stamina.instrumentation.set_on_retry_hooks(())  # it would write to stderr, into a live display
 
-    def notify(host: str, message: str) -> None:
-        if bus is not None:
-            bus.emit(Warned(host=host, message=message))
+    reports = bus or EventBus()
+
+    def warn(host: str, message: str) -> None:
+        reports.emit(Warned(host=host, message=message))
 
     def progress(host: str, image: str, done: int, total: int) -> None:
-        if bus is not None:
-            bus.emit(ImageProgress(host=host, image=image, done_bytes=done, total_bytes=total))
+        reports.emit(ImageProgress(host=host, image=image, done_bytes=done, total_bytes=total))
 
-    pulls = PullLimits(notify=notify, progress=progress)
+    pulls = PullLimits(notify=warn, progress=progress)
     return partial(make_launcher, run_path=run_path, pulls=pulls)
 
 
@@ -175,14 +183,6 @@ def with_new_addresses(planned: Plan) -> Plan:
             notify(f"{host.key}: its address has changed in {planned.hosts_file}: it is used from now on")
         entries.append(dataclasses.replace(entry, host=host))
     return dataclasses.replace(planned, hosts=tuple(entries))
-
-
-def why_unusable(entry: HostPlan) -> str:
-    """Return why a host cannot measure anything now; empty if it can."""
-    if entry.facts is None or entry.problem or entry.facts.problem:
-        return entry.problem or (entry.facts.problem if entry.facts else None) or "it was not queried"
-    blocked = [job.blocked for job in entry.jobs]
-    return blocked[0][1] if blocked and blocked[0] is not None and None not in blocked else ""
 
 
 def progress_bus(kind: str) -> EventBus:

@@ -10,7 +10,8 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 MAX_LINE_LENGTH = 2_000
@@ -55,6 +56,17 @@ _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 def shown(value: object, limit: int = 80) -> str:
     """Return a value's `repr`, shortened for a message."""
     return plain_text(repr(value), limit)
+
+
+def shortened(names: Sequence[str], most: int) -> str:
+    """Return the first names, separated by commas, and the number of others."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def each(words: Iterable[str], *, numbered: bool = True) -> str:
+    """Return equal texts once, with their number: `2 × RTX A4000, 1 × RTX A5000`."""
+    return ", ".join(f"{number} × {text}" if numbered else text for text, number in Counter(words).items())
 
 
 def whole_number(text: str) -> int | None:

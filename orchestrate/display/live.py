@@ -19,7 +19,7 @@ from orchestrate.events import Event
 from orchestrate.planning.facts import Facts
 from orchestrate.running.options import QUEUED
 from orchestrate.running.state import HostState, RunState
-from orchestrate.text import plain_text, shown
+from orchestrate.text import each, plain_text, shown
 from results.schema import Status
 from results.text_table import new_table, print_line
 
@@ -142,8 +142,8 @@ def gpu_names(facts: Facts | None) -> str:
     """Return a short name of a host's GPUs: `2 × RTX A4000`."""
     if facts is None:
         return "?"
-    names = Counter(plain_text(gpu.name, 40).removeprefix("NVIDIA ").removeprefix("GeForce ") for gpu in facts.gpus)
-    return ", ".join(f"{number} × {name}" for name, number in names.items()) or "none"
+    names = (plain_text(gpu.name, 40).removeprefix("NVIDIA ").removeprefix("GeForce ") for gpu in facts.gpus)
+    return each(names) or "none"
 
 
 def _kind(host: HostState) -> str:

@@ -25,7 +25,7 @@ from orchestrate.planning.host_warnings import (
 )
 from orchestrate.planning.plan import HostPlan, Job, Plan
 from orchestrate.running.state import Recorded, RunState
-from orchestrate.text import plain_text
+from orchestrate.text import each, plain_text
 from results.runs.store import ReadingNotes, RunFolder
 from results.schema import GPU
 from results.schema.record_json import NewerRecord
@@ -39,31 +39,25 @@ Probed = Mapping[HostPlace, Facts | str]
 def render_check(hosts: Sequence[Host], probed: Probed, console: Console) -> None:
     """Show each host's facts, whether it can measure, and how to fix problems."""
     columns = ["fleet", "host", "reached by", "processor", "memory", "GPUs", "now", "driver", "image", "verdict"]
-    rows, notes = [], []
-    for host in hosts:
-        facts, mates = probed[host.place], _fleet(host, hosts, probed)
-        notes += [*_image_notes(host, facts, mates), *_environment_note(host)]
-        if isinstance(facts, str):
-            rows.append([host.fleet, host.name, _reached(host), *[""] * 6, "unusable"])
-            continue
-        rows.append(
-            [
-                host.fleet,
-                host.name,
-                _reached(host) + (f", {facts.engine}" if facts.engine else ""),
+    rows, notes, documents = [], [], check_document(hosts, probed)
+    for host, document in zip(hosts, documents, strict=True):
+        facts = probed[host.place]
+        notes += [*_image_notes(host, facts, _fleet(host, hosts, probed)), *_environment_note(host)]
+        cells = [""] * 6
+        if isinstance(facts, Facts):
+            cells = [
                 f"{facts.cpu or ''} × {facts.cpu_limit or '?'}".strip(" ×"),
                 "" if facts.memory_bytes is None else f"{facts.memory_bytes / 1e9:.0f}\u00a0GB",
                 _gpus(facts),
-                _gpu_states(facts),
+                each(map(state_words, facts.gpu_states), numbered=len(facts.gpu_states) > 1),
                 facts.driver or "none",
                 ", ".join(image.reference for image in facts.images) or "none needed",
-                _verdict(host, facts, mates),
             ]
-        )
+        engine = f", {facts.engine}" if isinstance(facts, Facts) and facts.engine else ""
+        rows.append([host.fleet, host.name, _reached(host) + engine, *cells, document["verdict"]])
     notes += same_machine_notes(probed)
     optional = ("image", "memory", "now", "processor", "reached by")  # the notes below name the image and the reason
-    reports = [(host, probed[host.place]) for host in hosts]
-    usable = sum(isinstance(facts, Facts) and problem_of(host, facts) is None for host, facts in reports)
+    usable = sum(document["problem"] is None for document in documents)
     title = f"{usable} of {counted(len(hosts), 'host')} can run benchmarks"
     print_grid(Grid(title, columns, rows, notes, optional).without_empty_columns(), console)
 
@@ -72,25 +66,24 @@ def check_document(hosts: Sequence[Host], probed: Probed) -> list[dict[str, Any]
     """Return the facts of every host, for `--format json`."""
     documents = []
     for host in hosts:
-        facts, mates = probed[host.place], _fleet(host, hosts, probed)
-        shared = same_machine_notes(probed, host.place)
+        facts = probed[host.place]
+        problem: str | None = str(facts)
+        warnings, notes, document = [], [], None
+        if isinstance(facts, Facts):
+            problem, document = problem_of(host, facts), asdict(facts)
+            warnings = host_warnings(host, facts, _fleet(host, hosts, probed))
+            notes = same_machine_notes(probed, host.place)
         documents.append(
             {
                 "fleet": host.fleet,
                 "host": host.name,
-                "verdict": _verdict(host, facts, mates),
-                "problem": problem_of(host, facts) if isinstance(facts, Facts) else facts,
-                "warnings": [*host_warnings(host, facts, mates), *shared] if isinstance(facts, Facts) else [],
-                "facts": asdict(facts) if isinstance(facts, Facts) else None,
+                "verdict": "unusable" if problem else "warning" if warnings else "ready",
+                "problem": problem,
+                "warnings": warnings + notes,
+                "facts": document,
             }
         )
     return documents
-
-
-def _verdict(host: Host, facts: Facts | str, mates: Sequence[Facts]) -> str:
-    if isinstance(facts, str) or problem_of(host, facts):
-        return "unusable"
-    return "warning" if host_warnings(host, facts, mates) else "ready"
 
 
 def render_plan(plan: Plan, console: Console) -> None:
@@ -195,10 +188,9 @@ def render_status(status: Mapping[str, Any], console: Console) -> None:
             str(host["ok"]),
             ", ".join(f"{number} {word}" for word, number in host["failed"].items()),
             "; ".join(host["causes"]),
-            plain_text(", ".join(f"{number} × {state}" if number > 1 else state for state, number in now)),
+            plain_text(each(host["now"], numbered=len(host["now"]) > 1)),
         ]
         for host in status["hosts"]
-        for now in [Counter(host["now"]).most_common()]
     ]
     left = f", about {duration(status['seconds_left'])} left" if status["seconds_left"] else ""
     state = f"a controller is active{left}" if status["controller_active"] else "no controller is active"
@@ -277,15 +269,8 @@ def _reached(host: Host) -> str:
 
 
 def _gpus(facts: Facts) -> str:
-    kinds = Counter(_gpu(gpu) for gpu in facts.gpus)
     given = [f"given by {facts.gpu_runtime}"] if facts.gpus and facts.gpu_runtime else []
-    return ", ".join([*(f"{number} × {kind}" for kind, number in kinds.items()), *given]) or "none"
-
-
-def _gpu_states(facts: Facts) -> str:
-    """Describe the current state of the GPUs, grouping equal ones."""
-    kinds = Counter(map(state_words, facts.gpu_states))
-    return ", ".join(f"{number} × {words}" if len(facts.gpu_states) > 1 else words for words, number in kinds.items())
+    return ", ".join([each(map(_gpu, facts.gpus)) or "none", *given])
 
 
 def _gpu(gpu: GPU) -> str:

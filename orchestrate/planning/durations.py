@@ -9,16 +9,17 @@ from __future__ import annotations
 import bisect
 import contextlib
 import functools
+import itertools
 import json
 import statistics
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.planning.facts import Facts
-from orchestrate.planning.plan import HostPlan, Plan
+from orchestrate.planning.plan import HostPlan, Job, Plan
 from results.reference.gpus import loosest_figures, specified_gpus
 from results.reference.networks import work_of
 from results.schema import Case, Device, Precision
@@ -216,49 +217,53 @@ class RunEstimate:
     computed: float = 0.0
 
 
-def estimate(plan: Plan, durations: Durations, once: Mapping[HostPlace, float] | None = None) -> RunEstimate:
-    """Estimate duration and cost of a plan.
+@dataclass(frozen=True)
+class _Timeline:
+    """What a host does until its last repeat has ended; a queue's worker slots share its time.
 
-    Args:
-        plan: The plan.
-        durations: Of its repeats.
-        once: Seconds that each host spends once per run; None: computed by `host_seconds`.
+    Attributes:
+        ends: Its jobs that are not blocked, and when each has ended, in seconds from the start.
+        usd_per_second: Cost of the host, or of all worker slots; None: no price.
     """
-    once = {entry.host.place: host_seconds(entry) for entry in plan.hosts} if once is None else once
-    keys: list[tuple[str, str]] = []
-    slowest, usd = 0.0, 0.0
+
+    ends: list[tuple[Job, float]]
+    usd_per_second: float | None
+
+    @property
+    def seconds(self) -> float:
+        """When the last job has ended."""
+        return self.ends[-1][1] if self.ends else 0.0
+
+
+def _timelines(plan: Plan, durations: Durations) -> Iterator[_Timeline]:
     for entry in plan.hosts:
-        place, jobs = entry.host.place, plan.jobs_on(entry.host)
-        alone = [(place.fleet, job.case.name) for job in jobs if job.member is None and job.blocked is None]
-        together = [(place.fleet, job.case.name) for job in jobs if job.member is not None]
-        keys += alone + together
-        repeats = sum(durations.seconds(*key) for key in alone)
-        rest = sum(durations.seconds(*key) for key in together) + (once.get(place, 0.0) if alone else 0.0)
-        slowest = max(slowest, repeats / min(entry.host.slots, max(1, len(alone))) + rest)
-        usd += (hourly_usd(entry) or 0.0) * (repeats + rest) / 3600  # of a queue, each worker slot is paid
+        jobs = [job for job in plan.jobs_on(entry.host) if job.blocked is None]
+        slots, usd = max(1, min(entry.host.slots, len(jobs))), hourly_usd(entry)
+        took = (durations.seconds(entry.host.fleet, job.case.name) / slots for job in jobs)
+        _, *ends = itertools.accumulate(took, initial=host_seconds(entry))
+        yield _Timeline(list(zip(jobs, ends, strict=True)), None if usd is None else slots * usd / 3600)
+
+
+def estimate(plan: Plan, durations: Durations) -> RunEstimate:
+    """Estimate duration and cost of a plan."""
+    hosts = list(_timelines(plan, durations))
+    keys = [(job.origin.fleet, job.case.name) for host in hosts for job, _ in host.ends]
     seen = sum(key in durations.seen for key in keys) / len(keys) if keys else 1.0
     computed = sum(key not in durations.seen and key in durations.computed for key in keys) / max(1, len(keys))
-    is_priced = all(hourly_usd(entry) is not None for entry in plan.hosts)
-    return RunEstimate(slowest, usd if is_priced else None, seen, computed)
+    costs = [host.usd_per_second * host.seconds for host in hosts if host.usd_per_second is not None]
+    usd = sum(costs) if len(costs) == len(hosts) else None
+    return RunEstimate(max(host.seconds for host in hosts), usd, seen, computed)
 
 
 def fitting_repeats(plan: Plan, durations: Durations, limit_usd: float) -> int:
     """Return about how many repeats of a plan fit within a cost; each host needs a price."""
-    ends: list[float] = []
-    paid: list[tuple[float, float]] = []  # of each host: USD per second, and the end of its last repeat
-    for entry in plan.hosts:
-        slots = max(1, min(entry.host.slots, len(entry.jobs)))
-        at = host_seconds(entry)
-        for job in plan.jobs_on(entry.host):
-            at += durations.seconds(entry.host.fleet, job.case.name) / slots
-            if job.blocked is None and (job.member is None or job.member.rank == 0):
-                ends.append(at)
-        paid.append((slots * (hourly_usd(entry) or 0.0) / 3600, at))
+    hosts = list(_timelines(plan, durations))
 
     def cost(until: float) -> float:
-        return sum(rate * min(until, last) for rate, last in paid)
+        return sum((host.usd_per_second or 0.0) * min(until, host.seconds) for host in hosts)
 
-    return bisect.bisect_right(sorted(ends), limit_usd, key=cost)
+    led = [at for host in hosts for job, at in host.ends if job.member is None or job.member.rank == 0]
+    return bisect.bisect_right(sorted(led), limit_usd, key=cost)
 
 
 def usd_text(usd: float) -> str:
@@ -280,14 +285,11 @@ def clock_seconds() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-Meter = HostPlace | str
-"""Key for counting costs: a host, or the id of a repeat in a queue."""
-
-
 class Budget:
     """Limits the cost of a run: no repeat starts that would exceed it.
 
-    A host costs from the run's start to its last repeat; in a queue, each repeat costs while it has a machine.
+    A host costs from the run's start to its last repeat; in a queue, each repeat costs while it has a machine, and is
+    counted under its id.
 
     Args:
         limit_usd: For the whole run.
@@ -300,34 +302,37 @@ class Budget:
         self._rates = {entry.host.place: (hourly_usd(entry) or 0.0) / 3600 for entry in hosts}
         self._durations = durations
         self._seen: dict[tuple[str, str], float] = {}
-        self._began: dict[Meter, tuple[HostPlace, float]] = {}
-        self._reserved: dict[Meter, float] = {}
+        self._began: dict[HostPlace | str, tuple[HostPlace, float]] = {}
+        self._reserved: dict[HostPlace | str, float] = {}
         self._settled_usd = 0.0
 
     def found(self, entry: HostPlan) -> None:
         """Use the GPUs of a host that was not probed when the run was planned."""
         self._rates[entry.host.place] = (hourly_usd(entry) or 0.0) / 3600
 
-    def begin(self, host: HostPlace, meter: str | None = None) -> None:
+    def begin(self, host: HostPlace, job_id: str | None = None) -> None:
         """Start counting the time of a host, or of a repeat in its queue."""
-        self._settle(meter or host)
-        self._began[meter or host] = host, clock_seconds()
+        self.pause(host, job_id)
+        self._began[job_id or host] = host, clock_seconds()
 
-    def pause(self, host: HostPlace, meter: str | None = None) -> None:
+    def pause(self, host: HostPlace, job_id: str | None = None) -> None:
         """Stop counting, if started, and keep what is reserved."""
-        self._settle(meter or host)
+        if (key := job_id or host) in self._began:
+            self._settled_usd += self._running_usd(key)
+            del self._began[key]
 
-    def end(self, host: HostPlace, meter: str | None = None) -> None:
+    def end(self, host: HostPlace, job_id: str | None = None) -> None:
         """Stop counting, if started; nothing stays reserved."""
-        self._reserved.pop(meter or host, None)
-        self._settle(meter or host)
+        self._reserved.pop(job_id or host, None)
+        self.pause(host, job_id)
 
-    def allows(self, host: HostPlace, case: str, meter: str | None = None) -> bool:
+    def allows(self, host: HostPlace, case: str, job_id: str | None = None) -> bool:
         """Return whether one more repeat fits within the limit; if so, reserve its cost."""
         seconds = self._seen.get((host.fleet, case)) or self._durations.seconds(host.fleet, case)
-        wanted = {**self._reserved, (meter or host): self._rates[host] * seconds}
-        ahead = sum(max(0.0, usd - self._begun_usd(key)) for key, usd in wanted.items())
-        fits = self._spent() + ahead <= self.limit_usd
+        wanted = {**self._reserved, (job_id or host): self._rates[host] * seconds}
+        # Of a running repeat in a queue, a part of the reservation is already spent.
+        begun = {key: self._running_usd(key) if isinstance(key, str) and key in self._began else 0.0 for key in wanted}
+        fits = self.spent_usd() + sum(max(0.0, usd - begun[key]) for key, usd in wanted.items()) <= self.limit_usd
         if fits:
             self._reserved = wanted
         return fits
@@ -338,20 +343,8 @@ class Budget:
 
     def spent_usd(self) -> float:
         """Return the cost of the run so far."""
-        return self._spent()
-
-    def _spent(self) -> float:
         return self._settled_usd + sum(map(self._running_usd, self._began))
 
-    def _begun_usd(self, meter: Meter) -> float:
-        """Return the part of a reservation that is already spent: that of a running repeat in a queue."""
-        return self._running_usd(meter) if isinstance(meter, str) and meter in self._began else 0.0
-
-    def _running_usd(self, meter: Meter) -> float:
-        host, began = self._began[meter]
+    def _running_usd(self, key: HostPlace | str) -> float:
+        host, began = self._began[key]
         return self._rates[host] * (clock_seconds() - began)
-
-    def _settle(self, meter: Meter) -> None:
-        if meter in self._began:
-            self._settled_usd += self._running_usd(meter)
-            del self._began[meter]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.planning.facts import Facts
+from orchestrate.text import shortened
 from results.reference import GIBI
 from results.reference.networks import PEAK_VARIATION, fitting_batch, training_bytes
 from results.schema import Case, Device
@@ -79,10 +80,10 @@ def isolation_note(hosts: Iterable[Host]) -> str | None:
     bare = [host.key for host in hosts if host.ssh is not None]
     if not bare:
         return None
-    named = ", ".join(bare[:MAX_NAMED]) + (f" and {len(bare) - MAX_NAMED} more" if len(bare) > MAX_NAMED else "")
     return (
-        f"benchmarks run as processes, not in containers, on {named}: they see the files, the network and the other "
-        "processes of their user, and memory_gb does not limit them. Records have the launcher ssh"
+        f"benchmarks run as processes, not in containers, on {shortened(bare, MAX_NAMED)}: they see the files, the "
+        "network and the other processes of their user, and memory_gb does not limit them. Records have the launcher "
+        "ssh"
     )
 
 

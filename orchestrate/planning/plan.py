@@ -213,7 +213,10 @@ def make_plan(
         suite = suite_of(name)
         facts, problem = (reported, None) if isinstance(reported, Facts) else (None, reported)
         cases, excluded = _cases(host, suite, facts or _fleet_mate(host, hosts, probed))
-        limits = {case: _limit_seconds(host, case, durations or {}) for case in cases}
+        limits: dict[Case, float | None] = dict.fromkeys(cases)
+        for case in cases if host.queue is not None else ():  # where short jobs start earlier
+            expected = LIMIT_FACTOR * (durations or {}).get((host.fleet, case.name), math.inf)
+            limits[case] = min(host.timeout_minutes * 60, max(SHORTEST_LIMIT_SECONDS, expected))
         images = (facts.images if facts else named_images(host)) or (None,)
         jobs = tuple(
             host_job(host, facts, case, repeat, run_id, image, several=len(images) > 1, max_seconds=limits[case])
@@ -248,12 +251,6 @@ def _rounds(cells: Iterable[T], repeats: int, seed: str) -> Iterator[tuple[int, 
         shuffle.shuffle(order)
         for cell in order:
             yield repeat, cell
-
-
-def _limit_seconds(host: Host, case: Case, durations: Mapping[tuple[str, str], float]) -> float | None:
-    """Return the time limit of a repeat in a queue, where short jobs start earlier; None: no queue."""
-    known = LIMIT_FACTOR * durations.get((host.fleet, case.name), math.inf)
-    return None if host.queue is None else min(host.timeout_minutes * 60, max(SHORTEST_LIMIT_SECONDS, known))
 
 
 def _cases(host: Host, suite: Suite, facts: Facts | None) -> tuple[list[Case], list[str]]:
@@ -411,7 +408,8 @@ def _multi_host_jobs(
         return [], []  # a queue assigns several machines to one job by itself
     gpus = min(len(_usable_gpus(entry.host, entry.facts)) for entry in fleet)
     device = _device(chief.host, gpus)
-    cases, excluded = [], []
+    parts: dict[Case, tuple[Member, ...]] = {}
+    excluded = []
     for case in suite.cases(device):
         if case.num_hosts == 1:
             continue
@@ -421,20 +419,17 @@ def _multi_host_jobs(
         elif case.device is Device.GPU and case.num_gpus > max(1, gpus):
             excluded.append(f"{case.name}: needs {case.num_gpus} GPUs of each host, the fleet offers {gpus}")
         else:
-            cases.append(case)
-    rounds = _rounds(cases, repeats or chief.host.repeats or suite.repeats, f"{seed}:{chief.host.fleet}:together")
-    return [_multi_host_job(fleet[: case.num_hosts], case, repeat, run_id) for repeat, case in rounds], excluded
-
-
-def _multi_host_job(entries: Sequence[HostPlan], case: Case, repeat: int, run_id: str) -> JobOnHosts:
-    """Return one multi-host job, with the id of the chief's part."""
-    members = members_of([entry.host for entry in entries], case)
-    assert not isinstance(members, str), "the caller checked"
-    jobs = tuple(
-        dataclasses.replace(host_job(entry.host, entry.facts, case, repeat, run_id), member=member)
-        for entry, member in zip(entries, members, strict=True)
-    )
-    return JobOnHosts(job=whole_job(jobs), members=jobs)
+            parts[case] = members
+    made = []
+    for repeat, case in _rounds(
+        parts, repeats or chief.host.repeats or suite.repeats, f"{seed}:{chief.host.fleet}:together"
+    ):
+        jobs = tuple(
+            dataclasses.replace(host_job(entry.host, entry.facts, case, repeat, run_id), member=member)
+            for entry, member in zip(fleet, parts[case], strict=False)
+        )
+        made.append(JobOnHosts(job=whole_job(jobs), members=jobs))
+    return made, excluded
 
 
 def whole_job(members: Sequence[Job]) -> Job:

@@ -98,18 +98,9 @@ def execute(
         if failures := loop.wait_for(run()).failures:
             raise failures[0]
         outcome = recorded.outcome()
-        bus.emit(
-            RunFinished(
-                run_id=plan.run_id,
-                ok=outcome.ok,
-                failed=outcome.failed,
-                missing=outcome.missing,
-                stopped=outcome.stopped,
-                skipped=outcome.skipped,
-                saved_seconds=recorded.early.saved_seconds,
-                seconds=time.monotonic() - began,
-            )
-        )
+        counts = {name: number for name, number in vars(outcome).items() if name != "answers"}
+        took, saved = time.monotonic() - began, recorded.early.saved_seconds
+        bus.emit(RunFinished(run_id=plan.run_id, seconds=took, saved_seconds=saved, **counts))
         return outcome
 
 

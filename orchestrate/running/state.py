@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from orchestrate import events
@@ -13,7 +13,7 @@ from orchestrate.planning.durations import Durations, clock_seconds, host_second
 from orchestrate.planning.plan import HostPlan, Job, Plan
 from orchestrate.planning.stop_early import StopEarly
 from orchestrate.running.options import HOST_FAULTS, PART_DONE, QUEUED
-from orchestrate.text import plain_text
+from orchestrate.text import plain_text, shortened
 from results.program import command_line
 from results.runs.store import RunFolder
 from results.schema import Record, Status
@@ -310,7 +310,9 @@ class RunState:
         lines = []
         for (status, cause), number in groups.most_common(MAX_CAUSES):
             hosts = [one.host for one in failed if (one.status, one.cause or "") == (status, cause)]
-            lines.append(plain_text(f"  {number} × {status} on {shortened([*dict.fromkeys(hosts)])}: {cause}"))
+            lines.append(
+                plain_text(f"  {number} × {status} on {shortened([*dict.fromkeys(hosts)], MAX_HOSTS_NAMED)}: {cause}")
+            )
         if len(groups) > MAX_CAUSES:
             lines.append(f"  … and {len(groups) - MAX_CAUSES} more causes")
         if event.failed > len(failed):
@@ -324,9 +326,3 @@ class RunState:
 def _kind(job: Job | None) -> Kind | None:
     """Return the kind of a repeat; None: it does not run here, or is blocked."""
     return None if job is None or job.blocked is not None else (job.origin.fleet, job.case.name)
-
-
-def shortened(names: Sequence[str]) -> str:
-    """Return the first few names, and the number of others."""
-    more = f" and {len(names) - MAX_HOSTS_NAMED} more" if len(names) > MAX_HOSTS_NAMED else ""
-    return ", ".join(names[:MAX_HOSTS_NAMED]) + more

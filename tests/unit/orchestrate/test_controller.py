@@ -149,10 +149,10 @@ def test_hosts_with_a_price_that_answer_are_named_with_what_they_cost():
     entries = [priced("two", 0.17, gpus=2), priced("one", 0.36), priced("free", None), priced("gone", 9.0)]
     entries += [priced("slurm", 9.0, queue=queue), priced("hung", 9.0)]
     plan = Plan(run_id="r", created_at="now", seed=1, hosts=tuple(entries))
-    assert still_costing(plan, make, seconds=1.0) == (
+    assert still_costing(plan, make, seconds=1.0) == [
         "2 hosts still answer and cost 0.70 USD per hour until you return them: a4000.two 0.34, a4000.one 0.36. "
         "2 hosts did not answer, and may cost as well"
-    )
+    ]
     assert hung.is_set()
     release.set()
     assert machines["gone"].count("close") == machines["two"].count("close") == 1

@@ -10,6 +10,7 @@ import pytest
 from orchestrate.display.tables import duration, render_estimate, render_taken
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
+from orchestrate.planning import durations as durations_module
 from orchestrate.planning.durations import (
     GUESSED_REPEAT_SECONDS,
     Durations,
@@ -78,13 +79,14 @@ def test_gpus_are_near_their_published_figures():
     assert errors[int(0.9 * len(errors))] < 1.65
 
 
-def test_an_estimate_shows_time_cost_and_what_it_rests_on():
+def test_an_estimate_shows_time_cost_and_what_it_rests_on(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(durations_module, "host_seconds", lambda entry: 80.0 if entry.host.fleet == "x" else 0.0)
     facts = Facts(gpus=(GPU(index=0, name="RTX A4000"),), images=(Image(variant="cpu", reference="r:cpu", reason=""),))
     common = {"docker": None, "suite": "quick"}
     hosts = [Host(fleet=name, name="a", usd_per_gpu_hour=usd, **common) for name, usd in (("x", 1.0), ("y", 3.0))]
     plan = make_plan(hosts, {host.place: facts for host in hosts}, read_suite, run_id="r", seed=1)
     seen = {("x", name): 30.0 for name in {job.case.name for job in plan.jobs}}
-    estimated = estimate(plan, Durations(seen, {("y", name): 60.0 for _, name in seen}), {hosts[0].place: 90.0})
+    estimated = estimate(plan, Durations(seen, {("y", name): 60.0 for _, name in seen}))
     assert drawn(lambda console: render_estimate(estimated, console)) == (
         "estimate: 12 min, about 0.72 USD (50% from earlier runs, 50% computed from the networks' work and the hosts' speed)\n"
     )
@@ -113,9 +115,10 @@ def events(folder: Path, *rows: tuple[str, float, str]) -> None:
     (folder / "earlier" / "events.jsonl").write_text("\n".join([*lines, '{"event": "job_result", "ho']))
 
 
-def test_a_duration_is_the_median_of_earlier_runs(tmp_path: Path):
+def test_a_duration_is_the_median_of_earlier_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(durations_module, "host_seconds", lambda entry: 0.0)
     assert computed_durations(plan_of(0.5)) == {}, "this GPU is unknown"
-    guessed = estimate(plan_of(0.5), Durations(), {})
+    guessed = estimate(plan_of(0.5), Durations())
     assert (guessed.seconds, guessed.seen, guessed.computed) == (4 * GUESSED_REPEAT_SECONDS, 0, 0)
     assert guessed.usd == pytest.approx(4 * 0.5 * 4 * GUESSED_REPEAT_SECONDS / 3600), "all four GPUs are rented"
     plan = plan_of(None)
@@ -123,5 +126,5 @@ def test_a_duration_is_the_median_of_earlier_runs(tmp_path: Path):
     events(tmp_path, (names[0], 10, "ok"), (names[0], 30, "ok"), (names[0], 9999, "timeout"), (names[1], 40, "ok"))
     durations = earlier_durations(tmp_path)
     assert durations == {("f", names[0]): 20, ("f", names[1]): 40}
-    estimated = estimate(plan, Durations(durations), {})
+    estimated = estimate(plan, Durations(durations))
     assert (estimated.seconds, estimated.usd, estimated.seen) == (120, None, 1)

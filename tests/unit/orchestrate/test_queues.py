@@ -162,8 +162,9 @@ def test_no_more_is_submitted_than_can_be_paid():
     assert budget.allows(plan.jobs[0].place, plan.jobs[0].case.name, plan.jobs[0].id), "asking again reserves once"
 
 
-def test_an_estimate_knows_that_repeats_run_side_by_side():
-    estimated = estimate(queue_plan(usd_per_gpu_hour=1.0), Durations(), {})
+def test_an_estimate_knows_that_repeats_run_side_by_side(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(durations_module, "host_seconds", lambda entry: 0.0)
+    estimated = estimate(queue_plan(usd_per_gpu_hour=1.0), Durations())
     assert estimated.seconds == 12 * GUESSED_REPEAT_SECONDS / 4
     assert estimated.usd == pytest.approx(12 * GUESSED_REPEAT_SECONDS / 3600 * 2)
 
