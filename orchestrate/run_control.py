@@ -30,12 +30,11 @@ from orchestrate.planning.codec import plan_to_json
 from orchestrate.planning.durations import Durations, RunEstimate, estimate, fitting_repeats, hourly_usd, usd_text
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Plan, new_run_id
-from orchestrate.running.context import Late, MakeLauncher, StorageFailed, storing
+from orchestrate.running.context import Late, MakeLauncher, Stop, StorageFailed, storing
 from orchestrate.running.controller import allow_open_files, collect_rarely, controlling, is_controlled
-from orchestrate.running.options import TRIED_AGAIN, Stop
 from orchestrate.running.probing import query_hosts
 from orchestrate.running.run import execute
-from orchestrate.running.state import Recorded, RunState
+from orchestrate.running.state import TRIED_AGAIN, Recorded, RunState
 from orchestrate.session import launcher_maker, read_plan, resume_hint
 from orchestrate.text import shortened
 from orchestrate.when_done import signals_handled, when_done

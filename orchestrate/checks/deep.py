@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from orchestrate.checks.judging import (
@@ -56,16 +56,14 @@ SUITE = Suite(
 def plan_deep_check(hosts: Sequence[Host], probed: Mapping[HostPlace, Facts | str], run_id: str) -> Plan:
     """Plan one case per host: over all of its GPUs, or its CPU."""
     plan = make_plan(hosts, probed, lambda _: SUITE, run_id=run_id, seed=1, repeats=1)
-    entries = [dataclasses.replace(entry, jobs=_largest(entry.jobs), excluded=()) for entry in plan.hosts]
+    entries = []
+    for entry in plan.hosts:
+        ordered = sorted(entry.jobs, key=lambda job: job.case.num_gpus)
+        on_gpus = [job for job in ordered if job.case.device is Device.GPU]
+        chosen = on_gpus[-1:] or ordered[:1]  # logical devices of a CPU share it
+        jobs = tuple(dataclasses.replace(job, max_seconds=CHECK_SECONDS) for job in chosen)
+        entries.append(dataclasses.replace(entry, jobs=jobs, excluded=()))
     return dataclasses.replace(plan, hosts=tuple(entries))
-
-
-def _largest(jobs: Sequence[Job]) -> tuple[Job, ...]:
-    """Keep the case with the most GPUs; on a CPU, whose logical devices share one CPU, the single-device case."""
-    ordered = sorted(jobs, key=lambda job: job.case.num_gpus)
-    on_gpus = [job for job in ordered if job.case.device == "gpu"]
-    chosen = on_gpus[-1:] or ordered[:1]
-    return tuple(dataclasses.replace(job, max_seconds=CHECK_SECONDS) for job in chosen)
 
 
 def judge_records(plan: Plan, folder: RunFolder, runs_dir: Path) -> list[HostVerdict]:
@@ -73,29 +71,26 @@ def judge_records(plan: Plan, folder: RunFolder, runs_dir: Path) -> list[HostVer
 
     A host whose check failed is rejected if it is at fault, and gets a warning otherwise.
     """
-    records = {entry.host.place: folder.read_record(entry.jobs[0].id) if entry.jobs else None for entry in plan.hosts}
-    figures = [
-        figures_of(record, entry.jobs[0])
-        for entry in plan.hosts
-        if (record := records[entry.host.place]) and record.device_results
-    ]
+    figures, failures = [], {}
+    for entry in plan.hosts:
+        record = folder.read_record(entry.jobs[0].id) if entry.jobs else None
+        if record is not None and record.device_results:
+            figures.append(figures_of(record, entry.jobs[0]))
+        if record is None:
+            failures[entry.host.place] = Acceptance.WARNING, entry.problem or "not checked"
+        elif record.status is not Status.OK:
+            worst = Acceptance.REJECT if record.status in FAULTS_OF_THE_HOST else Acceptance.WARNING
+            failures[entry.host.place] = worst, f"{record.status}: {record.cause}"
     judged = {(found.fleet, found.host): found for found in judge(figures, earlier_figures(runs_dir, folder.run_id))}
     verdicts = []
-    for entry in plan.hosts:
-        record, place = records[entry.host.place], (entry.host.fleet, entry.host.name)
+    for place in (entry.host.place for entry in plan.hosts):
         verdict = judged.get(place) or HostVerdict(*place)
-        failures = _failures(record, entry.problem)
-        verdicts.append(dataclasses.replace(verdict, findings=(*failures, *verdict.findings)))
+        if place in failures:
+            worst, text = failures[place]
+            failure = HostFinding(worst, None, "check", text)
+            verdict = dataclasses.replace(verdict, findings=(failure, *verdict.findings))
+        verdicts.append(verdict)
     return verdicts
-
-
-def _failures(record: Record | None, problem: str | None) -> Iterator[HostFinding]:
-    """Describe how a check failed; empty if it did not."""
-    if record is None:
-        yield HostFinding(Acceptance.WARNING, None, "check", problem or "not checked")
-    elif record.status is not Status.OK:
-        verdict = Acceptance.REJECT if record.status in FAULTS_OF_THE_HOST else Acceptance.WARNING
-        yield HostFinding(verdict, None, "check", f"{record.status}: {record.cause}")
 
 
 def earlier_figures(runs_dir: Path, without: str) -> dict[tuple[str, str], list[HostFigures]]:

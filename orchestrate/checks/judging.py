@@ -193,7 +193,7 @@ def judge(
     for host in hosts:
         mates = [other for other in hosts if other.fleet == host.fleet]
         before = (earlier or {}).get((host.fleet, host.host), ())
-        findings = list(_of_host(host, mates, before))
+        findings = [*_of_host(host, mates, before)]
         for gpu in host.gpus:
             equal = [other.rates for mate in mates for other in mate.gpus if other.name == gpu.name]
             own = [other.rates for check in before for other in check.gpus if _is_same(gpu, other)]
@@ -216,8 +216,8 @@ def _worst(findings: Iterable[HostFinding]) -> Acceptance:
 
 def _of_host(host: HostFigures, mates: Sequence[HostFigures], before: Sequence[HostFigures]) -> Iterator[HostFinding]:
     for rate in OF_HOST:
-        for verdict, text in _below(rate, host.rates, [mate.rates for mate in mates], [own.rates for own in before]):
-            yield HostFinding(min(verdict, Acceptance.WARNING, key=_WORSE.index), None, rate.name, text)
+        if found := _below(rate, host.rates, [mate.rates for mate in mates], [own.rates for own in before]):
+            yield HostFinding(Acceptance.WARNING, None, rate.name, found[1])
     most = max((len(mate.gpus) for mate in mates), default=0)
     if len(host.gpus) < most:
         text = f"{len(host.gpus)} GPUs answer, others of the fleet have {most}"
@@ -232,16 +232,16 @@ def _of_gpu(
         text = "a matrix product is wrong: the GPU computes incorrectly"
         yield HostFinding(Acceptance.REJECT, gpu.index, "products", text)
     for rate in OF_GPU:
-        for verdict, text in _below(rate, gpu.rates, mates, before) or _below_specification(gpu, rate):
-            yield HostFinding(verdict, gpu.index, rate.name, text)
-    for found in health_warnings(gpu, Moment.LOAD):
-        verdict = Acceptance.REJECT if found.rejects else Acceptance.WARNING
-        yield HostFinding(verdict, gpu.index, found.code, f"{found.seen}. {found.fix}")
+        if found := _below(rate, gpu.rates, mates, before) or _below_specification(gpu, rate):
+            yield HostFinding(found[0], gpu.index, rate.name, found[1])
+    for warning in health_warnings(gpu, Moment.LOAD):
+        verdict = Acceptance.REJECT if warning.rejects else Acceptance.WARNING
+        yield HostFinding(verdict, gpu.index, warning.code, f"{warning.seen}. {warning.fix}")
 
 
 def _below(
     rate: Rate, figures: Mapping[str, float], mates: Sequence[Mapping[str, float]], own: Sequence[Mapping[str, float]]
-) -> list[tuple[Acceptance, str]]:
+) -> tuple[Acceptance, str] | None:
     """Compare a rate with the median of equal devices, and with earlier rates of the same device."""
     value = figures.get(rate.name)
     for name, others, fewest, middle in (
@@ -256,16 +256,16 @@ def _below(
         if not value >= usual * (1 - rate.warning):  # nor a number
             short = 1 - value / usual
             verdict = Acceptance.REJECT if short > max(REJECT, rate.warning) else Acceptance.WARNING
-            return [(verdict, f"{_shown(value, rate)}, {short:.0%} below {name} ({_shown(usual, rate)})")]
-    return []
+            return verdict, f"{_shown(value, rate)}, {short:.0%} below {name} ({_shown(usual, rate)})"
+    return None
 
 
-def _below_specification(gpu: GPUFigures, rate: Rate) -> list[tuple[Acceptance, str]]:
+def _below_specification(gpu: GPUFigures, rate: Rate) -> tuple[Acceptance, str] | None:
     value, limit, share = gpu.rates.get(rate.name), _specified(gpu, rate), rate.of_specification
     if value is None or limit is None or share is None or value >= limit[0] * share:
-        return []
+        return None
     text = f"{_shown(value, rate)} is {value / limit[0]:.0%} of {limit[1]} ({_shown(limit[0], rate)})"
-    return [(Acceptance.WARNING, f"{text}; at least {share:.0%} is usual")]
+    return Acceptance.WARNING, f"{text}; at least {share:.0%} is usual"
 
 
 def _specified(gpu: GPUFigures, rate: Rate) -> tuple[float, str] | None:

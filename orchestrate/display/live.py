@@ -17,8 +17,7 @@ from orchestrate.display.streams import is_behind, undelayed
 from orchestrate.errors import UserError
 from orchestrate.events import Event
 from orchestrate.planning.facts import Facts
-from orchestrate.running.options import QUEUED
-from orchestrate.running.state import HostState, RunState
+from orchestrate.running.state import QUEUED, HostState, RunState
 from orchestrate.text import each, plain_text, shown
 from results.schema import Status
 from results.text_table import new_table, print_line

@@ -176,10 +176,6 @@ class StopEarly:
         self._skipped[job.id] = FleetCase.of(job)
         return "; ".join(comparison.text for comparison in comparisons)
 
-    def among(self, jobs: Iterable[Job]) -> set[str]:
-        """Return the ids of the repeats that are not needed, and count them as skipped."""
-        return {job.id for job in jobs if self.skips(job)}
-
     @property
     def answers(self) -> list[str]:
         """The result of each comparison, in words."""

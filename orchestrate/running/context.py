@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar
+
+import anyio
 
 from orchestrate.engines.base import Launcher
 from orchestrate.errors import UserError
@@ -18,7 +21,6 @@ from orchestrate.planning.durations import Budget, usd_text
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan
 from orchestrate.running.calls import Calls
-from orchestrate.running.options import Stop
 from orchestrate.running.state import Recorded
 from orchestrate.text import plain_text
 from results.errors import is_disk_full
@@ -38,6 +40,43 @@ OFFLINE_SECONDS = 1800.0
 Longer than most networks are away: a router restarts, a train leaves a tunnel, somebody logs in to a VPN again. Hosts
 that are gone for good, or idle, then cost and delay no more than half an hour.
 """
+
+
+STOP_POLL_SECONDS = 0.1
+
+
+class Stop:
+    """Stops a run from a signal handler or another thread: first gracefully, then at once.
+
+    Attributes:
+        launching: Set: no new repeats start.
+        running: Set: running repeats are ended.
+        asked: Whether the user wants it; otherwise a failure may be the cause.
+    """
+
+    def __init__(self) -> None:
+        self.launching = threading.Event()
+        self.running = threading.Event()
+        self.asked = False
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait for a stop, in the loop; return whether it came in time."""
+        ends_at = time.monotonic() + seconds
+        while not self.launching.is_set() and (left := ends_at - time.monotonic()) > 0:
+            await anyio.sleep(min(left, STOP_POLL_SECONDS))
+        return self.launching.is_set()
+
+    def ask(self) -> int:
+        """Request a stop.
+
+        Returns:
+            1 for the first call: no new repeats start; 2 for later ones: running repeats are ended, too.
+        """
+        again, self.asked = self.asked, True
+        self.launching.set()
+        if again:
+            self.running.set()
+        return 2 if again else 1
 
 
 class StorageFailed(UserError):

@@ -39,11 +39,10 @@ from orchestrate.planning.host_warnings import (
 )
 from orchestrate.planning.plan import JobOnHosts, Plan
 from orchestrate.running.calls import Calls
-from orchestrate.running.context import Connectivity, Late, MakeLauncher, RunContext, storing
-from orchestrate.running.options import TRIED_AGAIN, Stop
+from orchestrate.running.context import Connectivity, Late, MakeLauncher, RunContext, Stop, storing
 from orchestrate.running.probing import query_hosts
 from orchestrate.running.session import PROBE_SECONDS
-from orchestrate.running.state import Recorded, RunOutcome
+from orchestrate.running.state import TRIED_AGAIN, Recorded, RunOutcome
 from orchestrate.running.worker import QueueWorker, Worker
 from results.runs.store import RunFolder
 from results.schema import Status

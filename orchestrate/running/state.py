@@ -12,12 +12,29 @@ from orchestrate.events import Event
 from orchestrate.planning.durations import Durations, clock_seconds, host_seconds
 from orchestrate.planning.plan import HostPlan, Job, Plan
 from orchestrate.planning.stop_early import StopEarly
-from orchestrate.running.options import HOST_FAULTS, PART_DONE, QUEUED
 from orchestrate.text import plain_text, shortened
 from results.program import command_line
 from results.runs.store import RunFolder
 from results.schema import Record, Status
 from results.schema.record_json import RecordError
+
+HOST_FAULTS = frozenset({Status.UNREACHABLE, Status.PULL_FAILED, Status.LOST})
+"""Failures of a host rather than of a case."""
+
+DROP_AFTER = 2
+"""Consecutive faults after which a host is dropped; in a queue, per worker slot."""
+
+AWAY = frozenset({Status.UNREACHABLE, Status.LOST})
+"""Failures that a host and this machine's network can have caused."""
+
+QUEUED = "queued"
+"""The state of a repeat that waits in a queue."""
+
+PART_DONE = "done"
+"""The last state of a part of a repeat on several hosts; the result is that of the first host."""
+
+TRIED_AGAIN = HOST_FAULTS | {Status.STOPPED}
+"""Statuses that `resume` measures again; a failure of the benchmark itself is a result and is kept."""
 
 MAX_CAUSES = 10
 MAX_HOSTS_NAMED = 4
@@ -78,7 +95,7 @@ class Recorded:
                 made.again.append(job.id)
             elif record is not None:
                 made.add(job, record)
-        made.skipped = made.early.among(job for job in plan.jobs if job.id not in made.statuses)
+        made.skipped = {job.id for job in plan.jobs if job.id not in made.statuses and made.early.skips(job)}
         return made
 
     def add(self, job: Job, record: Record) -> list[str]:

@@ -25,10 +25,9 @@ from orchestrate.running import context
 from orchestrate.running.calls import Abandoned
 from orchestrate.running.context import DevicePeaks, RunContext, StorageFailed, storing
 from orchestrate.running.judge import failed_record, now
-from orchestrate.running.multi_host import has_failed, how_failed, judge_parts
-from orchestrate.running.options import AWAY, DROP_AFTER, HOST_FAULTS, PART_DONE
-from orchestrate.running.part import RunningPart
+from orchestrate.running.part import RunningPart, has_failed, how_failed, judge_parts
 from orchestrate.running.session import HostSession
+from orchestrate.running.state import AWAY, DROP_AFTER, HOST_FAULTS, PART_DONE
 from results.schema import Record, Status
 
 BUSY_SECONDS = 1.0

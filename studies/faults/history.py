@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrate.running.options import TRIED_AGAIN
+from orchestrate.running.state import TRIED_AGAIN
 from results.runs.reading import from_json
 from results.schema import Status
 from results.schema.record_json import RecordError

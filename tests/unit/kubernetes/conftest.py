@@ -13,7 +13,7 @@ from orchestrate.events import Event, EventBus, JobState
 from orchestrate.inventory.hosts import Host, read_hosts
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.plan import Plan, make_plan
-from orchestrate.running.options import Stop
+from orchestrate.running.context import Stop
 from orchestrate.running.probing import probe_hosts
 from orchestrate.running.run import execute
 from orchestrate.running.state import RunOutcome

@@ -25,8 +25,7 @@ from orchestrate.planning.durations import GUESSED_REPEAT_SECONDS, Budget, Durat
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan, make_plan
 from orchestrate.running import calls
-from orchestrate.running.context import RunContext
-from orchestrate.running.options import Stop
+from orchestrate.running.context import RunContext, Stop
 from orchestrate.running.part import RunningPart
 from orchestrate.running.run import execute
 from orchestrate.running.session import HostSession

@@ -18,10 +18,10 @@ from orchestrate.planning.codec import plan_to_json
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Job, Plan, make_plan
 from orchestrate.running import part
-from orchestrate.running.options import TRIED_AGAIN, Stop
+from orchestrate.running.context import Stop
 from orchestrate.running.probing import probe_hosts
 from orchestrate.running.run import execute
-from orchestrate.running.state import Recorded, RunOutcome
+from orchestrate.running.state import TRIED_AGAIN, Recorded, RunOutcome
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import GPU, Device, Record, Status

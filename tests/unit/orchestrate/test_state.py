@@ -17,8 +17,7 @@ from orchestrate.events import (
 )
 from orchestrate.planning.durations import Durations, fitting_repeats, host_seconds, usd_text
 from orchestrate.planning.plan import Plan
-from orchestrate.running.options import TRIED_AGAIN
-from orchestrate.running.state import RunState
+from orchestrate.running.state import TRIED_AGAIN, RunState
 from tests.unit.orchestrate.test_display import PLAN, plain, plan_of
 
 HOST = PLAN.hosts[0].host.key
