@@ -6,6 +6,7 @@ a fleet of several hosts they cover the spread between hosts.
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
@@ -291,6 +292,7 @@ def _shared_variances(variances: Sequence[float], degrees: Sequence[float]) -> l
     ]
 
 
+@functools.lru_cache(maxsize=100_000)  # a report asks for each ratio in its tables, its answer and its calculator
 def ratio_of_estimates(a: Estimate, b: Estimate, *, level: float = LEVEL, alike: bool = False) -> Interval:
     """Return mean(a) / mean(b), with the interval of the difference of their logarithms.
 

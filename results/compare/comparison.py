@@ -9,7 +9,6 @@ with itself (a baseline, other software), each common host is compared with itse
 from __future__ import annotations
 
 import enum
-import functools
 import math
 import statistics
 from collections import defaultdict
@@ -19,20 +18,10 @@ from typing import TypeVar
 
 from results.compare.decide import THRESHOLD
 from results.schema import Case
-from results.stats import (
-    Estimate,
-    Interval,
-    divided,
-    estimate,
-    estimate_of_runs,
-    exponential,
-    inverse,
-    ratio_of_estimates,
-    sum_of_estimates,
-)
-from results.table.columns import SOFTWARE_COLUMNS, Software
+from results.stats import Estimate, Interval, divided, estimate, estimate_of_runs, exponential, sum_of_estimates
+from results.table.columns import SOFTWARE_COLUMNS
 from results.table.comparable import differences, differing, match
-from results.table.fleets import FleetRate, log_means
+from results.table.fleets import FleetRate, log_means, ratio_of_rates
 
 K = TypeVar("K")
 """A host, or a run and round of one."""
@@ -89,7 +78,7 @@ class Comparison:
     @property
     def paired(self) -> bool:
         """Whether each host was compared with itself."""
-        return bool(self.a.rates) and self.a.rates.keys() == self.b.rates.keys() and _same_machines(self.a, self.b)
+        return _paired(self.a, self.b)
 
     @property
     def lost(self) -> dict[str, str]:
@@ -139,26 +128,18 @@ def compare(a: Sequence[FleetRate], b: Sequence[FleetRate], *, by: Sequence[str]
     return [_compared(of_a, right[key]) for key, of_a in left.items() if key in right]
 
 
-_Key = tuple[Case, Software]
-"""Case, and software columns that must be equal within a pair."""
-
-
-def _key(rate: FleetRate, by: Sequence[str]) -> _Key:
-    return rate.case, rate.software.only(by)
-
-
-def _by_case(rates: Sequence[FleetRate], by: Sequence[str]) -> dict[_Key, list[FleetRate]]:
-    """Group rates by case and identity columns; failures only if the group has no number."""
-    groups: dict[_Key, list[FleetRate]] = {}
+def _by_case(rates: Sequence[FleetRate], by: Sequence[str]) -> dict[object, list[FleetRate]]:
+    """Group rates by case and the columns `by`; failures only if the group has no number."""
+    groups: dict[object, list[FleetRate]] = {}
     for rate in rates:
-        groups.setdefault(_key(rate, by), []).append(rate)
+        groups.setdefault((rate.case, rate.software.only(by)), []).append(rate)
     return {key: [rate for rate in group if rate.rates] or group[:1] for key, group in groups.items()}
 
 
 def unmatched(a: Sequence[FleetRate], b: Sequence[FleetRate], by: Sequence[str] = ()) -> list[FleetRate]:
     """Return the rates of `a` without a counterpart in `b`, of the same case and columns `by`."""
     tried = _by_case(b, by)
-    return [rate for rate in a if _key(rate, by) not in tried]
+    return [rate for rate in a if (rate.case, rate.software.only(by)) not in tried]
 
 
 def regressions(comparisons: Sequence[Comparison], tolerance: float) -> list[Comparison]:
@@ -177,16 +158,6 @@ def regressions(comparisons: Sequence[Comparison], tolerance: float) -> list[Com
     ]
 
 
-def unchecked(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Return cases with a number on side `b` whose loss would not be seen: not comparable, or without an interval."""
-    return [
-        item
-        for item in comparisons
-        if item.mark is Mark.UNKNOWN
-        or (item.mark is Mark.NOT_COMPARABLE and (item.b.rates or not item.b.failures))  # `_blank` has neither
-    ]
-
-
 def geometric_mean(comparisons: Sequence[Comparison]) -> Interval | None:
     """Return the geometric mean of the ratios with its interval; None: no ratio has an interval.
 
@@ -200,7 +171,7 @@ def geometric_mean(comparisons: Sequence[Comparison]) -> Interval | None:
     if len(usable) < 2:
         return usable[0].interval if usable else None
     if all(item.paired for item in usable):
-        levels = levels_of([log_ratios(item) for item in usable])
+        levels = levels_of([log_ratios(item.a, item.b) for item in usable])
         if levels is not None:
             return exponential(estimate([*levels.values()]))
     left = _mean_logarithm([item.a for item in usable])
@@ -214,14 +185,26 @@ def geometric_mean(comparisons: Sequence[Comparison]) -> Interval | None:
 def compare_pair(a: FleetRate, b: FleetRate) -> Comparison:
     """Compare two comparable rates; see `results.table.comparable`.
 
+    If a fleet is compared with itself, only hosts of both sides count: each is its own best baseline. If both sides
+    have the same hosts, the comparison is paired: a host that is slow on both days cancels.
+
     Args:
         a: First side, with a number.
         b: Second side, with a number.
     """
-    a, b = _same_hosts(a, b)
-    value, interval = _ratio(a, b)
-    reason = "" if interval else "fewer than 2 repeats on a side: no interval"
-    return Comparison(a.case, a, b, mark_of(value, interval), value, interval, reason, match(a, b).differs)
+    shared = [host for host in a.rates if host in b.rates]
+    if a.fleet == b.fleet and shared and _same_machines(a, b):
+        a, b = (side.only(shared, "not on both sides") for side in (a, b))
+    differs = match(a, b).differs
+    if a.of_fleet and _paired(a, b):
+        interval: Interval | None = exponential(estimate([*log_ratios(a, b).values()]))
+    else:
+        interval = ratio_of_rates(a, b)
+    if interval is not None:
+        return Comparison(a.case, a, b, mark_of(interval), interval.value, interval, differs=differs)
+    assert a.mean is not None and b.mean is not None, "callers check `rates` first"
+    reason = "fewer than 2 repeats on a side: no interval"
+    return Comparison(a.case, a, b, Mark.UNKNOWN, a.mean / b.mean, reason=reason, differs=differs)
 
 
 def _compared(left: Sequence[FleetRate], right: Sequence[FleetRate]) -> Comparison:
@@ -231,49 +214,26 @@ def _compared(left: Sequence[FleetRate], right: Sequence[FleetRate]) -> Comparis
     if several:
         values = dict.fromkeys(filter(None, (differences(side, [*several]) for side in (left, right))))
         reason = f"measured with several {', '.join(values)}: split with --by {','.join(several)}"
-        return Comparison(a.case, _blank(a), _blank(b), Mark.NOT_COMPARABLE, reason=reason)
-    if not a.rates or not b.rates:
-        return _one_sided(a, b)
+        a, b = (replace(side, rates={}, per_joule={}, failures={}) for side in (a, b))
+        return Comparison(a.case, a, b, Mark.NOT_COMPARABLE, reason=reason)
+    failures = [", ".join(dict.fromkeys(side.failures.values())) for side in (a, b) if not side.rates]
+    if failures:
+        reason = failures[0] if len(failures) == 1 else f"both failed: {' / '.join(failures)}"
+        mark = Mark.FAILED if b.rates else Mark.WORKS if a.rates else Mark.NOT_COMPARABLE
+        return Comparison(a.case, a, b, mark, reason=reason)
     found = match(a, b)
     if not found.comparable:
         return Comparison(a.case, a, b, Mark.NOT_COMPARABLE, reason=found.reason, differs=found.differs)
     return compare_pair(a, b)
 
 
-def _blank(rate: FleetRate) -> FleetRate:
-    return replace(rate, rates={}, per_joule={}, failures={})
-
-
-def _same_hosts(a: FleetRate, b: FleetRate) -> tuple[FleetRate, FleetRate]:
-    """Keep only common hosts if a fleet is compared with itself: each host is its own best baseline."""
-    shared = [host for host in a.rates if host in b.rates]
-    if a.fleet != b.fleet or not shared or not _same_machines(a, b):
-        return a, b
-    why = "not on both sides"
-    return a.only(shared, why), b.only(shared, why)
-
-
-def _one_sided(a: FleetRate, b: FleetRate) -> Comparison:
-    if b.rates:
-        return Comparison(a.case, a, b, Mark.FAILED, reason=_failure(a))
-    if a.rates:
-        return Comparison(a.case, a, b, Mark.WORKS, reason=_failure(b))
-    return Comparison(a.case, a, b, Mark.NOT_COMPARABLE, reason=f"both failed: {_failure(a)} / {_failure(b)}")
-
-
-def _failure(rate: FleetRate) -> str:
-    return ", ".join(dict.fromkeys(rate.failures.values()))
-
-
-def mark_of(value: float, interval: Interval | None) -> Mark:
+def mark_of(ratio: Interval) -> Mark:
     """Mark a ratio as faster or slower if it is significant and exceeds the threshold."""
-    if interval is None:
-        return Mark.UNKNOWN
-    if interval.contains(1.0):
+    if ratio.contains(1.0):
         return Mark.SAME
-    if abs(value - 1) < THRESHOLD:
+    if abs(ratio.value - 1) < THRESHOLD:
         return Mark.SMALL
-    return Mark.FASTER if value > 1 else Mark.SLOWER
+    return Mark.FASTER if ratio.value > 1 else Mark.SLOWER
 
 
 def _same_machines(a: FleetRate, b: FleetRate) -> bool:
@@ -282,38 +242,14 @@ def _same_machines(a: FleetRate, b: FleetRate) -> bool:
     return own[0] == own[1]
 
 
-def _ratio(a: FleetRate, b: FleetRate) -> tuple[float, Interval | None]:
-    """Return a over b with its interval; paired by host if both sides have the same hosts.
-
-    Pairing cancels differences between hosts: a slow host is slow on both days.
-    """
-    if a.of_fleet and a.rates.keys() == b.rates.keys() and _same_machines(a, b):
-        left, right = a.host_means, b.host_means
-        interval = exponential(estimate([math.log(left[host] / right[host]) for host in left]))
-        return interval.value, interval
-    assert a.mean is not None and b.mean is not None, "callers check `rates` first"
-    known = a.estimate, b.estimate
-    if known[0] is None or known[1] is None:
-        return a.mean / b.mean, None
-    alike = a.repeated == b.repeated
-    interval = (
-        _estimated_ratio(known[0], known[1], alike)
-        if known[0].mean >= known[1].mean
-        else inverse(_estimated_ratio(known[1], known[0], alike))
-    )
-    return interval.value, interval
+def log_ratios(a: FleetRate, b: FleetRate) -> dict[str, float]:
+    """Return the logarithm of each host's ratio in a paired comparison."""
+    right = b.host_means
+    return {host: math.log(mean / right[host]) for host, mean in a.host_means.items()}
 
 
-@functools.lru_cache(maxsize=100_000)
-def _estimated_ratio(faster: Estimate, slower: Estimate, alike: bool) -> Interval:
-    """Estimate a ratio once, for the tables, the answer and the calculator of a report, in either direction."""
-    return ratio_of_estimates(faster, slower, alike=alike)
-
-
-def log_ratios(item: Comparison) -> dict[str, float]:
-    """Return the logarithm of each host's ratio in a `paired` comparison."""
-    left, right = item.a.host_means, item.b.host_means
-    return {host: math.log(left[host] / right[host]) for host in left}
+def _paired(a: FleetRate, b: FleetRate) -> bool:
+    return bool(a.rates) and a.rates.keys() == b.rates.keys() and _same_machines(a, b)
 
 
 def levels_of(by_case: Sequence[Mapping[K, float]]) -> dict[K, float] | None:

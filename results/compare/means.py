@@ -18,14 +18,13 @@ from results.compare.comparison import (
     levels_of,
     log_ratios,
     mark_of,
-    unchecked,
 )
 from results.compare.decide import decide
 from results.number_format import significant, with_interval
 from results.stats import Interval, inverse, outlying
 from results.table.cell_text import value_text, warned
-from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS, Value
-from results.table.comparable import case_label, count_text, mode_text
+from results.table.columns import CASE_COLUMNS, Value
+from results.table.comparable import case_label, differing, setting_text
 from results.table.fleets import TOLERANCE, FleetRate, Outlier, log_means, outlier_of
 from results.text import enumerated
 
@@ -38,20 +37,20 @@ class Answer:
         kind: Kind of work, e.g. `training, fp16, 4 GPUs`.
         found: Comparisons that have an interval.
         ratio: Their geometric mean.
-        outliers: Hosts that differ from the rest of their fleet.
-        without: Comparisons without these hosts; empty if there are none.
     """
 
     kind: str
     found: tuple[Comparison, ...]
     ratio: Interval
-    outliers: tuple[Outlier, ...] = ()
-    without: tuple[Comparison, ...] = ()
 
     @property
     def mark(self) -> Mark:
         """Which side is significantly faster, and by more than 1 %."""
-        return mark_of(self.ratio.value, self.ratio)
+        return mark_of(self.ratio)
+
+
+KIND_COLUMNS = ("mode", "precision", "num_gpus", "communication")
+"""Columns of the case that make a kind of work."""
 
 
 def answers(found: Sequence[Comparison], by: Sequence[str] = ()) -> list[Answer]:
@@ -61,41 +60,35 @@ def answers(found: Sequence[Comparison], by: Sequence[str] = ()) -> list[Answer]
         found: Comparisons of two sides.
         by: Software columns in which pairs of one case differ; each value has its own answers.
     """
-    groups: dict[object, list[Comparison]] = {}
+    groups: dict[str, list[Comparison]] = {}
+    several = differing([item.a for item in found], by)
     for item in found:
         if item.interval is not None:
-            groups.setdefault(_kind(item.a, by), []).append(item)
-    several = {name for name in by if len({item.a.named(name) for item in found}) > 1}
-    made = []
-    for group in groups.values():
-        ratio = geometric_mean(group)
-        if ratio is not None:
-            made.append(_answer(group, ratio, [name for name in SOFTWARE_COLUMNS if name in several]))
-    return made
+            kind = setting_text(item.a, without=[name for name in CASE_COLUMNS if name not in KIND_COLUMNS])
+            kind = ", ".join([kind, *(f"{name} {item.a.named(name)}" for name in several)])
+            groups.setdefault(kind, []).append(item)
+    means = ((kind, group, geometric_mean(group)) for kind, group in groups.items())
+    return [Answer(kind, tuple(group), ratio) for kind, group, ratio in means if ratio is not None]
 
 
-def answer_lines(found: Sequence[Comparison], by: Sequence[str] = (), *, baseline: bool = False) -> list[str]:
+def answer_lines(
+    found: Sequence[Comparison], by: Sequence[str] = (), *, baseline: bool = False, prices: bool = True
+) -> list[str]:
     """Return the ratios of throughput in a sentence, outliers, and which side gives more samples per dollar.
 
     Args:
         found: Comparisons of two sides.
         by: See `answers`.
         baseline: Whether the second side is the first at another time, so that prices do not matter.
+        prices: Whether to say what is cheaper.
     """
     known = [item for item in found if item.interval is not None]
     if not known:
         return []
-    itself = baseline or all(item.paired for item in known)
     lines = [speed_sentence(known, by, baseline=baseline)]
-    lines += [line for item in answers(found, by) for line in _outlier_lines(item)]
-    return lines if itself else [*lines, _price_sentence(known)]
-
-
-def leading_lines(found: Sequence[Comparison]) -> list[str]:
-    """Return the first of `answer_lines`, and those about outliers."""
-    known = [item for item in found if item.interval is not None]
-    outliers = [line for item in answers(found) for line in _outlier_lines(item)]
-    return [speed_sentence(known), *outliers] if known else []
+    lines += [line for item in answers(found, by) if (line := _outlier_line(item))]
+    itself = baseline or all(item.paired for item in known)
+    return [*lines, _price_sentence(known)] if prices and not itself else lines
 
 
 def speed_sentence(known: Sequence[Comparison], by: Sequence[str] = (), *, baseline: bool = False) -> str:
@@ -191,8 +184,6 @@ def unknown_line(a: str, b: str, found: Sequence[Comparison]) -> str:
         b: Name of the second side.
         found: Their comparisons, for which there are no `answers`.
     """
-    if any(item.interval is not None for item in found):
-        return f"{a} and {b}: no hosts or rounds measured several cases, so there is no mean: see each ratio."
     ratios = sorted(item.value for item in found if item.value is not None)
     if not ratios:
         kind = "comparable" if any(item.mark is Mark.NOT_COMPARABLE for item in found) else "measured"
@@ -226,69 +217,50 @@ def unchecked_lines(
     """
     paired = f", or leave out --by {','.join(by)} to compare different software" if by else ""
     again = f"measure it again with the same settings{paired}"
-    lines = [
-        f"{rate.fleet}, {case_label(rate, sides)}: not measured on the other side; {again}"
-        for rate in missing
-        if rate.rates
-    ]
-    for item in unchecked(found):
-        todo = "at least 2 repeats on each side" if item.mark is Mark.UNKNOWN else "both sides with the same tfbench"
-        lines.append(f"{item.b.fleet}, {case_label(item.b, sides)}: {item.reason}; measure {todo}")
-    return lines
+    places = [(rate, f"not measured on the other side; {again}") for rate in missing if rate.rates]
+    for item in found:
+        if item.mark is Mark.UNKNOWN:
+            places.append((item.b, f"{item.reason}; measure at least 2 repeats on each side"))
+        elif item.mark is Mark.NOT_COMPARABLE and (item.b.rates or not item.b.failures):  # several softwares: neither
+            places.append((item.b, f"{item.reason}; measure both sides with the same tfbench"))
+    return [f"{rate.fleet}, {case_label(rate, sides)}: {what}" for rate, what in places]
 
 
-def _kind(rate: FleetRate, by: Sequence[str]) -> tuple[object, ...]:
-    """Return the kind of work of a case, and the software columns `by`."""
-    case = rate.case
-    of_case = (case.mode, case.precision, case.device, case.num_gpus, case.num_hosts, case.communication)
-    return (*of_case, rate.software.only(by))
-
-
-def _answer(group: Sequence[Comparison], ratio: Interval, software: Sequence[str]) -> Answer:
-    first = group[0].a
-    words = [mode_text(first.case.mode), str(first.case.precision), count_text(first)]
-    words += [f"{name} {first.named(name)}" for name in software]
-    outliers, without = _without_outliers(group)
-    return Answer(", ".join(words), tuple(group), ratio, outliers, without)
-
-
-def _without_outliers(group: Sequence[Comparison]) -> tuple[tuple[Outlier, ...], tuple[Comparison, ...]]:
-    """Find hosts that differ from the rest of their fleet over all cases, and compare without them."""
-    found: list[Outlier] = []
-    rest = tuple(group)
-    while True:
-        by_side = (
-            [[log_ratios(item) for item in rest]]
-            if all(item.paired for item in rest)
-            else [[log_means(item.a) for item in rest], [log_means(item.b) for item in rest]]
-        )
-        found_host = outlying([levels_of(of_side) or {} for of_side in by_side], TOLERANCE)
-        if found_host is None:
-            return tuple(found), rest if found else ()
-        side, host, difference = found_host
-        found.append(outlier_of([rest[0].a, rest[0].b][side], host, difference))
-        rest = tuple(_without(item, host, side, paired=len(by_side) == 1) for item in rest)
-
-
-def _without(item: Comparison, host: str, side: int, *, paired: bool) -> Comparison:
-    a, b = (
-        rate.only([name for name in rate.rates if name != host], "outlier") if paired or side == index else rate
-        for index, rate in enumerate((item.a, item.b))
+def _outlier_line(answer: Answer) -> str:
+    """Return the sentence about hosts that differ from the rest of their fleet; empty: there are none."""
+    outliers, rest = without_outliers(answer.found)
+    ratio = geometric_mean(rest)
+    if not outliers or ratio is None:
+        return ""
+    it = "it" if len(outliers) == 1 else "them"
+    return (
+        f"{enumerated([outlier.difference for outlier in outliers])}: {with_interval(ratio)} × without {it}, "
+        f"{with_interval(answer.ratio)} × with {it} ({answer.kind}). Check cooling, power limit and neighbours."
     )
-    return compare_pair(a, b)
 
 
-def _outlier_lines(item: Answer) -> list[str]:
-    """Return the sentence about outliers, with the ratio with and without them."""
-    ratio = geometric_mean(item.without)
-    if ratio is None:
-        return []
-    it = "it" if len(item.outliers) == 1 else "them"
-    found = enumerated([outlier.difference for outlier in item.outliers])
-    return [
-        f"{found}: {with_interval(ratio)} × without {it}, {with_interval(item.ratio)} × with {it} ({item.kind}). "
-        "Check cooling, power limit and neighbours."
-    ]
+def without_outliers(found: Sequence[Comparison]) -> tuple[list[Outlier], Sequence[Comparison]]:
+    """Find hosts that differ from the rest of their fleet over all cases, and compare without them."""
+    outliers: list[Outlier] = []
+    while True:
+        paired = all(item.paired for item in found)
+        logarithms = (
+            [[log_ratios(item.a, item.b) for item in found]]
+            if paired
+            else [[log_means(item.a) for item in found], [log_means(item.b) for item in found]]
+        )
+        worst = outlying([levels_of(of_side) or {} for of_side in logarithms], TOLERANCE)
+        if worst is None:
+            return outliers, found
+        side, host, difference = worst
+        outliers.append(outlier_of([found[0].a, found[0].b][side], host, difference))
+        found = [
+            compare_pair(
+                item.a.without(host) if paired or side == 0 else item.a,
+                item.b.without(host) if paired or side == 1 else item.b,
+            )
+            for item in found
+        ]
 
 
 def comparison_row(item: Comparison, sides: Sequence[FleetRate]) -> dict[str, Value]:

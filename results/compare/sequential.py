@@ -94,14 +94,12 @@ def analyse(a: FleetRate, b: FleetRate, share: float, repeats: int) -> InterimAn
     if not found.comparable:
         return InterimAnalysis(Reason.NO_RATIO, None, found.reason)
     first = 1 if a.of_fleet and b.of_fleet else 2
-    estimates = a.estimate, b.estimate
-    if repeats < first or estimates[0] is None or estimates[1] is None:
+    if repeats < first or a.estimate is None or b.estimate is None:
         return InterimAnalysis()
     singles = _one_by_one(a, repeats) and _one_by_one(b, repeats)
-    level = SINGLE_MACHINES_LEVEL if singles else LEVEL
-    alike = a.repeated == b.repeated
-    interval = ratio_of_estimates(estimates[0], estimates[1], level=level, alike=alike)
-    guarded = ratio_of_estimates(_no_luck(a, estimates[0]), _no_luck(b, estimates[1]), level=level, alike=alike)
+    level, alike = SINGLE_MACHINES_LEVEL if singles else LEVEL, a.repeated == b.repeated
+    interval = ratio_of_estimates(a.estimate, b.estimate, level=level, alike=alike)
+    guarded = ratio_of_estimates(_no_luck(a, a.estimate), _no_luck(b, b.estimate), level=level, alike=alike)
     rounds = f"{counted(repeats, 'repeat')} of each host"
     names = f"{a.fleet} / {b.fleet}"
     if guarded.half_width <= share * guarded.value:
@@ -109,7 +107,7 @@ def analyse(a: FleetRate, b: FleetRate, share: float, repeats: int) -> InterimAn
         return InterimAnalysis(Reason.KNOWN, interval, f"{names} is known to {width} after {rounds}")
     equal_cost = compare_pair(a, b).price_ratio
     level = analysis_level(repeats - first + 1)
-    bounds = ratio_of_estimates(estimates[0], estimates[1], level=level, alike=alike)
+    bounds = ratio_of_estimates(a.estimate, b.estimate, level=level, alike=alike)
     lower, upper = price_limits(bounds)
     if equal_cost is not None and not lower <= equal_cost <= upper:
         word = "above" if equal_cost < lower else "below"

@@ -18,7 +18,7 @@ import jinja2
 import markupsafe
 
 from results.compare.comparison import fleets_of
-from results.compare.means import leading_lines, unknown_line
+from results.compare.means import answer_lines, unknown_line
 from results.program import started_as_tfbench
 from results.recommend.prices import asked_prices, unused_prices
 from results.reference.gpu_comparison import comparison_lines, gpu_grids
@@ -262,7 +262,11 @@ def _first(lines: Sequence[str]) -> list[str]:
 
 def _ratio_lines(pairs: Sequence[Pair]) -> list[str]:
     """Return which fleet of each pair is faster, and outliers; of many pairs, the first ones."""
-    lines = [line for a, b, found in pairs[:MAX_NAMED] for line in leading_lines(found) or [unknown_line(a, b, found)]]
+    lines = [
+        line
+        for a, b, found in pairs[:MAX_NAMED]
+        for line in answer_lines(found, prices=False) or [unknown_line(a, b, found)]
+    ]
     more = len(pairs) - MAX_NAMED
     return [*lines, f"{counted(more, 'more fleet')} below: Each fleet / {pairs[0][1]}."] if more > 0 else lines
 

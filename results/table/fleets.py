@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from results.schema import Case, Device
-from results.stats import Estimate, Interval, Nested, host_means, nested_estimate, outlying
+from results.stats import LEVEL, Estimate, Interval, Nested, host_means, nested_estimate, outlying, ratio_of_estimates
 from results.table.columns import NO_ORIGIN, SOFTWARE_COLUMNS, CaseOnHost, Row, Software, Value
 from results.table.comparable import CPU_HOST_COLUMNS, HOST_COLUMNS, case_label, differences, differing, value_of
 from results.text import counted, enumerated
@@ -113,6 +113,10 @@ class FleetRate:
             failures={**self.failures, **excluded},
         )
 
+    def without(self, host: str) -> FleetRate:
+        """Return only the numbers of the other hosts."""
+        return self.only([name for name in self.rates if name != host], "outlier")
+
     @property
     def repeated(self) -> str:
         """Values that the interval is computed from: `hosts`, `runs` or `repeats`."""
@@ -135,6 +139,13 @@ class FleetRate:
         """95 % interval over `repeated`; None with fewer than two values."""
         found = self.estimate
         return found.interval() if found else None
+
+
+def ratio_of_rates(a: FleetRate, b: FleetRate, *, level: float = LEVEL) -> Interval | None:
+    """Return the throughput of `a` over that of `b`, as independent sides; None: a side has fewer than two values."""
+    if a.estimate is None or b.estimate is None:
+        return None
+    return ratio_of_estimates(a.estimate, b.estimate, level=level, alike=a.repeated == b.repeated)
 
 
 Key = TypeVar("Key")

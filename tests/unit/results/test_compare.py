@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import scipy
 
-from results.compare.comparison import Mark, compare, geometric_mean, regressions, unchecked, unmatched
-from results.compare.means import answer_lines, comparison_row, unknown_line
+from results.compare.comparison import Mark, compare, geometric_mean, regressions, unmatched
+from results.compare.means import answer_lines, comparison_row, unchecked_lines, unknown_line
 from results.compare.scaling import efficiencies
 from results.number_format import with_interval
 from results.report.comparison import compare_grid, scaling_grid
@@ -56,7 +56,7 @@ def test_a_ratio_is_fiellers_and_marks_need_significance_and_size(a, b, mark):
     assert item.mark is mark
     expected = None if len(a) < 2 else pytest.approx(dataclasses.astuple(ratio_interval(a, b)))
     assert (item.interval and dataclasses.astuple(item.interval)) == expected
-    assert unchecked([item]) == [item] * (mark is Mark.UNKNOWN)
+    assert bool(unchecked_lines([item], [], [item.a])) == (mark is Mark.UNKNOWN)
     assert unknown_line("a", "b", [item]).startswith("a is 1.99 × as fast as b, from one") == (mark is Mark.UNKNOWN)
 
 
@@ -267,9 +267,8 @@ def test_by_pairs_only_equal_software():
     records = [r for (fleet, keras), rate in rates.items() for r in repeats(rate, rate + 1, fleet=fleet, **of[keras])]
     (item,) = compared(*records)
     assert (item.mark, item.value) == (Mark.NOT_COMPARABLE, None)
-    assert item.reason == "measured with several keras (3.12.0, 3.15.1): split with --by keras" and unchecked(
-        [item]
-    ) == [item]
+    assert item.reason == "measured with several keras (3.12.0, 3.15.1): split with --by keras"
+    assert unchecked_lines([item], [], [item.a])[0].startswith(f"b, resnet50 fp32: {item.reason}; measure both sides")
     assert unknown_line("a", "b", [item]).startswith("a and b have no comparable case in common")
     assert sorted(round(item.value) for item in compared(*records, by=["keras"])) == [2, 3]
 
