@@ -10,14 +10,17 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, dataclass_transform
 
 
+@dataclass_transform(kw_only_default=True, frozen_default=True)
 class Event:
-    """Base class of all events."""
+    """Base class of all events, which are frozen dataclasses."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunStarted(Event):
     """The run starts or resumes.
 
@@ -31,7 +34,6 @@ class RunStarted(Event):
     folder: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class HostChecked(Event):
     """A host was probed; `problem` has the reason if it did not answer."""
 
@@ -40,7 +42,6 @@ class HostChecked(Event):
     gpus: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
 class ImageProgress(Event):
     """Progress of a pull; shown, not stored.
 
@@ -54,7 +55,6 @@ class ImageProgress(Event):
     total_bytes: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class ImageReady(Event):
     """The image is on the host.
 
@@ -68,7 +68,6 @@ class ImageReady(Event):
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
 class JobState(Event):
     """A repeat entered a phase: `launching`, a phase of `results.schema.progress.STATES`, `collecting`, `reattached`.
 
@@ -80,7 +79,6 @@ class JobState(Event):
     state: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class JobStep(Event):
     """A line of progress; shown, not stored."""
 
@@ -91,7 +89,6 @@ class JobStep(Event):
     unit: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class JobResult(Event):
     """A repeat has its record.
 
@@ -111,7 +108,6 @@ class JobResult(Event):
     fleet: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
 class JobSkipped(Event):
     """A repeat is skipped, because the comparisons of its case are decided."""
 
@@ -121,7 +117,6 @@ class JobSkipped(Event):
     why: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class Decided(Event):
     """A comparison between fleets needs no more repeats."""
 
@@ -129,7 +124,6 @@ class Decided(Event):
     answer: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class Warned(Event):
     """A warning; the run continues."""
 
@@ -137,7 +131,6 @@ class Warned(Event):
     message: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class Stopping(Event):
     """The user stopped the run.
 
@@ -150,7 +143,6 @@ class Stopping(Event):
     hint: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class HostLost(Event):
     """A host was dropped; its remaining repeats get `status`."""
 
@@ -159,7 +151,6 @@ class HostLost(Event):
     cause: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunFinished(Event):
     """The run has ended.
 

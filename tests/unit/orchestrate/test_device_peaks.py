@@ -21,47 +21,38 @@ def measured(*, case=CASE, warnings=(), **changes):
     return dataclasses.replace(record, measurement=dataclasses.replace(make_measurement(case, 100.0), **peaks))
 
 
-def after(record, job=JOB, first=JOB):
+def after(*records, job=JOB, first=JOB):
     peaks = DevicePeaks()
-    peaks.add(first, record)
+    for record in records:
+        peaks.add(first, record)
     return peaks.of(job)
 
 
 def test_the_next_repeat_is_given_the_limits_of_one_device():
     assert after(measured()) == (1e13, 4e11)
     cpu = dataclasses.replace(JOB, case=dataclasses.replace(CASE, device=Device.CPU))
-    assert after(measured(case=cpu.case), cpu, cpu) == (2e13, 8e11), "logical devices are one processor"
-    peaks = DevicePeaks()
-    for flops, traffic in ((2e13, 8e11), (3e13, 4e11), (1e13, 2e11)):
-        peaks.add(JOB, measured(peak_flops_per_second=flops, peak_bytes_per_second=traffic))
-    assert peaks.of(JOB) == (1.5e13, 4e11), "the best counts: what had to be measured again was too low"
+    assert after(measured(case=cpu.case), job=cpu, first=cpu) == (2e13, 8e11), "logical devices are one processor"
+    figures = [{"peak_flops_per_second": x, "peak_bytes_per_second": y} for x, y in ((2e13, 8e11), (3e13, 4e11))]
+    best = after(*(measured(**figure) for figure in figures))
+    assert best == (1.5e13, 4e11), "the best counts: what had to be measured again was too low"
 
 
 @pytest.mark.parametrize(
-    "job",
+    ("job", "record"),
     [
-        dataclasses.replace(JOB, case=dataclasses.replace(CASE, precision=Precision.FP16)),
-        dataclasses.replace(JOB, gpu_uuids=("GPU-c", "GPU-b")),
-        dataclasses.replace(JOB, origin=dataclasses.replace(JOB.origin, image_digest="sha256:2")),
-        dataclasses.replace(JOB, case=dataclasses.replace(CASE, num_hosts=2)),
+        (dataclasses.replace(JOB, case=dataclasses.replace(CASE, precision=Precision.FP16)), measured()),
+        (dataclasses.replace(JOB, gpu_uuids=("GPU-c", "GPU-b")), measured()),
+        (dataclasses.replace(JOB, origin=dataclasses.replace(JOB.origin, image_digest="sha256:2")), measured()),
+        (dataclasses.replace(JOB, case=dataclasses.replace(CASE, num_hosts=2)), measured()),
+        (JOB, measured(warnings=["throttled_power"])),
+        (JOB, measured(warnings=["above_peak"])),
+        (JOB, measured(peak_bytes_per_second=None)),
+        (JOB, measured(peaks_reused=True)),
+        (JOB, dataclasses.replace(measured(), status=Status.OOM)),
     ],
 )
-def test_another_device_precision_or_image_measures_its_own(job):
-    assert after(measured(), job) is None
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        measured(warnings=["throttled_power"]),
-        measured(warnings=["above_peak"]),
-        measured(peak_bytes_per_second=None),
-        measured(peaks_reused=True),
-        dataclasses.replace(measured(), status=Status.OOM),
-    ],
-)
-def test_limits_that_may_be_too_low_are_not_passed_on(record):
-    assert after(record) is None
+def test_limits_of_another_device_or_too_low_ones_are_not_passed_on(job, record):
+    assert after(record, job=job) is None
 
 
 def test_the_command_line_carries_them():
