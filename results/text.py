@@ -29,7 +29,7 @@ def enumerated(names: Sequence[str]) -> str:
     """Join names for a sentence: `a`, `a and b`, `a, b and c`; of many, the first ones and the number of others."""
     if len(names) > MOST_ENUMERATED:
         names = [*names[: MOST_ENUMERATED - 1], f"{len(names) - MOST_ENUMERATED + 1} others"]
-    return " and ".join([*([", ".join(names[:-1])] if len(names) > 1 else []), *names[-1:]])
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def path_text(path: Path) -> str:

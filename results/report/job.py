@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from results.compare.comparison import fleets_of
 from results.compare.decide import price_limits
 from results.report.comparison import Pair
 from results.schema import Case, Mode
@@ -18,7 +19,7 @@ from results.table.fleets import FleetRate
 from results.text import enumerated
 
 
-def job_data(rates: Sequence[FleetRate], pairs: Sequence[Pair]) -> dict[str, Any]:
+def job_data(rates: Sequence[FleetRate], pairs: Sequence[Pair]) -> list[dict[str, Any]]:
     """Return throughputs and ratios of fleets for each case.
 
     Args:
@@ -26,34 +27,24 @@ def job_data(rates: Sequence[FleetRate], pairs: Sequence[Pair]) -> dict[str, Any
         pairs: Comparisons of each two fleets.
 
     Returns:
-        `cases`: label, unit, `fleets` (rate with its interval and replicas, or why it has none) and `limits` (two
-        fleets and their `price_limits`).
+        For each case with a number, training first: label, unit, `fleets` (rate with its interval and replicas, or why
+        it has none) and `limits` (two fleets and their `price_limits`; null: infinite).
     """
-    labels: dict[str, int] = {}
     limits: dict[Case, list[list[Any]]] = {}
     for a, b, compared in pairs:
         for item in compared:
             if item.value is not None:
-                ends = (
-                    float(f"{limit:.7g}") if math.isfinite(limit) else None for limit in price_limits(item.interval)
-                )
+                ends = (float(f"{end:.7g}") if math.isfinite(end) else None for end in price_limits(item.interval))
                 limits.setdefault(item.case, []).append([a, b, *ends])
-    cases = []
     measured = sorted((rate for rate in rates if rate.rates), key=lambda rate: rate.case.mode is not Mode.TRAIN)
+    cases = []
     for case in dict.fromkeys(rate.case for rate in measured):
         of_case = [rate for rate in rates if rate.case == case]
+        fleets = {fleet: _figure([rate for rate in of_case if rate.fleet == fleet]) for fleet in fleets_of(of_case)}
+        unit = next(rate.unit for rate in of_case if rate.unit)
         label = case_label(of_case[0], rates)
-        labels[label] = labels.get(label, 0) + 1
-        cases.append(
-            {
-                # Cases with equal labels may still differ, e.g. in how long they were timed.
-                "label": label if labels[label] == 1 else f"{label} ({labels[label]})",
-                "unit": next((rate.unit for rate in of_case if rate.unit), "samples"),
-                "fleets": {fleet: _figure([r for r in of_case if r.fleet == fleet]) for fleet in _fleets(of_case)},
-                "limits": limits.get(case, []),
-            }
-        )
-    return {"cases": cases}
+        cases.append({"label": label, "unit": unit, "fleets": fleets, "limits": limits.get(case, [])})
+    return cases
 
 
 def fleet_prices(rates: Sequence[FleetRate]) -> dict[str, float | None]:
@@ -61,14 +52,11 @@ def fleet_prices(rates: Sequence[FleetRate]) -> dict[str, float | None]:
 
     Shipped examples of prices are left out: an offer that somebody saw months ago is nobody's price today.
     """
-    return {
-        fleet: next((r.usd_per_gpu_hour for r in rates if r.fleet == fleet and r.rates and r.usd_per_gpu_hour), None)
-        for fleet in _fleets([rate for rate in rates if rate.rates])
-    }
-
-
-def _fleets(rates: Sequence[FleetRate]) -> list[str]:
-    return list(dict.fromkeys(rate.fleet for rate in rates))
+    prices: dict[str, float | None] = {}
+    for rate in rates:
+        if rate.rates:
+            prices[rate.fleet] = prices.get(rate.fleet) or rate.usd_per_gpu_hour
+    return prices
 
 
 def _figure(rates: Sequence[FleetRate]) -> dict[str, Any]:
@@ -79,11 +67,6 @@ def _figure(rates: Sequence[FleetRate]) -> dict[str, Any]:
     if len(measured) > 1:
         return {"failed": f"several {enumerated(differing(measured, SOFTWARE_COLUMNS))}"}
     (rate,) = measured
-    interval = rate.interval
-    known = interval is not None and interval.low > 0 and math.isfinite(interval.high)
-    return {
-        "rate": rate.mean,
-        "low": interval.low if interval and known else None,
-        "high": interval.high if interval and known else None,
-        "gpus": rate.case.replicas,
-    }
+    interval = rate.interval if rate.interval and rate.interval.low > 0 else None
+    low, high = (interval.low, interval.high) if interval else (None, None)
+    return {"rate": rate.mean, "low": low, "high": high, "gpus": rate.case.replicas}

@@ -5,44 +5,35 @@ The page works offline; bars are inline SVG, and all texts of hosts are escaped.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import jinja2
-import markupsafe
+import pandas as pd
 
 from results.compare.comparison import fleets_of
 from results.compare.means import answer_lines, unknown_line
 from results.program import started_as_tfbench
+from results.recommend.options import Advice
 from results.recommend.prices import asked_prices, unused_prices
 from results.reference.gpu_comparison import comparison_lines, gpu_grids
+from results.reference.gpus import specifications
 from results.reference.prices import YOURS
 from results.report.comparison import Pair, communication_grid, fleet_pairs, ratio_grids, scaling_grid
-from results.report.decision import RunDecision, decide, decision_grids, setting_title
+from results.report.decision import decide, decision_grids, setting_title
 from results.report.job import fleet_prices, job_data
-from results.report.panels import (
-    Panel,
-    energy_panels,
-    leading_pairs,
-    ratio_panel,
-    scaling_panel,
-    speed_panels,
-    utilisation_panel,
-)
+from results.report.panels import Panel, leading_pairs, report_panels
 from results.report.tables import result_grids, wide_grids
 from results.runs.store import StoredRecord
 from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
-from results.schema import Origin, Record, Status
+from results.schema import Record, Status
 from results.schema.version import __version__
 from results.table.cell_text import warning_codes
 from results.table.columns import place_of
-from results.table.fleets import FleetRate
 from results.table.merge import Merged, merge_records
 from results.text import counted
 from results.text_table import Grid, markdown, markdown_text, printable
@@ -71,9 +62,10 @@ class Report:
 
     Attributes:
         about: Names, times and hosts of the runs.
-        decision: What to rent.
+        verdict: Sentences at the top, starting with the ratios and what to rent.
+        advices: What to rent in each setting.
         unused: A line for each of the user's prices that the report does not use.
-        verdict: Sentences at the top, starting with the ratios.
+        specified: Conclusions from the specifications of the GPUs of the answers, and their tables.
         panels: Tables with bars; that of the ratios, if any, is the first.
         tables: Further tables, shortened.
         records: The records.
@@ -81,9 +73,10 @@ class Report:
 
     title: str
     about: str
-    decision: RunDecision
-    unused: list[str]
     verdict: list[str]
+    advices: list[Advice]
+    unused: list[str]
+    specified: tuple[list[str], list[Grid]]
     merged: Merged
     pairs: list[Pair]
     panels: list[Panel]
@@ -112,18 +105,17 @@ def make_report(
     """
     merged, records = merge_records(stored), [item.record for item in stored if item.record is not None]
     given = asked_prices(prices, price_files, fleets_of(merged.rates))
-    decision = decide(merged.rates, given)
-    yours = {fleet: of.usd_per_gpu_hour for fleet, of in decision.offers.items() if of.origin == YOURS}
-    merged = _at_prices(merged, yours)
+    advices, recommendation = decide(merged.rates, given)
+    options = [option for advice in advices for option in advice.options]
+    gpus = [gpu for gpu in dict.fromkeys(option.gpu for option in options) if gpu in specifications()]
+    offers = {option.subject: option.cheapest for option in options if option.offers}
+    yours = {fleet: offer.usd_per_gpu_hour for fleet, offer in offers.items() if offer.origin == YOURS}
+    if yours:  # no table may contradict the recommendation
+        rows = [row._replace(usd_per_gpu_hour=yours.get(row.fleet, row.usd_per_gpu_hour)) for row in merged.rows]
+        merged = replace(merged, rows=rows)
     rates = merged.rates
-    pairs = fleet_pairs(rates)
-    panels = [
-        ratio_panel(pairs, [*yours]),
-        *speed_panels(rates),
-        utilisation_panel(rates),
-        scaling_panel(rates),
-        *energy_panels(rates),
-    ]
+    pairs, fleets, networks = fleet_pairs(rates), fleets_of(rates), [*dict.fromkeys(rate.case.model for rate in rates)]
+    of_fleets = " and ".join(fleets) if len(fleets) < 3 else _listed(fleets, "fleet")
     tables = [
         *result_grids(merged),
         *wide_grids(merged)[:MAX_TABLES],
@@ -133,78 +125,56 @@ def make_report(
         time_breakdown_grid(time_breakdown(stored)),
     ]
     return Report(
-        title=_in_words(rates) or title,
+        title=f"{of_fleets}: {_listed(networks, 'network')}" if rates else title,
         about=_about(records, title) + (f"; measured by {measured_by}" if measured_by else ""),
-        decision=decision,
-        unused=unused_prices(decision.advices, given),
-        verdict=[*_ratio_lines(leading_pairs(pairs)), decision.first, *decision.left_out, *_row_lines(merged)],
+        verdict=[*_ratio_lines(leading_pairs(pairs)), *recommendation, *_row_lines(merged)],
+        advices=advices,
+        unused=unused_prices(advices, given),
+        specified=(comparison_lines(gpus), gpu_grids(gpus)) if gpus else ([], []),
         merged=merged,
         pairs=pairs,
-        panels=[panel.first(MAX_BARS) for panel in panels if panel is not None],
+        panels=[panel.first(MAX_BARS) for panel in report_panels(rates, pairs, yours)],
         tables=[replace(grid, notes=_first(grid.notes)).first(MAX_ROWS) for grid in tables if grid],
         records=records,
     )
 
 
-def _at_prices(merged: Merged, yours: Mapping[str, float]) -> Merged:
-    """Return the records at the user's prices, so that no table contradicts the recommendation.
-
-    Args:
-        merged: The records, at the prices that came with them.
-        yours: The user's USD per GPU-hour by fleet.
-    """
-    if not yours:
-        return merged
-    rows = [row._replace(usd_per_gpu_hour=yours.get(row.fleet, row.usd_per_gpu_hour)) for row in merged.rows]
-    return replace(merged, rows=rows)
-
-
-def _in_words(rates: Sequence[FleetRate]) -> str:
-    """Return the title: fleets and networks; empty if nothing was measured."""
-    names, networks = fleets_of(rates), list(dict.fromkeys(str(rate.case.model) for rate in rates))
-    fleets = f"{(', ' if len(names) > MAX_NAMED else ' and ').join(names[:MAX_NAMED])}{_more(names, 'fleet')}"
-    return f"{fleets}: {', '.join(networks[:MAX_NAMED])}{_more(networks, 'network')}" if rates else ""
-
-
-def _more(names: Sequence[str], noun: str) -> str:
-    """Count the names that are not listed: ` and 2 more hosts`."""
-    return f" and {counted(len(names) - MAX_NAMED, f'more {noun}')}" if len(names) > MAX_NAMED else ""
+def _listed(names: Sequence[str], noun: str) -> str:
+    """List the first names at the top of the page, and count the others."""
+    others = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {counted(others, f'more {noun}')}" if others > 0 else "")
 
 
 def _about(records: Sequence[Record], runs: str) -> str:
     """Describe the runs in a line; the cost covers each host with all its GPUs from its first repeat to its last."""
-    spans: dict[Origin, tuple[datetime, datetime, int]] = {}
+    rows = []
     for record in records:
-        with contextlib.suppress(ValueError):
-            begin, end = map(datetime.fromisoformat, (record.started_at, record.finished_at))
-            if record.origin:
-                host = replace(record.origin, repeat=1, image=None, image_digest=None)
-                first, last, gpus = spans.get(host, (begin, end, 1))
-                seen = len(record.environment.gpus) if record.environment else 0
-                spans[host] = min(first, begin), max(last, end), max(gpus, seen)
-    if not spans:
+        if origin := record.origin:
+            gpus = len(record.environment.gpus) if record.environment else 1
+            times = record.started_at, record.finished_at
+            rows.append([str(place_of(record)), origin.run_id, origin.usd_per_gpu_hour or 0.0, gpus, *times])
+    if not rows:
         return runs
-    hosts = list(dict.fromkeys(f"{host.fleet}/{host.host}" for host in spans))
-    more = _more(hosts, "host")
-    begin, end = min(span[0] for span in spans.values()), max(span[1] for span in spans.values())
-    usd = sum(
-        (last - first).total_seconds() / 3600 * gpus * (host.usd_per_gpu_hour or 0)
-        for host, (first, last, gpus) in spans.items()
-    )
-    cost = f", about {usd:.2f} USD" if usd else ""
+    repeats = pd.DataFrame(rows, columns=["host", "run", "usd", "gpus", "begin", "end"])
+    for name in ("begin", "end"):
+        repeats[name] = pd.to_datetime(repeats[name], utc=True, format="ISO8601", errors="coerce")
+    spans = repeats.groupby(["host", "run", "usd"], sort=False).agg({"begin": "min", "end": "max", "gpus": "max"})
+    hours = (spans["end"] - spans["begin"]).dt.total_seconds() / 3600
+    usd = (hours * spans["gpus"].clip(lower=1) * spans.index.get_level_values("usd")).sum()
+    begin, end = repeats["begin"].min(), repeats["end"].max()
     when = f"{begin:%Y-%m-%d %H:%M} UTC, {(end - begin).total_seconds() / 60:.0f} minutes"
-    return f"{runs}: {when}, {counted(len(records), 'repeat')} on {', '.join(hosts[:MAX_NAMED])}{more}{cost}"
+    hosts = _listed(list(dict.fromkeys(repeats["host"])), "host")
+    return f"{runs}: {when}, {counted(len(records), 'repeat')} on {hosts}{f', about {usd:.2f} USD' if usd else ''}"
 
 
 def report_markdown(report: Report) -> str:
     """Return the report as Markdown for a pull request: what to rent and the ratios, with all else collapsed."""
     first, *others = (markdown_text(line) for line in report.verdict)
-    settings = [f"{setting_title(advice)}: {advice.sentence}" for advice in report.decision.advices]
-    gpus = report.decision.gpus
+    settings = [f"{setting_title(advice)}: {advice.sentence}" for advice in report.advices]
     sections = {
-        "Each setting": (settings[:MAX_ROWS], decision_grids(report.decision)),
+        "Each setting": (settings[:MAX_ROWS], decision_grids(report.advices)),
         "Tables": ([], report.tables),
-        "Specifications of the GPUs": (comparison_lines(gpus), gpu_grids(gpus)) if gpus else ([], []),
+        "Specifications of the GPUs": report.specified,
     }
     folded = {
         name: "\n".join(["".join(f"* {markdown_text(line)}\n" for line in lines), *map(markdown, grids)]).strip("\n")
@@ -221,7 +191,7 @@ def report_markdown(report: Report) -> str:
             "",
             *(f"* {line}" for line in others),
             "",
-            *(markdown(panel) for panel in report.panels if panel.name == "ratio"),
+            *(markdown(panel.shown) for panel in report.panels if panel.name == "ratio"),
             *(f"<details><summary>{name}</summary>\n\n{text}\n\n</details>\n" for name, text in folded.items()),
         ]
     )
@@ -235,16 +205,14 @@ def report_html(report: Report) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= {"printable": printable, "setting_title": setting_title}
-    gpus = report.decision.gpus
     page = environment.get_template("report.html.j2").render(
         report=report,
+        fleets=fleets_of(report.merged.rates),
         most_unfolded=MOST_UNFOLDED,
-        decisions=[grid.first(MAX_ROWS) for grid in decision_grids(report.decision)],
-        specification_lines=comparison_lines(gpus) if gpus else [],
-        specification_tables=gpu_grids(gpus) if gpus else [],
-        settings=report.decision.advices[:MAX_ROWS],
+        decisions=[grid.first(MAX_ROWS) for grid in decision_grids(report.advices)],
+        settings=report.advices[:MAX_ROWS],
         warnings=_first([*_warnings(report.merged), *report.merged.problems]),
-        job=_script_json(job_data(report.merged.rates, report.pairs)),
+        job=job_data(report.merged.rates, report.pairs),
         prices=fleet_prices(report.merged.rates),
         environments=_environments(report.records),
         commands=_commands(report.records),
@@ -278,31 +246,32 @@ def _row_lines(merged: Merged) -> list[str]:
     warned = f" Warnings: {', '.join(codes)}." if codes else ""
     passed = "; all of them passed their validity checks" if ok else ""
     have = "row has" if len(merged.rows) == 1 else "rows have"
-    state = f"{ok} of {len(merged.rows)} {have} a number{passed}.{warned}"
     causes = Counter(textwrap.shorten(row.cause, 200) for row in merged.rows if not row.repeats_ok and row.cause)
-    return [state, *(f"{counted(rows, 'row')} without one: {cause}" for cause, rows in causes.most_common(MAX_NAMED))]
+    return [
+        f"{ok} of {len(merged.rows)} {have} a number{passed}.{warned}",
+        *(f"{counted(rows, 'row')} without one: {cause}" for cause, rows in causes.most_common(MAX_NAMED)),
+    ]
 
 
 def _warnings(merged: Merged) -> list[str]:
     """Return the warnings and failures of the rows, with host and case."""
-    lines = []
-    for row in merged.rows:
-        where = f"{row.place} {row.case.model} {row.case.precision} ×{row.case.num_gpus}"
-        texts = [text for text in (row.warnings, row.cause) if text is not None]
-        lines += [f"{where}: {'; '.join(texts)}"] if texts else []
-    return lines
+    return [
+        f"{row.place} {row.case.model} {row.case.precision} ×{row.case.num_gpus}: {text}"
+        for row in merged.rows
+        if (text := "; ".join(filter(None, (row.warnings, row.cause))))
+    ]
 
 
-def _environments(records: Sequence[Record]) -> list[dict[str, str]]:
-    """Return the distinct environments with their hosts."""
-    found: dict[tuple[tuple[str, str], ...], dict[str, None]] = {}
+def _environments(records: Sequence[Record]) -> list[tuple[str, dict[str, str]]]:
+    """Return the distinct environments with their hosts: names of hosts, then values by name."""
+    hosts: dict[tuple[tuple[str, str], ...], dict[str, None]] = {}
     for record in records:
         environment, origin = record.environment, record.origin
         if environment is None:
             continue
         gpus = dict.fromkeys(gpu.name for gpu in environment.gpus)
         limits = sorted({gpu.power_limit_watts for gpu in environment.gpus if gpu.power_limit_watts is not None})
-        facts = {
+        values = {
             "GPUs": f"{len(environment.gpus)} × {' + '.join(gpus)}" if gpus else "none",
             **({"power limit": ", ".join(f"{limit:g} W" for limit in limits) or "unknown"} if gpus else {}),
             "CPU": f"{environment.cpu}, {environment.cpu_limit:g} of {environment.cpu_count} CPUs",
@@ -314,8 +283,8 @@ def _environments(records: Sequence[Record]) -> list[dict[str, str]]:
             "system": f"{environment.operating_system}, kernel {environment.kernel}",
             "image": f"{origin.image}@{origin.image_digest}" if origin and origin.image_digest else "none",
         }
-        found.setdefault(tuple(facts.items()), {})[str(place_of(record))] = None
-    return [{"hosts": ", ".join(hosts), **dict(facts)} for facts, hosts in found.items()]
+        hosts.setdefault(tuple(values.items()), {})[str(place_of(record))] = None
+    return [(", ".join(of_values), dict(values)) for values, of_values in hosts.items()]
 
 
 def _commands(records: Sequence[Record]) -> list[str]:
@@ -323,11 +292,3 @@ def _commands(records: Sequence[Record]) -> list[str]:
     measure = "tfbench measure" if started_as_tfbench() else "python -m tfbench"
     ok = (record for record in records if record.status is Status.OK)
     return list(dict.fromkeys(f"{measure} {' '.join(record.case.flags())}" for record in ok))
-
-
-def _script_json(value: object) -> markupsafe.Markup:
-    """Return JSON that can be embedded in a script element."""
-    text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return markupsafe.Markup(text)

@@ -6,7 +6,7 @@ The page draws bars as inline SVG, which needs no chart library and wraps like t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from results.compare.comparison import MEANINGS, Comparison, Mark
@@ -21,62 +21,50 @@ from results.text_table import Grid
 
 
 @dataclass(frozen=True)
-class Bar:
-    """The drawing of a value.
-
-    Attributes:
-        value: Its length.
-        interval: The 95 % interval; None: unknown.
-        colour: Number of the fleet's colour.
-    """
-
-    value: float
-    interval: Interval | None
-    colour: int
-
-
-@dataclass(frozen=True)
 class Panel(Grid):
-    """A table whose rows have bars on one axis; columns: case, fleet unless there is one, value, further ones.
+    """A table whose rows have bars on one axis; columns: case, fleet, value, further ones.
 
     Attributes:
         name: Id of the section.
-        bars: Of each row; None: its value is missing.
+        bars: Value of each row with its interval, whose ends are the value if unknown; None: the value is missing.
         reference: Value of the dashed line; None: there is no line, and bars start at 0.
     """
 
     name: str = ""
-    bars: Sequence[Bar | None] = ()
+    bars: Sequence[Interval | None] = ()
     reference: float | None = None
 
     def place(self, value: float) -> float:
         """Return the position of a value on the axis, in percent of its width."""
-        ends = [self.reference or 0.0]
-        for bar in self.bars:
-            if bar is not None:
-                interval = bar.interval or Interval(bar.value, bar.value, bar.value)
-                ends += filter(math.isfinite, (bar.value, interval.low, interval.high))
+        ends = [end for bar in self.bars if bar for end in (bar.value, bar.low, bar.high) if math.isfinite(end)]
+        ends.append(self.reference or 0.0)
         margin = 0.03 * (max(ends) - min(ends))
-        start, stop = (min(ends) - margin if self.reference is not None else 0.0), max(ends) + margin
+        start, stop = (0.0 if self.reference is None else min(ends) - margin), max(ends) + margin
         return round(min(max(100 * (value - start) / ((stop - start) or 1.0), 0.0), 100.0), 2)
+
+    @property
+    def is_of_one(self) -> bool:
+        """Whether all rows are of one fleet, each of another case, so that its name says nothing."""
+        return len({row[1] for row in self.rows}) == 1 and len({row[0] for row in self.rows}) == len(self.rows)
+
+    @property
+    def shown(self) -> Panel:
+        """The table as text: without the column of fleets if it says nothing."""
+        return self.only([at for at, _ in enumerate(self.columns) if at != 1]) if self.is_of_one else self
 
     def first(self, count: int) -> Panel:
         """Return the panel with its first rows and bars."""
         return replace(super().first(count), bars=self.bars[:count])
 
 
-Row = tuple[list[str], Bar | None]
-"""Case, fleet, value and further cells of a row, and its bar."""
+Figures = tuple[Sequence[str], Interval | None]
+"""Texts of a value and of further columns, and the bar; see `Panel`."""
+
+Row = tuple[str, str, Figures]
+"""Case, fleet and figures."""
 
 
-def _panel(
-    name: str,
-    title: str,
-    columns: Sequence[str],
-    rows: Sequence[Row],
-    notes: Sequence[str] = (),
-    reference: float | None = None,
-) -> Panel:
+def _panel(name: str, title: str, columns: Sequence[str], rows: Iterable[Row], notes: Sequence[str] = ()) -> Panel:
     """Return a panel with the rows of a case next to each other.
 
     Args:
@@ -85,15 +73,26 @@ def _panel(
         columns: Headings of the value and of further columns.
         rows: In any order of cases.
         notes: Lines below the panel.
-        reference: See `Panel`.
     """
-    cases = [*dict.fromkeys(cells[0] for cells, _ in rows)]
-    ordered = sorted(rows, key=lambda row: cases.index(row[0][0]))
-    texts, bars = [cells for cells, _ in ordered], [bar for _, bar in ordered]
+    cases: dict[str, list[Row]] = {}
+    for row in rows:
+        cases.setdefault(row[0], []).append(row)
+    ordered = [row for of_case in cases.values() for row in of_case]
+    texts = [[case, fleet, *cells] for case, fleet, (cells, _) in ordered]
+    bars = [bar for _, _, (_, bar) in ordered]
     headings = ["case", "fleet", *(f"{column}>" for column in columns)]
-    panel = Panel(title, headings, texts, notes, name=name, bars=bars, reference=reference).without_empty_columns()
-    one = len({cells[1] for cells in texts}) == 1 and len(cases) == len(texts)
-    return panel.only([at for at, _ in enumerate(panel.columns) if at != 1]) if one else panel
+    return Panel(title, headings, texts, notes, name=name, bars=bars).without_empty_columns()
+
+
+def report_panels(rates: Sequence[FleetRate], pairs: Sequence[Pair], yours: Iterable[str]) -> list[Panel]:
+    """Return the panels of a report that have rows, in their order: ratios, rates, scaling.
+
+    Args:
+        rates: Measured throughputs.
+        pairs: Comparisons of each two fleets.
+        yours: Fleets at the user's prices; the others have those of their records.
+    """
+    return [panel for panel in (ratio_panel(pairs, yours), *rate_panels(rates), scaling_panel(rates)) if panel.rows]
 
 
 def leading_pairs(pairs: Sequence[Pair]) -> list[Pair]:
@@ -101,121 +100,104 @@ def leading_pairs(pairs: Sequence[Pair]) -> list[Pair]:
     return [pair for pair in pairs if pair[1] == pairs[0][1]]
 
 
-def ratio_panel(pairs: Sequence[Pair], yours: Sequence[str] = ()) -> Panel | None:
-    """Return the ratios of fleets over the first one, case by case; None: there is no ratio.
+def ratio_panel(pairs: Sequence[Pair], yours: Iterable[str] = ()) -> Panel:
+    """Return the ratios of fleets over the first one, case by case; without rows if there is no ratio.
 
     Args:
         pairs: Pairs of fleets; only those with the second side of the first pair are shown.
-        yours: Fleets at the user's prices; the others have those of their records.
+        yours: See `report_panels`.
     """
-    shown = leading_pairs(pairs)
-    items = [(a, at, item) for at, (a, _, found) in enumerate(shown) for item in found]
-    if not any(item.value is not None for _, _, item in items):
-        return None
-    items.sort(key=lambda of: of[2].a.case.mode is not Mode.TRAIN)
-    sides = [side for _, _, item in items for side in (item.a, item.b)]
-    title = f"{shown[0][0]} / {shown[0][1]}" if len(shown) == 1 else f"Each fleet / {shown[0][1]}"
-    rows = [_ratio_row(case_label(item.a, sides), label, at, item) for label, at, item in items]
-    notes = _ratio_notes([item for _, _, item in items], sides, yours)
-    return _panel("ratio", title, ["times as fast", *RATIO_COLUMNS], rows, notes, reference=1.0)
+    leading = leading_pairs(pairs)
+    items = [item for _, _, compared in leading for item in compared]
+    items.sort(key=lambda item: item.a.case.mode is not Mode.TRAIN)
+    sides = [side for item in items for side in (item.a, item.b)]
+    rows = [(case_label(item.a, sides), item.a.fleet, _ratio(item)) for item in items]
+    title = "" if not rows else f"{leading[0][0] if len(leading) == 1 else 'Each fleet'} / {leading[0][1]}"
+    known = rows if any(item.value is not None for item in items) else []
+    panel = _panel("ratio", title, ["times as fast", *RATIO_COLUMNS], known, _ratio_notes(items, sides, yours))
+    return replace(panel, reference=1.0)
 
 
-def speed_panels(rates: Sequence[FleetRate]) -> list[Panel]:
-    """Return a panel of throughputs for each unit; failed cases show their status."""
-    panels = []
-    for unit in dict.fromkeys(rate.unit for rate in rates if rate.unit):
-        models = {rate.case.model for rate in rates if rate.unit == unit}
-        rows = _rows(
-            rates,
-            [rate for rate in rates if rate.case.model in models],
-            lambda rate: ([rate_text(rate)], rate.mean, rate.interval),
-        )
-        panels.append(_panel(f"speed-{unit}", f"Speed, {unit} per second", [f"{unit}/s"], rows))
-    return panels
-
-
-def energy_panels(rates: Sequence[FleetRate]) -> list[Panel]:
-    """Return a panel of samples per joule of GPU energy for each unit."""
-
-    def figures(rate: FleetRate) -> Figures:
-        assert rate.samples_per_joule is not None, "only these are shown"
-        interval = rate.samples_per_joule.interval()
-        return [value_text(interval.value, interval)], interval.value, interval
-
-    panels = []
-    known = [rate for rate in rates if rate.samples_per_joule]
-    for unit in dict.fromkeys(rate.unit for rate in known if rate.unit):
-        rows = _rows(rates, [rate for rate in known if rate.unit == unit], figures)
-        panels.append(_panel(f"energy-{unit}", f"Energy, {unit} per joule of the GPUs", [f"{unit}/J"], rows))
-    return panels
-
-
-def utilisation_panel(rates: Sequence[FleetRate]) -> Panel | None:
-    """Return the share of each device's peak FLOP/s, with that of its bandwidth; None: no peaks were measured."""
-    flops, bandwidth = UTILISATION
-
-    def figures(rate: FleetRate) -> Figures:
-        shares = [rate.utilisation.get(name) for name in (flops, bandwidth)]
-        return ["" if share is None else f"{share:.0%}".replace("%", " %") for share in shares], shares[0], None
-
-    rows = _rows(rates, [rate for rate in rates if flops in rate.utilisation], figures)
-    note = (
-        "bandwidth: of unfused traffic, so fusion or caches may exceed 100 %; near 100 % of either, it sets the speed"
-    )
-    title = "Utilisation, share of measured peaks"
-    return _panel("utilisation", title, ["of peak FLOP/s", "of bandwidth"], rows, [note]) if rows else None
-
-
-def scaling_panel(rates: Sequence[FleetRate]) -> Panel | None:
-    """Return the scaling efficiency of cases on several GPUs; None: no case has several counts."""
-    found, colours, rows = efficiencies(rates), _colours(rates), list[Row]()
-    for item in found:
-        case = case_label(item.baseline, [other.baseline for other in found], known=CLUSTER_COLUMNS)
-        name = f"{case}, {cluster_name(item.rate.case)} {item.rate.case.device.upper()}s"
-        text, interval = efficiency_percent(item)
-        rows.append(([name, item.rate.fleet, text], Bar(100 * item.value, interval, colours[item.rate.fleet])))
-    note = "throughput of N over N × throughput of 1; the dashed line is perfect scaling"
-    return _panel("scaling", "Scaling", ["efficiency"], rows, [note], reference=100.0) if rows else None
-
-
-Figures = tuple[list[str], float | None, Interval | None]
-"""The cells of a rate, the value to draw if there is one, and its interval."""
-
-
-def _rows(rates: Sequence[FleetRate], shown: Sequence[FleetRate], figures: Callable[[FleetRate], Figures]) -> list[Row]:
-    """Return the rows of the shown rates, training first, by network; all rates decide on names and colours."""
-    colours, rows = _colours(rates), list[Row]()
-    for rate in sorted(shown, key=lambda rate: (rate.case.mode is not Mode.TRAIN, rate.case.model)):
-        cells, value, interval = figures(rate)
-        bar = None if value is None else Bar(value, interval, colours[rate.fleet])
-        rows.append(([case_label(rate, rates), rate.fleet, *cells], bar))
-    return rows
-
-
-def _colours(rates: Iterable[FleetRate]) -> dict[str, int]:
-    """Return the number of each fleet's colour."""
-    return {fleet: at for at, fleet in enumerate(dict.fromkeys(rate.fleet for rate in rates))}
-
-
-def _ratio_row(case: str, label: str, colour: int, item: Comparison) -> Row:
-    """Return the row of a comparison: its ratio, or the failure of a side."""
-    if item.value is None:
-        side = item.b if item.mark is Mark.WORKS else item.a
-        text = str(item.mark) if item.mark is Mark.NOT_COMPARABLE else f"{side.fleet}: {item.reason}"
-        return [case, label, text, *ratio_cells(item)], None
+def _ratio(item: Comparison) -> Figures:
+    """Return the figures of a comparison, or the failure of a side."""
     text = value_text(item.value, item.interval)
-    marked = f"{text} {item.mark}" if item.mark in (Mark.SAME, Mark.UNKNOWN) else text
-    return [case, label, marked, *ratio_cells(item)], Bar(item.value, item.interval, colour)
+    if item.mark in (Mark.SAME, Mark.UNKNOWN):
+        text = f"{text} {item.mark}"
+    elif item.mark in (Mark.FAILED, Mark.WORKS):
+        text = f"{(item.b if item.mark is Mark.WORKS else item.a).fleet}: {item.reason}"
+    return [text or str(item.mark), *ratio_cells(item)], _bar(item.value, item.interval)
 
 
-def _ratio_notes(items: Sequence[Comparison], sides: Sequence[FleetRate], yours: Sequence[str]) -> list[str]:
+def _ratio_notes(items: Sequence[Comparison], sides: Sequence[FleetRate], yours: Iterable[str]) -> list[str]:
     notes = [f"with 95 % intervals; the dashed line is equal speed; {Mark.SAME} {MEANINGS[Mark.SAME]}"]
     if any(item.mark is Mark.UNKNOWN for item in items):
         notes.append(f"{Mark.UNKNOWN} {MEANINGS[Mark.UNKNOWN]}")
     reasons = dict.fromkeys(item.reason for item in items if item.mark is Mark.NOT_COMPARABLE)
     notes += [f"{Mark.NOT_COMPARABLE} {MEANINGS[Mark.NOT_COMPARABLE]}: {reason}" for reason in reasons]
     prices = {side.fleet: side.usd_per_gpu_hour for side in sides if side.usd_per_gpu_hour}
-    if prices:
-        texts = (f"{fleet} {usd:g}{' (your price)' if fleet in yours else ''}" for fleet, usd in prices.items())
-        notes.append(f"USD per GPU-hour: {', '.join(texts)}")
-    return [*notes, *price_notes(sides)]
+    texts = [f"{fleet} {usd:g}{' (your price)' if fleet in yours else ''}" for fleet, usd in prices.items()]
+    return [*notes, *([f"USD per GPU-hour: {', '.join(texts)}"] if prices else []), *price_notes(sides)]
+
+
+def rate_panels(rates: Sequence[FleetRate]) -> list[Panel]:
+    """Return panels of throughput, utilisation and energy; for each unit one, if its name is in the title."""
+    units, panels = {rate.case.model: rate.unit for rate in rates if rate.unit}, []
+    ordered = sorted(rates, key=lambda rate: (rate.case.mode is not Mode.TRAIN, rate.case.model))
+    for (name, title, *columns), read, notes in RATE_PANELS:
+        rows: dict[tuple[str, ...], list[Row]] = {}
+        for rate in ordered:
+            figures, unit = read(rate), units.get(rate.case.model)
+            if figures and unit:
+                heading = tuple(text.format(unit=unit) for text in (name, title, *columns))
+                rows.setdefault(heading, []).append((case_label(rate, rates), rate.fleet, figures))
+        panels += [_panel(heading[0], heading[1], heading[2:], of_unit, notes) for heading, of_unit in rows.items()]
+    return panels
+
+
+def _speed(rate: FleetRate) -> Figures:
+    """Return the throughput, or the status of a case that failed."""
+    return [rate_text(rate)], _bar(rate.mean, rate.interval)
+
+
+def _utilisation(rate: FleetRate) -> Figures | None:
+    """Return the shares of peak FLOP/s and of bandwidth; None: no peaks were measured."""
+    shares = [rate.utilisation.get(name) for name in UTILISATION]
+    texts = ["" if share is None else f"{100 * share:.0f} %" for share in shares]
+    return None if shares[0] is None else (texts, _bar(shares[0]))
+
+
+def _energy(rate: FleetRate) -> Figures | None:
+    """Return the samples per joule; None: unknown."""
+    interval = rate.samples_per_joule.interval() if rate.samples_per_joule else None
+    return ([value_text(interval.value, interval)], interval) if interval else None
+
+
+TRAFFIC = "bandwidth: of unfused traffic, so fusion or caches may exceed 100 %; near 100 % of either, it sets the speed"
+
+RATE_PANELS = (
+    (("speed-{unit}", "Speed, {unit} per second", "{unit}/s"), _speed, ()),
+    (
+        ("utilisation", "Utilisation, share of measured peaks", "of peak FLOP/s", "of bandwidth"),
+        _utilisation,
+        (TRAFFIC,),
+    ),
+    (("energy-{unit}", "Energy, {unit} per joule of the GPUs", "{unit}/J"), _energy, ()),
+)
+"""Name, title and columns of each panel of rates; the function that reads a rate; notes."""
+
+
+def scaling_panel(rates: Sequence[FleetRate]) -> Panel:
+    """Return the scaling efficiency of cases on several GPUs."""
+    rows, baselines = [], [item.baseline for item in efficiencies(rates)]
+    for item in efficiencies(rates):
+        case = case_label(item.baseline, baselines, known=CLUSTER_COLUMNS)
+        text, interval = efficiency_percent(item)
+        name = f"{case}, {cluster_name(item.rate.case)} {item.rate.case.device.upper()}s"
+        rows.append((name, item.rate.fleet, ([text], _bar(100 * item.value, interval))))
+    note = "throughput of N over N × throughput of 1; the dashed line is perfect scaling"
+    return replace(_panel("scaling", "Scaling", ["efficiency"], rows, [note]), reference=100.0)
+
+
+def _bar(value: float | None, interval: Interval | None = None) -> Interval | None:
+    """Return the bar of a value, whose interval may be unknown; see `Panel`."""
+    return interval or (None if value is None else Interval(value, value, value))

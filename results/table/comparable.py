@@ -250,6 +250,7 @@ def case_label(item: Measured, among: Sequence[Measured], *, known: Collection[s
         For example `resnet50 fp16, batch 256, 4 GPUs`.
     """
     varying = [name for name in differing(among, CASE_COLUMNS) if name not in known and name != "precision"]
+    varying += ["num_gpus"] if "device" in varying else []  # the count names the device
     text = setting_text(item, without=["model", *(name for name in CASE_COLUMNS if name not in varying)])
     effort = [f"{name.replace('_', ' ')} {value_of(item, name)}" for name in EFFORT if name in varying]
     return ", ".join(part for part in (f"{item.case.model} {item.case.precision}", text, *effort) if part)

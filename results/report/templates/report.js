@@ -1,7 +1,5 @@
-const read = (id) => JSON.parse(document.getElementById(id).textContent);
-
-const { cases } = read("job-data");
 const byId = (id) => document.getElementById(id);
+const cases = JSON.parse(byId("job-data").textContent);
 const numbers = [...document.querySelectorAll("input[data-fleet]")];
 const fleets = numbers.map((input) => input.dataset.fleet);
 const cell = (tag, text, number) => {
