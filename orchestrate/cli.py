@@ -26,11 +26,10 @@ from results.program import (
     Parser,
     add_command,
     exit_code_text,
-    hyphenated,
     positional,
+    respelled,
     run_main,
     started_as_tfbench,
-    underscored,
 )
 from results.schema.exit_codes import ExitCode
 from results.schema.version import __version__
@@ -135,7 +134,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     Args:
         arguments: As in `sys.argv`, beginning with the program's name.
     """
-    return make_parser().parse_args(hyphenated(arguments[1:]))
+    return make_parser().parse_args(respelled(arguments[1:], "_", "-"))
 
 
 def make_parser(program: str = "") -> argparse.ArgumentParser:
@@ -186,7 +185,7 @@ def _become(command: str, arguments: Sequence[str]) -> NoReturn:
     os.execve(
         sys.executable,
         # -P: ignore a folder named tfbench in the user's working folder.
-        [sys.executable, "-P", "-m", MODULES[command], *underscored(arguments)],
+        [sys.executable, "-P", "-m", MODULES[command], *respelled(arguments, "-", "_")],
         environment,
     )
 

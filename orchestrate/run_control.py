@@ -221,16 +221,16 @@ def _interrupts(stop: Stop, folder: RunFolder, bus: EventBus) -> Iterator[None]:
 
 def show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) -> None:
     """Write `results.csv` and, if `report`, the report; then show the table."""
-    from results.report.tables import brief_grids, to_csv, wide_grids
+    from results.report.tables import all_grids, exported, wide_grids
     from results.table.fleets import outliers
     from results.table.merge import merge_records
 
     merged = merge_records(folder.records())  # read lazily: 24,000 records would take a GB
-    write_file(folder.table_path, to_csv(merged))
+    write_file(folder.table_path, exported(merged, "csv"))
     shown = len(merged.rows) <= MAX_ROWS_SHOWN
     if not quiet:
         console = stdout_console()
-        for grid in brief_grids(merged) if shown else wide_grids(merged):
+        for grid in all_grids(merged, brief=True) if shown else wide_grids(merged):
             print_grid(grid, console)
     notify(
         *merged.problems,

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from results.commands.runs import COMMANDS, USAGE
-from results.program import Parser, add_command, exit_code_text, hyphenated, run_main
+from results.program import Parser, add_command, exit_code_text, respelled, run_main
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -21,11 +21,7 @@ def main(arguments: Sequence[str]) -> int:
     Args:
         arguments: As `sys.argv`, starting with the program's name.
     """
-    return run_main(_parse(arguments))
-
-
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    return _parser().parse_args(hyphenated(arguments[1:]))
+    return run_main(_parser().parse_args(respelled(arguments[1:], "_", "-")))
 
 
 @functools.cache

@@ -39,21 +39,6 @@ def grouped(value: float, place: int = 0) -> str:
     return f"{round(value, place):,.{max(place, 0)}f}".replace(",", GROUP_SPACE)
 
 
-def with_error(value: float, error: float | None) -> str:
-    """Format `9 812 ± 14`; four significant digits if the error is unknown, zero or floating-point rounding.
-
-    A number that would round to 0 keeps its first digit: `2 ± 70`.
-    """
-    if error is None or not math.isfinite(error) or error <= abs(value) * FLOAT_NOISE:
-        return significant(value, DIGITS_WITHOUT_ERROR)
-    return _with_error(value, error, significant_place(error))
-
-
-def _with_error(value: float, error: float, place: int) -> str:
-    number = grouped(value, place) if round(value, place) else significant(value, 1)
-    return f"{number} ± {grouped(error, place)}"
-
-
 def significant(value: float, digits: int = 3) -> str:
     """Format a number with `digits` significant digits and without an exponent."""
     if value == 0:
@@ -64,17 +49,23 @@ def significant(value: float, digits: int = 3) -> str:
 def with_interval(interval: Interval) -> str:
     """Format `1.570 ± 0.003`, or `1.51 (1.08–2.11)` if the sides of the interval differ by a unit of the last place.
 
-    The printed range includes 1 only if the interval does, so that it never contradicts a significant ratio.
+    The printed range includes 1 only if the interval does, so that it never contradicts a significant ratio. A number
+    has four digits if its error is zero or floating-point rounding; one that would round to 0 keeps its first digit:
+    `2 ± 70`.
     """
     value, low, high, error = interval.value, interval.low, interval.high, interval.half_width
     if not math.isfinite(high) or error <= abs(value) * FLOAT_NOISE:
         open_end = "" if math.isfinite(high) else f" ({significant(low)}–∞)" if low > 0 else " ± ?"
-        return f"{with_error(value, None)}{open_end}"
+        return f"{significant(value, DIGITS_WITHOUT_ERROR)}{open_end}"
     least = significant_place(error)
     for place in range(least, max(least, MOST_PLACES) + 1):
         middle, side = round(value, place), round(error, place)
         if side - min(high - value, value - low) < 10.0**-place:
-            text, ends = _with_error(value, error, place), (round(middle - side, place), round(middle + side, place))
+            number = grouped(value, place) if middle else significant(value, 1)
+            text, ends = (
+                f"{number} ± {grouped(error, place)}",
+                (round(middle - side, place), round(middle + side, place)),
+            )
         else:
             two_digits = max(place, 1 - math.floor(math.log10(error)))
             ends = round(low, two_digits), round(high, two_digits)

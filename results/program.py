@@ -40,35 +40,28 @@ def run_main(parsed: argparse.Namespace, *, may_lose_output: bool = False) -> in
         parsed: Arguments, passed to their `command` attribute.
         may_lose_output: Whether all that is printed is in files too, so that output to a full disk is no error.
     """
-    command: Callable[[argparse.Namespace], int] = parsed.command
     with lasting_streams():
-        return _run(command, parsed, may_lose_output=may_lose_output)
-
-
-def _run(command: Callable[[argparse.Namespace], int], parsed: argparse.Namespace, *, may_lose_output: bool) -> int:
-    try:
-        code = command(parsed)
-        sys.stdout.flush()
-        lost = getattr(sys.stdout, "lost", None)
-        if (
-            isinstance(lost, OSError) and is_disk_full(lost) and not may_lose_output
-        ):  # what was printed might look complete
-            raise OSError(lost.errno, "the output is incomplete") from lost
-        return code
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        return ExitCode.STOPPED
-    except Exception as error:  # the outermost handler
-        if is_disk_full(error):
-            print(f"the disk is full. Free space, then try again ({error})", file=sys.stderr)
-            return ExitCode.NO_HOST
-        if os.environ.get("TFBENCH_DEBUG") or getattr(parsed, "verbose", False):
-            raise
-        print(f"A bug in tfbench: {error!r}. Traceback: {write_traceback()}", file=sys.stderr)
-        return ExitCode.BUG
+        try:
+            code: int = parsed.command(parsed)
+            sys.stdout.flush()
+            lost = getattr(sys.stdout, "lost", None)
+            if isinstance(lost, OSError) and is_disk_full(lost) and not may_lose_output:
+                raise OSError(lost.errno, "the output is incomplete") from lost  # what was printed might look complete
+            return code
+        except UserError as error:
+            print(error, file=sys.stderr)
+            return error.exit_code
+        except KeyboardInterrupt:
+            print("stopped", file=sys.stderr)
+            return ExitCode.STOPPED
+        except Exception as error:  # the outermost handler
+            if is_disk_full(error):
+                print(f"the disk is full. Free space, then try again ({error})", file=sys.stderr)
+                return ExitCode.NO_HOST
+            if os.environ.get("TFBENCH_DEBUG") or getattr(parsed, "verbose", False):
+                raise
+            print(f"A bug in tfbench: {error!r}. Traceback: {write_traceback()}", file=sys.stderr)
+            return ExitCode.BUG
 
 
 ELSEWHERE = {
@@ -190,7 +183,7 @@ def _add_argument(parser: argparse.ArgumentParser, name: str, kind: Any, default
     preset = os.environ.get(argument.variable) or (None if required else default)
     settings: dict[str, Any] = {"help": argument.text, "default": preset}
     if kind is bool:
-        settings |= {"action": "store_true", "default": False if required else default}
+        settings["action"] = "store_true"
     elif typing.get_origin(kind) is typing.Literal:
         settings["choices"] = typing.get_args(kind)
     elif is_list:
@@ -224,21 +217,14 @@ def _is_group(kind: Any) -> TypeGuard[type]:  # noqa: ANN401 (any type)
     return isinstance(kind, type) and dataclasses.is_dataclass(kind)
 
 
-def hyphenated(arguments: Sequence[str]) -> list[str]:
-    """Spell long flags with hyphens: `--num_gpus=2` of `python -m tfbench` becomes `--num-gpus=2`."""
-    return [_spelled(argument, "_", "-") for argument in arguments]
-
-
-def underscored(arguments: Sequence[str]) -> list[str]:
-    """Spell long flags as `python -m tfbench` does: `--num-gpus=2` becomes `--num_gpus=2`."""
-    return [_spelled(argument, "-", "_") for argument in arguments]
-
-
-def _spelled(argument: str, old: str, new: str) -> str:
-    if not argument.startswith("--"):
-        return argument
-    name, equals, value = argument[2:].partition("=")
-    return f"--{name.replace(old, new)}{equals}{value}"
+def respelled(arguments: Sequence[str], old: str, new: str) -> list[str]:
+    """Spell long flags with another character: from `_` to `-`, `--num_gpus=2` becomes `--num-gpus=2`."""
+    words = []
+    for word in arguments:
+        name, equals, value = word.partition("=")
+        is_flag = word.startswith("--")
+        words.append(f"--{name[2:].replace(old, new)}{equals}{value}" if is_flag else word)
+    return words
 
 
 def started_as_tfbench() -> bool:

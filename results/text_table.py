@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -60,6 +60,19 @@ class Grid:
         )
 
 
+def pivoted(cells: Iterable[tuple[tuple[str, ...], str, str]], columns: Sequence[str]) -> list[list[str]]:
+    """Return a row per label with its text in each column, empty without one.
+
+    Args:
+        cells: Label of the row (its first cells), column and text.
+        columns: The columns, in order.
+    """
+    rows: dict[tuple[str, ...], dict[str, str]] = {}
+    for label, column, text in cells:
+        rows.setdefault(label, {})[column] = text
+    return [[*label, *(texts.get(column, "") for column in columns)] for label, texts in rows.items()]
+
+
 def new_table() -> Table:
     """Return an empty table in the style of all terminal tables: one rule below the headings."""
     return Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
@@ -73,38 +86,36 @@ def print_grid(grid: Grid, console: Console) -> None:
     """
     if grid.title:
         print_line(grid.title, console, style="bold")
-    shown = replace(grid, rows=[[printable(cell) for cell in row] for row in grid.rows])
-    groups = dict.fromkeys(row[0] for row in shown.rows)
-    rest = shown.only(range(1, len(grid.columns)))
-    if fit := _fitting(shown, console):
-        _print_table(shown, *fit, console)
-    elif len(groups) < len(grid.rows) and (fit := _fitting(rest, console)):
+    grid = replace(grid, rows=[[printable(cell) for cell in row] for row in grid.rows])
+    groups = dict.fromkeys(row[0] for row in grid.rows)
+    fit = _fitting(grid, console)
+    if fit:
+        _print_table(*fit, console)
+    elif len(groups) < len(grid.rows) and (fit := _fitting(grid.only(range(1, len(grid.columns))), console)):
+        rest, widths = fit
         for group in groups:
             print_line(group, console)
-            rows = [row[1:] for row in shown.rows if row[0] == group]
-            _print_table(replace(rest, rows=rows), *fit, console)
+            rows = [cells for row, cells in zip(grid.rows, rest.rows, strict=True) if row[0] == group]
+            _print_table(replace(rest, rows=rows), widths, console)
     elif grid.columns:
-        _print_blocks(shown, console)
+        _print_blocks(grid, console)
     optional = [name for name in (*grid.optional, *grid.important) if name in grid.headings]
-    excluded = [name for name in optional if fit and name not in fit[0]]
-    if excluded:
-        print_line(f"not shown at this width: {', '.join(excluded)}; all columns: | less -S", console, style="dim")
+    if fit and (hidden := [name for name in optional if name not in fit[0].headings]):
+        print_line(f"not shown at this width: {', '.join(hidden)}; all columns: | less -S", console, style="dim")
     for note in grid.notes:
         print_line(note, console, style="dim")
     console.print()
 
 
-def _fitting(grid: Grid, console: Console) -> tuple[list[str], list[int]] | None:
+def _fitting(grid: Grid, console: Console) -> tuple[Grid, list[int]] | None:
     """Return the columns that fit side by side and their widths; None: a name or number would be split."""
     first = [name for name in grid.optional if name in grid.headings]
     hidden = [*first, *(name for name in grid.important if name in grid.headings)]
     for count in range(len(hidden) + 1):
-        kept = [name for name in grid.headings if name not in hidden[:count]]
-        shown = grid.only([place for place, name in enumerate(grid.headings) if name in kept])
-        fewest = [READABLE_LETTERS] if count < len(first) else [READABLE_LETTERS, READABLE_LETTERS // 2]
-        for letters in fewest:
+        shown = grid.only([place for place, name in enumerate(grid.headings) if name not in hidden[:count]])
+        for letters in [READABLE_LETTERS] if count < len(first) else [READABLE_LETTERS, READABLE_LETTERS // 2]:
             if widths := _widths(shown, console, letters):
-                return kept, widths
+                return shown, widths
     return None
 
 
@@ -132,8 +143,8 @@ def _widths(grid: Grid, console: Console, fewest: int) -> list[int] | None:
     return None
 
 
-def _print_table(grid: Grid, names: Sequence[str], widths: Sequence[int], console: Console) -> None:
-    grid, table = grid.only([place for place, name in enumerate(grid.headings) if name in names]), new_table()
+def _print_table(grid: Grid, widths: Sequence[int], console: Console) -> None:
+    table = new_table()
     for name, width in zip(grid.columns, widths, strict=True):
         heading = Text(_wrapped(printable(name.removesuffix(">")), width))
         table.add_column(heading, justify="right" if name.endswith(">") else "left", no_wrap=True, width=width)

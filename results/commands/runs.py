@@ -10,7 +10,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -39,6 +38,9 @@ from results.text import counted
 if TYPE_CHECKING:
     from results.runs.store import StoredRecord
     from results.table.fleets import FleetRate
+
+    Side = tuple[str, list[FleetRate]]
+    """Name and rates of a fleet."""
 
 
 def _percent(text: str) -> float:
@@ -80,9 +82,7 @@ def show(
     shortest timing. --verbose adds settings, software, variables and each fleet's table. tfbench export has all
     columns.
     """
-    from rich.console import Console
-
-    from results.report.tables import show_tables, to_json
+    from results.report.tables import all_grids, exported
     from results.runs.store import ReadingNotes, stored_records
     from results.runs.time_breakdown import time_breakdown as breakdown_of
     from results.runs.time_breakdown import time_breakdown_grid
@@ -97,9 +97,10 @@ def show(
         return ExitCode.OK
     merged = read(runs, runs_dir, quiet=True)
     if format == "json":
-        sys.stdout.write(to_json(merged))
+        sys.stdout.write(exported(merged, "json"))
     else:
-        show_tables(merged, Console(), verbose=verbose)
+        print_grids(all_grids(merged, brief=not verbose))
+        print_lines([f"! {problem}" for problem in merged.problems], format)
     return ExitCode.OK
 
 
@@ -111,21 +112,10 @@ def export(
     output: Annotated[Path | None, flag("write here; default: standard output", metavar="FILE")],
 ) -> int:
     """Merge runs into one table, in one of several formats."""
-    from results.report.tables import WRITERS
+    from results.report.tables import exported
 
-    put(WRITERS[format](read(runs, runs_dir)), output)
+    put(exported(read(runs, runs_dir), format), output)
     return ExitCode.OK
-
-
-@dataclass(frozen=True)
-class _Pair:
-    """Two sides to compare, their names, and the software columns that must be equal in a pair."""
-
-    name_a: str
-    name_b: str
-    a: list[FleetRate]
-    b: list[FleetRate]
-    by: Sequence[str]
 
 
 def compare(
@@ -151,35 +141,34 @@ def compare(
             type=_columns,
         ),
     ] = (),
-    strict: Annotated[
-        bool, flag("compare no case whose hosts have different drivers or launchers (default: only report them)")
-    ] = False,
 ) -> int:
     """Report how many times faster one fleet is than another."""
     from results.compare.comparison import compare, regressions, unmatched
     from results.compare.means import answer_lines, comparison_row, lost_lines, unchecked_lines, unknown_line
     from results.report.comparison import compare_grid, scaling_grid
 
-    grids, lines, worse = [], [], 0
-    documents, lost, unseen = [], list[str](), list[str]()
-    pairs, unread = _pairs(names, runs_dir, baseline=baseline, by=by, strict=strict)
-    for pair in pairs:
-        found = compare(pair.a, pair.b, by=pair.by)
-        only_a, only_b = unmatched(pair.a, pair.b, pair.by), unmatched(pair.b, pair.a, pair.by)
-        grids.append(compare_grid(found, pair.name_a, pair.name_b, only_a, only_b))
-        sides = [side for item in found for side in (item.a, item.b)]
-        cases = [comparison_row(item, sides) for item in found]
-        documents.append({"a": pair.name_a, "b": pair.name_b, "cases": cases})
+    sides, by, unread = _sides(names, runs_dir, baseline, by)
+    grids, lines, documents = [], list[str](), []
+    worse, lost, unseen = 0, list[str](), list[str]()
+    for (a, of_a), (b, of_b) in sides:
+        found = compare(of_a, of_b, by=by)
+        only_a, only_b = unmatched(of_a, of_b, by), unmatched(of_b, of_a, by)
+        second = f"{b}, baseline" if baseline else b
+        grids.append(compare_grid(found, a, second, only_a, only_b))
+        compared = [side for item in found for side in (item.a, item.b)]
+        documents.append({"a": a, "b": second, "cases": [comparison_row(item, compared) for item in found]})
+        unknown = unknown_line(a, f"{a} in the baseline" if baseline else b, found)
+        lines += answer_lines(found, by, baseline=bool(baseline)) or [unknown]
         if fail_on is not None:
             worse += len(regressions(found, fail_on))
-            lost += lost_lines(found, [*pair.a, *pair.b])
-            unseen += unchecked_lines(found, only_b, [*pair.a, *pair.b], pair.by)
-        second = f"{pair.name_a} in the baseline" if baseline else pair.name_b
-        lines += answer_lines(found, pair.by, baseline=bool(baseline)) or [unknown_line(pair.name_a, second, found)]
-    scaling = scaling_grid([rate for pair in pairs for rate in (*pair.a, *([] if baseline else pair.b))])
+            lost += lost_lines(found, [*of_a, *of_b])
+            unseen += unchecked_lines(found, only_b, [*of_a, *of_b], by)
     if format == "json":
         sys.stdout.write(json.dumps({"answers": lines, "comparisons": documents}, indent=1) + "\n")
     else:
+        scaling = scaling_grid(
+            [rate for (_, of_a), (_, of_b) in sides for rate in (*of_a, *([] if baseline else of_b))]
+        )
         print_lines(lines, format)
         print_grids([*grids, *([scaling] if scaling else [])], format)
     warn([f"failed: {text}" for text in lost])
@@ -192,10 +181,10 @@ def compare(
     return ExitCode.REGRESSION if worse else ExitCode.SOME_FAILED if unseen else ExitCode.OK
 
 
-def _pairs(
-    names: list[str], runs_dir: Path | None, *, baseline: list[str], by: Sequence[str], strict: bool
-) -> tuple[list[_Pair], int]:
-    """Return the pairs to compare, and the number of unreadable records.
+def _sides(
+    names: list[str], runs_dir: Path | None, baseline: list[str], by: Sequence[str]
+) -> tuple[list[tuple[Side, Side]], Sequence[str], int]:
+    """Return the pairs of sides to compare, the columns that must be equal in a pair, and the number of unread files.
 
     A pair is two fleets, a fleet's two softwares, or each fleet with itself in the baseline.
     """
@@ -203,43 +192,40 @@ def _pairs(
     from results.runs.store import is_folder, is_run, stored_records
     from results.table.fleets import split_fleets, unambiguous
 
-    asked, paths = dict.fromkeys(names), [name for name in names if os.sep in name]
-    names = placed(names, runs_dir, latest=not paths)
-    fleets = [] if baseline else [name for name in names if not is_run(name) and name not in paths]
-    apart = ["driver", "launcher"] if strict else by
-    merged = read([name for name in names if name not in fleets])
-    new, unread = merged.rates_by(apart), merged.unread
-    known = fleets_of(new)
+    def of(fleet: str, rates: Sequence[FleetRate]) -> Side:
+        return fleet, [rate for rate in rates if rate.fleet == fleet]
+
+    paths = [name for name in names if os.sep in name]
+    found = placed(names, runs_dir, latest=not paths)
+    fleets = [] if baseline else [name for name in found if not is_run(name) and name not in paths]
+    merged = read([name for name in found if name not in fleets])
+    rates = merged.rates_by(by)
+    known = fleets_of(rates)
     if baseline:
-        baseline = placed(baseline, runs_dir, latest=False)
-        merged_before = read(baseline)
-        old, unread_old = merged_before.rates_by(apart), merged_before.unread
-        before = fleets_of(old)
-        if not set(known) & set(before):
-            raise UnknownFleet(f"no fleet of {', '.join(known)} is in the baseline: {', '.join(before)}.")
-        pairs = [_Pair(name, f"{name}, baseline", _of(new, name), _of(old, name), by) for name in before]
-        return pairs, unread + unread_old
+        before = read(placed(baseline, runs_dir, latest=False))
+        earlier = before.rates_by(by)
+        if not set(known) & set(fleets_of(earlier)):
+            tried = ", ".join(fleets_of(earlier))
+            raise UnknownFleet(f"no fleet of {', '.join(known)} is in the baseline: {tried}.")
+        pairs = [(of(fleet, rates), of(fleet, earlier)) for fleet in fleets_of(earlier)]
+        return pairs, by, merged.unread + before.unread
     if len(known) == 1:
-        new, by = split_fleets(new, by), []
-        known = sorted(fleets_of(new))
+        rates, by = split_fleets(rates, by), []
+        known = sorted(fleets_of(rates))
     if len(fleets) < 2:
-        named = [name for name in asked if name in known]  # a fleet may have the name of its run
-        fleets = named if len(named) == 2 else fleets or ([known[1], known[0]] if len(known) == 2 else [])
+        named = [name for name in dict.fromkeys(names) if name in known]  # a fleet may have the name of its run
+        fleets = named if len(named) == 2 else fleets or (known[::-1] if len(known) == 2 else [])
     unknown = [name for name in fleets if name not in known]
     for name in unknown:
         if is_folder(Path(name)):
             stored_records([name])  # its error says why this is no run
     if unknown or len(fleets) != 2:
         received = f"Received: {', '.join(fleets)}. " if fleets else ""
-        hint = "".join(f"\n{line}" for line in unambiguous(new, by)[1])
+        hint = "".join(f"\n{line}" for line in unambiguous(rates, by)[1])
         raise UnknownFleet(
             f"name two fleets to compare. {received}These runs hold: {', '.join(known) or 'none'}.{hint}"
         )
-    return [_Pair(fleets[0], fleets[1], _of(new, fleets[0]), _of(new, fleets[1]), by)], unread
-
-
-def _of(rates: Sequence[FleetRate], fleet: str) -> list[FleetRate]:
-    return [rate for rate in rates if rate.fleet == fleet]
+    return [(of(fleets[0], rates), of(fleets[1], rates))], by, merged.unread
 
 
 def audit(
@@ -296,29 +282,25 @@ def validate(runs: Runs, runs_dir: RunsDir) -> int:
     from results.table.cell_text import warned_notes
     from results.table.merge import merge_records
 
-    good, bad, notes = 0, 0, ReadingNotes()
+    notes = ReadingNotes()
 
-    def records() -> Iterator[StoredRecord]:
-        nonlocal good, bad
+    def readable() -> Iterator[StoredRecord]:
         for stored in stored_records(placed(runs, runs_dir)):
             if stored.error is None:
-                good += 1
                 yield stored
                 continue
-            bad += 1
+            notes.unread += 1
             for problem in stored.error.problems:
                 notes.add_problem(stored.path, problem)
 
-    merged = merge_records(records())
-    for line in notes.lines():
-        print(line)
+    merged = merge_records(readable())
     parts = [merged, *([merged.apart] if merged.apart else [])]
-    for text in (text for part in parts for text in (*part.problems, *warned_notes(part.rates))):
+    for text in (*notes.lines(), *(text for part in parts for text in (*part.problems, *warned_notes(part.rates)))):
         print(text)
     suspects = sum(part.suspects for part in parts)
     doubted = f"{suspects} suspect, " if suspects else ""
-    print(f"{good - suspects} good, {doubted}{bad} bad", file=sys.stderr)
-    return ExitCode.SOME_FAILED if bad or suspects else ExitCode.OK
+    print(f"{len(merged.records) - suspects} good, {doubted}{notes.unread} bad", file=sys.stderr)
+    return ExitCode.SOME_FAILED if notes.unread or suspects else ExitCode.OK
 
 
 COMMANDS = (show, compare, audit, recommend, gpus, export, report, validate)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from results.compare.comparison import MEANINGS, Comparison, compare, compare_pair, fleets_of
@@ -24,11 +24,13 @@ from results.table.cell_text import (
 from results.table.comparable import CLUSTER_COLUMNS, case_label, cluster_name, cluster_names
 from results.table.fleets import FleetRate
 from results.table.merge import Merged
-from results.text_table import Grid
+from results.text_table import Grid, pivoted
 
 MANY = 20
 """Fewest cases with a note on the number marked by chance: at least one."""
 
+MOST_LISTED = 5
+"""Cases in a note."""
 
 Pair = tuple[str, str, list[Comparison]]
 """Names of the first and the second side, and their comparisons."""
@@ -59,19 +61,52 @@ def compare_grid(
         only_b: Likewise the second side.
     """
     sides = [side for item in found for side in (item.a, item.b)]
-    made = [item for item in answers(found) if len(item.found) > 1]
-    rows = [
-        [item.mark, case_label(item.a, sides), value_text(item.value, item.interval), *ratio_cells(item), _remark(item)]
-        for item in found
-    ]
-    rows += [
-        [item.mark, f"mean of {len(item.found)}: {item.kind}", with_interval(item.ratio)] + 4 * [""] for item in made
-    ]
+    rows = []
+    for item in found:
+        differs = [
+            f"{name} {identity_text(name, item.a.named(name))} / {identity_text(name, item.b.named(name))}"
+            for name in item.differs
+        ]
+        case, ratio = case_label(item.a, sides), value_text(item.value, item.interval)
+        rows.append([item.mark, case, ratio, *ratio_cells(item), "; ".join(filter(None, (item.reason, *differs)))])
+    for mean in answers(found):
+        if len(mean.found) > 1:
+            rows.append([mean.mark, f"mean of {len(mean.found)}: {mean.kind}", with_interval(mean.ratio), *4 * [""]])
     columns = ["", "case", *(f"{name}>" for name in ("ratio", *RATIO_COLUMNS)), "notes"]
-    notes = _notes(found, sides) if found else []
-    notes += [*_failed(a, sides[::2]), *_failed(b, sides[1::2])]
-    notes += [*_only(a, only_a, [*only_a, *only_b]), *_only(b, only_b, [*only_a, *only_b])]
+    notes = _ratio_notes(found, sides) if found else []
+    for side, of_side in ((a, sides[::2]), (b, sides[1::2])):
+        failed = [
+            f"{host} in {case_label(rate, of_side)}, {why}"
+            for rate in of_side
+            for host, why in rate.failed.items()
+            if host in rate.rates
+        ]
+        notes += _listed(f"failed on {side}", failed, "; ")
+    for side, only in ((a, only_a), (b, only_b)):
+        notes += _listed(f"measured on {side} only", [case_label(rate, [*only_a, *only_b]) for rate in only], ", ")
     return Grid(f"{a} / {b}", columns, rows, notes).without_empty_columns()
+
+
+def _listed(what: str, texts: Sequence[str], mark: str) -> list[str]:
+    """Return a note with the first texts and the number of others; no note without any."""
+    more = [f"and {len(texts) - MOST_LISTED} more"] if len(texts) > MOST_LISTED else []
+    return [f"{what}: {mark.join([*texts[:MOST_LISTED], *more])}"] if texts else []
+
+
+def _ratio_notes(found: Sequence[Comparison], sides: Sequence[FleetRate]) -> list[str]:
+    marks = ", ".join(f"{mark} {MEANINGS[mark]}" for mark in dict.fromkeys(item.mark for item in found))
+    compared = sum(item.interval is not None for item in found)
+    notes = [f"{marks}; 95 % intervals over {repeated(sides)}" if compared else marks]
+    if compared >= MANY:
+        chance = significant((1 - LEVEL) * compared, 2)
+        notes.append(f"if all cases were equal, about {chance} would be marked by chance")
+    return [*notes, *missing_hosts(sides), *warned_notes(sides), *spread_notes(sides)]
+
+
+def repeated(rates: Iterable[FleetRate]) -> str:
+    """Return what the intervals of rates are over, e.g. `hosts or runs`; empty: there is no interval."""
+    over = {rate.repeated for rate in rates if rate.interval is not None}
+    return " or ".join(name for name in ("hosts", "runs", "repeats") if name in over)
 
 
 RATIO_COLUMNS = ("worth up to, USD/h", "per dollar", "per joule")
@@ -102,60 +137,21 @@ def scaling_grid(rates: Sequence[FleetRate]) -> Grid | None:
     found = efficiencies(rates)
     if not found:
         return None
-    names = cluster_names(item.rate.case for item in found)
-    lines: dict[tuple[str, str], dict[str, str]] = {}
+    baselines = [item.baseline for item in found]
+    cells = []
     for item in found:
-        label = (item.rate.fleet, case_label(item.baseline, [other.baseline for other in found], known=CLUSTER_COLUMNS))
-        lines.setdefault(label, {})[cluster_name(item.rate.case)] = efficiency_percent(item)[0]
-    rows = [[*label, *(cells.get(name, "") for name in names)] for label, cells in lines.items()]
+        label = (item.rate.fleet, case_label(item.baseline, baselines, known=CLUSTER_COLUMNS))
+        cells.append((label, cluster_name(item.rate.case), efficiency_percent(item)[0]))
     notes = ["throughput of N over N × throughput of 1, same settings, ± 95 %"]
     if any(item.rate.case.num_hosts != 1 for item in found):
         notes.append("H×N: N on each of H hosts that train together, relative to 1 on one host")
     if any(item.suspect for item in found):
         notes.append("! above 105 % is impossible: check the baseline")
     sides = [side for item in found for side in (item.rate, item.baseline)]
-    notes += [*missing_hosts(sides), *fleet_notes(sides)]
+    names = cluster_names(item.rate.case for item in found)
     columns = ["fleet", "case", *(f"{name}>" for name in names)]
-    return Grid("Scaling efficiency", columns, rows, notes)
-
-
-def _remark(item: Comparison) -> str:
-    differs = [
-        f"{name} {identity_text(name, item.a.named(name))} / {identity_text(name, item.b.named(name))}"
-        for name in item.differs
-    ]
-    return "; ".join(part for part in (item.reason, *differs) if part)
-
-
-def _failed(side: str, rates: Sequence[FleetRate]) -> list[str]:
-    """Return the note on failed repeats of hosts that have a number."""
-    found = [
-        f"{host} in {case_label(rate, rates)}, {why}"
-        for rate in rates
-        for host, why in rate.failed.items()
-        if host in rate.rates
-    ]
-    more = f"; and {len(found) - 5} more" if len(found) > 5 else ""
-    return [f"failed on {side}: {'; '.join(found[:5])}{more}"] if found else []
-
-
-def _only(side: str, rates: Sequence[FleetRate], every: Sequence[FleetRate]) -> list[str]:
-    """Return the note on the cases that only one side tried, named among all such cases."""
-    cases = ", ".join(case_label(rate, every) for rate in rates[:5])
-    more = f" and {len(rates) - 5} more" if len(rates) > 5 else ""
-    return [f"measured on {side} only: {cases}{more}"] if rates else []
-
-
-def _notes(found: Sequence[Comparison], sides: Sequence[FleetRate]) -> list[str]:
-    marks = dict.fromkeys(item.mark for item in found)
-    over = [name for name in ("hosts", "runs", "repeats") if any(side.repeated == name for side in sides if side.rates)]
-    intervals = f"; 95 % intervals over {' or '.join(over)}" if any(item.interval for item in found) else ""
-    notes = [f"{', '.join(f'{mark} {MEANINGS[mark]}' for mark in marks)}{intervals}"]
-    if (compared := sum(item.interval is not None for item in found)) >= MANY:
-        notes.append(
-            f"if all cases were equal, about {significant((1 - LEVEL) * compared, 2)} would be marked by chance"
-        )
-    return [*notes, *missing_hosts(sides), *warned_notes(sides), *spread_notes(sides)]
+    notes += [*missing_hosts(sides), *fleet_notes(sides)]
+    return Grid("Scaling efficiency", columns, pivoted(cells, names), notes)
 
 
 def efficiency_percent(item: Efficiency) -> tuple[str, Interval | None]:
@@ -171,37 +167,25 @@ def communication_grid(merged: Merged) -> Grid | None:
     """
     if merged.apart is None:
         return None
-    with_all_reduce = [replace(rate, case=replace(rate.case, all_reduce=True)) for rate in merged.apart.rates]
     wholes = {(rate.fleet, rate.case, rate.software): rate for rate in merged.rates}
+    parts = [replace(rate, case=replace(rate.case, all_reduce=True)) for rate in merged.apart.rates]
     rows = []
-    for apart, rate in zip(merged.apart.rates, with_all_reduce, strict=True):
-        whole = wholes.get((rate.fleet, rate.case, rate.software))
-        known = [
-            value
-            for row in merged.rows
-            if (row.fleet, row.case) == (rate.fleet, rate.case)
-            and (value := row.all_reduce_bytes_per_second) is not None
-        ]
-        rows.append(
-            [
-                rate.fleet,
-                case_label(rate, with_all_reduce),
-                rate_text(whole) if whole else "",
-                rate_text(apart),
-                _share(whole, apart) if whole and whole.rates and apart.rates else "",
-                significant(statistics.fmean(known) / 1e9) if known else "",
-            ]
-        )
-    notes = [
-        "share of the step: 1 − samples/s with / without all-reduce, ± 95 %; steps without all-reduce train nothing"
-    ]
+    for part in parts:
+        whole = wholes.get((part.fleet, part.case, part.software))
+        share = _share(whole, part) if whole and whole.rates and part.rates else ""
+        of_hosts = [row for row in merged.rows if (row.fleet, row.case) == (part.fleet, part.case)]
+        known = [value for row in of_hosts if (value := row.all_reduce_bytes_per_second) is not None]
+        bandwidth = significant(statistics.fmean(known) / 1e9) if known else ""
+        with_all_reduce = rate_text(whole) if whole else ""
+        rows.append([part.fleet, case_label(part, parts), with_all_reduce, rate_text(part), share, bandwidth])
+    note = "share of the step: 1 − samples/s with / without all-reduce, ± 95 %; steps without all-reduce train nothing"
     columns = ["fleet", "case", "with>", "without>", "communication>", "all-reduce GB/s>"]
-    return Grid("Communication", columns, rows, notes).without_empty_columns()
+    return Grid("Communication", columns, rows, [note]).without_empty_columns()
 
 
-def _share(whole: FleetRate, apart: FleetRate) -> str:
+def _share(whole: FleetRate, part: FleetRate) -> str:
     """Format the share of communication in a step, with its 95 % interval."""
-    ratio = compare_pair(whole, apart)
+    ratio = compare_pair(whole, part)
     assert ratio.value is not None, "both sides have a number"
     kept, percent = ratio.interval, (1 - ratio.value) * 100
     interval = Interval(percent, (1 - kept.high) * 100, (1 - kept.low) * 100) if kept else None

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from results.number_format import with_error, with_interval
+from results.number_format import DIGITS_WITHOUT_ERROR, significant, with_interval
 from results.schema.health import RULES, Moment
 from results.stats import Interval
 from results.table.columns import Value
@@ -24,8 +24,7 @@ def rate_text(rate: FleetRate) -> str:
     """Format a fleet's throughput, marked if some hosts have none; without any, its statuses."""
     if not rate.rates:
         return ", ".join(dict.fromkeys(rate.failures.values()))
-    found = rate.estimate
-    text = with_error(found.mean, found.half_width()) if found else value_text(rate.mean, None)
+    text = value_text(rate.mean, rate.interval)
     return f"{text} †" if rate.failures else text
 
 
@@ -170,11 +169,11 @@ def _some(names: Sequence[str]) -> str:
     return f"{', '.join(names[:HOSTS_NAMED])} and {len(names) - HOSTS_NAMED} more"
 
 
-def value_text(value: float | None, interval: Interval | None) -> str:
+def value_text(value: float | None, interval: Interval | None = None) -> str:
     """Format a number, with its interval if known; empty without a number."""
     if value is None:
         return ""
-    return with_interval(interval) if interval else with_error(value, None)
+    return with_interval(interval) if interval else significant(value, DIGITS_WITHOUT_ERROR)
 
 
 def table_csv(table: pd.DataFrame) -> str:

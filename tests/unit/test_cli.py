@@ -25,7 +25,7 @@ from orchestrate.suites import suite_names
 from results.commands import runs
 from results.errors import UserError
 from results.program import command_line as command_line_of
-from results.program import hyphenated, run_main, underscored
+from results.program import respelled, run_main
 from results.schema.exit_codes import ExitCode
 from results.schema.streams import lasting
 from results.schema.version import __version__
@@ -107,8 +107,8 @@ def test_a_folder_named_tfbench_in_the_current_folder_is_not_what_measures(tmp_p
 
 def test_flags_are_spelled_with_hyphens_or_underscores():
     typed = ["--num_gpus=4", "--runs-dir", "a_b", "x_y", "--price=A_1=0.2"]
-    assert hyphenated(typed) == ["--num-gpus=4", "--runs-dir", "a_b", "x_y", "--price=A_1=0.2"]
-    assert underscored(["--num-gpus=4", "--output=a-b.json"]) == ["--num_gpus=4", "--output=a-b.json"]
+    assert respelled(typed, "_", "-") == ["--num-gpus=4", "--runs-dir", "a_b", "x_y", "--price=A_1=0.2"]
+    assert respelled(["--num-gpus=4", "--output=a-b.json"], "-", "_") == ["--num_gpus=4", "--output=a-b.json"]
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from results.audit.judgement import audit_file
 from results.audit.table_text import decimal_mark, read_number
 from results.errors import NotATable
 from results.report.page import make_report, report_markdown
-from results.report.tables import to_csv, to_markdown, to_wide_markdown
+from results.report.tables import exported
 from results.runs.store import read_stored
 from results.table.merge import merge_records
 from tests.support import PROJECT
@@ -135,8 +135,8 @@ def test_each_table_of_a_file_has_its_own_title_notes_and_rows(write):
     assert found == [(0, "RTX A4000", "fp16", 453), (1, "RTX A5000", "fp32", 704)]
 
 
-@pytest.mark.parametrize("writer", [to_csv, to_markdown, to_wide_markdown])
-def test_our_own_exports_are_read_whole_and_by_their_mode_and_image_size(write, writer):
+@pytest.mark.parametrize("form", ["csv", "markdown", "wide"])
+def test_our_own_exports_are_read_whole_and_by_their_mode_and_image_size(write, form):
     environment = make_environment(gpus=8)
     many = [make_case(device="gpu", num_gpus=count, batch_per_gpu=128) for count in (1, 8)]
     infer = make_case(device="gpu", num_gpus=1, batch_per_gpu=256, mode="infer", precision="fp16")
@@ -144,10 +144,10 @@ def test_our_own_exports_are_read_whole_and_by_their_mode_and_image_size(write, 
     for cases, rates in ((many, (300.0, 2300.0)), ([infer], (2600.0,)), ([small], (5200.0,))):
         both = zip(cases, rates, strict=True)
         records = [r for case, rate in both for r in repeats(rate, rate * 1.01, case=case, environment=environment)]
-        path = write(writer(merge_records(stored(*records))))
+        path = write(exported(merge_records(stored(*records)), form))
         claims = with_facts(read_claims(path)).claim
         assert {claim.gpu for claim in claims} <= {"RTX A4000", ""}
-        assert {claim.strict for claim in claims} == {writer is to_csv}, "its columns state what two rows share"
+        assert {claim.strict for claim in claims} == {form == "csv"}, "its columns state what two rows share"
         assert {(c.model, c.precision, c.batch, c.num_gpus, c.mode, c.image_size or None) for c in claims} == {
             ("resnet50", str(c.precision), c.batch_per_gpu, c.num_gpus, str(c.mode), c.image_size) for c in cases
         }
@@ -162,7 +162,10 @@ def test_our_own_export_of_two_fleets_is_read_fleet_by_fleet(write):
             case = make_case(device="gpu", precision=kind, batch_per_gpu=batch, num_gpus=count)
             rate = base * count**0.93 * batch**0.9 / 80
             records += repeats(rate, rate * 1.003, case=case, **gpus)
-    for text in (to_markdown(merge_records(stored(*records))), report_markdown(make_report(stored(*records), ""))):
+    for text in (
+        exported(merge_records(stored(*records)), "markdown"),
+        report_markdown(make_report(stored(*records), "")),
+    ):
         assert audit_file(write(text)).findings == []
 
 
@@ -170,7 +173,7 @@ def test_our_own_export_of_two_fleets_is_read_fleet_by_fleet(write):
 def test_what_we_publish_of_our_own_measurements_has_no_finding(write, runs):
     paths = sorted((PROJECT / "results" / "reference" / "measured").rglob(f"{runs}/records/*.json"))
     found = [read_stored(path) for path in paths]
-    for text in (to_markdown(merge_records(found)), report_markdown(make_report(found, ""))):
+    for text in (exported(merge_records(found), "markdown"), report_markdown(make_report(found, ""))):
         audit = audit_file(write(text))
         assert len(audit.reading.claims) and audit.findings == []
 

@@ -5,12 +5,13 @@ import dataclasses
 import pytest
 
 from results.compare.scaling import efficiencies
-from results.number_format import with_error
 from results.report.comparison import communication_grid, scaling_grid
 from results.report.tables import wide_grids
 from results.runs.reading import from_json
 from results.schema import Rank
 from results.schema.record_json import RecordError, to_json
+from results.stats import Interval
+from results.table.cell_text import value_text
 from results.table.merge import merge_records
 from results.text_table import markdown
 from tests.unit.results.factory import (
@@ -115,7 +116,9 @@ def test_what_was_measured_without_all_reduce_is_in_no_table_of_speed():
 def test_the_share_of_communication_has_an_interval():
     merged = merge_records(stored(*of(2, 4, 700.0, 704.0), *of(2, 4, 800.0, 804.0, all_reduce=False)))
     ratio = ratio_interval([700.0, 704.0], [800.0, 804.0])
-    share = with_error(100 * (1 - 702 / 802), 100 * max(ratio.high - ratio.value, ratio.value - ratio.low))
+    share = value_text(
+        100 * (1 - 702 / 802), Interval(*(100 * (1 - end) for end in (702 / 802, ratio.high, ratio.low)))
+    )
     (row,) = communication_grid(merged).rows
     assert row == ["a4000", "resnet50 fp32", row[2], row[3], f"{share} %", "1.00"]
     assert row[2].startswith("702") and row[3].startswith("802")

@@ -7,7 +7,7 @@ import pytest
 
 from results.report.device_table import device_grid
 from results.report.page import make_report, report_html
-from results.report.tables import WRITERS, all_grids, results_grid, to_markdown, wide_grids
+from results.report.tables import all_grids, exported, results_grid, wide_grids
 from results.runs.reading import from_json
 from results.schema import DeviceResult, Latency, Mode
 from results.schema.record_json import RecordError, to_json
@@ -61,9 +61,9 @@ def test_devices_stand_beside_networks_or_alone_in_every_view():
     merged = merge_records(stored(*both))
     assert [grid.title for grid in all_grids(merged)][:2] == ["Results of a4000/node-a", "Devices"]
     assert len(merged.table) == len(merged.devices) == 1
-    assert "matrix product fp32" in to_markdown(merged)
+    assert "matrix product fp32" in exported(merged, "markdown")
     assert "matrix product fp32" in report_html(make_report(stored(*alone), "t"))
-    devices = json.loads(WRITERS["json"](merged))["devices"]
+    devices = json.loads(exported(merged, "json"))["devices"]
     assert [(row["host"], row["metric"]) for row in devices[:1]] == [("node-a", "memory_add")]
 
 

@@ -5,8 +5,9 @@ from decimal import Decimal
 
 import pytest
 
-from results.number_format import significant, with_error, with_interval
+from results.number_format import significant, with_interval
 from results.stats import Interval
+from results.table.cell_text import value_text
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,8 @@ from results.stats import Interval
     ],
 )
 def test_the_digits_of_the_error_decide_the_digits_of_the_number(value, error, text):
-    assert with_error(value, error).replace("\u00a0", " ") == text
+    interval = None if error is None else Interval(value, value - error, value + error)
+    assert value_text(value, interval).replace("\u00a0", " ") == text
 
 
 def test_an_open_interval_is_not_written_as_a_number():

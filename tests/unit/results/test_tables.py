@@ -5,12 +5,12 @@ import io
 import pytest
 from rich.console import Console
 
-from results.report.tables import all_grids, results_grid, show_tables, wide_grids
+from results.report.tables import all_grids, results_grid, wide_grids
 from results.runs.store import stored_records
 from results.table import merge
 from results.table.fleets import fleet_rates, outliers
 from results.table.merge import merge_records
-from results.text_table import Grid, markdown
+from results.text_table import Grid, markdown, print_grid
 from tests.support import PROJECT
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, stored
 
@@ -20,7 +20,8 @@ OTHER_KERAS = make_environment(keras="3.12.0")
 
 def printed(merged, width=100):
     text = io.StringIO()
-    show_tables(merged, Console(file=text, width=width, color_system=None))
+    for grid in all_grids(merged, brief=True):
+        print_grid(grid, Console(file=text, width=width, color_system=None))
     return text.getvalue().replace("\u00a0", " ")
 
 
