@@ -73,7 +73,7 @@ def their_rate(pairing: Pairing, options: argparse.Namespace) -> Rate:
     ]
     if options.device == "cpu":
         threads = threads_for(cpu_limit())
-        command += cpu_flags(threads.intra_op, threads.inter_op)
+        command += cpu_flags(threads, threads)
     done = subprocess.run(
         command,
         cwd=options.checkout,

@@ -30,7 +30,7 @@ MUTANTS = (
     ("measuring/soft_warnings.py", "{Device.GPU: 0.02, Device.CPU: 0.10}", "{Device.GPU: 0.02, Device.CPU: 0.15}"),
     ("measuring/soft_warnings.py", "{Device.GPU: 0.02, Device.CPU: 0.05}", "{Device.GPU: 0.03, Device.CPU: 0.05}"),
     ("measuring/soft_warnings.py", "{Device.GPU: 0.02, Device.CPU: 0.05}", "{Device.GPU: 0.02, Device.CPU: 0.06}"),
-    ("measuring/soft_warnings.py", "share > MAX_IDLE_UTILISATION", "share > 2 * MAX_IDLE_UTILISATION"),
+    ("measuring/soft_warnings.py", "other_cpu_share, MAX_IDLE_UTILISATION", "other_cpu_share, 2 * MAX_IDLE_UTILISATION"),
     ("measuring/validity.py", "UNTRAINED_LIMIT = math.log(4.0)", "UNTRAINED_LIMIT = math.log(5.0)"),
     ("measuring/validity.py", "Precision.FP32: 5e-3, Precision.TF32: 2e-2", "Precision.FP32: 1e-2, Precision.TF32: 2e-2"),
     ("measuring/validity.py", "XLA_FACTOR = 10.0", "XLA_FACTOR = 20.0"),

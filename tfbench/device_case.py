@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-import time
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -38,6 +38,7 @@ from tfbench.roofline.peaks import (
     memory_add,
     product_call,
     product_check,
+    rounds_of,
     seconds_of_one_call,
     tf32_observed,
     unsupported,
@@ -93,10 +94,9 @@ def _measure_first(case: Case, strategy: Strategy, findings: Findings, options: 
     observer.start()
     device = first_device(case)
     connect(strategy)
-    for arithmetic in ARITHMETIC:
-        result, check = product_of(arithmetic, device)
-        findings.device_results.append(result)
-        findings.checks.append(check)
+    products = [product_of(arithmetic, device) for arithmetic in ARITHMETIC]
+    findings.device_results += [result for result, _ in products]
+    findings.checks += [check for _, check in products]
     findings.device_results += [memory_add(device), *host_transfers(device)]
     _all_reduce(case, strategy, findings)
     findings.telemetry = replace(observer.stop(cooling), device_memory_peak_bytes=device_memory_peak_bytes(case))
@@ -117,13 +117,13 @@ def _check_deeply(case: Case, strategy: Strategy, findings: Findings, gpus: GPUs
     connect(strategy)
     for place, device in enumerate(devices):
         findings.checks.append(replace(product_check("fp32", device), name=f"product_of_device_{place}"))
-        alone = [result for kind in kinds for result in _sustained(kind, [device], ALONE_SECONDS)]
+        alone = [result for kind in kinds for result in sustained_products(kind, [device], ALONE_SECONDS)]
         alone += [memory_add(device), *(host_transfers(device) if on_gpus else [])]
         findings.device_results += [replace(result, gpu=place) for result in alone]
     observer = Observer(gpus)
     observer.start()
     for kind in kinds:
-        findings.device_results += _sustained(kind, devices, LOAD_SECONDS / len(kinds))
+        findings.device_results += sustained_products(kind, devices, LOAD_SECONDS / len(kinds))
     findings.telemetry = observer.stop()
     findings.gpus = observer.gpus
     if on_gpus:
@@ -166,11 +166,12 @@ def with_product_rates(case: Case, gpus: Sequence[GPUFacts], peers: Peers | Alon
 @contextlib.contextmanager
 def _tf32_for(arithmetic: str) -> Iterator[None]:
     """Allow TF32 for a kind of products only."""
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
     tf.config.experimental.enable_tensor_float_32_execution(arithmetic == "tf32")
     try:
         yield
     finally:
-        tf.config.experimental.enable_tensor_float_32_execution(False)
+        tf.config.experimental.enable_tensor_float_32_execution(before)
 
 
 def product_of(arithmetic: str, device: str) -> tuple[DeviceResult, Check]:
@@ -187,19 +188,13 @@ def product_of(arithmetic: str, device: str) -> tuple[DeviceResult, Check]:
         return result, product_check(arithmetic, device)
 
 
-def _sustained(arithmetic: str, devices: Sequence[str], seconds: float) -> list[DeviceResult]:
-    """Return `sustained_products`, for TF32 only of devices that have it."""
-    with _tf32_for(arithmetic):
-        if arithmetic == "tf32" and not tf32_observed(devices[0]):
-            return []
-        return sustained_products(arithmetic, devices, seconds)
-
-
 def sustained_products(arithmetic: str, devices: Sequence[str], seconds: float) -> list[DeviceResult]:
-    """Multiply matrices on several devices at once, and return one result per device.
+    """Multiply matrices on several devices at once, and return one result per device; none if they lack TF32.
+
+    A call chains many products, so that no device waits until Python has served the others.
 
     Args:
-        arithmetic: `fp32`, `tf32` or `fp16`; the process's TF32 switch applies.
+        arithmetic: One of `ARITHMETIC`.
         devices: e.g. `["GPU:0", "GPU:1"]`.
         seconds: Duration.
     """
@@ -208,31 +203,30 @@ def sustained_products(arithmetic: str, devices: Sequence[str], seconds: float) 
         for place in range(len(devices))
     ]
     size = SUSTAINED_SIZES[devices[0].partition(":")[0]]
-    try:
-        chains = [_chain(size, arithmetic, device) for device in devices]
-        with ThreadPoolExecutor(len(devices)) as pool:
-            timed = list(pool.map(lambda chain: _seconds_per_product(chain, seconds), chains))
-    except (tf.errors.OpError, MisplacedError) as error:
-        return [unsupported(result, error) for result in wanted]
+
+    def seconds_per_product(chain: tuple[Callable[[], Tensor], int]) -> float:
+        call, products = chain
+        return statistics.fmean(rounds_of(call, SECONDS_BETWEEN_WAITS, sys.maxsize, seconds)) / products
+
+    with _tf32_for(arithmetic):
+        if arithmetic == "tf32" and not tf32_observed(devices[0]):
+            return []
+        try:
+            chains = [_chain(size, arithmetic, device) for device in devices]
+            with ThreadPoolExecutor(len(devices)) as pool:
+                timed = list(pool.map(seconds_per_product, chains))
+        except (tf.errors.OpError, MisplacedError) as error:
+            return [unsupported(result, error) for result in wanted]
     return [measured(result, size, 2.0 * size**3, [each]) for result, each in zip(wanted, timed, strict=True)]
 
 
 def _chain(size: int, arithmetic: str, device: str) -> tuple[Callable[[], Tensor], int]:
-    """Return a call of many products, so that no device waits until Python has served the others, and their number."""
+    """Return a call of so many products that it takes about `SECONDS_BETWEEN_WAITS`, and their number."""
     bound = math.sqrt(3.0 / size)  # variance 1 / size: powers of the matrix neither grow nor vanish
     with tf.device(device):
         factor = tf.cast(tf.random.stateless_uniform([size, size], (size, 1), -bound, bound), ARITHMETIC[arithmetic])
-    seconds = seconds_of_one_call(product_call(factor, device), [device])
-    products = min(MOST_CHAINED, max(1, round(SECONDS_BETWEEN_WAITS / max(seconds, 1e-6))))
+    once = seconds_of_one_call(product_call(factor, device), [device])
+    products = min(MOST_CHAINED, max(1, round(SECONDS_BETWEEN_WAITS / max(once, 1e-6))))
     chain = product_call(factor, device, products)
     wait_for(chain())
     return chain, products
-
-
-def _seconds_per_product(chain: tuple[Callable[[], Tensor], int], seconds: float) -> float:
-    call, products = chain
-    count, begin = 0, time.perf_counter()
-    while (spent := time.perf_counter() - begin) < seconds:
-        wait_for(call())
-        count += products
-    return spent / count

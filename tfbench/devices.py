@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import math
 import os
-from dataclasses import dataclass
 
 import tensorflow as tf
 from tensorflow import keras
@@ -23,33 +22,19 @@ _POLICIES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Threads:
-    """Sizes of TensorFlow's thread pools.
-
-    Attributes:
-        intra_op: Within one operation.
-        inter_op: Operations in parallel.
-    """
-
-    intra_op: int
-    inter_op: int
-
-
-def threads_for(cpu_limit: float) -> Threads:
-    """Choose the number of threads for a number of CPUs.
+def threads_for(cpu_limit: float) -> int:
+    """Choose the number of threads for a number of CPUs: within an operation, and for operations in parallel.
 
     TensorFlow counts the CPUs of the affinity mask and ignores a container's quota: with a quota of one CPU, two
     threads are each paused half of the time, and every operation waits for the slower one.
     """
-    count = max(1, math.floor(cpu_limit + 0.01))
-    return Threads(intra_op=count, inter_op=count)
+    return max(1, math.floor(cpu_limit + 0.01))
 
 
-def configure(case: Case, threads: Threads) -> None:
+def configure(case: Case, threads: int) -> None:
     """Set threads, TF32, XLA and the dtype policy; call once, before any operation."""
-    tf.config.threading.set_intra_op_parallelism_threads(threads.intra_op)
-    tf.config.threading.set_inter_op_parallelism_threads(threads.inter_op)
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
     tf32 = case.precision is Precision.TF32 or libraries_refuse_tf32(case)
     tf.config.experimental.enable_tensor_float_32_execution(tf32)
     if os.environ.get(LAYOUT_OPTIMIZER) == "0":

@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from results.schema import Case, Device, Environment
 from results.schema.version import __version__
-from tfbench.devices import Threads
 from tfbench.keras_versions import keras_version
 from tfbench.machine.cuda_libraries import flags_of_the_user, loaded_versions, ptxas_version
 from tfbench.machine.host import host_facts
@@ -25,7 +24,7 @@ _VARIABLES = re.compile(
 NCCL_VERSION only names a package of NVIDIA's images."""
 
 
-def read_environment(case: Case, threads: Threads) -> Environment:
+def read_environment(case: Case, threads: int) -> Environment:
     """Describe the software and hardware of this process.
 
     Call before libraries are loaded: `with_loaded_libraries` adds their versions.
@@ -43,8 +42,8 @@ def read_environment(case: Case, threads: Threads) -> Environment:
         cpu_count=facts.cpu_count,
         cpu_limit=facts.cpu_limit,
         memory_bytes=facts.memory_bytes,
-        intra_op_threads=threads.intra_op,
-        inter_op_threads=threads.inter_op,
+        intra_op_threads=threads,
+        inter_op_threads=threads,
         tf32_enabled=tf.config.experimental.tensor_float_32_execution_enabled() and not libraries_refuse_tf32(case),
         cuda=_text(build.get("cuda_version")),
         cudnn=_built_for(build.get("cudnn_version")),

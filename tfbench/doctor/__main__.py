@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import os
 import sys
@@ -16,30 +17,15 @@ import textwrap
 import time
 from collections.abc import Iterator, Sequence
 
-from results.schema.health import GPUFacts
 from results.schema.streams import lasting_streams
 from tfbench.doctor.checks import EXIT_CODES, DoctorFinding, Level, judge, verdict_line, verdict_of
+from tfbench.doctor.driver import DriverFacts
 from tfbench.doctor.facts import DoctorFacts, read_facts
 from tfbench.findings import utc_now
+from tfbench.machine.host import MachineFacts
 
 DOCTOR_VERSION = 1
 """Version of the JSON. Keys may be added without a new version; they are never renamed."""
-
-
-def as_json(facts: DoctorFacts, findings: list[DoctorFinding], started_at: str, seconds: float) -> str:
-    """Return the report as one JSON object."""
-    verdict = verdict_of(findings)
-    document = {
-        "doctor_version": DOCTOR_VERSION,
-        "verdict": verdict,
-        "summary": verdict_line(findings),
-        "exit_code": EXIT_CODES[verdict],
-        "started_at": started_at,
-        "seconds": round(seconds, 1),
-        "findings": [dataclasses.asdict(finding) for finding in findings],
-        "facts": dataclasses.asdict(facts),
-    }
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
 def main(arguments: list[str]) -> int:
@@ -51,21 +37,27 @@ def main(arguments: list[str]) -> int:
         epilog="exit codes: 0 ready, 3 warnings (numbers may be too low), 4 not ready",
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--device", choices=("gpu", "cpu"), default="gpu", help="what cases will run on (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--format", choices=("text", "json"), default="text", help="json goes to scripts (default: %(default)s)"
-    )
+    usual = " (default: %(default)s)"
+    parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu", help=f"what cases will run on{usual}")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help=f"json goes to scripts{usual}")
     options = parser.parse_args(arguments)
     started_at, begin = utc_now(), time.monotonic()
     facts = read_facts(options.device)
     findings = judge(facts)
-    if options.format == "json":
-        sys.stdout.write(as_json(facts, findings, started_at, time.monotonic() - begin))
-    else:
-        sys.stdout.write(render(facts, findings))
-    return EXIT_CODES[verdict_of(findings)]
+    verdict = verdict_of(findings)
+    document = {
+        "doctor_version": DOCTOR_VERSION,
+        "verdict": verdict,
+        "summary": verdict_line(findings),
+        "exit_code": EXIT_CODES[verdict],
+        "started_at": started_at,
+        "seconds": round(time.monotonic() - begin, 1),
+        "findings": [dataclasses.asdict(finding) for finding in findings],
+        "facts": dataclasses.asdict(facts),
+    }
+    text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    sys.stdout.write(text if options.format == "json" else render(facts, findings))
+    return EXIT_CODES[verdict]
 
 
 WIDTH = 120
@@ -74,15 +66,12 @@ _MARKS = {Level.BLOCKER: "✗", Level.WARNING: "!", Level.NOTE: "·"}
 
 def render(facts: DoctorFacts, findings: Sequence[DoctorFinding]) -> str:
     """Return the report as text: facts, findings, verdict."""
-    lines = list(_machine(facts))
-    if facts.device == "gpu":
-        lines += [*_driver(facts), *_gpus(facts.driver.gpus)]
-    lines += [*_tensorflow(facts), *_findings(findings), f"verdict: {verdict_line(findings)}"]
+    lines = [*_machine(facts.machine), *(_driver(facts.driver) if facts.device == "gpu" else ())]
+    lines += [*_tensorflow(facts), "", *_findings(findings), f"verdict: {verdict_line(findings)}"]
     return "\n".join(lines) + "\n"
 
 
-def _machine(facts: DoctorFacts) -> Iterator[str]:
-    machine = facts.machine
+def _machine(machine: MachineFacts) -> Iterator[str]:
     governors = ", ".join(machine.governors) or "no choice of governor"
     locked = "any" if machine.memlock_bytes is None else _bytes(machine.memlock_bytes)
     yield (
@@ -95,17 +84,13 @@ def _machine(facts: DoctorFacts) -> Iterator[str]:
     )
 
 
-def _driver(facts: DoctorFacts) -> Iterator[str]:
-    driver = facts.driver
+def _driver(driver: DriverFacts) -> Iterator[str]:
     if driver.problem is not None:
         yield f"driver       none ({driver.problem})"
         return
     devices = driver.cuda_problem or f"{_count(driver.cuda_devices)} for this process"
     yield f"driver       {driver.version}, serves CUDA {driver.cuda}; {devices}"
-
-
-def _gpus(gpus: Sequence[GPUFacts]) -> Iterator[str]:
-    for gpu in gpus:
+    for gpu in driver.gpus:
         if gpu.problem is not None:
             yield f"{gpu.label:<22} {gpu.problem}"
             continue
@@ -122,8 +107,8 @@ def _tensorflow(facts: DoctorFacts) -> Iterator[str]:
     if trial.tensorflow is None:
         yield f"TensorFlow   none ({trial.problem})"
         return
-    build = f"CUDA {trial.cuda}, cuDNN {trial.cudnn}" if trial.cuda else "without CUDA"
-    yield f"TensorFlow   {trial.tensorflow} (built {'for ' if trial.cuda else ''}{build}), Keras {trial.keras}"
+    build = f"for CUDA {trial.cuda}, cuDNN {trial.cudnn}" if trial.cuda else "without CUDA"
+    yield f"TensorFlow   {trial.tensorflow} (built {build}), Keras {trial.keras}"
     if facts.device == "gpu" and trial.gpus is not None:
         yield f"             sees {_count(trial.gpus)}" + (f": {', '.join(trial.gpus)}" if trial.gpus else "")
     if trial.versions:
@@ -138,14 +123,11 @@ def _tensorflow(facts: DoctorFacts) -> Iterator[str]:
 
 
 def _findings(findings: Sequence[DoctorFinding]) -> Iterator[str]:
-    order = list(Level)
-    yield ""
-    for finding in sorted(findings, key=lambda finding: order.index(finding.level)):
-        head = f"{_MARKS[finding.level]} {finding.level}: {finding.subject}: {finding.seen}"
-        yield from textwrap.wrap(head, WIDTH, subsequent_indent="    ", break_long_words=False)
-        yield from textwrap.wrap(
-            f"why: {finding.why}", WIDTH, initial_indent="    ", subsequent_indent="    ", break_long_words=False
-        )
+    """Return the lines of findings, the worst first; a command is never broken."""
+    wrap = functools.partial(textwrap.wrap, width=WIDTH, subsequent_indent="    ", break_long_words=False)
+    for finding in sorted(findings, key=lambda finding: list(Level).index(finding.level)):
+        yield from wrap(f"{_MARKS[finding.level]} {finding.level}: {finding.subject}: {finding.seen}")
+        yield from wrap(f"why: {finding.why}", initial_indent="    ")
         if finding.fix:
             yield f"    fix: {finding.fix}"
     if findings:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from results.schema.exit_codes import ExitCode
-from results.schema.health import MAX_IDLE_UTILISATION, GPUFacts, Moment, driver_fix, grouped_warnings
-from tfbench.doctor.driver import DriverFacts, GPUPair
-from tfbench.doctor.facts import NAMES, DoctorFacts
+from results.schema.health import MAX_IDLE_UTILISATION, Moment, driver_fix, grouped_warnings
+from tfbench.doctor.driver import DriverFacts
+from tfbench.doctor.facts import ALL_REDUCING, DoctorFacts
 from tfbench.machine.cuda_libraries import flags_of_the_user, is_known_cuda
 from tfbench.machine.host import MachineFacts
 from tfbench.machine.nvml import NO_LIBRARY
@@ -123,34 +124,24 @@ def _finding(
     seen: str,
     fix: str | None = None,
     level: Level = Level.WARNING,
-    *,
-    subject: str | None = None,
-    why: str | None = None,
-    gpu_only: bool | None = None,
+    **others: Any,  # noqa: ANN401
 ) -> DoctorFinding:
     """Return a finding; what is not given is that of `CHECKS`."""
-    usual_subject, usual_why = CHECKS.get(code, ("", ""))
-    return DoctorFinding(
-        code=code,
-        subject=subject or usual_subject,
-        seen=seen,
-        why=why or usual_why,
-        fix=fix,
-        level=level,
-        gpu_only=code not in OF_THE_CPU if gpu_only is None else gpu_only,
-    )
+    subject, why = CHECKS.get(code, ("", ""))
+    usual: dict[str, Any] = {"subject": subject, "why": why, "gpu_only": code not in OF_THE_CPU}
+    return DoctorFinding(code=code, seen=seen, fix=fix, level=level, **usual | others)
 
 
 def judge(facts: DoctorFacts) -> list[DoctorFinding]:
     """Return all findings, those about software first, because nothing works without it."""
-    gpus = sum(gpu.problem is None for gpu in facts.driver.gpus) if facts.device == "gpu" else 0
-    of_gpus = [*_libraries(facts), *_devices(facts), *_all_reduce(facts)] if facts.device == "gpu" else []
+    if facts.device == "cpu":
+        return [*_tensorflow(facts), *_machine(facts.machine, 0), *_variables(facts.machine)]
     return [
-        *(_driver(facts) if facts.device == "gpu" else ()),
+        *_driver(facts.driver, facts.machine),
         *_tensorflow(facts),
-        *of_gpus,
+        *_gpu_software(facts),
         *_gpus(facts.driver),
-        *_machine(facts.machine, gpus),
+        *_machine(facts.machine, len(facts.driver.answering)),
         *_variables(facts.machine),
     ]
 
@@ -162,27 +153,26 @@ CUDA_FIXES = {
     "compat folder out of LD_LIBRARY_PATH",
     "(804)": "this GPU cannot use the cuda-compat package: take it out of LD_LIBRARY_PATH",
     "(999)": "sudo modprobe nvidia_uvm, or restart the machine",
+    "": "restart the machine; in a container check --gpus all and NVIDIA_DRIVER_CAPABILITIES",
 }
-"""Fixes by the error code of `cuInit`."""
+"""Fixes by the end of a problem, the error code of `cuInit`; the first match counts."""
 
 
-def _driver(facts: DoctorFacts) -> Iterator[DoctorFinding]:
-    driver, machine = facts.driver, facts.machine
+def _driver(driver: DriverFacts, machine: MachineFacts) -> Iterator[DoctorFinding]:
     if driver.problem is not None:
         missing = driver.problem == NO_LIBRARY
-        fix = _driver_fix(machine) if missing else driver_fix(driver.problem)
+        fix = _fix_of_a_missing_driver(machine) if missing else driver_fix(driver.problem)
         state = "no NVIDIA driver" if missing else "the NVIDIA driver does not work"
         yield _finding("no_driver", f"{state} ({driver.problem})", fix, Level.BLOCKER)
     elif driver.cuda_problem is not None:
-        fixes = (fix for code, fix in CUDA_FIXES.items() if driver.cuda_problem.endswith(code))
-        fix = next(fixes, "restart the machine; in a container check --gpus all and NVIDIA_DRIVER_CAPABILITIES")
+        fix = next(fix for code, fix in CUDA_FIXES.items() if driver.cuda_problem.endswith(code))
         yield _finding("cuda_not_ready", f"CUDA does not start ({driver.cuda_problem})", fix, Level.BLOCKER)
     elif not driver.answering:
         fix = "start the container with --gpus all" if machine.container else "sudo dmesg | grep -i nvrm"
         yield _finding("no_gpu", f"driver {driver.version}, but no GPU answers", fix, Level.BLOCKER)
 
 
-def _driver_fix(machine: MachineFacts) -> str:
+def _fix_of_a_missing_driver(machine: MachineFacts) -> str:
     on_bus = f"{len(machine.pci_gpus)} NVIDIA GPU{'s are' if len(machine.pci_gpus) > 1 else ' is'} on the PCI bus"
     if machine.container and machine.pci_gpus:
         return f"{on_bus}: start the container with --gpus all (the host needs the NVIDIA container toolkit)"
@@ -199,7 +189,7 @@ def _tensorflow(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     if trial.problem is not None:
         imported = trial.tensorflow is not None
         fix = "install TensorFlow again, or use this project's image"
-        if imported and NAMES["all_reduce"] in trial.problem:
+        if imported and ALL_REDUCING in trial.problem:
             fix = "NCCL_DEBUG=INFO python -m tfbench.doctor.trial gpu shows why; with NCCL_P2P_DISABLE=1 it may work"
         elif imported:
             shows_why = f"TF_CPP_MIN_LOG_LEVEL=0 python -m tfbench.doctor.trial {facts.device} shows why"
@@ -212,50 +202,37 @@ def _tensorflow(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     if trial.wrong:
         wrong = ", ".join(trial.wrong)
         seen = f"a small matrix product on {wrong} was wrong, or computed elsewhere"
-        replace = "replace the GPU, or exclude it with CUDA_VISIBLE_DEVICES" if on_gpu else None
-        yield _finding("wrong_product", seen, replace, Level.BLOCKER, subject=wrong, gpu_only=on_gpu)
+        fix_of_gpu = "replace the GPU, or exclude it with CUDA_VISIBLE_DEVICES" if on_gpu else None
+        yield _finding("wrong_product", seen, fix_of_gpu, Level.BLOCKER, subject=wrong, gpu_only=on_gpu)
 
 
-def _libraries(facts: DoctorFacts) -> Iterator[DoctorFinding]:
-    """Judge TensorFlow's build and the libraries that it opens."""
-    trial = facts.trial
-    if trial.tensorflow is None:
-        return
-    if trial.cuda is None:
+def _gpu_software(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+    """Judge TensorFlow's build, the libraries that it opens, the GPUs that it sees and their all-reduce."""
+    trial, driver = facts.trial, facts.driver
+    seen_none = Level.WARNING if trial.gpus else Level.BLOCKER
+    if trial.tensorflow is not None and trial.cuda is None:
         fix = "pip install 'tensorflow[and-cuda]', or one of this project's CUDA images"
         yield _finding("cpu_build", f"TensorFlow {trial.tensorflow} is a build without CUDA", fix, Level.BLOCKER)
-        return
     if not is_known_cuda(trial.cuda):
         seen = f"TensorFlow was built for CUDA {trial.cuda}, which this version of tfbench does not know"
         yield _finding("unknown_cuda", seen, level=Level.NOTE)
     if trial.missing:
         seen = f"{', '.join(trial.missing)} cannot be loaded ({next(iter(trial.missing.values()))})"
         fix = "pip install 'tensorflow[and-cuda]' installs them next to TensorFlow; else set LD_LIBRARY_PATH"
-        yield _finding("libraries_missing", seen, fix, Level.WARNING if trial.gpus else Level.BLOCKER)
-
-
-def _devices(facts: DoctorFacts) -> Iterator[DoctorFinding]:
-    """Compare the GPUs that TensorFlow sees with those of the driver."""
-    trial, driver = facts.trial, facts.driver
+        yield _finding("libraries_missing", seen, fix, seen_none)
     if trial.gpus is None or trial.cuda is None or driver.problem is not None:
         return
-    expected = len(driver.cuda_devices)
-    if len(trial.gpus) < expected:
-        seen = f"TensorFlow sees {len(trial.gpus)} of {expected} GPUs that CUDA offers"
+    if len(trial.gpus) < len(driver.cuda_devices):
+        seen = f"TensorFlow sees {len(trial.gpus)} of {len(driver.cuda_devices)} GPUs that CUDA offers"
         fix = "TF_CPP_MIN_LOG_LEVEL=0 python -m tfbench.doctor.trial gpu shows which library is missing"
-        yield _finding("gpus_not_seen", seen, fix, Level.WARNING if trial.gpus else Level.BLOCKER)
-    capabilities = {gpu.compute_capability for gpu in driver.answering if gpu.compute_capability}
-    old = ", ".join(sorted(one for one in capabilities if needs_ptx_jit(one, trial.capabilities)))
-    if old:
+        yield _finding("gpus_not_seen", seen, fix, seen_none)
+    capabilities = sorted({gpu.compute_capability for gpu in driver.answering if gpu.compute_capability})
+    if old := ", ".join(one for one in capabilities if needs_ptx_jit(one, trial.capabilities)):
         seen = f"TensorFlow {trial.tensorflow} has no machine code for compute capability {old}"
         fix = "use a TensorFlow that was built for this GPU (python -m orchestrate images list)"
         yield _finding("ptx_jit", seen, fix)
-
-
-def _all_reduce(facts: DoctorFacts) -> Iterator[DoctorFinding]:
-    trial = facts.trial
     if trial.all_reduce is False:
-        seen = f"an all-reduce over {len(trial.gpus or ())} GPUs gave a wrong sum: {trial.all_reduce_reason}"
+        seen = f"an all-reduce over {len(trial.gpus)} GPUs gave a wrong sum: {trial.all_reduce_reason}"
         fix = "NCCL_P2P_DISABLE=1 python -m tfbench.doctor; where that helps, disable ACS and the IOMMU in the BIOS"
         yield _finding("all_reduce_wrong", seen, fix, Level.BLOCKER)
 
@@ -275,33 +252,24 @@ def _gpus(driver: DriverFacts) -> Iterator[DoctorFinding]:
     if len(kinds) > 1:
         fix = "choose equal ones with CUDA_VISIBLE_DEVICES, or gpus: in hosts.yml; nvidia-smi -e 1 turns ECC on"
         yield _finding("gpus_differ", f"different kinds: {', '.join(kinds)}", fix)
-    yield from _nvlinks(driver.answering)
-    yield from _p2p(driver.pairs)
-
-
-def _nvlinks(gpus: Sequence[GPUFacts]) -> Iterator[DoctorFinding]:
-    """Compare NVLinks with those of equal GPUs: links are also down on a GPU without a bridge."""
-    for gpu in gpus:
-        most = max((peer.nvlinks_up for peer in gpus if peer.name == gpu.name and not peer.mig), default=0)
-        if gpu.nvlinks_up < most and not gpu.mig:
+    whole = [gpu for gpu in driver.answering if not gpu.mig]
+    for gpu in whole:  # links are also down on a GPU without a bridge, so equal GPUs are compared
+        most = max(peer.nvlinks_up for peer in whole if peer.name == gpu.name)
+        if gpu.nvlinks_up < most:
             seen = f"{gpu.nvlinks_up} NVLinks are up, {gpu.nvlinks_down} down; others here have {most} up"
             fix = "nvidia-smi nvlink --status; with NVSwitches sudo systemctl restart nvidia-fabricmanager"
             yield _finding("nvlink_down", seen, fix, subject=gpu.label)
-
-
-def _p2p(pairs: Sequence[GPUPair]) -> Iterator[DoctorFinding]:
-    """Judge pairs without P2P, which is normal across sockets and for consumer GPUs."""
-    apart = [pair for pair in pairs if pair.p2p not in (None, "ok")]
-    if not apart:
-        return
+    # No P2P is normal across sockets and for consumer GPUs.
+    apart = [pair for pair in driver.pairs if pair.p2p not in (None, "ok")]
     fixable = [pair for pair in apart if pair.topology in NEAR and pair.p2p != "GPU not supported"]
-    shown = fixable or apart
-    names = ", ".join(f"{pair.first}–{pair.second}" for pair in shown[:SHOWN_PAIRS])
-    more = f" and {len(shown) - SHOWN_PAIRS} more" if len(shown) > SHOWN_PAIRS else ""
-    reasons = ", ".join(dict.fromkeys(f"{pair.p2p}, {pair.topology}" for pair in shown))
-    seen = f"{len(shown)} of {len(pairs)} pairs of GPUs cannot read each other's memory: {names}{more} ({reasons})"
-    fix = "disable ACS and the IOMMU in the BIOS (sudo lspci -vvv | grep ACSCtl; kernel parameter iommu=pt)"
-    yield _finding("no_p2p", seen, fix) if fixable else _finding("no_p2p", seen, level=Level.NOTE)
+    if shown := fixable or apart:
+        names = ", ".join(f"{pair.first}–{pair.second}" for pair in shown[:SHOWN_PAIRS])
+        more = f" and {len(shown) - SHOWN_PAIRS} more" if len(shown) > SHOWN_PAIRS else ""
+        reasons = ", ".join(dict.fromkeys(f"{pair.p2p}, {pair.topology}" for pair in shown))
+        pairs = f"{len(shown)} of {len(driver.pairs)} pairs of GPUs"
+        seen = f"{pairs} cannot read each other's memory: {names}{more} ({reasons})"
+        fix = "disable ACS and the IOMMU in the BIOS (sudo lspci -vvv | grep ACSCtl; kernel parameter iommu=pt)"
+        yield _finding("no_p2p", seen, fix) if fixable else _finding("no_p2p", seen, level=Level.NOTE)
 
 
 MIN_SHM_BYTES = 1 << 30
@@ -354,12 +322,11 @@ VARIABLES = {
 
 
 def _variables(machine: MachineFacts) -> Iterator[DoctorFinding]:
+    variables = {**machine.variables, "XLA_FLAGS": flags_of_the_user(machine.variables.get("XLA_FLAGS", ""))}
     for name, (harmless, why) in VARIABLES.items():
-        value = machine.variables.get(name, "")
-        value = flags_of_the_user(value) if name == "XLA_FLAGS" else value
-        if value not in harmless:
+        if (value := variables.get(name, "")) not in harmless:
             yield _finding("variable", f"{name}={value}", f"unset {name}", subject=name, why=why)
     name = "CUDA_VISIBLE_DEVICES"
-    if (chosen := machine.variables.get(name)) is not None:
+    if (chosen := variables.get(name)) is not None:
         why = "TensorFlow sees these GPUs only"
         yield _finding("variable", f"{name}={chosen}", level=Level.NOTE, subject=name, why=why)

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
-import sys
 from dataclasses import dataclass, field
-from typing import Any
 
 import pynvml
 
 from results.schema.health import GPUFacts
+from tfbench.doctor.trial import report
 from tfbench.machine.driver_gpus import DriverGPU, ask_cuda, offered, problems_of, read_driver_gpus
-from tfbench.machine.nvml import opened, read_gpu, versions
+from tfbench.machine.nvml import Driver, opened, read_gpu, versions
 
 P2P_READ = 0
 """The queried capability of a pair: reading each other's memory. (nvidia-ml-py's own constant is a tuple.)"""
@@ -52,25 +50,17 @@ class GPUPair:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DriverFacts:
-    """The driver and its GPUs.
+class DriverFacts(Driver):
+    """The driver and all its GPUs.
 
     Attributes:
-        problem: Why NVML does not answer; None: it does.
-        cuda: Newest CUDA version that the driver supports.
         cuda_problem: Why the CUDA driver does not start, e.g. `cuInit failed with … (802)`; None: it does.
         cuda_devices: Names of the devices that CUDA gives to a process, in its order.
-        gpu_problems: As `tfbench.probe` prints them.
     """
 
-    problem: str | None = None
-    version: str | None = None
-    cuda: str | None = None
     cuda_problem: str | None = None
     cuda_devices: list[str] = field(default_factory=list)
-    gpus: list[GPUFacts] = field(default_factory=list)
     pairs: list[GPUPair] = field(default_factory=list)
-    gpu_problems: list[str] = field(default_factory=list)
 
     @property
     def answering(self) -> list[GPUFacts]:
@@ -107,16 +97,11 @@ def read_pairs(gpus: list[DriverGPU]) -> list[GPUPair]:
 
 def main() -> None:
     """Print the facts of NVML, then those of CUDA, which may hang although NVML answers."""
-    facts = dataclasses.asdict(read_nvml())
-    _print(facts)
-    if facts["problem"] is None:
+    facts = read_nvml()
+    report(**dataclasses.asdict(facts))
+    if facts.problem is None:
         devices, problem = ask_cuda()
-        _print({"cuda_problem": problem, "cuda_devices": [device.name for device in devices]})
-
-
-def _print(reported: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(reported) + "\n")
-    sys.stdout.flush()
+        report(cuda_problem=problem, cuda_devices=[device.name for device in devices])
 
 
 if __name__ == "__main__":

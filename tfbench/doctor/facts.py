@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from results.schema.health import GPUFacts, GPUSlice
 from tfbench.doctor.driver import DriverFacts, GPUPair
-from tfbench.doctor.trial import STAGES, Trial
+from tfbench.doctor.trial import Trial
 from tfbench.machine.host import MachineFacts, read_machine
 
 DRIVER_SECONDS = 20.0
@@ -24,13 +26,10 @@ TRIAL_SECONDS = 75.0
 """TensorFlow imports in 5 to 15 s; CUDA's first kernel on eight GPUs and NCCL's start take as long again. All limits
 together are below two minutes."""
 
-NAMES = {
-    "import": "importing TensorFlow",
-    "devices": "listing its GPUs",
-    "compute": "multiplying two matrices",
-    "all_reduce": "summing over all GPUs",
-}
-"""What the trial did in each stage, in words."""
+DRIVER_STAGES = ("reading its GPUs", "starting CUDA")
+ALL_REDUCING = "summing over all GPUs"
+TRIAL_STAGES = ("importing TensorFlow", "listing its GPUs", "multiplying two matrices", ALL_REDUCING)
+"""What a child does before each line that it prints."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,47 +48,25 @@ class DoctorFacts:
 
 def read_facts(device: str) -> DoctorFacts:
     """Read all facts of this machine, usually in 10 to 40 s and at most in 100 s."""
-    machine = read_machine()
-    if device == "cpu":
-        trial = trial_from(ask("tfbench.doctor.trial", ["cpu"], TRIAL_SECONDS, CUDA_VISIBLE_DEVICES=""))
-        return DoctorFacts(device=device, machine=machine, trial=trial)
-    return DoctorFacts(
-        device=device,
-        machine=machine,
-        driver=driver_from(ask("tfbench.doctor.driver", [], DRIVER_SECONDS)),
-        trial=trial_from(ask("tfbench.doctor.trial", ["gpu"], TRIAL_SECONDS)),
-    )
+    machine, driver, variables = read_machine(), DriverFacts(), {"CUDA_VISIBLE_DEVICES": ""}
+    if device == "gpu":
+        driver, variables = driver_from(*ask(["tfbench.doctor.driver"], DRIVER_STAGES, DRIVER_SECONDS)), {}
+    reported, problem = ask(["tfbench.doctor.trial", device], TRIAL_STAGES, TRIAL_SECONDS, **variables)
+    return DoctorFacts(device=device, machine=machine, driver=driver, trial=Trial(**reported, problem=problem))
 
 
-def driver_from(answers: ChildAnswers) -> DriverFacts:
-    """Parse the output of `doctor.driver`; a driver that hung or crashed has that as its problem."""
-    if not answers.lines:
-        return DriverFacts(problem=f"the driver {answers.problem or 'printed nothing'} {answers.last_words}".strip())
-    reported = {key: value for line in answers.lines for key, value in line.items()}
-    gpus = [_gpu_facts(**gpu) for gpu in reported.pop("gpus", ())]
-    pairs = [GPUPair(**pair) for pair in reported.pop("pairs", ())]
-    facts = DriverFacts(**reported, gpus=gpus, pairs=pairs)
-    if answers.problem is not None:
-        return replace(facts, cuda_problem=f"{answers.problem} {answers.last_words}".strip())
-    return facts
+def driver_from(reported: Mapping[str, Any], problem: str | None) -> DriverFacts:
+    """Return what `doctor.driver` printed; a driver that hung or crashed has that as its problem."""
+    if not reported:
+        return DriverFacts(problem=f"the driver {problem or 'printed nothing'}")
+    gpus = [_gpu_facts(**gpu) for gpu in reported.get("gpus", ())]
+    pairs = [GPUPair(**pair) for pair in reported.get("pairs", ())]
+    parsed = {"gpus": gpus, "pairs": pairs} | ({} if problem is None else {"cuda_problem": problem})
+    return DriverFacts(**{**reported, **parsed})
 
 
 def _gpu_facts(slices: Sequence[Mapping[str, Any]] = (), **reported: Any) -> GPUFacts:  # noqa: ANN401
     return GPUFacts(slices=[GPUSlice(**part) for part in slices], **reported)
-
-
-def trial_from(answers: ChildAnswers) -> Trial:
-    """Parse the output of `doctor.trial`; after a failure, `problem` names the stage."""
-    reported = {key: value for line in answers.lines for key, value in line.items()}
-    try:
-        trial = Trial(**reported)
-    except TypeError as error:
-        return Trial(problem=f"the trial's answer is malformed: {error}")
-    if answers.problem is None:
-        return trial
-    stage = STAGES[min(len(answers.lines), len(STAGES) - 1)]
-    words = f": {answers.last_words}" if answers.last_words else ""
-    return replace(trial, problem=f"{answers.problem} while {NAMES[stage]}{words}")
 
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -100,81 +77,59 @@ LAST_WORDS = 3
 MAX_LINE = 300
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChildAnswers:
-    """The output of a child process.
-
-    Attributes:
-        lines: The JSON objects that it printed, in order.
-        problem: How it failed: `crashed with SIGSEGV`, `did not answer in 20 s`; None: it did not.
-        last_words: The end of its stderr; empty after success.
-    """
-
-    lines: list[dict[str, Any]]
-    problem: str | None = None
-    last_words: str = ""
-
-
-def ask(module: str, arguments: Sequence[str], seconds: float, **variables: str) -> ChildAnswers:
-    """Run `python -m MODULE ARGUMENTS`, which prints JSON objects, one a line.
+def ask(
+    arguments: Sequence[str], stages: Sequence[str], seconds: float, **variables: str
+) -> tuple[dict[str, Any], str | None]:
+    """Run `python -m ARGUMENTS`, which prints JSON objects, one a line.
 
     Args:
-        module: One of the doctor's own.
-        arguments: Its arguments.
+        arguments: One of the doctor's own modules, and its arguments.
+        stages: What it does before each line.
         seconds: Time limit, after which it is killed with all its children.
         variables: Added to the environment.
+
+    Returns:
+        What it printed; and how it failed, in which stage, with its last words: `crashed with SIGSEGV while listing its
+        GPUs: …`, `did not answer in 20 s while …`; None: it did not.
     """
     # In an image, PYTHONPATH names the folder of the packages.
     paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    child = subprocess.Popen(
-        [sys.executable, "-m", module, *arguments],
-        cwd=PROJECT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
     problem = None
-    try:
-        reported, errors = child.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        _end(child)
-        problem = f"did not answer in {seconds:.0f} s"
-        reported, errors = _rest(child)
-    if problem is None and child.returncode:
-        code = child.returncode
-        problem = f"crashed with {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    return ChildAnswers(lines=_objects(reported), problem=problem, last_words=_last_words(errors) if problem else "")
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        child.kill()
-
-
-def _rest(child: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
-    """Return the output of a killed child; one that hangs in the kernel cannot be killed and is abandoned."""
-    try:
-        return child.communicate(timeout=2.0)
-    except subprocess.TimeoutExpired as error:
-        return error.stdout or b"", error.stderr or b""
-
-
-def _objects(reported: bytes) -> list[dict[str, Any]]:
-    found = []
-    for line in reported.splitlines():
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        child = subprocess.Popen(
+            [sys.executable, "-m", *arguments],
+            cwd=PROJECT,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            start_new_session=True,
+        )
         try:
-            value = json.loads(line)
-        except ValueError:
-            continue  # the loader's message
-        if isinstance(value, dict):
-            found.append(value)
-    return found
+            code = child.wait(seconds)
+            if code:
+                problem = f"crashed with {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        except subprocess.TimeoutExpired:
+            problem = f"did not answer in {seconds:.0f} s"
+            os.killpg(child.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel is abandoned
+                child.wait(2.0)
+        objects = [found for line in _lines(output) if (found := _object(line)) is not None]
+        last_words = " | ".join(line[:MAX_LINE] for line in _lines(errors)[-LAST_WORDS:])
+    if problem is not None:
+        stage = stages[min(len(objects), len(stages) - 1)]
+        problem = f"{problem} while {stage}" + (f": {last_words}" if last_words else "")
+    return {key: value for found in objects for key, value in found.items()}, problem
 
 
-def _last_words(errors: bytes) -> str:
-    lines = [line.strip() for line in errors.decode("utf-8", "replace").splitlines() if line.strip()]
-    return " | ".join(line[:MAX_LINE] for line in lines[-LAST_WORDS:])
+def _lines(file: IO[bytes]) -> list[str]:
+    file.seek(0)
+    return [line for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None  # the loader's message
+    return value if isinstance(value, dict) else None

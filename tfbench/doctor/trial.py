@@ -11,9 +11,6 @@ import os
 import sys
 from dataclasses import dataclass, field
 
-STAGES = ("import", "devices", "compute", "all_reduce")
-"""In order; after an early end, the last one begun is reported."""
-
 PRODUCT_SIZE = 256
 """Rows of the matrices that every GPU multiplies; of small integers, so that the product is exact in any precision."""
 

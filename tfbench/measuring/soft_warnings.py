@@ -6,7 +6,6 @@ import math
 import re
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from results.schema import Case, Data, Device, Environment, Measurement, Precision, SoftWarning, Telemetry
 from results.schema.health import MAX_IDLE_UTILISATION, GPUFacts, Moment, health_warnings
@@ -48,22 +47,11 @@ def soft_warnings(
         measurement: Figures of the network; None: only the devices were measured.
         telemetry: Observed while timing.
     """
-    of_steps = (
-        []
-        if measurement is None
-        else [
-            *_of_speed(case.device, measurement),
-            *_of_the_host(case, measurement),
-            *_of_limits(measurement),
-            *_of_the_input(measurement),
-        ]
-    )
-    return [
-        *of_steps,
-        *_of_other_programs(case.device, telemetry, of_steps),
-        *_of_the_energy(telemetry),
-        *_of_the_software(case, environment),
-    ]
+    of_steps = []
+    if measurement is not None:
+        of_steps = [*_of_steps(case.device, measurement), *_of_bottlenecks(case, measurement)]
+    waits_for_cpu = case.device is Device.CPU or any(warning.code in WAITS_FOR_CPU for warning in of_steps)
+    return [*of_steps, *_of_telemetry(telemetry, waits_for_cpu), *_of_the_software(case, environment)]
 
 
 def gpu_warnings(
@@ -76,54 +64,39 @@ def gpu_warnings(
         of_machine: GPUs of this machine that no process can use.
         gpus: Those of the case on this host, over the timed steps.
     """
-    own = [
-        *of_machine,
-        *(
-            SoftWarning(
-                code=found.code,
-                message=f"{found.gpu.label}: {found.seen}: {found.rule.why}",
-                value=found.value,
-                limit=found.rule.limit,
-                hint=found.fix,
+    own = list(of_machine)
+    for gpu in gpus:
+        for found in health_warnings(gpu, Moment.TIMING):
+            rule, message = found.rule, f"{gpu.label}: {found.seen}: {found.rule.why}"
+            own.append(
+                SoftWarning(code=found.code, message=message, value=found.value, limit=rule.limit, hint=found.fix)
             )
-            for gpu in gpus
-            for found in health_warnings(gpu, Moment.TIMING)
-        ),
-    ]
     reported = peers.gather("warnings", [vars(warning) for warning in own])
-    warnings = [(rank, SoftWarning(**values)) for rank, of_rank in enumerate(reported) for values in of_rank]
     if len(reported) == 1:
-        return [warning for _, warning in warnings]
-    return [replace(warning, message=f"rank {rank}: {warning.message}") for rank, warning in warnings]
+        return own
+    return [
+        SoftWarning(**{**values, "message": f"rank {rank}: {values['message']}"})
+        for rank, of_rank in enumerate(reported)
+        for values in of_rank
+    ]
 
 
-def _of_speed(device: Device, measurement: Measurement) -> Iterator[SoftWarning]:
-    cv, cv_limit = measurement.step_cv, CV_LIMITS[device]
-    if cv is not None and cv > cv_limit:
-        yield SoftWarning(
-            code="high_cv",
-            message=f"step times vary by {cv:.1%} (CV): something else used the machine, or its clock moved",
-            value=cv,
-            limit=cv_limit,
-            hint="look for other processes with top and nvidia-smi; time for longer with --min_seconds",
-        )
+def _of_steps(device: Device, measurement: Measurement) -> Iterator[SoftWarning]:
+    cv, limit = measurement.step_cv, CV_LIMITS[device]
+    if cv is not None and cv > limit:
+        message = f"step times vary by {cv:.1%} (CV): something else used the machine, or its clock moved"
+        hint = "look for other processes with top and nvidia-smi; time for longer with --min_seconds"
+        yield SoftWarning(code="high_cv", message=message, value=cv, limit=limit, hint=hint)
     change, limit = measurement.step_drift, drift_limit(device, measurement.step_seconds[:: measurement.steps_per_wait])
     if change is not None and abs(change) > limit:
-        word = "slower" if change > 0 else "faster"
-        yield SoftWarning(
-            code="drift",
-            message=f"the last third of the steps was {abs(change):.1%} {word} than the first: "
-            "heat, or too short a warm-up",
-            value=change,
-            limit=limit,
-            hint=f"--warmup_steps={2 * max(10, measurement.warmup_steps)}",
-        )
+        than = f"{abs(change):.1%} {'slower' if change > 0 else 'faster'} than the first"
+        message = f"the last third of the steps was {than}: heat, or too short a warm-up"
+        hint = f"--warmup_steps={2 * max(10, measurement.warmup_steps)}"
+        yield SoftWarning(code="drift", message=message, value=change, limit=limit, hint=hint)
     if measurement.warmup_settled is False:
-        yield SoftWarning(
-            code="warmup_not_settled",
-            message=f"step times had not settled after {measurement.warmup_steps} steps of warm-up",
-            hint=f"--max_warmup_steps={4 * measurement.warmup_steps}",
-        )
+        message = f"step times had not settled after {measurement.warmup_steps} steps of warm-up"
+        hint = f"--max_warmup_steps={4 * measurement.warmup_steps}"
+        yield SoftWarning(code="warmup_not_settled", message=message, hint=hint)
 
 
 def drift_limit(device: Device, step_seconds: Sequence[float]) -> float:
@@ -141,112 +114,75 @@ def drift_limit(device: Device, step_seconds: Sequence[float]) -> float:
     return max(DRIFT_LIMITS[device], DRIFT_ERRORS * error)
 
 
-def _of_the_host(case: Case, measurement: Measurement) -> Iterator[SoftWarning]:
-    """Warn of a GPU that waits for the host to launch its operations.
+def _of_bottlenecks(case: Case, measurement: Measurement) -> Iterator[SoftWarning]:
+    """Compare with the host's pace, the input's and the limits of the device.
 
-    For one GPU that waits for no input: a step on several waits for each all-reduce, and ends soon after its launch.
+    The host matters for one GPU that waits for no input: a step on several waits for each all-reduce, and ends soon
+    after its launch.
     """
     lead, step = measurement.lead_p50_seconds, measurement.step_p50_seconds
-    if lead is None or case.device is not Device.GPU or case.replicas > 1 or case.data is not Data.SYNTHETIC:
-        return
     limit = min(HOST_LEAD_SHARE * step, MAX_HOST_LEAD_SECONDS)
-    if lead < limit:
-        yield SoftWarning(
-            code="host_bound",
-            message=f"steps of {step * 1e3:.3g} ms ended {lead * 1e3:.2g} ms after the host had launched them: "
-            "the host sets the pace, and a faster GPU would be no faster here",
-            value=lead,
-            limit=limit,
-            hint="a larger --batch_size, --xla=replica, or a host with faster or more CPUs",
-        )
-
-
-def _of_limits(measurement: Measurement) -> Iterator[SoftWarning]:
-    utilisation = measurement.flops_utilisation
-    if utilisation is not None and utilisation > UTILISATION_LIMIT:
-        yield SoftWarning(
-            code="above_peak",
-            message=f"{utilisation:.0%} of the matrix products' own speed on this device: too good for a whole "
-            "network; the peak was measured too low, or work is missing",
-            value=utilisation,
-            limit=UTILISATION_LIMIT,
-            hint="measure again on an idle machine",
-        )
-    bound = measurement.bandwidth_bound_samples_per_second
-    if bound is not None and measurement.samples_per_second > bound:
-        yield SoftWarning(
-            code="above_bandwidth",
-            message=f"{measurement.samples_per_second:.4g} {measurement.unit}/s is more than the memory bandwidth "
-            f"allows ({bound:.4g}) unless caches held the activations",
-            value=measurement.samples_per_second,
-            limit=bound,
-            hint="raise --batch_size until the activations no longer fit the caches",
-        )
-
-
-def _of_the_input(measurement: Measurement) -> Iterator[SoftWarning]:
+    alone = case.device is Device.GPU and case.replicas == 1 and case.data is Data.SYNTHETIC
+    if lead is not None and alone and lead < limit:
+        ended = f"steps of {step * 1e3:.3g} ms ended {lead * 1e3:.2g} ms after the host had launched them"
+        message = f"{ended}: the host sets the pace, and a faster GPU would be no faster here"
+        hint = "a larger --batch_size, --xla=replica, or a host with faster or more CPUs"
+        yield SoftWarning(code="host_bound", message=message, value=lead, limit=limit, hint=hint)
+    share, limit = measurement.flops_utilisation, UTILISATION_LIMIT
+    if share is not None and share > limit:
+        of_peak = f"{share:.0%} of the matrix products' own speed on this device"
+        message = f"{of_peak}: too good for a whole network; the peak was measured too low, or work is missing"
+        hint = "measure again on an idle machine"
+        yield SoftWarning(code="above_peak", message=message, value=share, limit=limit, hint=hint)
+    rate, bound = measurement.samples_per_second, measurement.bandwidth_bound_samples_per_second
+    if bound is not None and rate > bound:
+        allowed = f"more than the memory bandwidth allows ({bound:.4g})"
+        message = f"{rate:.4g} {measurement.unit}/s is {allowed} unless caches held the activations"
+        hint = "raise --batch_size until the activations no longer fit the caches"
+        yield SoftWarning(code="above_bandwidth", message=message, value=rate, limit=bound, hint=hint)
     found = measurement.input_limit
     if found is not None and found.limited:
-        yield SoftWarning(
-            code="input_limited",
-            message=f"a step with real input took {found.step_ratio:.2f} times as long as with a batch on the device, "
-            f"and {found.wait_share:.0%} of the time went by waiting for the next batch: the input is the bottleneck",
-            value=found.step_ratio,
-            limit=found.limit,
-            hint="--data=synthetic measures the device alone; for the input, more CPUs or a faster disk",
-        )
+        took = f"a step with real input took {found.step_ratio:.2f} times as long as with a batch on the device"
+        waited = f"{found.wait_share:.0%} of the time went by waiting for the next batch"
+        message = f"{took}, and {waited}: the input is the bottleneck"
+        hint = "--data=synthetic measures the device alone; for the input, more CPUs or a faster disk"
+        yield SoftWarning(code="input_limited", message=message, value=found.step_ratio, limit=found.limit, hint=hint)
 
 
 WAITS_FOR_CPU = frozenset({"host_bound", "input_limited"})
 """Warnings of a GPU that waits for the CPU."""
 
 
-def _of_other_programs(device: Device, telemetry: Telemetry, of_steps: Sequence[SoftWarning]) -> Iterator[SoftWarning]:
-    """Warn of other programs on the CPUs, where the CPU determines the speed."""
-    share = telemetry.other_cpu_share
-    matters = device is Device.CPU or any(warning.code in WAITS_FOR_CPU for warning in of_steps)
-    if matters and share is not None and share > MAX_IDLE_UTILISATION:
-        yield SoftWarning(
-            code="cpu_shared",
-            message=f"other programs used {share:.0%} of the benchmark's CPUs while timing",
-            value=share,
-            limit=MAX_IDLE_UTILISATION,
-            hint="top shows them: end them, and run one benchmark at a time on a host",
-        )
-
-
-def _of_the_energy(telemetry: Telemetry) -> Iterator[SoftWarning]:
+def _of_telemetry(telemetry: Telemetry, waits_for_cpu: bool) -> Iterator[SoftWarning]:
+    """Warn of other programs on the CPUs, where the CPU determines the speed, and of energy that is uncertain."""
+    share, limit = telemetry.other_cpu_share, MAX_IDLE_UTILISATION
+    if waits_for_cpu and share is not None and share > limit:
+        message = f"other programs used {share:.0%} of the benchmark's CPUs while timing"
+        hint = "top shows them: end them, and run one benchmark at a time on a host"
+        yield SoftWarning(code="cpu_shared", message=message, value=share, limit=limit, hint=hint)
     counter, integrated = telemetry.energy_joules, telemetry.energy_integrated_joules
-    if counter and integrated and abs(integrated / counter - 1.0) > ENERGY_DIFFERENCE_LIMIT:
-        yield SoftWarning(
-            code="energy_differs",
-            message=f"energy by counter ({counter:.4g} J) and by sampled power ({integrated:.4g} J) differ by "
-            f"{abs(integrated / counter - 1.0):.0%}: the interval is short for this GPU's power sensor",
-            value=abs(integrated / counter - 1.0),
-            limit=ENERGY_DIFFERENCE_LIMIT,
-            hint="time at least 60 s with --num_steps",
-        )
+    difference = abs(integrated / counter - 1.0) if counter and integrated else 0.0
+    if difference > ENERGY_DIFFERENCE_LIMIT:
+        both = f"energy by counter ({counter:.4g} J) and by sampled power ({integrated:.4g} J)"
+        message = f"{both} differ by {difference:.0%}: the interval is short for this GPU's power sensor"
+        limit, hint = ENERGY_DIFFERENCE_LIMIT, "time at least 60 s with --num_steps"
+        yield SoftWarning(code="energy_differs", message=message, value=difference, limit=limit, hint=hint)
 
 
 def _of_the_software(case: Case, environment: Environment) -> Iterator[SoftWarning]:
     asked, observed = case.precision is Precision.TF32, environment.tf32_observed
     if observed is not None and observed != asked:
         seen = "does not round as TF32 does" if asked else "rounds as TF32 does"
-        yield SoftWarning(
-            code="tf32_not_as_asked",
-            message=f"a matrix product on this device {seen}, but the precision is {case.precision}",
-            hint="TF32 needs a GPU of compute capability 8.0 or more; check NVIDIA_TF32_OVERRIDE",
-        )
-    if case.device is Device.GPU:
-        for gpu in environment.gpus:
-            if needs_ptx_jit(gpu.compute_capability, environment.wheel_compute_capabilities):
-                yield SoftWarning(
-                    code="ptx_jit",
-                    message=f"{gpu.name} ({gpu.compute_capability}): this TensorFlow has no code for it "
-                    "and the driver compiled it from PTX, which takes minutes and may be slower",
-                    hint="use an image whose TensorFlow was built for this architecture",
-                )
-                break
+        message = f"a matrix product on this device {seen}, but the precision is {case.precision}"
+        hint = "TF32 needs a GPU of compute capability 8.0 or more; check NVIDIA_TF32_OVERRIDE"
+        yield SoftWarning(code="tf32_not_as_asked", message=message, hint=hint)
+    built_for = environment.wheel_compute_capabilities
+    old = [gpu for gpu in environment.gpus if needs_ptx_jit(gpu.compute_capability, built_for)]
+    if old and case.device is Device.GPU:
+        no_code = f"{old[0].name} ({old[0].compute_capability}): this TensorFlow has no code for it"
+        message = f"{no_code} and the driver compiled it from PTX, which takes minutes and may be slower"
+        hint = "use an image whose TensorFlow was built for this architecture"
+        yield SoftWarning(code="ptx_jit", message=message, hint=hint)
 
 
 def needs_ptx_jit(compute_capability: str | None, built_for: list[str]) -> bool:

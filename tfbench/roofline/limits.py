@@ -30,80 +30,54 @@ BYTES_PER_ELEMENT = {Precision.FP32: 4, Precision.TF32: 4, Precision.FP16: 2, Pr
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """Operations and memory traffic per sample of one step.
+    """Operations and memory traffic per sample of one step of training or inference.
 
     Attributes:
-        forward_flops: Forward pass.
-        training_flops: Forward and backward pass.
-        elements: Activations and their gradients read and written in training, without fusion.
+        flops: Forward pass, and backward in training.
+        elements: Activations and their gradients read and written, without fusion.
         fused_elements: Likewise, with every possible fusion.
-        forward_elements: Activations read and written in inference, without fusion.
-        forward_fused_elements: Likewise, with every possible fusion.
     """
 
-    forward_flops: float
-    training_flops: float
+    flops: float
     elements: float
     fused_elements: float
-    forward_elements: float
-    forward_fused_elements: float
-
-    def flops(self, mode: Mode) -> float:
-        """Return the operations of a step of training or of inference."""
-        return self.forward_flops if mode is Mode.INFER else self.training_flops
-
-    def bytes(self, precision: Precision, mode: Mode = Mode.TRAIN) -> float:
-        """Return the traffic without fusion, in bytes."""
-        elements = self.forward_elements if mode is Mode.INFER else self.elements
-        return elements * BYTES_PER_ELEMENT[precision]
-
-    def fused_bytes(self, precision: Precision, mode: Mode = Mode.TRAIN) -> float:
-        """Return the traffic with fusion, in bytes."""
-        elements = self.forward_fused_elements if mode is Mode.INFER else self.fused_elements
-        return elements * BYTES_PER_ELEMENT[precision]
 
 
-def work_per_sample(model: Model, samples_per_example: float = 1.0) -> Work:
+def work_per_sample(model: Model, mode: Mode = Mode.TRAIN, samples_per_example: float = 1.0) -> Work:
     """Count a network's work from the shapes of its layers.
 
     Args:
         model: Functional Keras model.
+        mode: Training or inference.
         samples_per_example: Samples per image or sequence: 1, or its tokens if samples are tokens.
     """
     layers = [layer for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)]
     consumers = Counter(id(tensor) for layer in layers for tensor in _inputs(layer))
     differentiated: set[int] = set()
-    forward = backward = elements = fused = forward_elements = forward_fused = 0.0
+    flops = elements = fused_elements = 0.0
     for layer in layers:
-        inputs = _inputs(layer)
-        wanted = any(id(tensor) in differentiated for tensor in inputs)
+        wanted = any(id(tensor) in differentiated for tensor in _inputs(layer))
         if wanted or layer.trainable_weights:
             differentiated.add(id(layer.output))
-        flops = _forward_flops(layer)
-        forward += flops
-        backward += 2 * flops if wanted else flops
-        elements += _elements(layer, wanted) + _branch_sum(layer, consumers)
-        fused += _fused_elements(layer, wanted)
-        forward_elements += _forward_elements(layer)
-        forward_fused += _forward_fused_elements(layer)
+        if mode is Mode.INFER:
+            passes, (unfused, fused) = 1, _forward_traffic(layer)
+        else:  # the gradients of its weights and, if wanted, of its input take as long as the forward pass each
+            passes, (unfused, fused) = 3 if wanted else 2, _traffic(layer, wanted)
+            unfused += _branch_sum(layer, consumers)
+        flops += passes * _forward_flops(layer)
+        elements += unfused
+        fused_elements += fused
     return Work(
-        forward_flops=forward / samples_per_example,
-        training_flops=(forward + backward) / samples_per_example,
+        flops=flops / samples_per_example,
         elements=elements / samples_per_example,
-        fused_elements=fused / samples_per_example,
-        forward_elements=forward_elements / samples_per_example,
-        forward_fused_elements=forward_fused / samples_per_example,
+        fused_elements=fused_elements / samples_per_example,
     )
 
 
-_BATCH_NORMS = (keras.layers.BatchNormalization, FusedBatchNormalization)
 _POOLS = (keras.layers.MaxPooling2D, keras.layers.AveragePooling2D)
-_CONVOLUTIONS = (keras.layers.Conv2D, keras.layers.DepthwiseConv2D)
-_PRODUCTS = (*_CONVOLUTIONS, Projection)
-_NORMALISATIONS = (*_BATCH_NORMS, LayerNormalization)
+_PRODUCTS = (keras.layers.Conv2D, keras.layers.DepthwiseConv2D, Projection)
+_NORMALISATIONS = (keras.layers.BatchNormalization, FusedBatchNormalization, LayerNormalization)
 _ACTIVATIONS = (keras.layers.Activation, keras.layers.ReLU, Gelu)
-_SUMS = (keras.layers.Add, Positions, Segments)
-_VIEWS = (keras.layers.Reshape, keras.layers.Flatten)
 
 
 def _forward_flops(layer: Layer) -> float:
@@ -121,8 +95,10 @@ def _kernel_size(layer: Layer) -> int:
     return math.prod(int(length) for length in layer.weights[0].shape)
 
 
-def _elements(layer: Layer, wanted: bool) -> float:
-    """Count the elements that a layer reads and writes, forward and backward, as a separate operation.
+def _traffic(layer: Layer, wanted: bool) -> tuple[float, float]:
+    """Count the elements that a layer reads and writes in training, as a separate operation and with every fusion.
+
+    If fused, a convolution also computes the statistics, and one pass normalises, adds and clips.
 
     Args:
         layer: Any layer of the networks here.
@@ -131,62 +107,40 @@ def _elements(layer: Layer, wanted: bool) -> float:
     into, out = sum(_size(tensor) for tensor in _inputs(layer)), _size(layer.output)
     if isinstance(layer, _PRODUCTS):
         # Forward, gradient of the weights, gradient of the input: each reads two tensors or one and writes one.
-        return (into + out) * (3 if wanted else 2) + (5 * out if _activates(layer) else 0)
+        moved = (into + out) * (3 if wanted else 2)
+        return moved + (5 * out if _activates(layer) else 0), moved
     if isinstance(layer, _NORMALISATIONS):
-        return 8 * out  # forward: x twice, y; backward: x and dy twice, dx
+        return 8 * out, 5 * out  # forward: x twice, y; backward: x and dy twice, dx; fused: x, y; x, dy, dx
     if isinstance(layer, _ACTIVATIONS):
-        return 5 * out  # forward: x, y; backward: y, dy, dx
-    if isinstance(layer, _SUMS):
-        return into + out  # its gradient is the incoming one
+        return 5 * out, 0.0  # forward: x, y; backward: y, dy, dx
+    if isinstance(layer, keras.layers.Add):
+        return into + out, 2 * out  # its gradient is the incoming one; fused: the other branch and its gradient
+    if isinstance(layer, Positions | Segments):
+        return into + out, 0.0
     if isinstance(layer, Attention):
-        return _attention_elements(layer)
-    if isinstance(layer, TiedDecoder):
-        return 3 * (into + out) + 5 * out  # for many classes the loss counts: in float32, softmax and its gradient
+        return _attention_elements(layer), 12 * out  # fused: q, k, v, y; q, k, v, y, dy, dq, dk, dv
+    if isinstance(layer, TiedDecoder):  # for many classes the loss counts: in float32, softmax and its gradient
+        return 3 * (into + out) + 5 * out, 3 * (into + out)
     if isinstance(layer, TokenEmbedding):
-        return 3 * out  # forward: rows, y; backward: dy
-    if isinstance(layer, _VIEWS):
-        return 0.0
+        return 3 * out, 3 * out  # forward: rows, y; backward: dy
+    if isinstance(layer, keras.layers.Reshape | keras.layers.Flatten):
+        return 0.0, 0.0
     if isinstance(layer, _POOLS):
-        return 2 * (into + out) + into  # forward: x, y; backward: x, dy, dx
-    return (into + out) * (2 if wanted else 1)  # concatenation, padding, mean, dense
+        return 2 * (into + out) + into, 2 * (into + out)  # forward: x, y; backward: x, dy, dx
+    fused = 2 * out if isinstance(layer, keras.layers.Concatenate) else 0.0
+    return (into + out) * (2 if wanted else 1), fused  # concatenation, padding, mean, dense
 
 
-def _fused_elements(layer: Layer, wanted: bool) -> float:
-    """Count likewise, if a convolution also computes the statistics, and one pass normalises, adds and clips.
-
-    Args:
-        layer: Any layer of the networks here.
-        wanted: Whether the gradient with respect to its input is computed.
-    """
-    into, out = sum(_size(tensor) for tensor in _inputs(layer)), _size(layer.output)
-    if isinstance(layer, (*_PRODUCTS, TiedDecoder)):
-        return (into + out) * (3 if wanted else 2)
-    if isinstance(layer, _NORMALISATIONS):
-        return 5 * out  # forward: x, y; backward: x, dy, dx
-    if isinstance(layer, Attention):
-        return 12 * out  # forward: q, k, v, y; backward: q, k, v, y, dy, dq, dk, dv
-    if isinstance(layer, TokenEmbedding):
-        return 3 * out
-    if isinstance(layer, keras.layers.Add | keras.layers.Concatenate):
-        return 2 * out  # forward: the other branch; backward: its gradient
-    return 2 * (into + out) if isinstance(layer, _POOLS) else 0.0  # ReLU, padding: fused into neighbours
-
-
-def _forward_elements(layer: Layer) -> float:
-    """Count the elements that a layer reads and writes in inference, as a separate operation."""
-    return sum(_size(tensor) for tensor in _inputs(layer)) + _size(layer.output)
-
-
-def _forward_fused_elements(layer: Layer) -> float:
-    """Count likewise, if normalisation and activation are fused into the previous operation.
+def _forward_traffic(layer: Layer) -> tuple[float, float]:
+    """Count likewise in inference, where normalisation and activation are fused into the previous operation.
 
     Concatenation is free; an addition is fused, too, but has to read its other branch.
     """
+    moved = sum(_size(tensor) for tensor in _inputs(layer)) + _size(layer.output)
     if isinstance(layer, keras.layers.Add):
-        return _size(layer.output)
-    if isinstance(layer, (*_PRODUCTS, *_POOLS, keras.layers.Dense, Attention, TiedDecoder, TokenEmbedding)):
-        return _forward_elements(layer)
-    return 0.0
+        return moved, _size(layer.output)
+    reads = (*_PRODUCTS, *_POOLS, keras.layers.Dense, Attention, TiedDecoder, TokenEmbedding)
+    return moved, moved if isinstance(layer, reads) else 0.0
 
 
 def _activates(layer: Layer) -> bool:
@@ -244,11 +198,11 @@ def limit_fields(
     Returns:
         Fields of a `Measurement`; those that were not measured are absent.
     """
-    work = work_per_sample(model, samples_per_step / case.global_batch)
-    step_flops = work.flops(case.mode)
-    traffic, fused = work.bytes(case.precision, case.mode), work.fused_bytes(case.precision, case.mode)
+    work = work_per_sample(model, case.mode, samples_per_step / case.global_batch)
+    element_bytes = BYTES_PER_ELEMENT[case.precision]
+    traffic, fused = work.elements * element_bytes, work.fused_elements * element_bytes
     fields: dict[str, Any] = {
-        "flops_per_sample": step_flops,
+        "flops_per_sample": work.flops,
         "bytes_per_sample": traffic,
         "fused_bytes_per_sample": fused,
     }
@@ -256,7 +210,7 @@ def limit_fields(
         return fields
     devices = case.replicas if case.device is Device.GPU else case.num_hosts
     device = first_device(case)
-    needed, needed_bytes = rate * step_flops / devices / UTILISATION_LIMIT, rate * fused / devices
+    needed, needed_bytes = rate * work.flops / devices / UTILISATION_LIMIT, rate * fused / devices
     flops: float | None
     bandwidth: float | None
     if known is not None and known.flops_per_second >= needed and known.bytes_per_second >= needed_bytes:
@@ -268,7 +222,7 @@ def limit_fields(
     if flops is not None:
         fields |= {
             "peak_flops_per_second": flops * devices,
-            "flops_utilisation": rate * step_flops / (flops * devices),
+            "flops_utilisation": rate * work.flops / (flops * devices),
         }
     if bandwidth is not None:
         fields |= {

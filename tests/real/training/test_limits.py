@@ -14,13 +14,13 @@ NONE = BatchNorm.NONE
 def test_a_token_is_its_share_of_a_sequence(one_replica, limits):
     network = small_network("gpt2_small")
     model = build(network, NONE, small_case("gpt2_small").size(network), one_replica)
-    assert limits.work_per_sample(model).training_flops == 16 * limits.work_per_sample(model, 16).training_flops
+    assert limits.work_per_sample(model).flops == 16 * limits.work_per_sample(model, samples_per_example=16).flops
 
 
 def test_half_the_image_size_is_a_quarter_of_the_work(one_replica, limits):
     network = NETWORKS["googlenet"]
     small, large = (limits.work_per_sample(build(network, NONE, size, one_replica)) for size in (64, 128))
-    assert large.forward_flops / small.forward_flops == pytest.approx(4.0, rel=0.02)
+    assert large.flops / small.flops == pytest.approx(4.0, rel=0.02)
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ pytestmark = pytest.mark.tensorflow
 
 
 @pytest.fixture
-def read(environment, devices):
+def read(environment):
     """Read the environment of a case on the CPU."""
     case = Case(model="resnet50", device=Device.CPU)
-    return lambda: environment.read_environment(case, devices.Threads(intra_op=1, inter_op=1))
+    return lambda: environment.read_environment(case, threads=1)
 
 
 def test_what_is_not_loaded_keeps_what_tensorflow_was_built_for(tensorflow, read, monkeypatch, environment):

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from results.runs.reading import from_json
-from results.schema import Data, Status
+from results.schema import Case, Data, Device, Status, Telemetry
 from results.schema.exit_codes import ExitCode
 from tests.real.training.conftest import run_tfbench
 from tests.real.training.tiny import IMAGE_SIZE, TinyNetwork, measure_repeat, tiny_case
+from tests.unit.results.factory import make_environment
 from tfbench import make_dataset
 from tfbench.failures import CaseFailedError
-from tfbench.measuring.soft_warnings import _of_the_input
+from tfbench.measuring.soft_warnings import soft_warnings
 
 pytestmark = pytest.mark.tensorflow
 
@@ -202,8 +203,9 @@ def test_a_starved_device_is_limited_by_its_input(one_replica, folder, monkeypat
     assert found.read_bytes_per_second == pytest.approx(measurement.samples_per_second * mean, rel=0.3)
     assert measurement.host_bytes_per_second > 0
 
-    (warning,) = _of_the_input(measurement)
-    assert warning.code == "input_limited" and "--data=synthetic" in warning.hint
+    warnings = soft_warnings(Case(model="googlenet", device=Device.CPU), make_environment(), measurement, Telemetry())
+    (hint,) = [warning.hint for warning in warnings if warning.code == "input_limited"]
+    assert "--data=synthetic" in hint
 
 
 SHALLOW = """

@@ -15,7 +15,7 @@ from tests.support.fake_driver import FakeGPU, FakeMachine, build, eight_h100, r
 from tfbench.doctor.__main__ import render
 from tfbench.doctor.checks import DoctorFinding, Level, Readiness, judge, verdict_line, verdict_of
 from tfbench.doctor.driver import DriverFacts, GPUPair
-from tfbench.doctor.facts import ChildAnswers, DoctorFacts, ask, driver_from, trial_from
+from tfbench.doctor.facts import DRIVER_STAGES, TRIAL_STAGES, DoctorFacts, ask, driver_from
 from tfbench.doctor.trial import Trial, all_reduces, computes
 from tfbench.machine.host import MachineFacts, read_machine
 from tfbench.machine.nvml import NO_LIBRARY
@@ -153,6 +153,11 @@ def changed(gpu=None, driver=None, machine=None, trial=None):
     )
 
 
+def apart(p2p, topology):
+    """Return the changes of a driver whose two GPUs have no P2P."""
+    return {"pairs": [GPUPair(first=0, second=1, p2p=p2p, topology=topology)]}
+
+
 NO_CUDA = {"cuda": None, "gpus": [], "right": ["CPU:0"], "all_reduce": None}
 CRASHED = {"problem": "crashed with SIGSEGV while summing over all GPUs"}
 
@@ -179,6 +184,11 @@ CRASHED = {"problem": "crashed with SIGSEGV while summing over all GPUs"}
         ("trial", {"wrong": ["GPU:1"]}, "wrong_product", Level.BLOCKER),
         ("trial", {"all_reduce": False, "all_reduce_reason": "off by 0.5"}, "all_reduce_wrong", Level.BLOCKER),
         ("trial", CRASHED, "tensorflow_failed", Level.BLOCKER),
+        ("trial", {"cuda": "13.0.2"}, "unknown_cuda", Level.NOTE),
+        ("driver", apart("chipset not supported", "PHB"), "no_p2p", Level.WARNING),
+        ("driver", apart("disabled by registry key", "PIX"), "no_p2p", Level.WARNING),
+        ("driver", apart("chipset not supported", "SYS"), "no_p2p", Level.NOTE),  # nothing to fix
+        ("driver", apart("GPU not supported", "PIX"), "no_p2p", Level.NOTE),
     ],
 )
 def test_a_fault_is_found_with_its_reason(part, changes, code, level):
@@ -187,20 +197,16 @@ def test_a_fault_is_found_with_its_reason(part, changes, code, level):
     assert finding.fix or part != "machine"
 
 
-@pytest.mark.parametrize(
-    ("p2p", "topology", "level"),
-    [
-        ("chipset not supported", "PHB", Level.WARNING),
-        ("disabled by registry key", "PIX", Level.WARNING),
-        ("chipset not supported", "SYS", Level.NOTE),
-        ("GPU not supported", "PIX", Level.NOTE),
-    ],
-)
-def test_gpus_without_p2p_are_a_warning_where_that_can_be_fixed(p2p, topology, level):
-    pairs = [GPUPair(first=0, second=1, p2p=p2p, topology=topology)]
-    (finding,) = judge(changed(driver={"pairs": pairs}))
-    assert (finding.code, finding.level) == ("no_p2p", level) and finding.why
-    assert "1 of 1 pairs" in finding.seen and "0–1" in finding.seen
+def test_what_is_scarce_or_apart_is_named_with_its_figures():
+    seen = {
+        "/dev/shm has 67 MB": changed(machine={"shm_bytes": 64 << 20}),
+        "2 CPUs for 1 GPU": changed(machine={"cpu_limit": 2.0}, driver={"gpus": [GPU]}),
+        "2 CPUs for 2 GPUs": changed(machine={"cpu_limit": 2.0}),
+        "1 of 1 pairs of GPUs cannot read each other's memory: 0–1 (chipset not supported, SYS)": changed(
+            driver=apart("chipset not supported", "SYS")
+        ),
+    }
+    assert [judge(facts)[0].seen for facts in seen.values()] == list(seen)
 
 
 @pytest.mark.parametrize(
@@ -214,13 +220,6 @@ def test_gpus_without_p2p_are_a_warning_where_that_can_be_fixed(p2p, topology, l
 def test_a_trial_that_fails_has_the_remedy_of_its_stage(trial, fix):
     (finding,) = [finding for finding in judge(changed(trial=trial)) if finding.code == "tensorflow_failed"]
     assert finding.fix.startswith(fix)
-
-
-def test_what_is_scarce_is_named_with_its_figures():
-    (little,) = judge(changed(machine={"shm_bytes": 64 << 20}))
-    assert little.seen == "/dev/shm has 67 MB"
-    seen = [judge(changed(machine={"cpu_limit": 2.0}, driver={"gpus": gpus}))[0].seen for gpus in ([GPU], [GPU] * 2)]
-    assert seen == ["2 CPUs for 1 GPU", "2 CPUs for 2 GPUs"]
 
 
 @pytest.mark.parametrize(
@@ -271,7 +270,7 @@ def test_a_missing_driver_has_the_remedy_of_its_cause(machine, fix):
 def test_a_driver_that_does_not_work_has_its_own_words_and_a_remedy(code, words, fix, tmp_path):
     folder = build(FakeMachine(gpus=[FakeGPU(bus_id="0000:18:00.0", uuid="GPU-a")]), tmp_path)
     variables = {"LD_LIBRARY_PATH": str(folder), "FAKE_NVML_INIT": code}
-    facts = driver_from(ask("tfbench.doctor.driver", [], 60.0, **variables))
+    facts = driver_from(*ask(["tfbench.doctor.driver"], DRIVER_STAGES, 60.0, **variables))
     (finding,) = judge(replace(GOOD, driver=facts, trial=replace(TRIAL, gpus=[])))
     assert (finding.code, finding.level) == ("no_driver", Level.BLOCKER)
     assert finding.seen == f"the NVIDIA driver does not work ({words} (NVML {code}))" and fix in finding.fix
@@ -315,11 +314,6 @@ def test_a_whole_gpu_is_no_vgpu(name, tmp_path):
     assert health_warnings(checked(GPUFacts, state_of_gpu), Moment.IDLE) == []
 
 
-def test_a_cuda_that_is_not_known_is_a_note():
-    (finding,) = judge(replace(GOOD, trial=replace(TRIAL, cuda="13.0.2")))
-    assert (finding.code, finding.level) == ("unknown_cuda", Level.NOTE) and "13.0.2" in finding.seen
-
-
 def test_without_tensorflow_not_even_the_cpu_is_ready():
     findings = judge(replace(GOOD, trial=Trial(problem="ended with exit code 1 while importing TensorFlow")))
     assert not verdict_line(findings).endswith("CPU cases can run")
@@ -337,7 +331,8 @@ def test_a_machine_without_tensorflow_is_diagnosed(tmp_path):
 
 def test_cuda_that_does_not_start_has_the_remedy_of_its_error(tmp_path):
     folder = build(FakeMachine(gpus=[FakeGPU(bus_id="0000:18:00.0", uuid="GPU-a")]), tmp_path)
-    facts = driver_from(ask("tfbench.doctor.driver", [], 60.0, LD_LIBRARY_PATH=str(folder), FAKE_CUDA_INIT="802"))
+    variables = {"LD_LIBRARY_PATH": str(folder), "FAKE_CUDA_INIT": "802"}
+    facts = driver_from(*ask(["tfbench.doctor.driver"], DRIVER_STAGES, 60.0, **variables))
     assert facts.cuda_problem == "cuInit failed with CUDA_ERROR_SYSTEM_NOT_READY (802)"
     findings = judge(replace(GOOD, driver=facts, trial=replace(TRIAL, gpus=[])))
     (finding,) = [finding for finding in findings if finding.code == "cuda_not_ready"]
@@ -354,23 +349,22 @@ def test_cuda_that_does_not_start_has_the_remedy_of_its_error(tmp_path):
 )
 @pytest.mark.slow
 def test_a_child_that_ends_badly_says_where_and_what_it_last_printed(way, words):
-    answers = ask("tests.real.training.misbehaving", [way], 4.0 if way == "hang" else 60.0)
-    trial = trial_from(answers)
-    assert trial.tensorflow == "2.21.0", "what was said before the end counts"
-    assert trial.problem == f"{words}: E0000 CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error"
+    reported, problem = ask(["tests.real.training.misbehaving", way], TRIAL_STAGES, 4.0 if way == "hang" else 60.0)
+    assert reported["tensorflow"] == "2.21.0", "what was said before the end counts"
+    assert problem == f"{words}: E0000 CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error"
 
 
 def test_a_child_finds_the_packages_that_its_parent_finds(tmp_path, monkeypatch):
     (tmp_path / "of_an_image.py").write_text("print('{\"found\": true}')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert ask("of_an_image", [], 60.0).lines == [{"found": True}]
+    assert ask(["of_an_image"], TRIAL_STAGES, 60.0) == ({"found": True}, None)
 
 
 def test_where_cuda_hangs_what_nvml_reported_still_counts():
-    hangs = ChildAnswers(lines=[{"version": "550.54.14", "gpus": [{"index": 0}]}], problem="did not answer in 20 s")
-    facts = driver_from(hangs)
-    assert (facts.version, len(facts.gpus), facts.cuda_problem) == ("550.54.14", 1, "did not answer in 20 s")
-    assert driver_from(replace(hangs, lines=[])).problem == "the driver did not answer in 20 s"
+    reported, problem = {"version": "550.54.14", "gpus": [{"index": 0}]}, "did not answer in 20 s while starting CUDA"
+    facts = driver_from(reported, problem)
+    assert (facts.version, len(facts.gpus), facts.cuda_problem) == ("550.54.14", 1, problem)
+    assert driver_from({}, problem).problem == f"the driver {problem}"
 
 
 @pytest.mark.tensorflow

@@ -38,7 +38,7 @@ from tfbench import devices
 fp32, fp16 = {}, {"precision": Precision.FP16}
 for changes, override in ((fp32, "0"), (fp32, ""), ({"xla": XLA.REPLICA}, "0"), ({"mode": Mode.DEVICE}, "0"), (fp16, "0")):
     os.environ["NVIDIA_TF32_OVERRIDE"] = override
-    devices.configure(Case(model="resnet50", **changes), devices.Threads(intra_op=1, inter_op=1))
+    devices.configure(Case(model="resnet50", **changes), threads=1)
     print(tf.config.experimental.tensor_float_32_execution_enabled())
 """
 
@@ -72,12 +72,11 @@ SETTINGS = {"NCCL_SOCKET_IFNAME": "=eth0", "XLA_FLAGS": "--xla_gpu_autotune_leve
 
 @pytest.mark.tensorflow
 def test_variables_that_change_a_figure_are_in_the_record(monkeypatch: pytest.MonkeyPatch):
-    from tfbench.devices import Threads
     from tfbench.environment import read_environment
 
     assert Settings.model_validate({"environment": SETTINGS}).environment == SETTINGS
     others = dict.fromkeys(("CUDA_VISIBLE_DEVICES", "CUDA_CACHE_PATH", "CUDA_CACHE_MAXSIZE", "NCCL_VERSION"), "1")
     for name, value in {**SETTINGS, **others}.items():
         monkeypatch.setenv(name, value)
-    kept = read_environment(Case(model="resnet50"), Threads(intra_op=1, inter_op=1)).variables
+    kept = read_environment(Case(model="resnet50"), threads=1).variables
     assert SETTINGS.items() <= kept.items() and not others.keys() & kept.keys()
