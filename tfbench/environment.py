@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import replace
+from typing import Any
 
 import tensorflow as tf
 
@@ -77,12 +78,10 @@ def with_loaded_libraries(environment: Environment) -> Environment:
     A library that is not loaded keeps its entry: NCCL is loaded by the first all-reduce on GPUs. Also adds the version
     of the CUDA driver library if it is not the driver's own.
     """
-    found = loaded_versions()
-    external = environment.driver is not None and found.libcuda not in (None, environment.driver)
+    found: dict[str, Any] = loaded_versions()
+    libcuda = found.pop("libcuda", None)
     return replace(
         environment,
-        cudnn=found.cudnn or environment.cudnn,
-        cublas=found.cublas or environment.cublas,
-        nccl=found.nccl or environment.nccl,
-        cuda_compat=found.libcuda if external else None,
+        **found,
+        cuda_compat=libcuda if environment.driver not in (None, libcuda) else None,
     )

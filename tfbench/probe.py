@@ -19,7 +19,7 @@ that a process gets. Without an NVIDIA driver `driver` and `cuda_driver` are nul
 values are null. `driver_problem` is why an installed driver does not answer, and `other_cpu_share` the share of this
 process's CPUs that other programs used meanwhile. The other keys are those of `tfbench.machine.host.HostFacts`, with
 `gpu_states` as in `results.schema.health.GPUFacts`; a host without GPUs adds those of
-`tfbench.machine.host.ProcessorSpeed`.
+`tfbench.machine.host.processor_speed`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main() -> int:
         "disk_free_bytes": shutil.disk_usage("/").free,  # in a container: the engine's storage
     }
     if not reported["gpus"]:  # with GPUs, estimates follow from their specification
-        reported |= dataclasses.asdict(processor_speed())
+        reported |= processor_speed()
     else:
         time.sleep(CPU_USE_SECONDS)
     reported["other_cpu_share"] = other_cpu_share_since(before)

@@ -13,7 +13,6 @@ from results.runs.reading import from_json
 from results.schema import Record, Status
 from results.schema.record_json import RecordError
 from studies.tf_cnn_benchmarks import images_per_second
-from tfbench.doctor.checks import Readiness
 
 
 class NoFigure(Exception):
@@ -130,7 +129,7 @@ def read(answer: str, run: Ended) -> Reading:
         raise _ended_badly(run)
     if "outcome" in document:
         raise NoFigure(document["outcome"], document["cause"])
-    if document.get("verdict") == Readiness.NOT_READY:
+    if document.get("verdict") == "not ready":
         raise NoFigure("failed", document["summary"])
     if "findings" in document:
         count = Figure(len(document["findings"]), "findings")

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from results.schema.streams import lasting_streams
-from tfbench.doctor.checks import EXIT_CODES, DoctorFinding, Level, judge, verdict_line, verdict_of
+from tfbench.doctor.checks import DoctorFinding, Level, judge, verdict_line, verdict_of
 from tfbench.doctor.driver import DriverFacts
 from tfbench.doctor.facts import DoctorFacts, read_facts
 from tfbench.findings import utc_now
@@ -44,12 +44,12 @@ def main(arguments: list[str]) -> int:
     started_at, begin = utc_now(), time.monotonic()
     facts = read_facts(options.device)
     findings = judge(facts)
-    verdict = verdict_of(findings)
+    verdict, exit_code = verdict_of(findings)
     document = {
         "doctor_version": DOCTOR_VERSION,
         "verdict": verdict,
         "summary": verdict_line(findings),
-        "exit_code": EXIT_CODES[verdict],
+        "exit_code": exit_code,
         "started_at": started_at,
         "seconds": round(time.monotonic() - begin, 1),
         "findings": [dataclasses.asdict(finding) for finding in findings],
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
     }
     text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
     sys.stdout.write(text if options.format == "json" else render(facts, findings))
-    return EXIT_CODES[verdict]
+    return exit_code
 
 
 WIDTH = 120

@@ -25,19 +25,12 @@ class Level(enum.StrEnum):
     NOTE = "note"  # does not affect the verdict
 
 
-class Readiness(enum.StrEnum):
-    """The verdict."""
-
-    READY = "ready"
-    WARNING = "warning"
-    NOT_READY = "not ready"
-
-
-EXIT_CODES = {
-    Readiness.READY: ExitCode.OK,
-    Readiness.WARNING: ExitCode.SOME_FAILED,
-    Readiness.NOT_READY: ExitCode.NO_HOST,
+VERDICTS = {
+    Level.BLOCKER: ("not ready", ExitCode.NO_HOST),
+    Level.WARNING: ("warning", ExitCode.SOME_FAILED),
+    Level.NOTE: ("ready", ExitCode.OK),
 }
+"""By level of the worst finding, the worst first: the verdict and the exit code."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,25 +55,20 @@ class DoctorFinding:
     gpu_only: bool = True
 
 
-def verdict_of(findings: Iterable[DoctorFinding]) -> Readiness:
-    """Return the verdict, which is that of the worst finding."""
+def verdict_of(findings: Iterable[DoctorFinding]) -> tuple[str, ExitCode]:
+    """Return the verdict and the exit code."""
     levels = {finding.level for finding in findings}
-    if Level.BLOCKER in levels:
-        return Readiness.NOT_READY
-    return Readiness.WARNING if Level.WARNING in levels else Readiness.READY
+    return next((verdict for level, verdict in VERDICTS.items() if level in levels), VERDICTS[Level.NOTE])
 
 
 def verdict_line(findings: Sequence[DoctorFinding]) -> str:
     """Summarise the findings in a line: `warning: 3 findings`, `not ready: no NVIDIA driver …; CPU cases can run`."""
-    verdict = verdict_of(findings)
-    if verdict is Readiness.READY:
-        return str(verdict)
-    if verdict is Readiness.WARNING:
-        count = sum(finding.level is Level.WARNING for finding in findings)
-        return f"{verdict}: {count} finding{'s' if count > 1 else ''}"
-    blockers = [finding for finding in findings if finding.level is Level.BLOCKER]
-    on_cpu = "; CPU cases can run" if all(finding.gpu_only for finding in blockers) else ""
-    return f"{verdict}: {'; '.join(finding.seen for finding in blockers)}{on_cpu}"
+    verdict, _ = verdict_of(findings)
+    if blockers := [finding for finding in findings if finding.level is Level.BLOCKER]:
+        on_cpu = "; CPU cases can run" if all(finding.gpu_only for finding in blockers) else ""
+        return f"{verdict}: {'; '.join(finding.seen for finding in blockers)}{on_cpu}"
+    count = sum(finding.level is Level.WARNING for finding in findings)
+    return f"{verdict}: {count} finding{'s' if count > 1 else ''}" if count else verdict
 
 
 CHECKS = {

@@ -5,7 +5,6 @@ Runs in a process of its own: an import can crash and a first kernel can hang; t
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import sys
@@ -92,8 +91,7 @@ def main(device: str) -> None:
     right = [name for name in devices if computes(name)]
     report(right=right, wrong=[name for name in devices if name not in right])
     reduced = all_reduces(devices if gpus else [])
-    versions = dataclasses.asdict(cuda_libraries.loaded_versions())
-    report(**reduced, versions={name: version for name, version in versions.items() if version is not None})
+    report(**reduced, versions=cuda_libraries.loaded_versions())
 
 
 def computes(device: str) -> bool:

@@ -17,7 +17,6 @@ import site
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from tfbench.machine.host import read_text
@@ -211,30 +210,22 @@ _LIBCUDA = re.compile(r"libcuda\.so\.(\d{3,}(?:\.\d+)+)")
 """Driver versions have at least three digits before the first point; WSL's `libcuda.so.1.1` is not one."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoadedVersions:
-    """Versions, e.g. `9.3.0`; None: this process has not loaded the library.
+def loaded_versions(maps: Path = MAPS) -> dict[str, str]:
+    """Query the libraries that this process has loaded, without loading any; a CPU build has none.
 
-    Attributes:
-        libcuda: That of the CUDA driver library, from its file name: `libcuda.so.570.172.08`. It is the driver's,
-            unless NVIDIA's compatibility package replaces it.
+    Returns:
+        Versions, e.g. `9.3.0`, of `cudnn`, `cublas` and `nccl`, if loaded. `libcuda` is that of the CUDA driver
+        library, from its file name: `libcuda.so.570.172.08`. It is the driver's, unless NVIDIA's compatibility package
+        replaces it.
     """
-
-    libcuda: str | None = None
-    cudnn: str | None = None
-    cublas: str | None = None
-    nccl: str | None = None
-
-
-def loaded_versions(maps: Path = MAPS) -> LoadedVersions:
-    """Query the libraries that this process has loaded, without loading any; a CPU build has none."""
     paths = dict.fromkeys(line.split(maxsplit=5)[5] for line in read_text(maps).splitlines() if line.count("/"))
-    return LoadedVersions(
-        libcuda=next((found[1] for path in paths if (found := _LIBCUDA.fullmatch(Path(path).name))), None),
-        cudnn=_ask(paths, "libcudnn.so", by_property("cudnnGetProperty")),
-        cublas=_ask(paths, "libcublas.so", by_property("cublasGetProperty")),
-        nccl=_ask(paths, "libnccl.so", nccl_version),
-    )
+    versions = {
+        "libcuda": next((found[1] for path in paths if (found := _LIBCUDA.fullmatch(Path(path).name))), None),
+        "cudnn": _ask(paths, "libcudnn.so", by_property("cudnnGetProperty")),
+        "cublas": _ask(paths, "libcublas.so", by_property("cublasGetProperty")),
+        "nccl": _ask(paths, "libnccl.so", nccl_version),
+    }
+    return {name: version for name, version in versions.items() if version is not None}
 
 
 def _ask(paths: dict[str, None], name: str, version: Callable[[ctypes.CDLL], str | None]) -> str | None:

@@ -175,31 +175,18 @@ LOOP_STEPS = 1_000_000
 LOOPS = 3
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProcessorSpeed:
-    """Speed of the CPU, as measured by the probe.
-
-    Attributes:
-        cpu_flops_per_second: fp32 matrix products on all cores of this process; None: NumPy is missing.
-        cpu_loop_seconds: A loop of Python code on one core.
-        cpu_vector_bits: Width of its vector instructions, 256 or 512; None: neither of x86.
-    """
-
-    cpu_flops_per_second: float | None
-    cpu_loop_seconds: float
-    cpu_vector_bits: int | None
-
-
-def processor_speed() -> ProcessorSpeed:
-    """Measure for less than a second, and return means, which include the effect of other programs.
+def processor_speed() -> dict[str, float | None]:
+    """Measure the CPU for less than a second; means, which include the effect of other programs.
 
     Call in a process of its own: it sets the number of NumPy's threads.
+
+    Returns:
+        `cpu_flops_per_second`: fp32 matrix products on all cores of this process; None: NumPy is missing.
+        `cpu_loop_seconds`: A loop of Python code on one core.
+        `cpu_vector_bits`: See `vector_bits`.
     """
-    return ProcessorSpeed(
-        cpu_flops_per_second=_product_rate(),
-        cpu_loop_seconds=loop_seconds(),
-        cpu_vector_bits=vector_bits(_found(CPU_INFO, r"^flags\s*: (.+)$")),
-    )
+    bits = vector_bits(_found(CPU_INFO, r"^flags\s*: (.+)$"))
+    return {"cpu_flops_per_second": _product_rate(), "cpu_loop_seconds": loop_seconds(), "cpu_vector_bits": bits}
 
 
 def vector_bits(flags: str) -> int | None:

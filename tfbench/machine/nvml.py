@@ -130,10 +130,9 @@ def free_gpu_memory_bytes(count: int) -> int | None:
     TensorFlow's allocator returns no memory while its process runs, so this is also what was free when an operation
     failed. It distinguishes a full GPU from a broken library.
     """
-    with opened() as problem:
-        devices = visible_devices(read_driver_gpus(), by_cuda=True)[0] if problem is None else []
-        memories = [offered(pynvml.nvmlDeviceGetMemoryInfo, device.handle) for device in devices[:count]]
-        return min((int(memory.free) for memory in memories if memory is not None), default=None)
+    gpus = read_driver(by_cuda=True).gpus[:count]
+    known = [(gpu.memory_bytes, gpu.memory_used_bytes) for gpu in gpus]
+    return min((total - used for total, used in known if total is not None and used is not None), default=None)
 
 
 def as_recorded(gpu: GPUFacts) -> GPU:

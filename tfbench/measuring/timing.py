@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import statistics
 import sys
 import threading
@@ -12,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from results.schema.case import MOST_STEPS
 from results.schema.progress import STEPS_PER_LINE, step_line
@@ -208,15 +209,8 @@ def print_steps(samples_per_step: int, unit: str) -> Report:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the percentile of `values` at `share`, from 0 to 1.
-
-    Linear between neighbours: type 7 of Hyndman and Fan 1996, as numpy does.
-    """
-    ordered = sorted(values)
-    position = share * (len(ordered) - 1)
-    low = math.floor(position)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+    """Return the percentile of `values` at `share`, from 0 to 1, linear between neighbours."""
+    return float(np.percentile(values, 100 * share))
 
 
 def coefficient_of_variation(values: Sequence[float]) -> float | None:
@@ -285,23 +279,16 @@ def warm_up(
     seek = ceiling > floor
     while done.steps < (ceiling if seek else floor):
         count = min(WINDOW_STEPS, ceiling - done.steps) if seek else floor
-        window = take_steps(step, count, _counting_on(report, done.steps))
+        window = take_steps(step, count, lambda steps, seconds: report(done.steps + steps, seconds))
         count = len(window.step_seconds)
         done.steps += count
         done.seconds += window.seconds
         done.losses += window.losses
         means.append(slowest(window.seconds / count))
         done.step_seconds = means[-1]
-        if seek and done.steps >= floor and _agree(means):
+        agree = len(means) > 1 and abs(means[-1] - means[-2]) <= AGREEMENT * means[-2]
+        if seek and done.steps >= floor and agree:
             done.settled = True
             return done
     done.settled = False if seek else None
     return done
-
-
-def _agree(means: list[float]) -> bool:
-    return len(means) > 1 and abs(means[-1] - means[-2]) <= AGREEMENT * means[-2]
-
-
-def _counting_on(report: Report, before: int) -> Report:
-    return lambda step, seconds: report(before + step, seconds)

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from results.schema import XLA, Case, Check, Precision
-from tfbench.keras_types import Strategy
+from tfbench.keras_types import Strategy, Variable
 from tfbench.keras_versions import components
 from tfbench.training.step import Training, split_batch
 from tfbench.training.tasks import Batch
@@ -66,9 +66,7 @@ def output_check(mean: float) -> Check:
 
 def gradients_check(training: Training) -> Check:
     """Check that gradients reach the variables; the value is the share of variables whose gradient is all zero."""
-    per_replica = zip(
-        *(components(training.strategy, moment) for moment in training.updater.first_moments), strict=True
-    )
+    per_replica = _of_replicas(training, training.updater.first_moments)
     sums = [[tf.reduce_sum(tf.abs(tf.convert_to_tensor(moment))).numpy() for moment in of] for of in per_replica]
     zero = int(np.max(np.sum(np.equal(sums, 0.0), axis=1)))
     detail = f"{zero} of {len(sums[0])} variables got a gradient that is zero everywhere"
@@ -97,20 +95,21 @@ class LearningWitness:
         changed = all(map(_changed, self._weights(), self._before))
         varied = len(set(losses)) > 1 or len(losses) < STEPS_THAT_SHOW_LEARNING
         detail = f"first and last variable after {len(losses)} steps"
+        of_losses = f"{len(losses)} losses, the first {losses[0]:.6g}"
         return [
             Check(name="weights_change", passed=changed, detail=detail),
-            Check(
-                name="loss_changes",
-                passed=varied and all(map(math.isfinite, losses)),
-                detail=f"{len(losses)} losses, the first {losses[0]:.6g}",
-            ),
+            Check(name="loss_changes", passed=varied and all(map(math.isfinite, losses)), detail=of_losses),
         ]
 
     def _weights(self) -> list[list[np.ndarray]]:
         """Return the first and the last variable of each replica."""
         ends = (self._training.variables[0], self._training.variables[-1])
-        per_replica = zip(*(components(self._training.strategy, variable) for variable in ends), strict=True)
-        return [[part.numpy() for part in parts] for parts in per_replica]
+        return [[part.numpy() for part in parts] for parts in _of_replicas(self._training, ends)]
+
+
+def _of_replicas(training: Training, variables: Sequence[Variable]) -> Iterator[tuple[Variable, ...]]:
+    """Return, for each replica, its parts of some variables."""
+    return zip(*(components(training.strategy, variable) for variable in variables), strict=True)
 
 
 def _changed(now: Sequence[np.ndarray], before: Sequence[np.ndarray]) -> bool:
@@ -167,12 +166,9 @@ def update_check(training: Training, reference: OneDeviceReference) -> Check:
     share = training.updater.first_share
     norm = math.sqrt(sum(float(np.square(g, dtype=np.float64).sum()) for g in reference.gradients))
     differences = []
-    per_replica = zip(*(components(training.strategy, v) for v in training.updater.first_moments), strict=True)
-    for moments in per_replica:
-        squares = sum(
-            float(np.square(moment.numpy() / share - g, dtype=np.float64).sum())
-            for moment, g in zip(moments, reference.gradients, strict=True)
-        )
+    for moments in _of_replicas(training, training.updater.first_moments):
+        pairs = zip(moments, reference.gradients, strict=True)
+        squares = sum(float(np.square(moment.numpy() / share - g, dtype=np.float64).sum()) for moment, g in pairs)
         differences.append(math.sqrt(squares) / norm if norm else math.inf)
     return within(
         "update_equals_one_device",

@@ -93,8 +93,7 @@ def matrix_product(arithmetic: str, device: str, most_seconds: float = math.inf)
                 found = measured(best, size, 2.0 * size**3, rounds_of(call, seconds, most_seconds=most_seconds))
         except tf.errors.OpError as error:  # no memory for several calls at once
             return best if best.value else unsupported(best, error)
-        if (found.value or 0.0) > (best.value or 0.0):
-            best = found
+        best = max(best, found, key=lambda result: result.value or 0.0)
     return best
 
 
@@ -131,18 +130,15 @@ def memory_add(device: str, most_seconds: float = math.inf) -> DeviceResult:
     try:
         with tf.device(device):
             total = tf.Variable(tf.zeros([elements]), trainable=False)
-            term = tf.Variable(tf.ones([elements]), trainable=False)
+            term, done = tf.Variable(tf.ones([elements]), trainable=False), tf.zeros([1])
 
-            done = tf.zeros([1])
-
-        @tf.function(autograph=False)
         def add() -> Tensor:
             # Not a slice of the sum, which would share its memory, so that the next addition would copy all of it.
-            with tf.device(device), tf.control_dependencies([total.assign_add(term, read_value=False)]):
+            with tf.control_dependencies([total.assign_add(term, read_value=False)]):
                 return tf.identity(done)
 
         with strict_placement():
-            rounds = seconds_per_call(add.get_concrete_function(), [device], most_seconds=most_seconds)
+            rounds = seconds_per_call(on_device(add, device), [device], most_seconds=most_seconds)
         return measured(wanted, 4 * elements, 3.0 * 4.0 * elements, rounds)
     except (tf.errors.OpError, MisplacedError) as error:  # memory is full, or the library returned an error
         return unsupported(wanted, error)
@@ -313,13 +309,22 @@ def matrix_factor(size: int, arithmetic: str, device: str) -> Tensor:
 def product_call(factor: Tensor, device: str, times: int = 1) -> Callable[[], Tensor]:
     """Return a function that multiplies a matrix by itself on a device, and the product again by the matrix."""
 
-    @tf.function(autograph=False)
     def multiply() -> Tensor:
-        with tf.device(device):  # here, because a function is traced outside the scope in which it was created
-            product = factor
-            for _ in range(times):
-                product = tf.matmul(product, factor)
-            return product
+        product = factor
+        for _ in range(times):
+            product = tf.matmul(product, factor)
+        return product
 
-    start: Callable[[], Tensor] = multiply.get_concrete_function()  # `multiply` itself warns if there are many
+    return on_device(multiply, device)
+
+
+def on_device(compute: Callable[[], Tensor], device: str) -> Callable[[], Tensor]:
+    """Return a function that computes on a device, traced once."""
+
+    @tf.function(autograph=False)
+    def placed() -> Tensor:
+        with tf.device(device):  # here, because a function is traced outside the scope in which it was created
+            return compute()
+
+    start: Callable[[], Tensor] = placed.get_concrete_function()  # `placed` itself warns if there are many
     return start

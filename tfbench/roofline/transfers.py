@@ -14,6 +14,7 @@ from tfbench.measuring.validity import within, worst
 from tfbench.roofline.peaks import (
     MisplacedError,
     measured,
+    on_device,
     require_devices,
     seconds_per_call,
     unsupported,
@@ -50,36 +51,22 @@ def host_transfers(device: str) -> list[DeviceResult]:
     size = 4 * TRANSFER_ELEMENTS
     try:
         with tf.device(device):
-            on_device = tf.ones([TRANSFER_ELEMENTS])
-            require_devices([on_device], [device])
-        back = measured(to_host, size, float(size), seconds_per_call(_copy(on_device, "CPU:0"), ["CPU:0"]))
-        pinned = pinned_copy(on_device)
+            ones = tf.ones([TRANSFER_ELEMENTS])
+            require_devices([ones], [device])
+        to_cpu = _copy(ones, "CPU:0")
+        back = measured(to_host, size, float(size), seconds_per_call(to_cpu, ["CPU:0"]))
+        # Copied from a device, it is in pinned memory; TensorFlow's other tensors are pageable, and one thread first
+        # copies them: on an H100, 9 GB/s to the device were its rate, not the slot's, which copied 45 GB/s back.
+        pinned = to_cpu()
         there = measured(to_device, size, float(size), seconds_per_call(_copy(pinned, device), [device]))
     except (tf.errors.OpError, MisplacedError) as error:
         return [unsupported(wanted, error) for wanted in (to_device, to_host)]
     return [there, back]
 
 
-def pinned_copy(on_device: Tensor) -> Tensor:
-    """Return a copy of a tensor in pinned host memory.
-
-    TensorFlow receives copies from a device in pinned memory; its other tensors are pageable. One thread first copies
-    these into pinned memory: on an H100, 9 GB/s to the device were the rate of that thread, not of the slot, which
-    copied 45 GB/s back.
-    """
-    return _copy(on_device, "CPU:0")()
-
-
 def _copy(source: Tensor, device: str) -> Callable[[], Tensor]:
     """Return a function that copies a tensor to another device each time."""
-
-    @tf.function(autograph=False)
-    def copy() -> Tensor:
-        with tf.device(device):
-            return tf.identity(source)
-
-    start: Callable[[], Tensor] = copy.get_concrete_function()
-    return start
+    return on_device(lambda: tf.identity(source), device)
 
 
 def connect(strategy: Strategy) -> None:
@@ -139,6 +126,10 @@ def all_reduce_check(strategy: Strategy) -> Check:
 def sum_over_replicas(strategy: Strategy, elements: int, times: int = 1) -> Callable[[], list[Tensor]]:
     """Return a function that all-reduces a float32 tensor and returns each replica's first `CHECKED_ELEMENTS` sums.
 
+    Each time the same tensors are summed: summing the sums would need a scaling pass over memory to stay finite.
+    TensorFlow removes none of the operations, because collectives are stateful, and keeps their order, because those of
+    a device share its ordering token.
+
     Args:
         strategy: Over the replicas.
         elements: Of the tensor.
@@ -151,27 +142,6 @@ def sum_over_replicas(strategy: Strategy, elements: int, times: int = 1) -> Call
     remaining = iter(parts)
     values = strategy.experimental_distribute_values_from_function(lambda _: next(remaining))
     first_sums = ReplicaResult(strategy, min(elements, CHECKED_ELEMENTS))
-    call = all_reduces(strategy, times, first_sums)
-
-    def start() -> list[Tensor]:
-        call(values)
-        return first_sums.read()
-
-    return start
-
-
-def all_reduces(strategy: Strategy, times: int, first_sums: ReplicaResult) -> Callable[[object], object]:
-    """Return a function that all-reduces all replicas' tensors several times and keeps the first of the last sums.
-
-    Each time the same tensors are summed: summing the sums would need a scaling pass over memory to stay finite.
-    TensorFlow removes none of the operations, because collectives are stateful, and keeps their order, because those of
-    a device share its ordering token.
-
-    Args:
-        strategy: Over the replicas.
-        times: All-reduces per call.
-        first_sums: Where each replica keeps them.
-    """
 
     def of_replica(tensor: Tensor) -> None:
         own = tf.identity(tensor)  # on the replica's device: an argument of the function is on none, and refused
@@ -179,10 +149,13 @@ def all_reduces(strategy: Strategy, times: int, first_sums: ReplicaResult) -> Ca
         *_, sums = [context.all_reduce(tf.distribute.ReduceOp.SUM, own) for _ in range(times)]
         first_sums.assign(sums[:CHECKED_ELEMENTS])
 
-    call: Callable[[object], object] = tf.function(
-        lambda tensors: strategy.run(of_replica, args=(tensors,)), autograph=False
-    )
-    return call
+    call = tf.function(lambda tensors: strategy.run(of_replica, args=(tensors,)), autograph=False)
+
+    def start() -> list[Tensor]:
+        call(values)
+        return first_sums.read()
+
+    return start
 
 
 def device_kind(strategy: Strategy) -> str:

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from results.schema import Case, Device
-from tfbench.machine.cuda_libraries import LoadedVersions
 
 pytestmark = pytest.mark.tensorflow
 
@@ -26,7 +25,7 @@ def test_what_is_not_loaded_keeps_what_tensorflow_was_built_for(tensorflow, read
     built = read()
     assert (built.cudnn, built.cublas, built.nccl) == ("built for 9", None, None)
     assert environment.with_loaded_libraries(built) == built
-    monkeypatch.setattr(environment, "loaded_versions", lambda: LoadedVersions(cudnn="9.3.0", cublas="12.5.3"))
+    monkeypatch.setattr(environment, "loaded_versions", lambda: {"cudnn": "9.3.0", "cublas": "12.5.3"})
     loaded = environment.with_loaded_libraries(built)
     assert (loaded.cudnn, loaded.cublas, loaded.nccl) == ("9.3.0", "12.5.3", None)
 
@@ -41,6 +40,6 @@ def test_what_is_not_loaded_keeps_what_tensorflow_was_built_for(tensorflow, read
     ],
 )
 def test_a_libcuda_that_is_not_the_drivers_own_is_recorded(read, monkeypatch, libcuda, driver, compat, environment):
-    monkeypatch.setattr(environment, "loaded_versions", lambda: LoadedVersions(libcuda=libcuda))
+    monkeypatch.setattr(environment, "loaded_versions", lambda: {"libcuda": libcuda} if libcuda else {})
     loaded = environment.with_loaded_libraries(replace(read(), driver=driver))
     assert (loaded.driver, loaded.cuda_compat) == (driver, compat)

@@ -13,7 +13,7 @@ from tests.real.training.conftest import run_tfbench
 from tests.support import PROJECT, write_files
 from tests.support.fake_driver import FakeGPU, FakeMachine, build, eight_h100, run_python
 from tfbench.doctor.__main__ import render
-from tfbench.doctor.checks import DoctorFinding, Level, Readiness, judge, verdict_line, verdict_of
+from tfbench.doctor.checks import DoctorFinding, Level, judge, verdict_line
 from tfbench.doctor.driver import DriverFacts, GPUPair
 from tfbench.doctor.facts import DRIVER_STAGES, TRIAL_STAGES, DoctorFacts, ask, driver_from
 from tfbench.doctor.trial import Trial, all_reduces, computes
@@ -111,7 +111,6 @@ def test_the_text_shows_every_gpu_with_its_settings_and_the_verdict(eight):
     assert "75 of 400 W, 345 MHz, 34 °C; PCIe ×16 of ×16; NVLink 18 up, 0 down" in text
     assert text.splitlines()[-1].startswith("verdict: ")
     findings = judge(replace(facts, machine=MACHINE, trial=TRIAL))  # with a TensorFlow that works
-    assert verdict_of(findings) is Readiness.WARNING
     assert verdict_line(findings) == "warning: 9 findings"
 
 
@@ -119,7 +118,7 @@ def test_a_machine_without_a_fault_is_ready():
     assert judge(GOOD) == []
     assert verdict_line([]) == "ready"
     notes = [DoctorFinding(level=n, code="x", subject="x", seen="x", why="x") for n in (Level.NOTE, Level.WARNING)]
-    assert (verdict_of(notes[:1]), verdict_line(notes)) == (Readiness.READY, "warning: 1 finding")
+    assert (verdict_line(notes[:1]), verdict_line(notes)) == ("ready", "warning: 1 finding")
     assert render(GOOD, []).endswith("verdict: ready\n")
 
 

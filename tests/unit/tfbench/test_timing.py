@@ -196,14 +196,6 @@ def test_an_error_of_a_step_reaches_the_caller():
         timing.take_steps(lambda: [Broken()], 5, wait=Broken.wait)
 
 
-def test_percentiles_are_those_of_numpy():
-    numpy = pytest.importorskip("numpy")
-    values = [3.0, 1.0, 4.0, 1.5, 9.0, 2.6]
-    for share in (0.0, 0.5, 0.95, 1.0):
-        assert math.isclose(timing.percentile(values, share), numpy.percentile(values, 100 * share))
-    assert timing.percentile([2.0], 0.95) == 2.0
-
-
 def test_spread_and_drift_have_the_textbook_values():
     assert timing.coefficient_of_variation([1.0, 3.0]) == pytest.approx(math.sqrt(2) / 2)
     assert timing.coefficient_of_variation([1.0]) is None
