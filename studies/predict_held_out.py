@@ -6,13 +6,13 @@ error decides which kinds of workload are predicted. Prints errors by kind and b
 `results.recommend.prediction.KINDS`.
 """
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
-from results.recommend.prediction import FEWEST_FAMILIES, Observation, forecast, published_observations
+from results.recommend.prediction import FEWEST_FAMILIES, forecast, published_observations
 from results.text_table import Grid, markdown
 
 LEVEL = 0.90
@@ -26,31 +26,6 @@ LEAST_COVERAGE = 0.85
 
 Kind = tuple[str, str]
 """Workload and precision."""
-
-
-@dataclass(frozen=True)
-class HeldOutRow:
-    """A row predicted without its GPU or family.
-
-    Attributes:
-        row: The measurement.
-        log_rate: Predicted logarithm of samples per second over all GPUs.
-        sd: Its standard deviation, in logarithms.
-    """
-
-    row: Observation
-    log_rate: float
-    sd: float
-
-    @property
-    def error(self) -> float:
-        """Absolute relative error."""
-        return abs(float(np.exp(self.log_rate)) / self.row.rate - 1)
-
-    @property
-    def score(self) -> float:
-        """Distance between prediction and measurement in standard deviations."""
-        return abs(float(np.log(self.row.rate)) - self.log_rate) / self.sd
 
 
 @dataclass(frozen=True)
@@ -70,67 +45,68 @@ class KindError:
         return within and self.families >= FEWEST_FAMILIES
 
 
-def kind_of(row: Observation) -> Kind:
-    """Return the kind of a row."""
-    return row.workload, row.precision
-
-
-def hold_out(observations: Sequence[Observation], by: str) -> list[HeldOutRow]:
+def hold_out(observations: pd.DataFrame, by: str) -> pd.DataFrame:
     """Predict each row without its `gpu` or `family`.
 
     Source of the widths: locally weighted conformal scores (Lei et al. 2018, section 5.2) of predictions without the
     row's group. GPUs are few and not exchangeable, so coverage is not guaranteed but counted.
+
+    Returns:
+        The rows with `error`, the absolute relative error; `score`, the distance between the logarithms of prediction
+        and measurement in standard deviations; and `fp16`, whether their precision is FP16.
     """
-    found = []
-    for name in sorted({getattr(row, by) for row in observations}):
-        chosen = [row for row in observations if getattr(row, by) == name]
-        predicted = forecast([row for row in observations if getattr(row, by) != name], chosen)
-        found += [HeldOutRow(row, float(log), float(sd)) for row, log, sd in zip(chosen, *predicted, strict=True)]
-    return found
-
-
-def multipliers(rows: Sequence[HeldOutRow]) -> dict[bool, float]:
-    """Return the number of standard deviations that cover `LEVEL` of the rows, by whether they are FP16."""
-    scores: dict[bool, list[float]] = defaultdict(list)
-    for row in rows:
-        scores[row.row.precision == "fp16"].append(row.score)
-    return {name: float(np.quantile(found, LEVEL, method="higher")) for name, found in scores.items()}
-
-
-def covered_apart(rows: Sequence[HeldOutRow]) -> dict[Observation, bool]:
-    """Return whether the interval of each held-out row covers it, with widths from the other families."""
-    found = {}
-    for family in {row.row.family for row in rows}:
-        widths = multipliers([row for row in rows if row.row.family != family])
-        for row in (row for row in rows if row.row.family == family):
-            found[row.row] = row.score <= widths.get(row.row.precision == "fp16", 0.0)
-    return found
-
-
-def kind_errors(by_gpu: Sequence[HeldOutRow], by_family: Sequence[HeldOutRow]) -> dict[Kind, KindError]:
-    """Return the errors of each kind."""
-    covered, found = covered_apart(by_family), {}
-    for kind in sorted({kind_of(row.row) for row in by_gpu}):
-        gpus, families = ([row for row in rows if kind_of(row.row) == kind] for rows in (by_gpu, by_family))
-        found[kind] = KindError(
-            rows=len(gpus),
-            families=len({row.row.family for row in gpus}),
-            by_gpu=median_error(gpus),
-            by_family=median_error(families),
-            coverage=float(np.mean([covered[row.row] for row in families])),
+    parts = []
+    for name, chosen in observations.groupby(by):
+        log_rate, sd = forecast(observations[observations[by] != name], chosen)
+        parts.append(
+            chosen.assign(
+                error=np.abs(np.exp(log_rate) / chosen["rate"] - 1),
+                score=np.abs(np.log(chosen["rate"]) - log_rate) / sd,
+                fp16=chosen["precision"] == "fp16",
+            )
         )
-    return found
+    return pd.concat(parts)
 
 
-def predicted_kinds(errors: Mapping[Kind, KindError], by_family: Sequence[HeldOutRow]) -> dict[Kind, float]:
+def multipliers(rows: pd.DataFrame) -> dict[bool, float]:
+    """Return the number of standard deviations that cover `LEVEL` of the rows, by whether they are FP16."""
+    widths = rows.groupby("fp16")["score"].quantile(LEVEL, interpolation="higher")
+    return {bool(fp16): float(width) for fp16, width in widths.items()}
+
+
+def covered_apart(rows: pd.DataFrame) -> pd.Series:
+    """Return whether the interval of each held-out row covers it, with widths from the other families."""
+    parts = []
+    for family, chosen in rows.groupby("family"):
+        widths = multipliers(rows[rows["family"] != family])
+        parts.append(chosen["score"] <= chosen["fp16"].map(lambda fp16, widths=widths: widths.get(fp16, 0.0)))
+    return pd.concat(parts)
+
+
+def kind_errors(by_gpu: pd.DataFrame, by_family: pd.DataFrame) -> dict[Kind, KindError]:
+    """Return the errors of each kind."""
+    families = dict(list(by_family.assign(covered=covered_apart(by_family)).groupby(["workload", "precision"])))
+    return {
+        kind: KindError(
+            rows=len(rows),
+            families=rows["family"].nunique(),
+            by_gpu=median_error(rows),
+            by_family=median_error(families[kind]),
+            coverage=float(families[kind]["covered"].mean()),
+        )
+        for kind, rows in by_gpu.groupby(["workload", "precision"])
+    }
+
+
+def predicted_kinds(errors: Mapping[Kind, KindError], by_family: pd.DataFrame) -> dict[Kind, float]:
     """Return the value of `results.recommend.prediction.KINDS`."""
     widths = multipliers(by_family)
     return {kind: widths[kind[1] == "fp16"] for kind, error in errors.items() if error.holds}
 
 
-def median_error(rows: Sequence[HeldOutRow]) -> float:
+def median_error(rows: pd.DataFrame) -> float:
     """Return the median of the absolute relative errors."""
-    return float(np.median([row.error for row in rows])) if rows else float("nan")
+    return float(rows["error"].median())
 
 
 def main() -> None:
@@ -147,8 +123,8 @@ def main() -> None:
     columns = ["kind", "rows>", "families>", "held-out GPU>", "held-out family>", "coverage>", "holds"]
     print(markdown(Grid("", columns, rows)))
     groups = {
-        "TensorFlow": [row for row in by_family if row.row.software.startswith(("tf_cnn", "TF"))],
-        "PyTorch": [row for row in by_family if row.row.software.startswith("PyTorch")],
+        "TensorFlow": by_family[by_family["software"].str.startswith(("tf_cnn", "TF"))],
+        "PyTorch": by_family[by_family["software"].str.startswith("PyTorch")],
         "all": by_family,
     }
     table = [[name, str(len(group)), f"{median_error(group) * 100:.1f} %"] for name, group in groups.items()]

@@ -17,12 +17,11 @@ process); Lange, Little and Taylor 1989 (weights of Student's t); Williams, Wate
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import math
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from results.reference import all_published
 from results.reference.gpus import PEAKS, compute_capability, specifications
@@ -53,48 +52,6 @@ SAME_GPU = {"V100 32GB (DGX-2)": "V100 SXM2 32GB", "V100 SXM3 32GB": "V100 SXM2 
 """GPUs of publications, and the closest one with specifications: NVIDIA states 900 GB/s for all of them."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Observation:
-    """A throughput and the predictors of the model.
-
-    Attributes:
-        gpu: Name in its source.
-        network: Canonical name of the network; of a transformer with its task and sequence length.
-        precision: `fp16`, `tf32` or `fp32`.
-        source: Who measured.
-        software: Framework and its version; empty: unknown.
-        bandwidth: Memory bandwidth in GB/s.
-        arithmetic: Dense peak of the precision in TFLOP/s.
-        rate: Samples per second of one GPU; 0: to be predicted.
-    """
-
-    gpu: str
-    network: str
-    precision: str
-    source: str
-    software: str = ""
-    rate: float = 0.0
-    bandwidth: float = 0.0
-    arithmetic: float = 0.0
-
-    @property
-    def family(self) -> str:
-        """Name of the family: all memory sizes and form factors of one data-centre chip."""
-        match = re.match(r"(?:A|H|V|MI)\d{3}\b", self.gpu)
-        return match[0] if match else self.gpu
-
-    @property
-    def workload(self) -> str:
-        """`transformer` or `convolutional`, which have different bottlenecks."""
-        transformer = self.network.startswith(("bert", "gpt", "vit"))
-        return "transformer" if transformer else "convolutional"
-
-    @property
-    def capability(self) -> str:
-        """The compute capability of its GPU, e.g. `8.6`."""
-        return compute_capability(SAME_GPU.get(self.gpu, self.gpu))
-
-
 LEVELS = {
     "network": 5.0,  # determined by the data alone
     "network precision": 1.0,
@@ -107,7 +64,7 @@ LEVELS = {
 }
 """Standard deviation in logarithms of each group's effect, given the specifications of its GPUs."""
 
-SLOPES = {"": 0.1, "workload": 0.15, "network": 0.05, "precision": 0.075}
+SLOPES = {"every": 0.1, "workload": 0.15, "network": 0.05, "precision": 0.075}
 """Standard deviation of the exponents of bandwidth and of arithmetic in each group."""
 
 EXPONENTS = 0.6, 0.4
@@ -129,22 +86,23 @@ test checks it.
 """
 
 
-def forecast(known: Sequence[Observation], wanted: Sequence[Observation]) -> tuple[Array, Array]:
+def forecast(known: pd.DataFrame, wanted: pd.DataFrame) -> tuple[Array, Array]:
     """Predict the logarithms of throughputs from known ones.
 
+    Args:
+        known: Rows as of `specified`, with `source`, `software` and `rate`.
+        wanted: Likewise, without `rate`.
+
     Returns:
-        The logarithms and their standard deviations for a new measurement, shape (n,) for n `wanted`.
+        The logarithms and their standard deviations for a new measurement, shape (n,) for n rows of `wanted`.
     """
-    rows, count = [*known, *wanted], len(known)
-    kernel, mean = np.zeros((len(rows), len(rows))), np.zeros(len(rows))
-    bandwidth = np.log([row.bandwidth / TYPICAL[row.precision][0] for row in rows])
-    arithmetic = np.log([row.arithmetic / TYPICAL[row.precision][1] for row in rows])
-    for names, sd in LEVELS.items():
-        kernel += sd**2 * _same(rows, names)
-    for exponent, values in zip(EXPONENTS, (bandwidth, arithmetic), strict=True):
-        mean += exponent * values
-        kernel += sum(sd**2 * _same(rows, names) for names, sd in SLOPES.items()) * np.outer(values, values)
-    residual = np.log([row.rate for row in known]) - mean[:count]
+    rows, count = pd.concat([known, wanted]), len(known)
+    typical = np.array([TYPICAL[precision] for precision in rows["precision"]])
+    covariates = np.log(rows[["bandwidth", "arithmetic"]].to_numpy(float) / typical)
+    mean = covariates @ np.array(EXPONENTS)
+    slope = sum(sd**2 * _same(rows, names) for names, sd in SLOPES.items())
+    kernel = slope * (covariates @ covariates.T) + sum(sd**2 * _same(rows, names) for names, sd in LEVELS.items())
+    residual = np.log(known["rate"].to_numpy(float)) - mean[:count]
     noise = np.full(count, NOISE**2)
     for _ in range(2):
         inverse = np.linalg.inv(kernel[:count, :count] + np.diag(noise))
@@ -156,15 +114,45 @@ def forecast(known: Sequence[Observation], wanted: Sequence[Observation]) -> tup
     return mean[count:] + cross @ solved, np.sqrt(np.maximum(variance, NOISE**2))
 
 
-def _same(rows: Sequence[Observation], names: str) -> npt.NDArray[np.bool_]:
-    """Return which pairs of rows have equal attributes `names`."""
-    labels = [repr([getattr(row, name) for name in names.split()]) for row in rows]
-    _, groups = np.unique(labels, return_inverse=True)
-    return np.equal.outer(groups, groups)
+def _same(rows: pd.DataFrame, names: str) -> Array:
+    """Return 1 for pairs of rows with equal values in the columns `names`, otherwise 0."""
+    groups = rows.groupby(names.split(), dropna=False).ngroup().to_numpy()
+    return np.equal.outer(groups, groups).astype(float)
+
+
+@functools.cache
+def published_observations() -> pd.DataFrame:
+    """Return the published single-GPU rows that are not suspect and whose GPU has specifications; see `specified`."""
+    rows = pd.DataFrame(all_published()).rename(columns={"model": "network"})
+    rows = rows[(rows["suspect"] == "") & (rows["num_gpus"] == "1")]
+    software = rows["framework"] + ", xla " + rows["xla"].replace("", "?")
+    return specified(rows.assign(software=software, rate=rows["samples_per_second"].astype(float)))
+
+
+def specified(rows: pd.DataFrame) -> pd.DataFrame:
+    """Add the predictors of the model to rows with `gpu`, `network` and `precision`.
+
+    Returns:
+        The rows whose GPU has a specified bandwidth (`bandwidth`, GB/s) and dense peak of the precision (`arithmetic`,
+        TFLOP/s), with its compute `capability`, its `family` (all memory sizes and form factors of one data-centre
+        chip) and the `workload`: `transformer` or `convolutional`, which have different bottlenecks.
+    """
+    names = rows["gpu"].replace(SAME_GPU)
+    figures = [specifications().get(name, {}) for name in names]
+    peaks = [PEAKS[precision][0] for precision in rows["precision"]]
+    return rows.assign(
+        gpu=rows["gpu"].replace("V100 32GB (DGX-2)", "V100 SXM3 32GB"),
+        bandwidth=[of_gpu.get("memory_bandwidth", math.nan) for of_gpu in figures],
+        arithmetic=[of_gpu.get(peak, math.nan) for of_gpu, peak in zip(figures, peaks, strict=True)],
+        capability=names.map(compute_capability),
+        family=rows["gpu"].str.extract(r"^((?:A|H|V|MI)\d{3})\b", expand=False).fillna(rows["gpu"]),
+        workload=rows["network"].str.match("bert|gpt|vit").map({True: "transformer", False: "convolutional"}),
+        every="",
+    ).dropna(subset=["bandwidth", "arithmetic"])
 
 
 def predict(
-    gpu: str, count: int, network: str, precision: str, source: str, known: Sequence[Observation] = ()
+    gpu: str, count: int, network: str, precision: str, source: str, known: pd.DataFrame | None = None
 ) -> Interval | str:
     """Predict the training throughput of a single GPU, or return why it is not predicted.
 
@@ -174,61 +162,34 @@ def predict(
         network: Name in the rows.
         precision: A key of `PEAKS`.
         source: Source for whose method of measuring to predict.
-        known: Known throughputs; empty: the published ones.
+        known: Known throughputs; None: the published ones.
     """
-    known = known or published_observations()
-    target = _specified(Observation(gpu=gpu, network=network, precision=precision, source=source))
-    refusal = "several GPUs" if count > 1 else _refusal(target, known)
-    if refusal or target is None:
+    known = published_observations() if known is None else known
+    target = specified(pd.DataFrame([{"gpu": gpu, "network": network, "precision": precision, "source": source}]))
+    refusal = "several GPUs" if count > 1 else _refusal(target, known[known["precision"] == precision])
+    if refusal:
         return refusal
-    (value,), (sd,) = forecast(known, [target])
-    half = KINDS[target.workload, precision] * sd
+    (value,), (sd,) = forecast(known, target.assign(software=""))
+    half = KINDS[target["workload"].item(), precision] * sd
     middle, low, high = (float(np.exp(value + side * half)) for side in (0, -1, 1))
     return Interval(middle, low, high, 0.9)
 
 
-def _refusal(target: Observation | None, known: Sequence[Observation]) -> str:
-    """Return why a throughput is not predicted; empty if it is."""
-    if target is None:
+def _refusal(target: pd.DataFrame, same: pd.DataFrame) -> str:
+    """Return why the throughput of a row is not predicted from those of the same precision; empty if it is."""
+    if target.empty:
         return "its bandwidth or peak is not specified"
-    same = [row for row in known if row.precision == target.precision]
-    families = {row.family for row in same if row.network == target.network}
+    row = target.iloc[0]
+    families = same.loc[same["network"] == row["network"], "family"].nunique()
     if not families:
         return "no row of this network and precision"
-    if (target.workload, target.precision) not in KINDS:
-        return f"{target.workload} networks in {target.precision} are not predicted: the error would be too large"
-    if len(families) < FEWEST_FAMILIES:
-        return f"{target.network} was measured on fewer than {FEWEST_FAMILIES} families of GPUs"
-    if target.capability not in {row.capability for row in same}:
-        return f"no row of compute capability {target.capability}"
+    if (row["workload"], row["precision"]) not in KINDS:
+        return f"{row['workload']} networks in {row['precision']} are not predicted: the error would be too large"
+    if families < FEWEST_FAMILIES:
+        return f"{row['network']} was measured on fewer than {FEWEST_FAMILIES} families of GPUs"
+    if row["capability"] not in {*same["capability"]}:
+        return f"no row of compute capability {row['capability']}"
     for name in ("bandwidth", "arithmetic"):
-        values, figure = [getattr(row, name) for row in same], getattr(target, name)
-        if max(figure / max(values), min(values) / figure) > REACH:
+        if max(row[name] / same[name].max(), same[name].min() / row[name]) > REACH:
             return f"its {name} is more than {REACH:g} times away from all GPUs with rows"
     return ""
-
-
-@functools.cache
-def published_observations() -> tuple[Observation, ...]:
-    """Return the published single-GPU rows that are not suspect and whose GPU has specifications."""
-    rows = (
-        Observation(
-            gpu=row["gpu"],
-            network=row["model"],
-            precision=row["precision"],
-            source=row["source"],
-            software=f"{row['framework']}, xla {row['xla'] or '?'}",
-            rate=float(row["samples_per_second"]),
-        )
-        for row in all_published()
-        if not row["suspect"] and row["num_gpus"] == "1"
-    )
-    return tuple(filter(None, map(_specified, rows)))
-
-
-def _specified(row: Observation) -> Observation | None:
-    """Add the bandwidth and peak of its GPU to a row; None: one of them is unknown."""
-    figures = specifications().get(SAME_GPU.get(row.gpu, row.gpu), {})
-    bandwidth, arithmetic = figures.get("memory_bandwidth"), figures.get(PEAKS[row.precision][0])
-    gpu = "V100 SXM3 32GB" if row.gpu.endswith("(DGX-2)") else row.gpu
-    return replace(row, gpu=gpu, bandwidth=bandwidth, arithmetic=arithmetic) if bandwidth and arithmetic else None
