@@ -195,7 +195,7 @@ class Runs:
             precision=",".join(_texts(precision)),
             num_gpus=",".join(_texts(num_gpus)),
             mode=mode,
-            gpus=_texts(gpus),
+            gpus=",".join(_texts(gpus)),
             measured=[rate.case.model for rate in self._merged.rates],
             budget=budget,
             hours=hours,

@@ -3,51 +3,45 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from results.commands.command_line import (
-    RUNS_HELP,
-    Format,
-    PriceFiles,
-    Prices,
-    RunsDir,
-    print_grids,
-    print_lines,
-    read,
-)
+from results.commands.command_line import RUNS_HELP, Format, PriceFiles, Prices, RunsDir, print_grids, print_lines, read
 from results.errors import UserError
 from results.program import flag, positional
 from results.schema.exit_codes import ExitCode
 
-if TYPE_CHECKING:
-    pass
+GPUS_HELP = "choose from these GPUs, e.g. 'A4000,A100' or '2x A5000,A6000'; a family, e.g. A100, means all of it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What `recommend` is asked, as the arguments of `read_questions`."""
+
+    model: Annotated[list[str], flag("network; repeat for several answers; default: resnet50")]
+    precision: Annotated[str, flag("fp32, tf32, fp16, bf16; default: fp16", metavar="NAMES")] = "fp16"
+    num_gpus: Annotated[str, flag("GPUs of a job, e.g. 1 or 1,4; default: 1", metavar="N")] = "1"
+    mode: Annotated[Literal["train", "infer"] | None, flag("default: each measured mode separately")] = None
+    gpus: Annotated[str, flag(GPUS_HELP, metavar="NAMES")] = ""
+    budget: Annotated[
+        float | None,
+        flag("maximum price per hour of all GPUs together; every offer below it counts", metavar="USD"),
+    ] = None
+    hours: Annotated[float | None, flag("maximum hours for --samples")] = None
+    samples: Annotated[float, flag("samples of the job; default: a million")] = 1e6
+    memory: Annotated[
+        float | None, flag("minimum memory per GPU, e.g. 24", "--memory", "--min-memory", metavar="GIB")
+    ] = None
+    batch_size: Annotated[int | None, flag("batch per GPU that must fit, if known", metavar="N")] = None
 
 
 def recommend(
     runs: Annotated[list[str], positional(f"{RUNS_HELP}; without any, published figures", metavar="RUN")],
     runs_dir: RunsDir,
     *,
-    model: Annotated[list[str], flag("network; repeat for several answers; default: resnet50")],
-    precision: Annotated[str, flag("fp32, tf32, fp16, bf16; default: fp16", metavar="NAMES")] = "fp16",
-    num_gpus: Annotated[str, flag("GPUs of a job, e.g. 1 or 1,4; default: 1", metavar="N")] = "1",
-    mode: Annotated[Literal["train", "infer"] | None, flag("default: each measured mode separately")],
-    gpus: Annotated[
-        str,
-        flag(
-            "choose from these GPUs, e.g. 'A4000,A100' or '2x A5000,A6000'; a family, e.g. A100, means all of it",
-            metavar="NAMES",
-        ),
-    ] = "",
+    asked: Asked,
     price: Prices,
     prices: PriceFiles,
-    budget: Annotated[
-        float | None,
-        flag("maximum price per hour of all GPUs together; every offer below it counts", metavar="USD"),
-    ],
-    hours: Annotated[float | None, flag("maximum hours for --samples")],
-    samples: Annotated[float, flag("samples of the job; default: a million")] = 1e6,
-    memory: Annotated[float | None, flag("minimum memory per GPU, e.g. 24", "--memory", "--min-memory", metavar="GIB")],
-    batch_size: Annotated[int | None, flag("batch per GPU that must fit, if known", metavar="N")],
     format: Format = "text",
 ) -> int:
     """Recommend a GPU to rent, from measured or published figures."""
@@ -57,19 +51,7 @@ def recommend(
     from results.runs.store import has_runs
 
     measured = read(runs, runs_dir).rates if runs or has_runs(runs_dir) else []
-    questions = read_questions(
-        model=model,
-        precision=precision,
-        num_gpus=num_gpus,
-        mode=mode,
-        gpus=[gpus],
-        measured=[rate.case.model for rate in measured],
-        budget=budget,
-        hours=hours,
-        samples=samples,
-        memory=memory,
-        batch_size=batch_size,
-    )
+    questions = read_questions(measured=[rate.case.model for rate in measured], **vars(asked))
     advices, remarks = advise(questions, measured, price, prices)
     if format == "json":
         sys.stdout.write(advice_json(advices, remarks))
@@ -87,26 +69,18 @@ def gpus(
     format: Format = "text",
 ) -> int:
     """Compare the specifications of GPUs, and what they mean for training."""
-    from results.reference.gpu_comparison import (
-        SENTENCES_FROM,
-        as_lines,
-        comparison_json,
-        comparison_lines,
-        gpu_grids,
-        named_gpus,
-    )
+    from results.reference import gpu_comparison
 
-    names = [*names, *(name.strip() for name in gpus.split(",") if name.strip())]
-    if not names:
+    found = gpu_comparison.named_gpus([*names, gpus])
+    if not found:
         raise UserError("name at least one GPU. Example: gpus A4000 A5000")
-    found = named_gpus(names)
     if format == "json":
-        sys.stdout.write(comparison_json(found))
+        sys.stdout.write(gpu_comparison.comparison_json(found))
         return ExitCode.OK
-    print_lines(comparison_lines(found), format)
-    grids = gpu_grids(found)
-    beside = len(grids) if format == "markdown" else SENTENCES_FROM
+    print_lines(gpu_comparison.comparison_lines(found), format)
+    grids = gpu_comparison.gpu_grids(found)
+    beside = len(grids) if format == "markdown" else gpu_comparison.SENTENCES_FROM
     print_grids(grids[:beside], format)
     for grid in grids[beside:]:
-        print_lines(as_lines(grid), format, strong=True)
+        print_lines(gpu_comparison.as_lines(grid), format, strong=True)
     return ExitCode.OK

@@ -133,7 +133,7 @@ def _other_precisions(question: RentalQuestion) -> list[str]:
     names = []
     for name in (name for name in Precision if name != question.precision):
         options = figures_of_others(replace(question, precision=name), Basis.PUBLISHED)
-        names += [name] if any(question.wants(*option.key) for option in options) else []
+        names += [name] if any(question.wants(option.key) for option in options) else []
     return [f"published in other precisions: --precision {','.join(names)}"] if names else []
 
 
@@ -184,13 +184,12 @@ def _with_predictions(advice: Advice, prices: Prices) -> list[RentalOption]:
             if not option.unmet:
                 options.setdefault(key, option)
     best = max((option.samples_per_second for option in options.values()), default=0.0)
-    cost, source = networks().get(question.network), advice.setting.split(":")[0]
+    source = advice.setting.split(":")[0]
     for key, option in options.items():
         if option.samples_per_second or option.failed or option.gpu in UNSUPPORTED:
             continue
         predicted = predict(*key, advice.model, question.precision, source)
-        figures = specifications().get(option.gpu, {})
-        line = roofline(figures, cost, question.precision) if cost else None
+        line = roofline(specifications().get(option.gpu, {}), networks().get(question.network), question.precision)
         limit = option.count * line.hard_limit if line else math.inf
         if isinstance(predicted, Interval):
             figure = replace(option, basis=Basis.PREDICTED, origin="predicted", note="", interval=predicted)

@@ -65,7 +65,7 @@ def measured_figures(question: RentalQuestion, rates: Sequence[FleetRate], price
     relevant = [
         rate
         for rate in rates
-        if question.covers(rate.case) and question.wants(gpus[rate.fleet, rate.case.device], rate.case.num_gpus)
+        if question.covers(rate.case) and question.wants((gpus[rate.fleet, rate.case.device], rate.case.num_gpus))
     ]
     settings = [*by_setting((rate for rate in relevant if rate.rates), across=("num_gpus",)).values()]
     for failed in (rate for rate in relevant if not rate.rates):
@@ -187,7 +187,7 @@ def advice_of_others(
         prices: The prices to use.
     """
     figures = figures_of_others(question, basis, prices)
-    wanted = [option for option in figures if question.wants(*option.key) and option.key not in failed]
+    wanted = [option for option in figures if question.wants(option.key) and option.key not in failed]
     able = [option for option in wanted if not option.unmet]
     if basis is Basis.PROJECT and not (wanted if question.gpus else able):
         return None

@@ -64,9 +64,9 @@ class RentalQuestion:
         same = (case.model, case.precision, case.num_hosts) == asked and self.mode in (None, case.mode)
         return same and case.all_reduce
 
-    def wants(self, gpu: str, count: int) -> bool:
+    def wants(self, key: GpuCount) -> bool:
         """Return whether a GPU and count are among the choices."""
-        return (gpu, count) in self.gpus if self.gpus else count in self.counts
+        return key in self.gpus if self.gpus else key[1] in self.counts
 
 
 def read_questions(
@@ -75,7 +75,7 @@ def read_questions(
     precision: str = "fp16",
     num_gpus: str = "1",
     mode: str | None = None,
-    gpus: Sequence[str] = (),
+    gpus: str = "",
     measured: Collection[str] = (),
     **limits: float | None,
 ) -> list[RentalQuestion]:
@@ -86,7 +86,7 @@ def read_questions(
         precision: One or several, comma-separated.
         num_gpus: One or several, comma-separated, for GPUs without a count.
         mode: `train` or `infer`; None: both.
-        gpus: Names, optionally with a count: `2x A5000`.
+        gpus: Names, comma-separated, optionally with a count: `2x A5000`.
         measured: Networks that were measured, in addition to those of the reference.
         limits: `budget`, `hours`, `samples`, `memory` and `batch_size`.
 
@@ -102,7 +102,7 @@ def read_questions(
     if unknown := [name for name in precisions if name not in [*Precision]]:
         raise BadQuestion(f"--precision: must be among {', '.join(Precision)}. Received: {', '.join(unknown)!r}")
     counts = tuple(map(int, numbers))
-    families = tuple(family for name in _listed(",".join(gpus)) if name for family in _asked(name, counts))
+    families = tuple(family for name in _listed(gpus) if name for family in _asked(name, counts))
     asked = [_network(text, measured) for text in model or ["resnet50"]]
     return [
         RentalQuestion(

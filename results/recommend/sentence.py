@@ -85,20 +85,15 @@ def decided(options: Options) -> tuple[list[RentalOption], list[RentalOption]]:
 def ratio(a: RentalOption, b: RentalOption) -> Interval | None:
     """Return the throughput of `a` over that of `b`; None: its uncertainty is unknown.
 
-    Of published figures the interval is the difference that is not significant.
+    Of figures without intervals the interval is the difference that is not significant; its level is 0.
     """
     if a.measured and b.measured:
         return compare_pair(a.measured, b.measured).interval
     value, factor = a.samples_per_second / b.samples_per_second, 1 + margin(a, b)
-    if not _has_interval(a, b):
-        return Interval(value, value / factor, value * factor)
+    if not (a.interval and b.interval) and Basis.PREDICTED not in (a.basis, b.basis):
+        return Interval(value, value / factor, value * factor, 0.0)
     left, right = (of.interval or Interval(*[of.samples_per_second] * 3) for of in (a, b))
     return Interval(value, left.low / right.high, left.high / right.low, min(left.level, right.level))
-
-
-def _has_interval(a: RentalOption, b: RentalOption) -> bool:
-    """Return whether the ratio of two figures has an interval of its own."""
-    return Basis.PREDICTED in (a.basis, b.basis) or bool(a.interval and b.interval)
 
 
 def _none_fits(figures: Options) -> str:
@@ -186,20 +181,23 @@ def _speeds(question: RentalQuestion, shown: Options, figures: Options) -> str:
 
 def _worth(slow: RentalOption, fast: Options) -> str:
     """Return what the ratios over the slowest option mean for its price and theirs."""
+    ratios = [ratio(option, slow) for option in fast]
     if Basis.PREDICTED in (fast[0].basis, slow.basis):
         return MEASURE
-    if any(ratio(slow, option) is None for option in fast):
+    if None in ratios:
         return "no interval, measure at least 2 repeats of each"
     if len(fast) > 1:
         return f"each is worth up to its ratio times the price of {slow.name}"
-    if _has_interval(fast[0], slow) and price_limits(ratio(fast[0], slow))[0] <= 1:
+    if ratios[0] and ratios[0].level and price_limits(ratios[0])[0] <= 1:
         return "no significant difference in speed: rent the cheaper one"
     return f"rent it if it costs less than {_ratio_text(fast[0], slow).split(' ')[0]} times as much"
 
 
 def _ratio_text(a: RentalOption, b: RentalOption) -> str:
-    interval = ratio(a, b) if _has_interval(a, b) else None
-    return with_interval(interval) if interval else f"{a.samples_per_second / b.samples_per_second:.2f}"
+    interval = ratio(a, b)
+    if interval and interval.level:
+        return with_interval(interval)
+    return f"{a.samples_per_second / b.samples_per_second:.2f}"
 
 
 def _usd_text(option: RentalOption) -> str:

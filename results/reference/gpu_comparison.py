@@ -35,7 +35,7 @@ def named_gpus(texts: Sequence[str]) -> list[str]:
     Raises:
         BadQuestion: A name is unknown; the message suggests similar ones.
     """
-    listed = [name.strip() for text in texts for name in text.split(",")]
+    listed = [name.strip() for text in texts for name in text.split(",") if name.strip()]
     if unknown := [name for name in listed if not specified_gpus(name)]:
         raise BadQuestion(unknown_gpu(unknown[0]))
     return list(dict.fromkeys(gpu for name in listed for gpu in specified_gpus(name)))

@@ -184,8 +184,8 @@ def unknown_gpu(name: str) -> str:
     return f"{text}. Did you mean one of: {', '.join(near)}?"
 
 
-def roofline(figures: Mapping[str, float], network: NetworkCost, precision: str) -> Roofline | None:
-    """Return the roofline of a GPU for training a network; None: its peak or bandwidth is unknown.
+def roofline(figures: Mapping[str, float], network: NetworkCost | None, precision: str) -> Roofline | None:
+    """Return the roofline of a GPU for training a network; None: its peak or bandwidth, or the network, is unknown.
 
     Args:
         figures: Specifications by quantity, as in `specifications`.
@@ -193,7 +193,7 @@ def roofline(figures: Mapping[str, float], network: NetworkCost, precision: str)
         precision: A key of `PEAKS`.
     """
     peak, size = PEAKS[precision]
-    if peak not in figures or "memory_bandwidth" not in figures:
+    if network is None or not {peak, "memory_bandwidth"} <= figures.keys():
         return None
     moved = figures["memory_bandwidth"] * 1e9 / size
     unfused, fused = (moved / n if n else math.inf for n in (network.elements_unfused, network.elements_fused))

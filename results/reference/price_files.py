@@ -6,8 +6,8 @@ import codecs
 import csv
 import json
 import re
-from collections import ChainMap
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,22 +54,20 @@ def read_prices(path: Path) -> list[Offer]:
         NotATable: It cannot be read, lacks a column, or has a price that is not a positive number of USD.
     """
     text = _text(path)
-    rows = _json_rows(text, path) if text.lstrip().startswith(("{", "[")) else _csv_rows(text, path)
-    headings = list(dict.fromkeys(name for _, row in rows for name in row))
-    found = {role: _heading_of(role, headings) for _, role in names("price file")}
-    prices = _price_columns(headings)
-    if not (found["gpu"] and prices):
-        needed = [] if found["gpu"] else ["of GPUs, named gpu"]
-        needed += [] if prices else ["of prices per hour in USD, named usd_per_gpu_hour"]
+    headings, rows = _json_rows(text, path) if text.lstrip().startswith(("{", "[")) else _csv_rows(text, path)
+    roles, prices = _roles(headings), _price_columns(headings)
+    needed = [] if "gpu" in roles else ["of GPUs, named gpu"]
+    needed += [] if prices else ["of prices per hour in USD, named usd_per_gpu_hour"]
+    if needed:
         listed = ", ".join(filter(None, headings)) or "none"
         raise NotATable(f"{path}: needs a column {' and one '.join(needed)}. Columns: {listed}")
-    skypilot = {"accelerator_name", "accelerator_count"} <= {*headings}
+    catalog = path.stem if {"accelerator_name", "accelerator_count"} <= {*headings} else ""  # of SkyPilot: its cloud
     offers: list[Offer] = []
     for where, cells in rows:
-        row = {role: cells.get(name, "") for role, name in found.items()}
+        row = defaultdict(str, {role: cells.get(name, "") for role, name in roles.items()})
         # A row without a GPU is another instance, or the rule below the headings of a Markdown table.
         if re.search(r"[^\W_]", row["gpu"]) and not re.fullmatch(r"[0.]+", row["count"]):
-            offer = _without_price(row, where, path.stem if skypilot else "")
+            offer = _without_price(row, where, catalog)
             offers += _at_prices(offer, row, {heading: cells.get(heading, "") for heading in prices}, where)
     if not offers:
         raise NotATable(f"{path}: no row has a GPU and a price")
@@ -131,24 +129,24 @@ def _at_prices(offer: Offer, row: Row, prices: Row, where: str) -> Iterator[Offe
         )
 
 
-def _heading_of(role: str, headings: Collection[str]) -> str:
-    """Return the heading of a role; empty: none has it."""
-    return next((name for name, meaning in names("price file") if meaning == role and name in headings), "")
+def _roles(headings: Collection[str]) -> dict[str, str]:
+    """Return the preferred heading of each role that is among the headings."""
+    return {role: name for name, role in reversed(names("price file")) if name in headings}
 
 
-def _price_columns(headings: Iterable[str]) -> list[str]:
+def _price_columns(headings: Collection[str]) -> list[str]:
     """Return the headings of prices; of those for one commitment only one, preferably the price of one GPU."""
-    found: dict[object, str] = {}
+    columns: dict[object, str] = {}
     for name in sorted(headings, key=lambda name: (bool({*name.split("_")} & FOREIGN), "gpu" not in name.split("_"))):
         words = set(name.split("_"))
         if words & PRICE and words <= PRICE_WORDS:
-            found.setdefault((bool(words & SPOT), frozenset(words & RUNPOD)), name)
-    return list(found.values())
+            columns.setdefault((bool(words & SPOT), frozenset(words & RUNPOD)), name)
+    return list(columns.values())
 
 
 def _is_offer(headings: Collection[str]) -> bool:
     """Return whether a GPU and a price are among the headings of a row."""
-    return bool(_heading_of("gpu", headings) and _price_columns(headings))
+    return "gpu" in _roles(headings) and bool(_price_columns(headings))
 
 
 def _heading(text: str) -> str:
@@ -172,46 +170,41 @@ def _text(path: Path) -> str:
         data = path.read_bytes()
     except OSError as error:
         raise NotATable(f"{path}: cannot be read: {error.strerror}") from error
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        text = data.decode("utf-16", "replace")
-    else:
-        try:
-            text = data.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            text = data.decode("cp1252", "replace")
+    try:
+        text = data.decode("utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig")
+    except UnicodeDecodeError:
+        text = data.decode("cp1252", "replace")
     if "\0" in text or data.startswith(b"PK"):
         raise NotATable(f"{path}: is not a text. Save the table as CSV in UTF-8")
     return text
 
 
-def _csv_rows(text: str, path: Path) -> list[tuple[str, Row]]:
-    """Return the rows below the first line with known headings, with their places; else those below the first line."""
+Table = tuple[list[str], list[tuple[str, Row]]]
+"""Headings, and the rows with their places."""
+
+
+def _csv_rows(text: str, path: Path) -> Table:
+    """Return the table below the first line with known headings, or else below the first line."""
     lines = text.splitlines() or [""]
+    tables = ((number, sign) for number in range(min(len(lines), FIRST_LINES)) for sign in DELIMITERS)
     first, delimiter = next(
-        (
-            (number, sign)
-            for number, line in enumerate(lines[:FIRST_LINES])
-            for sign in DELIMITERS
-            if _is_offer([*map(_heading, line.split(sign))])
-        ),
+        (table for table in tables if _is_offer([*map(_heading, lines[table[0]].split(table[1]))])),
         (0, max(DELIMITERS, key=lines[0].count)),
     )
-    reader = csv.reader(lines[first:], delimiter=delimiter, skipinitialspace=True)
+    reader = csv.DictReader(lines[first:], restval="", restkey="", delimiter=delimiter, skipinitialspace=True)
     try:
-        headings = [_heading(cell) for cell in next(reader, [])]
-        rows: list[tuple[str, Row]] = [
-            (str(path), dict.fromkeys(headings, ""))
-        ]  # a file without rows has headings, too
+        reader.fieldnames = [*map(_heading, reader.fieldnames or ())]
+        rows: list[tuple[str, Row]] = []
         for cells in reader:
-            texts = dict(zip(headings, (cell.strip() for cell in cells), strict=False))
+            texts = {name: cell.strip() for name, cell in cells.items() if name}
             rows.append((f"{path}:{first + reader.line_num}", texts))
     except csv.Error as error:
         raise NotATable(f"{path}:{first + reader.line_num}: cannot be read as CSV: {error}") from error
-    return rows
+    return list(reader.fieldnames), rows
 
 
-def _json_rows(text: str, path: Path) -> list[tuple[str, Row]]:
-    """Return the objects of the list or object in a document of which the most have a GPU and a price."""
+def _json_rows(text: str, path: Path) -> Table:
+    """Return the list or object in a document of which the most objects have a GPU and a price."""
     try:
         document = json.loads(text)
     except ValueError as error:
@@ -220,7 +213,8 @@ def _json_rows(text: str, path: Path) -> list[tuple[str, Row]]:
         except ValueError:
             raise NotATable(f"{path}: cannot be read as JSON: {error}") from error
     rows = max(_tables([document]), key=lambda rows: sum(map(_is_offer, rows)))
-    return [(f"{path}: item {number}", row) for number, row in enumerate(rows, 1)]
+    headings = list(dict.fromkeys(name for row in rows for name in row))
+    return headings, [(f"{path}: item {number}", row) for number, row in enumerate(rows, 1)]
 
 
 def _tables(node: object) -> Iterator[list[Row]]:
@@ -232,8 +226,9 @@ def _tables(node: object) -> Iterator[list[Row]]:
 
 
 def _flat(item: Mapping[str, Any]) -> Row:
-    """Return an object with its inner objects as one row; its own keys come first."""
-    inner = [_flat(value) for value in item.values() if isinstance(value, dict)]
+    """Return an object with its inner objects as one row; its own keys have precedence."""
+    row: dict[str, str] = {}
+    for value in item.values():
+        row |= _flat(value) if isinstance(value, dict) else {}
     own = {_heading(key): value for key, value in item.items() if not isinstance(value, dict | list)}
-    texts = {key: "" if value is None else str(value) for key, value in own.items()}
-    return dict(ChainMap(texts, *reversed(inner)))  # type: ignore[arg-type]
+    return row | {key: "" if value is None else str(value) for key, value in own.items()}

@@ -91,7 +91,7 @@ def grids() -> dict[str, list[Grid]]:
     """Return the tables of `results`, by the golden text that shows them."""
     merged = merge_records(records())
     rates = [[rate for rate in merged.rates if rate.fleet == name] for name in ("two-cores", "one-core")]
-    question = read_questions(model=["resnet50"], gpus=["A4000,A5000"])
+    question = read_questions(model=["resnet50"], gpus="A4000,A5000")
     advices = [advice for asked in question for advice in answers(asked, [], asked_prices([], [], []))]
     breakdown, scaling = time_breakdown_grid(time_breakdown(records())), scaling_grid(merged.rates)
     assert breakdown is not None and scaling is not None
