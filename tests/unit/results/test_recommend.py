@@ -34,6 +34,9 @@ GPUS = {"a4000": "NVIDIA RTX A4000", "a5000": "NVIDIA RTX A5000", "a6000": "NVID
 
 SLOW, FAST = (100.0, 101.0, 99.0), (160.0, 158.0, 159.0)
 
+QUESTIONS = YAML(typ="safe").load((Path(__file__).parent / "questions" / "questions.yml").read_text(encoding="utf-8"))
+"""Questions that buyers ask, each with its expected winner, ratio and words."""
+
 
 @pytest.fixture(autouse=True)
 def no_runs(tmp_path, monkeypatch):
@@ -46,19 +49,25 @@ def call(capsys, *arguments):
     return capsys.readouterr().out
 
 
-def case_of(model="resnet50", **changes):
-    return make_case(model, **{"device": "gpu", "precision": "fp16"} | changes)
+def first_answer(capsys, *arguments):
+    return json.loads(call(capsys, *arguments, "--format=json"))["answers"][0]
 
 
-def records_of(fleet, rates, *, price=None, case=None, changes=None, **environment):
-    machine = make_environment(gpus=1, gpu=GPUS[fleet], **environment)
-    return repeats(*rates, fleet=fleet, case=case or case_of(), environment=machine, usd_per_gpu_hour=price,
-                   **{"host": f"on-{fleet}"} | (changes or {}))  # fmt: skip
+def case_of(**changes):
+    return make_case(**{"device": "gpu", "precision": "fp16"} | changes)
 
 
-def failure_of(fleet, status="oom"):
-    machine = make_environment(gpus=1, gpu=GPUS[fleet])
-    return make_failure(status, case=case_of(), origin=make_origin(fleet, f"on-{fleet}"), environment=machine)
+def records_of(fleet, rates, *, gpu="", usd=None, status="", case=None, changes=None, **environment):
+    """Return the records of a fleet of one host, as `questions.yml` describes them; a status is a failure."""
+    machine = make_environment(gpus=1, gpu=gpu or GPUS[fleet], **environment)
+    common = {"case": case_of(**case or {}), "environment": machine}
+    if status:
+        return [make_failure(status, origin=make_origin(fleet, "host"), **common)]
+    return repeats(*rates, fleet=fleet, usd_per_gpu_hour=usd, **{"host": f"on-{fleet}"} | (changes or {}), **common)
+
+
+def two_fleets(**changes):
+    return [*records_of("a4000", SLOW, **changes), *records_of("a5000", FAST, **changes)]
 
 
 def ask(records, offers=(), **question):
@@ -77,10 +86,9 @@ def test_different_settings_are_never_compared():
 
 
 def test_each_mode_has_a_table_of_its_own():
-    infer = {"case": case_of(mode=Mode.INFER)}
-    records = [*records_of("a4000", SLOW), *records_of("a5000", FAST)]
-    records += records_of("a4000", (400.0, 401.0, 399.0), **infer)
-    records += records_of("a5000", (300.0, 301.0, 299.0), **infer)
+    records = two_fleets()
+    records += records_of("a4000", (400.0, 401.0, 399.0), case={"mode": Mode.INFER})
+    records += records_of("a5000", (300.0, 301.0, 299.0), case={"mode": Mode.INFER})
     found = {advice.mode: advice.sentence for advice in ask(records)}
     assert found["training"].startswith("a5000 is 1.59") and found["inference"].startswith("a4000 is 1.33")
     (only,) = ask(records, mode="infer")
@@ -89,8 +97,7 @@ def test_each_mode_has_a_table_of_its_own():
 
 def test_the_winner_flips_at_the_price_that_the_table_says(capsys):
     def first(a5000):
-        prices = ["--price=A4000=0.17", f"--price=A5000={a5000}"]
-        return json.loads(call(capsys, "--gpus=A4000,A5000", *prices, "--format=json"))["answers"][0]
+        return first_answer(capsys, "--gpus=A4000,A5000", "--price=A4000=0.17", f"--price=A5000={a5000}")
 
     cheap = next(option for option in first(0.30)["options"] if option["gpu"] == "RTX A5000")
     assert first(cheap["wins_below"] * 1.06)["winner"] == "RTX A4000"
@@ -105,13 +112,13 @@ def test_figures_of_one_table_have_one_source_and_are_never_suspect():
         sources[option.setting].update(source.split("; ")[1] for source in option.sources)
         assert "Spheron" not in option.setting
     assert {len(frameworks) for frameworks in sources.values()} == {1}
-    for advice in ask([*records_of("a4000", SLOW), *records_of("a5000", FAST)], gpus=(("RTX A6000", 1),)):
+    for advice in ask(two_fleets(), gpus=(("RTX A6000", 1),)):
         assert len({option.basis for option in advice.ranked}) <= 1
 
 
 def test_every_gpu_that_was_asked_for_is_in_the_answer():
     names = ("RTX A4000", "RTX A5000", "RTX A6000", "H100 NVL 94GB")
-    records = [*records_of("a4000", SLOW, price=0.2), failure_of("a5000")]
+    records = [*records_of("a4000", SLOW, usd=0.2), *records_of("a5000", (), status="oom")]
     advices = ask(records, gpus=tuple((name, 1) for name in names))
     for advice in advices[:2]:
         assert {option.gpu for option in advice.options} >= set(names)
@@ -130,13 +137,11 @@ def test_one_ambiguous_case_blocks_no_other_answer(no_runs, capsys):
     """In recommend, report, compare and Python: it is left out in one line that names only what differs."""
     variables = {"TF_DETERMINISTIC_OPS": "0", "NCCL_DEBUG": "WARN"}
     others = {"tf32_enabled": False, "variables": variables | {"TF_DETERMINISTIC_OPS": "1"}}
-    tf32 = {"case": case_of(precision="tf32")}
-    records = [*records_of("a5000", FAST, price=0.2), *records_of("a5000", FAST, price=0.2, **tf32)]
-    records += [
-        *records_of("a4000", SLOW, price=0.1, variables=variables),
-        *records_of("a4000", SLOW, price=0.1, **tf32),
-    ]
-    records += records_of("a4000", FAST, changes={"run_id": "run-2"}, price=0.1, **others)
+    tf32 = {"case": {"precision": "tf32"}}
+    records = [*records_of("a5000", FAST, usd=0.2), *records_of("a5000", FAST, usd=0.2, **tf32)]
+    for case in ({}, tf32):
+        records += records_of("a4000", SLOW, usd=0.1, variables=variables, **case)
+    records += records_of("a4000", FAST, changes={"run_id": "run-2"}, usd=0.1, **others)
     run = str(write_run(no_runs, records).path)
     why = "measured with several TF_DETERMINISTIC_OPS (0, 1)"
     assert "left out" not in call(capsys, run, "--precision=tf32", "--gpus=A4000,A5000")
@@ -180,14 +185,10 @@ def test_a_host_is_rented_whole_and_one_that_is_too_small_does_not_count():
 
 
 def test_overlapping_offers_are_no_tie_of_samples_a_dollar():
-    offers = [
-        Offer(name, usd, origin=YOURS, gpus=(GPUS[name][7:],))
-        for name, usd in (("a4000", 0.2), ("a5000", 0.2), ("a5000", 1))
-    ]
-    (advice,) = ask([*records_of("a4000", SLOW), *records_of("a5000", FAST)], offers)
-    assert advice.sentence.startswith(
-        "at your prices, which of a5000 and a4000 is cheaper per sample depends on the offer;"
-    )
+    prices = (("RTX A4000", 0.2), ("RTX A5000", 0.2), ("RTX A5000", 1))
+    (advice,) = ask(two_fleets(), [Offer(gpu, usd, origin=YOURS, gpus=(gpu,)) for gpu, usd in prices])
+    expected = "at your prices, which of a5000 and a4000 is cheaper per sample depends on the offer;"
+    assert advice.sentence.startswith(expected)
 
 
 @pytest.mark.parametrize(
@@ -220,8 +221,7 @@ def test_a_fleets_name_is_no_gpu_where_a_device_was_recorded(no_runs, capsys, gp
     records = [*repeats(*SLOW, fleet="a4000", case=case, environment=machine)]
     records += [make_failure("lost", case=case_of(), origin=make_origin("a5000", "away"))]
     run = write_run(no_runs, records).path
-    (document,) = json.loads(call(capsys, str(run), "--format=json"))["answers"][:1]
-    rows = {option["subject"]: option for option in document["options"]}
+    rows = {option["subject"]: option for option in first_answer(capsys, str(run))["options"]}
     assert rows["a4000"]["gpu"] == (gpu or "Test CPU") and rows["a4000"]["offers"] == []
     assert program.main(["results", "report", str(run), "--format", "markdown"]) == 0
     assert "A4000" not in capsys.readouterr().out
@@ -229,11 +229,9 @@ def test_a_fleets_name_is_no_gpu_where_a_device_was_recorded(no_runs, capsys, gp
 
 def test_a_name_is_a_gpu_if_nothing_started_and_a_typed_fleet_has_a_price(no_runs, capsys):
     records = [*records_of("a5000", FAST), make_failure("lost", case=case_of(), origin=make_origin("a4000", "away"))]
-    run = write_run(
-        no_runs, [*records, *repeats(*SLOW, fleet="new", case=case_of(), environment=make_environment(1, "XYZ"))]
-    )
-    (document, *_) = json.loads(call(capsys, str(run.path), "--price=new=0.3", "--format=json"))["answers"]
-    rows = {option["subject"]: option for option in document["options"]}
+    run = write_run(no_runs, [*records, *records_of("new", SLOW, gpu="XYZ")])
+    options = first_answer(capsys, str(run.path), "--price=new=0.3")["options"]
+    rows = {option["subject"]: option for option in options}
     assert rows["a4000"]["gpu"] == "RTX A4000" and rows["new"]["usd_per_hour"] == [0.3, 0.3]
 
 
@@ -244,29 +242,12 @@ def test_every_gpu_with_a_shipped_offer_has_specifications_and_a_commit():
     assert min(o.usd_per_gpu_hour for o in offers if o.gpu == "RTX A6000") == 0.468
 
 
-# ---- questions that buyers ask, each with its expected winner, ratio and words
-
-QUESTIONS = YAML(typ="safe").load((Path(__file__).parent / "questions" / "questions.yml").read_text(encoding="utf-8"))
-
-
-def asked_records(fleets):
-    """Yield the records that a question describes, see the head of `questions.yml`."""
-    for fleet, settings in fleets.items():
-        case = make_case(**{"device": "gpu", "precision": "fp16"} | settings.get("case", {}))
-        environment = make_environment(gpus=1, gpu=settings["gpu"])
-        if "status" in settings:
-            origin = make_origin(fleet, "host")
-            yield make_failure(settings["status"], case=case, origin=origin, environment=environment)
-        else:
-            origin = {"fleet": fleet, "host": f"on-{fleet}", "usd_per_gpu_hour": settings.get("usd")}
-            yield from repeats(*settings["rates"], case=case, environment=environment, **origin)
-
-
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question["about"])
 def test_a_question_has_its_winner_its_ratio_and_its_words(question, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TFBENCH_RUNS_DIR", str(tmp_path))
     if "run" in question:
-        write_run(tmp_path, asked_records(question["run"]))
+        fleets = question["run"].items()
+        write_run(tmp_path, (record for fleet, of in fleets for record in records_of(fleet, **{"rates": ()} | of)))
     arguments = ["results", "recommend", *shlex.split(question["command"])]
     assert program.main([*arguments, "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
