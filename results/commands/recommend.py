@@ -24,8 +24,7 @@ class Asked:
     mode: Annotated[Literal["train", "infer"] | None, flag("default: each measured mode separately")] = None
     gpus: Annotated[str, flag(GPUS_HELP, metavar="NAMES")] = ""
     budget: Annotated[
-        float | None,
-        flag("maximum price per hour of all GPUs together; every offer below it counts", metavar="USD"),
+        float | None, flag("maximum price per hour of all GPUs together; every offer below it counts", metavar="USD")
     ] = None
     hours: Annotated[float | None, flag("maximum hours for --samples")] = None
     samples: Annotated[float, flag("samples of the job; default: a million")] = 1e6

@@ -9,20 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from results.compare.comparison import fleets_of
-from results.recommend.figures import (
-    advice_of_others,
-    figures_of_others,
-    gpus_of_fleets,
-    measured_figures,
-)
+from results.recommend.figures import advice_of_others, figures_of_others, measured_figures
 from results.recommend.options import SECONDS_PER_HOUR, Advice, Basis, RentalOption
+from results.recommend.output import LED, answer, within_places
 from results.recommend.prediction import predict
-from results.recommend.prices import Prices, asked_prices, option_of, unused_prices
+from results.recommend.prices import asked_prices, gpus_of_fleets, option_of, unused_prices
 from results.recommend.questions import MODES, RentalQuestion
-from results.recommend.sentence import LED, answer, within_places
 from results.reference.gpus import UNSUPPORTED, roofline, specifications
 from results.reference.networks import networks
-from results.reference.prices import FROM_RUN
+from results.reference.prices import FROM_RUN, Prices
 from results.schema import Precision
 from results.stats import Interval
 from results.table.cell_text import fleet_notes, warned_notes
@@ -55,7 +50,7 @@ def advise(
     Raises:
         BadQuestion: A price cannot be parsed.
     """
-    prices = asked_prices(inline, files, fleets_of(rates))
+    prices = asked_prices(inline, files, rates)
     _, left_out = unambiguous([rate for rate in rates if any(question.covers(rate.case) for question in questions)])
     rates, _ = unambiguous(rates)
     advices = [advice for question in questions for advice in answers(question, rates, prices)]
@@ -73,21 +68,22 @@ def answers(question: RentalQuestion, rates: Sequence[FleetRate], prices: Prices
         rates: Measured throughputs; may be empty.
         prices: The prices to use.
     """
-    advices = measured_figures(question, rates, prices)
+    question = replace(question, prices=prices)
+    advices = measured_figures(question, rates)
     hints = _other_flags(question, rates, {option.subject for advice in advices for option in advice.options})
     if question.mode != "infer":
-        advices += _of_others(question, advices, prices)
+        advices += _of_others(question, advices)
         if not any(option.samples_per_second for advice in advices for option in advice.options):
             hints += _other_precisions(question)
     elif not advices:
-        absent = tuple(option_of(question, prices, key, NOT_INFERRED) for key in question.gpus)
+        absent = tuple(option_of(question, key, NOT_INFERRED) for key in question.gpus)
         notes = () if absent else (NOT_INFERRED,)
         advice = Advice(question=question, basis=Basis.MEASURED, mode="inference", model=question.network)
         advices = [replace(advice, options=absent, notes=notes)]
-    return [_finished(advice, prices, hints) for advice in advices]
+    return [_finished(advice, hints) for advice in advices]
 
 
-def _of_others(question: RentalQuestion, measured: Sequence[Advice], prices: Prices) -> list[Advice]:
+def _of_others(question: RentalQuestion, measured: Sequence[Advice]) -> list[Advice]:
     """Return the figures of others that the answer needs in addition to those of the run."""
     options = [option for advice in measured for option in advice.options]
     known = {option.key for option in options if option.samples_per_second}
@@ -97,7 +93,7 @@ def _of_others(question: RentalQuestion, measured: Sequence[Advice], prices: Pri
     for basis in (Basis.PROJECT, Basis.PUBLISHED):
         unanswered = any(known.isdisjoint(family) and not failed.keys() >= {*family} for family in families)
         if unanswered or not (options or (families and advices)):
-            advice = advice_of_others(question, basis, failed, prices)
+            advice = advice_of_others(question, basis, failed)
             advices += [advice] if advice else []
             known |= {option.key for option in (advice.options if advice else ()) if option.samples_per_second}
     return advices
@@ -123,8 +119,7 @@ def _other_flags(question: RentalQuestion, rates: Sequence[FleetRate], shown: Co
         for case in cases
     )
     fleets = [name for name in fleets_of(others) if name != NO_ORIGIN]
-    names = enumerated(fleets) if len(fleets) <= LED else counted(len(fleets), "fleet")
-    about = f"your run has other figures{f' of {names}' if names else ''}"
+    about = f"your run has other figures{f' of {enumerated(fleets)}' if fleets else ''}"
     return [f"{about}; to use it: {' or '.join([*flags][:LED])}"]
 
 
@@ -137,10 +132,10 @@ def _other_precisions(question: RentalQuestion) -> list[str]:
     return [f"published in other precisions: --precision {','.join(names)}"] if names else []
 
 
-def _finished(advice: Advice, prices: Prices, hints: Sequence[str]) -> Advice:
+def _finished(advice: Advice, hints: Sequence[str]) -> Advice:
     """Add predictions, order, notes and the sentence."""
     question = advice.question
-    every = _ordered(_with_predictions(advice, prices) if advice.basis is Basis.PUBLISHED else advice.options)
+    every = _ordered(_with_predictions(advice) if advice.basis is Basis.PUBLISHED else advice.options)
     shown = [option for option in every if question.gpus or option.basis is Basis.MEASURED or not option.misfit]
     shown = shown if any(option.samples_per_second for option in shown) else every
     hidden = [option for option in every if option not in shown]
@@ -173,14 +168,14 @@ def _price_notes(options: Sequence[RentalOption]) -> list[str]:
     return [*notes, "USD/h: all GPUs of a row"] if any(count > 1 for count, _ in priced) else notes
 
 
-def _with_predictions(advice: Advice, prices: Prices) -> list[RentalOption]:
+def _with_predictions(advice: Advice) -> list[RentalOption]:
     """Fill gaps in published figures with predictions, or with upper bounds if these are below the best figure."""
     question = advice.question
     options = {option.key: option for option in advice.options}
     if not question.gpus and (question.budget or question.memory):
-        named = [gpu for offers in prices for gpu in offers if gpu in specifications()]
+        named = [gpu for offers in question.prices for gpu in offers if gpu in specifications()]
         for key in itertools.product(dict.fromkeys(named), question.counts):
-            option = option_of(question, prices, key)
+            option = option_of(question, key)
             if not option.unmet:
                 options.setdefault(key, option)
     best = max((option.samples_per_second for option in options.values()), default=0.0)

@@ -6,20 +6,18 @@ A table never mixes them. Each source chose its own batch, often the largest tha
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from results.recommend.options import Advice, Basis, RentalOption
-from results.recommend.prices import Prices, option_of
+from results.recommend.prices import gpus_of_fleets, option_of
 from results.recommend.questions import GpuCount, RentalQuestion
 from results.reference import all_published, read_rows
-from results.reference.gpus import gpu_key
 from results.reference.networks import published_names
 from results.schema import Device
 from results.stats import Interval
-from results.table.columns import Software
 from results.table.comparable import by_setting, match, mode_text, setting_text
 from results.table.fleets import FleetRate
 from results.text import counted
@@ -56,7 +54,7 @@ OTHER_NOTE = (
 )
 
 
-def measured_figures(question: RentalQuestion, rates: Sequence[FleetRate], prices: Prices) -> list[Advice]:
+def measured_figures(question: RentalQuestion, rates: Sequence[FleetRate]) -> list[Advice]:
     """Return the figures of these runs, one table per setting, the one with the most figures first.
 
     Each table has all fleets of the question, with their figure or the reason for having none.
@@ -76,24 +74,9 @@ def measured_figures(question: RentalQuestion, rates: Sequence[FleetRate], price
             if all((rate.fleet, rate.case) != (failed.fleet, failed.case) for rate in setting):
                 setting.append(failed)
     asked = f"batch {question.batch_size}"
-    advices = [_measured(question, setting, relevant, gpus, prices) for setting in settings]
+    advices = [_measured(question, setting, relevant, gpus) for setting in settings]
     advices = [advice for advice in advices if asked in advice.setting.split(", ")] or advices
     return sorted(advices, key=lambda advice: -sum(bool(option.samples_per_second) for option in advice.options))
-
-
-def gpus_of_fleets(rates: Sequence[FleetRate]) -> dict[tuple[str, Device], str]:
-    """Return what each fleet trains on, by device: the recorded GPU or processor; an unknown GPU keeps its name.
-
-    The name of a fleet counts only if nothing was recorded, because all its repeats failed early.
-    """
-    gpus: dict[tuple[str, Device], str] = {}
-    recorded = {rate.fleet for rate in rates if rate.software != Software()}
-    for rate in sorted(rates, key=lambda rate: not (rate.software.gpu or rate.software.cpu)):
-        name = rate.software.gpu or rate.software.cpu or rate.fleet
-        if rate.case.device is Device.GPU and (rate.software.gpu or rate.fleet not in recorded):
-            name = gpu_key(name) or name
-        gpus.setdefault((rate.fleet, rate.case.device), name)
-    return gpus
 
 
 def _measured(
@@ -101,23 +84,17 @@ def _measured(
     setting: Sequence[FleetRate],
     relevant: Sequence[FleetRate],
     gpus: Mapping[tuple[str, Device], str],
-    prices: Prices,
 ) -> Advice:
     """Return the figures of one setting: its fleets, then what was not measured."""
-    of_hosts: dict[str, dict[str, float]] = defaultdict(dict)
-    for rate in relevant:
-        of_hosts[rate.fleet] |= rate.prices
     options: dict[tuple[str, int], RentalOption] = {}
     for rate in (*setting, *relevant):
         gpu, count = gpus[rate.fleet, rate.case.device], rate.case.num_gpus
-        option = option_of(
-            question, prices, (gpu, count), NOT_MEASURED, fleet=rate.fleet, of_hosts=of_hosts[rate.fleet]
-        )
+        option = option_of(question, (gpu, count), NOT_MEASURED, fleet=rate.fleet)
         options.setdefault((rate.fleet, count), _with_rate(option, rate) if rate in setting else option)
     measured_keys = {option.key for option in options.values()}
     for key in question.gpus:
         if key not in measured_keys:
-            options.setdefault(key, option_of(question, prices, key, NOT_MEASURED))
+            options.setdefault(key, option_of(question, key, NOT_MEASURED))
     measured = [rate for rate in setting if rate.rates]
     differs = dict.fromkeys(name for other in measured[1:] for name in match(measured[0], other).differs)
     return Advice(
@@ -152,7 +129,7 @@ def _with_rate(option: RentalOption, rate: FleetRate) -> RentalOption:
     )
 
 
-def figures_of_others(question: RentalQuestion, basis: Basis, prices: Prices = ()) -> list[RentalOption]:
+def figures_of_others(question: RentalQuestion, basis: Basis) -> list[RentalOption]:
     """Return the figures of others for a question without suspect rows, one for each network, setting, GPU and count.
 
     Of several, the fastest counts, but of this project's the one of the most processes; these come first.
@@ -167,7 +144,7 @@ def figures_of_others(question: RentalQuestion, basis: Basis, prices: Prices = (
     for row in reversed(rows):
         if row["model"] in models and row["precision"] == question.precision and not row.get("suspect"):
             key, rate = (row["gpu"], int(row["num_gpus"])), float(row["samples_per_second"])
-            option = option_of(question, prices, key, "")
+            option = option_of(question, key, "")
             option = replace(option, basis=basis, network=row["model"], samples_per_second=rate, **described(row))
             options.setdefault((option.network, option.setting, key), option)
     if basis is Basis.PROJECT:
@@ -175,18 +152,15 @@ def figures_of_others(question: RentalQuestion, basis: Basis, prices: Prices = (
     return sorted(options.values(), key=lambda option: (option.setting, option.network), reverse=True)
 
 
-def advice_of_others(
-    question: RentalQuestion, basis: Basis, failed: Mapping[GpuCount, str], prices: Prices
-) -> Advice | None:
+def advice_of_others(question: RentalQuestion, basis: Basis, failed: Mapping[GpuCount, str]) -> Advice | None:
     """Return the setting with the most of the GPUs, then the others; None: this project measured nothing of use.
 
     Args:
         question: The question.
         basis: `PROJECT` or `PUBLISHED`; published figures of other software fill the gaps, marked.
         failed: GPUs that failed in these runs, with the reason; no figure of others replaces them.
-        prices: The prices to use.
     """
-    figures = figures_of_others(question, basis, prices)
+    figures = figures_of_others(question, basis)
     wanted = [option for option in figures if question.wants(option.key) and option.key not in failed]
     able = [option for option in wanted if not option.unmet]
     if basis is Basis.PROJECT and not (wanted if question.gpus else able):
@@ -210,7 +184,7 @@ def advice_of_others(
             options[key] = replace(best, note="other software", foreign=best.framework != framework)
             notes = (OTHER_NOTE,)
         else:
-            option = option_of(question, prices, key, failed.get(key, note))
+            option = option_of(question, key, failed.get(key, note))
             options[key] = replace(option, failed=key in failed)
     return Advice(
         question=question, basis=basis, model=network, setting=setting, options=tuple(options.values()), notes=notes

@@ -1,18 +1,27 @@
-"""Formats answers as tables and JSON."""
+"""Formats an answer: one sentence, a table and JSON.
+
+The sentence has what to rent at the prices, which `compare.decide` decides, then how fast the GPUs are relative to each
+other.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
+from results.compare.comparison import compare_pair
+from results.compare.decide import decide, price_limits
 from results.number_format import significant, with_interval
+from results.recommend.figures import margin
 from results.recommend.options import SECONDS_PER_HOUR, Advice, Basis, RentalOption
-from results.recommend.sentence import compared
-from results.reference.prices import span
-from results.stats import divided, inverse
+from results.recommend.questions import RentalQuestion
+from results.reference.prices import FROM_RUN, YOURS, span
+from results.stats import Interval, divided, inverse
 from results.table.cell_text import value_text
+from results.text import enumerated
 from results.text_table import Grid
 
 FIELDS = (*("subject", "gpu", "count", "basis", "batch", "sources", "hours", "wins_below", "excluded", "notes"),)
@@ -20,6 +29,211 @@ FIELDS = (*("subject", "gpu", "count", "basis", "batch", "sources", "hours", "wi
 
 CERTAIN = 0.02
 """Largest relative half-width of a throughput whose time has no interval of its own, so that 80 columns have room."""
+
+LED = 3
+"""Maximum number of GPUs that the sentence compares with the slowest one, and of names and flags in a hint."""
+
+MOST_GPUS = 8
+"""Largest number of GPUs of a host to which a job that takes too long is referred."""
+
+MEASURE = "measure for an hour first"
+
+Options = Sequence[RentalOption]
+
+
+def answer(question: RentalQuestion, shown: Options, every: Options) -> tuple[RentalOption | None, str]:
+    """Return what to rent if prices decide, and the sentence.
+
+    Args:
+        question: The question.
+        shown: The options that the table shows.
+        every: All options, also those outside the limits.
+    """
+    figures = [option for option in every if option.has_figure]
+    fitting = [option for option in figures if not option.misfit]
+    priced = [option for option in fitting if option.offers]
+    speeds, several = _speeds(question, shown, figures), len(compared(shown)) > 1
+    if figures and not fitting:
+        text = _none_fits(figures)
+        return None, f"{text}; {speeds}" if several else text
+    if not fitting:
+        return None, speeds
+    if not priced:
+        return None, f"{speeds}; no price is known: give --price '{fitting[0].gpu}=USD'"
+    if question.budget is not None:
+        priced = _at_lowest(priced)
+    if len(priced) == 1:
+        only = f"only {priced[0].name} has a price, " if several else ""
+        return None, f"{speeds}; {only}{_usd_text(priced[0])}"
+    best, beaten = decided(priced)
+    if len(best) > 1:
+        winner, text = _tie(best, priced)
+        losers = enumerated([option.name for option in beaten])
+        dearer = f"; {losers} {'cost' if len(beaten) > 1 else 'costs'} more per sample" if beaten else ""
+        return winner, f"{text}{dearer}; {speeds.removesuffix(f': {MEASURE}') if MEASURE in text else speeds}"
+    until = ""
+    if question.budget is not None:
+        until = _on_demand(best[0], fitting)
+    elif best[0].wins_below is not None:
+        until = f", which stays cheaper per sample until it costs {best[0].wins_below:.3g} USD/h"
+    return best[0], f"{_at(priced)}, rent {best[0].name} ({_usd_text(best[0])}){until}; {speeds}"
+
+
+def compared(options: Options) -> list[RentalOption]:
+    """Return the options that the sentence compares: those that meet the limits, else all with a figure.
+
+    Predictions are among them if they were asked for.
+    """
+    figures = [of for of in options if of.ranked or (of.has_figure and of.key in of.question.gpus)]
+    return [option for option in figures if not option.misfit] or [option for option in figures if option.ranked]
+
+
+def decided(options: Options) -> tuple[list[RentalOption], list[RentalOption]]:
+    """Return the options that give the most samples per dollar, best first, and those that surely give fewer."""
+    by_name = {option.name: option for option in options}
+    usd = {option.name: option.usd for option in options}
+    decision = decide(usd, lambda a, b: ratio(by_name[a], by_name[b]))
+    best, beaten = ([by_name[name] for name in names] for names in (decision.best, decision.beaten))
+    return sorted(best, key=lambda option: (bool(option.doubt), -option.samples_per_usd[-1])), beaten
+
+
+def ratio(a: RentalOption, b: RentalOption) -> Interval | None:
+    """Return the throughput of `a` over that of `b`; None: its uncertainty is unknown.
+
+    Of figures without intervals the interval is the difference that is not significant; its level is 0.
+    """
+    if a.measured and b.measured:
+        return compare_pair(a.measured, b.measured).interval
+    value, factor = a.samples_per_second / b.samples_per_second, 1 + margin(a, b)
+    if not (a.interval and b.interval) and Basis.PREDICTED not in (a.basis, b.basis):
+        return Interval(value, value / factor, value * factor, 0.0)
+    left, right = (of.interval or Interval(*[of.samples_per_second] * 3) for of in (a, b))
+    return Interval(value, left.low / right.high, left.high / right.low, min(left.level, right.level))
+
+
+def _none_fits(figures: Options) -> str:
+    """Return the fastest option that does not meet the limits, and how many GPUs would be in time."""
+    fastest = max(figures, key=lambda option: (not option.doubt, option.samples_per_second))
+    text = f"none meets the limits; the fastest is {fastest.name} ({fastest.origin}): {fastest.misfit}"
+    work, limit = (fastest.hours or 0) * fastest.count, fastest.question.hours or 0
+    enough = [gpus for gpus in (2, 4, MOST_GPUS) if gpus > fastest.count and work / gpus <= limit]
+    return f"{text}; more GPUs may be fast enough: --num-gpus {enough[0]}" if enough else text
+
+
+def _at(priced: Options) -> str:
+    """Describe the prices."""
+    offers, budget = [offer for option in priced for offer in option.offers], priced[0].question.budget
+    origins = {offer.origin for offer in offers}
+    if budget is not None:
+        return f"within {budget:g} USD/h"
+    if origins == {""}:
+        return f"at each of the {len(offers)} listed offers"
+    return {YOURS: "at your prices", FROM_RUN: "at the prices of this run"}.get("".join(origins), "at these prices")
+
+
+def _tie(best: Options, priced: Options) -> tuple[RentalOption | None, str]:
+    """Return what to rent of several options that may give the most samples per dollar, and the reason."""
+    at, sure, unsure = _at(priced), [of for of in best if not of.doubt], [of for of in best if of.doubt]
+    names = enumerated([*(of.name for of in sure), *(f"{of.name} ({of.doubt})" for of in unsure)])
+    measure = f": {MEASURE}" if len(sure) < 2 else ""
+    origins = [offer.origin for option in priced for offer in option.offers]
+    if priced[0].question.budget is None and "" in origins:
+        return (
+            None,
+            f"the {len(origins)} {'' if any(origins) else 'listed '}offers do not decide between {names}{measure}",
+        )
+    if measure:
+        return None, f"{at}, undecided between {names}{measure}"
+    if any(ratio(sure[0], option) is None for option in sure[1:]):
+        return None, f"{at}, undecided without an interval between {names}"
+    if any(option.usd[0] < option.usd[1] for option in best):
+        return None, f"{at}, which of {names} is cheaper per sample depends on the offer"
+    text = f"{at}, no significant difference in samples per dollar between {enumerated([of.name for of in sure])}"
+    if unsure:
+        return None, f"{text}; {enumerated([f'{of.name} ({of.doubt})' for of in unsure])} may be cheaper: measure first"
+    cheap, *dearer = sorted(sure, key=lambda option: option.usd)
+    if dearer[0].usd == cheap.usd:
+        return None, text
+    text = f"{text}: rent {cheap.name} for the lower price ({_usd_text(cheap)})"
+    faster = [option for option in dearer if price_limits(ratio(option, cheap))[0] > 1]
+    if not faster:
+        return cheap, text
+    return None, f"{text}, {max(faster, key=lambda option: option.samples_per_second).name} for the shorter time"
+
+
+def _at_lowest(options: Iterable[RentalOption]) -> list[RentalOption]:
+    """Return those with an offer, each with its cheapest one only."""
+    return [replace(option, pool=(option.cheapest,)) for option in options if option.offers]
+
+
+def _on_demand(best: RentalOption, options: Options) -> str:
+    """Return what to rent on demand if the price of the best option is a spot price; empty if it is not."""
+    firm = [tuple(offer for offer in option.pool if offer.commitment != "spot") for option in options]
+    firmly = _at_lowest(replace(option, pool=pool) for option, pool in zip(options, firm, strict=True))
+    if best.cheapest.commitment != "spot" or not firmly:
+        return ""
+    return f", on demand rent {' or '.join(f'{option.name} ({_usd_text(option)})' for option in decided(firmly)[0])}"
+
+
+def _speeds(question: RentalQuestion, shown: Options, figures: Options) -> str:
+    """Return the part of the sentence with ratios over the slowest GPU, and the prices that they justify."""
+    rows = compared(shown)
+    alike = [option for option in rows if not option.foreign]
+    rows = sorted(alike if len(alike) > 1 else rows, key=lambda option: option.samples_per_second)
+    if not rows:
+        reasons = [*dict.fromkeys(option.excluded for option in shown)][:LED]
+        mode = f" in mode {question.mode}" if question.mode else ""
+        return f"no answer: {'; '.join(reasons) or f'no figure of {question.network} {question.precision}{mode}'}"
+    slow, fast = rows[0], rows[:0:-1][:LED]
+    origin = "; ".join(dict.fromkeys(option.origin for option in (*fast, slow)))
+    if not fast:
+        limited = not slow.misfit and any(option.misfit for option in figures)
+        only = f"only {slow.name} {'meets the limits' if limited else 'has a figure'}"
+        return f"{only}, {significant(slow.samples_per_second, 4)} samples/s ({origin})"
+    times = [f"{option.name} {'' if i else 'is '}{_ratio_text(option, slow)} times" for i, option in enumerate(fast)]
+    return f"{enumerated(times)} as fast as {slow.name} ({origin}): {_worth(slow, fast)}"
+
+
+def _worth(slow: RentalOption, fast: Options) -> str:
+    """Return what the ratios over the slowest option mean for its price and theirs."""
+    ratios = [ratio(option, slow) for option in fast]
+    if Basis.PREDICTED in (fast[0].basis, slow.basis):
+        return MEASURE
+    if None in ratios:
+        return "no interval, measure at least 2 repeats of each"
+    if len(fast) > 1:
+        return f"each is worth up to its ratio times the price of {slow.name}"
+    if ratios[0] and ratios[0].level and price_limits(ratios[0])[0] <= 1:
+        return "no significant difference in speed: rent the cheaper one"
+    return f"rent it if it costs less than {_ratio_text(fast[0], slow).split(' ')[0]} times as much"
+
+
+def _ratio_text(a: RentalOption, b: RentalOption) -> str:
+    interval = ratio(a, b)
+    if interval and interval.level:
+        return with_interval(interval)
+    return f"{a.samples_per_second / b.samples_per_second:.2f}"
+
+
+def _usd_text(option: RentalOption) -> str:
+    """Format the price of an option, whether it has only spot offers, and why its figure is weak."""
+    return ", ".join(filter(None, (f"{span(option.usd)} USD/h", "spot" if option.only_spot else "", option.doubt)))
+
+
+def within_places(options: Options) -> list[str]:
+    """Compare the fastest GPU with the slowest one within each provider, region and commitment with both."""
+    priced = [of for of in options if of.has_figure and not of.misfit and not of.doubt and of.usd]
+    priced.sort(key=lambda option: option.samples_per_second)
+    offers = [{offer.place: offer for offer in option.offers if not offer.origin} for option in priced]
+    notes = []
+    for place in (place for place in offers[-1] if place in offers[0]) if len(priced) > 1 else ():
+        slow, fast = (replace(priced[end], pool=(offers[end][place],)) for end in (0, -1))
+        best, _ = decided([slow, fast])
+        cheaper = f"{best[0].name} is cheaper per sample"
+        result = cheaper if len(best) == 1 else "no significant difference in samples per dollar"
+        times = f"{fast.usd[0] / slow.usd[0]:.2f} times as much as {slow.name}"
+        notes.append(f"within {place}, {fast.name} costs {times}: {result}")
+    return notes
 
 
 def advice_grid(advice: Advice) -> Grid:
@@ -58,7 +272,7 @@ def advice_json(advices: Sequence[Advice], remarks: Sequence[str]) -> str:
         "remarks": list(remarks),
         "answers": [
             {
-                "question": dataclasses.asdict(advice.question),
+                "question": {name: value for name, value in vars(advice.question).items() if name != "prices"},
                 **{name: getattr(advice, name) for name in ("basis", "mode", "setting", "title", "sentence", "notes")},
                 "winner": advice.winner.name if advice.winner else None,
                 "options": [option_json(option) for option in advice.options],

@@ -99,9 +99,12 @@ def forecast(known: pd.DataFrame, wanted: pd.DataFrame) -> tuple[Array, Array]:
     rows, count = pd.concat([known, wanted]), len(known)
     typical = np.array([TYPICAL[precision] for precision in rows["precision"]])
     covariates = np.log(rows[["bandwidth", "arithmetic"]].to_numpy(float) / typical)
-    mean = covariates @ np.array(EXPONENTS)
     slope = sum(sd**2 * _same(rows, names) for names, sd in SLOPES.items())
-    kernel = slope * (covariates @ covariates.T) + sum(sd**2 * _same(rows, names) for names, sd in LEVELS.items())
+    mean, kernel = np.zeros(len(rows)), np.zeros((len(rows), len(rows)))
+    kernel += sum(sd**2 * _same(rows, names) for names, sd in LEVELS.items())
+    for exponent, values in zip(EXPONENTS, covariates.T, strict=True):
+        mean += exponent * values
+        kernel += slope * np.outer(values, values)
     residual = np.log(known["rate"].to_numpy(float)) - mean[:count]
     noise = np.full(count, NOISE**2)
     for _ in range(2):

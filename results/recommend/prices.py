@@ -7,35 +7,58 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from results.compare.comparison import fleets_of
 from results.errors import BadQuestion
 from results.recommend.options import Advice, RentalOption
 from results.recommend.questions import GpuCount, RentalQuestion
-from results.reference.gpus import counted_gpu, gpus_named, unknown_gpu
+from results.reference.gpus import counted_gpu, gpu_key, gpus_named, unknown_gpu
 from results.reference.price_files import read_prices
-from results.reference.prices import FROM_RUN, YOURS, Offer, known_prices, positive_number, span
+from results.reference.prices import FROM_RUN, YOURS, Offer, Prices, known_prices, positive_number, span
+from results.schema import Device
+from results.table.columns import Software
+from results.table.fleets import FleetRate
 from results.text import counted
 
 TYPED = "--price"
 """Source of a typed price: of two for one GPU the first counts."""
 
-Prices = Sequence[Mapping[str, Sequence[Offer]]]
-"""Offers by the GPU or fleet that they are for, the preferred sources first; without a name those of unknown GPUs."""
 
-
-def asked_prices(inline: Sequence[str], files: Sequence[Path], fleets: Collection[str] = ()) -> Prices:
+def asked_prices(inline: Sequence[str], files: Sequence[Path], rates: Sequence[FleetRate] = ()) -> Prices:
     """Return the prices to use.
 
     Args:
         inline: `GPU=USD` per GPU-hour, applied to all GPUs that the name resolves to.
         files: The user's price files.
-        fleets: Names of fleets, which may be used in place of a GPU.
+        rates: Rates of the run, with its prices; the name of a fleet may be used in place of a GPU.
 
     Raises:
         BadQuestion: A price cannot be parsed.
     """
+    fleets, gpus = fleets_of(rates), gpus_of_fleets(rates)
     read = [replace(offer, origin=YOURS) for path in files for offer in read_prices(path)]
     read = [offer if offer.gpus or offer.gpu not in fleets else replace(offer, gpus=(offer.gpu,)) for offer in read]
-    return [by_name(_typed(text, fleets) for text in inline), by_name(read), by_name(known_prices())]
+    of_run: dict[str, dict[str, Offer]] = defaultdict(dict)
+    for rate in rates:
+        gpu = gpus[rate.fleet, rate.case.device]
+        for host, usd in rate.prices.items():
+            of_run[rate.fleet][host] = Offer(gpu, usd, provider=host, origin=FROM_RUN, gpus=(gpu,))
+    run = {fleet: [*offers.values()] for fleet, offers in of_run.items()}
+    return [by_name(_typed(text, fleets) for text in inline), by_name(read), run, by_name(known_prices())]
+
+
+def gpus_of_fleets(rates: Sequence[FleetRate]) -> dict[tuple[str, Device], str]:
+    """Return what each fleet trains on, by device: the recorded GPU or processor; an unknown GPU keeps its name.
+
+    The name of a fleet counts only if nothing was recorded, because all its repeats failed early.
+    """
+    gpus: dict[tuple[str, Device], str] = {}
+    recorded = {rate.fleet for rate in rates if rate.software != Software()}
+    for rate in sorted(rates, key=lambda rate: not (rate.software.gpu or rate.software.cpu)):
+        name = rate.software.gpu or rate.software.cpu or rate.fleet
+        if rate.case.device is Device.GPU and (rate.software.gpu or rate.fleet not in recorded):
+            name = gpu_key(name) or name
+        gpus.setdefault((rate.fleet, rate.case.device), name)
+    return gpus
 
 
 def _typed(text: str, fleets: Collection[str]) -> Offer:
@@ -60,34 +83,24 @@ def by_name(offers: Iterable[Offer]) -> Mapping[str, Sequence[Offer]]:
     return found
 
 
-def option_of(
-    question: RentalQuestion,
-    prices: Prices,
-    key: GpuCount,
-    note: str = "no figure",
-    *,
-    fleet: str = "",
-    of_hosts: Mapping[str, float] | None = None,
-) -> RentalOption:
+def option_of(question: RentalQuestion, key: GpuCount, note: str = "no figure", fleet: str = "") -> RentalOption:
     """Return an option without a figure, with the prices that count, of hosts with enough GPUs.
 
     A price of a fleet comes before one of its GPU, and next to `A100-80GB`, `A100` is the 40 GB card.
 
     Args:
-        question: The question.
-        prices: The prices to use.
+        question: The question, with the prices to use.
         key: GPU and count.
         note: Why it has no figure.
         fleet: Fleet of the run with this GPU; empty: none.
-        of_hosts: Prices in its records, USD per GPU-hour by host.
     """
     gpu, count = key
-    own = [Offer(gpu, usd, provider=host, origin=FROM_RUN, gpus=(gpu,)) for host, usd in (of_hosts or {}).items()]
-    given: Sequence[Offer] = next((of[name] for of in prices for name in (fleet, gpu) if name and name in of), ())
-    if own and not any(offer.origin for offer in given):
-        given = own
-    fewest = min((len(offer.gpus) for offer in given), default=0)
-    exact = [offer for offer in given if len(offer.gpus) == fewest]
+    subject = fleet or gpu
+    given = [offers[name] for offers in question.prices for name in (subject, gpu) if name in offers]
+    of_run = frozenset(offer.usd_per_gpu_hour for of in given for offer in of if offer.origin == FROM_RUN)
+    first = given[0] if given else ()
+    fewest = min((len(offer.gpus) for offer in first), default=0)
+    exact = [offer for offer in first if len(offer.gpus) == fewest]
     exact = [offer for offer in exact if offer.source == TYPED][:1] or exact
     enough = [offer for offer in exact if offer.usd_per_hour(count)]
     # A larger host is rented whole, so it counts only if no host of this size is offered.
@@ -95,9 +108,9 @@ def option_of(
     best: dict[object, Offer] = {}
     for offer in sorted(enough, key=lambda offer: offer.usd_per_hour(count)):
         best.setdefault(offer if offer.origin else offer.place, offer)
-    pool, of_run = tuple(best.values()), frozenset(offer.usd_per_gpu_hour for offer in own)
+    pool = tuple(best.values())
     return RentalOption(
-        question=question, subject=fleet or gpu, gpu=gpu, count=count, note=note, pool=pool, usd_of_run=of_run
+        question=question, subject=subject, gpu=gpu, count=count, note=note, pool=pool, usd_of_run=of_run
     )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import SupportsFloat
 
 from results.errors import BadQuestion
 from results.reference import GIBI
 from results.reference.gpus import PEAKS, counted_gpu, gpus_named, unknown_gpu
 from results.reference.networks import model_key, network_names, networks, published_names, unknown_network
+from results.reference.prices import Prices
 from results.schema import Case, Mode, Precision
 
 MODES = (Mode.TRAIN, Mode.INFER)
@@ -36,6 +37,7 @@ class RentalQuestion:
         samples: Samples of the whole job.
         memory: Minimum GiB per GPU.
         batch_size: Batch per GPU that must fit; preferred if measured.
+        prices: The prices to use.
     """
 
     budget: float | None = None
@@ -49,6 +51,7 @@ class RentalQuestion:
     gpus: tuple[GpuCount, ...] = ()
     families: tuple[tuple[GpuCount, ...], ...] = ()
     counts: tuple[int, ...] = (1,)
+    prices: Prices = field(default=(), compare=False, repr=False)
 
     @property
     def memory_needed(self) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from results.reference import read_rows
@@ -49,6 +49,10 @@ class Offer:
         """Return the hourly price of a job with `count` GPUs, renting a whole host; 0: it has fewer GPUs."""
         gpus = self.gpus_per_host or count
         return gpus * self.usd_per_gpu_hour if gpus >= count else 0.0
+
+
+Prices = Sequence[Mapping[str, Sequence[Offer]]]
+"""Offers by the GPU or fleet that they are for, the preferred sources first; without a name those of unknown GPUs."""
 
 
 def known_prices() -> list[Offer]:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from results.recommend.answer import answers
 from results.recommend.options import Advice
 from results.recommend.output import advice_grid
-from results.recommend.prices import Prices
 from results.recommend.questions import MODES, RentalQuestion
+from results.reference.prices import Prices
 from results.schema import Device
 from results.table.fleets import FleetRate, unambiguous
 from results.text import counted

@@ -104,7 +104,7 @@ def make_report(
         BadQuestion: A price cannot be parsed.
     """
     merged, records = merge_records(stored), [item.record for item in stored if item.record is not None]
-    given = asked_prices(prices, price_files, fleets_of(merged.rates))
+    given = asked_prices(prices, price_files, merged.rates)
     advices, recommendation = decide(merged.rates, given)
     options = [option for advice in advices for option in advice.options]
     gpus = [gpu for gpu in dict.fromkeys(option.gpu for option in options) if gpu in specifications()]
