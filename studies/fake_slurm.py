@@ -47,7 +47,7 @@ def sbatch(state: dict[str, Any], arguments: list[str]) -> None:
     number = 100 + len(state["arrays"]) * 10_000
     array = {"number": number, "begins": begins, "most": int(most), "jobs": len(jobs), "done": 0, "cancelled": []}
     array["root"] = str(Path(arguments[-1]).absolute().parent)
-    array["reported"] = {key: options[key] for key in ("job-name", "comment")}
+    array["name"] = options["job-name"]
     state["arrays"].append(array)
     (FOLDER / f"jobs-{number}.json").write_text(json.dumps(jobs))
     print(number)
@@ -70,7 +70,7 @@ def squeue(state: dict[str, Any], arguments: list[str]) -> None:
         if ended > array["done"]:
             leave_results(array, array["done"], ended)
             array["done"] = ended
-        if not any(word == f"--name={array['reported']['job-name']}" for word in arguments):
+        if not any(word == f"--name={array['name']}" for word in arguments):
             continue
         kept = max(0, int((passed - KEPT_SECONDS) / state["seconds"])) * array["most"]
         for index in range(kept, ended) if "--states=all" in arguments else ():
@@ -90,7 +90,7 @@ def node(index: int, array: dict[str, Any]) -> str:
 
 
 def show(array: dict[str, Any], tasks: str, name: str, place: str) -> None:
-    print(f"state|{array['number']}_{tasks}|{name}|{place}|{array['reported']['comment']}|None")
+    print(f"{array['number']}_{tasks}|{name}|{place}|None")
 
 
 def leave_results(array: dict[str, Any], first: int, last: int) -> None:
@@ -116,9 +116,7 @@ def leave_results(array: dict[str, Any], first: int, last: int) -> None:
 def sinfo(_state: dict[str, Any], arguments: list[str]) -> None:
     """Print one partition with one kind of node."""
     joined = " ".join(arguments)
-    print(
-        "slurm 22.05.8" if "--version" in joined else "partition|gpu" if "%R" in joined else "node|n|8|1000|idle|(null)"
-    )
+    print("slurm 22.05.8" if "--version" in joined else "gpu" if "%R" in joined else "n|8|1000|idle|(null)")
 
 
 def scancel(state: dict[str, Any], arguments: list[str]) -> None:

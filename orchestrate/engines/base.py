@@ -140,7 +140,7 @@ class Launcher(Protocol):
 class LoopFollower(Protocol):
     """Follows benchmarks without a thread."""
 
-    async def follow_in_loop(self, job: Job, on_line: OutputLine) -> Ending:
+    async def follow_in_loop(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         """Do what `Launcher.follow` does, in the loop."""
 
 

@@ -7,10 +7,14 @@ container cannot be read. A log stream can end early: only the pod's state shows
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import anyio.to_thread
+
+from orchestrate import loop
 from orchestrate.engines.base import Ending, OnTurn, OutputLine, Turn, always_running
 from orchestrate.engines.bounded import malformed_as_error
 from orchestrate.engines.invocation import JOB_LABEL
@@ -133,7 +137,7 @@ class KubernetesLauncher:
             on_line(line)
 
         while True:
-            poller.wait()
+            loop.wait_for(poller.wait())
             state, pod = view.state(name), view.pod_of(name)
             if state is None:
                 missed += not poller.trouble
@@ -229,7 +233,14 @@ class KubernetesLauncher:
         """Return the poller and the view of the run's Jobs, created by the first call; a launcher serves one run."""
         if self._watched is None:
             view = RunView(self._cluster, run_selector(job.origin.run_id))
-            self._watched = Poller(f"the cluster of fleet {self._host.fleet}", view.poll, POLL_SECONDS), view
+            self._watched = (
+                Poller(
+                    f"the cluster of fleet {self._host.fleet}",
+                    functools.partial(anyio.to_thread.run_sync, view.poll),
+                    POLL_SECONDS,
+                ),
+                view,
+            )
         return self._watched
 
     def _ended(

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from orchestrate.engines.base import Ending
-from orchestrate.errors import LaunchFailed, Unreachable
+from orchestrate.errors import LaunchFailed
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.planning.facts import Facts
@@ -20,6 +17,9 @@ from orchestrate.text import plain_text, whole_number
 from results.schema import GPU, Status
 
 MEBIBYTE = 1 << 20
+
+MAX_ARRAY = 1000
+"""Maximum number of tasks of an array; Slurm's default limit is 1001."""
 
 Task = tuple[int, int]
 """Job id of an array, and the index in it."""
@@ -43,6 +43,18 @@ ENDINGS: dict[str, tuple[Status, str]] = {
 }
 """Status and cause for each state that ends a repeat; in other states, the benchmark's exit code decides."""
 
+SCRIPT_ENDINGS = {
+    "pull": (Status.PULL_FAILED, "the node could not pull the image; see the log of the repeat"),
+    "modules": (Status.ERROR, "node {node} could not load the modules; see the log of the repeat"),
+}
+"""Status and cause for what a batch script writes instead of an exit code."""
+
+_GONE = (Status.LOST, "the job is gone: Slurm no longer lists it, and it left no result")
+_UNEXPLAINED = (
+    Status.ERROR,
+    "the batch script on node {node} ended without a result ({state}). Check shared_folder on the node",
+)
+
 _LIMIT = (Status.UNSUPPORTED, "Slurm will never start it: {reason}. Request less, or check account, qos and partition")
 _LAUNCH = (Status.LOST, "Slurm could not start it on a node and put it on hold: {reason}. See the log of slurmd there")
 NEVER_STARTS: dict[str, tuple[Status, str]] = {
@@ -59,7 +71,6 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}$")
 _ARRAY = re.compile(r"([0-9]{1,15})(?:_(?:([0-9]{1,7})|\[([0-9,:-]*)(?:%[0-9]+)?\]))?")
 _GRES = re.compile(r"gpu(?::([A-Za-z0-9_.-]+))?:([0-9]{1,4})")
 _SUBMITTED = re.compile(r"(?:Submitted batch job )?([0-9]{1,15})(?:;.*| on cluster .*)?")
-_COMMENT = re.compile(r"tfbench:([0-9]{1,6})")
 
 
 @dataclass(frozen=True)
@@ -78,114 +89,62 @@ class SlurmState:
 
 
 @dataclass
-class SlurmAnswer:
-    """The parsed output of one script.
+class QueueStates:
+    """The states of a run's jobs.
 
     Attributes:
-        states: States of tasks listed individually.
-        rests: State of the remaining tasks of an array, which were cancelled before they started.
-        waiting: Pending index ranges of arrays: first, last, reason.
-        arrays: Job ids of our arrays, by their number in the run; those whose comment the site has kept.
-        files: Bytes by kind and repeat: `log` (new output), `record`, `done`.
-        words: Other lines, as kind and value: `jobs`, `begun`, `ended`, `submitted`, …
+        tasks: Of tasks that are listed individually.
+        ranges: Of index ranges of an array, as first, last and state: pending ones, and the rest of an array that was
+            cancelled before it started.
     """
 
-    states: dict[Task, SlurmState] = field(default_factory=dict)
-    rests: dict[int, SlurmState] = field(default_factory=dict)
-    waiting: dict[int, list[tuple[int, int, str]]] = field(default_factory=dict)
-    arrays: dict[int, int] = field(default_factory=dict)
-    files: dict[tuple[str, str], bytes] = field(default_factory=dict)
-    words: list[tuple[str, str]] = field(default_factory=list)
+    tasks: dict[Task, SlurmState] = field(default_factory=dict)
+    ranges: dict[int, list[tuple[int, int, SlurmState]]] = field(default_factory=dict)
 
-    def state(self, task: Task) -> SlurmState | None:
+    def state(self, task: Task | None) -> SlurmState | None:
         """Return the state of a task; None: Slurm no longer lists it."""
-        if (reported := self.states.get(task)) is not None:
-            return reported
-        for first, last, reason in self.waiting.get(task[0], ()):
-            if first <= task[1] <= last:
-                return SlurmState("PENDING", reason=reason)
-        return self.rests.get(task[0])
-
-    @property
-    def array_ids(self) -> set[int]:
-        """Job ids of all listed arrays."""
-        return {array for array, _ in self.states} | self.waiting.keys() | self.rests.keys()
-
-    def values(self, kind: str) -> list[str]:
-        """Return the values of all lines of a kind."""
-        return [value for word, value in self.words if word == kind]
+        if task is None or task in self.tasks:
+            return None if task is None else self.tasks[task]
+        ranges = self.ranges.get(task[0], ())
+        return next((state for first, last, state in ranges if first <= task[1] <= last), None)
 
 
-def read_answer(lines: Iterable[str]) -> SlurmAnswer:
-    """Parse the output of our scripts, ignoring other lines."""
-    answer = SlurmAnswer()
-    for line in lines:
-        kind, bar, rest = line.partition("|")
-        if not bar:
+STATES_FORMAT = "%i|%T|%N|%r"
+
+
+def read_states(text: str) -> QueueStates:
+    """Parse lines of `STATES_FORMAT`, ignoring others; pending tasks of an array share a line."""
+    states = QueueStates()
+    for line in text.splitlines():
+        identity, *parts = line.split("|", 3)
+        found = _ARRAY.fullmatch(identity)
+        if found is None or len(parts) < 3:
             continue
-        if kind == "state":
-            _read_state(rest, answer)
-        elif kind in ("log", "record", "done"):
-            job, _, text = rest.partition("|")
-            try:
-                answer.files[kind, job] = base64.b64decode(text, validate=True)
-            except (binascii.Error, ValueError):
-                continue  # truncated: the next poll repeats it
-        else:
-            answer.words.append((kind, rest))
-    return answer
+        node = parts[1] if _NODE.fullmatch(parts[1]) else None
+        state, array = SlurmState(plain_text(parts[0], 40), node, plain_text(parts[2], 200)), int(found[1])
+        if found[2] is not None:
+            states.tasks[array, int(found[2])] = state
+            continue
+        for part in (found[3] or f"0-{MAX_ARRAY}").split(","):  # our arrays have no steps (`0-8:2`)
+            first, dash, last = part.partition("-")
+            begin, end = whole_number(first), whole_number(last if dash else first)
+            if begin is not None and end is not None:
+                states.ranges.setdefault(array, []).append((begin, end, state))
+    return states
 
 
-def _read_state(text: str, answer: SlurmAnswer) -> None:
-    """Parse `ARRAY_TASK|STATE|NODE|COMMENT|REASON`; pending tasks of an array share a line.
-
-    Sites may replace the comment, by any text.
-    """
-    parts = text.split("|")
-    identity = _ARRAY.fullmatch(parts[0])
-    if identity is None or len(parts) < 5:
-        return
-    array, name, reason = int(identity[1]), parts[1], plain_text(parts[-1], 200)
-    if (comment := _COMMENT.fullmatch(parts[3])) is not None:
-        number = int(comment[1])
-        answer.arrays[number] = max(array, answer.arrays.get(number, 0))
-    node = parts[2] if _NODE.fullmatch(parts[2]) else None
-    state = SlurmState(plain_text(name, 40), node, reason)
-    if identity[2] is not None:
-        answer.states[array, int(identity[2])] = state
-    elif identity[3] is None:
-        answer.rests[array] = state
-    else:
-        answer.waiting.setdefault(array, []).extend((*range_, reason) for range_ in _ranges(identity[3]))
-
-
-def _ranges(text: str) -> Iterator[tuple[int, int]]:
-    """Parse `1-4,7`; our arrays have no steps (`0-8:2`)."""
-    for part in text.split(","):
-        first, dash, last = part.partition("-")
-        begin, end = whole_number(first), whole_number(last if dash else first)
-        if begin is not None and end is not None:
-            yield begin, end
-
-
-def submitted_id(lines: Iterable[str]) -> int | None:
+def submitted_id(output: str) -> int | None:
     """Return the job id in the output of `sbatch`, which sites may wrap; None: there is none."""
-    found = [match for line in lines if (match := _SUBMITTED.fullmatch(line.strip()))]
+    found = [match for line in output.splitlines() if (match := _SUBMITTED.fullmatch(line.strip()))]
     return int(found[-1][1]) if found else None
 
 
-def task_ranges(tasks: Iterable[Task]) -> list[str]:
-    """Return tasks in Slurm's compact notation, e.g. `12_[0-3,7]`."""
-    by_array: dict[int, list[int]] = {}
+def task_lists(tasks: Iterable[Task]) -> list[str]:
+    """Return tasks in Slurm's compact notation, e.g. `12_[0,1,7]`."""
+    by_array: dict[int, list[str]] = {}
     for array, index in sorted(set(tasks)):
-        by_array.setdefault(array, []).append(index)
-    return [f"{array}_[{','.join(_spans(indices))}]" for array, indices in by_array.items()]
-
-
-def _spans(indices: list[int]) -> Iterator[str]:
-    for _, group in itertools.groupby(enumerate(indices), lambda item: item[1] - item[0]):
-        first, *_, last = [index for _, index in [*group] * 2]
-        yield str(first) if first == last else f"{first}-{last}"
+        by_array.setdefault(array, []).append(str(index))
+    return [f"{array}_[{','.join(indices)}]" for array, indices in by_array.items()]
 
 
 def ending(state: SlurmState | None, status: bytes | None) -> Ending:
@@ -196,22 +155,16 @@ def ending(state: SlurmState | None, status: bytes | None) -> Ending:
         status: The file written at the end of the batch script; None: it was not reached.
     """
     left = dict(line.partition(" ")[::2] for line in (status or b"").decode("ascii", "replace").splitlines())
-    node = left.get("node", "")
-    place = node if _NODE.fullmatch(node) else None
-    if place is None and state is not None:
-        place = state.node
+    node, code = left.get("node", ""), left.get("code", "")
+    place = node if _NODE.fullmatch(node) else state.node if state is not None else None
     digest = _DIGEST.search(left.get("image", ""))
-    failure = None
-    if state is not None and state.name in ENDINGS:
-        word, cause = ENDINGS[state.name]
-        failure = word, cause.format(node=place or "?")
-    elif left.get("code") == "pull":
-        failure = Status.PULL_FAILED, "the node could not pull the image; see the log of the repeat"
-    elif left.get("code") == "modules":
-        failure = Status.ERROR, f"node {place or '?'} could not load the modules; see the log of the repeat"
-    elif status is None:
-        failure = _unexplained(state, place)
-    code = left.get("code", "")
+    failure = ENDINGS.get(state.name if state is not None else "") or SCRIPT_ENDINGS.get(code)
+    if failure is None and status is None:
+        failure = _GONE if state is None else _UNEXPLAINED
+    if failure is not None:
+        shown = state.name if state is not None else ""
+        reason = f", {state.reason}" if state is not None and state.reason not in ("", "None") else ""
+        failure = failure[0], failure[1].format(node=place or "?", state=f"{shown}{reason}")
     return Ending(
         exit_code=whole_number(code) if len(code) <= 3 else None,
         failure=failure,
@@ -228,69 +181,69 @@ def ending_of_pending(state: SlurmState) -> Ending | None:
     return Ending(exit_code=None, failure=(word, cause.format(reason=state.reason)))
 
 
-def _unexplained(state: SlurmState | None, node: str | None) -> tuple[Status, str]:
-    where = f" on node {node}" if node else ""
-    if state is None:
-        return Status.LOST, f"the job{where} is gone: Slurm no longer lists it, and it left no result"
-    shown = f"{state.name}{f', {state.reason}' if state.reason not in ('', 'None') else ''}"
-    return Status.ERROR, f"the batch script{where} ended without a result ({shown}). Check shared_folder on the node"
-
-
-def facts_of(host: Host, queue: SlurmQueue, answer: SlurmAnswer) -> Facts:
+def facts_of(host: Host, queue: SlurmQueue, version: str, partitions: str, nodes: str) -> Facts:
     """Return the facts in the output of `sinfo`: the minimum of all nodes, none of which is queried.
 
+    Args:
+        host: Settings of the fleet.
+        queue: Settings of its queue.
+        version: Of Slurm.
+        partitions: One in a line.
+        nodes: Lines of `NODES_FORMAT`; a node is listed once per partition.
+
     Raises:
-        HostError: No node can run benchmarks; the message includes a remedy.
+        LaunchFailed: No node can run the largest job; the message includes a remedy.
     """
-    if answer.values("missing"):
-        remedy = (
-            "Name the login host with ssh:" if queue.login is None else "Set PATH in the login shell's profile there"
-        )
-        raise Unreachable(f"Slurm was not found: sbatch is not in PATH. {remedy}")
-    if answer.values("folder"):
-        raise LaunchFailed(f"shared_folder {queue.shared_folder} does not exist or is not writable. Create it")
-    nodes = _fitting_nodes(queue, answer)
-    version = plain_text(next(iter(answer.values("version")), "slurm"), 50)
-    cpus, memory = (min(_number(node[place]) for node in nodes) for place in (1, 2))
-    kinds = Counter(node[3].rstrip("*~#!%$@^-") for node in nodes)
+    known = sorted(set(partitions.split()))
+    if queue.partition is not None and queue.partition not in known:
+        names = plain_text(", ".join(known), 200) or "none"
+        raise LaunchFailed(f"Slurm has no partition {queue.partition}. Partitions: {names}", Status.UNSUPPORTED)
+    reported = [parts for line in nodes.splitlines() if len(parts := line.split("|", 4)) == 5]
+    by_name = {parts[0]: parts for parts in reported}
+    fitting = [parts for parts in by_name.values() if _gpus(parts[4], queue) >= queue.gpu_count]
+    if not fitting:
+        offered = plain_text(", ".join(sorted({parts[4] for parts in by_name.values()})), 200) or "none"
+        wanted = f"gres {queue.gres}" if queue.gres else f"gpus_per_node {queue.gpus_per_node}"
+        raise LaunchFailed(f"no node offers {wanted}. Nodes offer: {offered}", Status.NO_GPU)
+    cpus, memory = (min(_number(node[place]) for node in fitting) for place in (1, 2))
+    kinds = Counter(plain_text(node[3].rstrip("*~#!%$@^-"), 20) for node in fitting)
     return Facts(
-        cpu=f"{len(nodes)} nodes ({', '.join(f'{count} {plain_text(kind, 20)}' for kind, count in kinds.items())})",
+        cpu=f"{len(fitting)} nodes ({', '.join(f'{count} {kind}' for kind, count in kinds.items())})",
         cpu_count=cpus or None,
         cpu_limit=host.cpus or float(cpus) or None,
         memory_bytes=memory * MEBIBYTE or None,
-        engine=version,
+        engine=plain_text(version.strip() or "slurm", 50),
         gpus=tuple(GPU(index=index, name=queue.gpu_type or "gpu") for index in range(queue.gpu_count)),
         images=tuple(map(with_named_digest, named_images(host))),
     )
 
 
-def _fitting_nodes(queue: SlurmQueue, answer: SlurmAnswer) -> list[list[str]]:
-    """Return name, CPUs, memory, state and GPUs of each node that can run the largest job: at least one.
-
-    Raises:
-        LaunchFailed: There is no such partition or node.
-    """
-    known = sorted(set(answer.values("partition")))
-    if queue.partition is not None and queue.partition not in known:
-        names = plain_text(", ".join(known), 200) or "none"
-        raise LaunchFailed(f"Slurm has no partition {queue.partition}. Partitions: {names}", Status.UNSUPPORTED)
-    reported = [parts for value in answer.values("node") if len(parts := value.split("|", 4)) == 5]
-    nodes = list({parts[0]: parts for parts in reported}.values())  # a node is listed once per partition
-    fitting = [parts for parts in nodes if _offers(parts[4], queue)]
-    if not fitting:
-        offered = plain_text(", ".join(sorted({parts[4] for parts in nodes})), 200) or "none"
-        wanted = f"gres {queue.gres}" if queue.gres else f"gpus_per_node {queue.gpus_per_node}"
-        raise LaunchFailed(f"no node offers {wanted}. Nodes offer: {offered}", Status.NO_GPU)
-    return fitting
+NODES_FORMAT = "%N|%c|%m|%T|%G"
+"""Name, CPUs, memory, state and GPUs of a node, for `sinfo`."""
 
 
-def _offers(gres: str, queue: SlurmQueue) -> bool:
-    """Return whether a node's GPUs suffice for the largest job."""
-    counts = [int(count) for kind, count in _GRES.findall(gres) if queue.gpu_type in ("", kind)]
-    return sum(counts) >= queue.gpu_count
+def _gpus(gres: str, queue: SlurmQueue) -> int:
+    """Return the number of a node's GPUs that suit a queue."""
+    return sum(int(count) for kind, count in _GRES.findall(gres) if queue.gpu_type in ("", kind))
 
 
 def _number(text: str) -> int:
     """Parse `8`, or `8+`, which sinfo prints if nodes differ."""
     digits = text.rstrip("+")
     return (whole_number(digits) if len(digits) < 12 else None) or 0
+
+
+_REFUSALS = {
+    "QOSMaxSubmit": Status.UNSUPPORTED,
+    "Invalid account": Status.UNSUPPORTED,
+    "invalid partition": Status.UNSUPPORTED,
+    "configuration is not available": Status.UNSUPPORTED,
+    "Invalid qos": Status.UNSUPPORTED,
+    "Invalid feature": Status.UNSUPPORTED,
+    "Invalid generic resource": Status.NO_GPU,
+}
+
+
+def refusal(message: str) -> Status:
+    """Return the status for an error message of `sbatch`."""
+    return next((status for sign, status in _REFUSALS.items() if sign in message), Status.ERROR)

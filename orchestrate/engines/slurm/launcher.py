@@ -1,37 +1,44 @@
 """Runs repeats as tasks of Slurm job arrays, submitted all at once and followed by polling the queue.
 
-Slurm and the shared folder hold the state of a run: if the controller dies, jobs continue and nothing is lost.
+Slurm and the shared folder hold the state of a run: if the controller dies, jobs continue and nothing is lost. The
+agent on the login host runs Slurm's commands and reads the shared folder.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
-import itertools
-import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import anyio
+
+from orchestrate import loop
 from orchestrate.engines.base import Ending, OnTurn, OutputLine, Turn, always_running
 from orchestrate.engines.polling import Poller
 from orchestrate.engines.pulls import Progress
-from orchestrate.engines.slurm import commands
 from orchestrate.engines.slurm.answers import (
     ACTIVE,
     ENDINGS,
+    NODES_FORMAT,
+    STATES_FORMAT,
     WAITING,
-    SlurmAnswer,
+    QueueStates,
     SlurmState,
     Task,
     ending,
     ending_of_pending,
     facts_of,
-    read_answer,
+    read_states,
+    refusal,
     submitted_id,
-    task_ranges,
+    task_lists,
 )
-from orchestrate.engines.slurm.script import Array, batch_script, job_name, make_arrays, run_root
+from orchestrate.engines.slurm.script import batch_script, job_name, make_arrays
+from orchestrate.engines.ssh.channel import Channel
 from orchestrate.errors import CancelledInQueue, HostError, LaunchFailed, Unreachable
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
@@ -39,35 +46,54 @@ from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job
 from orchestrate.text import Lines, plain_text, whole_number
 from results.schema import Status
+from results.schema.record_json import MAX_RECORD_BYTES
 
 PROJECT = Path(__file__).resolve().parents[3]
+
+COMMAND_SECONDS = 120.0
+"""Time limit of a command, which hangs if the shared folder is gone or the scheduler is busy."""
+
+POLL_BYTES = 8 << 20
+"""Limit for files of repeats per poll; once exceeded, the remaining repeats wait for the next poll."""
+
+MAX_ANSWER_BYTES = 32 << 20
+"""POLL_BYTES and the last repeat's log and record, in base64; or the states of 100,000 repeats."""
 
 SETTLE_SECONDS = 30.0
 """Longest wait for a job's last file after its end: shared folders show new files with a delay."""
 
-_MULTI_HOST = ("none", "pyxis")
-_ONE_HOST_ONLY = (
-    "on Slurm, a training step across several hosts requires container: none or pyxis",
-    Status.UNSUPPORTED,
-)
-
 END_SECONDS = 60.0
 """Slurm kills a cancelled job after 30 seconds (KillWait)."""
 
+TIDY_SECONDS = 5.0
+"""Slurm lists a job as running for a moment after its last file is written."""
+
+SUBMISSIONS = 3
+"""Attempts to submit an array whose answer is lost; the agent submits it once."""
+
 
 @dataclass
-class _Track:
-    """A repeat that a worker slot follows.
+class _Repeat:
+    """What is known of a repeat.
 
     Attributes:
+        task: Its place in the queue; None: it was not submitted.
+        was_there: Whether it was found in the queue or in the shared folder.
+        refused: Why it was not submitted.
+        is_followed: Whether a worker slot follows it.
         offset: Bytes of its output that were passed on.
-        cutter: Splits its output into lines.
+        lines: Lines of its output that were not passed on yet.
         begun: Whether it has run or written output.
         status: The file written at the end of its batch script.
         quiet_since: When Slurm stopped reporting it as running or waiting; monotonic seconds.
+        ends: Whether the next poll cancels it.
+        is_cancelled: Whether it was cancelled unless it had started.
     """
 
-    task: Task | None
+    task: Task | None = None
+    was_there: bool = False
+    refused: HostError | None = None
+    is_followed: bool = False
     offset: int = 0
     cutter: Lines = field(default_factory=Lines)
     lines: list[str] = field(default_factory=list)
@@ -77,301 +103,339 @@ class _Track:
     record: bytes | None = None
     quiet_since: float | None = None
     ending: Ending | None = None
+    ends: bool = False
+    is_cancelled: bool = False
 
 
 class SlurmLauncher:
-    """Starts benchmarks through Slurm.
+    """Starts benchmarks through Slurm; its state belongs to the loop, and other threads add and remove whole repeats.
 
     Args:
         host: Settings of the fleet.
         queue: Settings of its queue.
+        channel: Replaces the channel to the login host in tests.
     """
 
-    def __init__(self, host: Host, queue: SlurmQueue) -> None:
+    def __init__(self, host: Host, queue: SlurmQueue, channel: Channel | None = None) -> None:
         self._host = host
         self._queue = queue
-        self._shell = commands.LoginShell(queue.login, host.host_keys)
+        finds = "" if queue.login is None else "sbatch"
+        self._channel = channel or Channel(queue.login, keys=host.host_keys, finds=finds)
         self._poller = Poller(f"Slurm of fleet {host.fleet}", self._poll, float(queue.poll_seconds))
-        self._lock = threading.Lock()
-        self._submitting = threading.Lock()
-        self._run_id = ""
-        self._surveyed = False
-        self._arrays: dict[int, list[str]] = {}
-        self._tasks: dict[str, Task] = {}
-        self._present: set[str] = set()
-        self._refused: dict[str, HostError] = {}
-        self._highest = 0
+        self._submitting = anyio.Lock()
+        self._run_id: str | None = None
+        self._arrays = 0
         self._last_array: int | None = None
-        self._known_arrays: set[int] = set()
-        self._tracks: dict[str, _Track] = {}
-        self._records: dict[str, bytes | None] = {}
-        self._cancel: set[str] = set()
-        self._cancelled: set[str] = set()
-        self._remove: set[str] = set()
+        self._repeats: dict[str, _Repeat] = {}
+        self._removals: set[str] = set()
 
     def probe(self) -> Facts:
         """See `Launcher.probe`; reads what Slurm reports about the partition, without querying a node."""
-        lines = self._shell.run(commands.probe(self._queue))
-        return facts_of(self._host, self._queue, read_answer(lines))
+        return loop.wait_for(self._probe())
+
+    async def _probe(self) -> Facts:
+        partition = [] if self._queue.partition is None else [f"--partition={self._queue.partition}"]
+        version, partitions, nodes = [
+            await self._command("sinfo", *words)
+            for words in (
+                ["--version"],
+                ["--noheader", "--format=%R"],
+                ["--noheader", "--Node", f"--format={NODES_FORMAT}", *partition],
+            )
+        ]
+        if (await self._ask("survey")).get("usable") is not True:
+            folder = self._queue.shared_folder
+            raise LaunchFailed(f"shared_folder {folder} does not exist or is not writable. Create it")
+        return facts_of(self._host, self._queue, version, partitions, nodes)
 
     def prepare(self, job: Job, on_progress: Progress) -> None:
         """See `Launcher.prepare`; jobs pull images themselves."""
 
     def start(self, job: Job) -> bool:
         """See `Launcher.start`; submits only a repeat that is retried, because `submit` has submitted the others."""
-        with self._lock:
-            reattached = job.id in self._present
-            known = reattached or job.id in self._tasks
-        if not known and job.id not in self._refused:
+        if job.id not in self._repeats:
             self.submit([job])
-        if (refused := self._refused.pop(job.id, None)) is not None:
-            raise refused
-        return reattached
+        repeat = self._repeats[job.id]
+        if repeat.refused is not None:
+            del self._repeats[job.id]
+            raise repeat.refused
+        return repeat.was_there
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """See `QueueLauncher.submit`."""
-        if not jobs:
-            return
-        with self._submitting:
-            self._survey(jobs[0].origin.run_id)
-            missing = [job for job in jobs if job.id not in self._present and job.id not in self._tasks]
-            if self._queue.container not in _MULTI_HOST:
-                self._refused |= {job.id: LaunchFailed(*_ONE_HOST_ONLY) for job in missing if job.case.num_hosts > 1}
-                missing = [job for job in missing if job.id not in self._refused]
-            for array in make_arrays(missing, self._highest + 1):
+        if jobs:
+            loop.wait_for(self._submit(jobs))
+
+    async def _submit(self, jobs: Sequence[Job]) -> None:
+        async with self._submitting:
+            await self._survey(jobs[0].origin.run_id)
+            for array in make_arrays([job for job in jobs if job.id not in self._repeats]):
                 try:
-                    number = self._submit_array(array)
+                    if array[0].case.num_hosts > 1 and self._queue.container == "apptainer":
+                        several = "on Slurm, a training step across several hosts requires container: none or pyxis"
+                        raise LaunchFailed(several, Status.UNSUPPORTED)
+                    number = await self._submit_array(array)
                 except LaunchFailed as error:
-                    self._refused.update(dict.fromkeys((job.id for job in array.jobs), error))
-                    continue
-                with self._lock:
-                    self._note_array(array.number, number, [job.id for job in array.jobs])
+                    self._repeats.update((job.id, _Repeat(refused=error)) for job in array)
+                else:
+                    self._repeats.update((job.id, _Repeat((number, index))) for index, job in enumerate(array))
+
+    async def _submit_array(self, array: Sequence[Job]) -> int:
+        """Submit an array and return its job id.
+
+        Raises:
+            LaunchFailed: Slurm rejected it.
+            Unreachable: The login host does not answer.
+        """
+        self._arrays += 1
+        removals = set(self._removals)
+        request = {
+            "number": self._arrays,
+            "script": batch_script(array, self._host, self._queue, PROJECT),
+            "jobs": "\n".join(job.id for job in array),
+            "options": [] if self._last_array is None else [f"--dependency=afterany:{self._last_array}"],
+            "removals": sorted(removals),
+        }
+        for left in reversed(range(SUBMISSIONS)):
+            try:
+                answer = await self._ask("submit", **request)
+                break
+            except Unreachable:
+                if not left:
+                    raise
+        self._removals -= removals
+        printed = [str(answer.get(stream)) for stream in ("output", "errors")]
+        number = submitted_id(printed[0]) if answer.get("code") == 0 else None
+        if number is None:
+            message = plain_text(f"exit code {answer.get('code')}: {' '.join(printed[::-1])}", 400)
+            raise LaunchFailed(f"sbatch refused an array of {len(array)} repeats: {message}", refusal(message))
+        self._last_array = max(number, self._last_array or 0)
+        return number
 
     def cancel_waiting(self, jobs: Sequence[Job]) -> None:
         """See `QueueLauncher.cancel_waiting`; Slurm skips tasks that have started in the meantime."""
-        with self._lock:
-            tasks = [task for job in jobs if (task := self._tasks.get(job.id)) is not None]
-            self._cancelled.update(job.id for job in jobs)
-        if tasks:
-            self._shell.run(commands.cancel(task_ranges(tasks), waiting_only=True))
+        for job in jobs:
+            if (repeat := self._repeats.get(job.id)) is not None:
+                repeat.is_cancelled = True
+        loop.wait_for(self._cancel((job.id for job in jobs), "--state=PENDING"))
         self._poller.hurry()
 
     def clear(self, jobs: Sequence[Job]) -> None:
         """See `QueueLauncher.clear`."""
-        if not jobs:
-            return
-        self._survey(jobs[0].origin.run_id)
-        names = {job.id for job in jobs}
-        with self._lock:
-            tasks = {job: task for job, task in self._tasks.items() if job in names}
-        if tasks:
-            self._shell.run(commands.cancel(task_ranges(tasks.values())))
-            deadline = time.monotonic() + END_SECONDS
-            while time.monotonic() < deadline:
-                answer = self._query(commands.states(self._name))
-                reported = map(answer.state, tasks.values())
-                if not any(state is not None and state.name in ACTIVE for state in reported):
+        if jobs:
+            loop.wait_for(self._clear(jobs[0].origin.run_id, [job.id for job in jobs]))
+
+    async def _clear(self, run_id: str, names: Sequence[str]) -> None:
+        await self._survey(run_id)
+        tasks = [repeat.task for name in names if (repeat := self._repeats.get(name)) is not None]
+        await self._cancel(names)
+        with anyio.move_on_after(END_SECONDS):
+            while any(tasks):
+                states = await self._states()
+                if not any(_is_active(states.state(task)) for task in tasks):
                     break
-                time.sleep(1.0)
-        self._shell.run(commands.remove(self._root, names))
-        with self._lock:
-            for name in names:
-                self._forget(name)
+                await anyio.sleep(1.0)
+        await self._ask("sweep", removals=sorted(names), keep=True)
+        for name in names:
+            self._repeats.pop(name, None)
 
     def manifests(self, jobs: Sequence[Job]) -> list[str]:
         """See `QueueLauncher.manifests`."""
-        return [batch_script(array, self._host, self._queue, PROJECT) for array in make_arrays(jobs, 1)]
+        return [batch_script(array, self._host, self._queue, PROJECT) for array in make_arrays(jobs)]
 
     def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         """See `Launcher.follow`."""
-        with self._lock:
-            track = self._tracks[job.id] = _Track(self._tasks.get(job.id))
+        return loop.wait_for(self.follow_in_loop(job, on_line, on_turn))
+
+    async def follow_in_loop(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
+        """See `LoopFollower`."""
+        repeat = self._repeats.setdefault(job.id, _Repeat())
+        repeat.is_followed = True
         try:
-            while True:
-                self._poller.wait()
-                with self._lock:
-                    lines, track.lines = track.lines, []
-                    state, ended = track.state, track.ending
-                    silent = self._queue.container != "none" and not track.offset
-                if ended is None:
-                    on_turn(_turn(state, self._poller.trouble, silent=silent))
+            while (ended := repeat.ending) is None:
+                await self._poller.wait()
+                if repeat.ending is None:
+                    silent = self._queue.container != "none" and not repeat.offset
+                    on_turn(_turn(repeat.state, self._poller.trouble, silent=silent))
+                lines, repeat.lines = repeat.lines, []
                 for line in lines:
                     on_line(line)
-                if ended is not None:
-                    return self._end(job, track, ended)
         finally:
-            with self._lock:
-                del self._tracks[job.id]
-
-    def _end(self, job: Job, track: _Track, ended: Ending) -> Ending:
-        if job.id in self._cancelled and not track.begun:
-            with self._lock:
-                self._forget(job.id)
+            repeat.is_followed = False
+        if repeat.is_cancelled and not repeat.begun:
+            self._repeats.pop(job.id, None)
             raise CancelledInQueue(job.id)
-        self._records[job.id] = track.record
         return ended
 
     def collect(self, job: Job) -> bytes | None:
         """See `Launcher.collect`; the poll that reported the end included the record."""
-        return self._records.pop(job.id, None)
+        return self._repeats[job.id].record if job.id in self._repeats else None
 
     def stop(self, job: Job) -> None:
         """See `Launcher.stop`; the next poll does it for all repeats at once."""
-        with self._lock:
-            self._cancel.add(job.id)
+        if job.id in self._repeats:
+            self._repeats[job.id].ends = True
         self._poller.hurry()
 
     def remove(self, job: Job) -> None:
         """See `Launcher.remove`; the next poll does it for all repeats at once."""
-        with self._lock:
-            self._remove.add(job.id)
-            self._forget(job.id)
+        self._removals.add(job.id)
+        self._repeats.pop(job.id, None)
 
     def running(self, run_id: str) -> list[str]:
         """See `Launcher.running`."""
-        self._survey(run_id)
-        return sorted(job for job in self._present if job.startswith(f"{self._host.key}."))
+        loop.wait_for(self._survey(run_id))
+        there = (name for name, repeat in self._repeats.items() if repeat.was_there)
+        return sorted(name for name in there if name.startswith(f"{self._host.key}."))
 
     def close(self) -> None:
         """See `Launcher.close`; removes the files of a finished run."""
         self._poller.close()
-        if self._surveyed:
+        if self._run_id is not None:
             with contextlib.suppress(HostError):  # `resume` and `stop` find the rest
-                self._shell.run(commands.tidy(self._root, self._name, self._remove))
+                loop.wait_for(self._tidy())
+        self._channel.close()
+
+    async def _tidy(self) -> None:
+        """Remove the files of repeats, and the run's folder if no files or active jobs of it remain.
+
+        A completing job writes nothing more, but may be listed for as long as the cluster's epilog runs or its node
+        does not respond.
+        """
+        ends_at = time.monotonic() + TIDY_SECONDS
+        answer = await self._ask("sweep", removals=sorted(self._removals), keep=True)
+        while answer.get("left") is False and time.monotonic() < ends_at:
+            states = await self._states()
+            listed = [*states.tasks.values(), *(state for found in states.ranges.values() for *_, state in found)]
+            if not any(_is_active(state) and state.name != "COMPLETING" for state in listed):
+                await self._ask("sweep", removals=[], keep=False)
+                return
+            await anyio.sleep(1.0)
 
     # -- the cluster -------------------------------------------------------------------------------------------
 
-    @property
-    def _name(self) -> str:
-        return job_name(self._run_id, self._host)
+    async def _ask(self, do: str, **request: Any) -> dict[str, Any]:  # noqa: ANN401
+        """Ask the agent something about the run's folder."""
+        folder = f"{self._queue.shared_folder}/{job_name(self._run_id or '', self._host)}"
+        request |= {"folder": folder, "limit_seconds": COMMAND_SECONDS}
+        return await self._channel.answer(do, seconds=COMMAND_SECONDS + 10, max_bytes=MAX_ANSWER_BYTES, **request)
 
-    @property
-    def _root(self) -> str:
-        return run_root(self._run_id, self._host, self._queue)
-
-    def _query(self, script: str) -> SlurmAnswer:
-        return read_answer(self._shell.run(script))
-
-    def _survey(self, run_id: str) -> None:
-        """Find a run's pending, running and ended repeats on the cluster, once."""
-        if self._surveyed:
-            return
-        self._run_id = run_id
-        answer = self._query(commands.survey(self._root, self._name))
-        with self._lock:
-            for value in answer.values("jobs"):
-                number, _, job = value.partition("|")
-                if (known := whole_number(number)) is not None:
-                    self._arrays.setdefault(known, []).append(job)
-            ids: dict[int, list[str]] = {}
-            for value in answer.values("id"):
-                number, _, line = value.partition("|")
-                if (known := whole_number(number)) is not None:
-                    ids.setdefault(known, []).append(line)
-            # Slurm may still list arrays of an earlier controller whose files are gone.
-            self._highest = max([0, *self._arrays, *answer.arrays])
-            self._known_arrays = answer.array_ids
-            for own, jobs in self._arrays.items():
-                if (array := submitted_id(ids.get(own, ())) or answer.arrays.get(own)) is not None:
-                    self._note_array(own, array, jobs)
-            ended = set(answer.values("ended"))
-            for job, task in list(self._tasks.items()):
-                state = answer.state(task)
-                if job not in ended and (state is None or state.name not in ACTIVE):
-                    del self._tasks[job]  # it ended without a result while no controller ran
-            self._present = ended | self._tasks.keys()
-            self._remove |= set(answer.values("begun")) - self._present
-            self._surveyed = True
-
-    def _note_array(self, number: int, array: int, jobs: list[str]) -> None:
-        self._arrays[number] = jobs
-        self._known_arrays.add(array)
-        self._highest = max(self._highest, number)
-        self._tasks.update((job, (array, index)) for index, job in enumerate(jobs))
-        self._last_array = array if self._last_array is None else max(array, self._last_array)
-
-    def _submit_array(self, array: Array) -> int:
-        """Submit an array; after a lost answer, check that it is not in the queue before submitting it again.
+    async def _command(self, *words: str) -> str:
+        """Run a command of Slurm and return its output.
 
         Raises:
-            LaunchFailed: Slurm rejected it.
-            Unreachable: Slurm does not answer.
+            Unreachable: It is not there, or failed.
         """
-        text = batch_script(array, self._host, self._queue, PROJECT)
-        names = [job.id for job in array.jobs]
-        with self._lock:
-            removals, self._remove = self._remove, set()
-        script = commands.submit(self._root, array.number, text, names, removals, self._last_array)
-        for tries in itertools.count(1):
-            try:
-                answer = self._query(script)
-            except Unreachable:
-                if tries == 3:
-                    raise
-                if (found := self._find_array(array.number)) is not None:
-                    return found
-                continue
-            message = plain_text(" ".join(answer.values("refused")), 400)
-            if message:
-                break
-            if (number := submitted_id(answer.values("submitted")) or self._find_array(array.number)) is not None:
-                return number
-            printed = plain_text(" ".join([*answer.values("submitted"), *answer.values("notice")]), 400)
-            message = f"it printed no job id, and the queue has no such job: {printed or 'nothing'}"
-            break
-        raise LaunchFailed(f"sbatch refused an array of {len(names)} repeats: {message}", commands.refusal(message))
+        answer = await self._ask("command", words=list(words), environment={"SLURM_BITSTR_LEN": "0"})
+        where = self._channel.name
+        if "missing" in answer:
+            ours = "Name the login host with ssh:" if self._queue.login is None else "Set PATH in a profile there"
+            raise Unreachable(f"{where}: Slurm was not found: {words[0]} is not in PATH. {ours}")
+        printed = (_bytes(where, answer.get(stream)) for stream in ("output", "errors"))
+        output, errors = (stream.decode("utf-8", "replace") for stream in printed)
+        if answer.get("code") != 0:
+            said = [plain_text(line, 300) for line in errors.splitlines() if line.strip()]
+            raise Unreachable(f"{where}: {words[0]}: {said[-1] if said else 'it failed without a message'}")
+        return output
 
-    def _find_array(self, number: int) -> int | None:
-        """Return the job id of an array that may have been submitted, or None."""
-        answer = self._query(commands.submitted(self._root, number, self._name))
-        found = submitted_id(answer.values("submitted")) or answer.arrays.get(number)
-        return found or max(answer.array_ids - self._known_arrays, default=None)
+    async def _states(self) -> QueueStates:
+        """Return the states of the run's jobs."""
+        name = job_name(self._run_id or "", self._host)
+        words = ("--noheader", "--me", f"--name={name}", "--states=all", f"--format={STATES_FORMAT}")
+        return read_states(await self._command("squeue", *words))
 
-    def _poll(self) -> None:
-        """Update all followed repeats, and cancel and remove others, with one script for any number of repeats."""
-        with self._lock:
-            followed = {job: track.offset for job, track in self._tracks.items() if track.status is None}
-            cancels = [task for job in self._cancel if (task := self._tasks.get(job)) is not None]
-            removals = set(self._remove)
-        script = commands.poll(self._root, self._name, followed, task_ranges(cancels), removals)
-        answer = self._query(script)
-        now = time.monotonic()
-        with self._lock:
-            self._remove -= removals
-            for job, track in self._tracks.items():
-                self._take(job, track, answer, now)
+    async def _cancel(self, names: Iterable[str], *options: str) -> None:
+        """Cancel tasks, ignoring those that have ended."""
+        tasks = [repeat.task for name in names if (repeat := self._repeats.get(name)) is not None]
+        if lists := task_lists(task for task in tasks if task is not None):
+            await self._ask("command", words=["scancel", "--quiet", *options, *lists], environment={})
 
-    def _take(self, job: str, track: _Track, answer: SlurmAnswer, now: float) -> None:
-        """Update a repeat from the cluster's answer."""
-        track.task = self._tasks.get(job, track.task)
-        reported = None if track.task is None else answer.state(track.task)
-        track.state = reported or track.state
-        if reported is not None and reported.name in WAITING:
-            if (given_up := ending_of_pending(reported)) is not None:
-                self._cancel.add(job)
-                track.ending = given_up
+    async def _survey(self, run_id: str) -> None:
+        """Find a run's pending, running and ended repeats on the cluster, once."""
+        if self._run_id is not None:
             return
-        output = answer.files.get(("log", job), b"")
-        track.offset += len(output)
-        track.lines += track.cutter.cut(output)
-        if (status := answer.files.get(("done", job))) is not None:
-            track.status = status
-            track.record = answer.files.get(("record", job))
-        name = "" if reported is None else reported.name
-        track.begun |= track.status is not None or bool(track.offset) or name not in ("", "CANCELLED")
-        track.quiet_since = None if name in ACTIVE else track.quiet_since or now
-        ended = (track.status or b"").startswith(b"code 0\n")  # Slurm may list it as running for a moment
-        if track.quiet_since is not None:
-            explained = track.status is not None or name in ENDINGS or (job in self._cancelled and not track.begun)
-            ended |= explained or now - track.quiet_since >= SETTLE_SECONDS
-        if ended:
-            track.ending = ending(reported, track.status)
+        self._run_id = run_id
+        try:
+            states, answer = await self._states(), await self._ask("survey")
+        except HostError:
+            self._run_id = None
+            raise
+        arrays, begun, ended = (answer.get(key) for key in ("arrays", "begun", "ended"))
+        for number, array in sorted(arrays.items()) if isinstance(arrays, dict) else ():
+            self._arrays = max(self._arrays, whole_number(number) or 0)
+            jobs, printed = map(str, array) if isinstance(array, list) and len(array) == 2 else ("", "")
+            job_id = submitted_id(printed)
+            for index, job in enumerate(jobs.split()):
+                task = None if job_id is None else (job_id, index)
+                if _is_active(states.state(task)):  # else it ended without a result while no controller ran
+                    self._repeats[job] = _Repeat(task, was_there=True)
+            self._last_array = max(job_id or 0, self._last_array or 0) or None
+        for job in str(ended or "").split():
+            self._repeats.setdefault(job, _Repeat()).was_there = True
+        self._removals |= set(str(begun or "").split()) - self._repeats.keys()
 
-    def _forget(self, job: str) -> None:
-        """Discard the state of a repeat, so that the next `start` submits it again."""
-        self._tasks.pop(job, None)
-        self._present.discard(job)
-        self._cancel.discard(job)
+    async def _poll(self) -> None:
+        """Update all followed repeats, and cancel and remove others, in few requests for any number of repeats."""
+        repeats = dict(self._repeats)  # threads add and remove some
+        await self._cancel([name for name, repeat in repeats.items() if repeat.ends])
+        followed = {name: repeat for name, repeat in repeats.items() if repeat.is_followed}
+        offsets = [(name, repeat.offset) for name, repeat in followed.items() if repeat.status is None]
+        removals, states, where = set(self._removals), await self._states(), self._channel.name
+        answers = self._channel.answers(
+            "poll",
+            folder=f"{self._queue.shared_folder}/{job_name(self._run_id or '', self._host)}",
+            followed=sorted(offsets, key=lambda item: item[1]),  # the quietest first: POLL_BYTES may not last for all
+            removals=sorted(removals),
+            limit_bytes=POLL_BYTES,
+            limit_record_bytes=MAX_RECORD_BYTES + 1,
+            seconds=COMMAND_SECONDS,
+            max_bytes=MAX_ANSWER_BYTES,
+            max_line_bytes=MAX_ANSWER_BYTES,
+        )
+        async with contextlib.aclosing(answers):
+            async for answer in answers:
+                if (repeat := followed.get(str(answer.get("job")))) is not None:
+                    output = _bytes(where, answer.get("log"))
+                    repeat.offset += len(output)
+                    repeat.lines += repeat.cutter.cut(output)
+                    if answer.get("ended") is not None:
+                        record = answer.get("record")
+                        repeat.status = _bytes(where, answer["ended"])
+                        repeat.record = None if record is None else _bytes(where, record)
+        self._removals -= removals
+        for repeat in followed.values():
+            _update(repeat, states.state(repeat.task))
+
+
+def _update(repeat: _Repeat, reported: SlurmState | None) -> None:
+    """Update a repeat by its state in the queue; None: Slurm no longer lists it."""
+    now, name = time.monotonic(), "" if reported is None else reported.name
+    repeat.state = reported or repeat.state
+    if reported is not None and name in WAITING:
+        repeat.ending = ending_of_pending(reported)
+        repeat.ends |= repeat.ending is not None
+        return
+    repeat.begun |= repeat.status is not None or bool(repeat.offset) or name not in ("", "CANCELLED")
+    repeat.quiet_since = None if name in ACTIVE else repeat.quiet_since or now
+    ended = (repeat.status or b"").startswith(b"code 0\n")  # Slurm may list it as running for a moment
+    if repeat.quiet_since is not None:
+        explained = repeat.status is not None or name in ENDINGS or (repeat.is_cancelled and not repeat.begun)
+        ended |= explained or now - repeat.quiet_since >= SETTLE_SECONDS
+    if ended:
+        repeat.lines += repeat.cutter.end()
+        repeat.ending = ending(reported, repeat.status)
+
+
+def _is_active(state: SlurmState | None) -> bool:
+    return state is not None and state.name in ACTIVE
+
+
+def _bytes(where: str, text: object) -> bytes:
+    """Decode bytes in a host's answer."""
+    try:
+        return base64.b64decode(str(text), validate=True)
+    except ValueError as error:
+        raise LaunchFailed(f"{where}: not the agent's answer: {plain_text(str(error), 200)}") from error
 
 
 def _turn(state: SlurmState | None, trouble: str, *, silent: bool = False) -> Turn:

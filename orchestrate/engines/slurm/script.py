@@ -13,11 +13,11 @@ larger files.
 
 from __future__ import annotations
 
+import itertools
 import math
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrate.engines.invocation import (
@@ -28,14 +28,12 @@ from orchestrate.engines.invocation import (
     host_flags,
     job_container,
 )
+from orchestrate.engines.slurm.answers import MAX_ARRAY
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.planning.images import image_name, pinned
 from orchestrate.planning.plan import Job
 from results.schema import Data, Device
-
-MAX_ARRAY = 1000
-"""Maximum number of tasks of an array; Slurm's default limit is 1001."""
 
 GRACE_SECONDS = 300
 """Margin between a benchmark's own limit, at which it records the cause, and Slurm's."""
@@ -44,59 +42,22 @@ PULL_SECONDS = 1200
 """Share of Slurm's limit for pulling the image, before the benchmark's own time starts."""
 
 
-@dataclass(frozen=True, kw_only=True, order=True)
-class Resources:
-    """Requested resources; repeats that request the same share an array.
+def make_arrays(jobs: Sequence[Job]) -> list[list[Job]]:
+    """Group repeats into arrays of equal resources, smallest first, because those start earliest.
 
-    Attributes:
-        nodes: More than one for a multi-host job.
-        gpus: Per node.
-        reads_data: Whether its container mounts the data set.
+    Repeats of an array request as many nodes and GPUs on each, and their containers all mount the data set or none.
     """
 
-    nodes: int
-    gpus: int
-    reads_data: bool
+    def resources(job: Job) -> tuple[int, int, bool]:
+        return job.case.num_hosts, _gpus(job), job.case.data is Data.TFRECORD
+
+    groups = [list(group) for _, group in itertools.groupby(sorted(jobs, key=resources), resources)]
+    return [group[start : start + MAX_ARRAY] for group in groups for start in range(0, len(group), MAX_ARRAY)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Array:
-    """Repeats that are submitted together.
-
-    Attributes:
-        number: Of the array in its run, from 1.
-        jobs: Task i runs the i-th.
-    """
-
-    number: int
-    jobs: tuple[Job, ...]
-
-    @property
-    def comment(self) -> str:
-        """The comment that identifies an array in the queue."""
-        return f"tfbench:{self.number}"
-
-
-def resources(job: Job) -> Resources:
-    """Return the resources that a repeat requests."""
-    return Resources(
-        nodes=job.case.num_hosts,
-        gpus=job.case.num_gpus if job.case.device is Device.GPU else 0,
-        reads_data=job.case.data is Data.TFRECORD,
-    )
-
-
-def make_arrays(jobs: Sequence[Job], first_number: int) -> list[Array]:
-    """Group repeats into arrays of equal resources, smallest first, because those start earliest."""
-    groups: dict[Resources, list[Job]] = {}
-    for job in jobs:
-        groups.setdefault(resources(job), []).append(job)
-    chunks = [
-        tuple(groups[kind][start : start + MAX_ARRAY])
-        for kind in sorted(groups)
-        for start in range(0, len(groups[kind]), MAX_ARRAY)
-    ]
-    return [Array(number=number, jobs=chunk) for number, chunk in enumerate(chunks, start=first_number)]
+def _gpus(job: Job) -> int:
+    """Return the GPUs of a repeat on each node."""
+    return job.case.num_gpus if job.case.device is Device.GPU else 0
 
 
 def job_name(run_id: str, host: Host) -> str:
@@ -104,13 +65,8 @@ def job_name(run_id: str, host: Host) -> str:
     return f"tfbench-{run_id}.{host.fleet}"
 
 
-def run_root(run_id: str, host: Host, queue: SlurmQueue) -> str:
-    """Return the run's folder in the shared folder."""
-    return f"{queue.shared_folder}/{job_name(run_id, host)}"
-
-
-def batch_script(array: Array, host: Host, queue: SlurmQueue, project: Path) -> str:
-    """Return the batch script of an array.
+def batch_script(array: Sequence[Job], host: Host, queue: SlurmQueue, project: Path) -> str:
+    """Return the batch script of an array, whose i-th task runs the i-th of its repeats.
 
     Args:
         array: At least one repeat.
@@ -118,29 +74,32 @@ def batch_script(array: Array, host: Host, queue: SlurmQueue, project: Path) -> 
         queue: Settings of its queue.
         project: Folder of this tfbench, which nodes use if the queue sets no `project`.
     """
-    first, requested = array.jobs[0], resources(array.jobs[0])
-    seconds = max(_limit_seconds(job, host, queue) for job in array.jobs)
-    options = _options(array, requested, host, queue, seconds)
+    first, gpus, nodes = array[0], _gpus(array[0]), array[0].case.num_hosts
+    name, in_container = job_name(first.origin.run_id, host), queue.container != "none"
+    seconds = max(_limit_seconds(job, host, queue) for job in array)
     tasks = [
         f"{index}) job={shlex.quote(job.id)}; set -- {shlex.join(_arguments(job, host, queue))}"
-        + (f"; image={shlex.quote(_image(job, host))}" if queue.container != "none" else "")
+        + (f"; image={shlex.quote(_image(job, host))}" if in_container else "")
         + " ;;"
-        for index, job in enumerate(array.jobs)
+        for index, job in enumerate(array)
     ]
-    container = job_container(first, host, _image(first, host)) if queue.container != "none" else None
+    if in_container:
+        lines = _pyxis_lines if queue.container == "pyxis" else _apptainer_lines
+        start = lines(queue.image_file, job_container(first, host, _image(first, host)), nodes, gpus)
+    else:
+        start = _python_lines(queue, host, project, nodes)
     return "\n".join(
         [
             "#!/bin/sh",
-            *(f"#SBATCH {option}" for option in options),
-            f"root={shlex.quote(run_root(first.origin.run_id, host, queue))}",
+            *(f"#SBATCH {option}" for option in _options(array, name, host, queue, seconds)),
+            f"root={shlex.quote(f'{queue.shared_folder}/{name}')}",
             'case "$SLURM_ARRAY_TASK_ID" in',
             *tasks,
             "*) exit 64 ;;",
             "esac",
-            _BEGIN.format(visible=_visible(requested.gpus)),
+            _BEGIN.format(visible=_visible(gpus)),
             *_module_lines(queue),
-            *_environment_lines(queue, host),
-            *_run_lines(queue, container, requested.nodes, requested.gpus, project),
+            *start,
             _END,
         ]
     )
@@ -155,19 +114,18 @@ def _visible(gpus: int) -> str:
     )
 
 
-def _options(array: Array, requested: Resources, host: Host, queue: SlurmQueue, seconds: float) -> list[str]:
+def _options(array: Sequence[Job], name: str, host: Host, queue: SlurmQueue, seconds: float) -> list[str]:
     """Return the requested resources as options of `sbatch`."""
     pull = 0 if queue.container == "none" or queue.image_file is not None else PULL_SECONDS
     minutes = queue.time_limit_minutes or (seconds + GRACE_SECONDS + pull) / 60
     named = {"partition": queue.partition, "account": queue.account, "qos": queue.qos, "constraint": queue.constraint}
     return [
-        f"--job-name={job_name(array.jobs[0].origin.run_id, host)}",
-        f"--comment={array.comment}",
-        f"--array=0-{len(array.jobs) - 1}%{queue.max_jobs}",
+        f"--job-name={name}",
+        f"--array=0-{len(array) - 1}%{queue.max_jobs}",
         *(f"--{key}={value}" for key, value in named.items() if value is not None),
-        f"--nodes={requested.nodes}",
-        f"--ntasks={requested.nodes}",
-        *queue.gpu_options(requested.gpus),
+        f"--nodes={array[0].case.num_hosts}",
+        f"--ntasks={array[0].case.num_hosts}",
+        *queue.gpu_options(_gpus(array[0])),
         *(["--exclusive"] if queue.exclusive else []),
         *([] if host.cpus is None else [f"--cpus-per-task={math.ceil(host.cpus)}"]),
         *_memory(host, queue),
@@ -237,33 +195,6 @@ MAX_FILE_BLOCKS = (256 << 20) // 512
 _LIMIT = f"ulimit -f {MAX_FILE_BLOCKS} || :"
 
 
-def _environment_lines(queue: SlurmQueue, host: Host) -> list[str]:
-    """Return the lines that export the variables of `hosts.yml` to a benchmark without container.
-
-    In containers, `_inside` sets them: pyxis prefers the image's, and apptainer's `--env` splits values at commas.
-    """
-    if queue.container != "none":
-        return []
-    return [f"export {name}={shlex.quote(value)}" for name, value in host.environment.items()]
-
-
-def _run_lines(queue: SlurmQueue, container: ContainerSpec | None, nodes: int, gpus: int, project: Path) -> list[str]:
-    """Return the lines that start a benchmark.
-
-    Args:
-        queue: Settings of the queue.
-        container: Mounts and variables; None: no container. Image and flags are variables of the script.
-        nodes: Nodes of the job; more than one requires pyxis or no container.
-        gpus: Per node.
-        project: Folder of this tfbench.
-    """
-    if container is None:
-        return [_LIMIT, *(_python_lines(queue, project) if nodes == 1 else _ranks_lines(queue, project, nodes))]
-    if queue.container == "pyxis":
-        return _pyxis_lines(queue.image_file, container, nodes, gpus)
-    return _apptainer_lines(queue.image_file, container, gpus)
-
-
 def _module_lines(queue: SlurmQueue) -> list[str]:
     """Return the lines that load modules; `sh` defines `module` only after sourcing its init file."""
     if not queue.modules:
@@ -274,16 +205,6 @@ def _module_lines(queue: SlurmQueue) -> list[str]:
         '    ! command -v module >/dev/null && [ -r "$file" ] && . "$file"',
         "done",
         f'module load {shlex.join(queue.modules)} >"$folder/output.log" 2>&1 || leave modules',
-    ]
-
-
-def _python_lines(queue: SlurmQueue, project: Path) -> list[str]:
-    folder, python = queue.project or str(project), queue.python or sys.executable
-    return [
-        f"cd {shlex.quote(folder)} || exit 66",
-        f"PYTHONPATH={shlex.quote(folder)} PYTHONUNBUFFERED=1 {shlex.quote(python)} -m tfbench"
-        ' "$@" --output="$folder/record.json" </dev/null >"$folder/output.log" 2>&1 &',
-        "child=$!",
     ]
 
 
@@ -306,16 +227,20 @@ _WORKERS = [
 """Ports are two apart, because rank 0 uses the next one too."""
 
 
-def _ranks_lines(queue: SlurmQueue, project: Path, nodes: int) -> list[str]:
-    """Return the lines that start a rank on each node."""
-    folder, python = queue.project or str(project), queue.python or sys.executable
-    rank = f'{_RANK}exec {shlex.quote(python)} -m tfbench "$@" --output="$out"'
+def _python_lines(queue: SlurmQueue, host: Host, project: Path, nodes: int) -> list[str]:
+    """Return the lines that start a benchmark without container, or a rank of it on each of several nodes."""
+    folder, python = queue.project or str(project), shlex.quote(queue.python or sys.executable)
+    ranks = shlex.quote(f'{_RANK}exec {python} -m tfbench "$@" --output="$out"')
+    start = f'{python} -m tfbench "$@" --output="$folder/record.json"'
+    if nodes > 1:
+        start = f'srun --export=ALL {_on_each(nodes)} sh -c {ranks} tfbench "$@"'
     return [
+        *(f"export {name}={shlex.quote(value)}" for name, value in host.environment.items()),
+        _LIMIT,
         f"cd {shlex.quote(folder)} || exit 66",
-        *_WORKERS,
+        *(_WORKERS if nodes > 1 else []),
         'export FOLDER="$folder"',
-        f"PYTHONPATH={shlex.quote(folder)} PYTHONUNBUFFERED=1 srun --export=ALL {_on_each(nodes)}"
-        f' sh -c {shlex.quote(rank)} tfbench "$@" </dev/null >"$folder/output.log" 2>&1 &',
+        f'PYTHONPATH={shlex.quote(folder)} PYTHONUNBUFFERED=1 {start} </dev/null >"$folder/output.log" 2>&1 &',
         "child=$!",
     ]
 
@@ -325,6 +250,7 @@ def _on_each(nodes: int) -> str:
 
 
 def _pyxis_lines(image_file: str | None, container: ContainerSpec, nodes: int, gpus: int) -> list[str]:
+    """Return the lines that start a benchmark in a container, or a rank of it on each of several nodes."""
     data = f",{shlex.quote(container.data_dir)}:{DATA_PATH}:ro" if container.data_dir else ""
     # enroot's hook needs a list of GPUs, and Slurm's cgroup limits `all` to those of the job. Indices might be
     # interpreted in an order other than Slurm's.
@@ -350,7 +276,8 @@ def _pyxis_lines(image_file: str | None, container: ContainerSpec, nodes: int, g
     ]
 
 
-def _apptainer_lines(image_file: str | None, container: ContainerSpec, gpus: int) -> list[str]:
+def _apptainer_lines(image_file: str | None, container: ContainerSpec, nodes: int, gpus: int) -> list[str]:
+    """Return the lines that start a benchmark in a container on one node."""
     data = f" --bind {shlex.quote(container.data_dir)}:{DATA_PATH}:ro" if container.data_dir else ""
     return [
         *_image_lines(image_file, "sif", 'apptainer pull "$part" "docker://$image"'),
@@ -363,7 +290,7 @@ def _apptainer_lines(image_file: str | None, container: ContainerSpec, gpus: int
         # Sites may forbid network namespaces, as apptainer's admin guide advises: then use the node's network.
         'network="--net --network=none"; unshare --user --net true 2>/dev/null || network=',
         'apptainer exec --containall --no-home --no-privs $network --workdir "$scratch" --bind "$folder/out:/out"'
-        f'{data} --pwd /opt/tfbench{" --nv" if gpus else ""} "$file" {_inside(container, 1)}',
+        f'{data} --pwd /opt/tfbench{" --nv" if gpus else ""} "$file" {_inside(container, nodes)}',
         "child=$!",
     ]
 

@@ -1,9 +1,9 @@
-"""The agent on a host without Docker. It is sent at the beginning of a connection and never installed.
+"""The agent on a host without Docker, or on a cluster's login host. It is sent with each connection, never installed.
 
-It uses only the standard library of Python 3.8, to run with any Python of the host. It prints a mark, which separates
+It uses only the standard library of Python 3.6, to run with any Python of the host. It prints a mark, which separates
 its answers from the output of login profiles. Then it serves requests until the connection ends: each is a line of JSON
-with an id, followed by an optional payload, and each runs in a process of its own, so that none waits for another.
-Answers are lines of JSON with the id of their request; the last has `end`.
+with an id, followed by an optional payload, and each has a thread of its own, so that none waits for another. Answers
+are lines of JSON with the id of their request; the last has `end`.
 
 All files are below one folder, `~/.tfbench`:
 
@@ -12,10 +12,11 @@ All files are below one folder, `~/.tfbench`:
     jobs/RUN/JOB/            a repeat: state.json, output.log, record.json, exit.json
 
 The folder of a repeat is its lock. A guardian process in its own session starts the benchmark, bounds its output and
-writes `exit.json` at its end, so that nothing is lost if the connection breaks or the controller dies.
-"""
+writes `exit.json` at its end, so that nothing is lost if the connection breaks or the controller dies. It is this
+program again, with other settings.
 
-from __future__ import annotations
+The repeats of a Slurm cluster are in a folder that all nodes share; see `script.py`.
+"""
 
 import ast
 import base64
@@ -34,15 +35,23 @@ import sys
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any, Dict, NoReturn  # noqa: UP035 (Python 3.8)
+from typing import IO, Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-Request = Dict[str, Any]  # noqa: UP006 (Python 3.8)
+Request = Dict[str, Any]
+"""What the controller asks for, together with the settings of the connection. `over` is set once nobody waits any more;
+`follow` and `install` end then, and the others are carried out once received."""
+
+Reply = Callable[..., None]
+
+PROGRAM: bytes = globals().get("program", b"")
+"""This program, as `channel.READ_PROGRAM` has received it."""
+
+WRITING = threading.Lock()
 
 POLL_SECONDS = 0.2
 END_OF_OUTPUT_SECONDS = 5.0
-STARTED = "started"
+STARTED = b"started"
 MAX_FILE_BYTES = 256 << 20
 """Limit for each file that a benchmark writes, as in a container: it must not fill the host's disk."""
 
@@ -56,11 +65,8 @@ EXIT_BYTES = 4096
 MAX_ANSWER_BYTES = 256 * 1024
 CHUNK_BYTES = 64 * 1024
 
-LIMITS: Dict[str, Any] = {}  # noqa: UP006 (Python 3.8)
-"""The controller's limits, which come with the connection: `channel.LIMITS`."""
-
-CHILDREN: list[subprocess.Popen[bytes]] = []
-"""Processes that are killed with their request."""
+MAX_LOG_CHUNK_BYTES, MAX_LAST_LOG_BYTES = 64 * 1024, 4 * 1024 * 1024
+"""Output that one poll sends of a running and of an ended repeat of a cluster."""
 
 PIP_SETTINGS = (
     *("index-url", "extra-index-url", "no-index", "find-links", "trusted-host", "proxy", "cert", "client-cert"),
@@ -89,48 +95,24 @@ json.dump({"path": sys.executable, "version": platform.python_version(),
 
 
 class RequestFailed(Exception):
-    """A request failed.
-
-    Args:
-        kind: `failed` or `lost`.
-        cause: The reason in words.
-    """
-
-    def __init__(self, kind: str, cause: str) -> None:
-        super().__init__(cause)
-        self.kind = kind
+    """A request failed, for the reason given in words."""
 
 
-class LineWriter:
-    """Writes lines of several processes to standard output, one after another.
-
-    A pipe with one byte is the lock: whoever has read the byte may write.
-    """
-
-    def __init__(self) -> None:
-        self._take, self._give = os.pipe()
-        os.write(self._give, b".")
-
-    def write(self, **document: Any) -> None:  # noqa: ANN401 (any JSON)
-        """Write a line.
-
-        Raises:
-            BrokenPipeError: The connection has ended.
-        """
-        data = memoryview(json.dumps(document).encode() + b"\n")
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # a line is whole, and the lock is given back
-        try:
-            os.read(self._take, 1)
-            try:
-                while data:
-                    data = data[os.write(1, data) :]
-            finally:
-                os.write(self._give, b".")
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+def write(**document: Any) -> None:
+    """Write a line to the connection; raises BrokenPipeError when it has ended."""
+    data = memoryview(json.dumps(document).encode() + b"\n")
+    with WRITING:
+        while data:
+            data = data[os.write(1, data) :]
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
+def run(words: List[str], seconds: float = 60.0, **settings: Any) -> "subprocess.CompletedProcess[bytes]":
+    """Run a program, which gets no input: it must not read the next requests."""
+    pipe = subprocess.PIPE
+    return subprocess.run(words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, timeout=seconds, **settings)
+
+
+def read_json(path: Path) -> Optional[Request]:
     """Read a file written by `write_json`; None: missing or damaged."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -139,7 +121,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
-def write_json(path: Path, document: dict[str, Any]) -> None:
+def write_json(path: Path, document: Request) -> None:
     """Write a file atomically."""
     part = path.with_name(f"{path.name}.{os.getpid()}")
     with part.open("w", encoding="utf-8") as file:
@@ -152,17 +134,16 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
 # ---- the host: Pythons, an image, facts
 
 
-def hello(request: Request, reply: Callable[..., None]) -> None:
+def hello(request: Request, reply: Reply) -> None:
     """Report the host's Pythons, its tfbench image, what is installed, free space and time."""
     root = Path(request["root"])
     root.mkdir(parents=True, exist_ok=True)
-    pythons: dict[str, dict[str, Any]] = {}
+    pythons: Dict[str, Request] = {}
     for name in [request["python"]] if request["python"] else request["pythons"]:
-        path = shutil.which(Path(name).expanduser() if name.startswith("~") else name)
-        if path is None or (key := python_key(path)) in pythons:
-            continue
-        if (found := query_python(path)) is not None:
-            pythons[key] = {**found, "path": path}
+        path = shutil.which(str(Path(name).expanduser()))
+        found = None if path is None or python_key(path) in pythons else query_python(path)
+        if path is not None and found is not None:
+            pythons[python_key(path)] = {**found, "path": path}
     reply(
         pythons=list(pythons.values()),
         image=read_json(Path(request["image_file"])),
@@ -179,24 +160,23 @@ def python_key(path: str) -> str:
     return path if Path(path).parent.with_name("pyvenv.cfg").exists() else os.path.realpath(path)
 
 
-def query_python(path: str) -> dict[str, Any] | None:
+def query_python(path: str) -> Optional[Request]:
     """Return an interpreter's version and packages; None: it cannot be started."""
     try:
-        done = subprocess.run([path, "-c", QUERY_PYTHON], capture_output=True, timeout=60, check=True)
-        found = json.loads(done.stdout)
+        found = json.loads(run([path, "-c", QUERY_PYTHON], check=True).stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
     return found if isinstance(found, dict) else None
 
 
-def folders(parent: Path) -> list[str]:
+def folders(parent: Path) -> List[str]:
     """List complete folders; the names of partial ones and locks contain a dot."""
     return sorted(path.name for path in parent.glob("*") if "." not in path.name)
 
 
-def unpack(request: Request, reply: Callable[..., None]) -> None:
+def unpack(request: Request, reply: Reply) -> None:
     """Unpack the runner, once per version."""
-    target = runner_folder(request)
+    target = Path(request["root"], "runner", request["digest"])
     part = target.with_name(f"{target.name}.part-{os.getpid()}")
     part.mkdir(parents=True)
     try:
@@ -209,37 +189,30 @@ def unpack(request: Request, reply: Callable[..., None]) -> None:
     reply(runner=str(target))
 
 
-def runner_folder(request: Request) -> Path:
-    """Return the folder of the runner."""
-    return Path(request["root"], "runner", request["digest"])
-
-
-def probe(request: Request, reply: Callable[..., None]) -> None:
+def probe(request: Request, reply: Reply) -> None:
     """Run the probe and send its output."""
     try:
-        done = subprocess.run(
+        done = run(
             [request["python"], "-m", "tfbench.probe"],
+            request["limit_seconds"],
             cwd="/",  # a project in the current folder may have a package `results`
             env=with_login(os.environ, request["environment"]),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=request["limit_seconds"],
             check=True,
         )
     except subprocess.CalledProcessError as error:
         cause = f"the probe ended with exit code {error.returncode}: {last_line(error.stderr)}"
-        raise RequestFailed("failed", cause) from error
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise RequestFailed("failed", f"the probe: {error}") from error
+        raise RequestFailed(cause) from error
+    except subprocess.TimeoutExpired as error:
+        raise RequestFailed(f"the probe: {error}") from error
     if len(done.stdout) > MAX_ANSWER_BYTES:
-        raise RequestFailed("failed", f"the probe printed more than {MAX_ANSWER_BYTES} bytes")
+        raise RequestFailed(f"the probe printed more than {MAX_ANSWER_BYTES} bytes")
     reply(probe=done.stdout.decode("utf-8", "replace"))
 
 
-def with_login(login: Mapping[str, str], ours: dict[str, str]) -> dict[str, str]:
+def with_login(login: Mapping[str, str], ours: Dict[str, str]) -> Dict[str, str]:
     """Return a login's variables with ours; of libraries, the login's follow ours: they may be the driver's."""
-    paths = [path for variables in (ours, login) if (path := variables.get("LD_LIBRARY_PATH"))]
-    return {**login, **ours, **({"LD_LIBRARY_PATH": ":".join(paths)} if paths else {})}
+    paths = filter(None, (variables.get("LD_LIBRARY_PATH") for variables in (ours, login)))
+    return {**login, **ours, "LD_LIBRARY_PATH": ":".join(paths)}
 
 
 def last_line(output: bytes) -> str:
@@ -251,14 +224,15 @@ def last_line(output: bytes) -> str:
 # ---- the environment: the locked packages of a variant
 
 
-def install(request: Request, reply: Callable[..., None]) -> None:
+def install(request: Request, reply: Reply) -> None:
     """Install locked packages into a folder named by the digest of the lock and the Python version."""
     target = Path(request["root"], "environments", request["digest"])
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.with_name(f"{target.name}.lock").open("w", encoding="utf-8") as lock:
         while not locked(lock):
             reply(waiting="another controller makes the same environment")
-            time.sleep(LIMITS["heartbeat_seconds"])
+            if request["over"].wait(request["heartbeat_seconds"]):
+                return
         if not target.is_dir():
             make_environment(request, target, reply)
     reply(site=str(target / "site"))
@@ -273,7 +247,7 @@ def locked(file: IO[str]) -> bool:
     return True
 
 
-def make_environment(request: Request, target: Path, reply: Callable[..., None]) -> None:
+def make_environment(request: Request, target: Path, reply: Reply) -> None:
     """Install into a temporary folder, then rename it to `target`."""
     for old in target.parent.glob(f"{target.name}.part-*"):
         shutil.rmtree(old, ignore_errors=True)  # left by a dead process, because we hold the lock
@@ -292,24 +266,24 @@ def make_environment(request: Request, target: Path, reply: Callable[..., None])
             stderr=subprocess.STDOUT,
             env=environment,
         )
-    CHILDREN.append(child)
     free = shutil.disk_usage(part).free
-    while not wait_for(lambda: child.poll() is not None, 2.0):
-        reply(installed_bytes=max(0, free - shutil.disk_usage(part).free))
+    try:
+        while not wait_for(lambda: child.poll() is not None or request["over"].is_set(), 2.0):
+            reply(installed_bytes=max(0, free - shutil.disk_usage(part).free))
+    finally:
+        child.kill()
+        child.wait()
     if child.returncode != 0:
         cause = last_line(log.read_bytes()[-10_000:])
         shutil.rmtree(part, ignore_errors=True)
-        raise RequestFailed(
-            "failed", f"pip could not install the locked packages (exit code {child.returncode}): {cause}"
-        )
+        raise RequestFailed(f"pip could not install the locked packages (exit code {child.returncode}): {cause}")
     part.rename(target)
 
 
-def pip_environment(python: str) -> dict[str, str]:
+def pip_environment(python: str) -> Dict[str, str]:
     """Return variables with which pip keeps the host's index, proxy and certificates, and no other setting."""
-    done = subprocess.run([python, "-m", "pip", "config", "list"], capture_output=True, text=True, timeout=60)
-    settings = {}
-    for line in done.stdout.splitlines():  # sections that override others come last
+    settings, listed = {}, run([python, "-m", "pip", "config", "list"]).stdout.decode("utf-8", "replace")
+    for line in listed.splitlines():  # sections that override others come last
         name, _, value = line.partition("=")
         section, _, key = name.rpartition(".")
         if section in ("global", "install", ":env:") and key in PIP_SETTINGS:
@@ -330,35 +304,28 @@ def job_folder(request: Request) -> Path:
     return Path(request["root"], "jobs", request["run"], request["job"])
 
 
-def start(request: Request, reply: Callable[..., None]) -> None:
+def start(request: Request, reply: Reply) -> None:
     """Start a repeat, or reattach to the existing one of this name."""
-    folder = job_folder(request)
+    folder, machine = job_folder(request), Path(request["root"], request["machine"])
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         clear_dead(folder)
-        reattached = (folder / "state.json").exists()
-        if not reattached:
-            machine = os.open(request["machine"], os.O_RDONLY)
-            fcntl.flock(machine, fcntl.LOCK_EX)  # other runs wait until this one is seen to measure, or has failed to
-            try:
-                other = run_that_measures(request)
-                if other is not None:
+        if (folder / "state.json").exists():
+            reply(reattached=True)
+            return
+        descriptor = os.open(str(machine), os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # until this run is seen to measure, or has failed to start
+            for state in machine.glob(request["states"]):
+                other = state.parent.parent.name
+                if other != request["run"] and is_alive(read_json(state) or {}):
                     reply(busy=other)
                     return
-                launch(request, folder)
-            finally:
-                os.close(machine)
-    reply(reattached=reattached)
-
-
-def run_that_measures(request: Request) -> str | None:
-    """Return the id of another run whose benchmark runs on this machine, or None."""
-    for state in Path(request["machine"]).glob(request["states"]):
-        run = state.parent.parent.name
-        if run != request["run"] and is_alive(read_json(state) or {}):
-            return run
-    return None
+            launch(request)
+        finally:
+            os.close(descriptor)
+    reply(reattached=False)
 
 
 def clear_dead(folder: Path) -> None:
@@ -373,36 +340,25 @@ def clear_dead(folder: Path) -> None:
                 path.unlink()
 
 
-def launch(request: Request, folder: Path) -> None:
+def launch(request: Request) -> None:
     """Start a guardian and wait until the benchmark runs or has failed to start."""
-    answer, write_end = os.pipe()
-    if os.fork() == 0:
-        guard(request, folder, write_end)
-    os.close(write_end)
-    os.wait()
-    with os.fdopen(answer, encoding="utf-8") as pipe:
-        if (problem := pipe.read()) != STARTED:
-            raise RequestFailed("failed", problem or "the benchmark's guardian ended before the benchmark had started")
+    pipe = subprocess.PIPE
+    words, null = [sys.executable, "-c", request["read_program"]], subprocess.DEVNULL
+    guardian = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=null, cwd="/", start_new_session=True)
+    assert guardian.stdin and guardian.stdout
+    settings = {key: value for key, value in request.items() if key not in ("over", "payload")}
+    with contextlib.suppress(BrokenPipeError), guardian.stdin as sent:
+        sent.write(b"%d\n%s%s\n" % (len(PROGRAM), PROGRAM, json.dumps({**settings, "guards": True}).encode()))
+    with guardian.stdout as answer:
+        problem = answer.read()
+    if problem != STARTED:
+        cause = problem.decode("utf-8", "replace")
+        raise RequestFailed(cause or "the benchmark's guardian ended before the benchmark had started")
 
 
-def guard(request: Request, folder: Path, answer: int) -> NoReturn:
-    """Detach into a new session, run the benchmark to its end and write how it ended."""
-    try:
-        os.setsid()
-        if os.fork() == 0:
-            os.dup2(answer, 3)
-            os.closerange(4, 256)  # must hold neither the connection nor the lock
-            nothing = os.open(os.devnull, os.O_RDWR)
-            for number in (0, 1, 2):
-                os.dup2(nothing, number)
-            os.close(nothing)
-            run_guarded(request, folder, 3)
-    finally:
-        os._exit(0)
-
-
-def run_guarded(request: Request, folder: Path, answer: int) -> None:
-    """Run the benchmark to its end; `answer` is the pipe that `launch` reads."""
+def guard(request: Request) -> None:
+    """Run a benchmark to its end and write how it ended, in a process of its own."""
+    folder = job_folder(request)
     try:
         killed_before = killed_for_memory()
         child = start_child(request, folder)
@@ -410,17 +366,17 @@ def run_guarded(request: Request, folder: Path, answer: int) -> None:
         for name in ("state.json", "exit.part"):
             with contextlib.suppress(OSError):
                 (folder / name).unlink()
-        os.write(answer, f"{request['command'][0]} could not be started: {describe(error)}".encode()[:1000])
+        os.write(1, f"{request['command'][0]} could not be started: {describe(error)}".encode()[:1000])
         return
-    os.write(answer, STARTED.encode())
-    os.close(answer)
-    problem = keep_output_until_end(child, folder / "output.log")
+    os.write(1, STARTED)
+    os.dup2(os.open(os.devnull, os.O_RDWR), 1)  # `launch` reads to the end
+    problem = keep_output_until_end(child, folder / "output.log", request["log_bytes"])
     code = child.returncode
     out_of_memory = code == -signal.SIGKILL and killed_for_memory() > killed_before
     write_exit(folder, {"code": code, "out_of_memory": out_of_memory, "detail": problem})
 
 
-def start_child(request: Request, folder: Path) -> subprocess.Popen[bytes]:
+def start_child(request: Request, folder: Path) -> "subprocess.Popen[bytes]":
     """Start the benchmark; after an error, no process is left running."""
     (folder / "exit.part").write_bytes(b" " * EXIT_BYTES)
     (folder / "output.log").touch()
@@ -432,13 +388,12 @@ def start_child(request: Request, folder: Path) -> subprocess.Popen[bytes]:
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     limit = MAX_FILE_BYTES if most == resource.RLIM_INFINITY else min(MAX_FILE_BYTES, most)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    environment = {name: value for name, value in os.environ.items() if name not in request["unset"]}
     state = {"guardian": identity(os.getpid())}
     write_json(folder / "state.json", state)
     child = subprocess.Popen(
         request["command"],
         cwd=folder,
-        env=with_login(environment, request["environment"]),
+        env=with_login(os.environ, request["environment"]),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -452,11 +407,11 @@ def start_child(request: Request, folder: Path) -> subprocess.Popen[bytes]:
     return child
 
 
-def keep_output_until_end(child: subprocess.Popen[bytes], log: Path) -> str:
+def keep_output_until_end(child: "subprocess.Popen[bytes]", log: Path, limit: int) -> str:
     """Store a benchmark's output until it ends, kill remaining child processes, and return any problems."""
-    problems: list[str] = []
+    problems: List[str] = []
     assert child.stdout is not None
-    reader = threading.Thread(target=keep_output, args=(child.stdout, log, problems), daemon=True)
+    reader = threading.Thread(target=keep_output, args=(child.stdout, log, limit, problems), daemon=True)
     reader.start()
     child.wait()
     kill_group(child.pid)  # as in a container; they would disturb the next repeat
@@ -470,7 +425,7 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def write_exit(folder: Path, document: dict[str, Any]) -> None:
+def write_exit(folder: Path, document: Request) -> None:
     """Write how a benchmark ended into reserved space, because the disk may be full."""
     part = folder / "exit.part"
     with part.open("r+b") as file:
@@ -480,11 +435,10 @@ def write_exit(folder: Path, document: dict[str, Any]) -> None:
     part.rename(folder / "exit.json")
 
 
-def keep_output(pipe: IO[bytes], path: Path, problems: list[str]) -> None:
+def keep_output(pipe: IO[bytes], path: Path, left: int, problems: List[str]) -> None:
     """Write a process's output to a file up to a limit, and discard the rest so that the process never blocks."""
-    left = LIMITS["log_bytes"]
     with path.open("ab", buffering=0) as log:
-        while chunk := os.read(pipe.fileno(), CHUNK_BYTES):
+        for chunk in iter(lambda: os.read(pipe.fileno(), CHUNK_BYTES), b""):
             try:
                 left -= log.write(chunk[:left]) or 0
                 if left <= 0:
@@ -515,7 +469,7 @@ def killed_for_memory() -> int:
     return 0
 
 
-def identity(pid: int) -> str | None:
+def identity(pid: int) -> Optional[str]:
     """Return a process's id, start time and boot id, which together are unique; None: it does not run."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rsplit(")", 1)[1].split()
@@ -525,12 +479,12 @@ def identity(pid: int) -> str | None:
     return None if fields[0] == "Z" else f"{pid} {fields[19]} {boot}"
 
 
-def lives(known: str | None) -> bool:
+def lives(known: Optional[str]) -> bool:
     """Return whether the process with this `identity` still runs."""
     return known is not None and identity(int(known.split()[0])) == known
 
 
-def state_of(folder: Path) -> dict[str, Any] | None:
+def state_of(folder: Path) -> Optional[Request]:
     """Return the processes of a repeat; None: it was not started.
 
     If the file is damaged, the benchmark is found by its working directory, so that it is not started twice.
@@ -547,19 +501,20 @@ def state_of(folder: Path) -> dict[str, Any] | None:
     return {}
 
 
-def is_alive(state: dict[str, Any]) -> bool:
+def is_alive(state: Request) -> bool:
     """Return whether a repeat or its guardian still runs."""
     return lives(state.get("guardian")) or lives(state.get("child"))
 
 
-def follow(request: Request, reply: Callable[..., None]) -> None:
+def follow(request: Request, reply: Reply) -> None:
     """Send a repeat's output from an offset on, then how it ended."""
     folder = job_folder(request)
     state = state_of(folder)
     if state is None:
-        raise RequestFailed("lost", "the repeat's folder is gone: somebody removed it, or the host was replaced")
+        reply(lost="the repeat's folder is gone: somebody removed it, or the host was replaced")
+        return
     offset, replied_at, printed_at = request["offset"], time.monotonic(), printed(folder)
-    while True:
+    while not request["over"].wait(POLL_SECONDS):
         alive = is_alive(state)
         if not alive and "guardian" not in state:  # it may still have to write how the repeat ended
             wait_for((folder / "exit.json").exists, END_OF_OUTPUT_SECONDS)
@@ -571,11 +526,10 @@ def follow(request: Request, reply: Callable[..., None]) -> None:
             return
         if moved != offset:
             offset, replied_at, printed_at = moved, time.monotonic(), printed(folder)
-        elif time.monotonic() - replied_at > LIMITS["heartbeat_seconds"]:
+        elif time.monotonic() - replied_at > request["heartbeat_seconds"]:
             before, printed_at = printed_at, printed(folder)
             reply(alive=True, prints=printed_at != before)
             replied_at = time.monotonic()
-        time.sleep(POLL_SECONDS)
 
 
 def printed(folder: Path) -> int:
@@ -586,52 +540,53 @@ def printed(folder: Path) -> int:
         return 0
 
 
-def send_output(path: Path, offset: int, reply: Callable[..., None]) -> int:
+def send_output(path: Path, offset: int, reply: Reply) -> int:
     """Send a file's content from an offset on; return the new offset."""
     if not path.exists():
         return offset
     with path.open("rb") as file:
         file.seek(offset)
-        while chunk := file.read(CHUNK_BYTES):
+        for chunk in iter(lambda: file.read(CHUNK_BYTES), b""):
             offset += len(chunk)
-            reply(log=base64.b64encode(chunk).decode("ascii"), offset=offset)
+            reply(log=text_of(chunk), offset=offset)
     return offset
 
 
-def collect(request: Request, reply: Callable[..., None]) -> None:
+def collect(request: Request, reply: Reply) -> None:
     """Send the record, at most one byte more than the limit."""
-    record = read_regular(job_folder(request) / "record.json", request["limit"] + 1)
-    reply(record=None if record is None else base64.b64encode(record).decode("ascii"))
+    reply(record=text_of(read_regular(job_folder(request) / "record.json", request["limit"] + 1)))
 
 
-def read_regular(path: Path, limit: int) -> bytes | None:
-    """Read the first bytes of a file; None: missing or not a regular file."""
+def text_of(data: Optional[bytes]) -> Optional[str]:
+    """Encode bytes for JSON."""
+    return None if data is None else base64.b64encode(data).decode("ascii")
+
+
+def read_regular(path: Path, limit: int, offset: int = 0) -> Optional[bytes]:
+    """Read bytes of a file; None: missing or not a regular file."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return None
+        descriptor = os.open(str(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
-        if error.errno == errno.ELOOP:
+        if error.errno in (errno.ENOENT, errno.ELOOP):
             return None
         raise
-    try:
+    with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return file.read(limit)
-    finally:
-        os.close(descriptor)
+        file.seek(offset)
+        return file.read(limit)
 
 
-def stop(request: Request, reply: Callable[..., None]) -> None:
+def stop(request: Request, reply: Reply) -> None:
     """End a repeat, with SIGTERM first so that it can write its record."""
-    end(state_of(job_folder(request)) or {}, signal.SIGTERM, signal.SIGKILL)
+    end(request, signal.SIGTERM, signal.SIGKILL)
     reply(stopped=True)
 
 
-def end(state: dict[str, Any], *numbers: int) -> None:
+def end(request: Request, *numbers: int) -> None:
     """Send a repeat's processes one signal after another until it has ended."""
-    child = state.get("child")
+    state, seconds = state_of(job_folder(request)) or {}, request["stop_grace_seconds"]
+    child, guardian = state.get("child"), state.get("guardian")
     for number in numbers:
         if not lives(child):
             break
@@ -639,17 +594,16 @@ def end(state: dict[str, Any], *numbers: int) -> None:
             os.killpg(state["pid"], number)
         except ProcessLookupError:
             break
-        wait_for(lambda: not lives(child), LIMITS["stop_grace_seconds"])
-    guardian = state.get("guardian")
-    if not wait_for(lambda: not lives(guardian), LIMITS["stop_grace_seconds"]):  # stopped or hung
+        wait_for(lambda: not lives(child), seconds)
+    if not wait_for(lambda: not lives(guardian), seconds):  # stopped or hung
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(str(guardian).split()[0]), signal.SIGKILL)
 
 
-def remove(request: Request, reply: Callable[..., None]) -> None:
+def remove(request: Request, reply: Reply) -> None:
     """Kill a repeat and remove its folder, and the run's folder if it is the last."""
     folder = job_folder(request)
-    end(state_of(folder) or {}, signal.SIGKILL)
+    end(request, signal.SIGKILL)
 
     def gone() -> bool:
         shutil.rmtree(folder, ignore_errors=True)
@@ -662,7 +616,7 @@ def remove(request: Request, reply: Callable[..., None]) -> None:
     reply(removed=True)
 
 
-def running(request: Request, reply: Callable[..., None]) -> None:
+def running(request: Request, reply: Reply) -> None:
     """List the repeats of a run on this host, running or ended."""
     run = Path(request["root"], "jobs", request["run"])
     reply(jobs=sorted(path.parent.name for path in run.glob("*/state.json")))
@@ -678,15 +632,120 @@ def wait_for(reached: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-REQUESTS = {do.__name__: do for do in (hello, unpack, probe, install, start, follow, collect, stop, remove, running)}
-
-ENDED_WITH_CONNECTION = ("follow", "install")
-"""Requests that end with their connection; the others are carried out once received."""
+# ---- Slurm: the commands of a login host, and a run's folder in the one that all nodes share
 
 
-def serve(settings: Request, output: LineWriter) -> None:
-    """Start a process for each request until the connection ends, or the controller is silent."""
-    processes: dict[int, tuple[int, str]] = {}  # process ids and names, by the id of the request
+def command(request: Request, reply: Reply) -> None:
+    """Run a command of the host."""
+    try:
+        done = run(request["words"], request["limit_seconds"], env={**os.environ, **request["environment"]})
+    except FileNotFoundError:
+        reply(missing=request["words"][0])
+        return
+    except subprocess.TimeoutExpired as error:
+        raise RequestFailed(str(error)) from error
+    reply(code=done.returncode, output=text_of(done.stdout), errors=text_of(done.stderr[-CHUNK_BYTES:]))
+
+
+def survey(request: Request, reply: Reply) -> None:
+    """List a run's arrays with their jobs and what sbatch printed, and the repeats that have begun and ended."""
+    folder = Path(request["folder"])
+    arrays = {path.stem.split("-")[-1]: path for path in folder.glob("array-*.jobs")}
+    reply(
+        usable=os.access(str(folder.parent), os.W_OK),
+        arrays={
+            number: ["\n".join(path.read_text().split()), printed_by_sbatch(path)] for number, path in arrays.items()
+        },
+        begun=names_in(folder / "jobs"),
+        ended=names_in(folder / "done"),
+    )
+
+
+def printed_by_sbatch(jobs: Path) -> str:
+    """Return what sbatch printed when it accepted an array; empty: it has not."""
+    file = jobs.with_suffix(".out")
+    return file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
+
+
+def names_in(folder: Path) -> str:
+    """Return the names of visible files, one in a line."""
+    return "\n".join(path.name for path in folder.glob("[!.]*"))
+
+
+def submit(request: Request, reply: Reply) -> None:
+    """Submit an array once, whatever becomes of the connection and of its answer."""
+    folder = Path(request["folder"])
+    os.umask(0o077)
+    for name in ("jobs", "done"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    clean(request)
+    jobs = folder / f"array-{request['number']}.jobs"
+    if jobs.exists():  # an earlier request, whose answer was lost, submits it
+        wait_for(lambda: bool(printed_by_sbatch(jobs)) or not jobs.exists(), request["limit_seconds"])
+    if printed_by_sbatch(jobs):
+        reply(code=0, output=printed_by_sbatch(jobs), errors="")
+        return
+    jobs.write_text(request["jobs"] + "\n")
+    script = jobs.with_suffix(".sh")
+    script.write_text(request["script"], encoding="utf-8")
+    done = run(["sbatch", "--parsable", "--chdir=/", *request["options"], str(script)], request["limit_seconds"])
+    output, errors = (stream.decode("utf-8", "replace")[-4000:] for stream in (done.stdout, done.stderr))
+    if done.returncode == 0:
+        jobs.with_suffix(".out").write_text(output, encoding="utf-8")
+    else:
+        jobs.unlink()
+    reply(code=done.returncode, output=output, errors=errors)
+
+
+def clean(request: Request) -> None:
+    """Remove the files of repeats."""
+    for job in request["removals"]:
+        shutil.rmtree(str(Path(request["folder"], "jobs", job)), ignore_errors=True)
+        with contextlib.suppress(OSError):
+            Path(request["folder"], "done", job).unlink()
+
+
+def sweep(request: Request, reply: Reply) -> None:
+    """Remove the files of repeats, and the run's folder if no repeat is left and it is not to be kept."""
+    clean(request)
+    folder = Path(request["folder"])
+    left = any(folder.glob("jobs/*")) or any(folder.glob("done/*"))
+    if not (left or request["keep"]):
+        shutil.rmtree(str(folder), ignore_errors=True)
+    reply(left=left)
+
+
+def poll(request: Request, reply: Reply) -> None:
+    """Remove the files of repeats; of others, send new output and, once they have ended, their records."""
+    clean(request)
+    folder, left = Path(request["folder"]), request["limit_bytes"]
+    names_in(folder / "done")  # makes an NFS client refresh its cache of the folder
+    for job, offset in request["followed"]:
+        if left <= 0:
+            return
+        ended = read_regular(folder / "done" / job, 1000)
+        most = MAX_LOG_CHUNK_BYTES if ended is None else MAX_LAST_LOG_BYTES
+        log = read_regular(folder / "jobs" / job / "output.log", most, offset)
+        record = None
+        if ended is not None:
+            record = read_regular(folder / "jobs" / job / "record.json", request["limit_record_bytes"])
+        if log or ended is not None:
+            reply(job=job, log=text_of(log or b""), record=text_of(record), ended=text_of(ended))
+        left -= len(log or b"") + len(record or b"")
+
+
+REQUESTS = {
+    do.__name__: do
+    for do in (
+        *(hello, unpack, probe, install, start, follow, collect, stop, remove, running),
+        *(command, survey, submit, sweep, poll),
+    )
+}
+
+
+def serve(settings: Request) -> None:
+    """Start a thread for each request until the connection ends, or the controller is silent."""
+    threads: Dict[int, Tuple[threading.Thread, threading.Event]] = {}
     signal.signal(signal.SIGALRM, lambda *_: sys.exit())
     try:
         while True:
@@ -697,70 +756,75 @@ def serve(settings: Request, output: LineWriter) -> None:
             if not line.strip():  # a sign of life
                 continue
             request = json.loads(line.decode())
-            request["payload"] = sys.stdin.buffer.read(request.get("payload_bytes", 0))
-            ended = [number for number, (pid, _) in processes.items() if os.waitpid(pid, os.WNOHANG)[0]]
-            for number in ended:
-                del processes[number]
+            threads = {number: pair for number, pair in threads.items() if pair[0].is_alive()}
             if request["do"] == "cancel":
-                cancel(processes, [request["id"]])
+                if request["id"] in threads:
+                    threads[request["id"]][1].set()
                 continue
+            over, payload = threading.Event(), sys.stdin.buffer.read(request.get("payload_bytes", 0))
+            full = {**settings, **request, "payload": payload, "over": over}
+            thread = threading.Thread(target=carry_out, args=(full,))
             try:
-                pid = os.fork()
-            except OSError as error:
-                output.write(id=request["id"], failed=f"{request['do']}: {describe(error)}", end=True)
-                continue
-            if pid == 0:
-                carry_out({**settings, **request}, output)
-            processes[request["id"]] = pid, request["do"]
+                thread.start()
+            except RuntimeError as error:
+                write(id=request["id"], failed=f"{request['do']}: {error}", end=True)
+            else:
+                threads[request["id"]] = thread, over
     finally:
-        cancel(processes, list(processes))
-
-
-def cancel(processes: dict[int, tuple[int, str]], numbers: list[int]) -> None:
-    """End the processes of requests that end with their connection."""
-    for number in numbers:
-        pid, do = processes.get(number, (0, ""))
-        if do in ENDED_WITH_CONNECTION:
-            os.kill(pid, signal.SIGTERM)
-
-
-def carry_out(request: Request, output: LineWriter) -> NoReturn:
-    """Carry out a request, and end this process."""
-    number, do = request["id"], request["do"]
-
-    def reply(**document: Any) -> None:  # noqa: ANN401 (any JSON)
-        output.write(id=number, **document)
-
-    try:
         signal.alarm(0)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # no program may read the next requests
-        if do in ENDED_WITH_CONNECTION:
-            signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+        for _, over in threads.values():
+            over.set()
+
+
+def carry_out(request: Request) -> None:
+    """Carry out a request."""
+
+    def reply(**document: Any) -> None:
+        write(id=request["id"], **document)
+
+    with contextlib.suppress(BrokenPipeError):
         try:
-            REQUESTS[do](request, reply)
-        except RequestFailed as failure:
-            reply(**{failure.kind: str(failure)})
+            REQUESTS[request["do"]](request, reply)
         except BrokenPipeError:
             raise
+        except RequestFailed as failure:
+            reply(failed=str(failure))
         except OSError as error:
-            reply(failed=f"{do}: {describe(error)}")
+            reply(failed=f"{request['do']}: {describe(error)}")
         except Exception as error:  # noqa: BLE001  a bug: the controller must not wait for an answer
-            reply(failed=f"{do}: {error!r}")
+            reply(failed=f"{request['do']}: {error!r}")
         reply(end=True)
-    finally:
-        for child in CHILDREN:
-            child.kill()
-        os._exit(0)
 
 
 def main() -> None:
-    """Serve a connection, which begins with a line of settings."""
-    setting = json.loads(sys.stdin.buffer.readline().decode())
-    LIMITS.update(setting["limits"])
-    setting["root"] = str(Path(setting["root"]).expanduser())
-    sys.stdout.write(setting["mark"] + "\n")
+    """Serve a connection, which begins with a line of settings, or guard a benchmark."""
+    settings = json.loads(sys.stdin.buffer.readline().decode())
+    if settings.get("guards"):
+        signal.alarm(0)
+        guard(settings)
+        return
+    settings["root"] = str(Path(settings["root"]).expanduser())
+    if settings["finds"]:
+        os.environ.update(login_variables(settings["finds"]))
+    sys.stdout.write(settings["mark"] + "\n")
     sys.stdout.flush()
-    serve(setting, LineWriter())
+    serve(settings)
+
+
+def login_variables(program: str) -> Dict[str, str]:
+    """Return the variables of a login of the user that finds a program; empty: none does.
+
+    Clusters and users set PATH in the profile of the login shell, and some users only for interactive shells.
+    """
+    shell, mark = os.environ.get("SHELL") or "sh", "tfbench-variables"
+    for words in ([shell, "-l"], [shell, "-l", "-i"], ["sh", "-l"]):
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            printed_all = run([*words, "-c", f"echo {mark} && exec env -0"], 20.0).stdout
+            lines = printed_all.decode("utf-8", "surrogateescape").rpartition(mark + "\n")[2].split("\0")
+            variables = {name: value for name, _, value in (line.partition("=") for line in lines) if name}
+            if shutil.which(program, path=variables.get("PATH", "")):
+                return variables
+    return {}
 
 
 if __name__ == "__main__":

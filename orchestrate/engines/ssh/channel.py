@@ -15,13 +15,13 @@ import math
 import secrets
 import sys
 import time
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import stamina
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from orchestrate import loop
 from orchestrate.connections.conversation import (
@@ -84,21 +84,43 @@ of sshd."""
 
 SIGN_OF_LIFE_SECONDS = 60.0
 
-_READ_AGENT = (
-    "import signal, sys; signal.alarm({seconds}); exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
+READ_PROGRAM = (
+    "import signal, sys; signal.alarm({seconds}); "
+    "program = sys.stdin.buffer.read(int(sys.stdin.buffer.readline())); exec(program)"
 )
 _FIND_PYTHON = (
-    'for p in {pythons}; do "$p" -c "import sys; sys.exit(sys.version_info < (3, 8))" </dev/null >/dev/null 2>&1 '
-    f'&& exec "$p" -u -c "{_READ_AGENT}"; done; exit {NO_PYTHON}'
+    'for p in {pythons}; do "$p" -c "import sys; sys.exit(sys.version_info < (3, 6))" </dev/null >/dev/null 2>&1 '
+    f'&& exec "$p" -u -c "{READ_PROGRAM}"; done; exit {NO_PYTHON}'
 )
 """Contains no single quotes, because it is passed to the login shell in single quotes."""
 
 
-T = TypeVar("T")
-
-
 class NoPython(LaunchFailed):
-    """The host has no Python 3.8 or newer for the agent."""
+    """The host has no Python 3.6 or newer for the agent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentPlace:
+    """Where an agent runs.
+
+    Attributes:
+        login: Address of the host; None: this machine.
+        root: The agent's folder on the host.
+        image_file: Path of the file that describes the image of the host, if it was started from one of ours.
+        keys: Host keys that ssh accepts.
+        finds: A program that the agent finds as a login of the user does; empty: it needs no login's variables.
+    """
+
+    login: SSHAddress | None
+    root: str = ROOT
+    image_file: str = IMAGE_FILE
+    keys: HostKeys = AS_CONFIGURED
+    finds: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return the name of the host, for messages."""
+        return "this machine" if self.login is None else f"ssh {self.login.target}"
 
 
 class Channel:
@@ -107,26 +129,19 @@ class Channel:
     All channels to an agent share one connection, which stays open for `LINGER_SECONDS` after the last was closed.
 
     Args:
-        address: Address of the host; None: this machine.
-        root: The agent's folder on the host.
-        image_file: Path of the file that describes the image of the host, if it was started from one of ours.
-        keys: Host keys that ssh accepts.
+        login: As of `AgentPlace`.
+        place: More arguments of `AgentPlace`.
 
     Attributes:
-        closed: Whether new requests are refused.
+        name: Of the host, for messages.
     """
 
-    def __init__(
-        self,
-        address: SSHAddress | None,
-        root: str = ROOT,
-        image_file: str = IMAGE_FILE,
-        keys: HostKeys = AS_CONFIGURED,
-    ) -> None:
-        wanted = address, root, image_file, keys
-        self._connection = _CONNECTIONS.get(wanted) or _CONNECTIONS.setdefault(wanted, Connection(*wanted))
-        self.closed = False
-        self.name = self._connection.name
+    def __init__(self, login: SSHAddress | None, **place: Any) -> None:  # noqa: ANN401
+        wanted = AgentPlace(login=login, **place)
+        self._connection = _CONNECTIONS.get(wanted) or _CONNECTIONS.setdefault(wanted, Connection(wanted))
+        self._exchanges: set[Exchange] = set()
+        self._closed = False
+        self.name = wanted.name
 
     def request(self, do: str, payload: bytes = b"", **request: Any) -> dict[str, Any]:  # noqa: ANN401
         """Do what `answer` does, outside of the loop."""
@@ -148,26 +163,13 @@ class Channel:
             LaunchFailed: The request failed on the host.
             Lost: The repeat no longer exists.
         """
-        size = {"max_bytes": max_bytes, "max_line_bytes": max_bytes}
-        limits: dict[str, Any] = {"seconds": seconds, "silence_seconds": math.inf, **size}
-        async with contextlib.aclosing(self.answers(do, payload, **limits, **request)) as answers:
+        limits: dict[str, Any] = {"seconds": seconds, "silence_seconds": math.inf, "max_bytes": max_bytes}
+        answers = self.answers(do, payload, max_line_bytes=max_bytes, **limits, **request)
+        async with contextlib.aclosing(answers):
             answer = await anext(answers, None)
             if answer is None or await anext(answers, None) is not None:
                 raise Unreachable(f"{self.name}: {'no answer' if answer is None else 'several answers'} to {do!r}")
         return answer
-
-    def stream(self, do: str, payload: bytes = b"", **request: Any) -> Generator[dict[str, Any]]:  # noqa: ANN401
-        """Do what `answers` does, outside of the loop."""
-        answers = self.answers(do, payload, **request)
-
-        async def following() -> dict[str, Any] | None:
-            return await anext(answers, None)
-
-        try:
-            while (answer := loop.wait_for(following())) is not None:
-                yield answer
-        finally:
-            loop.wait_for(answers.aclose())
 
     async def answers(
         self,
@@ -182,6 +184,8 @@ class Channel:
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Send a request and yield the lines of its answer, in the loop; raises as `answer`.
 
+        A connection that exceeds a limit is closed, because it may have stalled.
+
         Args:
             do: Name of the request; see `agent.REQUESTS`.
             payload: Bytes after the request.
@@ -192,22 +196,37 @@ class Channel:
             request: Arguments of the request.
         """
         document = {"do": do, "payload_bytes": len(payload), **request}
-        received = is_new = False
+        ends_at, is_final = time.monotonic() + seconds, False
+        self._connection.users.add(self)
         while True:
-            exchange = Exchange(self.name, silence_seconds, seconds, max_bytes, max_line_bytes)
+            if self._closed:
+                raise self._connection.closed()
+            exchange = Exchange(max_bytes, max_line_bytes)
+            self._exchanges.add(exchange)
             try:
-                is_new = await self._connection.send(self, document, payload, exchange)
-                while answers := await exchange.receive():
-                    received = True
-                    for answer in answers:
-                        self._check(answer)
-                        yield answer
-                return
+                is_final = True  # also if it cannot be opened
+                link, is_final = await self._connection.link()
+                link.begin(document, payload, exchange)
+                while True:
+                    left = ends_at - time.monotonic()
+                    with anyio.move_on_after(max(0.0, min(left, silence_seconds))) as limit:
+                        answer = await exchange.get()
+                    if limit.cancelled_caught:
+                        why = f"no answer for {silence_seconds:.0f} s"
+                        why = why if silence_seconds < left else f"not done within {seconds:.0f} s"
+                        is_final = True
+                        raise await link.close(Unreachable(f"{self.name}: {why}"))
+                    if answer is None:
+                        return
+                    is_final = True
+                    raise_failure(self.name, answer)
+                    yield answer
             except Unreachable:  # a connection that was idle may have been dead for long
-                if received or is_new or exchange.exceeded or exchange.link is None:
+                if is_final or exchange.bytes_left < 0:
                     raise
             finally:
-                self._connection.forget(self, exchange)
+                self._exchanges.discard(exchange)
+                exchange.close()
 
     def install_python(self) -> None:
         """Install a Python below the agent's folder, in a connection of its own that needs only sh.
@@ -216,83 +235,86 @@ class Channel:
             Unreachable: The connection failed, or a limit was exceeded.
             LaunchFailed: The installation failed.
         """
-        for line in self._connection.install_python():
-            self._check(self._connection.read(line, MAX_LINE_BYTES))
+        for line in with_retries(self._connection.install_python):
+            raise_failure(self.name, read_line(self.name, line, MAX_LINE_BYTES))
 
     def close(self) -> None:
         """End all exchanges, and refuse new requests."""
-        self.closed = True
-        loop.wait_for(self._connection.release(self))
+        self._closed = True
+        loop.wait_for(self._release())
 
-    def _check(self, answer: dict[str, Any]) -> None:
-        """Raise the error that an answer reports, if any."""
-        for key, kind in (("failed", LaunchFailed), ("lost", Lost)):
-            if isinstance(answer.get(key), str):
-                raise kind(f"{self.name}: {plain_text(answer[key], 500)}")
+    async def _release(self) -> None:
+        for exchange in list(self._exchanges):
+            exchange.end(self._connection.closed())
+        self._connection.users.discard(self)
+        asyncio.get_running_loop().call_later(LINGER_SECONDS, self._connection.end_if_unused)
+
+
+def read_line(name: str, line: bytes, limit: int) -> dict[str, Any]:
+    """Parse a line of an answer of the named host, which is not trusted.
+
+    Raises:
+        Unreachable: It is malformed.
+    """
+    try:
+        document = read_json(line, limit)
+    except ValueError as error:
+        problem = f"its answer is not JSON: {plain_text(repr(line[:1000]), 200)} ({plain_text(str(error), 100)})"
+        raise Unreachable(f"{name}: {problem}") from error
+    if not isinstance(document, dict):
+        raise Unreachable(f"{name}: its answer is not an object: {plain_text(repr(line[:1000]), 200)}")
+    return document
+
+
+def raise_failure(name: str, answer: Mapping[str, Any]) -> None:
+    """Raise the error that an answer of the named host reports, if any."""
+    for key, kind in (("failed", LaunchFailed), ("lost", Lost)):
+        if isinstance(answer.get(key), str):
+            raise kind(f"{name}: {plain_text(answer[key], 500)}")
 
 
 class Connection:
     """The connection to an agent, which is opened for the first request, and again after it has failed.
 
     Args:
-        address: As of `Channel`.
-        root: As of `Channel`.
-        image_file: As of `Channel`.
-        keys: As of `Channel`.
+        place: Where the agent runs.
+
+    Attributes:
+        users: Channels that may send more requests.
     """
 
-    def __init__(self, address: SSHAddress | None, root: str, image_file: str, keys: HostKeys) -> None:
-        self._address = address
-        self._keys = keys
-        self._root = root
-        self._image_file = image_file
+    def __init__(self, place: AgentPlace) -> None:
+        self.users: set[Channel] = set()
+        self._place = place
         self._opening: asyncio.Task[_Link] | None = None
         self._link: _Link | None = None
-        self._users: dict[Channel, set[Exchange]] = {}
         self._flags: list[str] = []
-        self.name = "this machine" if address is None else f"ssh {address.target}"
 
-    async def send(self, user: Channel, document: dict[str, Any], payload: bytes, exchange: Exchange) -> bool:
-        """Send a request; return whether the connection was opened for it.
+    async def link(self) -> tuple[_Link, bool]:
+        """Return the open connection, and whether it was opened for this call.
 
         Raises:
             Unreachable: The connection failed.
             NoPython: The host has no suitable Python.
         """
-        if user.closed:
-            raise Unreachable(f"{self.name}: the connection was closed")
-        self._users.setdefault(user, set()).add(exchange)
-        link, is_new = self._link, False
-        if link is None or link.failure is not None:  # all who ask meanwhile get the same new one
-            self._opening = self._opening or asyncio.create_task(self._open_with_retries())
-            link, is_new = await asyncio.shield(self._opening), True
-        link.begin(document, payload, exchange)
-        return is_new
+        if self._link is not None and self._link.failure is None:
+            return self._link, False
+        self._opening = self._opening or asyncio.create_task(self._open_with_retries())
+        return await asyncio.shield(self._opening), True  # all who ask meanwhile get the same
 
-    def forget(self, user: Channel, exchange: Exchange) -> None:
-        """Receive no more of an exchange."""
-        self._users.get(user, set()).discard(exchange)
-        exchange.close()
+    def closed(self) -> Unreachable:
+        """Return the error of requests after the end."""
+        return Unreachable(f"{self._place.name}: the connection was closed")
 
-    async def release(self, user: Channel) -> None:
-        """End the exchanges of a user; without users, close the connection after a while."""
-        for exchange in self._users.pop(user, ()):
-            exchange.end(Unreachable(f"{self.name}: the connection was closed"))
-        asyncio.get_running_loop().call_later(LINGER_SECONDS, self._leave)
-
-    def _leave(self) -> None:
-        if not self._users and self._link is not None:
-            self._link.end(Unreachable(f"{self.name}: the connection was closed"))
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the connection is open."""
-        return self._link is not None and self._link.failure is None
+    def end_if_unused(self) -> None:
+        """End the connection if no channel uses it."""
+        if not self.users and self._link is not None:
+            self._link.end(self.closed())
 
     async def close(self) -> None:
         """Close the connection now."""
         if self._link is not None:
-            await self._link.close(Unreachable(f"{self.name}: the connection was closed"))
+            await self._link.close(self.closed())
 
     async def _open_with_retries(self) -> _Link:
         try:
@@ -303,14 +325,27 @@ class Connection:
 
     async def _open(self) -> _Link:
         """Log in and start the agent."""
-        pythons = (*PYTHONS, f"{self._root}/{software.PYTHON_FOLDER}/bin/python3")
-        command = _FIND_PYTHON.format(pythons=" ".join(pythons), seconds=SILENCE_SECONDS)
-        link = _Link(self, self._words(f"exec sh -c '{command}'"))
-        mark = f"tfbench-{secrets.token_hex(8)}"
-        common = {"root": self._root, "image_file": self._image_file, "pythons": pythons}
-        settings = {"mark": mark, "limits": LIMITS, "silence_seconds": SILENCE_SECONDS, **common}
-        await link.open(b"%d\n%s%s\n" % (len(AGENT), AGENT, json.dumps(settings).encode()), mark.encode())
+        place, mark = self._place, f"tfbench-{secrets.token_hex(8)}"
+        pythons = (*PYTHONS, f"{place.root}/{software.PYTHON_FOLDER}/bin/python3")
+        read_program = READ_PROGRAM.format(seconds=SILENCE_SECONDS)
+        words = [sys.executable, "-u", "-c", read_program]
+        if place.login is not None:
+            command = _FIND_PYTHON.format(pythons=" ".join(pythons), seconds=SILENCE_SECONDS)
+            words = self._ssh(f"exec sh -c '{command}'")
+        about = {"root": place.root, "image_file": place.image_file, "finds": place.finds, "mark": mark}
+        ours = {"pythons": pythons, "silence_seconds": SILENCE_SECONDS, "read_program": read_program}
+        settings = json.dumps({**about, **ours, **LIMITS}).encode()
+        link = _Link(place, words)
+        if not await link.open(b"%d\n%s%s\n" % (len(AGENT), AGENT, settings), mark.encode()):
+            # The first time, it is tried again without the user's shared connection, which may be dead.
+            kind = Unreachable if self._flags else Dropped
+            self._flags = [OWN_CONNECTION]
+            raise await link.close(kind(f"{place.name}: no answer for {SECONDS:.0f} s"))
         return link
+
+    def _ssh(self, command: str) -> list[str]:
+        assert self._place.login is not None
+        return ssh_command(self._place.login, self._place.keys, "-T", *self._flags, remote=command)
 
     def install_python(self) -> list[bytes]:
         """Install a Python over a connection of its own; return the lines of the script's answer.
@@ -319,195 +354,138 @@ class Connection:
             Unreachable: The connection failed, or a limit was exceeded.
         """
         mark = f"tfbench-{secrets.token_hex(8)}"
-        script = software.install_script(self._root, mark).encode()
-
-        def install() -> list[bytes]:
-            words, seconds = self._words("exec sh -s"), software.INSTALL_SECONDS
-            answer = ask(words, script, seconds=seconds, max_bytes=MAX_PROFILE_BYTES + MAX_LINE_BYTES)
-            before, marked, lines = answer.output.partition(mark.encode())
-            if answer.exceeded:
-                raise Unreachable(f"{self.name}: {answer.exceeded}")
-            self.explain(answer.code, bool(marked), before, answer.errors)
-            return lines.splitlines()[1:]
-
-        return with_retries(install)
-
-    def _words(self, command: str) -> list[str]:
-        if self._address is None:
-            return [sys.executable, "-u", "-c", _READ_AGENT.format(seconds=SILENCE_SECONDS)]
-        return ssh_command(self._address, self._keys, "-T", *self._flags, remote=command)
-
-    def login_timed_out(self) -> Unreachable:
-        """Return the error of a login without an answer; the first time, it is tried again without a shared connection.
-
-        The user's shared connection may be dead.
-        """
-        kind = Unreachable if self._flags else Dropped
-        self._flags = [OWN_CONNECTION]
-        return kind(f"{self.name}: no answer for {SECONDS:.0f} s")
-
-    def read(self, line: bytes, limit: int) -> dict[str, Any]:
-        """Parse a line of an answer, which is not trusted.
-
-        Raises:
-            Unreachable: It is malformed.
-        """
-        try:
-            document = read_json(line, limit)
-        except ValueError as error:
-            problem = f"its answer is not JSON: {plain_text(repr(line[:1000]), 200)} ({plain_text(str(error), 100)})"
-            raise Unreachable(f"{self.name}: {problem}") from error
-        if not isinstance(document, dict):
-            raise Unreachable(f"{self.name}: its answer is not an object: {plain_text(repr(line[:1000]), 200)}")
-        return document
-
-    def explain(self, code: int | None, marked: bool, before: bytes, errors: bytes) -> None:
-        """Raise the error that ended a connection, if any.
-
-        Args:
-            code: Exit code of ssh.
-            marked: Whether the host had begun to answer.
-            before: What it printed before.
-            errors: Standard error of ssh.
-        """
-        if code == NO_PYTHON and not marked:
-            names = ", ".join(PYTHONS)
-            raise NoPython(f"{self.name}: no Python 3.8 or newer was found. Looked for: {names}")
-        if code == SSH_FAILED and self._address is not None and (errors or not before):
-            failure = ssh_failure(self._address.target, errors, code)
-            raise Unreachable(failure.cause) if marked else failure
-        if not marked:
-            raise Unreachable(f"{self.name}: {own_words(code, before + errors)}")
-        if code != 0:
-            raise Unreachable(f"{self.name}: the connection broke. {plain_text(errors.decode(errors='replace'), 300)}")
+        script = software.install_script(self._place.root, mark).encode()
+        size = MAX_PROFILE_BYTES + MAX_LINE_BYTES
+        answer = ask(self._ssh("exec sh -s"), script, seconds=software.INSTALL_SECONDS, max_bytes=size)
+        if answer.exceeded:
+            raise Unreachable(f"{self._place.name}: {answer.exceeded}")
+        before, marked, lines = answer.output.partition(mark.encode())
+        explain(self._place, answer.code, bool(marked), before, answer.errors)
+        return lines.splitlines()[1:]
 
 
-_CONNECTIONS: dict[tuple[SSHAddress | None, str, str, HostKeys], Connection] = {}
+def explain(place: AgentPlace, code: int | None, marked: bool, before: bytes, errors: bytes) -> None:
+    """Raise the error that ended a connection, if any.
+
+    Args:
+        place: Where the agent runs.
+        code: Exit code of ssh.
+        marked: Whether the host had begun to answer.
+        before: What it printed before.
+        errors: Standard error of ssh.
+    """
+    if code == NO_PYTHON and not marked:
+        raise NoPython(f"{place.name}: no Python 3.6 or newer was found. Looked for: {', '.join(PYTHONS)}")
+    if code == SSH_FAILED and place.login is not None and (errors or not before):
+        failure = ssh_failure(place.login.target, errors, code)
+        raise Unreachable(failure.cause) if marked else failure
+    if not marked:
+        raise Unreachable(f"{place.name}: {own_words(code, before + errors)}")
+    if code != 0:
+        raise Unreachable(f"{place.name}: the connection broke. {plain_text(errors.decode(errors='replace'), 300)}")
+
+
+_CONNECTIONS: dict[AgentPlace, Connection] = {}
 """One for each agent; belongs to the loop."""
 
 
 @atexit.register
 def _close_all() -> None:
-    if any(connection.is_open for connection in _CONNECTIONS.values()):
-        loop.wait_for(_close())
+    async def close() -> None:
+        async with anyio.create_task_group() as group:
+            for connection in _CONNECTIONS.values():
+                group.start_soon(connection.close)
 
-
-async def _close() -> None:
-    async with anyio.create_task_group() as group:
-        for connection in _CONNECTIONS.values():
-            group.start_soon(connection.close)
+    if _CONNECTIONS:
+        loop.wait_for(close())
 
 
 class Exchange:
     """A request and its answer, in the loop.
 
     Args:
-        name: Of the host.
-        silence_seconds: Longest wait for a line.
-        seconds: Longest total duration.
         max_bytes: Maximum size of the answer.
         max_line_bytes: Maximum size of a line.
 
     Attributes:
-        exceeded: Whether a limit was exceeded.
+        bytes_left: Size of the rest that is accepted; negative: the answer is too long.
         has_ended: Whether the answer is complete.
+        link: The connection, and the number of the request there; None: it was not sent.
     """
 
-    def __init__(self, name: str, silence_seconds: float, seconds: float, max_bytes: int, max_line_bytes: int) -> None:
-        self.exceeded = self.has_ended = False
-        self._failure: HostError = Unreachable(f"{name}: the connection ended")
+    def __init__(self, max_bytes: int, max_line_bytes: int) -> None:
         self.max_line_bytes = max_line_bytes
-        self._name = name
-        self._silence_seconds, self._seconds = silence_seconds, seconds
-        self._ends_at = time.monotonic() + seconds
-        self._max_bytes = self._bytes_left = max_bytes
-        self._lines: tuple[MemoryObjectSendStream[dict[str, Any]], MemoryObjectReceiveStream[dict[str, Any]]]
-        self._lines = anyio.create_memory_object_stream(MAX_UNREAD_LINES)
-        self.link: _Link | None = None
-        self._number = 0
-
-    def begin(self, link: _Link, number: int) -> None:
-        """Begin over a connection, under a number."""
-        self.link, self._number = link, number
+        self.bytes_left = self._max_bytes = max_bytes
+        self.has_ended = False
+        self.link: tuple[_Link, int] | None = None
+        self._failure: HostError | None = None
+        self._lines, self._received = anyio.create_memory_object_stream[dict[str, Any]](MAX_UNREAD_LINES)
 
     async def put(self, answer: dict[str, Any], size: int) -> None:
         """Add a line of the answer, of a size in bytes; wait while many are unread.
 
         Raises:
-            Unreachable: The answer is too long.
+            TooLong: The answer is too long.
         """
-        self._bytes_left -= size
-        if self._bytes_left < 0:
-            self.exceeded = True
-            raise Unreachable(f"{self._name}: {TooLong(self._max_bytes)}")
+        self.bytes_left -= size
+        if self.bytes_left < 0:
+            raise TooLong(self._max_bytes)
         self.has_ended = answer.pop("end", None) is True
         with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             if answer:
-                await self._lines[0].send(answer)
+                await self._lines.send(answer)
         if self.has_ended:
-            self._lines[0].close()
+            self._lines.close()
+
+    async def get(self) -> dict[str, Any] | None:
+        """Wait for a line of the answer; None: it is complete.
+
+        Raises:
+            Unreachable: The connection failed.
+        """
+        try:
+            return await self._received.receive()
+        except (anyio.EndOfStream, anyio.ClosedResourceError):
+            if self._failure is not None and not self.has_ended:
+                raise Unreachable(self._failure.cause) from None
+            return None
 
     def end(self, failure: HostError) -> None:
         """End an incomplete answer for a reason."""
-        self._failure = failure
-        self._close_lines()
-
-    async def receive(self) -> list[dict[str, Any]]:
-        """Wait for lines of the answer and return them; empty: it is complete.
-
-        Raises:
-            Unreachable: The connection failed, or a limit was exceeded; then it is closed, because it may have stalled.
-        """
-        left, received = self._ends_at - time.monotonic(), []
-        with anyio.move_on_after(max(0.0, min(left, self._silence_seconds))):
-            with contextlib.suppress(anyio.EndOfStream, anyio.ClosedResourceError):
-                received.append(await self._lines[1].receive())
-            with contextlib.suppress(anyio.WouldBlock, anyio.EndOfStream, anyio.ClosedResourceError):
-                while True:
-                    received.append(self._lines[1].receive_nowait())
-            if not received and not self.has_ended:
-                raise Unreachable(self._failure.cause)
-            return received
-        self.exceeded = True
-        is_silent = self._silence_seconds < left
-        why = f"no answer for {self._silence_seconds:.0f} s" if is_silent else f"not done within {self._seconds:.0f} s"
-        if self.link is not None:
-            await self.link.close(Unreachable(f"{self._name}: {why}"))
-        raise Unreachable(f"{self._name}: {why}")
+        self._failure = self._failure or failure
+        self._lines.close()
 
     def close(self) -> None:
         """Stop receiving."""
-        self._close_lines()
+        self._lines.close()
+        self._received.close()
         if self.link is not None:
-            self.link.forget(self._number, self)
-
-    def _close_lines(self) -> None:
-        for end in self._lines:
-            end.close()
+            link, number = self.link
+            link.forget(number, self)
 
 
 class _Link:
     """An open connection, and the exchanges over it.
 
     Args:
-        connection: What it belongs to.
+        place: Where the agent runs.
         command: Starts the agent.
 
     Attributes:
         failure: Why the connection has ended; None: it has not.
     """
 
-    def __init__(self, connection: Connection, command: list[str]) -> None:
+    def __init__(self, place: AgentPlace, command: list[str]) -> None:
         self.failure: HostError | None = None
-        self._connection = connection
+        self._place = place
         self._talk = Conversation(command)
         self._to_send, self._sending = anyio.create_memory_object_stream[bytes](math.inf)
         self._exchanges: dict[int, Exchange] = {}
         self._numbers = itertools.count(1)
         self._stray_bytes = 0
 
-    async def open(self, program: bytes, mark: bytes) -> None:
-        """Send the agent's program and wait for its mark.
+    async def open(self, program: bytes, mark: bytes) -> bool:
+        """Send the agent's program and wait for its mark; return whether it came in time.
 
         Raises:
             Unreachable: The connection failed.
@@ -517,31 +495,31 @@ class _Link:
         self._to_send.send_nowait(program)
         self._task = asyncio.create_task(self._work(mark))
         await asyncio.wait([self._opened, self._task], timeout=SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        if not self._opened.done() and not self._task.done():
-            await self.close(self._connection.login_timed_out())
         if self.failure is not None:
             raise self.failure
+        return self._opened.done()
 
     def begin(self, document: dict[str, Any], payload: bytes, exchange: Exchange) -> None:
         """Send a request, unless the connection has failed."""
-        number = next(self._numbers)
-        exchange.begin(self, number)
-        if self.failure is None:
-            self._exchanges[number] = exchange
-            self._to_send.send_nowait(json.dumps({"id": number, **document}).encode() + b"\n" + payload)
-        else:
+        if self.failure is not None:
             exchange.end(self.failure)
+            return
+        number = next(self._numbers)
+        exchange.link = self, number
+        self._exchanges[number] = exchange
+        self._to_send.send_nowait(json.dumps({"id": number, **document}).encode() + b"\n" + payload)
 
     def forget(self, number: int, exchange: Exchange) -> None:
         """Receive no more of an exchange, and ask the agent to end it."""
         if self._exchanges.pop(number, None) is not None and not exchange.has_ended:
             self._to_send.send_nowait(json.dumps({"do": "cancel", "id": number}).encode() + b"\n")
 
-    async def close(self, failure: HostError) -> None:
-        """End the connection for a reason."""
+    async def close(self, failure: HostError) -> HostError:
+        """End the connection for a reason, and return it."""
         self.end(failure)
         await asyncio.wait([self._task], timeout=END_SECONDS)
         self._task.cancel()
+        return failure
 
     def end(self, failure: HostError) -> None:
         """Begin to end the connection for a reason."""
@@ -560,7 +538,7 @@ class _Link:
                 try:
                     await self._receive(mark)
                 except TooLong as error:
-                    self.end(Unreachable(f"{self._connection.name}: {error}"))
+                    self.end(Unreachable(f"{self._place.name}: {error}"))
                 except HostError as error:
                     self.end(error)
         finally:
@@ -588,16 +566,16 @@ class _Link:
             else:
                 before += line
             if len(before) > MAX_PROFILE_BYTES:
-                raise Unreachable(f"{self._connection.name}: its login prints more than {MAX_PROFILE_BYTES >> 20} MiB")
-        self._connection.explain(await self._talk.exit_code(), marked, bytes(before), self._talk.errors)
-        raise Unreachable(f"{self._connection.name}: the connection ended")
+                raise Unreachable(f"{self._place.name}: its login prints more than {MAX_PROFILE_BYTES >> 20} MiB")
+        explain(self._place, await self._talk.exit_code(), marked, bytes(before), self._talk.errors)
+        raise Unreachable(f"{self._place.name}: the connection ended")
 
     def _max_line_bytes(self) -> int:
         return max((exchange.max_line_bytes for exchange in self._exchanges.values()), default=MAX_LINE_BYTES)
 
     async def _take(self, line: bytes) -> None:
         """Pass a line to its exchange."""
-        document = self._connection.read(line, self._max_line_bytes())
+        document = read_line(self._place.name, line, self._max_line_bytes())
         number = document.pop("id", None)
         exchange = self._exchanges.get(number) if isinstance(number, int) else None
         if exchange is not None:
@@ -607,4 +585,4 @@ class _Link:
             return
         self._stray_bytes += len(line)
         if self._stray_bytes > MAX_STREAM_BYTES:
-            raise Unreachable(f"{self._connection.name}: it sends answers to no request")
+            raise Unreachable(f"{self._place.name}: it sends answers to no request")

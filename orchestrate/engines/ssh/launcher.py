@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,7 +30,7 @@ from orchestrate.planning.images import wanted_images
 from orchestrate.planning.plan import Job
 from orchestrate.project import PROJECT, missing_extra
 from orchestrate.text import Lines, plain_text
-from results.schema import Device, Status
+from results.schema import Status
 from results.schema.record_json import MAX_RECORD_BYTES
 
 PROBE_SECONDS = 60.0
@@ -55,7 +55,15 @@ class AgentLauncher:
         host: Settings of the host.
         channel: Channel to its agent.
         notify: Receives messages for the user.
+
+    Attributes:
+        command: Replaces `python -m tfbench` in tests.
     """
+
+    _MACHINE, _STATES = ".", "jobs/*/*/state.json"
+    """A folder below which all runs of the host are, relative to the agent's, and the states of their repeats."""
+
+    command: Sequence[str] = ()
 
     def __init__(self, host: Host, channel: Channel, notify: Notify) -> None:
         self._host = host
@@ -70,18 +78,17 @@ class AgentLauncher:
             run=job.origin.run_id,
             job=job.id,
             command=[
-                *self._program(used),
+                *(self.command or (used.python, "-m", "tfbench")),
                 *job.case.flags(),
                 *host_flags(job, self._host.data_dir),
-                f"--output={self._root}/jobs/{job.origin.run_id}/{job.id}/record.json",
+                "--output=record.json",  # in the repeat's folder
                 f"--max_seconds={self._host.timeout_minutes * 60:g}",
             ],
             environment={**used.environment, "PYTHONUNBUFFERED": "1", **job_variables(job, self._host)},
-            unset=self._unset(job),
             cpus=self._host.cpus,
             toolchain=used.toolchain,
-            machine=self._machine[0],
-            states=self._machine[1],
+            machine=self._MACHINE,
+            states=self._STATES,
         )
         if (other := answer.get("busy")) is not None:
             raise Busy(f"run {plain_text(str(other), 100)} measures on this machine, too")
@@ -91,7 +98,7 @@ class AgentLauncher:
         """See `Launcher.follow`."""
         return loop.wait_for(self.follow_in_loop(job, on_line))
 
-    async def follow_in_loop(self, job: Job, on_line: OutputLine) -> Ending:
+    async def follow_in_loop(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         """See `LoopFollower`; reconnects after a broken connection and continues at the same offset."""
         lines = Lines()
         while True:
@@ -199,27 +206,13 @@ class AgentLauncher:
             require_driver(facts)
         return facts
 
-    @property
-    def _root(self) -> str:
-        """The agent's folder on the host."""
-        raise NotImplementedError
-
-    @property
-    def _machine(self) -> tuple[str, str]:
-        """A folder on the host below which all runs are, and the pattern of the states of their repeats."""
-        return self._root, "jobs/*/*/state.json"
+    def prepare(self, job: Job, on_progress: Progress) -> None:
+        """See `Launcher.prepare`; over ssh, installs the locked packages of the job's variant, once per host."""
+        self._software_of(job, on_progress)
 
     def _software_of(self, job: Job, on_progress: Progress) -> HostSoftware:
         """Return the software for a job, installing it if necessary."""
         raise NotImplementedError
-
-    def _program(self, used: HostSoftware) -> list[str]:
-        """Return the command of a benchmark without flags."""
-        return [used.python, "-m", "tfbench"]
-
-    def _unset(self, job: Job) -> list[str]:
-        """Return the host's variables to remove from a benchmark's environment."""
-        return []
 
 
 HERE = HostSoftware(python=sys.executable, environment={"PYTHONPATH": str(PROJECT)})
@@ -232,14 +225,14 @@ class ProcessLauncher(AgentLauncher):
     Args:
         host: Settings of the host.
         run_path: The run's folder; None if nothing will be started.
-        command: Replaces `python -m tfbench` in tests.
     """
 
-    def __init__(self, host: Host, run_path: Path | None, command: list[str] | None = None) -> None:
+    _MACHINE, _STATES = "../..", "*/work/jobs/*/*/state.json"
+
+    def __init__(self, host: Host, run_path: Path | None) -> None:
         # Absolute, because the agent has another working directory.
-        self._work = None if run_path is None else run_path.absolute() / "work"
-        self._command = command
-        super().__init__(host, Channel(None, root=str(self._work or "/nonexistent")), lambda host, message: None)
+        root = "/nonexistent" if run_path is None else str(run_path.absolute() / "work")
+        super().__init__(host, Channel(None, root=root), lambda host, message: None)
 
     def probe(self) -> Facts:
         """See `Launcher.probe`."""
@@ -247,24 +240,8 @@ class ProcessLauncher(AgentLauncher):
             raise LaunchFailed(missing)
         return self._run_probe(HERE)
 
-    def prepare(self, job: Job, on_progress: Progress) -> None:
-        """See `Launcher.prepare`; nothing needs to be installed."""
-
-    @property
-    def _root(self) -> str:
-        if self._work is None:
-            raise Lost("no run folder was given")
-        return str(self._work)
-
-    @property
-    def _machine(self) -> tuple[str, str]:
-        return str(Path(self._root).parent.parent), "*/work/jobs/*/*/state.json"
-
     def _software_of(self, job: Job, on_progress: Progress) -> HostSoftware:
         return HERE
-
-    def _program(self, used: HostSoftware) -> list[str]:
-        return self._command or super()._program(used)
 
 
 class SSHLauncher(AgentLauncher):
@@ -307,22 +284,18 @@ class SSHLauncher(AgentLauncher):
         images = wanted_images(self._host, facts, read_variants())
         return dataclasses.replace(facts, images=tuple(map(self._with_setup, images)))
 
-    def prepare(self, job: Job, on_progress: Progress) -> None:
-        """See `Launcher.prepare`; installs the locked packages of the job's variant, once per host."""
-        self._software_of(job, on_progress)
-
     @functools.cached_property
     def _hello(self) -> Hello:
-        """What the host has, including a suitable Python, which is installed if missing."""
+        """What the host has; a Python is installed if it has none for the agent, or none for our packages."""
         try:
             hello = self._read_hello()
+            if hello.image is not None or self._host.python is not None or software.fitting_python(hello.pythons):
+                return hello
+            why = self._no_python(hello)
         except NoPython as error:
-            self._install_python(str(error))
-            return self._read_hello()
-        if hello.image is None and self._host.python is None and software.fitting_python(hello.pythons) is None:
-            self._install_python(self._no_python(hello))
-            hello = self._read_hello()
-        return hello
+            why = str(error)
+        self._install_python(why)
+        return self._read_hello()
 
     def _read_hello(self) -> Hello:
         asked_at = time.time()
@@ -408,13 +381,6 @@ class SSHLauncher(AgentLauncher):
             self._channel.request("unpack", content, digest=digest)
         return f"{self._hello.root}/runner/{digest}"
 
-    @property
-    def _root(self) -> str:
-        return self._hello.root
-
-    def _unset(self, job: Job) -> list[str]:
-        return [] if job.case.device is Device.CPU or job.gpus else ["CUDA_VISIBLE_DEVICES"]
-
     def _software_of(self, job: Job, on_progress: Progress) -> HostSoftware:
         variant = job.origin.variant
         if variant not in self._software:
@@ -445,18 +411,16 @@ class SSHLauncher(AgentLauncher):
             raise PullFailed(f"{self._channel.name}: {refusal}")
         self._notify(self._host.key, f"installing the packages of {variant.name}: {setup.words()}")
         total = setup.needed * 1_000_000
+        limits: dict[str, Any] = {"silence_seconds": INSTALL_SILENCE_SECONDS, "seconds": DEADLINE_SECONDS}
+
+        async def install() -> None:
+            async for answer in self._channel.answers("install", lock, python=python, digest=digest, **limits):
+                if isinstance(done := answer.get("installed_bytes"), int):
+                    on_progress(min(done, total), total)
+
         try:
             with self._pulls.turn("packages"):
-                for answer in self._channel.stream(
-                    "install",
-                    lock,
-                    python=python,
-                    digest=digest,
-                    silence_seconds=INSTALL_SILENCE_SECONDS,
-                    seconds=DEADLINE_SECONDS,
-                ):
-                    if isinstance(done := answer.get("installed_bytes"), int):
-                        on_progress(min(done, total), total)
+                loop.wait_for(install())
         except LaunchFailed as error:
             raise PullFailed(error.cause) from error
 

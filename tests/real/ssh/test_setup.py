@@ -191,7 +191,7 @@ def test_a_python_that_could_not_be_brought_comes_with_the_reason(
     with pytest.raises(LaunchFailed) as caught:
         make_launcher(image=False).probe()
     cause = str(caught.value)
-    assert "no Python 3.8 or newer was found. Looked for: /nowhere/python3, /nowhere/conda/bin/python3" in cause
+    assert "no Python 3.6 or newer was found. Looked for: /nowhere/python3, /nowhere/conda/bin/python3" in cause
     assert said in cause and "Install Python 3.11 with pip there" in cause
     assert list((tmp_path / "home").iterdir()) == []
 

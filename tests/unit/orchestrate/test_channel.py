@@ -1,5 +1,6 @@
 """One connection to a host's agent: shared, opened again when it breaks, and safe from what a host sends."""
 
+import contextlib
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from orchestrate import loop
 from orchestrate.connections import children
 from orchestrate.engines.pulls import PullLimits
 from orchestrate.engines.ssh import channel
@@ -68,7 +70,7 @@ def launcher(tmp_path: Path, number: int, program: str) -> SSHLauncher:
         PullLimits(),
         Channel(address, root=str(tmp_path / f"home-{number}"), image_file=str(tmp_path / "image.json")),
     )
-    made._program = lambda used: [sys.executable, "-c", program]
+    made.command = [sys.executable, "-c", program]
     return made
 
 
@@ -157,16 +159,20 @@ def test_output_continues_where_a_broken_connection_ended(tmp_path: Path, ssh: F
 
 
 def test_nothing_goes_on_for_a_request_that_nobody_waits_for(tmp_path: Path, ssh: FakeSSH):
-    def alive() -> int:
-        return len([pid for pid in below(os.getpid()) if b"State:\tZ" not in read_proc(pid, "status")])
-
     it = launcher(tmp_path, 0, WAITS)
     it.start(JOB)
-    answers = it._channel.stream("follow", run="r", job=JOB.id, offset=0)
-    next(answers)
-    followed = alive()
-    answers.close()
-    wait_until(lambda: alive() < followed, "the end of the request")
+
+    def threads() -> int:
+        tasks = [Path(f"/proc/{pid}/task") for pid in below(os.getpid())]
+        return sum(len(list(path.iterdir())) for path in tasks if path.exists())
+
+    async def listen() -> int:
+        async with contextlib.aclosing(it._channel.answers("follow", run="r", job=JOB.id, offset=0)) as answers:
+            await anext(answers)
+            return threads()
+
+    followed = loop.wait_for(listen())
+    wait_until(lambda: threads() < followed, "the end of the request")
     it.remove(JOB)
 
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 import urllib3
 
@@ -32,9 +33,8 @@ from orchestrate.engines.kubernetes.api import KubernetesCluster
 from orchestrate.engines.kubernetes.launcher import KubernetesLauncher
 from orchestrate.engines.kubernetes.manifests import job_manifest
 from orchestrate.engines.pulls import PullLimits
-from orchestrate.engines.slurm import commands
 from orchestrate.engines.slurm.launcher import SlurmLauncher
-from orchestrate.engines.ssh.channel import Channel
+from orchestrate.engines.ssh.channel import Channel, raise_failure, read_line
 from orchestrate.engines.ssh.launcher import SSHLauncher
 from orchestrate.errors import HostError, Lost
 from orchestrate.inventory.addresses import DockerAddress, SSHAddress
@@ -175,8 +175,10 @@ def job_on(launcher: str, **origin: Any) -> Job:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for nothing."""
-    sleep = time.sleep
+    sleep, sleep_in_loop = time.sleep, anyio.sleep
     monkeypatch.setattr(time, "sleep", lambda seconds: sleep(min(seconds, 0.001)))
+    monkeypatch.setattr(anyio, "sleep", lambda seconds: sleep_in_loop(min(seconds, 0.001)))
+    monkeypatch.setattr("orchestrate.engines.kubernetes.launcher.POLL_SECONDS", 0.001)
     monkeypatch.setattr(docker_client, "RECONNECT_SECONDS", 0.0)
     monkeypatch.setattr("orchestrate.engines.ssh.launcher.BETWEEN_ATTEMPTS_SECONDS", 0.0)
 
@@ -207,8 +209,8 @@ class Replayed(Channel):
             return
         for asked in [asked for asked in self.heard if asked.startswith(f"{do} ")]:
             line = self.say(asked).encode(errors="surrogatepass")
-            answer = self._connection.read(line, request.get("max_line_bytes", MAX_LINE_BYTES))
-            self._check(answer)
+            answer = read_line(self.name, line, request.get("max_line_bytes", MAX_LINE_BYTES))
+            raise_failure(self.name, answer)
             yield answer
 
     def live(self) -> None:
@@ -316,50 +318,75 @@ def test_no_answer_of_an_engine_does_more_than_fail_its_host(monkeypatch: pytest
     check(answers, have)
 
 
-# ---- Slurm: lines of words with bars between them
+# ---- Slurm, through the agent on its login host
 
 
-def test_no_answer_of_slurm_does_more_than_fail_its_fleet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    job = job_on("slurm")
-    left = {"log": "tfbench: state timing\n", "record": to_json(good_record(CASE)), "done": "code 0\nnode n1\nimage \n"}
-    node_row = ["node", "n1", "2", "1000", "idle", "gpu:a4000:2"]
+def in_base64(text: str) -> str:
+    return base64.b64encode(text.encode(errors="surrogatepass")).decode()
+
+
+def printed(text: str) -> dict[str, Any]:
+    """Return the answer of a command of Slurm."""
+    return {"code": 0, "output": in_base64(text), "errors": ""}
+
+
+SLURM_PRINTS = {
+    "sinfo --version": ["slurm 22.05.8"],
+    "sinfo --noheader --format": ["gpu"],
+    "sinfo --noheader --Node": ["n1|2|1000|idle|gpu:a4000:2"],
+    "squeue --noheader --me": ["12_0|COMPLETED|n1|None", "12_[1-4,7]|PENDING||Priority"],
+}
+"""Lines of its commands."""
+
+
+@pytest.mark.parametrize("spoilt", ["the agent's answers", "words of Slurm"])
+def test_no_answer_of_slurm_does_more_than_fail_its_fleet(tmp_path: Path, spoilt: str):
+    job, record = job_on("slurm"), to_json(good_record(CASE))
+    left = {"log": "tfbench: state timing\n", "record": record, "ended": "code 0\nnode n1\nimage \n"}
+    words: dict[str, Any] = {name: [line.split("|") for line in lines] for name, lines in SLURM_PRINTS.items()}
     answers: dict[str, Any] = {
-        "probe": [["version", "slurm 22.05.8"], ["partition", "gpu"], node_row],
-        "survey": [],
-        "submit": [["submitted", "12"]],
-        "poll": [
-            ["state", "12_0", "COMPLETED", "n1", "tfbench:1", "None"],
-            *([kind, job.id, base64.b64encode(text.encode()).decode()] for kind, text in left.items()),
-        ],
-        "states": [
-            ["state", "12_0", "COMPLETED", "n1", "tfbench:1", "None"],
-            ["state", "12_[1-4,7]", "PENDING", "", "tfbench:1", "Priority"],
-        ],
-        "tidy": [],
+        **{name: printed("\n".join(lines)) for name, lines in SLURM_PRINTS.items()},
+        "survey": {"usable": True, "arrays": {"1": ["a b", "11"]}, "begun": "a", "ended": "b"},
+        "submit": {"code": 0, "output": "12", "errors": ""},
+        "poll": {"job": job.id, **{kind: in_base64(text) for kind, text in left.items()}},
+        "sweep": {"left": False},
+        "scancel": printed(""),
     }
-    for name in answers:
-        monkeypatch.setattr(commands, name, lambda *_, name=name, **__: name)
     queue = SlurmQueue(container="none", shared_folder=str(tmp_path), partition="gpu", gres="gpu:a4000:2")
     quick = queue.model_copy(update={"poll_seconds": 0.001})
 
     def have(say: Callable[[str], str]) -> None:
         asked = Asked()
 
-        def run(_: object, script: str, seconds: float = 0) -> list[str]:
-            asked.add()
-            if script not in answers:
-                return []
-            try:
-                answer = json.loads(say(script))
-            except (ValueError, RecursionError):
-                return [say(script)]
-            answer = answer if isinstance(answer, list) else [answer]
-            return ["|".join(map(str, line)) if isinstance(line, list) else str(line) for line in answer]
+        class LoginHost(Channel):
+            async def answers(self, do: str, payload: bytes = b"", **request: Any) -> Any:
+                asked.add()
+                command = " ".join(request.get("words", ()))
+                name = next((name for name in answers if command and command.startswith(name)), do)
+                line = (
+                    say(name)
+                    if name in (words if spoilt == "words of Slurm" else answers)
+                    else json.dumps(answers[name])
+                )
+                if spoilt == "words of Slurm" and name in words:
+                    line = json.dumps(printed(spoken(line)))
+                answer = read_line(self.name, line.encode(errors="surrogatepass"), MAX_LINE_BYTES)
+                raise_failure(self.name, answer)
+                yield answer
 
-        monkeypatch.setattr(commands.LoginShell, "run", run)
-        live(SlurmLauncher(make_host(queue=queue), quick), job)
+        live(SlurmLauncher(make_host(queue=queue), quick, LoginHost(None, root=str(tmp_path))), job)
 
-    check(answers, have)
+    check(words if spoilt == "words of Slurm" else answers, have)
+
+
+def spoken(document: str) -> str:
+    """Return words of a document as a command prints them, with bars between the words of a line."""
+    try:
+        lines = json.loads(document)
+    except (ValueError, RecursionError):
+        return document
+    lines = lines if isinstance(lines, list) else [lines]
+    return "\n".join("|".join(map(str, line)) if isinstance(line, list) else str(line) for line in lines)
 
 
 # ---- Kubernetes

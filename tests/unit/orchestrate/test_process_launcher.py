@@ -26,7 +26,9 @@ JOB = make_job(Case(model="resnet50"), launcher="process")
 def launcher(folder: Path, program: str, host: Host = HOST) -> ProcessLauncher:
     """Make a launcher that starts `program` instead of a benchmark; `output` is its record's path."""
     prelude = "import sys, time, os, signal\noutput = sys.argv[-2].partition('=')[2]\n"
-    return ProcessLauncher(host, folder, [sys.executable, "-c", prelude + program])
+    made = ProcessLauncher(host, folder)
+    made.command = [sys.executable, "-c", prelude + program]
+    return made
 
 
 def folder(tmp_path: Path) -> Path:

@@ -1,18 +1,27 @@
 """What is handed to Slurm, as exact texts, and what becomes of its answers, in words of a real one."""
 
-import base64
 import dataclasses
 import shlex
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from orchestrate import loop
 from orchestrate.engines.base import Turn
-from orchestrate.engines.slurm.answers import SlurmState, ending, ending_of_pending, read_answer, task_ranges
-from orchestrate.engines.slurm.commands import LoginShell, poll, refusal, tidy
-from orchestrate.engines.slurm.launcher import _turn
+from orchestrate.engines.slurm.answers import (
+    SlurmState,
+    ending,
+    ending_of_pending,
+    read_states,
+    refusal,
+    submitted_id,
+    task_lists,
+)
+from orchestrate.engines.slurm.launcher import SlurmLauncher, _turn
 from orchestrate.engines.slurm.script import batch_script, make_arrays
+from orchestrate.engines.ssh.channel import Channel
 from orchestrate.errors import Unreachable
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
@@ -33,7 +42,7 @@ def job(number: int, gpus: int = 0, seconds: float | None = None) -> Job:
 def text(jobs: list[Job], host: Host | None = None, **settings: object) -> str:
     queue = SlurmQueue.model_validate({"container": "none", "shared_folder": "/home/bench", **settings})
     host = host or Host(fleet="lab", name="slurm", docker=None, queue=queue)
-    (array,) = make_arrays(jobs, 1)
+    (array,) = make_arrays(jobs)
     return batch_script(array, host, queue, PROJECT)
 
 
@@ -42,9 +51,9 @@ def options(script: str) -> list[str]:
 
 
 def test_repeats_of_equal_resources_share_an_array_small_ones_first():
-    arrays = make_arrays([job(1, 4), job(1, 1), job(2, 4), job(2, 1), *(job(n, 2) for n in range(1001))], 7)
-    sizes = [(array.number, array.jobs[0].case.num_gpus, len(array.jobs)) for array in arrays]
-    assert sizes == [(7, 1, 2), (8, 2, 1000), (9, 2, 1), (10, 4, 2)], "an array has at most a thousand tasks"
+    arrays = make_arrays([job(1, 4), job(1, 1), job(2, 4), job(2, 1), *(job(n, 2) for n in range(1001))])
+    sizes = [(array[0].case.num_gpus, len(array)) for array in arrays]
+    assert sizes == [(1, 2), (2, 1000), (2, 1), (4, 2)], "an array has at most a thousand tasks"
 
 
 def test_a_job_asks_for_what_its_cases_need():
@@ -60,7 +69,6 @@ def test_a_job_asks_for_what_its_cases_need():
     )
     assert options(script) == [
         "--job-name=tfbench-run1.lab",
-        "--comment=tfbench:1",
         "--array=0-1%3",
         "--partition=gpu",
         "--account=physics",
@@ -162,7 +170,7 @@ def test_a_data_set_is_seen_by_repeats_that_read_it_alone(container: str, beginn
     host = Host(fleet="lab", name="slurm", docker=None, queue=queue, data_dir="/sets/image net")
     plain = job(1)
     reading = dataclasses.replace(plain, case=dataclasses.replace(plain.case, data=Data.TFRECORD))
-    first, second = (batch_script(array, host, queue, PROJECT) for array in make_arrays([reading, plain], 1))
+    first, second = (batch_script(array, host, queue, PROJECT) for array in make_arrays([reading, plain]))
     lines = (line_of(second, start).replace("--bind ", "--bind=") for start in (beginning, "0) "))
     words, flags = (" ".join(shlex.split(line)) for line in lines)
     assert seen in words and f"--data_dir={'/sets/image net' if container == 'none' else '/data'}" in flags
@@ -336,6 +344,21 @@ def test_modules_variables_and_requested_gpus_reach_a_benchmark(tmp_path: Path, 
     assert node.log(job(1, 2)) == f"{said}\n" and node.done(job(1, 2)).startswith(f"code {code}\n")
 
 
+@pytest.fixture
+def login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """Give a login host whose commands are those of the node."""
+    node = Node(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    return node
+
+
+def launcher(node: Node, **settings: object) -> SlurmLauncher:
+    """Make a launcher on this machine, with an agent that has the current PATH."""
+    queue = SlurmQueue.model_validate({"container": "none", "shared_folder": str(node.folder), **settings})
+    host = Host(fleet="lab", name="slurm", docker=None, queue=queue)
+    return SlurmLauncher(host, queue, Channel(None, root=str(node.folder / "root")))
+
+
 @pytest.mark.parametrize(
     ("listed", "left", "goes"),
     [
@@ -347,34 +370,57 @@ def test_modules_variables_and_requested_gpus_reach_a_benchmark(tmp_path: Path, 
     ],
     ids=["no job", "completing", "running, then completing", "pending", "a result that nobody has collected"],
 )
-def test_a_runs_folder_goes_when_no_job_can_write_there_any_more(tmp_path: Path, listed, left, goes):
-    node, answers = Node(tmp_path), tmp_path / "answers"
-    answers.write_text("".join(f"{answer}\n" for answer in listed))
-    node.program("squeue", f"head -n 1 {answers} | tr ' ' '\\n'\n[ $(wc -l <{answers}) -eq 1 ] || sed -i 1d {answers}")
-    node.program("sleep", "")
+def test_a_runs_folder_goes_when_no_job_can_write_there_any_more(login: Node, monkeypatch, listed, left, goes):
+    answers = login.folder / "answers"
+    answers.write_text("\n" + "".join(f"{answer}\n" for answer in listed))
+    shown = 'awk \'{ for (i = 1; i <= NF; i++) print "71_" i "|" $i "|n1|" }\''
+    login.program("squeue", f"head -n 1 {answers} | {shown}\n[ $(wc -l <{answers}) -eq 1 ] || sed -i 1d {answers}")
+    monkeypatch.setattr("orchestrate.engines.slurm.launcher.TIDY_SECONDS", 2.0)
+    it = launcher(login)
+    assert it.running("run1") == []
     for name in left:
-        (node.root / name).touch()
-    script = f"main() {{\n{tidy(str(node.root), 'run1.lab', [])}\n}}\nmain"
-    subprocess.run(
-        ["sh", "-c", script], env={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}, check=True, timeout=patience()
-    )
-    assert node.root.exists() is not goes
+        (login.root / name).touch()
+    it.close()
+    assert login.root.exists() is not goes
 
 
-def test_a_poll_of_any_number_of_repeats_has_a_bounded_answer(tmp_path: Path):
-    node = Node(tmp_path)
-    node.program("squeue", "")
+def test_a_poll_of_any_number_of_repeats_has_a_bounded_answer(login: Node):
     names = [job(number).id for number in range(200)]
     for name in names:
-        (node.root / "jobs" / name).mkdir()
-        (node.root / "jobs" / name / "output.log").write_bytes(b"x" * 100_000)
-    followed = dict.fromkeys(names, 1) | {names[-1]: 0}
-    path = f"{tmp_path / 'bin'}:/usr/bin:/bin"
-    script = f"PATH={path}\n{poll(str(node.root), 'run1.lab', followed, [], [])}"
-    answer = read_answer(LoginShell(None).run(script)).files
-    assert 100 < len(answer) < 200 and ("log", names[-1]) in answer, "those that have printed least come first"
-    with pytest.raises(Unreachable, match="more than 400000 lines"):
-        LoginShell(None).run("yes 'a|b' | head -n 400002")
+        (login.root / "jobs" / name).mkdir()
+        (login.root / "jobs" / name / "output.log").write_bytes(b"x" * 100_000)
+    channel = Channel(None, root=str(login.folder / "root"))
+
+    async def poll() -> list[str]:
+        request = {"folder": str(login.root), "followed": [(name, 1) for name in names], "removals": []}
+        limits = {"limit_bytes": 8 << 20, "limit_record_bytes": 1000}
+        return [answer["job"] async for answer in channel.answers("poll", **request, **limits)]
+
+    assert 100 < len(loop.wait_for(poll())) < 200
+    channel.close()
+
+
+def test_an_array_whose_answer_is_lost_is_submitted_once(login: Node, monkeypatch: pytest.MonkeyPatch):
+    login.program("squeue", "")
+    login.program("sbatch", f"echo notice >&2; echo once >>{login.calls}; echo '17;cluster'")
+    it, answer = launcher(login), Channel.answer
+    lost = ["submit"]
+
+    async def lose(self: Channel, do: str, *payload: bytes, **request: Any) -> dict[str, Any]:
+        answered = await answer(self, do, *payload, **request)
+        if do in lost:
+            lost.remove(do)
+            raise Unreachable("the connection broke")
+        return answered
+
+    monkeypatch.setattr(Channel, "answer", lose)
+    it.submit([job(1), job(2)])
+    assert login.calls.read_text() == "once\n" and not lost
+    assert it.start(job(1)) is False, "it waits in the queue"
+    again = launcher(login)
+    login.program("squeue", "echo '17_[0-1]|PENDING||Priority'")
+    assert again.running("run1") == [job(1).id, job(2).id], "another controller finds what was submitted"
+    assert again.start(job(2)) is True
 
 
 def test_time_in_which_a_node_fetches_an_image_is_no_time_of_the_benchmark():
@@ -386,20 +432,18 @@ def test_time_in_which_a_node_fetches_an_image_is_no_time_of_the_benchmark():
 
 SEEN = """\
 Welcome to the cluster | have a nice day
-state|71_0|COMPLETED|n1|tfbench:1|None
-state|71_2|RUNNING|n2|tfbench:1|None
-state|71_[4-19%3]|PENDING||tfbench:1|Resources
-state|72_[0,2-3]|PENDING||tfbench:2|Dependency
-state|73|CANCELLED||tfbench:3|Resources
-state|99_1|RUNNING|n1|(null)|None
-state|x_1|RUNNING|n1|tfbench:9|None
-state|74_0|RUNNING|\x1b[2J|tfbench:4|None
-""".splitlines()
+71_0|COMPLETED|n1|None
+71_2|RUNNING|n2|None
+71_[4-19%3]|PENDING||Resources
+72_[0,2-3]|PENDING||Dependency
+73|CANCELLED||Resources
+x_1|RUNNING|n1|None
+74_0|RUNNING|\x1b[2J|None
+"""
 
 
 def test_states_are_read_task_by_task_and_what_waits_by_ranges():
-    answer = read_answer(SEEN)
-    assert answer.arrays == {1: 71, 2: 72, 3: 73, 4: 74}, "jobs without our comment are somebody else's"
+    seen = read_states(SEEN)
     states = {
         (71, 0): SlurmState("COMPLETED", "n1", "None"),
         (71, 2): SlurmState("RUNNING", "n2", "None"),
@@ -409,17 +453,13 @@ def test_states_are_read_task_by_task_and_what_waits_by_ranges():
         (74, 0): SlurmState("RUNNING", None, "None"),  # that is no node's name
         **dict.fromkeys([(71, 3), (71, 20), (72, 1)]),
     }
-    assert {task: answer.state(task) for task in states} == states
-    assert task_ranges([*states, (75, 3), (75, 4)]) == ["71_[0,2-3,19-20]", "72_[1-2]", "73_[5]", "74_[0]", "75_[3-4]"]
-    lines = ["state|80_0|RUNNING|n1|tfbench:1|None", "state|79_0|COMPLETED|n1|tfbench:1|None"]
-    assert read_answer(lines).arrays == read_answer(lines[::-1]).arrays == {1: 80}, "the later of two arrays counts"
+    assert {task: seen.state(task) for task in states} == states
+    assert task_lists([*states, (75, 3)]) == ["71_[0,2,3,19,20]", "72_[1,2]", "73_[5]", "74_[0]", "75_[3]"]
 
 
-def test_files_come_as_base64_and_what_is_cut_off_is_passed_over():
-    text = base64.b64encode(b'{"a": "\xff"}').decode()
-    answer = read_answer([f"record|job-1|{text}", f"log|job-2|{text[:-3]}", "done|job-3|!!", "submitted|17;cluster"])
-    assert answer.files == {("record", "job-1"): b'{"a": "\xff"}'}
-    assert answer.values("submitted") == ["17;cluster"]
+def test_the_id_of_an_array_is_found_among_notices_of_a_site():
+    assert submitted_id("quota: 100 hours\n17;cluster\n") == submitted_id("Submitted batch job 17 on cluster x") == 17
+    assert submitted_id("job accepted") is None
 
 
 @pytest.mark.parametrize(
