@@ -128,18 +128,15 @@ def facts_from_probe(text: str | bytes) -> Facts:
         states = tuple(checked(GPUFacts, state) for state in document.get("gpu_states") or ())
     except (RecordError, TypeError) as error:
         raise ValueError(f"the probe's gpus are malformed: {error}") from error
+    reported: dict[str, Any] = {}
+    for name, kind in REPORTED.items():
+        value = document.get(name)
+        possible = name not in MEASURED or (isinstance(value, int | float) and 1e-6 <= value <= 1e18)
+        if isinstance(value, kind) and not isinstance(value, bool) and possible:
+            reported[name] = value
     problems = document.get("gpu_problems")
-    given: dict[str, Any] = {name: document.get(name) for name in REPORTED}
-    reported: dict[str, Any] = {
-        name: value
-        for name, value in given.items()
-        if isinstance(value, REPORTED[name]) and not isinstance(value, bool)
-    }
-    reported = {name: value for name, value in reported.items() if name not in MEASURED or 1e-6 <= value <= 1e18}
-    reported["gpu_problems"] = tuple(
-        item for item in (problems if isinstance(problems, list) else ()) if isinstance(item, str)
-    )
-    return Facts(gpus=gpus, gpu_states=states, **reported)
+    lost = tuple(item for item in problems if isinstance(item, str)) if isinstance(problems, list) else ()
+    return Facts(gpus=gpus, gpu_states=states, gpu_problems=lost, **reported)
 
 
 def require_driver(facts: Facts) -> None:

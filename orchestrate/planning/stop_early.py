@@ -127,20 +127,11 @@ class StopEarly:
         self._share = plan.stop_early
         self._sides: defaultdict[FleetCase, _Measured] = defaultdict(_Measured)
         self._skipped: dict[str, FleetCase] = {}
-        if self._share is None:
-            self.comparisons: list[PlannedComparison] = []
-            return
-        for job in plan.jobs:
+        for job in plan.jobs if self._share is not None else ():  # by round, so numbers ascend
             self._sides[FleetCase.of(job)].planned.setdefault(job.origin.host, []).append(job.origin.repeat)
-        for measured in self._sides.values():
-            for numbers in measured.planned.values():
-                numbers.sort()
         self._most = max((job.origin.repeat for job in plan.jobs), default=0)
         self.comparisons = _comparisons(self._sides)
-        self._of_side: defaultdict[FleetCase, list[PlannedComparison]] = defaultdict(list)
-        for comparison in self.comparisons:
-            for side in comparison.sides:
-                self._of_side[side].append(comparison)
+        self._of_side = {side: [one for one in self.comparisons if side in one.sides] for side in self._sides}
 
     def add(self, job: Job, record: Record) -> list[str]:
         """Add a repeat.
@@ -168,9 +159,7 @@ class StopEarly:
 
     def skips(self, job: Job) -> str:
         """Return why a pending repeat is not needed, and count it as skipped; empty: it is needed."""
-        if self._share is None:
-            return ""
-        comparisons = self._of_side[FleetCase.of(job)]
+        comparisons = self._of_side.get(FleetCase.of(job))
         if not comparisons or not all(comparison.decided for comparison in comparisons):
             return ""
         self._skipped[job.id] = FleetCase.of(job)

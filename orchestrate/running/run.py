@@ -20,12 +20,7 @@ from orchestrate import loop
 from orchestrate.engines.base import Launcher, QueueLauncher
 from orchestrate.engines.pulls import PullLimits
 from orchestrate.errors import UserError
-from orchestrate.events import (
-    EventBus,
-    RunFinished,
-    RunStarted,
-    Warned,
-)
+from orchestrate.events import EventBus, RunFinished, RunStarted, Warned
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.options import How
