@@ -31,25 +31,19 @@ def read_environment(case: Case, threads: int) -> Environment:
     Call before libraries are loaded: `with_loaded_libraries` adds their versions.
     """
     facts = host_facts(by_cuda=case.device is Device.GPU)
+    same = ("python", "kernel", "operating_system", "cpu", "cpu_count", "cpu_limit", "memory_bytes", "driver")
     build = tf.sysconfig.get_build_info()
     return Environment(
+        **{name: facts[name] for name in same},
         tfbench=__version__,
-        python=facts.python,
         tensorflow=tf.__version__,
         keras=keras_version(),
-        kernel=facts.kernel,
-        operating_system=facts.operating_system,
-        cpu=facts.cpu,
-        cpu_count=facts.cpu_count,
-        cpu_limit=facts.cpu_limit,
-        memory_bytes=facts.memory_bytes,
         intra_op_threads=threads,
         inter_op_threads=threads,
         tf32_enabled=tf.config.experimental.tensor_float_32_execution_enabled() and not libraries_refuse_tf32(case),
         cuda=_text(build.get("cuda_version")),
         cudnn=_built_for(build.get("cudnn_version")),
-        driver=facts.driver,
-        gpus=facts.gpus[: case.num_gpus] if case.device is Device.GPU else [],
+        gpus=facts["gpus"][: case.num_gpus] if case.device is Device.GPU else [],
         wheel_compute_capabilities=[str(name) for name in build.get("cuda_compute_capabilities", [])],
         variables=_variables(),
         ptxas=ptxas_version() if case.device is Device.GPU else None,

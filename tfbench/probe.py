@@ -17,7 +17,7 @@
 the driver's, as in `nvidia-smi`, even if a GPU before it does not answer; of a GPU in MIG mode, `gpus` has the slice
 that a process gets. Without an NVIDIA driver `driver` and `cuda_driver` are null and `gpus` is empty; unavailable
 values are null. `driver_problem` is why an installed driver does not answer, and `other_cpu_share` the share of this
-process's CPUs that other programs used meanwhile. The other keys are those of `tfbench.machine.host.HostFacts`, with
+process's CPUs that other programs used meanwhile. The other keys are those of `tfbench.machine.host.host_facts`, with
 `gpu_states` as in `results.schema.health.GPUFacts`; a host without GPUs adds those of
 `tfbench.machine.host.processor_speed`.
 """
@@ -46,7 +46,7 @@ def main() -> int:
     """Print the facts."""
     before = read_cpu_use()
     reported = {
-        **dataclasses.asdict(host_facts()),
+        **host_facts(),
         "disk_free_bytes": shutil.disk_usage("/").free,  # in a container: the engine's storage
     }
     if not reported["gpus"]:  # with GPUs, estimates follow from their specification
@@ -56,7 +56,7 @@ def main() -> int:
     reported["other_cpu_share"] = other_cpu_share_since(before)
     reported["load"] = os.getloadavg()[0]
     reported["boot_id"] = read_text(Path("/proc/sys/kernel/random/boot_id")).strip() or None  # that of the host, too
-    sys.stdout.write(json.dumps(reported) + "\n")
+    sys.stdout.write(json.dumps(reported, default=dataclasses.asdict) + "\n")
     return 0
 
 

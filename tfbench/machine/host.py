@@ -16,76 +16,53 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from results.schema import GPU
-from results.schema.health import GPUFacts
 from tfbench.machine import nvml
 
 CPU_INFO = Path("/proc/cpuinfo")
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostFacts:
-    """One machine, as `python -m tfbench.probe` prints it.
-
-    Attributes:
-        cpu: Name of the CPU.
-        cpu_count: Logical processors of the machine.
-        cpu_limit: CPUs that this process may use, by affinity and container limit; may be fractional.
-        memory_bytes: Memory that this process may use: the machine's, or the container's limit.
-        tensorflow: Installed version; None: not installed.
-        keras: Likewise.
-        driver: NVIDIA driver, e.g. `550.54.14`; None without one.
-        cuda_driver: Newest CUDA that the driver supports, e.g. `12.4`; None without a driver.
-        gpus: GPUs visible to this process, in its order, by the driver's indices.
-        gpu_states: The same GPUs with everything that the driver currently reports.
-        gpu_problems: GPUs that no process can use: `7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost`.
-        driver_problem: Why an installed NVIDIA driver does not answer: `Driver/library version mismatch (NVML 18)`;
-            `results.schema.health.driver_fix` has the remedy.
-    """
-
-    cpu: str
-    cpu_count: int
-    cpu_limit: float
-    memory_bytes: int | None
-    kernel: str
-    operating_system: str
-    python: str
-    tensorflow: str | None
-    keras: str | None
-    driver: str | None
-    cuda_driver: str | None
-    gpus: list[GPU] = field(default_factory=list)
-    gpu_states: list[GPUFacts] = field(default_factory=list)
-    gpu_problems: list[str] = field(default_factory=list)
-    driver_problem: str | None = None
-
-
-def host_facts(*, by_cuda: bool = False) -> HostFacts:
-    """Read the facts of this machine, in about 10 ms.
+def host_facts(*, by_cuda: bool = False) -> dict[str, Any]:
+    """Read the facts of this machine, as `python -m tfbench.probe` prints them, in about 10 ms.
 
     Args:
         by_cuda: List the GPUs of this process in CUDA's order, for a process that uses them; otherwise those that the
             machine offers.
+
+    Returns:
+        `cpu`: Name of the CPU.
+        `cpu_count`: Logical processors of the machine.
+        `cpu_limit`: CPUs that this process may use, by affinity and container limit; may be fractional.
+        `memory_bytes`: Memory that this process may use: the machine's, or the container's limit.
+        `kernel`, `operating_system`, `python`: Name or version.
+        `tensorflow`, `keras`: Installed version; None: not installed.
+        `driver`: NVIDIA driver, e.g. `550.54.14`; None without one.
+        `cuda_driver`: Newest CUDA that the driver supports, e.g. `12.4`; None without a driver.
+        `gpus`: GPUs visible to this process, in its order, by the driver's indices, each a `GPU`.
+        `gpu_states`: The same GPUs with everything that the driver currently reports, each a `GPUFacts`.
+        `gpu_problems`: GPUs that no process can use: `7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost`.
+        `driver_problem`: Why an installed NVIDIA driver does not answer: `Driver/library version mismatch (NVML 18)`;
+            `results.schema.health.driver_fix` has the remedy.
     """
     driver = nvml.read_driver(by_cuda=by_cuda)
-    return HostFacts(
-        cpu=_found(CPU_INFO, r"^model name\s*: (.+)$") or platform.processor() or platform.machine(),
-        cpu_count=os.cpu_count() or 1,
-        cpu_limit=cpu_limit(),
-        memory_bytes=memory_limit_bytes(),
-        kernel=platform.release(),
-        operating_system=_found(Path("/etc/os-release"), r'^PRETTY_NAME="?([^"\n]+)') or platform.system(),
-        python=platform.python_version(),
-        tensorflow=_installed("tensorflow", "tensorflow-cpu"),
-        keras=_installed("keras"),
-        driver=driver.version,
-        cuda_driver=driver.cuda,
-        gpus=[nvml.as_recorded(gpu) for gpu in driver.gpus],
-        gpu_states=list(driver.gpus),
-        gpu_problems=list(driver.gpu_problems),
-        driver_problem=driver.problem,
-    )
+    return {
+        "cpu": _found(CPU_INFO, r"^model name\s*: (.+)$") or platform.processor() or platform.machine(),
+        "cpu_count": os.cpu_count() or 1,
+        "cpu_limit": cpu_limit(),
+        "memory_bytes": memory_limit_bytes(),
+        "kernel": platform.release(),
+        "operating_system": _found(Path("/etc/os-release"), r'^PRETTY_NAME="?([^"\n]+)') or platform.system(),
+        "python": platform.python_version(),
+        "tensorflow": _installed("tensorflow", "tensorflow-cpu"),
+        "keras": _installed("keras"),
+        "driver": driver.version,
+        "cuda_driver": driver.cuda,
+        "gpus": [nvml.as_recorded(gpu) for gpu in driver.gpus],
+        "gpu_states": driver.gpus,
+        "gpu_problems": driver.gpu_problems,
+        "driver_problem": driver.problem,
+    }
 
 
 def cpu_limit(root: Path = Path("/")) -> float:

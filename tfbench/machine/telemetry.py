@@ -62,19 +62,11 @@ def largest(values: Sequence[Any]) -> Any:  # noqa: ANN401
 
 
 REDUCERS: dict[str, Callable[[Sequence[Any]], Any]] = {
-    "energy_joules": total,
-    "energy_integrated_joules": total,
-    "power_mean_watts": total,
-    "power_limit_watts": total,
-    "sm_clock_mean_mhz": smallest,
-    "sm_clock_max_mhz": smallest,
-    "other_processes": total,
+    **dict.fromkeys(("energy_joules", "energy_integrated_joules", "power_mean_watts", "power_limit_watts"), total),
+    **dict.fromkeys(("other_processes", "ecc_uncorrected_errors"), total),
+    **dict.fromkeys(("sm_clock_mean_mhz", "sm_clock_max_mhz", "samples"), smallest),
+    **dict.fromkeys(("pcie_generation", "pcie_width", "pcie_width_max"), smallest),
     "ecc_enabled": lambda values: _of_all(values, all),
-    "ecc_uncorrected_errors": total,
-    "pcie_generation": smallest,
-    "pcie_width": smallest,
-    "pcie_width_max": smallest,
-    "samples": smallest,
 }
 """By field of `Telemetry`: how the values of several GPUs or hosts become one; of any other, the largest counts."""
 

@@ -286,31 +286,21 @@ def test_a_driver_that_works_or_is_missing_has_no_problem(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("licensed", "state"), [(-1, "its licence unknown"), (0, "unlicensed"), (1, "licensed")])
-def test_a_vgpu_is_named_with_the_state_of_its_licence(licensed, state, tmp_path):
-    gpu = FakeGPU(
-        bus_id="0000:02:00.0",
-        uuid="GPU-a",
-        name="NVIDIA A10-24Q",
-        major=8,
-        minor=6,
-        licensed=licensed,
-        power_limit=-1,
-        power_default=-1,
-    )
-    folder = build(FakeMachine(gpus=[gpu], driver="550.90.07"), tmp_path)
-    (state_of_gpu,) = run_python(folder, "-m", "tfbench.probe")["gpu_states"]
-    (warning,) = health_warnings(checked(GPUFacts, state_of_gpu), Moment.IDLE)
-    assert (warning.code, warning.seen) == ("vgpu", f"NVIDIA A10-24Q is a vGPU, {state}")
-    assert state_of_gpu["power_limit_watts"] is None
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["NVIDIA A10G", "Tesla V100-PCIE-16GB", "NVIDIA A100-SXM4-80GB", "GRID K520"])
-def test_a_whole_gpu_is_no_vgpu(name, tmp_path):
-    folder = build(FakeMachine(gpus=[FakeGPU(bus_id="0000:02:00.0", uuid="GPU-a", name=name)]), tmp_path)
-    (state_of_gpu,) = run_python(folder, "-m", "tfbench.probe")["gpu_states"]
-    assert health_warnings(checked(GPUFacts, state_of_gpu), Moment.IDLE) == []
+def test_a_vgpu_is_named_with_the_state_of_its_licence_and_whole_gpus_are_none(tmp_path):
+    names = ["NVIDIA A10-24Q"] * 3 + ["NVIDIA A10G", "Tesla V100-PCIE-16GB", "NVIDIA A100-SXM4-80GB", "GRID K520"]
+    fakes = [
+        FakeGPU(bus_id=f"0000:0{place}:00.0", uuid=f"GPU-{place}", name=name, licensed=licensed, power_limit=-1)
+        for place, (name, licensed) in enumerate(zip(names, (-1, 0, 1, -1, -1, -1, -1), strict=True))
+    ]
+    states = run_python(build(FakeMachine(gpus=fakes), tmp_path), "-m", "tfbench.probe")["gpu_states"]
+    found = [health_warnings(checked(GPUFacts, state), Moment.IDLE) for state in states]
+    assert [[(warning.code, warning.seen) for warning in of_gpu] for of_gpu in found] == [
+        [("vgpu", "NVIDIA A10-24Q is a vGPU, its licence unknown")],
+        [("vgpu", "NVIDIA A10-24Q is a vGPU, unlicensed")],
+        [("vgpu", "NVIDIA A10-24Q is a vGPU, licensed")],
+        *[[]] * 4,
+    ]
+    assert states[0]["power_limit_watts"] is None
 
 
 def test_without_tensorflow_not_even_the_cpu_is_ready():

@@ -109,14 +109,6 @@ def spread_steps(count, cv, drifting=0.0):
 
 
 @pytest.mark.parametrize(
-    ("case", "cv", "expected"),
-    [(CPU_CASE, 0.037, []), (CPU_CASE, 0.15, ["high_cv"]), (Case(model="resnet50"), 0.037, ["high_cv"])],
-)
-def test_steps_vary_too_much_for_what_they_ran_on(case, cv, expected):
-    assert codes(case=case, measurement={"step_cv": cv}) == expected
-
-
-@pytest.mark.parametrize(
     ("count", "cv", "drifting", "expected"),
     [
         (10, 0.04, 0.06, []),  # three steps against three that vary by 4 % are no evidence of 6 %
