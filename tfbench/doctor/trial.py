@@ -10,9 +10,6 @@ import os
 import sys
 from dataclasses import dataclass, field
 
-PRODUCT_SIZE = 256
-"""Rows of the matrices that every GPU multiplies; of small integers, so that the product is exact in any precision."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
@@ -87,20 +84,14 @@ def main(device: str) -> None:
         gpus=[tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name) for gpu in gpus],
         missing={name: problem for name, problem in problems.items() if problem},
     )
+    from tfbench.roofline.peaks import product_check
+
+    tf.config.experimental.enable_tensor_float_32_execution(False)
     devices = [f"GPU:{index}" for index in range(len(gpus))] or ["CPU:0"]
-    right = [name for name in devices if computes(name)]
+    right = [name for name in devices if product_check("fp32", name).passed]
     report(right=right, wrong=[name for name in devices if name not in right])
     reduced = all_reduces(devices if gpus else [])
     report(**reduced, versions=cuda_libraries.loaded_versions())
-
-
-def computes(device: str) -> bool:
-    """Multiply a matrix of ones by one of twos on a device, and check every element."""
-    import tensorflow as tf
-
-    with tf.device(device):
-        product = tf.linalg.matmul(tf.ones([PRODUCT_SIZE] * 2), tf.fill([PRODUCT_SIZE] * 2, 2.0))
-    return bool((product.numpy() == 2.0 * PRODUCT_SIZE).all()) and product.device.endswith(device)
 
 
 def all_reduces(devices: list[str]) -> dict[str, object]:

@@ -76,29 +76,6 @@ def wait_for_device(share: Tensor) -> None:
         tf.raw_ops.SyncDevice()
 
 
-class _Watch:
-    """Records when steps end, with a thread for each replica of each wait in flight.
-
-    All replicas are waited for at once: waiting one after another would include the next step of the later ones.
-    """
-
-    def __init__(self, pool: ThreadPoolExecutor, wait: Wait) -> None:
-        self._pool, self._wait = pool, wait
-        self._begun = threading.Semaphore(0)
-
-    def begin(self, shares: Sequence[Tensor]) -> list[Future[float]]:
-        """Begin to wait for a step that was started; return once every thread is about to wait."""
-        ends = [self._pool.submit(self._timed_wait, share) for share in shares]
-        for _ in shares:
-            self._begun.acquire()
-        return ends
-
-    def _timed_wait(self, share: Tensor) -> float:
-        self._begun.release()
-        self._wait(share)
-        return time.perf_counter()
-
-
 def take_steps(
     step: Step,
     count: int,
@@ -147,14 +124,27 @@ def take_steps(
             report(steps, (at - ends[reported]) / (steps - taken[reported]))
             reported = len(taken) - 1
 
+    about_to_wait = threading.Semaphore(0)
+
+    def end_of(share: Tensor) -> float:
+        about_to_wait.release()
+        wait(share)
+        return time.perf_counter()
+
+    def watch(shares: Sequence[Tensor]) -> list[Future[float]]:
+        """Wait for all replicas at once, in a thread each: one after another, the next step of later ones counts."""
+        ends = [pool.submit(end_of, share) for share in shares]
+        for _ in shares:
+            about_to_wait.acquire()
+        return ends
+
     with ThreadPoolExecutor(max_workers=WAITS_IN_FLIGHT * MOST_REPLICAS + 1) as pool:
-        watch = _Watch(pool, wait)
         pool.submit(time.perf_counter).result()  # the first thread exists before the clock starts
         begin = time.perf_counter()
         if on_start is None:
             ends.append(begin)
         else:
-            untimed = watch.begin(step())
+            untimed = watch(step())
             waiting.append((0, untimed))
             started = pool.submit(lambda: ([end.result() for end in untimed], on_start()))
         # Checked after each wait that finished, because a step may turn out to have ended before its thread noticed.
@@ -163,7 +153,7 @@ def take_steps(
                 left = (count if len(shares) < count else MOST_STEPS) - len(shares)
                 shares.extend(step() for _ in range(min(per_wait, left)))
                 launched.append(time.perf_counter())
-                waiting.append((len(shares), watch.begin(shares[-1])))
+                waiting.append((len(shares), watch(shares[-1])))
             if not more or len(waiting) >= WAITS_IN_FLIGHT:
                 collect()
         if on_start is not None:

@@ -110,7 +110,8 @@ def product_check(arithmetic: str, device: str) -> Check:
     factor = matrix_factor(CHECKED_ROWS, arithmetic, device)
     wanted = np.asarray(tf.cast(factor, tf.float64).numpy())
     wanted = wanted @ wanted
-    product = product_call(factor, device)().numpy()
+    with strict_placement():
+        product = product_call(factor, device)().numpy()
     difference = float(np.linalg.norm(product.astype(np.float64) - wanted) / np.linalg.norm(wanted))
     detail = f"{CHECKED_ROWS} × {CHECKED_ROWS} matrices, against NumPy's product in fp64"
     return within(f"product_{arithmetic}", difference, PRODUCT_LIMITS[arithmetic], detail)

@@ -105,12 +105,9 @@ def test_products(tensorflow, monkeypatch, tf, peaks):
 
 
 def test_the_doctors_trial(tensorflow, monkeypatch, tf):
-    from tfbench.doctor.trial import all_reduces, computes
+    from tfbench.doctor.trial import all_reduces
     from tfbench.roofline import transfers
 
-    assert computes("CPU:0")
-    monkeypatch.setattr(tf.linalg, "matmul", lambda *_: tf.fill([256, 256], math.nan))
-    assert not computes("CPU:0")
     monkeypatch.setattr(transfers, "sum_over_replicas", lambda *_: lambda: [tf.fill([9], 3.0), tf.fill([9], math.nan)])
     assert all_reduces(["CPU:0", "CPU:1"])["all_reduce"] is False
 

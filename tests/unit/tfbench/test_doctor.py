@@ -16,7 +16,7 @@ from tfbench.doctor.__main__ import render
 from tfbench.doctor.checks import DoctorFinding, Level, judge, verdict_line
 from tfbench.doctor.driver import DriverFacts, GPUPair
 from tfbench.doctor.facts import DRIVER_STAGES, TRIAL_STAGES, DoctorFacts, ask, driver_from
-from tfbench.doctor.trial import Trial, all_reduces, computes
+from tfbench.doctor.trial import Trial, all_reduces
 from tfbench.machine.host import MachineFacts, read_machine
 from tfbench.machine.nvml import NO_LIBRARY
 
@@ -357,8 +357,7 @@ def test_where_cuda_hangs_what_nvml_reported_still_counts():
 
 
 @pytest.mark.tensorflow
-def test_a_small_product_and_an_all_reduce_are_tried_for_real(two_replicas):
-    assert computes("CPU:0") and computes("CPU:1")
+def test_an_all_reduce_is_tried_for_real(two_replicas):
     assert all_reduces(["CPU:0", "CPU:1"]) == {"all_reduce": True, "all_reduce_reason": None}
     assert all_reduces(["GPU:0"]) == {"all_reduce": None, "all_reduce_reason": "one GPU"}
     assert all_reduces([]) == {"all_reduce": None, "all_reduce_reason": "no_gpu"}
