@@ -84,14 +84,14 @@ def read_nvml() -> DriverFacts:
 
 def read_pairs(gpus: list[DriverGPU]) -> list[GPUPair]:
     """Query P2P and topology of each pair of GPUs; those in MIG mode have no P2P."""
-    able = [gpu for gpu in gpus if gpu.problem is None and not gpu.mig]
+    able = [gpu for gpu in gpus if gpu.facts.problem is None and not gpu.facts.mig]
     found = []
     for first, second in itertools.combinations(able, 2):
         status = offered(pynvml.nvmlDeviceGetP2PStatus, first.handle, second.handle, P2P_READ)
         level = offered(pynvml.nvmlDeviceGetTopologyCommonAncestor, first.handle, second.handle)
         p2p = None if status is None else P2P_STATUS.get(status, "unknown")
         topology = None if level is None else TOPOLOGY.get(level, "unknown")
-        found.append(GPUPair(first=first.index, second=second.index, p2p=p2p, topology=topology))
+        found.append(GPUPair(first=first.facts.index, second=second.facts.index, p2p=p2p, topology=topology))
     return found
 
 

@@ -24,6 +24,8 @@ from typing import Any, TypeVar
 
 import pynvml
 
+from results.schema.health import GPUFacts, GPUSlice
+
 T = TypeVar("T")
 
 Handle = Any
@@ -65,35 +67,19 @@ class DriverGPU:
     """A GPU of the machine, or a slice of one in MIG mode: a compute instance.
 
     Attributes:
-        index: The driver's own, as `nvidia-smi` shows it; of a slice its GPU's.
+        facts: What identifies it, or why it cannot be used. Of a slice, `uuid` is its own, `MIG-…` as the driver prints
+            it, and `name` is CUDA's, `NVIDIA H100 80GB HBM3 MIG 1g.10gb`.
         handle: NVML's, for memory and processes; None: it does not answer.
         gpu_handle: That of the whole GPU: NVML has no power, clocks or temperature of a slice.
-        bus_id: `0000:3B:00.0`; None: unknown.
-        uuid: Of a slice its own, `MIG-…` as the driver prints it.
-        name: CUDA's, `NVIDIA H100 80GB HBM3 MIG 1g.10gb` for a slice.
-        problem: Why it cannot be used: `is lost`; None: it answers.
-        mig: Whether MIG mode is on; None: not supported.
-        slices: Of a whole GPU; empty without MIG.
+        parts: Slices of a whole GPU.
         is_slice: Whether it is a slice.
-        profile: Of a slice, e.g. `1g.10gb`, or `1c.3g.40gb` for a part of an instance.
     """
 
-    index: int
+    facts: GPUFacts
     handle: Handle | None = None
     gpu_handle: Handle | None = None
-    bus_id: str | None = None
-    uuid: str | None = None
-    name: str | None = None
-    problem: str | None = None
-    mig: bool | None = None
-    slices: tuple[DriverGPU, ...] = ()
+    parts: tuple[DriverGPU, ...] = ()
     is_slice: bool = False
-    profile: str | None = None
-
-    @property
-    def label(self) -> str:
-        """Return its name in messages: `GPU 3 (0000:3B:00.0)`."""
-        return f"GPU {self.index}" + (f" ({self.bus_id})" if self.bus_id else "")
 
 
 def offered(query: Callable[..., T], *arguments: object) -> T | None:
@@ -111,9 +97,10 @@ def read_driver_gpus() -> list[DriverGPU]:
 
 def problems_of(gpus: Sequence[DriverGPU]) -> list[str]:
     """Describe GPUs that no process can use: `7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost`; empty: none."""
-    silent = [f"{gpu.label} {gpu.problem}" for gpu in gpus if gpu.problem is not None]
+    silent = [f"{gpu.facts.label} {gpu.facts.problem}" for gpu in gpus if gpu.facts.problem is not None]
     found = [f"{len(gpus) - len(silent)} of {len(gpus)} GPUs answer: {', '.join(silent)}"] if silent else []
-    return found + [f"{gpu.label} is in MIG mode without slices" for gpu in gpus if gpu.mig and not gpu.slices]
+    empty = [gpu.facts.label for gpu in gpus if gpu.facts.mig and not gpu.parts]
+    return found + [f"{label} is in MIG mode without slices" for label in empty]
 
 
 def visible_devices(gpus: Sequence[DriverGPU], *, by_cuda: bool) -> tuple[list[DriverGPU], str | None]:
@@ -124,7 +111,8 @@ def visible_devices(gpus: Sequence[DriverGPU], *, by_cuda: bool) -> tuple[list[D
         by_cuda: Ask CUDA, for a process that uses them. Otherwise CUDA is asked only if CUDA_VISIBLE_DEVICES chooses
             some; without it, a process gets the whole GPUs, or a slice if there are none, never both.
     """
-    usable = [device for gpu in gpus if gpu.problem is None for device in (gpu.slices if gpu.mig else (gpu,))]
+    answering = [gpu for gpu in gpus if gpu.facts.problem is None]
+    usable = [device for gpu in answering for device in (gpu.parts if gpu.facts.mig else (gpu,))]
     if by_cuda or "CUDA_VISIBLE_DEVICES" in os.environ:
         devices, problem = ask_cuda()
         return [match for device in devices if (match := _match(usable, device))], problem
@@ -176,8 +164,8 @@ def _describe(library: ctypes.CDLL, ordinal: int) -> CUDADevice:
 
 def _match(devices: Sequence[DriverGPU], wanted: CUDADevice) -> DriverGPU | None:
     """Find the GPU or slice of a CUDA device by its UUID, else by its bus id: old drivers report no UUID of a slice."""
-    same = [one for one in devices if re.sub(r"^(GPU|MIG)-|-", "", one.uuid or "") == wanted.uuid]
-    return next(iter([*same, *(one for one in devices if one.bus_id == wanted.bus_id)]), None)
+    same = [one for one in devices if re.sub(r"^(GPU|MIG)-|-", "", one.facts.uuid or "") == wanted.uuid]
+    return next(iter([*same, *(one for one in devices if one.facts.bus_id == wanted.bus_id)]), None)
 
 
 def _read_driver_gpu(index: int) -> DriverGPU:
@@ -189,18 +177,19 @@ def _read_driver_gpu(index: int) -> DriverGPU:
     except pynvml.NVMLError as error:
         problem = _LOST.get(error.value)  # some drivers still return the handle of a GPU that fell off the bus
         if handle is None or problem is not None:
-            return DriverGPU(index=index, bus_id=bus_id, problem=problem or f"cannot be opened ({error})")
+            problem = problem or f"cannot be opened ({error})"
+            return DriverGPU(facts=GPUFacts(index=index, bus_id=bus_id, problem=problem))
     mode = offered(pynvml.nvmlDeviceGetMigMode, handle)
-    gpu = DriverGPU(
+    facts = GPUFacts(
         index=index,
-        handle=handle,
-        gpu_handle=handle,
         bus_id=bus_id,
         uuid=offered(pynvml.nvmlDeviceGetUUID, handle),
         name=offered(pynvml.nvmlDeviceGetName, handle) or "unknown",
         mig=None if mode is None else mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE,
     )
-    return replace(gpu, slices=tuple(_slices(gpu, total))) if gpu.mig else gpu
+    parts = tuple(_slices(facts, handle, total)) if facts.mig else ()
+    facts = replace(facts, slices=[part.facts.slices[0] for part in parts])
+    return DriverGPU(facts=facts, handle=handle, gpu_handle=handle, parts=parts)
 
 
 def bus_id_of(text: bytes | str) -> str:
@@ -209,14 +198,16 @@ def bus_id_of(text: bytes | str) -> str:
     return re.sub(r"^0000(?=[0-9A-F]{4}:)", "", name.upper())
 
 
-def _slices(gpu: DriverGPU, gpu_bytes: int) -> Iterator[DriverGPU]:
-    for index in range(offered(pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu.handle) or 0):
-        handle = offered(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu.handle, index)
+def _slices(gpu: GPUFacts, gpu_handle: Handle, gpu_bytes: int) -> Iterator[DriverGPU]:
+    for index in range(offered(pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu_handle) or 0):
+        handle = offered(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu_handle, index)
         if handle is None:
             continue  # not every index holds a slice
-        profile = _profile(handle, gpu_bytes)
-        name, identity = f"{gpu.name} MIG {profile or 'slice'}", offered(pynvml.nvmlDeviceGetUUID, handle)
-        yield replace(gpu, handle=handle, uuid=identity, name=name, is_slice=True, profile=profile)
+        identity, profile = offered(pynvml.nvmlDeviceGetUUID, handle), _profile(handle, gpu_bytes)
+        memory = offered(pynvml.nvmlDeviceGetMemoryInfo, handle)
+        part = GPUSlice(uuid=identity, profile=profile, memory_bytes=None if memory is None else int(memory.total))
+        facts = replace(gpu, uuid=identity, name=f"{gpu.name} MIG {profile or 'slice'}", slices=[part])
+        yield DriverGPU(facts=facts, handle=handle, gpu_handle=gpu_handle, is_slice=True)
 
 
 def _profile(handle: Handle, gpu_bytes: int) -> str | None:

@@ -6,14 +6,14 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import pynvml
 
 from results.schema import GPU, SoftWarning
-from results.schema.health import GPUFacts, GPUSlice, driver_fix
+from results.schema.health import GPUFacts, driver_fix
 from tfbench.machine.driver_gpus import DriverGPU, offered, problems_of, read_driver_gpus, visible_devices
 
 COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
@@ -109,7 +109,8 @@ def read_driver(*, by_cuda: bool = False) -> Driver:
         devices, cuda_problem = visible_devices(gpus, by_cuda=by_cuda)
         problems = problems_of(gpus)
         if not by_cuda and not all(device.is_slice for device in devices):
-            problems += [f"{gpu.label} is in MIG mode, and excluded next to whole GPUs" for gpu in gpus if gpu.slices]
+            excluded = [gpu.facts.label for gpu in gpus if gpu.parts]
+            problems += [f"{label} is in MIG mode, and excluded next to whole GPUs" for label in excluded]
         if cuda_problem is not None:
             problems.append(f"CUDA does not start ({cuda_problem})")
         return Driver(**versions(), gpus=[read_gpu(device) for device in devices], gpu_problems=problems)
@@ -234,27 +235,19 @@ CLOCK_BITS = _query(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons)
 
 def read_gpu(gpu: DriverGPU) -> GPUFacts:
     """Read the current state of a GPU: everything that a benchmark depends on."""
-    if gpu.problem is not None:
-        return GPUFacts(index=gpu.index, bus_id=gpu.bus_id, problem=gpu.problem)
+    if gpu.facts.problem is not None:
+        return gpu.facts
     mode = offered(pynvml.nvmlDeviceGetVirtualizationMode, gpu.gpu_handle)
-    virtual = mode == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU or bool(VGPU_NAME.search(gpu.name or ""))
+    virtual = mode == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU or bool(VGPU_NAME.search(gpu.facts.name or ""))
     bits = CLOCK_BITS(gpu)
     links = [offered(pynvml.nvmlDeviceGetNvLinkState, gpu.gpu_handle, i) for i in range(pynvml.NVML_NVLINK_MAX_LINKS)]
     processes = offered(pynvml.nvmlDeviceGetComputeRunningProcesses, gpu.handle)
-    return GPUFacts(
-        index=gpu.index,
-        bus_id=gpu.bus_id,
-        name=gpu.name,
-        uuid=gpu.uuid,
+    return replace(
+        gpu.facts,
         virtual=virtual,
         licensed=_is_licensed(gpu) if virtual else None,
         processes=None if processes is None else len(processes),
         process_names=[f"{process.pid} {_process_name(process.pid)}".strip() for process in processes or ()],
-        mig=gpu.mig,
-        slices=[
-            GPUSlice(uuid=part.uuid, profile=part.profile, memory_bytes=READINGS["memory_bytes"](part))
-            for part in ((gpu,) if gpu.is_slice else gpu.slices)
-        ],
         clock_reasons=[name for bit, name in CLOCK_REASONS.items() if (bits or 0) & bit],
         nvlinks_up=links.count(1),
         nvlinks_down=links.count(0),
@@ -265,7 +258,7 @@ def read_gpu(gpu: DriverGPU) -> GPUFacts:
 
 def _read_sample(gpu: DriverGPU) -> GPUFacts:
     readings = {name: READINGS[name](gpu) for name in SAMPLED}
-    return GPUFacts(index=gpu.index, **readings, **_throttling(CLOCK_BITS(gpu)))
+    return GPUFacts(index=gpu.facts.index, **readings, **_throttling(CLOCK_BITS(gpu)))
 
 
 def _throttling(bits: int | None) -> dict[str, Any]:

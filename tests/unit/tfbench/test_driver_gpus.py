@@ -2,6 +2,7 @@
 
 import pytest
 
+from results.schema.health import GPUFacts
 from tests.real.training.conftest import run_tfbench
 from tests.support.fake_driver import FakeGPU, FakeMachine, build, eight_h100, gpu_uuid, run_python, slice_uuid
 from tfbench.machine.driver_gpus import DriverGPU, bus_id_of, problems_of
@@ -110,7 +111,7 @@ def test_a_display_gpu_that_tensorflow_excludes_is_excluded_here(tmp_path):
 
 
 def test_a_gpu_is_named_by_its_pci_id_as_cuda_writes_it():
-    gpu = DriverGPU(index=2, handle=1, bus_id="0000:3A:00.0", mig=True)
+    gpu = DriverGPU(facts=GPUFacts(index=2, bus_id="0000:3A:00.0", mig=True))
     assert problems_of([gpu]) == ["GPU 2 (0000:3A:00.0) is in MIG mode without slices"]
     assert bus_id_of(b"00000000:3b:00.0") == bus_id_of("0000:3B:00.0") == "0000:3B:00.0"
     assert bus_id_of("00010000:3B:00.0") == "00010000:3B:00.0", "a domain that needs eight digits keeps them"
