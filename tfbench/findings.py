@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import sys
 import time
@@ -21,9 +22,7 @@ class Phases:
     """Times consecutive phases; the times of a phase that is entered twice are added up."""
 
     def __init__(self) -> None:
-        self._spent: dict[str, tuple[float, float]] = {}
-        self._name: str | None = None
-        self._began = (0.0, 0.0)
+        self._entered: list[tuple[str, float, float]] = []
 
     def enter(self, name: str) -> None:
         """End the current phase and begin the next, with a line on stderr.
@@ -31,24 +30,16 @@ class Phases:
         Args:
             name: One of `results.schema.progress.STATES`.
         """
-        self._end()
-        self._name, self._began = name, _now()
+        self._entered.append((name, time.perf_counter(), time.process_time()))
         print(state_line(name), file=sys.stderr, flush=True)  # noqa: T201 (progress is this program's stderr)
 
     def ended(self) -> list[Phase]:
         """Return the phases that have ended, in the order of their first begin."""
-        return [Phase(name=name, seconds=wall, cpu_seconds=cpu) for name, (wall, cpu) in self._spent.items()]
-
-    def _end(self) -> None:
-        if self._name is not None:
-            wall, cpu = self._spent.get(self._name, (0.0, 0.0))
-            now = _now()
-            self._spent[self._name] = wall + now[0] - self._began[0], cpu + now[1] - self._began[1]
-
-
-def _now() -> tuple[float, float]:
-    """Return the wall time and this process's CPU time, in seconds."""
-    return time.perf_counter(), time.process_time()
+        spent: dict[str, list[tuple[float, float]]] = {}
+        for (name, wall, cpu), (_, wall_end, cpu_end) in itertools.pairwise(self._entered):
+            spent.setdefault(name, []).append((wall_end - wall, cpu_end - cpu))
+        totals = {name: [sum(parts) for parts in zip(*times, strict=True)] for name, times in spent.items()}
+        return [Phase(name=name, seconds=wall, cpu_seconds=cpu) for name, (wall, cpu) in totals.items()]
 
 
 @dataclass

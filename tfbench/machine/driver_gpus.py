@@ -122,12 +122,14 @@ def visible_devices(gpus: Sequence[DriverGPU], *, by_cuda: bool) -> tuple[list[D
 def ask_cuda() -> tuple[list[CUDADevice], str | None]:
     """Initialise the CUDA driver in this process and list its devices; creates no context and takes no memory.
 
-    CUDA reads CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER at the first call in a process.
+    CUDA reads CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER at the first call in a process; by default, the order is the
+    driver's here.
 
     Returns:
         The devices that TensorFlow uses, in its order: it excludes small GPUs next to larger ones. And why there are
         none: no libcuda, or the error of `cuInit`.
     """
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:

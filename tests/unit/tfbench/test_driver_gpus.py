@@ -8,7 +8,7 @@ from tests.support.fake_driver import FakeGPU, FakeMachine, build, eight_h100, g
 from tfbench.machine.driver_gpus import DriverGPU, bus_id_of, problems_of
 
 READ = """
-import dataclasses, json
+import dataclasses, json, os
 from tfbench.machine.nvml import ENERGY_JOULES, GPUs, as_recorded, read_driver
 from tfbench.measuring.soft_warnings import gpu_warnings
 from tfbench.peers.connections import Alone
@@ -16,6 +16,7 @@ driver = read_driver(by_cuda=True)
 gpus = GPUs(8)
 print(json.dumps({
     "gpus": [dataclasses.asdict(as_recorded(gpu)) for gpu in driver.gpus],
+    "order": os.environ["CUDA_DEVICE_ORDER"],
     "problems": driver.gpu_problems,
     "samples": [dataclasses.asdict(gpu) for _, gpu in gpus.sample()],
     "energy": gpus.read(ENERGY_JOULES),
@@ -98,6 +99,7 @@ def test_a_slice_has_no_power_or_energy_and_the_reason_is_named(h100s):
 def test_cudas_own_order_is_that_of_the_case(h100s):
     reported = ask(h100s, FAKE_CUDA_ORDER="7,0,4")
     assert [gpu["index"] for gpu in reported["gpus"]] == [7, 0, 4]
+    assert reported["order"] == "PCI_BUS_ID", "so that a number means the same GPU as to the driver"
     assert len(reported["energy"]) == 3 and None not in reported["energy"]
     reported = ask(h100s, FAKE_CUDA_ORDER="6/1")
     assert [gpu["name"] for gpu in reported["gpus"]] == ["NVIDIA H100 80GB HBM3 MIG 3g.40gb"]

@@ -100,8 +100,8 @@ def test_a_cpu_case_observes_no_gpu_although_there_are_some(fake_driver):
     assert set(gpu_fields.values()) == {None}
 
 
-def test_the_probe_describes_the_gpus_that_are_visible(fake_driver):
-    facts = run(fake_driver, "", "-m", "tfbench.probe", CUDA_VISIBLE_DEVICES="1,0", FAKE_CUDA_ORDER="1,0")
+def test_the_probe_describes_the_gpus_that_are_visible_and_what_they_do(fake_driver):
+    facts = run(fake_driver, "shared", "-m", "tfbench.probe", CUDA_VISIBLE_DEVICES="1,0", FAKE_CUDA_ORDER="1,0")
     assert (facts["driver"], facts["cuda_driver"]) == ("550.54.14", "12.4")
     assert [(gpu["index"], gpu["uuid"]) for gpu in facts["gpus"]] == [(1, "GPU-1"), (0, "GPU-0")]
     assert facts["gpus"][0] == {
@@ -112,6 +112,10 @@ def test_the_probe_describes_the_gpus_that_are_visible(fake_driver):
         "memory_bytes": 16000,
         "power_limit_watts": 140.0,
     }
+    names = ("utilisation", "processes", "memory_used_bytes", "temperature_celsius", "power_watts")
+    busy, idle = ([state[name] for name in names] for state in facts["gpu_states"])
+    assert (busy, idle) == ([0.87, 1, 2000, 61, 120.0], [0.0, 0, 1000, 60, 80.0])
+    assert facts["gpu_states"][0]["power_limit_default_watts"] == 200.0
 
 
 def samples(*values, name="power_watts"):
@@ -154,14 +158,6 @@ def test_cooling_waits_until_it_is_cold_enough_within_its_limit():
     assert telemetry.cool_gpus(GPUsOf([[None, 51.0]]), 5.0, slept.append).seconds == 5.0
     assert telemetry.cool_gpus(GPUsOf([[None]]), 5.0, slept.append).seconds == 0.0, "none reports a temperature"
     assert telemetry.cool_gpus(GPUsOf([[]]), 5.0, slept.append) == telemetry.Cooling(None, [])
-
-
-def test_the_probe_reports_what_the_gpus_do_now(fake_driver):
-    reported = run(fake_driver, "shared", "-m", "tfbench.probe")
-    idle, busy = reported["gpu_states"]
-    assert (idle["index"], idle["utilisation"], idle["processes"], idle["temperature_celsius"]) == (0, 0.0, 0, 60)
-    assert (busy["index"], busy["utilisation"], busy["processes"], busy["memory_used_bytes"]) == (1, 0.87, 1, 2000)
-    assert (busy["power_watts"], busy["power_limit_default_watts"]) == (120.0, 200.0)
 
 
 def test_free_memory_is_that_of_the_cases_fullest_gpu(fake_driver, tmp_path):
