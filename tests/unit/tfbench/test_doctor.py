@@ -286,7 +286,7 @@ def test_a_driver_that_works_or_is_missing_has_no_problem(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_vgpu_is_named_with_the_state_of_its_licence_and_whole_gpus_are_none(tmp_path):
+def test_a_vgpu_is_named_with_its_licence_and_a_whole_gpu_is_none(tmp_path):
     names = ["NVIDIA A10-24Q"] * 3 + ["NVIDIA A10G", "Tesla V100-PCIE-16GB", "NVIDIA A100-SXM4-80GB", "GRID K520"]
     fakes = [
         FakeGPU(bus_id=f"0000:0{place}:00.0", uuid=f"GPU-{place}", name=name, licensed=licensed, power_limit=-1)
