@@ -11,7 +11,7 @@ from pathlib import Path
 from results.compare.comparison import fleets_of
 from results.recommend.figures import advice_of_others, figures_of_others, measured_figures
 from results.recommend.options import SECONDS_PER_HOUR, Advice, Basis, RentalOption
-from results.recommend.output import LED, answer, within_places
+from results.recommend.output import LED, answer
 from results.recommend.prediction import predict
 from results.recommend.prices import asked_prices, gpus_of_fleets, option_of, unused_prices
 from results.recommend.questions import MODES, RentalQuestion
@@ -149,7 +149,6 @@ def _finished(advice: Advice, hints: Sequence[str]) -> Advice:
         PREDICTED_NOTE if any(option.basis is Basis.PREDICTED for option in shown) else "",
         *_price_notes(shown),
         *advice.notes,
-        *within_places(shown),
         *map(str, outliers(measured)),
         *warned_notes(measured),
         *fleet_notes(measured),

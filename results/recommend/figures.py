@@ -12,11 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from results.recommend.options import Advice, Basis, RentalOption
-from results.recommend.prices import gpus_of_fleets, option_of
+from results.recommend.prices import FleetGpus, gpus_of_fleets, option_of
 from results.recommend.questions import GpuCount, RentalQuestion
 from results.reference import all_published, read_rows
 from results.reference.networks import published_names
-from results.schema import Device
 from results.stats import Interval
 from results.table.comparable import by_setting, match, mode_text, setting_text
 from results.table.fleets import FleetRate
@@ -54,7 +53,10 @@ OTHER_NOTE = (
 )
 
 
-def measured_figures(question: RentalQuestion, rates: Sequence[FleetRate]) -> list[Advice]:
+Rates = Sequence[FleetRate]
+
+
+def measured_figures(question: RentalQuestion, rates: Rates) -> list[Advice]:
     """Return the figures of these runs, one table per setting, the one with the most figures first.
 
     Each table has all fleets of the question, with their figure or the reason for having none.
@@ -79,21 +81,15 @@ def measured_figures(question: RentalQuestion, rates: Sequence[FleetRate]) -> li
     return sorted(advices, key=lambda advice: -sum(bool(option.samples_per_second) for option in advice.options))
 
 
-def _measured(
-    question: RentalQuestion,
-    setting: Sequence[FleetRate],
-    relevant: Sequence[FleetRate],
-    gpus: Mapping[tuple[str, Device], str],
-) -> Advice:
+def _measured(question: RentalQuestion, setting: Rates, relevant: Rates, gpus: FleetGpus) -> Advice:
     """Return the figures of one setting: its fleets, then what was not measured."""
     options: dict[tuple[str, int], RentalOption] = {}
     for rate in (*setting, *relevant):
         gpu, count = gpus[rate.fleet, rate.case.device], rate.case.num_gpus
         option = option_of(question, (gpu, count), NOT_MEASURED, fleet=rate.fleet)
         options.setdefault((rate.fleet, count), _with_rate(option, rate) if rate in setting else option)
-    measured_keys = {option.key for option in options.values()}
     for key in question.gpus:
-        if key not in measured_keys:
+        if all(option.key != key for option in options.values()):
             options.setdefault(key, option_of(question, key, NOT_MEASURED))
     measured = [rate for rate in setting if rate.rates]
     differs = dict.fromkeys(name for other in measured[1:] for name in match(measured[0], other).differs)
@@ -168,12 +164,9 @@ def advice_of_others(question: RentalQuestion, basis: Basis, failed: Mapping[Gpu
     pool = able or wanted or figures
     sizes = Counter((option.network, option.setting) for option in pool)
     of_network = Counter(network for network, _ in {(option.network, option.key) for option in pool})
-
-    def use(setting: tuple[str, str]) -> tuple[int, int, int]:
-        return sizes[setting] if sizes[setting] > 1 else 0, of_network[setting[0]], sizes[setting]
-
-    network, setting = max(sizes, key=use, default=(question.network, ""))
-    options = {option.key: option for option in wanted if (option.network, option.setting) == (network, setting)}
+    first = max(sizes, key=lambda setting: (sizes[setting], of_network[setting[0]]), default=(question.network, ""))
+    network, setting = first
+    options = {option.key: option for option in wanted if (option.network, option.setting) == first}
     framework = next((option.framework for option in options.values()), "")
     note = "not measured" if basis is Basis.PROJECT else "no figure"
     notes: tuple[str, ...] = ()

@@ -220,22 +220,6 @@ def _usd_text(option: RentalOption) -> str:
     return ", ".join(filter(None, (f"{span(option.usd)} USD/h", "spot" if option.only_spot else "", option.doubt)))
 
 
-def within_places(options: Options) -> list[str]:
-    """Compare the fastest GPU with the slowest one within each provider, region and commitment with both."""
-    priced = [of for of in options if of.has_figure and not of.misfit and not of.doubt and of.usd]
-    priced.sort(key=lambda option: option.samples_per_second)
-    offers = [{offer.place: offer for offer in option.offers if not offer.origin} for option in priced]
-    notes = []
-    for place in (place for place in offers[-1] if place in offers[0]) if len(priced) > 1 else ():
-        slow, fast = (replace(priced[end], pool=(offers[end][place],)) for end in (0, -1))
-        best, _ = decided([slow, fast])
-        cheaper = f"{best[0].name} is cheaper per sample"
-        result = cheaper if len(best) == 1 else "no significant difference in samples per dollar"
-        times = f"{fast.usd[0] / slow.usd[0]:.2f} times as much as {slow.name}"
-        notes.append(f"within {place}, {fast.name} costs {times}: {result}")
-    return notes
-
-
 def advice_grid(advice: Advice) -> Grid:
     """Return the options as a table, best first."""
     slowest = min((option.samples_per_second for option in compared(advice.options)), default=0.0)

@@ -12,8 +12,7 @@ from results.errors import BadQuestion
 from results.recommend.options import Advice, RentalOption
 from results.recommend.questions import GpuCount, RentalQuestion
 from results.reference.gpus import counted_gpu, gpu_key, gpus_named, unknown_gpu
-from results.reference.price_files import read_prices
-from results.reference.prices import FROM_RUN, YOURS, Offer, Prices, known_prices, positive_number, span
+from results.reference.prices import FROM_RUN, YOURS, Offer, Prices, known_prices, positive_number, read_prices, span
 from results.schema import Device
 from results.table.columns import Software
 from results.table.fleets import FleetRate
@@ -46,7 +45,11 @@ def asked_prices(inline: Sequence[str], files: Sequence[Path], rates: Sequence[F
     return [by_name(_typed(text, fleets) for text in inline), by_name(read), run, by_name(known_prices())]
 
 
-def gpus_of_fleets(rates: Sequence[FleetRate]) -> dict[tuple[str, Device], str]:
+FleetGpus = Mapping[tuple[str, Device], str]
+"""What each fleet trains on, by device."""
+
+
+def gpus_of_fleets(rates: Sequence[FleetRate]) -> FleetGpus:
     """Return what each fleet trains on, by device: the recorded GPU or processor; an unknown GPU keeps its name.
 
     The name of a fleet counts only if nothing was recorded, because all its repeats failed early.

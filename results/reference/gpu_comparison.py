@@ -78,10 +78,10 @@ def gpu_grids(gpus: Sequence[str]) -> list[Grid]:
         "-: the GPU has none, or the reference has no figure",
     ]
     columns = ["", "unit", *(f"{gpu}>" for gpu in gpus), *ratio]
+    stated = [list(row.values()) for row in contradictions_of(gpus)]
+    contradictions = Grid("Sources that contradict these figures", ["GPU", "quantity", "stated", "by", "here"], stated)
     grids = [Grid("Specifications, not measurements", columns, figures, notes), _bounds_grid(gpus), _sources_grid(gpus)]
-    columns, contradicting = ["GPU", "quantity", "stated", "by", "here"], contradictions_of(gpus)
-    stated = [list(row.values()) for row in contradicting]
-    return [*grids, *([Grid("Sources that contradict these figures", columns, stated)] if stated else [])]
+    return [*grids, contradictions] if stated else grids
 
 
 EVERYWHERE = "memory bandwidth is the bottleneck of every network here"
@@ -91,27 +91,27 @@ def comparison_lines(gpus: Sequence[str]) -> list[str]:
     """Return conclusions for training: the ratios of two GPUs, and the bottleneck of each network."""
     lines = []
     if len(gpus) == 2:
-        ratios = [
-            (_ratio(gpus, "memory_bandwidth"), "memory bandwidth"),
-            (_ratio(gpus, "fp16_tensor_fp32_accumulate"), "FP16 arithmetic"),
-        ]
-        (low, why_low), (high, why_high) = sorted(ratios, key=lambda ratio: float(ratio[0] or 0))
-        apart = f"{low} ({why_low}) to {high} ({why_high})"
-        lines.append(f"by specification {gpus[1]} / {gpus[0]} is {apart}; measure before you rent")
-    limited: dict[str, dict[str, list[str]]] = {}  # precisions by GPU, by the networks limited by arithmetic
+        quantities = {"memory_bandwidth": "memory bandwidth", "fp16_tensor_fp32_accumulate": "FP16 arithmetic"}
+        ratios = [(_ratio(gpus, name), text) for name, text in quantities.items()]
+        low, high = (f"{value} ({text})" for value, text in sorted(ratios, key=lambda ratio: float(ratio[0] or 0)))
+        lines.append(f"by specification {gpus[1]} / {gpus[0]} is {low} to {high}; measure before you rent")
+    # Precisions by GPU, by the networks that are limited by arithmetic.
+    limited: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     bounds = bounds_of(gpus)
     for place, gpu in enumerate(gpus):
         for precision in dict.fromkeys(precision for _, precision in bounds):
-            limits = {model: row[place] for (model, name), row in bounds.items() if name == precision}
-            models = ", ".join(model for model, line in limits.items() if line and line.limit == "arithmetic")
-            if any(limits.values()):
-                limited.setdefault(models, {}).setdefault(gpu, []).append(precision)
-    for models, of_gpus in limited.items():
+            rooflines = {model: row[place] for (model, name), row in bounds.items() if name == precision}
+            models = [model for model, line in rooflines.items() if line and line.limit == "arithmetic"]
+            if any(rooflines.values()):
+                limited[", ".join(models)][gpu].append(precision)
+    for models_text, of_gpus in limited.items():
         precisions = {gpu: ", ".join(kinds) for gpu, kinds in of_gpus.items()}
         alike = len(precisions) == len(gpus) > 1 and len({*precisions.values()}) == 1
         where = precisions[gpus[0]] if alike else "; ".join(map(" ".join, precisions.items()))
-        what = f"arithmetic is the bottleneck of {models}, memory bandwidth of all others" if models else EVERYWHERE
-        lines.append(f"{where}: {what}")
+        others = f"arithmetic is the bottleneck of {models_text}, memory bandwidth of all others"
+        lines.append(
+            f"{where}: {others if models_text else 'memory bandwidth is the bottleneck of every network here'}"
+        )
     return lines
 
 

@@ -1,12 +1,24 @@
-"""Prices per GPU-hour, by provider and region; never averaged, because prices of a GPU model differ up to sixfold."""
+"""Prices per GPU-hour, by provider and region; never averaged, because prices of a GPU model differ up to sixfold.
+
+They are shipped examples, or read from the user's files and from lists of clouds and catalogs, as CSV or JSON.
+"""
 
 from __future__ import annotations
 
+import codecs
+import csv
+import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from results.reference import read_rows
+from results.errors import NotATable
+from results.reference import names, read_rows
+from results.reference.gpus import counted_gpu, gpus_named, memory_of
 
 YOURS = "yours"
 """Origin of the user's prices, which override all others of their GPU."""
@@ -78,3 +90,220 @@ def span(values: Iterable[float]) -> str:
     """Format the range of some values, or a single value."""
     found = sorted(values)
     return " to ".join(dict.fromkeys(f"{float(f'{value:.3g}'):g}" for value in (*found[:1], *found[-1:])))
+
+
+FOREIGN = frozenset({"eur", "euro", "gbp", "chf", "inr", "cad", "aud", "jpy", "cny"})
+"""Currencies other than USD."""
+
+PRICE = FOREIGN | {"usd", "price", "cost", "rate", "dph", "hourly", "bid"}
+PRICE_WORDS = PRICE | {
+    *("per", "hour", "h", "hr", "gpu", "total", "on", "demand", "ondemand", "spot", "min", "minimum", "cents"),
+    *("secure", "community", "instance", "host", "node", "machine", "retail", "unit", "uninterruptable"),
+}
+"""A heading is an hourly price if it has a word of `PRICE` and all its words are among these."""
+
+RUNPOD = frozenset({"secure", "community"})
+"""Words in RunPod's headings of prices, which are of one GPU like those with the word `gpu`; others are of a host."""
+
+SPOT = frozenset({"spot", "bid"})
+
+SKYPILOT = {"A100": "A100 40GB", "V100": "V100 16GB"}
+"""What SkyPilot's catalogs mean by names without memory; other sizes are `A100-80GB` and `V100-32GB`."""
+
+DELIMITERS = (",", ";", "\t", "|")
+
+FIRST_LINES = 20
+"""Lines at the start of a file among which the headings may be."""
+
+SAME_MEMORY = 0.1
+"""Largest relative difference of a GPU's nominal memory and what a driver or a cloud states: 22.5 of 24 GB."""
+
+Row = Mapping[str, str]
+"""The texts of a row by heading."""
+
+
+def read_prices(path: Path) -> list[Offer]:
+    """Read the prices in a file; a part of a GPU, `0.167 of A10`, means no GPU.
+
+    Raises:
+        NotATable: It cannot be read, lacks a column, or has a price that is not a positive number of USD.
+    """
+    text = _text(path)
+    headings, rows = _json_rows(text, path) if text.lstrip().startswith(("{", "[")) else _csv_rows(text, path)
+    roles, prices = _roles(headings), _price_columns(headings)
+    needed = [] if "gpu" in roles else ["of GPUs, named gpu"]
+    needed += [] if prices else ["of prices per hour in USD, named usd_per_gpu_hour"]
+    if needed:
+        listed = ", ".join(filter(None, headings)) or "none"
+        raise NotATable(f"{path}: needs a column {' and one '.join(needed)}. Columns: {listed}")
+    catalog = path.stem if {"accelerator_name", "accelerator_count"} <= {*headings} else ""  # of SkyPilot: its cloud
+    offers: list[Offer] = []
+    for where, cells in rows:
+        row = defaultdict(str, {role: cells.get(name, "") for role, name in roles.items()})
+        # A row without a GPU is another instance, or the rule below the headings of a Markdown table.
+        if re.search(r"[^\W_]", row["gpu"]) and not re.fullmatch(r"[0.]+", row["count"]):
+            offer = _without_price(row, where, catalog)
+            offers += _at_prices(offer, row, {heading: cells.get(heading, "") for heading in prices}, where)
+    if not offers:
+        raise NotATable(f"{path}: no row has a GPU and a price")
+    return offers
+
+
+def _without_price(row: Row, where: str, catalog: str) -> Offer:
+    """Return the offer of a row's GPUs, to which a price is to be added.
+
+    Args:
+        row: Texts by role.
+        where: Place of the row.
+        catalog: Cloud whose SkyPilot catalog it is; empty: none.
+    """
+    count, name = counted_gpu(row["gpu"])
+    if row["count"]:
+        count = _number(row["count"])
+        if count is None:
+            raise NotATable(f"{where}: the number of GPUs must be a number. Received: {row['count']!r}")
+    gpus = gpus_named(SKYPILOT.get(name, name) if catalog else name)
+    stated = re.match(r"[\d.]+", row["memory"]) or re.search(r"(?<=SizeInMiB).*?(\d+)", row["gpu_info"])
+    memory = _number(stated[stated.lastindex or 0]) if stated else None
+    if memory:
+        memory = memory / 1024 if memory >= 1024 else memory  # MiB, or GiB
+        of_name = gpus_named(name)
+        gpus = tuple(gpu for gpu in of_name if abs(memory / (memory_of(gpu) or memory) - 1) < SAME_MEMORY)
+        name = name if gpus or not of_name else f"{name} {memory:.0f}GB"
+    if count and not count.is_integer():
+        name, gpus = f"{count:g} of {name}", ()
+    return Offer(
+        gpus[0] if len(gpus) == 1 else name,
+        0.0,
+        gpus_per_host=int(count) if count else None,
+        provider=row["provider"] or catalog,
+        gpus=gpus,
+        **{role: row[role] for role in ("region", "source", "retrieved_on")},
+    )
+
+
+def _at_prices(offer: Offer, row: Row, prices: Row, where: str) -> Iterator[Offer]:
+    """Return an offer at each price of its row, by heading; one of several prices may be missing."""
+    for heading, text in prices.items():
+        words, price = set(heading.split("_")), _number(text)
+        if price is None and len(prices) > 1 and not text.strip("0."):
+            continue
+        if price is None:
+            raise NotATable(f"{where}: {heading} must be a number above 0. Received: {text!r}")
+        if (row["currency"] or "USD").upper() != "USD" or words & FOREIGN:
+            received = row["currency"] or heading
+            raise NotATable(f"{where}: currency must be USD: convert the prices. Received: {received!r}")
+        host = 1 if words & {"gpu", *RUNPOD} else offer.gpus_per_host or 1
+        spot = bool(words & SPOT) or row["spot"].lower() in ("true", "yes", "1", "spot")
+        usual = "spot" if spot else "on demand" if row["spot"] or len(prices) > 1 else ""
+        yield replace(
+            offer,
+            usd_per_gpu_hour=price / host / (100 if "cents" in words else 1),
+            provider=" ".join(filter(None, (offer.provider, *sorted(words & RUNPOD)))),
+            commitment=row["commitment"] or usual,
+        )
+
+
+def _roles(headings: Collection[str]) -> dict[str, str]:
+    """Return the preferred heading of each role that is among the headings."""
+    return {role: name for name, role in reversed(names("price file")) if name in headings}
+
+
+def _price_columns(headings: Collection[str]) -> list[str]:
+    """Return the headings of prices; of those for one commitment only one, preferably the price of one GPU."""
+    columns: dict[object, str] = {}
+    for name in sorted(headings, key=lambda name: (bool({*name.split("_")} & FOREIGN), "gpu" not in name.split("_"))):
+        words = set(name.split("_"))
+        if words & PRICE and words <= PRICE_WORDS:
+            columns.setdefault((bool(words & SPOT), frozenset(words & RUNPOD)), name)
+    return list(columns.values())
+
+
+def _is_offer(headings: Collection[str]) -> bool:
+    """Return whether a GPU and a price are among the headings of a row."""
+    return "gpu" in _roles(headings) and bool(_price_columns(headings))
+
+
+def _heading(text: str) -> str:
+    """Normalise a heading: `AcceleratorName` becomes `accelerator_name`, `$/GPU hr` becomes `usd_gpu_hr`."""
+    for sign, name in (("$", " usd "), ("€", " eur "), ("£", " gbp ")):
+        text = text.replace(sign, name)
+    split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text.strip())
+    return re.sub(r"[^a-z0-9]+", "_", split.lower()).strip("_")
+
+
+def _number(text: str) -> float | None:
+    """Parse a number above 0, as `0.17`, `$0.17/hr`, `0,17` or `1,200.50`; None: it is none."""
+    bare = re.sub(r"(?i)\$|\busd\b|(/|\bper\b)\s*(gpu)?[\s/-]*(h|hr|hour)$", "", text.strip()).strip()
+    bare = bare.replace(",", "") if re.fullmatch(r"\d{1,3}(,\d{3})+\.\d+", bare) else bare
+    return positive_number(re.sub(r"^(\d{1,3}),(\d{1,2})$", r"\1.\2", bare))
+
+
+def _text(path: Path) -> str:
+    """Read a text of any usual encoding."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise NotATable(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        text = data.decode("utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig")
+    except UnicodeDecodeError:
+        text = data.decode("cp1252", "replace")
+    if "\0" in text or data.startswith(b"PK"):
+        raise NotATable(f"{path}: is not a text. Save the table as CSV in UTF-8")
+    return text
+
+
+Table = tuple[list[str], list[tuple[str, Row]]]
+"""Headings, and the rows with their places."""
+
+
+def _csv_rows(text: str, path: Path) -> Table:
+    """Return the table below the first line with known headings, or else below the first line."""
+    lines = text.splitlines() or [""]
+    tables = ((number, sign) for number in range(min(len(lines), FIRST_LINES)) for sign in DELIMITERS)
+    first, delimiter = next(
+        (table for table in tables if _is_offer([*map(_heading, lines[table[0]].split(table[1]))])),
+        (0, max(DELIMITERS, key=lines[0].count)),
+    )
+    reader = csv.DictReader(lines[first:], restval="", restkey="", delimiter=delimiter, skipinitialspace=True)
+    try:
+        reader.fieldnames = [*map(_heading, reader.fieldnames or ())]
+        rows: list[tuple[str, Row]] = []
+        for cells in reader:
+            texts = {name: cell.strip() for name, cell in cells.items() if name}
+            rows.append((f"{path}:{first + reader.line_num}", texts))
+    except csv.Error as error:
+        raise NotATable(f"{path}:{first + reader.line_num}: cannot be read as CSV: {error}") from error
+    return list(reader.fieldnames), rows
+
+
+def _json_rows(text: str, path: Path) -> Table:
+    """Return the list or object in a document of which the most objects have a GPU and a price."""
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        try:
+            document = [json.loads(line) for line in text.splitlines() if line.strip()]
+        except ValueError:
+            raise NotATable(f"{path}: cannot be read as JSON: {error}") from error
+    rows = max(_tables([document]), key=lambda rows: sum(map(_is_offer, rows)))
+    headings = list(dict.fromkeys(name for row in rows for name in row))
+    return headings, [(f"{path}: item {number}", row) for number, row in enumerate(rows, 1)]
+
+
+def _tables(node: object) -> Iterator[list[Row]]:
+    """Return the rows of each list of objects, and of each object of objects, whose keys are names."""
+    named = node.items() if isinstance(node, dict) else [("", item) for item in node] if isinstance(node, list) else ()
+    yield [_flat({"name": key, **item} if key else item) for key, item in named if isinstance(item, dict)]
+    for _, item in named:
+        yield from _tables(item)
+
+
+def _flat(item: Mapping[str, Any]) -> Row:
+    """Return an object with its inner objects as one row; its own keys have precedence."""
+    row: dict[str, str] = {}
+    for value in item.values():
+        row |= _flat(value) if isinstance(value, dict) else {}
+    own = {_heading(key): value for key, value in item.items() if not isinstance(value, dict | list)}
+    return row | {key: "" if value is None else str(value) for key, value in own.items()}

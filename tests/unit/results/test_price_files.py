@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import results.__main__ as program
+from results.reference.prices import read_prices
 
 CASES = Path(__file__).parent / "cases" / "prices"
 """Prices as SkyPilot's catalogs and the interfaces of Lambda, RunPod and Vast list them."""
@@ -44,33 +45,25 @@ def test_a_skypilot_catalog_is_read_and_exact_names_beat_families(capsys):
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "gpu"),
-    [
-        *(("1x NVIDIA A100 PCIE 40 GB", "A100 PCIe 40GB"), ("gpu_8x_h100_sxm5", "H100 SXM5 80GB"), ("gpu_1x_a10", "A10")),
-        *(("nvidia-tesla-t4", "T4"), ("RTX6000-Ada", "RTX 6000 Ada"), ("A6000_PCIE_LOW_RAM", "RTX A6000")),
-        *(("H100-MEGA-80GB", "H100 SXM5 80GB"), ("A100-80G-PCIe-NVLink", "A100 PCIe 80GB"), ("b200_sxm6", "B200")),
-        *(("geforcertx4090-pcie-24gb", "RTX 4090"), ("RTXPRO6000WK", "RTX PRO 6000 Blackwell WS")),
-        *(("A100:80GB:8", "A100 SXM4 80GB"), ("A4000 x4", "RTX A4000"), ("l40s-48gb.1x", "L40S"), ("2x 4090", "RTX 4090")),
-    ],
-)  # fmt: skip
-def test_names_of_clouds_and_catalogs_are_understood(tmp_path, capsys, name, gpu):
-    path = tmp_path / "prices.csv"
-    path.write_text(f"gpu,usd_per_gpu_hour\n{name},1.25\n")
-    found, remarks = recommend(capsys, path, gpu)
-    assert [price for price, *_ in found[gpu]] == [1.25] and remarks == []
+NAMES = {
+    **{"1x NVIDIA A100 PCIE 40 GB": "A100 PCIe 40GB", "gpu_8x_h100_sxm5": "H100 SXM5 80GB", "gpu_1x_a10": "A10"},
+    **{"nvidia-tesla-t4": "T4", "RTX6000-Ada": "RTX 6000 Ada", "A6000_PCIE_LOW_RAM": "RTX A6000", "b200_sxm6": "B200"},
+    **{"H100-MEGA-80GB": "H100 SXM5 80GB", "A100-80G-PCIe-NVLink": "A100 PCIe 80GB", "2x 4090": "RTX 4090"},
+    **{"geforcertx4090-pcie-24gb": "RTX 4090", "RTXPRO6000WK": "RTX PRO 6000 Blackwell WS", "l40s-48gb.1x": "L40S"},
+    **{"A100:80GB:8": "A100 SXM4 80GB", "A4000 x4": "RTX A4000"},
+}
+UNKNOWN = ("T4G", "A4000 Laptop", "GH200", "g5.xlarge", "Standard_NC24ads_A100_v4", "A100 MIG 1g.5gb", "RTX 4090 48GB",
+           "A100X", "RTX6000")  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["T4G", "A4000 Laptop", "GH200", "g5.xlarge", "Standard_NC24ads_A100_v4", "A100 MIG 1g.5gb", "RTX 4090 48GB", "A100X",
-     "RTX6000"],
-)  # fmt: skip
-def test_what_is_no_known_gpu_is_called_unknown_by_its_name(tmp_path, capsys, name):
+def test_names_of_clouds_and_catalogs_are_understood_or_kept_as_unknown(tmp_path, capsys):
     path = tmp_path / "prices.csv"
-    path.write_text(f"gpu,usd_per_gpu_hour\n{name},1.25\nRTX A4000,0.2\n")
-    _, remarks = recommend(capsys, path, "A4000,A5000")
-    assert remarks == [f"price not used: 1.25 USD for {name}: unknown GPU"]
+    path.write_text("".join(["gpu,usd_per_gpu_hour\n", *(f"{name},1.25\n" for name in (*NAMES, *UNKNOWN))]))
+    offers = {name: offer.gpus for name, offer in zip((*NAMES, *UNKNOWN), read_prices(path), strict=True)}
+    assert [name for name, gpu in NAMES.items() if gpu not in offers[name]] == []
+    _, remarks = recommend(capsys, path, ",".join({*NAMES.values()}), "--num-gpus=1,2,8")
+    unknown = ", ".join(f"1.25 USD for {name}" for name in UNKNOWN)
+    assert remarks == [f"prices not used: {unknown}: unknown GPUs"]
 
 
 OWN = "gpu,usd_per_gpu_hour,region\nRTX A4000,0.17,Zürich\nRTX A5000,0.36,Malmö\n"
