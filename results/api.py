@@ -26,18 +26,9 @@ Name = str | os.PathLike[str]
 COMPARISON_COLUMNS: dict[str, str] = {
     "case": TEXT,
     **{name: COLUMNS[name].dtype for name in CASE_COLUMNS},
-    "a_samples_per_second": NUMBER,
-    "b_samples_per_second": NUMBER,
-    "ratio": NUMBER,
-    "ci95_low": NUMBER,
-    "ci95_high": NUMBER,
-    "result": TEXT,
-    "reason": TEXT,
-    "differs": TEXT,
-    "warnings": TEXT,
-    "ratio_per_usd": NUMBER,
-    "ratio_per_usd_ci95_low": NUMBER,
-    "ratio_per_usd_ci95_high": NUMBER,
+    **dict.fromkeys(("a_samples_per_second", "b_samples_per_second", "ratio", "ci95_low", "ci95_high"), NUMBER),
+    **dict.fromkeys(("result", "reason", "differs", "warnings"), TEXT),
+    **dict.fromkeys(("ratio_per_usd", "ratio_per_usd_ci95_low", "ratio_per_usd_ci95_high"), NUMBER),
 }
 """Columns of `Runs.compare` and their pandas types."""
 

@@ -47,9 +47,10 @@ def recommend(
     from results.recommend.answer import advise
     from results.recommend.output import advice_grid, advice_json
     from results.recommend.questions import read_questions
-    from results.runs.store import has_runs
+    from results.runs.store import run_folders
+    from results.runs.store import runs_dir as default_runs_dir
 
-    measured = read(runs, runs_dir).rates if runs or has_runs(runs_dir) else []
+    measured = read(runs, runs_dir).rates if runs or run_folders(runs_dir or default_runs_dir()) else []
     questions = read_questions(measured=[rate.case.model for rate in measured], **vars(asked))
     advices, remarks = advise(questions, measured, price, prices)
     if format == "json":

@@ -17,7 +17,6 @@ from results.table.cell_text import (
     identity_text,
     missing_hosts,
     rate_text,
-    spread_notes,
     value_text,
     warned_notes,
 )
@@ -100,7 +99,7 @@ def _ratio_notes(found: Sequence[Comparison], sides: Sequence[FleetRate]) -> lis
     if compared >= MANY:
         chance = significant((1 - LEVEL) * compared, 2)
         notes.append(f"if all cases were equal, about {chance} would be marked by chance")
-    return [*notes, *missing_hosts(sides), *warned_notes(sides), *spread_notes(sides)]
+    return [*notes, *missing_hosts(sides), *warned_notes(sides), *fleet_notes(sides, single_hosts=False)]
 
 
 def repeated(rates: Iterable[FleetRate]) -> str:

@@ -348,10 +348,7 @@ def run_folders(runs_dir: Path) -> list[Path]:
 
 def is_folder(path: Path) -> bool:
     """Return whether a path is an accessible folder."""
-    try:
-        return path.is_dir()
-    except OSError:
-        return False
+    return os.path.isdir(path)  # noqa: PTH112 (pathlib raises for names that are too long)
 
 
 def runs_dir() -> Path:
@@ -385,11 +382,6 @@ def report_place(names: Sequence[str]) -> tuple[str, Path]:
     return title, RunFolder.open(only).report_path if only else Path("report.html")
 
 
-def has_runs(folder: Path | None) -> bool:
-    """Return whether a folder has any runs; None: `runs_dir`."""
-    return bool(run_folders(folder or runs_dir()))
-
-
 def is_run(name: str) -> bool:
     """Return whether a name is that of a run or a record file, unlike a fleet's name that happens to be a folder's."""
     return any(_is_file(path) or is_folder(path / "records") for path in (Path(name), runs_dir() / name))
@@ -405,11 +397,7 @@ def _find(name: str) -> Path:
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether a path is a regular file; False for names that are too long."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
+    return os.path.isfile(path)  # noqa: PTH113 (pathlib raises for names that are too long)
 
 
 def _planned_at(run: Path) -> float:

@@ -53,15 +53,16 @@ def time_breakdown(stored: Iterable[StoredRecord]) -> dict[str, Mapping[str, flo
         if item.record is not None:
             by_run.setdefault(item.path.parent.parent, []).append((item.path.stem, item.record))
     for path, records in by_run.items():
-        journal, names = _Times(_events(RunFolder(path))), dict[str, str]()
+        states, repeats, pulls = _times(_events(RunFolder(path)))
+        names: dict[str, str] = {}
         for job, record in records:
             origin = record.origin
             host = f"{origin.fleet}/{origin.host}" if origin else "-"
             names[host.replace("/", ".")] = host  # events have a dot between fleet and host
             hosts[host][REPEATS] += 1
-            for kind, seconds in _of_repeat(record, journal.states.get(job, {}), journal.seconds.get(job)).items():
+            for kind, seconds in _of_repeat(record, states.get(job, {}), repeats.get(job)).items():
                 hosts[host][kind] += seconds
-        for host, seconds in journal.pulls.items():
+        for host, seconds in pulls.items():
             hosts[names.get(host, host)][PULL] += seconds
     return dict(sorted(hosts.items()))
 
@@ -75,41 +76,35 @@ def _events(folder: RunFolder) -> Iterator[dict[str, Any]]:
         return
 
 
-class _Times:
-    """Durations from the events of a run.
+_Seconds = defaultdict[str, float]
 
-    Attributes:
-        states: Seconds of each state, by job.
-        seconds: Duration of each repeat, by job.
-        pulls: Seconds spent pulling images, by host.
+
+def _times(events: Iterable[dict[str, Any]]) -> tuple[dict[str, _Seconds], dict[str, float], _Seconds]:
+    """Return durations from the events of a run.
+
+    Returns:
+        Seconds of each state, by job; duration of each repeat, by job; and seconds spent pulling images, by host.
     """
-
-    def __init__(self, events: Iterator[dict[str, Any]]) -> None:
-        self.states: dict[str, dict[str, float]] = {}
-        self.seconds: dict[str, float] = {}
-        self.pulls: defaultdict[str, float] = defaultdict(float)
-        begun: dict[str, tuple[str, float]] = {}
-        for event in events:
-            match event.get("event"):
-                case "run_started":
-                    begun.clear()  # states are unknown while there is no controller
-                case "job_state" | "job_result":
-                    self._take(event, begun)
-                case "image_ready":
-                    self.pulls[str(event.get("host"))] += _number(event.get("seconds"))
-
-    def _take(self, event: dict[str, Any], begun: dict[str, tuple[str, float]]) -> None:
-        job, at = str(event.get("job")), _seconds(event.get("at"))
-        if job in begun and at is not None:
-            state, since = begun.pop(job)
-            spent, state = self.states.setdefault(job, {}), "running" if state.startswith("on ") else state
-            spent[state] = spent.get(state, 0.0) + max(0.0, at - since)
-        if event["event"] == "job_result":
-            self.seconds[job] = _number(event.get("seconds"))
-        elif at is not None:
-            if event.get("state") == "launching":
-                self.states.pop(job, None)  # a new attempt
-            begun[job] = str(event.get("state")), at
+    states, repeats, pulls = dict[str, _Seconds](), dict[str, float](), _Seconds(float)
+    begun: dict[str, tuple[str, float]] = {}
+    for event in events:
+        kind, job, at = event.get("event"), str(event.get("job")), _seconds(event.get("at"))
+        if kind == "run_started":
+            begun.clear()  # states are unknown while there is no controller
+        elif kind == "image_ready":
+            pulls[str(event.get("host"))] += _number(event.get("seconds"))
+        elif kind in ("job_state", "job_result"):
+            if job in begun and at is not None:
+                state, since = begun.pop(job)
+                states.setdefault(job, _Seconds(float))[state] += max(0.0, at - since)
+            if kind == "job_result":
+                repeats[job] = _number(event.get("seconds"))
+            elif at is not None:
+                state = str(event.get("state"))
+                if state == "launching":
+                    states.pop(job, None)  # a new attempt
+                begun[job] = "running" if state.startswith("on ") else state, at
+    return states, repeats, pulls
 
 
 def _of_repeat(record: Record, states: Mapping[str, float], whole: float | None) -> dict[str, float]:
@@ -121,8 +116,8 @@ def _of_repeat(record: Record, states: Mapping[str, float], whole: float | None)
         whole: Seconds from its start to its record; None: in no event.
     """
     found: defaultdict[str, float] = defaultdict(float)
-    inside = [(phase.name, phase.seconds) for phase in record.phases]
-    for state, seconds in [*inside, *((state, states[state]) for state in OUTSIDE & states.keys())]:
+    outside = [(state, states[state]) for state in OUTSIDE & states.keys()]
+    for state, seconds in [*((phase.name, phase.seconds) for phase in record.phases), *outside]:
         found[KIND_OF_STATE.get(state, OTHER)] += seconds
     if whole is not None:
         found[OTHER] += max(0.0, whole + states.get(QUEUED, 0.0) - sum(found.values()))

@@ -101,18 +101,10 @@ NAMES = {"driver": "drivers", "cpu": "processors", "launcher": "launchers"}
 """Columns in which hosts of a fleet may differ, and their names in notes."""
 
 
-def fleet_notes(rates: Sequence[FleetRate]) -> list[str]:
-    """Return notes on differences between hosts, and on fleets of a single host.
-
-    Args:
-        rates: Of any number of fleets.
-    """
-    return [*spread_notes(rates), *_single_hosts(rates)]
-
-
-def spread_notes(rates: Sequence[FleetRate]) -> list[str]:
-    """Return notes on differences between hosts of a fleet."""
-    return list(dict.fromkeys([*_hosts_differ(rates), *price_notes(rates)]))
+def fleet_notes(rates: Sequence[FleetRate], *, single_hosts: bool = True) -> list[str]:
+    """Return notes on differences between hosts of fleets, and, if asked, on fleets of a single host."""
+    notes = dict.fromkeys([*_hosts_differ(rates), *price_notes(rates)])
+    return [*notes, *(_single_hosts(rates) if single_hosts else ())]
 
 
 def _hosts_differ(rates: Sequence[FleetRate]) -> list[str]:

@@ -101,13 +101,10 @@ def setting_of(item: Measured, *, across: Collection[str] = ()) -> SharedSetting
         across: Columns of the case that the comparison is about. Those in `IMPLIED` are excluded too; across networks,
             the default settings of each network count as equal.
     """
-    excluded = _excluded(across)
-    values: list[tuple[str, Value]] = []
-    for name in (*CASE_COLUMNS, *MEASURED):
-        if name not in excluded:
-            value = value_of(item, name)
-            values.append((name, _own(item, name, value) if "model" in excluded else value))
-    return tuple(values)
+    excluded, usual = _excluded(across), _usual(item.case.model)
+    own = OWN_SETTINGS if "model" in excluded else ()
+    values = ((name, value_of(item, name)) for name in (*CASE_COLUMNS, *MEASURED) if name not in excluded)
+    return tuple((name, None if name in own and value == getattr(usual, name) else value) for name, value in values)
 
 
 def match(a: Measured, b: Measured, *, across: Collection[str] = ()) -> Match:
@@ -148,18 +145,24 @@ def setting_text(item: Measured, *, without: Collection[str] = ("model",)) -> st
     Returns:
         For example `training, fp16, batch 256, 1 GPU, xla replica`.
     """
-    usual = _usual(item.case.model)
-    parts = [_part(item, name) for name in ("mode", "precision", "batch_per_gpu", "num_gpus") if name not in without]
+    case, usual = item.case, _usual(item.case.model)
+    count = counted(case.num_gpus, case.device.upper())
+    parts = {
+        "mode": mode_text(case.mode),
+        "precision": str(case.precision),
+        "batch_per_gpu": f"batch {case.batch_per_gpu}",
+        "num_gpus": count if case.num_hosts == 1 else f"{case.num_hosts} hosts of {count}",
+    }
     for name in CASE_COLUMNS:
-        if name in without or name in _ALWAYS or name in EFFORT:
-            continue
-        value = value_of(item, name)
-        if value is not None and value != getattr(usual, name):
-            parts.append(f"{name.replace('_', ' ')} {value}")
-    return ", ".join(part for part in parts if part)
+        if (
+            name not in parts
+            and name not in ("device", *EFFORT)
+            and getattr(case, name) not in (None, getattr(usual, name))
+        ):
+            parts[name] = f"{name.replace('_', ' ')} {getattr(case, name)}"
+    return ", ".join(text for name, text in parts.items() if name not in without)
 
 
-_ALWAYS = ("model", "mode", "precision", "batch_per_gpu", "num_gpus", "device")
 EFFORT = ("warmup_steps", "num_steps", "min_seconds")
 """Columns of the case that set the length of a measurement; omitted by `setting_text`."""
 
@@ -171,30 +174,8 @@ def mode_text(mode: str | None) -> str:
     return MODES.get(str(mode), str(mode))
 
 
-def count_text(item: Measured) -> str:
-    """Describe the devices of a case: `1 GPU`, `4 GPUs`, `2 hosts of 4 GPUs`."""
-    case = item.case
-    count = counted(case.num_gpus, case.device.upper())
-    return count if case.num_hosts == 1 else f"{case.num_hosts} hosts of {count}"
-
-
 def _excluded(across: Collection[str]) -> frozenset[str]:
     return frozenset((*across, *(name for column in across for name in IMPLIED.get(column, ()))))
-
-
-def _part(item: Measured, name: str) -> str:
-    if name == "mode":
-        return mode_text(item.case.mode)
-    if name == "num_gpus":
-        return count_text(item)
-    return f"batch {item.case.batch_per_gpu}" if name == "batch_per_gpu" else str(item.case.precision)
-
-
-def _own(item: Measured, name: str, value: Value) -> Value:
-    """Return None for a default that depends on the network, so that networks can be grouped."""
-    if name in OWN_SETTINGS and value == getattr(_usual(item.case.model), name):
-        return None
-    return value
 
 
 @functools.lru_cache(maxsize=256)
@@ -249,9 +230,9 @@ def case_label(item: Measured, among: Sequence[Measured], *, known: Collection[s
     Returns:
         For example `resnet50 fp16, batch 256, 4 GPUs`.
     """
-    varying = [name for name in differing(among, CASE_COLUMNS) if name not in known and name != "precision"]
+    varying = [name for name in differing(among, CASE_COLUMNS) if name not in (*known, "model", "precision")]
     varying += ["num_gpus"] if "device" in varying else []  # the count names the device
-    text = setting_text(item, without=["model", *(name for name in CASE_COLUMNS if name not in varying)])
+    text = setting_text(item, without=[name for name in CASE_COLUMNS if name not in varying])
     effort = [f"{name.replace('_', ' ')} {value_of(item, name)}" for name in EFFORT if name in varying]
     return ", ".join(part for part in (f"{item.case.model} {item.case.precision}", text, *effort) if part)
 
