@@ -103,12 +103,12 @@ class Comparison:
 
     @property
     def covers(self) -> str:
-        """What the interval describes: fleets if both sides have several hosts, else machines."""
+        """What the interval describes if it is not fleets, because a side has a single host; else empty."""
         if self.a.of_fleet and self.b.of_fleet:
-            return "the fleets"
+            return ""
         if self.paired:
-            return "this machine"
-        return "these two machines" if not self.a.of_fleet and not self.b.of_fleet else "one machine and a fleet"
+            return "the same machine"
+        return "one machine on one side" if self.a.of_fleet or self.b.of_fleet else "one machine each"
 
 
 def fleets_of(rates: Sequence[FleetRate]) -> list[str]:

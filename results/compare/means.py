@@ -121,16 +121,7 @@ def speed_sentence(known: Sequence[Comparison], by: Sequence[str] = (), *, basel
     elif marks & {Mark.SAME, Mark.SMALL}:
         clear = sum(item.mark in (Mark.FASTER, Mark.SLOWER) for item in known)
         ratio += f", a clear difference in {clear} of {len(known)} cases"
-    covers = COVERS.get(known[0].covers, "")
-    return f"{ratio}{covers}."
-
-
-COVERS = {
-    "these two machines": "; one machine each",
-    "one machine and a fleet": "; one machine on one side",
-    "this machine": "; the same machine",
-}
-"""End of the sentence if the interval is about machines, not fleets."""
+    return f"{'; '.join(filter(None, (ratio, known[0].covers)))}."
 
 
 def _named(item: Comparison, sides: Sequence[FleetRate], by: Sequence[str]) -> str:
@@ -156,8 +147,9 @@ def _price_sentence(known: Sequence[Comparison]) -> str:
     if len(gains) == 1:
         span, where = with_interval(gains[0]), ""
     averaged = any(len(set(side.prices.values())) > 1 for item in known for side in (item.a, item.b))
-    usd = f"{_usd(known[0].a)} and {_usd(known[0].b)} USD per GPU-hour{', averaged over hosts' if averaged else ''}"
-    ratio = f"{a} gives {span} times the samples per dollar of {b} at {usd}"
+    prices = " and ".join(f"{side.usd_per_gpu_hour:g}" for side in (known[0].a, known[0].b))
+    how = ", averaged over hosts" if averaged else ""
+    ratio = f"{a} gives {span} times the samples per dollar of {b} at {prices} USD per GPU-hour{how}"
     if len(wins) == 1:
         (winner,) = wins
         same = "significant difference" if all(gain.contains(1.0) for gain in gains) else "difference above 1 %"
@@ -170,10 +162,6 @@ def _cheaper(gain: Interval, a: str, b: str) -> str:
     """Return the side that gives significantly more samples per dollar; empty: neither."""
     ratios = {a: gain, b: inverse(gain)}
     return decide({a: (1.0,), b: (1.0,)}, lambda name, _: ratios[name]).winner or ""
-
-
-def _usd(rate: FleetRate) -> str:
-    return f"{rate.usd_per_gpu_hour:g}"
 
 
 def unknown_line(a: str, b: str, found: Sequence[Comparison]) -> str:

@@ -153,7 +153,7 @@ class RunFolder:
         """Return the path of a new run's folder; see `create`."""
         path = runs_dir / _checked_name(run_id, "run id")
         if path.exists():
-            raise _taken(path)
+            raise UserError(f"{path}: a run of this name exists. Choose another name or resume it.")
         return path
 
     @classmethod
@@ -167,16 +167,13 @@ class RunFolder:
         Raises:
             UserError: The folder exists, or the id cannot be a file name.
         """
-        path = cls.new_path(runs_dir, run_id)
-        folder = cls(path)
+        folder = cls(cls.new_path(runs_dir, run_id))
         try:
             runs_dir.mkdir(parents=True, exist_ok=True)
-            path.mkdir(mode=0o700)  # logs and plans may be confidential
+            folder.path.mkdir(mode=0o700)  # logs and plans may be confidential
             folder.complete()
         except OSError as error:
-            if is_folder(path):
-                raise _taken(path) from error
-            raise UserError(f"{path}: cannot be created: {error.strerror}. Choose another --runs-dir") from error
+            raise UserError(f"{folder.path}: cannot be created: {error.strerror}. Choose another --runs-dir") from error
         return folder
 
     @classmethod
@@ -413,10 +410,6 @@ def _planned_at(run: Path) -> float:
 def _named(files: Sequence[Path]) -> str:
     others = len(files) - 1
     return path_text(files[0]) + (f" and {others} other{'s' if others > 1 else ''} of this run" if others else "")
-
-
-def _taken(path: Path) -> UserError:
-    return UserError(f"{path}: a run of this name exists. Choose another name or resume it.")
 
 
 def _checked_name(name: str, what: str) -> str:
