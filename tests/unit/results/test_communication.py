@@ -53,21 +53,16 @@ def test_a_record_of_several_hosts_survives_its_file_and_must_add_up():
 
     first, second = record.measurement.ranks
     slower = dataclasses.replace(second, seconds=2 * second.seconds, samples_per_second=second.samples_per_second / 2)
-    for changes, said in (
-        ({"ranks": []}, "must have one entry for each of 2 hosts"),
-        ({"ranks": [second, first]}, "must have one entry for each of 2 hosts"),
-        ({"ranks": [first, slower]}, "seconds is .* other figures give"),
-        (
-            {"ranks": [first, dataclasses.replace(second, samples=second.samples + 1)]},
-            "samples is .* other figures give",
-        ),
-        (
-            {"ranks": [first, dataclasses.replace(second, samples_per_second=1.0)]},
-            r"ranks\[1\].samples is .* but its other",
-        ),
+    more, other = (dataclasses.replace(second, **of) for of in ({"samples": 1}, {"samples_per_second": 1.0}))
+    for ranks, said in (
+        ([], "must have one entry for each of 2 hosts"),
+        ([second, first], "must have one entry for each of 2 hosts"),
+        ([first, slower], "seconds is .* other figures give"),
+        ([first, more], "samples is .* other figures give"),
+        ([first, other], r"ranks\[1\].samples is .* but its other"),
     ):
         with pytest.raises(RecordError, match=said):
-            from_json(spoilt(**changes))
+            from_json(spoilt(ranks=ranks))
     alone = make_record()
     with pytest.raises(RecordError, match="must have one entry for each of 1 hosts"):
         from_json(to_json(dataclasses.replace(alone, measurement=with_ranks(alone.measurement, 2))))

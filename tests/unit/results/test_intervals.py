@@ -182,8 +182,6 @@ def test_unlike_kinds_of_work_have_no_common_mean():
 
 DRAWS = 100
 DRAWN = ["1 × 3, these machines", "3 × 3, one host lacks one case", "the same 3 hosts against their baseline"]
-
-
 DRAWN += ["3 × 3, mixed drivers", "one machine of 9 against 2 hosts that spread by 2 %"]
 
 

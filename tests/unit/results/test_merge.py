@@ -44,19 +44,13 @@ def test_repeats_become_one_row_with_their_mean_and_t_interval():
     assert (row["samples_per_second"], row["ci95_low"], row["ci95_high"]) == (pytest.approx(100.0), None, None)
 
 
-def test_a_failed_group_is_a_row_with_status_and_cause_and_no_number():
-    failures = [make_failure("oom", "out of memory", origin=make_origin(repeat=i)) for i in (1, 2, 3)]
-    (row,) = rows(merge_records(stored(*failures)))
-    assert (row["status"], row["cause"], row["repeats_ok"], row["repeats"]) == ("oom", "oom: out of memory", 0, 3)
-    assert row["samples_per_second"] is None and row["step_p50_seconds"] is None and row["valid"] is None
-
-
-def test_a_partly_failed_group_keeps_its_numbers_and_says_how_many_failed():
-    lost = make_failure("timeout", "no progress", origin=make_origin(repeat=3))
-    (row,) = rows(merge_records(stored(*repeats(100.0, 102.0), lost)))
-    assert (row["status"], row["repeats_ok"], row["repeats"]) == ("ok", 2, 3)
-    assert (row["samples_per_second"], row["cause"]) == (pytest.approx(101.0), "timeout: no progress")
-    assert row["tensorflow"] == "2.21.0"
+@pytest.mark.parametrize(("rates", "status"), [((), "oom"), ((100.0, 102.0), "ok")])
+def test_failed_repeats_are_counted_and_explained_beside_any_numbers(rates, status):
+    failures = [make_failure("oom", "out of memory", origin=make_origin(repeat=i)) for i in (3, 4, 5)]
+    (row,) = rows(merge_records(stored(*repeats(*rates), *failures)))
+    assert (row["status"], row["cause"]) == (status, "oom: out of memory")
+    assert (row["repeats_ok"], row["repeats"], row["valid"]) == (len(rates), len(rates) + 3, True if rates else None)
+    assert row["samples_per_second"] == (pytest.approx(101.0) if rates else None)
 
 
 LOADED = make_environment(cudnn="9.3.0", cublas="12.5.3", nccl="2.23.4")
@@ -109,9 +103,8 @@ def test_identities_are_never_mixed_in_one_row(change):
 
 
 def test_gpus_are_named_once_with_their_lowest_power_limit():
-    environment = make_environment(gpus=4)
-    case = make_case(device="gpu", num_gpus=2)
-    (row,) = rows(merge_records(stored(make_record(1000.0, case=case, environment=environment))))
+    record = make_record(case=make_case(device="gpu", num_gpus=2), environment=make_environment(gpus=4))
+    (row,) = rows(merge_records(stored(record)))
     assert (row["gpu"], row["power_limit_watts"], row["global_batch"]) == ("NVIDIA RTX A4000", 140.0, 16)
 
 
@@ -128,19 +121,9 @@ def test_runs_of_several_days_share_a_row_and_the_latest_price_is_used():
 
 
 def test_warnings_are_counted_where_not_every_repeat_has_them():
-    records = [
-        make_record(100.0, warnings=("high_cv", "hot_start")),
-        make_record(101.0, origin=make_origin(repeat=2), warnings=("hot_start",)),
-    ]
+    codes = (("high_cv", "hot_start"), ("hot_start",))
+    records = [make_record(origin=make_origin(repeat=i), warnings=of) for i, of in enumerate(codes)]
     assert rows(merge_records(stored(*records)))[0]["warnings"] == "high_cv (1 of 2), hot_start"
-
-
-def test_repeats_point_into_the_sorted_table():
-    slow, fast = make_case("resnet152"), make_case("googlenet")
-    merged = merge_records(stored(*repeats(10.0, 11.0, case=slow), *repeats(50.0, 51.0, case=fast)))
-    assert list(merged.table["model"]) == ["googlenet", "resnet152"]
-    found = merged.repeats[["row", "samples_per_second"]].round().values.tolist()
-    assert found == [[0, 50.0], [0, 51.0], [1, 10.0], [1, 11.0]]
 
 
 @settings(max_examples=examples(40), deadline=None)

@@ -13,18 +13,13 @@ from tests.unit.results.factory import ratio_interval, t_interval
 RATES = [9800.0, 9812.0, 9826.0]
 
 
-def test_t_interval_is_that_of_scipy():
-    ours = t_interval(RATES)
-    low, high = scipy.stats.t.interval(0.95, 2, loc=np.mean(RATES), scale=scipy.stats.sem(RATES))
-    assert ours.value == pytest.approx(np.mean(RATES))
-    assert (ours.low, ours.high) == pytest.approx((low, high))
-
-
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.95, 0.99])
-@pytest.mark.parametrize("degrees_of_freedom", [1, 2, 2.7, 30])
-def test_t_quantile_is_that_of_scipy(degrees_of_freedom, level):
-    expected = scipy.stats.t.ppf(0.5 + level / 2, degrees_of_freedom)
-    assert stats.t_quantile(degrees_of_freedom, level) == pytest.approx(expected)
+def test_t_intervals_are_those_of_scipy(level):
+    ours = stats.estimate(RATES).interval(level)
+    ends = scipy.stats.t.interval(level, 2, loc=np.mean(RATES), scale=scipy.stats.sem(RATES))
+    assert (ours.value, ours.low, ours.high) == pytest.approx((np.mean(RATES), *ends))
+    for degrees in (1, 2.7, 30):
+        assert stats.t_quantile(degrees, level) == pytest.approx(scipy.stats.t.ppf(0.5 + level / 2, degrees))
 
 
 @pytest.mark.parametrize("values", [[], [100.0]])
@@ -51,18 +46,15 @@ def test_a_ratio_is_as_unknown_as_its_divisor():
     assert 0 < found.low < 1e-4 and found.high > 1e4 and math.isfinite(found.high)
 
 
-def test_the_inverse_of_an_interval_turns_its_ends_over():
-    found = stats.inverse(stats.Interval(2.0, 1.6, 2.5))
-    assert (found.low, found.value, found.high) == pytest.approx((0.4, 0.5, 0.625))
-    assert stats.inverse(stats.Interval(2.0, -1.0, 5.0)).high == math.inf
-
-
 @given(st.lists(st.floats(90, 110), min_size=2, max_size=6), st.lists(st.floats(90, 110), min_size=2, max_size=6))
 def test_ratio_interval_holds_its_value_and_turns_over_with_its_sides(a, b):
     ours, turned = ratio_interval(a, b), ratio_interval(b, a)
     assert ours.low <= ours.value * (1 + 1e-9) and ours.value <= ours.high * (1 + 1e-9)
     assert 1 / turned.value == pytest.approx(ours.value)
     assert (1 / turned.high, 1 / turned.low) == pytest.approx((ours.low, ours.high), rel=1e-6)
+    again = stats.inverse(turned)
+    assert (again.low, again.high) == pytest.approx((ours.low, ours.high), rel=1e-6)
+    assert stats.inverse(stats.Interval(2.0, -1.0, 5.0)).high == math.inf
 
 
 def test_hosts_are_what_is_repeated_where_there_are_several():
@@ -110,7 +102,19 @@ def drawn(variances, degrees):
     return (degrees * own + 2 * (degrees * own).sum() / degrees.sum()) / (degrees + 2) / (degrees + 1)
 
 
-def assert_degrees_of_freedom(variances, degrees, used):
+CRITICAL = scipy.stats.f.isf(0.25 / 2, 9, 2)
+"""Ratio of a variance of 10 values to one of 3 at which the two-sided F test gives 0.25."""
+
+
+@pytest.mark.parametrize(
+    ("variances", "degrees", "used"),
+    [
+        ((1.2, 0.7), (3, 2), drawn),
+        ((0.99 * CRITICAL / 10, 1 / 3), (9, 2), drawn),
+        ((1.01 * CRITICAL / 10, 1 / 3), (9, 2), lambda variances, _: variances),  # these surely differ
+    ],
+)
+def test_degrees_of_freedom_follow_from_variances(variances, degrees, used):
     """Satterthwaite 1946; 0.7 of what it adds."""
     expected = used(np.array(variances), np.array(degrees))
     satterthwaite = expected.sum() ** 2 / (expected**2 / degrees).sum()
@@ -118,17 +122,6 @@ def assert_degrees_of_freedom(variances, degrees, used):
     found = stats.sum_of_estimates(parts, [1.0, -1.0], alike=True)
     assert found.degrees_of_freedom == pytest.approx(2 + 0.7 * (satterthwaite - 2))
     assert found.variance == pytest.approx(sum(variances))
-
-
-def test_degrees_of_freedom_follow_from_variances():
-    assert_degrees_of_freedom((1.2, 0.7), (3, 2), drawn)
-
-
-@pytest.mark.parametrize(("share", "used"), [(0.99, drawn), (1.01, lambda variances, _: variances)])
-def test_variances_that_surely_differ_are_used_as_they_are(share, used):
-    """Below and above the ratio of a variance of 10 values to one of 3 at which the two-sided F test gives 0.25."""
-    critical = scipy.stats.f.isf(0.25 / 2, 9, 2)
-    assert_degrees_of_freedom((share * critical / 10, 1 / 3), (9, 2), used)
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,7 @@ def printed(merged, width=100):
 
 def test_ratios_need_two_fleets_with_a_common_case():
     records = [*repeats(10.0, 11.0, fleet="a"), *repeats(10.0, 11.0, fleet="b", case=make_case("googlenet"))]
-    for some in (records, records[:2]):
-        assert not any(grid.title == "b / a" for grid in all_grids(merge_records(stored(*some))))
+    assert not any(grid.title == "b / a" for grid in all_grids(merge_records(stored(*records))))
 
 
 @pytest.mark.parametrize("grid_of", [results_grid, lambda merged: wide_grids(merged)[0]])
@@ -43,14 +42,6 @@ def test_software_that_follows_from_the_case_is_no_column():
     merged = merge_records(stored_records([str(MEASURED / folder) for folder in folders]))
     grids = [grid.headings for grid in wide_grids(merged)]
     assert grids == 2 * [["network", "precision", "batch", "xla", "sequence_length", "unit", "1 GPU"]]
-    (ratios,) = [grid for grid in all_grids(merged) if grid.title == "h200 / h100"]
-    assert [row[2] for row in ratios.rows] == [
-        "1.141 ± 0.014",
-        "1.193 ± 0.011",
-        "1.067 ± 0.007",
-        "1.177 ± 0.009",
-        "1.167 ± 0.007",
-    ]
 
 
 def test_variables_that_differ_within_a_line_split_it():
