@@ -88,16 +88,13 @@ def check_document(hosts: Sequence[Host], probed: Probed) -> list[dict[str, Any]
 
 def render_plan(plan: Plan, console: Console) -> None:
     """Show which cases run where and how often, and which are excluded and why."""
-    suites = {entry.host.fleet: entry.suite for entry in reversed(plan.hosts)}
+    entries: dict[object, HostPlan] = {entry.host.fleet: entry for entry in reversed(plan.hosts)}
+    entries |= {entry.host.place: entry for entry in plan.hosts}
     counts: Counter[tuple[str, ...]] = Counter()
-    for entry in plan.hosts:
-        none = "none needed" if entry.problem is None else "not known yet"
-        for job in entry.jobs:
-            counts[entry.host.fleet, entry.host.name, entry.suite, job.case.name, job.origin.image or none] += 1
-    for multi in plan.multi_host_jobs:
-        origin = multi.job.origin
-        image = origin.image or "none needed"
-        counts[origin.fleet, origin.host, suites[origin.fleet], multi.job.case.name, image] += 1
+    for job in plan.jobs:
+        entry = entries.get(job.place) or entries[job.origin.fleet]
+        image = job.origin.image or ("none needed" if entry.problem is None else "not known yet")
+        counts[*job.place, entry.suite, job.case.name, image] += 1
     rows = [[*names, str(repeats)] for names, repeats in counts.items()]
     notes = [line for entry in plan.hosts for line in _notes(entry)]
     notes += same_machine_notes({entry.host.place: entry.facts for entry in plan.hosts if entry.facts is not None})
@@ -146,7 +143,11 @@ def status_document(plan: Plan, folder: RunFolder, running: bool) -> dict[str, A
     for event, at in events:
         state.note(event, at)
     hosts = []
-    for fleet, host, jobs in _places(plan):
+    places: dict[HostPlace, list[Job]] = {entry.host.place: [] for entry in plan.hosts}
+    for job in plan.jobs:
+        places.setdefault(job.place, []).append(job)
+    for (fleet, host), jobs in places.items():
+        doing = state.hosts.get(f"{fleet}.{host}")
         done = [job.id for job in jobs if job.id in recorded.statuses]
         failed = [job_id for job_id in done if job_id in recorded.causes]
         hosts.append(
@@ -159,7 +160,7 @@ def status_document(plan: Plan, folder: RunFolder, running: bool) -> dict[str, A
                 "ok": len(done) - len(failed),
                 "failed": Counter(str(recorded.statuses[job_id]) for job_id in failed),
                 "causes": list(dict.fromkeys(recorded.causes[job_id] for job_id in failed)),
-                "now": list(state.hosts[f"{fleet}.{host}"].states.values()) if f"{fleet}.{host}" in state.hosts else [],
+                "now": list(doing.states.values()) if doing else [],
             }
         )
     unreadable = ReadingNotes()
@@ -199,17 +200,11 @@ def render_status(status: Mapping[str, Any], console: Console) -> None:
     print_grid(Grid("", columns, rows, notes).without_empty_columns(), console)
 
 
-def _places(plan: Plan) -> list[tuple[str, str, list[Job]]]:
-    """Return fleet, host or hosts of multi-host jobs, and the repeats there."""
-    places = {(entry.host.fleet, entry.host.name): list(entry.jobs) for entry in plan.hosts}
-    for multi in plan.multi_host_jobs:
-        places.setdefault((multi.job.origin.fleet, multi.job.origin.host), []).append(multi.job)
-    return [(fleet, host, jobs) for (fleet, host), jobs in places.items()]
-
-
 def _notes(entry: HostPlan) -> list[str]:
     notes = [f"{entry.host.key}: excluded {text}" for text in _by_reason(entry.excluded)]
-    notes += [f"{entry.host.key}: cannot run: {cause}" for cause in _blocked_causes(entry)]
+    blocked = Counter(job.blocked for job in entry.jobs if job.blocked is not None)
+    for (status, cause), number in blocked.items():
+        notes.append(f"{entry.host.key}: cannot run: {counted(number, 'repeat')}: {status}: {cause}")
     if entry.facts is not None:
         cases = dict.fromkeys(job.case for job in entry.jobs)
         notes += [f"{entry.host.key}: {note}" for note in memory_notes(entry.host, entry.facts, cases)]
@@ -226,11 +221,6 @@ def _by_reason(excluded: Iterable[str]) -> list[str]:
         f"{names[0]}: {reason}" if len(names) == 1 else f"{len(names)} cases ({names[0]}, …): {reason}"
         for reason, names in cases.items()
     ]
-
-
-def _blocked_causes(entry: HostPlan) -> list[str]:
-    causes = Counter(job.blocked for job in entry.jobs if job.blocked is not None)
-    return [f"{counted(number, 'repeat')}: {status}: {cause}" for (status, cause), number in causes.items()]
 
 
 def _fleet(host: Host, hosts: Sequence[Host], probed: Probed) -> list[Facts]:
