@@ -1,44 +1,51 @@
 """Price files of users, clouds and catalogs: which offers of which GPUs they hold, and what is said of the rest."""
 
+import itertools
 import json
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 import results.__main__ as program
-from results.reference.prices import read_prices
 
 CASES = Path(__file__).parent / "cases" / "prices"
 """Prices as SkyPilot's catalogs and the interfaces of Lambda, RunPod and Vast list them."""
 
 
-@pytest.fixture(autouse=True)
-def no_runs(tmp_path, monkeypatch):
+@pytest.fixture
+def recommend(tmp_path, monkeypatch, capsys):
+    """Return a function that asks with a price file, or its text, and returns prices by GPU and remarks on others."""
     monkeypatch.setenv("TFBENCH_RUNS_DIR", str(tmp_path / "runs"))
 
+    def ask(prices, gpus, *arguments):
+        if not isinstance(prices, Path):
+            file = tmp_path / "prices.csv"
+            file.write_bytes(prices if isinstance(prices, bytes) else prices.encode())
+            prices = file
+        arguments = (f"--prices={prices}", f"--gpus={gpus}", "--model=resnet50_v1.5", "--format=json", *arguments)
+        if program.main(["results", "recommend", *arguments]):
+            return capsys.readouterr().err.removeprefix(str(prices))
+        document = json.loads(capsys.readouterr().out)
+        found = defaultdict(set)
+        for option in (option for answer in document["answers"] for option in answer["options"]):
+            offers = (offer for offer in option["offers"] if offer["origin"])
+            found[option["gpu"]].update(
+                (of["usd_per_gpu_hour"], of["gpus_per_host"], of["commitment"]) for of in offers
+            )
+        return found, document["remarks"]
 
-def recommend(capsys, path, gpus, *arguments):
-    """Return the prices per GPU-hour of the user by GPU, and the remarks on others."""
-    arguments = (f"--prices={path}", f"--gpus={gpus}", "--model=resnet50_v1.5", "--format=json", *arguments)
-    assert program.main(["results", "recommend", *arguments]) == 0
-    document = json.loads(capsys.readouterr().out)
-    found = {}
-    for option in (option for answer in document["answers"] for option in answer["options"]):
-        prices = {
-            (of["usd_per_gpu_hour"], of["gpus_per_host"], of["commitment"]) for of in option["offers"] if of["origin"]
-        }
-        found[option["gpu"]] = sorted(prices.union(found.get(option["gpu"], ())), key=str)
-    return found, document["remarks"]
+    return ask
 
 
-def test_a_skypilot_catalog_is_read_and_exact_names_beat_families(capsys):
-    found, remarks = recommend(capsys, CASES / "cloud.csv", "A100,V100,A10")
+def test_a_skypilot_catalog_is_read_and_exact_names_beat_families(recommend):
+    found, remarks = recommend(CASES / "cloud.csv", "A100,V100,A10")
     for form in "PCIe", "SXM4":
-        assert found[f"A100 {form} 40GB"] == [(1.5, 8, "spot"), (4, 8, "on demand")]
-        assert found[f"A100 {form} 80GB"] == [(5, 8, "on demand")]
-    assert found["V100 SXM2 16GB"] == [(0.9, 1, "spot"), (3, 1, "on demand")]
-    assert found["V100 SXM2 32GB"] == [(1, 8, "spot"), (4, 8, "on demand")]
-    assert found["A10"] == []
+        assert found[f"A100 {form} 40GB"] == {(1.5, 8, "spot"), (4, 8, "on demand")}
+        assert found[f"A100 {form} 80GB"] == {(5, 8, "on demand")}
+    assert found["V100 SXM2 16GB"] == {(0.9, 1, "spot"), (3, 1, "on demand")}
+    assert found["V100 SXM2 32GB"] == {(1, 8, "spot"), (4, 8, "on demand")}
+    assert found["A10"] == set()
     assert remarks == [
         "price not used: 0.5 to 1.3 USD for Trainium: unknown GPU",
         "price not used: 0.09 to 0.45 USD for 0.167 of A10: less than a GPU",
@@ -56,14 +63,13 @@ UNKNOWN = ("T4G", "A4000 Laptop", "GH200", "g5.xlarge", "Standard_NC24ads_A100_v
            "A100X", "RTX6000")  # fmt: skip
 
 
-def test_names_of_clouds_and_catalogs_are_understood_or_kept_as_unknown(tmp_path, capsys):
-    path = tmp_path / "prices.csv"
-    path.write_text("".join(["gpu,usd_per_gpu_hour\n", *(f"{name},1.25\n" for name in (*NAMES, *UNKNOWN))]))
-    offers = {name: offer.gpus for name, offer in zip((*NAMES, *UNKNOWN), read_prices(path), strict=True)}
-    assert [name for name, gpu in NAMES.items() if gpu not in offers[name]] == []
-    _, remarks = recommend(capsys, path, ",".join({*NAMES.values()}), "--num-gpus=1,2,8")
-    unknown = ", ".join(f"1.25 USD for {name}" for name in UNKNOWN)
-    assert remarks == [f"prices not used: {unknown}: unknown GPUs"]
+def test_names_of_clouds_and_catalogs_are_understood_or_kept_as_unknown(recommend):
+    rows = [f"{name},{number}" for number, name in enumerate((*NAMES, *UNKNOWN), 1)]
+    found, remarks = recommend("\n".join(["gpu,price per gpu", *rows]), ",".join({*NAMES.values()}), "--num-gpus=1,2,8")
+    for number, (name, gpu) in enumerate(NAMES.items(), 1):
+        assert number in {usd for usd, *_ in found[gpu]}, name
+    unknown = [f"{number} USD for {name}" for number, name in enumerate(UNKNOWN, 1 + len(NAMES))]
+    assert remarks == [f"prices not used: {', '.join(unknown)}: unknown GPUs"]
 
 
 OWN = "gpu,usd_per_gpu_hour,region\nRTX A4000,0.17,Zürich\nRTX A5000,0.36,Malmö\n"
@@ -85,10 +91,8 @@ OWN = "gpu,usd_per_gpu_hour,region\nRTX A4000,0.17,Zürich\nRTX A5000,0.36,Malm�
         b'{"gpu": "A4000", "price": 0.17}\n{"gpu": "A5000", "price": 0.36}\n',
     ],
 )  # fmt: skip
-def test_encodings_delimiters_and_headings_of_other_programs_are_read(tmp_path, capsys, data):
-    path = tmp_path / "prices.txt"
-    path.write_bytes(data)
-    found, remarks = recommend(capsys, path, "1x A4000,2x A4000,A5000")
+def test_encodings_delimiters_and_headings_of_other_programs_are_read(recommend, data):
+    found, remarks = recommend(data, "1x A4000,2x A4000,A5000")
     assert {gpu: {price for price, *_ in of} for gpu, of in found.items()} == {"RTX A4000": {0.17}, "RTX A5000": {0.36}}
     assert remarks == []
 
@@ -96,23 +100,27 @@ def test_encodings_delimiters_and_headings_of_other_programs_are_read(tmp_path, 
 @pytest.mark.parametrize(
     ("document", "gpus", "prices", "remarks"),
     [
-        ("lambda", "A10,H100 SXM5", {"A10": [(0.75, 1, "")], "H100 SXM5 80GB": [(2.99, 8, "")]}, []),
-        ("runpod", "A5000", {"RTX A5000": [(0.16, None, "on demand"), (0.36, None, "on demand")]}, []),
-        ("vast", "A100 SXM4,4090", {"A100 SXM4 80GB": [(1.2, 8, "")], "RTX 4090": []}, ["RTX 4090 48GB: unknown GPU"]),
+        ("lambda", "A10,H100 SXM5", {"A10": {(0.75, 1, "")}, "H100 SXM5 80GB": {(2.99, 8, "")}}, []),
+        ("runpod", "A5000", {"RTX A5000": {(0.16, None, "on demand"), (0.36, None, "on demand")}}, []),
+        (
+            "vast",
+            "A100 SXM4,4090",
+            {"A100 SXM4 80GB": {(1.2, 8, "")}, "RTX 4090": set()},
+            ["RTX 4090 48GB: unknown GPU"],
+        ),
     ],
 )
-def test_the_answers_of_clouds_interfaces_are_price_files(capsys, document, gpus, prices, remarks):
-    found, unused = recommend(capsys, CASES / f"{document}.json", gpus)
+def test_the_answers_of_clouds_interfaces_are_price_files(recommend, document, gpus, prices, remarks):
+    found, unused = recommend(CASES / f"{document}.json", gpus)
     assert {gpu: found[gpu] for gpu in prices} == prices
     assert unused == [f"price not used: 0.4 USD for {remark}" for remark in remarks]
 
 
 @pytest.mark.parametrize(("heading", "memory"), [("gpu_memory", "40.0"), ("gpu_ram", "40960"), ("VRAM", "40 GB")])
-def test_the_memory_of_a_row_decides_which_gpu_it_is(tmp_path, capsys, heading, memory):
-    path = tmp_path / "gpuhunt.csv"
-    path.write_text(f"location,price,memory,gpu_count,gpu_name,{heading},spot\nx,32,1152,8,A100,{memory},False\n")
-    found, _ = recommend(capsys, path, "A100")
-    assert found["A100 PCIe 40GB"] == found["A100 SXM4 40GB"] == [(4, 8, "on demand")] and not found["A100 PCIe 80GB"]
+def test_the_memory_of_a_row_decides_which_gpu_it_is(recommend, heading, memory):
+    gpuhunt = f"location,price,memory,gpu_count,gpu_name,{heading},spot\nx,32,1152,8,A100,{memory},False\n"
+    found, _ = recommend(gpuhunt, "A100")
+    assert found["A100 PCIe 40GB"] == found["A100 SXM4 40GB"] == {(4, 8, "on demand")} and not found["A100 PCIe 80GB"]
 
 
 @pytest.mark.parametrize(
@@ -124,20 +132,15 @@ def test_the_memory_of_a_row_decides_which_gpu_it_is(tmp_path, capsys, heading, 
         (["--gpus=A4000", "--price=A4000=1"], "price not used: 0.6 USD for RTX A4000: another price of this GPU comes first"),
     ],
 )  # fmt: skip
-def test_a_price_that_is_not_used_has_its_reason(tmp_path, capsys, arguments, remark):
-    path = tmp_path / "prices.csv"
-    path.write_text("gpu,usd_per_gpu_hour,gpus_per_host\nA4000,0.6,2\n")
-    _, remarks = recommend(capsys, path, "", *arguments)
+def test_a_price_that_is_not_used_has_its_reason(recommend, arguments, remark):
+    _, remarks = recommend("gpu,usd_per_gpu_hour,gpus_per_host\nA4000,0.6,2\n", "", *arguments)
     assert remarks == [remark]
 
 
-def test_an_exact_typed_price_beats_a_familys_in_any_order(capsys, tmp_path):
-    path = tmp_path / "prices.csv"
-    path.write_text("gpu,usd_per_gpu_hour\nA4000,0.2\n")
-    prices = ["--price=A100=1", "--price=A100 PCIe 80GB=0.6"]
-    for order in prices, prices[::-1]:
-        found, _ = recommend(capsys, path, "A100", *order)
-        assert found["A100 PCIe 80GB"][0][0] == 0.6 and found["A100 SXM4 80GB"][0][0] == 1
+@pytest.mark.parametrize("prices", [*itertools.permutations(["--price=A100=1", "--price=A100 PCIe 80GB=0.6"])])
+def test_an_exact_typed_price_beats_a_familys_in_any_order(recommend, prices):
+    found, _ = recommend("gpu,usd_per_gpu_hour\nA4000,0.2\n", "A100", *prices)
+    assert [usd for gpu in ("A100 PCIe 80GB", "A100 SXM4 80GB") for usd, *_ in found[gpu]] == [0.6, 1]
 
 
 @pytest.mark.parametrize(
@@ -156,8 +159,5 @@ def test_an_exact_typed_price_beats_a_familys_in_any_order(capsys, tmp_path):
         (b"PK\x03\x04\x00\x00", ": is not a text. Save the table as CSV in UTF-8"),
     ],
 )  # fmt: skip
-def test_a_file_that_cannot_be_used_has_the_real_reason(tmp_path, capsys, data, message):
-    path = tmp_path / "prices.csv"
-    path.write_bytes(data)
-    assert program.main(["results", "recommend", f"--prices={path}"]) == 2
-    assert f"{path}{message}" in capsys.readouterr().err
+def test_a_file_that_cannot_be_used_has_the_real_reason(recommend, data, message):
+    assert recommend(data, "").startswith(message)

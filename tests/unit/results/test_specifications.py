@@ -69,14 +69,6 @@ def test_variants_of_a_gpu_have_figures_of_their_own():
     assert laptop.items() <= known["RTX 4090 Laptop"].items()
 
 
-def test_a_gpu_that_gets_a_row_is_known(monkeypatch):
-    more = {**gpus.specifications(), "L2": {"memory": 24.0}}
-    monkeypatch.setattr(gpus, "specifications", lambda: more)
-    for cached in (gpus.known_gpus, gpus.gpus_named, gpus._others):
-        monkeypatch.setattr(gpus, cached.__name__, cached.__wrapped__)
-    assert gpus.gpu_key("NVIDIA L2") == "L2" and gpus.gpu_key("L20") is None
-
-
 NAMES = {
     **{"NVIDIA RTX A4000": "RTX A4000", "NVIDIA A100-SXM4-40GB": "A100 SXM4 40GB", "A100": None, "Radeon": None},
     **{"NVIDIA GeForce RTX 3090": "RTX 3090", "NVIDIA GeForce RTX 3090 Ti": None, "NVIDIA H200 NVL": "H200 NVL"},
