@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from results.errors import NotATable
-from results.reference import names, read_rows
+from results.reference import FOLDER, names
 from results.reference.gpus import counted_gpu, gpus_named, memory_of
 
 YOURS = "yours"
@@ -69,12 +69,7 @@ Prices = Sequence[Mapping[str, Sequence[Offer]]]
 
 def known_prices() -> list[Offer]:
     """Return the shipped example offers."""
-    rows = [dict[str, str](row) for row in read_rows("prices.csv")]
-    numbers = [(float(row.pop("usd_per_gpu_hour")), int(row.pop("gpus_per_host"))) for row in rows]
-    return [
-        Offer(usd_per_gpu_hour=usd, gpus_per_host=size, gpus=(row["gpu"],), **row)
-        for row, (usd, size) in zip(rows, numbers, strict=True)
-    ]
+    return read_prices(FOLDER / "prices.csv")
 
 
 def positive_number(text: str) -> float | None:
