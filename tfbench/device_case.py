@@ -27,7 +27,7 @@ from tfbench.flags import Options
 from tfbench.keras_types import Strategy, Tensor
 from tfbench.machine.host import LOOP_STEPS, loop_seconds
 from tfbench.machine.nvml import GPUs
-from tfbench.machine.telemetry import Observer, cool_gpus
+from tfbench.machine.telemetry import Observer
 from tfbench.measuring import validity
 from tfbench.peers.connections import Alone, Peers
 from tfbench.roofline.peaks import (
@@ -89,8 +89,8 @@ def measure_devices(case: Case, strategy: Strategy, findings: Findings, options:
 
 def _measure_first(case: Case, strategy: Strategy, findings: Findings, options: Options, gpus: GPUs) -> None:
     """Measure the first device of a case, and the all-reduce over all of them."""
-    cooling = cool_gpus(gpus, options.max_cooling_seconds)
     observer = Observer(gpus)
+    observer.cool(options.max_cooling_seconds)
     observer.start()
     device = first_device(case)
     connect(strategy)
@@ -99,7 +99,7 @@ def _measure_first(case: Case, strategy: Strategy, findings: Findings, options: 
     findings.checks += [check for _, check in products]
     findings.device_results += [memory_add(device), *host_transfers(device)]
     _all_reduce(case, strategy, findings)
-    findings.telemetry = replace(observer.stop(cooling), device_memory_peak_bytes=device_memory_peak_bytes(case))
+    findings.telemetry = replace(observer.stop(), device_memory_peak_bytes=device_memory_peak_bytes(case))
     findings.gpus = observer.gpus
 
 

@@ -33,7 +33,7 @@ from tfbench.keras_types import Model, Strategy, Tensor, Variable
 from tfbench.keras_versions import keras_version
 from tfbench.machine.host import cpu_limit
 from tfbench.machine.nvml import GPUs
-from tfbench.machine.telemetry import Observer, cool_gpus
+from tfbench.machine.telemetry import Observer
 from tfbench.measuring import validity
 from tfbench.measuring.input_limit import InputComparison, WaitingSource
 from tfbench.measuring.soft_warnings import gpu_warnings, soft_warnings
@@ -276,7 +276,8 @@ class Repeat:
         case, findings, ceiling = self.case, self.findings, self.options.max_warmup_steps
         if len(self._gpus):
             findings.phases.enter("cooling")
-        self._cooling = cool_gpus(self._gpus, self.options.max_cooling_seconds)
+        self._observer = Observer(self._gpus)
+        self._observer.cool(self.options.max_cooling_seconds)
         findings.phases.enter("warming")
         warmup = warm_up(
             self.step,
@@ -307,23 +308,22 @@ class Repeat:
         per_wait = self._steps_per_wait()
         comparison = self._input_comparison()
         findings.phases.enter("timing")
-        observer = Observer(self._gpus)
         if case.num_hosts > 1:  # ranks leave an all-reduce at the same time, once the last has arrived
             meet = sum_over_replicas(self.strategy, 1)
             wait_for(meet())  # trace it, and connect the ranks, before its timing matters
             wait_for(meet())
 
         def start() -> None:
-            observer.start()
+            self._observer.start()
             if comparison is not None:
                 comparison.start()
 
         report = print_steps(self.samples_per_step, self.network.unit)
         least_seconds = case.min_seconds or 0.0
         interval = take_steps(self.step, case.num_steps, report, least_seconds, on_start=start, per_wait=per_wait)
-        telemetry = observer.stop(self._cooling)
+        telemetry = self._observer.stop()
         findings.telemetry = replace(telemetry, device_memory_peak_bytes=device_memory_peak_bytes(case))
-        findings.gpus = observer.gpus
+        findings.gpus = self._observer.gpus
         if comparison is not None and self.data_set is not None:
             images = case.global_batch * len(interval.losses)
             self.figures["input_limit"] = comparison.result(interval, self.data_set, images)

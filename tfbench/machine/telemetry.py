@@ -8,7 +8,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from results.schema import Telemetry
@@ -77,19 +77,6 @@ def combined(parts: Sequence[Telemetry]) -> Telemetry:
     return Telemetry(**{name: REDUCERS.get(name, largest)([getattr(part, name) for part in parts]) for name in names})
 
 
-@dataclass(frozen=True)
-class Cooling:
-    """The wait for GPUs to cool down before a measurement.
-
-    Attributes:
-        seconds: How long; None without GPUs.
-        celsius: Temperature of each GPU afterwards; empty: there was no wait.
-    """
-
-    seconds: float | None = None
-    celsius: Sequence[float | None] = ()
-
-
 class Observer:
     """Observes one interval.
 
@@ -105,8 +92,22 @@ class Observer:
         self._gpus, self._period_seconds = gpus, period_seconds
         self.gpus: list[GPUFacts] = []
         self._samples: list[list[Sample]] = [[] for _ in range(len(gpus))]
+        self._cooling_seconds: float | None = None
+        self._start_celsius: list[float | None] = [None] * len(gpus)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="telemetry", daemon=True)
+
+    def cool(self, max_seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
+        """Wait until the hottest GPU is at most at `START_CELSIUS`, but not longer than `max_seconds`.
+
+        A warm GPU runs at lower clocks, so consecutive cases would not start under equal conditions.
+        """
+        read = READINGS["temperature_celsius"]
+        waited, celsius = 0.0, self._gpus.read(read)
+        while waited < max_seconds and (largest(celsius) or START_CELSIUS) > START_CELSIUS:
+            sleep(COOLING_POLL_SECONDS)
+            waited, celsius = waited + COOLING_POLL_SECONDS, self._gpus.read(read)
+        self._cooling_seconds, self._start_celsius = waited if celsius else None, celsius
 
     def start(self) -> None:
         """Begin the interval."""
@@ -118,12 +119,8 @@ class Observer:
         if len(self._gpus):
             self._thread.start()
 
-    def stop(self, cooling: Cooling = Cooling()) -> Telemetry:
-        """End the interval and sum it up.
-
-        Args:
-            cooling: The wait before it.
-        """
+    def stop(self) -> Telemetry:
+        """End the interval and sum it up."""
         seconds = time.perf_counter() - self._begin
         energy = self._gpus.read(ENERGY_JOULES)
         other_cpu_share = other_cpu_share_since(self._cpu_use)
@@ -142,14 +139,14 @@ class Observer:
                 ecc_uncorrected_errors=_increase(self._errors[place], now.ecc_uncorrected_errors),
                 # Samples lag on GPUs since Ampere before driver 530: they are means over the last second.
                 power_watts=joules / seconds if joules else mean_watts(taken, seconds),
-                temperature_start_celsius=cooling.celsius[place] if cooling.celsius else None,
+                temperature_start_celsius=self._start_celsius[place],
             )
             self.gpus.append(facts)
             parts.append(_telemetry_of(facts, taken, joules, seconds))
         return replace(
             combined(parts),
             host_memory_peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            cooling_seconds=cooling.seconds,
+            cooling_seconds=self._cooling_seconds,
             other_cpu_share=other_cpu_share,
         )
 
@@ -217,15 +214,3 @@ def _telemetry_of(facts: GPUFacts, taken: Sequence[Sample], joules: float | None
 def _increase(before: Any, after: Any) -> Any:  # noqa: ANN401
     """Return the increase of a counter; None if it was not reported both times."""
     return None if before is None or after is None else after - before
-
-
-def cool_gpus(gpus: GPUs, max_seconds: float, sleep: Callable[[float], None] = time.sleep) -> Cooling:
-    """Wait until the hottest GPU of a case is at most at `START_CELSIUS`, but not longer than `max_seconds`.
-
-    A warm GPU runs at lower clocks, so consecutive cases would not start under equal conditions.
-    """
-    waited, celsius = 0.0, gpus.read(READINGS["temperature_celsius"])
-    while waited < max_seconds and (largest(celsius) or START_CELSIUS) > START_CELSIUS:
-        sleep(COOLING_POLL_SECONDS)
-        waited, celsius = waited + COOLING_POLL_SECONDS, gpus.read(READINGS["temperature_celsius"])
-    return Cooling(waited if celsius else None, celsius)

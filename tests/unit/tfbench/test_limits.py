@@ -18,10 +18,11 @@ from results.schema.health import GPUFacts, Moment, health_warnings
 from tests.support import PROJECT
 from tests.unit.results.factory import make_environment, make_measurement
 from tests.unit.tfbench.test_doctor import changed
+from tests.unit.tfbench.test_telemetry import HotGPUs
 from tfbench import failures as outcome
 from tfbench.doctor.checks import judge
+from tfbench.machine import telemetry
 from tfbench.machine.host import vector_bits
-from tfbench.machine.telemetry import cool_gpus, mean_watts
 from tfbench.measuring import timing
 from tfbench.measuring.soft_warnings import soft_warnings
 from tfbench.settings import gpu_settings
@@ -64,12 +65,14 @@ def settled_after(means, floor=10, figure="steps"):
 def integrated(share):
     """Return the mean power of 10 s at 100 W of which samples span a share."""
     watts = GPUFacts(index=0, power_watts=100.0)
-    return mean_watts([(0.0, watts), (10.0 * share, watts)], 10.0)
+    return telemetry.mean_watts([(0.0, watts), (10.0 * share, watts)], 10.0)
 
 
 def cooled(celsius):
     """Return for how long a GPU of this temperature is waited for, of at most 3 s."""
-    return cool_gpus(SimpleNamespace(read=lambda _: [celsius]), 3.0, lambda _: None).seconds
+    slept = []
+    telemetry.Observer(HotGPUs([celsius])).cool(3.0, slept.append)
+    return sum(slept)
 
 
 def status_with_free(free_bytes):

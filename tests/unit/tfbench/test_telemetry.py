@@ -11,19 +11,19 @@ from tfbench.machine import nvml, telemetry
 OBSERVE = """
 import dataclasses, json, sys, time
 from tfbench.machine.nvml import GPUs
-from tfbench.machine.telemetry import Observer, cool_gpus
+from tfbench.machine.telemetry import Observer
 
 gpus = GPUs(int(sys.argv[1]))
 processes = gpus.other_processes()
-cooling = cool_gpus(gpus, 0.0)
 observer = Observer(gpus, period_seconds=0.002)
+observer.cool(0.0)
 facts, gpus.facts = gpus.facts, None  # too long for the timed interval
 observer.start()
 give_up_at = time.monotonic() + 60
 while len(gpus) and len(observer._samples[0]) < 100 and time.monotonic() < give_up_at:
     time.sleep(0.002)
 gpus.facts = facts
-telemetry = observer.stop(cooling)
+telemetry = observer.stop()
 gpus.close()
 of_each = [(gpu.use, gpu.temperature_start_celsius) for gpu in observer.gpus]
 print(json.dumps([{**dataclasses.asdict(telemetry), "other_processes": processes}, of_each]))
@@ -144,20 +144,32 @@ def test_heat_explains_a_hardware_slowdown():
     assert shares == [(0, 1, 0), (0, 1, 0), (0, 0, 1), (1, 0, 0), (0, 1, 1), (None, None, None)]
 
 
-class GPUsOf(list):
-    """GPUs with these temperatures, one list per reading."""
+class HotGPUs:
+    """GPUs with these temperatures, one list per reading; the last one stays."""
+
+    def __init__(self, *readings):
+        self.readings = [*readings]
+
+    def __len__(self):
+        return len(self.readings[0])
 
     def read(self, _):
-        return self.pop(0) if len(self) > 1 else self[0]
+        return self.readings.pop(0) if len(self.readings) > 1 else self.readings[0]
 
 
-def test_cooling_waits_until_it_is_cold_enough_within_its_limit():
+@pytest.mark.parametrize(
+    ("readings", "most", "waited"),
+    [
+        ([[70.0, 40.0], [60.0, 40.0], [50.0, 40.0]], 100.0, 2.0),
+        ([[None, 51.0]], 5.0, 5.0),
+        ([[None]], 5.0, 0.0),  # none reports a temperature
+        ([[]], 5.0, 0.0),  # a case on the CPU
+    ],
+)
+def test_cooling_waits_until_it_is_cold_enough_within_its_limit(readings, most, waited):
     slept = []
-    cooling = telemetry.cool_gpus(GPUsOf([[70.0, 40.0], [60.0, 40.0], [50.0, 40.0]]), 100.0, slept.append)
-    assert (cooling.seconds, cooling.celsius, len(slept)) == (2.0, [50.0, 40.0], 2)
-    assert telemetry.cool_gpus(GPUsOf([[None, 51.0]]), 5.0, slept.append).seconds == 5.0
-    assert telemetry.cool_gpus(GPUsOf([[None]]), 5.0, slept.append).seconds == 0.0, "none reports a temperature"
-    assert telemetry.cool_gpus(GPUsOf([[]]), 5.0, slept.append) == telemetry.Cooling(None, [])
+    telemetry.Observer(HotGPUs(*readings)).cool(most, slept.append)
+    assert sum(slept) == waited
 
 
 def test_free_memory_is_that_of_the_cases_fullest_gpu(fake_driver, tmp_path):
