@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from studies.gpu_validation.__main__ import main
-from studies.gpu_validation.steps import CONTAINER, PYTORCH, START, Run, Step
+from studies.gpu_validation.steps import START, Run, Step
 from tests.support import PROJECT
 from tests.support.engines.processes import wait_until
 from tests.support.patience import patience
@@ -171,20 +171,6 @@ def test_two_sides_alternate_and_a_peer_runs_in_its_checkout(bench: Bench, tmp_p
     bench.call([step])  # without the checkout: what was measured stays
     assert bench.outcomes() == {"a.peer": "figure"}
     assert "holds no tf_cnn_benchmarks.py" in bench.call([step], f"--peer={tmp_path}")
-
-
-def test_a_yardstick_and_containers_are_tried_where_they_are_available(bench: Bench, tmp_path: Path):
-    bench.show("NVIDIA H200")
-    ours = Run(name="tfbench", command=("{python}", "-c", "print('total images/sec: 90.00')"))
-    steps = [
-        bench.step("a.torch", answer="throughput", runs=(ours, Run(name="pytorch", command=PYTORCH))),
-        bench.step("b.container", answer="hosts_ready", runs=(Run(command=(*CONTAINER, "check")),)),
-    ]
-    socket = tmp_path / "no.sock"
-    bench.call(steps, f"--engine=unix://{socket}")
-    assert bench.outcomes() == {"a.torch": "no_torch", "b.container": "no_engine"}
-    assert "has no torch: --torch-python names" in bench.result("a.torch")["cause"]
-    assert str(socket) in bench.result("b.container")["cause"], "the reason, and what to do"
 
 
 @pytest.mark.parametrize(("start", "outcome"), [(START[0], "failed"), (START[1], "no_gpu"), (START[1], "failed")])

@@ -209,19 +209,6 @@ def test_what_is_scarce_or_apart_is_named_with_its_figures():
 
 
 @pytest.mark.parametrize(
-    ("trial", "fix"),
-    [
-        (CRASHED, "NCCL_DEBUG=INFO"),
-        ({"problem": "crashed with SIGSEGV while listing its GPUs"}, "TF_CPP_MIN_LOG_LEVEL=0"),
-        ({"problem": "ended with exit code 1 while importing TensorFlow", "tensorflow": None}, "install TensorFlow"),
-    ],
-)
-def test_a_trial_that_fails_has_the_remedy_of_its_stage(trial, fix):
-    (finding,) = [finding for finding in judge(changed(trial=trial)) if finding.code == "tensorflow_failed"]
-    assert finding.fix.startswith(fix)
-
-
-@pytest.mark.parametrize(
     "changes",
     [
         {"machine": {"memlock_bytes": 65536}},
@@ -239,21 +226,40 @@ def test_a_setting_that_costs_nothing_is_no_finding(changes):
     assert judge(changed(**changes)) == []
 
 
+def lacking(**machine):
+    """Return the facts of a machine without a driver."""
+    return replace(GOOD, machine=replace(MACHINE, **machine), driver=DriverFacts(problem=NO_LIBRARY))
+
+
+AT_IMPORT = Trial(problem="ended with exit code 1 while importing TensorFlow")
+
+
 @pytest.mark.parametrize(
-    ("machine", "fix"),
+    ("facts", "fix"),
     [
-        ({"container": True, "pci_gpus": ["0000:18:00.0"]}, "1 NVIDIA GPU is on the PCI bus: start the container with"),
-        ({"pci_gpus": ["0000:18:00.0", "0000:2A:00.0"]}, "2 NVIDIA GPUs are on the PCI bus: install the driver"),
-        ({"kernel_driver": "NVRM version: 550"}, "install the libraries of the same driver version"),
-        ({}, "use a machine with an NVIDIA GPU; python -m tfbench.doctor --device=cpu"),
+        (changed(trial=CRASHED), "NCCL_DEBUG=INFO"),
+        (changed(trial={"problem": "crashed with SIGSEGV while listing its GPUs"}), "TF_CPP_MIN_LOG_LEVEL=0"),
+        (replace(GOOD, trial=AT_IMPORT), "install TensorFlow"),
+        (
+            lacking(container=True, pci_gpus=["0000:18:00.0"]),
+            "1 NVIDIA GPU is on the PCI bus: start the container with",
+        ),
+        (lacking(pci_gpus=["0000:18:00.0"] * 2), "2 NVIDIA GPUs are on the PCI bus: install the driver"),
+        (lacking(kernel_driver="NVRM version: 550"), "the kernel module is loaded: install the libraries of the same"),
+        (lacking(), "use a machine with an NVIDIA GPU; python -m tfbench.doctor --device=cpu"),
     ],
 )
-def test_a_missing_driver_has_the_remedy_of_its_cause(machine, fix):
-    facts = replace(GOOD, machine=replace(MACHINE, **machine), driver=DriverFacts(problem=NO_LIBRARY))
+def test_what_stops_every_case_has_the_remedy_of_its_cause(facts, fix):
     (finding,) = judge(facts)
-    assert (finding.code, finding.level) == ("no_driver", Level.BLOCKER)
-    assert fix in (finding.fix or "")
-    assert verdict_line([finding]) == f"not ready: no NVIDIA driver ({NO_LIBRARY}); CPU cases can run"
+    assert finding.level is Level.BLOCKER and finding.fix.startswith(fix)
+    if finding.code == "no_driver":
+        assert verdict_line([finding]) == f"not ready: no NVIDIA driver ({NO_LIBRARY}); CPU cases can run"
+
+
+@pytest.fixture(scope="module")
+def one_gpu(tmp_path_factory):
+    """Return the folder of a driver with a single GPU."""
+    return build(FakeMachine(gpus=[FakeGPU(bus_id="0000:18:00.0", uuid="GPU-a")]), tmp_path_factory.mktemp("one"))
 
 
 @pytest.mark.slow
@@ -266,23 +272,21 @@ def test_a_missing_driver_has_the_remedy_of_its_cause(machine, fix):
         ("999", "planted", "restart the machine"),
     ],
 )
-def test_a_driver_that_does_not_work_has_its_own_words_and_a_remedy(code, words, fix, tmp_path):
-    folder = build(FakeMachine(gpus=[FakeGPU(bus_id="0000:18:00.0", uuid="GPU-a")]), tmp_path)
-    variables = {"LD_LIBRARY_PATH": str(folder), "FAKE_NVML_INIT": code}
+def test_a_driver_that_does_not_work_has_its_own_words_and_a_remedy(code, words, fix, one_gpu):
+    variables = {"LD_LIBRARY_PATH": str(one_gpu), "FAKE_NVML_INIT": code}
     facts = driver_from(*ask(["tfbench.doctor.driver"], DRIVER_STAGES, 60.0, **variables))
     (finding,) = judge(replace(GOOD, driver=facts, trial=replace(TRIAL, gpus=[])))
     assert (finding.code, finding.level) == ("no_driver", Level.BLOCKER)
     assert finding.seen == f"the NVIDIA driver does not work ({words} (NVML {code}))" and fix in finding.fix
-    probed = run_python(folder, "-m", "tfbench.probe", FAKE_NVML_INIT=code)
+    probed = run_python(one_gpu, "-m", "tfbench.probe", FAKE_NVML_INIT=code)
     assert (probed["driver_problem"], probed["gpus"]) == (f"{words} (NVML {code})", [])
     assert fix in driver_fix(probed["driver_problem"])
 
 
 @pytest.mark.slow
-def test_a_driver_that_works_or_is_missing_has_no_problem(tmp_path):
-    folder = build(FakeMachine(gpus=[FakeGPU(bus_id="0000:18:00.0", uuid="GPU-a")]), tmp_path / "driver")
-    assert run_python(folder, "-m", "tfbench.probe")["driver_problem"] is None
-    assert run_python(tmp_path, "-m", "tfbench.probe")["driver_problem"] is None, "a machine without a driver"
+def test_a_driver_that_works_or_is_missing_has_no_problem(one_gpu, tmp_path):
+    for folder in (one_gpu, tmp_path):
+        assert run_python(folder, "-m", "tfbench.probe")["driver_problem"] is None
 
 
 @pytest.mark.slow
@@ -304,8 +308,7 @@ def test_a_vgpu_is_named_with_its_licence_and_a_whole_gpu_is_none(tmp_path):
 
 
 def test_without_tensorflow_not_even_the_cpu_is_ready():
-    findings = judge(replace(GOOD, trial=Trial(problem="ended with exit code 1 while importing TensorFlow")))
-    assert not verdict_line(findings).endswith("CPU cases can run")
+    assert not verdict_line(judge(replace(GOOD, trial=AT_IMPORT))).endswith("CPU cases can run")
     on_cpu = DoctorFacts(device="cpu", machine=MACHINE, trial=replace(TRIAL, problem="crashed with SIGILL"))
     assert not verdict_line(judge(on_cpu)).endswith("CPU cases can run")
 
@@ -318,9 +321,8 @@ def test_a_machine_without_tensorflow_is_diagnosed(tmp_path):
     assert "No module named 'tensorflow'" in done.stdout and "fix: install TensorFlow" in done.stdout
 
 
-def test_cuda_that_does_not_start_has_the_remedy_of_its_error(tmp_path):
-    folder = build(FakeMachine(gpus=[FakeGPU(bus_id="0000:18:00.0", uuid="GPU-a")]), tmp_path)
-    variables = {"LD_LIBRARY_PATH": str(folder), "FAKE_CUDA_INIT": "802"}
+def test_cuda_that_does_not_start_has_the_remedy_of_its_error(one_gpu):
+    variables = {"LD_LIBRARY_PATH": str(one_gpu), "FAKE_CUDA_INIT": "802"}
     facts = driver_from(*ask(["tfbench.doctor.driver"], DRIVER_STAGES, 60.0, **variables))
     assert facts.cuda_problem == "cuInit failed with CUDA_ERROR_SYSTEM_NOT_READY (802)"
     findings = judge(replace(GOOD, driver=facts, trial=replace(TRIAL, gpus=[])))
