@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeVar
 
 import anyio
 import anyio.abc
@@ -54,16 +54,14 @@ class Limited(Protocol):
 class Calls:
     """Limits the calls of a run, and ends repeats that take too long; belongs to the loop.
 
-    Args:
-        tasks: The tasks of the run.
-
     Attributes:
+        tasks: The tasks of the run.
         watched: The running repeats, or parts of them.
     """
 
     def __init__(self, tasks: anyio.abc.TaskGroup) -> None:
         self.watched: list[Limited] = []
-        self._tasks = tasks
+        self.tasks = tasks
         self._scopes: set[anyio.CancelScope] = set()
         self._last = math.inf
         self._reason: Exception = Abandoned("it did not answer in time")
@@ -89,10 +87,6 @@ class Calls:
                 self._scopes.discard(scope)
         if scope.cancelled_caught:
             raise self._reason
-
-    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do something in a task of its own."""
-        self._tasks.start_soon(work)
 
     async def keep_limits(self, stopped: Callable[[], bool]) -> None:
         """End repeats that exceed their limits, and all of them once the run is stopped.

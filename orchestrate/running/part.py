@@ -102,19 +102,17 @@ class RunningPart:
         Raises:
             HostError: The host was lost for good.
         """
-        launcher, limits, began = self.session.launcher, self.session.run.calls, time.monotonic()
-        limits.watched.append(self)
+        launcher, watched = self.session.launcher, self.session.run.calls.watched
+        watched.append(self)
         try:
-            with self._open_log(), limits.limit(self._abandon_at) as self._following:
+            with self._open_log(), self.session.limit(self._abandon_at) as self._following:
                 if isinstance(launcher, LoopFollower):
-                    self.ending = await launcher.follow_in_loop(self.job, self.take_line, self.on_turn)
+                    self.ending = await launcher.follow_in_loop(self.job, self.take_line)
                 else:
                     follow = partial(launcher.follow, self.job, self.take_line, self._report_turn)
                     self.ending = await in_thread(follow)
-        except Abandoned:
-            raise self.session.abandoned(began) from None
         finally:
-            limits.watched.remove(self)
+            watched.remove(self)
 
     async def collect(self) -> None:
         """Fetch its record.
@@ -127,14 +125,10 @@ class RunningPart:
 
     async def _stop(self) -> None:
         """End it; a failure is only a warning."""
-
-        async def ask() -> None:
-            with self.session.run.calls.limit(math.inf):  # no limit of its own: the part is abandoned
-                await in_thread(partial(self.session.launcher.stop, self.job))
-
         while True:
-            try:
-                return await self.session.attempt(f"end {self.job.id}", ask())
+            try:  # no limit of its own: the part is abandoned
+                stop = self.session.call(partial(self.session.launcher.stop, self.job), math.inf)
+                return await self.session.attempt(f"end {self.job.id}", stop)
             except RuntimeError:  # no more threads at the moment
                 await anyio.sleep(calls.CHECK_SECONDS)
 
@@ -170,7 +164,7 @@ class RunningPart:
         self._abandon_at = time.monotonic() + margin - calls.END_AFTER_SECONDS
         if self._following is not None:
             self._following.deadline = min(self._following.deadline, self._abandon_at)
-        self.session.run.calls.start(self._stop)
+        self.session.run.calls.tasks.start_soon(self._stop)
 
     def take_turn(self, turn: Turn) -> str | None:
         """Process a report of its queue.

@@ -82,7 +82,7 @@ def execute(
             async with anyio.create_task_group() as tasks:
                 calls, network = Calls(tasks), Connectivity(partial(_any_answers, plan, make), bus)
                 made = RunContext(plan, folder, make, bus, stop, calls, budget, how, recorded, network, late or {})
-                calls.start(partial(calls.keep_limits, stop.running.is_set))
+                tasks.start_soon(calls.keep_limits, stop.running.is_set)
                 await _work(made)
                 tasks.cancel_scope.cancel()
             return made

@@ -79,26 +79,22 @@ class HostSession:
             await in_thread(self.launcher.close)
 
     @contextlib.contextmanager
-    def limit(self, seconds: float) -> Iterator[None]:
-        """Wait for the host no longer than this in the block.
+    def limit(self, ends_at: float) -> Iterator[anyio.CancelScope]:
+        """Wait for the host no longer than until a deadline in the block; see `Calls.limit`.
 
         Raises:
             Abandoned: It took longer; the host is not used any more.
         """
         began = time.monotonic()
         try:
-            with self.run.calls.limit(began + seconds):
-                yield
+            with self.run.calls.limit(ends_at) as scope:
+                yield scope
         except Abandoned:
-            raise self.abandoned(began) from None
-
-    def abandoned(self, began: float) -> Abandoned:
-        """Give up a host that did not respond since `began`, in monotonic seconds; return the error."""
-        waited = f"{time.monotonic() - began:.0f} s"
-        error = Abandoned(f"the host did not respond in time; abandoned after {waited}")
-        if self.host.queue is None:  # a job that does not end is not a fault of a queue's other machines
-            self.problem = error
-        return error
+            waited = f"{time.monotonic() - began:.0f} s"
+            error = Abandoned(f"the host did not respond in time; abandoned after {waited}")
+            if self.host.queue is None:  # a job that does not end is not a fault of a queue's other machines
+                self.problem = error
+            raise error from None
 
     async def call(self, function: Callable[[], T], seconds: float | None = None) -> T:
         """Call the launcher with a time limit.
@@ -112,7 +108,7 @@ class HostSession:
         """
         if seconds is None:
             seconds = min(REQUEST_SECONDS, self.host.timeout_minutes * 60) + MARGIN_SECONDS
-        with self.limit(seconds):
+        with self.limit(time.monotonic() + seconds):
             return await in_thread(function)
 
     async def probe_missing(self) -> Facts | None:
@@ -126,7 +122,7 @@ class HostSession:
         if (late := self.run.late.pop(self.host.place, None)) is None:
             facts = await self.call(self.launcher.probe, PROBE_SECONDS)
         else:
-            with self.limit(PROBE_SECONDS):
+            with self.limit(time.monotonic() + PROBE_SECONDS):
                 facts = await asyncio.shield(late)
         if self.run.budget is not None:
             self.run.budget.found(dataclasses.replace(self.entry, facts=facts))
