@@ -23,7 +23,7 @@ from orchestrate.planning.host_warnings import (
     sending_note,
     state_words,
 )
-from orchestrate.planning.plan import HostPlan, Job, Plan
+from orchestrate.planning.plan import HostPlan, Job, Plan, fleet_facts
 from orchestrate.running.state import Recorded, RunState
 from orchestrate.text import each, plain_text
 from results.runs.store import ReadingNotes, RunFolder
@@ -42,7 +42,7 @@ def render_check(hosts: Sequence[Host], probed: Probed, console: Console) -> Non
     rows, notes, documents = [], [], check_document(hosts, probed)
     for host, document in zip(hosts, documents, strict=True):
         facts = probed[host.place]
-        notes += [*_image_notes(host, facts, _fleet(host, hosts, probed)), *_environment_note(host)]
+        notes += [*_image_notes(host, facts, fleet_facts(host, hosts, probed)), *_environment_note(host)]
         cells = [""] * 6
         if isinstance(facts, Facts):
             cells = [
@@ -71,7 +71,7 @@ def check_document(hosts: Sequence[Host], probed: Probed) -> list[dict[str, Any]
         warnings, notes, document = [], [], None
         if isinstance(facts, Facts):
             problem, document = problem_of(host, facts), asdict(facts)
-            warnings = host_warnings(host, facts, _fleet(host, hosts, probed))
+            warnings = host_warnings(host, facts, fleet_facts(host, hosts, probed))
             notes = same_machine_notes(probed, host.place)
         documents.append(
             {
@@ -221,12 +221,6 @@ def _by_reason(excluded: Iterable[str]) -> list[str]:
         f"{names[0]}: {reason}" if len(names) == 1 else f"{len(names)} cases ({names[0]}, …): {reason}"
         for reason, names in cases.items()
     ]
-
-
-def _fleet(host: Host, hosts: Sequence[Host], probed: Probed) -> list[Facts]:
-    """Return the facts of all hosts of a host's fleet, including its own."""
-    reported = (probed[other.place] for other in hosts if other.fleet == host.fleet)
-    return [facts for facts in reported if isinstance(facts, Facts)]
 
 
 def _image_notes(host: Host, facts: Facts | str, mates: Sequence[Facts] = ()) -> list[str]:

@@ -212,7 +212,7 @@ def make_plan(
         name, reported = host.suite or DEFAULT_SUITE, probed[host.place]
         suite = suite_of(name)
         facts, problem = (reported, None) if isinstance(reported, Facts) else (None, reported)
-        cases, excluded = _cases(host, suite, facts or _fleet_mate(host, hosts, probed))
+        cases, excluded = _cases(host, suite, facts or next(iter(fleet_facts(host, hosts, probed)), None))
         limits: dict[Case, float | None] = dict.fromkeys(cases)
         for case in cases if host.queue is not None else ():  # where short jobs start earlier
             expected = LIMIT_FACTOR * (durations or {}).get((host.fleet, case.name), math.inf)
@@ -279,10 +279,10 @@ def _device(host: Host, gpu_count: int) -> Device:
     return host.device or (Device.GPU if gpu_count or host.usd_per_gpu_hour else Device.CPU)
 
 
-def _fleet_mate(host: Host, hosts: Sequence[Host], probed: Mapping[HostPlace, Facts | str]) -> Facts | None:
-    """Return the facts of another host of the fleet, which should be equal, or None."""
+def fleet_facts(host: Host, hosts: Sequence[Host], probed: Mapping[HostPlace, Facts | str]) -> list[Facts]:
+    """Return the facts of all hosts of a host's fleet, which should be equal, including its own."""
     reported = (probed[other.place] for other in hosts if other.fleet == host.fleet)
-    return next((facts for facts in reported if isinstance(facts, Facts)), None)
+    return [facts for facts in reported if isinstance(facts, Facts)]
 
 
 def _usable_gpus(host: Host, facts: Facts | None) -> list[int]:
