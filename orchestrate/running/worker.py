@@ -294,12 +294,13 @@ class Worker:
             self.todo.appendleft(repeat)  # first: it would slow down any other repeat
             return record
         self._finish(repeat, record, clock_seconds() - chief.began)
+        in_queue = self.host.queue is not None  # whose next repeat may get another machine
         for part in [part for part in parts if part.session.problem is None]:
-            if isinstance(part.error, Lost | Unreachable) and not isinstance(part.error, Gone):
+            if isinstance(part.error, Lost | Unreachable) and not isinstance(part.error, Gone) and not in_queue:
                 self._lost.append(part)
             if not isinstance(part.error, Lost):  # a lost part may still run: `resume` and `stop` can find it
                 await part.remove()
-        if self.host.queue is None:  # a queue's next repeat may get another machine
+        if not in_queue:
             self._peaks.add(repeat.job, record)
         return record
 
@@ -396,7 +397,7 @@ class QueueWorker(Worker):
         if not self.todo:
             return
         submitted = [repeat.job for repeat in self.todo]
-        if not submitted:
+        if not submitted or self.run.stop.launching.is_set():
             return
         try:
             await self._session.call(lambda: self._queue.submit(submitted))

@@ -229,6 +229,20 @@ def test_what_a_queue_began_too_late_does_not_stay_when_a_run_ends(tmp_path: Pat
     assert len(left) == 8 and left <= {job for call, job in machine.calls if call == "clear"}
 
 
+def test_a_repeat_that_a_queue_lost_is_left_to_resume_and_ends_no_other(tmp_path: Path):
+    plan = queue_plan()
+    machine = FakeHost(facts=Facts(gpus=GPUS), failures={"remove": Unreachable("the login host is busy")})
+
+    def lose(job: Job) -> None:
+        if job.id == plan.jobs[0].id:
+            raise Lost("its node does not answer")
+
+    machine.on_follow = lose
+    outcome, _ = run_queue(plan, tmp_path, machine, Stop())
+    assert (outcome.ok, outcome.failed, outcome.missing) == (11, 1, 0)
+    assert ("remove", plan.jobs[0].id) not in machine.calls
+
+
 def test_a_queue_of_blocked_repeats_writes_records_and_submits_nothing(tmp_path: Path):
     plan = queue_plan()
     blocked = tuple(dataclasses.replace(job, blocked=(Status.NO_GPU, "none")) for job in plan.jobs)
