@@ -141,13 +141,16 @@ def compare(
             type=_columns,
         ),
     ] = (),
+    strict: Annotated[
+        bool, flag("compare no case whose hosts have different drivers or launchers (default: only report them)")
+    ] = False,
 ) -> int:
     """Report how many times faster one fleet is than another."""
     from results.compare.comparison import compare, regressions, unmatched
     from results.compare.means import answer_lines, comparison_row, lost_lines, unchecked_lines, unknown_line
     from results.report.comparison import compare_grid, scaling_grid
 
-    sides, by, unread = _sides(names, runs_dir, baseline, by)
+    sides, by, unread = _sides(names, runs_dir, baseline, by, apart=["driver", "launcher"] if strict else by)
     grids, lines, documents = [], list[str](), []
     worse, lost, unseen = 0, list[str](), list[str]()
     for (a, of_a), (b, of_b) in sides:
@@ -182,11 +185,12 @@ def compare(
 
 
 def _sides(
-    names: list[str], runs_dir: Path | None, baseline: list[str], by: Sequence[str]
+    names: list[str], runs_dir: Path | None, baseline: list[str], by: Sequence[str], *, apart: Sequence[str]
 ) -> tuple[list[tuple[Side, Side]], Sequence[str], int]:
     """Return the pairs of sides to compare, the columns that must be equal in a pair, and the number of unread files.
 
-    A pair is two fleets, a fleet's two softwares, or each fleet with itself in the baseline.
+    A pair is two fleets, two softwares of a fleet, or each fleet with itself in the baseline. Hosts that differ in a
+    column of `apart` are kept separate.
     """
     from results.compare.comparison import fleets_of
     from results.runs.store import is_folder, is_run, stored_records
@@ -199,11 +203,11 @@ def _sides(
     found = placed(names, runs_dir, latest=not paths)
     fleets = [] if baseline else [name for name in found if not is_run(name) and name not in paths]
     merged = read([name for name in found if name not in fleets])
-    rates = merged.rates_by(by)
+    rates = merged.rates_by(apart)
     known = fleets_of(rates)
     if baseline:
         before = read(placed(baseline, runs_dir, latest=False))
-        earlier = before.rates_by(by)
+        earlier = before.rates_by(apart)
         if not set(known) & set(fleets_of(earlier)):
             tried = ", ".join(fleets_of(earlier))
             raise UnknownFleet(f"no fleet of {', '.join(known)} is in the baseline: {tried}.")

@@ -20,7 +20,7 @@ from results.table.cell_text import (
     value_text,
     warned_notes,
 )
-from results.table.comparable import CLUSTER_COLUMNS, case_label, cluster_name, cluster_names
+from results.table.comparable import CLUSTER_COLUMNS, case_label, cluster_name, cluster_names, of_each_case
 from results.table.fleets import FleetRate
 from results.table.merge import Merged
 from results.text_table import Grid, pivoted
@@ -136,7 +136,7 @@ def scaling_grid(rates: Sequence[FleetRate]) -> Grid | None:
     found = efficiencies(rates)
     if not found:
         return None
-    baselines = [item.baseline for item in found]
+    baselines = of_each_case(item.baseline for item in found)
     cells = []
     for item in found:
         label = (item.rate.fleet, case_label(item.baseline, baselines, known=CLUSTER_COLUMNS))

@@ -14,7 +14,7 @@ from results.compare.decide import price_limits
 from results.report.comparison import Pair
 from results.schema import Case, Mode
 from results.table.columns import SOFTWARE_COLUMNS
-from results.table.comparable import case_label, differing
+from results.table.comparable import case_label, differing, of_each_case
 from results.table.fleets import FleetRate
 from results.text import enumerated
 
@@ -37,12 +37,12 @@ def job_data(rates: Sequence[FleetRate], pairs: Sequence[Pair]) -> list[dict[str
                 ends = (float(f"{end:.7g}") if math.isfinite(end) else None for end in price_limits(item.interval))
                 limits.setdefault(item.case, []).append([a, b, *ends])
     measured = sorted((rate for rate in rates if rate.rates), key=lambda rate: rate.case.mode is not Mode.TRAIN)
-    cases = []
+    cases, distinct = [], of_each_case(rates)
     for case in dict.fromkeys(rate.case for rate in measured):
         of_case = [rate for rate in rates if rate.case == case]
         fleets = {fleet: _figure([rate for rate in of_case if rate.fleet == fleet]) for fleet in fleets_of(of_case)}
         unit = next(rate.unit for rate in of_case if rate.unit)
-        label = case_label(of_case[0], rates)
+        label = case_label(of_case[0], distinct)
         cases.append({"label": label, "unit": unit, "fleets": fleets, "limits": limits.get(case, [])})
     return cases
 

@@ -204,6 +204,7 @@ def report_html(report: Report) -> str:
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}  # a third of a large page is the job's data
     environment.filters |= {"printable": printable, "setting_title": setting_title}
     page = environment.get_template("report.html.j2").render(
         report=report,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from results.compare.comparison import MEANINGS, Comparison, Mark
 from results.compare.scaling import efficiencies
@@ -15,7 +16,7 @@ from results.report.comparison import RATIO_COLUMNS, Pair, efficiency_percent, r
 from results.schema import Mode
 from results.stats import Interval
 from results.table.cell_text import price_notes, rate_text, value_text
-from results.table.comparable import CLUSTER_COLUMNS, case_label, cluster_name
+from results.table.comparable import CLUSTER_COLUMNS, case_label, cluster_name, of_each_case
 from results.table.fleets import UTILISATION, FleetRate
 from results.text_table import Grid
 
@@ -34,12 +35,17 @@ class Panel(Grid):
     bars: Sequence[Interval | None] = ()
     reference: float | None = None
 
-    def place(self, value: float) -> float:
-        """Return the position of a value on the axis, in percent of its width."""
+    @cached_property
+    def axis(self) -> tuple[float, float]:
+        """The values at both ends of the axis."""
         ends = [end for bar in self.bars if bar for end in (bar.value, bar.low, bar.high) if math.isfinite(end)]
         ends.append(self.reference or 0.0)
         margin = 0.03 * (max(ends) - min(ends))
-        start, stop = (0.0 if self.reference is None else min(ends) - margin), max(ends) + margin
+        return (0.0 if self.reference is None else min(ends) - margin), max(ends) + margin
+
+    def place(self, value: float) -> float:
+        """Return the position of a value on the axis, in percent of its width."""
+        start, stop = self.axis
         return round(min(max(100 * (value - start) / ((stop - start) or 1.0), 0.0), 100.0), 2)
 
     @property
@@ -111,7 +117,8 @@ def ratio_panel(pairs: Sequence[Pair], yours: Iterable[str] = ()) -> Panel:
     items = [item for _, _, compared in leading for item in compared]
     items.sort(key=lambda item: item.a.case.mode is not Mode.TRAIN)
     sides = [side for item in items for side in (item.a, item.b)]
-    rows = [(case_label(item.a, sides), item.a.fleet, _ratio(item)) for item in items]
+    cases = of_each_case(sides)
+    rows = [(case_label(item.a, cases), item.a.fleet, _ratio(item)) for item in items]
     title = "" if not rows else f"{leading[0][0] if len(leading) == 1 else 'Each fleet'} / {leading[0][1]}"
     known = rows if any(item.value is not None for item in items) else []
     panel = _panel("ratio", title, ["times as fast", *RATIO_COLUMNS], known, _ratio_notes(items, sides, yours))
@@ -141,7 +148,7 @@ def _ratio_notes(items: Sequence[Comparison], sides: Sequence[FleetRate], yours:
 
 def rate_panels(rates: Sequence[FleetRate]) -> list[Panel]:
     """Return panels of throughput, utilisation and energy; for each unit one, if its name is in the title."""
-    units, panels = {rate.case.model: rate.unit for rate in rates if rate.unit}, []
+    units, cases, panels = {rate.case.model: rate.unit for rate in rates if rate.unit}, of_each_case(rates), []
     ordered = sorted(rates, key=lambda rate: (rate.case.mode is not Mode.TRAIN, rate.case.model))
     for (name, title, *columns), read, notes in RATE_PANELS:
         rows: dict[tuple[str, ...], list[Row]] = {}
@@ -149,7 +156,7 @@ def rate_panels(rates: Sequence[FleetRate]) -> list[Panel]:
             figures, unit = read(rate), units.get(rate.case.model)
             if figures and unit:
                 heading = tuple(text.format(unit=unit) for text in (name, title, *columns))
-                rows.setdefault(heading, []).append((case_label(rate, rates), rate.fleet, figures))
+                rows.setdefault(heading, []).append((case_label(rate, cases), rate.fleet, figures))
         panels += [_panel(heading[0], heading[1], heading[2:], of_unit, notes) for heading, of_unit in rows.items()]
     return panels
 
@@ -188,8 +195,9 @@ RATE_PANELS = (
 
 def scaling_panel(rates: Sequence[FleetRate]) -> Panel:
     """Return the scaling efficiency of cases on several GPUs."""
-    rows, baselines = [], [item.baseline for item in efficiencies(rates)]
-    for item in efficiencies(rates):
+    rows, found = [], efficiencies(rates)
+    baselines = of_each_case(item.baseline for item in found)
+    for item in found:
         case = case_label(item.baseline, baselines, known=CLUSTER_COLUMNS)
         text, interval = efficiency_percent(item)
         name = f"{case}, {cluster_name(item.rate.case)} {item.rate.case.device.upper()}s"

@@ -224,7 +224,7 @@ def case_label(item: Measured, among: Sequence[Measured], *, known: Collection[s
 
     Args:
         item: The case.
-        among: All cases shown together.
+        among: All cases shown together; of many measurements, `of_each_case`.
         known: Columns to omit, because the reader sees them elsewhere.
 
     Returns:
@@ -235,6 +235,11 @@ def case_label(item: Measured, among: Sequence[Measured], *, known: Collection[s
     text = setting_text(item, without=[name for name in CASE_COLUMNS if name not in varying])
     effort = [f"{name.replace('_', ' ')} {value_of(item, name)}" for name in EFFORT if name in varying]
     return ", ".join(part for part in (f"{item.case.model} {item.case.precision}", text, *effort) if part)
+
+
+def of_each_case(items: Iterable[T]) -> list[T]:
+    """Return one measurement of each case."""
+    return list({item.case: item for item in items}.values())
 
 
 CLUSTER_COLUMNS = ("num_gpus", "num_hosts", "communication")

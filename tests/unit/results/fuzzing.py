@@ -51,6 +51,7 @@ COMMANDS = (
     "export run-1 run-2 --by=all",
     "export run-1 --by=all --format=markdown",
     "compare run-1 --by=all --format=markdown",
+    "compare {first} {last} run-1 --strict",
     "compare run-1 --baseline=run-2 --by=all --fail-on=5%",
     "recommend run-1 --model={model} --precision=fp32 --num-gpus=8 --budget=1",
     "recommend run-1 --model={model}, --format=json --gpus=A4000,A5000",

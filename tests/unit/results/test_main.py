@@ -84,7 +84,7 @@ def test_an_interval_longer_on_one_side_has_one_notation_everywhere(runs, capsys
     "arguments",
     [
         "compare slow fast --by variables run-1 run-2",
-        "compare --by variables slow fast run-1 --format json run-2",
+        "compare --by variables slow fast run-1 --strict run-2",
         "show run-1 --format json run-2",
         "export run-1 --format csv run-2",
         "recommend run-1 --model resnet50 run-2",
@@ -99,7 +99,7 @@ def test_flags_may_stand_between_names(runs, capsys, arguments):
     assert call(*words) == 0
     mixed = capsys.readouterr().out
     flags = [i for i, word in enumerate(words) if word.startswith("--")]
-    flags += [i + 1 for i in flags]
+    flags = [*flags, *(i + 1 for i in flags if words[i] != "--strict")]
     assert call(*(word for i, word in enumerate(words) if i not in flags), *(words[i] for i in sorted(flags))) == 0
     assert capsys.readouterr().out == mixed
 
@@ -285,6 +285,13 @@ def test_the_csv_has_a_row_for_each_host_with_its_own_driver(write, capsys):
     assert call("export", "--format=csv") == 0
     out = capsys.readouterr().out
     assert len(out.splitlines()) == 1 + 2 * 2 * len(MODELS) and "550.54" in out and "570.86" in out
+
+
+def test_asked_to_be_strict_compare_refuses_mixed_drivers(write, capsys):
+    write()
+    assert call("compare", "a5000", "a4000", "--strict") == 0
+    out = capsys.readouterr().out
+    assert "several driver (550.54, 570.86)" in out and "no comparable case in common" in out
 
 
 def test_split_by_driver_a_host_without_a_partner_is_named_and_not_dropped(write, capsys):

@@ -54,14 +54,6 @@ def test_a_ratio_within_the_noise_is_marked():
     assert all(text.endswith(" ~") for text in columns_of(panel, "times as fast"))
 
 
-def test_prices_give_samples_per_dollar_and_what_the_other_gpu_is_worth():
-    panel = ratios_of({"slow": 1.0, "quick": 1.5}, ("quick", "slow"), prices={"slow": 0.2, "quick": 0.4})
-    assert panel.headings[3:] == ["worth up to, USD/h", "per dollar"]
-    assert re.match(r"0\.(29|30)\d* ± 0\.00\d+$", columns_of(panel, "worth up to, USD/h")[0])
-    assert re.match(r"0\.7[45]\d* ± 0\.0\d+$", columns_of(panel, "per dollar")[0])
-    assert {"USD per GPU-hour: slow 0.2, quick 0.4", "USD per GPU-hour: quick 0.4, slow 0.2"} & {*panel.notes}
-
-
 def test_of_more_than_two_fleets_each_stands_against_the_first():
     panel = ratios_of({"a": 1.0, "b": 2.0, "c": 3.0}, ("b", "a"), ("c", "a"), ("c", "b"))
     assert panel.title == "Each fleet / a"
