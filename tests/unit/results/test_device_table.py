@@ -1,6 +1,7 @@
 """The table of what the devices themselves reach, and the tables of inference and of several units."""
 
 import dataclasses
+import itertools
 import json
 
 import pytest
@@ -107,16 +108,15 @@ def test_inference_has_rows_of_its_own_and_columns_for_its_latency():
 def test_the_table_of_aime_has_the_shape_of_its_source():
     """The suite `aime`: two networks of two units, two precisions, compiled or not, 1 and 2 GPUs."""
     records = []
-    for model, unit, rate in (("bert_large", "sequences", 20.0), ("resnet50_v1.5", "images", 400.0)):
-        for precision, faster in (("fp32", 1.0), ("fp16", 2.0)):
-            for xla, compiled in (("off", 1.0), ("replica", 1.5)):
-                for count in (1, 2):
-                    case = make_case(model, precision=precision, xla=xla, num_gpus=count, device="gpu")
-                    base = rate * faster * compiled * (1.9 if count == 2 else 1.0)
-                    found = repeats(base, base * 1.01, base * 0.99, case=case, environment=make_environment(gpus=2))
-                    records += [
-                        dataclasses.replace(r, measurement=dataclasses.replace(r.measurement, unit=unit)) for r in found
-                    ]
+    networks = (("bert_large", "sequences", 20.0), ("resnet50_v1.5", "images", 400.0))
+    factors = (("fp32", 1.0), ("fp16", 2.0)), (("off", 1.0), ("replica", 1.5)), ((1, 1.0), (2, 1.9))
+    for (model, unit, rate), *settings in itertools.product(networks, *factors):
+        (precision, faster), (xla, compiled), (count, scale) = settings
+        case = make_case(model, precision=precision, xla=xla, num_gpus=count, device="gpu")
+        base = rate * faster * compiled * scale
+        for record in repeats(base, base * 1.01, base * 0.99, case=case, environment=make_environment(gpus=2)):
+            measurement = dataclasses.replace(record.measurement, unit=unit)
+            records.append(dataclasses.replace(record, measurement=measurement))
     (grid,) = wide_grids(merge_records(stored(*records)))
     assert grid.headings == ["network", "precision", "batch", "xla", "unit", "1 GPU", "2 GPUs"]
     assert len(grid.rows) == 8
