@@ -399,12 +399,8 @@ def _is_file(path: Path) -> bool:
 
 def _planned_at(run: Path) -> float:
     """Return the modification time of the plan, else of the folder, in seconds since the epoch."""
-    for path in (run / "plan.json", run):
-        try:
-            return path.stat().st_mtime
-        except OSError:
-            continue
-    return 0.0
+    plan = run / "plan.json"
+    return (plan if _is_file(plan) else run).stat().st_mtime
 
 
 def _named(files: Sequence[Path]) -> str:

@@ -110,12 +110,13 @@ def fleet_notes(rates: Sequence[FleetRate], *, single_hosts: bool = True) -> lis
 def _hosts_differ(rates: Sequence[FleetRate]) -> list[str]:
     found: dict[tuple[str, str], dict[str, Value]] = {}
     for rate in rates:
-        for column, values in rate.hosts_differ.items():
-            found.setdefault((rate.fleet, column), {}).update(values)
+        for column, name in NAMES.items():
+            known = {host: value for host, value in rate.of_hosts.get(column, {}).items() if host in rate.rates}
+            if len(set(known.values())) > 1:
+                found.setdefault((rate.fleet, name), {}).update(known)
     return [
-        f"{fleet}: {NAMES[column]} {_by_value(values)}; that is part of the spread between hosts"
-        for (fleet, column), values in found.items()
-        if column in NAMES
+        f"{fleet}: {name} {_by_value(values)}; that is part of the spread between hosts"
+        for (fleet, name), values in found.items()
     ]
 
 

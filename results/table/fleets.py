@@ -94,15 +94,6 @@ class FleetRate:
         known = [price for host, price in self.prices.items() if host in self.rates] or list(self.prices.values())
         return statistics.fmean(known) if known else None
 
-    @property
-    def hosts_differ(self) -> dict[str, dict[str, Value]]:
-        """The `HOST_COLUMNS` in which the hosts with a number differ: values by column and host."""
-        found = {
-            column: {host: value for host, value in values.items() if host in self.rates}
-            for column, values in self.of_hosts.items()
-        }
-        return {column: values for column, values in found.items() if len(set(values.values())) > 1}
-
     def only(self, hosts: Collection[str], why: str) -> FleetRate:
         """Return only the numbers of `hosts`; the others become failures with reason `why`."""
         excluded = {host: why for host in self.rates if host not in hosts}
