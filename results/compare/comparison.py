@@ -20,7 +20,7 @@ from results.compare.decide import THRESHOLD
 from results.schema import Case
 from results.stats import Estimate, Interval, divided, estimate, estimate_of_runs, exponential, sum_of_estimates
 from results.table.columns import SOFTWARE_COLUMNS
-from results.table.comparable import differences, differing, match
+from results.table.comparable import differences, differing, grouped, match
 from results.table.fleets import FleetRate, log_means, ratio_of_rates
 
 K = TypeVar("K")
@@ -130,9 +130,7 @@ def compare(a: Sequence[FleetRate], b: Sequence[FleetRate], *, by: Sequence[str]
 
 def _by_case(rates: Sequence[FleetRate], by: Sequence[str]) -> dict[object, list[FleetRate]]:
     """Group rates by case and the columns `by`; failures only if the group has no number."""
-    groups: dict[object, list[FleetRate]] = {}
-    for rate in rates:
-        groups.setdefault((rate.case, rate.software.only(by)), []).append(rate)
+    groups = grouped(((rate.case, rate.software.only(by)), rate) for rate in rates)
     return {key: [rate for rate in group if rate.rates] or group[:1] for key, group in groups.items()}
 
 

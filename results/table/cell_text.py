@@ -10,6 +10,7 @@ from results.number_format import DIGITS_WITHOUT_ERROR, significant, with_interv
 from results.schema.health import RULES, Moment
 from results.stats import Interval
 from results.table.columns import Value
+from results.table.comparable import grouped
 from results.table.fleets import FleetRate
 from results.text import spreadsheet_text
 
@@ -122,14 +123,10 @@ def _hosts_differ(rates: Sequence[FleetRate]) -> list[str]:
 
 def price_notes(rates: Sequence[FleetRate]) -> list[str]:
     """Return notes on fleets whose hosts have different prices, or of which some have none."""
-    prices: dict[str, dict[str, float]] = {}
-    hosts: dict[str, set[str]] = {}
-    for rate in rates:
-        prices.setdefault(rate.fleet, {}).update(rate.prices)
-        hosts.setdefault(rate.fleet, set()).update(rate.rates)
     notes = []
-    for fleet, known in prices.items():
-        unknown = sorted(hosts[fleet] - known.keys()) if known else []
+    for fleet, of_fleet in grouped((rate.fleet, rate) for rate in rates).items():
+        known = {host: usd for rate in of_fleet for host, usd in rate.prices.items()}
+        unknown = sorted({host for rate in of_fleet for host in rate.rates} - known.keys()) if known else []
         if len(set(known.values())) > 1:
             notes.append(
                 f"{fleet}: USD per GPU-hour {_by_value(known)}; their mean is used, as if each ran equally long"
@@ -150,9 +147,7 @@ def _single_hosts(rates: Sequence[FleetRate]) -> list[str]:
 
 def _by_value(values: Mapping[str, Value]) -> str:
     """Format values by host: `550.54 on node-a, 570.86 on node-b and node-c`."""
-    hosts: dict[Value, list[str]] = {}
-    for host, value in values.items():
-        hosts.setdefault(value, []).append(host)
+    hosts = grouped((value, host) for host, value in values.items())
     return ", ".join(f"{value} on {_some(names)}" for value, names in hosts.items())
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -64,6 +63,8 @@ def value_of(item: Measured, column: str) -> Value:
 
 
 T = TypeVar("T", bound=Measured)
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 SharedSetting = tuple[tuple[str, Value], ...]
@@ -129,10 +130,15 @@ def by_setting(items: Iterable[T], *, across: Collection[str] = ()) -> dict[Shar
         items: Measurements with numbers.
         across: Columns of the case that the comparison is about; see `setting_of`.
     """
-    groups: dict[SharedSetting, list[T]] = defaultdict(list)
-    for item in items:
-        groups[setting_of(item, across=across)].append(item)
-    return dict(groups)
+    return grouped((setting_of(item, across=across), item) for item in items)
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return the values of each key, in order of appearance."""
+    groups: dict[K, list[V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def setting_text(item: Measured, *, without: Collection[str] = ("model",)) -> str:

@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, TypeVar
 from results.schema import Case, Device
 from results.stats import LEVEL, Estimate, Interval, Nested, host_means, nested_estimate, outlying, ratio_of_estimates
 from results.table.columns import NO_ORIGIN, SOFTWARE_COLUMNS, CaseOnHost, Row, Software, Value
-from results.table.comparable import CPU_HOST_COLUMNS, HOST_COLUMNS, case_label, differences, differing, value_of
+from results.table.comparable import (
+    CPU_HOST_COLUMNS,
+    HOST_COLUMNS,
+    case_label,
+    differences,
+    differing,
+    grouped,
+    value_of,
+)
 from results.text import counted, enumerated
 
 if TYPE_CHECKING:
@@ -196,13 +204,12 @@ def fleet_rates(rows: Sequence[Row], repeats: pd.DataFrame, apart: Collection[st
 def _fleet_rate(key: _FleetKey, rows: Sequence[Row], values: Mapping[str, Nested]) -> FleetRate:
     """Return a rate from its rows and the values of their repeats by column."""
     rates = values["samples_per_second"]
-    failed, warnings = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
-    for row in rows:
-        if row.repeats_ok < row.repeats:
-            count = f"{row.repeats - row.repeats_ok} of {counted(row.repeats, 'repeat')}"
-            failed[row.host].append(f"{count}: {row.cause or row.status}")
-        if row.warnings:
-            warnings[row.host].append(row.warnings)
+    warnings = grouped((row.host, row.warnings) for row in rows if row.warnings)
+    failed = grouped(
+        (row.host, f"{row.repeats - row.repeats_ok} of {counted(row.repeats, 'repeat')}: {row.cause or row.status}")
+        for row in rows
+        if row.repeats_ok < row.repeats
+    )
     return FleetRate(
         *key,
         rates=rates,
@@ -265,22 +272,16 @@ def unambiguous(rates: Sequence[FleetRate], by: Sequence[str] = ()) -> tuple[lis
     Returns:
         The other rates, and a line for all cases that are left out for the same reason.
     """
-    groups = defaultdict[_FleetKey, list[FleetRate]](list)
-    for rate in rates:
-        if rate.rates:
-            groups[rate.fleet, rate.case, rate.software.only(by)].append(rate)
-    mixed = {key: differing(group, SOFTWARE_COLUMNS) for key, group in groups.items()}
-    found: dict[tuple[str, str], list[FleetRate]] = defaultdict(list)
-    for key, columns in mixed.items():
-        if columns:
-            found[differences(groups[key], columns), ",".join(dict.fromkeys((*by, *columns)))].append(groups[key][0])
+    groups = grouped(((rate.fleet, rate.case, rate.software.only(by)), rate) for rate in rates if rate.rates).values()
+    mixed = [(group, columns) for group in groups if (columns := differing(group, SOFTWARE_COLUMNS))]
+    whys = ((differences(group, of), ",".join(dict.fromkeys((*by, *of)))) for group, of in mixed)
     lines = []
-    for (why, columns_of), cases in found.items():
+    for (why, split_by), cases in grouped(zip(whys, (group[0] for group, _ in mixed), strict=True)).items():
         fleets = enumerated(list(dict.fromkeys(rate.fleet for rate in cases)))
         names = list(dict.fromkeys(case_label(rate, rates) for rate in cases))
         what = names[0] if len(names) == 1 else counted(len(names), "case")
-        lines.append(f"left out: {fleets}, {what}: measured with several {why}; compare --by {columns_of} splits them")
-    left = {key[:2] for key, columns in mixed.items() if columns}
+        lines.append(f"left out: {fleets}, {what}: measured with several {why}; compare --by {split_by} splits them")
+    left = {(group[0].fleet, group[0].case) for group, _ in mixed}
     return [rate for rate in rates if (rate.fleet, rate.case) not in left], lines
 
 
