@@ -104,25 +104,6 @@ class Waiting(FakeLauncher):
         super().stop(job)
 
 
-def part_of(plan: Plan, budget: Budget | None = None) -> RunningPart:
-    """Return a repeat that waits in its queue."""
-    entry = plan.hosts[0]
-    run = cast(RunContext, SimpleNamespace(budget=budget))
-    return RunningPart(entry.jobs[0], HostSession(entry, FakeLauncher(entry.host, FakeHost()), run))
-
-
-@pytest.mark.parametrize("limits", [{"timeout_minutes": -1.0}, {"silence_minutes": 0.0}])
-def test_time_in_the_queue_counts_for_no_limit(limits: dict[str, float]):
-    plan = queue_plan(**limits)
-    entry = plan.hosts[0]
-    jobs = tuple(dataclasses.replace(job, max_seconds=None) for job in entry.jobs)
-    waiting = part_of(dataclasses.replace(plan, hosts=(dataclasses.replace(entry, jobs=jobs),)))
-    assert waiting.exceeded() == ""
-    waiting.take_turn(Turn(waiting=False))
-    time.sleep(0.01)
-    assert waiting.exceeded()
-
-
 def test_a_repeat_is_ended_once_there_is_a_thread_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Bench, "settings", {"timeout_minutes": 0.001})
     monkeypatch.setattr(calls, "END_AFTER_SECONDS", 0.1)
@@ -135,18 +116,21 @@ def test_a_repeat_is_ended_once_there_is_a_thread_for_it(tmp_path: Path, monkeyp
 
 
 def test_a_repeats_clock_starts_with_its_machine_also_after_preemption():
-    plan = queue_plan(usd_per_gpu_hour=3600.0)
+    plan = queue_plan(usd_per_gpu_hour=3600.0, silence_minutes=0.0)
     budget = Budget(1e9, plan.hosts, Durations())
-    part = part_of(plan, budget)
+    entry, run = plan.hosts[0], cast(RunContext, SimpleNamespace(budget=budget))
+    part = RunningPart(entry.jobs[0], HostSession(entry, FakeLauncher(entry.host, FakeHost()), run))
     assert part.take_turn(Turn(waiting=True)) == "queued"
     assert part.take_turn(Turn(waiting=True, reason="Priority")) is None
     waited = part.began
     assert (part.take_turn(Turn(waiting=False, node="n1")), budget.spent_usd() < 1) == ("on n1", True)
     assert part.began > waited
+    time.sleep(0.01)
+    assert "printed nothing" in part.exceeded()
     assert part.take_turn(Turn(waiting=False, node="n1")) is None
     assert part.take_turn(Turn(waiting=False, node="n0")) == "on n0", "Slurm moved it"
     time.sleep(0.05)
-    assert part.take_turn(Turn(waiting=True)) == "queued"
+    assert (part.take_turn(Turn(waiting=True)), part.exceeded()) == ("queued", ""), "its limits wait, too"
     spent = budget.spent_usd()
     assert spent >= 0.05 * 2, "two GPUs of a node, a dollar a second each"
     time.sleep(0.05)

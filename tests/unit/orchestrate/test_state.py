@@ -18,7 +18,7 @@ from orchestrate.events import (
 from orchestrate.planning.durations import Durations, fitting_repeats, host_seconds, usd_text
 from orchestrate.planning.plan import Plan
 from orchestrate.running.state import TRIED_AGAIN, RunState
-from tests.unit.orchestrate.test_display import PLAN, plain, plan_of
+from tests.unit.orchestrate.test_display import PLAN, plain
 
 HOST = PLAN.hosts[0].host.key
 FIRST, SECOND = PLAN.hosts[0].jobs
@@ -102,14 +102,3 @@ def test_a_limit_of_cost_says_how_many_repeats_fit():
     limits = (costs[0] - 0.01, costs[0] + 0.01, costs[1] - 0.01, costs[1] + 0.01)
     assert [fitting_repeats(plan, KNOWN, limit) for limit in limits] == [0, 1, 1, 2]
     assert [usd_text(usd) for usd in (0.0, 0.0042, 0.053, 0.17, 12.5)] == ["0.00", "0.0042", "0.053", "0.17", "12.50"]
-
-
-def test_every_host_has_its_own_time_left():
-    plan = plan_of("a", "b")
-    known = Durations({("a4000", job.case.name): 100.0 for job in plan.jobs})
-    state = RunState(plan, known)
-    state.note(STARTED, 0.0)
-    for entry, began in zip(plan.hosts, (0.0, 50.0), strict=True):
-        state.note(JobState(job=entry.jobs[0].id, host=entry.host.key, state="timing"), began)
-    assert [state.seconds_left(entry.host.key, now=60.0) for entry in plan.hosts] == [140, 190]
-    assert state.seconds_left(now=60.0) == 190, "of the slowest"
