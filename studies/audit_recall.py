@@ -21,15 +21,15 @@ from pathlib import Path
 import pandas as pd
 
 from results.audit.claims import read_claims
-from results.audit.findings import CLAIM, Row, Severity, with_facts
+from results.audit.findings import CLAIM, Claim, Severity
 from results.audit.hardware_limits import flop_ratio
 from results.audit.judgement import claim_findings
-from results.audit.sources import trusted_claims
+from results.audit.sources import Reference, trusted_claims, trusted_reference
 from results.errors import NotATable
 from tests.support.audit_tables import NO_THROUGHPUTS, READABLE
 
-Table = list[Row]
-"""Claims as named tuples."""
+Table = list[Claim]
+"""Claims as named tuples of `CLAIM`."""
 
 Mutation = Callable[[Table, random.Random], Table | None]
 """Returns a table of the same length with a fault; None: the fault is not possible in this table."""
@@ -46,27 +46,29 @@ class HonestTable:
 
     name: str
     claims: Table
-    without_rows: pd.DataFrame
-    without_source: pd.DataFrame
+    without_rows: Reference
+    without_source: Reference
 
 
-def frame(claims: Sequence[Row]) -> pd.DataFrame:
-    return with_facts(pd.DataFrame(claims, columns=claims[0]._fields if claims else CLAIM))
+def frame(claims: Sequence[Claim]) -> pd.DataFrame:
+    return pd.DataFrame(claims, columns=CLAIM)
 
 
-def setting(claim: Row, name: str) -> str:
+def setting(claim: Claim, name: str) -> str:
     return next((text.partition("=")[2] for text in claim.group if text.startswith(f"{name}=")), "")
 
 
 def honest_tables() -> list[HonestTable]:
     """Return the trusted rows as tables by source, by framework and by GPU."""
-    found: dict[tuple[Row, ...], HonestTable] = {}
-    keys: tuple[Callable[[Row], tuple[str, ...]], ...] = (
+    found: dict[tuple[Claim, ...], HonestTable] = {}
+    keys: tuple[Callable[[Claim], tuple[str, ...]], ...] = (
         lambda claim: (setting(claim, "source"),),
         lambda claim: (setting(claim, "source"), setting(claim, "framework")),
         lambda claim: (setting(claim, "source"), setting(claim, "framework"), claim.gpu_text, setting(claim, "xla")),
     )
-    trusted = [claim for claim in trusted_claims().claim if setting(claim, "source")]  # not the project's own
+    trusted = [
+        claim for claim in trusted_claims().itertuples(index=False) if setting(claim, "source")
+    ]  # not the project's own
     for key in keys:
         by_name: dict[tuple[str, ...], Table] = {}
         for claim in trusted:
@@ -75,8 +77,8 @@ def honest_tables() -> list[HonestTable]:
             rows = [claim for claim in trusted if claim not in claims]
             others = [claim for claim in rows if setting(claim, "source") != name[0]]
             if len(claims) >= 8 and any(claim.gpus for claim in claims) and tuple(claims) not in found:
-                table = HonestTable(", ".join(filter(None, name)), as_one_table(claims), frame(rows), frame(others))
-                found[tuple(claims)] = table
+                references = (Reference.of(frame(part)) for part in (rows, others))
+                found[tuple(claims)] = HonestTable(", ".join(filter(None, name)), as_one_table(claims), *references)
     return list(found.values())
 
 
@@ -108,12 +110,12 @@ def false_alarms(tables: Sequence[HonestTable], draws: int, seed: int) -> list[t
     return found
 
 
-def as_one_table(claims: Sequence[Row]) -> Table:
+def as_one_table(claims: Sequence[Claim]) -> Table:
     """Return a table without its software, because most published tables mix software."""
     return [claim._replace(software=()) for claim in claims]
 
 
-def scaled(claims: Table, chosen: Callable[[Row], bool], factor: Callable[[Row], float]) -> Table:
+def scaled(claims: Table, chosen: Callable[[Claim], bool], factor: Callable[[Claim], float]) -> Table:
     return [claim._replace(rate=claim.rate * factor(claim)) if chosen(claim) else claim for claim in claims]
 
 
@@ -238,7 +240,8 @@ def false_alarms_in_documents() -> list[str]:
             try:
                 alarms += (
                     [name]
-                    if above_notes([*with_facts(read_claims(path)).claim], trusted_claims()) or name in NO_THROUGHPUTS
+                    if above_notes([*read_claims(path).itertuples(index=False)], trusted_reference())
+                    or name in NO_THROUGHPUTS
                     else []
                 )
             except NotATable:
@@ -246,13 +249,13 @@ def false_alarms_in_documents() -> list[str]:
     return alarms
 
 
-def above_notes(claims: Sequence[Row], reference: pd.DataFrame) -> set[tuple[str, tuple[int, ...]]]:
+def above_notes(claims: Sequence[Claim], reference: Reference) -> set[tuple[str, tuple[int, ...]]]:
     """Return the rule and the rows of findings above a note."""
     found = claim_findings(frame(claims), reference)
     return {(finding.rule, finding.rows) for finding in found if finding.severity is not Severity.NOTE}
 
 
-def is_found(table: Table, mutated: Table, reference: pd.DataFrame) -> bool:
+def is_found(table: Table, mutated: Table, reference: Reference) -> bool:
     """Return whether a fault in a table is found."""
     return bool(above_notes(mutated, reference) - above_notes(table, reference))
 
@@ -286,7 +289,7 @@ def recall(
         mutated = MUTATIONS[kind](part, chance) if part else None
         if part is None or mutated is None:
             continue
-        reference = trusted_claims() if known else table.without_source
+        reference = trusted_reference() if known else table.without_source
         found += is_found(part, mutated, reference)
         tried += 1
         if tried == draws:
@@ -299,11 +302,11 @@ SIZES: dict[str, int | None] = {"1": 1, "2": 2, "3": 3, "6": 6, "all": None}
 
 TABLE = Path(__file__).parents[1] / "docs" / "validation" / "audit.csv"
 
-Row = tuple[str, str, int, int]
+RecallRow = tuple[str, str, int, int]
 """Fault, GPUs of the table, faults found, faults tried."""
 
 
-def rows(draws: int, parts: int, seed: int) -> Iterator[Row]:
+def rows(draws: int, parts: int, seed: int) -> Iterator[RecallRow]:
     """Yield the rows of the table: a fault in tables of a size; last, what has no fault and should have no finding.
 
     The reference excludes the source of a table, except of faults "of GPUs in the reference".

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 
-from results.audit.findings import Row, Severity, TableFinding, above, cost_of_unit, grouped, pairs
+from results.audit.findings import Claim, Claims, Severity, TableFinding, above, cost_of_unit, pairs
 from results.reference.gpus import CLOCK_MARGIN, FREE_MEMORY, PEAKS, is_slice, loosest_figures, roofline
 from results.reference.networks import WINOGRAD, NetworkCost, networks
 from results.text import counted
@@ -45,65 +45,71 @@ Published: at most 1.3 in FP32 and TF32; 2.0 in FP16, on an RTX 3090 with a cuDN
 PEAK_NAMES = {"fp16": "FP16 tensor", "bf16": "FP16 tensor", "tf32": "TF32 tensor", "fp32": "FP32"}
 
 
-def limit_findings(claims: pd.DataFrame) -> list[TableFinding]:
+def limit_findings(claims: Claims) -> Iterator[TableFinding]:
     """Find claims that exceed the limits of known GPUs and networks."""
-    known = claims[claims.gpus.map(bool) & claims.precision.isin(PEAKS) & claims.model.isin(networks())]
-    beyond = [
-        TableFinding.of(rule, severity, [claim], f"{claim.name}: {text}")
-        for claim in known.claim
-        for rule, severity, text in _beyond(claim)
-    ]
-    return [*_order(claims), *beyond, *_not_checked(claims)]
+    yield from _order(claims)
+    for claim in claims:
+        if claim.gpus and claim.precision in PEAKS and claim.model in networks():
+            for rule, severity, text in _beyond(claim):
+                yield TableFinding.of(rule, severity, [claim], f"{claim.name}: {text}")
+    yield from _not_checked(claims)
 
 
-def _not_checked(claims: pd.DataFrame) -> list[TableFinding]:
+def _not_checked(claims: Claims) -> Iterator[TableFinding]:
     """Return notes on slices, unknown GPUs, networks and precisions."""
-    slices = claims.gpu_text.map(is_slice)
-    unknown = ~claims.gpus.map(bool) & ~slices & ((claims.gpu_text != "") | (not any(claims.gpu_text)))
-    no_data = "no data for"
-    checks = (
+    slices = np.array([*map(is_slice, claims.gpu_text)])
+    unknown = np.array([not gpus for gpus in claims.gpus]) & ~slices
+    unknown &= (claims.gpu_text != "") | (not any(claims.gpu_text))
+    for rule, chosen, names, why in (
         ("gpu_slice", slices, claims.gpu_text, "parts of a GPU are not compared with whole ones"),
-        ("unknown_gpu", unknown, claims.gpu_text.replace("", "none given"), no_data),
-        ("unknown_network", ~claims.model.isin(networks()), claims.model, no_data),
-        ("unknown_precision", ~claims.precision.isin(PEAKS), claims.precision.replace("", "none"), no_data),
-    )
-    return [
-        TableFinding.of(rule, Severity.NOTE, claims[chosen].claim, f"limits not checked, {why}: {names}")
-        for rule, chosen, texts, why in checks
-        if (names := ", ".join(sorted(set(texts[chosen]))))
-    ]
-
-
-def _order(claims: pd.DataFrame) -> list[TableFinding]:
-    """Find networks that are slower than others with many times their FLOPs and memory traffic."""
-    costs = [cost_of_unit(model) for model in claims.model]
-    known = claims.assign(
-        flop=[cost.flop_per_sample if cost else np.nan for cost in costs],
-        fused=[bool(cost and cost.elements_fused) for cost in costs],
-        unfused=[cost.elements_unfused if cost else np.nan for cost in costs],
-    ).dropna(subset="flop")
-    columns = ["model", "precision", "batch", "image_size", "rate", "flop", "fused", "unfused"]
-    both = pairs(known, ["table", "precision", "num_gpus", "mode"], columns)
-    both = both[(both.rate_low < both.rate_high) & _comparable(both)]  # the low one is slower
-    more, even = _times_the_work(both), both.precision_low.map(EVEN).fillna(np.inf)
-    flops = both.flop_high / both.flop_low
-    uneven = _both(both, EVEN_KINDS) & (flops > 1) & (flops * both.rate_high / both.rate_low > even)
-    certain = more > ORDER_IMPOSSIBLE
-    found = []
-    for severity, chosen in (
-        (Severity.IMPOSSIBLE, certain),
-        (Severity.SUSPECT, ~certain & (uneven | (more > ORDER_SUSPECT))),
+        ("unknown_gpu", unknown, claims.gpu_text, "no data for"),
+        ("unknown_network", ~np.isin(claims.model, [*networks()]), claims.model, "no data for"),
+        ("unknown_precision", ~np.isin(claims.precision, [*PEAKS]), claims.precision, "no data for"),
     ):
-        for settings in grouped(both[chosen], ["model_low", "model_high"]):
-            low, high = settings[0]
-            ratio = flop_ratio(low.model, high.model)
-            message = (
-                f"{low.model} is slower than {high.model}, which needs {ratio:.1f} times its FLOPs, in "
-                f"{counted(len(settings), 'setting')}, e.g. {low.number} < {high.number} "
-                f"({low.precision} ×{low.num_gpus})"
-            )
-            found.append(TableFinding.of("order_of_networks", severity, itertools.chain(*settings), message))
-    return found
+        if chosen.any():
+            named = ", ".join(sorted({name or "none given" for name in names[chosen]}))
+            yield TableFinding.of(rule, Severity.NOTE, claims[chosen], f"limits not checked, {why}: {named}")
+
+
+def _order(claims: Claims) -> Iterator[TableFinding]:
+    """Find networks that are slower than others with many times their FLOPs and memory traffic."""
+    known = claims[np.array([cost_of_unit(model) is not None for model in claims.model])]
+    found: dict[tuple[Severity, str, str], list[tuple[Claim, Claim]]] = {}
+    for pair in zip(*pairs(known, ["table", "precision", "num_gpus", "mode", "image_size"]), strict=True):
+        slow, fast = sorted(pair, key=lambda claim: float(claim.rate))
+        if severity := _out_of_order(slow, fast):
+            found.setdefault((severity, slow.model, fast.model), []).append((slow, fast))
+    for (severity, small, large), settings in found.items():
+        slow, fast = settings[0]
+        message = (
+            f"{small} is slower than {large}, which needs {flop_ratio(small, large):.1f} times its FLOPs, in "
+            f"{counted(len(settings), 'setting')}, e.g. {slow.number} < {fast.number} ({slow.precision} "
+            f"×{slow.num_gpus})"
+        )
+        yield TableFinding.of("order_of_networks", severity, itertools.chain(*settings), message)
+
+
+def _out_of_order(slow: Claim, fast: Claim) -> Severity | None:
+    """Return how certainly a network cannot be slower than another; None: it may be, or its batch is too small."""
+    needed = min(fast.batch, FILLING_BATCH, max(fast.batch / 2, FILLING_BATCH / 4))
+    if slow.rate == fast.rate or (slow.batch and slow.batch < needed):
+        return None
+    small, large = cost_of_unit(slow.model), cost_of_unit(fast.model)
+    assert small is not None and large is not None
+    flops = more = large.flop_per_sample / small.flop_per_sample
+    if small.elements_fused and large.elements_fused:
+        more = min(flops, large.elements_unfused / small.elements_unfused)
+    elif flops <= ORDER_BY_FLOPS and not _both(slow, fast, ("bert",)):
+        more = 1.0
+    if more > ORDER_IMPOSSIBLE:
+        return Severity.IMPOSSIBLE
+    most = EVEN.get(slow.precision, math.inf) if flops > 1 and _both(slow, fast, EVEN_KINDS) else math.inf
+    return Severity.SUSPECT if more > ORDER_SUSPECT or flops * fast.rate / slow.rate > most else None
+
+
+def _both(one: Claim, other: Claim, kinds: tuple[str, ...]) -> bool:
+    """Return whether both networks are of kinds."""
+    return bool(one.model.startswith(kinds) and other.model.startswith(kinds))
 
 
 def flop_ratio(small: str, large: str) -> float:
@@ -112,27 +118,7 @@ def flop_ratio(small: str, large: str) -> float:
     return other.flop_per_sample / one.flop_per_sample if one and other else 1.0
 
 
-def _both(both: pd.DataFrame, starts: tuple[str, ...]) -> pd.Series:
-    """Return of which pairs both networks are of kinds."""
-    return both.model_low.str.startswith(starts) & both.model_high.str.startswith(starts)
-
-
-def _times_the_work(both: pd.DataFrame) -> pd.Series:
-    """Return the smallest ratio of the work of two networks; 1: unknown."""
-    flops, traffic = both.flop_high / both.flop_low, both.unfused_high / both.unfused_low
-    by_flops = flops.where(_both(both, ("bert",)) | (flops > ORDER_BY_FLOPS), 1.0)
-    return flops.clip(upper=traffic).where(both.fused_low & both.fused_high, by_flops)
-
-
-def _comparable(both: pd.DataFrame) -> pd.Series:
-    """Return whether the slow network's batch is large enough to compare the two."""
-    needed = (both.batch_high / 2).clip(lower=FILLING_BATCH / 4)
-    enough = both.batch_low >= np.minimum(both.batch_high.clip(upper=FILLING_BATCH), needed)
-    unknown = (both.batch_low == 0) | (both.batch_high == 0)
-    return (both.image_size_low == both.image_size_high) & (unknown | enough)
-
-
-def _cost(claim: Row) -> NetworkCost:
+def _cost(claim: Claim) -> NetworkCost:
     """Return the cost of a sample at the claim's image size; a forward pass is a third of training."""
     network = cost_of_unit(claim.model)
     assert network is not None
@@ -146,7 +132,7 @@ def _cost(claim: Row) -> NetworkCost:
     )
 
 
-def _beyond(claim: Row) -> Iterator[tuple[str, Severity, str]]:
+def _beyond(claim: Claim) -> Iterator[tuple[str, Severity, str]]:
     """Yield the limits that a claim exceeds as rule, severity and text; fp32 that may be TF32 is treated as TF32."""
     figures, network = loosest_figures(claim.gpus), _cost(claim)
     tf32 = claim.precision in ("fp32", "tf32") and "tf32_tensor" in figures and not claim.strict

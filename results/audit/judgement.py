@@ -17,11 +17,25 @@ from results.audit.copies import copy_findings, multiple_findings
 from results.audit.findings import Severity, TableFinding, with_facts
 from results.audit.hardware_limits import limit_findings
 from results.audit.scaling import scaling_findings
-from results.audit.sources import source_findings, trusted_claims
+from results.audit.sources import Reference, source_findings, trusted_reference
 from results.text import counted
 from results.text_table import READABLE_LETTERS, Grid, printable
 
 ORDER = [Severity.IMPOSSIBLE, Severity.SUSPECT, Severity.NOTE]
+
+RULES = (multiple_findings, limit_findings, scaling_findings, copy_findings)
+"""All rules that need no reference; each is a function of claims with facts."""
+
+OF_COUNTS = ("no_scaling", "halved_scaling")
+EXPLAINED_BY = {
+    "scaling_out_of_line": OF_COUNTS,
+    "odd_gpu_count": (
+        *OF_COUNTS,
+        *("superlinear_scaling", "scaling_out_of_line", "slower_with_more_gpus", "two_values"),
+    ),
+    "gpu_out_of_line": ("copied_column", "exact_multiple_of_gpu_kind", "noisy_copy"),
+}
+"""Findings that are left out if findings above a note of other rules have all their rows."""
 
 SHOWN_UNREAD = 20
 """Number of unread cells listed in the printed table; JSON has all."""
@@ -64,21 +78,23 @@ def audit_file(path: Path, decimal: str | None = None) -> Audit:
     return Audit(found, reading)
 
 
-def claim_findings(claims: pd.DataFrame, reference: pd.DataFrame | None = None) -> list[TableFinding]:
+def claim_findings(claims: pd.DataFrame, reference: Reference | None = None) -> list[TableFinding]:
     """Apply all rules to claims.
 
     Args:
         claims: Claims of one file.
-        reference: Trusted measurements with facts; None: published and own ones shipped with tfbench.
+        reference: Trusted measurements; None: published and own ones shipped with tfbench.
     """
+    if claims.empty:
+        return []
     facts = with_facts(claims)
-    return [
-        *multiple_findings(facts),
-        *limit_findings(facts),
-        *scaling_findings(facts),
-        *copy_findings(facts),
-        *source_findings(facts, trusted_claims() if reference is None else reference),
-    ]
+    found = [finding for rules in RULES for finding in rules(facts)]
+    found += source_findings(facts, reference or trusted_reference())
+    for rule, causes in EXPLAINED_BY.items():
+        named = [finding for finding in found if finding.rule in causes and finding.severity is not Severity.NOTE]
+        explained = {row for finding in named for row in finding.rows}
+        found = [finding for finding in found if finding.rule != rule or not explained.issuperset(finding.rows)]
+    return found
 
 
 def findings_to_json(findings: Sequence[TableFinding]) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-import statistics
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator
 
-import pandas as pd
+import numpy as np
 
-from results.audit.findings import Pair, Row, Severity, TableFinding, above, claim_pairs, grouped, pairs
+from results.audit.findings import Claim, Claims, Severity, TableFinding, above, grouped, pairs
 from results.compare.scaling import CEILING
 
 SUSPECT_EFFICIENCY, IMPOSSIBLE_EFFICIENCY = 1.12, 1.25
@@ -62,61 +63,55 @@ TWO_VALUES = 1.25
 """Largest plausible ratio of two values for one case in a table; published repeats differ by up to 1.01."""
 
 
-def scaling_findings(claims: pd.DataFrame) -> list[TableFinding]:
+def scaling_findings(claims: Claims) -> Iterator[TableFinding]:
     """Find throughputs that contradict those of other GPU counts of the same case."""
     chosen = _one_per_count(claims)
-    chosen = chosen.assign(rung=chosen.groupby("series").cumcount())
-    both = pairs(chosen, ["series"], ["series", "table", "model", "rung", "num_gpus", "batch", "rate"])
-    steps = both[both.rung_high == both.rung_low + 1]
-    columns = _columns(steps)
-    single = _not_of(columns, _out_of_line(both[both.num_gpus_low == 1]))
-    found = [*_superlinear(claims, steps), *columns, *single, *_slower(steps), *_two_values(claims)]
-    return [*found, *_not_of(found, _odd_counts(chosen[chosen.series.isin(both.series_low)]))]
+    low, high = pairs(chosen, ["series"], itertools.pairwise)
+    doubled = high.num_gpus >= 2 * low.num_gpus
+    yield from _superlinear(claims, low[doubled], high[doubled])
+    yield from _columns(low[doubled], high[doubled])
+    yield from _out_of_line(chosen)
+    yield from _slower(low, high)
+    yield from _two_values(claims)
+    yield from _odd_counts(chosen[np.isin(chosen.series, low.series)])
 
 
-def _one_per_count(claims: pd.DataFrame) -> pd.DataFrame:
-    """Return one claim for each GPU count of a series: the one with the series' most common batch."""
-    usual = claims.groupby("series").batch.transform(lambda batches: statistics.mode(batches))
-    chosen = claims.assign(odd=claims.batch != usual).sort_values("odd", kind="stable")
-    return chosen.drop_duplicates(["series", "num_gpus"]).sort_values(["series", "num_gpus"])
+def _one_per_count(claims: Claims) -> Claims:
+    """Return one claim for each GPU count of a series, in order: the one with the series' most common batch."""
+    like_it = Counter(zip(claims.series, claims.batch, strict=True))
+    shared = np.array([like_it[claim.series, claim.batch] for claim in claims])
+    ordered = claims[np.lexsort((-shared, claims.num_gpus, claims.series))]
+    return ordered[[group[0] for group in grouped(ordered.series, ordered.num_gpus).values()]]
 
 
-def _not_of(known: Sequence[TableFinding], more: Sequence[TableFinding]) -> list[TableFinding]:
-    """Return the findings with a row that no known one above a note has."""
-    flagged = {row for finding in known for row in finding.rows if finding.severity is not Severity.NOTE}
-    return [finding for finding in more if not flagged.issuperset(finding.rows)]
-
-
-def _superlinear(claims: pd.DataFrame, steps: pd.DataFrame) -> list[TableFinding]:
+def _superlinear(claims: Claims, low: Claims, high: Claims) -> Iterator[TableFinding]:
     """Compare each claim with the one-GPU claim of its batch; without one, with the next smaller count of its series.
 
     If one case of a GPU and count is impossible, notes on its other cases become suspicions, because they share the
     host of the baseline or the number of GPUs.
     """
-    ones = claims[claims.num_gpus == 1].drop_duplicates(["series", "batch"], keep=False)
-    to_one = pairs(claims[claims.series.isin(ones.series)], ["series", "batch"], ["num_gpus"])
-    to_one = to_one[to_one.at_low.isin(ones["at"]) & (to_one.num_gpus_high > 1)]
+    ones, more = pairs(claims[np.argsort(claims.num_gpus, kind="stable")], ["series", "batch"])
+    from_one = (ones.num_gpus == 1) & (more.num_gpus > 1)
+    baselines = Counter(more.claim[from_one])
     # A larger batch may explain a higher throughput.
-    fit = (steps.batch_low == 0) | (steps.batch_high == 0) | (steps.batch_high <= steps.batch_low)
-    further = steps[fit & (steps.num_gpus_high >= 2 * steps.num_gpus_low) & ~steps.at_high.isin(to_one.at_high)]
-    beyond = [
-        (severity, pair) for pair in claim_pairs(pd.concat([to_one, further])) if (severity := _above_linear(*pair))
-    ]
-    wrong = {(high.group, high.num_gpus) for severity, (_, high) in beyond if severity is Severity.IMPOSSIBLE}
-    found = []
-    for severity, (low, high) in beyond:
+    fit = (low.batch == 0) | (high.batch == 0) | (high.batch <= low.batch)
+    compared = [pair for pair in zip(ones[from_one], more[from_one], strict=True) if baselines[pair[1].claim] == 1]
+    known = {pair[1].claim for pair in compared}
+    compared += [pair for pair in zip(low[fit], high[fit], strict=True) if pair[1].claim not in known]
+    beyond = [(severity, *pair) for pair in compared if (severity := _above_linear(*pair))]
+    wrong = {(high.table, high.num_gpus) for severity, _, high in beyond if severity is Severity.IMPOSSIBLE}
+    for severity, one, many in beyond:
+        if severity is Severity.NOTE and (many.table, many.num_gpus) in wrong:
+            severity = Severity.SUSPECT
         message = (
-            f"{high.name}: {high.number} is {above(high.per_gpu / low.per_gpu, CEILING)} of "
-            f"{high.num_gpus / low.num_gpus:g} × {low.number} (row {low.row}), more than {CEILING}: this number, its "
+            f"{many.name}: {many.number} is {above(many.per_gpu / one.per_gpu, CEILING)} of "
+            f"{many.num_gpus / one.num_gpus:g} × {one.number} (row {one.row}), more than {CEILING}: this number, its "
             "baseline or a number of GPUs is wrong"
         )
-        if severity is Severity.NOTE and (high.group, high.num_gpus) in wrong:
-            severity = Severity.SUSPECT
-        found.append(TableFinding.of("superlinear_scaling", severity, [high], message))
-    return found
+        yield TableFinding.of("superlinear_scaling", severity, [many], message)
 
 
-def _above_linear(low: Row, high: Row) -> Severity | None:
+def _above_linear(low: Claim, high: Claim) -> Severity | None:
     """Return how severely a claim exceeds linear scaling."""
     efficiency = high.per_gpu / low.per_gpu / (1 + low.rounding + high.rounding)
     # If two GPUs hardly gain over one, each further doubling may exceed linear scaling by as much.
@@ -128,103 +123,85 @@ def _above_linear(low: Row, high: Row) -> Severity | None:
     return Severity.NOTE if efficiency > CEILING else None
 
 
-def _columns(steps: pd.DataFrame) -> list[TableFinding]:
+def _columns(low: Claims, high: Claims) -> Iterator[TableFinding]:
     """Check each step between GPU counts by the median of all networks and precisions with both counts."""
-    doubled = steps[steps.num_gpus_high >= 2 * steps.num_gpus_low]
-    tables = grouped(doubled, ["table_low", "num_gpus_low", "num_gpus_high"])
-    return [finding for step in tables if (finding := _column(step))]
+    for (_, few, many), step in grouped(low.table, low.num_gpus, high.num_gpus).items():
+        light = [pair for pair in step if low.switched[pair] or not low.model[pair].startswith(HEAVY)]
+        compared = light or step
+        gain, more = np.median(high.rate[compared] / low.rate[compared]), many / few
+        first, last = low[compared[0]], high[compared[0]]
+        example = f"in the median of {len(compared)} cases, e.g. {first.name} {first.number} and ×{many} {last.number}"
+        least = SWITCHED_EFFICIENCY if first.switched else COLUMN_EFFICIENCY
+        rule, certain = "halved_scaling", len(light) > 1
+        if gain < NO_GAIN:
+            rule, certain = "no_scaling", certain or (bool(light) and more > 2)
+            what = f"{many} GPUs are {gain:.2f} times as fast as {few}, {example}: numbers of one GPU, not of all?"
+        elif gain / more < least[min(3, round(math.log2(more)))]:
+            kept = f"{gain / more * 100:.0f} % of the throughput is kept"
+            what = f"from {few} to {many} GPUs {kept}, {example}: halved, or another number of GPUs?"
+        else:
+            continue
+        yield TableFinding.of(rule, Severity.SUSPECT if certain else Severity.NOTE, high[step], what)
 
 
-def _column(every: Sequence[Pair]) -> TableFinding | None:
-    low, high = every[0]
-    light = [pair for pair in every if low.switched or not pair[0].model.startswith(HEAVY)]
-    compared = light or every
-    gain, more = statistics.median(high.rate / low.rate for low, high in compared), high.num_gpus / low.num_gpus
-    first, last = compared[0]
-    example = (
-        f"in the median of {len(compared)} cases, e.g. {first.name} {first.number} and ×{last.num_gpus} {last.number}"
-    )
-    severity = Severity.SUSPECT if len(light) > 1 else Severity.NOTE
-    highs = [high for _, high in every]
-    efficiency = SWITCHED_EFFICIENCY if low.switched else COLUMN_EFFICIENCY
-    if gain < NO_GAIN:
-        what = f"{high.num_gpus} GPUs are {gain:.2f} times as fast as {low.num_gpus}, {example}"
-        severity = Severity.SUSPECT if light and more > 2 else severity
-        return TableFinding.of("no_scaling", severity, highs, f"{what}: numbers of one GPU, not of all?")
-    if gain / more < efficiency[min(3, round(math.log2(more)))]:
-        kept = f"{gain / more * 100:.0f} % of the throughput is kept"
-        what = f"from {low.num_gpus} to {high.num_gpus} GPUs {kept}, {example}: halved, or another number of GPUs?"
-        return TableFinding.of("halved_scaling", severity, highs, what)
-    return None
-
-
-def _out_of_line(from_one: pd.DataFrame) -> list[TableFinding]:
+def _out_of_line(chosen: Claims) -> Iterator[TableFinding]:
     """Find cases that scale far worse than the others of their table with at least half as many GPUs."""
-    found = []
-    for table in grouped(from_one[from_one.model_low.str.startswith(LIGHT)], ["table_low"]):
-        cells = [(high, high.per_gpu / low.per_gpu) for low, high in table]
-        for claim, efficiency in cells:
-            others = {
-                other: value
-                for other, value in cells
-                if (other.model, other.precision) != (claim.model, claim.precision)
-                and 2 * other.num_gpus >= claim.num_gpus
-            }
-            if len({(other.model, other.precision) for other in others}) < (1 if claim.switched else FEWEST_CASES):
-                continue
-            usual = statistics.median(others.values())
-            good = min(others.values()) >= GOOD_LEAST and usual >= GOOD_MEDIAN
-            if good and efficiency < OUT_OF_LINE * min(1.0, usual):
-                message = (
-                    f"{claim.name}: {claim.number} scales to {efficiency:.2f}, the other {len(others)} cells of this "
-                    f"table to {usual:.2f}: halved, or another number of GPUs?"
-                )
-                found.append(TableFinding.of("scaling_out_of_line", Severity.SUSPECT, [claim], message))
-    return found
+    ones = {claim.series: claim.per_gpu for claim in chosen if claim.num_gpus == 1}
+    scaled = [claim.num_gpus > 1 and claim.series in ones and claim.model.startswith(LIGHT) for claim in chosen]
+    cells = chosen[np.array(scaled, dtype=bool)]
+    efficiencies = np.array([cell.per_gpu / ones[cell.series] for cell in cells])
+    for cell, efficiency in zip(cells, efficiencies, strict=True):
+        other = (cells.model != cell.model) | (cells.precision != cell.precision)
+        other &= (cells.table == cell.table) & (2 * cells.num_gpus >= cell.num_gpus)
+        kinds, others = {*zip(cells.model[other], cells.precision[other], strict=True)}, efficiencies[other]
+        if len(kinds) < (1 if cell.switched else FEWEST_CASES):
+            continue
+        usual = np.median(others)
+        good = others.min() >= GOOD_LEAST and usual >= GOOD_MEDIAN
+        if good and efficiency < OUT_OF_LINE * min(1.0, usual):
+            message = (
+                f"{cell.name}: {cell.number} scales to {efficiency:.2f}, the other {len(others)} cells of this table "
+                f"to {usual:.2f}: halved, or another number of GPUs?"
+            )
+            yield TableFinding.of("scaling_out_of_line", Severity.SUSPECT, [cell], message)
 
 
-def _slower(steps: pd.DataFrame) -> list[TableFinding]:
-    text = "{1.name}: {1.number}, but {0.num_gpus} of the same GPUs reach {0.number} (row {0.row})"
-    slower = claim_pairs(steps[steps.rate_high < SLOWER * steps.rate_low])
-    return [TableFinding.of("slower_with_more_gpus", Severity.SUSPECT, pair, text.format(*pair)) for pair in slower]
+def _slower(low: Claims, high: Claims) -> Iterator[TableFinding]:
+    slower = high.rate < SLOWER * low.rate
+    for few, many in zip(low[slower], high[slower], strict=True):
+        text = f"{many.name}: {many.number}, but {few.num_gpus} of the same GPUs reach {few.number} (row {few.row})"
+        yield TableFinding.of("slower_with_more_gpus", Severity.SUSPECT, [few, many], text)
 
 
-def _odd_counts(chosen: pd.DataFrame) -> list[TableFinding]:
+def _odd_counts(chosen: Claims) -> Iterator[TableFinding]:
     """Find cases with a GPU count that is half or double that of all others.
 
     It is suspect if the count of the others also fits their scaling.
     """
-    found = []
-    for table in grouped(chosen, ["table"]):
-        cases: dict[int, dict[int, Row]] = {}
-        for claim in table:
-            cases.setdefault(claim.series, {})[claim.num_gpus] = claim
-        for number, case in cases.items() if len(cases) > OTHER_CASES else ():
-            others = [other for key, other in cases.items() if key != number]
-            shared = set.intersection(*map(set, others))
-            base = min(shared & case.keys(), default=0)
-            for count in case.keys() - set[int]().union(*others) if base else ():
-                claim = case[count]
-                instead = next((n for n in (count // 2, count * 2) if n in shared and n not in case), 0)
-                usual = (
-                    statistics.median(other[instead].rate / other[base].rate for other in others) if instead else 0.0
+    for positions in grouped(chosen.table).values():
+        table = chosen[positions]
+        cases, counts = len({*table.series}), Counter(table.num_gpus)
+        for claim in table if cases > OTHER_CASES else ():
+            own, others = table[table.series == claim.series], table[table.series != claim.series]
+            shared = [count for count, cells in Counter(others.num_gpus).items() if cells == cases - 1]
+            base = min({*own.num_gpus} & {*shared}, default=0)
+            instead = {claim.num_gpus // 2, claim.num_gpus * 2} & {*shared} - {*own.num_gpus}
+            if counts[claim.num_gpus] > 1 or not base or not instead:
+                continue
+            count = min(instead)
+            usual = np.median(others.rate[others.num_gpus == count] / others.rate[others.num_gpus == base])
+            if abs(math.log(claim.rate / own.rate[own.num_gpus == base][0] / usual)) < FITS:
+                text = (
+                    f"{claim.name}: {claim.number} on {claim.num_gpus} GPUs, but all {cases - 1} other cases of the "
+                    f"table have {count} instead, and scale alike with that: another number of GPUs?"
                 )
-                if usual and abs(math.log(claim.rate / case[base].rate / usual)) < FITS:
-                    text = (
-                        f"{claim.name}: {claim.number} on {count} GPUs, but all {len(others)} other cases of the table "
-                        f"have {instead} instead, and scale alike with that: another number of GPUs?"
-                    )
-                    found.append(TableFinding.of("odd_gpu_count", Severity.SUSPECT, [claim], text))
-    return found
+                yield TableFinding.of("odd_gpu_count", Severity.SUSPECT, [claim], text)
 
 
-def _two_values(claims: pd.DataFrame) -> list[TableFinding]:
+def _two_values(claims: Claims) -> Iterator[TableFinding]:
     """Find cases of one table that have two values far apart: a number of GPUs, or a name, is wrong."""
-    found = []
-    case = ["series", "batch", "num_gpus"]
-    repeated = claims[claims.duplicated(case, keep=False)].sort_values("rate", kind="stable")
-    for low, *_, high in grouped(repeated, case):
+    for positions in grouped(claims.series, claims.batch, claims.num_gpus).values():
+        low, *_, high = claims[sorted([positions[0], *positions], key=lambda position: claims.rate[position])]
         if high.rate > TWO_VALUES * low.rate:
             message = f"{high.name}: {low.number} and {high.number} in one table, for one case"
-            found.append(TableFinding.of("two_values", Severity.SUSPECT, [low, high], message))
-    return found
+            yield TableFinding.of("two_values", Severity.SUSPECT, [low, high], message)

@@ -31,7 +31,7 @@ def test_a_table_of_throughputs_is_read_whole_and_not_accused(write, name):
     audit = audit_file(write(text))
     claims = [
         Cell(c.gpu or None, c.model, c.precision, c.rate, c.num_gpus, c.batch or None, c.mode)
-        for c in with_facts(audit.reading.claims).claim
+        for c in with_facts(audit.reading.claims)
     ]
     assert sorted(claims, key=str) == sorted(cells, key=str)
     assert audit.reading.unread == [] and above_notes(audit) == set()

@@ -49,7 +49,7 @@ def write(tmp_path):
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_one_table_in_any_format_and_encoding_makes_the_same_claims(write, form, encoding):
     reading = read_throughputs(write(FORMATS[form], encoding))
-    claims = with_facts(reading.claims).claim
+    claims = with_facts(reading.claims)
     assert {(claim.gpu, claim.num_gpus): claim.rate for claim in claims} == FP16
     assert {(claim.model, claim.precision) for claim in claims} == {("resnet50", "fp16")}
     assert reading.unread == []
@@ -130,7 +130,7 @@ def test_a_table_of_which_nothing_could_be_read_is_no_clean_bill(write, capsys):
 def test_each_table_of_a_file_has_its_own_title_notes_and_rows(write):
     row = "| {} | {} |\n|---|---|\n| ResNet50 | {} |\n"
     first, second = row.format("Network", "1 GPU", 453), row.format("Network", "1 GPU", 704)
-    claims = with_facts(read_claims(write(f"# A4000, fp16\n\n{first}\n# RTX A5000\n\n{second}\n* FP32\n"))).claim
+    claims = with_facts(read_claims(write(f"# A4000, fp16\n\n{first}\n# RTX A5000\n\n{second}\n* FP32\n")))
     found = [(claim.row, claim.gpu, claim.precision, claim.rate) for claim in claims]
     assert found == [(0, "RTX A4000", "fp16", 453), (1, "RTX A5000", "fp32", 704)]
 
@@ -145,7 +145,7 @@ def test_our_own_exports_are_read_whole_and_by_their_mode_and_image_size(write, 
         both = zip(cases, rates, strict=True)
         records = [r for case, rate in both for r in repeats(rate, rate * 1.01, case=case, environment=environment)]
         path = write(exported(merge_records(stored(*records)), form))
-        claims = with_facts(read_claims(path)).claim
+        claims = with_facts(read_claims(path))
         assert {claim.gpu for claim in claims} <= {"RTX A4000", ""}
         assert {claim.strict for claim in claims} == {form == "csv"}, "its columns state what two rows share"
         assert {(c.model, c.precision, c.batch, c.num_gpus, c.mode, c.image_size or None) for c in claims} == {
