@@ -6,30 +6,17 @@ RTX A4000,ResNet50,fp16,256,1,453                           | ResNet50 FP16 | 45
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
 
+from results.audit import table_text
 from results.audit.findings import CLAIM, Severity, TableFinding
-from results.audit.table_text import (
-    ALIASES,
-    Facets,
-    cell_figure,
-    decimal_mark,
-    has_rate_unit,
-    heading_key,
-    other_figure,
-    plain,
-    read_context,
-    read_count,
-    read_facets,
-    read_number,
-    read_precision,
-    take_count,
-)
+from results.audit.table_text import ALIASES, Facets, heading_key, plain, read_count, read_facets, read_number
 from results.audit.tables import RawTable, read_tables
 from results.errors import NotATable
 from results.reference.gpus import gpus_in, is_slice
@@ -65,6 +52,9 @@ Excludes the framework and its version, which in many published tables differ be
 limits of `copies.py`.
 """
 
+ENOUGH_READ = 0.8
+"""Minimum share of non-blank cells that must be read for an absence of findings to be meaningful."""
+
 NEEDED = (
     "needs networks and throughputs: columns 'model' and 'samples_per_second', or a column per GPU count "
     "('1 GPU', '2 GPUs'), GPU or network"
@@ -79,16 +69,12 @@ def _is_count(cell: str) -> bool:
     return read_count(cell) is not None
 
 
-def _is_anything(_: str) -> bool:
-    return True
-
-
-ROLES: tuple[tuple[str, frozenset[str], Callable[[str], bool]], ...] = (
+ROLES: tuple[tuple[str, frozenset[str], Callable[[str], bool] | None], ...] = (
     ("gpu", ALIASES["gpu"] | ALIASES["count"] | ALIASES["precision"], _is_gpu),  # `GPUs` may have names or numbers
     ("count", ALIASES["gpu"] | ALIASES["count"], _is_count),
-    ("gpu", ALIASES["gpu"] - {*SETTINGS}, _is_anything),
+    ("gpu", ALIASES["gpu"] - {*SETTINGS}, None),
     ("count", ALIASES["count"], lambda cell: not _is_gpu(cell)),
-    *((role, ALIASES[role], _is_anything) for role in ("model", "precision", "batch", "image_size", "hosts", "slice")),
+    *((role, ALIASES[role], None) for role in ("model", "precision", "batch", "image_size", "hosts", "slice")),
 )
 """Roles of columns by heading and by what most cells are; the first row that a column fits counts."""
 
@@ -103,7 +89,7 @@ ROLES_BY_CELLS: tuple[tuple[str, Callable[[str], bool]], ...] = (
 
 @dataclass
 class Reading:
-    """Claims and unread cells of a file.
+    """What was read of a file, and what its audit found.
 
     Attributes:
         claims: A row per throughput:
@@ -121,18 +107,20 @@ class Reading:
         unread: A note for each cell of a throughput that could not be parsed.
         blank: Number of cells without a number: empty, `-`, `n/a`, `OOM`.
         ignored: Headings of columns without throughputs or known settings.
+        findings: Worst first, with the notes on unread cells; empty before the audit.
     """
 
     claims: pd.DataFrame
     unread: list[TableFinding] = field(default_factory=list)
     blank: int = 0
     ignored: list[str] = field(default_factory=list)
+    findings: list[TableFinding] = field(default_factory=list)
 
     @property
-    def share_read(self) -> float:
-        """Share of the non-blank cells that were parsed."""
+    def read_enough(self) -> bool:
+        """Whether enough of the non-blank cells was parsed for an absence of findings to be meaningful."""
         cells = len(self.claims) + len(self.unread)
-        return len(self.claims) / cells if cells else 0.0
+        return cells > 0 and len(self.claims) >= ENOUGH_READ * cells
 
 
 def read_claims(path: Path) -> pd.DataFrame:
@@ -156,8 +144,8 @@ def read_throughputs(path: Path, decimal: str | None = None) -> Reading:
     """
     readings, refused, first_row = [], [], 0
     for table in read_tables(path):
-        context = _merged(read_context(table.title, ""), read_context(table.context, path.stem))
-        reading = _TableReader(table, context, decimal, first_row).read()
+        context = _merged(table_text.read_context(table.title, ""), table_text.read_context(table.context, path.stem))
+        reading = _read(table, context, decimal, first_row)
         if other := _not_rates(reading.claims):
             refused.append(f"holds {other}, not throughputs. Give samples per second")
         elif len(reading.claims) or reading.unread:
@@ -191,183 +179,191 @@ def _not_rates(claims: pd.DataFrame) -> str:
     return ""
 
 
-class _TableReader:
-    """Reads one table.
+@dataclass(frozen=True)
+class Columns:
+    """What the columns of a table hold.
 
     Attributes:
-        roles: Column by `gpu`, `model`, `precision`, `batch`, `count`, `hosts` or `label` (several in one cell); with
-            the mode before it if it applies to that one only: `train batch`.
-        settings: Column by name of the setting.
+        roles: Column by `gpu`, `model`, `precision`, `batch`, `count`, `hosts` or `label` (several in one cell), with
+            the mode before it if it applies to that one only (`train batch`); or by name of a setting.
         values: Parsed heading of each column of throughputs.
         ignored: Headings of all other columns, with what they hold instead, if known.
     """
 
-    def __init__(self, table: RawTable, context: Facets, decimal: str | None, first_row: int) -> None:
-        self.table, self.context, self.decimal, self.first_row = table, context, decimal, first_row
-        keys = [*map(heading_key, table.headings)]
-        self.roles = self._roles_by_heading(keys)
-        self.settings = {
-            key: i for i, key in enumerate(keys) if key in ALIASES["settings"] and i not in self.roles.values()
-        }
-        used = {*self.roles.values(), *self.settings.values()}
-        left = [i for i in range(len(keys)) if i not in used]
-        self.values, others = self._values(left)
-        for column in left:
-            if column not in self.values and (role := self._role_by_cells(column)):
-                self.roles.setdefault(role, column)
-        self.long = not any(facets.known for facets in self.values.values())
-        bare = [i for i, facets in self.values.items() if not facets.known and i not in self.roles.values()]
-        if bare:  # one column of each mode, of all GPUs if there is one
-            first = {self.values[i].mode: i for i in sorted(bare, key=lambda i: (not self.values[i].each, -i))}
-            self.values = {i: self.values[i] for i in sorted(first.values())}
-        used = {*self.roles.values(), *self.settings.values(), *self.values}
-        self.ignored = [
-            f"{plain(heading)!r} ({others[i]})" if i in others else repr(plain(heading))
-            for i, heading in enumerate(table.headings)
-            if i not in used and heading.strip()
-        ]
-        self.above: dict[str, str] = {}  # texts of label columns, for the empty cells below
+    roles: dict[str, int]
+    values: dict[int, Facets]
+    ignored: list[str]
 
-    def _share(self, column: int, test: Callable[[str], bool]) -> float:
-        cells = [row[column] for row in self.table.rows if row[column].strip()]
-        return sum(map(test, cells)) / len(cells) if cells else 0.0
 
-    def _roles_by_heading(self, keys: Sequence[str]) -> dict[str, int]:
-        roles: dict[str, int] = {}
-        for role, aliases, test in ROLES:
-            for i, key in enumerate(keys):
-                of_mode = OF_A_MODE.match(key)
-                name = f"{of_mode['mode']} {role}" if of_mode else role
-                fits = key[of_mode.end() if of_mode else 0 :] in aliases and name not in roles
-                if fits and i not in roles.values() and (test is _is_anything or self._share(i, test) >= LOOKS_LIKE):
-                    roles[name] = i
-        return roles
+def _columns(table: RawTable) -> Columns:
+    """Infer what columns hold from their headings and cells."""
+    keys = [*map(heading_key, table.headings)]
+    roles = _roles_by_heading(table, keys)
+    settings = {key: i for i, key in enumerate(keys) if key in ALIASES["settings"] and i not in roles.values()}
+    left = [i for i in range(len(keys)) if i not in {*roles.values(), *settings.values()}]
+    values, others = _values(table, left)
+    for i in left:
+        if i not in values and (role := _role_by_cells(table, i)):
+            roles.setdefault(role, i)
+    bare = [i for i, facets in values.items() if not facets.known and i not in roles.values()]
+    if bare:  # one column of each mode, of all GPUs if there is one
+        first = {values[i].mode: i for i in sorted(bare, key=lambda i: (not values[i].each, -i))}
+        values = {i: values[i] for i in sorted(first.values())}
+    used = {*roles.values(), *settings.values(), *values}
+    ignored = [
+        repr(plain(heading)) + (f" ({others[i]})" if i in others else "")
+        for i, heading in enumerate(table.headings)
+        if i not in used and heading.strip()
+    ]
+    return Columns(settings | roles, values, ignored)
 
-    def _values(self, columns: Sequence[int]) -> tuple[dict[int, Facets], dict[int, str]]:
-        """Return the columns of throughputs with their parsed headings, and what other columns of numbers hold."""
-        headings = self.table.headings
-        counts = {i: count for i in columns if (count := read_count(headings[i])) and count <= MOST_GPUS}
-        counts = {i: count for i, count in counts.items() if not gpus_in(headings[i])}  # 3090
-        values, others = {}, {}
-        for i in columns:
-            count = counts.get(i) if len(counts) > 1 else None
-            facets = Facets(count=count) if count else read_facets(headings[i])
-            if not self._share(i, _has_digit):
-                continue
-            if other := self._other_figure(i):
-                others[i] = other
-            elif (facets.known or facets.rate) and (count or self._share(i, _is_name) <= LOOKS_LIKE):
-                if facets.rest and not has_rate_unit(headings[i]):
-                    others[i] = f"{facets.rest!r} is not understood"
-                else:
-                    values[i] = facets
-        return values, others
 
-    def _other_figure(self, column: int) -> str:
-        """Return what a column holds instead of throughputs, by its heading, its cells or the title; empty: unknown."""
-        heading = self.table.headings[column]
-        cells = [row[column] for row in self.table.rows if _has_digit(row[column])]
-        titles = [line for line in self.table.title.splitlines() if not has_rate_unit(line)]
-        figures = {figure: line for line in titles if (figure := other_figure(line))}
-        if figure := other_figure(heading):
-            return figure
-        if figures and all(cell.rstrip(" !").endswith("%") for cell in cells):
-            return "percentages"
-        named = next((figure for figure in OF_WHOLE_TABLES if figure in figures), "")
-        meant = named == "relative values" or (named and not read_facets(figures[named]).rate)
-        if meant and not has_rate_unit(heading):
-            return f"{named}, by its title"
-        units = {*map(cell_figure, cells)}
-        return units.pop() if len(units) == 1 else ""
+def _share(table: RawTable, column: int, test: Callable[[str], object]) -> float:
+    """Return the share of a column's non-blank cells that pass a test."""
+    cells = [row[column] for row in table.rows if row[column].strip()]
+    return sum(bool(test(cell)) for cell in cells) / len(cells) if cells else 0.0
 
-    def _role_by_cells(self, column: int) -> str | None:
-        heading = self.table.headings[column]
-        if other_figure(heading) or read_facets(heading).rate:
-            return None
-        roles = [role for role, test in ROLES_BY_CELLS if self._share(column, test) >= LOOKS_LIKE]
-        return "label" if len({*roles} - {"count"}) > 1 else roles[0] if roles else None
 
-    def read(self) -> Reading:
-        """Read the rows."""
-        reading = Reading(pd.DataFrame(columns=CLAIM), ignored=self.ignored)
-        named = {"model", "label"} & self.roles.keys() or self.context.model
-        if not (named or any(f.model for f in self.values.values())) or _RATIOS.search(self.table.context):
-            return reading  # no networks, or ratios of our own report
-        marks, claims = self._decimal_marks(), []
-        for row, cells in enumerate(self.table.rows, self.first_row):
-            labels = self._labels(cells)
-            if not any(cells[column].strip() for column in self.values):
-                continue  # a heading within the table
-            for column, facets in self.values.items():
-                facts, heading = _merged(_merged(labels, facets), self.context), plain(self.table.headings[column])
-                number = read_number(cells[column], marks[column])
-                reason = number if isinstance(number, str) else self._refusal(cells, facts, heading)
-                if reason:
-                    text = f"column {heading!r}: {cells[column].strip()!r}: {reason}"
-                    reading.unread.append(TableFinding("unread_cell", Severity.NOTE, (row,), text))
-                elif isinstance(number, str):
-                    reading.blank += 1
-                else:
-                    claims.append((row, heading, *self._claim(cells, facts, *number)))
-        reading.claims = pd.DataFrame(claims, columns=CLAIM)
-        return reading
+def _roles_by_heading(table: RawTable, keys: Sequence[str]) -> dict[str, int]:
+    roles: dict[str, int] = {}
+    for role, aliases, test in ROLES:
+        for i, key in enumerate(keys):
+            of_mode = OF_A_MODE.match(key)
+            name = f"{of_mode['mode']} {role}" if of_mode else role
+            fits = key[of_mode.end() if of_mode else 0 :] in aliases and name not in roles
+            if fits and i not in roles.values() and (test is None or _share(table, i, test) >= LOOKS_LIKE):
+                roles[name] = i
+    return roles
 
-    def _decimal_marks(self) -> dict[int, str]:
-        """Return the decimal mark of each column of throughputs, inferred from its numbers, else from the table's."""
-        texts = {column: [row[column] for row in self.table.rows] for column in self.values}
-        usual = decimal_mark(cell for cells in texts.values() for cell in cells)
-        usual = usual or ("." if self.table.commas else "")  # files with commas as delimiters have decimal points
-        return {column: self.decimal or decimal_mark(cells) or usual for column, cells in texts.items()}
 
-    def _labels(self, cells: Sequence[str]) -> Facets:
-        """Parse the labels of a row; an empty network, or GPU in a wide table, is that of the row above."""
-        texts = {role: plain(cells[column]) for role, column in self.roles.items()}
-        for role in ("model",) if self.long else ("model", "gpu", "label"):
-            if role in texts:
-                self.above[role] = texts[role] = texts[role] or self.above.get(role, "")
-        labels = Facets()
-        for role in ("gpu", "model", "label"):
-            if texts.get(role):
-                labels = _merged(_label(role, texts[role]), labels)
-        if labels.gpu and texts.get("slice", "").lower() not in ("", "no", "none", "full", "off", "false", "-"):
-            labels = replace(labels, gpu=f"{labels.gpu} MIG {texts['slice']}")
-        gpus, hosts = (read_count(texts.get(role, "")) for role in ("count", "hosts"))
-        cells_of_roles = Facets(count=gpus * (hosts or 1) if gpus else None, precision=texts.get("precision", ""))
-        return _merged(cells_of_roles, labels)
+def _values(table: RawTable, columns: Sequence[int]) -> tuple[dict[int, Facets], dict[int, str]]:
+    """Return the columns of throughputs with their parsed headings, and what other columns of numbers hold."""
+    counts = {i: read_count(table.headings[i]) or 0 for i in columns if not gpus_in(table.headings[i])}  # not a 3090
+    counts = {i: count for i, count in counts.items() if 0 < count <= MOST_GPUS}
+    values, others = {}, {}
+    for i in columns:
+        heading, is_count = table.headings[i], len(counts) > 1 and i in counts
+        facets = Facets(count=counts[i]) if is_count else read_facets(heading)
+        if not _share(table, i, _has_digit):
+            continue
+        if other := _other_figure(table, i):
+            others[i] = other
+        elif (facets.known or facets.rate) and (is_count or _share(table, i, _is_name) <= LOOKS_LIKE):
+            if facets.rest and not table_text.has_rate_unit(heading):
+                others[i] = f"{facets.rest!r} is not understood"
+            else:
+                values[i] = facets
+    return values, others
 
-    def _refusal(self, cells: Sequence[str], facts: Facets, heading: str) -> str:
-        """Return why a number is no throughput of a known case; empty: it is one."""
-        count = plain(cells[self.roles["count"]]) if "count" in self.roles else ""
-        network = NETWORKS.get(_model(facts.model)) if facts.model else None
-        if count and read_count(count) is None:
-            return f"number of GPUs {count!r} cannot be read"
-        if network and network.unit != "tokens" and re.search(r"\btok", heading, re.IGNORECASE):
-            return f"tokens, but {facts.model} is counted in {network.unit}"
-        return "" if facts.model else "no network"
 
-    def _setting(self, role: str, mode: str, cells: Sequence[str]) -> int:
-        """Return the number in a setting's column, of its mode if there is one; 0: not given."""
-        column = self.roles.get(f"{mode} {role}", self.roles.get(role))
-        digits = re.match(r"\d+", plain(cells[column])) if column is not None else None
-        return int(digits[0]) if digits else 0
+def _other_figure(table: RawTable, column: int) -> str:
+    """Return what a column holds instead of throughputs, by its heading, its cells or the title; empty: unknown."""
+    heading = table.headings[column]
+    if figure := table_text.other_figure(heading):
+        return figure
+    cells = [row[column] for row in table.rows if _has_digit(row[column])]
+    titles = [line for line in table.title.splitlines() if not table_text.has_rate_unit(line)]
+    figures = {figure: line for line in titles if (figure := table_text.other_figure(line))}
+    if figures and all(cell.rstrip(" !").endswith("%") for cell in cells):
+        return "percentages"
+    named = next((figure for figure in OF_WHOLE_TABLES if figure in figures), "")
+    meant = named == "relative values" or (named and not read_facets(figures[named]).rate)
+    if meant and not table_text.has_rate_unit(heading):
+        return f"{named}, by its title"
+    units = {*map(table_text.cell_figure, cells)}
+    return units.pop() if len(units) == 1 else ""
 
-    def _claim(self, cells: Sequence[str], facts: Facets, rate: float, last_place: float) -> Iterator[object]:
-        """Yield the columns of a claim after its place."""
-        settings = {name: cells[i].strip() for name, i in self.settings.items() if cells[i].strip()}
-        mode = "infer" if (settings.get("mode", facts.mode) or "train").lower().startswith("infer") else "train"
-        model, count = _model(facts.model), facts.count or 1
-        size = self._setting("image_size", mode, cells) or int(facts.image_size or 0)
-        if size and (network := networks().get(model)) and size == network.size:
-            size = 0
-        settings |= {"image_size": str(size)} if size else {}
-        precision, of_all = facts.precision.lower(), count if facts.each else 1
-        yield (facts.gpu, *(f"{name}={value}" for name, value in settings.items()))
-        yield tuple(f"{name}={value}" for name, value in settings.items() if name in SOFTWARE)
-        yield from (facts.gpu, () if is_slice(facts.gpu) else gpus_in(facts.gpu), model)
-        yield read_precision(precision).partition(",")[0]
-        yield "tf32 off" in precision or settings.get("tf32", "").lower() == "false"
-        yield self._setting("batch", mode, cells) or facts.batch or 0
-        yield from (count, rate * of_all, last_place * of_all, mode, size)
+
+def _role_by_cells(table: RawTable, column: int) -> str | None:
+    heading = table.headings[column]
+    if table_text.other_figure(heading) or read_facets(heading).rate:
+        return None
+    roles = [role for role, test in ROLES_BY_CELLS if _share(table, column, test) >= LOOKS_LIKE]
+    return "label" if len({*roles} - {"count"}) > 1 else roles[0] if roles else None
+
+
+def _read(table: RawTable, context: Facets, decimal: str | None, first_row: int) -> Reading:
+    """Read the rows of a table, which may hold no throughputs."""
+    columns = _columns(table)
+    reading = Reading(pd.DataFrame(columns=CLAIM), ignored=columns.ignored)
+    named = {"model", "label"} & columns.roles.keys() or context.model
+    if not (named or any(facets.model for facets in columns.values.values())) or _RATIOS.search(table.context):
+        return reading  # no networks, or ratios of our own report
+    wide = any(facets.known for facets in columns.values.values())
+    marks, claims, above = _decimal_marks(table, columns.values, decimal), [], dict[str, str]()
+    for row, cells in enumerate(table.rows, first_row):
+        texts = {role: plain(cells[i]) for role, i in columns.roles.items()}
+        for role in ("model", "gpu", "label") if wide else ("model",):
+            if role in texts:  # an empty name is that of the row above
+                above[role] = texts[role] = texts[role] or above.get(role, "")
+        labels = _labels(texts)
+        if not any(cells[i].strip() for i in columns.values):
+            continue  # a heading within the table
+        for i, facets in columns.values.items():
+            facts, heading = _merged(_merged(labels, facets), context), plain(table.headings[i])
+            number = read_number(cells[i], marks[i])
+            reason = number if isinstance(number, str) else _refusal(texts, facts, heading)
+            if reason:
+                text = f"column {heading!r}: {cells[i].strip()!r}: {reason}"
+                reading.unread.append(TableFinding("unread_cell", Severity.NOTE, (row,), text))
+            elif isinstance(number, str):
+                reading.blank += 1
+            else:
+                claims.append((row, heading, *_claim(texts, facts, *number)))
+    reading.claims = pd.DataFrame(claims, columns=CLAIM)
+    return reading
+
+
+def _decimal_marks(table: RawTable, columns: Iterable[int], decimal: str | None) -> dict[int, str]:
+    """Return the decimal mark of each column of throughputs, inferred from its numbers, else from the table's."""
+    texts = {i: [row[i] for row in table.rows] for i in columns}
+    usual = table_text.decimal_mark(itertools.chain(*texts.values()))
+    usual = usual or ("." if table.commas else "")  # files with commas as delimiters have decimal points
+    return {i: decimal or table_text.decimal_mark(cells) or usual for i, cells in texts.items()}
+
+
+def _labels(texts: Mapping[str, str]) -> Facets:
+    """Parse the labels of a row."""
+    labels = Facets()
+    for role in ("gpu", "model", "label"):
+        if texts.get(role):
+            labels = _merged(_label(role, texts[role]), labels)
+    if labels.gpu and texts.get("slice", "").lower() not in ("", "no", "none", "full", "off", "false", "-"):
+        labels = replace(labels, gpu=f"{labels.gpu} MIG {texts['slice']}")
+    gpus, hosts = (read_count(texts.get(role, "")) for role in ("count", "hosts"))
+    return _merged(Facets(count=gpus and gpus * (hosts or 1), precision=texts.get("precision", "")), labels)
+
+
+def _refusal(texts: Mapping[str, str], facts: Facets, heading: str) -> str:
+    """Return why a number is no throughput of a known case; empty: it is one."""
+    network = NETWORKS.get(_model(facts.model)) if facts.model else None
+    if texts.get("count") and read_count(texts["count"]) is None:
+        return f"number of GPUs {texts['count']!r} cannot be read"
+    if network and network.unit != "tokens" and re.search(r"\btok", heading, re.IGNORECASE):
+        return f"tokens, but {facts.model} is counted in {network.unit}"
+    return "" if facts.model else "no network"
+
+
+def _claim(texts: Mapping[str, str], facts: Facets, rate: float, last_place: float) -> Iterator[object]:
+    """Yield the columns of a claim after its place."""
+    settings = {name: text for name, text in texts.items() if name in ALIASES["settings"] and text}
+    mode = "infer" if settings.get("mode", facts.mode).lower().startswith("infer") else "train"
+    batch, size = (_first_number(texts.get(f"{mode} {role}", texts.get(role, ""))) for role in ("batch", "image_size"))
+    model, count, size = _model(facts.model), facts.count or 1, size or int(facts.image_size or 0)
+    size = 0 if model in networks() and size == networks()[model].size else size
+    settings |= {"image_size": str(size)} if size else {}
+    precision, of_all = facts.precision.lower(), count if facts.each else 1
+    yield (facts.gpu, *(f"{name}={value}" for name, value in settings.items()))
+    yield tuple(f"{name}={value}" for name, value in settings.items() if name in SOFTWARE)
+    yield from (facts.gpu, () if is_slice(facts.gpu) else gpus_in(facts.gpu), model)
+    yield table_text.read_precision(precision).partition(",")[0]
+    yield "tf32 off" in precision or settings.get("tf32", "").lower() == "false"
+    yield from (batch or facts.batch or 0, count, rate * of_all, last_place * of_all, mode, size)
+
+
+def _first_number(text: str) -> int:
+    digits = re.match(r"\d+", text)
+    return int(digits[0]) if digits else 0
 
 
 def _has_digit(cell: str) -> bool:
@@ -383,7 +379,7 @@ def _label(role: str, text: str) -> Facets:
     """Parse a label; the whole text is the name if only a part is known."""
     facets = read_facets(text)
     if role == "gpu":
-        count, rest = take_count(text.replace("_", " "))
+        count, rest = table_text.take_count(text.replace("_", " "))
         return Facets(count=count, gpu=" ".join(rest.split()), precision=facets.precision, model=facets.model)
     if role == "model" and (is_network(text) or not is_network(facets.model)):
         return Facets(model=text, precision=facets.precision, batch=facets.batch, count=facets.count)

@@ -11,28 +11,21 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from results.audit.findings import (
-    CHANCES,
-    Claim,
-    Claims,
-    Severity,
-    TableFinding,
-    chance_of_at_least,
-    grouped,
-    pairs,
-    severity_below,
-    specified_ratios,
-)
+from results.audit.findings import Claim, Claims, Severity, TableFinding, grouped, pairs, specified_ratios
 from results.reference.gpus import gpu_numbers
 
 Floats = npt.NDArray[np.float64]
 Booleans = npt.NDArray[np.bool_]
+
+CHANCES = {Severity.IMPOSSIBLE: 1e-9, Severity.SUSPECT: 1e-5, Severity.NOTE: 1e-3}
+"""Probability of as many exact numbers in an honest table, below which there is a finding; a file may have
+100 tables."""
 
 EFFICIENCY_SPREAD = 0.1
 """Range of honest scaling efficiencies of one table: about 90 to 100 %."""
@@ -104,6 +97,26 @@ OFF_CHANCE = 3.0
 """Deviation in standard deviations from which a GPU is suspect."""
 
 
+def chance_of_at_least(hits: int, chances: Iterable[float]) -> float:
+    """Return the probability of at least N hits in independent trials with different probabilities.
+
+    Source: Poisson binomial distribution, by convolution of the trials.
+    """
+    below = np.zeros(hits + 1)  # probabilities of 0, 1, … hits; the last one includes all above
+    below[0] = 1.0
+    for chance in chances:
+        more = chance * below
+        below -= more
+        below[1:] += more[:-1]
+        below[-1] += more[-1]
+    return float(below[hits])
+
+
+def _severity(chance: float) -> Severity | None:
+    """Return the severity of numbers with a probability in an honest table; None: it is no finding."""
+    return next((severity for severity, limit in CHANCES.items() if chance < limit), None)
+
+
 def multiple_findings(claims: Claims) -> Iterator[TableFinding]:
     """Find exact multiples across GPU counts, precisions and networks."""
     by_count = claims[np.argsort(claims.num_gpus, kind="stable")]
@@ -141,7 +154,7 @@ def _judged(rule: str, low: Claims, high: Claims, exact: Booleans, chances: Floa
     """
     hits = [*{claim.claim: (one, claim) for one, claim in zip(low[exact], high[exact], strict=True)}.values()]
     chance = chance_of_at_least(len(hits), chances)
-    if severity := severity_below(chance, CHANCES):
+    if severity := _severity(chance):
         first, second = hits[0]
         what, why = "pairs differ by exactly a power of two", "two measurements do not"
         if rule == OF_GPUS:
@@ -201,7 +214,7 @@ def _copied(low: Claims, high: Claims, tries: int) -> Iterator[TableFinding]:
     rounding = np.maximum(low.rounding, high.rounding)
     chances = (rounding / np.abs(_expected(low, high)).clip(min=TWIN_SPREAD)).clip(max=1.0)
     chance = min(1.0, chance_of_at_least(equal.sum(), chances) * tries) if equal.sum() > 1 else 1.0
-    if severity := severity_below(chance, CHANCES):
+    if severity := _severity(chance):
         first, second = low[equal][0], high[equal][0]
         message = (
             f"{second.gpu_text} has exactly the throughput of {first.gpu_text} in {equal.sum()} of {len(low)} cells, "
@@ -231,7 +244,10 @@ def _exact_multiple(low: Claims, high: Claims, tries: int) -> Iterator[TableFind
         return
     factors = [(round(ratio, decimals), decimals) for decimals in range(MOST_DECIMALS + 1)] + [(ratio, None)]
     digits = max(low.digits.max(), high.digits.max())
-    roundings = [_rounding(claims, digits) for claims in (high, low)]
+    roundings = []
+    for claims in (high, low):  # 400 beside numbers of one or two digits may be rounded to 10 or 100
+        last_place = np.maximum(claims.last_place, 10.0 ** (np.floor(np.log10(claims.rate)) + 1 - digits))
+        roundings.append(last_place / 2 / claims.rate)
     of_first_count = [positions[0] for positions in grouped(low.model, low.precision).values()]
     spread = np.full(len(low), COUNT_RANGE)
     spread[of_first_count] = RATIO_RANGE
@@ -245,7 +261,7 @@ def _exact_multiple(low: Claims, high: Claims, tries: int) -> Iterator[TableFind
         return
     chance, hits, factor = min(trials, key=operator.itemgetter(0))
     chance = min(1.0, chance * 2 * len(factors) * tries) * _nearness(low, high, math.log(factor))
-    severity = severity_below(chance, CHANCES)
+    severity = _severity(chance)
     if severity is None or hits.sum() < 2:
         return
     first, second = low[hits][0], high[hits][0]
@@ -289,13 +305,6 @@ def _chance(hits: int, chances: Floats, factor: float, decimals: int | None) -> 
     least = chances.argmin()  # the cell that the factor fits; any ratio has a factor of many decimals
     fits = 1.0 if decimals is None else min(1.0, chances[least] * RATIO_RANGE * factor * 10**decimals)
     return float(fits * chance_of_at_least(hits - 1, np.delete(chances, least)))
-
-
-def _rounding(claims: Claims, digits: int) -> Floats:
-    """Return relative rounding errors in a table of numbers with at most N digits: 400 may be rounded to 100."""
-    last_place = np.maximum(claims.last_place, 10.0 ** (np.floor(np.log10(claims.rate)) + 1 - digits))
-    rounding: Floats = last_place / 2 / claims.rate
-    return rounding
 
 
 def _noisy(low: Claims, high: Claims) -> Iterator[TableFinding]:

@@ -7,7 +7,7 @@ import enum
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,10 +53,6 @@ class TableFinding:
         """Return a finding about claims."""
         return cls(rule, severity, tuple(sorted({int(claim.row) for claim in claims})), message)
 
-
-CHANCES = {Severity.IMPOSSIBLE: 1e-9, Severity.SUSPECT: 1e-5, Severity.NOTE: 1e-3}
-"""Probability of as many exact numbers in an honest table, below which there is a finding; a file may have
-100 tables."""
 
 CLAIM = [
     *("row", "column", "group", "software", "gpu_text", "gpus", "model", "precision", "strict", "batch", "num_gpus"),
@@ -192,26 +188,6 @@ def pairs(
     groups = grouped(*(claims[key] for key in keys)).values()
     both = np.array([pair for group in groups for pair in how(group)], dtype=int).reshape(-1, 2)
     return claims[both[:, 0]], claims[both[:, 1]]
-
-
-def severity_below(value: float, limits: Mapping[Severity, float]) -> Severity | None:
-    """Return the worst severity whose limit a value is below; None: it is below none."""
-    return next((severity for severity, limit in limits.items() if value < limit), None)
-
-
-def chance_of_at_least(hits: int, chances: Iterable[float]) -> float:
-    """Return the probability of at least N hits in independent trials with different probabilities.
-
-    Source: Poisson binomial distribution, by convolution of the trials.
-    """
-    below = np.zeros(hits + 1)  # probabilities of 0, 1, … hits; the last one includes all above
-    below[0] = 1.0
-    for chance in chances:
-        more = chance * below
-        below -= more
-        below[1:] += more[:-1]
-        below[-1] += more[-1]
-    return float(below[hits])
 
 
 def above(value: float, limit: float, decimals: int = 2) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
 from results.audit.findings import Claim, Claims, Severity, TableFinding, above, cost_of_unit, pairs
 from results.reference.gpus import CLOCK_MARGIN, FREE_MEMORY, PEAKS, is_slice, loosest_figures, roofline
-from results.reference.networks import WINOGRAD, NetworkCost, networks
+from results.reference.networks import WINOGRAD, networks
 from results.text import counted
 
 WINOGRAD_NETWORKS = ("alexnet", "vgg16", "inception_v4")
@@ -26,6 +25,9 @@ network's batch suffices.
 
 Source: an H100 in fp16, where InceptionV3 with 64 is slower than ResNet152 with 256 (docs/validation.md).
 """
+
+FORWARD = 1 / 3
+"""Share of a forward pass in the arithmetic of training."""
 
 ORDER_SUSPECT, ORDER_IMPOSSIBLE = 1.8, 5.0
 """Ratios of FLOPs and memory traffic from which the larger network must be slower, probably or certainly."""
@@ -118,41 +120,31 @@ def flop_ratio(small: str, large: str) -> float:
     return other.flop_per_sample / one.flop_per_sample if one and other else 1.0
 
 
-def _cost(claim: Claim) -> NetworkCost:
-    """Return the cost of a sample at the claim's image size; a forward pass is a third of training."""
-    network = cost_of_unit(claim.model)
-    assert network is not None
-    pixels = (claim.image_size / network.size) ** 2 if claim.image_size and not network.sequences else 1.0
-    return replace(
-        network,
-        flop_per_sample=network.flop_per_sample * pixels * (1.0 if claim.mode == "train" else 1 / 3),
-        elements_unfused=network.elements_unfused * pixels,
-        elements_fused=network.elements_fused * pixels,
-        saved_bytes={size: saved * pixels for size, saved in network.saved_bytes.items()},
-    )
-
-
 def _beyond(claim: Claim) -> Iterator[tuple[str, Severity, str]]:
     """Yield the limits that a claim exceeds as rule, severity and text; fp32 that may be TF32 is treated as TF32."""
-    figures, network = loosest_figures(claim.gpus), _cost(claim)
+    figures, network = loosest_figures(claim.gpus), cost_of_unit(claim.model)
     tf32 = claim.precision in ("fp32", "tf32") and "tf32_tensor" in figures and not claim.strict
     peak = "tf32" if tf32 else "fp32" if claim.precision == "tf32" else claim.precision
-    line = roofline(figures, network, peak)
-    if line is None:
+    line = roofline(figures, network, peak) if network else None
+    if network is None or line is None:
         return
-    share, achieved = claim.per_gpu / line.arithmetic, claim.per_gpu * network.flop_per_sample
-    text = f"{achieved / 1e12:.1f} TFLOP/s per GPU is {share * 100:.0f} % of its {PEAK_NAMES[peak]} peak"
+    pixels = (claim.image_size / network.size) ** 2 if claim.image_size and not network.sequences else 1.0
+    rate = claim.per_gpu * pixels  # in samples of the default size
+    share = rate / line.arithmetic * (1 if claim.mode == "train" else FORWARD)
+    achieved = share * figures[PEAKS[peak][0]]
+    text = f"{achieved:.1f} TFLOP/s per GPU is {share * 100:.0f} % of its {PEAK_NAMES[peak]} peak"
     if share > CLOCK_MARGIN * (WINOGRAD if network.model in WINOGRAD_NETWORKS else 1.0):
         yield "flop_bound", Severity.IMPOSSIBLE, text
     elif peak != "fp32" and share > TENSOR_SHARE_SUSPECT and network.elements_fused:
         yield "flop_bound", Severity.SUSPECT, f"{text}; networks of this kind reach 10 to 40 %"
     if claim.mode != "train":
         return
-    if claim.per_gpu > line.fused:
-        text = f"{above(claim.per_gpu, round(line.fused), 0)} per GPU and second needs more than its memory bandwidth"
-        yield "bandwidth_bound", Severity.IMPOSSIBLE, f"{text}; the bound with all layers fused is {line.fused:.0f}"
-    if line.largest_batch and claim.batch > line.largest_batch:
-        fits = claim.batch * FREE_MEMORY <= line.largest_batch
+    if rate > line.fused:
+        bound = line.fused / pixels
+        text = f"{above(claim.per_gpu, round(bound), 0)} per GPU and second needs more than its memory bandwidth"
+        yield "bandwidth_bound", Severity.IMPOSSIBLE, f"{text}; the bound with all layers fused is {bound:.0f}"
+    if line.largest_batch and claim.batch * pixels > line.largest_batch:
+        fits = claim.batch * pixels * FREE_MEMORY <= line.largest_batch
         share, severity = (FREE_MEMORY, Severity.SUSPECT) if fits else (1.0, Severity.IMPOSSIBLE)
         text = f"activations of a batch of {claim.batch} take more than {share * 100:.0f} % of the memory"
         yield "memory_size", severity, f"{text} of {figures['memory']:.0f} GiB"

@@ -6,13 +6,13 @@ import dataclasses
 import itertools
 import json
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
-from results.audit.claims import Reading, read_throughputs
+from results.audit.claims import ENOUGH_READ, Reading, read_throughputs
 from results.audit.copies import copy_findings, multiple_findings
 from results.audit.findings import Severity, TableFinding, with_facts
 from results.audit.hardware_limits import limit_findings
@@ -20,8 +20,6 @@ from results.audit.scaling import scaling_findings
 from results.audit.sources import Reference, source_findings, trusted_reference
 from results.text import counted
 from results.text_table import READABLE_LETTERS, Grid, printable
-
-ORDER = [Severity.IMPOSSIBLE, Severity.SUSPECT, Severity.NOTE]
 
 RULES = (multiple_findings, limit_findings, scaling_findings, copy_findings)
 """All rules that need no reference; each is a function of claims with facts."""
@@ -40,29 +38,8 @@ EXPLAINED_BY = {
 SHOWN_UNREAD = 20
 """Number of unread cells listed in the printed table; JSON has all."""
 
-ENOUGH_READ = 0.8
-"""Minimum share of non-blank cells that must be read for an absence of findings to be meaningful."""
 
-
-@dataclass(frozen=True)
-class Audit:
-    """Findings about a file, and how much of it was read.
-
-    Attributes:
-        findings: Worst first; each unread cell is a note.
-        reading: Claims and unread cells.
-    """
-
-    findings: list[TableFinding]
-    reading: Reading
-
-    @property
-    def read_enough(self) -> bool:
-        """Whether enough was read for the audit to be meaningful."""
-        return self.reading.share_read >= ENOUGH_READ
-
-
-def audit_file(path: Path, decimal: str | None = None) -> Audit:
+def audit_file(path: Path, decimal: str | None = None) -> Reading:
     """Audit all tables of a file.
 
     Args:
@@ -73,9 +50,9 @@ def audit_file(path: Path, decimal: str | None = None) -> Audit:
         NotATable: The file has no throughputs.
     """
     reading = read_throughputs(path, decimal)
-    found = [*claim_findings(reading.claims), *reading.unread]
-    found.sort(key=lambda finding: (ORDER.index(finding.severity), finding.rule, finding.rows))
-    return Audit(found, reading)
+    reading.findings = [*claim_findings(reading.claims), *reading.unread]
+    reading.findings.sort(key=lambda finding: ([*Severity].index(finding.severity), finding.rule, finding.rows))
+    return reading
 
 
 def claim_findings(claims: pd.DataFrame, reference: Reference | None = None) -> list[TableFinding]:
@@ -102,14 +79,13 @@ def findings_to_json(findings: Sequence[TableFinding]) -> str:
     return json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1, ensure_ascii=False) + "\n"
 
 
-def reading_lines(audited: Audit) -> list[str]:
+def reading_lines(reading: Reading) -> list[str]:
     """Return lines on how much of the file was read."""
-    reading = audited.reading
     cells, blank = len(reading.claims) + len(reading.unread), f", {reading.blank} without a number"
     lines = [f"{len(reading.claims)} of {cells} cells with a throughput were read{blank if reading.blank else ''}"]
     if reading.ignored:
         lines.append(f"columns not used: {', '.join(reading.ignored)}")
-    if not audited.read_enough:
+    if not reading.read_enough:
         lines.append(
             f"too little could be read to judge this file (under {ENOUGH_READ * 100:.0f} %): "
             "an absence of findings proves nothing"
@@ -117,45 +93,35 @@ def reading_lines(audited: Audit) -> list[str]:
     return lines
 
 
-def audit_lines(path: Path, audited: Audit, width: int) -> list[str]:
+def audit_lines(path: Path, audited: Reading, width: int) -> list[str]:
     """Return the findings as lines of text: the counts, how much was read, and two or more lines for each finding."""
-    lines = [f"{path.name}: {_counts(audited)}", *reading_lines(audited)]
-    for finding in _shown(audited):
-        text = textwrap.wrap(
-            printable(finding.message),
-            max(width, 2 * READABLE_LETTERS) - 2,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        lines += [
-            "",
-            f"{finding.severity}: {finding.rule}, {_rows_text(finding.rows)}",
-            *(f"  {line}" for line in text),
-        ]
-    return [*lines, *([""] if audited.findings else []), *_notes(audited)]
+    grid = audit_grid(path, audited)
+    above = 1 + len(reading_lines(audited))
+    lines = [f"{path.name}: {grid.notes[0]}", *grid.notes[1:above]]
+    width = max(width, 2 * READABLE_LETTERS) - 2
+    for severity, rule, rows, message in grid.rows:
+        text = textwrap.wrap(printable(message), width, break_long_words=False, break_on_hyphens=False)
+        lines += ["", f"{severity}: {rule}, {rows}", *(f"  {line}" for line in text)]
+    return [*lines, *([""] if grid.rows else []), *grid.notes[above:]]
 
 
-def audit_grid(path: Path, audited: Audit) -> Grid:
-    """Return the findings as a table."""
-    rows = [[finding.severity, finding.rule, _rows_text(finding.rows), finding.message] for finding in _shown(audited)]
-    notes = [_counts(audited), *reading_lines(audited), *_notes(audited)]
+def audit_grid(path: Path, audited: Reading) -> Grid:
+    """Return the findings as a table; its notes are the counts, how much was read, and what the table leaves out."""
+    findings = audited.findings
+    counts = Counter(finding.severity for finding in findings)
+    texts = [f"{counts[kind]} {kind}" for kind in (Severity.IMPOSSIBLE, Severity.SUSPECT)]
+    unread = {*[finding for finding in findings if finding.rule == "unread_cell"][SHOWN_UNREAD:]}
+    rows = [
+        [finding.severity, finding.rule, _rows_text(finding.rows), finding.message]
+        for finding in findings
+        if finding not in unread
+    ]
+    notes = [", ".join([*texts, counted(counts[Severity.NOTE], "note")]), *reading_lines(audited)]
+    if unread:
+        notes.append(f"{counted(len(unread), 'more cell')} could not be read; --format json lists them all")
+    if rows:
+        notes.append("rows are counted from 0 below the heading")
     return Grid(f"Audit of {path.name}", ["severity", "rule", "rows", "what"], rows, notes)
-
-
-def _shown(audited: Audit) -> list[TableFinding]:
-    unread = [finding for finding in audited.findings if finding.rule == "unread_cell"]
-    return [finding for finding in audited.findings if finding not in unread[SHOWN_UNREAD:]]
-
-
-def _counts(audited: Audit) -> str:
-    numbers = {severity: sum(finding.severity is severity for finding in audited.findings) for severity in ORDER}
-    return ", ".join(counted(n, s) if s is Severity.NOTE else f"{n} {s}" for s, n in numbers.items())
-
-
-def _notes(audited: Audit) -> list[str]:
-    hidden = len(audited.findings) - len(_shown(audited))
-    more = f"{counted(hidden, 'more cell')} could not be read; --format json lists them all"
-    return [more] * bool(hidden) + ["rows are counted from 0 below the heading"] * bool(audited.findings)
 
 
 def _rows_text(rows: Sequence[int]) -> str:

@@ -90,13 +90,15 @@ def _superlinear(claims: Claims, low: Claims, high: Claims) -> Iterator[TableFin
     If one case of a GPU and count is impossible, notes on its other cases become suspicions, because they share the
     host of the baseline or the number of GPUs.
     """
-    ones, more = pairs(claims[np.argsort(claims.num_gpus, kind="stable")], ["series", "batch"])
-    from_one = (ones.num_gpus == 1) & (more.num_gpus > 1)
-    baselines = Counter(more.claim[from_one])
+    by_count = claims[np.argsort(claims.num_gpus, kind="stable")]
+    compared: list[tuple[Claim, Claim]] = []
+    for positions in grouped(by_count.series, by_count.batch).values():
+        cells = by_count[positions]
+        alone = len(cells) > 1 and cells.num_gpus[0] == 1 < cells.num_gpus[1]
+        compared += [(cells[0], cell) for cell in cells[1:]] if alone else []
+    known = {high.claim for _, high in compared}
     # A larger batch may explain a higher throughput.
     fit = (low.batch == 0) | (high.batch == 0) | (high.batch <= low.batch)
-    compared = [pair for pair in zip(ones[from_one], more[from_one], strict=True) if baselines[pair[1].claim] == 1]
-    known = {pair[1].claim for pair in compared}
     compared += [pair for pair in zip(low[fit], high[fit], strict=True) if pair[1].claim not in known]
     beyond = [(severity, *pair) for pair in compared if (severity := _above_linear(*pair))]
     wrong = {(high.table, high.num_gpus) for severity, _, high in beyond if severity is Severity.IMPOSSIBLE}

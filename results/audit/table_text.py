@@ -15,16 +15,9 @@ from results.reference.gpus import GPU_WORDS, gpus_in, is_gpu_like, specified_gp
 from results.reference.networks import is_network, model_key
 from results.schema import SETTINGS, Status
 
-_OTHER_ROLES = (
-    "model",
-    "precision",
-    "batch_per_gpu",
-    "num_gpus",
-    "num_hosts",
-    "image_size",
-    "communication",
-    "min_seconds",
-)
+_OTHER_ROLES = {
+    *("model", "precision", "batch_per_gpu", "num_gpus", "num_hosts", "image_size", "communication", "min_seconds")
+}
 """Settings of a case that are not settings of a published table: they have other roles, or do not occur."""
 
 _HEADINGS = {
@@ -44,7 +37,7 @@ _HEADINGS = {
         *("fleet", "host", "source", "framework", "unit", "sequence_len", "seq_len"),
         *("tensorflow", "keras", "cuda", "driver", "image_digest", "method_version", "variables", "launcher"),
         *("power_limit_watts", "cpu", "cpu_limit", "parameters", "tf32", "task"),
-        *(name for name in SETTINGS if name not in _OTHER_ROLES),
+        *({*SETTINGS} - _OTHER_ROLES),
     ),
 }  # fmt: skip
 ALIASES = {meaning: frozenset(headings) for meaning, headings in _HEADINGS.items()}
@@ -93,7 +86,6 @@ _OTHER_FIGURES = {
     "another figure": r"memory|vram|loss|accuracy|at most|epochs?\b|repeats?|\bp\d\d\b|cv ?%|%|utili[sz]ation|tflop|"
     r"clock|\bstd|stdev|deviation|\berror\b|±|\bmin(imum)?\b|\bmax(imum)?\b|\bparam|\bmacs?\b|\bsteps?\b",
 }
-_OTHER_FIGURE = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _OTHER_FIGURES.items()}
 _COUNTS = (
     re.compile(rf"(?<![\w.])(?P<count>\d{{1,4}})\s*[x×]\s*(?={GPU_WORDS})"),
     re.compile(r"\b(?P<hosts>\d{1,4})\s*[x×]\s*(?P<count>\d{1,4})\s*[x×]?\s*(gpus?|cpus?)\b"),
@@ -172,7 +164,7 @@ def has_rate_unit(text: str) -> bool:
 def other_figure(text: str) -> str:
     """Return what a heading or title names instead of throughputs: `relative values`, `times`; empty: nothing else."""
     words = _INTERVAL.sub(" ", _RATE_UNIT.sub(" ", _spaced(text)))
-    return next((name for name, pattern in _OTHER_FIGURE.items() if pattern.search(words)), "")
+    return next((name for name, pattern in _OTHER_FIGURES.items() if re.search(pattern, words, re.IGNORECASE)), "")
 
 
 def plain(text: str) -> str:

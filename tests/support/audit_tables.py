@@ -4,6 +4,7 @@
 cell. `NO_THROUGHPUTS` are honest tables of something else: text, and a word of the answer that names it.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 
@@ -20,36 +21,36 @@ class Cell(NamedTuple):
 
 
 A4000, A5000 = "RTX A4000", "RTX A5000"
-FP16 = [Cell(A4000, "resnet50", "fp16", 410.5), Cell(A5000, "resnet50", "fp16", 640.1)]
+
+
+def _rates(rates: Mapping[str, float]) -> list[Cell]:
+    """Return cells of ResNet50 in FP16, by GPU."""
+    return [Cell(gpu, "resnet50", "fp16", rate) for gpu, rate in rates.items()]
+
+
+FP16 = _rates({A4000: 410.5, A5000: 640.1})
 UNITS = (
     *("images/second", "samples/second", "examples/sec", "train_samples_per_second", "avg images/sec", "seqs/s"),
-    *(
-        "img/sec",
-        "Images per Second",
-        "SamplesPerSec",
-        "RunningAvgSamplesPerSec",
-        "samples_per_sec",
-        "throughput (img/s)",
-    ),
-    *(
-        "Training throughput [samples/s]",
-        "Global Throughput (images/sec)",
-        "Mean training speed, images per sec.",
-        "FPS",
-    ),
-    *(
-        "Images processed per second",
-        "samples·s⁻¹",
-        "mean ± std (img/s)",
-        "Throughput (higher is better)",
-        "img/s (95 % CI)",
-    ),
-    *("Examples / second", "Performance (TensorFlow, img/s)", "total images/sec", "training images/s (median)"),
+    *("img/sec", "Images per Second", "SamplesPerSec", "RunningAvgSamplesPerSec", "samples_per_sec"),
+    *("throughput (img/s)", "Training throughput [samples/s]", "Global Throughput (images/sec)", "FPS"),
+    *("Mean training speed, images per sec.", "Images processed per second", "samples·s⁻¹", "mean ± std (img/s)"),
+    *("Throughput (higher is better)", "img/s (95 % CI)", "Examples / second", "Performance (TensorFlow, img/s)"),
+    *("total images/sec", "training images/s (median)"),
 )
 
 
 def _long(unit: str) -> str:
     return f'gpu,model,precision,"{unit}"\nRTX A4000,resnet50,fp16,410.5\nRTX A5000,resnet50,fp16,640.1\n'
+
+
+def _cells(rates: Mapping[str, Sequence[float]], **of: Sequence[str]) -> list[Cell]:
+    """Return cells of ResNet50 in FP16 by GPU, with rates that differ in one field of `Cell`."""
+    ((field, values),) = of.items()
+    return [
+        Cell(gpu, "resnet50", "fp16", rate)._replace(**{field: value})
+        for gpu, of_gpu in rates.items()
+        for rate, value in zip(of_gpu, values, strict=True)
+    ]
 
 
 def _both(*rows: tuple[str, str, float, float], batch: int | None = None) -> list[Cell]:
@@ -66,11 +67,7 @@ READABLE: dict[str, tuple[str, list[Cell]]] = {
     "extra words": (
         "GPU\tVRAM\tPrice ($)\tTDP (W)\tResNet-50 TF FP32 (images/s)\tResNet-50 NGC run FP16 (images/s)\tNotes\n"
         "RTX 3080 10GB\t10\t$699\t320\t321.4\t560.2\t\nRTX 3090 24GB\t24\t$1,499\t350\t398.0\t781.5\tblower\n",
-        [
-            Cell(gpu, "resnet50", precision, rate)
-            for gpu, rates in (("RTX 3080", (321.4, 560.2)), ("RTX 3090", (398.0, 781.5)))
-            for precision, rate in zip(("fp32", "fp16"), rates, strict=True)
-        ],
+        _cells({"RTX 3080": (321.4, 560.2), "RTX 3090": (398.0, 781.5)}, precision=("fp32", "fp16")),
     ),
     "framework in the heading": (
         "| GPU | ResNet50 TensorFlow FP16 |\n|---|---|\n| A4000 | 410.5 |\n| A5000 | 640.1 |\n",
@@ -80,21 +77,14 @@ READABLE: dict[str, tuple[str, list[Cell]]] = {
         "gpu,model,precision,images_per_second\nRTX A4000,resnet50,fp16,410.5 (±4.0)\nRTX A5000,resnet50,fp16,640.1(5)\n"
         "RTX A6000,resnet50,fp16,802.2 (+/- 4.0)\nRTX 3090,resnet50,fp16,(781.3 ± 5.1) img/s\n"
         'H100 PCIe,resnet50,fp16,"2,250 [2,240–2,261]"\nA100 PCIe 40GB,resnet50,fp16,1160 \\pm 12\n',
-        [
-            *FP16,
-            Cell("RTX A6000", "resnet50", "fp16", 802.2),
-            Cell("RTX 3090", "resnet50", "fp16", 781.3),
-            Cell("H100 PCIe 80GB", "resnet50", "fp16", 2250),
-            Cell("A100 PCIe 40GB", "resnet50", "fp16", 1160),
-        ],
+        FP16 + _rates({"RTX A6000": 802.2, "RTX 3090": 781.3, "H100 PCIe 80GB": 2250, "A100 PCIe 40GB": 1160}),
     ),
     "training and inference": (
         "gpu,model,precision,batch_size,train images/sec,inference images/sec\n"
         "RTX A4000,resnet50,fp16,256,410,1312\nRTX A5000,resnet50,fp16,256,640,2050\n",
         [
-            Cell(gpu, "resnet50", "fp16", rate, 1, 256, mode)
-            for gpu, rates in ((A4000, (410, 1312)), (A5000, (640, 2050)))
-            for mode, rate in zip(("train", "infer"), rates, strict=True)
+            cell._replace(batch=256)
+            for cell in _cells({A4000: (410, 1312), A5000: (640, 2050)}, mode=("train", "infer"))
         ],
     ),
     "timm, of the GPU in the title": (
@@ -110,7 +100,7 @@ READABLE: dict[str, tuple[str, list[Cell]]] = {
     ),
     "equal GPUs": (  # too few cells to call one a copy
         "GPU,ResNet50 FP16 (images/s)\nRTX A5000,640\nRTX 3080,640\n",
-        [Cell(A5000, "resnet50", "fp16", 640), Cell("RTX 3080", "resnet50", "fp16", 640)],
+        _rates({A5000: 640, "RTX 3080": 640}),
     ),
     "a drawn box": (
         "                 ResNet50 FP16, images/s\n┏━━━━━━━━━━━┳━━━━━━━━┳━━━━━━━━┓\n┃ GPU       ┃ 1 GPU  ┃ 4 GPUs ┃\n"
@@ -137,15 +127,11 @@ READABLE: dict[str, tuple[str, list[Cell]]] = {
     ),
     "pandas, with row labels": (
         "           ResNet50 FP16  VGG16 FP16\nRTX A4000          410.5       240.7\nRTX A5000          640.1       371.3\n",
-        [
-            Cell(gpu, model, "fp16", rate)
-            for gpu, rates in ((A4000, (410.5, 240.7)), (A5000, (640.1, 371.3)))
-            for model, rate in zip(("resnet50", "vgg16"), rates, strict=True)
-        ],
+        _cells({A4000: (410.5, 240.7), A5000: (640.1, 371.3)}, model=("resnet50", "vgg16")),
     ),
     "pandas, pivoted": (
         "ResNet50\n\nprecision   fp16   bf16\nRTX A4000  410.5  405.2\nRTX A5000  640.1  632.9\n\n[2 rows x 2 columns]\n",
-        [*FP16, Cell(A4000, "resnet50", "bf16", 405.2), Cell(A5000, "resnet50", "bf16", 632.9)],
+        _cells({A4000: (410.5, 405.2), A5000: (640.1, 632.9)}, precision=("fp16", "bf16")),
     ),
     "polars": (
         "shape: (2, 4)\n┌───────────┬──────────┬───────────┬──────────┐\n│ gpu       ┆ model    ┆ precision ┆ images/s │\n"
@@ -168,7 +154,7 @@ READABLE: dict[str, tuple[str, list[Cell]]] = {
     ),
     "numbers of GPUs as headings": (
         "Model / GPU,2080 Ti,3080,3090\nResNet-50 FP16,494.1,560.2,781.5\n",
-        [Cell(g, "resnet50", "fp16", r) for g, r in (("RTX 2080 Ti", 494.1), ("RTX 3080", 560.2), ("RTX 3090", 781.5))],
+        _rates({"RTX 2080 Ti": 494.1, "RTX 3080": 560.2, "RTX 3090": 781.5}),
     ),
     "systems and accelerators": (
         "System,Accelerator,a#,Benchmark,Precision,Throughput (samples/s)\ndgx,NVIDIA A100-SXM4-80GB,8,resnet50,fp16,18011\n",
@@ -185,7 +171,7 @@ READABLE: dict[str, tuple[str, list[Cell]]] = {
     ),
     "tabs and decimal commas": (
         "GPU\tNetwork\tPrecision\tBilder\timages/sec\nA100 PCIe 40GB\tResNet50\tFP16\t\t1.160,5\nH100 PCIe\tResNet50\tFP16\t\t2.250,1\n",
-        [Cell("A100 PCIe 40GB", "resnet50", "fp16", 1160.5), Cell("H100 PCIe 80GB", "resnet50", "fp16", 2250.1)],
+        _rates({"A100 PCIe 40GB": 1160.5, "H100 PCIe 80GB": 2250.1}),
     ),
     "a readme of NVIDIA": (
         "#### Training: V100 32GB, ResNet50\n\n| **GPUs** | **Batch size / GPU** | **Throughput - FP32** | **Throughput - mixed precision** | "
@@ -214,18 +200,12 @@ READABLE: dict[str, tuple[str, list[Cell]]] = {
     "slices": (
         "gpu,model,precision,images_per_second\nA100-SXM4-40GB,resnet50,fp16,1200\nA100-SXM4-40GB MIG 1g.5gb,resnet50,fp16,182\n"
         "A100-SXM4-40GB MIG 3g.20gb,resnet50,fp16,540\nNVIDIA A10-4Q,resnet50,fp16,160\nGRID A100D-80C,resnet50,fp16,1290\n",
-        [
-            Cell("A100 SXM4 40GB", "resnet50", "fp16", 1200),
-            *(Cell(None, "resnet50", "fp16", rate) for rate in (182, 540, 160, 1290)),
-        ],
+        _rates({"A100 SXM4 40GB": 1200}) + [Cell(None, "resnet50", "fp16", rate) for rate in (182, 540, 160, 1290)],
     ),
     "slices in a column": (
         "gpu,mig_profile,model,precision,images/s\nA100-SXM4-40GB,,resnet50,fp16,1200\nA100-SXM4-40GB,1g.5gb,resnet50,fp16,182\n"
         "A100-SXM4-40GB,3g.20gb,resnet50,fp16,540\n",
-        [
-            Cell("A100 SXM4 40GB", "resnet50", "fp16", 1200),
-            *(Cell(None, "resnet50", "fp16", rate) for rate in (182, 540)),
-        ],
+        _rates({"A100 SXM4 40GB": 1200}) + [Cell(None, "resnet50", "fp16", rate) for rate in (182, 540)],
     ),
 }
 

@@ -1,15 +1,13 @@
 """Faults that people publish are found, each by its rule; honest tables have nothing above a note."""
 
-import json
 import random
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-import results.__main__ as program
 from results.audit.claims import read_claims
-from results.audit.findings import CLAIM, Severity, chance_of_at_least
+from results.audit.findings import CLAIM, Severity
 from results.audit.judgement import audit_file, claim_findings
 from results.audit.sources import Reference
 from results.reference import FOLDER, published
@@ -160,27 +158,12 @@ def test_the_fewer_digits_the_less_an_exact_multiple_says(table, rates, severity
     assert severities(path, "exact_multiple_of_gpus") == severity
 
 
-def test_the_chance_of_hits_is_that_of_independent_trials():
-    assert chance_of_at_least(0, [0.5]) == 1 and chance_of_at_least(3, [0.5, 0.5]) == 0
-    assert chance_of_at_least(2, [0.5, 0.2, 0.1]) == pytest.approx(0.5 * 0.2 + 0.5 * 0.1 + 0.2 * 0.1 - 2 * 0.01)
-
-
 def test_a_network_slower_than_one_of_seven_times_its_work_is_impossible(table):
     found = above_notes(table("A5000,GoogLeNet,fp16,1,300", "A5000,ResNet152,fp16,1,500"))["order_of_networks"]
     assert (found.severity, found.rows) == (Severity.IMPOSSIBLE, (0, 1)) and "7.3 times its FLOPs" in found.message
     small = table("A5000,googlenet,fp16,1,1,90", "A5000,resnet50,fp16,128,1,704", heading=WITH_BATCH)
     assert "order_of_networks" not in above_notes(small), "a small batch excuses it"
     assert "order_of_networks" in above_notes(table("RTX 9999,vgg16,fp32,1,441", "RTX 9999,resnet50,fp32,1,250"))
-
-
-def test_an_audit_is_printed_with_its_counts_and_as_json(capsys):
-    assert program.main(["results", "audit", str(BLOG)]) == 0
-    printed = capsys.readouterr().out
-    assert "4 impossible, 3 suspect, 0 notes\n32 of 32 cells with a throughput were read" in printed
-    assert program.main(["results", "audit", str(BLOG), "--format", "json"]) == 0
-    findings = json.loads(capsys.readouterr().out)
-    assert findings and all(set(f) == {"rule", "severity", "rows", "message"} for f in findings)
-    assert findings[0]["severity"] == "impossible" and isinstance(findings[0]["rows"][0], int)
 
 
 def test_a_column_copied_exactly_is_impossible_and_states_its_chance(table):
@@ -300,12 +283,14 @@ def test_a_fault_is_found_by_its_rule_and_what_may_be_true_by_none(cells, rules)
     assert set(above_notes(claims_of(*cells))) == rules
 
 
-def test_networks_of_many_parameters_alone_make_a_note_of_missing_scaling():
-    for models, severity in ((("alexnet", "vgg16"), Severity.NOTE), (("resnet50", "inception_v3"), Severity.SUSPECT)):
-        cells = [("RTX 3090", model, "fp16", n, 1000.3 + i) for i, model in enumerate(models) for n in (1, 4)]
-        assert {f.severity for f in claim_findings(claims_of(*cells), NO_REFERENCE) if f.rule == "no_scaling"} == {
-            severity
-        }
+@pytest.mark.parametrize(
+    ("models", "severity"),
+    [(("alexnet", "vgg16"), Severity.NOTE), (("resnet50", "inception_v3"), Severity.SUSPECT)],
+)
+def test_networks_of_many_parameters_alone_make_a_note_of_missing_scaling(models, severity):
+    cells = [("RTX 3090", model, "fp16", n, 1000.3 + i) for i, model in enumerate(models) for n in (1, 4)]
+    found = claim_findings(claims_of(*cells), NO_REFERENCE)
+    assert [finding.severity for finding in found if finding.rule == "no_scaling"] == [severity]
 
 
 def test_a_halved_column_of_a_known_gpu_is_found_by_its_published_figures(table):
@@ -342,11 +327,6 @@ def test_no_honest_table_nor_a_few_of_its_rows_has_a_finding_above_a_note(tables
     assert false_alarms(tables, 60, seed=2) == []
 
 
-@pytest.mark.rare
-def test_no_few_rows_of_an_honest_table_have_a_finding_above_a_note(tables):
-    assert false_alarms(tables, 400, seed=2) == []
-
-
 @pytest.mark.parametrize("kind", MUTATIONS)
 @pytest.mark.slow
 def test_most_faults_of_every_kind_are_found(tables, kind):
@@ -360,11 +340,3 @@ def test_most_faults_of_every_kind_are_found(tables, kind):
             drawn += 1
             found += is_found(table.claims, mutated, table.without_rows)
     assert found >= (6 if "noise" in kind else 9)
-
-
-def test_a_table_that_is_in_the_reference_is_judged_by_the_rest(tables):
-    table = tables[0]
-    rates = {claim.rate for claim in table.claims if claim.gpus}
-    assert rates and not rates & {
-        rate for least_and_most in table.without_rows.rates.values() for rate in least_and_most
-    }
