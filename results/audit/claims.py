@@ -179,24 +179,14 @@ def _not_rates(claims: pd.DataFrame) -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class Columns:
-    """What the columns of a table hold.
+def _columns(table: RawTable) -> tuple[dict[str, int], dict[int, Facets], list[str]]:
+    """Infer what columns hold from their headings and cells.
 
-    Attributes:
-        roles: Column by `gpu`, `model`, `precision`, `batch`, `count`, `hosts` or `label` (several in one cell), with
-            the mode before it if it applies to that one only (`train batch`); or by name of a setting.
-        values: Parsed heading of each column of throughputs.
-        ignored: Headings of all other columns, with what they hold instead, if known.
+    Returns:
+        Column by `gpu`, `model`, `precision`, `batch`, `count`, `hosts` or `label` (several in one cell), with the mode
+        before it if it applies to that one only (`train batch`), or by name of a setting; parsed heading of each column
+        of throughputs; headings of all other columns, with what they hold instead, if known.
     """
-
-    roles: dict[str, int]
-    values: dict[int, Facets]
-    ignored: list[str]
-
-
-def _columns(table: RawTable) -> Columns:
-    """Infer what columns hold from their headings and cells."""
     keys = [*map(heading_key, table.headings)]
     roles = _roles_by_heading(table, keys)
     settings = {key: i for i, key in enumerate(keys) if key in ALIASES["settings"] and i not in roles.values()}
@@ -215,7 +205,7 @@ def _columns(table: RawTable) -> Columns:
         for i, heading in enumerate(table.headings)
         if i not in used and heading.strip()
     ]
-    return Columns(settings | roles, values, ignored)
+    return settings | roles, values, ignored
 
 
 def _share(table: RawTable, column: int, test: Callable[[str], object]) -> float:
@@ -284,22 +274,22 @@ def _role_by_cells(table: RawTable, column: int) -> str | None:
 
 def _read(table: RawTable, context: Facets, decimal: str | None, first_row: int) -> Reading:
     """Read the rows of a table, which may hold no throughputs."""
-    columns = _columns(table)
-    reading = Reading(pd.DataFrame(columns=CLAIM), ignored=columns.ignored)
-    named = {"model", "label"} & columns.roles.keys() or context.model
-    if not (named or any(facets.model for facets in columns.values.values())) or _RATIOS.search(table.context):
+    roles, values, ignored = _columns(table)
+    reading = Reading(pd.DataFrame(columns=CLAIM), ignored=ignored)
+    named = {"model", "label"} & roles.keys() or context.model
+    if not (named or any(facets.model for facets in values.values())) or _RATIOS.search(table.context):
         return reading  # no networks, or ratios of our own report
-    wide = any(facets.known for facets in columns.values.values())
-    marks, claims, above = _decimal_marks(table, columns.values, decimal), [], dict[str, str]()
+    wide = any(facets.known for facets in values.values())
+    marks, claims, above = _decimal_marks(table, values, decimal), [], dict[str, str]()
     for row, cells in enumerate(table.rows, first_row):
-        texts = {role: plain(cells[i]) for role, i in columns.roles.items()}
+        texts = {role: plain(cells[i]) for role, i in roles.items()}
         for role in ("model", "gpu", "label") if wide else ("model",):
             if role in texts:  # an empty name is that of the row above
                 above[role] = texts[role] = texts[role] or above.get(role, "")
         labels = _labels(texts)
-        if not any(cells[i].strip() for i in columns.values):
+        if not any(cells[i].strip() for i in values):
             continue  # a heading within the table
-        for i, facets in columns.values.items():
+        for i, facets in values.items():
             facts, heading = _merged(_merged(labels, facets), context), plain(table.headings[i])
             number = read_number(cells[i], marks[i])
             reason = number if isinstance(number, str) else _refusal(texts, facts, heading)

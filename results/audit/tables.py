@@ -105,19 +105,15 @@ def _table(
     """Build a table, padding short rows, and headings if rows are longer."""
     headings, *cells = rows
     width = max(map(len, rows))
-    if {len(row) for row in cells} == {len(headings) + 1} and (
-        aligned or [row[0] for row in cells] in _numberings(len(cells))
-    ):
+    numbers = [str(number) for number in range(len(cells) + 1)]
+    numbered = [row[0] for row in cells] in (numbers[:-1], numbers[1:])
+    if {len(row) for row in cells} == {len(headings) + 1} and (aligned or numbered):
         headings = ["", *headings]  # pandas and R print row labels without a heading
     filled = [(*row, *[""] * (width - len(row))) for row in (headings, *cells)]
     used = tuple(
         row for row in filled[1:] if not all(not cell.strip() or _TYPES.fullmatch(cell.strip()) for cell in row)
     )
     return RawTable(filled[0], used, "\n".join(title), "\n".join(notes), commas)
-
-
-def _numberings(count: int) -> list[list[str]]:
-    return [[str(number) for number in range(first, first + count)] for first in (0, 1)]
 
 
 def _with_rules_of_markdown(lines: Sequence[str]) -> Iterator[str]:
