@@ -111,7 +111,7 @@ def test_a_gpu_that_is_an_exact_multiple_of_another_kind_is_found(write, cells, 
         two_kinds(CELLS["8 of 8"], [1.5, 1.613, 1.5, 1.547, 1.5, 1.631, 1.5, 1.587]),  # only fp16 was multiplied
     ],
 )
-def test_exact_multiples_of_whole_numbers_unknown_gpus_and_one_precision_are_found(write, table):
+def test_exact_multiples_of_whole_numbers_or_of_one_precision_are_found(write, table):
     assert "exact_multiple_of_gpu_kind" in above_notes(audit_file(write(table)))
 
 
