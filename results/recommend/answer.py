@@ -14,7 +14,7 @@ from results.recommend.options import SECONDS_PER_HOUR, Advice, Basis, RentalOpt
 from results.recommend.output import LED, answer
 from results.recommend.prediction import predict
 from results.recommend.prices import asked_prices, gpus_of_fleets, option_of, unused_prices
-from results.recommend.questions import MODES, RentalQuestion
+from results.recommend.questions import RentalQuestion, measured_questions
 from results.reference.gpus import UNSUPPORTED, roofline, specifications
 from results.reference.networks import networks
 from results.reference.prices import FROM_RUN, Prices
@@ -102,25 +102,20 @@ def _of_others(question: RentalQuestion, measured: Sequence[Advice]) -> list[Adv
 def _other_flags(question: RentalQuestion, rates: Sequence[FleetRate], shown: Collection[str]) -> list[str]:
     """Return a hint with the flags for which the runs have figures of fleets without a row, closest first."""
     gpus, wanted = gpus_of_fleets(rates), {gpu for gpu, _ in question.gpus}
-    others = [
-        rate
-        for rate in rates
-        if rate.rates and rate.fleet not in shown and (not wanted or gpus[rate.fleet, rate.case.device] in wanted)
-        if rate.case.mode in MODES and rate.case.num_hosts == 1 and rate.case.num_gpus > 0 and rate.case.all_reduce
-    ]
-    if not others:
+    others = [rate for rate in rates if rate.rates and rate.fleet not in shown]
+    others = [rate for rate in others if not wanted or gpus[rate.fleet, rate.case.device] in wanted]
+    questions = measured_questions(rate.case for rate in others)
+    if not questions:
         return []
-    cases = sorted(
-        (rate.case for rate in others),
-        key=lambda case: (case.model != question.network, case.precision != question.precision),
-    )
-    flags = dict.fromkeys(
-        f"--model {case.model} --precision {case.precision} --num-gpus {case.num_gpus} --mode {case.mode}"
-        for case in cases
-    )
+    questions.sort(key=lambda other: (other.network != question.network, other.precision != question.precision))
+    flags = [
+        f"--model {other.network} --precision {other.precision} --num-gpus {other.counts[0]} --mode {other.mode}"
+        for other in questions[:LED]
+    ]
+    others = [rate for rate in others if any(other.covers(rate.case) for other in questions)]
     fleets = [name for name in fleets_of(others) if name != NO_ORIGIN]
     about = f"your run has other figures{f' of {enumerated(fleets)}' if fleets else ''}"
-    return [f"{about}; to use it: {' or '.join([*flags][:LED])}"]
+    return [f"{about}; to use it: {' or '.join(flags)}"]
 
 
 def _other_precisions(question: RentalQuestion) -> list[str]:

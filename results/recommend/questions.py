@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import SupportsFloat
 
@@ -70,6 +70,16 @@ class RentalQuestion:
     def wants(self, key: GpuCount) -> bool:
         """Return whether a GPU and count are among the choices."""
         return key in self.gpus if self.gpus else key[1] in self.counts
+
+
+def measured_questions(cases: Iterable[Case]) -> list[RentalQuestion]:
+    """Return a question for each network, precision, number of GPUs and mode that was measured on one host."""
+    questions: dict[RentalQuestion, None] = {}
+    for case in cases:
+        question = RentalQuestion(network=case.model, precision=case.precision, mode=case.mode, counts=(case.num_gpus,))
+        if case.num_gpus > 0 and case.mode in MODES and question.covers(case):
+            questions[question] = None
+    return list(questions)
 
 
 def read_questions(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from results.recommend.answer import answers
 from results.recommend.options import Advice
 from results.recommend.output import advice_grid
-from results.recommend.questions import MODES, RentalQuestion
+from results.recommend.questions import measured_questions
 from results.reference.prices import Prices
 from results.schema import Device
 from results.table.fleets import FleetRate, unambiguous
@@ -32,11 +32,7 @@ def decide(rates: Sequence[FleetRate], prices: Prices) -> tuple[list[Advice], li
     """
     rates, left_out = unambiguous(rates)
     cases = [rate.case for rate in rates]
-    questions = dict.fromkeys(
-        RentalQuestion(network=c.model, precision=str(c.precision), counts=(c.num_gpus,), mode=str(c.mode))
-        for c in cases
-        if c.num_gpus > 0 and c.num_hosts == 1 and c.mode in MODES and c.all_reduce
-    )
+    questions = measured_questions(cases)
     advices = [advice for question in questions for advice in answers(question, rates, prices)]
     if not advices:
         first = "No recommendation: no training or inference of one host was measured."
