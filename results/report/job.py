@@ -28,14 +28,14 @@ def job_data(rates: Sequence[FleetRate], pairs: Sequence[Pair]) -> list[dict[str
 
     Returns:
         For each case with a number, training first: label, unit, `fleets` (rate with its interval and replicas, or why
-        it has none) and `limits` (two fleets and their `price_limits`; null: infinite).
+        it has none) and `limits` (`price_limits` by first and second fleet; null: infinite).
     """
-    limits: dict[Case, list[list[Any]]] = {}
+    limits: dict[Case, dict[str, dict[str, list[float | None]]]] = {}
     for a, b, compared in pairs:
         for item in compared:
             if item.value is not None:
-                ends = (float(f"{end:.7g}") if math.isfinite(end) else None for end in price_limits(item.interval))
-                limits.setdefault(item.case, []).append([a, b, *ends])
+                ends = [float(f"{end:.7g}") if math.isfinite(end) else None for end in price_limits(item.interval)]
+                limits.setdefault(item.case, {}).setdefault(a, {})[b] = ends
     measured = sorted((rate for rate in rates if rate.rates), key=lambda rate: rate.case.mode is not Mode.TRAIN)
     cases, distinct = [], of_each_case(rates)
     for case in dict.fromkeys(rate.case for rate in measured):
@@ -43,7 +43,7 @@ def job_data(rates: Sequence[FleetRate], pairs: Sequence[Pair]) -> list[dict[str
         fleets = {fleet: _figure([rate for rate in of_case if rate.fleet == fleet]) for fleet in fleets_of(of_case)}
         unit = next(rate.unit for rate in of_case if rate.unit)
         label = case_label(of_case[0], distinct)
-        cases.append({"label": label, "unit": unit, "fleets": fleets, "limits": limits.get(case, [])})
+        cases.append({"label": label, "unit": unit, "fleets": fleets, "limits": limits.get(case, {})})
     return cases
 
 

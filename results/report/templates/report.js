@@ -54,9 +54,9 @@ const done = (rate, paid, amount, unit) => {
 
 // Of two fleets, the page has the ratios of prices below which the first, and above which the second, surely wins.
 const beats = (one, other, prices, limits) => {
-  const [first, , low, high] = limits.find(([a, b]) => (a === one && b === other) || (a === other && b === one)) || [];
-  if (first === undefined) return false;
-  return first === one ? prices[one] / prices[other] < low : high !== null && prices[other] / prices[one] > high;
+  const [low] = limits[one]?.[other] ?? [], [, high] = limits[other]?.[one] ?? [];
+  if (low !== undefined) return prices[one] / prices[other] < low;
+  return high !== undefined && high !== null && prices[other] / prices[one] > high;
 };
 const ranked = (item, priceOf) => {
   const names = fleets.filter((fleet) => item.fleets[fleet] && item.fleets[fleet].rate && priceOf[fleet]);

@@ -49,7 +49,7 @@ const ask = (name, unit, amount, prices) => {
   const rows = [...byId("job-rows").rows].map((row) => [...row.cells].map((cell) => cell.textContent.trim()));
   answers[name] = { rows, sentence: byId("job-answer").textContent.trim() };
 };
-const [one, other, low, high] = cases.find(isAsked).limits[0];
+const [[one, of_one]] = Object.entries(cases.find(isAsked).limits), [[low, high]] = Object.values(of_one);
 const even = 0.2 * Math.sqrt(low * high);
 ask("samples", "samples", 3600000, [0.17, 0.36]);
 ask("hours", "hours", 2.5, [0.17, 0.36]);

@@ -38,7 +38,8 @@ def test_compare_recommend_and_report_decide_at_the_same_price(tmp_path, monkeyp
     run = next((tmp_path / "first").iterdir())
     ask("report", str(run), f"--output={page}")
     data = json.loads(re.search(r'id="job-data">(.*?)</script>', page.read_text())[1])
-    ((one, _, low, high),) = data[0]["limits"]
+    ((one, of_one),) = data[0]["limits"].items()
+    ((low, high),) = of_one.values()
     limits = (low, high) if one == "fast" else (1 / high, 1 / low)
     run = write_run(tmp_path / "second", records_at(limits[number] * factor)).path
     winner = {(0, 0.999): "fast", (1, 1.001): "slow"}.get((number, factor))

@@ -287,17 +287,18 @@ def test_the_csv_has_a_row_for_each_host_with_its_own_driver(write, capsys):
     assert len(out.splitlines()) == 1 + 2 * 2 * len(MODELS) and "550.54" in out and "570.86" in out
 
 
-def test_asked_to_be_strict_compare_refuses_mixed_drivers(write, capsys):
-    write()
-    assert call("compare", "a5000", "a4000", "--strict") == 0
+@pytest.mark.parametrize(
+    ("command", "hosts", "texts"),
+    [
+        ("--strict", DRIVERS, ("several driver (550.54, 570.86)", "no comparable case in common")),
+        ("--by=driver", ["node-a"], ("measured on a4000 only: googlenet fp32",)),
+    ],
+)
+def test_asked_to_split_drivers_compare_names_what_has_no_partner(write, capsys, command, hosts, texts):
+    write(hosts=[*hosts])
+    assert call("compare", "a5000", "a4000", command) == 0
     out = capsys.readouterr().out
-    assert "several driver (550.54, 570.86)" in out and "no comparable case in common" in out
-
-
-def test_split_by_driver_a_host_without_a_partner_is_named_and_not_dropped(write, capsys):
-    write(hosts=("node-a",))
-    assert call("compare", "a5000", "a4000", "--by=driver") == 0
-    assert "measured on a4000 only: googlenet fp32" in capsys.readouterr().out
+    assert all(text in out for text in texts)
 
 
 def test_records_without_an_orchestrator_are_compared_by_their_gpus(tmp_path, capsys):

@@ -120,7 +120,7 @@ def test_several_softwares_of_a_fleet_give_no_recommendation_but_a_page(report_o
     text = report_of([*records, *repeats(49.0, 50.0, fleet="b")])
     (case,) = json.loads(re.search(r'id="job-data">(.*?)</script>', text)[1])
     assert case["fleets"]["a4000"] == {"failed": "several tensorflow"} and case["fleets"]["b"]["rate"] == 49.5
-    assert case["limits"] == [], "there is no winner to name"
+    assert case["limits"] == {}, "there is no winner to name"
     left = [line for line in verdict_of(text) if line.startswith("left out: ")]
     assert left == [
         "left out: a4000, resnet50 fp32: measured with several tensorflow (2.20.0, 2.21.0); compare --by tensorflow splits them"
