@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from results.report.panels import rate_panels, ratio_panel, scaling_panel
+from results.report.panels import rate_panels, ratio_panel
 from results.table.merge import merge_records
 from tests.unit.results.factory import make_case, pairs_of, rates_of_fleets, repeats, stored
 
@@ -52,20 +52,6 @@ def test_a_network_that_does_not_fit_names_the_fleet_instead_of_a_ratio():
 def test_a_ratio_within_the_noise_is_marked():
     panel = ratios_of({"a": 1.0, "b": 1.0005}, ("b", "a"))
     assert all(text.endswith(" ~") for text in columns_of(panel, "times as fast"))
-
-
-def test_of_more_than_two_fleets_each_stands_against_the_first():
-    panel = ratios_of({"a": 1.0, "b": 2.0, "c": 3.0}, ("b", "a"), ("c", "a"), ("c", "b"))
-    assert panel.title == "Each fleet / a"
-    assert columns_of(panel, "fleet") == ["b", "c"] * (len(panel.rows) // 2)
-    assert not ratio_panel([]).rows
-
-
-def test_scaling_is_shown_against_perfect_scaling():
-    panel = scaling_panel(rates_of_fleets({"slow": 1.0, "quick": 1.5}))
-    assert panel.reference == 100.0
-    texts = columns_of(panel, "efficiency")
-    assert texts and all(re.match(r"(99|100)(\.\d+)?( ± \d.*)? %$", text) for text in texts), texts
 
 
 def test_a_long_panel_says_how_much_of_it_is_in_the_csv():
