@@ -198,8 +198,5 @@ def needs_ptx_jit(compute_capability: str | None, built_for: list[str]) -> bool:
     if compute_capability is None or not built_for:
         return False
     major, minor = (int(part) for part in compute_capability.split("."))
-    for name in built_for:
-        code = re.fullmatch(r"(?:sm|compute)_(\d+)(\d)[a-z]?", name)
-        if code and int(code[1]) == major and int(code[2]) <= minor:
-            return False
-    return True
+    codes = [re.fullmatch(r"(?:sm|compute)_(\d+)(\d)[a-z]?", name) for name in built_for]
+    return not any(code and int(code[1]) == major and int(code[2]) <= minor for code in codes)

@@ -82,17 +82,11 @@ _ACTIVATIONS = (keras.layers.Activation, keras.layers.ReLU, Gelu)
 
 def _forward_flops(layer: Layer) -> float:
     """Count 2 operations per weight and position at which it is applied; attention multiplies activations."""
-    if isinstance(layer, keras.layers.Conv2D | keras.layers.DepthwiseConv2D):
-        places = math.prod(int(length) for length in layer.output.shape[1:3])
-        return 2.0 * _kernel_size(layer) * places
-    if isinstance(layer, keras.layers.Dense):
-        return 2.0 * _kernel_size(layer)
+    if isinstance(layer, keras.layers.Conv2D | keras.layers.DepthwiseConv2D | keras.layers.Dense):
+        places = () if isinstance(layer, keras.layers.Dense) else layer.output.shape[1:3]
+        kernel = layer.weights[0].shape  # the first variable; its name depends on Keras
+        return 2.0 * math.prod(int(length) for length in (*kernel, *places))
     return layer.forward_flops if isinstance(layer, Part) else 0.0
-
-
-def _kernel_size(layer: Layer) -> int:
-    """Return the number of weights of a kernel, which is a layer's first variable; its name depends on Keras."""
-    return math.prod(int(length) for length in layer.weights[0].shape)
 
 
 def _traffic(layer: Layer, wanted: bool) -> tuple[float, float]:
