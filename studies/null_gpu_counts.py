@@ -201,6 +201,7 @@ def _counts(null: ctypes.CDLL, arguments: list[str], small: bool, rounds: int, p
     from tfbench.findings import Findings
     from tfbench.flags import parse
     from tfbench.measuring import timing
+    from tfbench.peers.connections import Peers
     from tfbench.settings import gpu_settings
 
     request = parse(arguments)
@@ -246,7 +247,7 @@ def _counts(null: ctypes.CDLL, arguments: list[str], small: bool, rounds: int, p
     if device := request.case.model == DEVICE_MODEL:
         _count_figures(null, found)
     with contextlib.suppress(CaseFailedError if device else _CountedError):  # a device's results are wrong
-        repeat.run_repeat(request.case, request.options, Findings())
+        repeat.run_repeat(request.case, request.options, Findings(), Peers())
     return found
 
 

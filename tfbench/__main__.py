@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import os
 import sys
 import threading
@@ -16,14 +15,14 @@ from typing import cast
 from results.schema import Case, Device, Record, Status, Validity
 from results.schema.exit_codes import ExitCode
 from results.schema.streams import lasting_streams
-from tfbench.failures import Failure, doctor_hint, outcome_of
+from tfbench.failures import Failure, hint_after, outcome_of
 from tfbench.findings import Findings, print_record, try_output, utc_now, write_record
 from tfbench.flags import FlagsError, Request, help_text, parse
 from tfbench.machine.cuda_libraries import prepare_gpu_libraries
 from tfbench.machine.nvml import read_driver
-from tfbench.peers.connections import Alone, Peers, may_be_a_peers
+from tfbench.peers.connections import Peers
 from tfbench.record_table import record_table
-from tfbench.settings import collect_rarely, gpu_settings
+from tfbench.settings import collect_rarely, process_settings
 from tfbench.supervisor import supervise
 
 
@@ -37,55 +36,47 @@ def main(arguments: list[str]) -> int:
     if request.help:
         print(help_text())
         return ExitCode.OK
+    output = request.options.output
     try:
-        if request.output is not None:
-            try_output(request.output)
+        if output is not None:
+            try_output(output)
     except (OSError, ValueError) as error:
-        print(f"tfbench: --output={request.output} cannot be written: {error}", file=sys.stderr)
+        print(f"tfbench: --output={output} cannot be written: {error}", file=sys.stderr)
         return ExitCode.USAGE
     code = measure(request)
-    if request.print_record:
-        print_record(request.output)
+    if request.options.print_record:
+        print_record(output)
     return code
 
 
 def measure(request: Request) -> int:
     """Measure, and write a record even after a failure."""
-    started_at = utc_now()
+    options, started_at = request.options, utc_now()
 
-    def write_outcome(ending: Failure) -> None:
-        outcome, simulated = _of_real_gpus(request.case, ending)
-        assert outcome is not None
-        record = Record(
-            status=outcome.status,
-            cause=outcome.cause,
-            case=request.case,
-            started_at=started_at,
-            finished_at=utc_now(),
-            simulated=simulated,
-        )
-        write_record(record, request.output, as_table=request.as_table)
-        _print_summary(record, request)
+    def write_failure(failure: Failure) -> None:
+        record = _record(request.case, started_at, failure, Findings())
+        write_record(record, options.output, as_table=options.as_table)
+        _print_summary(record, as_table=options.as_table)
 
     def work(say_written: Callable[[int], None]) -> int:
         writing = threading.Lock()  # one record, even if another host is lost at the last moment
 
-        def end(outcome: Failure) -> None:
+        def end(failure: Failure) -> None:
             writing.acquire()
-            write_outcome(outcome)
+            write_failure(failure)
             say_written(ExitCode.SOME_FAILED)
             os._exit(ExitCode.SOME_FAILED)
 
         record = _measured(request, started_at, end)
         writing.acquire()
-        if request.rank == 0 or record.status is not Status.OK:
-            write_record(record, request.output, as_table=request.as_table)
+        if request.cluster.rank == 0 or record.status is not Status.OK:
+            write_record(record, options.output, as_table=options.as_table)
         code = {Status.OK: ExitCode.OK, Status.ERROR: ExitCode.BUG}.get(record.status, ExitCode.SOME_FAILED)
         say_written(code)
-        _print_summary(record, request)
+        _print_summary(record, as_table=options.as_table)
         return code
 
-    return supervise(work, request.max_seconds, write_outcome, ExitCode.SOME_FAILED)
+    return supervise(work, options.max_seconds, write_failure, ExitCode.SOME_FAILED)
 
 
 def _measured(request: Request, started_at: str, end: Callable[[Failure], None]) -> Record:
@@ -96,15 +87,26 @@ def _measured(request: Request, started_at: str, end: Callable[[Failure], None])
         started_at: UTC, ISO 8601.
         end: Called if another host of the case is lost; ends this process with a record.
     """
-    _prepare_environment(request.case)
+    for name, value in process_settings(request.case).items():
+        os.environ.setdefault(name, value)  # the user's own stay
     findings = Findings()
     findings.phases.enter("starting")
-    failure, simulated = _of_real_gpus(request.case, _attempt(request, findings, end))
+    failure = _attempt(request, findings, end)
     findings.phases.enter("writing")
+    return _record(request.case, started_at, failure, findings)
+
+
+def _record(case: Case, started_at: str, failure: Failure | None, findings: Findings) -> Record:
+    """Return the record of a repeat; one on simulated GPUs has always failed."""
+    simulated = case.device is Device.GPU and has_simulated_gpus()
+    if simulated:
+        failure = failure or Failure(Status.INVALID, "")
+        note = "the GPUs are simulated (the tests' null GPU): nothing was computed"
+        failure = Failure(failure.status, f"{note}. {failure.cause}".removesuffix(". "))
     return Record(
         status=Status.OK if failure is None else failure.status,
         cause=None if failure is None else failure.cause,
-        case=request.case,
+        case=case,
         started_at=started_at,
         finished_at=utc_now(),
         environment=findings.environment,
@@ -114,18 +116,9 @@ def _measured(request: Request, started_at: str, end: Callable[[Failure], None])
         warnings=findings.warnings,
         device_results=findings.device_results,
         phases=findings.phases.ended(),
-        device_observations=findings.gpus if request.case.deep_check else [],
+        device_observations=findings.gpus if case.deep_check else [],
         simulated=simulated,
     )
-
-
-def _of_real_gpus(case: Case, failure: Failure | None) -> tuple[Failure | None, bool]:
-    """Return how a repeat failed, and whether its GPUs are simulated; a repeat on simulated GPUs always fails."""
-    if case.device is not Device.GPU or not has_simulated_gpus():
-        return failure, False
-    note = "the GPUs are simulated (the tests' null GPU): nothing was computed"
-    failed = failure or Failure(Status.INVALID, "")
-    return dataclasses.replace(failed, cause=f"{note}. {failed.cause}".removesuffix(". ")), True
 
 
 def has_simulated_gpus() -> bool:
@@ -136,39 +129,28 @@ def has_simulated_gpus() -> bool:
         return False
 
 
-def _prepare_environment(case: Case) -> None:
-    """Set the variables that TensorFlow and CUDA read when they start, except those that the user has set."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the driver's order, as everywhere else
-    for name, value in gpu_settings(case).items():
-        os.environ.setdefault(name, value)
-
-
 def _attempt(request: Request, findings: Findings, end: Callable[[Failure], None]) -> Failure | None:
     """Measure into `findings`; return how it failed, or None."""
-    peers: Peers | Alone = Alone()
+    case, peers = request.case, Peers(request.cluster, request.case.name, end)
     try:
-        if request.case.device is Device.GPU:
+        if case.device is Device.GPU:
             prepare_gpu_libraries()
         sys.modules.setdefault("pandas", cast(ModuleType, None))  # Keras would import it if installed: 0.3 s
         collect_rarely()
         from tfbench.repeat import run_repeat  # imports TensorFlow, which takes seconds and may fail
 
         collect_rarely()  # again, to exempt what was imported
-        if request.cluster is not None:
-            peers = Peers(request.cluster, request.case.name, end)
-            peers.connect()
-        run_repeat(request.case, request.options, findings, peers)
+        peers.connect()
+        run_repeat(case, request.options, findings, peers)
     except Exception as error:  # noqa: BLE001 (a failure is data, too)
-        if may_be_a_peers(error):
-            peers.await_loss()
-        outcome = outcome_of(error, request.case.num_gpus)
-        if request.case.device is Device.GPU and (problems := read_driver().reasons):
-            outcome = dataclasses.replace(outcome, cause=f"{outcome.cause} ({'; '.join(problems)})")
-        peers.report_failure(outcome)
-        if outcome.status is Status.ERROR:
-            _keep_traceback(request.output)
-        return outcome
+        peers.await_loss(error)
+        failure = outcome_of(error, case.num_gpus)
+        if case.device is Device.GPU and (problems := read_driver().reasons):
+            failure = Failure(failure.status, f"{failure.cause} ({'; '.join(problems)})")
+        peers.report_failure(failure)
+        if failure.status is Status.ERROR:
+            _keep_traceback(request.options.output)
+        return failure
     return None
 
 
@@ -182,17 +164,15 @@ def _keep_traceback(output: Path | None) -> None:
     output.with_suffix(".traceback.txt").write_text(text, encoding="utf-8")
 
 
-def _print_summary(record: Record, request: Request) -> None:
+def _print_summary(record: Record, *, as_table: bool) -> None:
     """Print on stderr what stdout does not show: the figures, or why there are none; then what to do next."""
-    if record.status is Status.OK:
-        lines = [] if request.as_table else [record_table(record).rstrip()]
-    else:
-        failure = Failure(record.status, record.cause or "")
-        hint = doctor_hint(failure, on_gpu=record.case.device is Device.GPU)
-        lines = [] if request.as_table else [f"tfbench: {failure.status}: {failure.cause}"]
-        lines += [f"tfbench: {hint}"] if hint else []
-    if record.status is Status.OOM:
-        lines.append("tfbench: use a smaller --batch_size; --accumulate=N adds up N batches before an update")
+    failure = Failure(record.status, record.cause or "")
+    lines = []
+    if not as_table:
+        is_ok = record.status is Status.OK
+        lines.append(record_table(record).rstrip() if is_ok else f"tfbench: {failure.status}: {failure.cause}")
+    if hint := hint_after(failure, on_gpu=record.case.device is Device.GPU):
+        lines.append(f"tfbench: {hint}")
     print("\n".join(lines), end="\n" if lines else "", file=sys.stderr, flush=True)
 
 

@@ -29,7 +29,7 @@ from tfbench.machine.host import LOOP_STEPS, loop_seconds
 from tfbench.machine.nvml import GPUs
 from tfbench.machine.telemetry import Observer
 from tfbench.measuring import validity
-from tfbench.peers.connections import Alone, Peers
+from tfbench.peers.connections import Peers
 from tfbench.roofline.peaks import (
     ARITHMETIC,
     MisplacedError,
@@ -139,7 +139,7 @@ def _of_the_host(device: Device) -> list[DeviceResult]:
     return [loop, product_of("fp32", PROCESSOR)[0], memory_add(PROCESSOR)] if device is Device.GPU else [loop]
 
 
-def with_product_rates(case: Case, gpus: Sequence[GPUFacts], peers: Peers | Alone) -> list[GPUFacts]:
+def with_product_rates(case: Case, gpus: Sequence[GPUFacts], peers: Peers) -> list[GPUFacts]:
     """Let all GPUs of a case multiply matrices at once, and add rates to the facts of those on this host.
 
     Step times cannot show which GPU is slow: all replicas wait for it.

@@ -41,8 +41,9 @@ DOCTOR = "python -m tfbench.doctor"
 """Checks whether driver, libraries and GPUs are in order."""
 
 _MEMORY = re.compile(
-    r"RESOURCE_EXHAUSTED|ResourceExhausted|\bOOM\b|[Oo]ut of memory|OUT_OF_MEMORY|failed to allocate memory"
-    r"|Dst tensor is not initialized|_ALLOC(?:ATION)?_FAILED|cuSolverDN call failed with status =2\b"
+    r"^\w*MemoryError: |RESOURCE_EXHAUSTED|ResourceExhausted|\bOOM\b|[Oo]ut of memory|OUT_OF_MEMORY"
+    r"|failed to allocate memory|Dst tensor is not initialized|_ALLOC(?:ATION)?_FAILED"
+    r"|cuSolverDN call failed with status =2\b"
 )
 """Messages of TensorFlow, XLA, the driver and NVIDIA's libraries when memory is full.
 
@@ -75,23 +76,23 @@ _GPU_FAILED = re.compile(
 Source: CUresult in the CUDA driver's documentation.
 """
 
-_DRIVER_TOO_OLD = re.compile(r"driver version is insufficient|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH")
-
-# The first match wins. Messages of TensorFlow, XLA, cuDNN and the driver.
 _KNOWN = (
-    (Status.BAD_INPUT, r"Invalid JPEG|jpeg::Uncompress|Could not parse example|corrupted record|truncated record"),
+    (Status.DRIVER_TOO_OLD, r"driver version is insufficient|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"),
+    (Status.OOM, _MEMORY),
+    (None, _PERHAPS_MEMORY),
+    (
+        Status.BAD_INPUT,
+        r"^DataLossError|Invalid JPEG|jpeg::Uncompress|Could not parse example|corrupted record|truncated record",
+    ),
     (
         Status.UNSUPPORTED,
-        r"not built with CUDA kernel binaries compatible|no kernel image is available"
+        r"^UnimplementedError|not built with CUDA kernel binaries compatible|no kernel image is available"
         r"|does not support target sm_|UNIMPLEMENTED|Trying to access resource .* located in device"
         r"|not compilable|No registered '\w+' OpKernel",
     ),
 )
-
-_BY_TYPE = {
-    "DataLossError": Status.BAD_INPUT,
-    "UnimplementedError": Status.UNSUPPORTED,
-}
+"""Messages of TensorFlow, XLA, cuDNN and the driver, after the exception's name; the first match wins. None: perhaps
+memory."""
 
 
 def outcome_of(error: BaseException, num_gpus: int = 1) -> Failure:
@@ -100,18 +101,9 @@ def outcome_of(error: BaseException, num_gpus: int = 1) -> Failure:
         return Failure(error.status, str(error))
     text = f"{type(error).__name__}: {error}"
     cause = _shorten(text)
-    if _DRIVER_TOO_OLD.search(text):
-        return Failure(Status.DRIVER_TOO_OLD, cause)
-    if isinstance(error, MemoryError) or _MEMORY.search(text):
-        return Failure(Status.OOM, cause)
-    if _PERHAPS_MEMORY.search(text):
-        return _perhaps_memory(cause, free_gpu_memory_bytes(num_gpus))
-    for kind in type(error).__mro__:
-        if kind.__name__ in _BY_TYPE:
-            return Failure(_BY_TYPE[kind.__name__], cause)
     for status, pattern in _KNOWN:
         if re.search(pattern, text):
-            return Failure(status, cause)
+            return _perhaps_memory(cause, free_gpu_memory_bytes(num_gpus)) if status is None else Failure(status, cause)
     if _GPU_FAILED.search(text):
         cause += ". The GPU failed: sudo dmesg | grep -i xid shows why. Reset it (nvidia-smi --gpu-reset) or reboot"
     return Failure(Status.ERROR, cause)
@@ -143,37 +135,30 @@ def outcome_of_crash(signal_name: str, printed: str) -> Failure:
         printed: The end of its stderr.
     """
     crashed = f"the process crashed in native code ({signal_name})"
-    if words := memory_error_line(printed):
+    if words := _last_line(_MEMORY, printed):
         return Failure(Status.OOM, f"{crashed} after: {words}")
-    words = _last_line(_PERHAPS_MEMORY, printed)
-    if words:  # its memory is free again, so how full it was is unknown
+    if words := _last_line(_PERHAPS_MEMORY, printed):  # its memory is free again, so how full it was is unknown
         return _perhaps_memory(f"{crashed} after: {words}", None)
     return Failure(Status.ERROR, f"{crashed}; stderr shows where, and what came before")
 
 
-def doctor_hint(outcome: Failure, *, on_gpu: bool) -> str | None:
-    """Return a hint to run the doctor if the machine may be the cause, else None.
+def hint_after(outcome: Failure, *, on_gpu: bool) -> str | None:
+    """Return what to try after a failure, such as the doctor if the machine may be its cause, else None.
 
     Args:
         outcome: How a repeat ended.
         on_gpu: Whether the case needs GPUs.
     """
+    if outcome.status is Status.OOM:
+        return "use a smaller --batch_size; --accumulate=N adds up N batches before an update"
     machines = outcome.status in (Status.NO_GPU, Status.DRIVER_TOO_OLD, Status.ERROR)
-    if not on_gpu or not machines or DOCTOR in outcome.cause:
-        return None
-    return f"{DOCTOR} checks this machine's driver, libraries and GPUs"
-
-
-def memory_error_line(printed: str) -> str | None:
-    """Find the line in which an allocator failed: some operations crash instead of raising an error.
-
-    Returns:
-        The last such line, without TensorFlow's prefix, or None.
-    """
-    return _last_line(_MEMORY, printed)
+    if on_gpu and machines and DOCTOR not in outcome.cause:
+        return f"{DOCTOR} checks this machine's driver, libraries and GPUs"
+    return None
 
 
 def _last_line(pattern: re.Pattern[str], printed: str) -> str | None:
+    """Return the last line that matches, without TensorFlow's prefix; None: none does."""
     found = [line for line in printed.splitlines() if pattern.search(line) and "not a failure" not in line]
     return _shorten(re.sub(r"^\S+ [\d:.]+ +\d+ \S+\] ", "", found[-1])) if found else None
 

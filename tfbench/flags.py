@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import enum
-import functools
+import contextlib
 import math
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -79,27 +78,56 @@ class KnownPeaks:
     bytes_per_second: float
 
 
+def _option(kind: Any, default: Any, meaning: str, low: float | None = None, high: float | None = None) -> Any:
+    """Return a field of `Options`, with the arguments of `_define`."""
+    return field(default=default, metadata={"flag": (kind, default, meaning, low, high)})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a case is measured.
+    """How a case is measured, and where its record goes: flags that are not settings of the case."""
 
-    Attributes:
-        max_warmup_steps: Warm-up ends here even if step times have not settled; None: derived from the minimum.
-        max_cooling_seconds: Longest wait for GPUs to cool down before warm-up.
-        telemetry: Observe the devices while timing.
-        peaks: Measure the device's peak rates after timing.
-        data_dir: Folder of the TFRecords; None: the case needs none.
-        known_peaks: Peak rates of one device from an earlier repeat; None: they are measured.
-        steps_per_wait: Timed steps from one wait for the GPU to the next; None: chosen by their duration.
-    """
+    data_dir: Path | None = _option(str, None, "Folder with train-00000-of-N, … for --data=tfrecord.")
+    output: Path | None = _option(str, None, "File for the record (default: stdout).")
+    format: str | None = _option(
+        ("table", "json"),
+        None,
+        "On stdout: a table, or the record as JSON without --output. Default: table on a terminal, else json.",
+    )
+    print_record: bool = _option(bool, False, "At the end, print the file of --output, packed into log lines.")
+    max_seconds: float | None = _option(
+        float, None, "End with the status timeout after this many seconds.", 0.0, MOST_SECONDS
+    )
+    max_warmup_steps: int | None = _option(
+        int,
+        None,
+        "Upper limit for warm-up, which ends earlier once two windows of steps agree within 1 %. "
+        "Default: 5 times --warmup_steps, or exactly --warmup_steps if that is below 10.",
+        0,
+    )
+    max_cooling_seconds: float = _option(
+        float, 60.0, f"Before warm-up, wait up to this long for GPUs to cool down to {START_CELSIUS:g} °C.", 0.0
+    )
+    telemetry: bool = _option(bool, True, "Record power, clocks and temperatures while timing.")
+    peaks: bool = _option(bool, True, "Measure the device's peak rates after timing.")
+    known_peaks: KnownPeaks | None = _option(
+        str,
+        None,
+        "FLOPS,BYTES: peak rates of one device, per second, from an earlier repeat; saves measuring them again.",
+    )
+    steps_per_wait: int | None = _option(
+        int,
+        None,
+        "Timed steps from one wait for the GPU to the next. Default: 1, or more if steps are short, so that the GPU "
+        "has work while the host pauses.",
+        1,
+        MOST_STEPS,
+    )
 
-    max_warmup_steps: int | None = None
-    max_cooling_seconds: float = 60.0
-    telemetry: bool = True
-    peaks: bool = True
-    data_dir: Path | None = None
-    known_peaks: KnownPeaks | None = None
-    steps_per_wait: int | None = None
+    @property
+    def as_table(self) -> bool:
+        """Whether stdout gets a table for a person."""
+        return self.format == "table" or (not (self.format or self.output) and sys.stdout.isatty())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,28 +136,15 @@ class Request:
 
     Attributes:
         case: What to measure.
-        output: Where the record goes; None: stdout.
-        as_table: Whether stdout gets a table for a person.
-        max_seconds: The process ends itself after this time; None: never.
-        cluster: The hosts of the case, and this host's rank; None: a single host.
         options: How to measure it.
-        print_record: Print the record's file at the end, for engines from which only output can be read.
+        cluster: The hosts of the case, and this host's rank.
         help: Only print the help.
     """
 
     case: Case
-    output: Path | None = None
-    as_table: bool = False
-    max_seconds: float | None = None
-    cluster: TFCluster | None = None
     options: Options = Options()
-    print_record: bool = False
+    cluster: TFCluster = field(default_factory=TFCluster)
     help: bool = False
-
-    @property
-    def rank(self) -> int:
-        """Rank of this host; 0 if it is the only one."""
-        return 0 if self.cluster is None else self.cluster.rank
 
 
 def parse(arguments: list[str]) -> Request:
@@ -152,24 +167,15 @@ def parse(arguments: list[str]) -> Request:
         raise FlagsError(f"only flags are expected (--name=value). Received: {rest[0]!r}")
     if not values.help:
         _check(values)
-    return Request(
-        case=_case(values),
-        output=Path(values.output) if values.output else None,
-        as_table=values.format == "table" or (not (values.format or values.output) and sys.stdout.isatty()),
-        max_seconds=values.max_seconds,
-        cluster=None if values.help else _cluster(values),
-        options=Options(
-            max_warmup_steps=values.max_warmup_steps,
-            max_cooling_seconds=values.max_cooling_seconds,
-            telemetry=values.telemetry,
-            peaks=values.peaks,
-            data_dir=Path(values.data_dir) if values.data_dir else None,
-            known_peaks=_known_peaks(values.known_peaks),
-            steps_per_wait=values.steps_per_wait,
-        ),
-        print_record=values.print_record,
-        help=values.help,
-    )
+    options: dict[str, Any] = {item.name: values[item.name].value for item in fields(Options)}
+    for name in ("output", "data_dir"):
+        options[name] = Path(options[name]) if options[name] else None
+    options["known_peaks"] = _known_peaks(values.known_peaks)
+    try:
+        cluster = TFCluster() if values.help else read_cluster(values.num_hosts, os.environ)
+    except ClusterError as error:
+        raise FlagsError(str(error)) from error
+    return Request(case=_case(values), options=Options(**options), cluster=cluster, help=values.help)
 
 
 def help_text() -> str:
@@ -186,52 +192,38 @@ def _check(values: flags.FlagValues) -> None:
     for name in values:
         if isinstance(value := values[name].value, float) and not math.isfinite(value):
             raise FlagsError(f"--{name} must be a finite number. Received: {value}. Without a limit, leave it out")
-    if values.model is None:
+    model, mode, data, folder = values.model, values.mode, values.data, values.data_dir
+    received = f"Received: --mode={mode} --model={model}"
+    if model is None:
         raise FlagsError(f"--model is missing: one of {', '.join((*NETWORKS, DEVICE_MODEL))}")
-    if (values.model == DEVICE_MODEL) != (values.mode == Mode.DEVICE) and values["mode"].present:
-        raise FlagsError(
-            f"--mode={Mode.DEVICE} and --model={DEVICE_MODEL} belong together. "
-            f"Received: --mode={values.mode} --model={values.model}"
-        )
-    if values.model == DEVICE_MODEL and values.num_hosts > 1:
-        raise FlagsError(f"--model={DEVICE_MODEL} measures one host. Remove --num_hosts")
-    if (values.data == Data.TFRECORD) != bool(values.data_dir):
-        raise FlagsError(
-            f"--data={Data.TFRECORD} and --data_dir=FOLDER belong together. "
-            f"Received: --data={values.data}, --data_dir={values.data_dir or '(none)'}"
-        )
-    if values.data == Data.TFRECORD and values.mode != Mode.TRAIN:
-        raise FlagsError(f"--data={Data.TFRECORD} is for --mode={Mode.TRAIN}. Received: --mode={values.mode}")
+    if (model == DEVICE_MODEL) != (mode == Mode.DEVICE) and values["mode"].present:
+        raise FlagsError(f"--mode=device and --model=device belong together. {received}")
+    if model == DEVICE_MODEL and values.num_hosts > 1:
+        raise FlagsError("--model=device measures one host. Remove --num_hosts")
+    if (data == Data.TFRECORD) != bool(folder):
+        received = f"Received: --data={data}, --data_dir={folder or '(none)'}"
+        raise FlagsError(f"--data=tfrecord and --data_dir=FOLDER belong together. {received}")
+    if data == Data.TFRECORD and mode != Mode.TRAIN:
+        raise FlagsError(f"--data=tfrecord is for --mode=train. {received}")
+    if values.num_hosts == 1 and values.communication != Communication.AUTO:
+        raise FlagsError(f"--communication={values.communication} is for several hosts. Add --num_hosts, or remove it")
 
 
-def _known_peaks(texts: list[str] | None) -> KnownPeaks | None:
+def _known_peaks(text: str | None) -> KnownPeaks | None:
     """Read the two figures of --known_peaks.
 
     Raises:
         FlagsError: They are not two positive numbers.
     """
-    if texts is None:
+    if text is None:
         return None
-    try:
-        figures = [float(text) for text in texts]
-    except ValueError:
-        figures = []
-    if len(figures) != 2 or not all(0 < figure < math.inf for figure in figures):
-        raise FlagsError(
-            "--known_peaks must be operations and bytes per second of one device, e.g. 1.4e+13,4.1e+11. "
-            f"Received: {','.join(texts)}"
-        )
-    return KnownPeaks(*figures)
-
-
-def _cluster(values: flags.FlagValues) -> TFCluster | None:
-    """Read the cluster of the case, and refuse flags that do not fit the number of hosts."""
-    if values.num_hosts == 1 and values.communication != Communication.AUTO:
-        raise FlagsError(f"--communication={values.communication} is for several hosts. Add --num_hosts, or remove it")
-    try:
-        return read_cluster(values.num_hosts, os.environ)
-    except ClusterError as error:
-        raise FlagsError(str(error)) from error
+    with contextlib.suppress(ValueError):
+        flops, bandwidth = map(float, text.split(","))
+        if 0 < flops < math.inf and 0 < bandwidth < math.inf:
+            return KnownPeaks(flops, bandwidth)
+    raise FlagsError(
+        f"--known_peaks must be operations and bytes per second of one device, e.g. 1.4e+13,4.1e+11. Received: {text}"
+    )
 
 
 def _case(values: flags.FlagValues) -> Case:
@@ -249,79 +241,35 @@ def _case(values: flags.FlagValues) -> Case:
 def _definitions() -> flags.FlagValues:
     """Define the flags in a set of their own: absl's global one also holds TensorFlow's."""
     values = flags.FlagValues()
-    flags.DEFINE_enum("model", None, [*NETWORKS, DEVICE_MODEL], SETTINGS["model"].meaning, flag_values=values)
-    flags.DEFINE_integer(
-        "batch_size",
-        None,
-        f"{SETTINGS['batch_per_gpu'].meaning} Default: {FULL_PRECISION_BATCH} for fp32 and tf32, "
-        f"{HALF_PRECISION_BATCH} for fp16 and bf16.",
-        lower_bound=1,
-        flag_values=values,
-    )
-    for name in SETTINGS:
-        if name not in ("model", "batch_per_gpu"):
-            _define_setting(name, values)
+    for name, setting in SETTINGS.items():
+        kind: Any = kind_of(name)
+        default, meaning = default_of(name), setting.meaning
+        limits: tuple[float | None, ...] = ()
+        if kind in (int, float):
+            numbers = range_of(name)
+            limits = (numbers.low, None if numbers.high == MOST else numbers.high)
+        if name == "model":
+            kind = (*NETWORKS, DEVICE_MODEL)
+        if name == "batch_per_gpu":
+            default = None
+            meaning += f" Default: {FULL_PRECISION_BATCH} for fp32 and tf32, {HALF_PRECISION_BATCH} for fp16 and bf16."
+        _define(values, setting.flag or name, kind, default, meaning, *limits)
     flags.DEFINE_alias("num_batches", "num_steps", flag_values=values)
     flags.DEFINE_alias("num_warmup_batches", "warmup_steps", flag_values=values)
-    _define_options(values)
+    for item in fields(Options):
+        _define(values, item.name, *item.metadata["flag"])
+    flags.DEFINE_boolean("help", False, "Show this.", values, short_name="h")
     return values
 
 
-def _define_setting(name: str, values: flags.FlagValues) -> None:
-    """Define the flag of a case's setting."""
-    setting, default, kind = SETTINGS[name], default_of(name), kind_of(name)
-    flag = setting.flag or name
+def _define(values: flags.FlagValues, flag: str, kind: Any, default: Any, meaning: str, *limits: float | None) -> None:
+    """Define a flag of a type, whose numbers have limits, or one that takes the words of an enumeration."""
     if kind is bool:
-        flags.DEFINE_boolean(flag, default, setting.meaning, flag_values=values)
+        flags.DEFINE_boolean(flag, default, meaning, values)
+    elif kind is str:
+        flags.DEFINE_string(flag, default, meaning, values)
     elif kind in (int, float):
         define: Any = flags.DEFINE_integer if kind is int else flags.DEFINE_float
-        numbers = range_of(name)
-        most = None if numbers.high == MOST else numbers.high
-        define(flag, default, setting.meaning, numbers.low, most, flag_values=values)
-    elif issubclass(kind, enum.StrEnum):
-        chosen = None if default is None else str(default)
-        flags.DEFINE_enum(flag, chosen, [str(word) for word in kind], setting.meaning, flag_values=values)
+        define(flag, default, meaning, *limits, values)
     else:
-        flags.DEFINE_string(flag, default, setting.meaning, flag_values=values)
-
-
-def _define_options(values: flags.FlagValues) -> None:
-    """Define the flags that are not settings of the case: how to measure, and where the record goes."""
-    defaults = Options()
-    text, number, whole, switch = (
-        functools.partial(define, flag_values=values)
-        for define in (flags.DEFINE_string, flags.DEFINE_float, flags.DEFINE_integer, flags.DEFINE_boolean)
-    )
-    text("data_dir", None, "Folder with train-00000-of-N, … for --data=tfrecord.")
-    text("output", None, "File for the record (default: stdout).")
-    formats = "On stdout: a table, or the record as JSON without --output. Default: table on a terminal, else json."
-    flags.DEFINE_enum("format", None, ["table", "json"], formats, flag_values=values)
-    switch("print_record", False, "At the end, print the file of --output, packed into log lines.")
-    limits = {"lower_bound": 0.0, "upper_bound": MOST_SECONDS}
-    number("max_seconds", None, "End with the status timeout after this many seconds.", **limits)
-    whole(
-        "max_warmup_steps",
-        None,
-        "Upper limit for warm-up, which ends earlier once two windows of steps agree within 1 %. "
-        "Default: 5 times --warmup_steps, or exactly --warmup_steps if that is below 10.",
-        lower_bound=0,
-    )
-    cooling = f"Before warm-up, wait up to this long for GPUs to cool down to {START_CELSIUS:g} °C."
-    number("max_cooling_seconds", defaults.max_cooling_seconds, cooling, lower_bound=0.0)
-    switch("telemetry", defaults.telemetry, "Record power, clocks and temperatures while timing.")
-    switch("peaks", defaults.peaks, "Measure the device's peak rates after timing.")
-    whole(
-        "steps_per_wait",
-        None,
-        "Timed steps from one wait for the GPU to the next. Default: 1, or more if steps are short, so that the GPU "
-        "has work while the host pauses.",
-        lower_bound=1,
-        upper_bound=MOST_STEPS,
-    )
-    flags.DEFINE_list(
-        "known_peaks",
-        None,
-        "FLOPS,BYTES: peak rates of one device, per second, from an earlier repeat; saves measuring them again.",
-        flag_values=values,
-    )
-    switch("help", False, "Show this.", short_name="h")
+        flags.DEFINE_enum(flag, None if default is None else str(default), [*map(str, kind)], meaning, values)

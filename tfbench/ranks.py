@@ -12,14 +12,13 @@ from dataclasses import replace
 import numpy as np
 import tensorflow as tf
 
-from results.schema import Check, Environment, Rank, Status, Telemetry
+from results.schema import Check, Environment, Rank, Status
 from tfbench.failures import CaseFailedError
 from tfbench.keras_types import Strategy, Tensor
 from tfbench.keras_versions import components
-from tfbench.machine.telemetry import combined
 from tfbench.measuring.timing import TimedSteps
 from tfbench.measuring.validity import DIVERGENCE_LIMIT, within, worst
-from tfbench.peers.connections import Alone, Peers
+from tfbench.peers.connections import Peers
 from tfbench.roofline.peaks import wait_for
 from tfbench.roofline.transfers import bus_bytes, device_kind, sum_over_replicas
 from tfbench.training.step import Training
@@ -35,10 +34,8 @@ ALL_REDUCE_ROUNDS = 2
 SAME_SOFTWARE = ("tfbench", "python", "tensorflow", "keras", "cuda", "cudnn", "cublas", "nccl", "cuda_compat")
 """Software that must be equal on all ranks: otherwise neither would be measured."""
 
-Ranks = Peers | Alone
 
-
-def check_software(peers: Ranks, environment: Environment) -> None:
+def check_software(peers: Peers, environment: Environment) -> None:
     """Compare the ranks' software and kinds of GPU, of which the record has only the chief's.
 
     Called before anything is built, and again once libraries are loaded. A lower power limit is no reason to refuse: as
@@ -58,10 +55,8 @@ def check_software(peers: Ranks, environment: Environment) -> None:
             )
 
 
-def agree(peers: Ranks, checks: Sequence[Check]) -> list[Check]:
+def agree(peers: Peers, checks: Sequence[Check]) -> list[Check]:
     """Return the same checks on all ranks: the worst of each."""
-    if peers.size == 1:
-        return list(checks)
     of_ranks = [
         [Check(**check) for check in reported] for reported in peers.gather("checks", [vars(check) for check in checks])
     ]
@@ -75,7 +70,7 @@ def _worst(same: Sequence[Check]) -> Check:
     return check if rank == 0 else replace(check, detail=f"rank {rank}: {check.detail}")
 
 
-def ranks_check(training: Training, peers: Ranks) -> Check:
+def ranks_check(training: Training, peers: Peers) -> Check:
     """Compare all ranks' weights: max |w_r − w_0| / max |w_0|, of the worst variable.
 
     Digests are compared first, over a connection that is independent of the one checked. Only if they differ, the
@@ -127,11 +122,6 @@ def rank_parts(peers: Peers, samples_per_step: int, timed: TimedSteps) -> list[R
         )
         for rank, reported in enumerate(peers.gather("timed", mine))
     ]
-
-
-def telemetry_of_all(peers: Ranks, telemetry: Telemetry) -> Telemetry:
-    """Return the telemetry of all hosts together."""
-    return combined([Telemetry(**reported) for reported in peers.gather("telemetry", vars(telemetry))])
 
 
 def bus_bytes_per_second(strategy: Strategy, replicas: int) -> float:

@@ -33,12 +33,11 @@ from tfbench.keras_types import Model, Strategy, Tensor, Variable
 from tfbench.keras_versions import keras_version
 from tfbench.machine.host import cpu_limit
 from tfbench.machine.nvml import GPUs
-from tfbench.machine.telemetry import Observer
+from tfbench.machine.telemetry import Observer, combined
 from tfbench.measuring import validity
 from tfbench.measuring.input_limit import InputComparison, WaitingSource
 from tfbench.measuring.soft_warnings import gpu_warnings, soft_warnings
 from tfbench.measuring.timing import (
-    TimedSteps,
     coefficient_of_variation,
     default_ceiling,
     drift,
@@ -49,8 +48,8 @@ from tfbench.measuring.timing import (
     wait_for_loss,
     warm_up,
 )
-from tfbench.peers.connections import Alone, Peers
-from tfbench.ranks import Ranks, agree, bus_bytes_per_second, check_software, rank_parts, ranks_check, telemetry_of_all
+from tfbench.peers.connections import Peers
+from tfbench.ranks import agree, bus_bytes_per_second, check_software, rank_parts, ranks_check
 from tfbench.roofline.limits import limit_fields
 from tfbench.roofline.peaks import tf32_observed, wait_for
 from tfbench.roofline.transfers import connect, sum_over_replicas
@@ -66,14 +65,14 @@ MAX_SKIPPED_STEPS = 16
 """Maximum number of first steps that loss scaling may skip: it has then fallen from 2¹⁵ below 1."""
 
 
-def run_repeat(case: Case, options: Options, findings: Findings, peers: Ranks = Alone()) -> None:  # noqa: B008
+def run_repeat(case: Case, options: Options, findings: Findings, peers: Peers) -> None:
     """Set up this fresh process for a case and measure it; results go into `findings`.
 
     Args:
         case: What to measure.
         options: How to measure it.
         findings: Filled step by step.
-        peers: The other hosts of the case, connected.
+        peers: All ranks of the case, connected.
 
     Raises:
         CaseFailedError: The case cannot be measured, or a validity check failed.
@@ -97,7 +96,8 @@ def run_repeat(case: Case, options: Options, findings: Findings, peers: Ranks = 
     finally:
         gpus.close()
     telemetry = replace(findings.telemetry or Telemetry(), other_processes=gpus.other_processes())
-    findings.telemetry = telemetry_of_all(peers, telemetry)
+    of_ranks = peers.gather("telemetry", vars(telemetry))
+    findings.telemetry = combined([Telemetry(**reported) for reported in of_ranks])
     findings.warnings += gpu_warnings(peers, gpus.warnings, findings.gpus)
     findings.warnings += soft_warnings(case, findings.environment, findings.measurement, findings.telemetry)
     peers.finish()
@@ -113,7 +113,7 @@ class Repeat:
         options: How to measure it.
         findings: Filled step by step.
         gpus: Observed while timing; None: the case is on a CPU.
-        peers: The other hosts that train the case.
+        peers: All ranks of the case; None: this is the only one.
         make_training: Creates the step.
 
     Attributes:
@@ -137,11 +137,11 @@ class Repeat:
         options: Options,
         findings: Findings,
         gpus: GPUs | None = None,
-        peers: Ranks = Alone(),  # noqa: B008
+        peers: Peers | None = None,
         make_training: Callable[..., Training] = Training,
     ) -> None:
         self.case, self.network, self.strategy, self.options = case, network, strategy, options
-        self.findings, self.peers = findings, peers
+        self.findings, self.peers = findings, peers or Peers()
         self.size, self.task = case.size(network), TASKS[network.task]
         self.samples_per_step = case.global_batch * (self.size if network.unit == "tokens" else 1)
         self.figures: dict[str, Any] = {}
@@ -149,6 +149,7 @@ class Repeat:
         self._make_training = make_training
         self._quantity = "outputs" if case.mode is Mode.INFER else "loss"
         self._witness: validity.LearningWitness | None = None
+        self._report = print_steps(self.samples_per_step, network.unit)
 
     def measure(self) -> None:
         """Build, check, warm up and time the case.
@@ -203,11 +204,14 @@ class Repeat:
         Raises:
             CaseFailedError: A validity check failed, or the hosts have loaded different libraries.
         """
-        findings = self.findings
+        findings, batch = self.findings, self.next_batch()
         if isinstance(self.workload, Inference):
-            self._check_first_inference(self.workload)
+            mean = self._take_first_step(batch)
+            findings.checks += self.workload.checks(batch)
+            if math.isfinite(mean):
+                findings.checks.append(validity.output_check(mean))
         else:
-            self._check_first_training(self.workload)
+            self._check_first_training(self.workload, batch)
         require(findings.checks, self.peers)
         if findings.environment is not None:
             findings.environment = with_loaded_libraries(findings.environment)
@@ -224,15 +228,8 @@ class Repeat:
         self.findings.phases.enter("checking")
         return loss
 
-    def _check_first_inference(self, inference: Inference) -> None:
-        batch, checks = self.next_batch(), self.findings.checks
-        mean = self._take_first_step(batch)
-        checks.extend(inference.checks(batch))
-        if math.isfinite(mean):
-            checks.append(validity.output_check(mean))
-
-    def _check_first_training(self, training: Training) -> None:
-        case, batch, checks = self.case, self.next_batch(), self.findings.checks
+    def _check_first_training(self, training: Training, batch: Batch) -> None:
+        case, checks = self.case, self.findings.checks
         reference = None
         if (case.replicas > 1 or case.accumulate > 1) and case.all_reduce:
             self.findings.phases.enter("checking")
@@ -250,7 +247,7 @@ class Repeat:
         if reference is None:
             reason = "one replica" if case.all_reduce else "no all-reduce was asked for"
             names = ("loss_equals_one_device", "update_equals_one_device", "replicas_equal")
-            checks.extend(validity.does_not_apply(name, reason) for name in names)
+            checks += [validity.does_not_apply(name, reason) for name in names]
             return
         checks += [validity.loss_check(training, reference, loss), validity.update_check(training, reference)]
         for _ in range(STEPS_BEFORE_REPLICAS_CHECK - 1):
@@ -273,30 +270,22 @@ class Repeat:
         Raises:
             CaseFailedError: A loss or an output is not finite.
         """
-        case, findings, ceiling = self.case, self.findings, self.options.max_warmup_steps
+        floor, findings, ceiling = self.case.warmup_steps, self.findings, self.options.max_warmup_steps
         if len(self._gpus):
             findings.phases.enter("cooling")
         self._observer = Observer(self._gpus)
         self._observer.cool(self.options.max_cooling_seconds)
         findings.phases.enter("warming")
-        warmup = warm_up(
-            self.step,
-            case.warmup_steps,
-            default_ceiling(case.warmup_steps) if ceiling is None else ceiling,
-            print_steps(self.samples_per_step, self.network.unit),
-            lambda seconds: max(self.peers.gather("warm-up", seconds)),
-        )
+        ceiling = default_ceiling(floor) if ceiling is None else ceiling
+        warmup = warm_up(self.step, floor, ceiling, self._report, lambda mean: max(self.peers.gather("warm-up", mean)))
         losses = [self.figures["loss_first"], *warmup.losses]
         findings.checks.append(validity.finite_check(f"{self._quantity}_finite_before_timing", losses))
         if self._witness is not None:
             findings.checks += self._witness.checks(losses)
         require(findings.checks, self.peers)
         self._warm_step_seconds = warmup.step_seconds
-        self.figures |= {
-            "warmup_steps": warmup.steps,
-            "warmup_seconds": warmup.seconds,
-            "warmup_settled": warmup.settled,
-        }
+        self.figures["warmup_steps"], self.figures["warmup_seconds"] = warmup.steps, warmup.seconds
+        self.figures["warmup_settled"] = warmup.settled
 
     def time_steps(self) -> None:
         """Time steps while observing the devices; then measure input, latency and bandwidth between hosts.
@@ -318,26 +307,41 @@ class Repeat:
             if comparison is not None:
                 comparison.start()
 
-        report = print_steps(self.samples_per_step, self.network.unit)
-        least_seconds = case.min_seconds or 0.0
-        interval = take_steps(self.step, case.num_steps, report, least_seconds, on_start=start, per_wait=per_wait)
+        least = case.min_seconds or 0.0
+        interval = take_steps(self.step, case.num_steps, self._report, least, on_start=start, per_wait=per_wait)
         telemetry = self._observer.stop()
         findings.telemetry = replace(telemetry, device_memory_peak_bytes=device_memory_peak_bytes(case))
         findings.gpus = self._observer.gpus
+        steps, seconds = interval.step_seconds, interval.seconds
+        examples = case.global_batch * len(steps)
         if comparison is not None and self.data_set is not None:
-            images = case.global_batch * len(interval.losses)
-            self.figures["input_limit"] = comparison.result(interval, self.data_set, images)
+            self.figures["input_limit"] = comparison.result(interval, self.data_set, examples)
         findings.checks.append(validity.finite_check(f"{self._quantity}_finite_while_timing", interval.losses))
         require(findings.checks, peers)
-        if isinstance(peers, Peers):
+        if case.num_hosts > 1:
             ranks = rank_parts(peers, self.samples_per_step, interval)
-            interval = replace(interval, seconds=max(rank.seconds for rank in ranks))
+            seconds = max(rank.seconds for rank in ranks)
             bandwidth = bus_bytes_per_second(self.strategy, case.replicas)
             self.figures |= {"ranks": ranks, "all_reduce_bytes_per_second": bandwidth}
         elif isinstance(self.workload, Inference):
             self.figures["latency"] = self.workload.latency(self.next_batch(), case.num_steps)
-        self.figures |= self._figures_of(interval, per_wait)
-        self._interval = interval
+        if case.data is not Data.SYNTHETIC:
+            copied = bytes_per_example(self.task, self.size, self.network.classes) * examples
+            self.figures["host_bytes_per_second"] = copied / seconds
+        self.figures |= {
+            "samples_per_second": self.samples_per_step * len(steps) / seconds,
+            "samples": self.samples_per_step * len(steps),
+            "seconds": seconds,
+            "num_steps": len(steps),
+            "step_seconds": steps,
+            "step_p50_seconds": percentile(steps, 0.50),
+            "step_p95_seconds": percentile(steps, 0.95),
+            "step_cv": coefficient_of_variation(steps),
+            "step_drift": drift(steps),
+            "lead_p50_seconds": percentile(interval.lead_seconds, 0.50),
+            "steps_per_wait": per_wait,
+            "loss_last": interval.losses[-1],
+        }
 
     def _steps_per_wait(self) -> int:
         """Return the number of timed steps per wait; more than 1 only if the host can run several steps ahead of a GPU.
@@ -357,30 +361,6 @@ class Repeat:
         case = replace(self.case, data=Data.SYNTHETIC)
         on_device = batch_source(case, self.size, self.network.classes, self.strategy, self.task)
         return InputComparison(self.next_batch, self.step, lambda: self.workload.step(on_device()), case.num_steps)
-
-    def _figures_of(self, interval: TimedSteps, per_wait: int) -> dict[str, Any]:
-        """Return the figures of timed steps, whose seconds are those of the slowest host."""
-        steps = interval.step_seconds
-        samples = self.samples_per_step * len(steps)
-        from_host = None
-        if self.case.data is not Data.SYNTHETIC:
-            examples = self.case.global_batch * len(steps)
-            from_host = bytes_per_example(self.task, self.size, self.network.classes) * examples / interval.seconds
-        return {
-            "samples_per_second": samples / interval.seconds,
-            "samples": samples,
-            "seconds": interval.seconds,
-            "num_steps": len(steps),
-            "step_seconds": steps,
-            "step_p50_seconds": percentile(steps, 0.50),
-            "step_p95_seconds": percentile(steps, 0.95),
-            "step_cv": coefficient_of_variation(steps),
-            "step_drift": drift(steps),
-            "lead_p50_seconds": percentile(interval.lead_seconds, 0.50),
-            "steps_per_wait": per_wait,
-            "loss_last": interval.losses[-1],
-            "host_bytes_per_second": from_host,
-        }
 
     def described(self) -> Measurement:
         """Return the figures of a record, including the device's peak rates unless the options exclude them."""
@@ -403,7 +383,7 @@ class Repeat:
         )
 
 
-def require(checks: list[Check], peers: Ranks) -> None:
+def require(checks: list[Check], peers: Peers) -> None:
     """Raise unless every validity check passed on every host.
 
     Args:

@@ -66,6 +66,12 @@ def gpu_settings(case: Case) -> dict[str, str]:
     return settings
 
 
+def process_settings(case: Case) -> dict[str, str]:
+    """Return environment variables that TensorFlow and CUDA read when they start; those that the user has set stay."""
+    order = "PCI_BUS_ID"  # the driver's, as everywhere else
+    return {"TF_CPP_MIN_LOG_LEVEL": "1", "CUDA_DEVICE_ORDER": order, **gpu_settings(case)}
+
+
 def libraries_refuse_tf32(case: Case) -> bool:
     """Return whether NVIDIA's libraries keep a case in fp32, so that TensorFlow's own switch for TF32 can stay on.
 

@@ -11,14 +11,12 @@ import ctypes
 import faulthandler
 import os
 import re
-import select
 import signal
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from results.schema import Status
 from tfbench.failures import Failure, outcome_of_crash
@@ -37,21 +35,12 @@ MAX_LAST_WORDS = 1 << 16
 """Bytes of a child's stderr that are kept, to determine why it crashed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Watch:
-    """The child and the descriptors on which its parent waits.
+WATCHED = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
+"""Signals that the parent waits for. They are blocked, so that none interrupts the writing of a record."""
 
-    Attributes:
-        child: Process.
-        signals: Descriptor that receives a byte per signal.
-        written: Descriptor on which the child reports its exit code once its record is written.
-        errors: The child's stderr.
-    """
 
-    child: int
-    signals: int
-    written: int
-    errors: _Errors
+YEARS = 1e9
+"""Seconds that stand for no limit: about 30 years."""
 
 
 def supervise(
@@ -72,42 +61,36 @@ def supervise(
         exit_code: Exit code after `on_end`.
 
     Returns:
-        The exit code; of a child that has written its record, its own, even if it is stopped afterwards.
+        The exit code; of a child that has written its record, its own, whatever happens to it afterwards.
     """
-    signals_in, signals_out = os.pipe()
     written_in, written_out = os.pipe()
     errors_in, errors_out = os.pipe()
-    os.set_blocking(signals_out, False)
     os.set_blocking(written_in, False)
     kills_before = out_of_memory_kills()
-    before = {
-        number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
-    }
-    previous = signal.set_wakeup_fd(signals_out, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a parent that ignores it would make ours lose the child's end
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
     if child == 0:
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         _be_the_child(work, written_out, errors_out)
     os.close(written_out)
     os.close(errors_out)
     errors = _Errors(errors_in)
     try:
-        watch = Watch(child=child, signals=signals_in, written=written_in, errors=errors)
-        code, outcome = _wait(watch, max_seconds, kills_before)
+        ended = _wait(child, max_seconds, errors)
         errors.last_words()  # before ours
-        if outcome is None:
-            return code
-        if (of_record := _written_code(written_in)) is not None:
-            return of_record
-        on_end(outcome)
+        with contextlib.suppress(BlockingIOError):
+            if code := os.read(written_in, 1):
+                return code[0]
+        on_end(ended if isinstance(ended, Failure) else _failure_of(ended, errors, kills_before))
         return exit_code
     finally:
-        signal.set_wakeup_fd(previous)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for descriptor in (signals_in, signals_out, written_in):
-            os.close(descriptor)
+        while signal.sigtimedwait(WATCHED, 0):
+            pass  # a second signal asks for nothing new
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+        os.close(written_in)
 
 
 class _Errors:
@@ -156,9 +139,7 @@ def _be_the_child(work: Callable[[Callable[[int], None]], int], written: int, er
     code = 1
     try:
         os.dup2(errors, 2)
-        signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both; the parent decides
         end_with_parent()
         faulthandler.enable()
@@ -179,70 +160,46 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _wait(watch: Watch, max_seconds: float | None, kills_before: int | None) -> tuple[int, Failure | None]:
+def _wait(child: int, max_seconds: float | None, errors: _Errors) -> int | Failure:
     """Wait for the child's end, a signal, or the time limit.
 
     Returns:
-        The child's exit code, and what happened; None: the child ended by itself.
+        The status of a child that ended by itself, as `os.waitpid` gives it, or why it was ended.
     """
-    deadline = None if max_seconds is None else time.monotonic() + max_seconds
+    limit = YEARS if max_seconds is None else max_seconds
+    deadline = time.monotonic() + limit
     while True:
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        ready, _, _ = select.select([watch.signals], [], [], left)
-        if not ready:
-            phase = watch.errors.last_state()
-            os.kill(watch.child, signal.SIGUSR1)
-            _wait_for_child(watch.child, SECONDS_FOR_STACKS)
-            _kill(watch.child)
-            return 1, Failure(Status.TIMEOUT, f"not finished after --max_seconds={max_seconds:g}{phase}")
-        for number in os.read(watch.signals, 64):
-            if number in (signal.SIGTERM, signal.SIGINT):
-                _kill(watch.child)
-                return 1, Failure(Status.STOPPED, f"stopped by {signal.Signals(number).name}")
-        ended, state = os.waitpid(watch.child, os.WNOHANG)
+        received = signal.sigtimedwait(WATCHED, max(0.0, deadline - time.monotonic()))
+        if received is None:
+            phase = errors.last_state()
+            os.kill(child, signal.SIGUSR1)
+            signal.sigtimedwait({signal.SIGCHLD}, SECONDS_FOR_STACKS)
+            _kill(child)
+            return Failure(Status.TIMEOUT, f"not finished after --max_seconds={limit:g}{phase}")
+        if received.si_signo != signal.SIGCHLD:
+            _kill(child)
+            return Failure(Status.STOPPED, f"stopped by {signal.Signals(received.si_signo).name}")
+        ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
-            return _judge(state, watch, kills_before)
+            return status
 
 
-def _judge(state: int, watch: Watch, kills_before: int | None) -> tuple[int, Failure | None]:
-    """Return how a child failed that ended by itself."""
-    if os.WIFEXITED(state):
-        code = os.WEXITSTATUS(state)
-        if _written_code(watch.written) is not None:
-            return code, None
-        return code, Failure(Status.ERROR, f"the process ended with exit code {code} and without a record")
-    number = os.WTERMSIG(state)
-    name = signal.Signals(number).name
-    if number == signal.SIGTERM:
-        return 1, Failure(Status.STOPPED, f"stopped by {name}")
-    if number != signal.SIGKILL:
-        return 1, outcome_of_crash(name, watch.errors.last_words())
+def _failure_of(status: int, errors: _Errors, kills_before: int | None) -> Failure:
+    """Return how a child failed that ended by itself, without a record."""
+    if os.WIFEXITED(status):
+        code = os.WEXITSTATUS(status)
+        return Failure(Status.ERROR, f"the process ended with exit code {code} and without a record")
+    name = signal.Signals(os.WTERMSIG(status)).name
+    if name == "SIGTERM":
+        return Failure(Status.STOPPED, f"stopped by {name}")
+    if name != "SIGKILL":
+        return outcome_of_crash(name, errors.last_words())
     kills = out_of_memory_kills()
     if kills is None or kills_before is None:
-        return 1, Failure(
-            Status.OOM, f"killed by {name}: most likely by the kernel, because the host ran out of memory"
-        )
+        return Failure(Status.OOM, f"killed by {name}: most likely by the kernel, because the host ran out of memory")
     if kills > kills_before:
-        return 1, Failure(Status.OOM, "killed by the kernel: the host's or the container's memory was full")
-    return 1, Failure(Status.ERROR, f"killed by {name}, but not by the kernel's out-of-memory killer")
-
-
-def _written_code(written: int) -> int | None:
-    """Return the exit code that the child reported with its record; None: it has written none."""
-    try:
-        return next(iter(os.read(written, 1)), None)
-    except BlockingIOError:
-        return None
-
-
-def _wait_for_child(child: int, seconds: float) -> None:
-    """Wait for a child to end, for a limited time."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        time.sleep(0.05)
-        with contextlib.suppress(ChildProcessError):
-            if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                return
+        return Failure(Status.OOM, "killed by the kernel: the host's or the container's memory was full")
+    return Failure(Status.ERROR, f"killed by {name}, but not by the kernel's out-of-memory killer")
 
 
 def _kill(child: int) -> None:

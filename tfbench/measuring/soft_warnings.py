@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from results.schema import Case, Data, Device, Environment, Measurement, Precision, SoftWarning, Telemetry
 from results.schema.health import MAX_IDLE_UTILISATION, GPUFacts, Moment, health_warnings
-from tfbench.peers.connections import Alone, Peers
+from tfbench.peers.connections import Peers
 
 CV_LIMITS = {Device.GPU: 0.02, Device.CPU: 0.10}
 """Standard deviation of the steps over their mean above which other programs probably used the machine.
@@ -54,9 +54,7 @@ def soft_warnings(
     return [*of_steps, *_of_telemetry(telemetry, waits_for_cpu), *_of_the_software(case, environment)]
 
 
-def gpu_warnings(
-    peers: Peers | Alone, of_machine: Sequence[SoftWarning], gpus: Sequence[GPUFacts]
-) -> list[SoftWarning]:
+def gpu_warnings(peers: Peers, of_machine: Sequence[SoftWarning], gpus: Sequence[GPUFacts]) -> list[SoftWarning]:
     """Evaluate the rules of `results.schema.health` for the GPUs of all hosts of a case.
 
     Args:

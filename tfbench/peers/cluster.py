@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 VARIABLE = "TF_CONFIG"
 EXAMPLE = '{"cluster": {"worker": ["10.0.0.11:29500", "10.0.0.12:29500"]}, "task": {"type": "worker", "index": 0}}'
@@ -18,15 +18,15 @@ class ClusterError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class TFCluster:
-    """The hosts of a case.
+    """The hosts of a case; by default a single one.
 
     Attributes:
         addresses: `host:port` of each rank, as the others reach it; TensorFlow's collectives listen there.
         rank: Of this process, from 0; rank 0 is the chief, which writes the record.
     """
 
-    addresses: tuple[str, ...]
-    rank: int
+    addresses: tuple[str, ...] = ("this host",)
+    rank: int = 0
 
     @property
     def control(self) -> tuple[str, int]:
@@ -39,15 +39,12 @@ class TFCluster:
         return f"rank {rank} ({self.addresses[rank]})"
 
 
-def read_cluster(num_hosts: int, environment: Mapping[str, str]) -> TFCluster | None:
+def read_cluster(num_hosts: int, environment: Mapping[str, str]) -> TFCluster:
     """Read the cluster of a case.
 
     Args:
         num_hosts: Of the case.
         environment: Environment variables.
-
-    Returns:
-        None for a case of one host.
 
     Raises:
         ClusterError: The variable is missing, malformed, or has a different number of hosts.
@@ -56,26 +53,30 @@ def read_cluster(num_hosts: int, environment: Mapping[str, str]) -> TFCluster | 
     if not text:
         if num_hosts > 1:
             raise ClusterError(f"--num_hosts={num_hosts} needs the environment variable {VARIABLE}. Example: {EXAMPLE}")
-        return None
+        return TFCluster()
+    received = f"Received: {text if len(text) <= 300 else text[:299] + '…'}"
     try:
         document = json.loads(text)
         cluster, task = dict(document["cluster"]), dict(document.get("task") or {})
     except (ValueError, KeyError, TypeError) as error:
-        raise ClusterError(
-            f"{VARIABLE} is not a JSON object with 'cluster' and 'task': {error}. {_seen(text)}"
-        ) from error
-    addresses = cluster.get("worker")
+        text = f"{VARIABLE} is not a JSON object with 'cluster' and 'task': {error}. {received}"
+        raise ClusterError(text) from error
+    addresses, rank = cluster.get("worker"), task.get("index")
     if not isinstance(addresses, list) or len(addresses) != num_hosts or set(cluster) != {"worker"}:
-        raise ClusterError(
-            f"{VARIABLE} must list as many addresses as --num_hosts={num_hosts}, all under 'worker'. {_seen(text)}"
-        )
+        expected = f"must list as many addresses as --num_hosts={num_hosts}, all under 'worker'"
+        raise ClusterError(f"{VARIABLE} {expected}. {received}")
     if num_hosts == 1:
-        return None
+        return TFCluster()
     for address in addresses:
-        _check_address(address, text)
+        if not _is_address(address):
+            expected = f"host:port with a port of 1 to {LARGEST_PORT - 1}"
+            raise ClusterError(f"{VARIABLE}: {address!r} is not {expected}. {received}")
     if len(set(addresses)) < num_hosts:
-        raise ClusterError(f"{VARIABLE}: an address appears twice. {_seen(text)}")
-    found = TFCluster(addresses=tuple(addresses), rank=_rank(task, num_hosts, text))
+        raise ClusterError(f"{VARIABLE}: an address appears twice. {received}")
+    if task.get("type") != "worker" or type(rank) is not int or not 0 <= rank < num_hosts:
+        expected = f"of type 'worker' with an index of 0 to {num_hosts - 1}"
+        raise ClusterError(f"{VARIABLE}: 'task' must be {expected}. {received}")
+    found = TFCluster(addresses=tuple(addresses), rank=rank)
     host, port = found.control
     if (host, port) in map(split_address, addresses):
         name = f"[{host}]" if ":" in host else host
@@ -89,26 +90,9 @@ def read_cluster(num_hosts: int, environment: Mapping[str, str]) -> TFCluster | 
 def split_address(address: str) -> tuple[str, int]:
     """Split `host:port`, and remove the brackets of an IPv6 host."""
     host, _, port = address.rpartition(":")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    return host.strip("[]"), int(port)
 
 
-def _check_address(address: object, text: str) -> None:
-    host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
-    known = host and port.isascii() and port.isdigit() and 1 <= int(port) < LARGEST_PORT
-    if not known or (":" in host and not (host.startswith("[") and host.endswith("]"))):
-        raise ClusterError(
-            f"{VARIABLE}: {address!r} is not host:port with a port of 1 to {LARGEST_PORT - 1}. {_seen(text)}"
-        )
-
-
-def _rank(task: dict[str, Any], num_hosts: int, text: str) -> int:
-    rank = task.get("index")
-    if task.get("type") != "worker" or type(rank) is not int or not 0 <= rank < num_hosts:
-        raise ClusterError(
-            f"{VARIABLE}: 'task' must be of type 'worker' with an index of 0 to {num_hosts - 1}. {_seen(text)}"
-        )
-    return rank
-
-
-def _seen(text: str) -> str:
-    return f"Received: {text if len(text) <= 300 else text[:299] + '…'}"
+def _is_address(address: object) -> bool:
+    match = re.fullmatch(r"(?:\[[^][]+\]|[^][:]+):([0-9]{1,5})", str(address))
+    return match is not None and 1 <= int(match[1]) < LARGEST_PORT

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import queue
 import socket
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -25,8 +25,8 @@ BEAT_SECONDS = 2.0
 SILENCE_SECONDS = 20.0
 """A rank that is silent for this long has died, hangs or has lost its network.
 
-Every rank sends heartbeats from a thread of its own, so that long steps and compilations do not matter. They begin with
-the first gather: on a machine with many GPUs, the driver's start blocks every thread for longer than this.
+Every rank sends heartbeats from a thread of its own, so that long steps and compilations do not matter. They count from
+its first value on: on a machine with many GPUs, the driver's start blocks every thread for longer than this.
 """
 
 CONNECT_SECONDS = 300.0
@@ -44,28 +44,8 @@ OnLoss = Callable[[Failure], None]
 """Ends this process with a record; called from another thread, because the main one may be blocked in a collective."""
 
 
-class Alone:
-    """The peers of a single-host case: none."""
-
-    rank = 0
-    size = 1
-
-    def gather(self, what: str, value: object) -> list[Any]:
-        """See `Peers.gather`."""
-        return [value]
-
-    def finish(self) -> None:
-        """See `Peers.finish`."""
-
-    def report_failure(self, outcome: Failure) -> None:
-        """See `Peers.report_failure`."""
-
-    def await_loss(self) -> None:
-        """See `Peers.await_loss`."""
-
-
 class Peers:
-    """The other ranks of a case.
+    """All ranks of a case; by default a single one, this process.
 
     Attributes:
         rank: Of this process.
@@ -77,18 +57,13 @@ class Peers:
         on_loss: Called once if another rank has failed or is silent.
     """
 
-    def __init__(self, cluster: TFCluster, case: str, on_loss: OnLoss) -> None:
+    def __init__(self, cluster: TFCluster = TFCluster(), case: str = "", on_loss: OnLoss = lambda _: None) -> None:  # noqa: B008
         self.cluster, self.rank, self.size = cluster, cluster.rank, len(cluster.addresses)
-        self._case = case
+        self._started_for = {"case": case, "addresses": list(cluster.addresses)}
         self._on_loss = on_loss
         self._links: dict[int, _Link] = {}
-        self._changed = threading.Condition()
-        self._given: defaultdict[int, dict[int, Any]] = defaultdict(dict)
-        self._complete: dict[int, list[Any]] = {}
-        self._gathers = 0
-        self._began = False
-        self._over = False
-        self._losing = False
+        self._ending = threading.Lock()
+        self._over = self._losing = False
 
     def connect(self, seconds: float = CONNECT_SECONDS) -> None:
         """Wait until all ranks have connected.
@@ -96,6 +71,8 @@ class Peers:
         Raises:
             CaseFailedError: `lost`: one did not connect; `unsupported`: one was started for another case.
         """
+        if self.size == 1:
+            return
         deadline = time.monotonic() + seconds
         if self.rank == 0:
             self._accept_all(deadline, seconds)
@@ -114,30 +91,41 @@ class Peers:
 
         Returns:
             The values by rank.
+
+        Raises:
+            CaseFailedError: `lost`: the ranks are out of step.
         """
-        with self._changed:
-            number = self._gathers
-            self._gathers += 1
-            message = {"gather": number, "what": what, "value": value}
-            if self.rank == 0:
-                self._take(0, message)
-            else:
-                self._links[0].send(message)
-            self._changed.wait_for(lambda: number in self._complete)
-            return self._complete.pop(number)
+        given = {"what": what, "value": value}
+        if self.rank > 0:
+            self._links[0].send(given)
+            values: list[Any] = self._links[0].received.get()["value"]
+            return values
+        by_rank = [given, *(self._links[rank].received.get() for rank in range(1, self.size))]
+        if len(names := {str(message.get("what")) for message in by_rank}) > 1:
+            raise CaseFailedError(Status.LOST, f"the ranks are out of step: they gather {', '.join(sorted(names))}")
+        values = [message["value"] for message in by_rank]
+        self._over = self._over or what == FINISHED
+        self._tell_all({"what": what, "value": values})
+        return values
 
     def finish(self) -> None:
         """Wait until all ranks are done; afterwards they may disconnect."""
         self.gather(FINISHED, None)
-        time.sleep(LAST_WORDS_SECONDS)
+        time.sleep(LAST_WORDS_SECONDS if self._links else 0.0)
 
-    def report_failure(self, outcome: Failure) -> None:
-        """Send this rank's failure to the other ranks, which then end with its cause, unless all are done."""
-        if self._over:
-            return
-        self._over = True
+    def report_failure(self, outcome: Failure, *, of_another: bool = False) -> bool:
+        """Send a failure to the other ranks, which then end with its cause.
+
+        Returns:
+            False: All are done, or a failure was sent before.
+        """
+        with self._ending:
+            if self._over or not self._links:
+                return False
+            self._over, self._losing = True, of_another
         self._tell_all({"failed": {"rank": self.rank, "status": str(outcome.status), "cause": outcome.cause}})
         time.sleep(LAST_WORDS_SECONDS)
+        return True
 
     def close(self) -> None:
         """Close the connections to the other ranks."""
@@ -145,53 +133,48 @@ class Peers:
         for link in self._links.values():
             link.close()
 
-    def await_loss(self) -> None:
-        """Wait until the lost rank is known, after TensorFlow has reported a loss.
+    def await_loss(self, error: Exception) -> None:
+        """Wait until the lost rank is known, if an exception may be TensorFlow's report of a loss.
 
         Returns only if it remains unknown: as soon as it is known, this process ends.
         """
-        if self._losing or not self._over:
+        if self._links and may_be_a_peers(error) and (self._losing or not self._over):
             time.sleep(SILENCE_SECONDS + BEAT_SECONDS + LAST_WORDS_SECONDS)
 
     def _accept_all(self, deadline: float, seconds: float) -> None:
         host, port = self.cluster.control
         with _server(host, port) as server:
-            while len(self._links) < self.size - 1:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    missing = [self.cluster.name(rank) for rank in range(1, self.size) if rank not in self._links]
-                    cause = f"{', '.join(missing)} did not connect within {seconds:g} s"
-                    self.report_failure(Failure(Status.LOST, cause))
-                    raise CaseFailedError(Status.LOST, cause)
-                server.settimeout(left)
-                with contextlib.suppress(TimeoutError):
+            while missing := [rank for rank in range(1, self.size) if rank not in self._links]:
+                server.settimeout(max(deadline - time.monotonic(), 0.001))
+                try:
                     self._welcome(_Link(server.accept()[0]))
+                except TimeoutError as error:
+                    names = ", ".join(map(self.cluster.name, missing))
+                    raise CaseFailedError(Status.LOST, f"{names} did not connect within {seconds:g} s") from error
 
     def _welcome(self, link: _Link) -> None:
         """Accept a connection that introduces itself as a rank; close any other."""
         hello = link.first(HELLO_SECONDS)
-        rank = hello.get("hello")
+        rank = hello.pop("hello", None)
         if type(rank) is not int or not 0 < rank < self.size or rank in self._links:
             link.close()
             return
-        if (hello.get("case"), hello.get("addresses")) != (self._case, list(self.cluster.addresses)):
+        self._links[rank] = link
+        if hello != self._started_for:
             cause = (
                 f"{self.cluster.name(rank)} was started for case {str(hello.get('case'))[:200]!r} and another one "
-                f"for {self._case!r}, or with other addresses: start all ranks with the same flags and cluster"
+                f"for {self._started_for['case']!r}, or with other addresses: start all ranks with the same flags and "
+                "cluster"
             )
-            link.send({"failed": {"rank": 0, "status": str(Status.UNSUPPORTED), "cause": cause}})
-            link.close()
-            self.report_failure(Failure(Status.UNSUPPORTED, cause))
             raise CaseFailedError(Status.UNSUPPORTED, cause)
         link.send({"welcome": rank})
-        self._links[rank] = link
 
     def _reach_chief(self, deadline: float, seconds: float) -> _Link:
         host, port = self.cluster.control
         while True:
             with contextlib.suppress(OSError):
                 link = _Link(socket.create_connection((host, port), timeout=HELLO_SECONDS))
-                link.send({"hello": self.rank, "case": self._case, "addresses": list(self.cluster.addresses)})
+                link.send({"hello": self.rank, **self._started_for})
                 answer = link.first(max(HELLO_SECONDS, deadline - time.monotonic()))
                 if answer.get("welcome") == self.rank:
                     return link
@@ -200,9 +183,8 @@ class Peers:
                     outcome = self._failure(answer["failed"])
                     raise CaseFailedError(outcome.status, outcome.cause)
             if time.monotonic() > deadline:
-                raise CaseFailedError(
-                    Status.LOST, f"{self.cluster.name(0)} did not answer at port {port} within {seconds:g} s"
-                )
+                cause = f"{self.cluster.name(0)} did not answer at port {port} within {seconds:g} s"
+                raise CaseFailedError(Status.LOST, cause)
             time.sleep(RETRY_SECONDS)
 
     def _beat(self) -> None:
@@ -220,42 +202,18 @@ class Peers:
 
         Reading continues after the end: closing a connection with unread data would discard the last messages sent.
         """
+        seconds = CONNECT_SECONDS
         try:
             while True:
-                self._hear(rank, link.receive(SILENCE_SECONDS if self._began else CONNECT_SECONDS))
+                message = link.receive(seconds)
+                if "failed" in message:
+                    self._lose(self._failure(message["failed"]))
+                elif "value" in message:
+                    seconds = SILENCE_SECONDS
+                    self._over = self._over or (self.rank > 0 and message.get("what") == FINISHED)
+                    link.received.put(message)
         except _Gone as error:
-            self._lose(Failure(Status.LOST, f"{self.cluster.name(rank)} {error}"), except_rank=rank)
-
-    def _hear(self, rank: int, message: dict[str, Any]) -> None:
-        if "failed" in message:
-            self._lose(self._failure(message["failed"]), except_rank=rank)
-        elif "all" in message:
-            with self._changed:
-                self._complete_gather(message)
-        elif "gather" in message and self.rank == 0:
-            with self._changed:
-                self._take(rank, message)
-
-    def _take(self, rank: int, message: dict[str, Any]) -> None:
-        """As the chief, store a rank's value, and send all values once they are complete."""
-        given = self._given[message["gather"]]
-        given[rank] = message
-        if len(given) < self.size:
-            return
-        del self._given[message["gather"]]
-        names = {item["what"] for item in given.values()}
-        if len(names) > 1:
-            raise _Gone(f"is out of step: the ranks gather {', '.join(sorted(names))} at the same time")
-        values = [given[peer]["value"] for peer in range(self.size)]
-        everything = {"all": message["gather"], "what": message["what"], "values": values}
-        self._tell_all(everything)
-        self._complete_gather(everything)
-
-    def _complete_gather(self, message: dict[str, Any]) -> None:
-        self._began = True
-        self._over = self._over or message["what"] == FINISHED
-        self._complete[message["all"]] = message["values"]
-        self._changed.notify_all()
+            self._lose(Failure(Status.LOST, f"{self.cluster.name(rank)} {error}"))
 
     def _failure(self, reported: dict[str, Any]) -> Failure:
         """Parse another rank's failure; the input is not trusted."""
@@ -266,18 +224,9 @@ class Peers:
         except (KeyError, ValueError, TypeError, IndexError):
             return Failure(Status.LOST, "another rank failed without giving a reason")
 
-    def _lose(self, outcome: Failure, except_rank: int) -> None:
-        with self._changed:
-            if self._over:
-                return
-            self._over = self._losing = True
-        message = {"failed": {"rank": self.rank, "status": str(outcome.status), "cause": outcome.cause}}
-        for rank, link in self._links.items():
-            if rank != except_rank:
-                with contextlib.suppress(OSError):
-                    link.send(message)
-        time.sleep(LAST_WORDS_SECONDS)
-        self._on_loss(outcome)
+    def _lose(self, outcome: Failure) -> None:
+        if self.report_failure(outcome, of_another=True):
+            self._on_loss(outcome)
 
 
 def may_be_a_peers(error: Exception) -> bool:
@@ -292,9 +241,14 @@ class _Gone(Exception):
 
 
 class _Link:
-    """A connection for JSON objects, one per line."""
+    """A connection for JSON objects, one per line.
+
+    Attributes:
+        received: Messages with a value that were not read yet.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
+        self.received: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connection, self._lines = connection, connection.makefile("rb")
         self._sending = threading.Lock()
@@ -350,18 +304,16 @@ def _server(host: str, port: int) -> socket.socket:
     the address, because the network translates it.
     """
     try:
+        return _listen_on(host, port)
+    except OSError as error:
+        reason = error
+    if reason.errno in (socket.EAI_NONAME, errno.EADDRNOTAVAIL):
         try:
-            return _listen_on(host, port)
-        except socket.gaierror:
             return _listen_on("127.0.0.1" if host == "localhost" else "", port)
         except OSError as error:
-            if error.errno != errno.EADDRNOTAVAIL:
-                raise
-            return _listen_on("", port)
-    except OSError as error:
-        raise CaseFailedError(
-            Status.UNSUPPORTED, f"the chief cannot listen for the other ranks on port {port}: {error.strerror}"
-        ) from error
+            reason = error
+    cause = f"the chief cannot listen for the other ranks on port {port}: {reason.strerror}"
+    raise CaseFailedError(Status.UNSUPPORTED, cause)
 
 
 def _listen_on(host: str, port: int) -> socket.socket:

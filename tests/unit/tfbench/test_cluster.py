@@ -12,11 +12,11 @@ import stamina
 from results.schema import Status
 from tests.support.engines import processes
 from tests.support.patience import patience
-from tfbench.failures import CaseFailedError, Failure
+from tfbench.failures import CaseFailedError, Failure, outcome_of
 from tfbench.flags import FlagsError, parse
 from tfbench.peers import connections as module
 from tfbench.peers.cluster import ClusterError, TFCluster, read_cluster
-from tfbench.peers.connections import Alone, Peers, may_be_a_peers
+from tfbench.peers.connections import Peers, may_be_a_peers
 
 pytestmark = pytest.mark.slow  # starts programs and waits for them
 
@@ -33,7 +33,7 @@ def test_a_cluster_is_read_from_tf_config():
     assert cluster.control == ("10.0.0.11", 29501)
     assert cluster.name(1) == "rank 1 (10.0.0.12:29500)"
     assert read_cluster(2, config(["[fd00::1]:1", "[fd00::2]:1"])).control == ("fd00::1", 2)
-    assert read_cluster(1, {}) is read_cluster(1, config(TWO[:1])) is None, "one host needs none"
+    assert read_cluster(1, {}) == read_cluster(1, config(TWO[:1])) == TFCluster(), "one host needs none"
 
 
 @pytest.mark.parametrize(
@@ -99,6 +99,7 @@ class Ranks:
             try:
                 return work(peers)
             except CaseFailedError as error:
+                peers.report_failure(outcome_of(error))
                 return error
 
         with ThreadPoolExecutor(len(self.peers)) as threads:
@@ -134,7 +135,7 @@ def test_every_rank_gets_what_all_ranks_gave_in_their_order(multi):
     ranks.peers[1].close()
     assert not ranks.lost[0].wait(0.5), "a rank that may leave is not missed"
     assert ranks.outcomes == [None] * 3
-    assert Alone().gather("anything", 7) == [7]
+    assert Peers().gather("anything", 7) == [7]
 
 
 def has_ipv6():

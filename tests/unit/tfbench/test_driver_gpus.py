@@ -11,7 +11,7 @@ READ = """
 import dataclasses, json, os
 from tfbench.machine.nvml import ENERGY_JOULES, GPUs, as_recorded, read_driver
 from tfbench.measuring.soft_warnings import gpu_warnings
-from tfbench.peers.connections import Alone
+from tfbench.peers.connections import Peers
 driver = read_driver(by_cuda=True)
 gpus = GPUs(8)
 print(json.dumps({
@@ -21,7 +21,7 @@ print(json.dumps({
     "samples": [dataclasses.asdict(gpu) for _, gpu in gpus.sample()],
     "energy": gpus.read(ENERGY_JOULES),
     "limits": [gpu.power_limit_watts for gpu in gpus.at_start],
-    "health": {warning.code: warning.message for warning in gpu_warnings(Alone(), gpus.warnings, gpus.at_start)},
+    "health": {warning.code: warning.message for warning in gpu_warnings(Peers(), gpus.warnings, gpus.at_start)},
 }))
 """
 PROBE = ("-m", "tfbench.probe")

@@ -72,7 +72,7 @@ def test_a_failure_of_a_library_is_oom_where_the_gpus_are_full(error, free, stat
     ],
 )
 def test_a_failure_that_may_be_the_machines_names_the_doctor_once(status, cause, on_gpu, pointed):
-    hint = module.doctor_hint(module.Failure(status, cause), on_gpu=on_gpu)
+    hint = module.hint_after(module.Failure(status, cause), on_gpu=on_gpu)
     assert (hint is not None and module.DOCTOR in hint) == pointed
 
 

@@ -21,7 +21,7 @@ from tests.support import PROJECT
 from tests.support.patience import patience
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_record
 from tfbench.failures import Failure
-from tfbench.flags import Request
+from tfbench.flags import Options, Request
 from tfbench.record_table import record_table
 
 CASE = Case(model="resnet50", device=Device.GPU, batch_per_gpu=4, warmup_steps=1, num_steps=6)
@@ -173,7 +173,7 @@ def test_the_documented_output_is_that_of_a_committed_record():
 def test_simulated_gpus_never_give_a_measurement(monkeypatch):
     monkeypatch.setattr(program, "has_simulated_gpus", lambda: True)
     monkeypatch.setattr(program, "_attempt", lambda *_: None)
-    monkeypatch.setattr(program, "_prepare_environment", lambda _: None)
+    monkeypatch.setattr(program, "process_settings", lambda _: {})
     record = program._measured(Request(case=Case(model="resnet50")), "2026-11-24T09:00:00+00:00", lambda _: None)
     assert (record.status, record.simulated) == (Status.INVALID, True) and "simulated" in (record.cause or "")
     with pytest.raises(RecordError, match="status is ok, but its GPUs are simulated"):
@@ -188,7 +188,7 @@ def test_simulated_gpus_are_named_also_where_the_process_was_ended(monkeypatch, 
     monkeypatch.setattr(program, "has_simulated_gpus", lambda: True)
     monkeypatch.setattr(program, "supervise", ended)
     output = tmp_path / "record.json"
-    assert program.measure(Request(case=Case(model="resnet50"), output=output)) == ExitCode.SOME_FAILED
+    assert program.measure(Request(case=Case(model="resnet50"), options=Options(output=output))) == ExitCode.SOME_FAILED
     record = from_json(output.read_bytes())
     assert (record.status, record.simulated) == (Status.TIMEOUT, True)
     assert re.fullmatch("the GPUs are simulated .*: nothing was computed. not finished", record.cause or "")

@@ -12,7 +12,7 @@ from results.table.cell_text import WARNINGS, warning_notes
 from tests.unit.results.factory import make_environment, make_measurement
 from tfbench.measuring.soft_warnings import drift_limit, gpu_warnings, needs_ptx_jit, soft_warnings
 from tfbench.measuring.timing import drift
-from tfbench.peers.connections import Alone
+from tfbench.peers.connections import Peers
 
 RTX_5090 = GPU(index=0, name="RTX 5090", compute_capability="12.0")
 ENVIRONMENT = make_environment(tf32_observed=False)
@@ -82,7 +82,7 @@ def test_a_warm_up_that_was_too_short_has_a_longer_one_as_its_hint(changes, word
     assert words in found.message and found.hint == hint
 
 
-class TwoRanks(Alone):
+class TwoRanks(Peers):
     """Another host reports what this one does."""
 
     size = 2
@@ -93,7 +93,7 @@ class TwoRanks(Alone):
 
 def test_warnings_of_gpus_name_the_gpu_and_of_several_hosts_the_rank():
     gpu = GPUFacts(index=3, throttle_thermal_share=0.5, temperature_celsius=91.0)
-    (warning,) = gpu_warnings(Alone(), [], [gpu, GPUFacts(index=4)])
+    (warning,) = gpu_warnings(Peers(), [], [gpu, GPUFacts(index=4)])
     assert (warning.code, warning.value, warning.limit) == ("throttled_thermal", 0.5, 0.05)
     assert warning.message.startswith("GPU 3: held back by heat in 50% of the readings, 91 °C: ")
     assert [found.message.partition(":")[0] for found in gpu_warnings(TwoRanks(), [], [gpu])] == ["rank 0", "rank 1"]
