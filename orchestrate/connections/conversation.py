@@ -169,7 +169,11 @@ class Conversation:
             self.errors += chunk[: MAX_ERROR_BYTES - len(self.errors)]
 
 
-class TooLong(Exception):
+class LimitExceeded(Exception):
+    """A command exceeded its limit, which the message names."""
+
+
+class TooLong(LimitExceeded):
     """An answer is longer than its limit in bytes."""
 
     def __init__(self, limit: int) -> None:
@@ -182,15 +186,13 @@ class CommandResult:
 
     Attributes:
         output: Its output, at most as long as its limit.
-        code: Its exit code; None: it was killed.
+        code: Its exit code.
         errors: The first bytes of its standard error.
-        exceeded: The exceeded limit, in words, or empty.
     """
 
     output: bytes
     code: int | None
     errors: bytes
-    exceeded: str = ""
 
 
 def ask(command: Sequence[str], text: bytes, *, seconds: float, max_bytes: int) -> CommandResult:
@@ -204,27 +206,27 @@ def ask(command: Sequence[str], text: bytes, *, seconds: float, max_bytes: int) 
 
     Raises:
         Unreachable: The command cannot be started.
+        LimitExceeded: It takes too long, or answers too much.
     """
     return loop.wait_for(_ask(command, text, seconds, max_bytes))
 
 
 async def _ask(command: Sequence[str], text: bytes, seconds: float, max_bytes: int) -> CommandResult:
-    output, code, exceeded = bytearray(), None, ""
-    async with Conversation(command) as talk, anyio.create_task_group() as group:
-        with anyio.move_on_after(seconds) as limit:
-            group.start_soon(talk.send, text)  # a deadlock otherwise, if the answer fills its pipe first
-            async for chunk in talk.chunks():
-                output += chunk
-                if len(output) > max_bytes:
-                    exceeded = str(TooLong(max_bytes))
-                    break
-            else:
-                code = await talk.exit_code()
-                exceeded = "its answer ended, but not its command" if code is None else ""
-        group.cancel_scope.cancel()
-    if limit.cancelled_caught:
-        exceeded = f"not done within {seconds:.0f} s"
-    return CommandResult(bytes(output), code, talk.errors, exceeded)
+    output = bytearray()
+    async with Conversation(command) as talk:
+        with anyio.move_on_after(seconds):
+            sending = asyncio.create_task(talk.send(text))  # a deadlock otherwise, if the answer fills its pipe first
+            try:
+                async for chunk in talk.chunks():
+                    output += chunk
+                    if len(output) > max_bytes:
+                        raise TooLong(max_bytes)
+                if (code := await talk.exit_code()) is None:
+                    raise LimitExceeded("its answer ended, but not its command")
+                return CommandResult(bytes(output), code, talk.errors)
+            finally:
+                sending.cancel()
+    raise LimitExceeded(f"not done within {seconds:.0f} s")
 
 
 MAX_QUOTED = 500

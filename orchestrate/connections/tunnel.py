@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from orchestrate.connections.children import end_child, start_child
-from orchestrate.connections.conversation import ask, own_words, ssh_failure, with_retries
+from orchestrate.connections.conversation import LimitExceeded, ask, own_words, ssh_failure, with_retries
 from orchestrate.connections.ssh import shared_connection, ssh_command
 from orchestrate.errors import Unreachable
 from orchestrate.inventory.addresses import DockerAddress, HostKeys
@@ -30,30 +30,25 @@ MAX_ANSWER_BYTES = 1 << 20
 _FORWARD = """\
 control=$1 forward=$2
 shift 2
-"$@" &
-master=$!
-trap 'kill "$master"' TERM
 of_master() { ssh -F none -S "$control" "$@" tfbench; }
-until of_master -O check 2>/dev/null; do
-    kill -0 "$master" 2>/dev/null || { wait "$master"; exit; }
-    sleep 0.1
-done
-of_master -O forward -L "$forward" >&2 || { kill "$master"; exit 1; }
-wait "$master"
+if [ $# -gt 0 ]; then
+    "$@" &
+    master=$!
+    trap 'kill "$master"' TERM
+    until of_master -O check 2>/dev/null; do
+        kill -0 "$master" 2>/dev/null || { wait "$master"; exit; }
+        sleep 0.1
+    done
+    of_master -O forward -L "$forward" >&2 || { kill "$master"; exit 1; }
+    wait "$master"
+else
+    trap 'of_master -O cancel -L "$forward"; exit' TERM
+    of_master -O forward -L "$forward" || exit 1
+    while of_master -O check 2>/dev/null; do sleep 5 & wait $!; done
+fi
 """
-"""Opens a connection, then forwards a socket over it: so no forwarding of the user's configuration comes along."""
-
-_FORWARD_SHARED = """\
-control=$1 forward=$2
-of_master() { ssh -F none -S "$control" "$@" tfbench; }
-trap 'of_master -O cancel -L "$forward"; exit' TERM
-of_master -O forward -L "$forward" || exit 1
-while of_master -O check 2>/dev/null; do
-    sleep 5 &
-    wait $!
-done
-"""
-"""Forwards a socket over a shared connection of the user, as long as that is open."""
+"""Forwards a socket over a connection that a command opens, so no forwarding of the user's configuration comes along;
+without a command, over a shared connection of the user, as long as that is open."""
 
 
 class Tunnel:
@@ -106,8 +101,9 @@ class Tunnel:
         socket = shlex.quote(self._address.socket)
         script = f"echo {mark}; if [ -S {socket} ] && [ -w {socket} ]; then echo {mark}-usable; fi; exit 0\n"
         command = ssh_command(self._address.login, self._keys, "-T", remote="exec sh -s")
-        answer = ask(command, script.encode(), seconds=OPEN_DEADLINE_SECONDS, max_bytes=MAX_ANSWER_BYTES)
-        if answer.exceeded:
+        try:
+            answer = ask(command, script.encode(), seconds=OPEN_DEADLINE_SECONDS, max_bytes=MAX_ANSWER_BYTES)
+        except LimitExceeded:
             return None
         where = f"ssh {self._address.target}"
         if mark.encode() not in answer.output:
@@ -124,17 +120,16 @@ class Tunnel:
         self._stop()
         self._socket.unlink(missing_ok=True)
         login, forward = self._address.login, f"{self._socket}:{self._address.socket}"
-        if (shared := shared_connection(login, self._keys)) is not None:
-            words = [_FORWARD_SHARED, "tfbench-tunnel", shared, forward]
-        else:
-            control = str(self._folder / "c")
+        shared, command = shared_connection(login, self._keys), list[str]()
+        if shared is None:
+            control = self._folder / "c"
             flags = ("-N", "-T", "-oControlMaster=yes", f"-oControlPath={control}", "-oControlPersist=no")
-            words = [_FORWARD, "tfbench-tunnel", control, forward, *ssh_command(login, self._keys, *flags)]
+            shared, command = str(control), ssh_command(login, self._keys, *flags)
+        words = ["sh", "-c", _FORWARD, "tfbench-tunnel", shared, forward, *command]
         try:
             with self._errors.open("wb") as stderr:
-                self._process = process = start_child(
-                    ["sh", "-c", *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr
-                )
+                null = subprocess.DEVNULL
+                self._process = process = start_child(words, stdin=null, stdout=null, stderr=stderr)
         except OSError as error:
             raise Unreachable(f"ssh cannot be started: {error}. Install an OpenSSH client") from error
         self._wait_for_socket(process)

@@ -6,7 +6,6 @@ agent on the login host runs Slurm's commands and reads the shared folder.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import time
 from collections.abc import Iterable, Sequence
@@ -17,7 +16,7 @@ from typing import Any
 import anyio
 
 from orchestrate import loop
-from orchestrate.engines.base import Ending, OnTurn, OutputLine, Turn, always_running
+from orchestrate.engines.base import Ending, NotThere, OnTurn, OutputLine, Turn, always_running
 from orchestrate.engines.polling import Poller
 from orchestrate.engines.pulls import Progress
 from orchestrate.engines.slurm.answers import (
@@ -38,7 +37,7 @@ from orchestrate.engines.slurm.answers import (
     task_lists,
 )
 from orchestrate.engines.slurm.script import batch_script, job_name, make_arrays
-from orchestrate.engines.ssh.channel import Channel
+from orchestrate.engines.ssh.channel import MAX_OUTPUT_BYTES, Channel
 from orchestrate.errors import CancelledInQueue, HostError, LaunchFailed, Unreachable
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
@@ -55,9 +54,6 @@ COMMAND_SECONDS = 120.0
 
 POLL_BYTES = 8 << 20
 """Limit for files of repeats per poll; once exceeded, the remaining repeats wait for the next poll."""
-
-MAX_ANSWER_BYTES = 32 << 20
-"""POLL_BYTES and the last repeat's log and record, in base64; or the states of 100,000 repeats."""
 
 SETTLE_SECONDS = 30.0
 """Longest wait for a job's last file after its end: shared folders show new files with a delay."""
@@ -318,7 +314,7 @@ class SlurmLauncher:
         """Ask the agent something about the run's folder."""
         folder = f"{self._queue.shared_folder}/{job_name(self._run_id or '', self._host)}"
         request |= {"folder": folder, "limit_seconds": COMMAND_SECONDS}
-        return await self._channel.answer(do, seconds=COMMAND_SECONDS + 10, max_bytes=MAX_ANSWER_BYTES, **request)
+        return await self._channel.answer(do, seconds=COMMAND_SECONDS + 10, max_bytes=MAX_OUTPUT_BYTES, **request)
 
     async def _command(self, *words: str) -> str:
         """Run a command of Slurm and return its output.
@@ -326,17 +322,16 @@ class SlurmLauncher:
         Raises:
             Unreachable: It is not there, or failed.
         """
-        answer = await self._ask("command", words=list(words), environment={"SLURM_BITSTR_LEN": "0"})
-        where = self._channel.name
-        if "missing" in answer:
-            ours = "Name the login host with ssh:" if self._queue.login is None else "Set PATH in a profile there"
-            raise Unreachable(f"{where}: Slurm was not found: {words[0]} is not in PATH. {ours}")
-        printed = (_bytes(where, answer.get(stream)) for stream in ("output", "errors"))
-        output, errors = (stream.decode("utf-8", "replace") for stream in printed)
-        if answer.get("code") != 0:
-            said = [plain_text(line, 300) for line in errors.splitlines() if line.strip()]
-            raise Unreachable(f"{where}: {words[0]}: {said[-1] if said else 'it failed without a message'}")
-        return output
+        try:
+            done = await self._channel.run(words, {"SLURM_BITSTR_LEN": "0"}, COMMAND_SECONDS)
+        except NotThere as error:
+            remedy = "Name the login host with ssh:" if self._queue.login is None else "Set PATH in a profile there"
+            raise Unreachable(f"{error.cause}: Slurm was not found. {remedy}") from error
+        if done.code != 0:
+            said = [plain_text(line, 300) for line in done.errors.decode("utf-8", "replace").splitlines()]
+            cause = next(filter(None, reversed(said)), "it failed without a message")
+            raise Unreachable(f"{self._channel.name}: {words[0]}: {cause}")
+        return done.output.decode("utf-8", "replace")
 
     async def _states(self) -> QueueStates:
         """Return the states of the run's jobs."""
@@ -348,7 +343,7 @@ class SlurmLauncher:
         """Cancel tasks, ignoring those that have ended."""
         tasks = [repeat.task for name in names if (repeat := self._repeats.get(name)) is not None]
         if lists := task_lists(task for task in tasks if task is not None):
-            await self._ask("command", words=["scancel", "--quiet", *options, *lists], environment={})
+            await self._channel.run(["scancel", "--quiet", *options, *lists], {}, COMMAND_SECONDS)
 
     async def _survey(self, run_id: str) -> None:
         """Find a run's pending, running and ended repeats on the cluster, once."""
@@ -380,7 +375,7 @@ class SlurmLauncher:
         await self._cancel([name for name, repeat in repeats.items() if repeat.ends])
         followed = {name: repeat for name, repeat in repeats.items() if repeat.is_followed}
         offsets = [(name, repeat.offset) for name, repeat in followed.items() if repeat.status is None]
-        removals, states, where = set(self._removals), await self._states(), self._channel.name
+        removals, states = set(self._removals), await self._states()
         answers = self._channel.answers(
             "poll",
             folder=f"{self._queue.shared_folder}/{job_name(self._run_id or '', self._host)}",
@@ -389,19 +384,19 @@ class SlurmLauncher:
             limit_bytes=POLL_BYTES,
             limit_record_bytes=MAX_RECORD_BYTES + 1,
             seconds=COMMAND_SECONDS,
-            max_bytes=MAX_ANSWER_BYTES,
-            max_line_bytes=MAX_ANSWER_BYTES,
+            max_bytes=MAX_OUTPUT_BYTES,
+            max_line_bytes=MAX_OUTPUT_BYTES,
         )
         async with contextlib.aclosing(answers):
             async for answer in answers:
                 if (repeat := followed.get(str(answer.get("job")))) is not None:
-                    output = _bytes(where, answer.get("log"))
+                    output = self._channel.decode(answer.get("log"))
                     repeat.offset += len(output)
                     repeat.lines += repeat.cutter.cut(output)
                     if answer.get("ended") is not None:
                         record = answer.get("record")
-                        repeat.status = _bytes(where, answer["ended"])
-                        repeat.record = None if record is None else _bytes(where, record)
+                        repeat.status = self._channel.decode(answer["ended"])
+                        repeat.record = None if record is None else self._channel.decode(record)
         self._removals -= removals
         for repeat in followed.values():
             _update(repeat, states.state(repeat.task))
@@ -428,14 +423,6 @@ def _update(repeat: _Repeat, reported: SlurmState | None) -> None:
 
 def _is_active(state: SlurmState | None) -> bool:
     return state is not None and state.name in ACTIVE
-
-
-def _bytes(where: str, text: object) -> bytes:
-    """Decode bytes in a host's answer."""
-    try:
-        return base64.b64decode(str(text), validate=True)
-    except ValueError as error:
-        raise LaunchFailed(f"{where}: not the agent's answer: {plain_text(str(error), 200)}") from error
 
 
 def _turn(state: SlurmState | None, trouble: str, *, silent: bool = False) -> Turn:

@@ -62,7 +62,6 @@ XLA_TOOLCHAIN = "cuda_sdk_lib"
 EXIT_BYTES = 4096
 """Space reserved for `exit.json` in case the benchmark fills the disk."""
 
-MAX_ANSWER_BYTES = 256 * 1024
 CHUNK_BYTES = 64 * 1024
 
 MAX_LOG_CHUNK_BYTES, MAX_LAST_LOG_BYTES = 64 * 1024, 4 * 1024 * 1024
@@ -189,36 +188,23 @@ def unpack(request: Request, reply: Reply) -> None:
     reply(runner=str(target))
 
 
-def probe(request: Request, reply: Reply) -> None:
-    """Run the probe and send its output."""
-    try:
-        done = run(
-            [request["python"], "-m", "tfbench.probe"],
-            request["limit_seconds"],
-            cwd="/",  # a project in the current folder may have a package `results`
-            env=with_login(os.environ, request["environment"]),
-            check=True,
-        )
-    except subprocess.CalledProcessError as error:
-        cause = f"the probe ended with exit code {error.returncode}: {last_line(error.stderr)}"
-        raise RequestFailed(cause) from error
+def command(request: Request, reply: Reply) -> None:
+    """Run a command of the host with variables of the controller, e.g. the probe, or one of Slurm's."""
+    environment = with_login(os.environ, request["environment"])
+    try:  # a project in the current folder may have a package `results`
+        done = run(request["words"], request["limit_seconds"], cwd="/", env=environment)
+    except FileNotFoundError:
+        reply(missing=request["words"][0])
+        return
     except subprocess.TimeoutExpired as error:
-        raise RequestFailed(f"the probe: {error}") from error
-    if len(done.stdout) > MAX_ANSWER_BYTES:
-        raise RequestFailed(f"the probe printed more than {MAX_ANSWER_BYTES} bytes")
-    reply(probe=done.stdout.decode("utf-8", "replace"))
+        raise RequestFailed(str(error)) from error
+    reply(code=done.returncode, output=text_of(done.stdout), errors=text_of(done.stderr[-CHUNK_BYTES:]))
 
 
 def with_login(login: Mapping[str, str], ours: Dict[str, str]) -> Dict[str, str]:
     """Return a login's variables with ours; of libraries, the login's follow ours: they may be the driver's."""
     paths = filter(None, (variables.get("LD_LIBRARY_PATH") for variables in (ours, login)))
     return {**login, **ours, "LD_LIBRARY_PATH": ":".join(paths)}
-
-
-def last_line(output: bytes) -> str:
-    """Return the last non-empty line of an output."""
-    lines = [line for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
-    return lines[-1][-500:] if lines else "it printed nothing"
 
 
 # ---- the environment: the locked packages of a variant
@@ -274,7 +260,8 @@ def make_environment(request: Request, target: Path, reply: Reply) -> None:
         child.kill()
         child.wait()
     if child.returncode != 0:
-        cause = last_line(log.read_bytes()[-10_000:])
+        lines = log.read_bytes()[-10_000:].decode("utf-8", "replace").split("\n")
+        cause = next((line[-500:] for line in reversed(lines) if line.strip()), "it printed nothing")
         shutil.rmtree(part, ignore_errors=True)
         raise RequestFailed(f"pip could not install the locked packages (exit code {child.returncode}): {cause}")
     part.rename(target)
@@ -351,6 +338,7 @@ def launch(request: Request) -> None:
         sent.write(b"%d\n%s%s\n" % (len(PROGRAM), PROGRAM, json.dumps({**settings, "guards": True}).encode()))
     with guardian.stdout as answer:
         problem = answer.read()
+    guardian.wait()
     if problem != STARTED:
         cause = problem.decode("utf-8", "replace")
         raise RequestFailed(cause or "the benchmark's guardian ended before the benchmark had started")
@@ -485,20 +473,9 @@ def lives(known: Optional[str]) -> bool:
 
 
 def state_of(folder: Path) -> Optional[Request]:
-    """Return the processes of a repeat; None: it was not started.
-
-    If the file is damaged, the benchmark is found by its working directory, so that it is not started twice.
-    """
+    """Return the processes of a repeat; None: it was not started."""
     file = folder / "state.json"
-    state = read_json(file)
-    if state is not None or not file.exists():
-        return state
-    for path in Path("/proc").glob("[0-9]*/cwd"):
-        pid = int(path.parent.name)
-        with contextlib.suppress(OSError):
-            if path.resolve() == folder.resolve() and os.getsid(pid) == pid:
-                return {"child": identity(pid), "pid": pid}
-    return {}
+    return (read_json(file) or {}) if file.exists() else None
 
 
 def is_alive(state: Request) -> bool:
@@ -570,11 +547,14 @@ def read_regular(path: Path, limit: int, offset: int = 0) -> Optional[bytes]:
         if error.errno in (errno.ENOENT, errno.ELOOP):
             return None
         raise
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None
-        file.seek(offset)
-        return file.read(limit)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            file.seek(offset)
+            return file.read(limit)
+    finally:
+        os.close(descriptor)
 
 
 def stop(request: Request, reply: Reply) -> None:
@@ -604,12 +584,7 @@ def remove(request: Request, reply: Reply) -> None:
     """Kill a repeat and remove its folder, and the run's folder if it is the last."""
     folder = job_folder(request)
     end(request, signal.SIGKILL)
-
-    def gone() -> bool:
-        shutil.rmtree(folder, ignore_errors=True)
-        return not folder.exists()
-
-    wait_for(gone, 5.0)  # a guardian missing from a damaged state file may still write to it
+    shutil.rmtree(str(folder), ignore_errors=True)
     with contextlib.suppress(OSError):  # not empty
         folder.parent.rmdir()
         folder.parent.parent.rmdir()
@@ -632,19 +607,7 @@ def wait_for(reached: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-# ---- Slurm: the commands of a login host, and a run's folder in the one that all nodes share
-
-
-def command(request: Request, reply: Reply) -> None:
-    """Run a command of the host."""
-    try:
-        done = run(request["words"], request["limit_seconds"], env={**os.environ, **request["environment"]})
-    except FileNotFoundError:
-        reply(missing=request["words"][0])
-        return
-    except subprocess.TimeoutExpired as error:
-        raise RequestFailed(str(error)) from error
-    reply(code=done.returncode, output=text_of(done.stdout), errors=text_of(done.stderr[-CHUNK_BYTES:]))
+# ---- Slurm: a run's folder in the one that all nodes share
 
 
 def survey(request: Request, reply: Reply) -> None:
@@ -737,8 +700,8 @@ def poll(request: Request, reply: Reply) -> None:
 REQUESTS = {
     do.__name__: do
     for do in (
-        *(hello, unpack, probe, install, start, follow, collect, stop, remove, running),
-        *(command, survey, submit, sweep, poll),
+        *(hello, command, unpack, install, start, follow, collect, stop, remove, running),
+        *(survey, submit, sweep, poll),
     )
 }
 
@@ -801,7 +764,8 @@ def main() -> None:
     settings = json.loads(sys.stdin.buffer.readline().decode())
     if settings.get("guards"):
         signal.alarm(0)
-        guard(settings)
+        if os.fork() == 0:  # whatever ends the agent's children does not end a benchmark
+            guard(settings)
         return
     settings["root"] = str(Path(settings["root"]).expanduser())
     if settings["finds"]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import base64
 import contextlib
 import itertools
 import json
@@ -15,7 +16,7 @@ import math
 import secrets
 import sys
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,9 @@ from orchestrate.connections.conversation import (
     END_SECONDS,
     MAX_LINE_BYTES,
     RETRIES,
+    CommandResult,
     Conversation,
+    LimitExceeded,
     TooLong,
     ask,
     own_words,
@@ -36,6 +39,7 @@ from orchestrate.connections.conversation import (
     with_retries,
 )
 from orchestrate.connections.ssh import OWN_CONNECTION, ssh_command
+from orchestrate.engines.base import NotThere
 from orchestrate.engines.ssh import software
 from orchestrate.errors import Dropped, HostError, LaunchFailed, Lost, Unreachable
 from orchestrate.inventory.addresses import AS_CONFIGURED, HostKeys, SSHAddress
@@ -59,11 +63,11 @@ agent reports at least every 5 seconds."""
 MAX_PROFILE_BYTES = 1 << 20
 """Limit for the output of login profiles, and for what belongs to no request."""
 
+MAX_OUTPUT_BYTES = 32 << 20
+"""Limit for the output of a command, in base64: the states of 100,000 repeats of a queue."""
+
 MAX_STREAM_BYTES = 64 << 20
 """Limit for a whole answer: an agent stores up to 20 MB of a benchmark's output, and sends it in base64."""
-
-LINGER_SECONDS = 60.0
-"""How long a connection stays open that is not used: between the probe and the run, and between parts of a run."""
 
 MAX_UNREAD_LINES = 16
 """Lines of a request that wait for their reader, before the host waits."""
@@ -83,6 +87,8 @@ SILENCE_SECONDS = 600
 of sshd."""
 
 SIGN_OF_LIFE_SECONDS = 60.0
+"""Interval of signs to an agent that nothing else is sent to. So long a connection stays open that nobody uses: between
+the probe and the run, and between parts of a run."""
 
 READ_PROGRAM = (
     "import signal, sys; signal.alarm({seconds}); "
@@ -126,7 +132,7 @@ class AgentPlace:
 class Channel:
     """Sends requests to the agent on a host; all but `answer` and `answers` from any thread but the loop's.
 
-    All channels to an agent share one connection, which stays open for `LINGER_SECONDS` after the last was closed.
+    All channels to an agent share one connection, which stays open for a minute after the last was closed.
 
     Args:
         login: As of `AgentPlace`.
@@ -139,8 +145,7 @@ class Channel:
     def __init__(self, login: SSHAddress | None, **place: Any) -> None:  # noqa: ANN401
         wanted = AgentPlace(login=login, **place)
         self._connection = _CONNECTIONS.get(wanted) or _CONNECTIONS.setdefault(wanted, Connection(wanted))
-        self._exchanges: set[Exchange] = set()
-        self._closed = False
+        self._connection.users.add(self)
         self.name = wanted.name
 
     def request(self, do: str, payload: bytes = b"", **request: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -197,12 +202,10 @@ class Channel:
         """
         document = {"do": do, "payload_bytes": len(payload), **request}
         ends_at, is_final = time.monotonic() + seconds, False
-        self._connection.users.add(self)
         while True:
-            if self._closed:
-                raise self._connection.closed()
+            if self not in self._connection.users:
+                raise Unreachable(f"{self.name}: the connection was closed")
             exchange = Exchange(max_bytes, max_line_bytes)
-            self._exchanges.add(exchange)
             try:
                 is_final = True  # also if it cannot be opened
                 link, is_final = await self._connection.link()
@@ -225,8 +228,31 @@ class Channel:
                 if is_final or exchange.bytes_left < 0:
                     raise
             finally:
-                self._exchanges.discard(exchange)
                 exchange.close()
+
+    async def run(self, words: Sequence[str], environment: Mapping[str, str], seconds: float) -> CommandResult:
+        """Run a command of the host with more variables and a time limit, in the loop; raises as `answer`.
+
+        Raises:
+            NotThere: The host has no such command.
+        """
+        about: dict[str, Any] = {"words": list(words), "environment": dict(environment), "limit_seconds": seconds}
+        answer = await self.answer("command", seconds=seconds + 10, max_bytes=MAX_OUTPUT_BYTES, **about)
+        if "missing" in answer:
+            raise NotThere(f"{self.name}: {words[0]} is not in PATH")
+        output, errors = (self.decode(answer.get(stream)) for stream in ("output", "errors"))
+        return CommandResult(output, answer["code"] if isinstance(answer.get("code"), int) else None, errors)
+
+    def decode(self, text: object) -> bytes:
+        """Decode bytes in an answer.
+
+        Raises:
+            LaunchFailed: They are malformed.
+        """
+        try:
+            return base64.b64decode(str(text), validate=True)
+        except ValueError as error:
+            raise LaunchFailed(f"{self.name}: not the agent's answer: {plain_text(str(error), 200)}") from error
 
     def install_python(self) -> None:
         """Install a Python below the agent's folder, in a connection of its own that needs only sh.
@@ -239,15 +265,8 @@ class Channel:
             raise_failure(self.name, read_line(self.name, line, MAX_LINE_BYTES))
 
     def close(self) -> None:
-        """End all exchanges, and refuse new requests."""
-        self._closed = True
-        loop.wait_for(self._release())
-
-    async def _release(self) -> None:
-        for exchange in list(self._exchanges):
-            exchange.end(self._connection.closed())
+        """Refuse new requests."""
         self._connection.users.discard(self)
-        asyncio.get_running_loop().call_later(LINGER_SECONDS, self._connection.end_if_unused)
 
 
 def read_line(name: str, line: bytes, limit: int) -> dict[str, Any]:
@@ -302,19 +321,10 @@ class Connection:
         self._opening = self._opening or asyncio.create_task(self._open_with_retries())
         return await asyncio.shield(self._opening), True  # all who ask meanwhile get the same
 
-    def closed(self) -> Unreachable:
-        """Return the error of requests after the end."""
-        return Unreachable(f"{self._place.name}: the connection was closed")
-
-    def end_if_unused(self) -> None:
-        """End the connection if no channel uses it."""
-        if not self.users and self._link is not None:
-            self._link.end(self.closed())
-
     async def close(self) -> None:
         """Close the connection now."""
         if self._link is not None:
-            await self._link.close(self.closed())
+            await self._link.close(Unreachable(f"{self._place.name}: the connection was closed"))
 
     async def _open_with_retries(self) -> _Link:
         try:
@@ -335,7 +345,7 @@ class Connection:
         about = {"root": place.root, "image_file": place.image_file, "finds": place.finds, "mark": mark}
         ours = {"pythons": pythons, "silence_seconds": SILENCE_SECONDS, "read_program": read_program}
         settings = json.dumps({**about, **ours, **LIMITS}).encode()
-        link = _Link(place, words)
+        link = _Link(place, words, self.users)
         if not await link.open(b"%d\n%s%s\n" % (len(AGENT), AGENT, settings), mark.encode()):
             # The first time, it is tried again without the user's shared connection, which may be dead.
             kind = Unreachable if self._flags else Dropped
@@ -356,9 +366,10 @@ class Connection:
         mark = f"tfbench-{secrets.token_hex(8)}"
         script = software.install_script(self._place.root, mark).encode()
         size = MAX_PROFILE_BYTES + MAX_LINE_BYTES
-        answer = ask(self._ssh("exec sh -s"), script, seconds=software.INSTALL_SECONDS, max_bytes=size)
-        if answer.exceeded:
-            raise Unreachable(f"{self._place.name}: {answer.exceeded}")
+        try:
+            answer = ask(self._ssh("exec sh -s"), script, seconds=software.INSTALL_SECONDS, max_bytes=size)
+        except LimitExceeded as error:
+            raise Unreachable(f"{self._place.name}: {error}") from error
         before, marked, lines = answer.output.partition(mark.encode())
         explain(self._place, answer.code, bool(marked), before, answer.errors)
         return lines.splitlines()[1:]
@@ -470,13 +481,15 @@ class _Link:
     Args:
         place: Where the agent runs.
         command: Starts the agent.
+        users: Channels that may send more requests.
 
     Attributes:
         failure: Why the connection has ended; None: it has not.
     """
 
-    def __init__(self, place: AgentPlace, command: list[str]) -> None:
+    def __init__(self, place: AgentPlace, command: list[str], users: Collection[Channel]) -> None:
         self.failure: HostError | None = None
+        self._users = users
         self._place = place
         self._talk = Conversation(command)
         self._to_send, self._sending = anyio.create_memory_object_stream[bytes](math.inf)
@@ -547,11 +560,13 @@ class _Link:
                 end.close()
 
     async def _speak(self) -> None:
-        """Send what there is to send, and signs of life."""
+        """Send what there is to send, and signs of life; end the connection once it is neither used nor will be."""
         while True:
             data = b"\n"
             with anyio.move_on_after(SIGN_OF_LIFE_SECONDS):
                 data = await self._sending.receive()
+            if data == b"\n" and not self._users and not self._exchanges:
+                self.end(Unreachable(f"{self._place.name}: the connection was closed"))
             await self._talk.send(data)
 
     async def _receive(self, mark: bytes) -> None:

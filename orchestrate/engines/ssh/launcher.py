@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import dataclasses
 import functools
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
-import stamina
 
 from orchestrate import loop
 from orchestrate.engines.base import Ending, OnTurn, OutputLine, always_running
@@ -100,12 +98,10 @@ class AgentLauncher:
 
     async def follow_in_loop(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         """See `LoopFollower`; reconnects after a broken connection and continues at the same offset."""
-        lines = Lines()
-        while True:
-            once = functools.partial(self._follow_once, job, lines, on_line)
+        once, ending = functools.partial(self._follow_once, job, Lines(), on_line), None
+        while ending is None:
             ending = await self._patiently("the host was lost while the benchmark ran", once)
-            if ending is not None:
-                return ending
+        return ending
 
     async def _follow_once(self, job: Job, lines: Lines, on_line: OutputLine) -> Ending | None:
         """Follow once; None: the connection broke after at least one answer, or ended early."""
@@ -116,7 +112,7 @@ class AgentLauncher:
                 async for answer in answers:
                     received = True
                     if "log" in answer:
-                        for line in lines.cut(self._bytes(answer["log"])):
+                        for line in lines.cut(self._channel.decode(answer["log"])):
                             on_line(line)
                         await anyio.sleep(0)  # others have their turn
                     elif answer.get("prints") is True:  # more than the agent keeps
@@ -136,40 +132,25 @@ class AgentLauncher:
         about: dict[str, Any] = {"run": job.origin.run_id, "job": job.id, "limit": MAX_RECORD_BYTES}
         once = functools.partial(self._channel.answer, "collect", max_bytes=2 * MAX_RECORD_BYTES, **about)
         record = loop.wait_for(self._patiently("the host was lost", once)).get("record")
-        return None if record is None else self._bytes(record)[: MAX_RECORD_BYTES + 1]
+        return None if record is None else self._channel.decode(record)[: MAX_RECORD_BYTES + 1]
 
     async def _patiently(self, lost: str, action: Callable[[], Awaitable[T]]) -> T:
         """Repeat an action while the host is unreachable, and notify once; finally raise `Lost` with this reason."""
-        away: list[Unreachable] = []
-
-        def is_away(error: Exception) -> bool:
-            if isinstance(error, Unreachable):
-                if not away:
-                    minutes = f"{PATIENCE_SECONDS / 60:g} minutes"
+        away_since: float | None = None
+        while True:
+            try:
+                done = await action()
+            except Unreachable as error:
+                if away_since is None:
+                    away_since, minutes = time.monotonic(), f"{PATIENCE_SECONDS / 60:g} minutes"
                     self._notify(self._host.key, f"does not answer; trying again for up to {minutes}: {error.cause}")
-                away.append(error)
-            return isinstance(error, Unreachable)
-
-        wait = BETWEEN_ATTEMPTS_SECONDS
-        retrying = stamina.AsyncRetryingCaller(
-            attempts=None, timeout=PATIENCE_SECONDS, wait_initial=wait, wait_max=wait, wait_jitter=0
-        )
-        try:
-            done = await retrying(is_away, action)
-        except Unreachable as error:
-            raise Lost(f"{lost}: {error.cause}") from error
-        if away:
-            self._notify(self._host.key, "answers again")
-        return done
-
-    def _bytes(self, text: object) -> bytes:
-        """Decode bytes in a host's answer."""
-        try:
-            return base64.b64decode(str(text), validate=True)
-        except ValueError as error:
-            raise LaunchFailed(
-                f"{self._channel.name}: not the agent's answer: {plain_text(str(error), 200)}"
-            ) from error
+                if time.monotonic() - away_since > PATIENCE_SECONDS:
+                    raise Lost(f"{lost}: {error.cause}") from error
+                await anyio.sleep(BETWEEN_ATTEMPTS_SECONDS)
+            else:
+                if away_since is not None:
+                    self._notify(self._host.key, "answers again")
+                return done
 
     def stop(self, job: Job) -> None:
         """See `Launcher.stop`; sends SIGTERM first so that the benchmark can write its record."""
@@ -191,17 +172,16 @@ class AgentLauncher:
 
     def _run_probe(self, used: HostSoftware) -> Facts:
         """Run the probe with the given software."""
-        answer = self._channel.request(
-            "probe",
-            python=used.python,
-            environment=dict(used.environment),
-            limit_seconds=PROBE_SECONDS,
-            seconds=PROBE_SECONDS + 10,
-        )
+        words, where = (used.python, "-m", "tfbench.probe"), self._channel.name
+        done = loop.wait_for(self._channel.run(words, used.environment, PROBE_SECONDS))
+        if done.code != 0:
+            said = done.errors.decode("utf-8", "replace").split("\n") or [""]
+            cause = next((plain_text(line, 300) for line in reversed(said) if line.strip()), "it printed nothing")
+            raise LaunchFailed(f"{where}: the probe ended with exit code {done.code}: {cause}")
         try:
-            facts = facts_from_probe(str(answer.get("probe")))
+            facts = facts_from_probe(done.output)
         except ValueError as error:
-            raise LaunchFailed(f"{self._channel.name}: {plain_text(str(error), 300)}") from error
+            raise LaunchFailed(f"{where}: {plain_text(str(error), 300)}") from error
         if self._host.wants_gpus:
             require_driver(facts)
         return facts

@@ -118,27 +118,17 @@ def pack_runner() -> tuple[str, bytes]:
     Returns:
         A digest, which is the name of its folder on hosts, and a compressed tar archive.
     """
-    files = dict(sorted(_runner_files(PROJECT)))
-    digest = hashlib.sha256()
+    found = [PROJECT / name for name in RUNNER]
+    modules = [file for path in found for file in ([path] if path.is_file() else path.rglob("*.py"))]
+    files = {file.relative_to(PROJECT).as_posix(): file for file in sorted(modules)}
+    files["pynvml.py"] = Path(pynvml.__file__)  # the probe queries the driver before any package is installed
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for name, content in files.items():
-            digest.update(f"{name}\0{len(content)}\0".encode() + content)
-            member = tarfile.TarInfo(name)
+        for name, file in files.items():
+            content, member = file.read_bytes(), tarfile.TarInfo(name)  # without owner and time
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
-    return digest.hexdigest()[:16], gzip.compress(buffer.getvalue(), mtime=0)
-
-
-def _runner_files(project: Path) -> list[tuple[str, bytes]]:
-    found = []
-    for name in RUNNER:
-        path = project / name
-        for file in path.rglob("*.py") if path.is_dir() else [path]:
-            found.append((file.relative_to(project).as_posix(), file.read_bytes()))
-    # The probe queries the driver before any package is installed on the host.
-    found.append(("pynvml.py", Path(pynvml.__file__).read_bytes()))
-    return found
+    return hashlib.sha256(buffer.getvalue()).hexdigest()[:16], gzip.compress(buffer.getvalue(), mtime=0)
 
 
 def fitting_python(pythons: Sequence[Mapping[str, Any]], variant: Variant | None = None) -> Mapping[str, Any] | None:

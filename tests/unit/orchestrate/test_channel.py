@@ -117,7 +117,7 @@ def test_all_that_is_asked_of_a_host_needs_one_login(tmp_path: Path, ssh: FakeSS
 
 
 def test_a_connection_that_nobody_uses_is_closed(tmp_path: Path, ssh: FakeSSH, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(channel, "LINGER_SECONDS", 0.1)
+    monkeypatch.setattr(channel, "SIGN_OF_LIFE_SECONDS", 0.1)
     before = connections()
     used, other = open_channel(tmp_path), open_channel(tmp_path)
     for one in (used, other):

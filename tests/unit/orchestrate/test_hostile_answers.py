@@ -231,11 +231,11 @@ def heard(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return channel.heard
 
 
-INSIDE = {"facts": ("probe 0", "probe", str), "the record": ("collect 0", "record", base64.b64decode)}
+INSIDE = {"facts": ("command 0", "output", base64.b64decode), "the record": ("collect 0", "record", base64.b64decode)}
 """Documents within answers: where, and how they are unpacked."""
 
 
-@pytest.mark.parametrize("do", ["hello", "start", "follow", "collect", "running", "stop", "remove", "probe", *INSIDE])
+@pytest.mark.parametrize("do", ["hello", "start", "follow", "collect", "running", "stop", "remove", "command", *INSIDE])
 def test_no_answer_of_an_agent_does_more_than_fail_its_host(heard: dict[str, Any], tmp_path: Path, do: str):
     answers = {asked: document for asked, document in heard.items() if asked.startswith(f"{do} ")}
     if do in INSIDE:
@@ -249,8 +249,7 @@ def test_no_answer_of_an_agent_does_more_than_fail_its_host(heard: dict[str, Any
             text = say(asked)
             if do not in INSIDE:
                 return text
-            packed = text if do == "facts" else base64.b64encode(text.encode(errors="surrogatepass")).decode()
-            return json.dumps({key: packed})
+            return json.dumps({**heard[where], key: in_base64(text)})
 
         Replayed(tmp_path, heard, answer).live()
 
