@@ -3,5 +3,5 @@
 `comparison.py` compares case by case, `means.py` summarises many cases, `scaling.py` computes scaling efficiency and
 `sequential.py` decides when a comparison needs no more repeats. `table.comparable` decides what may be compared.
 
-Start at `pairs.compare`; the statistics are in `results/stats.py`.
+Start at `comparison.compare`; the statistics are in `results/stats.py`.
 """

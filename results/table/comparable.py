@@ -84,11 +84,6 @@ class Match:
     differs: tuple[str, ...]
 
     @property
-    def comparable(self) -> bool:
-        """Whether a ratio is meaningful."""
-        return not self.blocking
-
-    @property
     def reason(self) -> str:
         """Why the two are not comparable; empty if they are."""
         return f"{', '.join(self.blocking)} differ, so different things are measured" if self.blocking else ""
@@ -262,8 +257,5 @@ def cluster_name(case: Case) -> str:
 
 def cluster_names(cases: Iterable[Case]) -> list[str]:
     """Return the distinct `cluster_name` of the cases, smallest first, single hosts before multi-host jobs."""
-
-    def order(case: Case) -> tuple[bool, int, str]:
-        return case.num_hosts != 1, case.replicas, cluster_name(case)
-
-    return list(dict.fromkeys(cluster_name(case) for case in sorted(cases, key=order)))
+    ordered = sorted(cases, key=lambda case: (case.num_hosts != 1, case.replicas, cluster_name(case)))
+    return list(dict.fromkeys(map(cluster_name, ordered)))
