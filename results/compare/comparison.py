@@ -11,7 +11,6 @@ from __future__ import annotations
 import enum
 import math
 import statistics
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -294,9 +293,7 @@ def _mean_logarithm(rates: Sequence[FleetRate]) -> Estimate | None:
         return None
     for across in (False, True):
         if rounds := levels_of([_by_round(rate, across=across) for rate in rates]):
-            runs = defaultdict(list)
-            for (run, _), level in rounds.items():
-                runs[run].append(level)
+            runs = grouped((run, level) for (run, _), level in rounds.items())
             return estimate_of_runs([*runs.values()])
     return None
 
@@ -309,8 +306,10 @@ def _by_round(rate: FleetRate, *, across: bool) -> dict[tuple[str, float], float
         across: Whether rounds of several runs with the same number are one, for runs that share no case.
     """
     ((host, runs),) = rate.rates.items()
-    mean, values = rate.host_means[host], defaultdict(list)
-    for run, of_run in runs.items():
-        for number, value in zip(rate.rounds[host][run], of_run, strict=True):
-            values["" if across else run, number].append(value)
+    mean = rate.host_means[host]
+    values = grouped(
+        (("" if across else run, number), value)
+        for run, of_run in runs.items()
+        for number, value in zip(rate.rounds[host][run], of_run, strict=True)
+    )
     return {key: math.log(mean) + statistics.fmean(of_round) / mean - 1 for key, of_round in values.items()}
