@@ -57,9 +57,21 @@ def create_strategy(case: Case) -> Strategy:
     if case.device is Device.CPU:
         # Otherwise the reference, the peaks and operations without an explicit device would run on a GPU.
         tf.config.set_visible_devices([], "GPU")
-        if case.num_hosts > 1:
-            return _over_hosts(case)
-        return tf.distribute.MirroredStrategy(_logical_cpus(case.num_gpus))
+        if case.num_hosts == 1:
+            cpu = tf.config.list_physical_devices("CPU")[0]
+            logical = [tf.config.LogicalDeviceConfiguration()] * case.num_gpus
+            tf.config.set_logical_device_configuration(cpu, logical)
+    else:
+        _choose_gpus(case)
+    if case.num_hosts > 1:
+        wish = tf.distribute.experimental.CommunicationImplementation[communication_of(case).upper()]
+        options = tf.distribute.experimental.CommunicationOptions(implementation=wish)
+        return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    return tf.distribute.MirroredStrategy([f"{case.device.upper()}:{index}" for index in range(case.num_gpus)])
+
+
+def _choose_gpus(case: Case) -> None:
+    """Let TensorFlow see as many GPUs as the case has."""
     gpus = tf.config.list_physical_devices("GPU")
     if len(gpus) < case.num_gpus:
         build = "" if tf.test.is_built_with_cuda() else "; this TensorFlow is a build without CUDA"
@@ -73,16 +85,6 @@ def create_strategy(case: Case) -> Strategy:
     tf.config.set_visible_devices(used, "GPU")
     for gpu in used:
         tf.config.experimental.set_memory_growth(gpu, case.memory_growth)
-    if case.num_hosts > 1:
-        return _over_hosts(case)
-    return tf.distribute.MirroredStrategy([f"GPU:{index}" for index in range(case.num_gpus)])
-
-
-def _over_hosts(case: Case) -> Strategy:
-    """Create the strategy over all visible GPUs of all hosts, or over one CPU device of each."""
-    wish = tf.distribute.experimental.CommunicationImplementation[communication_of(case).upper()]
-    options = tf.distribute.experimental.CommunicationOptions(implementation=wish)
-    return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
 
 
 def communication_of(case: Case) -> Communication:
@@ -93,12 +95,6 @@ def communication_of(case: Case) -> Communication:
     if case.device is Device.GPU and case.communication is Communication.AUTO:
         return Communication.NCCL
     return case.communication
-
-
-def _logical_cpus(count: int) -> list[str]:
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
-    return [f"CPU:{index}" for index in range(count)]
 
 
 def device_memory_peak_bytes(case: Case) -> int | None:

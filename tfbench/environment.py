@@ -41,8 +41,8 @@ def read_environment(case: Case, threads: int) -> Environment:
         intra_op_threads=threads,
         inter_op_threads=threads,
         tf32_enabled=tf.config.experimental.tensor_float_32_execution_enabled() and not libraries_refuse_tf32(case),
-        cuda=_text(build.get("cuda_version")),
-        cudnn=_built_for(build.get("cudnn_version")),
+        cuda=str(build["cuda_version"]) if build.get("cuda_version") else None,
+        cudnn=f"built for {build['cudnn_version']}" if build.get("cudnn_version") else None,
         gpus=facts["gpus"][: case.num_gpus] if case.device is Device.GPU else [],
         wheel_compute_capabilities=[str(name) for name in build.get("cuda_compute_capabilities", [])],
         variables=_variables(),
@@ -55,15 +55,6 @@ def _variables() -> dict[str, str]:
     if "XLA_FLAGS" in found:
         found["XLA_FLAGS"] = flags_of_the_user(found["XLA_FLAGS"])
     return {name: value[:500] for name, value in found.items() if value or name != "XLA_FLAGS"}
-
-
-def _text(value: object) -> str | None:
-    return str(value) if value else None
-
-
-def _built_for(version: object) -> str | None:
-    """Mark a version as the one that TensorFlow was built for, which need not be the one loaded."""
-    return f"built for {version}" if version else None
 
 
 def with_loaded_libraries(environment: Environment) -> Environment:

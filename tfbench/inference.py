@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -23,9 +23,6 @@ LATENCY_WARMUP_STEPS = 10
 OUTPUT_LIMITS = {Precision.FP32: 1e-4, Precision.TF32: 5e-3, Precision.FP16: 1e-2, Precision.BF16: 5e-2}
 """Limit of the relative difference between a replica's outputs and one device's for the same samples."""
 
-Forward = Callable[[Tensor], list[Tensor]]
-"""Computes a network's outputs from its inputs."""
-
 
 class Inference:
     """A network in inference."""
@@ -34,7 +31,7 @@ class Inference:
         self.case, self.model, self.strategy = case, model, strategy
         compiled = case.xla is XLA.REPLICA
         self._compute = tf.function(self._forward, jit_compile=True, autograph=False) if compiled else self._forward
-        self._mean = ReplicaResult(strategy)
+        self._share = ReplicaResult(strategy)
         self._call = Traced(self._step)
 
     def step(self, batch: Batch) -> list[Tensor]:
@@ -48,12 +45,14 @@ class Inference:
             is finite only if every output is.
         """
         self._call(batch)
-        return self._mean.read()
+        return self._share.read()
 
     def checks(self, batch: Batch) -> list[Check]:
         """Check that all outputs are finite, and equal to those of one device."""
         shards = replicas_of(self.strategy, batch)
-        outputs = [[part.numpy() for part in parts] for parts in self._local_outputs(batch)]
+        answer = tf.function(lambda batch: self.strategy.run(self._outputs, args=batch), autograph=False)
+        by_output = [self.strategy.experimental_local_results(output) for output in answer(batch)]
+        outputs = [[part.numpy() for part in of_replica] for of_replica in zip(*by_output, strict=True)]
         name = "outputs_equal_one_device"
         same = self._same_on_one_device(name, shards, outputs) if len(shards) > 1 else does_not_apply(name)
         return [_finite(outputs), same]
@@ -72,7 +71,7 @@ class Inference:
 
             @tf.function(autograph=False)
             def answer() -> Tensor:
-                return _mean(self._compute(one))
+                return _mean(self._outputs(one))
 
             seconds = []
             for call in range(-LATENCY_WARMUP_STEPS, max(count, LATENCY_STEPS)):
@@ -89,21 +88,19 @@ class Inference:
 
     def _step(self, batch: Batch) -> None:
         share = 1.0 / self.case.replicas
-        self.strategy.run(lambda inputs, *_: self._mean.assign(_mean(self._compute(inputs)) * share), args=batch)
+        self.strategy.run(lambda *of_replica: self._share.assign(_mean(self._outputs(*of_replica)) * share), args=batch)
 
     def _forward(self, inputs: Tensor) -> list[Tensor]:
         outputs: list[Tensor] = tf.nest.flatten(self.model(inputs, training=False))
         return outputs
 
-    def _local_outputs(self, batch: Batch) -> list[list[Tensor]]:
-        """Return the outputs of each replica."""
-        answer = tf.function(lambda batch: self.strategy.run(_outputs_of(self._compute), args=batch), autograph=False)
-        local = [self.strategy.experimental_local_results(output) for output in answer(batch)]
-        return [list(parts) for parts in zip(*local, strict=True)]
+    def _outputs(self, inputs: Tensor, *_: Tensor) -> list[Tensor]:
+        """Return the outputs of a replica's batch in float32."""
+        return [tf.cast(output, tf.float32) for output in self._compute(inputs)]
 
     def _same_on_one_device(self, name: str, shards: Sequence[Batch], outputs: Sequence[list[np.ndarray]]) -> Check:
         """Compare every replica's outputs with the first device's for the same samples: the largest |y_r - y| / |y|."""
-        compute = tf.function(_outputs_of(self._compute), autograph=False)
+        compute = tf.function(self._outputs, autograph=False)
         differences = []
         with tf.device(tf.nest.flatten(shards[0])[0].device):
             for shard, answered in zip(shards, outputs, strict=True):
@@ -114,13 +111,8 @@ class Inference:
         return within(name, worst(differences), OUTPUT_LIMITS[self.case.precision] * xla_factor(self.case), detail)
 
 
-def _outputs_of(forward: Forward) -> Callable[..., list[Tensor]]:
-    """Return a function from a replica's batch to its outputs in float32."""
-    return lambda inputs, *_: [tf.cast(output, tf.float32) for output in forward(inputs)]
-
-
 def _mean(outputs: Sequence[Tensor]) -> Tensor:
-    return tf.add_n([tf.reduce_mean(tf.cast(output, tf.float32)) for output in outputs])
+    return tf.add_n([tf.reduce_mean(output) for output in outputs])
 
 
 def _finite(outputs: Sequence[list[np.ndarray]]) -> Check:

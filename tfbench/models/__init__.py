@@ -16,7 +16,8 @@ from tfbench.keras_types import Model, Strategy
 def build(network: Network, batch_norm: BatchNorm, size: int, strategy: Strategy) -> Model:
     """Build a Keras model with logits as output, in the current dtype policy.
 
-    Calls the network's builder as `function(batch_norm, size, classes, strategy, **options)`.
+    Calls the network's builder as `function(size, classes, **options)` in the strategy's scope; the options of a
+    network that has batch normalisation include `batch_norm`.
 
     Args:
         network: The network.
@@ -32,4 +33,6 @@ def build(network: Network, batch_norm: BatchNorm, size: int, strategy: Strategy
     use_default_settings()
     module, function = network.builder.split(":")
     builder = getattr(importlib.import_module(module, __name__), function)
-    return typing.cast(Model, builder(batch_norm, size, network.classes, strategy, **network.options))
+    normalisation = {"batch_norm": batch_norm} if set(network.parameters) != {BatchNorm.NONE} else {}
+    with strategy.scope():
+        return typing.cast(Model, builder(size, network.classes, **normalisation, **network.options))

@@ -62,10 +62,6 @@ class FusedBatchNormalization(keras.layers.Layer):
             assign_local(variance, result.batch_variance)
         return result.y
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Return the shape of the input."""
-        return input_shape
-
     def get_config(self) -> dict[str, Any]:
         """Return the arguments of `__init__`."""
         own = {"momentum": self.momentum, "epsilon": self.epsilon, "scale": self.scale}

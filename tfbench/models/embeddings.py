@@ -32,10 +32,6 @@ class TokenEmbedding(Part):
         """Look up `inputs`, int64 (batch, length)."""
         return lookup(tf.convert_to_tensor(tensorflow_variable(self.table)), inputs, self.compute_dtype)
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Return (batch, length, width)."""
-        return (*input_shape, self.width)
-
 
 def lookup(table: Tensor, tokens: Tensor, dtype: str) -> Tensor:
     """Return `table[tokens]` as `dtype`; the table's gradient is dense.
@@ -90,10 +86,6 @@ class Segments(Part):
         chosen = tf.reshape(tf.one_hot(segments, 2, dtype=self.compute_dtype), (-1, 2))
         return embedded + tf.reshape(tf.matmul(chosen, self.cast(self.table)), (-1, *embedded.shape[1:]))
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Return the shape of the first input."""
-        return input_shape[0]
-
 
 class Pick(Part):
     """Selects rows of a sequence, shape (batch, length, width), by positions, int64 (batch, count)."""
@@ -102,10 +94,6 @@ class Pick(Part):
         """Return (batch, count, width)."""
         return tf.gather(inputs[0], inputs[1], batch_dims=1)
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Return (batch, count, width)."""
-        return (*input_shape[1], input_shape[0][-1])
-
 
 class First(Part):
     """Selects the first row of a sequence."""
@@ -113,10 +101,6 @@ class First(Part):
     def call(self, inputs: Tensor) -> Tensor:
         """Return (batch, width) of (batch, length, width)."""
         return inputs[:, 0]
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Return (batch, width)."""
-        return (input_shape[0], input_shape[-1])
 
 
 class TiedDecoder(Part):
@@ -147,10 +131,6 @@ class TiedDecoder(Part):
         if self.has_bias:
             scores = tf.nn.bias_add(scores, self.cast(self.bias))
         return tf.reshape(scores, (-1, inputs.shape[1], self.vocabulary))
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Return (batch, count, vocabulary)."""
-        return (*input_shape[:-1], self.vocabulary)
 
     @property
     def forward_flops(self) -> float:

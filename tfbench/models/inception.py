@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tensorflow import keras
 
 from results.schema import BatchNorm
-from tfbench.keras_types import Model, Strategy, Tensor
+from tfbench.keras_types import Model, Tensor
 from tfbench.models.convolution_layers import normalised_convolution
 
 _INCEPTIONS = (
@@ -27,45 +27,31 @@ _INCEPTIONS = (
 )
 
 
-def googlenet(batch_norm: BatchNorm, image_size: int, classes: int, strategy: Strategy) -> Model:
-    """Build GoogLeNet (see `Network.build`)."""
-    with strategy.scope():
-        return _googlenet(batch_norm, image_size, classes)
+def googlenet(image_size: int, classes: int, *, batch_norm: BatchNorm) -> Model:
+    """Build GoogLeNet."""
+    convolve = functools.partial(normalised_convolution, batch_norm=batch_norm, momentum=0.99, epsilon=1e-3)
 
+    def halve(x: Tensor) -> Tensor:
+        return keras.layers.MaxPooling2D(3, strides=2, padding="same")(x)
 
-def _googlenet(batch_norm: BatchNorm, image_size: int, classes: int) -> Model:
     images = keras.Input((image_size, image_size, 3))
-    x = _convolution(images, 64, 7, batch_norm, strides=2)
-    x = _halve(x)
-    x = _convolution(x, 64, 1, batch_norm)
-    x = _convolution(x, 192, 3, batch_norm)
-    x = _halve(x)
+    x = halve(convolve(images, 64, 7, strides=2))
+    x = halve(convolve(convolve(x, 64, 1), 192, 3))
     for widths in _INCEPTIONS:
-        x = _halve(x) if widths is None else _inception(x, widths, batch_norm)
+        if widths is None:
+            x = halve(x)
+            continue
+        one, three_reduce, three, five_reduce, five, pooled = widths
+        pool = keras.layers.MaxPooling2D(3, strides=1, padding="same")(x)
+        branches = [
+            convolve(x, one, 1),
+            convolve(convolve(x, three_reduce, 1), three, 3),
+            convolve(convolve(x, five_reduce, 1), five, 5),
+            convolve(pool, pooled, 1),
+        ]
+        x = _join(branches)
     x = keras.layers.GlobalAveragePooling2D()(x)
     return keras.Model(images, keras.layers.Dense(classes)(x), name="googlenet")
-
-
-def _inception(x: Tensor, widths: tuple[int, ...], batch_norm: BatchNorm) -> Tensor:
-    """Apply four parallel branches and concatenate their channels."""
-    one, three_reduce, three, five_reduce, five, pooled = widths
-    pool = keras.layers.MaxPooling2D(3, strides=1, padding="same")(x)
-    branches = [
-        _convolution(x, one, 1, batch_norm),
-        _convolution(_convolution(x, three_reduce, 1, batch_norm), three, 3, batch_norm),
-        _convolution(_convolution(x, five_reduce, 1, batch_norm), five, 5, batch_norm),
-        _convolution(pool, pooled, 1, batch_norm),
-    ]
-    return keras.layers.Concatenate()(branches)
-
-
-def _convolution(x: Tensor, filters: int, size: int, batch_norm: BatchNorm, strides: int = 1) -> Tensor:
-    """Apply convolution, batch normalisation if any, and ReLU."""
-    return normalised_convolution(x, filters, size, batch_norm, strides=strides, momentum=0.99, epsilon=1e-3)
-
-
-def _halve(x: Tensor) -> Tensor:
-    return keras.layers.MaxPooling2D(3, strides=2, padding="same")(x)
 
 
 _MOMENTUM, _EPSILON = 0.9997, 1e-3
@@ -110,20 +96,14 @@ _REDUCTIONS: tuple[tuple[list[Step], ...], ...] = (
 
 
 def inception_v4(
-    batch_norm: BatchNorm,
-    image_size: int,
-    classes: int,
-    strategy: Strategy,
-    *,
-    blocks: tuple[int, int, int] = (4, 7, 3),
+    image_size: int, classes: int, *, batch_norm: BatchNorm, blocks: tuple[int, int, int] = (4, 7, 3)
 ) -> Model:
-    """Build Inception v4 (see `Network.build`).
+    """Build Inception v4.
 
     Args:
-        batch_norm: `fused` or `keras`.
         image_size: Height and width in pixels, at least 75.
         classes: Size of the output.
-        strategy: Holds the variables.
+        batch_norm: `fused` or `keras`.
         blocks: Inception blocks of each grid: A, B and C.
     """
     normalised = functools.partial(normalised_convolution, batch_norm=batch_norm, momentum=_MOMENTUM, epsilon=_EPSILON)
@@ -150,16 +130,15 @@ def inception_v4(
         x = convolve(x, *steps)
         return [convolve(x, end) for end in ends]
 
-    with strategy.scope():
-        images = keras.Input((image_size, image_size, 3))
-        x = stem(images)
-        for count, block, reduction in zip(blocks, (_BLOCK_A, _BLOCK_B, _BLOCK_C), _REDUCTIONS, strict=True):
-            for _ in range(count):
-                x = _join([end for parts in block for end in branch(x, *parts)])
-            if reduction:
-                x = _join([_pool(x), *(stride(x, *steps) for steps in reduction)])
-        x = keras.layers.GlobalAveragePooling2D()(x)
-        return keras.Model(images, keras.layers.Dense(classes)(x), name="inception_v4")
+    images = keras.Input((image_size, image_size, 3))
+    x = stem(images)
+    for count, block, reduction in zip(blocks, (_BLOCK_A, _BLOCK_B, _BLOCK_C), _REDUCTIONS, strict=True):
+        for _ in range(count):
+            x = _join([end for parts in block for end in branch(x, *parts)])
+        if reduction:
+            x = _join([_pool(x), *(stride(x, *steps) for steps in reduction)])
+    x = keras.layers.GlobalAveragePooling2D()(x)
+    return keras.Model(images, keras.layers.Dense(classes)(x), name="inception_v4")
 
 
 def _join(branches: Sequence[Tensor]) -> Tensor:

@@ -38,10 +38,6 @@ class Part(keras.layers.Layer):
         """Return a weight in the layer's compute type."""
         return tf.cast(tf.convert_to_tensor(tensorflow_variable(weight)), self.compute_dtype)
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Return the shape of the input; layers that change it override this."""
-        return input_shape
-
     @property
     def forward_flops(self) -> float:
         """Return the floating point operations of one sample's forward pass; see `tfbench.roofline.limits`."""
@@ -70,10 +66,6 @@ class Projection(Part):
         rows = tf.reshape(inputs, (-1, inputs.shape[-1]))
         result = tf.nn.bias_add(tf.matmul(rows, self.cast(self.kernel)), self.cast(self.bias))
         return tf.reshape(result, (-1, *inputs.shape[1:-1], self.units))
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Return the input's shape with `units` as its last length."""
-        return (*input_shape[:-1], self.units)
 
     @property
     def forward_flops(self) -> float:
@@ -238,11 +230,6 @@ class Attention(Part):
             scores += (1.0 - tf.linalg.band_part(tf.ones((length, length), scores.dtype), -1, 0)) * MASKED
         context = tf.matmul(tf.nn.softmax(scores), value)
         return tf.reshape(tf.transpose(context, (0, 2, 1, 3)), (-1, length, width))
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Return (batch, length, width)."""
-        joined = input_shape[0] if isinstance(input_shape, list) else input_shape
-        return (*joined[:-1], joined[-1] // 3)
 
     @property
     def forward_flops(self) -> float:

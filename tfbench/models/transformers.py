@@ -6,13 +6,12 @@ Queries, keys and values come from one matrix product instead of three, with the
 
 from __future__ import annotations
 
-from typing import Any
+import functools
 
 import tensorflow as tf
 from tensorflow import keras
 
-from results.schema import BatchNorm
-from tfbench.keras_types import Model, Shape, Strategy, Tensor
+from tfbench.keras_types import Model, Shape, Tensor
 from tfbench.models.embeddings import First, Pick, Positions, Segments, TiedDecoder, TokenEmbedding
 from tfbench.models.transformer_layers import (
     Attention,
@@ -29,40 +28,30 @@ BERT_EPSILON = 1e-12
 
 
 def bert(
-    batch_norm: BatchNorm,
-    sequence_length: int,
-    vocabulary: int,
-    strategy: Strategy,
-    *,
-    layers: int = 24,
-    width: int = 1024,
-    heads: int = 16,
-    longest: int = 512,
+    sequence_length: int, vocabulary: int, *, layers: int = 24, width: int = 1024, heads: int = 16, longest: int = 512
 ) -> Model:
-    """Build BERT (see `Network.build`).
+    """Build BERT.
 
     Returns:
         A model from tokens, segments and mask, int64 (batch, sequence_length) each, and masked positions, int64 (batch,
         masked), to scores of the masked words, (batch, masked, vocabulary), and of the next sentence, (batch, 2).
     """
-    del batch_norm  # it has none
-    with strategy.scope():
-        tokens, segments, mask = (
-            keras.Input((sequence_length,), dtype="int64", name=name) for name in ("tokens", "segments", "mask")
-        )
-        positions = keras.Input((masked_positions(sequence_length),), dtype="int64", name="positions")
-        embedding = TokenEmbedding(vocabulary, width, name="embedding")
-        x = Segments(name="segment")([embedding(tokens), segments])
-        x = LayerNormalization(BERT_EPSILON, name="embedding_normal")(Positions(longest, name="position")(x))
-        for layer in range(layers):
-            x = _encoder_layer(x, mask, heads, f"layer_{layer}")
-        next_sentence = Projection(width, name="pooler")(First(name="first")(x))
-        next_sentence = keras.layers.Activation("tanh", name="pooler_tanh")(next_sentence)
-        next_sentence = Projection(2, name="next_sentence")(next_sentence)
-        words = Projection(width, name="words")(Pick(name="masked")([x, positions]))
-        words = LayerNormalization(BERT_EPSILON, name="words_normal")(Gelu(exact=False, name="words_gelu")(words))
-        words = TiedDecoder(embedding, bias=True, name="decoder")(words)
-        return keras.Model((tokens, segments, mask, positions), (words, next_sentence), name="bert")
+    tokens, segments, mask = (
+        keras.Input((sequence_length,), dtype="int64", name=name) for name in ("tokens", "segments", "mask")
+    )
+    positions = keras.Input((masked_positions(sequence_length),), dtype="int64", name="positions")
+    embedding = TokenEmbedding(vocabulary, width, name="embedding")
+    x = Segments(name="segment")([embedding(tokens), segments])
+    x = LayerNormalization(BERT_EPSILON, name="embedding_normal")(Positions(longest, name="position")(x))
+    for layer in range(layers):
+        x = _encoder_layer(x, mask, heads, f"layer_{layer}")
+    next_sentence = Projection(width, name="pooler")(First(name="first")(x))
+    next_sentence = keras.layers.Activation("tanh", name="pooler_tanh")(next_sentence)
+    next_sentence = Projection(2, name="next_sentence")(next_sentence)
+    words = Projection(width, name="words")(Pick(name="masked")([x, positions]))
+    words = LayerNormalization(BERT_EPSILON, name="words_normal")(Gelu(exact=False, name="words_gelu")(words))
+    words = TiedDecoder(embedding, bias=True, name="decoder")(words)
+    return keras.Model((tokens, segments, mask, positions), (words, next_sentence), name="bert")
 
 
 def _encoder_layer(x: Tensor, mask: Tensor, heads: int, name: str) -> Tensor:
@@ -81,33 +70,22 @@ GPT2_EPSILON = 1e-5
 
 
 def gpt2(
-    batch_norm: BatchNorm,
-    sequence_length: int,
-    vocabulary: int,
-    strategy: Strategy,
-    *,
-    layers: int = 12,
-    width: int = 768,
-    heads: int = 12,
-    longest: int = 1024,
+    sequence_length: int, vocabulary: int, *, layers: int = 12, width: int = 768, heads: int = 12, longest: int = 1024
 ) -> Model:
-    """Build GPT-2 (see `Network.build`).
+    """Build GPT-2.
 
     Returns:
         A model from tokens, int64 (batch, sequence_length), to scores of each next token, (batch, sequence_length,
         vocabulary).
     """
-    del batch_norm  # it has none
-    with strategy.scope():
-        tokens = keras.Input((sequence_length,), dtype="int64", name="tokens")
-        embedding = TokenEmbedding(vocabulary, width, name="embedding")
-        x = Positions(longest, name="position")(embedding(tokens))
-        for layer in range(layers):
-            x = pre_normalised_block(
-                x, heads=heads, epsilon=GPT2_EPSILON, causal=True, exact_gelu=False, name=f"layer_{layer}"
-            )
-        x = LayerNormalization(GPT2_EPSILON, name="normal")(x)
-        return keras.Model(tokens, TiedDecoder(embedding, bias=False, name="decoder")(x), name="gpt2")
+    block = functools.partial(pre_normalised_block, heads=heads, epsilon=GPT2_EPSILON, causal=True, exact_gelu=False)
+    tokens = keras.Input((sequence_length,), dtype="int64", name="tokens")
+    embedding = TokenEmbedding(vocabulary, width, name="embedding")
+    x = Positions(longest, name="position")(embedding(tokens))
+    for layer in range(layers):
+        x = block(x, name=f"layer_{layer}")
+    x = LayerNormalization(GPT2_EPSILON, name="normal")(x)
+    return keras.Model(tokens, TiedDecoder(embedding, bias=False, name="decoder")(x), name="gpt2")
 
 
 VIT_EPSILON = 1e-6
@@ -126,31 +104,16 @@ class ClassToken(Part):
         """Return (batch, length + 1, width)."""
         return tf.concat([tf.repeat(self.cast(self.row), tf.shape(inputs)[0], 0), inputs], 1)
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Return (batch, length + 1, width)."""
-        return (input_shape[0], input_shape[1] + 1, input_shape[2])
 
-
-def vit(
-    batch_norm: BatchNorm,
-    image_size: int,
-    classes: int,
-    strategy: Strategy,
-    *,
-    layers: int = 12,
-    width: int = 768,
-    heads: int = 12,
-) -> Model:
-    """Build a vision transformer (see `Network.build`); `image_size` is a multiple of 16."""
-    del batch_norm  # it has none
+def vit(image_size: int, classes: int, *, layers: int = 12, width: int = 768, heads: int = 12) -> Model:
+    """Build a vision transformer; `image_size` is a multiple of 16."""
     places = (image_size // PATCH) ** 2
-    own: dict[str, Any] = {"exact_gelu": True, "causal": False, "heads": heads, "epsilon": VIT_EPSILON}
-    with strategy.scope():
-        images = keras.Input((image_size, image_size, 3))
-        x = keras.layers.Conv2D(width, PATCH, strides=PATCH, name="patches")(images)
-        x = ClassToken(name="class_token")(keras.layers.Reshape((places, width), name="sequence")(x))
-        x = Positions(places + 1, name="position")(x)
-        for layer in range(layers):
-            x = pre_normalised_block(x, **own, name=f"layer_{layer}")
-        x = First(name="first")(LayerNormalization(VIT_EPSILON, name="normal")(x))
-        return keras.Model(images, Projection(classes, name="head")(x), name="vit")
+    block = functools.partial(pre_normalised_block, heads=heads, epsilon=VIT_EPSILON, causal=False, exact_gelu=True)
+    images = keras.Input((image_size, image_size, 3))
+    x = keras.layers.Conv2D(width, PATCH, strides=PATCH, name="patches")(images)
+    x = ClassToken(name="class_token")(keras.layers.Reshape((places, width), name="sequence")(x))
+    x = Positions(places + 1, name="position")(x)
+    for layer in range(layers):
+        x = block(x, name=f"layer_{layer}")
+    x = First(name="first")(LayerNormalization(VIT_EPSILON, name="normal")(x))
+    return keras.Model(images, Projection(classes, name="head")(x), name="vit")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from results.schema import Case, Data
-from tfbench.keras_types import ReplicaContext, Strategy, Tensor
+from tfbench.keras_types import ReplicaContext, Strategy
 from tfbench.training.tasks import IMAGES, Batch, Draws, Task
 
 BATCHES_AHEAD = 3
@@ -44,7 +44,13 @@ def batch_source(case: Case, size: int, classes: int, strategy: Strategy, task: 
         return synthetic_batch(case, size, classes, replica, task)
 
     if case.data is Data.SYNTHETIC:
-        batch = _on_each_replica(strategy, of_replica)
+        devices = iter(strategy.extended.worker_devices)
+
+        def draw(context: ReplicaContext) -> Batch:
+            with tf.device(next(devices)):  # otherwise each batch would be drawn on the first device
+                return of_replica(context.replica_id_in_sync_group)
+
+        batch = strategy.experimental_distribute_values_from_function(draw)
         return lambda: batch
     if case.num_hosts > 1:
         return _host_source_of_a_rank(case, strategy, of_replica)
@@ -72,37 +78,11 @@ def source_per_replica(strategy: Strategy, dataset_of: Callable[[int], tf.data.D
         pipelines.append(iter(data))
 
     def next_batch() -> Batch:
-        batches = [next(pipeline) for pipeline in pipelines]
-        flat = zip(*(tf.nest.flatten(batch) for batch in batches), strict=True)
-        joined = [strategy.experimental_distribute_values_from_function(_next_of(list(parts))) for parts in flat]
-        batch: Batch = tf.nest.pack_sequence_as(batches[0], joined)
+        batches = iter([next(pipeline) for pipeline in pipelines])
+        batch: Batch = strategy.experimental_distribute_values_from_function(lambda _: next(batches))
         return batch
 
     return next_batch
-
-
-def _on_each_replica(strategy: Strategy, of_replica: Callable[[int], Batch]) -> Batch:
-    """Draw each replica's batch on its own device; `experimental_distribute_values_from_function` would not."""
-    flat: list[list[Tensor]] = []
-
-    def keep(context: ReplicaContext) -> Tensor:
-        with tf.device(strategy.extended.worker_devices[len(flat)]):
-            flat.append(tf.nest.flatten(of_replica(context.replica_id_in_sync_group)))
-        return flat[-1][0]
-
-    first = strategy.experimental_distribute_values_from_function(keep)
-    others = [
-        strategy.experimental_distribute_values_from_function(_next_of([parts[index] for parts in flat]))
-        for index in range(1, len(flat[0]))
-    ]
-    batch: Batch = tf.nest.pack_sequence_as(of_replica(0), [first, *others])
-    return batch
-
-
-def _next_of(tensors: list[Tensor]) -> Callable[[ReplicaContext], Tensor]:
-    """Return a function that returns one tensor after another, in the order of the replicas."""
-    remaining = iter(tensors)
-    return lambda _: next(remaining)
 
 
 def _host_source_of_a_rank(case: Case, strategy: Strategy, of_replica: Callable[[int], Batch]) -> Callable[[], Batch]:

@@ -8,7 +8,7 @@ nothing changes and the host does not have to wait for a decision.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -119,12 +119,8 @@ class AdamW(Updater):
 
 def make_updater(optimizer: Optimizer, variables: Sequence[Variable], learning_rate: float | None) -> Updater:
     """Create the updater of a case; a learning rate of None is the optimizer's default."""
-    kinds: dict[Optimizer, Callable[[Sequence[Variable], float], Updater]] = {
-        Optimizer.MOMENTUM: Momentum,
-        Optimizer.ADAMW: AdamW,
-    }
     rate = LEARNING_RATES[optimizer] if learning_rate is None else learning_rate
-    return kinds[optimizer](variables, rate)
+    return AdamW(variables, rate) if optimizer is Optimizer.ADAMW else Momentum(variables, rate)
 
 
 def _if_finite(finite: Tensor | None, value: float, otherwise: float) -> Tensor:

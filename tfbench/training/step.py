@@ -6,9 +6,9 @@ one batch's activations are in memory.
 
 from __future__ import annotations
 
+import math
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import tensorflow as tf
 
@@ -25,20 +25,6 @@ Source: TensorFlow, core/kernels/split_v_op.cc, ComputeEasyCases: split_dim == 0
 """
 
 ELEMENT_BYTES = 4
-
-
-@dataclass(frozen=True)
-class _Place:
-    """A gradient's index among all gradients, and its size."""
-
-    index: int
-    shape: tuple[int, ...]
-    elements: int
-
-    @property
-    def rows(self) -> int:
-        """Return the number of rows; the last one may be padded."""
-        return -(-self.elements // ROW_ELEMENTS)
 
 
 class GradientPacks:
@@ -62,20 +48,19 @@ class GradientPacks:
     """
 
     def __init__(self, shapes: Sequence[Shape], pack_bytes: int, alone_bytes: int | None = None) -> None:
-        places = [
-            _Place(index, tuple(shape), int(tf.TensorShape(shape).num_elements())) for index, shape in enumerate(shapes)
-        ]
-        packs: list[list[_Place]] = []
-        joined: list[_Place] = []
-        for place in reversed(places):
-            if alone_bytes is not None and place.elements * ELEMENT_BYTES >= alone_bytes:
-                packs.append([place])
+        self._shapes = [tuple(shape) for shape in shapes]
+        sizes = [math.prod(shape) * ELEMENT_BYTES for shape in self._shapes]
+        packs: list[list[int]] = []
+        joined: list[int] = []
+        for index in reversed(range(len(sizes))):
+            if alone_bytes is not None and sizes[index] >= alone_bytes:
+                packs.append([index])
                 continue
-            joined.insert(0, place)
-            if pack_bytes and sum(each.elements for each in joined) * ELEMENT_BYTES >= pack_bytes:
+            joined.insert(0, index)
+            if pack_bytes and sum(sizes[each] for each in joined) >= pack_bytes:
                 packs.append(joined)
                 joined = []
-        self._packs = sorted([*packs, joined] if joined else packs, key=lambda pack: pack[0].index)
+        self._packs = sorted([*packs, joined] if joined else packs)
 
     def __len__(self) -> int:
         return len(self._packs)
@@ -86,42 +71,40 @@ class GradientPacks:
         Args:
             gradients: One per shape, in the same order.
         """
-        return [_joined([gradients[place.index] for place in pack], pack) for pack in self._packs]
+        packs = [[gradients[index] for index in pack] for pack in self._packs]
+        return [pack[0] if len(pack) == 1 else tf.concat([*map(_as_rows, pack)], 0) for pack in packs]
 
     def split(self, buffers: Sequence[Tensor]) -> list[Tensor]:
         """Unpack the gradients from buffers with the shapes of `join`."""
-        gradients = {
-            place.index: gradient
-            for buffer, pack in zip(buffers, self._packs, strict=True)
-            for place, gradient in zip(pack, _parts(buffer, pack), strict=True)
-        }
+        gradients: dict[int, Tensor] = {}
+        for buffer, pack in zip(buffers, self._packs, strict=True):
+            shapes = [self._shapes[index] for index in pack]
+            if len(pack) == 1:
+                parts = [buffer]
+            else:
+                rows = tf.split(buffer, [*map(_rows, shapes)], 0)
+                parts = [_from_rows(part, shape) for part, shape in zip(rows, shapes, strict=True)]
+            gradients.update(zip(pack, parts, strict=True))
         return [gradients[index] for index in range(len(gradients))]
 
 
-def _joined(gradients: Sequence[Tensor], pack: Sequence[_Place]) -> Tensor:
-    if len(pack) == 1:
-        return gradients[0]
-    return tf.concat([_as_rows(gradient, place) for gradient, place in zip(gradients, pack, strict=True)], 0)
+def _rows(shape: Sequence[int]) -> int:
+    """Return the number of rows of a gradient; the last one may be padded."""
+    return -(-math.prod(shape) // ROW_ELEMENTS)
 
 
-def _parts(buffer: Tensor, pack: Sequence[_Place]) -> list[Tensor]:
-    if len(pack) == 1:
-        return [buffer]
-    rows = tf.split(buffer, [place.rows for place in pack], 0)
-    return [_from_rows(part, place) for part, place in zip(rows, pack, strict=True)]
-
-
-def _as_rows(gradient: Tensor, place: _Place) -> Tensor:
-    missing = place.rows * ROW_ELEMENTS - place.elements
-    if missing:
+def _as_rows(gradient: Tensor) -> Tensor:
+    rows = _rows(gradient.shape)
+    if missing := rows * ROW_ELEMENTS - math.prod(gradient.shape):
         gradient = tf.pad(tf.reshape(gradient, [-1]), [[0, missing]])
-    return tf.reshape(gradient, [place.rows, ROW_ELEMENTS])
+    return tf.reshape(gradient, [rows, ROW_ELEMENTS])
 
 
-def _from_rows(rows: Tensor, place: _Place) -> Tensor:
-    if place.rows * ROW_ELEMENTS != place.elements:
-        rows = tf.reshape(rows, [-1])[: place.elements]
-    return tf.reshape(rows, place.shape)
+def _from_rows(rows: Tensor, shape: tuple[int, ...]) -> Tensor:
+    elements = math.prod(shape)
+    if elements % ROW_ELEMENTS:
+        rows = tf.reshape(rows, [-1])[:elements]
+    return tf.reshape(rows, shape)
 
 
 INITIAL_LOSS_SCALE, LOSS_SCALE_GROWTH_STEPS = 2.0**15, 2000
@@ -177,12 +160,12 @@ class Training:
         all_reduce: AllReduce = sum_over_replicas,
     ) -> None:
         self.case, self.model, self.strategy = case, model, strategy
-        self.task = task
+        self.task, self._scales = task, case.precision is Precision.FP16
         self.variables = [tensorflow_variable(variable) for variable in model.trainable_variables]
         self._all_reduce = all_reduce if case.all_reduce else list
         with strategy.scope():
             self.updater = make_updater(typing.cast(Optimizer, case.optimizer), self.variables, learning_rate)
-            self._loss_scale = tf.Variable(self._first_loss_scale(), trainable=False)
+            self._loss_scale = tf.Variable(INITIAL_LOSS_SCALE if self._scales else 1.0, trainable=False)
             # float32: TensorFlow has no GPU kernel for int32 variables, and would use the host.
             self._finite_steps = tf.Variable(0.0, trainable=False)
         self._loss = ReplicaResult(strategy)
@@ -194,11 +177,6 @@ class Training:
         self._packs = GradientPacks(shapes, pack * MEGABYTE, alone) if flat else None
         self._call = Traced(self._step)
 
-    @property
-    def global_batch(self) -> int:
-        """Samples per step over all replicas."""
-        return self.case.global_batch
-
     def forward_backward(self, features: Tensor, labels: Tensor, loss_scale: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Return one batch's share of the loss, and its gradients times `loss_scale`, without an update.
 
@@ -206,7 +184,7 @@ class Training:
         """
         with tf.GradientTape() as tape:
             losses = self.task.losses(self.model(features, training=True), labels)
-            loss = tf.reduce_sum(losses) / self.global_batch
+            loss = tf.reduce_sum(losses) / self.case.global_batch
             scaled = loss * loss_scale if self._scales else loss
         return loss, tape.gradient(scaled, self.variables)
 
@@ -306,10 +284,3 @@ class Training:
     def loss_scale(self) -> float:
         """Return the current factor of losses, which keeps half-precision gradients from underflowing."""
         return float(components(self.strategy, self._loss_scale)[0])
-
-    @property
-    def _scales(self) -> bool:
-        return self.case.precision is Precision.FP16
-
-    def _first_loss_scale(self) -> float:
-        return INITIAL_LOSS_SCALE if self._scales else 1.0

@@ -35,13 +35,12 @@ CROP_AREA, CROP_ASPECT, CROP_OVERLAP = (0.05, 1.0), (0.75, 1.33), 0.1
 PIXEL_MEAN, PIXEL_DEVIATION = (123.68, 116.78, 103.94), (58.39, 57.12, 57.38)
 """Mean and standard deviation of ImageNet's red, green and blue, 0 to 255, by which inputs are normalised."""
 
+_SIDES = [f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax")]
+
 _FEATURES = {
     "image/encoded": tf.io.FixedLenFeature([], tf.string),
     "image/class/label": tf.io.FixedLenFeature([], tf.int64),
-    "image/object/bbox/xmin": tf.io.VarLenFeature(tf.float32),
-    "image/object/bbox/ymin": tf.io.VarLenFeature(tf.float32),
-    "image/object/bbox/xmax": tf.io.VarLenFeature(tf.float32),
-    "image/object/bbox/ymax": tf.io.VarLenFeature(tf.float32),
+    **{side: tf.io.VarLenFeature(tf.float32) for side in _SIDES},
 }
 
 
@@ -127,14 +126,12 @@ def tfrecord_source(case: Case, data_set: DataSet, size: int, strategy: Strategy
         size: Height and width in pixels.
         strategy: Over the replicas.
     """
-    batch = case.batch_per_gpu * case.accumulate
-    several_hosts = case.num_hosts > 1
-    pipelines = 1 if several_hosts else strategy.num_replicas_in_sync
+    batch, replicas = case.batch_per_gpu * case.accumulate, strategy.num_replicas_in_sync
 
-    def pipeline(shards: int, shard: int) -> tf.data.Dataset:
+    def pipeline(replica: int) -> tf.data.Dataset:
         """Read one part of the data set: some of its files, or some of its examples if there are too few files."""
-        by_file = len(data_set.files) >= shards
-        files = [str(path) for path in (data_set.files[shard::shards] if by_file else data_set.files)]
+        by_file = len(data_set.files) >= replicas
+        files = [str(path) for path in (data_set.files[replica::replicas] if by_file else data_set.files)]
         examples = (
             tf.data.Dataset.from_tensor_slices(files)
             .repeat()
@@ -146,20 +143,13 @@ def tfrecord_source(case: Case, data_set: DataSet, size: int, strategy: Strategy
             )
         )
         if not by_file:
-            examples = examples.shard(shards, shard)
-        images = examples.shuffle(max(1, SHUFFLED_EXAMPLES // pipelines)).map(
+            examples = examples.shard(replicas, replica)
+        images = examples.shuffle(max(1, SHUFFLED_EXAMPLES // replicas)).map(
             lambda record: decode(record, size), tf.data.AUTOTUNE, deterministic=False
         )
-        return images.batch(batch, drop_remainder=True).prefetch(PREFETCHED_BATCHES * case.num_gpus // pipelines)
+        return images.batch(batch, drop_remainder=True).prefetch(PREFETCHED_BATCHES)
 
-    if not several_hosts:
-        return source_per_replica(strategy, lambda replica: pipeline(pipelines, replica))
-    iterator = iter(
-        strategy.distribute_datasets_from_function(
-            lambda context: pipeline(context.num_input_pipelines, context.input_pipeline_id)
-        )
-    )
-    return lambda: next(iterator)
+    return source_per_replica(strategy, pipeline)
 
 
 def decode(record: Tensor, size: int) -> Batch:
@@ -174,7 +164,7 @@ def decode(record: Tensor, size: int) -> Batch:
     """
     example = tf.io.parse_single_example(record, _FEATURES)
     encoded = example["image/encoded"]
-    sides = [tf.sparse.to_dense(example[f"image/object/bbox/{side}"]) for side in ("ymin", "xmin", "ymax", "xmax")]
+    sides = [tf.sparse.to_dense(example[side]) for side in _SIDES]
     begin, extent, _ = tf.image.sample_distorted_bounding_box(
         tf.io.extract_jpeg_shape(encoded),
         bounding_boxes=tf.stack(sides, -1)[tf.newaxis],

@@ -2,14 +2,14 @@
 
 import dataclasses
 import functools
+import importlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from unittest import mock
 
 from results.schema import BatchNorm, Case, Device
 from results.schema.networks import NETWORKS, Network
-from tfbench.keras_types import Model, Strategy
-from tfbench.models import build
+from tfbench.keras_types import Model
 
 FEWER = {
     "resnet50_v1.5": {"blocks": (1, 1, 1)},
@@ -166,12 +166,12 @@ PATCHES: dict[str, Callable[[], AbstractContextManager[object]]] = {
 """What is patched while a network is built that is made smaller than its builder's options can."""
 
 
-def build_patched(
-    batch_norm: BatchNorm, size: int, classes: int, strategy: Strategy, *, name: str, network: Network
-) -> Model:
+def build_patched(size: int, classes: int, *, name: str, network: Network, **normalisation: BatchNorm) -> Model:
     """Build a network of `PATCHES`."""
+    module, function = network.builder.split(":")
+    builder = getattr(importlib.import_module(module, "tfbench.models"), function)
     with PATCHES[name]():
-        return build(dataclasses.replace(network, classes=classes), batch_norm, size, strategy)
+        return builder(size, classes, **normalisation, **network.options)
 
 
 PIXELS = {"vgg16": 32, "alexnet": 64, "efficientnet_v2_s": 32, "inception_v3": 75, "inception_v4": 75}

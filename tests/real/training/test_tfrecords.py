@@ -156,13 +156,12 @@ SMALL = (
 )
 
 
-def one_small_layer(batch_norm, image_size, classes, strategy):
+def one_small_layer(image_size, classes, *, batch_norm):
     from tensorflow import keras
 
-    with strategy.scope():
-        images = keras.Input((image_size, image_size, 3))
-        x = keras.layers.GlobalAveragePooling2D()(images)
-        return keras.Model(images, keras.layers.Dense(classes)(x))
+    images = keras.Input((image_size, image_size, 3))
+    x = keras.layers.GlobalAveragePooling2D()(images)
+    return keras.Model(images, keras.layers.Dense(classes)(x))
 
 
 def trained(network, folder, strategy):

@@ -22,18 +22,17 @@ class TinyNetwork(Network):
     classes: int = CLASSES
 
 
-def build_tiny(batch_norm, image_size, classes, strategy):
+def build_tiny(image_size, classes, *, batch_norm):
     from tensorflow import keras
 
     from tfbench.models.convolution_layers import FusedBatchNormalization
 
-    with strategy.scope():
-        images = keras.Input((image_size, image_size, 3))
-        x = keras.layers.Conv2D(8, 3, use_bias=False)(images)
-        x = FusedBatchNormalization(momentum=0.9, epsilon=1e-3)(x)
-        x = keras.layers.Activation("relu")(x)
-        x = keras.layers.GlobalAveragePooling2D()(x)
-        return keras.Model(images, keras.layers.Dense(classes)(x))
+    images = keras.Input((image_size, image_size, 3))
+    x = keras.layers.Conv2D(8, 3, use_bias=False)(images)
+    x = FusedBatchNormalization(momentum=0.9, epsilon=1e-3)(x)
+    x = keras.layers.Activation("relu")(x)
+    x = keras.layers.GlobalAveragePooling2D()(x)
+    return keras.Model(images, keras.layers.Dense(classes)(x))
 
 
 def measure_repeat(case, strategy, network=None, findings=None, make_training=None, **options):
