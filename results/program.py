@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeGuard
 
 from results.errors import UserError, is_disk_full, write_traceback
-from results.schema.exit_codes import MEANINGS, ExitCode
+from results.schema.exit_codes import ExitCode
 from results.schema.streams import lasting_streams
 
 if typing.TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Parser(argparse.ArgumentParser):
 
 def exit_code_text() -> str:
     """Return the exit codes and their meanings, for `--help`."""
-    return f"Exit codes: {', '.join(f'{code} {text}' for code, text in MEANINGS.items())}."
+    return f"Exit codes: {', '.join(f'{code} {code.meaning}' for code in ExitCode)}."
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,7 @@ changes with what is measured: a table cell never mixes two method versions.
 
 from __future__ import annotations
 
-from results.schema.case import (
-    SETTINGS,
-    TUNING,
-    Case,
-    Setting,
-    default_of,
-    kind_of,
-    range_of,
-)
+from results.schema.case import SETTINGS, TUNING, Case, Setting, default_of, kind_of, range_of
 from results.schema.enums import (
     DEVICE_MODEL,
     XLA,

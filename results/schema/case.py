@@ -35,7 +35,6 @@ class Setting:
         part: Template of its part of the case name if the value is not the default. Empty: `Case.name` handles it.
         unit: Unit of the column; `-`: none.
         flag: Name of the flag if it differs from the field's.
-        always: Whether command lines include it even at its default.
         tuning: Whether it changes how a step is executed but not what it computes.
         train_only: Whether it applies only to training.
     """
@@ -44,7 +43,6 @@ class Setting:
     part: str = ""
     unit: str = "-"
     flag: str = ""
-    always: bool = False
     tuning: bool = False
     train_only: bool = False
 
@@ -69,16 +67,10 @@ class Case:
     * `all_reduce_pack_mb`: the default of PyTorch's DistributedDataParallel (Li et al. 2020, VLDB 13, section 3.2.2).
     """
 
-    model: bounds.Name = field(
-        metadata={"setting": Setting(meaning="Network, e.g. resnet50, or the device itself.", always=True)}
-    )
-    precision: Precision = _setting(
-        Precision.FP32, "Arithmetic: fp32 (IEEE, TF32 off), tf32, fp16 or bf16.", always=True
-    )
-    batch_per_gpu: bounds.Count = _setting(
-        128, "Samples per GPU and step.", unit="samples", flag="batch_size", always=True
-    )
-    num_gpus: bounds.Count = _setting(1, "Replicas of each host: GPUs, or logical devices on a CPU.", always=True)
+    model: bounds.Name = field(metadata={"setting": Setting(meaning="Network, e.g. resnet50, or the device itself.")})
+    precision: Precision = _setting(Precision.FP32, "Arithmetic: fp32 (IEEE, TF32 off), tf32, fp16 or bf16.")
+    batch_per_gpu: bounds.Count = _setting(128, "Samples per GPU and step.", unit="samples", flag="batch_size")
+    num_gpus: bounds.Count = _setting(1, "Replicas of each host: GPUs, or logical devices on a CPU.")
     num_hosts: bounds.Count = _setting(1, "Hosts that train together, as TF_CONFIG lists them.")
     communication: Communication = _setting(
         Communication.AUTO, "All-reduce between hosts: auto, ring or nccl.", part="{}"
@@ -87,26 +79,17 @@ class Case:
         True, "False: no all-reduce, to measure the cost of communication.", part="no-all-reduce"
     )
     xla: XLA = _setting(
-        XLA.OFF,
-        "What XLA compiles: off, auto (TensorFlow chooses) or replica (whole pass).",
-        part="xla-{}",
-        always=True,
+        XLA.OFF, "What XLA compiles: off, auto (TensorFlow chooses) or replica (whole pass).", part="xla-{}"
     )
-    mode: Mode = _setting(
-        Mode.TRAIN, "What is measured: train, infer (also latency at batch 1) or device.", part="{}", always=True
-    )
+    mode: Mode = _setting(Mode.TRAIN, "What is measured: train, infer (also latency at batch 1) or device.", part="{}")
     data: Data = _setting(
-        Data.SYNTHETIC,
-        "Source of a batch: synthetic (on the device), host (tf.data), tfrecord.",
-        part="{}",
-        always=True,
+        Data.SYNTHETIC, "Source of a batch: synthetic (on the device), host (tf.data), tfrecord.", part="{}"
     )
-    device: Device = _setting(Device.GPU, "Device: gpu, which never falls back to the CPU, or cpu.", always=True)
+    device: Device = _setting(Device.GPU, "Device: gpu, which never falls back to the CPU, or cpu.")
     batch_norm: BatchNorm | None = _setting(
         None,
         "Variant of batch normalisation: fused, keras or none; default: fused, or none if the network has none.",
         part="bn-{}",
-        always=True,
     )
     image_size: Annotated[int, Range(SMALLEST_IMAGE, MOST)] | None = _setting(
         None, "Height and width of images; empty: the network's own.", part="{}px", unit="pixels"
@@ -120,9 +103,9 @@ class Case:
     accumulate: bounds.Count = _setting(
         1, "Batches whose gradients are accumulated before an update.", part="acc{}", train_only=True
     )
-    warmup_steps: bounds.CountOrZero = _setting(10, "Fewest untimed steps.", unit="steps", always=True)
+    warmup_steps: bounds.CountOrZero = _setting(10, "Fewest untimed steps.", unit="steps")
     num_steps: Annotated[int, Range(1, MOST_STEPS, "steps")] = _setting(
-        100, "Timed steps of a repeat; the fewest with min_seconds.", unit="steps", always=True
+        100, "Timed steps of a repeat; the fewest with min_seconds.", unit="steps"
     )
     all_reduce_pack_mb: bounds.CountOrZero = _setting(
         25,
@@ -145,10 +128,7 @@ class Case:
         part="deep-check",
     )
     min_seconds: Annotated[float, Range(1.0, 3600.0, "s")] | None = _setting(
-        None,
-        "Minimum time of a repeat's timed steps, beyond num_steps; empty: none.",
-        part="min{:g}s",
-        unit="seconds",
+        None, "Minimum time of a repeat's timed steps, beyond num_steps; empty: none.", part="min{:g}s", unit="seconds"
     )
 
     def __post_init__(self) -> None:
@@ -245,7 +225,11 @@ def default_of(name: str) -> Any:
 
 _DEFAULTS: dict[str, Any] = {name: default_of(name) for name in SETTINGS}
 _NAME_ORDER = tuple(dict.fromkeys(("mode", *SETTINGS)))
-_ALWAYS = tuple(name for name, setting in SETTINGS.items() if setting.always)
+_ALWAYS = (
+    *("model", "precision", "batch_per_gpu", "num_gpus", "xla", "mode", "data", "device", "batch_norm"),
+    *("warmup_steps", "num_steps"),
+)
+"""Settings that command lines include even at their default."""
 
 
 def _flag(name: str, value: object) -> str:

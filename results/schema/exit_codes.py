@@ -6,24 +6,24 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """How a program ended; see `MEANINGS`."""
+    """How a program ended.
 
-    OK = 0
-    BUG = 1
-    USAGE = 2
-    SOME_FAILED = 3
-    NO_HOST = 4
-    REGRESSION = 5
-    STOPPED = 130
+    Attributes:
+        meaning: Printed by `--help`.
+    """
 
+    meaning: str
 
-MEANINGS: dict[ExitCode, str] = {
-    ExitCode.OK: "done",
-    ExitCode.BUG: "a bug",
-    ExitCode.USAGE: "bad flags or a bad file, nothing was started",
-    ExitCode.SOME_FAILED: "some of it failed, the rest is written",
-    ExitCode.NO_HOST: "no usable host, or a full disk",
-    ExitCode.REGRESSION: "a regression (compare --fail-on)",
-    ExitCode.STOPPED: "stopped by Ctrl-C, SIGTERM or SIGHUP",
-}
-"""Printed by `--help`."""
+    def __new__(cls, value: int, meaning: str) -> ExitCode:
+        """Create a member with its meaning."""
+        code = int.__new__(cls, value)
+        code._value_, code.meaning = value, meaning
+        return code
+
+    OK = 0, "done"
+    BUG = 1, "a bug"
+    USAGE = 2, "bad flags or a bad file, nothing was started"
+    SOME_FAILED = 3, "some of it failed, the rest is written"
+    NO_HOST = 4, "no usable host, or a full disk"
+    REGRESSION = 5, "a regression (compare --fail-on)"
+    STOPPED = 130, "stopped by Ctrl-C, SIGTERM or SIGHUP"
