@@ -52,14 +52,6 @@ HALF_PRECISION_BATCH, FULL_PRECISION_BATCH = 256, 128
 MOST_SECONDS = 1e9
 """Of a time limit: the kernel takes no more than about 300 years."""
 
-REMOVED = {
-    "find_max_batch": "Use batch_per_gpu: fit in a suite, or a smaller --batch_size",
-    "max_rendezvous_seconds": "The processes of several hosts wait five minutes for each other",
-    "max_start_temperature": "--max_cooling_seconds limits the wait",
-    "seed": "Synthetic examples have a fixed seed; initial weights have none, and speed does not depend on them",
-}
-"""Removed flags, and what to use instead."""
-
 
 class FlagsError(Exception):
     """A flag is wrong; the message is one line."""
@@ -161,8 +153,7 @@ def parse(arguments: list[str]) -> Request:
         rest = values(["tfbench", *arguments])[1:]
     except flags.Error as error:
         name = getattr(error, "flagname", "")
-        text = f"--{name} was removed. {REMOVED[name]}" if name in REMOVED else advice_on(name) or str(error)
-        raise FlagsError(" ".join(text.split())) from error
+        raise FlagsError(" ".join((advice_on(name) or str(error)).split())) from error
     if rest:
         raise FlagsError(f"only flags are expected (--name=value). Received: {rest[0]!r}")
     if not values.help:

@@ -7,7 +7,7 @@ import statistics
 import textwrap
 from collections.abc import Iterator
 
-from results.schema import Device, DeviceResult, Environment, InputLimit, Latency, Measurement, Mode, Record, Telemetry
+from results.schema import Device, DeviceResult, Environment, Measurement, Mode, Record, Telemetry
 
 COLUMNS = 80
 
@@ -76,7 +76,7 @@ def _hardware(record: Record) -> str:
 
 def _figure_rows(record: Record) -> Iterator[tuple[str, str]]:
     for result in record.device_results:
-        yield _device_row(result)
+        yield "", _device_text(result)
     m, seen = record.measurement, record.telemetry or Telemetry()
     if m is None:
         return
@@ -86,9 +86,12 @@ def _figure_rows(record: Record) -> Iterator[tuple[str, str]]:
     p50, p95 = m.step_p50_seconds * 1000, m.step_p95_seconds * 1000
     yield "step", f"{p50:.1f} ms, 95 % below {p95:.1f} ms{spread}; {m.num_steps} steps in {m.seconds:.1f} s"
     if m.latency is not None:
-        yield "latency", _latency_text(m.latency)
+        values = {"p50": m.latency.p50_seconds, "p95": m.latency.p95_seconds, "p99": m.latency.p99_seconds}
+        yield "latency", "at batch 1: " + ", ".join(f"{name} {1000 * value:.2f} ms" for name, value in values.items())
     if m.input_limit is not None:
-        yield "input", _input_text(m.input_limit)
+        bottleneck = "input" if m.input_limit.limited else "device"
+        ratio = f"a step takes {m.input_limit.step_ratio:.2f} × one with synthetic data"
+        yield "input", f"bottleneck: {bottleneck}; {ratio}, {m.input_limit.read_bytes_per_second / 1e6:.1f} MB/s"
     if memory := _memory_text(record.environment, seen):
         yield "memory", memory
     if energy := _energy_text(m, seen):
@@ -119,17 +122,6 @@ def _rate_text(m: Measurement, unit: str) -> str:
     return f"{m.samples_per_second:,.{places}f} ± {error:,.{places}f} {unit}, 95 % over its steps"
 
 
-def _latency_text(latency: Latency) -> str:
-    values = {"p50": latency.p50_seconds, "p95": latency.p95_seconds, "p99": latency.p99_seconds}
-    return "at batch 1: " + ", ".join(f"{name} {seconds * 1000:.2f} ms" for name, seconds in values.items())
-
-
-def _input_text(limit: InputLimit) -> str:
-    bottleneck = "input" if limit.limited else "device"
-    rate = limit.read_bytes_per_second / 1e6
-    return f"bottleneck: {bottleneck}; a step takes {limit.step_ratio:.2f} × one with synthetic data, {rate:.1f} MB/s"
-
-
 def _memory_text(environment: Environment | None, seen: Telemetry) -> str:
     sizes = [gpu.memory_bytes for gpu in environment.gpus if gpu.memory_bytes] if environment else []
     size = f" of {min(sizes) / 2**30:.1f}" if sizes else ""
@@ -146,18 +138,16 @@ def _energy_text(m: Measurement, seen: Telemetry) -> str:
     return ", ".join(parts)
 
 
-def _device_row(result: DeviceResult) -> tuple[str, str]:
-    """Return one micro-benchmark of the device."""
+def _device_text(result: DeviceResult) -> str:
+    """Format one micro-benchmark of the device."""
     name = " ".join(filter(None, [result.metric, result.arithmetic]))
     name += f" over {result.devices}" if result.devices > 1 else ""
     name += f", device {result.gpu}" if result.gpu is not None else ""
-    return "", f"{name:<28} {_device_value(result)}"
-
-
-def _device_value(result: DeviceResult) -> str:
     if result.value is None:
-        return f"not measured: {result.reason}"
-    if result.size is None:
-        return f"{result.value:10.4g} {result.unit}"
-    size = f"n = {result.size}" if result.metric.endswith("_product") else f"{result.size:,} bytes"
-    return f"{result.value / 1e9:10.2f} G{result.unit}  ({size})"
+        value = f"not measured: {result.reason}"
+    elif result.size is None:
+        value = f"{result.value:10.4g} {result.unit}"
+    else:
+        size = f"n = {result.size}" if result.metric.endswith("_product") else f"{result.size:,} bytes"
+        value = f"{result.value / 1e9:10.2f} G{result.unit}  ({size})"
+    return f"{name:<28} {value}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import tensorflow as tf
 from tensorflow import keras
@@ -61,11 +60,6 @@ class FusedBatchNormalization(keras.layers.Layer):
             assign_local(mean, result.batch_mean)
             assign_local(variance, result.batch_variance)
         return result.y
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments of `__init__`."""
-        own = {"momentum": self.momentum, "epsilon": self.epsilon, "scale": self.scale}
-        return {**super().get_config(), **own}
 
 
 def add_float32_weight(

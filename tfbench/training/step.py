@@ -145,6 +145,7 @@ class Training:
     """A network in training.
 
     Attributes:
+        global_batch: Samples per step over all replicas, by which losses are divided.
         variables: Trained TensorFlow variables, mirrored over the replicas.
         updater: Updates them; after the first step its first moments are a known multiple of the applied gradient.
     """
@@ -160,7 +161,7 @@ class Training:
         all_reduce: AllReduce = sum_over_replicas,
     ) -> None:
         self.case, self.model, self.strategy = case, model, strategy
-        self.task, self._scales = task, case.precision is Precision.FP16
+        self.task, self.global_batch, self._scales = task, case.global_batch, case.precision is Precision.FP16
         self.variables = [tensorflow_variable(variable) for variable in model.trainable_variables]
         self._all_reduce = all_reduce if case.all_reduce else list
         with strategy.scope():
@@ -184,7 +185,7 @@ class Training:
         """
         with tf.GradientTape() as tape:
             losses = self.task.losses(self.model(features, training=True), labels)
-            loss = tf.reduce_sum(losses) / self.case.global_batch
+            loss = tf.reduce_sum(losses) / self.global_batch
             scaled = loss * loss_scale if self._scales else loss
         return loss, tape.gradient(scaled, self.variables)
 

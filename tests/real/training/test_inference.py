@@ -76,8 +76,8 @@ def test_a_replica_with_other_weights_is_caught(two_replicas, inference, keras_v
 
 
 def test_an_output_that_is_not_finite_leaves_no_number(one_replica, monkeypatch, keras_versions):
-    def infinite(*arguments):
-        model = build_tiny(*arguments)
+    def infinite(*arguments, **options):
+        model = build_tiny(*arguments, **options)
         biases = keras_versions.tensorflow_variable(model.trainable_variables[-1])
         biases.assign([np.inf, -np.inf] + [0.0] * (CLASSES - 2))
         return model

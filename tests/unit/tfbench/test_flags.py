@@ -53,8 +53,6 @@ def test_flags_can_come_from_a_file(tmp_path):
         (["--model=resnet50", "--batch_size=many"], ["batch_size", "many"]),
         (["--model=resnet50", "--precison=fp16"], ["precison", "precision"]),
         (["--model=resnet50", "extra"], ["extra"]),
-        (["--model=resnet50", "--find_max_batch"], ["--find_max_batch was removed", "batch_per_gpu: fit"]),
-        (["--model=resnet50", "--seed=1"], ["--seed was removed", "initial weights have none"]),
         (["--model=resnet50", "--flagfile=/does/not/exist"], ["/does/not/exist"]),
     ],
 )
