@@ -27,12 +27,7 @@ def passed(findings):
 
 
 REPEATED = (
-    "resnet50_v1.5",
-    "resnet152",
-    "resnet152_v1.5",
-    "inception_v3",
-    "inception_v4",
-    "efficientnet_v2_s",
+    *("resnet50_v1.5", "resnet152", "resnet152_v1.5", "inception_v3", "inception_v4", "vgg16", "efficientnet_v2_s"),
     "gpt2_small",
 )
 """Networks that repeat the layers of the others in other sizes."""
