@@ -162,40 +162,6 @@ def test_a_gpu_is_compared_with_the_faster_of_two_on_any_host(
     assert {gpu.product_median_teraflops_per_second for gpu in gpus} == {median}
 
 
-def test_one_small_all_reduce_connects_several_replicas(two_replicas, one_replica, monkeypatch, transfers):
-    calls = []
-    make = transfers.sum_over_replicas
-
-    def recorded(strategy, elements):
-        start = make(strategy, elements)
-        return lambda: calls.append((elements, [float(part[0]) for part in start()])) or []
-
-    monkeypatch.setattr(transfers, "sum_over_replicas", recorded)
-    transfers.connect(one_replica)
-    assert calls == []
-    transfers.connect(two_replicas)
-    assert calls == [(1, [3.0, 3.0])]
-
-
-def test_what_is_measured_runs_on_the_device_that_was_asked_for(quick, peaks):
-    for result in (peaks.memory_add("CPU:1"), peaks.matrix_product("fp32", "CPU:1")):
-        assert result.reason is None and result.value > 0
-
-
-def test_while_a_device_is_measured_tensorflow_refuses_instead_of_moving(quick, monkeypatch, tf, peaks):
-    seen = []
-    make = peaks.product_call
-
-    def product(*args):
-        start = make(*args)
-        return lambda: seen.append(tf.config.get_soft_device_placement()) or start()
-
-    monkeypatch.setattr(peaks, "product_call", product)
-    assert peaks.matrix_product("fp32", "CPU:0").value
-    assert set(seen) == {False}
-    assert tf.config.get_soft_device_placement() is True
-
-
 @pytest.mark.parametrize("operation", ["matmul", "nn.conv2d"])
 def test_a_product_or_convolution_that_rounds_as_tf32_is_seen(tensorflow, monkeypatch, operation, tf, peaks):
     def of_ten_bits(tensor):
@@ -206,14 +172,6 @@ def test_a_product_or_convolution_that_rounds_as_tf32_is_seen(tensorflow, monkey
     rounding = lambda a, b, *more: compute(of_ten_bits(a), of_ten_bits(b), *more)  # noqa: E731
     monkeypatch.setattr(f"tensorflow.{operation}", rounding)
     assert peaks.tf32_observed("CPU:0") is peaks.tf32_observed("CPU:1") is True
-
-
-def test_a_tensor_that_lies_elsewhere_is_no_figure(tensorflow, monkeypatch, peaks):
-    with tensorflow.device("CPU:0"):
-        result = tensorflow.ones([2, 2])
-    assert peaks._rounds_as_tf32(result, "CPU:1") is None
-    with pytest.raises(peaks.MisplacedError, match="computed on CPU:0 what was meant for CPU:1"):
-        peaks.seconds_per_call(lambda: [result, result], ["CPU:0", "CPU:1"])
 
 
 def test_a_wrong_product_and_a_wrong_sum_are_caught(quick, two_replicas, monkeypatch, tf, peaks, transfers):

@@ -50,19 +50,3 @@ def test_a_repeat_is_measured_all_the_same(tmp_path, hostile):
     record = from_json(output.read_text())
     assert record.measurement.parameters_trainable == 6_998_552
     assert not {"KERAS_BACKEND", "TF_USE_LEGACY_KERAS"} & record.environment.variables.keys()
-
-
-@pytest.mark.rare
-@pytest.mark.parametrize(
-    ("module", "arguments"),
-    [
-        ("tfbench.verify", []),
-        ("tfbench.doctor.trial", ["cpu"]),
-        ("tfbench.make_dataset", ["--images=2", "--shards=1"]),
-    ],
-)
-def test_every_other_program_works_all_the_same(module, arguments, tmp_path, hostile):
-    if module == "tfbench.make_dataset":
-        arguments = [*arguments, f"--output={tmp_path}/data"]
-    done = run_tfbench(*arguments, module=module, **hostile)
-    assert done.returncode == 0, done.stderr

@@ -85,11 +85,3 @@ def test_a_cpu_case_hides_the_gpus(tensorflow, monkeypatch, devices):
 def test_hosts_of_gpus_request_nccl_unless_set_otherwise(tensorflow, device, asked, used, devices):
     case = tiny_case(device=Device(device), num_hosts=2, communication=Communication(asked))
     assert devices.communication_of(case) == used
-
-
-def test_the_peak_of_memory_starts_anew_on_every_gpu_of_the_case(tensorflow, monkeypatch, devices):
-    reset = []
-    monkeypatch.setattr(tensorflow.config.experimental, "reset_memory_stats", reset.append)
-    devices.forget_memory_peak(tiny_case(device=Device.GPU, num_gpus=2))
-    devices.forget_memory_peak(tiny_case(device=Device.CPU, num_gpus=2))
-    assert reset == ["GPU:0", "GPU:1"]

@@ -3,7 +3,6 @@
 import functools
 import math
 
-import numpy as np
 import pytest
 
 from results.schema import Case, Device, Mode, Status
@@ -163,12 +162,3 @@ def test_a_case_of_the_devices_whose_sums_are_nan_is_invalid(two_replicas, monke
     with pytest.raises(CaseFailedError, match="all_reduce") as caught:
         device_case.measure_devices(case, two_replicas, findings, Options(), GPUs(0))
     assert caught.value.status is Status.INVALID and not findings.valid
-
-
-def test_the_worst_of_several_differences_is_nan_if_one_is(validity):
-    for place in range(3):
-        differences = [0.0, 0.0, 0.0]
-        differences[place] = math.nan
-        assert np.isnan(validity.worst(differences))
-    assert validity.worst([0.0, 2.0, 1.0]) == 2.0
-    assert validity.worst([]) == 0.0, "one replica on each of several hosts"
