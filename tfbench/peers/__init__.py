@@ -1,1 +1,1 @@
-"""The hosts of one case: `cluster` reads addresses from TF_CONFIG, `connections` connects them and detects dead ones."""
+"""The hosts of one case: `cluster` reads their addresses from TF_CONFIG, `connections` connects them."""
