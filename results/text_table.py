@@ -202,13 +202,10 @@ def markdown(grid: Grid) -> str:
     lines = [grid.headings, rules, *grid.rows]
     text = f"**{markdown_text(grid.title)}**\n\n" if grid.title else ""
     text += "".join(f"| {' | '.join(markdown_text(cell) for cell in line)} |\n" for line in lines)
-    return text + "".join(f"\n{_paragraph(note)}\n" for note in grid.notes)
-
-
-def _paragraph(text: str) -> str:
-    """Escape a text that would start a list or heading, such as the legend `- slower`."""
-    escaped = markdown_text(text)
-    return f"\\{escaped}" if escaped.startswith(("- ", "+ ", "# ")) else escaped
+    for note in grid.notes:
+        mark = "\\" if note.startswith(("- ", "+ ", "# ")) else ""  # no list or heading, such as the legend `- slower`
+        text += f"\n{mark}{markdown_text(note)}\n"
+    return text
 
 
 def markdown_text(text: str) -> str:

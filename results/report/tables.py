@@ -63,10 +63,9 @@ def all_grids(merged: Merged, *, brief: bool = False) -> list[Grid]:
     """
     if brief and merged.rows and not merged.devices and not any(row.repeats_ok for row in merged.rows):
         return [Grid("No repeat gave a number", [], [], _causes(merged.rows))]
-    grids = [*result_grids(merged, brief=brief), *wide_grids(merged, brief=brief)]
-    grids += [] if brief else ratio_grids(fleet_pairs(merged.rates))
-    more = (scaling_grid(merged.rates), communication_grid(merged))
-    return [*grids, *(grid for grid in more if grid is not None)]
+    ratios = [] if brief else ratio_grids(fleet_pairs(merged.rates))
+    more = [grid for grid in (scaling_grid(merged.rates), communication_grid(merged)) if grid is not None]
+    return [*result_grids(merged, brief=brief), *wide_grids(merged, brief=brief), *ratios, *more]
 
 
 def result_grids(merged: Merged, *, brief: bool = False) -> list[Grid]:
