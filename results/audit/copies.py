@@ -48,9 +48,6 @@ MULTIPLES = {
 TWIN_SPREAD = 0.04
 """Minimum difference in natural logarithms between cells of equal GPUs, due to different hosts and software."""
 
-MOST_GPUS = 500
-"""Maximum number of GPU columns compared in pairs; a file with more is not a table of GPUs."""
-
 RATIO_RANGE, COUNT_RANGE = 0.1, 0.05
 """Range of the ratios of two GPUs, in natural logarithms, between networks and precisions, and between GPU counts of
 one of these. Smallest published standard deviation between six networks: 0.031; a tenth of the counts differ by 0.026.
@@ -172,7 +169,7 @@ def copy_findings(claims: Claims) -> Iterator[TableFinding]:
     named = named[np.argsort(named.gpu_column, kind="stable")]
     number = len({*named.gpu_column})
     tries = number * (number - 1) // 2
-    low, high = pairs(named if number <= MOST_GPUS else named[:0], ["cell"])  # a copy may have changed the software
+    low, high = pairs(named, ["cell"])  # a copy may have changed the software
     nearest = _one_per_case(low, high, np.abs(np.log(high.rate / low.rate)))
     same_batch = _one_per_case(low, high, low.batch != high.batch)
     for gpus, cells in nearest.items():
@@ -334,19 +331,21 @@ def _noisy(low: Claims, high: Claims) -> Iterator[TableFinding]:
 def _off(claims: Claims) -> Iterator[TableFinding]:
     """Find GPUs whose column deviates by a factor from their specifications."""
     known = claims[~np.isnan(claims.expected + claims.expected_ieee)]
-    ladder = grouped(known.table, known.model, known.precision, known.strict).values()
-    fewest = {claim: min(known.num_gpus[of]) for of in ladder for claim in of}  # to exclude scaling
-    least = known[[claim for claim, count in fewest.items() if known.num_gpus[claim] == count]]
+    ladders = [np.array(of) for of in grouped(known.table, known.model, known.precision, known.strict).values()]
+    counts = known.num_gpus
+    fewest = [claim for ladder in ladders for claim in ladder[counts[ladder] == counts[ladder].min()]]
+    least = known[fewest]  # to exclude scaling
     surpluses = [np.log(least.per_gpu) - expected for expected in (least.expected, least.expected_ieee)]
     columns: dict[tuple[str, str], list[tuple[Claim, float, int]]] = {}  # claims, deviations, number of other GPUs
     for peers in grouped(least.software, least.cell).values():
-        for cell in peers:
-            others = [other for other in peers if least.gpus[other] != least.gpus[cell]]
-            if others:
-                deviations = [surplus[cell] - np.median(surplus[others]) for surplus in surpluses]
-                off = min(deviations, key=abs)  # fp32 may be TF32
+        of_gpus = [[peers[position] for position in positions] for positions in grouped(least.gpus[peers]).values()]
+        for own in of_gpus if len(of_gpus) > 1 else ():
+            others = [*{*peers}.difference(own)]
+            usual = [np.median(surplus[others]) for surplus in surpluses]
+            for cell in own:  # fp32 may be TF32
+                off = min((surplus[cell] - middle for surplus, middle in zip(surpluses, usual, strict=True)), key=abs)
                 column = columns.setdefault((least.gpu_text[cell], least.precision[cell]), [])
-                column.append((least[cell], off, len({*least.gpus[others]})))
+                column.append((least[cell], off, len(of_gpus) - 1))
     for (gpu, precision), column in columns.items():
         cells, offs, numbers = zip(*column, strict=True)
         middle = float(np.median(offs))

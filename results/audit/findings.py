@@ -169,6 +169,10 @@ def grouped(*keys: Iterable[Any]) -> dict[tuple[Any, ...], list[int]]:
     return found
 
 
+MOST_ALIKE = 500
+"""Maximum number of claims that are paired with each other; more of one case are a log, not a table."""
+
+
 def _each_two(positions: list[int]) -> Iterable[tuple[int, ...]]:
     return itertools.combinations(positions, 2)
 
@@ -185,7 +189,7 @@ def pairs(
         keys: Names of columns.
         how: Selects pairs of the positions of claims, e.g. `itertools.pairwise`; default: each pair once, in order.
     """
-    groups = grouped(*(claims[key] for key in keys)).values()
+    groups = (group for group in grouped(*(claims[key] for key in keys)).values() if len(group) <= MOST_ALIKE)
     both = np.array([pair for group in groups for pair in how(group)], dtype=int).reshape(-1, 2)
     return claims[both[:, 0]], claims[both[:, 1]]
 

@@ -77,7 +77,9 @@ def _order(claims: Claims) -> Iterator[TableFinding]:
     """Find networks that are slower than others with many times their FLOPs and memory traffic."""
     known = claims[np.array([cost_of_unit(model) is not None for model in claims.model])]
     found: dict[tuple[Severity, str, str], list[tuple[Claim, Claim]]] = {}
-    for pair in zip(*pairs(known, ["table", "precision", "num_gpus", "mode", "image_size"]), strict=True):
+    one, other = pairs(known, ["table", "precision", "num_gpus", "mode", "image_size"])
+    different = one.model != other.model
+    for pair in zip(one[different], other[different], strict=True):
         slow, fast = sorted(pair, key=lambda claim: float(claim.rate))
         if severity := _out_of_order(slow, fast):
             found.setdefault((severity, slow.model, fast.model), []).append((slow, fast))

@@ -179,6 +179,12 @@ def test_what_we_publish_of_our_own_measurements_has_no_finding(write, runs):
         assert len(audit.claims) and audit.findings == []
 
 
+def test_a_log_of_one_case_is_read_and_not_compared_row_by_row(write):
+    rows = (f"RTX A4000,resnet50,fp16,{410 + number % 7}.{number % 10}" for number in range(1500))
+    audit = audit_file(write("\n".join(["gpu,model,precision,images/s", *rows])))
+    assert len(audit.claims) == 1500 and audit.findings == []
+
+
 NO_TABLES = {
     **{"": "no table", "a,b\n1,2\n": "needs networks", "model,precision\nresnet50,fp16\n": "needs networks"},
     **{"just a sentence\n": "no table", "<table><tr><td>1</td></tr></table>": "Copy the table in a browser"},
