@@ -1,5 +1,5 @@
-"""Runs benchmarks as jobs of a Slurm cluster, using only a login shell and a folder that all nodes share.
+"""Runs benchmarks as jobs of a Slurm cluster, through the agent on its login host and a folder that all nodes share.
 
-Start with `launcher.py`. `script.py` writes batch scripts, which start benchmarks on nodes; `commands.py` writes the
-scripts that query the cluster, and `answers.py` parses their output.
+Start with `launcher.py`. `script.py` writes batch scripts, which start benchmarks on nodes; `answers.py` parses what
+Slurm's commands print.
 """

@@ -110,23 +110,6 @@ def test_a_stale_key_of_the_users_is_harmless_where_the_fleets_decide(fresh, rea
     assert reach(read("near", host_keys="accept-new"))
 
 
-def test_a_shared_connection_of_the_users_saves_the_login(fresh, read):
-    config, authorized = fresh.config.read_text(), fresh.folder / "identity.pub"
-    key = authorized.read_text()
-    try:
-        fresh.config.write_text(f"ControlPath {fresh.folder}/%n.ctl\n{config}")
-        host = read("near", host_keys="accept-new")
-        words = ["ssh", "-F", str(fresh.config), "-oStrictHostKeyChecking=no", "-M", "-N", "-f", "near"]
-        subprocess.run(words, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        authorized.write_text("")  # as if each login took a second factor
-        assert reach(host)
-        subprocess.run(["ssh", "-F", str(fresh.config), "-O", "exit", "near"], check=True, capture_output=True)
-        assert "Permission denied" in refusal(host)
-    finally:
-        authorized.write_text(key)
-        fresh.config.write_text(config)
-
-
 def through_the_jump_host(fresh: FreshHosts, hosts_file: Path) -> None:
     """Let every engine of a hosts file be reached by ssh, with a key that nobody has seen."""
     document = json.loads(hosts_file.read_text())

@@ -13,7 +13,8 @@ from results.__main__ import main
 from results.schema import Status
 from tests.real.faults.conftest import FakeImages
 from tests.real.slurm.conftest import MakeRuns, busy_nodes, fleet, left_behind
-from tests.real.ssh.test_faults import Rent, rent  # noqa: F401  (a fixture)
+from tests.real.ssh.rented import Rent
+from tests.real.ssh.rented import rent as rent
 from tests.support.controller import Runs
 from tests.support.engines.docker import Engines
 from tests.support.engines.processes import short_folder, wait_until
@@ -222,7 +223,7 @@ def test_one_plan_over_all_kinds_of_hosts_gives_one_table(
     fake_project: Path,
     engines: Engines,
     fake_images: FakeImages,
-    rent: Rent,  # noqa: F811
+    rent: Rent,
     capsys: pytest.CaptureFixture[str],
 ):
     runs, instance = make_runs(), rent()

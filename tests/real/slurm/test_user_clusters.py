@@ -8,7 +8,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -227,33 +226,6 @@ def test_an_image_that_is_not_there_is_a_failed_pull_with_its_reason(site: Site,
     assert left_behind(site.cluster) == []
 
 
-def test_a_module_that_nodes_do_not_have_is_named(site: Site, runs: Runs):
-    if not site.modules:
-        pytest.skip("environment modules are a part of the root of Debian sid")
-    runs.measure({"lab": site.fleet("tfbench:mine", modules=[MODULE, "nothing/9"])}, expect=3)
-    (record,) = runs.records().values()
-    assert record.status is Status.ERROR
-    assert record.cause is not None and "could not load the modules" in record.cause
-    assert "nothing/9" in "\n".join(*logs(runs))
-
-
-def test_a_run_goes_over_the_users_shared_connection_where_no_other_works(site: Site, runs: Runs, make_image, tmp_path):
-    image, config = make_image(), tmp_path / "ssh_config"
-    ssh = ["ssh", "-F", str(config)]
-    with tempfile.TemporaryDirectory(prefix="tfb-") as sockets:  # a socket's path has 107 characters at most
-        control = f"  ControlMaster auto\n  ControlPath {sockets}/%C\n"
-        config.write_text(site.cluster.login.config_file.read_text() + control)
-        subprocess.run([*ssh, "-f", "-N", "-o", "ControlPersist=yes", "login"], check=True, timeout=60)
-        site.cluster.login.stop()  # as a login host does that asks for a second factor: whoever is in stays in
-        try:
-            runs.measure({"lab": site.fleet(f"{image.repository}:1", ssh_config=str(config))}, expect=3)
-        finally:
-            subprocess.run([*ssh, "-O", "exit", "login"], check=False, capture_output=True, timeout=60)
-            site.cluster.login.start()
-    assert {record.status for record in runs.records().values()} == {Status.BAD_RESULT}
-    assert left_behind(site.cluster) == []
-
-
 def test_gpus_of_a_job_reach_the_container_by_way_of_nvidias_toolkit(site: Site, runs: Runs, make_image: MakeImage):
     image = make_image()
     lab = site.fleet(f"{image.repository}:1", gpus_per_node="a4000:2", max_jobs=1)
@@ -310,10 +282,3 @@ def test_a_step_over_two_nodes_needs_containers_with_their_network(site: Site, r
     assert record.origin is not None and record.origin.host == "n1+n2"
     assert record.measurement is not None and len(record.measurement.ranks) == 2
     assert containers(site) == before and left_behind(site.cluster) == []
-
-
-def test_an_image_file_that_nodes_do_not_see_is_named(site: Site, runs: Runs):
-    runs.measure({"lab": site.fleet("tfbench:mine", image_file="/nowhere/tfbench.image")}, expect=3)
-    (record,) = runs.records().values()
-    assert record.status is Status.PULL_FAILED
-    assert logs(runs) == [["there is no image file /nowhere/tfbench.image on this node"]]

@@ -16,6 +16,7 @@ from orchestrate.engines.ssh.launcher import SSHLauncher
 from orchestrate.inventory.addresses import SSHAddress
 from orchestrate.inventory.hosts import Host
 from tests.real.ssh.rented import make_fake_project
+from tests.real.ssh.rented import rent as rent
 from tests.support.engines.processes import short_folder
 from tests.support.engines.servers import SshHost, skip_without_sshd
 

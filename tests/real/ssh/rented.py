@@ -1,16 +1,23 @@
 """Rented instances for whole runs: an sshd with a home folder of its own, and Pythons that only pretend to train."""
 
+import contextlib
+import itertools
 import json
 import os
 import shutil
 import signal
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support import PROJECT, write_program
-from tests.support.engines.servers import SshHost
+from tests.support.engines.processes import not_root, run_program, short_folder
+from tests.support.engines.required import skip_without
+from tests.support.engines.servers import SshHost, skip_without_sshd
 
 WRAPPER = """\
 #!/bin/sh
@@ -101,6 +108,48 @@ class Rented:
         document = json.loads(state.read_text())
         os.kill(int(document["guardian"].split()[0]), signal.SIGKILL)
         os.killpg(document["pid"], signal.SIGKILL)
+
+
+Rent = Callable[..., Rented]
+
+
+@pytest.fixture
+def rent() -> Iterator[Rent]:
+    """Make instances, each with an sshd, a home and variables of its own; a home may lie on a small disk."""
+    skip_without_sshd()
+    with short_folder("tfb-rented-") as folder, contextlib.ExitStack() as stack:
+        project, numbers = make_fake_project(folder / "project"), itertools.count()
+
+        def make(disk_bytes: int | None = None, **variables: object) -> Rented:
+            place = folder / str(next(numbers))
+            if disk_bytes is not None:
+                stack.enter_context(small_disk(place / "home", disk_bytes))
+            instance = Rented(place, project, place / "home", **variables)
+            stack.enter_context(instance.host)
+            stack.callback(instance.host.answer)
+            return instance
+
+        yield make
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, size: int) -> Iterator[None]:
+    """Give a folder a disk of its own of some bytes while the context lasts."""
+    skip_without("a small disk", not_root)
+    folder.mkdir(parents=True)
+    run_program("mount", "-t", "tmpfs", "-o", f"size={size}", "tfbench-small", folder)
+    try:
+        yield
+    finally:
+        run_program("umount", "--lazy", folder)
+
+
+def fill(folder: Path) -> Path:
+    """Fill the disk of a folder; return the file that does so."""
+    filler = folder / "filler"
+    with filler.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(folder).free)
+    return filler
 
 
 BETWEEN = '''\

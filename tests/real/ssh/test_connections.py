@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real.ssh.rented import Rented
-from tests.real.ssh.test_faults import Rent, rent  # noqa: F401  (a fixture)
+from tests.real.ssh.rented import Rent, Rented
 from tests.support import write_program
 from tests.support.controller import Runs
 from tests.support.engines.processes import free_port, read_proc, short_folder, wait_until, with_variables
@@ -38,7 +37,7 @@ Host *
 
 
 @pytest.fixture
-def instance(rent: Rent) -> Rented:  # noqa: F811
+def instance(rent: Rent) -> Rented:
     return rent()
 
 
@@ -163,7 +162,7 @@ def test_an_open_shared_connection_is_used_where_no_other_login_works(
 # ---- profiles, and the end of the controller
 
 
-def test_a_profile_may_print_anything_before_the_answer(rent: Rent, tmp_path: Path):  # noqa: F811
+def test_a_profile_may_print_anything_before_the_answer(rent: Rent, tmp_path: Path):
     assert shutil.which("bash")
     hosts = {}
     for profile in (r"printf '\033]0;%s\007' title", "printf 'no line end'", "printf 'a\\r'", "echo Hi"):

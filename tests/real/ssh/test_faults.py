@@ -4,13 +4,10 @@ What needs to wait shares a run, since hosts work side by side: one run has all 
 that misbehave, another one all deaths of its controller.
 """
 
-import contextlib
-import itertools
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,63 +15,17 @@ import pytest
 from orchestrate.errors import LaunchFailed
 from results.schema import Status
 from tests.real.faults.benchmark import HOSTILE
-from tests.real.ssh.rented import Rented, make_fake_project, make_ssh
+from tests.real.ssh.rented import Rent, fill, make_ssh, small_disk
 from tests.real.ssh.test_launcher import job
 from tests.support.controller import Runs, folder_bytes
 from tests.support.engines.processes import (
     below,
-    not_root,
     read_proc,
-    run_program,
-    short_folder,
     wait_until,
     with_variables,
 )
-from tests.support.engines.required import skip_without
-from tests.support.engines.servers import skip_without_sshd
-
-Rent = Callable[..., Rented]
 
 DISK_BYTES = 48 << 20
-
-
-@pytest.fixture
-def rent() -> Iterator[Rent]:
-    """Make instances, each with an sshd and a home folder of its own; a home may lie on a small disk."""
-    skip_without_sshd()
-    with short_folder("tfb-rented-") as folder, contextlib.ExitStack() as stack:
-        project, numbers = make_fake_project(folder / "project"), itertools.count()
-
-        def make(disk_bytes: int | None = None) -> Rented:
-            place = folder / str(next(numbers))
-            if disk_bytes is not None:
-                stack.enter_context(small_disk(place / "home", disk_bytes))
-            instance = Rented(place, project, place / "home")
-            stack.enter_context(instance.host)
-            stack.callback(instance.host.answer)
-            return instance
-
-        yield make
-
-
-@contextlib.contextmanager
-def small_disk(folder: Path, size: int) -> Iterator[None]:
-    """Give a folder a disk of its own of some bytes while the context lasts."""
-    skip_without("a small disk", not_root)
-    folder.mkdir(parents=True)
-    run_program("mount", "-t", "tmpfs", "-o", f"size={size}", "tfbench-small", folder)
-    try:
-        yield
-    finally:
-        run_program("umount", "--lazy", folder)
-
-
-def fill(folder: Path) -> Path:
-    """Fill the disk of a folder; return the file that does so."""
-    filler = folder / "filler"
-    with filler.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(folder).free)
-    return filler
 
 
 # ---- the controller dies

@@ -1,14 +1,11 @@
 """Hosts that look ready and are not, or the other way round: `check` says so, in the words of the host or its driver."""
 
-import contextlib
-import itertools
 import json
 import shutil
 import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +18,11 @@ from orchestrate.errors import PullFailed
 from orchestrate.inventory.addresses import SSHAddress
 from orchestrate.inventory.hosts import Host
 from results.schema import Status
-from tests.real.ssh.rented import Rented, make_fake_project
+from tests.real.ssh.rented import Rent, Rented
 from tests.real.ssh.test_launcher import job
 from tests.support.controller import Runs
-from tests.support.engines.processes import free_port, short_folder, wait_until
-from tests.support.engines.servers import SshHost, skip_without_sshd
+from tests.support.engines.processes import free_port, wait_until
+from tests.support.engines.servers import SshHost
 from tests.support.fake_driver import build, two_a4000
 
 BROKEN_DRIVER = """\
@@ -47,24 +44,6 @@ OLD_GLIBC = """\
 def manylinux_compatible(major, minor, arch):
     return (major, minor) <= (2, 17)
 """
-
-Rent = Callable[..., Rented]
-
-
-@pytest.fixture
-def rent() -> Iterator[Rent]:
-    """Make instances whose logins have variables."""
-    skip_without_sshd()
-    with short_folder("tfb-judged-") as folder, contextlib.ExitStack() as stack:
-        project, numbers = make_fake_project(folder / "project"), itertools.count()
-
-        def make(**variables: object) -> Rented:
-            place = folder / str(next(numbers))
-            instance = Rented(place, project, place / "home", **variables)
-            stack.enter_context(instance.host)
-            return instance
-
-        yield make
 
 
 def bare(instance: Rented) -> dict[str, Any]:

@@ -1,8 +1,5 @@
 """The life of a repeat on a host without Docker, through a real sshd."""
 
-import json
-import os
-import signal
 import sys
 import threading
 from pathlib import Path
@@ -64,20 +61,6 @@ def test_what_cannot_be_started_says_so_each_time(make_launcher, tmp_path):
     for _ in range(2):
         with pytest.raises(LaunchFailed, match="/nowhere/python could not be started"):
             launcher.start(job())
-
-
-def test_a_host_that_was_restarted_says_so(make_launcher, tmp_path):
-    launcher = make_launcher(seconds=60)
-    launcher.start(job())
-    state = json.loads((jobs_folder(tmp_path) / "state.json").read_text())
-    for name in ("guardian", "child"):
-        os.kill(int(state[name].split()[0]), signal.SIGKILL)
-    ending = launcher.follow(job(), lambda line: None)
-    assert ending.exit_code is None and "restarted" in ending.detail
-    assert launcher.collect(job()) is None
-    assert make_launcher(seconds=0.1).start(job()) is False, "what left nothing is started anew by resume"
-    assert launcher.follow(job(), lambda line: None).exit_code == 0
-    assert launcher.start(job()) is True, "what has ended is never started again"
 
 
 def test_a_repeat_whose_folder_is_gone_is_lost(make_launcher):

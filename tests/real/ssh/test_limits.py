@@ -10,8 +10,7 @@ import pytest
 
 from results.schema import Status
 from results.schema.exit_codes import ExitCode
-from tests.real.ssh.rented import Rented, make_ssh
-from tests.real.ssh.test_faults import Rent, fill, rent, small_disk  # noqa: F401  (a fixture)
+from tests.real.ssh.rented import Rent, Rented, fill, make_ssh, small_disk
 from tests.support.controller import Runs
 from tests.support.engines.processes import read_proc, wait_until
 from tests.support.patience import patience
@@ -79,7 +78,7 @@ def is_frozen(instance: Rented, name: str) -> bool:
 
 
 @pytest.fixture
-def instance(rent: Rent) -> Rented:  # noqa: F811
+def instance(rent: Rent) -> Rented:
     return rent()
 
 
@@ -122,7 +121,7 @@ def test_stop_asks_the_controller_and_waits_for_it(instance: Rented, tmp_path: P
     assert instance.jobs() == [] and [record.status for record in runs.by_host().values()] == [Status.STOPPED]
 
 
-def test_a_full_disk_here_is_a_users_error_and_resume_completes(rent: Rent, tmp_path: Path):  # noqa: F811
+def test_a_full_disk_here_is_a_users_error_and_resume_completes(rent: Rent, tmp_path: Path):
     instance, runs = rent(), Runs(tmp_path)
     folder = tmp_path / "runs"
     with small_disk(folder, 2 << 20):
