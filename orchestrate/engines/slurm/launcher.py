@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -118,7 +118,7 @@ class SlurmLauncher:
         finds = "" if queue.login is None else "sbatch"
         self._channel = channel or Channel(queue.login, keys=host.host_keys, finds=finds)
         self._poller = Poller(f"Slurm of fleet {host.fleet}", self._poll, float(queue.poll_seconds))
-        self._submitting = anyio.Lock()
+        self._submitting, self._surveying = anyio.Lock(), anyio.Lock()
         self._run_id: str | None = None
         self._arrays = 0
         self._last_array: int | None = None
@@ -347,14 +347,17 @@ class SlurmLauncher:
 
     async def _survey(self, run_id: str) -> None:
         """Find a run's pending, running and ended repeats on the cluster, once."""
-        if self._run_id is not None:
-            return
-        self._run_id = run_id
-        try:
-            states, answer = await self._states(), await self._ask("survey")
-        except HostError:
-            self._run_id = None
-            raise
+        async with self._surveying:
+            if self._run_id is not None:
+                return
+            self._run_id = run_id
+            try:
+                self._note_found(await self._states(), await self._ask("survey"))
+            except HostError:
+                self._run_id = None
+                raise
+
+    def _note_found(self, states: QueueStates, answer: Mapping[str, Any]) -> None:
         arrays, begun, ended = (answer.get(key) for key in ("arrays", "begun", "ended"))
         for number, array in sorted(arrays.items()) if isinstance(arrays, dict) else ():
             self._arrays = max(self._arrays, whole_number(number) or 0)

@@ -1,5 +1,6 @@
 """One connection to a host's agent: shared, opened again when it breaks, and safe from what a host sends."""
 
+import ast
 import contextlib
 import json
 import os
@@ -102,6 +103,10 @@ def test_ten_followed_repeats_need_a_thread_and_a_process_each(tmp_path: Path, s
     for host in hosts:
         host.remove(JOB)
         host.close()
+
+
+def test_the_agent_is_a_program_for_the_python_of_old_login_hosts():
+    ast.parse(channel.AGENT, feature_version=(3, 6))
 
 
 def test_all_that_is_asked_of_a_host_needs_one_login(tmp_path: Path, ssh: FakeSSH):
