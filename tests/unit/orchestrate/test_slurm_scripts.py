@@ -142,22 +142,6 @@ def test_an_image_is_named_by_digest_and_there_is_time_to_fetch_it(container: st
 
 
 @pytest.mark.parametrize(
-    ("asked", "option"),
-    [
-        ({"gres": "gpu:a5000:4"}, "--gres=gpu:a5000:2"),
-        ({"gres": "gpu:4"}, "--gres=gpu:2"),
-        ({"gpus_per_node": "a5000:4"}, "--gpus-per-node=a5000:2"),
-        ({"gpus_per_node": 4}, "--gpus-per-node=2"),
-    ],
-)
-def test_gpus_are_requested_by_the_option_that_the_cluster_wants(asked: dict[str, object], option: str):
-    script = text([job(1, 2)], **asked)
-    assert [line for line in options(script) if "gpu" in line] == [option]
-    queue = SlurmQueue.model_validate({"container": "none", "shared_folder": "/x", **asked})
-    assert queue.gpu_count == 4 and queue.gpu_type in ("a5000", "")
-
-
-@pytest.mark.parametrize(
     ("container", "beginning", "seen"),
     [
         ("none", "0) ", "--data_dir=/sets/image net"),
