@@ -108,16 +108,12 @@ OF_THE_CPU = {"governor", "cpu_shared", "little_memory", "disk_full"}
 
 
 def _finding(
-    code: str,
-    seen: str,
-    fix: str | None = None,
-    level: Level = Level.WARNING,
-    **others: Any,  # noqa: ANN401
+    code: str, seen: str, fix: str | None = None, level: Level = Level.WARNING, **others: object
 ) -> DoctorFinding:
     """Return a finding; what is not given is that of `CHECKS`."""
     subject, why = CHECKS.get(code, ("", ""))
-    usual: dict[str, Any] = {"subject": subject, "why": why, "gpu_only": code not in OF_THE_CPU}
-    return DoctorFinding(code=code, seen=seen, fix=fix, level=level, **usual | others)
+    values: dict[str, Any] = {"subject": subject, "why": why, "gpu_only": code not in OF_THE_CPU, **others}
+    return DoctorFinding(code=code, seen=seen, fix=fix, level=level, **values)
 
 
 def judge(facts: DoctorFacts) -> list[DoctorFinding]:
