@@ -91,14 +91,6 @@ def test_warnings_about_compared_figures_stand_below_their_ratio():
     assert comparison_row(item, [item.a, item.b])["warnings"] == "drift (b/node-a); host_bound (a/node-a, b/node-a)"
 
 
-def test_several_runs_of_one_host_are_what_is_repeated():
-    runs = ((100.0, 100.1), (110.0, 110.1), (105.0, 105.1))
-    (rate,) = rates_of(*(r for i, of_run in enumerate(runs) for r in repeats(*of_run, run_id=str(i))))
-    low, high = scipy.stats.t.interval(0.95, 2, *[105.05, scipy.stats.sem([100.05, 110.05, 105.05])])
-    assert rate.repeated == "runs"
-    assert (rate.interval.low, rate.interval.high) == pytest.approx((low, high), rel=1e-5)
-
-
 @pytest.mark.parametrize(("runs", "repeats_of_run"), [(1, 5), (5, 1), (5, 2)])
 def test_the_geometric_mean_is_uncertain_by_what_rounds_or_runs_differ(runs, repeats_of_run):
     """Cases of a round run next to each other: as independent values they would look √3 times as certain."""

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from results.compare.comparison import Mark, compare, geometric_mean, levels_of
+from results.compare.comparison import Mark, compare, geometric_mean
 from results.compare.means import answer_lines, answers, without_outliers
 from results.compare.scaling import efficiencies
 from results.report.comparison import compare_grid, scaling_grid
@@ -88,11 +88,6 @@ def test_the_geometric_mean_against_a_baseline_is_taken_host_by_host():
     after = [r for m in MODELS for r in of_hosts("a", 105.0, 136.6, 120.7, case=make_case(m))]
     mean = geometric_mean(compare(rates_of(*after), rates_of(*before)))
     assert mean.low > 1.045 and mean.high < 1.055
-
-
-def test_hosts_and_cases_that_cannot_be_told_apart_have_no_levels():
-    assert levels_of([{"x": 1.0}, {"y": 3.0}]) is None
-    assert levels_of([{"x": 1.0, "y": 2.0}, {"x": 2.0}]) == pytest.approx({"x": 1.5, "y": 2.5})
 
 
 def test_one_host_a_side_speaks_of_two_machines_and_not_of_fleets():

@@ -12,15 +12,11 @@ from tests.unit.results.factory import make_case, make_failure, make_record, rep
 
 
 def test_the_table_has_exactly_the_columns_of_the_dictionary():
+    assert set(CASE_COLUMNS) | set(SOFTWARE_COLUMNS) <= set(COLUMNS)
     for records in ([], [make_record(100.0)]):
         table = merge_records(stored(*records)).table
         assert list(table.columns) == list(COLUMNS) and len(table) == len(records)
         assert {name: str(dtype) for name, dtype in table.dtypes.items()} == {n: c.dtype for n, c in COLUMNS.items()}
-
-
-def test_case_and_identity_are_columns():
-    assert set(CASE_COLUMNS) | set(SOFTWARE_COLUMNS) <= set(COLUMNS)
-    assert not set(CASE_COLUMNS) & set(SOFTWARE_COLUMNS)
 
 
 def test_every_format_has_the_columns_of_the_dictionary():

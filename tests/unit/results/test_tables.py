@@ -7,8 +7,6 @@ from rich.console import Console
 
 from results.report.tables import all_grids, results_grid, wide_grids
 from results.runs.store import stored_records
-from results.table import merge
-from results.table.fleets import fleet_rates, outliers
 from results.table.merge import merge_records
 from results.text_table import Grid, markdown, print_grid
 from tests.support import PROJECT
@@ -110,10 +108,3 @@ GOLDEN = """\
 
 def test_no_records_say_so():
     assert "no records" in printed(merge_records([]))
-
-
-def test_all_tables_compute_the_fleets_rates_once(monkeypatch):
-    computed = []
-    monkeypatch.setattr(merge, "fleet_rates", lambda *arguments: computed.append(1) or fleet_rates(*arguments))
-    merged = merge_records(stored(*repeats(12.0, 12.1), *repeats(24.0, 24.1, fleet="a5000")))
-    assert printed(merged) and outliers(merged.rates) == [] and computed == [1]

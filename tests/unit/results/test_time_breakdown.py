@@ -83,14 +83,6 @@ def test_an_attempt_that_was_started_anew_counts_once(tmp_path):
     assert spent["start"] == 6
 
 
-def test_phases_travel_in_the_record_and_are_bounded(tmp_path):
-    (stored,) = run(tmp_path)
-    text = to_json(stored.record)
-    assert from_json(text) == stored.record
-    with pytest.raises(RecordError, match="seconds"):
-        from_json(text.replace('"seconds": 4.0, "cpu_seconds": 4.0', '"seconds": -4.0, "cpu_seconds": 4.0'))
-
-
 def test_only_a_case_with_a_minimum_time_may_take_more_steps():
     longer = make_record(1.6, case=make_case(num_steps=8))
     timed, counted = (dataclasses.replace(CASE, min_seconds=seconds) for seconds in (15.0, None))
