@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from results.reference.gpus import CLOCK_MARGIN, PEAKS, specifications, specified_gpus
 from results.reference.networks import WINOGRAD, work_of
-from results.schema import Case, Device, Measurement, Record
+from results.schema import Device, Measurement, Record
 from results.schema.enums import SUSPECT
+from results.table.columns import CaseOnHost
+from results.table.comparable import grouped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,11 +57,10 @@ def suspicions(repeats: pd.DataFrame) -> pd.Series:
     copies = repeats["steps"].notna() & repeats.duplicated("steps", keep=False)
     why = repeats["doubt"].mask(repeats["doubt"].isna() & copies, "another repeat has exactly the same step times")
     rest = repeats[why.isna()]
-    rates: dict[Any, float] = rest.groupby("number")["samples_per_second"].median().to_dict()
-    hosts: dict[tuple[str, Case], dict[int, float]] = defaultdict(dict)
-    for number, place in rest.drop_duplicates("number")[["number", "place"]].itertuples(index=False):
-        hosts[place.fleet, place.case][number] = rates[number]
-    fast = {number: reason for of_case in hosts.values() for number, reason in _above_fleet(of_case).items()}
+    medians: dict[Any, float] = rest.groupby("number")["samples_per_second"].median().to_dict()
+    places: dict[Any, CaseOnHost] = rest.drop_duplicates("number").set_index("number")["place"].to_dict()
+    hosts = grouped(((place.fleet, place.case), (number, medians[number])) for number, place in places.items())
+    fast = {number: reason for of_case in hosts.values() for number, reason in _above_fleet(dict(of_case)).items()}
     why = why.fillna(repeats["number"].map(fast)).dropna()
     return SUSPECT + ": " + why.astype(str)
 

@@ -66,26 +66,23 @@ def unusual_repeats(rows: Sequence[Row], repeats: pd.DataFrame) -> list[str]:
     cases = cases[cases["count"] > 1]
     lines = []
     for _, repeat in large.loc[largest].drop_duplicates("row").head(10 * NAMED).iterrows():
-        others = cases.drop(index=repeat["row"])
-        if abs(repeat["difference"]) > _most_by_chance(
-            cases.loc[repeat["row"]], repeat["difference"], others, len(frame)
-        ):
+        if abs(repeat["difference"]) > _most_by_chance(cases, repeat, len(frame)):
             lines.append(_line(rows, repeat, frame[frame["row"] == repeat["row"]]))
     more = len(lines) - NAMED
     return lines[:NAMED] if more <= 0 else [*lines[:NAMED], f"and {counted(more, 'more case')} with such a repeat"]
 
 
-def _most_by_chance(case: pd.Series, difference: float, others: pd.DataFrame, tested: int) -> float:
+def _most_by_chance(cases: pd.DataFrame, repeat: pd.Series, tested: int) -> float:
     """Return the largest difference that noise explains.
 
     Args:
-        case: Mean, variance and number of the logarithms of the case's repeats.
-        difference: That of the tested one from the mean of the others.
-        others: Mean, variance and number of the other cases.
+        cases: Mean, variance and number of the logarithms of each case's repeats.
+        repeat: The tested one: its `row`, and its `difference` from the mean of the others of its case.
         tested: Number of repeats that are tested.
     """
     from scipy.special import chdtri  # type: ignore[import-untyped]
 
+    case, others = cases.loc[repeat["row"]], cases.drop(index=repeat["row"])
     degrees = others["count"] - 1
     weights = [(USUAL**2, USUAL_DEGREES)]
     if len(others):
@@ -94,7 +91,7 @@ def _most_by_chance(case: pd.Series, difference: float, others: pd.DataFrame, te
     variance = sum(value * weight for value, weight in weights) / total
     count = case["count"]
     if count > 2:
-        squares = case["var"] * (count - 1) - difference**2 * (count - 1) / count
+        squares = case["var"] * (count - 1) - repeat["difference"] ** 2 * (count - 1) / count
         variance = max(variance, squares / (count - 2))
     return t_quantile(total, 1 - FALSE_ALARMS / tested) * math.sqrt(variance * (1 + 1 / (count - 1)))
 
