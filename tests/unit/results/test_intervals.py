@@ -2,7 +2,6 @@
 
 import re
 
-import numpy as np
 import pytest
 
 from results.compare.comparison import Mark, compare, geometric_mean
@@ -27,26 +26,15 @@ def scaled(hosts_of_one, hosts_of_four):
     ]
 
 
-def test_scaling_lies_in_its_interval_where_a_host_lacks_a_count():
-    random = np.random.default_rng(2)
-    for _ in range(8):
-        own = {f"node-{number}": 100.0 * (1 + 0.2 * random.standard_normal()) for number in range(5)}
-        four = {host: rate * 0.9 for host, rate in list(own.items())[:3]}
-        (item,) = efficiencies(rates_of(*scaled(own, four)))
-        assert item.interval.low <= item.value <= item.interval.high
-        assert item.value == pytest.approx(0.9, rel=1e-3)
-
-
-def test_scaling_names_missing_hosts_and_has_no_interval_over_one():
-    grid = scaling_grid(rates_of(*scaled({"x": 100.0, "y": 101.0, "z": 99.0}, {"x": 95.0, "y": 94.0})))
-    assert "† without z (no such case)" in grid.notes
-    (item,) = efficiencies(rates_of(*scaled({"x": 100.0}, {"y": 95.0})))
-    assert item.value == pytest.approx(0.95) and item.interval is None
-
-
-def test_machines_against_other_machines_of_their_fleet_have_an_interval():
+def test_hosts_scale_against_themselves_if_possible_or_their_fleet():
+    rates = rates_of(*scaled({"x": 100.0, "y": 120.0, "z": 60.0}, {"x": 90.0, "y": 108.0}))
+    (item,) = efficiencies(rates)
+    assert item.value == pytest.approx(0.9, rel=1e-3) and item.interval.low <= item.value <= item.interval.high
+    assert "† without z (no such case)" in scaling_grid(rates).notes
     (item,) = efficiencies(rates_of(*scaled({"x": 100.0, "y": 104.0}, {"p": 90.0, "q": 94.0})))
     assert item.value == pytest.approx(92 / 102) and item.interval.low < item.value < item.interval.high
+    (item,) = efficiencies(rates_of(*scaled({"x": 100.0}, {"y": 95.0})))
+    assert item.value == pytest.approx(0.95) and item.interval is None
 
 
 def test_a_fleet_and_its_baseline_are_compared_on_the_hosts_of_both():

@@ -30,7 +30,6 @@ def with_steps(record, *seconds):
     ("rate", "case", "gpu", "suspect"),
     [
         (2e6, make_case(), None, False),  # a CPU's peak is unknown
-        (150.0, make_case(), None, False),
         (535.0, GPU_CASE, "NVIDIA RTX A4000", False),
         (1e4, GPU_CASE, "NVIDIA RTX A4000", True),
         (3e4, dataclasses.replace(GPU_CASE, num_gpus=4), "NVIDIA RTX A4000", False),
