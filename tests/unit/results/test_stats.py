@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import scipy
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from results import stats
@@ -42,6 +42,7 @@ def test_a_ratio_is_as_exact_or_unknown_as_its_sides():
     assert 0 < unknown.low < 1e-4 and unknown.high > 1e4 and math.isfinite(unknown.high)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(90, 110), min_size=2, max_size=6), st.lists(st.floats(90, 110), min_size=2, max_size=6))
 def test_ratio_interval_holds_its_value_and_turns_over_with_its_sides(a, b):
     ours, turned = ratio_interval(a, b), ratio_interval(b, a)
