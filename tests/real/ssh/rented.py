@@ -127,6 +127,7 @@ def rent() -> Iterator[Rent]:
             instance = Rented(place, project, place / "home", **variables)
             stack.enter_context(instance.host)
             stack.callback(instance.host.answer)
+            stack.callback(instance.host.start)  # it may have been stopped
             return instance
 
         yield make
