@@ -42,6 +42,15 @@ def _efficientnet_b0(**arguments) -> Model:
     return EfficientNet(1.0, 1.0, 224, 0.2, blocks_args=kinds, name="efficientnetb0", **arguments)
 
 
+def _efficientnet_v2_s(**arguments) -> Model:
+    """Build the fused stages of `keras.applications.EfficientNetV2S` and the first of the others, two blocks at most each."""
+    from keras.src.applications.efficientnet_v2 import DEFAULT_BLOCKS_ARGS, EfficientNetV2
+
+    stages = DEFAULT_BLOCKS_ARGS["efficientnetv2-s"][:4]
+    kinds = [{**stage, "num_repeat": min(2, stage["num_repeat"])} for stage in stages]
+    return EfficientNetV2(1.0, 1.0, 384, blocks_args=kinds, name="efficientnetv2-s", **arguments)
+
+
 INCEPTIONS = ((64, 96, 128, 16, 32, 32), None, (192, 96, 208, 16, 48, 64), None, (256, 160, 320, 32, 128, 128))
 """Of GoogLeNet's nine modules: one of each resolution."""
 
@@ -71,6 +80,7 @@ def _narrow_alexnet() -> AbstractContextManager[object]:
 PATCHES: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "resnet50": functools.partial(_application, "ResNet50", _resnet50),
     "efficientnet_b0": functools.partial(_application, "EfficientNetB0", _efficientnet_b0),
+    "efficientnet_v2_s": functools.partial(_application, "EfficientNetV2S", _efficientnet_v2_s),
     "googlenet": _shallow_googlenet,
     "alexnet": _narrow_alexnet,
 }
