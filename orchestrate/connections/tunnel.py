@@ -13,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -54,6 +53,8 @@ without a command, over a shared connection of the user, as long as that is open
 class Tunnel:
     """A local socket forwarded to the engine's socket on an ssh host, by an ssh that ends with this process.
 
+    One thread opens or closes it at a time: `EngineLink` sees to that.
+
     Args:
         address: Address of the engine, with the scheme `ssh`.
         keys: Host keys that ssh accepts.
@@ -65,7 +66,6 @@ class Tunnel:
         self._folder = Path(tempfile.mkdtemp(prefix="tfb-"))
         self._socket = self._folder / "engine.sock"
         self._errors = self._folder / "errors"
-        self._lock = threading.Lock()
         self._closed = False
         self._address = address
         self._keys = keys
@@ -82,18 +82,16 @@ class Tunnel:
         Raises:
             Unreachable: ssh failed, or did not open the socket in time.
         """
-        with self._lock:
-            if self._closed:
-                raise Unreachable(f"ssh {self._address.target}: the connection was closed")
-            if self._process is None or self._process.poll() is not None or not self._socket.exists():
-                with_retries(self._start)
+        if self._closed:
+            raise Unreachable(f"ssh {self._address.target}: the connection was closed")
+        if self._process is None or self._process.poll() is not None or not self._socket.exists():
+            with_retries(self._start)
 
     def close(self) -> None:
         """End the tunnel and remove its socket."""
-        with self._lock:
-            self._closed = True
-            self._stop()
-            shutil.rmtree(self._folder, ignore_errors=True)
+        self._closed = True
+        self._stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def problem(self) -> str | None:
         """Log in to find out why an open tunnel leads nowhere; None: the engine's socket is missing or not usable."""

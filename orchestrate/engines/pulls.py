@@ -52,7 +52,6 @@ class PullLimits:
         self.notify = notify
         self.progress = progress
         self._per_registry = per_registry
-        self._lock = threading.Lock()
         self._registries = {TRANSFER: threading.Semaphore(transfers)}
 
     @contextmanager
@@ -62,8 +61,7 @@ class PullLimits:
         Yields:
             A function that gives the turn back before the end of the block.
         """
-        with self._lock:
-            semaphore = self._registries.setdefault(registry, threading.Semaphore(self._per_registry))
+        semaphore = self._registries.setdefault(registry, threading.Semaphore(self._per_registry))
         semaphore.acquire()
         held = [semaphore]
 

@@ -250,7 +250,8 @@ class EngineLink:
         if self._client is not None:
             self._client.close()
         if self._tunnel is not None:
-            self._tunnel.close()
+            with self._lock:
+                self._tunnel.close()
 
     def request(
         self,

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import re
-import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -68,7 +67,6 @@ class KubernetesCluster:
     def __init__(self, queue: KubernetesQueue, reconnect_seconds: float = RECONNECT_SECONDS) -> None:
         self._queue = queue
         self._reconnect_seconds = reconnect_seconds
-        self._lock = threading.Lock()
         self._loaded: tuple[Any, str] | None = None
         self._answered = False
 
@@ -219,17 +217,16 @@ class KubernetesCluster:
         return Unreachable(f"{host} does not answer: {plain_text(str(error), 200)}")
 
     def _load(self) -> tuple[Any, str]:
-        """Return the client and the namespace, reading the configuration once."""
-        with self._lock:
-            if self._loaded is None:
-                try:
-                    self._loaded = _read_configuration(self._queue)
-                except (config.ConfigException, OSError, ValueError, TypeError, KeyError) as error:
-                    raise Refused(
-                        f"the cluster cannot be reached: {plain_text(str(error), 300)}. "
-                        "Check context and kubeconfig in hosts.yml; kubectl config get-contexts lists them"
-                    ) from error
-            return self._loaded
+        """Return the client and the namespace; the configuration is read at the first call."""
+        if self._loaded is None:  # by two threads at once: either result serves
+            try:
+                self._loaded = _read_configuration(self._queue)
+            except (config.ConfigException, OSError, ValueError, TypeError, KeyError) as error:
+                raise Refused(
+                    f"the cluster cannot be reached: {plain_text(str(error), 300)}. "
+                    "Check context and kubeconfig in hosts.yml; kubectl config get-contexts lists them"
+                ) from error
+        return self._loaded
 
 
 def _read_configuration(queue: KubernetesQueue) -> tuple[Any, str]:
