@@ -28,7 +28,7 @@ run: $(VENV)/$(BUILD).stamp $(HOSTS) $(VENV)/bin/tfbench  ## Measure this machin
 	@$(VENV)/bin/tfbench run --hosts $(HOSTS) $(ARGS)
 
 # Four processes on whatever machine: they mostly wait for engines and queues, and train as many at a time as there are cores.
-SPREAD := --numprocesses=4 --dist=loadgroup --no-loadscope-reorder
+SPREAD := --numprocesses=4 --dist=loadscope --no-loadscope-reorder
 # TensorFlow allocates large tensors anew in every step. With small pages, the kernel takes up to a third of the CPU time for them.
 HUGE_PAGES := glibc.malloc.hugetlb=1
 

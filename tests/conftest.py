@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 import results
 from orchestrate.engines.ssh.agent import locked
@@ -57,7 +59,7 @@ ORDER = (
     ("tests/unit/orchestrate/test_slurm_simulation.py", ""),
     ("tests/unit/kubernetes/", ""),
 )
-"""Beginnings of tests' names in the order in which processes take them (`--dist=loadgroup`), the longest first, and the
+"""Beginnings of tests' names in the order in which processes take them, the longest first, and the
 group that shares what it starts, such as engines. Others come last; one without a name is a group with the rest of its file."""
 
 
@@ -70,12 +72,20 @@ def place(nodeid: str) -> tuple[int, str]:
     return rank, group or (nodeid if alone else file)
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: place(item.nodeid)[0])
-        for item in items:
-            item.add_marker(pytest.mark.xdist_group(place(item.nodeid)[1]))
+
+
+class Groups(LoadScopeScheduling):
+    """Gives each group to one process. xdist's own groups are names appended to tests' ids, which pytest 9.2 ignores."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return place(nodeid)[1]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Groups:
+    return Groups(config, log)
 
 
 def pytest_collection_finish() -> None:
