@@ -107,7 +107,7 @@ class RunningPart:
         try:
             with self._open_log(), self.session.limit(self._abandon_at) as self._following:
                 if isinstance(launcher, LoopFollower):
-                    self.ending = await launcher.follow_in_loop(self.job, self.take_line)
+                    self.ending = await launcher.follow_in_loop(self.job, self.take_line, self.on_turn)
                 else:
                     follow = partial(launcher.follow, self.job, self.take_line, self._report_turn)
                     self.ending = await in_thread(follow)
