@@ -101,6 +101,11 @@ class QueueStates:
     tasks: dict[Task, SlurmState] = field(default_factory=dict)
     ranges: dict[int, list[tuple[int, int, SlurmState]]] = field(default_factory=dict)
 
+    @property
+    def arrays(self) -> set[int]:
+        """Return the ids of all listed arrays."""
+        return {array for array, _ in self.tasks} | self.ranges.keys()
+
     def state(self, task: Task | None) -> SlurmState | None:
         """Return the state of a task; None: Slurm no longer lists it."""
         if task is None or task in self.tasks:

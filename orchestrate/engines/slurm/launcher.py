@@ -203,6 +203,9 @@ class SlurmLauncher:
         printed = [str(answer.get(stream)) for stream in ("output", "errors")]
         number = submitted_id(printed[0]) if answer.get("code") == 0 else None
         if number is None:
+            if answer.get("code") == 0:  # a site that swallows the id: what it may have accepted must not run unseen
+                known = {repeat.task[0] for repeat in self._repeats.values() if repeat.task is not None}
+                await self._scancel([f"{array}" for array in (await self._states()).arrays - known])
             message = plain_text(f"exit code {answer.get('code')}: {' '.join(printed[::-1])}", 400)
             raise LaunchFailed(f"sbatch refused an array of {len(array)} repeats: {message}", refusal(message))
         self._last_array = max(number, self._last_array or 0)
@@ -342,8 +345,11 @@ class SlurmLauncher:
     async def _cancel(self, names: Iterable[str], *options: str) -> None:
         """Cancel tasks, ignoring those that have ended."""
         tasks = [repeat.task for name in names if (repeat := self._repeats.get(name)) is not None]
-        if lists := task_lists(task for task in tasks if task is not None):
-            await self._channel.run(["scancel", "--quiet", *options, *lists], {}, COMMAND_SECONDS)
+        await self._scancel(task_lists(task for task in tasks if task is not None), *options)
+
+    async def _scancel(self, jobs: Sequence[str], *options: str) -> None:
+        if jobs:
+            await self._channel.run(["scancel", "--quiet", *options, *jobs], {}, COMMAND_SECONDS)
 
     async def _survey(self, run_id: str) -> None:
         """Find a run's pending, running and ended repeats on the cluster, once."""

@@ -22,7 +22,7 @@ from orchestrate.engines.slurm.answers import (
 from orchestrate.engines.slurm.launcher import SlurmLauncher, _turn
 from orchestrate.engines.slurm.script import batch_script, make_arrays
 from orchestrate.engines.ssh.channel import Channel
-from orchestrate.errors import Unreachable
+from orchestrate.errors import LaunchFailed, Unreachable
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.planning.plan import Job
@@ -405,6 +405,17 @@ def test_an_array_whose_answer_is_lost_is_submitted_once(login: Node, monkeypatc
     login.program("squeue", "echo '17_[0-1]|PENDING||Priority'")
     assert again.running("run1") == [job(1).id, job(2).id], "another controller finds what was submitted"
     assert again.start(job(2)) is True
+
+
+def test_an_array_whose_id_a_site_swallows_does_not_run_unseen(login: Node):
+    login.program("squeue", f"[ ! -e {login.calls} ] || echo '18_[0-1]|PENDING||Priority'")
+    login.program("sbatch", f"echo accepted | tee {login.calls}")
+    login.program("scancel", f'echo "$@" >>{login.calls}')
+    it = launcher(login)
+    it.submit([job(1), job(2)])
+    with pytest.raises(LaunchFailed, match="accepted"):
+        it.start(job(1))
+    assert login.calls.read_text() == "accepted\n--quiet 18\n"
 
 
 def test_time_in_which_a_node_fetches_an_image_is_no_time_of_the_benchmark():
