@@ -113,6 +113,11 @@ class JSONDisplay(Display):
             self._stream.flush()
 
 
+FEW_HOSTS = 50
+LEFT_SECONDS = 0.5
+"""How long the time left is shown again before it is computed anew, which looks at every host, with many of them."""
+
+
 class PlainDisplay(Display):
     """One line per event, for pipes and log files."""
 
@@ -120,6 +125,7 @@ class PlainDisplay(Display):
         self._stream = undelayed(stream)
         self._began = time.monotonic()
         self._next_step: dict[str, float] = {}
+        self._left, self._left_until = "", 0.0
         self._state = state
 
     def show(self, event: Event) -> None:
@@ -130,7 +136,11 @@ class PlainDisplay(Display):
                 return
             self._next_step[event.host] = now + PLAIN_STEP_SECONDS
         counted = f"{state.done}/{state.total} " if state.total else ""
-        left = remaining("; ", state) if isinstance(event, events.JobResult | events.Stopping) else ""
+        left = ""
+        if isinstance(event, events.JobResult | events.Stopping):
+            if now >= self._left_until or len(state.hosts) <= FEW_HOSTS or isinstance(event, events.Stopping):
+                self._left, self._left_until = remaining("; ", state), now + LEFT_SECONDS
+            left = self._left
         lines = [f"[{clock(now - self._began)}] {counted}{describe(event)}{left}"]
         if isinstance(event, events.RunFinished):
             lines += state.failures(event)
