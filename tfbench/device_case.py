@@ -221,7 +221,7 @@ def sustained_products(arithmetic: str, devices: Sequence[str], seconds: float) 
 
 
 def _chain(size: int, arithmetic: str, device: str) -> tuple[Callable[[], Tensor], int]:
-    """Return a call of so many products that it takes about `SECONDS_BETWEEN_WAITS`, and their number."""
+    """Return a function that computes products for about `SECONDS_BETWEEN_WAITS`, and their number."""
     bound = math.sqrt(3.0 / size)  # variance 1 / size: powers of the matrix neither grow nor vanish
     with tf.device(device):
         factor = tf.cast(tf.random.stateless_uniform([size, size], (size, 1), -bound, bound), ARITHMETIC[arithmetic])

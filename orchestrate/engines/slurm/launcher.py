@@ -205,7 +205,7 @@ class SlurmLauncher:
         if number is None:
             if answer.get("code") == 0:  # a site that swallows the id: what it may have accepted must not run unseen
                 known = {repeat.task[0] for repeat in self._repeats.values() if repeat.task is not None}
-                await self._scancel([f"{array}" for array in (await self._states()).arrays - known])
+                await self._scancel([str(array) for array in (await self._states()).arrays - known])
             message = plain_text(f"exit code {answer.get('code')}: {' '.join(printed[::-1])}", 400)
             raise LaunchFailed(f"sbatch refused an array of {len(array)} repeats: {message}", refusal(message))
         self._last_array = max(number, self._last_array or 0)
