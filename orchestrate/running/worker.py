@@ -394,11 +394,9 @@ class QueueWorker(Worker):
     async def work_through(self) -> None:
         """Submit the affordable repeats, and run them in all worker slots."""
         self.todo = deque(itertools.takewhile(self._affordable, self.todo))
-        if not self.todo:
+        if not self.todo or self.run.stop.launching.is_set():
             return
         submitted = [repeat.job for repeat in self.todo]
-        if not submitted or self.run.stop.launching.is_set():
-            return
         try:
             await self._session.call(lambda: self._queue.submit(submitted))
         except HostError as error:
