@@ -313,10 +313,18 @@ class SlurmLauncher:
 
     # -- the cluster -------------------------------------------------------------------------------------------
 
+    @property
+    def _name(self) -> str:
+        """Slurm's name of the run's jobs, which is also that of the run's folder."""
+        return job_name(self._run_id or "", self._host)
+
+    @property
+    def _folder(self) -> str:
+        return f"{self._queue.shared_folder}/{self._name}"
+
     async def _ask(self, do: str, **request: Any) -> dict[str, Any]:  # noqa: ANN401
         """Ask the agent something about the run's folder."""
-        folder = f"{self._queue.shared_folder}/{job_name(self._run_id or '', self._host)}"
-        request |= {"folder": folder, "limit_seconds": COMMAND_SECONDS}
+        request |= {"folder": self._folder, "limit_seconds": COMMAND_SECONDS}
         return await self._channel.answer(do, seconds=COMMAND_SECONDS + 10, max_bytes=MAX_OUTPUT_BYTES, **request)
 
     async def _command(self, *words: str) -> str:
@@ -338,8 +346,7 @@ class SlurmLauncher:
 
     async def _states(self) -> QueueStates:
         """Return the states of the run's jobs."""
-        name = job_name(self._run_id or "", self._host)
-        words = ("--noheader", "--me", f"--name={name}", "--states=all", f"--format={STATES_FORMAT}")
+        words = ("--noheader", "--me", f"--name={self._name}", "--states=all", f"--format={STATES_FORMAT}")
         return read_states(await self._command("squeue", *words))
 
     async def _cancel(self, names: Iterable[str], *options: str) -> None:
@@ -387,7 +394,7 @@ class SlurmLauncher:
         removals, states = set(self._removals), await self._states()
         answers = self._channel.answers(
             "poll",
-            folder=f"{self._queue.shared_folder}/{job_name(self._run_id or '', self._host)}",
+            folder=self._folder,
             followed=sorted(offsets, key=lambda item: item[1]),  # the quietest first: POLL_BYTES may not last for all
             removals=sorted(removals),
             limit_bytes=POLL_BYTES,
