@@ -24,7 +24,7 @@ from results.table.cell_text import value_text
 from results.text import enumerated
 from results.text_table import Grid
 
-FIELDS = (*("subject", "gpu", "count", "basis", "batch", "sources", "hours", "wins_below", "excluded", "notes"),)
+FIELDS = ("subject", "gpu", "count", "basis", "batch", "sources", "hours", "wins_below", "excluded", "notes")
 """Fields of an option that are copied to JSON."""
 
 CERTAIN = 0.02
