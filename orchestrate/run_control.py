@@ -151,7 +151,8 @@ def carry_out(
     collect_rarely()
     with storing(folder):
         with _controlled(folder, bus, stop, how.display, state):
-            outcome = execute(planned, folder, launcher_maker(folder.path, bus), bus, stop, how, again=again, late=late)
+            make = launcher_maker(folder.path, bus)
+            outcome = execute(planned, folder, make, bus, stop, how, again=again, late=late, state=state)
         took = time.monotonic() - began
         show_results(folder, outcome.ok + outcome.failed, quiet=how.display == "json", report=how.report)
     complete = not outcome.missing + outcome.stopped + outcome.skipped

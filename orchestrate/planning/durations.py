@@ -13,11 +13,11 @@ import itertools
 import json
 import statistics
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrate.inventory.hosts import Host, HostPlace
+from orchestrate.inventory.hosts import Host
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Job, Plan
 from results.reference.gpus import loosest_figures, specified_gpus
@@ -271,80 +271,20 @@ def usd_text(usd: float) -> str:
     return f"{usd:.2f}" if usd >= 0.1 or usd == 0 else f"{usd:.2g}"
 
 
-def hourly_usd(entry: HostPlan) -> float | None:
-    """Return the cost of a host per hour: all its GPUs, because a machine is rented as a whole."""
+def hourly_usd(entry: HostPlan, gpu_count: int = 0) -> float | None:
+    """Return the cost of a host per hour: all its GPUs, because a machine is rented as a whole; None: no price.
+
+    Args:
+        entry: The host's part of the plan.
+        gpu_count: Its number of GPUs, if the plan has no facts.
+    """
     price = entry.host.usd_per_gpu_hour
     if price is None:
         return None
-    gpus = len(entry.facts.gpus) if entry.facts else 0
+    gpus = len(entry.facts.gpus) if entry.facts else gpu_count
     return price * max(1, gpus)
 
 
 def clock_seconds() -> float:
     """Return the seconds of a clock that goes on while this machine sleeps, as benchmarks and costs do."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-
-
-class Budget:
-    """Limits the cost of a run: no repeat starts that would exceed it.
-
-    A host costs from the run's start to its last repeat; in a queue, each repeat costs while it has a machine, and is
-    counted under its id.
-
-    Args:
-        limit_usd: For the whole run.
-        hosts: The hosts of the run; each needs a price.
-        durations: Of its repeats, until this run has measured them.
-    """
-
-    def __init__(self, limit_usd: float, hosts: Iterable[HostPlan], durations: Durations) -> None:
-        self.limit_usd = limit_usd
-        self._rates = {entry.host.place: (hourly_usd(entry) or 0.0) / 3600 for entry in hosts}
-        self._durations = durations
-        self._seen: dict[tuple[str, str], float] = {}
-        self._began: dict[HostPlace | str, tuple[HostPlace, float]] = {}
-        self._reserved: dict[HostPlace | str, float] = {}
-        self._settled_usd = 0.0
-
-    def found(self, entry: HostPlan) -> None:
-        """Use the GPUs of a host that was not probed when the run was planned."""
-        self._rates[entry.host.place] = (hourly_usd(entry) or 0.0) / 3600
-
-    def begin(self, host: HostPlace, job_id: str | None = None) -> None:
-        """Start counting the time of a host, or of a repeat in its queue."""
-        self.pause(host, job_id)
-        self._began[job_id or host] = host, clock_seconds()
-
-    def pause(self, host: HostPlace, job_id: str | None = None) -> None:
-        """Stop counting, if started, and keep what is reserved."""
-        if (key := job_id or host) in self._began:
-            self._settled_usd += self._running_usd(key)
-            del self._began[key]
-
-    def end(self, host: HostPlace, job_id: str | None = None) -> None:
-        """Stop counting, if started; nothing stays reserved."""
-        self._reserved.pop(job_id or host, None)
-        self.pause(host, job_id)
-
-    def allows(self, host: HostPlace, case: str, job_id: str | None = None) -> bool:
-        """Return whether one more repeat fits within the limit; if so, reserve its cost."""
-        seconds = self._seen.get((host.fleet, case)) or self._durations.seconds(host.fleet, case)
-        wanted = {**self._reserved, (job_id or host): self._rates[host] * seconds}
-        # Of a running repeat in a queue, a part of the reservation is already spent.
-        begun = {key: self._running_usd(key) if isinstance(key, str) and key in self._began else 0.0 for key in wanted}
-        fits = self.spent_usd() + sum(max(0.0, usd - begun[key]) for key, usd in wanted.items()) <= self.limit_usd
-        if fits:
-            self._reserved = wanted
-        return fits
-
-    def add(self, fleet: str, case: str, seconds: float) -> None:
-        """Record the duration of a repeat."""
-        self._seen[fleet, case] = seconds
-
-    def spent_usd(self) -> float:
-        """Return the cost of the run so far."""
-        return self._settled_usd + sum(map(self._running_usd, self._began))
-
-    def _running_usd(self, key: HostPlace | str) -> float:
-        host, began = self._began[key]
-        return self._rates[host] * (clock_seconds() - began)

@@ -17,11 +17,11 @@ from orchestrate.errors import UserError
 from orchestrate.events import Decided, EventBus, JobResult, JobSkipped, Warned
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.options import How
-from orchestrate.planning.durations import Budget, usd_text
+from orchestrate.planning.durations import usd_text
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan
 from orchestrate.running.calls import Calls
-from orchestrate.running.state import Recorded
+from orchestrate.running.state import Recorded, RunState
 from orchestrate.text import plain_text
 from results.errors import is_disk_full
 from results.program import command_line
@@ -139,6 +139,33 @@ class Connectivity:
         return self._away_at > since
 
 
+class Budget:
+    """Limits the cost of a run: no repeat starts that would exceed it.
+
+    Args:
+        limit_usd: For the whole run.
+        state: Of the run; each host needs a price.
+    """
+
+    def __init__(self, limit_usd: float, state: RunState) -> None:
+        self.limit_usd = limit_usd
+        self.state = state
+        self._allowed: dict[str, tuple[Job, Sequence[Host]]] = {}  # that have not ended, by id
+
+    def allows(self, job: Job, hosts: Sequence[Host]) -> bool:
+        """Return whether one more repeat on these hosts fits within the limit, and reserve its cost until `release`."""
+        allowed = {**self._allowed, job.id: (job, hosts)}
+        rest = sum(self.state.rest_usd(one, [host.key for host in used]) for one, used in allowed.values())
+        fits = self.state.spent_usd() + rest <= self.limit_usd
+        if fits:
+            self._allowed = allowed
+        return fits
+
+    def release(self, job_id: str) -> None:
+        """Reserve nothing more for a repeat that has ended or will not start."""
+        self._allowed.pop(job_id, None)
+
+
 @dataclass(frozen=True)
 class RunContext:
     """State of a run that its workers share.
@@ -178,26 +205,31 @@ class RunContext:
     def skips(self, job: Job, host: Host) -> bool:
         """Skip a repeat, with an event, if no comparison needs it any more; return whether it was skipped."""
         if why := self.recorded.early.skips(job):
+            self.release(job)
             self.bus.emit(JobSkipped(job=job.id, host=host.key, case=job.case.name, why=why))
         return bool(why)
 
-    def affords(self, hosts: Sequence[Host], case: str, meter: str | None = None, *, warn: bool = True) -> bool:
+    def affords(self, job: Job, hosts: Sequence[Host], *, warn: bool = True) -> bool:
         """Return whether one more repeat fits within the cost limit; if not, emit a warning.
 
         Args:
-            hosts: Hosts of the repeat.
-            case: Name of its case.
-            meter: Key for counting its cost; None: its hosts, from their start to their end.
+            job: The repeat.
+            hosts: Its hosts, or its queue.
             warn: Whether to emit the warning.
         """
         budget = self.budget
-        if budget is None or all(budget.allows(host.place, case, meter) for host in hosts):
+        if budget is None or budget.allows(job, hosts):
             return True
         if warn:
-            which = "no new repeats will start" if meter is None else "the last repeats will not start"
-            spent, limit = usd_text(budget.spent_usd()), usd_text(budget.limit_usd)
+            which = "no new repeats will start" if hosts[0].queue is None else "the last repeats will not start"
+            spent, limit = usd_text(budget.state.spent_usd()), usd_text(budget.limit_usd)
             self.warn(f"{which}: the run has cost {spent} USD, near its limit of {limit}", hosts[0])
         return False
+
+    def release(self, job: Job) -> None:
+        """Reserve nothing more for a repeat that has ended or will not start."""
+        if self.budget is not None:
+            self.budget.release(job.id)
 
     def finish(self, job: Job, record: Record, host: Host, seconds: float = 0.0) -> None:
         """Store a repeat's record, then report it.
@@ -212,8 +244,7 @@ class RunContext:
             self.folder.write_record(job.id, record)
         decided = self.recorded.add(job, record)
         measured = record.measurement if record.status is Status.OK else None
-        if self.budget is not None and record.status is Status.OK:
-            self.budget.add(job.origin.fleet, job.case.name, seconds)
+        self.release(job)
         self.bus.emit(
             JobResult(
                 job=job.id,

@@ -72,7 +72,6 @@ class RunningPart:
         self.error: HostError | None = None
         self.ended_at: float | None = None
         self.on_turn: Callable[[Turn], None] = lambda turn: None
-        self._budget = None if session.host.queue is None else session.run.budget
         self._waits = session.host.queue is not None
         self._turn: Turn | None = None
         self._runs_since = self._last_line_at = time.monotonic()
@@ -137,11 +136,6 @@ class RunningPart:
         removal = self.session.call(partial(self.session.launcher.remove, self.job))
         await self.session.attempt(f"clean up after {self.job.id}", removal)
 
-    def end_cost(self) -> None:
-        """Stop counting the cost of its machine in a queue."""
-        if self._budget is not None:
-            self._budget.end(self.job.place, self.job.id)
-
     # -- its limits ----------------------------------------------------------------------------------------------------
 
     def exceeded(self) -> str:
@@ -175,16 +169,12 @@ class RunningPart:
         before, self._turn = self._turn, turn
         if turn.waiting:
             self._waits = True
-            if self._budget is not None:
-                self._budget.pause(self.job.place, self.job.id)
             return QUEUED if before is None or not before.waiting else None
         if before is not None and not before.waiting and before.node == turn.node:
             return None
         self._waits, self._runs_since = False, time.monotonic()
         self._last_line_at = self._runs_since
         self.began, self.started_at = clock_seconds(), now()
-        if self._budget is not None:
-            self._budget.begin(self.job.place, self.job.id)
         return f"on {turn.node}" if turn.node else "running"
 
     def _report_turn(self, turn: Turn) -> None:

@@ -24,7 +24,7 @@ from orchestrate.events import EventBus, RunFinished, RunStarted, Warned
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.options import How
-from orchestrate.planning.durations import Budget, Durations
+from orchestrate.planning.durations import Durations
 from orchestrate.planning.host_warnings import (
     host_warnings,
     isolation_note,
@@ -34,10 +34,10 @@ from orchestrate.planning.host_warnings import (
 )
 from orchestrate.planning.plan import JobOnHosts, Plan
 from orchestrate.running.calls import Calls
-from orchestrate.running.context import Connectivity, Late, MakeLauncher, RunContext, Stop, storing
+from orchestrate.running.context import Budget, Connectivity, Late, MakeLauncher, RunContext, Stop, storing
 from orchestrate.running.probing import query_hosts
 from orchestrate.running.session import PROBE_SECONDS
-from orchestrate.running.state import TRIED_AGAIN, Recorded, RunOutcome
+from orchestrate.running.state import TRIED_AGAIN, Recorded, RunOutcome, RunState
 from orchestrate.running.worker import QueueWorker, Worker
 from results.runs.store import RunFolder
 from results.schema import Status
@@ -57,6 +57,7 @@ def execute(
     *,
     again: frozenset[Status] = TRIED_AGAIN,
     late: Late | None = None,
+    state: RunState | None = None,
 ) -> RunOutcome:
     """Run every repeat of a plan that has no record yet.
 
@@ -69,13 +70,19 @@ def execute(
         how: How the plan is executed.
         again: Statuses of records that are moved aside, into `superseded/`, and whose repeats run once more.
         late: Probes of `probe_hosts` that continue.
+        state: Subscribed to `bus`; None: a new one for a limit of cost.
 
     Raises:
         UserError: The cost is limited, but not every host has a price.
         StorageFailed: This machine could not store the results; `resume` continues.
     """
     with storing(folder):
-        budget = _budget(plan, folder, how.max_cost)
+        budget = None
+        if how.max_cost is not None:
+            if state is None:
+                state = RunState(plan, Durations.of(plan, folder.path.parent))
+                bus.subscribe(state.note)
+            budget = _budget(plan, how.max_cost, state)
         recorded = _done_before(plan, folder, again, lambda text: bus.emit(Warned(host=None, message=text)))
 
         async def run() -> RunContext:
@@ -118,15 +125,11 @@ async def _work(run: RunContext) -> None:
     probed = {entry.host.place: entry.facts for entry in plan.hosts if entry.facts is not None}
     left = [repeat for repeat in plan.multi_host_jobs if repeat.job.id not in settled]
     workers: dict[HostPlace, Worker] = {}
-    waiting: set[HostPlace] = set()  # for others of their fleet
     for entry in plan.hosts:
         place = entry.host.place
         parts = [job for repeat in left for job in repeat.members if job.place == place]
         own = [JobOnHosts(job=job, members=(job,)) for job in entry.jobs if job.id not in settled]
         workers[place] = (Worker if entry.host.queue is None else QueueWorker)(run, [entry], own, parts)
-        waiting |= {place} if parts else set()
-        if run.budget is not None and entry.host.queue is None and (own or parts):
-            run.budget.begin(place)  # it also costs while it waits for its turn
     groups = {place: tuple(group) for group in same_machines(probed) for place in group}
     machines = {place: groups.get(place, (place,)) for place in workers}
     turns = anyio.CapacityLimiter(run.how.max_parallel or math.inf)
@@ -137,8 +140,6 @@ async def _work(run: RunContext) -> None:
             for place in group:  # hosts that are one machine
                 if workers[place].entries[0].jobs:
                     await workers[place].work()
-                if run.budget is not None and place in waiting:
-                    run.budget.begin(place)
         ended[group].set()
 
     one_by_one = anyio.CapacityLimiter(math.inf if run.how.max_parallel is None else 1)
@@ -192,13 +193,11 @@ def _done_before(plan: Plan, folder: RunFolder, again: frozenset[Status], warn: 
     return recorded
 
 
-def _budget(plan: Plan, folder: RunFolder, limit_usd: float | None) -> Budget | None:
-    if limit_usd is None:
-        return None
+def _budget(plan: Plan, limit_usd: float, state: RunState) -> Budget:
     unpriced = [entry.host.key for entry in plan.hosts if entry.host.usd_per_gpu_hour is None]
     if unpriced:
         raise UserError(f"--max-cost needs a price for every host. Add usd_per_gpu_hour to: {', '.join(unpriced)}")
-    return Budget(limit_usd, plan.hosts, Durations.of(plan, folder.path.parent))
+    return Budget(limit_usd, state)
 
 
 def stop_run(plan: Plan, make: MakeLauncher, bus: EventBus) -> tuple[int, list[str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import anyio
 
 from orchestrate.engines.base import Launcher
 from orchestrate.errors import HostError
-from orchestrate.events import ImageProgress, ImageReady, JobState
+from orchestrate.events import HostChecked, ImageProgress, ImageReady, JobState
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Job
@@ -60,11 +59,8 @@ class HostSession:
 
     @classmethod
     async def open(cls, entry: HostPlan, run: RunContext) -> HostSession:
-        """Open a session, whose host costs until `close`; nothing is sent yet."""
-        session = cls(entry, await in_thread(partial(run.make, entry.host)), run)
-        if run.budget is not None and entry.host.queue is None:  # in a queue, each repeat costs while it has a machine
-            run.budget.begin(entry.host.place)
-        return session
+        """Open a session; nothing is sent yet."""
+        return cls(entry, await in_thread(partial(run.make, entry.host)), run)
 
     @property
     def host(self) -> Host:
@@ -73,8 +69,6 @@ class HostSession:
 
     async def close(self) -> None:
         """Disconnect; running benchmarks continue."""
-        if self.run.budget is not None:
-            self.run.budget.end(self.host.place)
         with contextlib.suppress(HostError), anyio.move_on_after(CLOSE_SECONDS):
             await in_thread(self.launcher.close)
 
@@ -124,8 +118,7 @@ class HostSession:
         else:
             with self.limit(time.monotonic() + PROBE_SECONDS):
                 facts = await asyncio.shield(late)
-        if self.run.budget is not None:
-            self.run.budget.found(dataclasses.replace(self.entry, facts=facts))
+        self.run.bus.emit(HostChecked(host=self.host.key, problem=None, gpus=len(facts.gpus)))
         return facts
 
     async def sweep(self, keep: Collection[str]) -> set[str]:

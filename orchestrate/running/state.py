@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from orchestrate import events
 from orchestrate.events import Event
-from orchestrate.planning.durations import Durations, clock_seconds, host_seconds
+from orchestrate.planning.durations import Durations, clock_seconds, host_seconds, hourly_usd
 from orchestrate.planning.plan import HostPlan, Job, Plan
 from orchestrate.planning.stop_early import StopEarly
 from orchestrate.text import plain_text, shortened
@@ -142,6 +142,10 @@ class HostState:
         dropped: Whether it was dropped.
         took: Seconds of its ended repeats.
         expected: Estimate of the same repeats.
+        left: Ids of its jobs that have not ended, with its parts of repeats on several hosts.
+        usd_per_second: What it costs; a queue costs that for each running repeat. 0: no price.
+        costs_since: When it began to cost, in seconds since the epoch; None: it does not, or is a queue.
+        settled_usd: What it had cost before that, and a queue for repeats that do not run any more.
     """
 
     entry: HostPlan
@@ -159,6 +163,33 @@ class HostState:
     dropped: bool = False
     took: float = 0.0
     expected: float = 0.0
+    left: set[str] = field(default_factory=set)
+    usd_per_second: float = 0.0
+    costs_since: float | None = None
+    settled_usd: float = 0.0
+
+    def spent_usd(self, now: float) -> float:
+        """Return its cost so far: of a machine until its last repeat has ended, of a queue while repeats run."""
+        is_queue = self.entry.host.queue is not None
+        began = [*self.running.values()] if is_queue else [] if self.costs_since is None else [self.costs_since]
+        return self.settled_usd + sum(self.usd_per_second * (now - at) for at in began)
+
+    def begin_costs(self, at: float) -> None:
+        """Note that it costs from now on, unless it is a queue or has nothing left to do."""
+        if self.left and self.entry.host.queue is None:
+            self.costs_since = at
+
+    def end_costs(self, job_id: str, at: float) -> None:
+        """Note that a repeat has ended, and that a machine does not cost any more after its last one."""
+        self.left.discard(job_id)
+        if not self.left:
+            self.settled_usd, self.costs_since = self.spent_usd(at), None
+
+    def stop_running(self, job_id: str, at: float) -> bool:
+        """Note that a repeat does not run any more; return whether it did."""
+        if (began := self.running.pop(job_id, None)) is not None and self.entry.host.queue is not None:
+            self.settled_usd += self.usd_per_second * (at - began)
+        return began is not None
 
 
 class RunState:
@@ -184,12 +215,16 @@ class RunState:
         self._epoch = time.time() - clock_seconds()  # clocks are set while benchmarks run
         self._durations = durations
         self._measured: dict[Kind, float] = {}
+        self._members = {one.job.id: one.members for one in plan.multi_host_jobs} if plan else {}
+        parts = [part for members in self._members.values() for part in members]
         for entry in plan.hosts if plan else ():
             led = [one.job for one in plan.multi_host_jobs if one.members[0].place == entry.host.place] if plan else []
             jobs = {job.id: job for job in (*entry.jobs, *led)}
             waiting = Counter(kind for job in jobs.values() if (kind := _kind(job)) is not None)
             setup = host_seconds(entry) if waiting and durations else 0.0
-            self.hosts[entry.host.key] = HostState(entry, jobs, setup, waiting)
+            left = {job.id for job in (*entry.jobs, *(part for part in parts if part.place == entry.host.place))}
+            rate = (hourly_usd(entry) or 0.0) / 3600
+            self.hosts[entry.host.key] = HostState(entry, jobs, setup, waiting, left=left, usd_per_second=rate)
 
     def resume(self, stored: Iterable[tuple[Event, float]], again: Iterable[Status]) -> None:
         """Continue from the events of earlier controllers; repeats with a status of `again` run once more."""
@@ -197,6 +232,8 @@ class RunState:
             self.note(event, at)
         for result in [result for result in self.results.values() if result.status in set(again)]:
             del self.results[result.job]
+            for taking_part, job_id in self._jobs_of(result):
+                taking_part.left.add(job_id)
             if (host := self.hosts.get(result.host)) is not None and (kind := _kind(host.jobs.get(result.job))):
                 host.waiting[kind] += 1
                 host.ended -= 1
@@ -206,6 +243,7 @@ class RunState:
             host.running.clear()
             host.states.clear()
             host.dropped = False
+            host.costs_since, host.settled_usd = None, 0.0  # a limit of cost is one controller's
         self.stopping = None
 
     def note(self, event: Event, at: float | None = None) -> None:
@@ -221,17 +259,28 @@ class RunState:
                 self._folder, self.done = event.folder, event.done
                 for host in self.hosts.values():
                     host.setup_at = at
+                    host.begin_costs(at)
             case events.Stopping():
                 self.stopping = event
             case events.JobResult() | events.JobSkipped():
                 self.done += 1
         if (of := self.hosts.get(getattr(event, "host", None) or "")) is not None:
             self._note_host(of, event, at)
+        if isinstance(event, events.JobResult | events.JobSkipped):
+            for host, job_id in self._jobs_of(event):
+                host.end_costs(job_id, at)
         if isinstance(event, events.JobResult):
             self.results[event.job] = event
 
+    def _jobs_of(self, event: events.JobResult | events.JobSkipped) -> list[tuple[HostState, str]]:
+        """Return the hosts of a repeat that has ended, each with the id of its part."""
+        parts = [(".".join(part.place), part.id) for part in self._members.get(event.job, ())]
+        return [(self.hosts[key], job) for key, job in parts or [(event.host, event.job)] if key in self.hosts]
+
     def _note_host(self, host: HostState, event: Event, at: float) -> None:
         match event:
+            case events.HostChecked(problem=None):
+                host.usd_per_second = (hourly_usd(host.entry, event.gpus) or 0.0) / 3600
             case events.ImageProgress():
                 if event.total_bytes:
                     host.pulled = event.done_bytes / event.total_bytes, at
@@ -243,10 +292,10 @@ class RunState:
                 host.step = event
             case events.JobResult() | events.JobSkipped():
                 kind = _kind(host.jobs.get(event.job))
-                was_running = host.running.pop(event.job, None)
+                was_running = host.stop_running(event.job, at)
                 host.states.pop(event.job, None)
                 host.ended += 1
-                if kind is not None and was_running is None and host.waiting[kind]:
+                if kind is not None and not was_running and host.waiting[kind]:
                     host.waiting[kind] -= 1
                 if isinstance(event, events.JobResult):
                     host.failed += event.status not in (Status.OK, Status.STOPPED)
@@ -257,8 +306,9 @@ class RunState:
             case events.HostLost():
                 host.dropped = True
                 host.waiting.clear()
-                host.running.clear()
-                host.states.clear()
+                if host.entry.host.queue is None:  # whose running repeats continue
+                    host.running.clear()
+                    host.states.clear()
 
     @staticmethod
     def _note_job(host: HostState, event: events.JobState, at: float) -> None:
@@ -269,9 +319,12 @@ class RunState:
             del host.states[event.job]
             return
         kind = _kind(host.jobs.get(event.job))
-        if kind is not None and event.state == QUEUED and host.running.pop(event.job, None) is not None:
+        if kind is not None and event.state == QUEUED and host.stop_running(event.job, at):
             host.waiting[kind] += 1
-        waits = event.state == QUEUED or (event.state == "launching" and host.entry.host.slots > 1)
+        waits = host.entry.host.queue is not None and event.state in (QUEUED, "launching", "reattached")
+        if event.job in host.jobs and event.job not in host.left:  # its record was damaged
+            host.left.add(event.job)
+            host.begin_costs(at)
         if kind is not None and not waits and event.job not in host.running:
             host.running[event.job] = at
             host.waiting[kind] -= host.waiting[kind] > 0
@@ -299,6 +352,20 @@ class RunState:
         parallel = max(1, min(host.entry.host.slots, len(running) + host.waiting.total()))
         setup = self._setup_left(host, now) if waiting or running else 0.0
         return setup + max((waiting + sum(running)) / parallel, max(running, default=0.0))
+
+    # -- cost ------------------------------------------------------------------------------------------------------
+
+    def spent_usd(self) -> float:
+        """Return the cost of the run so far, with the present controller."""
+        return sum(host.spent_usd(self._now()) for host in self.hosts.values())
+
+    def rest_usd(self, job: Job, hosts: Sequence[str]) -> float:
+        """Return the expected cost of the rest of a repeat on these hosts, of which the first leads it."""
+        chief = self.hosts[hosts[0]]
+        rest = self._expected(chief, (job.origin.fleet, job.case.name))
+        if (began := chief.running.get(job.id)) is not None:
+            rest = max(0.0, rest - (self._now() - began))
+        return rest * sum(self.hosts[key].usd_per_second for key in hosts)
 
     def _now(self) -> float:
         return self._epoch + clock_seconds()

@@ -222,7 +222,7 @@ class Worker:
         if not self.todo:
             return None
         repeat = self.todo.popleft()
-        fits = repeat.job.id in self._put_back or self.run.affords(self._hosts_of(repeat), repeat.job.case.name)
+        fits = repeat.job.id in self._put_back or self.run.affords(repeat.job, self._hosts_of(repeat))
         return repeat if fits else None
 
     async def give_up(self, record: Record) -> None:
@@ -285,8 +285,6 @@ class Worker:
                 await self._run_together(parts)
         except CancelledInQueue:
             return None
-        finally:
-            chief.end_cost()
         record = judge_parts(repeat.job, parts, stopped=self.run.stop.running.is_set())
         if len(parts) == 1 and self._may_reattach(chief):
             chief.session.warn(f"{repeat.job.id} may still run: {record.cause}. Reattaching to it")
@@ -416,8 +414,7 @@ class QueueWorker(Worker):
             self.run.fail(failure)  # at once: other slots may follow a repeat for hours
 
     def _affordable(self, repeat: JobOnHosts) -> bool:
-        job = repeat.job
-        fits = self.run.affords([self.host], job.case.name, job.id, warn=not self._too_expensive)
+        fits = self.run.affords(repeat.job, [self.host], warn=not self._too_expensive)
         self._too_expensive |= not fits
         return fits
 
@@ -428,15 +425,10 @@ class QueueWorker(Worker):
         while repeat is not None and not self._affordable(repeat):
             last = self.todo.pop() if self.todo else repeat
             cancelled.append(last.job)
-            self._release(last.job)
+            self.run.release(last.job)
             repeat = None if last is repeat else repeat
         await self._clear(cancelled)
         return repeat
-
-    def _release(self, job: Job) -> None:
-        """Reserve nothing more for a repeat that will not start."""
-        if self.run.budget is not None:
-            self.run.budget.end(job.place, job.id)
 
     async def skip_unneeded(self, repeat: JobOnHosts) -> None:
         """Cancel all repeats that are not needed, in few requests.
@@ -458,7 +450,7 @@ class QueueWorker(Worker):
 
     async def _clear(self, jobs: list[Job]) -> None:
         for job in jobs:
-            self._release(job)
+            self.run.release(job)
         if jobs:
             clear = self._session.call(lambda: self._queue.clear(jobs))
             await self._session.attempt("cancel jobs that are no longer needed", clear)

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
@@ -16,21 +15,21 @@ from orchestrate import loop
 from orchestrate.engines.base import Ending, OnTurn, OutputLine, Turn, always_running
 from orchestrate.engines.polling import Poller
 from orchestrate.errors import Lost, Unreachable
-from orchestrate.events import EventBus
+from orchestrate.events import EventBus, JobResult, JobState
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.options import How
 from orchestrate.planning import durations as durations_module
 from orchestrate.planning.codec import plan_to_json
-from orchestrate.planning.durations import GUESSED_REPEAT_SECONDS, Budget, Durations, estimate
+from orchestrate.planning.durations import GUESSED_REPEAT_SECONDS, Durations, estimate
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan, make_plan
 from orchestrate.running import calls
-from orchestrate.running.context import RunContext, Stop
+from orchestrate.running.context import Budget, RunContext, Stop
 from orchestrate.running.part import RunningPart
 from orchestrate.running.run import execute
 from orchestrate.running.session import HostSession
-from orchestrate.running.state import RunOutcome
+from orchestrate.running.state import RunOutcome, RunState
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import GPU, Status
@@ -48,6 +47,20 @@ def queue_plan(durations: dict[tuple[str, str], float] | None = None, **settings
     host = Host(fleet="lab", name="slurm", docker=None, queue=queue, **settings)
     facts: dict[HostPlace, Facts | str] = {host.place: Facts(gpus=GPUS)}
     return make_plan([host], facts, lambda name: SUITE, run_id="r", seed=1, durations=durations)
+
+
+def result(job: Job, seconds: float) -> JobResult:
+    return JobResult(
+        job=job.id,
+        host="lab.slurm",
+        status="ok",
+        cause=None,
+        samples_per_second=1.0,
+        unit="images",
+        seconds=seconds,
+        case=job.case.name,
+        fleet="lab",
+    )
 
 
 def test_one_look_serves_all_who_wait():
@@ -116,37 +129,43 @@ def test_a_repeat_is_ended_once_there_is_a_thread_for_it(tmp_path: Path, monkeyp
 
 
 def test_a_repeats_clock_starts_with_its_machine_also_after_preemption():
-    plan = queue_plan(usd_per_gpu_hour=3600.0, silence_minutes=0.0)
-    budget = Budget(1e9, plan.hosts, Durations())
-    entry, run = plan.hosts[0], cast(RunContext, SimpleNamespace(budget=budget))
-    part = RunningPart(entry.jobs[0], HostSession(entry, FakeLauncher(entry.host, FakeHost()), run))
+    plan = queue_plan(silence_minutes=0.0)
+    entry = plan.hosts[0]
+    part = RunningPart(entry.jobs[0], HostSession(entry, FakeLauncher(entry.host, FakeHost()), cast(RunContext, None)))
     assert part.take_turn(Turn(waiting=True)) == "queued"
     assert part.take_turn(Turn(waiting=True, reason="Priority")) is None
     waited = part.began
-    assert (part.take_turn(Turn(waiting=False, node="n1")), budget.spent_usd() < 1) == ("on n1", True)
-    assert part.began > waited
+    assert part.take_turn(Turn(waiting=False, node="n1")) == "on n1" and part.began > waited
     time.sleep(0.01)
     assert "printed nothing" in part.exceeded()
     assert part.take_turn(Turn(waiting=False, node="n1")) is None
     assert part.take_turn(Turn(waiting=False, node="n0")) == "on n0", "Slurm moved it"
-    time.sleep(0.05)
     assert (part.take_turn(Turn(waiting=True)), part.exceeded()) == ("queued", ""), "its limits wait, too"
-    spent = budget.spent_usd()
-    assert spent >= 0.05 * 2, "two GPUs of a node, a dollar a second each"
-    time.sleep(0.05)
-    assert budget.spent_usd() == spent, "waiting is free"
     assert part.take_turn(Turn(waiting=False, node="n2")) == "on n2"
-    part.end_cost()
-    assert budget.spent_usd() > spent
+
+
+def test_a_repeat_in_a_queue_costs_while_it_has_a_machine():
+    plan = queue_plan(usd_per_gpu_hour=3600.0)
+    job, state = plan.jobs[0], RunState(plan)
+    begins = time.time()
+    happened = ["launching", "queued", "on n1", "on n0", "queued", "on n2"]
+    for second, words in enumerate(happened):
+        state.note(JobState(job=job.id, host="lab.slurm", state=words), begins + 10 * second)
+    state.note(result(job, seconds=1.0), begins + 10 * len(happened))
+    assert state.spent_usd() == pytest.approx(2 * 30), "two GPUs of a node, a dollar a second each; waiting is free"
 
 
 def test_no_more_is_submitted_than_can_be_paid():
     plan = queue_plan(usd_per_gpu_hour=1.0)
     each = 2 * GUESSED_REPEAT_SECONDS / 3600
-    budget = Budget(2.5 * each, plan.hosts, Durations())
-    allowed = [budget.allows(job.place, job.case.name, job.id) for job in plan.jobs]
-    assert allowed.count(True) == 2
-    assert budget.allows(plan.jobs[0].place, plan.jobs[0].case.name, plan.jobs[0].id), "asking again reserves once"
+    state = RunState(plan)
+    budget, (host,) = Budget(2.5 * each, state), [entry.host for entry in plan.hosts]
+    assert [budget.allows(job, [host]) for job in plan.jobs].count(True) == 2
+    assert budget.allows(plan.jobs[0], [host]), "asking again reserves once"
+    state.note(JobState(job=plan.jobs[0].id, host=host.key, state="on n1"), time.time() - GUESSED_REPEAT_SECONDS)
+    assert not budget.allows(plan.jobs[2], [host]), "what is reserved is spent now, not twice"
+    budget.release(plan.jobs[1].id)
+    assert budget.allows(plan.jobs[2], [host])
 
 
 def test_an_estimate_knows_that_repeats_run_side_by_side(monkeypatch: pytest.MonkeyPatch):
@@ -196,7 +215,7 @@ def test_what_a_queue_began_too_late_does_not_stay_when_a_run_ends(tmp_path: Pat
     machine = FakeHost(facts=Facts(gpus=GPUS))
     monkeypatch.setattr(Durations, "seconds", lambda *_: 0.001)
     clock = [0.0]
-    monkeypatch.setattr(durations_module, "clock_seconds", lambda: clock[0])
+    monkeypatch.setattr("time.clock_gettime", lambda _: clock[0])
 
     def end_when_all_slots_work(_: Job) -> None:
         slots.wait(patience())

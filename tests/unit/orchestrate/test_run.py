@@ -15,6 +15,7 @@ from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.options import How
 from orchestrate.planning.codec import plan_to_json
+from orchestrate.planning.durations import Durations
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Job, Plan, make_plan
 from orchestrate.running import part
@@ -333,6 +334,7 @@ def test_a_limit_of_cost_counts_the_gpus_of_a_host_that_answers_late(tmp_path: P
 def test_time_in_which_the_controller_slept_is_the_repeats_and_costs(tmp_path: Path, monkeypatch):
     slept = [0.0]
     monkeypatch.setattr("time.clock_gettime", lambda clock: sum(slept))
+    monkeypatch.setattr(Durations, "seconds", lambda *_: 30.0)
     machine = FakeHost(on_follow=lambda job: slept.append(400.0))
     machine.payload = lambda job: to_json(ok_record(job.case, seconds=400.0)).encode()
     bench = Bench(tmp_path, a=machine)
