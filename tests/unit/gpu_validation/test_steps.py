@@ -1,19 +1,15 @@
 """The table of steps: what it runs is understood by what it calls; and what is read from records, probes and peers."""
 
-import argparse
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from orchestrate.inventory.hosts import read_hosts
-from orchestrate.suites import read_suite
-from results.schema import Check, Device, DeviceResult, Latency, Mode, Record, Status, Telemetry, Validity
+from results.schema import Check, DeviceResult, Latency, Mode, Record, Status, Telemetry, Validity
 from results.schema.record_json import to_json
 from results.schema.refusals import tuning_refusal
 from studies.gpu_validation.figures import Ended, Figure, NoFigure, read_step
-from studies.gpu_validation.probe_container import Action
 from studies.gpu_validation.steps import START, STEPS, Machine, refusal, runs_of
 from tests.unit.results.factory import make_case, make_failure, make_record
 from tfbench.flags import parse
@@ -34,25 +30,8 @@ def test_every_benchmark_of_the_table_is_a_case_that_can_run(machine: Machine, a
     asked = [parse(command[command.index("tfbench") + 1 :]).case for command in commands if "tfbench" in command]
     assert len(asked) >= at_least and all(tuning_refusal(case) is None for case in asked)
     assert {case.device for case in asked} == {"gpu" if machine.gpus else "cpu"}
-
-
-@pytest.mark.parametrize(("action", "cases"), [("check", 0), ("compare", 1), ("resume", 2), ("networks", 3)])
-def test_containers_train_cases_of_a_gpu_on_two_hosts(tmp_path: Path, action: str, cases: int):
-    options = argparse.Namespace(
-        action=action, engine="unix:///run/x.sock", image="mine", folder=tmp_path, device="gpu"
-    )
-    Action(options).write_files()
-    (hosts,), suites = tmp_path.rglob("hosts.yml"), [*tmp_path.rglob("suite.yml")]
-    assert [(host.fleet, host.image) for host in read_hosts(hosts)] == [("container", "mine"), ("bare", None)]
-    found = [case for suite in suites for case in read_suite(str(suite)).cases(Device.GPU)]
-    assert len(found) == cases and {case.device for case in found} <= {Device.GPU}
-
-
-def test_the_first_steps_are_those_that_answer_most():
     names = [step.name for step in STEPS]
     assert names[:2] == [*START], "what ends the call where nothing can work"
-    assert names.index("replicas.scaling-4") < 15 and names.index("throughput.googlenet-fp16") < 30
-    assert all(re.fullmatch(r"[\w-]+\.[\w.-]+", step.name) and step.limit > 0 for step in STEPS)
     assert len(names) == len(set(names))
 
 
@@ -60,13 +39,9 @@ def test_the_first_steps_are_those_that_answer_most():
     ("gib", "name", "batch"),
     [
         (16, "throughput.resnet50-fp16", "256"),
-        (16, "throughput.resnet152-fp16", "128"),
-        (8, "throughput.resnet50-fp16", "64"),
-        (16, "throughput.bert_large-fp32", "32"),
         (23.6875, "throughput.bert_large-fp32", "64"),
         (23.6875, "throughput.bert_large-fp32-xla-replica", "32"),
         (16, "peer.resnet50-fp32-b256", "128"),
-        (16, "peer.inception_v3-fp32-b256", "128"),
     ],
 )
 def test_batches_are_halved_until_they_fit_the_gpu_on_both_sides(gib: float, name: str, batch: str):
@@ -100,6 +75,7 @@ DEVICE = [
 ON_DEVICE = make_record(case=make_case("device", mode=Mode.DEVICE, batch_norm="none"), device_results=DEVICE)
 LATENCY = Latency(p50_seconds=0.002, p95_seconds=0.003, p99_seconds=0.004, step_seconds=[0.002, 0.004])
 INFERENCE = make_record(case=make_case(mode=Mode.INFER))
+UNFIT = '{"verdict": "not ready", "summary": "not ready: a product was wrong",\n "findings": [{}]}\n'
 DOCTOR = 'loading {libraries}\n{"summary": "warning: 1 finding",\n "findings": [{"code": "power_cap"}]}\n'
 
 
@@ -140,19 +116,27 @@ def test_figures_come_from_what_a_program_left_whatever_its_exit_code(tmp_path, 
     assert reading.details.items() >= details.items() and None not in reading.details.values()
 
 
-def test_what_measured_nothing_gives_its_cause(tmp_path: Path):
-    oom = ended(tmp_path, replace(make_record(), status=Status.OOM, **FAILED), exit_code=3)
-    assert cause_of("checks_passed", oom) == "failed: oom: a check failed"
-    simulated = replace(make_failure("invalid", "nothing was computed"), simulated=True)
-    assert cause_of("throughput", ended(tmp_path, simulated, exit_code=3)) == "failed: invalid: nothing was computed"
-    hung = ended(tmp_path, make_failure("timeout", "not finished after --max_seconds=115"), exit_code=3)
-    assert cause_of("throughput", hung) == "timeout: timeout: not finished after --max_seconds=115"
-    assert cause_of("throughput", ended(tmp_path, make_failure("no_gpu", "0"), exit_code=3)) == "no_gpu: no_gpu: 0"
-    died = ended(tmp_path, name="died", exit_code=-11, log="loading\nSegmentation fault\n\n")
-    assert cause_of("throughput", died) == "failed: exit code -11: Segmentation fault"
-    unfit = '{"verdict": "not ready", "summary": "not ready: a product was wrong",\n "findings": [{}]}\n'
-    assert cause_of("findings", ended(tmp_path, unfit, exit_code=4)) == "failed: not ready: a product was wrong"
-    assert cause_of("gpus", ended(tmp_path, name="cut", exit_code=None)) == "timeout: cut after 12 s"
+@pytest.mark.parametrize(
+    ("answer", "left", "cause"),
+    [
+        (
+            "checks_passed",
+            {"record": replace(make_record(), status=Status.OOM, **FAILED)},
+            "failed: oom: a check failed",
+        ),
+        ("throughput", {"record": make_failure("timeout", "not finished")}, "timeout: timeout: not finished"),
+        ("throughput", {"record": make_failure("no_gpu", "0")}, "no_gpu: no_gpu: 0"),
+        (
+            "throughput",
+            {"log": "Segmentation fault\n\n", "exit_code": -11},
+            "failed: exit code -11: Segmentation fault",
+        ),
+        ("findings", {"record": UNFIT, "exit_code": 4}, "failed: not ready: a product was wrong"),
+        ("gpus", {"exit_code": None}, "timeout: cut after 12 s"),
+    ],
+)
+def test_what_measured_nothing_gives_its_cause(tmp_path: Path, answer: str, left: dict, cause: str):
+    assert cause_of(answer, ended(tmp_path, **{"exit_code": 3, **left})) == cause
 
 
 def test_a_comparison_that_breaks_keeps_its_whole_pairs(tmp_path: Path):

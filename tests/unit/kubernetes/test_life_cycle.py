@@ -9,7 +9,7 @@ import pytest
 
 from orchestrate.engines.kubernetes import launcher as launchers
 from orchestrate.engines.kubernetes.manifests import object_name
-from orchestrate.errors import CancelledInQueue, HostError
+from orchestrate.errors import HostError
 from orchestrate.running.run import stop_run
 from orchestrate.running.state import RunOutcome
 from results.schema import Status
@@ -27,27 +27,6 @@ def wait_until_empty(one):
     wait_until(lambda: not one.server.all("jobs"), "the Jobs to go")
 
 
-def test_every_repeat_gets_one_record_and_nothing_stays_in_the_cluster(bench):
-    one = bench()
-    assert one.measure() == RunOutcome(ok=3, failed=0, missing=0)
-    assert {(record.origin.host, record.origin.launcher) for record in one.records()} == {("node-1", "kubernetes")}
-    wait_until_empty(one)
-    assert len(one.asked("POST", "/jobs")) == 3
-    log = one.run_folder.log_path(one.planned.jobs[0].id).read_text()
-    assert "tfbench: state timing" in log and "tfbench: record" not in log
-
-
-def test_no_more_jobs_exist_than_there_are_slots(bench):
-    at_a_time = []
-
-    def play(server, job):
-        at_a_time.append(sum("deletionTimestamp" not in item["metadata"] for item in server.all("jobs")))
-        plays.work(server, job)
-
-    assert bench(play).measure(8, max_jobs=2) == RunOutcome(ok=8, failed=0, missing=0)
-    assert max(at_a_time) == 2
-
-
 def test_a_tag_is_started_by_digest_as_soon_as_a_node_has_told_it(bench):
     images = []
 
@@ -59,10 +38,16 @@ def test_a_tag_is_started_by_digest_as_soon_as_a_node_has_told_it(bench):
     one.measure(max_jobs=1)
     assert images == ["127.0.0.1:5000/tfbench:mine"] + [f"127.0.0.1:5000/tfbench@{plays.DIGEST}"] * 2
     assert {record.origin.image_digest for record in one.records()} == {plays.DIGEST}
+    log = one.run_folder.log_path(one.planned.jobs[0].id).read_text()
+    assert "tfbench: state timing" in log and "tfbench: record" not in log
 
 
 TOO_LONG = {"reason": "DeadlineExceeded", "message": "Pod was active too long"}
 TOO_LARGE = {"reason": "Evicted", "message": 'Usage of EmptyDir volume "tmp" exceeds the limit "4Gi".'}
+NOT_ADMITTED = (
+    'pods "x" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot != true',
+    "unable to validate against any security context constraint: [.spec.securityContext.fsGroup",
+)
 FAILURES = [
     (plays.ends_with(137, "OOMKilled"), Status.OOM, "memory"),
     (plays.ends_with(143, "Error", **TOO_LONG), Status.TIMEOUT, "time limit on node node-1 (DeadlineExceeded"),
@@ -72,16 +57,15 @@ FAILURES = [
         (plays.disrupted(reason), Status.LOST, f"on node node-1: {reason}: by the test")
         for reason in ("PreemptionByScheduler", "DeletionByTaintManager")
     ),
-    (plays.ends_with(1, reason="OutOfnvidia.com/gpu", message="none left"), Status.LOST, "node-1: OutOfnvidia.com/gpu"),
-    (plays.ends_with(41), Status.ERROR, "exit code 41"),
     *(
         (plays.waits_because(reason, said), status, said)
         for reason, said, status in (
-            ("InvalidImageName", "couldn't parse image reference", Status.PULL_FAILED),
             ("ErrImagePull", "manifest for x not found: manifest unknown", Status.PULL_FAILED),
             ("CreateContainerConfigError", "container has runAsNonRoot", Status.ERROR),
         )
     ),
+    *((plays.gets_no_pod_because(said), Status.UNSUPPORTED, said) for said in NOT_ADMITTED),
+    (plays.gets_no_pod_because(NOT_ADMITTED[0]), Status.UNSUPPORTED, "set security: openshift in hosts.yml"),
     (plays.loses_the_end_of_its_log, Status.BAD_RESULT, "incomplete"),
     (lambda server, job: server.drop("jobs", job["metadata"]["name"]), Status.LOST, "its Job is gone: somebody"),
 ]
@@ -96,24 +80,10 @@ def test_a_failure_is_a_record_with_its_cause(bench, play, status, cause):
 
 
 @pytest.mark.parametrize(
-    "reason",
-    [
-        'violates PodSecurity "restricted:latest": runAsNonRoot != true',
-        "unable to validate against any security context constraint: [.spec.securityContext.fsGroup",
-        "PodSecurityPolicy: unable to admit pod: [spec.containers[0].securityContext.runAsUser",
-    ],
-)
-def test_a_pod_that_is_not_admitted_ends_its_repeat_at_once(bench, reason):
-    record = bench(plays.gets_no_pod_because(f'pods "x" is forbidden: {reason}')).only_record()
-    assert record.status is Status.UNSUPPORTED
-    assert reason in record.cause and "set security: openshift in hosts.yml" in record.cause
-
-
-@pytest.mark.parametrize(
     ("play", "status", "cause"),
     [
         (plays.wait_for_a_node, Status.UNREACHABLE, "3 Insufficient nvidia.com/gpu"),
-        (plays.gets_no_pod, Status.UNREACHABLE, "exceeded quota: gpus"),
+        (plays.gets_no_pod_because("exceeded quota: gpus"), Status.UNREACHABLE, "exceeded quota: gpus"),
         (plays.waits_because("ImagePullBackOff", "Back-off: i/o timeout"), Status.PULL_FAILED, "i/o timeout"),
     ],
 )
@@ -146,9 +116,16 @@ def test_a_node_taken_by_our_own_long_repeat_is_not_missing(bench, monkeypatch):
 
 def test_a_repeat_costs_three_requests_and_looks_do_not_grow_with_repeats(bench, monkeypatch):
     monkeypatch.setattr(launchers, "POLL_SECONDS", 1.0)
-    one = bench()
+    at_a_time = []
+
+    def play(server, job):
+        at_a_time.append(sum("deletionTimestamp" not in item["metadata"] for item in server.all("jobs")))
+        plays.work(server, job)
+
+    one = bench(play)
     began = time.monotonic()
     assert one.measure(12, max_jobs=4) == RunOutcome(ok=12, failed=0, missing=0)
+    assert max(at_a_time) == 4, "no more Jobs exist than there are slots"
     looks = time.monotonic() - began + 2
     asked = Counter(map(kind_of, one.server.requests))
     assert (asked["create"], asked["delete"]) == (12, 12) and 12 <= asked["log"] <= 24
@@ -194,40 +171,6 @@ def test_what_waits_is_taken_back_when_a_run_is_stopped_and_has_no_record(bench)
     assert one.records() == []
 
 
-def test_a_job_that_is_created_while_the_run_stops_is_taken_back_too(bench):
-    one = bench(plays.wait_for_a_node)
-    (job,) = one.plan(one.host(), repeats=1).jobs
-    launcher = one.make(one.host())
-    launcher.submit([job])
-    launcher.start(job)
-    launcher.cancel_waiting([job])
-    with pytest.raises(CancelledInQueue):
-        launcher.follow(job, lambda line: None)
-    wait_until_empty(one)
-
-
-def test_a_restarted_controller_reattaches_and_starts_nothing_twice(bench):
-    go = threading.Event()
-
-    def play(server, job):
-        pod = plays.make_pod(server, job)
-        plays.run(server, pod)
-        go.wait(patience())
-        for line in plays.lines_of(job):
-            server.log(pod["metadata"]["name"], line)
-        plays.end(server, pod)
-
-    one = bench(play)
-    plan = one.plan(one.host(), repeats=2)
-    first = one.make(one.host())
-    assert [first.start(job) for job in plan.jobs] == [False, False]
-    first.close()  # the controller dies: nothing of it is left
-    go.set()
-    assert one.run(plan) == RunOutcome(ok=2, failed=0, missing=0)
-    assert one.states.count("reattached") == 2
-    assert len(one.asked("POST", "/jobs")) == 4 and len(set(map(object_name, plan.jobs))) == 2
-
-
 def test_a_job_of_the_same_name_that_is_not_ours_is_left_alone(bench):
     one = bench(plays.hang)
     (job,) = one.plan(one.host(), repeats=1).jobs
@@ -242,10 +185,8 @@ def test_a_job_of_the_same_name_that_is_not_ours_is_left_alone(bench):
 def test_stop_removes_only_its_own_run(bench):
     one = bench(plays.hang)
     ours, theirs = (one.plan(one.host(), run_id=run_id) for run_id in ("run1", "run2"))
-    launcher = one.make(one.host())
     for job in (*ours.jobs, *theirs.jobs):
-        launcher.start(job)
-    assert sorted(launcher.running("run1")) == sorted(job.id for job in ours.jobs)
+        one.make(one.host()).start(job)
     assert stop_run(ours, one.make, one.bus) == (3, [])
     wait_until(lambda: len(one.server.all("jobs")) == 3, "the Jobs of one run to go")
     assert {item["metadata"]["labels"]["tfbench.run"] for item in one.server.all("jobs")} == {"run2"}

@@ -7,11 +7,10 @@ import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
 
-from orchestrate.engines.kubernetes.manifests import GPU_TAINT, job_manifest, object_name, run_selector
+from orchestrate.engines.kubernetes.manifests import job_manifest, object_name, run_selector
 from results.schema import Data, Device
 from tests.support import PROJECT
 
-SCHEMAS = ("1.25", "1.29", "1.33", "1.37")
 DIGEST = "sha256:" + "a" * 64
 EVERYTHING = {
     "namespace": "bench",
@@ -41,7 +40,7 @@ def some_jobs(bench):
     return make
 
 
-@pytest.mark.parametrize("version", SCHEMAS)
+@pytest.mark.parametrize("version", ["1.25", "1.29", "1.33", "1.37"])
 @pytest.mark.slow
 def test_manifests_are_valid_in_several_versions_of_kubernetes(some_jobs, version):
     host, (job,) = some_jobs()
@@ -49,34 +48,18 @@ def test_manifests_are_valid_in_several_versions_of_kubernetes(some_jobs, versio
     reading = dataclasses.replace(job, case=dataclasses.replace(job.case, data=Data.TFRECORD))
     for owner, one in itertools.product((host, full), (job, reading)):
         kubernetes_validate.validate(job_manifest(one, owner, owner.queue, DIGEST), version, strict=True)
-
-
-@pytest.mark.parametrize("version", SCHEMAS)
-@pytest.mark.parametrize("name", ["rbac.yml", "network-policy.yml"])
-def test_what_administrators_apply_is_valid(version, name):
-    documents = list(YAML(typ="safe").load_all((PROJECT / "containers/kubernetes" / name).read_text()))
-    assert documents
-    for document in documents:
-        kubernetes_validate.validate(document, version, strict=True)
+    for name in ("rbac.yml", "network-policy.yml"):  # what administrators apply
+        for document in YAML(typ="safe").load_all((PROJECT / "containers/kubernetes" / name).read_text()):
+            kubernetes_validate.validate(document, version, strict=True)
 
 
 def test_the_role_allows_what_the_launcher_asks_and_nothing_else():
     documents = YAML(typ="safe").load_all((PROJECT / "containers/kubernetes/rbac.yml").read_text())
     rules = {item["kind"]: item["rules"] for item in documents if "rules" in item}
     allowed = {(resource, verb) for rule in rules["Role"] for resource in rule["resources"] for verb in rule["verbs"]}
-    text = (PROJECT / "orchestrate/engines/kubernetes/api.py").read_text()
-    asked = {
-        "create_namespaced_job": ("jobs", "create"),
-        "read_namespaced_job": ("jobs", "get"),
-        "list_namespaced_job": ("jobs", "list"),
-        "delete_namespaced_job": ("jobs", "delete"),
-        "list_namespaced_pod": ("pods", "list"),
-        "read_namespaced_pod_log": ("pods/log", "get"),
-        "list_namespaced_event": ("events", "list"),
-    }
-    assert all(call in text for call in asked)
-    assert set(asked.values()) == allowed
-    assert [rule["resources"] for rule in rules["ClusterRole"]] == [["nodes"]] and "list_node" in text
+    jobs = {("jobs", verb) for verb in ("create", "get", "list", "delete")}
+    assert allowed == jobs | {("pods", "list"), ("pods/log", "get"), ("events", "list")}
+    assert [rule["resources"] for rule in rules["ClusterRole"]] == [["nodes"]]
 
 
 def test_a_pod_has_no_rights_and_openshift_chooses_its_user_alone(some_jobs):
@@ -86,12 +69,9 @@ def test_a_pod_has_no_rights_and_openshift_chooses_its_user_alone(some_jobs):
     context = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     assert pod["automountServiceAccountToken"] is False
     assert pod["securityContext"].items() >= (context | {"runAsUser": 10001}).items()
-    assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "privileged": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
+    refused = dict.fromkeys(("allowPrivilegeEscalation", "privileged"), False)
+    allowed = {"readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+    assert container["securityContext"] == refused | allowed
     assert all("sizeLimit" in volume["emptyDir"] for volume in pod["volumes"])
     assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
     written = {mount["mountPath"] for mount in container["volumeMounts"]}
@@ -112,8 +92,6 @@ def test_autoscalers_leave_repeats_alone_and_gpu_nodes_take_them(some_jobs):
     (container,) = template["spec"]["containers"]
     assert container["resources"]["limits"]["example.com/gpu"] == "2"
     assert "--num_gpus=2" in container["args"] and "--print_record" in container["args"]
-    own = dataclasses.replace(host, queue=host.queue.model_copy(update={"tolerations": (GPU_TAINT,)}))
-    assert pod_of(job, own)["tolerations"] == [taint]
 
 
 def test_a_data_set_is_a_claim_that_a_pod_reads_where_its_case_needs_it(some_jobs):
@@ -139,14 +117,6 @@ def test_a_job_has_its_hosts_variables_and_ends_without_a_controller(some_jobs):
     assert (spec["backoffLimit"], pod["restartPolicy"]) == (0, "Never")
     assert "--max_seconds=600" in pod["containers"][0]["args"]
     assert 600 < pod["activeDeadlineSeconds"] < spec["activeDeadlineSeconds"]
-
-
-def test_an_image_is_started_by_digest_where_one_is_known(some_jobs):
-    host, (job,) = some_jobs()
-    images = [pod_of(job, host, digest)["containers"][0]["image"] for digest in (None, DIGEST)]
-    assert images == ["127.0.0.1:5000/tfbench:mine", f"127.0.0.1:5000/tfbench@{DIGEST}"]
-    host, (job,) = some_jobs(fleet=f"image: r.io/a/b:1@{DIGEST}")
-    assert pod_of(job, host)["containers"][0]["image"] == f"r.io/a/b@{DIGEST}" and job.origin.image_digest == DIGEST
 
 
 def test_names_fit_and_differ_by_run_and_repeat(some_jobs):

@@ -13,7 +13,6 @@ import json
 import operator
 import os
 import sys
-import threading
 import time
 import types
 from collections import Counter
@@ -29,9 +28,6 @@ from orchestrate.connections.conversation import MAX_LINE_BYTES
 from orchestrate.engines.base import Launcher, QueueLauncher
 from orchestrate.engines.docker import client as docker_client
 from orchestrate.engines.docker.launcher import ContainerLauncher
-from orchestrate.engines.kubernetes.api import KubernetesCluster
-from orchestrate.engines.kubernetes.launcher import KubernetesLauncher
-from orchestrate.engines.kubernetes.manifests import job_manifest
 from orchestrate.engines.pulls import PullLimits
 from orchestrate.engines.slurm.launcher import SlurmLauncher
 from orchestrate.engines.ssh.channel import Channel, raise_failure, read_line
@@ -39,7 +35,7 @@ from orchestrate.engines.ssh.launcher import SSHLauncher
 from orchestrate.errors import HostError, Lost
 from orchestrate.inventory.addresses import DockerAddress, SSHAddress
 from orchestrate.inventory.hosts import Host
-from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue
+from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.host_warnings import host_warnings
 from orchestrate.planning.plan import Job, make_plan
@@ -47,13 +43,10 @@ from orchestrate.running.judge import judge, now
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.reading import from_json
 from results.schema import Case, Device
-from results.schema.progress import record_lines
 from results.schema.record_json import to_json
 from tests.real.faults.benchmark import good_record
 from tests.real.ssh.rented import make_fake_project
-from tests.support.engines.kubernetes import plays
 from tests.support.patience import patience
-from tests.unit.kubernetes.conftest import node
 from tests.unit.orchestrate.fakes import make_job
 
 pytestmark = pytest.mark.slow  # a conversation for each of hundreds of fields
@@ -178,7 +171,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     sleep, sleep_in_loop = time.sleep, anyio.sleep
     monkeypatch.setattr(time, "sleep", lambda seconds: sleep(min(seconds, 0.001)))
     monkeypatch.setattr(anyio, "sleep", lambda seconds: sleep_in_loop(min(seconds, 0.001)))
-    monkeypatch.setattr("orchestrate.engines.kubernetes.launcher.POLL_SECONDS", 0.001)
     monkeypatch.setattr(docker_client, "RECONNECT_SECONDS", 0.0)
     monkeypatch.setattr("orchestrate.engines.ssh.launcher.BETWEEN_ATTEMPTS_SECONDS", 0.0)
 
@@ -190,7 +182,7 @@ class Replayed(Channel):
     """A channel to the real agent on this machine, or to what it has answered before.
 
     Attributes:
-        heard: Answers by request, each line with a number.
+        heard: Answers by request and, of commands, their first words, each line with a number.
         say: Gives the text of an answer; None: the real agent answers.
     """
 
@@ -207,7 +199,8 @@ class Replayed(Channel):
                 number += 1
                 yield document
             return
-        for asked in [asked for asked in self.heard if asked.startswith(f"{do} ")]:
+        words = " ".join((do, *request.get("words", ())))
+        for asked in [asked for asked in self.heard if words.startswith(asked.rpartition(" ")[0])]:
             line = self.say(asked).encode(errors="surrogatepass")
             answer = read_line(self.name, line, request.get("max_line_bytes", MAX_LINE_BYTES))
             raise_failure(self.name, answer)
@@ -329,111 +322,24 @@ def printed(text: str) -> dict[str, Any]:
     return {"code": 0, "output": in_base64(text), "errors": ""}
 
 
-SLURM_PRINTS = {
-    "sinfo --version": ["slurm 22.05.8"],
-    "sinfo --noheader --format": ["gpu"],
-    "sinfo --noheader --Node": ["n1|2|1000|idle|gpu:a4000:2"],
-    "squeue --noheader --me": ["12_0|COMPLETED|n1|None", "12_[1-4,7]|PENDING||Priority"],
-}
-"""Lines of its commands."""
-
-
-@pytest.mark.parametrize("spoilt", ["the agent's answers", "words of Slurm"])
-def test_no_answer_of_slurm_does_more_than_fail_its_fleet(tmp_path: Path, spoilt: str):
+def test_no_answer_of_slurm_does_more_than_fail_its_fleet(tmp_path: Path):
     job, record = job_on("slurm"), to_json(good_record(CASE))
     left = {"log": "tfbench: state timing\n", "record": record, "ended": "code 0\nnode n1\nimage \n"}
-    words: dict[str, Any] = {name: [line.split("|") for line in lines] for name, lines in SLURM_PRINTS.items()}
-    answers: dict[str, Any] = {
-        **{name: printed("\n".join(lines)) for name, lines in SLURM_PRINTS.items()},
-        "survey": {"usable": True, "arrays": {"1": ["a b", "11"]}, "begun": "a", "ended": "b"},
-        "submit": {"code": 0, "output": "12", "errors": ""},
-        "poll": {"job": job.id, **{kind: in_base64(text) for kind, text in left.items()}},
-        "sweep": {"left": False},
-        "scancel": printed(""),
+    answers = {
+        "command sinfo --version 0": printed("slurm 22.05.8"),
+        "command sinfo --noheader --format 0": printed("gpu"),
+        "command sinfo --noheader --Node 0": printed("n1|2|1000|idle|gpu:a4000:2"),
+        "command squeue --noheader --me 0": printed("12_0|COMPLETED|n1|None\n12_[1-4,7]|PENDING||Priority"),
+        "command scancel 0": printed(""),
+        "survey 0": {"usable": True, "arrays": {"1": ["a b", "11"]}, "begun": "a", "ended": "b"},
+        "submit 0": {"code": 0, "output": "12", "errors": ""},
+        "poll 0": {"job": job.id, **{kind: in_base64(text) for kind, text in left.items()}},
+        "sweep 0": {"left": False},
     }
     queue = SlurmQueue(container="none", shared_folder=str(tmp_path), partition="gpu", gres="gpu:a4000:2")
     quick = queue.model_copy(update={"poll_seconds": 0.001})
 
     def have(say: Callable[[str], str]) -> None:
-        asked = Asked()
-
-        class LoginHost(Channel):
-            async def answers(self, do: str, payload: bytes = b"", **request: Any) -> Any:
-                asked.add()
-                command = " ".join(request.get("words", ()))
-                name = next((name for name in answers if command and command.startswith(name)), do)
-                line = (
-                    say(name)
-                    if name in (words if spoilt == "words of Slurm" else answers)
-                    else json.dumps(answers[name])
-                )
-                if spoilt == "words of Slurm" and name in words:
-                    line = json.dumps(printed(spoken(line)))
-                answer = read_line(self.name, line.encode(errors="surrogatepass"), MAX_LINE_BYTES)
-                raise_failure(self.name, answer)
-                yield answer
-
-        live(SlurmLauncher(make_host(queue=queue), quick, LoginHost(None, root=str(tmp_path))), job)
-
-    check(words if spoilt == "words of Slurm" else answers, have)
-
-
-def spoken(document: str) -> str:
-    """Return words of a document as a command prints them, with bars between the words of a line."""
-    try:
-        lines = json.loads(document)
-    except (ValueError, RecursionError):
-        return document
-    lines = lines if isinstance(lines, list) else [lines]
-    return "\n".join("|".join(map(str, line)) if isinstance(line, list) else str(line) for line in lines)
-
-
-# ---- Kubernetes
-
-
-NOON = "2026-11-21T12:00:00Z"
-
-
-KEPT: Any = types.SimpleNamespace(changed=threading.Condition(), put=lambda kind, item, **_: item)
-"""Replaces the server where a Job's pod is played."""
-
-
-def test_no_answer_of_kubernetes_does_more_than_fail_its_fleet(monkeypatch: pytest.MonkeyPatch):
-    queue, image = KubernetesQueue(gpus_per_node=2), "127.0.0.1:5000/tfbench:mine"
-    job, host = job_on("kubernetes", image=image), make_host(queue=queue, image=image)
-    client = types.SimpleNamespace(configuration=types.SimpleNamespace(host="https://cluster"), rest_client=None)
-    monkeypatch.setattr(KubernetesCluster, "_load", lambda _: (client, "bench"))
-    monkeypatch.setattr(KubernetesCluster, "close", lambda _: None)
-    monkeypatch.setattr("orchestrate.engines.kubernetes.launcher.POLL_SECONDS", 0.001)
-    manifest = json.loads(json.dumps(job_manifest(job, host, queue)))
-    pod = plays.make_pod(KEPT, manifest)
-    ended = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": NOON}}
-    plays.set_status(KEPT, pod, "Succeeded", ended)
-    pod = {"metadata": pod["metadata"], "status": pod["status"], "spec": {"nodeName": "node-1"}}
-    status = {"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]}
-    manifest = {"metadata": {**manifest["metadata"], "uid": "u"}, "status": status}
-    lines = ["tfbench: state timing", *record_lines(to_json(good_record(CASE)).encode())]
-    log = "".join(f"{NOON.replace('Z', '.000000000Z')} {line}\n" for line in lines)
-    event = {"type": "Warning", "reason": "FailedScheduling", "message": "0/1 nodes", "lastTimestamp": NOON}
-    answers: dict[str, Any] = {
-        "list_node": {"items": [node()], "metadata": {"resourceVersion": "5"}},
-        "list_namespaced_pod": {"items": [pod], "metadata": {"resourceVersion": "5", "continue": ""}},
-        "create_namespaced_job": manifest,
-        "read_namespaced_job": manifest,
-        "list_namespaced_job": {"items": [manifest], "metadata": {"resourceVersion": "5"}},
-        "list_namespaced_event": {"items": [event], "metadata": {}},
-        "delete_namespaced_job": {"status": "Success"},
-    }
-
-    def have(say: Callable[[str], str]) -> None:
-        asked = Asked()
-
-        def open_(_: object, method: str, *__: object, **___: object) -> Any:
-            asked.add()
-            text = log if method == "read_namespaced_pod_log" else f"{say(method)}\n"
-            return types.SimpleNamespace(stream=lambda: [text.encode(errors="surrogatepass")])
-
-        monkeypatch.setattr(KubernetesCluster, "_open", open_)
-        live(KubernetesLauncher(host), job)
+        live(SlurmLauncher(make_host(queue=queue), quick, Replayed(tmp_path, answers, say)), job)
 
     check(answers, have)

@@ -1,7 +1,6 @@
 """A fake Kubernetes API server over HTTP, whose scheduler, Job controller and kubelet are controlled by tests.
 
-It implements the requests of the launcher: lists, labels, conflicts, errors and followed logs. Objects are validated
-against the official schema.
+It answers the launcher's requests; objects are validated against the official schema.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import contextlib
 import itertools
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -70,18 +68,13 @@ class FakeServer:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
 
-    @property
-    def url(self) -> str:
-        """Its address."""
-        return f"http://127.0.0.1:{self._server.server_port}"
-
     def write_kubeconfig(self, path: Path) -> Path:
         """Write a kubeconfig with two contexts: `bench`, and the current one, which is unreachable."""
         contexts = [
             {"name": "bench", "context": {"cluster": "fake", "user": "me", "namespace": NAMESPACE}},
             {"name": "elsewhere", "context": {"cluster": "nowhere", "user": "me"}},
         ]
-        servers = {"fake": self.url, "nowhere": "http://127.0.0.1:9"}
+        servers = {"fake": f"http://127.0.0.1:{self._server.server_port}", "nowhere": "http://127.0.0.1:9"}
         clusters = [{"name": name, "cluster": {"server": url}} for name, url in servers.items()]
         users = [{"name": "me", "user": {"token": "secret"}}]
         document = {"apiVersion": "v1", "kind": "Config", "current-context": "elsewhere"}
@@ -98,8 +91,6 @@ class FakeServer:
         self._thread.join()
         for player in self._players:
             player.join(10)
-
-    # -- objects -----------------------------------------------------------------------------------------------
 
     def put(self, kind: str, item: Object, *, new: bool = False) -> Object:
         """Store an object."""
@@ -148,8 +139,6 @@ class FakeServer:
         with self.changed:
             self._logs.pop(pod, None)
 
-    # -- requests ----------------------------------------------------------------------------------------------
-
     def create(self, kind: str, item: Object) -> Object:
         """Create an object; for a Job, start `play`."""
         try:
@@ -165,34 +154,28 @@ class FakeServer:
         return item
 
     def delete(self, kind: str, name: str) -> Object:
-        """Mark an object as deleted; a Job is removed once `play` has ended its pods."""
+        """Mark a Job as deleted; it is removed once `play` has ended its pods."""
         item = self.find(kind, name)
-        with self.changed:
-            item["metadata"]["deletionTimestamp"] = "2026-11-21T10:00:00Z"
-            self.put(kind, item)
+        item["metadata"]["deletionTimestamp"] = "2026-11-21T10:00:00Z"
+        self.put(kind, item)
         threading.Thread(target=self._collect_garbage, args=(name,), daemon=True).start()
         return item
 
     def _collect_garbage(self, name: str) -> None:
         """Remove a deleted Job's pods once they have ended, then the Job."""
-        deadline = time.monotonic() + 5
-        while time.monotonic() < deadline and not self.closed.is_set():
-            if all(pod["status"].get("phase") in ("Succeeded", "Failed", "Pending") for pod in self.pods_of(name)):
-                break
-            time.sleep(0.02)
-        for pod in self.pods_of(name):
+        pods = [pod for pod in self.all("pods") if pod["metadata"]["labels"]["job-name"] == name]
+        with self.changed:
+            self.changed.wait_for(lambda: all(pod["status"]["phase"] != "Running" for pod in pods), timeout=5)
+        for pod in pods:
             self.drop("pods", pod["metadata"]["name"])
         self.drop("jobs", name)
 
-    def pods_of(self, job: str) -> list[Object]:
-        """Return a Job's pods."""
-        return [pod for pod in self.all("pods") if pod["metadata"]["labels"]["job-name"] == job]
-
     def list(self, kind: str, query: dict[str, str]) -> Object:
-        """Return a list."""
+        """Return a list of the objects with some labels."""
+        wanted = dict(part.split("=", 1) for part in query.get("labelSelector", "").split(",") if part)
         with self.changed:
-            items = json.loads(json.dumps([item for item in self.all(kind) if _matches(item, query)]))
-        return {"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items}
+            items = [item for item in self.all(kind) if wanted.items() <= item["metadata"].get("labels", {}).items()]
+            return {"kind": "List", "apiVersion": "v1", "metadata": {}, "items": json.loads(json.dumps(items))}
 
     def follow(self, pod: str, *, follow: bool) -> Iterator[str]:
         """Yield a pod's log until it has ended."""
@@ -208,16 +191,6 @@ class FakeServer:
             sent += len(lines)
             if not lines and (ended or not follow):
                 return
-
-
-def _matches(item: Object, query: dict[str, str]) -> bool:
-    labels = item["metadata"].get("labels", {})
-    wanted = dict(part.split("=", 1) for part in query.get("labelSelector", "").split(",") if part)
-    fields = dict(part.split("=", 1) for part in query.get("fieldSelector", "").split(",") if part)
-    about = {"type": item.get("type"), "involvedObject.kind": item.get("involvedObject", {}).get("kind")}
-    return all(labels.get(key) == value for key, value in wanted.items()) and all(
-        about[key] == value for key, value in fields.items()
-    )
 
 
 def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:

@@ -108,12 +108,12 @@ def waits_because(reason: str, message: str) -> Play:
     return play
 
 
-def ends_with(code: int, why: str = "", *, lines: bool = False, **status: Any) -> Play:
+def ends_with(code: int, why: str = "", **status: Any) -> Play:
     """Run, then end with a code and a reason."""
 
     def play(server: FakeServer, job: Object) -> None:
         pod = make_pod(server, job)
-        run(server, pod, *(lines_of(job) if lines else ()))
+        run(server, pod)
         end(server, pod, code, why, **status)
 
     return play
@@ -148,19 +148,9 @@ def gets_no_pod_because(message: str) -> Play:
     """Never be allowed to create a pod."""
 
     def play(server: FakeServer, job: Object) -> None:
-        server.put(
-            "events",
-            {
-                "metadata": {"name": f"{job['metadata']['name']}.1"},
-                "type": "Warning",
-                "reason": "FailedCreate",
-                "message": message,
-                "involvedObject": {"kind": "Job", "name": job["metadata"]["name"]},
-                "lastTimestamp": "2026-11-21T10:00:00Z",
-            },
-        )
+        name = job["metadata"]["name"]
+        event = {"type": "Warning", "reason": "FailedCreate", "message": message}
+        event |= {"involvedObject": {"kind": "Job", "name": name}, "lastTimestamp": "2026-11-21T10:00:00Z"}
+        server.put("events", {"metadata": {"name": f"{name}.1"}, **event})
 
     return play
-
-
-gets_no_pod = gets_no_pod_because('pods "x" is forbidden: exceeded quota: gpus')
