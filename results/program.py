@@ -29,6 +29,9 @@ if typing.TYPE_CHECKING:
 PROGRAM = "tfbench"
 """The installed command; `python -m orchestrate` and `python -m results` run without installation."""
 
+OURS = ("results", "orchestrate", "tfbench")
+"""Our packages; a module of others is missing if it is not the Python that tfbench was installed in."""
+
 PROGRAM_FILES = (PROGRAM, "cli")
 """Names without suffix of the file that runs as `tfbench`: the installed script, or orchestrate/cli.py."""
 
@@ -55,6 +58,10 @@ def run_main(parsed: argparse.Namespace, *, may_lose_output: bool = False) -> in
             print("stopped", file=sys.stderr)
             return ExitCode.STOPPED
         except Exception as error:  # the outermost handler
+            if isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] not in OURS:
+                fix = "Start the Python that tfbench is installed in, or install it into this one: pip install tfbench"
+                print(f"{sys.executable} has no module {error.name}. {fix}", file=sys.stderr)
+                return ExitCode.USAGE
             if is_disk_full(error):
                 print(f"the disk is full. Free space, then try again ({error})", file=sys.stderr)
                 return ExitCode.NO_HOST

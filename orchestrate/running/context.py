@@ -223,7 +223,10 @@ class RunContext:
         if warn:
             which = "no new repeats will start" if hosts[0].queue is None else "the last repeats will not start"
             spent, limit = usd_text(budget.state.spent_usd()), usd_text(budget.limit_usd)
-            self.warn(f"{which}: the run has cost {spent} USD, near its limit of {limit}", hosts[0])
+            rest = usd_text(budget.state.rest_usd(job, [host.key for host in hosts]))
+            self.warn(
+                f"{which}: the run has cost {spent} USD, one more costs about {rest}, the limit is {limit}", hosts[0]
+            )
         return False
 
     def release(self, job: Job) -> None:

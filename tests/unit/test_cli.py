@@ -128,6 +128,8 @@ def test_hints_name_the_program_that_was_started(tmp_path: Path):
         (NoUsableHost("nothing"), ExitCode.NO_HOST),
         (KeyboardInterrupt(), ExitCode.STOPPED),
         (OSError(errno.ENOSPC, "No space left on device"), ExitCode.NO_HOST),
+        (ModuleNotFoundError("No module named 'rich'", name="rich"), ExitCode.USAGE),
+        (ModuleNotFoundError("No module named 'results.rich'", name="results.rich"), ExitCode.BUG),
         (ZeroDivisionError("planted"), ExitCode.BUG),
     ],
 )

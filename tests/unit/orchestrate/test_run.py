@@ -319,7 +319,7 @@ def test_a_limit_of_cost_needs_prices_and_ends_the_run_in_time(tmp_path: Path):
     bench.plan = bench.make_plan()
     # A repeat that was never seen is computed to last half a minute, 0.30 USD; what is seen here takes no time at all.
     assert bench.run(max_cost=0.1) == RunOutcome(ok=0, failed=0, missing=12)
-    assert any("near its limit of " in event.message for event in bench.seen(Warned))
+    assert any("the limit is 0.10" in event.message for event in bench.seen(Warned))
     assert bench.run(max_cost=2.0) == RunOutcome(ok=12, failed=0, missing=0)
 
 
