@@ -201,7 +201,7 @@ def _counts(null: ctypes.CDLL, arguments: list[str], small: bool, rounds: int, p
     from tfbench.findings import Findings
     from tfbench.flags import parse
     from tfbench.measuring import timing
-    from tfbench.peers.connections import Peers
+    from tfbench.peers import Peers
     from tfbench.settings import gpu_settings
 
     request = parse(arguments)

@@ -16,12 +16,11 @@ from results.schema import Case, Device, Record, Status, Validity
 from results.schema.exit_codes import ExitCode
 from results.schema.streams import lasting_streams
 from tfbench.failures import Failure, hint_after, outcome_of
-from tfbench.findings import Findings, print_record, try_output, utc_now, write_record
+from tfbench.findings import Findings, print_record, record_table, try_output, utc_now, write_record
 from tfbench.flags import FlagsError, Request, help_text, parse
 from tfbench.machine.cuda_libraries import prepare_gpu_libraries
 from tfbench.machine.nvml import read_driver
-from tfbench.peers.connections import Peers
-from tfbench.record_table import record_table
+from tfbench.peers import Peers
 from tfbench.settings import collect_rarely, process_settings
 from tfbench.supervisor import supervise
 

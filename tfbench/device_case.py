@@ -19,17 +19,16 @@ import tensorflow as tf
 
 from results.schema import Case, Check, Device, DeviceResult, Status
 from results.schema.health import GPUFacts
-from tfbench.devices import device_memory_peak_bytes, first_device
-from tfbench.environment import with_loaded_libraries
+from tfbench.devices import device_memory_peak_bytes, first_device, with_loaded_libraries
 from tfbench.failures import CaseFailedError
 from tfbench.findings import Findings
 from tfbench.flags import Options
-from tfbench.keras_types import Strategy, Tensor
+from tfbench.keras_versions import Strategy, Tensor
 from tfbench.machine.host import LOOP_STEPS, loop_seconds
 from tfbench.machine.nvml import GPUs
 from tfbench.machine.telemetry import Observer
 from tfbench.measuring import validity
-from tfbench.peers.connections import Peers
+from tfbench.peers import Peers
 from tfbench.roofline.peaks import (
     ARITHMETIC,
     MisplacedError,

@@ -9,8 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from results.schema import XLA, Case, Check, Latency, Precision
-from tfbench.keras_types import Model, Strategy, Tensor
-from tfbench.keras_versions import ReplicaResult, Traced
+from tfbench.keras_versions import Model, ReplicaResult, Strategy, Tensor, Traced
 from tfbench.measuring.timing import percentile
 from tfbench.measuring.validity import does_not_apply, replicas_of, within, worst, xla_factor
 from tfbench.training.tasks import Batch

@@ -1,7 +1,4 @@
-"""One interface to Keras 2 and 3: variables, functions and versions.
-
-`tfbench.keras_types` has the types, without importing TensorFlow.
-"""
+"""One interface to Keras 2 and 3: names for the types, which carry none, variables, functions and versions."""
 
 from __future__ import annotations
 
@@ -14,7 +11,29 @@ from typing import Any
 import tensorflow as tf
 from tensorflow import keras
 
-from tfbench.keras_types import ConcreteFunction, Model, Strategy, Tensor, Variable
+Tensor = Any
+"""A `tf.Tensor`; in replica context, that replica's."""
+
+Variable = Any
+"""A `tf.Variable`, mirrored over the replicas unless stated otherwise."""
+
+Strategy = Any
+"""A `tf.distribute.Strategy`."""
+
+ReplicaContext = Any
+"""A `tf.distribute.ReplicaContext`."""
+
+ConcreteFunction = Any
+"""A traced `tf.function`: its graph, and what it captures."""
+
+Model = Any
+"""A `keras.Model`."""
+
+Layer = Any
+"""A `keras.layers.Layer`."""
+
+Shape = Any
+"""A shape as Keras passes it: a tuple or `tf.TensorShape`, the batch's length None."""
 
 
 def tensorflow_variable(variable: Variable) -> Variable:
@@ -147,3 +166,12 @@ def is_keras_2() -> bool:
 def keras_version() -> str:
     """Return the version of the Keras in use; Keras 2 inside TensorFlow has no version attribute."""
     return getattr(keras, "__version__", None) or importlib.metadata.version("keras")
+
+
+def build_info() -> dict[str, Any]:
+    """Return what TensorFlow was built for: the versions `cuda` and `cudnn`, None without CUDA, and `capabilities`."""
+    build = tf.sysconfig.get_build_info()
+    return {
+        **{name: str(build[f"{name}_version"]) if build.get(f"{name}_version") else None for name in ("cuda", "cudnn")},
+        "capabilities": [str(name) for name in build.get("cuda_compute_capabilities", [])],
+    }

@@ -14,11 +14,10 @@ import tensorflow as tf
 
 from results.schema import Check, Environment, Rank, Status
 from tfbench.failures import CaseFailedError
-from tfbench.keras_types import Strategy, Tensor
-from tfbench.keras_versions import components
+from tfbench.keras_versions import Strategy, Tensor, components
 from tfbench.measuring.timing import TimedSteps
 from tfbench.measuring.validity import DIVERGENCE_LIMIT, within, worst
-from tfbench.peers.connections import Peers
+from tfbench.peers import Peers
 from tfbench.roofline.peaks import wait_for
 from tfbench.roofline.transfers import bus_bytes, device_kind, sum_over_replicas
 from tfbench.training.step import Training

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import math
+import statistics
 import time
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from results.schema import BatchNorm, Case, Check, Data, Device, Measurement, Mode, Status, Telemetry
+from results.schema import BatchNorm, Case, Check, Data, Device, InputLimit, Measurement, Mode, Status, Telemetry
 from results.schema.networks import NETWORKS, Network
 from results.schema.refusals import network_refusal, tuning_refusal
 from tfbench import models
@@ -22,22 +23,23 @@ from tfbench.devices import (
     device_memory_peak_bytes,
     first_device,
     forget_memory_peak,
+    read_environment,
     threads_for,
+    with_loaded_libraries,
 )
-from tfbench.environment import read_environment, with_loaded_libraries
 from tfbench.failures import CaseFailedError
 from tfbench.findings import Findings
 from tfbench.flags import Options
 from tfbench.inference import Inference
-from tfbench.keras_types import Model, Strategy, Tensor, Variable
-from tfbench.keras_versions import keras_version
+from tfbench.keras_versions import Model, Strategy, Tensor, Variable, keras_version
 from tfbench.machine.host import cpu_limit
 from tfbench.machine.nvml import GPUs
 from tfbench.machine.telemetry import Observer, combined
 from tfbench.measuring import validity
-from tfbench.measuring.input_limit import InputComparison, WaitingSource
 from tfbench.measuring.soft_warnings import gpu_warnings, soft_warnings
 from tfbench.measuring.timing import (
+    Step,
+    TimedSteps,
     coefficient_of_variation,
     default_ceiling,
     drift,
@@ -48,15 +50,85 @@ from tfbench.measuring.timing import (
     wait_for_loss,
     warm_up,
 )
-from tfbench.peers.connections import Peers
+from tfbench.peers import Peers
 from tfbench.ranks import agree, bus_bytes_per_second, check_software, rank_parts, ranks_check
 from tfbench.roofline.limits import limit_fields
 from tfbench.roofline.peaks import tf32_observed, wait_for
 from tfbench.roofline.transfers import connect, sum_over_replicas
-from tfbench.training.inputs import batch_source, bytes_per_example, synthetic_batch
+from tfbench.training.inputs import BATCHES_AHEAD, batch_source, bytes_per_example, synthetic_batch
 from tfbench.training.step import Training
 from tfbench.training.tasks import TASKS, Batch
-from tfbench.training.tfrecords import DataSet, open_data_set, tfrecord_source
+from tfbench.training.tfrecords import PREFETCHED_BATCHES, DataSet, open_data_set, tfrecord_source
+
+STEP_RATIO_LIMIT = 1.1
+"""A real step this many times as long as a synthetic one waits for input; noise and copies may explain less."""
+
+DRAINING_STEPS = PREFETCHED_BATCHES + BATCHES_AHEAD + 2
+"""Untimed real steps after synthetic ones: batches prepared meanwhile would make the input look faster."""
+
+
+class WaitingSource:
+    """A source of batches that measures the time spent waiting for them.
+
+    Attributes:
+        seconds: Waited since it was set to 0.
+    """
+
+    def __init__(self, next_batch: Callable[[], Batch]) -> None:
+        self._next_batch = next_batch
+        self.seconds = 0.0
+
+    def __call__(self) -> Batch:
+        """Return the next batch."""
+        begin = time.perf_counter()
+        batch = self._next_batch()
+        self.seconds += time.perf_counter() - begin
+        return batch
+
+
+class InputComparison:
+    """Takes synthetic steps before and after the timed real ones, so that drift affects both alike.
+
+    Args:
+        real: Source of real batches.
+        real_step: Takes one step with a real batch.
+        synthetic_step: Takes one step with a batch on the device.
+        steps: Number of timed steps; as many synthetic ones are taken, half before and half after.
+    """
+
+    def __init__(self, real: WaitingSource, real_step: Step, synthetic_step: Step, steps: int) -> None:
+        self._real, self._synthetic_step = real, synthetic_step
+        self._half = -(-steps // 2)
+        take_steps(synthetic_step, 1)  # the first step with its batch may trace
+        self._seconds = take_steps(synthetic_step, self._half).step_seconds
+        take_steps(real_step, DRAINING_STEPS)
+
+    def start(self) -> None:
+        """Begin to count the waits for real batches; call at the start of the timed steps."""
+        self._real.seconds = 0.0
+
+    def result(self, timed: TimedSteps, data_set: DataSet, images: int) -> InputLimit:
+        """Take the second half and compare; call immediately after the timed steps.
+
+        Args:
+            timed: The real steps.
+            data_set: Their source.
+            images: Number of images in them.
+        """
+        waited = self._real.seconds
+        self._seconds += take_steps(self._synthetic_step, self._half).step_seconds
+        synthetic = statistics.median(self._seconds)
+        ratio = statistics.median(timed.step_seconds) / synthetic
+        return InputLimit(
+            synthetic_step_seconds=synthetic,
+            step_ratio=ratio,
+            limit=STEP_RATIO_LIMIT,
+            limited=ratio > STEP_RATIO_LIMIT,
+            wait_share=min(1.0, waited / timed.seconds),
+            read_bytes_per_second=images * data_set.bytes_per_image / timed.seconds,
+            files=len(data_set.files),
+        )
+
 
 STEPS_BEFORE_REPLICAS_CHECK = 3
 """Number of steps after which the weights of several replicas are compared."""

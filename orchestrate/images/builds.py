@@ -137,8 +137,8 @@ def verify_image(engine: DockerEngine, variant: Variant, image: str) -> list[Ima
     Raises:
         HostError: It could not be started.
     """
-    spec = ContainerSpec(image=image, name=unique_name("verify"), entrypoint=("python3.11", "-m", "tfbench.verify"))
-    output, _ = _run(engine, spec)
+    program = ("python3.11", "-m", "tfbench.doctor.trial", "image")
+    output, _ = _run(engine, ContainerSpec(image=image, name=unique_name("verify"), entrypoint=program))
     try:
         checks = list(_contents(variant, json.loads(output.splitlines()[-1])))
     except (ValueError, IndexError, KeyError, TypeError, AttributeError):

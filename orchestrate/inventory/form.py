@@ -91,7 +91,7 @@ def _known_variants(value: str | list[str]) -> str | list[str]:
 
 
 # ---- environment: variables for every benchmark of a host. Only those that records contain (`_VARIABLES` in
-# tfbench/environment.py) are allowed, and none whose value is a file: records with equal variables must have been
+# tfbench/devices.py) are allowed, and none whose value is a file: records with equal variables must have been
 # measured under equal conditions.
 
 MAX_VALUE_LENGTH = 500

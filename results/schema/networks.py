@@ -80,7 +80,7 @@ NETWORKS: dict[str, Network] = {
     "googlenet": Network(
         source="Szegedy et al. 2014: no auxiliary heads, no local response normalisation, no dropout",
         parameters={NONE: 6_998_552, FUSED: 7_020_392, KERAS: 7_020_392},
-        builder=".inception:googlenet",
+        builder=".convolutional:googlenet",
     ),
     "resnet50_v1.5": Network(
         source="He et al. 2015, stride in the 3x3 as in Facebook's and NVIDIA's code: ResNet50 v1.5",
@@ -99,7 +99,7 @@ NETWORKS: dict[str, Network] = {
         smallest=75,
         source="Szegedy et al. 2016, no dropout, batch norm with scale",
         parameters={FUSED: 42_742_984, KERAS: 42_742_984},
-        builder=".inception:inception_v4",
+        builder=".convolutional:inception_v4",
     ),
     "vgg16": Network(
         source="keras.applications.VGG16: Simonyan and Zisserman 2014, configuration D, no dropout",

@@ -11,10 +11,10 @@ import functools
 import gzip
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from results.schema import Case, Mode
 from results.schema.networks import NETWORKS, Network
-from tfbench.keras_types import ConcreteFunction, Strategy
 from tfbench.models import build
 
 KERNELS = Path(__file__).with_name("gpu_kernels.pb.gz")
@@ -65,7 +65,7 @@ def _allows(node):
     return allows
 
 
-def operations(traced: ConcreteFunction, half: str = "float16") -> Iterator:
+def operations(traced: Any, half: str = "float16") -> Iterator:
     """Yield the nodes of a traced step and of its functions, with the type `half` in place of float16."""
     import tensorflow as tf
 
@@ -93,12 +93,12 @@ def without_kernel(nodes: Iterable) -> list[str]:
     return sorted({described(node) for node in nodes if node.op not in ON_NO_DEVICE and kernel_of(node) is None})
 
 
-def trace(case: Case, strategy: Strategy, network: Network | None = None):
+def trace(case: Case, strategy: Any, network: Network | None = None):
     """Build a case's step as for a GPU, without running it; return its concrete function and the workload.
 
     Args:
         case: The case.
-        strategy: Strategy with CPU devices in place of GPUs.
+        strategy: With CPU devices in place of GPUs.
         network: Overrides the case's network, e.g. by one with fewer equal layers.
     """
     from tensorflow import keras

@@ -19,8 +19,7 @@ from collections.abc import Iterator, Sequence
 
 from results.schema.streams import lasting_streams
 from tfbench.doctor.checks import DoctorFinding, Level, judge, verdict_line, verdict_of
-from tfbench.doctor.driver import DriverFacts
-from tfbench.doctor.facts import DoctorFacts, read_facts
+from tfbench.doctor.facts import DoctorFacts, DriverFacts, read_facts
 from tfbench.findings import utc_now
 from tfbench.machine.host import MachineFacts
 

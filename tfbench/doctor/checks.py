@@ -9,8 +9,7 @@ from typing import Any
 
 from results.schema.exit_codes import ExitCode
 from results.schema.health import MAX_IDLE_UTILISATION, Moment, driver_fix, grouped_warnings
-from tfbench.doctor.driver import DriverFacts
-from tfbench.doctor.facts import ALL_REDUCING, DoctorFacts
+from tfbench.doctor.facts import ALL_REDUCING, DoctorFacts, DriverFacts
 from tfbench.machine.cuda_libraries import flags_of_the_user, is_known_cuda
 from tfbench.machine.host import MachineFacts
 from tfbench.machine.nvml import NO_LIBRARY

@@ -1,8 +1,13 @@
-"""Reads all facts about a machine, in two minutes at most."""
+"""Reads all facts about a machine, in two minutes at most; as a program, prints those of the driver as JSON.
+
+The driver is read in a process of its own, because one that has lost a GPU can hang in any of these queries.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
 import json
 import os
 import signal
@@ -14,10 +19,92 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+import pynvml
+
 from results.schema.health import GPUFacts, GPUSlice
-from tfbench.doctor.driver import DriverFacts, GPUPair
-from tfbench.doctor.trial import Trial
+from tfbench.doctor.trial import Trial, report
+from tfbench.machine.driver_gpus import DriverGPU, ask_cuda, offered, problems_of, read_driver_gpus
 from tfbench.machine.host import MachineFacts, read_machine
+from tfbench.machine.nvml import Driver, opened, read_gpu, versions
+
+P2P_READ = 0
+"""The queried capability of a pair: reading each other's memory. (nvidia-ml-py's own constant is a tuple.)"""
+
+P2P_STATUS = {
+    0: "ok",
+    1: "chipset not supported",
+    2: "GPU not supported",
+    3: "topology not supported",
+    4: "disabled by registry key",
+    5: "not supported",
+    6: "unknown",
+}
+"""Source: nvml.h, nvmlGpuP2PStatus_t."""
+
+TOPOLOGY = {0: "internal", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+"""What a transfer crosses, abbreviated as in `nvidia-smi topo -m`. Source: nvml.h, nvmlGpuTopologyLevel_t."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPUPair:
+    """Two GPUs, and how they reach each other.
+
+    Attributes:
+        p2p: Whether they can read each other's memory: a value of `P2P_STATUS`.
+        topology: What a transfer crosses: a value of `TOPOLOGY`.
+    """
+
+    first: int
+    second: int
+    p2p: str | None
+    topology: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverFacts(Driver):
+    """The driver and all its GPUs.
+
+    Attributes:
+        cuda_problem: Why the CUDA driver does not start, e.g. `cuInit failed with … (802)`; None: it does.
+        cuda_devices: Names of the devices that CUDA gives to a process, in its order.
+    """
+
+    cuda_problem: str | None = None
+    cuda_devices: list[str] = field(default_factory=list)
+    pairs: list[GPUPair] = field(default_factory=list)
+
+    @property
+    def answering(self) -> list[GPUFacts]:
+        """The GPUs that answer."""
+        return [gpu for gpu in self.gpus if gpu.problem is None]
+
+
+def read_nvml() -> DriverFacts:
+    """Read all GPUs from NVML."""
+    with opened() as problem:
+        if problem is not None:
+            return DriverFacts(problem=problem)
+        gpus = read_driver_gpus()
+        return DriverFacts(
+            **versions(),
+            gpus=[read_gpu(gpu) for gpu in gpus],
+            pairs=read_pairs(gpus),
+            gpu_problems=problems_of(gpus),
+        )
+
+
+def read_pairs(gpus: list[DriverGPU]) -> list[GPUPair]:
+    """Query P2P and topology of each pair of GPUs; those in MIG mode have no P2P."""
+    able = [gpu for gpu in gpus if gpu.facts.problem is None and not gpu.facts.mig]
+    found = []
+    for first, second in itertools.combinations(able, 2):
+        status = offered(pynvml.nvmlDeviceGetP2PStatus, first.handle, second.handle, P2P_READ)
+        level = offered(pynvml.nvmlDeviceGetTopologyCommonAncestor, first.handle, second.handle)
+        p2p = None if status is None else P2P_STATUS.get(status, "unknown")
+        topology = None if level is None else TOPOLOGY.get(level, "unknown")
+        found.append(GPUPair(first=first.facts.index, second=second.facts.index, p2p=p2p, topology=topology))
+    return found
+
 
 DRIVER_SECONDS = 20.0
 """Without persistence mode each GPU takes a second or two to wake up."""
@@ -50,13 +137,13 @@ def read_facts(device: str) -> DoctorFacts:
     """Read all facts of this machine, usually in 10 to 40 s and at most in 100 s."""
     machine, driver, variables = read_machine(), DriverFacts(), {"CUDA_VISIBLE_DEVICES": ""}
     if device == "gpu":
-        driver, variables = driver_from(*ask(["tfbench.doctor.driver"], DRIVER_STAGES, DRIVER_SECONDS)), {}
+        driver, variables = driver_from(*ask(["tfbench.doctor.facts"], DRIVER_STAGES, DRIVER_SECONDS)), {}
     reported, problem = ask(["tfbench.doctor.trial", device], TRIAL_STAGES, TRIAL_SECONDS, **variables)
     return DoctorFacts(device=device, machine=machine, driver=driver, trial=Trial(**reported, problem=problem))
 
 
 def driver_from(reported: Mapping[str, Any], problem: str | None) -> DriverFacts:
-    """Return what `doctor.driver` printed; a driver that hung or crashed has that as its problem."""
+    """Return what the child printed; a driver that hung or crashed has that as its problem."""
     if not reported:
         return DriverFacts(problem=f"the driver {problem or 'printed nothing'}")
     gpus = [_gpu_facts(**gpu) for gpu in reported.get("gpus", ())]
@@ -133,3 +220,16 @@ def _object(line: str) -> dict[str, Any] | None:
     except ValueError:
         return None  # the loader's message
     return value if isinstance(value, dict) else None
+
+
+def main() -> None:
+    """Print the facts of NVML, then those of CUDA, which may hang although NVML answers."""
+    facts = read_nvml()
+    report(**dataclasses.asdict(facts))
+    if facts.problem is None:
+        devices, problem = ask_cuda()
+        report(cuda_problem=problem, cuda_devices=[device.name for device in devices])
+
+
+if __name__ == "__main__":
+    main()

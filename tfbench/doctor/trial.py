@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import sys
 from dataclasses import dataclass, field
+
+from tfbench.machine import cuda_libraries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,38 +57,39 @@ def main(device: str) -> None:
     """Go through all stages.
 
     Args:
-        device: `gpu` or `cpu`.
+        device: `gpu` or `cpu`; or `image`, to print only the contents of an image, without a GPU, in one line:
+
+            {"python": "3.11.2", "tensorflow": "2.21.0", "keras": "3.15.1", "cuda": "12.5.1", "cudnn": "9",
+             "libraries": {"libcublas.so.12": null, "libcudnn.so.9": "cannot open shared object file"}, "user": 10001}
+
+            A library is null if it loads by name: all of them do on a machine without a driver, which provides only
+            `libcuda.so.1`.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    from tfbench.machine import cuda_libraries
-
     if device == "gpu":
         cuda_libraries.prepare_gpu_libraries()
     import tensorflow as tf
 
-    from tfbench.keras_versions import keras_version
+    from tfbench.keras_versions import build_info, keras_version
+    from tfbench.roofline.peaks import product_check
 
-    build = tf.sysconfig.get_build_info()
-    cuda, cudnn = (str(build[name]) if build.get(name) else None for name in ("cuda_version", "cudnn_version"))
-    report(
-        tensorflow=tf.__version__,
-        keras=keras_version(),
-        cuda=cuda,
-        cudnn=cudnn,
-        capabilities=[str(name) for name in build.get("cuda_compute_capabilities", [])],
-    )
+    build = build_info()
+    versions = {"tensorflow": tf.__version__, "keras": keras_version(), **build}
+    names = cuda_libraries.opened_libraries(tf.__version__, build["cuda"], build["cudnn"]) if device != "cpu" else []
+    if device == "image":
+        libraries = cuda_libraries.load_by_name(names)
+        report(python=platform.python_version(), **versions, libraries=libraries, user=os.getuid())
+        return
+    report(**versions)
     gpus = tf.config.list_physical_devices("GPU") if device == "gpu" else []
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
-    opened = cuda_libraries.opened_libraries(tf.__version__, cuda, cudnn) if device == "gpu" else []
-    problems = cuda_libraries.load_by_name(opened, cuda_libraries.package_folders())
+    problems = cuda_libraries.load_by_name(names, cuda_libraries.package_folders())
     report(
         gpus=[tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name) for gpu in gpus],
         missing={name: problem for name, problem in problems.items() if problem},
     )
-    from tfbench.roofline.peaks import product_check
-
     tf.config.experimental.enable_tensor_float_32_execution(False)
     devices = [f"GPU:{index}" for index in range(len(gpus))] or ["CPU:0"]
     right = [name for name in devices if product_check("fp32", name).passed]

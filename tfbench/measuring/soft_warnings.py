@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from results.schema import Case, Data, Device, Environment, Measurement, Precision, SoftWarning, Telemetry
 from results.schema.health import MAX_IDLE_UTILISATION, GPUFacts, Moment, health_warnings
-from tfbench.peers.connections import Peers
+from tfbench.peers import Peers
 
 CV_LIMITS = {Device.GPU: 0.02, Device.CPU: 0.10}
 """Standard deviation of the steps over their mean above which other programs probably used the machine.

@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from results.schema.case import MOST_STEPS
 from results.schema.progress import STEPS_PER_LINE, step_line
-from tfbench.keras_types import Tensor
 
 MOST_REPLICAS = 64
 """Maximum number of replicas of a host, all waited for at once: twice as many as any machine has GPUs."""
@@ -48,6 +48,9 @@ class TimedSteps:
     losses: list[float]
     lead_seconds: list[float]
 
+
+Tensor = Any
+"""As in `keras_versions`, which imports TensorFlow: this module does not."""
 
 Report = Callable[[int, float], None]
 """Called with the number of steps taken and their mean duration in seconds since the last call. It gets no loss:

@@ -9,8 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from results.schema import XLA, Case, Check, Precision
-from tfbench.keras_types import Strategy, Variable
-from tfbench.keras_versions import components
+from tfbench.keras_versions import Strategy, Variable, components
 from tfbench.training.step import Training, split_batch
 from tfbench.training.tasks import Batch
 

@@ -10,7 +10,9 @@ import typing
 
 from results.schema import BatchNorm
 from results.schema.networks import Network
-from tfbench.keras_types import Model, Strategy
+
+if typing.TYPE_CHECKING:
+    from tfbench.keras_versions import Model, Strategy
 
 
 def build(network: Network, batch_norm: BatchNorm, size: int, strategy: Strategy) -> Model:
@@ -35,4 +37,4 @@ def build(network: Network, batch_norm: BatchNorm, size: int, strategy: Strategy
     builder = getattr(importlib.import_module(module, __name__), function)
     normalisation = {"batch_norm": batch_norm} if set(network.parameters) != {BatchNorm.NONE} else {}
     with strategy.scope():
-        return typing.cast(Model, builder(size, network.classes, **normalisation, **network.options))
+        return typing.cast("Model", builder(size, network.classes, **normalisation, **network.options))

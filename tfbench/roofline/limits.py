@@ -18,11 +18,20 @@ from tensorflow import keras
 from results.schema import Case, Device, Mode, Precision
 from tfbench.devices import first_device
 from tfbench.flags import KnownPeaks
-from tfbench.keras_types import Layer, Model, Tensor
+from tfbench.keras_versions import Layer, Model, Tensor
 from tfbench.measuring.soft_warnings import UTILISATION_LIMIT
-from tfbench.models.convolution_layers import FusedBatchNormalization
-from tfbench.models.embeddings import Positions, Segments, TiedDecoder, TokenEmbedding
-from tfbench.models.transformer_layers import Attention, Gelu, LayerNormalization, Part, Projection
+from tfbench.models.convolutional import FusedBatchNormalization
+from tfbench.models.transformers import (
+    Attention,
+    Gelu,
+    LayerNormalization,
+    Part,
+    Positions,
+    Projection,
+    Segments,
+    TiedDecoder,
+    TokenEmbedding,
+)
 from tfbench.roofline.peaks import PEAK_SECONDS, matrix_product, memory_add
 
 BYTES_PER_ELEMENT = {Precision.FP32: 4, Precision.TF32: 4, Precision.FP16: 2, Precision.BF16: 2}

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from results.schema import Check, DeviceResult
-from tfbench.keras_types import Tensor
+from tfbench.keras_versions import Tensor
 from tfbench.measuring.timing import percentile
 from tfbench.measuring.validity import within
 

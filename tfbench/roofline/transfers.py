@@ -8,8 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from results.schema import Check, DeviceResult
-from tfbench.keras_types import Strategy, Tensor
-from tfbench.keras_versions import ReplicaResult
+from tfbench.keras_versions import ReplicaResult, Strategy, Tensor
 from tfbench.measuring.validity import within, worst
 from tfbench.roofline.peaks import (
     MisplacedError,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from results.schema import Case, Data
-from tfbench.keras_types import ReplicaContext, Strategy
+from tfbench.keras_versions import ReplicaContext, Strategy
 from tfbench.training.tasks import IMAGES, Batch, Draws, Task
 
 BATCHES_AHEAD = 3

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from results.schema import Optimizer
-from tfbench.keras_types import Tensor, Variable
-from tfbench.keras_versions import assign_local
+from tfbench.keras_versions import Tensor, Variable, assign_local
 
 MOMENTUM = 0.9
 

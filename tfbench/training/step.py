@@ -13,8 +13,18 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from results.schema import XLA, AllReduceDtype, Case, Optimizer, Precision
-from tfbench.keras_types import ConcreteFunction, Model, Shape, Strategy, Tensor
-from tfbench.keras_versions import ReplicaResult, Traced, assign_local, components, tensorflow_variable
+from tfbench.keras_versions import (
+    ConcreteFunction,
+    Model,
+    ReplicaResult,
+    Shape,
+    Strategy,
+    Tensor,
+    Traced,
+    assign_local,
+    components,
+    tensorflow_variable,
+)
 from tfbench.training.optimizers import make_updater
 from tfbench.training.tasks import IMAGES, Batch, Task
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from tfbench.keras_types import Tensor
+from tfbench.keras_versions import Tensor
 
 Batch = tuple[Tensor, Tensor]
 """Features and labels, each a tensor or a tuple of tensors whose first axis is the batch; one pair per replica."""

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from results.schema import Case, Status
 from tfbench.failures import CaseFailedError
-from tfbench.keras_types import Strategy, Tensor
+from tfbench.keras_versions import Strategy, Tensor
 from tfbench.training.inputs import source_per_replica
 from tfbench.training.tasks import Batch
 

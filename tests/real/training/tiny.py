@@ -25,7 +25,7 @@ class TinyNetwork(Network):
 def build_tiny(image_size, classes, *, batch_norm):
     from tensorflow import keras
 
-    from tfbench.models.convolution_layers import FusedBatchNormalization
+    from tfbench.models.convolutional import FusedBatchNormalization
 
     images = keras.Input((image_size, image_size, 3))
     x = keras.layers.Conv2D(8, 3, use_bias=False)(images)

@@ -9,14 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import stamina
 
+import tfbench.peers as module
 from results.schema import Status
 from tests.support.engines import processes
 from tests.support.patience import patience
 from tfbench.failures import CaseFailedError, Failure, outcome_of
 from tfbench.flags import FlagsError, parse
-from tfbench.peers import connections as module
-from tfbench.peers.cluster import ClusterError, TFCluster, read_cluster
-from tfbench.peers.connections import Peers, may_be_a_peers
+from tfbench.peers import ClusterError, Peers, TFCluster, may_be_a_peers, read_cluster
 
 pytestmark = pytest.mark.slow  # starts programs and waits for them
 

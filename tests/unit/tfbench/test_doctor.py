@@ -14,8 +14,7 @@ from tests.support import PROJECT, write_files
 from tests.support.fake_driver import FakeGPU, FakeMachine, build, eight_h100, run_python
 from tfbench.doctor.__main__ import render
 from tfbench.doctor.checks import DoctorFinding, Level, judge, verdict_line
-from tfbench.doctor.driver import DriverFacts, GPUPair
-from tfbench.doctor.facts import DRIVER_STAGES, TRIAL_STAGES, DoctorFacts, ask, driver_from
+from tfbench.doctor.facts import DRIVER_STAGES, TRIAL_STAGES, DoctorFacts, DriverFacts, GPUPair, ask, driver_from
 from tfbench.doctor.trial import Trial, all_reduces
 from tfbench.machine.host import MachineFacts, read_machine
 from tfbench.machine.nvml import NO_LIBRARY
@@ -274,7 +273,7 @@ def one_gpu(tmp_path_factory):
 )
 def test_a_driver_that_does_not_work_has_its_own_words_and_a_remedy(code, words, fix, one_gpu):
     variables = {"LD_LIBRARY_PATH": str(one_gpu), "FAKE_NVML_INIT": code}
-    facts = driver_from(*ask(["tfbench.doctor.driver"], DRIVER_STAGES, 60.0, **variables))
+    facts = driver_from(*ask(["tfbench.doctor.facts"], DRIVER_STAGES, 60.0, **variables))
     (finding,) = judge(replace(GOOD, driver=facts, trial=replace(TRIAL, gpus=[])))
     assert (finding.code, finding.level) == ("no_driver", Level.BLOCKER)
     assert finding.seen == f"the NVIDIA driver does not work ({words} (NVML {code}))" and fix in finding.fix
@@ -323,7 +322,7 @@ def test_a_machine_without_tensorflow_is_diagnosed(tmp_path):
 
 def test_cuda_that_does_not_start_has_the_remedy_of_its_error(one_gpu):
     variables = {"LD_LIBRARY_PATH": str(one_gpu), "FAKE_CUDA_INIT": "802"}
-    facts = driver_from(*ask(["tfbench.doctor.driver"], DRIVER_STAGES, 60.0, **variables))
+    facts = driver_from(*ask(["tfbench.doctor.facts"], DRIVER_STAGES, 60.0, **variables))
     assert facts.cuda_problem == "cuInit failed with CUDA_ERROR_SYSTEM_NOT_READY (802)"
     findings = judge(replace(GOOD, driver=facts, trial=replace(TRIAL, gpus=[])))
     (finding,) = [finding for finding in findings if finding.code == "cuda_not_ready"]

@@ -11,7 +11,7 @@ READ = """
 import dataclasses, json, os
 from tfbench.machine.nvml import ENERGY_JOULES, GPUs, as_recorded, read_driver
 from tfbench.measuring.soft_warnings import gpu_warnings
-from tfbench.peers.connections import Peers
+from tfbench.peers import Peers
 driver = read_driver(by_cuda=True)
 gpus = GPUs(8)
 print(json.dumps({

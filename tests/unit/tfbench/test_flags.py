@@ -7,8 +7,7 @@ import tfbench.__main__ as program
 from results.schema import BatchNorm, Case, Device, Optimizer
 from results.schema.networks import NETWORKS
 from tests.support import PROJECT
-from tfbench.flags import FlagsError, help_text, parse
-from tfbench.tf_cnn_benchmarks import NOT_APPLICABLE, SAME
+from tfbench.flags import NOT_APPLICABLE, SAME, FlagsError, help_text, parse
 
 
 @pytest.mark.parametrize(("precision", "batch"), [("fp32", 128), ("tf32", 128), ("fp16", 256), ("bf16", 256)])

@@ -21,8 +21,8 @@ from tests.support import PROJECT
 from tests.support.patience import patience
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_record
 from tfbench.failures import Failure
+from tfbench.findings import record_table
 from tfbench.flags import Options, Request
-from tfbench.record_table import record_table
 
 CASE = Case(model="resnet50", device=Device.GPU, batch_per_gpu=4, warmup_steps=1, num_steps=6)
 RECORD = make_record(80.0, case=CASE, environment=make_environment(gpus=1, driver="550.54"))

@@ -72,7 +72,7 @@ SETTINGS = {"NCCL_SOCKET_IFNAME": "=eth0", "XLA_FLAGS": "--xla_gpu_autotune_leve
 
 @pytest.mark.tensorflow
 def test_variables_that_change_a_figure_are_in_the_record(monkeypatch: pytest.MonkeyPatch):
-    from tfbench.environment import read_environment
+    from tfbench.devices import read_environment
 
     assert Settings.model_validate({"environment": SETTINGS}).environment == SETTINGS
     others = dict.fromkeys(("CUDA_VISIBLE_DEVICES", "CUDA_CACHE_PATH", "CUDA_CACHE_MAXSIZE", "NCCL_VERSION"), "1")

@@ -12,7 +12,7 @@ from results.table.cell_text import WARNINGS, warning_notes
 from tests.unit.results.factory import make_environment, make_measurement
 from tfbench.measuring.soft_warnings import drift_limit, gpu_warnings, needs_ptx_jit, soft_warnings
 from tfbench.measuring.timing import drift
-from tfbench.peers.connections import Peers
+from tfbench.peers import Peers
 
 RTX_5090 = GPU(index=0, name="RTX 5090", compute_capability="12.0")
 ENVIRONMENT = make_environment(tf32_observed=False)
