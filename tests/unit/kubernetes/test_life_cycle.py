@@ -132,17 +132,6 @@ def test_a_repeat_costs_three_requests_and_looks_do_not_grow_with_repeats(bench,
     assert asked["read"] <= 3 * looks, "Jobs, pods and at most warnings"
 
 
-def test_a_record_is_kept_whatever_happens_to_its_pod_afterwards(bench):
-    def play(server, job):
-        pod = plays.make_pod(server, job)
-        plays.run(server, pod, *plays.lines_of(job))
-        time.sleep(0.3)
-        server.drop_log(pod["metadata"]["name"])
-        plays.end(server, pod)
-
-    assert bench(play).measure(1) == RunOutcome(ok=1, failed=0, missing=0)
-
-
 @contextlib.contextmanager
 def running(one, **plan):
     """Run a plan beside the test, which ends it."""

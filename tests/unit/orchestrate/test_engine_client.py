@@ -2,8 +2,6 @@
 
 import contextlib
 import gzip
-import io
-import itertools
 import json
 import shutil
 import socket
@@ -12,20 +10,16 @@ import tempfile
 import threading
 import time
 import tracemalloc
-import typing
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from orchestrate.engines.docker import client as engine_client
 from orchestrate.engines.docker import engine as engine_module
 from orchestrate.engines.docker import images as images_module
 from orchestrate.engines.docker import launcher as launcher_module
-from orchestrate.engines.docker.engine import MAX_HELD_BYTES, EndlessLog, stamped_lines, unframed
+from orchestrate.engines.docker.engine import MAX_HELD_BYTES, EndlessLog, stamped_lines
 from orchestrate.engines.docker.images import DockerEngine
 from orchestrate.engines.docker.launcher import ContainerLauncher
 from orchestrate.engines.invocation import RECORD_PATH, ContainerSpec
@@ -74,13 +68,7 @@ def drips(begin: bytes, each: bytes, pause: float = 0.1) -> Callable[[socket.soc
 
 
 class Script:
-    """A server that gives its answers in turn; `None` closes the connection instead, and so does the last one.
-
-    Attributes:
-        requests: First lines of requests.
-        headers: Their other lines.
-        connections: How many were made.
-    """
+    """A server that gives its answers in turn; `None` closes the connection instead, and so does the last one."""
 
     def __init__(self, path: Path, answers: list[Answer]) -> None:
         self.path, self.answers = path, answers
@@ -160,47 +148,27 @@ def test_a_connection_that_the_engine_closed_is_made_again(serve: Serve, monkeyp
     assert (engine.info(), engine.info(), script.connections) == ({"a": 1}, {"a": 2}, 2)
 
 
-@pytest.mark.parametrize(
-    "whole",
-    [
-        b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"a": 1}',
-        chunked(b'{"a": 1}', end=b""),
-        chunked(b'{"a": 1}', end=b"ff\r\nhalf"),
-    ],
-)
-def test_an_answer_that_was_cut_off_is_not_taken_for_a_whole_one(serve: Serve, whole: bytes):
-    _, engine = serve(whole)
+@pytest.mark.parametrize("end", [b"", b"ff\r\nhalf"])
+def test_an_answer_that_was_cut_off_is_not_taken_for_a_whole_one(serve: Serve, end: bytes):
+    _, engine = serve(chunked(b'{"a": 1}', end=end))
     with pytest.raises(Unreachable, match=r"\.sock: the connection broke$"):
         engine.info()
-
-
-def test_a_stream_that_was_cut_off_gives_its_lines_and_then_the_error(serve: Serve):
-    _, engine = serve(chunked(*(frame(f"{STAMP} {word}\n".encode()) for word in ("one", "two")), end=b""))
-    lines = engine.log_lines("x", "", follow=True)
-    assert [next(lines)[1], next(lines)[1]] == ["one", "two"]
-    with pytest.raises(Unreachable):
-        next(lines)
-
-
-def test_a_reader_that_leaves_early_gives_its_connection_up(serve: Serve):
-    script, engine = serve(chunked(frame(f"{STAMP} one\n".encode()), frame(b"two\n")), answer({"a": 1}))
+    _, engine = serve(chunked(frame(f"{STAMP} one\n".encode()), end=end))
     lines = engine.log_lines("x", "", follow=True)
     assert next(lines) == (STAMP, "one")
-    typing.cast(Generator, lines).close()
-    assert engine.info() == {"a": 1}
-    assert script.connections == 2
+    with pytest.raises(Unreachable):
+        next(lines)
 
 
 @pytest.mark.parametrize(
     ("begin", "each"),
     [
-        (b"HTTP/1.1 200", b" "),
         (b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b"["),
         (chunked(end=b""), chunk(b"[")),
         (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
     ],
-    ids=["header", "endless header", "body", "chunks", "interim answers"],
+    ids=["endless header", "body", "chunks", "interim answers"],
 )
 def test_an_engine_that_drips_holds_nobody_beyond_the_deadline(serve: Serve, monkeypatch, begin: bytes, each: bytes):
     monkeypatch.setattr(engine_client, "ANSWER_SECONDS", 1)
@@ -257,17 +225,16 @@ def test_an_answer_of_few_bytes_and_many_values_takes_no_memory(serve: Serve):
     assert most < 20e6
 
 
-@pytest.mark.parametrize("header", ["Content-Encoding: gzip", "Content-Encoding: deflate, gzip"])
-def test_a_header_cannot_change_how_an_answer_is_read(serve: Serve, header: str):
+def test_a_header_cannot_change_how_an_answer_is_read(serve: Serve):
     """Else a few MB become GB of memory."""
     in_utf7 = answer(b'{"a": "+AGE-"}', 200, "Content-Type: text/html; charset=utf-7")
-    _, engine = serve(in_utf7, answer(gzip.compress(b'{"a": 1}'), 200, header))
+    _, engine = serve(in_utf7, answer(gzip.compress(b'{"a": 1}'), 200, "Content-Encoding: deflate, gzip"))
     assert engine.info() == {"a": "+AGE-"}
     with pytest.raises(LaunchFailed, match="not JSON"):
         engine.info()
 
 
-@pytest.mark.parametrize("location", ["http://127.0.0.1:1/", "https://127.0.0.1:1/", "/info", "http://engine:2375/x"])
+@pytest.mark.parametrize("location", ["https://127.0.0.1:1/", "/info"])
 def test_a_redirect_is_not_followed(serve: Serve, location: str):
     script, engine = serve(answer({}, 302, f"Location: {location}"), answer({"a": 1}))
     with pytest.raises(HostError, match="redirects"):
@@ -275,15 +242,7 @@ def test_a_redirect_is_not_followed(serve: Serve, location: str):
     assert len(script.requests) == 2
 
 
-def test_connections_of_many_threads_are_kept_in_silence(serve: Serve, caplog: pytest.LogCaptureFixture):
-    with caplog.at_level("WARNING"):
-        script, engine = serve(*[answer({})] * 40)
-        with ThreadPoolExecutor(8) as pool:
-            assert list(pool.map(lambda _: engine.info(), range(40))) == [{}] * 40
-    assert not caplog.records and script.connections <= 9
-
-
-@pytest.mark.parametrize("body", [b"<html>", b"", b"[" * 100_000, bytes(range(128, 256)), b'{"message": [1]}'])
+@pytest.mark.parametrize("body", [b"<html>", b"[" * 100_000, bytes(range(128, 256))])
 def test_nonsense_is_an_error_of_that_host(serve: Serve, body: bytes):
     _, engine = serve(answer(body, 500), answer({"Size": "many"}))
     with pytest.raises(HostError):
@@ -292,44 +251,25 @@ def test_nonsense_is_an_error_of_that_host(serve: Serve, body: bytes):
         engine.image_bytes("r/i:1")
 
 
-@pytest.mark.parametrize(
-    ("reported", "asked"), [(b"1.24", "1.24"), (b"1.50", "1.50"), (b"1.99", "1.51"), (b"2.0", "1.51")]
-)
+@pytest.mark.parametrize(("reported", "asked"), [(b"1.24", "1.24"), (b"2.0", "1.51")])
 def test_an_engine_is_asked_in_a_version_that_both_know(serve: Serve, reported: bytes, asked: str):
     script, engine = serve(answer({}), ping=PING.replace(b"1.41", reported))
     engine.info()
     assert script.requests == ["GET /_ping HTTP/1.1", f"GET /v{asked}/info HTTP/1.1"]
 
 
-@pytest.mark.parametrize("header", [b"Server: x", b"Api-Version: x", b"Api-Version: 1", b"Api-Version: " + b"9" * 5000])
+@pytest.mark.parametrize("header", [b"Server: x", b"Api-Version: x", b"Api-Version: " + b"9" * 5000])
 def test_what_is_no_engine_is_said_to_be_none(serve: Serve, header: bytes):
     _, engine = serve(ping=PING.replace(b"Api-Version: 1.41", header))
     with pytest.raises(Unreachable, match="not a Docker engine"):
         engine.info()
 
 
-@given(st.lists(st.binary(max_size=30), max_size=6), st.lists(st.integers(1, 20), min_size=1, max_size=30))
-def test_frames_are_read_however_they_are_cut(contents, cuts):
-    data = b"".join(map(frame, contents))
-    stream, sizes = io.BytesIO(data), itertools.cycle(cuts)
-    assert b"".join(unframed(iter(lambda: stream.read(next(sizes)), b""))) == b"".join(contents)
-
-
-def test_lines_come_with_their_stamps_and_only_later_ones():
-    stamps = [f"2026-01-01T00:00:0{n}.000000000Z" for n in range(3)]
-    log = [frame(f"{stamp} line \x1b[31m{n}\n".encode()) for n, stamp in enumerate(stamps)]
-    assert list(stamped_lines(log, stamps[0])) == [(stamps[1], "line 1"), (stamps[2], "line 2")]
-    unlike = [frame(f"{STAMP} one ".encode()), frame(b"without a stamp\n")]
-    assert list(stamped_lines(unlike, "")) == [(STAMP, "one without a stamp")]
-
-
 @pytest.mark.parametrize(
     ("stamp", "since"),
     [
         ("2026-06-01T12:00:00.123456789Z", 1780315200),
-        ("2026-06-01T12:00:00.123456789+02:00", 1780308000),  # as Podman, in local time
-        ("2026-06-01T12:00:00.123456789-07:30", 1780342200),
-        ("2026-06-01T12:00:00+05:45", 1780294500),
+        ("2026-06-01T12:00:00.123456789-07:30", 1780342200),  # as Podman, in local time
     ],
 )
 def test_a_log_is_read_on_from_the_instant_of_its_last_line(serve: Serve, stamp: str, since: int):
@@ -344,16 +284,10 @@ def test_lines_are_in_order_when_the_zone_of_their_stamps_changes():
     assert list(stamped_lines([frame(f"{summer} earlier\n".encode())], winter)) == []
 
 
-def test_a_last_line_without_a_line_end_is_not_lost():
-    """As glibc prints before an abort: the reason of a failure."""
-    log = [frame(f"{STAMP} first\n".encode()), frame(f"{STAMP} free(): invalid pointer".encode(), stream=2)]
-    assert list(stamped_lines(log, "")) == [(STAMP, "first"), (STAMP, "free(): invalid pointer")]
-
-
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_a_line_in_several_frames_is_one_line_without_their_stamps(size: int):
-    """As Podman sends what a program writes in pieces, here mixed with what it writes to stderr."""
-    said = ["whole\n", "devices:", "a warning\n", "nvidia0", "\n", "\n", "last\n"]
+    """As Podman sends what a program writes in pieces, here mixed with what it writes to stderr; the end as of glibc."""
+    said = ["whole\n", "devices:", "a warning\n", "nvidia0", "\n", "\n", "last"]
     stamps = [f"2026-01-01T00:00:00.00000000{n}Z" for n in range(7)]
     frames = [frame(f"{stamp} {words}".encode()) for stamp, words in zip(stamps, said, strict=True)]
     frames[2] = frame(f"{stamps[2]} {said[2]}".encode(), stream=2)
@@ -369,18 +303,8 @@ def test_a_line_in_several_frames_is_one_line_without_their_stamps(size: int):
 
 def test_a_frame_without_end_is_not_held_in_memory():
     header = struct.pack(">BxxxL", 1, (1 << 32) - 1)
-    held = 0
-
-    def pieces() -> Iterator[bytes]:
-        nonlocal held
-        yield header + f"{STAMP} ".encode()
-        for _ in range(100):
-            yield b"x" * MAX_HELD_BYTES
-            held += MAX_HELD_BYTES
-        yield b"\n"
-
-    (line,) = stamped_lines(pieces(), "")
-    assert held == 100 * MAX_HELD_BYTES
+    pieces = [header, f"{STAMP} ".encode(), *[b"x" * MAX_HELD_BYTES] * 100, b"\n"]
+    (line,) = stamped_lines(pieces, "")
     assert len(line[1]) <= 2000
 
 
@@ -394,18 +318,6 @@ def test_a_taken_name_is_one_whatever_the_engine_calls_it(serve: Serve, status: 
     with pytest.raises(LaunchFailed, match="disk is full"):
         engine.create(ContainerSpec(image="i", name="x"))
     assert script.connections == 1, "a refusal keeps its connection"
-
-
-@pytest.mark.parametrize("status", [404, 500])
-def test_a_container_that_the_engine_refuses_to_start_is_removed(serve: Serve, status: int):
-    refusal = {"message": "exec: no-such-program: executable file not found in $PATH"}
-    script, engine = serve(answer(refusal, status), NO_CONTENT)
-    with pytest.raises(HostError, match="executable file not found"):
-        engine.start("x")
-    assert [line.partition("?")[0] for line in script.requests[1:]] == [
-        "POST /v1.41/containers/x/start HTTP/1.1",
-        "DELETE /v1.41/containers/x",
-    ]
 
 
 def launcher(engine: DockerEngine) -> ContainerLauncher:
@@ -433,16 +345,6 @@ def test_an_engine_deaf_to_stop_does_not_hold_its_host_for_ever(serve: Serve, mo
     stopped.stop(job())
     with pytest.raises(Lost, match="still reports the container as running"):
         stopped.follow(job(), lambda line: None)
-
-
-def test_a_reason_that_an_engine_reports_after_the_end_counts(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(launcher_module, "REASON_SECONDS", 0.0)
-    killed = {"Running": False, "Status": "exited", "ExitCode": 137}
-    states = iter([killed, killed | {"OOMKilled": True}])
-    monkeypatch.setattr(DockerEngine, "log_lines", lambda *_, **__: iter(()))
-    monkeypatch.setattr(DockerEngine, "state", lambda *_: next(states))
-    monkeypatch.setattr(DockerEngine, "is_full", lambda *_: False)
-    assert ContainerLauncher(host(), PullLimits()).follow(job(), lambda _: None).out_of_memory
 
 
 def test_an_engine_that_drips_after_an_image_was_sent_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch):

@@ -11,9 +11,8 @@ import pytest
 
 from orchestrate.connections.conversation import ATTEMPTS, LimitExceeded, ask, ssh_failure, with_retries
 from orchestrate.connections.ssh import ssh_command
-from orchestrate.connections.tunnel import Tunnel
 from orchestrate.errors import Dropped, Unreachable
-from orchestrate.inventory.addresses import DockerAddress, HostKeys, SSHAddress
+from orchestrate.inventory.addresses import HostKeys, SSHAddress
 from tests.support.patience import patience
 
 
@@ -29,18 +28,6 @@ def test_jump_hosts_use_the_fleets_file_of_host_keys_whatever_its_name(tmp_path:
         found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
         assert "\nuserknownhostsfile /my hosts/50%.known_hosts\n" in found
         assert "\nstricthostkeychecking true\n" in found and "\ncontrolmaster false\n" in found
-
-
-def test_a_tunnel_leads_to_the_engines_own_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    ssh = tmp_path / "ssh"  # forwards to this socket only
-    ssh.write_text(
-        '#!/bin/sh\nfor word; do case $word in -N) exec sleep 60;; *:/run/own.sock) touch "${word%:*}";; esac; done\n'
-    )
-    ssh.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    tunnel = Tunnel(DockerAddress(scheme="ssh", target="node-a", socket="/run/own.sock"), HostKeys())
-    tunnel.ensure()
-    tunnel.close()
 
 
 def test_a_dropped_connection_is_made_again_and_another_failure_is_not(monkeypatch: pytest.MonkeyPatch):
@@ -72,11 +59,10 @@ def test_a_dropped_connection_is_made_again_and_another_failure_is_not(monkeypat
     [
         ("sleep 60", "not done within 1 s"),
         ("while :; do echo alive; sleep 0.05; done", "not done within 1 s"),
-        ("yes", "its answer exceeds 1 MiB"),
         ("yes '' >&2 & yes | tr -d '\\n'", "its answer exceeds 1 MiB"),
         ("cat; echo done", ""),
     ],
-    ids=["silent", "alive for ever", "endless lines", "an endless line", "ends"],
+    ids=["silent", "alive for ever", "an endless line", "ends"],
 )
 def test_a_question_ends_within_its_limits(script: str, exceeded: str):
     text = b"x" * 100_000 + b"\n"
@@ -94,10 +80,8 @@ def test_a_question_ends_within_its_limits(script: str, exceeded: str):
     [
         ("kex_exchange_identification: Connection closed by remote host", True, "MaxStartups"),
         ("kex_exchange_identification: read: Connection reset by peer\nConnection reset by ::1 port 22", True, "MaxS"),
-        ("Connection closed by UNKNOWN port 65535", True, "MaxStartups"),
         ("Connection timed out during banner exchange", True, "MaxStartups"),
         ("Connection to 10.0.0.1 closed by remote host.", False, "closed by remote host"),
-        ("client_loop: send disconnect: Broken pipe", False, "Broken pipe"),
         ("Permission denied (publickey).\nConnection closed by UNKNOWN port 65535", False, "Add your key"),
         ("Host key verification failed.\nConnection closed by UNKNOWN port 65535", False, "host_keys: accept-new"),
         (
@@ -105,12 +89,6 @@ def test_a_question_ends_within_its_limits(script: str, exceeded: str):
             "kex_exchange_identification: Connection closed by remote host",
             False,
             "Check the port",
-        ),
-        (
-            "ssh: connect to host bastion port 22: Connection timed out\n"
-            "kex_exchange_identification: Connection closed by remote host",
-            False,
-            "timed out",
         ),
         ("", False, "exit code 255"),
     ],

