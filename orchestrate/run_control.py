@@ -235,7 +235,7 @@ def show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) 
             print_grid(grid, console)
     notify(
         *merged.problems,
-        *map(str, outliers(merged.rates)),
+        *outliers(merged.rates),
         f"records, logs and results.csv: {folder.path}",
         _write_report(folder) if report and records <= MAX_REPORTED else f"report: {_report_command(folder)}",
         f"{'table' if shown else f'all {len(merged.rows)} rows'}: {command_line('results', 'show', folder.path)}",

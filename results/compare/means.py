@@ -24,9 +24,8 @@ from results.number_format import significant, with_interval
 from results.stats import Interval, inverse, outlying
 from results.table.cell_text import value_text, warned
 from results.table.columns import CASE_COLUMNS, Value
-from results.table.comparable import case_label, differing, setting_text
-from results.table.fleets import TOLERANCE, FleetRate, Outlier, log_means, outlier_of
-from results.text import enumerated
+from results.table.comparable import case_label, differing, grouped, setting_text
+from results.table.fleets import TOLERANCE, FleetRate, log_means, outlier_text
 
 
 @dataclass(frozen=True)
@@ -60,13 +59,13 @@ def answers(found: Sequence[Comparison], by: Sequence[str] = ()) -> list[Answer]
         found: Comparisons of two sides.
         by: Software columns in which pairs of one case differ; each value has its own answers.
     """
-    groups: dict[str, list[Comparison]] = {}
     several = differing([item.a for item in found], by)
-    for item in found:
-        if item.interval is not None:
-            kind = setting_text(item.a, without=[name for name in CASE_COLUMNS if name not in KIND_COLUMNS])
-            kind = ", ".join([kind, *(f"{name} {item.a.named(name)}" for name in several)])
-            groups.setdefault(kind, []).append(item)
+    hidden = [name for name in CASE_COLUMNS if name not in KIND_COLUMNS]
+    groups = grouped(
+        (", ".join([setting_text(item.a, without=hidden), *(f"{name} {item.a.named(name)}" for name in several)]), item)
+        for item in found
+        if item.interval is not None
+    )
     means = ((kind, group, geometric_mean(group)) for kind, group in groups.items())
     return [Answer(kind, tuple(group), ratio) for kind, group, ratio in means if ratio is not None]
 
@@ -85,13 +84,13 @@ def answer_lines(
     known = [item for item in found if item.interval is not None]
     if not known:
         return []
-    lines = [speed_sentence(known, by, baseline=baseline)]
+    lines = [_speed_sentence(known, by, baseline=baseline)]
     lines += [line for item in answers(found, by) if (line := _outlier_line(item))]
     itself = baseline or all(item.paired for item in known)
     return [*lines, _price_sentence(known)] if prices and not itself else lines
 
 
-def speed_sentence(known: Sequence[Comparison], by: Sequence[str] = (), *, baseline: bool = False) -> str:
+def _speed_sentence(known: Sequence[Comparison], by: Sequence[str], *, baseline: bool) -> str:
     """Return how many times as fast side `a` is as side `b`, from the case with the smallest ratio to the largest.
 
     Args:
@@ -101,25 +100,23 @@ def speed_sentence(known: Sequence[Comparison], by: Sequence[str] = (), *, basel
     """
     sides = [side for item in known for side in (item.a, item.b)]
     a, b = known[0].a.fleet, "in the baseline" if baseline else known[0].b.fleet
-    names = {id(item): _named(item, sides, by) for item in known}
     low, high = min(known, key=_value), max(known, key=_value)
     least, most = significant(_value(low)), significant(_value(high))
     if len(known) == 1:
-        times = f"{value_text(low.value, low.interval)} times as fast as {b} ({names[id(low)]})"
+        times = f"{value_text(low.value, low.interval)} times as fast as {b} ({_named(low, sides, by)})"
     elif least == most:
         times = f"{least} times as fast as {b} in each of {len(known)} cases"
     else:
-        times = f"{least} ({names[id(low)]}) to {most} times ({names[id(high)]}) as fast as {b}"
-    marks = {item.mark for item in known}
+        times = f"{least} ({_named(low, sides, by)}) to {most} times ({_named(high, sides, by)}) as fast as {b}"
+    marks = Counter(item.mark for item in known)
+    clear = marks[Mark.FASTER] + marks[Mark.SLOWER]
     ratio = f"{a} is {times}"
-    if marks <= {Mark.SAME, Mark.SMALL}:
-        ratio = f"No significant difference above 1 % in speed: {ratio}"
-        if marks == {Mark.SAME}:
-            ratio = ratio.replace("difference above 1 %", "difference")
-    elif {Mark.FASTER, Mark.SLOWER} <= marks:
+    if not clear:
+        above = " above 1 %" if marks[Mark.SMALL] else ""
+        ratio = f"No significant difference{above} in speed: {ratio}"
+    elif marks[Mark.FASTER] and marks[Mark.SLOWER]:
         ratio = f"Which is faster depends on the case: {ratio}"
-    elif marks & {Mark.SAME, Mark.SMALL}:
-        clear = sum(item.mark in (Mark.FASTER, Mark.SLOWER) for item in known)
+    elif clear < len(known):
         ratio += f", a clear difference in {clear} of {len(known)} cases"
     return f"{'; '.join(filter(None, (ratio, known[0].covers)))}."
 
@@ -215,40 +212,35 @@ def unchecked_lines(
 
 
 def _outlier_line(answer: Answer) -> str:
-    """Return the sentence about hosts that differ from the rest of their fleet; empty: there are none."""
-    outliers, rest = without_outliers(answer.found)
+    """Return the sentence about the host that differs most from the rest of its fleet; empty: none does."""
+    outlier, rest = without_outlier(answer.found)
     ratio = geometric_mean(rest)
-    if not outliers or ratio is None:
+    if not outlier or ratio is None:
         return ""
-    it = "it" if len(outliers) == 1 else "them"
-    return (
-        f"{enumerated([outlier.difference for outlier in outliers])}: {with_interval(ratio)} × without {it}, "
-        f"{with_interval(answer.ratio)} × with {it} ({answer.kind}). Check cooling, power limit and neighbours."
-    )
+    both = f"{with_interval(ratio)} × without it, {with_interval(answer.ratio)} × with it"
+    return f"{outlier}: {both} ({answer.kind}). Check cooling, power limit and neighbours."
 
 
-def without_outliers(found: Sequence[Comparison]) -> tuple[list[Outlier], Sequence[Comparison]]:
-    """Find hosts that differ from the rest of their fleet over all cases, and compare without them."""
-    outliers: list[Outlier] = []
-    while True:
-        paired = all(item.paired for item in found)
-        logarithms = (
-            [[log_ratios(item.a, item.b) for item in found]]
-            if paired
-            else [[log_means(item.a) for item in found], [log_means(item.b) for item in found]]
-        )
-        worst = outlying([levels_of(of_side) or {} for of_side in logarithms], TOLERANCE)
-        if worst is None:
-            return outliers, found
-        side, host, difference = worst
-        outliers.append(outlier_of([found[0].a, found[0].b][side], host, difference))
-        found = [
-            compare_pair(
-                item.a.without(host) if paired or side == 0 else item.a,
-                item.b.without(host) if paired or side == 1 else item.b,
-            )
-            for item in found
-        ]
+def without_outlier(found: Sequence[Comparison]) -> tuple[str, Sequence[Comparison]]:
+    """Describe the host that differs most from the rest of its fleet over all cases, and compare without it.
+
+    Returns:
+        Its description, or an empty text and the same comparisons.
+    """
+    paired = all(item.paired for item in found)
+    sides = [[item.a for item in found], [item.b for item in found]]
+    by_host = [[log_means(rate) for rate in side] for side in sides]
+    logarithms = [[log_ratios(item.a, item.b) for item in found]] if paired else by_host
+    worst = outlying([levels_of(of_side) or {} for of_side in logarithms], TOLERANCE)
+    if worst is None:
+        return "", found
+    index, host, difference = worst
+
+    def others(side: FleetRate, *, affected: bool) -> FleetRate:
+        return side.only([name for name in side.rates if name != host], "outlier") if affected or paired else side
+
+    kept = [compare_pair(others(item.a, affected=index == 0), others(item.b, affected=index == 1)) for item in found]
+    return outlier_text(sides[index][0], host, difference), kept
 
 
 def comparison_row(item: Comparison, sides: Sequence[FleetRate]) -> dict[str, Value]:

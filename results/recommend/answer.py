@@ -144,7 +144,7 @@ def _finished(advice: Advice, hints: Sequence[str]) -> Advice:
         PREDICTED_NOTE if any(option.basis is Basis.PREDICTED for option in shown) else "",
         *_price_notes(shown),
         *advice.notes,
-        *map(str, outliers(measured)),
+        *outliers(measured),
         *warned_notes(measured),
         *fleet_notes(measured),
     ]

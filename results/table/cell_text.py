@@ -52,8 +52,6 @@ WARNINGS: dict[str, str] = {
 }
 """Meaning and remedy of each warning code. A test compares the codes with those of `tfbench`."""
 
-_CODE = re.compile(r"[a-z0-9_]+")
-
 
 def warning_notes(warnings: Iterable[str | None]) -> list[str]:
     """Explain each code once, in alphabetical order.
@@ -70,19 +68,19 @@ def warned(rates: Iterable[FleetRate]) -> dict[str, list[str]]:
 
     With the networks, if the host has others without this warning: `a4000/node-a in vgg16 fp16`.
     """
-    every: dict[str, dict[str, None]] = {}
-    found: dict[str, dict[str, dict[str, None]]] = {}
-    for rate in rates:
-        network = f"{rate.case.model} {rate.case.precision}"
-        for host in rate.rates:
-            place = f"{rate.fleet}/{host}" if rate.of_fleet else rate.subject
-            every.setdefault(place, {})[network] = None
-            for code in warning_codes(rate.warnings.get(host)):
-                found.setdefault(code, {}).setdefault(place, {})[network] = None
-    return {
-        code: [place if of == every[place] else f"{place} in {_some([*of])}" for place, of in places.items()]
-        for code, places in sorted(found.items())
-    }
+    figures = [
+        (f"{rate.fleet}/{host}" if rate.of_fleet else rate.subject, f"{rate.case.model} {rate.case.precision}", code)
+        for rate in rates
+        for host in rate.rates
+        for code in ("", *warning_codes(rate.warnings.get(host)))
+    ]
+    networks = grouped(((code, place), network) for place, network, code in dict.fromkeys(figures))
+    every = {place: of for (code, place), of in networks.items() if not code}
+    places = grouped(
+        (code, place if len(of) == len(every[place]) else f"{place} in {_some(of)}")
+        for (code, place), of in networks.items()
+    )
+    return {code: places[code] for code in sorted(places) if code}
 
 
 def warned_notes(rates: Iterable[FleetRate]) -> list[str]:
@@ -92,7 +90,7 @@ def warned_notes(rates: Iterable[FleetRate]) -> list[str]:
 
 def warning_codes(cell: str | None) -> list[str]:
     """Return the codes in a cell of the column of warnings."""
-    return [match[0] for part in (cell or "").split(",") if (match := _CODE.match(part.strip()))]
+    return re.findall(r"(?:^|, *)([a-z0-9_]+)", cell or "")
 
 
 HOSTS_NAMED = 3
@@ -104,21 +102,17 @@ NAMES = {"driver": "drivers", "cpu": "processors", "launcher": "launchers"}
 
 def fleet_notes(rates: Sequence[FleetRate], *, single_hosts: bool = True) -> list[str]:
     """Return notes on differences between hosts of fleets, and, if asked, on fleets of a single host."""
-    notes = dict.fromkeys([*_hosts_differ(rates), *price_notes(rates)])
-    return [*notes, *(_single_hosts(rates) if single_hosts else ())]
+    return [*_hosts_differ(rates), *price_notes(rates), *(_single_hosts(rates) if single_hosts else ())]
 
 
 def _hosts_differ(rates: Sequence[FleetRate]) -> list[str]:
-    found: dict[tuple[str, str], dict[str, Value]] = {}
+    found: dict[str, dict[str, Value]] = {}
     for rate in rates:
         for column, name in NAMES.items():
-            known = {host: value for host, value in rate.of_hosts.get(column, {}).items() if host in rate.rates}
-            if len(set(known.values())) > 1:
-                found.setdefault((rate.fleet, name), {}).update(known)
-    return [
-        f"{fleet}: {name} {_by_value(values)}; that is part of the spread between hosts"
-        for (fleet, name), values in found.items()
-    ]
+            values = {host: getattr(of, column) for host, of in rate.of_hosts.items() if host in rate.rates}
+            if len({*values.values()}) > 1:
+                found.setdefault(f"{rate.fleet}: {name}", {}).update(values)
+    return [f"{what} {_by_value(values)}; that is part of the spread between hosts" for what, values in found.items()]
 
 
 def price_notes(rates: Sequence[FleetRate]) -> list[str]:
@@ -126,23 +120,20 @@ def price_notes(rates: Sequence[FleetRate]) -> list[str]:
     notes = []
     for fleet, of_fleet in grouped((rate.fleet, rate) for rate in rates).items():
         known = {host: usd for rate in of_fleet for host, usd in rate.prices.items()}
-        unknown = sorted({host for rate in of_fleet for host in rate.rates} - known.keys()) if known else []
-        if len(set(known.values())) > 1:
-            notes.append(
-                f"{fleet}: USD per GPU-hour {_by_value(known)}; their mean is used, as if each ran equally long"
-            )
-        if unknown:
+        unknown = sorted({host for rate in of_fleet for host in rate.rates} - known.keys())
+        if len({*known.values()}) > 1:
+            mean = "their mean is used, as if each ran equally long"
+            notes.append(f"{fleet}: USD per GPU-hour {_by_value(known)}; {mean}")
+        if known and unknown:
             notes.append(f"{fleet}: no price for {_some(unknown)}; the other hosts' mean is used")
     return notes
 
 
 def _single_hosts(rates: Sequence[FleetRate]) -> list[str]:
     single = list(dict.fromkeys(rate.subject for rate in rates if rate.rates and not rate.of_fleet))
-    if not single:
-        return []
     if len(single) == 1:
         return [f"{single[0]}: one host; its intervals describe this machine, not a fleet"]
-    return [f"{_some(single)}: one host each; intervals describe these machines, not fleets"]
+    return [f"{_some(single)}: one host each; intervals describe these machines, not fleets"] if single else []
 
 
 def _by_value(values: Mapping[str, Value]) -> str:

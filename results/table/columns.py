@@ -6,8 +6,9 @@ The site's page of the table is written from them. New columns are added at the 
 from __future__ import annotations
 
 import functools
+import typing
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from results.schema import SETTINGS, Case, Device, Measurement, Record, Telemetry, kind_of
@@ -15,83 +16,6 @@ from results.text import printable
 
 if TYPE_CHECKING:
     from pandas.api.extensions import ExtensionArray
-
-
-class Software(NamedTuple):
-    """Software and hardware of a row. Each field is a column; numbers are merged if all fields are equal.
-
-    Texts are safe for a terminal. Fields that are unknown or do not apply are None; see `COLUMNS`.
-
-    Attributes:
-        gpu: Distinct names of the GPUs that train.
-        power_limit_watts: Their lowest enforced limit.
-        cpu_limit: CPUs available to the process; may be fractional.
-        variables: Environment variables that affect the measurement, `NAME=value`.
-        parameters: Trainable parameters of the network.
-    """
-
-    gpu: str | None = None
-    power_limit_watts: float | None = None
-    tensorflow: str | None = None
-    keras: str | None = None
-    cuda: str | None = None
-    cudnn: str | None = None
-    nccl: str | None = None
-    cublas: str | None = None
-    driver: str | None = None
-    cuda_compat: str | None = None
-    tf32: bool | None = None
-    cpu: str | None = None
-    cpu_limit: float | None = None
-    variables: str | None = None
-    launcher: str | None = None
-    image_digest: str | None = None
-    method_version: int | None = None
-    parameters: int | None = None
-
-    @property
-    def known_early(self) -> Software:
-        """The part that is known before the first step loads the libraries."""
-        return self._replace(cudnn=None, nccl=None, cublas=None, cuda_compat=None, parameters=None)
-
-    def only(self, columns: Collection[str]) -> Software:
-        """Return a copy with all other columns empty, to compare only `columns`."""
-        return self._replace(**{name: None for name in self._fields if name not in columns})
-
-
-SOFTWARE_COLUMNS: tuple[str, ...] = Software._fields
-"""Columns of a row's identity in addition to fleet, host and case."""
-
-_VERSIONS = ("tensorflow", "keras", "cuda", "cudnn", "nccl", "cublas", "driver", "cuda_compat", "cpu", "cpu_limit")
-"""Columns that are fields of an environment."""
-
-
-def software_of(record: Record) -> Software | None:
-    """Return the software of a record; None: it has no environment because it never started."""
-    environment, origin, measurement = record.environment, record.origin, record.measurement
-    if environment is None:
-        return None
-    gpus = environment.gpus[: record.case.num_gpus] if record.case.device is Device.GPU else []
-    shown = environment.variables.items() - {("NVIDIA_TF32_OVERRIDE", "0")}  # that is in the column `tf32`
-    software = Software(
-        gpu=" + ".join(dict.fromkeys(gpu.name for gpu in gpus)) or None,
-        power_limit_watts=min(
-            (gpu.power_limit_watts for gpu in gpus if gpu.power_limit_watts is not None), default=None
-        ),
-        tf32=environment.tf32_enabled,
-        variables=",".join(f"{name}={value}" for name, value in sorted(shown)) or None,
-        launcher=origin.launcher if origin else None,
-        image_digest=origin.image_digest if origin else None,
-        method_version=record.method_version,
-        parameters=measurement.parameters_trainable if measurement else None,
-        **{name: getattr(environment, name) for name in _VERSIONS},
-    )
-    return _printable_software(software)
-
-
-@functools.lru_cache(maxsize=4096)  # a fleet has many records but few identities
-def _printable_software(software: Software) -> Software:
-    return Software(*(printable(value) if isinstance(value, str) else value for value in software))  # type: ignore[arg-type]
 
 
 Value = str | float | bool | None
@@ -106,15 +30,15 @@ class Column:
     """One column.
 
     Attributes:
-        dtype: pandas type.
-        unit: `-`: none.
         meaning: One sentence, including when the cell is empty.
+        unit: `-`: none.
+        dtype: pandas type.
         over: Aggregation of measured numbers over repeats, `mean` or `median`; empty: not a measured number.
     """
 
-    dtype: str
-    unit: str
     meaning: str
+    unit: str = "-"
+    dtype: str = TEXT
     over: str = ""
 
     def array(self, cells: Sequence[Value]) -> ExtensionArray:
@@ -127,109 +51,164 @@ class Column:
         return cast("ExtensionArray", pd.array(known, dtype=cast(Any, self.dtype)))
 
 
+_DTYPES = {bool: FLAG, int: WHOLE, float: NUMBER}
+"""By type of a value; all others are texts."""
+
+
 def _column(name: str) -> Column:
     """Return the column of a case's setting."""
-    setting, kinds = SETTINGS[name], {bool: FLAG, int: WHOLE, float: NUMBER}
-    return Column(kinds.get(kind_of(name), TEXT), setting.unit, setting.meaning)
+    setting = SETTINGS[name]
+    return Column(setting.meaning, setting.unit, _DTYPES.get(kind_of(name), TEXT))
 
 
-def _mean(unit: str, meaning: str) -> Column:
+def _mean(meaning: str, unit: str = "-", over: str = "mean") -> Column:
     """Return the column of a mean over the repeats."""
-    return Column(NUMBER, unit, meaning, "mean")
+    return Column(meaning, unit, NUMBER, over)
 
 
-def _median(unit: str, meaning: str) -> Column:
-    """Return the column of a median over the repeats."""
-    return Column(NUMBER, unit, meaning, "median")
+_median = functools.partial(_mean, over="median")
 
+
+def _known(meaning: str, unit: str = "-") -> Any:  # noqa: ANN401 (a field)
+    """Return a field of `Software` that may be None: unknown, or it does not apply."""
+    return field(default=None, metadata={"meaning": meaning, "unit": unit})
+
+
+@dataclass(frozen=True)
+class Software:
+    """Software and hardware of a row. Each field is a column; numbers are merged if all fields are equal.
+
+    Texts are safe for a terminal.
+    """
+
+    gpu: str | None = _known("Name of the GPUs that train, by their driver; empty on a CPU and when unknown.")
+    power_limit_watts: float | None = _known("Lowest enforced limit of the GPUs that train; empty when unknown.", "W")
+    tensorflow: str | None = _known("Version; empty when no repeat reached TensorFlow, like the columns below.")
+    keras: str | None = _known("Version.")
+    cuda: str | None = _known("CUDA version that TensorFlow was built with; empty for a CPU build.")
+    cudnn: str | None = _known("Loaded cuDNN version; `built for 9` if a repeat ended before loading it.")
+    nccl: str | None = _known("Loaded NCCL version; empty if nothing was all-reduced on GPUs.")
+    cublas: str | None = _known("Loaded cuBLAS version; empty on a CPU or if not loaded.")
+    driver: str | None = _known("NVIDIA driver version.")
+    cuda_compat: str | None = _known(
+        "Version of NVIDIA's compatibility package that replaced the driver's `libcuda`; empty if none did."
+    )
+    tf32: bool | None = _known("TensorFlow's TF32 setting while timing; GPUs before Ampere ignore it.")
+    cpu: str | None = _known("Processor.")
+    cpu_limit: float | None = _known("CPUs available to the process; may be fractional in a container.", "CPUs")
+    variables: str | None = _known("Environment variables that affect the measurement, `NAME=value`.")
+    launcher: str | None = _known("How the repeat was started: `docker`, `process`, …")
+    image_digest: str | None = _known("Container image that was started; empty without a container.")
+    method_version: int | None = _known("Version of what is measured.")
+    parameters: int | None = _known("Trainable parameters, which distinguish networks of one name.")
+
+    @property
+    def known_early(self) -> Software:
+        """The part that is known before the first step loads the libraries."""
+        return replace(self, cudnn=None, nccl=None, cublas=None, cuda_compat=None, parameters=None)
+
+    def only(self, columns: Collection[str]) -> Software:
+        """Return a copy with all other columns empty, to compare only `columns`."""
+        return Software(**{name: getattr(self, name) for name in columns})
+
+
+_HINTS = typing.get_type_hints(Software)
+
+_SOFTWARE: dict[str, Column] = {
+    item.name: Column(dtype=_DTYPES.get(typing.get_args(_HINTS[item.name])[0], TEXT), **item.metadata)
+    for item in fields(Software)
+}
+
+SOFTWARE_COLUMNS: tuple[str, ...] = tuple(_SOFTWARE)
+"""Columns of a row's identity in addition to fleet, host and case."""
+
+
+def software_of(record: Record) -> Software | None:
+    """Return the software of a record; None: it has no environment because it never started."""
+    environment, origin, measurement = record.environment, record.origin, record.measurement
+    if environment is None:
+        return None
+    gpus = environment.gpus[: record.case.num_gpus] if record.case.device is Device.GPU else []
+    limits = [gpu.power_limit_watts for gpu in gpus if gpu.power_limit_watts is not None]
+    shown = environment.variables.items() - {("NVIDIA_TF32_OVERRIDE", "0")}  # that is in the column `tf32`
+    values = vars(environment) | {
+        "gpu": " + ".join(dict.fromkeys(gpu.name for gpu in gpus)) or None,
+        "power_limit_watts": min(limits, default=None),
+        "tf32": environment.tf32_enabled,
+        "variables": ",".join(f"{name}={value}" for name, value in sorted(shown)) or None,
+        "launcher": origin and origin.launcher,
+        "image_digest": origin and origin.image_digest,
+        "method_version": record.method_version,
+        "parameters": measurement and measurement.parameters_trainable,
+    }
+    return _software(*[values[name] for name in SOFTWARE_COLUMNS])
+
+
+@functools.lru_cache(maxsize=4096)  # a fleet has many records but few identities
+def _software(*values: Value) -> Software:
+    safe: Any = [printable(value) if isinstance(value, str) else value for value in values]
+    return Software(*safe)
+
+
+_ADDED = ("parameters", "cublas", "cuda_compat")
 
 COLUMNS: dict[str, Column] = {
     # where
-    "fleet": Column(
-        TEXT, "-", "Group of equal hosts, as `hosts.yml` names it; without an orchestrator, the GPU or processor."
-    ),
-    "host": Column(TEXT, "-", "The machine; `-` without an orchestrator."),
-    "gpu": Column(TEXT, "-", "Name of the GPUs that train, by their driver; empty on a CPU and when unknown."),
+    "fleet": Column("Group of equal hosts, as `hosts.yml` names it; without an orchestrator, the GPU or processor."),
+    "host": Column("The machine; `-` without an orchestrator."),
+    "gpu": _SOFTWARE["gpu"],
     "device": _column("device"),
     # the case
     **{name: _column(name) for name in SETTINGS if name != "device"},
-    "global_batch": Column(WHOLE, "samples", "Images or sequences of an update, over all replicas."),
+    "global_batch": Column("Images or sequences of an update, over all replicas.", "samples", WHOLE),
     # the outcome
-    "unit": Column(TEXT, "-", "What a sample is: `images`, `sequences`, `tokens`; empty without a number."),
+    "unit": Column("What a sample is: `images`, `sequences`, `tokens`; empty without a number."),
     "input_size": Column(
-        WHOLE, "pixels or tokens", "Height and width of an image, or length of a sequence, as trained; may be empty."
+        "Height and width of an image, or length of a sequence, as trained; may be empty.", "pixels or tokens", WHOLE
     ),
-    "status": Column(TEXT, "-", "`ok` if a repeat gave a number, else the most frequent status of the repeats."),
-    "cause": Column(TEXT, "-", "Status and cause of failed repeats; empty if none failed."),
-    "repeats_ok": Column(WHOLE, "-", "Repeats (fresh processes) that gave a number."),
-    "repeats": Column(WHOLE, "-", "Repeats that were tried."),
+    "status": Column("`ok` if a repeat gave a number, else the most frequent status of the repeats."),
+    "cause": Column("Status and cause of failed repeats; empty if none failed."),
+    "repeats_ok": Column("Repeats (fresh processes) that gave a number.", dtype=WHOLE),
+    "repeats": Column("Repeats that were tried.", dtype=WHOLE),
     "samples_per_second": _mean(
-        "samples/s", "Mean throughput of all replicas over repeats, or over the means of several runs; may be empty."
+        "Mean throughput of all replicas over repeats, or over the means of several runs; may be empty.", "samples/s"
     ),
     "ci95_low": Column(
-        NUMBER, "samples/s", "Lower end of its 95 % t-interval over repeats, or over runs; empty with fewer than 2."
+        "Lower end of its 95 % t-interval over repeats, or over runs; empty with fewer than 2.", "samples/s", NUMBER
     ),
-    "ci95_high": Column(NUMBER, "samples/s", "Upper end of that interval; empty with fewer than 2."),
-    "step_p50_seconds": _median("seconds", "Median over the repeats of the median step."),
-    "step_p95_seconds": _median("seconds", "Median over the repeats of the 95th percentile step."),
-    "step_cv": _median("-", "Median over the repeats of standard deviation over mean of the steps."),
-    "latency_p50_seconds": _median(
-        "seconds", "Median over the repeats of the median latency at batch 1; inference only."
-    ),
-    "latency_p95_seconds": _median("seconds", "Likewise of the 95th percentile."),
-    "latency_p99_seconds": _median("seconds", "Likewise of the 99th percentile."),
-    "samples_per_joule": _mean(
-        "samples/J", "Samples per joule of GPU energy, averaged over the repeats; empty if no energy was measured."
-    ),
-    "power_mean_watts": _mean("W", "Mean over the repeats of the total power of all GPUs; empty if not reported."),
+    "ci95_high": Column("Upper end of that interval; empty with fewer than 2.", "samples/s", NUMBER),
+    "step_p50_seconds": _median("Median over the repeats of the median step.", "seconds"),
+    "step_p95_seconds": _median("Median over the repeats of the 95th percentile step.", "seconds"),
+    "step_cv": _median("Median over the repeats of standard deviation over mean of the steps."),
+    "latency_p50_seconds": _median("Median over repeats of the median latency at batch 1; inference only.", "seconds"),
+    "latency_p95_seconds": _median("Likewise of the 95th percentile.", "seconds"),
+    "latency_p99_seconds": _median("Likewise of the 99th percentile.", "seconds"),
+    "samples_per_joule": _mean("Mean over repeats, of GPU energy; empty if it was not measured.", "samples/J"),
+    "power_mean_watts": _mean("Mean over the repeats of the total power of all GPUs; empty if not reported.", "W"),
     "temperature_steady_celsius": _mean(
-        "°C", "Mean over the repeats of the hottest GPU in the last third of the timed steps; may be empty."
+        "Mean over the repeats of the hottest GPU in the last third of the timed steps; may be empty.", "°C"
     ),
     "all_reduce_bytes_per_second": _mean(
-        "bytes/s", "Mean over the repeats of the all-reduce's bus bandwidth between hosts; empty for one host."
+        "Mean over the repeats of the all-reduce's bus bandwidth between hosts; empty for one host.", "bytes/s"
     ),
-    "flops_utilisation": _mean(
-        "-", "Mean over the repeats of the share of the device's measured peak FLOP/s; empty without peaks."
-    ),
+    "flops_utilisation": _mean("Mean over repeats of the share of the measured peak FLOP/s; empty without peaks."),
     "bandwidth_utilisation": _mean(
-        "-",
-        "The same share of its memory bandwidth, as if nothing were fused; above 1 if fusion or caches save traffic.",
+        "The same share of its memory bandwidth, as if nothing were fused; above 1 if fusion or caches save traffic."
     ),
     "device_memory_peak_bytes": _mean(
-        "bytes", "Mean over the repeats of TensorFlow's peak memory on a GPU; empty on a CPU."
+        "Mean over repeats of TensorFlow's peak memory on a GPU; empty on a CPU.", "bytes"
     ),
-    "sm_clock_mean_mhz": _mean("MHz", "Mean over the repeats of the slowest GPU's clock; empty if not reported."),
+    "sm_clock_mean_mhz": _mean("Mean over the repeats of the slowest GPU's clock; empty if not reported.", "MHz"),
     "valid": Column(
-        FLAG,
-        "-",
-        "True: every number passed its validity checks; false: one failed; empty: no check was reached.",
+        "True: every number passed its validity checks; false: one failed; empty: no check was reached.", dtype=FLAG
     ),
-    "warnings": Column(TEXT, "-", "Codes of the warnings, with a count if only some repeats have them."),
-    "runs": Column(WHOLE, "-", "Runs that the repeats come from."),
-    "last_started_at": Column(TEXT, "UTC", "Start of the latest repeat, ISO 8601."),
-    "usd_per_gpu_hour": Column(NUMBER, "USD/h", "Price of one GPU of this host, as given for the latest repeat."),
-    # the identity
-    "power_limit_watts": Column(NUMBER, "W", "Lowest enforced limit of the GPUs that train; empty when unknown."),
-    "tensorflow": Column(TEXT, "-", "Version; empty when no repeat reached TensorFlow, like the columns below."),
-    "keras": Column(TEXT, "-", "Version."),
-    "cuda": Column(TEXT, "-", "CUDA version that TensorFlow was built with; empty for a CPU build."),
-    "cudnn": Column(TEXT, "-", "Loaded cuDNN version; `built for 9` if a repeat ended before loading it."),
-    "nccl": Column(TEXT, "-", "Loaded NCCL version; empty if nothing was all-reduced on GPUs."),
-    "driver": Column(TEXT, "-", "NVIDIA driver version."),
-    "tf32": Column(FLAG, "-", "TensorFlow's TF32 setting while timing; GPUs before Ampere ignore it."),
-    "cpu": Column(TEXT, "-", "Processor."),
-    "cpu_limit": Column(NUMBER, "CPUs", "CPUs available to the process; may be fractional in a container."),
-    "variables": Column(TEXT, "-", "Environment variables that affect the measurement, `NAME=value`."),
-    "launcher": Column(TEXT, "-", "How the repeat was started: `docker`, `process`, …"),
-    "image_digest": Column(TEXT, "-", "Container image that was started; empty without a container."),
-    "method_version": Column(WHOLE, "-", "Version of what is measured."),
-    "parameters": Column(WHOLE, "-", "Trainable parameters, which distinguish networks of one name."),
-    "cublas": Column(TEXT, "-", "Loaded cuBLAS version; empty on a CPU or if not loaded."),
-    "cuda_compat": Column(
-        TEXT,
-        "-",
-        "Version of NVIDIA's compatibility package that replaced the driver's `libcuda`; empty if none did.",
-    ),
+    "warnings": Column("Codes of the warnings, with a count if only some repeats have them."),
+    "runs": Column("Runs that the repeats come from.", dtype=WHOLE),
+    "last_started_at": Column("Start of the latest repeat, ISO 8601.", "UTC"),
+    "usd_per_gpu_hour": Column("Price of one GPU of this host, as given for the latest repeat.", "USD/h", NUMBER),
+    # the identity; the last ones were added later
+    **{name: _SOFTWARE[name] for name in SOFTWARE_COLUMNS if name not in ("gpu", *_ADDED)},
+    **{name: _SOFTWARE[name] for name in _ADDED},
 }
 
 CASE_COLUMNS: tuple[str, ...] = tuple(SETTINGS)
@@ -251,9 +230,9 @@ def values_of_repeat(measured: Measurement, telemetry: Telemetry) -> list[float 
 
 REPEAT_COLUMNS: dict[str, Column] = {
     **{name: COLUMNS[name] for name in ("fleet", "host")},
-    "run": Column(TEXT, "-", "The run, or the file of a record without an orchestrator."),
-    "repeat": Column(WHOLE, "-", "Number of the repeat, from 1."),
-    "started_at": Column(TEXT, "UTC", "ISO 8601."),
+    "run": Column("The run, or the file of a record without an orchestrator."),
+    "repeat": Column("Number of the repeat, from 1.", dtype=WHOLE),
+    "started_at": Column("ISO 8601.", "UTC"),
     **{name: COLUMNS[name] for name in ("status", "cause", *CASE_COLUMNS, "unit", *OF_REPEAT)},
 }
 """Columns of the table of repeats, where numbers are those of one repeat."""

@@ -26,12 +26,6 @@ HARDWARE = frozenset({"gpu", "power_limit_watts", "cpu", "cpu_limit"})
 MEASURED = ("method_version", "parameters", "tf32", "unit")
 """Columns that change what is measured: if one differs, there is no ratio."""
 
-HOST_COLUMNS = ("cpu", "cpu_limit", "driver", "launcher")
-"""Columns of the identity that may differ between the GPU hosts of a fleet, as part of their spread."""
-
-CPU_HOST_COLUMNS = ("launcher",)
-"""Likewise for CPU hosts, whose processor is the measured hardware and which have no driver."""
-
 IMPLIED = {"model": ("parameters", "unit"), "precision": ("tf32",)}
 """Columns derived from a column of the case, and excluded with it."""
 

@@ -1,7 +1,7 @@
 """Combines the hosts of a fleet into one throughput per case, with the spread between hosts.
 
 A fleet's throughput is the mean of its hosts' means. Different software is never combined. Driver, processor and
-launcher (`comparable.HOST_COLUMNS`) may differ between the hosts of a fleet: this is part of their spread, and noted.
+launcher may differ between the hosts of a fleet: this is part of their spread, and noted.
 """
 
 from __future__ import annotations
@@ -17,15 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from results.schema import Case, Device
 from results.stats import LEVEL, Estimate, Interval, Nested, host_means, nested_estimate, outlying, ratio_of_estimates
 from results.table.columns import NO_ORIGIN, SOFTWARE_COLUMNS, CaseOnHost, Row, Software, Value
-from results.table.comparable import (
-    CPU_HOST_COLUMNS,
-    HOST_COLUMNS,
-    case_label,
-    differences,
-    differing,
-    grouped,
-    value_of,
-)
+from results.table.comparable import case_label, differences, differing, grouped, value_of
 from results.text import counted, enumerated
 
 if TYPE_CHECKING:
@@ -52,7 +44,7 @@ class FleetRate:
         prices: USD per GPU-hour of each host that has a price.
         warnings: Codes of each host that has any, as in its row: `drift (2 of 3), high_cv`.
         utilisation: Mean share of the device's measured peaks, by column of `UTILISATION`; without what is unknown.
-        of_hosts: Values of `HOST_COLUMNS` by column and host; on a CPU those of `CPU_HOST_COLUMNS`.
+        of_hosts: Software of each host with a number.
         split_from: Fleet of which it is a part; see `split_fleets`.
     """
 
@@ -68,7 +60,7 @@ class FleetRate:
     prices: dict[str, float] = field(default_factory=dict)
     warnings: dict[str, str] = field(default_factory=dict)
     utilisation: dict[str, float] = field(default_factory=dict)
-    of_hosts: dict[str, dict[str, Value]] = field(default_factory=dict)
+    of_hosts: dict[str, Software] = field(default_factory=dict)
     split_from: str | None = None
 
     def named(self, column: str) -> Value:
@@ -104,17 +96,9 @@ class FleetRate:
 
     def only(self, hosts: Collection[str], why: str) -> FleetRate:
         """Return only the numbers of `hosts`; the others become failures with reason `why`."""
+        rates, joules = ({host: of[host] for host in of if host in hosts} for of in (self.rates, self.per_joule))
         excluded = {host: why for host in self.rates if host not in hosts}
-        return replace(
-            self,
-            rates={host: runs for host, runs in self.rates.items() if host in hosts},
-            per_joule={host: runs for host, runs in self.per_joule.items() if host in hosts},
-            failures={**self.failures, **excluded},
-        )
-
-    def without(self, host: str) -> FleetRate:
-        """Return only the numbers of the other hosts."""
-        return self.only([name for name in self.rates if name != host], "outlier")
+        return replace(self, rates=rates, per_joule=joules, failures={**self.failures, **excluded})
 
     @property
     def repeated(self) -> str:
@@ -136,8 +120,7 @@ class FleetRate:
     @property
     def interval(self) -> Interval | None:
         """95 % interval over `repeated`; None with fewer than two values."""
-        found = self.estimate
-        return found.interval() if found else None
+        return self.estimate.interval() if self.estimate else None
 
 
 def ratio_of_rates(a: FleetRate, b: FleetRate, *, level: float = LEVEL) -> Interval | None:
@@ -160,11 +143,9 @@ def nested_values(repeats: pd.DataFrame, column: str, of_rows: Mapping[int, tupl
         of_rows: What each row is part of, and its host.
     """
     found: dict[Key, Nested] = {key: {} for key, _ in of_rows.values()}
-    columns = (repeats[name].tolist() for name in ("row", "run", column))
-    for row, run, value in zip(*columns, strict=True):
-        if not math.isnan(value):
-            key, host = of_rows[row]
-            found[key].setdefault(host, {}).setdefault(run, []).append(value)
+    for row, run, value in repeats[["row", "run", column]].dropna().itertuples(index=False):
+        key, host = of_rows[row]
+        found[key].setdefault(host, {}).setdefault(run, []).append(value)
     return found
 
 
@@ -177,88 +158,79 @@ def fleet_rates(rows: Sequence[Row], repeats: pd.DataFrame, apart: Collection[st
     Args:
         rows: Rows in the order of the table.
         repeats: Their repeats with a number.
-        apart: Columns of `HOST_COLUMNS` by which hosts are kept separate.
+        apart: Columns by which hosts are kept separate, of those that may differ.
     """
-    joined = {name: {} if name in apart else _joined(rows, name) for name in ("driver", "launcher")}
+    joined = _joined(rows, apart)
     keys = [(row.fleet, row.case, _shared(row, joined, apart)) for row in rows]
-    measured = defaultdict[tuple[str, Case], set[_FleetKey]](set)
-    for row, key in zip(rows, keys, strict=True):
-        if row.repeats_ok:
-            measured[key[:2]].add(key)
-    groups, of_rows = defaultdict[_FleetKey, list[Row]](list), dict[int, tuple[_FleetKey, str]]()
+    measured = grouped((key[:2], key) for row, key in zip(rows, keys, strict=True) if row.repeats_ok)
+    of_rows = dict[int, tuple[_FleetKey, str]]()
     for index, (row, key) in enumerate(zip(rows, keys, strict=True)):
-        likely = measured[key[:2]]
-        if len(likely) == 1 and not row.repeats_ok:
-            (key,) = likely
-        groups[key].append(row)
-        of_rows[index] = key, row.host
-    names = ("samples_per_second", "round", "samples_per_joule", *UTILISATION)
-    values = {name: nested_values(repeats, name, of_rows) for name in names}
-    return [
-        _fleet_rate(key, group, {name: of[key] for name, of in values.items()})
-        for key, group in groups.items()
-        if key[0] != NO_ORIGIN or values["samples_per_second"][key]  # it failed before it knew its device: no fleet
-    ]
+        likely = {*measured.get(key[:2], [])}
+        of_rows[index] = likely.pop() if len(likely) == 1 and not row.repeats_ok else key, row.host
+    groups = grouped((key, rows[index]) for index, (key, _) in of_rows.items())
+    names = ("samples_per_second", "round", "samples_per_joule")
+    values = [nested_values(repeats, name, of_rows) for name in names]
+    rates = [_fleet_rate(key, group, *(of[key] for of in values)) for key, group in groups.items()]
+    return [rate for rate in rates if rate.fleet != NO_ORIGIN or rate.rates]  # it failed before it knew its device
 
 
-def _fleet_rate(key: _FleetKey, rows: Sequence[Row], values: Mapping[str, Nested]) -> FleetRate:
-    """Return a rate from its rows and the values of their repeats by column."""
-    rates = values["samples_per_second"]
+def _fleet_rate(key: _FleetKey, rows: Sequence[Row], rates: Nested, rounds: Nested, per_joule: Nested) -> FleetRate:
+    """Return a rate from its rows and the values of their repeats."""
     warnings = grouped((row.host, row.warnings) for row in rows if row.warnings)
     failed = grouped(
         (row.host, f"{row.repeats - row.repeats_ok} of {counted(row.repeats, 'repeat')}: {row.cause or row.status}")
         for row in rows
         if row.repeats_ok < row.repeats
     )
+    shares = {name: [share for row in rows if (share := getattr(row, name)) is not None] for name in UTILISATION}
     return FleetRate(
         *key,
         rates=rates,
-        rounds=values["round"],
-        per_joule=values["samples_per_joule"],
+        rounds=rounds,
+        per_joule=per_joule,
         failures={row.host: row.status for row in rows if row.host not in rates},
         failed={host: "; ".join(texts) for host, texts in failed.items()},
         unit=next((row.unit for row in rows if row.unit), ""),
         prices={row.host: row.usd_per_gpu_hour for row in rows if row.usd_per_gpu_hour is not None},
         warnings={host: ", ".join(texts) for host, texts in warnings.items()},
-        utilisation={name: statistics.fmean(host_means(values[name]).values()) for name in UTILISATION if values[name]},
-        of_hosts={
-            name: {row.host: getattr(row, name) for row in rows if row.repeats_ok}
-            for name in (HOST_COLUMNS if key[1].device is Device.GPU else CPU_HOST_COLUMNS)
-        },
+        utilisation={name: statistics.fmean(of_hosts) for name, of_hosts in shares.items() if of_hosts},
+        of_hosts={row.host: row.software for row in rows if row.repeats_ok},
     )
 
 
-def _joined(rows: Iterable[Row], column: str) -> dict[str, str]:
-    """Return the joined values of a column, such as `driver`, of fleets whose hosts have one value each but differ.
+def _joined(rows: Iterable[Row], apart: Collection[str]) -> dict[tuple[str, str], str]:
+    """Return the joined drivers, and launchers, of fleets whose hosts have one each but differ, by fleet and column.
 
     A host with several values was measured several times with different software, which is not spread between hosts.
     """
-    known: dict[str, dict[str, set[str]]] = {}
+    known = defaultdict[tuple[str, str], dict[str, set[str]]](dict)
     for row in rows:
-        value = getattr(row, column)
-        if value is not None and (row.case.device is Device.GPU or column in CPU_HOST_COLUMNS):
-            known.setdefault(row.fleet, {}).setdefault(row.host, set()).add(value)
-    names = {fleet: sorted(set().union(*hosts.values())) for fleet, hosts in known.items()}
-    single = {fleet for fleet, hosts in known.items() if all(len(of_host) == 1 for of_host in hosts.values())}
-    return {fleet: " + ".join(of_fleet) for fleet, of_fleet in names.items() if len(of_fleet) > 1 and fleet in single}
+        values = {"launcher": row.launcher} | ({"driver": row.driver} if row.case.device is Device.GPU else {})
+        for name, value in values.items():
+            if value is not None and name not in apart:
+                known[row.fleet, name].setdefault(row.host, set()).add(value)
+    of_fleets = {
+        key: set().union(*hosts.values()) for key, hosts in known.items() if max(map(len, hosts.values())) == 1
+    }
+    return {key: " + ".join(sorted(values)) for key, values in of_fleets.items() if len(values) > 1}
 
 
-def _shared(row: Row, joined: Mapping[str, Mapping[str, str]], apart: Collection[str]) -> Software:
+def _shared(row: Row, joined: Mapping[tuple[str, str], str], apart: Collection[str]) -> Software:
     """Return the software identity that the hosts of a fleet must share.
 
     Args:
         row: A row of one host.
-        joined: Joined drivers and launchers of fleets that mix them. Some hosts of a fleet with several launchers have
-            no image, so the image digest is ignored; its content (TensorFlow, CUDA, …) is not.
+        joined: Drivers and launchers of fleets that mix them. Some hosts of a fleet with several launchers have no
+            image, so the image digest is ignored; its content (TensorFlow, CUDA, …) is not.
         apart: Columns by which hosts are kept separate.
     """
     own: Software = row.software
-    if own.launcher is not None and row.fleet in joined["launcher"]:
-        own = own._replace(launcher=joined["launcher"][row.fleet], image_digest=None)
+    launcher, driver = (joined.get((row.fleet, name)) for name in ("launcher", "driver"))
+    if own.launcher is not None and launcher:
+        own = replace(own, launcher=launcher, image_digest=None)
     if row.case.device is Device.GPU:
-        if own.driver is not None:
-            own = own._replace(driver=joined["driver"].get(row.fleet, own.driver))
-        own = own._replace(**{name: None for name in ("cpu", "cpu_limit") if name not in apart})
+        own = replace(own, **{name: None for name in ("cpu", "cpu_limit") if name not in apart})
+        own = replace(own, driver=own.driver and (driver or own.driver))
     return own
 
 
@@ -274,9 +246,9 @@ def unambiguous(rates: Sequence[FleetRate], by: Sequence[str] = ()) -> tuple[lis
     """
     groups = grouped(((rate.fleet, rate.case, rate.software.only(by)), rate) for rate in rates if rate.rates).values()
     mixed = [(group, columns) for group in groups if (columns := differing(group, SOFTWARE_COLUMNS))]
-    whys = ((differences(group, of), ",".join(dict.fromkeys((*by, *of)))) for group, of in mixed)
+    whys = grouped(((differences(group, of), ",".join(dict.fromkeys((*by, *of)))), group[0]) for group, of in mixed)
     lines = []
-    for (why, split_by), cases in grouped(zip(whys, (group[0] for group, _ in mixed), strict=True)).items():
+    for (why, split_by), cases in whys.items():
         fleets = enumerated(list(dict.fromkeys(rate.fleet for rate in cases)))
         names = list(dict.fromkeys(case_label(rate, rates) for rate in cases))
         what = names[0] if len(names) == 1 else counted(len(names), "case")
@@ -309,48 +281,32 @@ TOLERANCE = 0.03
 (BERT-Large) in a vendor's published logs; over five centres 8 % on average (Sinha et al., SC22)."""
 
 
-@dataclass(frozen=True)
-class Outlier:
-    """A host that is faster or slower than the rest of its fleet.
-
-    Attributes:
-        ratio: Its throughput over that of the others; the interval is the prediction interval around 1.
-    """
-
-    rate: FleetRate
-    host: str
-    ratio: Interval
-
-    @property
-    def difference(self) -> str:
-        """Description: `a4000/node-c is 12.0% slower than the 3 other hosts of its fleet`."""
-        direction = "slower" if self.ratio.value < 1 else "faster"
-        return (
-            f"{self.rate.fleet}/{self.host} is {abs(1 - self.ratio.value):.1%} {direction} than the "
-            f"{len(self.rate.rates) - 1} other hosts of its fleet"
-        )
-
-    def __str__(self) -> str:
-        """Describe it in a sentence, with advice."""
-        return (
-            f"{self.difference} ({self.rate.case.model}, {self.rate.case.precision}); an equal host would be within "
-            f"{self.ratio.low - 1:+.1%} to {self.ratio.high - 1:+.1%}. Check its cooling, power limit and neighbours"
-        )
-
-
-def outliers(rates: Iterable[FleetRate]) -> list[Outlier]:
-    """Return hosts that differ from the rest of their fleet significantly and by more than `TOLERANCE`.
+def outliers(rates: Iterable[FleetRate]) -> list[str]:
+    """Return a sentence for each host that differs from its fleet significantly and by more than `TOLERANCE`.
 
     Args:
         rates: From `fleet_rates`: one for each fleet, case and software.
     """
-    found = ((rate, outlying([log_means(rate)], TOLERANCE)) for rate in rates)
-    return [outlier_of(rate, *item[1:]) for rate, item in found if item is not None]
+    found = [(rate, worst) for rate in rates if (worst := outlying([log_means(rate)], TOLERANCE)) is not None]
+    return [
+        f"{outlier_text(rate, host, difference)} ({rate.case.model}, {rate.case.precision}); an equal host would be "
+        f"within {math.expm1(difference.low):+.1%} to {math.expm1(difference.high):+.1%}. "
+        "Check its cooling, power limit and neighbours"
+        for rate, (_, host, difference) in found
+    ]
 
 
-def outlier_of(rate: FleetRate, host: str, difference: Interval) -> Outlier:
-    """Return a host of a rate that differs from the others, by the logarithm of throughput, as an `Outlier`."""
-    return Outlier(rate, host, Interval(*map(math.exp, (difference.value, difference.low, difference.high))))
+def outlier_text(rate: FleetRate, host: str, difference: Interval) -> str:
+    """Describe an outlier: `a4000/node-c is 12.0% slower than the 3 other hosts of its fleet`.
+
+    Args:
+        rate: Its fleet's throughput in a case.
+        host: The outlier.
+        difference: Of the logarithms of throughput.
+    """
+    share = math.expm1(difference.value)
+    direction, others = "slower" if share < 0 else "faster", len(rate.rates) - 1
+    return f"{rate.fleet}/{host} is {abs(share):.1%} {direction} than the {others} other hosts of its fleet"
 
 
 def log_means(rate: FleetRate) -> dict[str, float]:

@@ -92,7 +92,7 @@ class Merged:
         return self.rates_by()
 
     def rates_by(self, apart: Collection[str] = ()) -> list[FleetRate]:
-        """Return `rates`, but keep hosts separate by columns of `comparable.HOST_COLUMNS`."""
+        """Return `rates`, but keep hosts separate by these columns."""
         return fleet_rates(self.rows, self.repeats, apart)
 
 

@@ -107,9 +107,8 @@ def fleet(*means: float) -> FleetRate:
 
 def test_a_slow_host_among_equal_ones_is_named_with_its_figures():
     (found,) = outliers([fleet(100, 100.3, 99.8, 100.1, 88)])
-    assert found.host == "host-4"
-    assert str(found).startswith("a4000/host-4 is 12.0% slower than the 4 other hosts of its fleet (resnet50, fp16)")
-    assert "within -1.3% to +1.4%" in str(found)
+    assert found.startswith("a4000/host-4 is 12.0% slower than the 4 other hosts of its fleet (resnet50, fp16)")
+    assert "within -1.3% to +1.4%" in found
     assert outliers([fleet(100, 100.01, 99.99, 100, 102)]) == [], "certain, but small: not worth a word"
 
 
