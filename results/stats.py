@@ -104,6 +104,7 @@ def _variance(values: Collection[float]) -> float:
     return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
+@functools.cache
 def t_quantile(degrees_of_freedom: float, level: float = LEVEL) -> float:
     """Return half the width of a two-sided t-interval in standard errors.
 

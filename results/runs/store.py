@@ -15,7 +15,7 @@ import re
 import stat
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -262,16 +262,11 @@ class RunFolder:
 
     def read_events(self) -> Iterator[dict[str, Any]]:
         """Yield the events in order; lines left incomplete by a crash are skipped."""
-        if not self.events_path.exists():
-            return
-        with self.events_path.open("rb") as lines:
+        with suppress(FileNotFoundError), self.events_path.open("rb") as lines:
             for line in lines:
-                try:
-                    document = json.loads(line)
-                except ValueError:
-                    continue
-                if isinstance(document, dict):
-                    yield document
+                with suppress(ValueError):
+                    if isinstance(document := json.loads(line), dict):
+                        yield document
 
     def write_record(self, job_id: str, record: Record) -> None:
         """Write or replace a job's record atomically.

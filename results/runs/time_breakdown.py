@@ -1,15 +1,16 @@
 """Time breakdown of runs, by host.
 
-Phases of a repeat are in its record (`Record.phases`); starting it, queueing and fetching its record are in the events
-of the run.
+Phases of a repeat are in its record (`Record.phases`); its whole duration, queueing and pulls are in the events of the
+run.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from results.runs.store import RunFolder, StoredRecord
@@ -21,24 +22,19 @@ TIMED, FAILED, OTHER, WAITING, PULL, REPEATS = "timed steps", "failed", "other",
 KINDS = (TIMED, "warm-up", "compilation", "building", "start", "peaks", "checks", PULL, WAITING, FAILED, OTHER)
 """What time is spent on, in the order of the table: the timed steps, then overhead."""
 
-KIND_OF_STATE: Mapping[str, str] = {
-    "launching": "start",
-    "running": "start",
+KIND_OF_PHASE: Mapping[str, str] = {
     "starting": "start",
     "building": "building",
     "compiling": "compilation",
     "checking": "checks",
     "cooling": WAITING,
-    "queued": WAITING,
     "warming": "warm-up",
     "timing": TIMED,
     "peaks": "peaks",
 }
-"""By state of `results.schema.progress.STATES` and of the orchestrator; all others are `OTHER`."""
+"""By state of `results.schema.progress.STATES`; all others, and what is in no phase, are `OTHER`."""
 
-QUEUED = "queued"
-OUTSIDE = frozenset({"launching", "running", QUEUED})
-"""States before the process starts, which are in no record; `running`: a queue has allocated a machine."""
+_Seconds = defaultdict[str, float]
 
 
 def time_breakdown(stored: Iterable[StoredRecord]) -> dict[str, Mapping[str, float]]:
@@ -47,81 +43,65 @@ def time_breakdown(stored: Iterable[StoredRecord]) -> dict[str, Mapping[str, flo
     Args:
         stored: Records of any number of runs; events are read from the folders of the runs.
     """
-    hosts: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
-    by_run: dict[Path, list[tuple[str, Record]]] = {}
-    for item in stored:
-        if item.record is not None:
-            by_run.setdefault(item.path.parent.parent, []).append((item.path.stem, item.record))
-    for path, records in by_run.items():
-        states, repeats, pulls = _times(_events(RunFolder(path)))
+    hosts = defaultdict[str, _Seconds](lambda: _Seconds(float))
+    readable = (item for item in stored if item.record is not None)
+    for folder, items in itertools.groupby(readable, lambda item: item.path.parent.parent):
+        queued, repeats, pulls = _times(RunFolder(folder))
         names: dict[str, str] = {}
-        for job, record in records:
-            origin = record.origin
+        for item in items:
+            assert item.record is not None, "see above"
+            origin, job = item.record.origin, item.path.stem
             host = f"{origin.fleet}/{origin.host}" if origin else "-"
             names[host.replace("/", ".")] = host  # events have a dot between fleet and host
             hosts[host][REPEATS] += 1
-            for kind, seconds in _of_repeat(record, states.get(job, {}), repeats.get(job)).items():
+            for kind, seconds in _of_repeat(item.record, queued[job], repeats.get(job)).items():
                 hosts[host][kind] += seconds
         for host, seconds in pulls.items():
             hosts[names.get(host, host)][PULL] += seconds
     return dict(sorted(hosts.items()))
 
 
-def _events(folder: RunFolder) -> Iterator[dict[str, Any]]:
-    """Yield the events of a run; none if the file is missing or cannot be read."""
-    try:
-        if folder.events_path.is_file():
-            yield from folder.read_events()
-    except OSError:
-        return
-
-
-_Seconds = defaultdict[str, float]
-
-
-def _times(events: Iterable[dict[str, Any]]) -> tuple[dict[str, _Seconds], dict[str, float], _Seconds]:
-    """Return durations from the events of a run.
-
-    Returns:
-        Seconds of each state, by job; duration of each repeat, by job; and seconds spent pulling images, by host.
-    """
-    states, repeats, pulls = dict[str, _Seconds](), dict[str, float](), _Seconds(float)
-    begun: dict[str, tuple[str, float]] = {}
-    for event in events:
+def _times(folder: RunFolder) -> tuple[_Seconds, dict[str, float], _Seconds]:
+    """Return seconds in a queue by job, the duration of each repeat by job, and seconds of pulls by host."""
+    queued, repeats, pulls = _Seconds(float), dict[str, float](), _Seconds(float)
+    since: dict[str, float] = {}
+    for event in _events(folder):
         kind, job, at = event.get("event"), str(event.get("job")), _seconds(event.get("at"))
         if kind == "run_started":
-            begun.clear()  # states are unknown while there is no controller
+            since.clear()  # states are unknown while there is no controller
         elif kind == "image_ready":
             pulls[str(event.get("host"))] += _number(event.get("seconds"))
         elif kind in ("job_state", "job_result"):
-            if job in begun and at is not None:
-                state, since = begun.pop(job)
-                states.setdefault(job, _Seconds(float))[state] += max(0.0, at - since)
+            if job in since and at is not None:
+                queued[job] += max(0.0, at - since.pop(job))
             if kind == "job_result":
                 repeats[job] = _number(event.get("seconds"))
-            elif at is not None:
-                state = str(event.get("state"))
-                if state == "launching":
-                    states.pop(job, None)  # a new attempt
-                begun[job] = "running" if state.startswith("on ") else state, at
-    return states, repeats, pulls
+            elif event.get("state") == "launching":
+                queued.pop(job, None)  # a new attempt
+            elif event.get("state") == "queued" and at is not None:
+                since[job] = at
+    return queued, repeats, pulls
 
 
-def _of_repeat(record: Record, states: Mapping[str, float], whole: float | None) -> dict[str, float]:
+def _events(folder: RunFolder) -> Iterator[dict[str, Any]]:
+    with contextlib.suppress(OSError):  # a copied run may lack them
+        yield from folder.read_events()
+
+
+def _of_repeat(record: Record, queued: float, whole: float | None) -> Mapping[str, float]:
     """Split the duration of a repeat by kind.
 
     Args:
         record: Its record.
-        states: Seconds of each state, from the events.
+        queued: Seconds in a queue before its start.
         whole: Seconds from its start to its record; None: in no event.
     """
-    found: defaultdict[str, float] = defaultdict(float)
-    outside = [(state, states[state]) for state in OUTSIDE & states.keys()]
-    for state, seconds in [*((phase.name, phase.seconds) for phase in record.phases), *outside]:
-        found[KIND_OF_STATE.get(state, OTHER)] += seconds
+    spent = _Seconds(float, {WAITING: queued})
+    for phase in record.phases:
+        spent[KIND_OF_PHASE.get(phase.name, OTHER)] += phase.seconds
     if whole is not None:
-        found[OTHER] += max(0.0, whole + states.get(QUEUED, 0.0) - sum(found.values()))
-    return found if record.status is Status.OK else {FAILED: sum(found.values())}
+        spent[OTHER] += max(0.0, whole + queued - sum(spent.values()))
+    return spent if record.status is Status.OK else {FAILED: sum(spent.values())}
 
 
 def _seconds(stamp: object) -> float | None:
@@ -131,11 +111,9 @@ def _seconds(stamp: object) -> float | None:
         return None
 
 
-def _number(value: object) -> float:
-    """Parse a duration of an untrusted event; 0 if it is not one."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
-        return 0.0
-    return float(value)
+def _number(value: Any) -> float:  # noqa: ANN401 (of a file)
+    """Return a duration of an untrusted event; 0 if it is not one."""
+    return float(value) if type(value) in (int, float) and 0 <= value < 1e9 else 0.0
 
 
 def time_breakdown_grid(hosts: Mapping[str, Mapping[str, float]]) -> Grid | None:

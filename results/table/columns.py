@@ -218,14 +218,17 @@ OF_REPEAT: tuple[str, ...] = tuple(name for name, column in COLUMNS.items() if c
 """Columns of the measured values of a repeat."""
 
 
+_OF_TELEMETRY = {item.name for item in fields(Telemetry)}
+
+
 def values_of_repeat(measured: Measurement, telemetry: Telemetry) -> list[float | None]:
     """Return the measured values of a repeat, in the order of `OF_REPEAT`; most are fields of that name."""
-    latency = vars(measured.latency) if measured.latency else {}
-    known: dict[str, float | None] = {f"latency_{name}": value for name, value in latency.items()}
+    known = {name: getattr(telemetry if name in _OF_TELEMETRY else measured, name, None) for name in OF_REPEAT}
+    if measured.latency:
+        known |= {f"latency_{name}": value for name, value in vars(measured.latency).items() if name != "step_seconds"}
     if telemetry.energy_joules:
         known["samples_per_joule"] = measured.samples / telemetry.energy_joules
-    known |= vars(telemetry) | vars(measured)
-    return [known.get(name) for name in OF_REPEAT]
+    return [*known.values()]
 
 
 REPEAT_COLUMNS: dict[str, Column] = {

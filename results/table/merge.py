@@ -33,8 +33,7 @@ from results.table.columns import (
     values_of_repeat,
 )
 from results.table.fleets import FleetRate, fleet_rates, nested_values
-from results.table.suspects import highest_rate, own_doubt, step_times, suspicions
-from results.table.unusual import unusual_repeats
+from results.table.suspects import highest_rate, own_doubt, step_times, suspicions, unusual_repeats
 from results.text import path_text, printable
 
 _TYPES = {
@@ -238,7 +237,7 @@ def _rows(frame: pd.DataFrame, repeats: pd.DataFrame) -> list[Row]:
         input_size=rows["input_size"].astype("Int64"),
         global_batch=[place.case.global_batch for place in rows["place"]],
     )
-    software = pd.DataFrame([*rows["software"]], rows.index, SOFTWARE_COLUMNS, dtype=object)
+    software = pd.DataFrame([vars(of) for of in rows["software"]], rows.index, SOFTWARE_COLUMNS, dtype=object)
     rows = _with_settings(rows.join(software)).astype(object)
     return [*rows.where(rows.notna(), None).itertuples(index=False, name="Row")]
 
