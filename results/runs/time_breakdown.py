@@ -22,7 +22,7 @@ TIMED, FAILED, OTHER, WAITING, PULL, REPEATS = "timed steps", "failed", "other",
 KINDS = (TIMED, "warm-up", "compilation", "building", "start", "peaks", "checks", PULL, WAITING, FAILED, OTHER)
 """What time is spent on, in the order of the table: the timed steps, then overhead."""
 
-KIND_OF_PHASE: Mapping[str, str] = {
+KIND_OF_STATE: Mapping[str, str] = {
     "starting": "start",
     "building": "building",
     "compiling": "compilation",
@@ -33,6 +33,9 @@ KIND_OF_PHASE: Mapping[str, str] = {
     "peaks": "peaks",
 }
 """By state of `results.schema.progress.STATES`; all others, and what is in no phase, are `OTHER`."""
+
+BEFORE_PHASES: Mapping[str, str] = {"launching": "start", "running": "start", "queued": WAITING}
+"""By state of a repeat whose process has not started, which is in no record; `running`: a queue allocated a machine."""
 
 _Seconds = defaultdict[str, float]
 
@@ -46,7 +49,7 @@ def time_breakdown(stored: Iterable[StoredRecord]) -> dict[str, Mapping[str, flo
     hosts = defaultdict[str, _Seconds](lambda: _Seconds(float))
     readable = (item for item in stored if item.record is not None)
     for folder, items in itertools.groupby(readable, lambda item: item.path.parent.parent):
-        queued, repeats, pulls = _times(RunFolder(folder))
+        before, repeats, pulls = _times(RunFolder(folder))
         names: dict[str, str] = {}
         for item in items:
             assert item.record is not None, "see above"
@@ -54,33 +57,40 @@ def time_breakdown(stored: Iterable[StoredRecord]) -> dict[str, Mapping[str, flo
             host = f"{origin.fleet}/{origin.host}" if origin else "-"
             names[host.replace("/", ".")] = host  # events have a dot between fleet and host
             hosts[host][REPEATS] += 1
-            for kind, seconds in _of_repeat(item.record, queued[job], repeats.get(job)).items():
+            for kind, seconds in _of_repeat(item.record, before[job], repeats.get(job)).items():
                 hosts[host][kind] += seconds
         for host, seconds in pulls.items():
             hosts[names.get(host, host)][PULL] += seconds
     return dict(sorted(hosts.items()))
 
 
-def _times(folder: RunFolder) -> tuple[_Seconds, dict[str, float], _Seconds]:
-    """Return seconds in a queue by job, the duration of each repeat by job, and seconds of pulls by host."""
-    queued, repeats, pulls = _Seconds(float), dict[str, float](), _Seconds(float)
-    since: dict[str, float] = {}
+def _times(folder: RunFolder) -> tuple[Mapping[str, _Seconds], dict[str, float], _Seconds]:
+    """Return durations from the events of a run.
+
+    Returns:
+        Seconds by kind before the process started, by job; whole duration of each repeat, by job; seconds spent
+        pulling images, by host.
+    """
+    before, repeats = defaultdict[str, _Seconds](lambda: _Seconds(float)), dict[str, float]()
+    pulls, begun = _Seconds(float), dict[str, tuple[str, float]]()
     for event in _events(folder):
         kind, job, at = event.get("event"), str(event.get("job")), _seconds(event.get("at"))
         if kind == "run_started":
-            since.clear()  # states are unknown while there is no controller
+            begun.clear()  # states are unknown while there is no controller
         elif kind == "image_ready":
             pulls[str(event.get("host"))] += _number(event.get("seconds"))
         elif kind in ("job_state", "job_result"):
-            if job in since and at is not None:
-                queued[job] += max(0.0, at - since.pop(job))
+            state, since = begun.pop(job, ("", 0.0))
+            if state in BEFORE_PHASES and at is not None:
+                before[job][BEFORE_PHASES[state]] += max(0.0, at - since)
             if kind == "job_result":
                 repeats[job] = _number(event.get("seconds"))
-            elif event.get("state") == "launching":
-                queued.pop(job, None)  # a new attempt
-            elif event.get("state") == "queued" and at is not None:
-                since[job] = at
-    return queued, repeats, pulls
+            elif at is not None:
+                state = str(event.get("state"))
+                begun[job] = "running" if state.startswith("on ") else state, at
+                if state == "launching":
+                    before.pop(job, None)  # a new attempt
+    return before, repeats, pulls
 
 
 def _events(folder: RunFolder) -> Iterator[dict[str, Any]]:
@@ -88,19 +98,19 @@ def _events(folder: RunFolder) -> Iterator[dict[str, Any]]:
         yield from folder.read_events()
 
 
-def _of_repeat(record: Record, queued: float, whole: float | None) -> Mapping[str, float]:
+def _of_repeat(record: Record, before: Mapping[str, float], whole: float | None) -> Mapping[str, float]:
     """Split the duration of a repeat by kind.
 
     Args:
         record: Its record.
-        queued: Seconds in a queue before its start.
-        whole: Seconds from its start to its record; None: in no event.
+        before: Seconds by kind before its process started.
+        whole: Seconds from its start, after any queue, to its record; None: in no event.
     """
-    spent = _Seconds(float, {WAITING: queued})
+    spent = _Seconds(float, before)
     for phase in record.phases:
-        spent[KIND_OF_PHASE.get(phase.name, OTHER)] += phase.seconds
+        spent[KIND_OF_STATE.get(phase.name, OTHER)] += phase.seconds
     if whole is not None:
-        spent[OTHER] += max(0.0, whole + queued - sum(spent.values()))
+        spent[OTHER] += max(0.0, whole + before.get(WAITING, 0.0) - sum(spent.values()))
     return spent if record.status is Status.OK else {FAILED: sum(spent.values())}
 
 
