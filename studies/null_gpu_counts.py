@@ -22,6 +22,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from results.schema import DEVICE_MODEL
@@ -211,7 +212,7 @@ def _counts(null: ctypes.CDLL, arguments: list[str], small: bool, rounds: int, p
     repeat.require = lambda *_: None  # what was not computed is not right
     repeat.validity.OneDeviceReference = lambda *_: None
     found: dict[str, Any] = {}
-    take = repeat.take_steps
+    take = timing.take_steps
 
     def take_counted(*others: Any, **named: Any) -> None:
         read_loss = timing.wait_for_loss
@@ -235,15 +236,15 @@ def _counts(null: ctypes.CDLL, arguments: list[str], small: bool, rounds: int, p
             found["to_plain_loop"] = statistics.median(
                 take(step, count).seconds / _plain_loop_seconds(step, count) for _ in range(rounds)
             )
-        found["peak_bytes"] = repeat.device_memory_peak_bytes(request.case)
+        found["peak_bytes"] = repeat.devices.device_memory_peak_bytes(request.case)
         if pauses:
             found["with_pauses"] = _with_pauses(take, *others[:2], pauses)
-            found["with_pauses"]["peak_bytes"] = [repeat.device_memory_peak_bytes(request.case)]
+            found["with_pauses"]["peak_bytes"] = [repeat.devices.device_memory_peak_bytes(request.case)]
         variables = getattr(others[0].__self__.workload, "variables", [])
         found["gradient_bytes"] = sum(4 * int(variable.shape.num_elements()) for variable in variables)
         raise _CountedError
 
-    repeat.take_steps = take_counted
+    repeat.timing = SimpleNamespace(**{**vars(timing), "take_steps": take_counted})  # warm-up keeps its own
     if device := request.case.model == DEVICE_MODEL:
         _count_figures(null, found)
     with contextlib.suppress(CaseFailedError if device else _CountedError):  # a device's results are wrong
@@ -300,8 +301,7 @@ def _count_figures(null: ctypes.CDLL, figures: dict[str, Any]) -> None:
     """Count calls of each figure of a device, of which only the last is waited for, instead of timing them."""
     import tensorflow as tf
 
-    from tfbench import device_case
-    from tfbench.roofline import peaks, transfers
+    from tfbench.roofline import peaks
 
     found, measured = {}, peaks.measured
 
@@ -314,11 +314,12 @@ def _count_figures(null: ctypes.CDLL, figures: dict[str, Any]) -> None:
         return [1.0]
 
     def keep(wanted: Any, *others: Any) -> Any:
+        result = measured(wanted, *others)
         figures[f"{wanted.metric},{wanted.arithmetic or 'fp32'}"] = dict(found)
-        return measured(wanted, *others)
+        return result
 
-    peaks.rounds_of, peaks.measured, transfers.measured = count, keep, keep
-    device_case.tf32_observed = lambda _: True  # what computes nothing rounds nothing
+    peaks.rounds_of, peaks.measured = count, keep
+    peaks.tf32_observed = lambda _: True  # what computes nothing rounds nothing
 
 
 def main() -> int:

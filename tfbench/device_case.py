@@ -7,11 +7,10 @@ by the same products, over all hosts.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -29,21 +28,7 @@ from tfbench.machine.nvml import GPUs
 from tfbench.machine.telemetry import Observer
 from tfbench.measuring import validity
 from tfbench.peers import Peers
-from tfbench.roofline.peaks import (
-    ARITHMETIC,
-    MisplacedError,
-    matrix_product,
-    measured,
-    memory_add,
-    product_call,
-    product_check,
-    rounds_of,
-    seconds_of_one_call,
-    tf32_observed,
-    unsupported,
-    wait_for,
-)
-from tfbench.roofline.transfers import all_reduce, all_reduce_check, connect, host_transfers
+from tfbench.roofline import peaks, transfers
 
 LOAD_SECONDS = 20.0
 """Duration of the load on all devices together: long enough for a GPU with too little cooling to throttle."""
@@ -92,11 +77,11 @@ def _measure_first(case: Case, strategy: Strategy, findings: Findings, options: 
     observer.cool(options.max_cooling_seconds)
     observer.start()
     device = first_device(case)
-    connect(strategy)
-    products = [product_of(arithmetic, device) for arithmetic in ARITHMETIC]
+    transfers.connect(strategy)
+    products = [product_of(arithmetic, device) for arithmetic in peaks.ARITHMETIC]
     findings.device_results += [result for result, _ in products]
     findings.checks += [check for _, check in products]
-    findings.device_results += [memory_add(device), *host_transfers(device)]
+    findings.device_results += [peaks.memory_add(device), *transfers.host_transfers(device)]
     _all_reduce(case, strategy, findings)
     findings.telemetry = replace(observer.stop(), device_memory_peak_bytes=device_memory_peak_bytes(case))
     findings.gpus = observer.gpus
@@ -104,8 +89,8 @@ def _measure_first(case: Case, strategy: Strategy, findings: Findings, options: 
 
 def _all_reduce(case: Case, strategy: Strategy, findings: Findings) -> None:
     if case.num_gpus > 1:
-        findings.device_results += all_reduce(strategy)
-        findings.checks.append(all_reduce_check(strategy))
+        findings.device_results += transfers.all_reduce(strategy)
+        findings.checks.append(transfers.all_reduce_check(strategy))
 
 
 def _check_deeply(case: Case, strategy: Strategy, findings: Findings, gpus: GPUs) -> None:
@@ -113,11 +98,11 @@ def _check_deeply(case: Case, strategy: Strategy, findings: Findings, gpus: GPUs
     on_gpus = case.device is Device.GPU
     devices = [f"GPU:{place}" for place in range(case.num_gpus)] if on_gpus else [PROCESSOR]
     kinds = ["fp32", "tf32", "fp16"] if on_gpus else ["fp32"]
-    connect(strategy)
+    transfers.connect(strategy)
     for place, device in enumerate(devices):
-        findings.checks.append(replace(product_check("fp32", device), name=f"product_of_device_{place}"))
+        findings.checks.append(replace(peaks.product_check("fp32", device), name=f"product_of_device_{place}"))
         alone = [result for kind in kinds for result in sustained_products(kind, [device], ALONE_SECONDS)]
-        alone += [memory_add(device), *(host_transfers(device) if on_gpus else [])]
+        alone += [peaks.memory_add(device), *(transfers.host_transfers(device) if on_gpus else [])]
         findings.device_results += [replace(result, gpu=place) for result in alone]
     observer = Observer(gpus)
     observer.start()
@@ -127,15 +112,10 @@ def _check_deeply(case: Case, strategy: Strategy, findings: Findings, gpus: GPUs
     findings.gpus = observer.gpus
     if on_gpus:
         _all_reduce(case, strategy, findings)
-    findings.device_results += _of_the_host(case.device)
-
-
-def _of_the_host(device: Device) -> list[DeviceResult]:
-    """Measure the CPU; if it is the device under test, only a loop of Python code."""
+        findings.device_results += [product_of("fp32", PROCESSOR)[0], peaks.memory_add(PROCESSOR)]
     seconds = loop_seconds()
-    rate = LOOP_STEPS / seconds
-    loop = DeviceResult(metric="python_loop", unit="1/s", amount=LOOP_STEPS, seconds=seconds, value=rate)
-    return [loop, product_of("fp32", PROCESSOR)[0], memory_add(PROCESSOR)] if device is Device.GPU else [loop]
+    loop = DeviceResult(metric="python_loop", unit="1/s", amount=LOOP_STEPS, seconds=seconds)
+    findings.device_results.append(replace(loop, value=LOOP_STEPS / seconds))
 
 
 def with_product_rates(case: Case, gpus: Sequence[GPUFacts], peers: Peers) -> list[GPUFacts]:
@@ -162,29 +142,18 @@ def with_product_rates(case: Case, gpus: Sequence[GPUFacts], peers: Peers) -> li
     ]
 
 
-@contextlib.contextmanager
-def _tf32_for(arithmetic: str) -> Iterator[None]:
-    """Allow TF32 for a kind of products only."""
-    before = tf.config.experimental.tensor_float_32_execution_enabled()
-    tf.config.experimental.enable_tensor_float_32_execution(arithmetic == "tf32")
-    try:
-        yield
-    finally:
-        tf.config.experimental.enable_tensor_float_32_execution(before)
-
-
 def product_of(arithmetic: str, device: str) -> tuple[DeviceResult, Check]:
     """Measure and check one kind of matrix product; if the device lacks it, the result has a reason instead."""
     name = f"product_{arithmetic}"
-    with _tf32_for(arithmetic):
-        if arithmetic == "tf32" and not tf32_observed(device):
+    with peaks.tf32_for(arithmetic):
+        if arithmetic == "tf32" and not peaks.tf32_observed(device):
             wanted = DeviceResult(metric="matrix_product", unit="FLOP/s", arithmetic=arithmetic)
             reason = "the device does not round as TF32 does: that needs a GPU of compute capability 8.0 or more"
-            return unsupported(wanted, reason), validity.does_not_apply(name, reason)
-        result = matrix_product(arithmetic, device)
+            return peaks.unsupported(wanted, reason), validity.does_not_apply(name, reason)
+        result = peaks.matrix_product(arithmetic, device)
         if result.value is None:
             return result, validity.does_not_apply(name, result.reason or "not measured")
-        return result, product_check(arithmetic, device)
+        return result, peaks.product_check(arithmetic, device)
 
 
 def sustained_products(arithmetic: str, devices: Sequence[str], seconds: float) -> list[DeviceResult]:
@@ -205,27 +174,29 @@ def sustained_products(arithmetic: str, devices: Sequence[str], seconds: float) 
 
     def seconds_per_product(chain: tuple[Callable[[], Tensor], int]) -> float:
         call, products = chain
-        return statistics.fmean(rounds_of(call, SECONDS_BETWEEN_WAITS, sys.maxsize, seconds)) / products
+        return statistics.fmean(peaks.rounds_of(call, SECONDS_BETWEEN_WAITS, sys.maxsize, seconds)) / products
 
-    with _tf32_for(arithmetic):
-        if arithmetic == "tf32" and not tf32_observed(devices[0]):
+    with peaks.tf32_for(arithmetic):
+        if arithmetic == "tf32" and not peaks.tf32_observed(devices[0]):
             return []
         try:
             chains = [_chain(size, arithmetic, device) for device in devices]
             with ThreadPoolExecutor(len(devices)) as pool:
                 timed = list(pool.map(seconds_per_product, chains))
-        except (tf.errors.OpError, MisplacedError) as error:
-            return [unsupported(result, error) for result in wanted]
-    return [measured(result, size, 2.0 * size**3, [each]) for result, each in zip(wanted, timed, strict=True)]
+        except peaks.FAILURES as error:
+            return [peaks.unsupported(result, error) for result in wanted]
+    return [peaks.with_figures(result, size, 2.0 * size**3, [each]) for result, each in zip(wanted, timed, strict=True)]
 
 
 def _chain(size: int, arithmetic: str, device: str) -> tuple[Callable[[], Tensor], int]:
     """Return a function that computes products for about `SECONDS_BETWEEN_WAITS`, and their number."""
     bound = math.sqrt(3.0 / size)  # variance 1 / size: powers of the matrix neither grow nor vanish
     with tf.device(device):
-        factor = tf.cast(tf.random.stateless_uniform([size, size], (size, 1), -bound, bound), ARITHMETIC[arithmetic])
-    once = seconds_of_one_call(product_call(factor, device), [device])
+        factor = tf.cast(
+            tf.random.stateless_uniform([size, size], (size, 1), -bound, bound), peaks.ARITHMETIC[arithmetic]
+        )
+    once = peaks.seconds_of_one_call(peaks.product_call(factor, device), [device])
     products = min(MOST_CHAINED, max(1, round(SECONDS_BETWEEN_WAITS / max(once, 1e-6))))
-    chain = product_call(factor, device, products)
-    wait_for(chain())
+    chain = peaks.product_call(factor, device, products)
+    peaks.wait_for(chain())
     return chain, products

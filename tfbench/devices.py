@@ -173,8 +173,5 @@ def with_loaded_libraries(environment: Environment) -> Environment:
     """
     found: dict[str, Any] = loaded_versions()
     libcuda = found.pop("libcuda", None)
-    return replace(
-        environment,
-        **found,
-        cuda_compat=libcuda if environment.driver not in (None, libcuda) else None,
-    )
+    compat = libcuda if environment.driver not in (None, libcuda) else None
+    return replace(environment, **found, cuda_compat=compat)

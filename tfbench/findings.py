@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
-import math
 import os
-import statistics
 import sys
 import textwrap
 import time
@@ -15,18 +13,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from results.schema import (
-    Check,
-    Device,
-    DeviceResult,
-    Environment,
-    Measurement,
-    Mode,
-    Phase,
-    Record,
-    SoftWarning,
-    Telemetry,
-)
+from results import schema
+from results.schema import Device, Mode, Record
 from results.schema.health import GPUFacts
 from results.schema.progress import record_lines, state_line
 from results.schema.record_json import RecordError, contradictions, to_json
@@ -47,25 +35,25 @@ class Phases:
         self._entered.append((name, time.perf_counter(), time.process_time()))
         print(state_line(name), file=sys.stderr, flush=True)  # noqa: T201 (progress is this program's stderr)
 
-    def ended(self) -> list[Phase]:
+    def ended(self) -> list[schema.Phase]:
         """Return the phases that have ended, in the order of their first begin."""
         spent: dict[str, list[tuple[float, float]]] = {}
         for (name, wall, cpu), (_, wall_end, cpu_end) in itertools.pairwise(self._entered):
             spent.setdefault(name, []).append((wall_end - wall, cpu_end - cpu))
         totals = {name: [sum(parts) for parts in zip(*times, strict=True)] for name, times in spent.items()}
-        return [Phase(name=name, seconds=wall, cpu_seconds=cpu) for name, (wall, cpu) in totals.items()]
+        return [schema.Phase(name=name, seconds=wall, cpu_seconds=cpu) for name, (wall, cpu) in totals.items()]
 
 
 @dataclass
 class Findings:
     """The parts of a record, filled while a case is measured."""
 
-    environment: Environment | None = None
-    measurement: Measurement | None = None
-    telemetry: Telemetry | None = None
-    checks: list[Check] = field(default_factory=list)
-    warnings: list[SoftWarning] = field(default_factory=list)
-    device_results: list[DeviceResult] = field(default_factory=list)
+    environment: schema.Environment | None = None
+    measurement: schema.Measurement | None = None
+    telemetry: schema.Telemetry | None = None
+    checks: list[schema.Check] = field(default_factory=list)
+    warnings: list[schema.SoftWarning] = field(default_factory=list)
+    device_results: list[schema.DeviceResult] = field(default_factory=list)
     gpus: list[GPUFacts] = field(default_factory=list)
     phases: Phases = field(default_factory=Phases)
 
@@ -141,9 +129,6 @@ COLUMNS = 80
 
 LABEL_WIDTH = 13
 
-FEWEST_INTERVALS = 5
-"""With fewer timings the formula of the t-quantile is off by more than 2 %, and an interval says little."""
-
 MODES = {Mode.TRAIN: "training", Mode.INFER: "inference", Mode.DEVICE: "no network: the device itself"}
 
 SHOWN_ELSEWHERE = {"precision", "batch_per_gpu", "num_gpus", "num_hosts", "device", "mode", "num_steps", "warmup_steps"}
@@ -152,12 +137,11 @@ SHOWN_ELSEWHERE = {"precision", "batch_per_gpu", "num_gpus", "num_hosts", "devic
 
 def record_table(record: Record) -> str:
     """Return a record as lines of at most 80 columns: what was measured on what, the figures, a line per warning."""
-    rows = [*_case_rows(record), *_figure_rows(record)]
-    rows += [("warning", f"{warning.code}: {warning.message}") for warning in record.warnings]
+    warnings = [("warning", f"{warning.code}: {warning.message}") for warning in record.warnings]
     lines: list[str] = []
-    for label, text in rows:
+    for label, *parts in (*_case_rows(record), *_figure_rows(record), *warnings):
         lines += textwrap.wrap(
-            text,
+            ", ".join(filter(None, parts)),
             COLUMNS,
             initial_indent=f"{label:{LABEL_WIDTH}}",
             subsequent_indent=" " * LABEL_WIDTH,
@@ -167,27 +151,24 @@ def record_table(record: Record) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _case_rows(record: Record) -> Iterator[tuple[str, str]]:
+Row = tuple[str, ...]
+"""A label, and the parts of a text; without one, the row is left out."""
+
+
+def _case_rows(record: Record) -> Iterator[Row]:
     case, environment = record.case, record.environment
     yield "status", str(record.status)
-    if record.cause:
-        yield "reason", " ".join(record.cause.split())
+    yield "reason", " ".join((record.cause or "").split())
     yield ("GPU" if case.device is Device.GPU else "CPU"), _hardware(record)
     if environment:
         versions = {"TensorFlow": environment.tensorflow, "CUDA": environment.cuda, "driver": environment.driver}
-        yield "software", ", ".join(f"{name} {version}" for name, version in versions.items() if version)
-    yield "network", MODES[case.mode] if case.mode is Mode.DEVICE else f"{case.model}, {MODES[case.mode]}"
-    if case.mode is Mode.DEVICE:
-        return
-    yield "precision", str(case.precision)
-    yield (
-        "batch",
-        f"{case.batch_per_gpu} per {case.device.upper()}"
-        + (f", {case.global_batch} in all" if case.global_batch > case.batch_per_gpu else ""),
-    )
-    settings = {name: value for name, value in case.changed.items() if name not in SHOWN_ELSEWHERE}
-    if settings:
-        yield "settings", ", ".join(f"{name} {value}" for name, value in settings.items())
+        yield "software", *(f"{name} {version}" for name, version in versions.items() if version)
+    yield "network", case.model if case.mode is not Mode.DEVICE else "", MODES[case.mode]
+    if case.mode is not Mode.DEVICE:
+        in_all = f"{case.global_batch} in all" if case.global_batch > case.batch_per_gpu else ""
+        yield "precision", str(case.precision)
+        yield "batch", f"{case.batch_per_gpu} per {case.device.upper()}", in_all
+        yield "settings", *(f"{name} {value}" for name, value in case.changed.items() if name not in SHOWN_ELSEWHERE)
 
 
 def _hardware(record: Record) -> str:
@@ -202,71 +183,45 @@ def _hardware(record: Record) -> str:
     return f"{replicas} (unknown)"
 
 
-def _figure_rows(record: Record) -> Iterator[tuple[str, str]]:
+def _figure_rows(record: Record) -> Iterator[Row]:
     for result in record.device_results:
         yield "", _device_text(result)
-    m, seen = record.measurement, record.telemetry or Telemetry()
+    m, seen = record.measurement, record.telemetry or schema.Telemetry()
     if m is None:
         return
     samples = f"sequences of {m.sequence_length:,} tokens" if m.unit == "sequences" and m.sequence_length else m.unit
-    yield "samples/s", _rate_text(m, f"{samples}/s")
+    yield "samples/s", f"{m.samples_per_second:,.1f} {samples}/s"
     spread = "" if m.step_cv is None else f", CV {m.step_cv:.1%}"
     p50, p95 = m.step_p50_seconds * 1000, m.step_p95_seconds * 1000
     yield "step", f"{p50:.1f} ms, 95 % below {p95:.1f} ms{spread}; {m.num_steps} steps in {m.seconds:.1f} s"
     if m.latency is not None:
-        values = {"p50": m.latency.p50_seconds, "p95": m.latency.p95_seconds, "p99": m.latency.p99_seconds}
-        yield "latency", "at batch 1: " + ", ".join(f"{name} {1000 * value:.2f} ms" for name, value in values.items())
+        p50, p95, p99 = (1000 * getattr(m.latency, f"p{share}_seconds") for share in (50, 95, 99))
+        yield "latency", f"at batch 1: p50 {p50:.2f} ms, p95 {p95:.2f} ms, p99 {p99:.2f} ms"
     if m.input_limit is not None:
         bottleneck = "input" if m.input_limit.limited else "device"
         ratio = f"a step takes {m.input_limit.step_ratio:.2f} × one with synthetic data"
         yield "input", f"bottleneck: {bottleneck}; {ratio}, {m.input_limit.read_bytes_per_second / 1e6:.1f} MB/s"
-    if memory := _memory_text(record.environment, seen):
-        yield "memory", memory
-    if energy := _energy_text(m, seen):
-        yield "power", energy
-    shares = {"of peak FLOP/s": m.flops_utilisation, "of memory bandwidth": m.bandwidth_utilisation}
-    if used := [f"{share:.0%} {name}" for name, share in shares.items() if share is not None]:
-        yield "utilisation", ", ".join(used)
-    yield (
-        "before",
-        f"build {m.build_seconds:.1f} s, compile {m.compile_seconds:.1f} s, warm-up {m.warmup_seconds:.1f} s",
-    )
-
-
-def _rate_text(m: Measurement, unit: str) -> str:
-    """Format the throughput with its 95 % interval over the timed steps of this process.
-
-    Source of the t-quantile: Abramowitz and Stegun, 26.7.5.
-    """
-    timings = m.step_seconds[:: m.steps_per_wait]  # steps that share a wait have one timing
-    freedom = len(timings) - 1
-    spread = statistics.stdev(timings) if len(timings) >= FEWEST_INTERVALS else 0.0
-    if not spread:
-        return f"{m.samples_per_second:.1f} {unit}"
-    z = statistics.NormalDist().inv_cdf(0.975)
-    t = z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
-    error = m.samples_per_second * t * spread / math.sqrt(len(timings)) / statistics.fmean(timings)
-    places = min(max(1 - math.floor(math.log10(error)), 0), 9)
-    return f"{m.samples_per_second:,.{places}f} ± {error:,.{places}f} {unit}, 95 % over its steps"
-
-
-def _memory_text(environment: Environment | None, seen: Telemetry) -> str:
-    sizes = [gpu.memory_bytes for gpu in environment.gpus if gpu.memory_bytes] if environment else []
+    sizes = [gpu.memory_bytes for gpu in record.environment.gpus if gpu.memory_bytes] if record.environment else []
     size = f" of {min(sizes) / 2**30:.1f}" if sizes else ""
-    device, host = seen.device_memory_peak_bytes, seen.host_memory_peak_bytes
-    parts = [f"{device / 2**30:.1f}{size} GiB per GPU"] if device else []
-    parts += [f"{host / 2**30:.1f} GiB of the host"] if host else []
-    return ", ".join(parts)
-
-
-def _energy_text(m: Measurement, seen: Telemetry) -> str:
+    device, host, joules = seen.device_memory_peak_bytes, seen.host_memory_peak_bytes, seen.energy_joules
     limit = f" of {seen.power_limit_watts:.0f}" if seen.power_limit_watts else ""
-    parts = [f"{seen.power_mean_watts:.0f}{limit} W"] if seen.power_mean_watts else []
-    parts += [f"{1000 * seen.energy_joules / m.samples:.4g} J per 1,000 {m.unit}"] if seen.energy_joules else []
-    return ", ".join(parts)
+    yield (
+        "memory",
+        f"{device / 2**30:.1f}{size} GiB per GPU" if device else "",
+        f"{host / 2**30:.1f} GiB of the host" if host else "",
+    )
+    yield (
+        "power",
+        f"{seen.power_mean_watts:.0f}{limit} W" if seen.power_mean_watts else "",
+        f"{1000 * joules / m.samples:.4g} J per 1,000 {m.unit}" if joules else "",
+    )
+    shares = {"of peak FLOP/s": m.flops_utilisation, "of memory bandwidth": m.bandwidth_utilisation}
+    yield "utilisation", *(f"{share:.0%} {name}" for name, share in shares.items() if share is not None)
+    before = {"build": m.build_seconds, "compile": m.compile_seconds, "warm-up": m.warmup_seconds}
+    yield "before", *(f"{name} {seconds:.1f} s" for name, seconds in before.items())
 
 
-def _device_text(result: DeviceResult) -> str:
+def _device_text(result: schema.DeviceResult) -> str:
     """Format one micro-benchmark of the device."""
     name = " ".join(filter(None, [result.metric, result.arithmetic]))
     name += f" over {result.devices}" if result.devices > 1 else ""

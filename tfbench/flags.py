@@ -12,18 +12,8 @@ from typing import Any
 
 from absl import flags
 
-from results.schema import (
-    DEVICE_MODEL,
-    SETTINGS,
-    Case,
-    Communication,
-    Data,
-    Mode,
-    Precision,
-    default_of,
-    kind_of,
-    range_of,
-)
+from results import schema
+from results.schema import DEVICE_MODEL, SETTINGS, Case, Data, Mode, Precision
 from results.schema.bounds import MOST
 from results.schema.case import MOST_STEPS
 from results.schema.health import START_CELSIUS
@@ -56,17 +46,8 @@ class FlagsError(Exception):
     """A flag is wrong; the message is one line."""
 
 
-@dataclass(frozen=True)
-class KnownPeaks:
-    """Peak rates of one device of this machine, measured in an earlier process.
-
-    Attributes:
-        flops_per_second: Matrix products of the case's precision.
-        bytes_per_second: Memory, read and written.
-    """
-
-    flops_per_second: float
-    bytes_per_second: float
+KnownPeaks = tuple[float, float]
+"""Peak rates of one device, measured in an earlier process: matrix products in FLOP/s, and memory in bytes/s."""
 
 
 def _option(kind: Any, default: Any, meaning: str, low: float | None = None, high: float | None = None) -> Any:
@@ -195,7 +176,7 @@ def _check(values: flags.FlagValues) -> None:
         raise FlagsError(f"--data=tfrecord and --data_dir=FOLDER belong together. {received}")
     if data == Data.TFRECORD and mode != Mode.TRAIN:
         raise FlagsError(f"--data=tfrecord is for --mode=train. {received}")
-    if values.num_hosts == 1 and values.communication != Communication.AUTO:
+    if values.num_hosts == 1 and values.communication != schema.Communication.AUTO:
         raise FlagsError(f"--communication={values.communication} is for several hosts. Add --num_hosts, or remove it")
 
 
@@ -210,7 +191,7 @@ def _known_peaks(text: str | None) -> KnownPeaks | None:
     with contextlib.suppress(ValueError):
         flops, bandwidth = map(float, text.split(","))
         if 0 < flops < math.inf and 0 < bandwidth < math.inf:
-            return KnownPeaks(flops, bandwidth)
+            return flops, bandwidth
     raise FlagsError(
         f"--known_peaks must be operations and bytes per second of one device, e.g. 1.4e+13,4.1e+11. Received: {text}"
     )
@@ -218,7 +199,9 @@ def _known_peaks(text: str | None) -> KnownPeaks | None:
 
 def _case(values: flags.FlagValues) -> Case:
     read = {name: values[SETTINGS[name].flag or name].value for name in SETTINGS}
-    settings: dict[str, Any] = {name: value if value is None else kind_of(name)(value) for name, value in read.items()}
+    settings: dict[str, Any] = {
+        name: value if value is None else schema.kind_of(name)(value) for name, value in read.items()
+    }
     if settings["batch_per_gpu"] is None:
         half = settings["precision"] in (Precision.FP16, Precision.BF16)
         settings["batch_per_gpu"] = HALF_PRECISION_BATCH if half else FULL_PRECISION_BATCH
@@ -232,11 +215,11 @@ def _definitions() -> flags.FlagValues:
     """Define the flags in a set of their own: absl's global one also holds TensorFlow's."""
     values = flags.FlagValues()
     for name, setting in SETTINGS.items():
-        kind: Any = kind_of(name)
-        default, meaning = default_of(name), setting.meaning
+        kind: Any = schema.kind_of(name)
+        default, meaning = schema.default_of(name), setting.meaning
         limits: tuple[float | None, ...] = ()
         if kind in (int, float):
-            numbers = range_of(name)
+            numbers = schema.range_of(name)
             limits = (numbers.low, None if numbers.high == MOST else numbers.high)
         if name == "model":
             kind = (*NETWORKS, DEVICE_MODEL)
@@ -283,51 +266,15 @@ SAME = {
 }
 """By flag, what to use instead."""
 
-_GROUPS = {
-    "replicas always all-reduce their gradients, with NCCL on GPUs": "variable_update variable_consistency "
-    "local_parameter_device cross_replica_sync staged_vars hierarchical_copy network_topology allreduce_merge_scope "
-    "horovod_device relaxed_sync use_resource_vars force_gpu_compatible",
-    "TensorFlow chooses the layout and the algorithm of each kernel": "data_format use_tf_layers winograd_nonfused "
-    "batchnorm_persistent enable_layout_optimizer enable_optimizations rewriter_config mkl",
-    "fp16 always has float32 variables and a dynamic loss scale": "fp16_vars fp16_loss_scale "
-    "fp16_enable_auto_loss_scale fp16_inc_loss_scale_every_n",
-    "every step is timed and in the record": "display_every display_perf_ewma print_training_accuracy "
-    "loss_type_to_report sync_on_finish",
-    "nothing but the record is saved": "train_dir eval_dir backbone_model_path pretrain_dir save_model_secs "
-    "save_model_steps save_summaries_steps summary_verbosity benchmark_log_dir benchmark_test_id bigquery_project "
-    "graph_file trace_file use_chrome_trace_format tfprof_file partitioned_graph_file_prefix max_ckpts_to_keep",
-    "it does not change the speed": "learning_rate init_learning_rate piecewise_learning_rate_schedule "
-    "num_epochs_per_decay learning_rate_decay_factor num_learning_rate_warmup_epochs minimum_learning_rate "
-    "resnet_base_lr momentum rmsprop_decay rmsprop_momentum rmsprop_epsilon adam_beta1 adam_beta2 adam_epsilon "
-    "gradient_clip weight_decay single_l2_loss_op label_smoothing ml_perf ml_perf_compliance_logging",
-    "only speed is measured, not accuracy": "eval eval_interval_secs eval_during_training_every_n_steps "
-    "eval_during_training_every_n_epochs num_eval_batches num_eval_epochs stop_at_top_1_accuracy",
-    "JPEGs are always decoded, cropped, flipped and resized, on all CPUs": "distortions resize_method "
-    "input_preprocessor use_datasets datasets_use_prefetch datasets_num_private_threads "
-    "datasets_parallel_interleave_cycle_length datasets_parallel_interleave_prefetch datasets_prefetch_buffer_size "
-    "datasets_repeat_cached_sample datasets_use_caching datasets_sloppy_parallel_interleave batch_group_size "
-    "multi_device_iterator_max_buffer_size use_multi_device_iterator",
-    "threads follow from the CPUs of the process": "num_inter_threads num_intra_threads gpu_thread_mode "
-    "per_gpu_thread_count kmp_affinity kmp_blocktime kmp_settings",
-    "TensorFlow allocates GPU memory as it needs it": "gpu_memory_frac_for_testing use_unified_memory",
-    "cuDNN's algorithms are tuned during warm-up": "autotune_threshold",
-}
-"""By reason, the flags that do not apply."""
-
-NOT_APPLICABLE = {name: reason for reason, names in _GROUPS.items() for name in names.split()}
-"""By flag, why it does not apply."""
-
 
 def advice_on(flag: str) -> str | None:
-    """Return what to do about a flag of tf_cnn_benchmarks; None: it is not one.
+    """Return what to do about a flag of tf_cnn_benchmarks; None: it has no counterpart.
 
     Args:
         flag: Without dashes and value; may begin with `no`.
     """
     name = flag.removeprefix("no")
-    if name in NOT_APPLICABLE:
-        return f"--{flag} is a flag of tf_cnn_benchmarks and does not apply here: {NOT_APPLICABLE[name]}"
-    if name in SAME:
-        remedy = f"Here, use {SAME[name]}" if flag == name else "Here, leave it out"
-        return f"--{flag} is a flag of tf_cnn_benchmarks. {remedy}"
-    return None
+    if name not in SAME:
+        return None
+    remedy = f"Here, use {SAME[name]}" if flag == name else "Here, leave it out"
+    return f"--{flag} is a flag of tf_cnn_benchmarks. {remedy}"

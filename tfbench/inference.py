@@ -78,12 +78,8 @@ class Inference:
                 answer().numpy()
                 if call >= 0:
                     seconds.append(time.perf_counter() - begin)
-        return Latency(
-            p50_seconds=percentile(seconds, 0.50),
-            p95_seconds=percentile(seconds, 0.95),
-            p99_seconds=percentile(seconds, 0.99),
-            step_seconds=seconds,
-        )
+        p50, p95, p99 = (percentile(seconds, share) for share in (0.50, 0.95, 0.99))
+        return Latency(p50_seconds=p50, p95_seconds=p95, p99_seconds=p99, step_seconds=seconds)
 
     def _step(self, batch: Batch) -> None:
         share = 1.0 / self.case.replicas

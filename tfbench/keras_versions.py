@@ -145,19 +145,6 @@ def structure(build: Callable[[], Model]) -> Model:
         return thread.submit(build_in_thread).result()
 
 
-def use_default_settings() -> None:
-    """Undo the settings of a `keras.json`, which Keras has read if it was imported before `tfbench`.
-
-    Raises:
-        RuntimeError: Keras was imported with another backend.
-    """
-    if (backend := keras.backend.backend()) != "tensorflow":
-        raise RuntimeError(f"Keras runs on {backend}. Unset KERAS_BACKEND, and 'backend' in keras.json")
-    keras.backend.set_image_data_format("channels_last")
-    keras.backend.set_floatx("float32")
-    keras.backend.set_epsilon(1e-7)
-
-
 def is_keras_2() -> bool:
     """Return whether Keras is the one inside TensorFlow up to 2.15."""
     return keras_version().startswith("2.")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -47,8 +46,11 @@ def main(arguments: list[str]) -> int:
     try:
         size = write_data_set(folder, options.images, options.shards, options.longer_side)
     except OSError as error:
-        return _say(f"{folder} could not be written: {error}", ExitCode.SOME_FAILED)
-    return _say(f"{folder}: {options.images} images, {size / options.images / 1e3:.0f} kB each", ExitCode.OK)
+        print(f"make_dataset: {folder} could not be written: {error}", file=sys.stderr)  # noqa: T201
+        return ExitCode.SOME_FAILED
+    images = f"{options.images} images, {size / options.images / 1e3:.0f} kB each"
+    print(f"make_dataset: {folder}: {images}", file=sys.stderr)  # noqa: T201
+    return ExitCode.OK
 
 
 def write_data_set(folder: Path, images: int, shards: int, longer_side: int) -> int:
@@ -71,22 +73,19 @@ def write_data_set(folder: Path, images: int, shards: int, longer_side: int) -> 
 
     generator = np.random.default_rng(SEED)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     total = 0
-    try:
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as unfinished:
+        complete = Path(unfinished) / folder.name
+        complete.mkdir()
         for shard in range(shards):
-            path = unfinished / f"train-{shard:05}-of-{shards:05}"
-            with tf.io.TFRecordWriter(str(path)) as writer:
+            with tf.io.TFRecordWriter(str(complete / f"train-{shard:05}-of-{shards:05}")) as writer:
                 for _ in range(shard, images, shards):
                     pixels = texture(generator, round(ASPECT * longer_side), longer_side)
                     encoded = tf.io.encode_jpeg(pixels, quality=JPEG_QUALITY, optimize_size=False).numpy()
                     total += len(encoded)
                     height, width, _ = pixels.shape
                     writer.write(example(encoded, height, width, int(generator.integers(1, CLASSES + 1))))
-        unfinished.chmod(0o755)
-        unfinished.rename(folder)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        complete.rename(folder)
     return total
 
 
@@ -119,11 +118,6 @@ def example(encoded: bytes, height: int, width: int, label: int) -> bytes:
     }
     feature["image/encoded"] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[encoded]))
     return bytes(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
-
-
-def _say(text: str, code: int) -> int:
-    print(f"make_dataset: {text}", file=sys.stderr)  # noqa: T201
-    return code
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,37 +69,35 @@ def read_cluster(num_hosts: int, environment: Mapping[str, str]) -> TFCluster:
         if num_hosts > 1:
             raise ClusterError(f"--num_hosts={num_hosts} needs the environment variable {VARIABLE}. Example: {EXAMPLE}")
         return TFCluster()
-    received = f"Received: {text if len(text) <= 300 else text[:299] + '…'}"
     try:
         document = json.loads(text)
         cluster, task = dict(document["cluster"]), dict(document.get("task") or {})
     except (ValueError, KeyError, TypeError) as error:
-        text = f"{VARIABLE} is not a JSON object with 'cluster' and 'task': {error}. {received}"
-        raise ClusterError(text) from error
+        fault = f"is not a JSON object with 'cluster' and 'task': {error}"
+        raise ClusterError(f"{VARIABLE} {fault}. Received: {text[:300]}") from error
+    for fault in _faults(cluster, task, num_hosts):
+        raise ClusterError(f"{VARIABLE}{fault}. Received: {text[:300]}")
+    return TFCluster(addresses=tuple(cluster["worker"]), rank=task["index"]) if num_hosts > 1 else TFCluster()
+
+
+def _faults(cluster: Mapping[str, Any], task: Mapping[str, Any], num_hosts: int) -> Iterator[str]:
+    """Yield what is wrong with a cluster, the most basic first; of a single host, its size only."""
     addresses, rank = cluster.get("worker"), task.get("index")
     if not isinstance(addresses, list) or len(addresses) != num_hosts or set(cluster) != {"worker"}:
-        expected = f"must list as many addresses as --num_hosts={num_hosts}, all under 'worker'"
-        raise ClusterError(f"{VARIABLE} {expected}. {received}")
-    if num_hosts == 1:
-        return TFCluster()
-    for address in addresses:
-        if not _is_address(address):
-            expected = f"host:port with a port of 1 to {LARGEST_PORT - 1}"
-            raise ClusterError(f"{VARIABLE}: {address!r} is not {expected}. {received}")
-    if len(set(addresses)) < num_hosts:
-        raise ClusterError(f"{VARIABLE}: an address appears twice. {received}")
-    if task.get("type") != "worker" or type(rank) is not int or not 0 <= rank < num_hosts:
-        expected = f"of type 'worker' with an index of 0 to {num_hosts - 1}"
-        raise ClusterError(f"{VARIABLE}: 'task' must be {expected}. {received}")
-    found = TFCluster(addresses=tuple(addresses), rank=rank)
-    host, port = found.control
-    if (host, port) in map(split_address, addresses):
-        name = f"[{host}]" if ":" in host else host
-        raise ClusterError(
-            f"{VARIABLE}: {name}:{port} is where the chief listens for the others (one above its own port). "
-            "Give ranks on one machine ports that are at least 2 apart"
-        )
-    return found
+        yield f" must list as many addresses as --num_hosts={num_hosts}, all under 'worker'"
+    elif num_hosts > 1:
+        for address in addresses:
+            if not _is_address(address):
+                yield f": {address!r} is not host:port with a port of 1 to {LARGEST_PORT - 1}"
+        if len(set(addresses)) < num_hosts:
+            yield ": an address appears twice"
+        if task.get("type") != "worker" or type(rank) is not int or not 0 <= rank < num_hosts:
+            yield f": 'task' must be of type 'worker' with an index of 0 to {num_hosts - 1}"
+        host, port = TFCluster(addresses=tuple(addresses)).control
+        if (host, port) in map(split_address, addresses):
+            name = f"[{host}]" if ":" in host else host
+            where = f"{name}:{port} is where the chief listens for the others (one above its own port)"
+            yield f": {where}. Give ranks on one machine ports that are at least 2 apart"
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -390,33 +388,21 @@ class _Link:
 
 
 def _server(host: str, port: int) -> socket.socket:
-    """Listen for the other ranks on the chief's address.
+    """Listen for the other ranks on the chief's IPv4 or IPv6 address.
 
     On all addresses if it is a name, which may resolve to another one on this machine, or if this machine does not have
     the address, because the network translates it.
     """
-    try:
-        return _listen_on(host, port)
-    except OSError as error:
-        reason = error
-    if reason.errno in (socket.EAI_NONAME, errno.EADDRNOTAVAIL):
-        try:
-            return _listen_on("127.0.0.1" if host == "localhost" else "", port)
-        except OSError as error:
-            reason = error
-    cause = f"the chief cannot listen for the other ranks on port {port}: {reason.strerror}"
-    raise CaseFailedError(Status.UNSUPPORTED, cause)
-
-
-def _listen_on(host: str, port: int) -> socket.socket:
-    """Listen on an IPv4 or IPv6 address; empty: on all addresses of both, if the machine has both.
-
-    Raises:
-        gaierror: It is not an address.
-        OSError: The address or port cannot be used.
-    """
-    if not host and socket.has_dualstack_ipv6():
-        return socket.create_server(("", port), family=socket.AF_INET6, backlog=64, dualstack_ipv6=True)
     numeric = socket.AI_NUMERICHOST | socket.AI_PASSIVE
-    family, _, _, _, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=numeric)[0]
-    return socket.create_server(address, family=family, backlog=64)
+    for name in ("127.0.0.1" if host == "localhost" else host, ""):
+        try:
+            if not name and socket.has_dualstack_ipv6():
+                return socket.create_server(("", port), family=socket.AF_INET6, backlog=64, dualstack_ipv6=True)
+            found = socket.getaddrinfo(name or None, port, type=socket.SOCK_STREAM, flags=numeric)
+            family, _, _, _, address = found[0]
+            return socket.create_server(address, family=family, backlog=64)
+        except OSError as error:
+            reason = error.strerror
+            if error.errno not in (socket.EAI_NONAME, errno.EADDRNOTAVAIL):
+                break
+    raise CaseFailedError(Status.UNSUPPORTED, f"the chief cannot listen for the other ranks on port {port}: {reason}")

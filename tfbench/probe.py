@@ -32,30 +32,23 @@ import sys
 import time
 from pathlib import Path
 
-from tfbench.machine.host import (
-    CPU_USE_SECONDS,
-    host_facts,
-    other_cpu_share_since,
-    processor_speed,
-    read_cpu_use,
-    read_text,
-)
+from tfbench.machine import host
 
 
 def main() -> int:
     """Print the facts."""
-    before = read_cpu_use()
+    before = host.read_cpu_use()
     reported = {
-        **host_facts(),
+        **host.host_facts(),
         "disk_free_bytes": shutil.disk_usage("/").free,  # in a container: the engine's storage
     }
     if not reported["gpus"]:  # with GPUs, estimates follow from their specification
-        reported |= processor_speed()
+        reported |= host.processor_speed()
     else:
-        time.sleep(CPU_USE_SECONDS)
-    reported["other_cpu_share"] = other_cpu_share_since(before)
+        time.sleep(host.CPU_USE_SECONDS)
+    reported["other_cpu_share"] = host.other_cpu_share_since(before)
     reported["load"] = os.getloadavg()[0]
-    reported["boot_id"] = read_text(Path("/proc/sys/kernel/random/boot_id")).strip() or None  # that of the host, too
+    reported["boot_id"] = host.read_text(Path("/proc/sys/kernel/random/boot_id")).strip() or None  # the host's
     sys.stdout.write(json.dumps(reported, default=dataclasses.asdict) + "\n")
     return 0
 

@@ -49,17 +49,14 @@ def check_software(peers: Peers, environment: Environment) -> None:
     for rank, theirs in enumerate(others, start=1):
         differing = [f"{name} {theirs[name]} instead of {chief[name]}" for name in chief if theirs[name] != chief[name]]
         if differing:
-            raise CaseFailedError(
-                Status.UNSUPPORTED, f"rank {rank} has {', '.join(differing)}: all hosts need the same image and GPUs"
-            )
+            need = "all hosts need the same image and GPUs"
+            raise CaseFailedError(Status.UNSUPPORTED, f"rank {rank} has {', '.join(differing)}: {need}")
 
 
 def agree(peers: Peers, checks: Sequence[Check]) -> list[Check]:
     """Return the same checks on all ranks: the worst of each."""
-    of_ranks = [
-        [Check(**check) for check in reported] for reported in peers.gather("checks", [vars(check) for check in checks])
-    ]
-    return [_worst(same) for same in zip(*of_ranks, strict=True)]
+    of_ranks = peers.gather("checks", [vars(check) for check in checks])
+    return [_worst([Check(**check) for check in same]) for same in zip(*of_ranks, strict=True)]
 
 
 def _worst(same: Sequence[Check]) -> Check:
@@ -111,16 +108,11 @@ def rank_parts(peers: Peers, samples_per_step: int, timed: TimedSteps) -> list[R
     """
     mine = {"seconds": timed.seconds, "step_p50_seconds": statistics.median(timed.step_seconds)}
     samples = samples_per_step // peers.size * len(timed.step_seconds)
-    return [
-        Rank(
-            rank=rank,
-            host=peers.cluster.addresses[rank],
-            samples=samples,
-            samples_per_second=samples / reported["seconds"],
-            **reported,
-        )
-        for rank, reported in enumerate(peers.gather("timed", mine))
-    ]
+    parts = []
+    for rank, (host, reported) in enumerate(zip(peers.cluster.addresses, peers.gather("timed", mine), strict=True)):
+        rate = samples / reported["seconds"]
+        parts.append(Rank(rank=rank, host=host, samples=samples, samples_per_second=rate, **reported))
+    return parts
 
 
 def bus_bytes_per_second(strategy: Strategy, replicas: int) -> float:

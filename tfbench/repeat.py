@@ -14,19 +14,8 @@ from typing import Any
 from results.schema import BatchNorm, Case, Check, Data, Device, InputLimit, Measurement, Mode, Status, Telemetry
 from results.schema.networks import NETWORKS, Network
 from results.schema.refusals import network_refusal, tuning_refusal
-from tfbench import models
+from tfbench import devices, models, ranks
 from tfbench.device_case import measure_devices, with_product_rates
-from tfbench.devices import (
-    communication_of,
-    configure,
-    create_strategy,
-    device_memory_peak_bytes,
-    first_device,
-    forget_memory_peak,
-    read_environment,
-    threads_for,
-    with_loaded_libraries,
-)
 from tfbench.failures import CaseFailedError
 from tfbench.findings import Findings
 from tfbench.flags import Options
@@ -35,88 +24,68 @@ from tfbench.keras_versions import Model, Strategy, Tensor, Variable, keras_vers
 from tfbench.machine.host import cpu_limit
 from tfbench.machine.nvml import GPUs
 from tfbench.machine.telemetry import Observer, combined
-from tfbench.measuring import validity
+from tfbench.measuring import timing, validity
 from tfbench.measuring.soft_warnings import gpu_warnings, soft_warnings
-from tfbench.measuring.timing import (
-    Step,
-    TimedSteps,
-    coefficient_of_variation,
-    default_ceiling,
-    drift,
-    percentile,
-    print_steps,
-    steps_per_wait,
-    take_steps,
-    wait_for_loss,
-    warm_up,
-)
 from tfbench.peers import Peers
-from tfbench.ranks import agree, bus_bytes_per_second, check_software, rank_parts, ranks_check
+from tfbench.roofline import peaks, transfers
 from tfbench.roofline.limits import limit_fields
-from tfbench.roofline.peaks import tf32_observed, wait_for
-from tfbench.roofline.transfers import connect, sum_over_replicas
-from tfbench.training.inputs import BATCHES_AHEAD, batch_source, bytes_per_example, synthetic_batch
+from tfbench.training import inputs, tfrecords
 from tfbench.training.step import Training
 from tfbench.training.tasks import TASKS, Batch
-from tfbench.training.tfrecords import PREFETCHED_BATCHES, DataSet, open_data_set, tfrecord_source
 
 STEP_RATIO_LIMIT = 1.1
 """A real step this many times as long as a synthetic one waits for input; noise and copies may explain less."""
 
-DRAINING_STEPS = PREFETCHED_BATCHES + BATCHES_AHEAD + 2
+DRAINING_STEPS = tfrecords.PREFETCHED_BATCHES + inputs.BATCHES_AHEAD + 2
 """Untimed real steps after synthetic ones: batches prepared meanwhile would make the input look faster."""
 
 
-class WaitingSource:
-    """A source of batches that measures the time spent waiting for them.
+class ComparedInput:
+    """A source of real batches that measures the waits for them, and compares real with synthetic steps.
+
+    Synthetic steps go before and after the timed real ones, so that drift affects both alike.
 
     Attributes:
-        seconds: Waited since it was set to 0.
+        waited_seconds: For batches, since it was set to 0.
+
+    Args:
+        next_batch: The source.
+        data_set: Of the batches.
     """
 
-    def __init__(self, next_batch: Callable[[], Batch]) -> None:
-        self._next_batch = next_batch
-        self.seconds = 0.0
+    def __init__(self, next_batch: Callable[[], Batch], data_set: tfrecords.DataSet) -> None:
+        self._next_batch, self._data_set = next_batch, data_set
+        self.waited_seconds = 0.0
 
     def __call__(self) -> Batch:
         """Return the next batch."""
         begin = time.perf_counter()
         batch = self._next_batch()
-        self.seconds += time.perf_counter() - begin
+        self.waited_seconds += time.perf_counter() - begin
         return batch
 
+    def prepare(self, real_step: timing.Step, synthetic_step: timing.Step, steps: int) -> None:
+        """Take half of the synthetic steps.
 
-class InputComparison:
-    """Takes synthetic steps before and after the timed real ones, so that drift affects both alike.
+        Args:
+            real_step: Takes one step with a real batch.
+            synthetic_step: Takes one step with a batch on the device.
+            steps: Number of timed steps; as many synthetic ones are taken.
+        """
+        self._synthetic_step, self._half = synthetic_step, -(-steps // 2)
+        timing.take_steps(synthetic_step, 1)  # the first step with its batch may trace
+        self._seconds = timing.take_steps(synthetic_step, self._half).step_seconds
+        timing.take_steps(real_step, DRAINING_STEPS)
 
-    Args:
-        real: Source of real batches.
-        real_step: Takes one step with a real batch.
-        synthetic_step: Takes one step with a batch on the device.
-        steps: Number of timed steps; as many synthetic ones are taken, half before and half after.
-    """
-
-    def __init__(self, real: WaitingSource, real_step: Step, synthetic_step: Step, steps: int) -> None:
-        self._real, self._synthetic_step = real, synthetic_step
-        self._half = -(-steps // 2)
-        take_steps(synthetic_step, 1)  # the first step with its batch may trace
-        self._seconds = take_steps(synthetic_step, self._half).step_seconds
-        take_steps(real_step, DRAINING_STEPS)
-
-    def start(self) -> None:
-        """Begin to count the waits for real batches; call at the start of the timed steps."""
-        self._real.seconds = 0.0
-
-    def result(self, timed: TimedSteps, data_set: DataSet, images: int) -> InputLimit:
-        """Take the second half and compare; call immediately after the timed steps.
+    def result(self, timed: timing.TimedSteps, images: int) -> InputLimit:
+        """Take the other half and compare; call immediately after the timed steps.
 
         Args:
             timed: The real steps.
-            data_set: Their source.
             images: Number of images in them.
         """
-        waited = self._real.seconds
-        self._seconds += take_steps(self._synthetic_step, self._half).step_seconds
+        waited = self.waited_seconds
+        self._seconds += timing.take_steps(self._synthetic_step, self._half).step_seconds
         synthetic = statistics.median(self._seconds)
         ratio = statistics.median(timed.step_seconds) / synthetic
         return InputLimit(
@@ -125,8 +94,8 @@ class InputComparison:
             limit=STEP_RATIO_LIMIT,
             limited=ratio > STEP_RATIO_LIMIT,
             wait_share=min(1.0, waited / timed.seconds),
-            read_bytes_per_second=images * data_set.bytes_per_image / timed.seconds,
-            files=len(data_set.files),
+            read_bytes_per_second=images * self._data_set.bytes_per_image / timed.seconds,
+            files=len(self._data_set.files),
         )
 
 
@@ -150,20 +119,20 @@ def run_repeat(case: Case, options: Options, findings: Findings, peers: Peers) -
         CaseFailedError: The case cannot be measured, or a validity check failed.
         Exception: Anything that TensorFlow raises.
     """
-    threads = threads_for(cpu_limit())
+    threads = devices.threads_for(cpu_limit())
     if case.mode is not Mode.DEVICE:
         refuse_unsupported(case, NETWORKS[case.model])
     gpus = GPUs(case.num_gpus if case.device is Device.GPU and options.telemetry else 0)
-    configure(case, threads)
-    strategy = create_strategy(case)
-    findings.environment = read_environment(case, threads)
-    check_software(peers, findings.environment)
+    devices.configure(case, threads)
+    strategy = devices.create_strategy(case)
+    findings.environment = devices.read_environment(case, threads)
+    ranks.check_software(peers, findings.environment)
     try:
         if case.mode is Mode.DEVICE:
             findings.phases.enter("timing")
             measure_devices(case, strategy, findings, options, gpus)
         else:
-            connect(strategy)  # NCCL allocates its memory before the network takes the rest
+            transfers.connect(strategy)  # NCCL allocates its memory before the network takes the rest
             Repeat(case, NETWORKS[case.model], strategy, options, findings, gpus, peers).measure()
     finally:
         gpus.close()
@@ -186,20 +155,17 @@ class Repeat:
         findings: Filled step by step.
         gpus: Observed while timing; None: the case is on a CPU.
         peers: All ranks of the case; None: this is the only one.
-        make_training: Creates the step.
 
     Attributes:
         figures: Of the record's `Measurement`, so far.
         model: The Keras model, once built.
         workload: Training or inference with it.
         next_batch: Returns a step's batches, one per replica.
-        data_set: Source of real batches; None: they are synthetic.
     """
 
     model: Model
     workload: Training | Inference
     next_batch: Callable[[], Batch]
-    data_set: DataSet | None = None
 
     def __init__(
         self,
@@ -210,7 +176,6 @@ class Repeat:
         findings: Findings,
         gpus: GPUs | None = None,
         peers: Peers | None = None,
-        make_training: Callable[..., Training] = Training,
     ) -> None:
         self.case, self.network, self.strategy, self.options = case, network, strategy, options
         self.findings, self.peers = findings, peers or Peers()
@@ -218,10 +183,9 @@ class Repeat:
         self.samples_per_step = case.global_batch * (self.size if network.unit == "tokens" else 1)
         self.figures: dict[str, Any] = {}
         self._gpus = GPUs(0) if gpus is None else gpus
-        self._make_training = make_training
         self._quantity = "outputs" if case.mode is Mode.INFER else "loss"
         self._witness: validity.LearningWitness | None = None
-        self._report = print_steps(self.samples_per_step, network.unit)
+        self._report = timing.print_steps(self.samples_per_step, network.unit)
 
     def measure(self) -> None:
         """Build, check, warm up and time the case.
@@ -242,7 +206,7 @@ class Repeat:
             findings.gpus = with_product_rates(self.case, findings.gpus, self.peers)
         if findings.environment is not None:
             enter("checking")
-            observed = tf32_observed(first_device(self.case))
+            observed = peaks.tf32_observed(devices.first_device(self.case))
             findings.environment = replace(findings.environment, tf32_observed=observed)
 
     def step(self) -> Sequence[Tensor]:
@@ -256,18 +220,18 @@ class Repeat:
             CaseFailedError: The data set is missing, empty or damaged.
         """
         case, network, strategy = self.case, self.network, self.strategy
-        if self.options.data_dir is not None:
-            self.data_set = open_data_set(self.options.data_dir, network.classes)
+        folder = self.options.data_dir
+        data_set = None if folder is None else tfrecords.open_data_set(folder, network.classes)
         begin = time.perf_counter()
         self.model = models.build(network, typing.cast(BatchNorm, case.batch_norm), self.size, strategy)
         if case.mode is Mode.INFER:
             self.workload = Inference(case, self.model, strategy)
         else:
-            self.workload = self._make_training(case, self.model, strategy, task=self.task)
-        if self.data_set is None:
-            self.next_batch = batch_source(case, self.size, network.classes, strategy, self.task)
+            self.workload = Training(case, self.model, strategy, task=self.task)
+        if data_set is None:
+            self.next_batch = inputs.batch_source(case, self.size, network.classes, strategy, self.task)
         else:
-            self.next_batch = WaitingSource(tfrecord_source(case, self.data_set, self.size, strategy))
+            self.next_batch = ComparedInput(tfrecords.tfrecord_source(case, data_set, self.size, strategy), data_set)
         self.figures["build_seconds"] = time.perf_counter() - begin
 
     def check_first_step(self) -> None:
@@ -286,16 +250,16 @@ class Repeat:
             self._check_first_training(self.workload, batch)
         require(findings.checks, self.peers)
         if findings.environment is not None:
-            findings.environment = with_loaded_libraries(findings.environment)
-            check_software(self.peers, findings.environment)
+            findings.environment = devices.with_loaded_libraries(findings.environment)
+            ranks.check_software(self.peers, findings.environment)
         gc.collect()  # free tensors of the checks, which reference cycles may hold
-        forget_memory_peak(self.case)
+        devices.forget_memory_peak(self.case)
 
     def _take_first_step(self, batch: Batch) -> float:
         """Take the first step; return its loss or mean output."""
         self.findings.phases.enter("compiling")
         begin = time.perf_counter()
-        loss = wait_for_loss(self.workload.step(batch))
+        loss = timing.wait_for_loss(self.workload.step(batch))
         self.figures |= {"loss_first": loss, "compile_seconds": time.perf_counter() - begin}
         self.findings.phases.enter("checking")
         return loss
@@ -324,17 +288,18 @@ class Repeat:
         checks += [validity.loss_check(training, reference, loss), validity.update_check(training, reference)]
         for _ in range(STEPS_BEFORE_REPLICAS_CHECK - 1):
             self.step()
-        several = case.replicas > 1
-        checks.append(validity.replicas_check(training) if several else validity.does_not_apply("replicas_equal"))
+        checks.append(validity.replicas_check(training))
         if case.num_hosts > 1:
-            checks.append(ranks_check(training, self.peers))
+            checks.append(ranks.ranks_check(training, self.peers))
 
     def _all_shards(self, batch: Batch) -> Sequence[Batch]:
         """Return the batches of all replicas of all hosts; those of other hosts are drawn here."""
         case, classes = self.case, self.network.classes
         if case.num_hosts == 1:
             return validity.replicas_of(self.strategy, batch)
-        return [synthetic_batch(case, self.size, classes, replica, self.task) for replica in range(case.replicas)]
+        return [
+            inputs.synthetic_batch(case, self.size, classes, replica, self.task) for replica in range(case.replicas)
+        ]
 
     def warm_through(self) -> None:
         """Wait for hot GPUs to cool down, then take untimed steps until their times have settled.
@@ -342,22 +307,24 @@ class Repeat:
         Raises:
             CaseFailedError: A loss or an output is not finite.
         """
-        floor, findings, ceiling = self.case.warmup_steps, self.findings, self.options.max_warmup_steps
+        findings = self.findings
         if len(self._gpus):
             findings.phases.enter("cooling")
         self._observer = Observer(self._gpus)
         self._observer.cool(self.options.max_cooling_seconds)
         findings.phases.enter("warming")
-        ceiling = default_ceiling(floor) if ceiling is None else ceiling
-        warmup = warm_up(self.step, floor, ceiling, self._report, lambda mean: max(self.peers.gather("warm-up", mean)))
+        floor, ceiling = self.case.warmup_steps, self.options.max_warmup_steps
+        ceiling = timing.default_ceiling(floor) if ceiling is None else ceiling
+        gather = self.peers.gather
+        warmup = timing.warm_up(self.step, floor, ceiling, self._report, lambda mean: max(gather("warm-up", mean)))
         losses = [self.figures["loss_first"], *warmup.losses]
         findings.checks.append(validity.finite_check(f"{self._quantity}_finite_before_timing", losses))
         if self._witness is not None:
             findings.checks += self._witness.checks(losses)
         require(findings.checks, self.peers)
         self._warm_step_seconds = warmup.step_seconds
-        self.figures["warmup_steps"], self.figures["warmup_seconds"] = warmup.steps, warmup.seconds
-        self.figures["warmup_settled"] = warmup.settled
+        settled = {"warmup_settled": warmup.settled}
+        self.figures |= {"warmup_steps": warmup.steps, "warmup_seconds": warmup.seconds, **settled}
 
     def time_steps(self) -> None:
         """Time steps while observing the devices; then measure input, latency and bandwidth between hosts.
@@ -367,38 +334,42 @@ class Repeat:
         """
         case, findings, peers = self.case, self.findings, self.peers
         per_wait = self._steps_per_wait()
-        comparison = self._input_comparison()
+        compared = self.next_batch if isinstance(self.next_batch, ComparedInput) else None
+        if compared is not None:
+            synthetic = replace(case, data=Data.SYNTHETIC)
+            on_device = inputs.batch_source(synthetic, self.size, self.network.classes, self.strategy, self.task)
+            compared.prepare(self.step, lambda: self.workload.step(on_device()), case.num_steps)
         findings.phases.enter("timing")
         if case.num_hosts > 1:  # ranks leave an all-reduce at the same time, once the last has arrived
-            meet = sum_over_replicas(self.strategy, 1)
-            wait_for(meet())  # trace it, and connect the ranks, before its timing matters
-            wait_for(meet())
+            meet = transfers.sum_over_replicas(self.strategy, 1)
+            peaks.wait_for(meet())  # trace it, and connect the ranks, before its timing matters
+            peaks.wait_for(meet())
 
         def start() -> None:
             self._observer.start()
-            if comparison is not None:
-                comparison.start()
+            if compared is not None:
+                compared.waited_seconds = 0.0
 
         least = case.min_seconds or 0.0
-        interval = take_steps(self.step, case.num_steps, self._report, least, on_start=start, per_wait=per_wait)
+        interval = timing.take_steps(self.step, case.num_steps, self._report, least, on_start=start, per_wait=per_wait)
         telemetry = self._observer.stop()
-        findings.telemetry = replace(telemetry, device_memory_peak_bytes=device_memory_peak_bytes(case))
+        findings.telemetry = replace(telemetry, device_memory_peak_bytes=devices.device_memory_peak_bytes(case))
         findings.gpus = self._observer.gpus
         steps, seconds = interval.step_seconds, interval.seconds
         examples = case.global_batch * len(steps)
-        if comparison is not None and self.data_set is not None:
-            self.figures["input_limit"] = comparison.result(interval, self.data_set, examples)
+        if compared is not None:
+            self.figures["input_limit"] = compared.result(interval, examples)
         findings.checks.append(validity.finite_check(f"{self._quantity}_finite_while_timing", interval.losses))
         require(findings.checks, peers)
         if case.num_hosts > 1:
-            ranks = rank_parts(peers, self.samples_per_step, interval)
-            seconds = max(rank.seconds for rank in ranks)
-            bandwidth = bus_bytes_per_second(self.strategy, case.replicas)
-            self.figures |= {"ranks": ranks, "all_reduce_bytes_per_second": bandwidth}
+            parts = ranks.rank_parts(peers, self.samples_per_step, interval)
+            seconds = max(rank.seconds for rank in parts)
+            bandwidth = ranks.bus_bytes_per_second(self.strategy, case.replicas)
+            self.figures |= {"ranks": parts, "all_reduce_bytes_per_second": bandwidth}
         elif isinstance(self.workload, Inference):
             self.figures["latency"] = self.workload.latency(self.next_batch(), case.num_steps)
         if case.data is not Data.SYNTHETIC:
-            copied = bytes_per_example(self.task, self.size, self.network.classes) * examples
+            copied = inputs.bytes_per_example(self.task, self.size, self.network.classes) * examples
             self.figures["host_bytes_per_second"] = copied / seconds
         self.figures |= {
             "samples_per_second": self.samples_per_step * len(steps) / seconds,
@@ -406,11 +377,11 @@ class Repeat:
             "seconds": seconds,
             "num_steps": len(steps),
             "step_seconds": steps,
-            "step_p50_seconds": percentile(steps, 0.50),
-            "step_p95_seconds": percentile(steps, 0.95),
-            "step_cv": coefficient_of_variation(steps),
-            "step_drift": drift(steps),
-            "lead_p50_seconds": percentile(interval.lead_seconds, 0.50),
+            "step_p50_seconds": timing.percentile(steps, 0.50),
+            "step_p95_seconds": timing.percentile(steps, 0.95),
+            "step_cv": timing.coefficient_of_variation(steps),
+            "step_drift": timing.drift(steps),
+            "lead_p50_seconds": timing.percentile(interval.lead_seconds, 0.50),
             "steps_per_wait": per_wait,
             "loss_last": interval.losses[-1],
         }
@@ -424,15 +395,7 @@ class Repeat:
         if asked is not None:
             return asked
         runs_ahead = case.device is Device.GPU and case.replicas == 1 and case.data is Data.SYNTHETIC
-        return steps_per_wait(self._warm_step_seconds) if runs_ahead else 1
-
-    def _input_comparison(self) -> InputComparison | None:
-        """Prepare the comparison with synthetic steps; None if the timed steps are synthetic."""
-        if not isinstance(self.next_batch, WaitingSource):
-            return None
-        case = replace(self.case, data=Data.SYNTHETIC)
-        on_device = batch_source(case, self.size, self.network.classes, self.strategy, self.task)
-        return InputComparison(self.next_batch, self.step, lambda: self.workload.step(on_device()), case.num_steps)
+        return timing.steps_per_wait(self._warm_step_seconds) if runs_ahead else 1
 
     def described(self) -> Measurement:
         """Return the figures of a record, including the device's peak rates unless the options exclude them."""
@@ -451,7 +414,7 @@ class Repeat:
             attention=network.attention,
             parameters_trainable=_count(self.model.trainable_weights),
             parameters_total=_count(self.model.weights),
-            communication=communication_of(case) if case.num_hosts > 1 else None,
+            communication=devices.communication_of(case) if case.num_hosts > 1 else None,
         )
 
 
@@ -465,7 +428,7 @@ def require(checks: list[Check], peers: Peers) -> None:
     Raises:
         CaseFailedError: `not_finite` if values are not finite, `invalid` if they are wrong.
     """
-    checks[:] = agree(peers, checks)
+    checks[:] = ranks.agree(peers, checks)
     failed = {check.name for check in checks if check.passed is False}
     if not failed:
         return

@@ -23,7 +23,7 @@ from tfbench.doctor.facts import DoctorFacts, DriverFacts, read_facts
 from tfbench.findings import utc_now
 from tfbench.machine.host import MachineFacts
 
-DOCTOR_VERSION = 1
+DOCTOR_VERSION = 2
 """Version of the JSON. Keys may be added without a new version; they are never renamed."""
 
 
@@ -71,15 +71,10 @@ def render(facts: DoctorFacts, findings: Sequence[DoctorFinding]) -> str:
 
 
 def _machine(machine: MachineFacts) -> Iterator[str]:
-    governors = ", ".join(machine.governors) or "no choice of governor"
-    locked = "any" if machine.memlock_bytes is None else _bytes(machine.memlock_bytes)
     yield (
-        f"machine      {machine.cpu_limit:g} of {machine.cpu_count} CPUs ({governors}), load {machine.load or 0:.1f}, "
-        f"memory {_bytes(machine.memory_bytes)} ({_bytes(machine.memory_available_bytes)} free)"
-    )
-    yield (
-        f"             /dev/shm {_bytes(machine.shm_bytes)}, locked memory {locked}, disk "
-        f"{_bytes(machine.disk_free_bytes)} free" + (", in a container" if machine.container else "")
+        f"machine      {machine.cpu_limit:g} of {machine.cpu_count} CPUs, load {machine.load or 0:.1f}, memory "
+        f"{_bytes(machine.memory_bytes)} ({_bytes(machine.memory_available_bytes)} free), /dev/shm "
+        f"{_bytes(machine.shm_bytes)}, disk {_bytes(machine.disk_free_bytes)} free"
     )
 
 
@@ -108,15 +103,11 @@ def _tensorflow(facts: DoctorFacts) -> Iterator[str]:
         return
     build = f"for CUDA {trial.cuda}, cuDNN {trial.cudnn}" if trial.cuda else "without CUDA"
     yield f"TensorFlow   {trial.tensorflow} (built {build}), Keras {trial.keras}"
-    if facts.device == "gpu" and trial.gpus is not None:
-        yield f"             sees {_count(trial.gpus)}" + (f": {', '.join(trial.gpus)}" if trial.gpus else "")
-    if trial.versions:
-        yield "             loaded " + ", ".join(f"{name} {version}" for name, version in trial.versions.items())
     if trial.right or trial.wrong:
         yield f"             multiplied two matrices correctly on {', '.join(trial.right) or 'no device'}"
     if facts.device == "gpu":
         outcomes = {True: "correct", False: "wrong", None: f"not tried ({trial.all_reduce_reason})"}
-        yield f"             all-reduce over all GPUs: {outcomes[trial.all_reduce]}"
+        yield f"             sees {_count(trial.gpus or ())}; all-reduce over all GPUs: {outcomes[trial.all_reduce]}"
     if trial.problem:
         yield f"             {trial.problem}"
 

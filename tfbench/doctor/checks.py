@@ -10,7 +10,7 @@ from typing import Any
 from results.schema.exit_codes import ExitCode
 from results.schema.health import MAX_IDLE_UTILISATION, Moment, driver_fix, grouped_warnings
 from tfbench.doctor.facts import ALL_REDUCING, DoctorFacts, DriverFacts
-from tfbench.machine.cuda_libraries import flags_of_the_user, is_known_cuda
+from tfbench.machine.cuda_libraries import flags_of_the_user
 from tfbench.machine.host import MachineFacts
 from tfbench.machine.nvml import NO_LIBRARY
 from tfbench.measuring.soft_warnings import needs_ptx_jit
@@ -78,27 +78,18 @@ CHECKS = {
     "no_tensorflow": ("TensorFlow", "no case can run"),
     "wrong_product": ("", "its numbers would be worthless"),
     "cpu_build": ("TensorFlow", "it uses no GPU"),
-    "unknown_cuda": ("CUDA libraries", "its libraries were not checked, apart from cuDNN and NCCL"),
     "libraries_missing": ("CUDA libraries", "TensorFlow accepts no GPU where one of its libraries is missing"),
     "gpus_not_seen": ("TensorFlow", "cases on more GPUs end with no_gpu"),
-    "ptx_jit": (
-        "TensorFlow",
-        "the driver compiles its kernels from PTX at the first use: minutes, and they may be slower",
-    ),
+    "ptx_jit": ("TensorFlow", "the driver compiles its kernels from PTX at the first use: minutes, maybe slower"),
     "all_reduce_wrong": ("NCCL", "training on several GPUs would be wrong"),
-    "gpus_differ": (
-        "GPUs",
-        "in a case of several GPUs the slowest sets the pace of all, and ECC costs GDDR memory bandwidth",
-    ),
+    "gpus_differ": ("GPUs", "the slowest GPU sets the pace of all, and ECC costs GDDR memory bandwidth"),
     "nvlink_down": ("", "all-reduces run at the pace of the slowest GPU's links"),
-    "no_p2p": ("P2P", "NCCL then copies through the host's memory, which is several times slower"),
     "governor": ("CPU", "kernels are launched, and inputs prepared, at a low clock"),
     "few_cpus": ("CPU", "GPUs wait for kernels to be launched and for input"),
     "cpu_shared": ("CPU", "other work takes CPU time from the benchmark"),
     "little_memory": ("memory", "the kernel may kill a benchmark, or swap"),
     "disk_full": ("disk", "records, logs and compiled kernels may be lost"),
     "little_shm": ("/dev/shm", "NCCL keeps buffers there for GPUs without P2P, and fails where they do not fit"),
-    "memlock": ("limits", "NCCL locks its buffers for GPUs and network cards, and fails where it cannot"),
 }
 """By code of a finding: what it is about, and why it matters. A variable has its own reason, in `VARIABLES`."""
 
@@ -117,17 +108,17 @@ def _finding(
 
 def judge(facts: DoctorFacts) -> list[DoctorFinding]:
     """Return all findings, those about software first, because nothing works without it."""
+    of_machine = [*_machine(facts.machine, len(facts.driver.answering)), *_variables(facts.machine)]
     if facts.device == "cpu":
-        return [*_tensorflow(facts), *_machine(facts.machine, 0), *_variables(facts.machine)]
-    return [
-        *_driver(facts.driver, facts.machine),
-        *_tensorflow(facts),
-        *_gpu_software(facts),
-        *_gpus(facts.driver),
-        *_machine(facts.machine, len(facts.driver.answering)),
-        *_variables(facts.machine),
-    ]
+        return [*_tensorflow(facts), *of_machine]
+    of_gpus = [*_gpu_software(facts), *_gpus(facts.driver)]
+    return [*_driver(facts.driver), *_tensorflow(facts), *of_gpus, *of_machine]
 
+
+NO_DRIVER_FIX = (
+    "start a container with --gpus all (its host needs the NVIDIA container toolkit); on a machine install the driver, "
+    "or sudo modprobe nvidia; python -m tfbench.doctor --device=cpu looks at the CPU only"
+)
 
 CUDA_FIXES = {
     "(100)": "check CUDA_VISIBLE_DEVICES, and that the container was given GPUs (--gpus all)",
@@ -141,30 +132,18 @@ CUDA_FIXES = {
 """Fixes by the end of a problem, the error code of `cuInit`; the first match counts."""
 
 
-def _driver(driver: DriverFacts, machine: MachineFacts) -> Iterator[DoctorFinding]:
+def _driver(driver: DriverFacts) -> Iterator[DoctorFinding]:
     if driver.problem is not None:
         missing = driver.problem == NO_LIBRARY
-        fix = _fix_of_a_missing_driver(machine) if missing else driver_fix(driver.problem)
         state = "no NVIDIA driver" if missing else "the NVIDIA driver does not work"
+        fix = NO_DRIVER_FIX if missing else driver_fix(driver.problem)
         yield _finding("no_driver", f"{state} ({driver.problem})", fix, Level.BLOCKER)
     elif driver.cuda_problem is not None:
         fix = next(fix for code, fix in CUDA_FIXES.items() if driver.cuda_problem.endswith(code))
         yield _finding("cuda_not_ready", f"CUDA does not start ({driver.cuda_problem})", fix, Level.BLOCKER)
     elif not driver.answering:
-        fix = "start the container with --gpus all" if machine.container else "sudo dmesg | grep -i nvrm"
+        fix = "start a container with --gpus all; on a machine sudo dmesg | grep -i nvrm shows why"
         yield _finding("no_gpu", f"driver {driver.version}, but no GPU answers", fix, Level.BLOCKER)
-
-
-def _fix_of_a_missing_driver(machine: MachineFacts) -> str:
-    on_bus = f"{len(machine.pci_gpus)} NVIDIA GPU{'s are' if len(machine.pci_gpus) > 1 else ' is'} on the PCI bus"
-    if machine.container and machine.pci_gpus:
-        return f"{on_bus}: start the container with --gpus all (the host needs the NVIDIA container toolkit)"
-    if machine.kernel_driver is not None:
-        return "the kernel module is loaded: install the libraries of the same driver version (libnvidia-ml.so.1)"
-    if machine.pci_gpus:
-        return f"{on_bus}: install the driver, and load it with sudo modprobe nvidia"
-    hidden = ", or start the container with --gpus all if its host has one" if machine.container else ""
-    return f"use a machine with an NVIDIA GPU{hidden}; python -m tfbench.doctor --device=cpu looks at the CPU only"
 
 
 def _tensorflow(facts: DoctorFacts) -> Iterator[DoctorFinding]:
@@ -196,9 +175,6 @@ def _gpu_software(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     if trial.tensorflow is not None and trial.cuda is None:
         fix = "pip install 'tensorflow[and-cuda]', or one of this project's CUDA images"
         yield _finding("cpu_build", f"TensorFlow {trial.tensorflow} is a build without CUDA", fix, Level.BLOCKER)
-    if not is_known_cuda(trial.cuda):
-        seen = f"TensorFlow was built for CUDA {trial.cuda}, which this version of tfbench does not know"
-        yield _finding("unknown_cuda", seen, level=Level.NOTE)
     if trial.missing:
         seen = f"{', '.join(trial.missing)} cannot be loaded ({next(iter(trial.missing.values()))})"
         fix = "pip install 'tensorflow[and-cuda]' installs them next to TensorFlow; else set LD_LIBRARY_PATH"
@@ -220,12 +196,6 @@ def _gpu_software(facts: DoctorFacts) -> Iterator[DoctorFinding]:
         yield _finding("all_reduce_wrong", seen, fix, Level.BLOCKER)
 
 
-NEAR = ("internal", "PIX", "PXB", "PHB", "NODE")
-"""Topologies within one socket, in which PCIe GPUs support P2P."""
-
-SHOWN_PAIRS = 4
-
-
 def _gpus(driver: DriverFacts) -> Iterator[DoctorFinding]:
     """Judge all GPUs of the driver: each by the rules of `results.schema.health`, then all together."""
     for names, warning in grouped_warnings(driver.gpus, Moment.IDLE):
@@ -242,17 +212,6 @@ def _gpus(driver: DriverFacts) -> Iterator[DoctorFinding]:
             seen = f"{gpu.nvlinks_up} NVLinks are up, {gpu.nvlinks_down} down; others here have {most} up"
             fix = "nvidia-smi nvlink --status; with NVSwitches sudo systemctl restart nvidia-fabricmanager"
             yield _finding("nvlink_down", seen, fix, subject=gpu.label)
-    # No P2P is normal across sockets and for consumer GPUs.
-    apart = [pair for pair in driver.pairs if pair.p2p not in (None, "ok")]
-    fixable = [pair for pair in apart if pair.topology in NEAR and pair.p2p != "GPU not supported"]
-    if shown := fixable or apart:
-        names = ", ".join(f"{pair.first}–{pair.second}" for pair in shown[:SHOWN_PAIRS])
-        more = f" and {len(shown) - SHOWN_PAIRS} more" if len(shown) > SHOWN_PAIRS else ""
-        reasons = ", ".join(dict.fromkeys(f"{pair.p2p}, {pair.topology}" for pair in shown))
-        pairs = f"{len(shown)} of {len(driver.pairs)} pairs of GPUs"
-        seen = f"{pairs} cannot read each other's memory: {names}{more} ({reasons})"
-        fix = "disable ACS and the IOMMU in the BIOS (sudo lspci -vvv | grep ACSCtl; kernel parameter iommu=pt)"
-        yield _finding("no_p2p", seen, fix) if fixable else _finding("no_p2p", seen, level=Level.NOTE)
 
 
 MIN_SHM_BYTES = 1 << 30
@@ -286,11 +245,8 @@ def _machine(machine: MachineFacts, gpus: int) -> Iterator[DoctorFinding]:
         seen = f"{machine.disk_free_bytes / 1e9:.1f} GB are free for temporary files"
         yield _finding("disk_full", seen, "df -h; docker system prune")
     if gpus > 1 and machine.shm_bytes is not None and machine.shm_bytes < MIN_SHM_BYTES:
-        fix = "docker run --shm-size=1g" if machine.container else "sudo mount -o remount,size=1g /dev/shm"
+        fix = "docker run --shm-size=1g; without a container sudo mount -o remount,size=1g /dev/shm"
         yield _finding("little_shm", f"/dev/shm has {machine.shm_bytes / 1e6:.0f} MB", fix)
-    if gpus > 1 and machine.container and machine.memlock_bytes is not None:
-        seen = f"{machine.memlock_bytes / 1e6:.1f} MB of memory may be locked"
-        yield _finding("memlock", seen, "docker run --ulimit memlock=-1")
 
 
 VARIABLES = {
@@ -309,7 +265,3 @@ def _variables(machine: MachineFacts) -> Iterator[DoctorFinding]:
     for name, (harmless, why) in VARIABLES.items():
         if (value := variables.get(name, "")) not in harmless:
             yield _finding("variable", f"{name}={value}", f"unset {name}", subject=name, why=why)
-    name = "CUDA_VISIBLE_DEVICES"
-    if (chosen := variables.get(name)) is not None:
-        why = "TensorFlow sees these GPUs only"
-        yield _finding("variable", f"{name}={chosen}", level=Level.NOTE, subject=name, why=why)

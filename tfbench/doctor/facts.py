@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import json
 import os
 import signal
@@ -19,45 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-import pynvml
-
 from results.schema.health import GPUFacts, GPUSlice
 from tfbench.doctor.trial import Trial, report
-from tfbench.machine.driver_gpus import DriverGPU, ask_cuda, offered, problems_of, read_driver_gpus
+from tfbench.machine.driver_gpus import ask_cuda, problems_of, read_driver_gpus
 from tfbench.machine.host import MachineFacts, read_machine
 from tfbench.machine.nvml import Driver, opened, read_gpu, versions
-
-P2P_READ = 0
-"""The queried capability of a pair: reading each other's memory. (nvidia-ml-py's own constant is a tuple.)"""
-
-P2P_STATUS = {
-    0: "ok",
-    1: "chipset not supported",
-    2: "GPU not supported",
-    3: "topology not supported",
-    4: "disabled by registry key",
-    5: "not supported",
-    6: "unknown",
-}
-"""Source: nvml.h, nvmlGpuP2PStatus_t."""
-
-TOPOLOGY = {0: "internal", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
-"""What a transfer crosses, abbreviated as in `nvidia-smi topo -m`. Source: nvml.h, nvmlGpuTopologyLevel_t."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GPUPair:
-    """Two GPUs, and how they reach each other.
-
-    Attributes:
-        p2p: Whether they can read each other's memory: a value of `P2P_STATUS`.
-        topology: What a transfer crosses: a value of `TOPOLOGY`.
-    """
-
-    first: int
-    second: int
-    p2p: str | None
-    topology: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,39 +36,11 @@ class DriverFacts(Driver):
 
     cuda_problem: str | None = None
     cuda_devices: list[str] = field(default_factory=list)
-    pairs: list[GPUPair] = field(default_factory=list)
 
     @property
     def answering(self) -> list[GPUFacts]:
         """The GPUs that answer."""
         return [gpu for gpu in self.gpus if gpu.problem is None]
-
-
-def read_nvml() -> DriverFacts:
-    """Read all GPUs from NVML."""
-    with opened() as problem:
-        if problem is not None:
-            return DriverFacts(problem=problem)
-        gpus = read_driver_gpus()
-        return DriverFacts(
-            **versions(),
-            gpus=[read_gpu(gpu) for gpu in gpus],
-            pairs=read_pairs(gpus),
-            gpu_problems=problems_of(gpus),
-        )
-
-
-def read_pairs(gpus: list[DriverGPU]) -> list[GPUPair]:
-    """Query P2P and topology of each pair of GPUs; those in MIG mode have no P2P."""
-    able = [gpu for gpu in gpus if gpu.facts.problem is None and not gpu.facts.mig]
-    found = []
-    for first, second in itertools.combinations(able, 2):
-        status = offered(pynvml.nvmlDeviceGetP2PStatus, first.handle, second.handle, P2P_READ)
-        level = offered(pynvml.nvmlDeviceGetTopologyCommonAncestor, first.handle, second.handle)
-        p2p = None if status is None else P2P_STATUS.get(status, "unknown")
-        topology = None if level is None else TOPOLOGY.get(level, "unknown")
-        found.append(GPUPair(first=first.facts.index, second=second.facts.index, p2p=p2p, topology=topology))
-    return found
 
 
 DRIVER_SECONDS = 20.0
@@ -147,8 +84,7 @@ def driver_from(reported: Mapping[str, Any], problem: str | None) -> DriverFacts
     if not reported:
         return DriverFacts(problem=f"the driver {problem or 'printed nothing'}")
     gpus = [_gpu_facts(**gpu) for gpu in reported.get("gpus", ())]
-    pairs = [GPUPair(**pair) for pair in reported.get("pairs", ())]
-    parsed = {"gpus": gpus, "pairs": pairs} | ({} if problem is None else {"cuda_problem": problem})
+    parsed = {"gpus": gpus} | ({} if problem is None else {"cuda_problem": problem})
     return DriverFacts(**{**reported, **parsed})
 
 
@@ -201,7 +137,10 @@ def ask(
             os.killpg(child.pid, signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel is abandoned
                 child.wait(2.0)
-        objects = [found for line in _lines(output) if (found := _object(line)) is not None]
+        objects = []
+        for line in _lines(output):
+            with contextlib.suppress(ValueError, TypeError):  # others are the loader's messages
+                objects.append(dict(json.loads(line)))
         last_words = " | ".join(line[:MAX_LINE] for line in _lines(errors)[-LAST_WORDS:])
     if problem is not None:
         stage = stages[min(len(objects), len(stages) - 1)]
@@ -214,21 +153,20 @@ def _lines(file: IO[bytes]) -> list[str]:
     return [line for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]
 
 
-def _object(line: str) -> dict[str, Any] | None:
-    try:
-        value = json.loads(line)
-    except ValueError:
-        return None  # the loader's message
-    return value if isinstance(value, dict) else None
-
-
 def main() -> None:
     """Print the facts of NVML, then those of CUDA, which may hang although NVML answers."""
-    facts = read_nvml()
-    report(**dataclasses.asdict(facts))
-    if facts.problem is None:
-        devices, problem = ask_cuda()
-        report(cuda_problem=problem, cuda_devices=[device.name for device in devices])
+    with opened() as problem:
+        if problem is not None:
+            report(problem=problem)
+            return
+        gpus = read_driver_gpus()
+        report(
+            **versions(),
+            gpus=[dataclasses.asdict(read_gpu(gpu)) for gpu in gpus],
+            gpu_problems=problems_of(gpus),
+        )
+    devices, problem = ask_cuda()
+    report(cuda_problem=problem, cuda_devices=[device.name for device in devices])
 
 
 if __name__ == "__main__":

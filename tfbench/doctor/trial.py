@@ -107,7 +107,7 @@ def all_reduces(devices: list[str]) -> dict[str, object]:
     from tfbench.roofline.transfers import all_reduce_check
 
     check = all_reduce_check(tf.distribute.MirroredStrategy(devices))
-    return {"all_reduce": bool(check.passed), "all_reduce_reason": None if check.passed else check.detail}
+    return {"all_reduce": check.passed, "all_reduce_reason": None if check.passed else check.detail}
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ may provide any of them.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
@@ -16,7 +17,7 @@ import shutil
 import site
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tfbench.machine.host import read_text
@@ -27,31 +28,11 @@ PRELOADED = ("libnvJitLink.so.*", "libcublasLt.so.*", "libcublas.so.*", "libcusp
 FIRST_WITH_NCCL = (2, 18)
 """TensorFlow opens NCCL at run time from this version on; in older ones it is linked in."""
 
-_OPENED: dict[str, tuple[str, ...]] = {
-    "11": (
-        "libcudart.so.11.0",
-        "libcublasLt.so.11",
-        "libcublas.so.11",
-        "libcufft.so.10",
-        "libcusparse.so.11",
-        "libcusolver.so.11",
-        "libcudnn.so.8",
-    ),
-    "12": (
-        "libcudart.so.12",
-        "libcublasLt.so.12",
-        "libcublas.so.12",
-        "libcufft.so.11",
-        "libcusparse.so.12",
-        "libcusolver.so.11",
-    ),
+_VERSIONS: dict[str, dict[str, str | int]] = {
+    "11": {"cudart": "11.0", "cublasLt": 11, "cublas": 11, "cufft": 10, "cusparse": 11, "cusolver": 11, "cudnn": 8},
+    "12": {"cudart": 12, "cublasLt": 12, "cublas": 12, "cufft": 11, "cusparse": 12, "cusolver": 11},
 }
-"""Names by major version of CUDA; those of other versions are unknown."""
-
-
-def is_known_cuda(cuda: str | None) -> bool:
-    """Return whether the libraries of a version of CUDA are known."""
-    return cuda is None or cuda.partition(".")[0] in _OPENED
+"""Versions of CUDA's libraries by its major version; those of others are unknown."""
 
 
 def package_folders() -> list[Path]:
@@ -62,8 +43,7 @@ def package_folders() -> list[Path]:
 
 def prepare_gpu_libraries() -> None:
     """Make TensorFlow and XLA use NVIDIA's packages; for processes that use GPUs, before they import TensorFlow."""
-    folders = package_folders()
-    preload(folders)
+    preload(folders := package_folders())
     use_packaged_ptxas(folders)
 
 
@@ -141,9 +121,10 @@ def opened_libraries(tensorflow: str, cuda: str | None, cudnn: str | None) -> li
     """
     if cuda is None:
         return []
-    names = list(_OPENED.get(cuda.partition(".")[0], ()))
-    if cudnn is not None and not any(name.startswith("libcudnn") for name in names):
-        names.append(f"libcudnn.so.{cudnn.partition('.')[0]}")
+    versions = _VERSIONS.get(cuda.partition(".")[0], {})
+    if cudnn is not None:
+        versions = {**versions, "cudnn": cudnn.partition(".")[0]}
+    names = [f"lib{name}.so.{version}" for name, version in versions.items()]
     if tuple(map(int, tensorflow.split(".")[:2])) >= FIRST_WITH_NCCL:
         names.append("libnccl.so.2")
     return names
@@ -181,25 +162,19 @@ PROPERTIES = (0, 1, 2)
 """MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL. Source: `libraryPropertyType` in CUDA's library_types.h."""
 
 
-def by_property(function: str) -> Callable[[ctypes.CDLL], str | None]:
-    """Return a reader of a version by `…GetProperty`: `cublasGetVersion` needs a handle, which takes GPU memory."""
+def library_version(library: ctypes.CDLL, function: str) -> str | None:
+    """Return e.g. `9.3.0`; None: the library returned an error.
 
-    def version(library: ctypes.CDLL) -> str | None:
-        ask = getattr(library, function)
-        parts = [ctypes.c_int() for _ in PROPERTIES]
-        if any(ask(kind, ctypes.byref(part)) for kind, part in zip(PROPERTIES, parts, strict=True)):
-            return None
-        return ".".join(str(part.value) for part in parts)
-
-    return version
-
-
-def nccl_version(library: ctypes.CDLL) -> str | None:
-    """Return e.g. `2.21.5`; None: the library returned an error."""
-    number = ctypes.c_int()
-    failed = library.ncclGetVersion(ctypes.byref(number))
-    major, rest = divmod(number.value, NCCL_2_9)
-    return None if failed else f"{major}.{rest // 100}.{rest % 100}"
+    By `…GetProperty`, because `cublasGetVersion` needs a handle, which takes GPU memory; NCCL has one number.
+    """
+    ask, parts = getattr(library, function), [ctypes.c_int() for _ in PROPERTIES]
+    if function == "ncclGetVersion":
+        failed, number = ask(ctypes.byref(parts[0])), parts[0].value
+        numbers = [number // NCCL_2_9, number % NCCL_2_9 // 100, number % 100]
+    else:
+        failed = any(ask(kind, ctypes.byref(part)) for kind, part in zip(PROPERTIES, parts, strict=True))
+        numbers = [part.value for part in parts]
+    return None if failed else ".".join(map(str, numbers))
 
 
 MAPS = Path("/proc/self/maps")
@@ -208,6 +183,10 @@ MAPS = Path("/proc/self/maps")
 
 _LIBCUDA = re.compile(r"libcuda\.so\.(\d{3,}(?:\.\d+)+)")
 """Driver versions have at least three digits before the first point; WSL's `libcuda.so.1.1` is not one."""
+
+
+_ASKED = {"cudnn": "cudnnGetProperty", "cublas": "cublasGetProperty", "nccl": "ncclGetVersion"}
+"""By library, the function that returns its version."""
 
 
 def loaded_versions(maps: Path = MAPS) -> dict[str, str]:
@@ -219,22 +198,11 @@ def loaded_versions(maps: Path = MAPS) -> dict[str, str]:
         replaces it.
     """
     paths = dict.fromkeys(line.split(maxsplit=5)[5] for line in read_text(maps).splitlines() if line.count("/"))
-    versions = {
-        "libcuda": next((found[1] for path in paths if (found := _LIBCUDA.fullmatch(Path(path).name))), None),
-        "cudnn": _ask(paths, "libcudnn.so", by_property("cudnnGetProperty")),
-        "cublas": _ask(paths, "libcublas.so", by_property("cublasGetProperty")),
-        "nccl": _ask(paths, "libnccl.so", nccl_version),
-    }
+    versions = {"libcuda": next((found[1] for path in paths if (found := _LIBCUDA.fullmatch(Path(path).name))), None)}
+    for name, function in _ASKED.items():
+        for path in paths:
+            if re.fullmatch(rf"lib{name}\.so(\.\d+)*", Path(path).name):
+                with contextlib.suppress(OSError, AttributeError):  # mapped but not loaded, or an empty fake
+                    versions[name] = library_version(ctypes.CDLL(path, os.RTLD_NOLOAD | os.RTLD_LAZY), function)
+                    break
     return {name: version for name, version in versions.items() if version is not None}
-
-
-def _ask(paths: dict[str, None], name: str, version: Callable[[ctypes.CDLL], str | None]) -> str | None:
-    """Query the first of the files named `name`, with or without a version number."""
-    pattern = re.compile(rf"{re.escape(name)}(\.\d+)*")
-    for path in paths:
-        if pattern.fullmatch(Path(path).name):
-            try:
-                return version(ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY))
-            except (OSError, AttributeError):
-                continue  # mapped but not loaded, or an empty fake
-    return None

@@ -281,29 +281,13 @@ def other_cpu_share(before: CPUUse, after: CPUUse, limit: float) -> float | None
     return min(1.0, max(0.0, (others - (cpus - limit)) / limit))
 
 
-NVIDIA_VENDOR = "0x10de"
-DISPLAY_CLASS = "0x03"
-"""First byte of the PCI class of display and 3D controllers."""
-
-WATCHED = (
-    "CUDA_VISIBLE_DEVICES",
-    "NVIDIA_VISIBLE_DEVICES",
-    "CUDA_DEVICE_ORDER",
-    "CUDA_LAUNCH_BLOCKING",
-    "NVIDIA_TF32_OVERRIDE",
-    "NCCL_P2P_DISABLE",
-    "NCCL_SHM_DISABLE",
-    "TF_XLA_FLAGS",
-    "XLA_FLAGS",
-    "LD_PRELOAD",
-    "LD_LIBRARY_PATH",
-)
-"""Environment variables that change which devices a benchmark sees, or its speed."""
+WATCHED = ("CUDA_", "NVIDIA_", "NCCL_", "TF_", "XLA_", "LD_")
+"""Beginnings of environment variables that change which devices a benchmark sees, or its speed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MachineFacts:
-    """The machine, as seen from its container; None: unknown.
+    """The machine, as this process sees it; None: unknown.
 
     Attributes:
         cpu_limit: CPUs that this process may use; may be fractional.
@@ -312,12 +296,8 @@ class MachineFacts:
         governors: Number of CPUs by frequency governor; empty if the kernel offers no choice.
         memory_available_bytes: The kernel's estimate of available memory.
         shm_bytes: Size of /dev/shm.
-        memlock_bytes: Memory that this process may lock; None: unlimited.
-        container: Whether this process runs in a container.
-        kernel_driver: Version line of NVIDIA's kernel module; None: not loaded, or hidden.
-        pci_gpus: PCI ids of NVIDIA's GPUs on the bus, with or without a driver.
         disk_free_bytes: Of the file system for temporary files.
-        variables: Those of `WATCHED` that are set.
+        variables: Those that begin with one of `WATCHED`.
     """
 
     cpu_count: int = 1
@@ -328,10 +308,6 @@ class MachineFacts:
     memory_bytes: int | None = None
     memory_available_bytes: int | None = None
     shm_bytes: int | None = None
-    memlock_bytes: int | None = None
-    container: bool = False
-    kernel_driver: str | None = None
-    pci_gpus: list[str] = field(default_factory=list)
     disk_free_bytes: int | None = None
     variables: dict[str, str] = field(default_factory=dict)
 
@@ -346,7 +322,6 @@ def read_machine(root: Path = Path("/")) -> MachineFacts:
     time.sleep(CPU_USE_SECONDS)
     load = _found(root / "proc/loadavg", r"^(\S+)")
     governors = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
-    memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     shm = root / "dev/shm"
     return MachineFacts(
         cpu_count=os.cpu_count() or 1,
@@ -357,26 +332,6 @@ def read_machine(root: Path = Path("/")) -> MachineFacts:
         memory_bytes=memory_limit_bytes(root),
         memory_available_bytes=_memory_bytes(root, "MemAvailable"),
         shm_bytes=shutil.disk_usage(shm).total if shm.is_dir() else None,
-        memlock_bytes=None if memlock == resource.RLIM_INFINITY else memlock,
-        container=_in_container(root),
-        kernel_driver=_found(root / "proc/driver/nvidia/version", r"^(.+)$") or None,
-        pci_gpus=_pci_gpus(root),
         disk_free_bytes=shutil.disk_usage(tempfile.gettempdir()).free,
-        variables={name: os.environ[name][:500] for name in WATCHED if name in os.environ},
-    )
-
-
-def _in_container(root: Path) -> bool:
-    files = any((root / name).exists() for name in (".dockerenv", "run/.containerenv"))
-    group = _found(root / "proc/1/cgroup", r"(docker|containerd|kubepods|libpod|lxc)")
-    return files or bool(group) or "APPTAINER_CONTAINER" in os.environ
-
-
-def _pci_gpus(root: Path) -> list[str]:
-    """Return the ids of NVIDIA's GPUs on the PCI bus; in a container, including those it was not given."""
-    return sorted(
-        device.name.upper()
-        for device in (root / "sys/bus/pci/devices").glob("*")
-        if read_text(device / "vendor").strip() == NVIDIA_VENDOR
-        and read_text(device / "class").startswith(DISPLAY_CLASS)
+        variables={name: value[:500] for name, value in os.environ.items() if name.startswith(WATCHED)},
     )

@@ -18,18 +18,13 @@ from tfbench.machine.driver_gpus import DriverGPU, offered, problems_of, read_dr
 
 COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 
+_REASON = "nvmlClocksThrottleReason"
 CLOCK_REASONS = {
-    0x1: "idle",
-    0x2: "application clocks",
-    0x4: "power cap",
-    0x8: "hardware slowdown",
-    0x10: "sync boost",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "hardware power brake",
-    0x100: "display clocks",
+    name.removeprefix(_REASON): int(getattr(pynvml, name))
+    for name in dir(pynvml)
+    if name.startswith(_REASON) and not name.endswith(("All", "None", "UserDefinedClocks"))
 }
-"""Why clocks are not at their maximum. Source: nvml.h, nvmlClocksEventReasons."""
+"""Bits by NVML's name of why clocks are not at their maximum, e.g. `SwPowerCap`."""
 
 HARDWARE_SLOWDOWN = 0x8
 """Also set by heat. Source: nvml.h, nvmlClocksEventReasonHwSlowdown: "temperature being too high"."""
@@ -69,10 +64,8 @@ class Driver:
     @property
     def reasons(self) -> list[str]:
         """Why a process may not get the GPUs that it needs."""
-        silent = (
-            [f"the NVIDIA driver does not work: {self.problem}: {driver_fix(self.problem)}"] if self.problem else []
-        )
-        return [*silent, *self.gpu_problems]
+        words = self.problem and f"the NVIDIA driver does not work: {self.problem}: {driver_fix(self.problem)}"
+        return [*([words] if words else []), *self.gpu_problems]
 
 
 NO_LIBRARY = "NVML Shared Library Not Found"
@@ -248,7 +241,7 @@ def read_gpu(gpu: DriverGPU) -> GPUFacts:
         licensed=_is_licensed(gpu) if virtual else None,
         processes=None if processes is None else len(processes),
         process_names=[f"{process.pid} {_process_name(process.pid)}".strip() for process in processes or ()],
-        clock_reasons=[name for bit, name in CLOCK_REASONS.items() if (bits or 0) & bit],
+        clock_reasons=[name for name, bit in CLOCK_REASONS.items() if (bits or 0) & bit],
         nvlinks_up=links.count(1),
         nvlinks_down=links.count(0),
         **_throttling(bits),

@@ -66,9 +66,8 @@ def gpu_warnings(peers: Peers, of_machine: Sequence[SoftWarning], gpus: Sequence
     for gpu in gpus:
         for found in health_warnings(gpu, Moment.TIMING):
             rule, message = found.rule, f"{gpu.label}: {found.seen}: {found.rule.why}"
-            own.append(
-                SoftWarning(code=found.code, message=message, value=found.value, limit=rule.limit, hint=found.fix)
-            )
+            figures = {"value": found.value, "limit": rule.limit}
+            own.append(SoftWarning(code=found.code, message=message, hint=found.fix, **figures))
     reported = peers.gather("warnings", [vars(warning) for warning in own])
     if len(reported) == 1:
         return own

@@ -280,8 +280,7 @@ def warm_up(
         means.append(slowest(window.seconds / count))
         done.step_seconds = means[-1]
         agree = len(means) > 1 and abs(means[-1] - means[-2]) <= AGREEMENT * means[-2]
-        if seek and done.steps >= floor and agree:
-            done.settled = True
-            return done
-    done.settled = False if seek else None
+        done.settled = (done.steps >= floor and agree) if seek else None
+        if done.settled:
+            break
     return done

@@ -30,9 +30,6 @@ def build(network: Network, batch_norm: BatchNorm, size: int, strategy: Strategy
     Returns:
         A `keras.Model` from the features of its task to logits.
     """
-    from tfbench.keras_versions import use_default_settings  # imports TensorFlow
-
-    use_default_settings()
     module, function = network.builder.split(":")
     builder = getattr(importlib.import_module(module, __name__), function)
     normalisation = {"batch_norm": batch_norm} if set(network.parameters) != {BatchNorm.NONE} else {}

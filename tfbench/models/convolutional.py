@@ -14,17 +14,8 @@ import tensorflow as tf
 from tensorflow import keras
 
 from results.schema import BatchNorm
-from tfbench.keras_versions import (
-    Layer,
-    Model,
-    Shape,
-    Tensor,
-    Variable,
-    assign_local,
-    is_keras_2,
-    structure,
-    tensorflow_variable,
-)
+from tfbench import keras_versions
+from tfbench.keras_versions import Layer, Model, Shape, Tensor, Variable, tensorflow_variable
 
 
 class FusedBatchNormalization(keras.layers.Layer):
@@ -56,8 +47,7 @@ class FusedBatchNormalization(keras.layers.Layer):
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: None = None) -> Tensor:
         """Normalise `inputs`, shape (batch, height, width, channels); images have no mask."""
-        mean = tensorflow_variable(self.moving_mean)
-        variance = tensorflow_variable(self.moving_variance)
+        mean, variance = tensorflow_variable(self.moving_mean), tensorflow_variable(self.moving_variance)
         offset = tf.convert_to_tensor(tensorflow_variable(self.beta))
         scale = tf.convert_to_tensor(tensorflow_variable(self.gamma)) if self.scale else tf.ones_like(offset)
         result = tf.raw_ops.FusedBatchNormV3(
@@ -72,8 +62,8 @@ class FusedBatchNormalization(keras.layers.Layer):
             is_training=bool(training),
         )
         if training:
-            assign_local(mean, result.batch_mean)
-            assign_local(variance, result.batch_variance)
+            keras_versions.assign_local(mean, result.batch_mean)
+            keras_versions.assign_local(variance, result.batch_variance)
         return result.y
 
 
@@ -81,15 +71,9 @@ def add_float32_weight(
     layer: Layer, name: str, shape: Shape, initializer: object, *, trainable: bool = True
 ) -> Variable:
     """Create a weight that is float32 under mixed policies, too, and never cast automatically."""
-    automatic_cast = "experimental_autocast" if is_keras_2() else "autocast"
-    return layer.add_weight(
-        name=name,
-        shape=shape,
-        initializer=initializer,
-        dtype="float32",
-        trainable=trainable,
-        **{automatic_cast: False},
-    )
+    automatic_cast = "experimental_autocast" if keras_versions.is_keras_2() else "autocast"
+    options = {"dtype": "float32", "trainable": trainable, automatic_cast: False}
+    return layer.add_weight(name=name, shape=shape, initializer=initializer, **options)
 
 
 def normalised_convolution(
@@ -184,7 +168,9 @@ def stock(image_size: int, classes: int, *, application: str, batch_norm: BatchN
     """
     build = getattr(keras.applications, application)
     shape = (image_size, image_size, 3)
-    pattern = structure(lambda: build(weights=None, input_shape=shape, classes=classes, classifier_activation=None))
+    pattern = keras_versions.structure(
+        lambda: build(weights=None, input_shape=shape, classes=classes, classifier_activation=None)
+    )
     return rebuilt(pattern, fuse=batch_norm is BatchNorm.FUSED)
 
 

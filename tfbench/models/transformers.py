@@ -361,9 +361,8 @@ class TiedDecoder(Part):
     def __init__(self, embedding: TokenEmbedding, *, bias: bool, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.has_bias, self.vocabulary = bias, embedding.vocabulary
-        self._table: Callable[[], Variable] = lambda: (
-            embedding.table
-        )  # hidden from Keras, which would count the weight twice
+        # Hidden from Keras, which would count the weight twice.
+        self._table: Callable[[], Variable] = lambda: embedding.table
 
     def build(self, input_shape: Shape) -> None:
         """Create the bias."""

@@ -20,18 +20,9 @@ from tfbench.devices import first_device
 from tfbench.flags import KnownPeaks
 from tfbench.keras_versions import Layer, Model, Tensor
 from tfbench.measuring.soft_warnings import UTILISATION_LIMIT
+from tfbench.models import transformers
 from tfbench.models.convolutional import FusedBatchNormalization
-from tfbench.models.transformers import (
-    Attention,
-    Gelu,
-    LayerNormalization,
-    Part,
-    Positions,
-    Projection,
-    Segments,
-    TiedDecoder,
-    TokenEmbedding,
-)
+from tfbench.models.transformers import elements
 from tfbench.roofline.peaks import PEAK_SECONDS, matrix_product, memory_add
 
 BYTES_PER_ELEMENT = {Precision.FP32: 4, Precision.TF32: 4, Precision.FP16: 2, Precision.BF16: 2}
@@ -63,7 +54,7 @@ def work_per_sample(model: Model, mode: Mode = Mode.TRAIN, samples_per_example: 
     layers = [layer for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)]
     consumers = Counter(id(tensor) for layer in layers for tensor in _inputs(layer))
     differentiated: set[int] = set()
-    flops = elements = fused_elements = 0.0
+    flops = unfused_elements = fused_elements = 0.0
     for layer in layers:
         wanted = any(id(tensor) in differentiated for tensor in _inputs(layer))
         if wanted or layer.trainable_weights:
@@ -74,19 +65,19 @@ def work_per_sample(model: Model, mode: Mode = Mode.TRAIN, samples_per_example: 
             passes, (unfused, fused) = 3 if wanted else 2, _traffic(layer, wanted)
             unfused += _branch_sum(layer, consumers)
         flops += passes * _forward_flops(layer)
-        elements += unfused
+        unfused_elements += unfused
         fused_elements += fused
     return Work(
         flops=flops / samples_per_example,
-        elements=elements / samples_per_example,
+        elements=unfused_elements / samples_per_example,
         fused_elements=fused_elements / samples_per_example,
     )
 
 
 _POOLS = (keras.layers.MaxPooling2D, keras.layers.AveragePooling2D)
-_PRODUCTS = (keras.layers.Conv2D, keras.layers.DepthwiseConv2D, Projection)
-_NORMALISATIONS = (keras.layers.BatchNormalization, FusedBatchNormalization, LayerNormalization)
-_ACTIVATIONS = (keras.layers.Activation, keras.layers.ReLU, Gelu)
+_PRODUCTS = (keras.layers.Conv2D, keras.layers.DepthwiseConv2D, transformers.Projection)
+_NORMALISATIONS = (keras.layers.BatchNormalization, FusedBatchNormalization, transformers.LayerNormalization)
+_ACTIVATIONS = (keras.layers.Activation, keras.layers.ReLU, transformers.Gelu)
 
 
 def _forward_flops(layer: Layer) -> float:
@@ -95,7 +86,7 @@ def _forward_flops(layer: Layer) -> float:
         places = () if isinstance(layer, keras.layers.Dense) else layer.output.shape[1:3]
         kernel = layer.weights[0].shape  # the first variable; its name depends on Keras
         return 2.0 * math.prod(int(length) for length in (*kernel, *places))
-    return layer.forward_flops if isinstance(layer, Part) else 0.0
+    return layer.forward_flops if isinstance(layer, transformers.Part) else 0.0
 
 
 def _traffic(layer: Layer, wanted: bool) -> tuple[float, float]:
@@ -107,7 +98,7 @@ def _traffic(layer: Layer, wanted: bool) -> tuple[float, float]:
         layer: Any layer of the networks here.
         wanted: Whether the gradient with respect to its input is computed.
     """
-    into, out = sum(_size(tensor) for tensor in _inputs(layer)), _size(layer.output)
+    into, out = sum(elements(tensor) for tensor in _inputs(layer)), elements(layer.output)
     if isinstance(layer, _PRODUCTS):
         # Forward, gradient of the weights, gradient of the input: each reads two tensors or one and writes one.
         moved = (into + out) * (3 if wanted else 2)
@@ -118,13 +109,15 @@ def _traffic(layer: Layer, wanted: bool) -> tuple[float, float]:
         return 5 * out, 0.0  # forward: x, y; backward: y, dy, dx
     if isinstance(layer, keras.layers.Add):
         return into + out, 2 * out  # its gradient is the incoming one; fused: the other branch and its gradient
-    if isinstance(layer, Positions | Segments):
+    if isinstance(layer, transformers.Positions | transformers.Segments):
         return into + out, 0.0
-    if isinstance(layer, Attention):
+    if isinstance(layer, transformers.Attention):
         return _attention_elements(layer), 12 * out  # fused: q, k, v, y; q, k, v, y, dy, dq, dk, dv
-    if isinstance(layer, TiedDecoder):  # for many classes the loss counts: in float32, softmax and its gradient
+    if isinstance(
+        layer, transformers.TiedDecoder
+    ):  # for many classes the loss counts: in float32, softmax and its gradient
         return 3 * (into + out) + 5 * out, 3 * (into + out)
-    if isinstance(layer, TokenEmbedding):
+    if isinstance(layer, transformers.TokenEmbedding):
         return 3 * out, 3 * out  # forward: rows, y; backward: dy
     if isinstance(layer, keras.layers.Reshape | keras.layers.Flatten):
         return 0.0, 0.0
@@ -139,10 +132,17 @@ def _forward_traffic(layer: Layer) -> tuple[float, float]:
 
     Concatenation is free; an addition is fused, too, but has to read its other branch.
     """
-    moved = sum(_size(tensor) for tensor in _inputs(layer)) + _size(layer.output)
+    moved = sum(elements(tensor) for tensor in _inputs(layer)) + elements(layer.output)
     if isinstance(layer, keras.layers.Add):
-        return moved, _size(layer.output)
-    reads = (*_PRODUCTS, *_POOLS, keras.layers.Dense, Attention, TiedDecoder, TokenEmbedding)
+        return moved, elements(layer.output)
+    reads = (
+        *_PRODUCTS,
+        *_POOLS,
+        keras.layers.Dense,
+        transformers.Attention,
+        transformers.TiedDecoder,
+        transformers.TokenEmbedding,
+    )
     return moved, moved if isinstance(layer, reads) else 0.0
 
 
@@ -153,7 +153,7 @@ def _activates(layer: Layer) -> bool:
 
 def _attention_elements(layer: Layer) -> float:
     """Count attention as TensorFlow computes it: separate products, mask and softmax, and a transposition of heads."""
-    out = _size(layer.output)
+    out = elements(layer.output)
     scores: int = layer.heads * int(layer.output.shape[1]) ** 2
     moved = 2 * 3 * out + 2 * out  # queries, keys and values, and the result: read and written
     masked = 2 * scores * (layer.causal + (len(_inputs(layer)) > 1))
@@ -166,16 +166,11 @@ def _attention_elements(layer: Layer) -> float:
 def _branch_sum(layer: Layer, consumers: Counter[int]) -> float:
     """Count the sum of the gradients of several branches, all of which are read and one written."""
     branches = consumers[id(layer.output)]
-    return (branches + 1) * _size(layer.output) if branches > 1 else 0.0
+    return (branches + 1) * elements(layer.output) if branches > 1 else 0.0
 
 
 def _inputs(layer: Layer) -> list[Tensor]:
     return list(layer.input) if isinstance(layer.input, list | tuple) else [layer.input]
-
-
-def _size(tensor: Tensor) -> float:
-    """Return the number of elements of one sample."""
-    return float(math.prod(int(length) for length in tensor.shape[1:]))
 
 
 PEAK_TRIES = 3
@@ -214,40 +209,30 @@ def limit_fields(
     devices = case.replicas if case.device is Device.GPU else case.num_hosts
     device = first_device(case)
     needed, needed_bytes = rate * work.flops / devices / UTILISATION_LIMIT, rate * fused / devices
-    flops: float | None
-    bandwidth: float | None
-    if known is not None and known.flops_per_second >= needed and known.bytes_per_second >= needed_bytes:
-        flops, bandwidth = known.flops_per_second, known.bytes_per_second
+    flops, bandwidth = known or (0.0, 0.0)
+    if flops >= needed and bandwidth >= needed_bytes:
         fields["peaks_reused"] = True
     else:
         flops = credible_peak(lambda: matrix_product(case.precision, device, PEAK_SECONDS).value, needed)
         bandwidth = credible_peak(lambda: memory_add(device, PEAK_SECONDS).value, needed_bytes)
-    if flops is not None:
-        fields |= {
-            "peak_flops_per_second": flops * devices,
-            "flops_utilisation": rate * work.flops / (flops * devices),
-        }
-    if bandwidth is not None:
-        fields |= {
-            "peak_bytes_per_second": bandwidth * devices,
-            "bandwidth_utilisation": rate * traffic / (bandwidth * devices),
-            "bandwidth_bound_samples_per_second": bandwidth * devices / fused,
-        }
+    if peak := flops * devices:
+        fields |= {"peak_flops_per_second": peak, "flops_utilisation": rate * work.flops / peak}
+    if peak := bandwidth * devices:
+        fields |= {"peak_bytes_per_second": peak, "bandwidth_utilisation": rate * traffic / peak}
+        fields["bandwidth_bound_samples_per_second"] = peak / fused
     return fields
 
 
-def credible_peak(measure: Callable[[], float | None], needed: float) -> float | None:
+def credible_peak(measure: Callable[[], float | None], needed: float) -> float:
     """Return the best of up to `PEAK_TRIES` measurements of a peak; the first one suffices if it is plausible.
 
     A peak that the network itself exceeded was measured while another program used the device.
 
     Args:
-        measure: Returns a measurement, or None on failure.
+        measure: Returns a measurement, or None on failure: then there is no other try.
         needed: Minimum plausible value: the rate of the network.
     """
-    best = measure()
-    for _ in range(PEAK_TRIES - 1):
-        if best is None or best >= needed:
-            break
-        best = max(best, measure() or 0.0)
+    best, tries = measure() or 0.0, 1
+    while 0.0 < best < needed and tries < PEAK_TRIES:
+        best, tries = max(best, measure() or 0.0), tries + 1
     return best

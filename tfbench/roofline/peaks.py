@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -61,6 +62,10 @@ class MisplacedError(Exception):
     """TensorFlow computed on another device than the one under test."""
 
 
+FAILURES = (tf.errors.OpError, MisplacedError)
+"""Memory is full, a library returned an error, or the device has no kernel."""
+
+
 def matrix_product(arithmetic: str, device: str, most_seconds: float = math.inf) -> DeviceResult:
     """Measure n × n matrix products of 2 n³ operations at increasing sizes, and return the best rate.
 
@@ -69,7 +74,8 @@ def matrix_product(arithmetic: str, device: str, most_seconds: float = math.inf)
         device: e.g. `GPU:0`.
         most_seconds: Time limit for the rounds of one size, of which at least `FEWEST_ROUNDS` run.
     """
-    best = unsupported(DeviceResult(metric="matrix_product", unit="FLOP/s", arithmetic=arithmetic), "no size was tried")
+    wanted = DeviceResult(metric="matrix_product", unit="FLOP/s", arithmetic=arithmetic)
+    best = unsupported(wanted, "no size was tried")
     tried: list[tuple[int, Callable[[], Tensor], float]] = []
     for size in MATRIX_SIZES:
         try:
@@ -78,8 +84,8 @@ def matrix_product(arithmetic: str, device: str, most_seconds: float = math.inf)
             with strict_placement():
                 call = product_call(factor, device)
                 seconds = seconds_of_one_call(call, [device])
-        except (tf.errors.OpError, MisplacedError, TypeError, ValueError) as error:
-            best = unsupported(best, error)
+        except (*FAILURES, TypeError, ValueError) as error:
+            best = unsupported(wanted, error)
             break
         tried.append((size, call, seconds))
         if seconds > ENOUGH_SECONDS[device.partition(":")[0]]:
@@ -88,12 +94,10 @@ def matrix_product(arithmetic: str, device: str, most_seconds: float = math.inf)
     for size, call, seconds in tried:  # measure in full those that came near the best rate
         if size**3 / seconds < NEARLY_BEST * most:
             continue
-        try:
-            with strict_placement():
-                found = measured(best, size, 2.0 * size**3, rounds_of(call, seconds, most_seconds=most_seconds))
-        except tf.errors.OpError as error:  # no memory for several calls at once
-            return best if best.value else unsupported(best, error)
-        best = max(best, found, key=lambda result: result.value or 0.0)
+        rounds = functools.partial(rounds_of, call, seconds, most_seconds=most_seconds)
+        with strict_placement():
+            found = measured(wanted, size, 2.0 * size**3, rounds)  # fails without memory for several calls at once
+        best = max(found, best, key=lambda result: result.value or 0.0)
     return best
 
 
@@ -127,8 +131,8 @@ def memory_add(device: str, most_seconds: float = math.inf) -> DeviceResult:
         most_seconds: Time limit for all rounds, of which at least `FEWEST_ROUNDS` run.
     """
     elements = COPY_ELEMENTS[device.partition(":")[0]]
-    wanted = DeviceResult(metric="memory_add", unit="B/s")
-    try:
+
+    def rounds() -> list[float]:
         with tf.device(device):
             total = tf.Variable(tf.zeros([elements]), trainable=False)
             term, done = tf.Variable(tf.ones([elements]), trainable=False), tf.zeros([1])
@@ -139,35 +143,35 @@ def memory_add(device: str, most_seconds: float = math.inf) -> DeviceResult:
                 return tf.identity(done)
 
         with strict_placement():
-            rounds = seconds_per_call(on_device(add, device), [device], most_seconds=most_seconds)
-        return measured(wanted, 4 * elements, 3.0 * 4.0 * elements, rounds)
-    except (tf.errors.OpError, MisplacedError) as error:  # memory is full, or the library returned an error
-        return unsupported(wanted, error)
+            return seconds_per_call(on_device(add, device), [device], most_seconds=most_seconds)
+
+    return measured(DeviceResult(metric="memory_add", unit="B/s"), 4 * elements, 3.0 * 4.0 * elements, rounds)
 
 
-def measured(wanted: DeviceResult, size: int, amount: float, rounds: list[float]) -> DeviceResult:
-    """Return a result with its figures.
+def measured(wanted: DeviceResult, size: int, amount: float, rounds: Callable[[], list[float]]) -> DeviceResult:
+    """Return a result with its figures, or why it has none: never a 0.
 
     Args:
         wanted: The result without figures.
         size: Rows of a matrix, or bytes of an array.
         amount: Operations or bytes of one call.
-        rounds: Seconds per call of each round.
+        rounds: Measures the seconds per call of each round.
     """
-    return dataclasses.replace(
-        wanted,
-        reason=None,
-        size=size,
-        amount=amount,
-        seconds=min(rounds),
-        p50_seconds=percentile(rounds, 0.50),
-        p95_seconds=percentile(rounds, 0.95),
-        value=amount / min(rounds),
-    )
+    try:
+        return with_figures(wanted, size, amount, rounds())
+    except FAILURES as error:
+        return unsupported(wanted, error)
+
+
+def with_figures(wanted: DeviceResult, size: int, amount: float, seconds: list[float]) -> DeviceResult:
+    """Return a result with the figures of its rounds; see `measured`."""
+    p50, p95 = percentile(seconds, 0.50), percentile(seconds, 0.95)
+    timed = dataclasses.replace(wanted, seconds=min(seconds), p50_seconds=p50, p95_seconds=p95)
+    return dataclasses.replace(timed, size=size, amount=amount, value=amount / min(seconds))
 
 
 def unsupported(wanted: DeviceResult, why: Exception | str) -> DeviceResult:
-    """Return a result without a figure (never a 0), with the reason."""
+    """Return a result without a figure, with the reason."""
     reason = why if isinstance(why, str) else f"{type(why).__name__}: {str(why).splitlines()[0] if str(why) else ''}"
     return dataclasses.replace(wanted, reason=reason[:MAX_REASON_LENGTH])
 
@@ -260,14 +264,25 @@ def require_devices(result: Tensor, devices: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def strict_placement() -> Iterator[None]:
-    """Make TensorFlow fail, instead of using the host, if a device has no kernel for an operation."""
-    before = tf.config.get_soft_device_placement()
-    tf.config.set_soft_device_placement(False)
+def switched(before: bool, switch: Callable[[bool], None], on: bool) -> Iterator[None]:
+    """Turn a switch of TensorFlow on or off for a block."""
+    switch(on)
     try:
         yield
     finally:
-        tf.config.set_soft_device_placement(before)
+        switch(before)
+
+
+def strict_placement() -> contextlib.AbstractContextManager[None]:
+    """Make TensorFlow fail, instead of using the host, if a device has no kernel for an operation."""
+    return switched(tf.config.get_soft_device_placement(), tf.config.set_soft_device_placement, False)
+
+
+def tf32_for(arithmetic: str) -> contextlib.AbstractContextManager[None]:
+    """Allow TF32 for a kind of products only."""
+    switches = tf.config.experimental
+    before = switches.tensor_float_32_execution_enabled()
+    return switched(before, switches.enable_tensor_float_32_execution, arithmetic == "tf32")
 
 
 def tf32_observed(device: str) -> bool | None:

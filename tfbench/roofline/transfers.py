@@ -10,15 +10,7 @@ import tensorflow as tf
 from results.schema import Check, DeviceResult
 from tfbench.keras_versions import ReplicaResult, Strategy, Tensor
 from tfbench.measuring.validity import within, worst
-from tfbench.roofline.peaks import (
-    MisplacedError,
-    measured,
-    on_device,
-    require_devices,
-    seconds_per_call,
-    unsupported,
-    wait_for,
-)
+from tfbench.roofline import peaks
 
 TRANSFER_ELEMENTS = 2**26
 """float32 elements of a transfer between host and device: 256 MiB."""
@@ -46,26 +38,23 @@ def host_transfers(device: str) -> list[DeviceResult]:
     to_device = DeviceResult(metric="host_to_device", unit="B/s")
     to_host = DeviceResult(metric="device_to_host", unit="B/s")
     if device.startswith("CPU"):
-        return [unsupported(wanted, "the host's memory is the device's own") for wanted in (to_device, to_host)]
+        return [peaks.unsupported(wanted, "the host's memory is the device's own") for wanted in (to_device, to_host)]
     size = 4 * TRANSFER_ELEMENTS
-    try:
+
+    def copy_back() -> Callable[[], Tensor]:
         with tf.device(device):
             ones = tf.ones([TRANSFER_ELEMENTS])
-            require_devices([ones], [device])
-        to_cpu = _copy(ones, "CPU:0")
-        back = measured(to_host, size, float(size), seconds_per_call(to_cpu, ["CPU:0"]))
+            peaks.require_devices([ones], [device])
+        return peaks.on_device(lambda: tf.identity(ones), "CPU:0")
+
+    def there() -> list[float]:
         # Copied from a device, it is in pinned memory; TensorFlow's other tensors are pageable, and one thread first
         # copies them: on an H100, 9 GB/s to the device were its rate, not the slot's, which copied 45 GB/s back.
-        pinned = to_cpu()
-        there = measured(to_device, size, float(size), seconds_per_call(_copy(pinned, device), [device]))
-    except (tf.errors.OpError, MisplacedError) as error:
-        return [unsupported(wanted, error) for wanted in (to_device, to_host)]
-    return [there, back]
+        pinned = copy_back()()
+        return peaks.seconds_per_call(peaks.on_device(lambda: tf.identity(pinned), device), [device])
 
-
-def _copy(source: Tensor, device: str) -> Callable[[], Tensor]:
-    """Return a function that copies a tensor to another device each time."""
-    return on_device(lambda: tf.identity(source), device)
+    back = peaks.measured(to_host, size, float(size), lambda: peaks.seconds_per_call(copy_back(), ["CPU:0"]))
+    return [peaks.measured(to_device, size, float(size), there), back]
 
 
 def connect(strategy: Strategy) -> None:
@@ -80,7 +69,7 @@ def connect(strategy: Strategy) -> None:
     if strategy.num_replicas_in_sync == 1:
         return
     for elements in CONNECTING_ELEMENTS[device_kind(strategy)]:
-        wait_for(sum_over_replicas(strategy, elements)())
+        peaks.wait_for(sum_over_replicas(strategy, elements)())
 
 
 def all_reduce(strategy: Strategy) -> list[DeviceResult]:
@@ -97,15 +86,16 @@ def all_reduce(strategy: Strategy) -> list[DeviceResult]:
     """
     count = strategy.num_replicas_in_sync
     devices = strategy.extended.worker_devices
-    found = []
+    results = []
     for size in ALL_REDUCE_BYTES[device_kind(strategy)]:
+
+        def rounds(elements: int = size // 4) -> list[float]:
+            call = sum_over_replicas(strategy, elements, CHAINED)
+            return [seconds / CHAINED for seconds in peaks.seconds_per_call(call, devices, CHAINED_ROUNDS)]
+
         wanted = DeviceResult(metric="all_reduce", unit="B/s", devices=count, size=size, chained=CHAINED)
-        try:
-            rounds = seconds_per_call(sum_over_replicas(strategy, size // 4, CHAINED), devices, CHAINED_ROUNDS)
-            found.append(measured(wanted, size, bus_bytes(size, count), [seconds / CHAINED for seconds in rounds]))
-        except (tf.errors.OpError, MisplacedError) as error:
-            found.append(unsupported(wanted, error))
-    return found
+        results.append(peaks.measured(wanted, size, bus_bytes(size, count), rounds))
+    return results
 
 
 def bus_bytes(size: int, count: int) -> float:

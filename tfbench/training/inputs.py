@@ -52,10 +52,9 @@ def batch_source(case: Case, size: int, classes: int, strategy: Strategy, task: 
 
         batch = strategy.experimental_distribute_values_from_function(draw)
         return lambda: batch
-    if case.num_hosts > 1:
-        return _host_source_of_a_rank(case, strategy, of_replica)
+    first = case.num_gpus * (strategy.cluster_resolver.task_id if case.num_hosts > 1 else 0)
     return source_per_replica(
-        strategy, lambda replica: tf.data.Dataset.from_tensors(of_replica(replica)).repeat().prefetch(2)
+        strategy, lambda replica: tf.data.Dataset.from_tensors(of_replica(first + replica)).repeat().prefetch(2)
     )
 
 
@@ -66,8 +65,8 @@ def source_per_replica(strategy: Strategy, dataset_of: Callable[[int], tf.data.D
     and waits for the device before it requests the next batch, so that every second copy does not overlap.
 
     Args:
-        strategy: Over the replicas, which are all on this host.
-        dataset_of: Returns a replica's batches, in host memory.
+        strategy: Over the replicas.
+        dataset_of: Returns the batches of one of this host's replicas, in host memory.
     """
     pipelines = []
     for replica, device in enumerate(strategy.extended.worker_devices):
@@ -83,16 +82,3 @@ def source_per_replica(strategy: Strategy, dataset_of: Callable[[int], tf.data.D
         return batch
 
     return next_batch
-
-
-def _host_source_of_a_rank(case: Case, strategy: Strategy, of_replica: Callable[[int], Batch]) -> Callable[[], Batch]:
-    """Return the source of batches of this host's replicas in a multi-host job."""
-
-    def of_rank(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        first = context.input_pipeline_id * case.num_gpus
-        parts = [of_replica(first + index) for index in range(case.num_gpus)]
-        stacked = tf.nest.map_structure(lambda *tensors: tf.stack(tensors), *parts)
-        return tf.data.Dataset.from_tensor_slices(stacked).repeat().prefetch(2 * case.num_gpus)
-
-    iterator = iter(strategy.distribute_datasets_from_function(of_rank))
-    return lambda: next(iterator)

@@ -7,7 +7,6 @@ nothing changes and the host does not have to wait for a decision.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -24,7 +23,7 @@ LEARNING_RATES = {Optimizer.MOMENTUM: 1e-3, Optimizer.ADAMW: 1e-5}
 """Learning rates at which no network here diverges on random labels; speed does not depend on them."""
 
 
-class Updater(ABC):
+class Updater:
     """Updates variables from gradients; create it in the strategy's scope.
 
     Attributes:
@@ -38,7 +37,6 @@ class Updater(ABC):
         self.variables, self.learning_rate = variables, learning_rate
         self.first_moments = self._zeros()
 
-    @abstractmethod
     def apply(self, gradients: Sequence[Tensor], finite: Tensor | None) -> list[Tensor]:
         """Update this replica's variables.
 
@@ -49,6 +47,7 @@ class Updater(ABC):
         Returns:
             Operations that end with the update.
         """
+        raise NotImplementedError
 
     def _zeros(self) -> list[Variable]:
         return [tf.Variable(tf.zeros(v.shape, tf.float32), trainable=False) for v in self.variables]

@@ -13,18 +13,8 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from results.schema import XLA, AllReduceDtype, Case, Optimizer, Precision
-from tfbench.keras_versions import (
-    ConcreteFunction,
-    Model,
-    ReplicaResult,
-    Shape,
-    Strategy,
-    Tensor,
-    Traced,
-    assign_local,
-    components,
-    tensorflow_variable,
-)
+from tfbench import keras_versions
+from tfbench.keras_versions import ConcreteFunction, Model, Shape, Strategy, Tensor, assign_local, components
 from tfbench.training.optimizers import make_updater
 from tfbench.training.tasks import IMAGES, Batch, Task
 
@@ -172,21 +162,21 @@ class Training:
     ) -> None:
         self.case, self.model, self.strategy = case, model, strategy
         self.task, self.global_batch, self._scales = task, case.global_batch, case.precision is Precision.FP16
-        self.variables = [tensorflow_variable(variable) for variable in model.trainable_variables]
+        self.variables = [keras_versions.tensorflow_variable(variable) for variable in model.trainable_variables]
         self._all_reduce = all_reduce if case.all_reduce else list
         with strategy.scope():
             self.updater = make_updater(typing.cast(Optimizer, case.optimizer), self.variables, learning_rate)
             self._loss_scale = tf.Variable(INITIAL_LOSS_SCALE if self._scales else 1.0, trainable=False)
             # float32: TensorFlow has no GPU kernel for int32 variables, and would use the host.
             self._finite_steps = tf.Variable(0.0, trainable=False)
-        self._loss = ReplicaResult(strategy)
+        self._loss = keras_versions.ReplicaResult(strategy)
         # With one replica and no loss scaling, buffers would only be copies.
         flat = case.replicas > 1 or self._scales
         shapes = [variable.shape for variable in self.variables]
         pack, reduced = case.all_reduce_pack_mb, case.replicas > 1
         alone = (pack if reduced else ALONE_MB_WITHOUT_ALL_REDUCE) * MEGABYTE if pack else None
         self._packs = GradientPacks(shapes, pack * MEGABYTE, alone) if flat else None
-        self._call = Traced(self._step)
+        self._call = keras_versions.Traced(self._step)
 
     def forward_backward(self, features: Tensor, labels: Tensor, loss_scale: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Return one batch's share of the loss, and its gradients times `loss_scale`, without an update.

@@ -80,10 +80,10 @@ def open_data_set(folder: Path, classes: int) -> DataSet:
         raise _bad(folder, f"is not complete: {missing[0]} is missing")
     if len(counts) > 1:
         raise _bad(folder, f"holds files of several data sets: of {' and of '.join(map(str, counts))} files")
-    empty = [name for name in wanted if found[name].stat().st_size == 0]
-    if empty:
-        raise _bad(folder, f"{empty[0]} is empty")
     files = [found[name] for name in wanted]
+    for file in files:
+        if file.stat().st_size == 0:
+            raise _bad(folder, f"{file.name} is empty")
     return DataSet(files, _look_into(files[0], classes))
 
 

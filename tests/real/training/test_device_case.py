@@ -197,9 +197,9 @@ def test_a_deep_check_measures_each_device_all_under_load_and_the_host(quick, mo
     assert all(result.value > 0 for result in findings.device_results)
     assert [check.name for check in findings.checks] == ["product_of_device_0"]
     assert findings.gpus == []
-    right = device_case.product_check
+    right = device_case.peaks.product_check
     monkeypatch.setattr(
-        device_case, "product_check", lambda *_: dataclasses.replace(right("fp32", "CPU:0"), passed=False)
+        device_case.peaks, "product_check", lambda *_: dataclasses.replace(right("fp32", "CPU:0"), passed=False)
     )
     failed = Findings()
     with pytest.raises(CaseFailedError, match="product_of_device_0"):

@@ -11,8 +11,6 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 
 HOSTILE = {"image_data_format": "channels_first", "floatx": "float64", "epsilon": 0.1, "backend": "torch"}
 BUILD = """
-import sys
-if sys.argv[1] == "before": import tensorflow, keras
 from tfbench.models import build
 from results.schema.networks import NETWORKS
 from results.schema import BatchNorm
@@ -32,11 +30,8 @@ def hostile(tmp_path):
     return {"KERAS_HOME": str(tmp_path), "KERAS_BACKEND": "jax", "TF_USE_LEGACY_KERAS": "1"}
 
 
-@pytest.mark.parametrize("imported", ["before", pytest.param("after", marks=[pytest.mark.rare])])
-def test_resnet50_has_its_parameters_whatever_keras_json_says(imported, hostile):
-    if imported == "before":  # Keras has read its settings; the backend cannot be changed any more
-        hostile |= {"KERAS_BACKEND": "tensorflow", "TF_USE_LEGACY_KERAS": "0"}
-    done = run_tfbench(imported, code=BUILD, **hostile)
+def test_resnet50_has_its_parameters_whatever_keras_json_says(hostile):
+    done = run_tfbench(code=BUILD, **hostile)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[0] == "25610152", "25,557,032 of them trainable"
     assert done.stdout.split(None, 1)[1].strip() == "(224, 224, 3) float32 tensorflow 1e-07"

@@ -3,7 +3,6 @@ import pytest
 from results.schema import BatchNorm, Case, Device, DeviceResult
 from results.schema.networks import NETWORKS
 from tests.real.training.small import small_case, small_network
-from tfbench.flags import KnownPeaks
 from tfbench.models import build
 
 pytestmark = pytest.mark.tensorflow
@@ -57,7 +56,7 @@ def test_sizes_whose_first_product_came_near_the_best_are_measured(monkeypatch, 
         ([10.0, 100.0, 1.0], 100.0, 2),
         ([10.0, 30.0, 20.0, 100.0], 30.0, 3),  # the warning that follows tells the rest
         ([10.0, None, 20.0], 20.0, 3),
-        ([None, 100.0], None, 1),
+        ([None, 100.0], 0.0, 1),
     ],
 )
 def test_a_peak_that_the_network_has_passed_is_measured_again(tensorflow, rates, best, measured, limits):
@@ -91,6 +90,6 @@ def test_a_record_has_the_better_peak(googlenet, monkeypatch, limits):
 @pytest.mark.parametrize(("known", "reused"), [((5e11, 5e11), True), ((1e9, 5e11), False), ((5e11, 1e9), False)])
 def test_a_known_limit_is_taken_unless_the_network_has_passed_it(googlenet, monkeypatch, known, reused, limits):
     planted(monkeypatch, limits, 1e12)
-    fields = limits.limit_fields(*googlenet, measure_peaks=True, known=KnownPeaks(*known))
+    fields = limits.limit_fields(*googlenet, measure_peaks=True, known=known)
     assert fields["peak_flops_per_second"] == fields["peak_bytes_per_second"] == (5e11 if reused else 1e12)
     assert fields.get("peaks_reused", False) is reused

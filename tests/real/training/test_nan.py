@@ -153,10 +153,10 @@ def test_a_training_in_which_one_replica_adds_nan_leaves_no_number(two_replicas,
 
 def test_a_case_of_the_devices_whose_sums_are_nan_is_invalid(two_replicas, monkeypatch, tf, transfers, device_case):
     monkeypatch.setattr(transfers, "sum_over_replicas", lambda *_: lambda: [tf.fill([9], 3.0), tf.fill([9], math.nan)])
-    for name in ("connect", "all_reduce", "memory_add", "host_transfers"):
-        monkeypatch.setattr(device_case, name, lambda *_: [])
+    for name in ("connect", "all_reduce", "host_transfers"):
+        monkeypatch.setattr(transfers, name, lambda *_: [])
     monkeypatch.setattr(device_case, "product_of", lambda *_: (None, device_case.validity.does_not_apply("product")))
-    monkeypatch.setattr(device_case, "memory_add", lambda *_: None)
+    monkeypatch.setattr(device_case.peaks, "memory_add", lambda *_: None)
     case = Case(model="device", mode=Mode.DEVICE, device=Device.CPU, num_gpus=2)
     findings = Findings()
     with pytest.raises(CaseFailedError, match="all_reduce") as caught:

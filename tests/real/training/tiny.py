@@ -1,6 +1,8 @@
 """A network of three layers in the shape of the real ones, for tests."""
 
+import contextlib
 from dataclasses import dataclass, field
+from unittest import mock
 
 from results.schema import BatchNorm, Case, Device
 from results.schema.networks import Network
@@ -49,9 +51,9 @@ def measure_repeat(case, strategy, network=None, findings=None, make_training=No
     from tfbench.repeat import Repeat
 
     findings = Findings() if findings is None else findings
-    planted = {} if make_training is None else {"make_training": make_training}
-    options = Options(peaks=False, **options)
-    Repeat(case, network or TinyNetwork(), strategy, options, findings, **planted).measure()
+    planted = mock.patch("tfbench.repeat.Training", make_training) if make_training else contextlib.nullcontext()
+    with planted:
+        Repeat(case, network or TinyNetwork(), strategy, Options(peaks=False, **options), findings).measure()
     return findings
 
 

@@ -7,7 +7,7 @@ import tfbench.__main__ as program
 from results.schema import BatchNorm, Case, Device, Optimizer
 from results.schema.networks import NETWORKS
 from tests.support import PROJECT
-from tfbench.flags import NOT_APPLICABLE, SAME, FlagsError, help_text, parse
+from tfbench.flags import SAME, FlagsError, help_text, parse
 
 
 @pytest.mark.parametrize(("precision", "batch"), [("fp32", 128), ("tf32", 128), ("fp16", 256), ("bf16", 256)])
@@ -70,9 +70,6 @@ def test_a_bad_flag_is_one_line_that_names_it(arguments, words):
         ("--nouse_fp16", "leave it out"),
         ("--data_name=imagenet", "use --data=tfrecord --data_dir=FOLDER"),
         ("--job_name=worker", "use --num_hosts and the variable TF_CONFIG"),
-        ("--variable_update=replicated", "does not apply here: replicas always all-reduce"),
-        ("--nodistortions", "--nodistortions is a flag of tf_cnn_benchmarks and does not apply here"),
-        ("--data_format=NCHW", "does not apply here"),
     ],
 )
 def test_a_flag_of_tf_cnn_benchmarks_has_its_counterpart(argument, words):
@@ -85,7 +82,7 @@ def test_flags_of_tf_cnn_benchmarks_that_exist_here_are_not_refused():
     shared = {"model", "batch_size", "num_batches", "num_warmup_batches", "num_gpus", "optimizer", "data_dir", "device"}
     printed = help_text()
     assert all(f"--{name}:" in printed for name in shared)
-    assert not any(f"--{name}:" in printed or f"--[no]{name}:" in printed for name in (*SAME, *NOT_APPLICABLE))
+    assert not any(f"--{name}:" in printed or f"--[no]{name}:" in printed for name in SAME)
 
 
 @pytest.mark.parametrize("name", ["max_seconds", "max_cooling_seconds", "min_seconds"])

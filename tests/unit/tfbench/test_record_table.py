@@ -10,7 +10,6 @@ import subprocess
 import sys
 
 import pytest
-from scipy import stats
 
 import tfbench.__main__ as program
 from results.runs.reading import from_json
@@ -45,9 +44,6 @@ def test_a_table_has_what_a_reader_wants_of_one_record():
     )  # fmt: skip
     record = dataclasses.replace(RECORD, warnings=[SoftWarning(code="high_cv", message="words " * 20)])
     shown = table(record, telemetry, step_seconds=steps, flops_utilisation=0.17, bandwidth_utilisation=1.02)
-    error = 80 * stats.t.ppf(0.975, 5) * stats.sem(steps) / (sum(steps) / 6)
-    printed = re.fullmatch(r"80\.\d* ± (\S+) images/s, 95 % over its steps", shown.pop("samples/s"))
-    assert printed and float(printed[1]) == pytest.approx(error, abs=0.05)
     assert shown == {
         "status": "ok",
         "GPU": "1 × NVIDIA RTX A4000",
@@ -55,6 +51,7 @@ def test_a_table_has_what_a_reader_wants_of_one_record():
         "network": "resnet50, training",
         "precision": "fp32",
         "batch": "4 per GPU",
+        "samples/s": "80.0 images/s",
         "step": "50.0 ms, 95 % below 55.0 ms, CV 1.0%; 6 steps in 0.3 s",
         "memory": "3.0 of 16.0 GiB per GPU, 1.0 GiB of the host",
         "power": "120 of 140 W, 1500 J per 1,000 images",
@@ -66,7 +63,7 @@ def test_a_table_has_what_a_reader_wants_of_one_record():
 
 def test_what_was_not_measured_has_no_row():
     assert not {"power", "utilisation", "memory", "reason", "warning", "settings"} & table().keys()
-    assert table()["samples/s"] == "80.0 images/s", "equal steps have no spread"
+    assert table()["samples/s"] == "80.0 images/s"
     several = table(make_record(9.0, case=dataclasses.replace(CASE, accumulate=3, num_gpus=2)))
     assert (several["settings"], several["batch"]) == ("accumulate 3", "4 per GPU, 24 in all")
     cpu = table(make_record(9.0, case=make_case(num_gpus=2)))
