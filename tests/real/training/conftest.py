@@ -49,7 +49,6 @@ def imported(name):
 
 tf, keras = imported("tensorflow"), imported("tensorflow.keras")
 device_case = imported("tfbench.device_case")
-environment = imported("tfbench.devices")
 inference = imported("tfbench.inference")
 keras_versions = imported("tfbench.keras_versions")
 ranks = imported("tfbench.ranks")

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from results.runs.reading import from_json
-from results.schema import Case, Device, DeviceResult, Mode, Status
+from results.schema import BatchNorm, Case, Device, DeviceResult, Mode, Status
 from results.schema.health import GPUFacts
+from results.schema.networks import NETWORKS
 from tests.real.training.conftest import run_tfbench
 from tests.unit.results.factory import make_environment
 from tfbench.failures import CaseFailedError
@@ -16,6 +17,7 @@ from tfbench.findings import Findings
 from tfbench.flags import Options
 from tfbench.machine import host
 from tfbench.machine.nvml import GPUs
+from tfbench.models import build
 
 pytestmark = pytest.mark.tensorflow
 
@@ -106,25 +108,6 @@ def test_bus_bandwidth_is_that_of_nccl_tests(quick, two_replicas, transfers):
         assert result.value == pytest.approx(result.size * 2 * (2 - 1) / 2 / result.seconds)
 
 
-def all_reduces_of(graph):
-    return [node for node in graph.node if node.op == "CollectiveReduceV2"]
-
-
-def test_every_all_reduce_of_a_call_is_executed(two_replicas, transfers):
-    from tensorflow.python.eager.context import context
-
-    start = transfers.sum_over_replicas(two_replicas, 256, times=12)
-    context().enable_run_metadata()
-    try:
-        parts = start()
-        graphs = context().export_run_metadata().function_graphs
-    finally:
-        context().disable_run_metadata()
-    assert [set(part.numpy()) for part in parts] == [{3.0}, {3.0}], "the sums stay as they are, and finite"
-    executed = [all_reduces_of(graph) for function in graphs for graph in function.partition_graphs]
-    assert sorted(len(found) for found in executed if found) == [12, 12]
-
-
 @pytest.mark.parametrize(("kind", "times"), [("CPU", 2), ("GPU", 10)])
 def test_the_bandwidth_between_hosts_is_of_one_all_reduce(two_replicas, monkeypatch, kind, times, ranks):
     calls, clock = [], iter((100.0, 108.0))
@@ -205,3 +188,45 @@ def test_a_deep_check_measures_each_device_all_under_load_and_the_host(quick, mo
     with pytest.raises(CaseFailedError, match="product_of_device_0"):
         device_case.measure_devices(case, one_replica, failed, Options(), GPUs(0))
     assert len(failed.device_results) == len(metrics), "what was measured is kept"
+
+
+@pytest.mark.parametrize(
+    ("rates", "best", "measured"),
+    [
+        ([100.0, 1.0], 100.0, 1),
+        ([10.0, 100.0, 1.0], 100.0, 2),
+        ([10.0, 30.0, 20.0, 100.0], 30.0, 3),  # the warning that follows tells the rest
+        ([None, 100.0], 0.0, 1),
+    ],
+)
+def test_a_peak_that_the_network_has_passed_is_measured_again(tensorflow, rates, best, measured, limits):
+    left = list(rates)
+    assert limits.credible_peak(lambda: left.pop(0), needed=50.0) == best
+    assert len(rates) - len(left) == measured
+
+
+@pytest.fixture(scope="module")
+def googlenet(tensorflow):
+    none = BatchNorm.NONE
+    strategy = tensorflow.distribute.MirroredStrategy(["CPU:0"])
+    case = Case(model="googlenet", batch_norm=none, device=Device.CPU, batch_per_gpu=2)
+    return case, build(NETWORKS["googlenet"], none, 224, strategy), 2, 20.0
+
+
+@pytest.mark.parametrize(
+    ("known", "rates", "peak"),
+    [
+        (None, (1e9, 1e12), 1e12),  # the network has passed the first
+        ((5e11, 5e11), (), 5e11),
+        ((1e9, 5e11), (1e12,), 1e12),
+        ((5e11, 1e9), (1e12,), 1e12),
+    ],
+)
+def test_a_known_limit_is_taken_unless_the_network_has_passed_it(googlenet, monkeypatch, known, rates, peak, limits):
+    for name in ("matrix_product", "memory_add"):
+        results = iter([DeviceResult(metric="planted", unit="", value=rate) for rate in rates])
+        monkeypatch.setattr(limits, name, lambda *_, results=results: next(results))
+    fields = limits.limit_fields(*googlenet, measure_peaks=True, known=known)
+    assert fields["peak_flops_per_second"] == fields["peak_bytes_per_second"] == peak
+    assert fields["flops_utilisation"] == pytest.approx(20 * 9.26e9 / peak, rel=0.02)
+    assert fields.get("peaks_reused", False) is (rates == ())

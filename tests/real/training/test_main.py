@@ -1,6 +1,7 @@
 """The whole program in processes of its own: one for each way to end."""
 
 import functools
+import json
 import subprocess
 import sys
 
@@ -86,6 +87,21 @@ def test_print_record_ends_the_output_with_the_file_in_any_case(ended, status):
     assert (done.returncode, record.measurement is None) == ((0, False) if status is Status.OK else (3, True))
     if status is Status.NO_GPU:  # and never a run on the CPU
         assert "64" in record.cause and "python -m tfbench.doctor" in done.stderr.splitlines()[-1]
+
+
+HOSTILE = {"image_data_format": "channels_first", "floatx": "float64", "epsilon": 0.1, "backend": "torch"}
+
+
+def test_settings_of_the_users_keras_change_nothing(tmp_path):
+    (tmp_path / "keras.json").write_text(json.dumps(HOSTILE))
+    output = tmp_path / "record.json"
+    variables = {"KERAS_HOME": str(tmp_path), "KERAS_BACKEND": "jax", "TF_USE_LEGACY_KERAS": "1"}
+    flags = ("--image_size=96", "--batch_size=1", "--num_steps=2", "--warmup_steps=1", "--nopeaks")
+    done = run_tfbench(*GOOGLENET, *flags, f"--output={output}", **variables)
+    assert done.returncode == 0, done.stderr
+    record = from_json(output.read_text())
+    assert record.measurement.parameters_trainable == 6_998_552
+    assert not {"KERAS_BACKEND", "TF_USE_LEGACY_KERAS"} & record.environment.variables.keys()
 
 
 def test_a_terminated_repeat_is_stopped(tmp_path):

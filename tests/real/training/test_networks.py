@@ -3,23 +3,23 @@
 import numpy as np
 import pytest
 
-from results.schema import XLA, Data, Optimizer, Precision
+from results.schema import XLA, Data, Mode, Optimizer, Precision
 from results.schema.networks import NETWORKS
 from tests.real.training.small import small_case, small_network
+from tests.real.training.test_training import POLICIES
 from tests.real.training.tiny import measure_repeat
 from tfbench.models import build
 
 pytestmark = pytest.mark.tensorflow
 
-POLICIES = {Precision.FP32: "float32", Precision.BF16: "mixed_bfloat16", Precision.FP16: "mixed_float16"}
 CHECKS = {"update_equals_one_device", "loss_equals_one_device", "replicas_equal", "loss_finite_while_timing"}
 
 
-def measured(case, strategy, **options):
+def measured(case, strategy):
     from tensorflow import keras
 
     keras.mixed_precision.set_global_policy(POLICIES[case.precision])
-    return measure_repeat(case, strategy, small_network(case.model), **options)
+    return measure_repeat(case, strategy, small_network(case.model))
 
 
 def passed(findings):
@@ -32,25 +32,29 @@ REPEATED = (
 )
 """Networks that repeat the layers of the others in other sizes."""
 
-EVERY = [pytest.param(name, {}, marks=[pytest.mark.rare] if name in REPEATED else []) for name in NETWORKS]
-LAYERS_IN_BF16 = ("googlenet", "alexnet", "efficientnet_b0", "bert_large")
-"""Every kind of layer."""
-
-MORE = (
+RARE = (
+    *((name, {}) for name in REPEATED),
+    *((name, {"precision": Precision.BF16}) for name in ("googlenet", "alexnet")),
     ("bert_large", {"optimizer": Optimizer.MOMENTUM}),
-    ("bert_large", {"optimizer": Optimizer.MOMENTUM, "precision": Precision.FP16}),
     ("bert_large", {"optimizer": Optimizer.ADAMW, "precision": Precision.FP16}),
-    *(("bert_large", {"xla": xla}) for xla in (XLA.AUTO, XLA.REPLICA)),
-    ("gpt2_small", {"xla": XLA.REPLICA}),
-    *((name, {"data": Data.HOST}) for name in ("bert_large", "gpt2_small")),
-    *((name, {"accumulate": 3}) for name in ("bert_large", "vit_b16", "resnet50_v1.5")),
+    ("bert_large", {"data": Data.HOST}),
     ("gpt2_small", {"accumulate": 3, "xla": XLA.REPLICA}),
+    *((name, {"accumulate": 3}) for name in ("vit_b16", "resnet50_v1.5")),
+)
+
+EVERY = (
+    *((name, {}) for name in NETWORKS if name not in REPEATED),
+    *((name, {"precision": Precision.BF16}) for name in ("efficientnet_b0", "bert_large")),
+    ("bert_large", {"optimizer": Optimizer.MOMENTUM, "precision": Precision.FP16}),
+    ("bert_large", {"accumulate": 3}),
+    ("bert_large", {"xla": XLA.REPLICA}),
+    ("gpt2_small", {"data": Data.HOST, "sequence_length": 24}),
 )
 
 
 @pytest.mark.parametrize(
     ("name", "changes"),
-    [*EVERY, *((name, {"precision": Precision.BF16}) for name in LAYERS_IN_BF16), *MORE],
+    [*EVERY, *(pytest.param(*row, marks=[pytest.mark.rare]) for row in RARE)],
     ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())) or "fp32",
 )
 def test_every_network_passes_the_validity_checks(two_replicas, name, changes):
@@ -61,18 +65,33 @@ def test_every_network_passes_the_validity_checks(two_replicas, name, changes):
     assert measurement.flops_per_sample > 0 and measurement.bytes_per_sample > measurement.fused_bytes_per_sample > 0
     assert measurement.global_batch == 2 * 2 * case.accumulate
     assert case.data is not Data.HOST or measurement.host_bytes_per_second > 0
+    if name == "gpt2_small":
+        assert (measurement.unit, measurement.attention) == ("tokens", "matmul")
+        assert measurement.samples == case.global_batch * measurement.sequence_length * measurement.num_steps
 
 
-def test_the_samples_of_a_decoder_are_tokens(two_replicas):
-    measurement = measured(small_case("gpt2_small", sequence_length=24), two_replicas).measurement
-    assert (measurement.unit, measurement.sequence_length, measurement.global_batch) == ("tokens", 24, 4)
-    assert measurement.samples == 4 * 24 * measurement.num_steps
-    assert measurement.attention == "matmul"
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ("efficientnet_b0", "bert_large") else [pytest.mark.rare])
+        for name in NETWORKS
+    ],
+)
+def test_every_network_answers_alike_on_every_replica(two_replicas, name):
+    findings = measured(small_case(name, mode=Mode.INFER, precision=Precision.BF16), two_replicas)
+    assert "outputs_equal_one_device" in passed(findings)
+    measurement = findings.measurement
+    assert measurement.latency.p50_seconds > 0
+    assert measurement.bytes_per_sample > measurement.fused_bytes_per_sample > 0
 
 
 @pytest.mark.parametrize(
     ("name", "precision"),
-    [*((name, Precision.FP32) for name in ("bert_large", "gpt2_small", "vit_b16")), ("gpt2_small", Precision.FP16)],
+    [
+        ("vit_b16", Precision.FP32),
+        ("gpt2_small", Precision.FP16),
+        *(pytest.param(name, Precision.FP32, marks=[pytest.mark.rare]) for name in ("bert_large", "gpt2_small")),
+    ],
 )
 def test_accumulated_batches_give_the_update_of_one_large_batch(
     one_replica, name, precision, keras, inputs, step, tasks

@@ -14,16 +14,13 @@ from tfbench.machine import cuda_libraries
 
 
 def test_each_build_opens_its_own_libraries():
-    assert cuda_libraries.opened_libraries("2.21.0", None, None) == []
-    assert "libcudnn.so.8" in cuda_libraries.opened_libraries("2.14.1", "11.8", "8")
-    assert "libnccl.so.2" not in cuda_libraries.opened_libraries("2.17.1", "12.3", "8"), "linked into TensorFlow itself"
-    names = cuda_libraries.opened_libraries("2.21.0", "12.5.1", "9")
-    assert {"libcudnn.so.9", "libnccl.so.2"} <= {*names} and "libcusolver.so.11" in names
-
-
-def test_a_cuda_that_is_not_known_has_only_libraries_of_their_own_versions():
-    for cuda in ("13.0.2", "14.1"):
-        assert cuda_libraries.opened_libraries("2.22.0", cuda, "9") == ["libcudnn.so.9", "libnccl.so.2"]
+    opened = cuda_libraries.opened_libraries
+    assert opened("2.21.0", None, None) == []
+    assert "libcudnn.so.8" in opened("2.14.1", "11.8", "8")
+    assert "libnccl.so.2" not in opened("2.17.1", "12.3", "8"), "linked into TensorFlow itself"
+    names = opened("2.21.0", "12.5.1", "9")
+    assert {"libcudnn.so.9", "libnccl.so.2", "libcusolver.so.11"} <= {*names}
+    assert opened("2.22.0", "13.0.2", "9") == ["libcudnn.so.9", "libnccl.so.2"], "what has a version of its own"
 
 
 def test_a_library_that_does_not_load_has_the_reason(tmp_path: Path):
@@ -117,12 +114,3 @@ def versions_after_loading(*libraries: Path) -> dict[str, str]:
 )
 def test_a_loaded_library_reports_its_own_version(tmp_path, libraries, versions):
     assert versions_after_loading(*(library(tmp_path / name, source) for name, source in libraries.items())) == versions
-
-
-@needs_compiler
-def test_a_library_that_was_not_loaded_is_not_loaded_to_ask_it(tmp_path):
-    file = library(tmp_path / "libcudnn.so.9", CUDNN)
-    maps = tmp_path / "maps"
-    maps.write_text(f"7f00-7f01 r-xp 00000000 00:00 1    {file}\n7f01-7f02 rw-p 00000000 00:00 0\n")
-    assert cuda_libraries.loaded_versions(maps) == {}
-    assert str(file) not in Path("/proc/self/maps").read_text()

@@ -2,7 +2,6 @@
 
 import ctypes
 import json
-import time
 from dataclasses import replace
 
 import pytest
@@ -45,25 +44,16 @@ GOOD = DoctorFacts(machine=MACHINE, driver=DRIVER, trial=TRIAL)
 
 
 def doctor(*arguments, **variables):
-    begin = time.monotonic()
     done = run_tfbench(*arguments, module="tfbench.doctor", **variables)
     assert done.stderr == ""
-    return done, time.monotonic() - begin
-
-
-@pytest.fixture(scope="module")
-def eight(tmp_path_factory):
-    """Look at the fake machine of eight GPUs, as the command does."""
-    folder = build(eight_h100(), tmp_path_factory.mktemp("eight"))
-    done, seconds = doctor("--format=json", LD_LIBRARY_PATH=str(folder))
-    document = json.loads(done.stdout)
-    return done.returncode, seconds, document
+    return done
 
 
 @pytest.mark.slow
-def test_every_faulty_gpu_of_eight_is_named_with_its_fault(eight):
-    _, _, document = eight
-    by_gpu = {}
+def test_every_faulty_gpu_of_eight_is_named_with_its_fault(tmp_path):
+    done = doctor("--format=json", LD_LIBRARY_PATH=str(build(eight_h100(), tmp_path)))
+    document = json.loads(done.stdout)
+    by_gpu, found = {}, {finding["code"]: finding for finding in document["findings"]}
     for finding in document["findings"]:
         if finding["subject"].startswith("GPU "):
             by_gpu.setdefault(int(finding["subject"].split()[1]), set()).add(finding["code"])
@@ -76,34 +66,26 @@ def test_every_faulty_gpu_of_eight_is_named_with_its_fault(eight):
         6: {"mig_slice"},
         7: {"nvlink_down", "persistence_off"},
     }
-    seen = {finding["code"]: finding["seen"] for finding in document["findings"]}
-    assert seen["gpu_unusable"] == "is lost"
-    assert seen["power_cap"] == "capped at 400 W (default 700 W)"
-    assert seen["pcie_width"] == "PCIe ×8 of ×16, generation 4 of 5 at this moment"
-    assert seen["mig_slice"] == "MIG mode is on, slices: 1g.10gb, 3g.40gb, 1c.2g.20gb"
-    assert seen["gpu_shared"] == "busy, 96% used, 42.9 GB taken, 2 processes (9999001, 9999002)"
-    assert seen["nvlink_down"] == "16 NVLinks are up, 2 down; others here have 18 up"
-    fixes = {finding["code"]: finding["fix"] for finding in document["findings"]}
-    assert fixes["power_cap"] == "sudo nvidia-smi -i 0000:2A:00.0 -pl 700"
-    assert fixes["persistence_off"] == "sudo nvidia-smi -pm 1"
+    seen = {
+        "gpu_unusable": "is lost",
+        "power_cap": "capped at 400 W (default 700 W)",
+        "pcie_width": "PCIe ×8 of ×16, generation 4 of 5 at this moment",
+        "mig_slice": "MIG mode is on, slices: 1g.10gb, 3g.40gb, 1c.2g.20gb",
+        "gpu_shared": "busy, 96% used, 42.9 GB taken, 2 processes (9999001, 9999002)",
+        "nvlink_down": "16 NVLinks are up, 2 down; others here have 18 up",
+    }
+    assert {code: found[code]["seen"] for code in seen} == seen
+    assert found["power_cap"]["fix"] == "sudo nvidia-smi -i 0000:2A:00.0 -pl 700"
+    assert found["persistence_off"]["fix"] == "sudo nvidia-smi -pm 1"
 
-
-@pytest.mark.slow
-def test_the_json_has_the_documented_keys_and_the_exit_code(eight):
-    code, seconds, document = eight
     assert document["doctor_version"] == 2
-    assert document["exit_code"] == code and document["verdict"] in ("not ready", "warning")
-    assert document["seconds"] <= seconds <= 120
+    assert document["exit_code"] == done.returncode and document["verdict"] in ("not ready", "warning")
     assert list(document["facts"]) == ["device", "machine", "driver", "trial"]
-    assert [gpu["index"] for gpu in document["facts"]["driver"]["gpus"]] == list(range(8))
     page = (PROJECT / "docs/troubleshooting.md").read_text(encoding="utf-8")
     rows = [line for line in page.partition("## JSON")[2].splitlines() if line.startswith("| `")]
     assert [line.split("`")[1] for line in rows] == list(document), "what is documented"
 
-
-@pytest.mark.slow
-def test_the_text_shows_every_gpu_with_its_settings_and_the_verdict(eight):
-    facts = checked(DoctorFacts, eight[2]["facts"])
+    facts = checked(DoctorFacts, document["facts"])
     text = render(facts, judge(facts))
     assert "GPU 3 (0000:3B:00.0)   is lost" in text
     assert "slice 3g.40gb, 39.4 GiB, MIG-8c4c5a27-e508-5556-b2ea-7e5494657401" in text
@@ -119,14 +101,16 @@ def test_a_machine_without_a_fault_is_ready():
     notes = [DoctorFinding(level=n, code="x", subject="x", seen="x", why="x") for n in (Level.NOTE, Level.WARNING)]
     assert (verdict_line(notes[:1]), verdict_line(notes)) == ("ready", "warning: 1 finding")
     assert render(GOOD, []).endswith("verdict: ready\n")
+    on_cpu = DoctorFacts(device="cpu", machine=MACHINE, trial=replace(TRIAL, cuda=None, gpus=[], right=["CPU:0"]))
+    assert judge(on_cpu) == [] and "driver" not in render(on_cpu, [])
 
 
 @pytest.mark.tensorflow
-def test_on_this_machine_it_ends_in_time_with_a_verdict_and_its_exit_code():
-    done, seconds = doctor("--device=gpu")
+def test_on_this_machine_it_ends_with_a_verdict_and_its_exit_code():
+    done = doctor("--device=gpu")
     verdict = done.stdout.splitlines()[-1]
     expected = {0: "verdict: ready", 3: "verdict: warning", 4: "verdict: not ready"}[done.returncode]
-    assert verdict.startswith(expected) and seconds < 120
+    assert verdict.startswith(expected)
     assert "multiplied two matrices correctly on" in done.stdout
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
@@ -134,12 +118,6 @@ def test_on_this_machine_it_ends_in_time_with_a_verdict_and_its_exit_code():
         assert done.returncode == 4
         assert "no NVIDIA driver (NVML Shared Library Not Found)" in verdict
         assert verdict.endswith("; CPU cases can run")
-
-
-def test_for_the_cpu_a_missing_driver_is_no_finding():
-    facts = DoctorFacts(device="cpu", machine=MACHINE, trial=replace(TRIAL, cuda=None, gpus=[], right=["CPU:0"]))
-    assert judge(facts) == []
-    assert "driver" not in render(facts, [])
 
 
 def changed(gpu=None, driver=None, machine=None, trial=None):
@@ -160,7 +138,6 @@ CRASHED = {"problem": "crashed with SIGSEGV while summing over all GPUs"}
     [
         ("gpu", {"temperature_celsius": 78.0}, "hot", Level.WARNING),
         ("gpu", {"name": "NVIDIA A100"}, "gpus_differ", Level.WARNING),
-        ("gpu", {"ecc": False}, "gpus_differ", Level.WARNING),
         ("machine", {"governors": {"powersave": 64, "performance": 64}}, "governor", Level.WARNING),
         ("machine", {"cpu_limit": 3.0}, "few_cpus", Level.WARNING),
         ("machine", {"other_cpu_share": 0.5}, "cpu_shared", Level.WARNING),
@@ -182,15 +159,6 @@ def test_a_fault_is_found_with_its_reason(part, changes, code, level):
     (finding,) = judge(changed(**{part: changes}))
     assert (finding.code, finding.level) == (code, level) and finding.why and finding.seen
     assert finding.fix or part != "machine"
-
-
-def test_what_is_scarce_is_named_with_its_figures():
-    seen = {
-        "/dev/shm has 67 MB": changed(machine={"shm_bytes": 64 << 20}),
-        "2 CPUs for 1 GPU": changed(machine={"cpu_limit": 2.0}, driver={"gpus": [GPU]}),
-        "2 CPUs for 2 GPUs": changed(machine={"cpu_limit": 2.0}),
-    }
-    assert [judge(facts)[0].seen for facts in seen.values()] == list(seen)
 
 
 @pytest.mark.parametrize(
@@ -259,12 +227,7 @@ def test_a_driver_that_does_not_work_has_its_own_words_and_a_remedy(code, words,
     probed = run_python(one_gpu, "-m", "tfbench.probe", FAKE_NVML_INIT=code)
     assert (probed["driver_problem"], probed["gpus"]) == (f"{words} (NVML {code})", [])
     assert fix in driver_fix(probed["driver_problem"])
-
-
-@pytest.mark.slow
-def test_a_driver_that_works_or_is_missing_has_no_problem(one_gpu, tmp_path):
-    for folder in (one_gpu, tmp_path):
-        assert run_python(folder, "-m", "tfbench.probe")["driver_problem"] is None
+    assert run_python(one_gpu, "-m", "tfbench.probe")["driver_problem"] is None
 
 
 @pytest.mark.slow
@@ -294,7 +257,7 @@ def test_without_tensorflow_not_even_the_cpu_is_ready():
 @pytest.mark.slow
 def test_a_machine_without_tensorflow_is_diagnosed(tmp_path):
     (tmp_path / "tensorflow.py").write_text("raise ModuleNotFoundError(\"No module named 'tensorflow'\")")
-    done, _ = doctor("--device=cpu", PYTHONPATH=str(tmp_path))
+    done = doctor("--device=cpu", PYTHONPATH=str(tmp_path))
     assert done.returncode == 4
     assert "No module named 'tensorflow'" in done.stdout and "fix: install TensorFlow" in done.stdout
 

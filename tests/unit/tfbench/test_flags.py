@@ -10,24 +10,17 @@ from tests.support import PROJECT
 from tfbench.flags import SAME, FlagsError, help_text, parse
 
 
-@pytest.mark.parametrize(("precision", "batch"), [("fp32", 128), ("tf32", 128), ("fp16", 256), ("bf16", 256)])
-def test_the_default_batch_follows_the_precision(precision, batch):
-    case = parse(["--model=resnet50", f"--precision={precision}"]).case
-    assert (case.batch_per_gpu, case.device) == (batch, Device.GPU)
-
-
-def test_batch_norm_and_optimizer_are_the_networks_own_where_none_is_named():
-    assert parse(["--model=vgg16"]).case.batch_norm is BatchNorm.NONE
-    assert parse(["--model=resnet50"]).case.batch_norm is BatchNorm.FUSED
-    assert parse(["--model=bert_large"]).case.optimizer is Optimizer.ADAMW
+def test_defaults_follow_the_precision_and_the_networks_authors():
+    batches = {
+        precision: parse(["--model=resnet50", f"--precision={precision}"]).case for precision in ("fp32", "bf16")
+    }
+    assert {name: (case.batch_per_gpu, case.device) for name, case in batches.items()} == {
+        "fp32": (128, Device.GPU),
+        "bf16": (256, Device.GPU),
+    }
     assert parse(["--model=bert_large", "--optimizer=momentum"]).case.name.endswith("-momentum-w10s100")
     assert Case(model="bert_large", batch_norm=BatchNorm.NONE) == Case(model="bert_large")
-
-
-def test_a_network_is_trained_as_its_authors_did_by_default():
-    for network in NETWORKS.values():
-        assert (network.unit == "images") == (network.task == "images") == (network.image_size is not None)
-    own = [Case(model=name) for name in NETWORKS]
+    own = [parse([f"--model={name}"]).case for name in NETWORKS]
     assert {case.model for case in own if case.optimizer is Optimizer.ADAMW} == {"bert_large", "gpt2_small", "vit_b16"}
     without = {"alexnet", "bert_large", "googlenet", "gpt2_small", "vgg16", "vit_b16"}
     assert {case.model for case in own if case.batch_norm is BatchNorm.NONE} == without
@@ -47,11 +40,12 @@ def test_flags_can_come_from_a_file(tmp_path):
         ([], ["--model", "resnet50", "googlenet"]),
         (["--model=resnet51"], ["resnet51", "resnet50"]),
         (["--model=resnet50", "--batch_size=0"], ["batch_size", "0"]),
-        (["--model=resnet50", "--max_seconds=1e300"], ["max_seconds", "1e+300"]),
         (["--model=resnet50", "--num_steps=100001"], ["num_steps", "100001"]),
-        (["--model=resnet50", "--batch_size=many"], ["batch_size", "many"]),
         (["--model=resnet50", "--precison=fp16"], ["precison", "precision"]),
         (["--model=resnet50", "extra"], ["extra"]),
+        (["--model=resnet50", "--max_seconds=inf"], ["--max_seconds"]),
+        (["--model=resnet50", "--min_seconds=nan"], ["--min_seconds"]),
+        (["--model=resnet50", "--max_cooling_seconds=-1"], ["--max_cooling_seconds"]),
         (["--model=resnet50", "--flagfile=/does/not/exist"], ["/does/not/exist"]),
     ],
 )
@@ -67,7 +61,6 @@ def test_a_bad_flag_is_one_line_that_names_it(arguments, words):
     ("argument", "words"),
     [
         ("--use_fp16", "use --precision=fp16"),
-        ("--nouse_fp16", "leave it out"),
         ("--data_name=imagenet", "use --data=tfrecord --data_dir=FOLDER"),
         ("--job_name=worker", "use --num_hosts and the variable TF_CONFIG"),
     ],
@@ -85,31 +78,18 @@ def test_flags_of_tf_cnn_benchmarks_that_exist_here_are_not_refused():
     assert not any(f"--{name}:" in printed or f"--[no]{name}:" in printed for name in SAME)
 
 
-@pytest.mark.parametrize("name", ["max_seconds", "max_cooling_seconds", "min_seconds"])
-@pytest.mark.parametrize("value", ["inf", "nan", "-1"])
-def test_a_number_of_seconds_is_finite(name, value):
-    with pytest.raises(FlagsError, match=f"--{name}"):
-        parse(["--model=resnet50", f"--{name}={value}"])
-
-
-@pytest.mark.parametrize(
-    "output", ["folder", "file/record.json", "file/below/record.json", "/dev/null", "n" * 250, "n" * 300, "a\0b"]
-)
+@pytest.mark.parametrize("output", ["folder", "file/below/record.json", "/dev/null", "n" * 250, "a\0b"])
 def test_an_output_that_cannot_be_written_is_refused_before_measuring(tmp_path, output, monkeypatch, capsys):
     (tmp_path / "folder").mkdir()
-    (tmp_path / "file").touch()
+    (tmp_path / "file").write_text("{}")
     monkeypatch.setattr(program, "measure", lambda _: pytest.fail("measured"))
     assert program.main(["--model=resnet50", f"--output={tmp_path / output}"]) == 2
     assert "--output=" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder"]
-
-
-def test_an_output_in_a_new_folder_or_over_an_old_record_is_fine(tmp_path, monkeypatch):
     monkeypatch.setattr(program, "measure", lambda _: 0)
-    (tmp_path / "old.json").write_text("{}")
-    for name in ("old.json", "new/folder/record.json"):
+    for name in ("file", "new/folder/record.json"):
         assert program.main(["--model=resnet50", f"--output={tmp_path / name}"]) == 0
-    assert (tmp_path / "old.json").read_text() == "{}" and list((tmp_path / "new/folder").iterdir()) == []
+    assert (tmp_path / "file").read_text() == "{}" and list((tmp_path / "new/folder").iterdir()) == []
 
 
 def test_help_is_printed_without_importing_tensorflow(monkeypatch):

@@ -11,12 +11,6 @@ from tests.support import PROJECT, write_files
 from tests.support.patience import patience
 from tfbench.machine.host import cpu_limit, memory_limit_bytes, out_of_memory_kills
 
-
-@pytest.fixture
-def many_cpus(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
-
-
 GROUP = {"proc/self/cgroup": "0::/\n"}
 NESTED = {"proc/self/cgroup": "0::/user.slice/job\n", "sys/fs/cgroup/user.slice/job/cpu.max": "max 100000\n"}
 VERSION_1 = {
@@ -31,12 +25,12 @@ VERSION_1 = {
     [
         ({}, 16.0),
         (GROUP | {"sys/fs/cgroup/cpu.max": "250000 100000\n"}, 2.5),
-        (GROUP | {"sys/fs/cgroup/cpu.max": "max 100000\n"}, 16.0),
         (NESTED | {"sys/fs/cgroup/user.slice/cpu.max": "300000 100000\n"}, 3.0),
         (VERSION_1, 1.5),
     ],
 )
-def test_cpus_are_those_of_the_affinity_or_the_tightest_quota(tmp_path, many_cpus, files, limit):
+def test_cpus_are_those_of_the_affinity_or_the_tightest_quota(tmp_path, monkeypatch, files, limit):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
     write_files(tmp_path, files)
     assert cpu_limit(tmp_path) == limit
 

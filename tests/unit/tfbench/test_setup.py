@@ -1,6 +1,7 @@
 """What is set before a repeat starts, and which of it the record keeps."""
 
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -22,7 +23,6 @@ OF_FP16 = {"precision": Precision.FP16}
     [
         ({"batch_norm": BatchNorm.FUSED}, {PERSISTENT, ONEDNN, MODE, COUNT, OVERRIDE}),
         ({"batch_norm": BatchNorm.FUSED, **OF_FP16}, {PERSISTENT, ONEDNN, MODE, COUNT}),
-        ({"batch_norm": BatchNorm.NONE, **OF_FP16}, {PERSISTENT, ONEDNN, MODE, COUNT}),
         ({"batch_norm": BatchNorm.KERAS}, set()),
         ({"batch_norm": BatchNorm.FUSED, "device": Device.CPU}, set()),
     ],
@@ -80,3 +80,25 @@ def test_variables_that_change_a_figure_are_in_the_record(monkeypatch: pytest.Mo
         monkeypatch.setenv(name, value)
     kept = read_environment(Case(model="resnet50"), threads=1).variables
     assert SETTINGS.items() <= kept.items() and not others.keys() & kept.keys()
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("loaded", "driver", "compat", "cudnn"),
+    [
+        ({}, "535.183.01", None, "built for 9"),
+        ({"libcuda": "570.172.08", "cudnn": "9.3.0"}, "535.183.01", "570.172.08", "9.3.0"),
+        ({"libcuda": "535.183.01"}, "535.183.01", None, "built for 9"),
+        ({"libcuda": "570.172.08"}, None, None, "built for 9"),
+    ],
+)
+def test_loaded_libraries_precede_what_tensorflow_was_built_for(tensorflow, monkeypatch, loaded, driver, compat, cudnn):
+    from tfbench import devices
+
+    monkeypatch.setattr(
+        tensorflow.sysconfig, "get_build_info", lambda: {"cuda_version": "12.5.1", "cudnn_version": "9"}
+    )
+    monkeypatch.setattr(devices, "loaded_versions", lambda: loaded)
+    built = devices.read_environment(Case(model="resnet50", device=Device.CPU), threads=1)
+    found = devices.with_loaded_libraries(replace(built, driver=driver))
+    assert (found.driver, found.cuda_compat, found.cudnn, found.nccl) == (driver, compat, cudnn, None)

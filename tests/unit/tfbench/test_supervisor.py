@@ -49,23 +49,25 @@ def ending(output, work, max_seconds=None):
     return process.returncode, errors
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_native_code_with_a_record(tmp_path, number):
+def test_a_signal_ends_native_code_with_a_record(tmp_path):
     output = tmp_path / "record.json"
     with start(output, "hang()") as process:
         process.stdout.readline()
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         process.communicate(timeout=patience())
     assert process.returncode == 3
     record = from_json(output.read_text())
-    assert record.status is Status.STOPPED
-    assert signal.Signals(number).name in record.cause
+    assert record.status is Status.STOPPED and "SIGINT" in record.cause
 
 
-@pytest.mark.parametrize("code", [0, 1, 3])
 @pytest.mark.parametrize(
-    ("ends", "max_seconds"),
-    [("hang()", 2), ("os.kill(os.getppid(), signal.SIGTERM); hang()", None), ("os.abort()", None), ("return 7", 60)],
+    ("code", "ends", "max_seconds"),
+    [
+        (0, "hang()", 2),
+        (1, "os.kill(os.getppid(), signal.SIGTERM); hang()", None),
+        (3, "os.abort()", None),
+        (0, "return 7", 60),
+    ],
 )
 def test_what_follows_the_record_does_not_change_its_exit_code(tmp_path, code, ends, max_seconds):
     output = tmp_path / "record.json"

@@ -104,30 +104,18 @@ def test_the_probe_describes_the_gpus_that_are_visible_and_what_they_do(fake_dri
     facts = run(fake_driver, "shared", "-m", "tfbench.probe", CUDA_VISIBLE_DEVICES="1,0", FAKE_CUDA_ORDER="1,0")
     assert (facts["driver"], facts["cuda_driver"]) == ("550.54.14", "12.4")
     assert [(gpu["index"], gpu["uuid"]) for gpu in facts["gpus"]] == [(1, "GPU-1"), (0, "GPU-0")]
-    assert facts["gpus"][0] == {
-        "index": 1,
-        "name": "Fake A4000",
-        "uuid": "GPU-1",
-        "compute_capability": "8.6",
-        "memory_bytes": 16000,
-        "power_limit_watts": 140.0,
-    }
+    constant = {"name": "Fake A4000", "compute_capability": "8.6", "memory_bytes": 16000, "power_limit_watts": 140.0}
+    assert facts["gpus"][0] == {"index": 1, "uuid": "GPU-1", **constant}
     names = ("utilisation", "processes", "memory_used_bytes", "temperature_celsius", "power_watts")
     busy, idle = ([state[name] for name in names] for state in facts["gpu_states"])
     assert (busy, idle) == ([0.87, 1, 2000, 61, 120.0], [0.0, 0, 1000, 60, 80.0])
     assert facts["gpu_states"][0]["power_limit_default_watts"] == 200.0
 
 
-def samples(*values, name="power_watts"):
-    """Return samples of a GPU at these times, with these values of a field."""
-    return [(at, GPUFacts(index=0, **{name: value})) for at, value in values]
-
-
-def test_power_is_integrated_by_trapezoids_over_most_of_the_interval():
-    ramp = samples((0.0, 0.0), (1.0, 100.0), (4.0, 100.0))
+def test_power_is_integrated_by_trapezoids():
+    ramp = [(at, GPUFacts(index=0, power_watts=watts)) for at, watts in ((0.0, 0.0), (1.0, 100.0), (4.0, 100.0))]
     assert telemetry.mean_watts(ramp, 4.0) == pytest.approx(350.0 / 4)
-    assert telemetry.mean_watts(samples((0.0, 100.0), (1.0, 100.0)), 4.0) is None, "too little of it"
-    assert telemetry.mean_watts(samples((0.0, 100.0)), 0.0) is None is telemetry.mean_watts([], 0.0)
+    assert telemetry.mean_watts(ramp[:1], 0.0) is None is telemetry.mean_watts([], 0.0)
 
 
 def test_several_gpus_or_hosts_have_the_total_or_the_worst_of_each_figure():

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from results.schema.progress import step_line
 from tfbench.measuring import timing
 
 
@@ -57,21 +56,6 @@ class Device:
 take_steps = functools.partial(timing.take_steps, wait=Loss.wait)
 
 
-def short_steps(replicas):
-    """Take 30 steps of equal length; return how many came out less than half as long as the middle one."""
-    devices = [Device(0.02) for _ in range(replicas)]
-    interval = take_steps(lambda: [device.share() for device in devices], 30)
-    assert interval.losses == [step * replicas for step in range(1, 31)]
-    middle = statistics.median(interval.step_seconds)
-    return sum(seconds < middle / 2 for seconds in interval.step_seconds)
-
-
-@pytest.mark.parametrize("replicas", [1, 2, 8])
-def test_steps_of_equal_length_do_not_come_out_in_pairs(replicas):
-    # Pairs do so every time, a busy machine that wakes threads late does so now and then.
-    assert any(short_steps(replicas) < 30 / 4 for _ in range(5))
-
-
 def test_steps_go_on_until_the_asked_time_has_passed():
     device = Device(0.002)
     reported = []
@@ -109,7 +93,7 @@ def test_the_host_prepares_the_next_step_while_the_device_works():
 
 @pytest.mark.parametrize(
     ("step_seconds", "steps"),
-    [(1.0, 1), (0.05, 1), (0.034, 1), (0.025, 2), (0.015, 3), (0.005, 8), (0.0001, 8), (0.0, 1)],
+    [(1.0, 1), (0.034, 1), (0.025, 2), (0.015, 3), (0.005, 8), (0.0, 1)],
 )
 def test_short_steps_share_a_wait_so_that_a_tenth_of_a_second_is_in_flight(step_seconds, steps):
     assert timing.steps_per_wait(step_seconds) == steps
@@ -150,11 +134,6 @@ def test_a_step_seen_late_ends_halfway_between_its_neighbours(ending):
     assert timed.step_seconds == [10, 5, 5, 10] and timed.seconds == 30
 
 
-def test_a_thread_that_wakes_late_does_not_end_the_interval_early(ending):
-    ends = itertools.chain([0.3], itertools.count(0.02, 0.01))
-    assert ending(ends)(1, least_seconds=0.1).seconds >= 0.1
-
-
 def test_each_report_has_the_mean_of_the_steps_since_the_last_one(ending):
     seen = []
     take = functools.partial(ending(step**2 for step in itertools.count(1)), report=lambda *line: seen.append(line))
@@ -166,20 +145,6 @@ def test_each_report_has_the_mean_of_the_steps_since_the_last_one(ending):
     assert {"started", (3, (27**2 - 24**2) / 3)} == set(seen[3:]), "the untimed step is in no report"
     assert timed.step_seconds == [2 * step - 1 for step in (25, 26, 27)] and timed.seconds == 27**2 - 24**2
     assert timed.losses == [25**2, 26**2, 27**2]
-
-
-def test_a_line_of_progress_has_the_rate_of_all_samples(capsys):
-    timing.print_steps(32, "images")(10, 0.5)
-    assert capsys.readouterr().err == step_line(10, 64.0, "images", 0.5) + "\n"
-
-
-def test_an_error_of_a_step_reaches_the_caller():
-    class Broken:
-        def wait(self):
-            raise ValueError("planted")
-
-    with pytest.raises(ValueError, match="planted"):
-        timing.take_steps(lambda: [Broken()], 5, wait=Broken.wait)
 
 
 def test_spread_and_drift_have_the_textbook_values():
