@@ -38,20 +38,15 @@ print(json.dumps({"figures": {"answer": [float(value), "apples"]}}))
 """Marks in a file that it ran, sleeps if this is its first time, and prints a figure."""
 
 
-def counting_run(marks: Path, name: str, value: float = 1.0, seconds: float = 0.0, *, batch=1, **more) -> Run:
-    command = ("{python}", "-c", COUNTING, str(marks), name, str(value), str(seconds), f"--batch_size={batch}")
-    return Run(**{"command": command, "cpu": (), **more})
-
-
-def counting_step(marks: Path, name: str, *, seconds: float = 0.0, **changes) -> Step:
-    runs = (counting_run(marks, name, seconds=seconds),)
-    return Step(**{"name": name, "question": "how many", "answer": "answer", "limit": 60.0, "runs": runs, **changes})
+def counting_step(marks: Path, name: str, value: float = 1.0, seconds: float = 0.0, cpu=(), **changes) -> Step:
+    command = ("{python}", "-c", COUNTING, str(marks), name, str(value), str(seconds), "--batch_size=8")
+    runs = (Run(command=command, cpu=cpu),)
+    return Step(**{"name": name, "question": "", "answer": "answer", "limit": 900.0, "runs": runs, **changes})
 
 
 def interrupted_plan(marks: Path) -> list[Step]:
     """Return three steps, of which the second is slow the first time."""
-    slow = counting_step(marks, "b.slow", seconds=600.0, limit=900.0)
-    return [counting_step(marks, "a.quick"), slow, counting_step(marks, "c.last")]
+    return [counting_step(marks, name, seconds=600.0 * (name == "b.slow")) for name in ("a.quick", "b.slow", "c.last")]
 
 
 class Bench:
@@ -71,8 +66,8 @@ class Bench:
         rows = [{"name": name, "memory_bytes": 80 << 30} for name in gpus]
         self.facts.write_text(json.dumps({"tensorflow": "2.21.0", "gpus": rows}))
 
-    def step(self, name: str, **changes) -> Step:
-        return counting_step(self.marks, name, **changes)
+    def step(self, name: str, *given, **changes) -> Step:
+        return counting_step(self.marks, name, *given, **changes)
 
     def call(self, steps, *arguments: str) -> str:
         """Call the runner; return what it printed on stdout, or stderr where it failed."""
@@ -98,8 +93,8 @@ def bench(tmp_path: Path, capsys) -> Bench:
 def test_every_step_ends_in_one_outcome_and_a_line_of_the_summary(bench: Bench):
     failing = Run(command=("{python}", "-c", "import sys; sys.exit('no luck')"), cpu=())
     steps = [
-        bench.step("a.figure", runs=(counting_run(bench.marks, "a.figure", 1234.5, batch=8),)),
-        bench.step("b.gpu", runs=(counting_run(bench.marks, "b.gpu", cpu=None),)),
+        bench.step("a.figure", 1234.5),
+        bench.step("b.gpu", cpu=None),
         bench.step("c.peer", runs=(Run(command=("tf_cnn_benchmarks.py",), cpu=()),)),
         bench.step("d.fails", runs=(failing,)),
         bench.step("e.slow", seconds=60.0, limit=1.0),
@@ -113,14 +108,6 @@ def test_every_step_ends_in_one_outcome_and_a_line_of_the_summary(bench: Bench):
     )
     bench.call(steps)
     assert bench.ran() == {"a.figure": 1, "e.slow": 1}  # neither a figure nor a timeout is tried again
-
-
-def test_only_chooses_by_name_group_or_pattern(bench: Bench):
-    steps = [bench.step("a.one"), bench.step("a.two"), bench.step("b.one")]
-    assert "2 steps done. " in bench.call(steps, "--only", "a")
-    bench.call(steps, "--only", "*.one")
-    assert bench.ran() == {"a.one": 1, "a.two": 1, "b.one": 1}
-    assert bench.call(steps, "--only", "a.three").startswith("2: gpu_validation: no step is named 'a.three'")
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
@@ -139,31 +126,16 @@ def test_a_call_that_ends_leaves_no_process_and_the_next_goes_on(bench: Bench, h
     assert bench.ran() == {"a.quick": 1, "b.slow": 2, "c.last": 1}
 
 
-def test_two_sides_alternate_and_a_peer_runs_in_its_checkout(bench: Bench, tmp_path: Path):
-    bench.show("NVIDIA H200")
-    folder = tmp_path / "benchmarks" / "scripts" / "tf_cnn_benchmarks"
-    folder.mkdir(parents=True)
-    (folder / "tf_cnn_benchmarks.py").write_text("print('total images/sec: 50.00')\n")
-    rate = Run(name="ours", command=("{python}", "-c", "print('total images/sec: 100.00')"))
-    peer = Run(name="peer", command=("{peer_python}", "tf_cnn_benchmarks.py"))
-    step = bench.step("a.peer", answer="throughput", runs=(rate, peer))
-    bench.call([step], "--pairs=2", f"--peer={tmp_path / 'benchmarks'}")
-    result = bench.result("a.peer")
-    assert [run["name"] for run in result["runs"]] == ["ours-1", "peer-1", "ours-2", "peer-2"]
-    assert result["figures"]["throughput"] == {"value": 2.0, "unit": "× peer", "limit": None}
-    assert "holds no tf_cnn_benchmarks.py" in bench.call([step], f"--peer={tmp_path}")
-
-
 def test_a_step_needs_its_gpus_and_a_folder_one_kind_of_machine(bench: Bench):
     bench.show("NVIDIA H200")
-    bench.call([bench.step("a.one"), bench.step("b.two", gpus=2)])
-    assert bench.outcomes() == {"a.one": "figure", "b.two": "no_gpu"}
-    assert bench.result("b.two")["cause"] == "needs 2 GPUs, this machine has 1"
+    steps = [bench.step("a.one"), bench.step("a.two", gpus=2), bench.step("b.one")]
+    assert "2 steps done. " in bench.call(steps, "--only", "a")
+    assert bench.outcomes() == {"a.one": "figure", "a.two": "no_gpu"}
+    assert bench.result("a.two")["cause"] == "needs 2 GPUs, this machine has 1"
+    assert bench.call(steps, "--only", "a.three").startswith("2: gpu_validation: no step is named 'a.three'")
     bench.show()
     refusal = bench.call([bench.step("a.one")])
     assert refusal.startswith("2: ") and "GPUs: NVIDIA H200. This one has: none. Use another --out" in refusal
-    bench.python.unlink()
-    assert f"--python={bench.python}" in bench.call([bench.step("a.one")])
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from results.schema import Check, DeviceResult, Latency, Mode, Record, Status, Telemetry, Validity
+from results.schema import Check, DeviceResult, Mode, Record, Status, Telemetry, Validity
 from results.schema.record_json import to_json
 from results.schema.refusals import tuning_refusal
 from studies.gpu_validation.figures import Ended, Figure, NoFigure, read_step
@@ -37,12 +37,7 @@ def test_every_benchmark_of_the_table_is_a_case_that_can_run(machine: Machine, a
 
 @pytest.mark.parametrize(
     ("gib", "name", "batch"),
-    [
-        (16, "throughput.resnet50-fp16", "256"),
-        (23.6875, "throughput.bert_large-fp32", "64"),
-        (23.6875, "throughput.bert_large-fp32-xla-replica", "32"),
-        (16, "peer.resnet50-fp32-b256", "128"),
-    ],
+    [(23.6875, "throughput.bert_large-fp32-xla-replica", "32"), (16, "peer.resnet50-fp32-b256", "128")],
 )
 def test_batches_are_halved_until_they_fit_the_gpu_on_both_sides(gib: float, name: str, batch: str):
     (step,) = [step for step in STEPS if step.name == name]
@@ -73,8 +68,6 @@ DEVICE = [
     DeviceResult(metric="matrix_product", unit="FLOP/s", arithmetic="fp64", reason="too slow"),
 ]
 ON_DEVICE = make_record(case=make_case("device", mode=Mode.DEVICE, batch_norm="none"), device_results=DEVICE)
-LATENCY = Latency(p50_seconds=0.002, p95_seconds=0.003, p99_seconds=0.004, step_seconds=[0.002, 0.004])
-INFERENCE = make_record(case=make_case(mode=Mode.INFER))
 UNFIT = '{"verdict": "not ready", "summary": "not ready: a product was wrong",\n "findings": [{}]}\n'
 DOCTOR = 'loading {libraries}\n{"summary": "warning: 1 finding",\n "findings": [{"code": "power_cap"}]}\n'
 
@@ -100,15 +93,9 @@ DOCTOR = 'loading {libraries}\n{"summary": "warning: 1 finding",\n "findings": [
             {"matrix_product-fp64_not_measured": "too slow"},
             "",
         ),
-        (
-            replace(INFERENCE, measurement=replace(INFERENCE.measurement, latency=LATENCY)),
-            {"latency_p50": Figure(2.0, "ms")},
-            {},
-            "",
-        ),
         (DOCTOR, {"findings": Figure(1, "findings")}, {}, "warning: 1 finding"),
     ],
-    ids=["throughput", "failed check", "device", "latency", "doctor"],
+    ids=["throughput", "failed check", "device", "doctor"],
 )
 def test_figures_come_from_what_a_program_left_whatever_its_exit_code(tmp_path, record, figures, details, note):
     reading = read_step(next(iter(figures)), [ended(tmp_path, record, exit_code=3, log="9999 images/s")])
@@ -125,7 +112,6 @@ def test_figures_come_from_what_a_program_left_whatever_its_exit_code(tmp_path, 
             "failed: oom: a check failed",
         ),
         ("throughput", {"record": make_failure("timeout", "not finished")}, "timeout: timeout: not finished"),
-        ("throughput", {"record": make_failure("no_gpu", "0")}, "no_gpu: no_gpu: 0"),
         (
             "throughput",
             {"log": "Segmentation fault\n\n", "exit_code": -11},
@@ -148,5 +134,3 @@ def test_a_comparison_that_breaks_keeps_its_whole_pairs(tmp_path: Path):
     assert (reading.figures["throughput"].value, reading.figures["throughput"].unit) == (1.5, "× peer")
     assert reading.note == "1 pair(s): 1.500 to 1.500; then peer-2: cut after 12 s; ours-1: drift"
     assert cause_of("throughput", runs[0], cut) == "timeout: peer-2: cut after 12 s"
-    bad = ended(tmp_path, "total images/sec: 50.00\n", name="peer-1", exit_code=1, log="killed")
-    assert cause_of("throughput", runs[0], bad) == "failed: peer-1: exit code 1: killed"

@@ -11,7 +11,7 @@ from orchestrate.engines.kubernetes import launcher as launchers
 from orchestrate.engines.kubernetes.launcher import KubernetesLauncher
 from orchestrate.events import Event, EventBus, JobState
 from orchestrate.inventory.hosts import Host, read_hosts
-from orchestrate.planning.codec import plan_from_json, plan_to_json
+from orchestrate.planning.codec import plan_to_json
 from orchestrate.planning.plan import Plan, make_plan
 from orchestrate.running.context import Stop
 from orchestrate.running.probing import probe_hosts
@@ -59,12 +59,9 @@ class Bench:
     def host(self, fleet: str = "", **queue: Any) -> Host:
         """Read a fleet from a hosts file, as users write it."""
         settings = {"context": "bench", "kubeconfig": "kube.yml", "max_jobs": 2, **queue}
-        path = self.folder / "hosts.yml"
-        path.write_text(
-            f"version: 1\nfleets:\n  cloud:\n    {fleet or f'image: {IMAGE}'}\n    kubernetes: {settings!r}\n"
-        )
-        (host,) = read_hosts(path)
-        return host
+        path, fleet = self.folder / "hosts.yml", fleet or f"image: {IMAGE}"
+        path.write_text(f"version: 1\nfleets:\n  cloud:\n    {fleet}\n    kubernetes: {settings!r}\n")
+        return read_hosts(path)[0]
 
     def make(self, host: Host) -> KubernetesLauncher:
         made = KubernetesLauncher(host)
@@ -75,8 +72,7 @@ class Bench:
         block = {"model": ["googlenet"], "batch_per_gpu": 2, "warmup_steps": 1, "num_steps": 4, **case}
         suite = Suite("tiny", "", repeats, (CaseBlock(**block),))
         facts = probe_hosts(hosts, self.make, self.bus)
-        made = make_plan(hosts, facts, lambda name: suite, run_id=run_id, seed=7)
-        return plan_from_json(plan_to_json(made))
+        return make_plan(hosts, facts, lambda name: suite, run_id=run_id, seed=7)
 
     def run(self, plan: Plan) -> RunOutcome:
         self.planned = plan
@@ -109,11 +105,6 @@ class Bench:
     def asked(self, method: str, part: str) -> list[str]:
         return [line for line in self.server.requests if line.startswith(method) and part in line]
 
-    def close(self) -> None:
-        for made in self.launchers:
-            made.close()
-        self.server.close()
-
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
@@ -126,7 +117,9 @@ def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
 
     yield make
     for one in made:
-        one.close()
+        for launcher in one.launchers:
+            launcher.close()
+        one.server.close()
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,5 @@
 """Runs on a fake cluster: every repeat exactly one record, whatever the cluster does."""
 
-import contextlib
 import threading
 import time
 from collections import Counter
@@ -132,32 +131,24 @@ def test_a_repeat_costs_three_requests_and_looks_do_not_grow_with_repeats(bench,
     assert asked["read"] <= 3 * looks, "Jobs, pods and at most warnings"
 
 
-@contextlib.contextmanager
-def running(one, **plan):
-    """Run a plan beside the test, which ends it."""
-    thread = threading.Thread(target=one.measure, kwargs=plan)
+@pytest.mark.parametrize(
+    ("play", "state", "asked", "records"),
+    [
+        (plays.hang, "on node-1", 2, [(Status.STOPPED, "stopped by the user")]),  # with its last words
+        (plays.wait_for_a_node, "queued", 1, []),
+    ],
+    ids=["what runs is ended", "what waits is taken back"],
+)
+def test_a_run_that_is_stopped_leaves_nothing_in_the_cluster(bench, play, state, asked, records):
+    one = bench(play)
+    thread = threading.Thread(target=one.measure, kwargs={"repeats": 2, "max_jobs": 1})
     thread.start()
-    yield
+    wait_until(lambda: state in one.states, "a start")
+    for _ in range(asked):
+        one.stop.ask()
     thread.join(patience())
-    assert not thread.is_alive()
+    assert [(record.status, record.cause) for record in one.records()] == records
     wait_until_empty(one)
-
-
-def test_a_run_stopped_at_once_ends_what_runs_and_keeps_its_last_words(bench):
-    one = bench(plays.hang)
-    with running(one, repeats=2, max_jobs=1):
-        wait_until(lambda: "on node-1" in one.states, "a start")
-        one.stop.ask()
-        one.stop.ask()
-    assert [(record.status, record.cause) for record in one.records()] == [(Status.STOPPED, "stopped by the user")]
-
-
-def test_what_waits_is_taken_back_when_a_run_is_stopped_and_has_no_record(bench):
-    one = bench(plays.wait_for_a_node)
-    with running(one):
-        wait_until(lambda: len(one.server.all("pods")) == 2, "two pods")
-        one.stop.ask()
-    assert one.records() == []
 
 
 def test_a_job_of_the_same_name_that_is_not_ours_is_left_alone(bench):

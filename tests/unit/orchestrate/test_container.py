@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrate.engines.docker.client import PODMAN, Kind, NoGPUs, NoMemoryLock, launch_refusal
-from orchestrate.engines.docker.launcher import ContainerLauncher, gpu_requests
+from orchestrate.engines.docker.launcher import ContainerLauncher
 from orchestrate.engines.invocation import ContainerSpec, container_document, job_container
 from orchestrate.engines.pulls import PullLimits
 from orchestrate.errors import LaunchFailed
@@ -61,7 +61,6 @@ def test_a_container_gets_the_limits_variables_and_data_of_its_host():
     assert "NCCL_SOCKET_IFNAME==eth0,eth1" in document["Env"] and "--data_dir=/data" in document["Cmd"]
     mount = {"Type": "bind", "Source": "/sets/imagenet", "Target": "/data", "ReadOnly": True}
     assert document["HostConfig"]["Mounts"] == [mount] and "Mounts" not in plain["HostConfig"]
-    assert not [flag for flag in plain["Cmd"] if flag.startswith("--data_dir")], "only a case that reads it"
     assert not {"Privileged", "Memory", "NanoCpus"} & plain["HostConfig"].keys() and "Entrypoint" not in plain
     assert (plain["HostConfig"]["CapDrop"], plain["HostConfig"]["SecurityOpt"]) == (["ALL"], ["no-new-privileges=true"])
 
@@ -168,15 +167,6 @@ def test_ways_that_an_engine_does_not_announce_are_tried(refuses: list[bool], ru
     assert not engine.left, "left behind"
 
 
-def test_a_host_with_a_named_variant_is_asked_through_its_image_alone():
-    engine = Engine(runtimes=["nvidia"], kind=OLD_DOCKER)
-    (image,) = probe(engine).images
-    assert engine.asked == {image.reference} == {"r.example/you/tfbench:0.1.0-cuda12.5"}
-    engine.refuses = lambda spec: NO_TOOLKIT
-    with pytest.raises(LaunchFailed, match="could not select device driver"):
-        probe(engine)  # the announced way is refused
-
-
 PROBED = {
     "cpu": "EPYC",
     "gpus": [{"index": 0, "name": "A4000"}],
@@ -194,25 +184,6 @@ def test_gpus_and_their_states_come_from_the_probe():
     for states in ([{"index": "x"}], [7], 3):
         with pytest.raises(ValueError, match="malformed"):
             facts_from_probe(json.dumps({**PROBED, "gpu_states": states}))
-
-
-RUNTIME, TOOLKIT = ("NVIDIA runtime", False, True), ("NVIDIA toolkit", False, False)
-LISTED = [{"ID": "nvidia.com/gpu=all"}, {"ID": "nvidia.com/gpu=0"}]
-
-
-@pytest.mark.parametrize(
-    ("info", "kind", "ways"),
-    [
-        ({"Runtimes": {"nvidia": {}}, "DiscoveredDevices": LISTED}, Kind(), [RUNTIME, ("CDI", True, True)]),
-        ({"Runtimes": {"nvidia": {}}}, Kind(), [RUNTIME]),
-        ({"Runtimes": {"runc": {}}, "DiscoveredDevices": LISTED}, Kind(), [("CDI", True, True)]),
-        ({"Runtimes": 7, "DiscoveredDevices": [3, {"ID": "vendor.com/net=1"}]}, Kind(), [TOOLKIT]),
-        ({}, OLD_DOCKER, [TOOLKIT, ("CDI", True, False)]),
-        ({"Runtimes": {"nvidia": {}}}, PODMAN, [("CDI", True, False)]),
-    ],
-)
-def test_how_an_engine_may_give_gpus(info, kind, ways):
-    assert [(request.name, request.cdi, request.announced) for request in gpu_requests(info, kind)] == ways
 
 
 RUNC = f"error setting rlimits for ready process: {'x' * 300}: error setting rlimit type 8: operation not permitted"

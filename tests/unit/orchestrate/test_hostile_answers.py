@@ -7,14 +7,11 @@ spoilt. In short each field gets two of the values; TFBENCH_TEST_HOSTILE=all, as
 import base64
 import copy
 import functools
-import http.client
-import io
 import json
 import operator
 import os
 import sys
 import time
-import types
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,18 +19,15 @@ from typing import Any
 
 import anyio
 import pytest
-import urllib3
 
 from orchestrate.connections.conversation import MAX_LINE_BYTES
 from orchestrate.engines.base import Launcher, QueueLauncher
-from orchestrate.engines.docker import client as docker_client
-from orchestrate.engines.docker.launcher import ContainerLauncher
 from orchestrate.engines.pulls import PullLimits
 from orchestrate.engines.slurm.launcher import SlurmLauncher
 from orchestrate.engines.ssh.channel import Channel, raise_failure, read_line
 from orchestrate.engines.ssh.launcher import SSHLauncher
 from orchestrate.errors import HostError, Lost
-from orchestrate.inventory.addresses import DockerAddress, SSHAddress
+from orchestrate.inventory.addresses import SSHAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.planning.codec import plan_from_json, plan_to_json
@@ -171,7 +165,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     sleep, sleep_in_loop = time.sleep, anyio.sleep
     monkeypatch.setattr(time, "sleep", lambda seconds: sleep(min(seconds, 0.001)))
     monkeypatch.setattr(anyio, "sleep", lambda seconds: sleep_in_loop(min(seconds, 0.001)))
-    monkeypatch.setattr(docker_client, "RECONNECT_SECONDS", 0.0)
     monkeypatch.setattr("orchestrate.engines.ssh.launcher.BETWEEN_ATTEMPTS_SECONDS", 0.0)
 
 
@@ -245,67 +238,6 @@ def test_no_answer_of_an_agent_does_more_than_fail_its_host(heard: dict[str, Any
             return json.dumps({**heard[where], key: in_base64(text)})
 
         Replayed(tmp_path, heard, answer).live()
-
-    check(answers, have)
-
-
-# ---- a Docker engine
-
-ENGINE = json.loads(Path(__file__).with_name("cases").joinpath("engine_answers.json").read_text())
-"""Of Docker 20.10, without what neither we nor the SDK read; by request."""
-
-DIGEST = "sha256:73c3059246a54501c71e91eb496890d1ab4aa49ddd9c34bbae0b5b0579ad04d3"
-
-
-def http_response(method: str, answer: dict[str, Any], lines: list[str]) -> urllib3.HTTPResponse:
-    """Return an answer as it comes from a socket, a line a chunk."""
-    data = [f"{line}\n".encode(errors="surrogatepass") for line in lines]
-    if "bytes" in answer:
-        data = [base64.b64decode(answer["bytes"])]
-    chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in data if piece) + b"0\r\n\r\n"
-    headers = {"Content-Type": "application/json", "Transfer-Encoding": "chunked", **answer["headers"]}
-    head = f"HTTP/1.1 {answer['status']} Word\r\n" + "".join(f"{key}: {value}\r\n" for key, value in headers.items())
-    stream: Any = io.BytesIO(head.encode() + b"\r\n" + chunks)
-    wire: Any = types.SimpleNamespace(makefile=lambda *_: io.BufferedReader(stream))
-    body: Any = http.client.HTTPResponse(wire, method=method)
-    body.begin()
-    settings = {"headers": headers, "status": answer["status"], "preload_content": False}
-    return urllib3.HTTPResponse(body=body, original_response=body, **settings)
-
-
-def documents(answer: dict[str, Any]) -> list[Any]:
-    return answer.get("lines", [answer.get("json")])
-
-
-@pytest.mark.parametrize("request_", [name for name, found in ENGINE.items() if any("bytes" not in a for a in found)])
-def test_no_answer_of_an_engine_does_more_than_fail_its_host(monkeypatch: pytest.MonkeyPatch, request_: str):
-    spoken: dict[str, Callable[[str], str]] = {}
-    turns = Asked()
-
-    def send(adapter: Any, request: Any, **_: object) -> Any:
-        path = request.url.partition("?")[0].partition("//engine:2375/")[2].replace("%40", "@")
-        name = f"{request.method} /{path.partition('/')[2] if path.startswith('v1.') else path}"
-        turns.add(name)
-        number = min(turns[name], len(ENGINE[name])) - 1
-        answer = ENGINE[name][number]
-        if name == request_:
-            lines = [spoken["say"](asked) for asked in answers if asked.startswith(f"{number} ")]
-        else:
-            lines = list(map(json.dumps, documents(answer)))
-        return adapter.build_response(request, http_response(request.method, answer, lines))
-
-    answers = {
-        f"{number} {line}": document
-        for number, answer in enumerate(ENGINE[request_])
-        for line, document in enumerate(documents(answer))
-    }
-    monkeypatch.setattr(docker_client._Adapter, "send", send)
-
-    def have(say: Callable[[str], str]) -> None:
-        spoken["say"] = say
-        turns.clear()
-        host = make_host(docker=DockerAddress(scheme="unix", target="/nowhere.sock"), image="127.0.0.1:5000/fake:1")
-        live(ContainerLauncher(host, PullLimits()), job_on("docker", image=host.image, image_digest=DIGEST))
 
     check(answers, have)
 

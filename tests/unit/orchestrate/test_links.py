@@ -6,6 +6,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -35,23 +36,13 @@ def test_a_dropped_connection_is_made_again_and_another_failure_is_not(monkeypat
     here, sleep = threading.get_ident(), time.sleep
     # Threads of other tests may still sleep.
     monkeypatch.setattr("time.sleep", lambda s: (slept.append if threading.get_ident() == here else sleep)(s))
-    answers: list[Exception | str] = [Dropped("busy"), Dropped("busy"), "connected"]
-
-    def start() -> str:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    assert with_retries(start) == "connected" and len(slept) == 2
-    answers[:] = [Unreachable("refused"), "connected"]
+    assert with_retries(mock.Mock(side_effect=[Dropped("busy"), Dropped("busy"), "connected"])) == "connected"
     with pytest.raises(Unreachable, match="refused"):
-        with_retries(start)
-    slept.clear()
-    answers[:] = [Dropped(f"busy {number}") for number in range(1, ATTEMPTS + 1)]
+        with_retries(mock.Mock(side_effect=[Unreachable("refused"), "connected"]))
+    assert len(slept) == 2
     with pytest.raises(Dropped, match=f"busy {ATTEMPTS}"):
-        with_retries(start)
-    assert len(slept) == ATTEMPTS - 1 and 20 < sum(slept) < 70
+        with_retries(mock.Mock(side_effect=[Dropped(f"busy {number}") for number in range(1, ATTEMPTS + 1)]))
+    assert len(slept) == ATTEMPTS + 1 and 20 < sum(slept[2:]) < 70
 
 
 @pytest.mark.parametrize(

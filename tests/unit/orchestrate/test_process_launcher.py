@@ -106,19 +106,6 @@ def test_stop_asks_first_and_kills_what_ignores_it(tmp_path: Path, quick: None, 
     assert (ending.exit_code, it.collect(JOB)) == (exit_code, record)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("sign_of_life", "alive"), [(0.5, True), (3600.0, False)])
-def test_an_agent_ends_without_its_controller_but_not_the_repeat(tmp_path, monkeypatch, sign_of_life, alive):
-    """A host learns of a dead link only after hours."""
-    monkeypatch.setattr(channel, "SILENCE_SECONDS", 2)
-    monkeypatch.setattr(channel, "SIGN_OF_LIFE_SECONDS", sign_of_life)
-    opened: list[object] = []
-    connect = channel.Connection._open
-    monkeypatch.setattr(channel.Connection, "_open", lambda self: (opened.append(self), connect(self))[1])
-    assert run(launcher(tmp_path, "time.sleep(5)")) == ([], 0)
-    assert (len(opened) == 1) is alive
-
-
 def test_a_record_is_cut_one_byte_above_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("orchestrate.engines.ssh.launcher.MAX_RECORD_BYTES", 1000)
     it = launcher(tmp_path, "open(output, 'w').write('x' * 5000)")

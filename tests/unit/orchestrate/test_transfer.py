@@ -11,13 +11,9 @@ from unittest import mock
 import pytest
 
 from orchestrate.engines import pulls
-from orchestrate.engines.docker.client import Kind
 from orchestrate.engines.docker.images import image_content, send_image, sent_name
-from orchestrate.engines.docker.launcher import ContainerLauncher
 from orchestrate.engines.pulls import MAX_TRANSFERS, TRANSFER, PullLimits
 from orchestrate.errors import PullFailed
-from orchestrate.inventory.addresses import DockerAddress
-from orchestrate.inventory.hosts import Host
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.host_warnings import sending_note
 from tests.support.patience import patience
@@ -66,31 +62,6 @@ def test_the_content_of_an_image_is_its_layers_and_what_it_runs():
     same = image_content(document(HERE, ["l1"], Labels={}, Cmd=None))
     assert same == image_content(document(THERE, ["l1"]))
     assert same != image_content(document(HERE, ["l1"], Entrypoint=["y"]))
-
-
-def engine(*images: str, is_remote: bool = True) -> SimpleNamespace:
-    """Return an engine with some images."""
-    sizes = dict.fromkeys(images, 4_457_000_000)
-    found = {"image_id": lambda name: HERE if name in sizes else None, "image_bytes": sizes.__getitem__}
-    return SimpleNamespace(is_remote=is_remote, kind=Kind(), **found)
-
-
-REFERENCE = "tfbench:0.1.0-cuda12.5"
-
-
-@pytest.mark.parametrize(
-    ("there", "is_remote", "to_send"),
-    [((), True, 4_457_000_000), ((HERE,), True, None), ((sent_name(HERE),), True, None), ((), False, None)],
-    ids=["missing", "loaded", "sent before", "on this machine"],
-)
-def test_a_plan_knows_what_is_still_to_be_sent_over_a_network(there, is_remote, to_send):
-    address = DockerAddress(scheme="ssh", target="h")
-    host = Host(fleet="f", name="h", docker=address, image_source="transfer", variants=("cuda12.5",))
-    launcher = ContainerLauncher(host, PullLimits())
-    launcher._engine = engine(*there, is_remote=is_remote)
-    launcher._controller = engine(REFERENCE, HERE)
-    image = launcher.pin(Image(variant="cuda12.5", reference=REFERENCE, reason="named in hosts.yml"))
-    assert (image.digest, image.send_bytes) == (HERE, to_send)
 
 
 def facts(*sizes: int | None) -> Facts:
