@@ -56,7 +56,6 @@ ORDER = (
         for name in ("main", "several_hosts", "networks", "models", "inference")
     ),
     ("tests/real/", ""),
-    ("tests/unit/orchestrate/test_slurm_simulation.py", ""),
     ("tests/unit/kubernetes/", ""),
 )
 """Beginnings of tests' names in the order in which processes take them, the longest first, and the

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from orchestrate.inventory.addresses import SSHAddress
 from orchestrate.inventory.hosts import Host
 from results.schema import Case, Device
 from tests.support import write_program
-from tests.support.engines.processes import below, read_proc, wait_until
+from tests.support.engines.processes import below, read_proc
 from tests.support.patience import patience
 from tests.unit.orchestrate.fakes import make_job
 
@@ -85,21 +84,6 @@ def test_all_that_is_asked_of_a_host_needs_one_login(tmp_path: Path, ssh: Path):
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda run: second.request("running", run=run), "abcdefgh")) == [{"jobs": []}] * 8
     assert logins(tmp_path) == 1
-
-
-def test_a_connection_that_nobody_uses_is_closed(tmp_path: Path, ssh: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(channel, "SIGN_OF_LIFE_SECONDS", 0.1)
-    before = connections()
-    used, other = open_channel(tmp_path), open_channel(tmp_path)
-    for one in (used, other):
-        one.request("running", run="r")
-    (agent,) = set(connections()) - set(before)
-    other.close()
-    time.sleep(0.5)
-    used.request("running", run="r")
-    assert logins(tmp_path) == 1, "it is used"
-    used.close()
-    wait_until(lambda: agent not in connections(), "the end of the connection")
 
 
 def test_output_continues_where_a_broken_connection_ended(tmp_path: Path, ssh: Path):

@@ -65,19 +65,6 @@ def test_a_container_gets_the_limits_variables_and_data_of_its_host():
     assert (plain["HostConfig"]["CapDrop"], plain["HostConfig"]["SecurityOpt"]) == (["ALL"], ["no-new-privileges=true"])
 
 
-def test_what_the_driver_compiles_is_kept_by_image():
-    image = f"ghcr.io/you/tfbench@sha256:{'ab' * 32}"
-    document = container_document(job_container(job(), host(), image, keeps_cache=True))
-    volume = {"Type": "volume", "Source": "tfbench-cuda-cache-abababababababab", "Target": "/cuda-cache"}
-    labels = {"VolumeOptions": {"Labels": {"tfbench.cuda-cache": image}}}
-    assert document["HostConfig"]["Mounts"] == [volume | labels]
-    assert {"CUDA_CACHE_PATH=/cuda-cache", "CUDA_CACHE_MAXSIZE=2147483648"} <= set(document["Env"])
-    assert document["HostConfig"]["ReadonlyRootfs"]
-    tag = "ghcr.io/you/tfbench:mine"
-    unknown = job_container(job(), host(), tag, keeps_cache=True)
-    assert unknown == job_container(job(), host(), tag), "a tag may mean another image tomorrow"
-
-
 Refuses = Callable[[ContainerSpec], str | None]
 
 

@@ -20,7 +20,7 @@ from orchestrate.engines.docker import client as engine_client
 from orchestrate.engines.docker import engine as engine_module
 from orchestrate.engines.docker import images as images_module
 from orchestrate.engines.docker import launcher as launcher_module
-from orchestrate.engines.docker.engine import MAX_HELD_BYTES, EndlessLog, stamped_lines
+from orchestrate.engines.docker.engine import EndlessLog, stamped_lines
 from orchestrate.engines.docker.images import DockerEngine
 from orchestrate.engines.docker.launcher import ContainerLauncher
 from orchestrate.engines.invocation import RECORD_PATH, ContainerSpec
@@ -141,12 +141,6 @@ def test_requests_share_a_connection_without_cookies_and_name_a_version(serve: S
     assert script.connections == 1
     assert script.headers and not any(b"cookie" in header for header in script.headers)
     assert script.requests[1:3] == ["GET /v1.41/info HTTP/1.1", "POST /v1.41/containers/create?name=a-b HTTP/1.1"]
-
-
-def test_a_connection_that_the_engine_closed_is_made_again(serve: Serve, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(engine_client, "RECONNECT_SECONDS", 10.0)
-    script, engine = serve(answer({"a": 1}), None, answer({"a": 2}))
-    assert (engine.info(), engine.info(), script.connections) == ({"a": 1}, {"a": 2}, 2)
 
 
 @pytest.mark.parametrize("end", [b"", b"ff\r\nhalf"])
@@ -296,13 +290,6 @@ def test_a_line_in_several_frames_is_one_line_without_their_stamps(size: int):
     # Read again from the middle, what was shown is not shown twice, also if the engine starts within a line.
     assert list(stamped_lines(pieces, stamps[4])) == expected[3:]
     assert list(stamped_lines([frames[4] + frames[6]], stamps[4])) == [expected[4]]
-
-
-def test_a_frame_without_end_is_not_held_in_memory():
-    header = struct.pack(">BxxxL", 1, (1 << 32) - 1)
-    pieces = [header, f"{STAMP} ".encode(), *[b"x" * MAX_HELD_BYTES] * 100, b"\n"]
-    (line,) = stamped_lines(pieces, "")
-    assert len(line[1]) <= 2000
 
 
 @pytest.mark.parametrize("status", [409, 500])

@@ -88,26 +88,6 @@ def test_a_host_that_hangs_is_abandoned_and_the_other_finishes(tmp_path: Path, m
         assert Status.OK in statuses, "its record was safe before"
 
 
-def test_a_repeat_that_prints_nothing_for_its_hosts_minutes_is_ended(tmp_path: Path, monkeypatch, quick):
-    monkeypatch.setattr(Bench, "settings", {"silence_minutes": 0.01, "timeout_minutes": 0.1})
-    bench = HangingBench(tmp_path, "stop")
-    bench.run()
-    assert any(cause.startswith("printed nothing for 0.01 minutes: it hangs") for cause in bench.causes("bad"))
-
-
-@pytest.mark.parametrize("hangs", ["prepare", "follow", "remove", "close"])
-def test_a_second_interrupt_ends_the_run_whatever_hangs(tmp_path: Path, monkeypatch, quick, hangs: str):
-    for name in ("REQUEST_SECONDS", "PREPARE_SECONDS"):
-        monkeypatch.setattr(session, name, 3600.0)
-    bench = HangingBench(tmp_path, hangs)
-    threading.Timer(0.3, lambda: (bench.stop.ask(), bench.stop.ask())).start()
-    began = time.monotonic()
-    outcome = bench.run()
-    assert time.monotonic() - began < patience()
-    assert outcome.ok + outcome.failed + outcome.missing == 24
-    assert set(bench.statuses("bad")) <= {Status.STOPPED, Status.OK}
-
-
 def test_a_probe_that_hangs_or_fails_in_any_way_belongs_to_its_host(tmp_path: Path, quick):
     class Odd(FakeLauncher):
         def __init__(self, host, machine):

@@ -16,7 +16,6 @@ from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.images import (
     check_variant,
     choose_variant,
-    probe_reference,
     share_images,
     wanted_images,
 )
@@ -26,11 +25,10 @@ from orchestrate.suites import read_suite
 from results.schema import GPU, Device, Status
 from tests.unit.orchestrate.test_check import drawn
 
-ADDRESS = DockerAddress(scheme="ssh", target="h")
 
-
-def host(**settings: object) -> Host:
-    return Host(fleet="f", name="h", docker=ADDRESS, registry="example.org/you", **settings)
+def host(name: str = "h", fleet: str = "a4000", **settings: Any) -> Host:
+    address = DockerAddress(scheme="ssh", target=f"{fleet}-{name}")
+    return Host(fleet=fleet, name=name, docker=address, registry="example.org/you", **settings)
 
 
 def facts(driver: str | None, *capabilities: str) -> Facts:
@@ -66,11 +64,6 @@ def test_the_image_of_a_host_is_named_with_its_reason_or_why_there_is_none(setti
     assert said in (image.problem or image.reason) and bool(image.problem) is (status != "ok")
     registry = f"example.org/you/tfbench:0.1.0-{variant}"
     assert image.reference == settings.get("image", registry) or image.problem
-
-
-def test_the_probe_needs_no_second_image_where_one_is_named():
-    names = [probe_reference(host(**own)) for own in ({}, {"variants": ("cuda12.3", "cuda12.5")}, {"image": "my:1"})]
-    assert names == ["example.org/you/tfbench:0.1.0-cpu", "example.org/you/tfbench:0.1.0-cuda12.3", "my:1"]
 
 
 VARIANTS = read_variants()
@@ -158,11 +151,6 @@ def test_the_table_says_what_the_lock_holds(variant):
 DRIVERS = {"a": "535.183.01", "b": "550.127.05", "c": "570.86.10", "d": "580.95.05"}
 
 
-def mate(name: str, fleet: str = "a4000", **settings: Any) -> Host:
-    address = DockerAddress(scheme="ssh", target=f"{fleet}-{name}")
-    return Host(fleet=fleet, name=name, docker=address, registry="example.org/you", **settings)
-
-
 def reported_by(of: Host, driver: str | None, *capabilities: str) -> Facts:
     reported = facts(driver, *capabilities)
     return dataclasses.replace(reported, images=tuple(wanted_images(of, reported, VARIANTS)))
@@ -174,7 +162,7 @@ def shared(*asked: tuple[Host, Facts | str]) -> dict[str, str | None]:
 
 
 def of_drivers(**settings: Any) -> list[tuple[Host, Facts | str]]:
-    hosts = [mate(name, **settings) for name in DRIVERS]
+    hosts = [host(name, **settings) for name in DRIVERS]
     return [(of, reported_by(of, DRIVERS[of.name], A4000)) for of in hosts]
 
 
@@ -182,14 +170,14 @@ def test_hosts_share_the_newest_image_that_suits_all_unless_they_must_not():
     assert shared(*of_drivers()) == dict.fromkeys(DRIVERS, "cuda12.5")
     assert shared(*of_drivers()[:2]) == {}, "they chose the same one"
     assert shared(*of_drivers(variants=("cuda12.3",))) == {}
-    cpu = mate("cpu")
-    found = shared(*of_drivers(), (mate("gone"), "connection refused"), (cpu, reported_by(cpu, None)))
+    cpu = host("cpu")
+    found = shared(*of_drivers(), (host("gone"), "connection refused"), (cpu, reported_by(cpu, None)))
     assert found == dict.fromkeys(DRIVERS, "cuda12.5"), "who was not asked or has no GPU plays no part"
 
 
 def test_no_gpu_gives_up_machine_code_for_the_sake_of_others():
     # CUDA 11.8, the only one for driver 520, has no machine code for Hopper; the others have some.
-    hopper, old = mate("h", "h100"), mate("o", "old")
+    hopper, old = host("h", "h100"), host("o", "old")
     asked = [(hopper, reported_by(hopper, "580.95.05", "9.0")), (old, reported_by(old, "520.61.05", "7.5"))]
     assert shared(*asked) == {"h": "cuda12.9", "o": "cuda11.8"}
 
@@ -213,7 +201,7 @@ class Answers:
 
 
 def test_the_plan_has_one_image_with_its_digest_and_says_why():
-    hosts, pinned = [mate(name) for name in DRIVERS], []
+    hosts, pinned = [host(name) for name in DRIVERS], []
     probed = probe_hosts(hosts, lambda host: Answers(host, pinned), EventBus())
     assert pinned == [("d", "cuda12.5")], "only a host whose image changes has its tag looked up again"
     plan = make_plan(hosts, probed, read_suite, run_id="r", seed=1)

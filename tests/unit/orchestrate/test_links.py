@@ -51,13 +51,12 @@ def test_a_dropped_connection_is_made_again_and_another_failure_is_not(monkeypat
         ("sleep 60", "not done within 1 s"),
         ("while :; do echo alive; sleep 0.05; done", "not done within 1 s"),
         ("yes '' >&2 & yes | tr -d '\\n'", "its answer exceeds 1 MiB"),
-        ("cat; echo done", ""),
+        ("head -c 100001 >/dev/null; echo done", ""),
     ],
     ids=["silent", "alive for ever", "an endless line", "ends"],
 )
 def test_a_question_ends_within_its_limits(script: str, exceeded: str):
     text = b"x" * 100_000 + b"\n"
-    script = script.replace("cat", f"head -c {len(text)} >/dev/null")
     seconds = 1.0 if exceeded.startswith("not done") else 4 * patience()
     began = time.monotonic()
     with pytest.raises(LimitExceeded) if exceeded else contextlib.nullcontext() as caught:

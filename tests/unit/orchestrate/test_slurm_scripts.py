@@ -1,6 +1,7 @@
 """What is handed to Slurm, as exact texts, and what becomes of its answers, in words of a real one."""
 
 import dataclasses
+import json
 import shlex
 import subprocess
 from pathlib import Path
@@ -23,7 +24,10 @@ from orchestrate.errors import LaunchFailed, Unreachable
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.planning.plan import Job
+from results.runs.store import RunFolder, latest_run
 from results.schema import Case, Data, Device, Origin, Status
+from studies.bench_queues import prepare_slurm
+from studies.controller_cost import run_controller
 from tests.support import write_program
 from tests.support.patience import patience
 
@@ -417,3 +421,21 @@ def test_refusals_of_sbatch_have_a_status():
     assert {refusal(f"sbatch: error: {text}") for text in said} == {Status.UNSUPPORTED}
     assert refusal("sbatch: error: Invalid generic resource (gres) specification") is Status.NO_GPU
     assert refusal("sbatch: error: something new") is Status.ERROR
+
+
+@pytest.mark.slow
+def test_repeats_of_decided_cases_are_taken_out_of_slurms_queue(tmp_path: Path):
+    environment = prepare_slurm(tmp_path, 40, 4, seconds=0.3, poll_seconds=0.2)
+    hosts = tmp_path / "hosts.yml"
+    document = json.loads(hosts.read_text())
+    document["fleets"]["other"] = document["fleets"]["cluster"]
+    hosts.write_text(json.dumps(document))
+    ran = run_controller(tmp_path, environment, "--stop-early=2%")
+    output = (tmp_path / "output.txt").read_text()
+    assert ran.exit_code == 0, output
+    records = list(RunFolder.open(latest_run(tmp_path / "runs")).records())
+    assert 16 <= len(records) < 80 and f"{len(records)} ok, 0 failed, {80 - len(records)} skipped" in output
+    assert "cluster / other is known to ± 0.0%" in output
+    calls = (tmp_path / "calls").read_text().split()
+    assert calls.count("sbatch") == 2 and "scancel" in calls
+    assert not list((tmp_path / "shared").iterdir()), "nothing is left behind"

@@ -134,11 +134,6 @@ class FakeServer:
             self._logs.setdefault(pod, []).append(f"{stamp} {line}")
             self.changed.notify_all()
 
-    def drop_log(self, pod: str) -> None:
-        """Delete a pod's log, as if its node were lost."""
-        with self.changed:
-            self._logs.pop(pod, None)
-
     def create(self, kind: str, item: Object) -> Object:
         """Create an object; for a Job, start `play`."""
         try:
