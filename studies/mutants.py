@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.support import PROJECT
 
-TESTS = tuple(f"tests/unit/tfbench/test_{topic}.py" for topic in ("limits", "cpu_use", "setup"))
+TESTS = tuple(f"tests/unit/tfbench/test_{topic}.py" for topic in ("limits", "host", "setup"))
 COPIED = ("tfbench", "results", "orchestrate", "containers", "studies", "tests", "docs")
 
 MUTANTS = (

@@ -17,9 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -101,16 +99,13 @@ class Counter:
         command, pipe = [sys.executable, "-m", "studies.null_gpu_counts", "--serve"], subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=PROJECT, env=set_to)
 
-    def count(
-        self, arguments: list[str], small: bool = False, rounds: int = 0, pauses: int = 0, **settings: object
-    ) -> dict[str, Any]:
+    def count(self, arguments: list[str], small: bool = False, rounds: int = 0, **settings: object) -> dict[str, Any]:
         """Return what the timed steps of a command line asked for: see `_counts`.
 
         Args:
             arguments: The command line.
             small: Whether to train a small network like that of the command line.
             rounds: Number of times to alternate with a plain loop: `to_plain_loop` is the median ratio of seconds.
-            pauses: Number of times to alternate pauses of the host with none: see `_with_pauses`.
             settings: NULLGPU_KERNEL_US, which counts for the timed steps; the others are read at the start.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -118,7 +113,7 @@ class Counter:
             arguments = [*arguments, f"--data_dir={self._images()}"]
             settings = {"NULLGPU_KERNEL_US": SLOW_KERNEL_US, **settings}
         variables = {name: str(value) for name, value in settings.items()}
-        self._process.stdin.write(json.dumps([arguments, small, rounds, pauses, variables]) + "\n")
+        self._process.stdin.write(json.dumps([arguments, small, rounds, variables]) + "\n")
         self._process.stdin.flush()
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())
         if "problem" in answer:
@@ -175,9 +170,9 @@ def _serve() -> None:
         if (child := os.fork()) == 0:
             os.dup2(2, 1)
             try:
-                arguments, small, rounds, pauses, variables = json.loads(line)
+                arguments, small, rounds, variables = json.loads(line)
                 os.environ.update(variables)
-                answer = _counts(null, arguments, small, rounds, pauses)
+                answer = _counts(null, arguments, small, rounds)
             except BaseException as error:  # noqa: BLE001 (reported by the parent)
                 answer = {"problem": f"{type(error).__name__}: {error}"}
             with os.fdopen(write, "w") as file:
@@ -194,7 +189,7 @@ class _CountedError(Exception):
     """The steps are counted: nothing that follows them matters."""
 
 
-def _counts(null: ctypes.CDLL, arguments: list[str], small: bool, rounds: int, pauses: int) -> dict[str, Any]:
+def _counts(null: ctypes.CDLL, arguments: list[str], small: bool, rounds: int) -> dict[str, Any]:
     """Take the steps of a command line; return calls with their number, bytes and the dispatching thread's part."""
     from tests.real.training.small import shrink
     from tfbench import repeat
@@ -237,9 +232,6 @@ def _counts(null: ctypes.CDLL, arguments: list[str], small: bool, rounds: int, p
                 take(step, count).seconds / _plain_loop_seconds(step, count) for _ in range(rounds)
             )
         found["peak_bytes"] = repeat.devices.device_memory_peak_bytes(request.case)
-        if pauses:
-            found["with_pauses"] = _with_pauses(take, *others[:2], pauses)
-            found["with_pauses"]["peak_bytes"] = [repeat.devices.device_memory_peak_bytes(request.case)]
         variables = getattr(others[0].__self__.workload, "variables", [])
         found["gradient_bytes"] = sum(4 * int(variable.shape.num_elements()) for variable in variables)
         raise _CountedError
@@ -262,39 +254,6 @@ def _plain_loop_seconds(step: Callable[[], Any], count: int) -> float:
     tf.test.experimental.sync_devices()
     del shares
     return time.perf_counter() - begin
-
-
-PAUSE_SECONDS, BETWEEN_PAUSES_SECONDS = 0.03, 0.17
-"""As seen on a virtual machine with an H100: 35 to 43 of 600 steps of 15 ms took 20 to 50 ms."""
-
-
-def _with_pauses(take: Callable[..., Any], step: Callable[[], Any], count: int, rounds: int) -> dict[str, list[float]]:
-    """Return seconds of `count` steps by round, with every step waited for and with shared waits, without and with pauses.
-
-    A thread that keeps Python's lock pauses the one that dispatches.
-    """
-    from tfbench.measuring.timing import steps_per_wait
-
-    held, end = ctypes.PyDLL(None), threading.Event()
-
-    def pause() -> None:
-        while not end.wait(BETWEEN_PAUSES_SECONDS):
-            held.usleep(int(PAUSE_SECONDS * 1e6))
-
-    found: dict[str, list[float]] = defaultdict(list)
-    shared = steps_per_wait(take(step, 5).seconds / 5)
-    for _ in range(rounds):
-        for name, per_wait in (("each", 1), ("shared", shared)):
-            found[name].append(take(step, count, on_start=lambda: None, per_wait=per_wait).seconds)
-            end.clear()
-            pauses = threading.Thread(target=pause)
-            pauses.start()
-            timed = take(step, count, on_start=lambda: None, per_wait=per_wait)
-            end.set()
-            pauses.join()
-            found[f"{name}_paused"].append(timed.seconds)
-            found[f"{name}_lead"].append(statistics.median(timed.lead_seconds) / statistics.median(timed.step_seconds))
-    return found | {"per_wait": [shared]}
 
 
 def _count_figures(null: ctypes.CDLL, figures: dict[str, Any]) -> None:

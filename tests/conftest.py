@@ -53,7 +53,7 @@ ORDER = (
     ("tests/real/slurm/test_training.py", ""),
     *(
         (f"tests/real/training/test_{name}.py", "")
-        for name in ("main", "several_hosts", "networks", "models", "inference")
+        for name in ("main", "several_hosts", "networks", "models", "training")
     ),
     ("tests/real/", ""),
     ("tests/unit/kubernetes/", ""),

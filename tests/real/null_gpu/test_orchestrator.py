@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ from tests.support.controller import Runs
 from tests.support.engines.processes import short_folder
 from tests.support.engines.servers import skip_without_sshd
 from tests.support.null_gpu import SITE, environment, needs_null_gpu
-from tests.unit.results.factory import make_environment, repeats, write_file
 
 pytestmark = [pytest.mark.slow, needs_null_gpu]
 
@@ -101,17 +99,3 @@ def test_recommend_never_takes_them_for_measured(runs: Runs):
         "RTX A4000": "predicted",
         "RTX A5000": "predicted",
     }
-
-
-def test_compare_gives_no_ratio_to_a_measurement(runs: Runs):
-    simulated = runs.by_host()["a4000"]
-    environment = make_environment(1)
-    measured = repeats(
-        *(990.0, 1000.0, 1010.0), fleet="real", host="real", case=simulated.case, environment=environment
-    )
-    folder = runs.folder / "measured"
-    folder.mkdir(exist_ok=True)
-    paths = [str(write_file(folder, f"{index}.json", record).path) for index, record in enumerate(measured)]
-    text = said(runs, "compare", *paths, str(runs.path), "real", "a4000")
-    assert re.search(r"^ \* +alexnet fp32 +invalid *$", text, re.MULTILINE), text
-    assert "times as fast" not in text

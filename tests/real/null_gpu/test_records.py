@@ -1,5 +1,6 @@
 """`python -m tfbench` on GPUs that compute nothing: what its records say."""
 
+import json
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 from results.runs.reading import from_json
 from results.schema import Status
+from studies.gpu_validation.steps import START, STEPS
 from tests.support import PROJECT
 from tests.support.null_gpu import environment, needs_null_gpu, only_on_demand
 from tests.support.patience import patience
@@ -59,20 +61,6 @@ def test_a_throttled_gpu_of_two_has_its_warning_in_the_record(tmp_path):
     assert found["throttled_thermal"].startswith("GPU 1 (0000:02:00.0): held back by heat in ")
 
 
-PRODUCTS = """
-from tfbench.device_case import sustained_products
-print(*(result.value for result in sustained_products("fp32", ["GPU:0", "GPU:1", "GPU:2"], 0.5)))
-"""
-
-
-@only_on_demand
-def test_equal_gpus_under_load_have_about_equal_rates():
-    variables = environment(NULLGPU_DEVICES=3, NULLGPU_KERNEL_US=2000, NULLGPU_COPY_GBS=20)
-    printed = subprocess.check_output([sys.executable, "-c", PRODUCTS], cwd=PROJECT, env=variables, text=True)
-    rates = [float(rate) for rate in printed.split()]
-    assert len(rates) == 3 and max(rates) < 1.5 * min(rates), "a tensor was copied to the first GPU to be read"
-
-
 @only_on_demand
 def test_one_slow_gpu_of_four_is_named_in_the_record(tmp_path):
     flags = ("--model=alexnet", "--mode=infer", "--num_gpus=4", "--peaks")
@@ -98,3 +86,19 @@ def test_a_gpu_that_fails_has_its_status_cause_and_remedy(tmp_path, fault, gpus,
     record = tfbench(tmp_path / "record.json", *flags, NULLGPU_FAULT=fault, NULLGPU_FAULT_AFTER=30)
     assert record.status is status and re.search(cause, record.cause or "", re.DOTALL)
     assert record.simulated
+
+
+@only_on_demand
+@pytest.mark.parametrize(
+    ("fault", "cause"), [("", "product on GPU:0, GPU:1 was wrong"), ("lost", "CUDA_ERROR_UNKNOWN")]
+)
+def test_where_a_gpu_does_not_compute_the_doctor_is_the_last_step(tmp_path, fault, cause):
+    command = [sys.executable, "-m", "studies.gpu_validation", f"--out={tmp_path}"]
+    subprocess.run(command, cwd=PROJECT, env=environment(NULLGPU_FAULT=fault), check=True, capture_output=True)
+    results = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("results/*.json")}
+    assert len(results) == len(STEPS)
+    doctor = results.pop(START[0])
+    assert doctor["outcome"] == "failed" and cause in doctor["cause"]
+    assert {(other["outcome"], other["cause"]) for other in results.values()} == {
+        ("no_gpu", f"step {START[0]}: {doctor['cause']}")
+    }

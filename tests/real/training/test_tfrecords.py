@@ -152,7 +152,7 @@ def one_small_layer(image_size, classes, *, batch_norm):
     return keras.Model(images, keras.layers.Dense(classes)(x))
 
 
-def test_a_starved_device_is_limited_by_its_input(one_replica, folder, monkeypatch, tf, tfrecords):
+def test_a_starved_device_is_limited_by_its_input(two_replicas, folder, monkeypatch, tf, tfrecords):
     decode = tfrecords.decode
 
     def slowly(record, size):
@@ -166,9 +166,11 @@ def test_a_starved_device_is_limited_by_its_input(one_replica, folder, monkeypat
 
     monkeypatch.setattr(tfrecords, "decode", slowly)
     monkeypatch.setattr(tfrecords.tf.data, "AUTOTUNE", 1)  # one image after another
-    case = tiny_case(data=Data.TFRECORD, batch_per_gpu=4, num_steps=16)
+    case = tiny_case(data=Data.TFRECORD, num_gpus=2, batch_per_gpu=2, num_steps=16)
     network = TinyNetwork(classes=1000, builder=f"{__name__}:one_small_layer")
-    measurement = measure_repeat(case, one_replica, network, data_dir=folder).measurement
+    findings = measure_repeat(case, two_replicas, network, data_dir=folder)
+    assert {"update_equals_one_device", "replicas_equal"} <= {check.name for check in findings.checks if check.passed}
+    measurement = findings.measurement
     found = measurement.input_limit
     assert found.limited
     assert found.step_ratio > 2
@@ -181,24 +183,3 @@ def test_a_starved_device_is_limited_by_its_input(one_replica, folder, monkeypat
     warnings = soft_warnings(Case(model="googlenet", device=Device.CPU), make_environment(), measurement, Telemetry())
     (hint,) = [warning.hint for warning in warnings if warning.code == "input_limited"]
     assert "--data=synthetic" in hint
-
-
-SHALLOW = """
-import sys
-from tests.real.training.small import shrink
-from tfbench.__main__ import main
-shrink("googlenet", classes=1000)
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-def test_the_program_trains_from_jpeg_files_on_two_replicas(folder, tmp_path):
-    output = tmp_path / "record.json"
-    flags = ("--model=googlenet", "--num_gpus=2", "--num_steps=12", f"--data_dir={folder}", f"--output={output}")
-    done = run_tfbench(*SMALL, *flags, code=SHALLOW)
-    assert done.returncode == 0, done.stderr
-    record = from_json(output.read_text())
-    assert record.validity.valid and record.measurement.input_limit.files == 3
-    assert {check.name for check in record.validity.checks if check.passed} >= {"update_equals_one_device"}
-    assert "bottleneck: " in done.stderr
-    assert ("input_limited" in {warning.code for warning in record.warnings}) == record.measurement.input_limit.limited

@@ -13,7 +13,7 @@ import tfbench.peers as module
 from results.schema import Status
 from tests.support.engines import processes
 from tests.support.patience import patience
-from tfbench.failures import CaseFailedError, Failure, outcome_of
+from tfbench.failures import CaseFailedError, outcome_of
 from tfbench.flags import FlagsError, parse
 from tfbench.peers import ClusterError, Peers, TFCluster, may_be_a_peers, read_cluster
 
@@ -102,12 +102,6 @@ class Ranks:
         assert self.together(lambda peers: peers.gather("begin", 0)) == [[0] * len(self.peers)] * len(self.peers)
         return self
 
-    def seen_by_others(self, rank):
-        """Wait until all others have an outcome; return them."""
-        others = [other for other in range(len(self.peers)) if other != rank]
-        assert all(self.lost[other].wait(patience()) for other in others)
-        return [self.outcomes[other] for other in others]
-
 
 @pytest.fixture
 def multi(monkeypatch):
@@ -164,20 +158,6 @@ def test_an_address_that_the_network_translates_is_no_failure(multi, monkeypatch
     to_chief = socket.create_connection
     monkeypatch.setattr(socket, "create_connection", lambda to, **more: to_chief(("127.0.0.1", to[1]), **more))
     ranks.connected()
-
-
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_rank_that_dies_or_fails_is_named_by_all_others(multi, victim):
-    ranks = multi(3).connected()
-    ranks.peers[victim].close()
-    for outcome in ranks.seen_by_others(victim):
-        assert outcome.status is Status.LOST
-        assert f"rank {victim} (" in outcome.cause and "is gone" in outcome.cause
-    ranks = multi(3).connected()
-    ranks.peers[victim].report_failure(Failure(Status.OOM, "its memory is full"))
-    for outcome in ranks.seen_by_others(victim):
-        assert outcome.status is Status.OOM
-        assert outcome.cause.startswith(f"rank {victim} (") and outcome.cause.endswith(": its memory is full")
 
 
 def test_ranks_of_different_cases_refuse_each_other(multi):

@@ -232,10 +232,10 @@ def test_a_driver_that_does_not_work_has_its_own_words_and_a_remedy(code, words,
 
 @pytest.mark.slow
 def test_a_vgpu_is_named_with_its_licence_and_a_whole_gpu_is_none(tmp_path):
-    names = ["NVIDIA A10-24Q"] * 3 + ["NVIDIA A10G", "Tesla V100-PCIE-16GB", "NVIDIA A100-SXM4-80GB", "GRID K520"]
+    names = ["NVIDIA A10-24Q"] * 3 + ["NVIDIA A10G", "GRID K520"]
     fakes = [
         FakeGPU(bus_id=f"0000:0{place}:00.0", uuid=f"GPU-{place}", name=name, licensed=licensed, power_limit=-1)
-        for place, (name, licensed) in enumerate(zip(names, (-1, 0, 1, -1, -1, -1, -1), strict=True))
+        for place, (name, licensed) in enumerate(zip(names, (-1, 0, 1, -1, -1), strict=True))
     ]
     states = run_python(build(FakeMachine(gpus=fakes), tmp_path), "-m", "tfbench.probe")["gpu_states"]
     found = [health_warnings(checked(GPUFacts, state), Moment.IDLE) for state in states]
@@ -243,7 +243,7 @@ def test_a_vgpu_is_named_with_its_licence_and_a_whole_gpu_is_none(tmp_path):
         [("vgpu", "NVIDIA A10-24Q is a vGPU, its licence unknown")],
         [("vgpu", "NVIDIA A10-24Q is a vGPU, unlicensed")],
         [("vgpu", "NVIDIA A10-24Q is a vGPU, licensed")],
-        *[[]] * 4,
+        *[[]] * 2,
     ]
     assert states[0]["power_limit_watts"] is None
 
@@ -276,7 +276,6 @@ def test_cuda_that_does_not_start_has_the_remedy_of_its_error(one_gpu):
     [
         ("hang", "did not answer in 4 s while listing its GPUs"),
         ("crash", "crashed with SIGSEGV while listing its GPUs"),
-        ("fail", "ended with exit code 7 while listing its GPUs"),
     ],
 )
 @pytest.mark.slow
@@ -284,12 +283,6 @@ def test_a_child_that_ends_badly_says_where_and_what_it_last_printed(way, words)
     reported, problem = ask(["tests.real.training.misbehaving", way], TRIAL_STAGES, 4.0 if way == "hang" else 60.0)
     assert reported["tensorflow"] == "2.21.0", "what was said before the end counts"
     assert problem == f"{words}: E0000 CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error"
-
-
-def test_a_child_finds_the_packages_that_its_parent_finds(tmp_path, monkeypatch):
-    (tmp_path / "of_an_image.py").write_text("print('{\"found\": true}')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert ask(["of_an_image"], TRIAL_STAGES, 60.0) == ({"found": True}, None)
 
 
 def test_where_cuda_hangs_what_nvml_reported_still_counts():

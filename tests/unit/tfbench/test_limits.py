@@ -89,6 +89,8 @@ LIMITS = [
     ("warm-up: windows agree within 1 %", lambda x: settled_after([1.0, x, x]), {1.0099: 10, 1.0101: 15}),
     ("warm-up: a window is 5 steps, the floor is --warmup_steps", lambda x: settled_after([1.0] * 10, floor=x), {10: 10, 15: 15}),
     ("warm-up: its step time is that of the last window", lambda x: settled_after([1.0, x, x], figure="step_seconds"), {2.0: 2.0}),
+    ("warm-up: ends at its ceiling, unsettled", lambda x: settled_after([1.0, x] * 5, figure="settled"), {1.0: True, 2.0: False}),
+    ("warm-up: takes all steps up to its ceiling", lambda x: settled_after([1.0, x] * 5), {2.0: 50}),
     ("warm-up: at most 5 × --warmup_steps; fewer than two windows are not compared", timing.default_ceiling, {9: 9, 10: 50}),
     ("host_bound: a quarter of the step", lambda x: warned("host_bound", step_p50_seconds=0.004, lead_p50_seconds=x), {0.00101: False, 0.00099: True}),
     ("host_bound: 2 ms", lambda x: warned("host_bound", step_p50_seconds=0.1, lead_p50_seconds=x), {0.00201: False, 0.00199: True}),

@@ -156,30 +156,18 @@ def test_an_error_of_a_graph_is_reported_without_traceback_and_definition(tensor
             function(tensorflow.zeros((2, 2)))
         assert module.outcome_of(caught.value).cause == cause
 
-    @tensorflow.function
-    def run(values):
-        return tensorflow.raw_ops.CheckNumerics(tensor=tensorflow.math.log(values), message="planted")
-
-    with pytest.raises(tensorflow.errors.InvalidArgumentError) as caught:
-        run(tensorflow.constant([-1.0]))
-    assert module.outcome_of(caught.value).cause == "InvalidArgumentError: planted : Tensor had NaN values"
-
 
 def test_a_phase_is_announced_and_measured_until_the_next_and_counts_once(capsys):
     phases = Phases()
-    phases.enter("checking")
-    time.sleep(0.02)
-    phases.enter("compiling")
-    spun = time.process_time()
-    while time.process_time() - spun < 0.02:
-        pass
-    phases.enter("checking")
-    time.sleep(0.01)
-    phases.enter("writing")
-    assert capsys.readouterr().err.splitlines() == [
-        f"tfbench: state {name}" for name in ("checking", "compiling", "checking", "writing")
+    for name in ("checking", "compiling", "checking", "writing"):
+        phases.enter(name)
+        spun = time.process_time()
+        while name == "compiling" and time.process_time() - spun < 0.02:
+            pass
+        time.sleep(0.01)
+    assert [line.split()[-1] for line in capsys.readouterr().err.splitlines()] == [
+        *("checking", "compiling", "checking", "writing")
     ]
     checking, compiling = phases.ended()
     assert (checking.name, compiling.name) == ("checking", "compiling")
-    assert checking.seconds >= 0.03
-    assert compiling.cpu_seconds >= 0.02 > checking.cpu_seconds
+    assert checking.seconds >= 0.02 and compiling.cpu_seconds >= 0.02 > checking.cpu_seconds
