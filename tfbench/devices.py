@@ -68,29 +68,20 @@ def create_strategy(case: Case) -> Strategy:
             logical = [tf.config.LogicalDeviceConfiguration()] * case.num_gpus
             tf.config.set_logical_device_configuration(cpu, logical)
     else:
-        _choose_gpus(case)
+        used = tf.config.list_physical_devices("GPU")[: case.num_gpus]
+        if len(used) < case.num_gpus:
+            build = "" if tf.test.is_built_with_cuda() else "; this TensorFlow is a build without CUDA"
+            seen = f"{case.num_gpus} GPU(s) were requested, TensorFlow sees {len(used)}{build}"
+            remedy = "Check the driver (nvidia-smi) and that the container was given the GPUs"
+            raise CaseFailedError(Status.NO_GPU, f"{seen}. {remedy}; --device=cpu trains on the CPU.")
+        tf.config.set_visible_devices(used, "GPU")
+        for gpu in used:
+            tf.config.experimental.set_memory_growth(gpu, case.memory_growth)
     if case.num_hosts > 1:
         wish = tf.distribute.experimental.CommunicationImplementation[communication_of(case).upper()]
         options = tf.distribute.experimental.CommunicationOptions(implementation=wish)
         return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     return tf.distribute.MirroredStrategy([f"{case.device.upper()}:{index}" for index in range(case.num_gpus)])
-
-
-def _choose_gpus(case: Case) -> None:
-    """Let TensorFlow see as many GPUs as the case has."""
-    gpus = tf.config.list_physical_devices("GPU")
-    if len(gpus) < case.num_gpus:
-        build = "" if tf.test.is_built_with_cuda() else "; this TensorFlow is a build without CUDA"
-        raise CaseFailedError(
-            Status.NO_GPU,
-            f"{case.num_gpus} GPU(s) were requested, TensorFlow sees {len(gpus)}{build}. "
-            "Check the driver (nvidia-smi) and that the container was given the GPUs; "
-            "--device=cpu trains on the CPU.",
-        )
-    used = gpus[: case.num_gpus]
-    tf.config.set_visible_devices(used, "GPU")
-    for gpu in used:
-        tf.config.experimental.set_memory_growth(gpu, case.memory_growth)
 
 
 def communication_of(case: Case) -> Communication:

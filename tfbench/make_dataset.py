@@ -45,12 +45,11 @@ def main(arguments: list[str]) -> int:
         parser.error(f"{folder} exists already. Choose a new folder, or remove this one first")
     try:
         size = write_data_set(folder, options.images, options.shards, options.longer_side)
+        said, code = f": {options.images} images, {size / options.images / 1e3:.0f} kB each", ExitCode.OK
     except OSError as error:
-        print(f"make_dataset: {folder} could not be written: {error}", file=sys.stderr)  # noqa: T201
-        return ExitCode.SOME_FAILED
-    images = f"{options.images} images, {size / options.images / 1e3:.0f} kB each"
-    print(f"make_dataset: {folder}: {images}", file=sys.stderr)  # noqa: T201
-    return ExitCode.OK
+        said, code = f" could not be written: {error}", ExitCode.SOME_FAILED
+    print(f"make_dataset: {folder}{said}", file=sys.stderr)  # noqa: T201
+    return code
 
 
 def write_data_set(folder: Path, images: int, shards: int, longer_side: int) -> int:

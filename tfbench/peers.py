@@ -251,12 +251,9 @@ class Peers:
             return
         self._links[rank] = link
         if hello != self._started_for:
-            cause = (
-                f"{self.cluster.name(rank)} was started for case {str(hello.get('case'))[:200]!r} and another one "
-                f"for {self._started_for['case']!r}, or with other addresses: start all ranks with the same flags and "
-                "cluster"
-            )
-            raise CaseFailedError(Status.UNSUPPORTED, cause)
+            case = f"case {str(hello.get('case'))[:200]!r} and another one for {self._started_for['case']!r}"
+            cause = f"{self.cluster.name(rank)} was started for {case}, or with other addresses"
+            raise CaseFailedError(Status.UNSUPPORTED, f"{cause}: start all ranks with the same flags and cluster")
         link.send({"welcome": rank})
 
     def _reach_chief(self, deadline: float, seconds: float) -> _Link:

@@ -46,7 +46,7 @@ def main() -> int:
         reported |= host.processor_speed()
     else:
         time.sleep(host.CPU_USE_SECONDS)
-    reported["other_cpu_share"] = host.other_cpu_share_since(before)
+    reported["other_cpu_share"] = host.other_cpu_share(before, host.read_cpu_use(), reported["cpu_limit"])
     reported["load"] = os.getloadavg()[0]
     reported["boot_id"] = host.read_text(Path("/proc/sys/kernel/random/boot_id")).strip() or None  # the host's
     sys.stdout.write(json.dumps(reported, default=dataclasses.asdict) + "\n")

@@ -75,7 +75,6 @@ CHECKS = {
     "cuda_not_ready": ("driver", "nvidia-smi works without CUDA, TensorFlow does not"),
     "no_gpu": ("driver", "no case can run on a GPU"),
     "tensorflow_failed": ("TensorFlow", "cases would end the same way"),
-    "no_tensorflow": ("TensorFlow", "no case can run"),
     "wrong_product": ("", "its numbers would be worthless"),
     "cpu_build": ("TensorFlow", "it uses no GPU"),
     "libraries_missing": ("CUDA libraries", "TensorFlow accepts no GPU where one of its libraries is missing"),
@@ -158,9 +157,6 @@ def _tensorflow(facts: DoctorFacts) -> Iterator[DoctorFinding]:
             fix = f"{shows_why}; nvidia-smi -q the GPUs' state"
         seen = f"TensorFlow {trial.problem}"
         yield _finding("tensorflow_failed", seen, fix, Level.BLOCKER, gpu_only=imported and on_gpu)
-    elif trial.tensorflow is None:
-        fix = "install TensorFlow, or use this project's image"
-        yield _finding("no_tensorflow", "TensorFlow printed nothing", fix, Level.BLOCKER, gpu_only=False)
     if trial.wrong:
         wrong = ", ".join(trial.wrong)
         seen = f"a small matrix product on {wrong} was wrong, or computed elsewhere"

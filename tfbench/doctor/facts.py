@@ -160,11 +160,8 @@ def main() -> None:
             report(problem=problem)
             return
         gpus = read_driver_gpus()
-        report(
-            **versions(),
-            gpus=[dataclasses.asdict(read_gpu(gpu)) for gpu in gpus],
-            gpu_problems=problems_of(gpus),
-        )
+        facts = [dataclasses.asdict(read_gpu(gpu)) for gpu in gpus]
+        report(**versions(), gpus=facts, gpu_problems=problems_of(gpus))
     devices, problem = ask_cuda()
     report(cuda_problem=problem, cuda_devices=[device.name for device in devices])
 

@@ -251,11 +251,6 @@ def read_cpu_use(root: Path = Path("/")) -> CPUUse:
     )
 
 
-def other_cpu_share_since(before: CPUUse) -> float | None:
-    """Return `other_cpu_share` from a moment until now."""
-    return other_cpu_share(before, read_cpu_use(), cpu_limit())
-
-
 def other_cpu_share(before: CPUUse, after: CPUUse, limit: float) -> float | None:
     """Return the share of the CPUs of this process that other programs surely used over an interval.
 

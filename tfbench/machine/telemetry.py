@@ -13,7 +13,7 @@ from typing import Any
 
 from results.schema import Telemetry
 from results.schema.health import START_CELSIUS, GPUFacts
-from tfbench.machine.host import other_cpu_share_since, read_cpu_use
+from tfbench.machine.host import cpu_limit, other_cpu_share, read_cpu_use
 from tfbench.machine.nvml import ENERGY_JOULES, READINGS, THROTTLING, GPUs, Sample
 
 SAMPLE_PERIOD_SECONDS = 0.1
@@ -123,7 +123,7 @@ class Observer:
         """End the interval and sum it up."""
         seconds = time.perf_counter() - self._begin
         energy = self._gpus.read(ENERGY_JOULES)
-        other_cpu_share = other_cpu_share_since(self._cpu_use)
+        of_others = other_cpu_share(self._cpu_use, read_cpu_use(), cpu_limit())
         self._over.set()
         if len(self._gpus):
             self._thread.join()
@@ -147,7 +147,7 @@ class Observer:
             combined(parts),
             host_memory_peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             cooling_seconds=self._cooling_seconds,
-            other_cpu_share=other_cpu_share,
+            other_cpu_share=of_others,
         )
 
     def _watch(self) -> None:

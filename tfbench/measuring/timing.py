@@ -268,7 +268,6 @@ def warm_up(
             number of steps.
     """
     done = Warmup()
-    means: list[float] = []
     seek = ceiling > floor
     while done.steps < (ceiling if seek else floor):
         count = min(WINDOW_STEPS, ceiling - done.steps) if seek else floor
@@ -277,9 +276,8 @@ def warm_up(
         done.steps += count
         done.seconds += window.seconds
         done.losses += window.losses
-        means.append(slowest(window.seconds / count))
-        done.step_seconds = means[-1]
-        agree = len(means) > 1 and abs(means[-1] - means[-2]) <= AGREEMENT * means[-2]
+        before, done.step_seconds = done.step_seconds, slowest(window.seconds / count)
+        agree = before > 0 and abs(done.step_seconds - before) <= AGREEMENT * before
         done.settled = (done.steps >= floor and agree) if seek else None
         if done.settled:
             break

@@ -210,12 +210,10 @@ def keras_refusal(keras_version: str, replicas: int) -> str | None:
     3.9 losses were wrong. This benchmark has its own all-reduce, but uses Keras's variables.
     """
     major, minor = (int(part) for part in keras_version.split(".")[:2])
-    if replicas > 1 and major == 3 and minor < 10:
-        return (
-            f"Keras {keras_version} with {replicas} replicas: Keras 3.0 to 3.9 trains wrongly under "
-            "tf.distribute. Install Keras 3.10 or newer, or measure one GPU."
-        )
-    return None
+    if replicas == 1 or major != 3 or minor >= 10:
+        return None
+    why = f"Keras {keras_version} with {replicas} replicas: Keras 3.0 to 3.9 trains wrongly under tf.distribute"
+    return f"{why}. Install Keras 3.10 or newer, or measure one GPU."
 
 
 def failures(checks: Sequence[Check]) -> str:

@@ -6,16 +6,13 @@ To add a network, write its row in `results.schema.networks` and, unless Keras h
 from __future__ import annotations
 
 import importlib
-import typing
+from typing import Any
 
 from results.schema import BatchNorm
 from results.schema.networks import Network
 
-if typing.TYPE_CHECKING:
-    from tfbench.keras_versions import Model, Strategy
 
-
-def build(network: Network, batch_norm: BatchNorm, size: int, strategy: Strategy) -> Model:
+def build(network: Network, batch_norm: BatchNorm, size: int, strategy: Any) -> Any:  # noqa: ANN401 (objects of Keras)
     """Build a Keras model with logits as output, in the current dtype policy.
 
     Calls the network's builder as `function(size, classes, **options)` in the strategy's scope; the options of a
@@ -34,4 +31,4 @@ def build(network: Network, batch_norm: BatchNorm, size: int, strategy: Strategy
     builder = getattr(importlib.import_module(module, __name__), function)
     normalisation = {"batch_norm": batch_norm} if set(network.parameters) != {BatchNorm.NONE} else {}
     with strategy.scope():
-        return typing.cast("Model", builder(size, network.classes, **normalisation, **network.options))
+        return builder(size, network.classes, **normalisation, **network.options)

@@ -63,7 +63,8 @@ def work_per_sample(model: Model, mode: Mode = Mode.TRAIN, samples_per_example: 
             passes, (unfused, fused) = 1, _forward_traffic(layer)
         else:  # the gradients of its weights and, if wanted, of its input take as long as the forward pass each
             passes, (unfused, fused) = 3 if wanted else 2, _traffic(layer, wanted)
-            unfused += _branch_sum(layer, consumers)
+            branches = consumers[id(layer.output)]  # their gradients are summed: all of them are read and one written
+            unfused += (branches + 1) * elements(layer.output) if branches > 1 else 0.0
         flops += passes * _forward_flops(layer)
         unfused_elements += unfused
         fused_elements += fused
@@ -102,7 +103,8 @@ def _traffic(layer: Layer, wanted: bool) -> tuple[float, float]:
     if isinstance(layer, _PRODUCTS):
         # Forward, gradient of the weights, gradient of the input: each reads two tensors or one and writes one.
         moved = (into + out) * (3 if wanted else 2)
-        return moved + (5 * out if _activates(layer) else 0), moved
+        linear = keras.activations.linear
+        return moved + (5 * out if getattr(layer, "activation", linear) is not linear else 0), moved
     if isinstance(layer, _NORMALISATIONS):
         return 8 * out, 5 * out  # forward: x twice, y; backward: x and dy twice, dx; fused: x, y; x, dy, dx
     if isinstance(layer, _ACTIVATIONS):
@@ -146,11 +148,6 @@ def _forward_traffic(layer: Layer) -> tuple[float, float]:
     return moved, moved if isinstance(layer, reads) else 0.0
 
 
-def _activates(layer: Layer) -> bool:
-    """Return whether a convolution includes an activation."""
-    return getattr(layer, "activation", keras.activations.linear) is not keras.activations.linear
-
-
 def _attention_elements(layer: Layer) -> float:
     """Count attention as TensorFlow computes it: separate products, mask and softmax, and a transposition of heads."""
     out = elements(layer.output)
@@ -161,12 +158,6 @@ def _attention_elements(layer: Layer) -> float:
     # Four products, each of which reads or writes the scores once. Softmax: from weights and their gradient to scores'.
     total: float = forward + moved + 4 * (2 * out + scores) + 3 * scores
     return total
-
-
-def _branch_sum(layer: Layer, consumers: Counter[int]) -> float:
-    """Count the sum of the gradients of several branches, all of which are read and one written."""
-    branches = consumers[id(layer.output)]
-    return (branches + 1) * elements(layer.output) if branches > 1 else 0.0
 
 
 def _inputs(layer: Layer) -> list[Tensor]:

@@ -295,25 +295,17 @@ def tf32_observed(device: str) -> bool | None:
         Whether one of them rounds; None if TensorFlow computed on another device, or the device no number.
     """
     with tf.device(device):
-        rounds = _rounds_as_tf32(tf.matmul(tf.fill([256, 256], TF32_PROBE), tf.eye(256)), device)
-        if rounds is False:  # of a convolution, cuDNN's fastest algorithm may not round although others do
-            centre = tf.pad(tf.reshape(tf.eye(64), [1, 1, 64, 64]), [[1, 1], [1, 1], [0, 0], [0, 0]])
-            images = tf.fill([8, 16, 16, 64], TF32_PROBE)
-            rounds = _rounds_as_tf32(tf.nn.conv2d(images, centre, 1, "SAME"), device)
-    return rounds
-
-
-def _rounds_as_tf32(result: Tensor, device: str) -> bool | None:
-    """Return whether the results are nearer to 1 than to 1 + 2⁻¹².
-
-    They need not be exactly 1: transform-based algorithms (Winograd, FFT) round in between.
-    """
+        centre = tf.pad(tf.reshape(tf.eye(64), [1, 1, 64, 64]), [[1, 1], [1, 1], [0, 0], [0, 0]])
+        results = [tf.matmul(tf.fill([256, 256], TF32_PROBE), tf.eye(256))]
+        # Of a convolution, cuDNN's fastest algorithm may not round although others do.
+        results.append(tf.nn.conv2d(tf.fill([8, 16, 16, 64], TF32_PROBE), centre, 1, "SAME"))
     try:
-        require_devices(result, [device])
+        require_devices(results, [device, device])
     except MisplacedError:
         return None
-    distance = np.abs(result.numpy() - 1.0).max()
-    return None if np.isnan(distance) else bool(distance < (TF32_PROBE - 1.0) / 2.0)
+    # They need not be exactly 1: transform-based algorithms (Winograd, FFT) round in between.
+    distances = [np.abs(result.numpy() - 1.0).max() for result in results]
+    return None if np.isnan(distances).any() else bool(min(distances) < (TF32_PROBE - 1.0) / 2.0)
 
 
 def matrix_factor(size: int, arithmetic: str, device: str) -> Tensor:

@@ -62,9 +62,6 @@ class GradientPacks:
                 joined = []
         self._packs = sorted([*packs, joined] if joined else packs)
 
-    def __len__(self) -> int:
-        return len(self._packs)
-
     def join(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """Return the buffers, float32: (rows, `ROW_ELEMENTS`), or the shape of a gradient that is a buffer by itself.
 
