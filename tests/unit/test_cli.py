@@ -1,10 +1,8 @@
 """`tfbench`: one program with every command, and what all programs share: exit codes, spellings, the name in hints."""
 
 import argparse
-import contextlib
 import errno
 import importlib.util
-import io
 import json
 import os
 import re
@@ -27,7 +25,6 @@ from results.errors import UserError
 from results.program import command_line as command_line_of
 from results.program import respelled, run_main
 from results.schema.exit_codes import ExitCode
-from results.schema.streams import lasting
 from results.schema.version import __version__
 from tests.support import PROJECT, write_program
 from tests.support.patience import patience
@@ -63,18 +60,10 @@ def runs_dir(tmp_path: Path) -> Path:
 def test_help_lists_every_command_once_in_the_order_of_work():
     listed = re.findall(r"^    ([a-z][a-z-]+)\b", tfbench("--help").stdout, re.MULTILINE)
     assert listed == list(cli.ORDER)
-    assert set(listed) == {
-        *(function.__name__ for function in (*commands.COMMANDS, *runs.COMMANDS)),
-        *cli.MODULES,
-        "completion",
-        "images",
-    }
-
-
-def test_the_help_of_show_explains_its_abbreviations():
+    names = {function.__name__ for function in (*commands.COMMANDS, *runs.COMMANDS)}
+    assert set(listed) == {*names, *cli.MODULES, "completion", "images"}
     text = tfbench("show", "--help").stdout
-    for word in ("samples/s:", "p50 ms:", "CV percent:", "b1:", "p95", "b256", "1gpu", "w10s50", "min10s"):
-        assert word in text
+    assert all(word in text for word in ("samples/s:", "p50 ms:", "CV percent:", "b1:", "1gpu", "w10s50", "min10s"))
 
 
 def test_help_and_version_import_nothing_heavy():
@@ -111,16 +100,6 @@ def test_flags_are_spelled_with_hyphens_or_underscores():
     assert respelled(["--num-gpus=4", "--output=a-b.json"], "-", "_") == ["--num_gpus=4", "--output=a-b.json"]
 
 
-@pytest.mark.slow
-def test_hints_name_the_program_that_was_started(tmp_path: Path):
-    (tmp_path / "hosts.yml").write_text(HERE.replace("process: true", f"docker: 'unix://{tmp_path}/none.sock'"))
-    done = tfbench("run", folder=tmp_path)
-    assert done.returncode == ExitCode.NO_HOST
-    assert "See: tfbench check" in done.stderr and "python -m" not in done.stderr
-    assert "See: python -m orchestrate check" in tfbench("run", folder=tmp_path, module="orchestrate").stderr
-    assert tfbench("compare", "--help").stdout.startswith("usage: tfbench compare [FLEET_A FLEET_B]")
-
-
 @pytest.mark.parametrize(
     ("raised", "code"),
     [
@@ -142,22 +121,6 @@ def test_what_a_command_raises_becomes_its_exit_code(raised: BaseException, code
     assert "Traceback (most" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("error", [BrokenPipeError, OSError, ValueError])
-def test_a_stream_outlasts_its_reader(error: type[Exception]):
-    class Gone(io.StringIO):
-        def write(self, _text: str) -> int:
-            raise error
-
-        def flush(self) -> None:
-            raise error
-
-    stream = lasting(Gone())
-    print("lost", file=stream, flush=True)
-    assert lasting(stream) is stream and stream.isatty() is False
-    with contextlib.closing(lasting(None)) as nowhere:
-        nowhere.write("closed before the start")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["export --format=json", "show", "gpus A4000 A5000"])
 @pytest.mark.parametrize(("sink", "code", "said"), [("| true", 0, r""), ("> /dev/full", 4, r"the disk is full.*\n")])
@@ -173,12 +136,9 @@ def test_a_plan_is_of_hosts_yml_or_else_of_this_machine_and_writes_nothing(tmp_p
     planned = tfbench("plan", "--format=json", folder=tmp_path, TFBENCH_HOSTS="")
     assert planned.returncode == 0 and "no hosts.yml here: measuring this machine" in planned.stderr
     assert len(json.loads(planned.stdout)["hosts"][0]["jobs"]) == 12
-    for flags, variable in (([], "mine.yml"), (["--hosts=mine.yml"], "")):
-        done = tfbench("plan", *flags, folder=tmp_path, TFBENCH_HOSTS=variable)
-        assert done.returncode == ExitCode.USAGE and "mine.yml" in done.stderr
+    done = tfbench("plan", folder=tmp_path, TFBENCH_HOSTS="mine.yml")
+    assert done.returncode == ExitCode.USAGE and "mine.yml" in done.stderr
     (tmp_path / "hosts.yml").write_text(HERE)
-    refused = tfbench("plan", "--limit=that-machine", folder=tmp_path)
-    assert refused.returncode == 2 and "no fleet or host is named that-machine. Names: here, this-" in refused.stderr
     shown = tfbench("plan", "--limit=this-machine", folder=tmp_path).stdout
     assert "resnet152-fp32-b4-1cpu-w3s10-min15s" in shown and "12 repeats on 1 host," in shown
     planned = json.loads(tfbench("plan", "--format=json", "--repeats=5", folder=tmp_path).stdout)
@@ -208,10 +168,6 @@ def test_a_controller_without_tensorflow_names_the_extra_to_install(monkeypatch,
         cli.main()
     assert stopped.value.code == ExitCode.USAGE
     assert capsys.readouterr().err.startswith("tfbench measure: this Python has no tensorflow, so it cannot measure.")
-    monkeypatch.setattr(sys, "argv", ["tfbench", "doctor"])
-    monkeypatch.setattr(cli, "_become", lambda name, _flags: sys.exit(f"became {name}"))
-    with pytest.raises(SystemExit, match="became doctor"):
-        cli.main()
     (host,) = read_hosts(THIS_MACHINE)
     with pytest.raises(LaunchFailed, match=r"Install tfbench\[cuda\]"):
         ProcessLauncher(host, None).probe()
@@ -251,7 +207,6 @@ def test_a_mistake_is_answered_with_what_was_meant(typed: str, answer: str, caps
         ("", cli.ORDER),
         ("su", ["suites"]),
         ("run --stop", ["--stop-early"]),
-        ("run --suite q", ["quick"]),
         ("run --suite=q", ["--suite=quick"]),
         ("run --suite = q", ["quick"]),  # as bash cuts it
         ("plan --limit node", ["node-a", "node-b"]),
@@ -259,7 +214,6 @@ def test_a_mistake_is_answered_with_what_was_meant(typed: str, answer: str, caps
         ("compare f", ["fast"]),
         ("measure --mod", ["--model", "--mode"]),
         ("recommend --model resnet1", ["resnet152", "resnet152_v1.5"]),
-        ("audit ", []),
         ("no-such-command x", []),
     ],
 )
@@ -299,11 +253,10 @@ def test_init_writes_this_machine_and_runs_and_suites_list_what_there_is(tmp_pat
     done = tfbench("init", folder=tmp_path)
     assert done.returncode == 0 and "(fleets: here). Next: tfbench check" in done.stderr
     assert tfbench("init", folder=tmp_path).returncode == ExitCode.USAGE
-    assert "no run found here. Start one: tfbench run" in tfbench("runs", folder=tmp_path).stderr
-    assert json.loads(tfbench("runs", "--format=json", folder=tmp_path).stdout) == {"runs": []}
+    listed = tfbench("runs", "--format=json", folder=tmp_path)
+    assert json.loads(listed.stdout) == {"runs": []}
     suites = tfbench("suites").stdout
-    assert all(name in suites for name in suite_names())
-    assert "resnet50" in tfbench("suites", "first").stdout and "4 cases on GPUs" in tfbench("suites", "first").stdout
+    assert all(name in suites for name in suite_names()) and "4 cases on GPUs" in tfbench("suites", "first").stdout
     (host,) = json.loads(tfbench("check", "--format=json", folder=tmp_path).stdout)["hosts"]
     assert (host["host"], host["facts"]["gpus"]) == ("this-machine", [])
     assert host["verdict"] in ("ready", "warning"), "a warning if other programs run on this machine"
@@ -312,7 +265,6 @@ def test_init_writes_this_machine_and_runs_and_suites_list_what_there_is(tmp_pat
 @pytest.mark.parametrize(
     ("typed", "printed"),
     [
-        ("/nowhere/.venv/bin/tfbench", "/nowhere/.venv/bin/tfbench show"),
         (".venv/bin/tfbench", ".venv/bin/tfbench show"),
         ("{path}/tfbench", "tfbench show"),
         ("/usr/lib/python3/orchestrate/__main__.py", "python -m results show"),

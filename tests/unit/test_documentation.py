@@ -1,4 +1,4 @@
-"""Pages and their site: each command, address, engine and picture is one that exists, works or is shown."""
+"""Pages, examples and their site: each command, address, engine, figure and picture exists, works or is shown."""
 
 import importlib.util
 import inspect
@@ -9,13 +9,15 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import results.__main__ as program
 from orchestrate.cli import MODULES, ORDER, parse
 from results.program import run_main
 from results.schema.exit_codes import ExitCode
-from studies.pages import pictures
+from studies.pages import measured, pictures
 from tests.real.engines.matrix import test_matrix as matrix
 from tests.support import PROJECT
 from tests.support.engines.roots import KINDS
@@ -60,23 +62,48 @@ def test_the_exit_codes_of_the_pages_are_those_of_the_programs():
     assert [int(number) for number in numbers] == [*ExitCode]
 
 
-SHOWN = sorted({command for page in PAGES for command in commands(page)})
+NEEDS_NO_HOST = r"tfbench (?:recommend|gpus|suites|images list)\b.*"
+SHOWN = sorted({command for page in PAGES for command in commands(page) if re.match(NEEDS_NO_HOST, command)})
 
 
-def test_commands_are_found_and_a_wrong_one_is_refused():
-    assert sum(len(commands(page)) for page in PAGES) > 60
-    assert not accepted("tfbench run --set-aside-after 3")
-
-
-@pytest.mark.parametrize(
-    "command", [text for text in SHOWN if re.match(r"tfbench (recommend|gpus|suites|images list) ?", text)]
-)
+@pytest.mark.parametrize("command", SHOWN)
 def test_a_command_that_needs_no_host_runs_as_shown(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = shlex.split(command)[1:]
     if len(words) > 1 or words[0] == "suites":
         assert run_main(parse(["tfbench", *(STANDS_FOR.get(word, word) for word in words)])) == 0
         assert capsys.readouterr().out
+
+
+EXAMPLES = PROJECT / "examples"
+
+
+@pytest.mark.parametrize(
+    "command", re.findall(r"^tfbench (.*)$", (EXAMPLES / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+)
+def test_a_command_of_the_examples_answers(command, capsys, monkeypatch, tmp_path):
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    monkeypatch.chdir(tmp_path)
+    assert program.main(["results", *shlex.split(command)]) == 0
+    assert "h100" in capsys.readouterr().out or (tmp_path / "report.html").exists()
+
+
+def test_the_notebook_runs_from_its_first_cell_to_its_last(capsys, monkeypatch):
+    monkeypatch.chdir(EXAMPLES)
+    names: dict[str, Any] = {}
+    for cell in json.loads((EXAMPLES / "analyse.ipynb").read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), "analyse.ipynb", "exec"), names)
+    assert names["runs"].fleets == ["h100", "h200"] and "h200 is " in capsys.readouterr().out
+
+
+def test_pages_show_what_commands_print_and_records_say_today():
+    """On a difference, `python -m studies.pages.pictures` and `python -m studies.pages.measured` write them anew."""
+    page = pictures.README.read_text(encoding="utf-8")
+    assert pictures.with_compared(page) == page and "$ tfbench compare h200 h100" in page
+    found = measured.ordered(list(measured.rows()))
+    assert measured.table(found) == measured.TABLE.read_text(encoding="utf-8")
+    assert measured.page(found) == measured.PAGE.read_text(encoding="utf-8")
 
 
 ADDRESSED = [*PAGES, PROJECT / "hosts.example.yml"]
@@ -121,55 +148,35 @@ def test_the_front_page_is_short():
     assert len(text.splitlines()) <= 110 and len(text.split()) <= 600
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "-W", "-q", "-E", "-d", str(folder / "trees"), "-c", "docs", "."]
-    done = subprocess.run([*command, str(folder / "html")], cwd=PROJECT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return folder / "html"
-
-
 @pytest.mark.slow
-def test_every_page_is_built_and_reached_from_the_start_page(site):
+def test_the_site_reaches_every_page_command_and_file(tmp_path):
+    command = [sys.executable, "-m", "sphinx", "-W", "-q", "-E", "-d", str(tmp_path / "trees"), "-c", "docs", "."]
+    site = tmp_path / "html"
+    done = subprocess.run([*command, str(site)], cwd=PROJECT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     pages = [path.relative_to(PROJECT).with_suffix(".html") for path in sorted((PROJECT / "docs").rglob("*.md"))]
     start = (site / "README.html").read_text()
     assert [str(page) for page in pages if f'href="{page}"' not in start or not (site / page).exists()] == []
-
-
-@pytest.mark.slow
-def test_links_of_the_site_lead_to_files_of_the_site(site):
     broken = []
     for page in [*site.glob("*.html"), *site.glob("docs/**/*.html")]:
         for target in re.findall(r'(?:href|src)="([^"#?]+)', page.read_text()):
             if not re.match(r"[a-z]+:|/", target) and not (page.parent / target).resolve().exists():
                 broken.append((page.name, target))
     assert broken == []
-
-
-@pytest.mark.slow
-def test_the_command_reference_holds_every_command(site):
     text = (site / "docs" / "commands.html").read_text()
     assert [name for name in ORDER if f"tfbench {name}</h3>" not in re.sub("<a .*?</a>", "", text)] == []
     assert "--max-cost" in text and "--batch_size" in text
 
 
-def versions_module():
-    spec = importlib.util.spec_from_file_location("versions", PROJECT / "docs" / "versions.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_versions_are_listed_newest_first_and_the_start_page_leads_there(tmp_path):
+    spec = importlib.util.spec_from_file_location("versions", PROJECT / "docs" / "versions.py")
+    versions = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(versions)
+    with pytest.raises(SystemExit, match="has no site"):
+        versions.write_versions(tmp_path)
     for name in ("main", "v0.9.0", "v0.10.0"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "README.html").touch()
-    versions_module().write_versions(tmp_path)
+    versions.write_versions(tmp_path)
     assert [v["name"] for v in json.loads((tmp_path / "versions.json").read_bytes())] == ["v0.10.0", "v0.9.0", "main"]
     assert "v0.10.0/README.html" in (tmp_path / "index.html").read_text()
-
-
-def test_a_folder_without_a_site_is_refused(tmp_path):
-    with pytest.raises(SystemExit, match="has no site"):
-        versions_module().write_versions(tmp_path)

@@ -87,27 +87,9 @@ def execute(script: str, folder: Path) -> SimpleNamespace:
         timeout=patience(120),
         check=False,
     )
-    calls, *written = (Path(files[name]) for name in ("CALLS", "GITHUB_ENV", "GITHUB_OUTPUT"))
-    called = calls.read_text().splitlines() if calls.exists() else []
-    handed_on = "".join(path.read_text() for path in written if path.exists())
-    calls = list(map(shlex.split, called))
-    return SimpleNamespace(code=done.returncode, errors=done.stderr, calls=calls, handed_on=handed_on)
-
-
-def objection(call: list[str]) -> str | None:
-    """Say what is wrong with a call of this project's own programs; None: nothing."""
-    program, *arguments = call
-    if program == "make":
-        known = re.search(rf"^{arguments[0]}:", (PROJECT / "Makefile").read_text(), re.MULTILINE)
-        return None if known else f"there is no target {arguments[0]}"
-    if program == "bash" or (program == "python" and arguments[0] not in ("-m", "-c")):
-        return None if (PROJECT / arguments[0]).is_file() else f"there is no file {arguments[0]}"
-    if program == "python" and arguments[1] == "orchestrate":
-        try:
-            orchestrate_program.parse(arguments[1:])
-        except SystemExit:
-            return f"python -m orchestrate does not take {arguments[2:]}"
-    return None
+    texts = {name: Path(path).read_text() if Path(path).exists() else "" for name, path in files.items()}
+    calls, handed_on = map(shlex.split, texts["CALLS"].splitlines()), texts["GITHUB_ENV"] + texts["GITHUB_OUTPUT"]
+    return SimpleNamespace(code=done.returncode, errors=done.stderr, calls=list(calls), handed_on=handed_on)
 
 
 @pytest.mark.parametrize("step", list(steps()), ids=lambda step: f"{step.workflow}-{step.job}-{step.name}")
@@ -115,17 +97,14 @@ def objection(call: list[str]) -> str | None:
 def test_every_run_line_of_a_workflow_works_and_names_what_is_there(step, tmp_path: Path):
     ran = execute(step.script, tmp_path)
     assert ran.code == 0, ran.errors
-    assert [why for call in ran.calls if (why := objection(call))] == []
+    for called, *arguments in ran.calls:
+        if called == "make":
+            assert re.search(rf"^{arguments[0]}:", (PROJECT / "Makefile").read_text(), re.MULTILINE), arguments
+        elif called == "bash" or (called == "python" and arguments[0] not in ("-m", "-c")):
+            assert (PROJECT / arguments[0]).is_file(), arguments
+        elif called == "python" and arguments[1] == "orchestrate":
+            orchestrate_program.parse(arguments[1:])
     assert ran.calls or ran.handed_on or "tfbench" in step.script, "the step did something"
-
-
-def test_a_planted_mistake_in_a_run_line_is_found(tmp_path: Path):
-    for number, (script, what) in enumerate(
-        [("bash .ci/rum", "no file"), ("python -m orchestrate images biuld cpu", "does not take"), ("tfbench shwo", "")]
-    ):
-        ran = execute(script, tmp_path / str(number))
-        found = [why for call in ran.calls if (why := objection(call))]
-        assert (found and what in found[0]) if what else ran.code == 2
 
 
 def test_the_push_step_passes_on_what_attestations_need(tmp_path: Path):
@@ -140,21 +119,6 @@ def test_the_push_step_passes_on_what_attestations_need(tmp_path: Path):
     assert "/opt/sbom.cdx.json" in (PROJECT / "containers" / "Dockerfile").read_text()
     (name,) = [step for step in steps() if step.name.startswith("Name the registry")]
     assert execute(name.script, tmp_path / "name").handed_on == "REGISTRY=ghcr.io/some-one\n", "lower case"
-
-
-@pytest.mark.slow
-def test_all_images_of_a_release_are_built_on_one_base_by_digest(tmp_path: Path):
-    jobs = load(GITHUB / "workflows" / "release.yml")["jobs"]
-    dockerfile = (PROJECT / "containers" / "Dockerfile").read_text()
-    assert f"ARG BASE={jobs['base']['env']['BASE_IMAGE']}\n" in dockerfile
-    (step,) = (step for step in steps() if step.job == "base")
-    assert "strategy" not in jobs["base"], "six jobs that resolve a tag may see two images"
-    assert execute(step.script, tmp_path / "base").handed_on == f"image=python@{DIGEST}\n"
-    assert jobs["base"]["outputs"]["image"] == "${{ steps.base.outputs.image }}"
-    assert jobs["image"]["env"]["BASE"] == "${{ needs.base.outputs.image }}"
-    (step,) = (step for step in steps() if step.job == "image" and "images build" in step.script)
-    (build,) = (call for call in execute(step.script, tmp_path / "image").calls if "build" in call)
-    assert f"--build-arg=BASE=python@{DIGEST}" in build
 
 
 @pytest.mark.slow
@@ -175,19 +139,6 @@ def test_a_released_package_pulls_the_images_of_its_release(tmp_path: Path, monk
     assert [host.pulls for host in found] == [True, True, False, True, True]
 
 
-def test_a_release_builds_every_variant_and_waits_for_all_of_them():
-    jobs = load(GITHUB / "workflows" / "release.yml")["jobs"]
-    released = sorted(variant.name for variant in read_variants() if variant.base is None)
-    for job in ("image", "push"):
-        assert sorted(jobs[job]["strategy"]["matrix"]["variant"]) == released
-    assert set(jobs["release"]["needs"]) == {"package", "push", "pypi"}
-    assert jobs["package"]["needs"] == "checks" and jobs["checks"]["uses"] == "./.github/workflows/checks.yml"
-    assert (jobs["base"]["needs"], jobs["image"]["needs"]) == ("package", "base"), (
-        "no image of a tag that is no version"
-    )
-    assert jobs["push"]["needs"] == "image", "nothing is pushed before every image is verified"
-
-
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_jobs_have_a_time_limit_and_no_more_rights_than_they_use(path: Path):
     workflow = load(path)
@@ -203,11 +154,7 @@ def test_jobs_have_a_time_limit_and_no_more_rights_than_they_use(path: Path):
         assert re.search(r"@sha256:[0-9a-f]{64}$", image), "a tag can be moved"
 
 
-WITHOUT_CODE_OF_OTHERS = {"git", "gh", "docker", "cp", "zstd"}
-"""Programs of GitHub's machines that execute nothing of what they move."""
-
-
-def test_jobs_that_may_write_execute_nothing_of_others(tmp_path: Path):
+def test_jobs_that_may_write_execute_nothing_of_others_and_installs_are_locked(tmp_path: Path):
     writing = {
         (path.stem, name)
         for path in WORKFLOWS
@@ -215,25 +162,37 @@ def test_jobs_that_may_write_execute_nothing_of_others(tmp_path: Path):
         if "write" in job.get("permissions", {}).values()
     }
     assert ("site", "publish") in writing and ("release", "push") in writing
-    for number, step in enumerate(step for step in steps() if (step.workflow, step.job) in writing):
-        ran = execute(step.script, tmp_path / str(number))
-        others = [
-            call for call in ran.calls if call[0] not in WITHOUT_CODE_OF_OTHERS or call[1:2] in (["run"], ["build"])
-        ]
-        assert [call for call in others if call != ["python", "docs/versions.py", "pages"]] == []
+    unlocked = []
+    for number, step in enumerate(steps()):
+        may_write = (step.workflow, step.job) in writing
+        for call in execute(step.script, tmp_path / str(number)).calls if may_write or "pip i" in step.script else ():
+            if may_write and call != ["python", "docs/versions.py", "pages"]:
+                assert call[0] in ("git", "gh", "docker", "cp", "zstd") and call[1:2] not in (["run"], ["build"])
+            if call[2:4] == ["pip", "install"] and "--require-hashes" not in call and call[-1] != ".":
+                unlocked.append(call[-2:])
+    assert unlocked == [["tf-nightly-cpu", "keras-nightly"]], "only tomorrow's TensorFlow is new"
 
 
-def test_what_a_workflow_installs_is_locked(tmp_path: Path):
-    calls = []
-    for number, step in enumerate(step for step in steps() if "pip install" in step.script):
-        calls += [
-            call for call in execute(step.script, tmp_path / str(number)).calls if call[2:4] == ["pip", "install"]
-        ]
-    assert calls
-    unlocked = [call for call in calls if "--require-hashes" not in call and call[-1] != "."]
-    assert [call[-2:] for call in unlocked] == [["tf-nightly-cpu", "keras-nightly"]], (
-        "only tomorrow's TensorFlow is new"
-    )
+@pytest.mark.slow
+def test_a_release_builds_every_variant_on_one_base_and_waits_for_all_of_them(tmp_path: Path):
+    jobs = load(GITHUB / "workflows" / "release.yml")["jobs"]
+    released = sorted(variant.name for variant in read_variants() if variant.base is None)
+    for job in ("image", "push"):
+        assert sorted(jobs[job]["strategy"]["matrix"]["variant"]) == released
+    assert set(jobs["release"]["needs"]) == {"package", "push", "pypi"}
+    assert jobs["package"]["needs"] == "checks" and jobs["checks"]["uses"] == "./.github/workflows/checks.yml"
+    assert (jobs["base"]["needs"], jobs["image"]["needs"]) == ("package", "base"), "no image of what is no version"
+    assert jobs["push"]["needs"] == "image", "nothing is pushed before every image is verified"
+    assert "strategy" not in jobs["base"], "six jobs that resolve a tag may see two images"
+    dockerfile = (PROJECT / "containers" / "Dockerfile").read_text()
+    assert f"ARG BASE={jobs['base']['env']['BASE_IMAGE']}\n" in dockerfile
+    (step,) = (step for step in steps() if step.job == "base")
+    assert execute(step.script, tmp_path / "base").handed_on == f"image=python@{DIGEST}\n"
+    assert jobs["base"]["outputs"]["image"] == "${{ steps.base.outputs.image }}"
+    assert jobs["image"]["env"]["BASE"] == "${{ needs.base.outputs.image }}"
+    (step,) = (step for step in steps() if step.job == "image" and "images build" in step.script)
+    (build,) = (call for call in execute(step.script, tmp_path / "image").calls if "build" in call)
+    assert f"--build-arg=BASE=python@{DIGEST}" in build
 
 
 SCHEMAS = {
@@ -245,23 +204,17 @@ SCHEMAS = {
 }
 
 
-def valid(schema: str, paths: list[Path]) -> bool:
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *map(str, paths)]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
 @pytest.mark.skipif(
     importlib.util.find_spec("check_jsonschema") is None and not os.environ.get("CI"),
     reason="check-jsonschema is not installed: requirements/dev.txt is newer than this environment",
 )
 @pytest.mark.parametrize("schema", SCHEMAS)
 @pytest.mark.slow
-def test_files_for_github_follow_their_schemas(schema: str, tmp_path: Path):
-    assert SCHEMAS[schema]
-    assert valid(schema, SCHEMAS[schema])
-    broken = tmp_path / SCHEMAS[schema][0].name
-    broken.write_text("unknown_key: 1\n")
-    assert not valid(schema, [broken]), "a broken file is found"
+def test_files_for_github_follow_their_schemas(schema: str):
+    files = map(str, SCHEMAS[schema])
+    subprocess.run(
+        [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *files], check=True
+    )
 
 
 NOTES = importlib.util.spec_from_file_location("release_notes", GITHUB / "release_notes.py")
@@ -270,15 +223,9 @@ release_notes = importlib.util.module_from_spec(NOTES)
 NOTES.loader.exec_module(release_notes)
 
 VERSION_SOURCE = '__version__ = "1.2.0"\n'
-CHANGELOG = """# Changelog\n
-## 1.10.0 (2027-02-01)\n\nLater.\n
-## 1.2.0 (2027-01-31)\n\n### Added\n\n* A thing.\n
-## 1.1.0 (2027-01-01)\n\nOld.
-"""
-
-
-def test_release_notes_are_the_section_of_the_tag():
-    assert release_notes.release_notes("v1.2.0", VERSION_SOURCE, CHANGELOG) == "### Added\n\n* A thing.\n"
+CHANGELOG = (
+    "# Changelog\n\n## 1.10.0 (2027-02-01)\n\nLater.\n\n## 1.2.0 (2027-01-31)\n\n* A thing.\n\n## 1.1.0\n\nOld.\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -286,11 +233,12 @@ def test_release_notes_are_the_section_of_the_tag():
     [
         ("v1.1.0", CHANGELOG, "the version is 1.2.0. Received the tag v1.1.0"),
         ("v1.2.0", CHANGELOG.replace("1.2.0 (2027-01-31)", "1.2.0 (unreleased)"), "must name the release's date"),
-        ("v1.2.0", CHANGELOG.replace("### Added\n\n* A thing.\n", ""), "is empty"),
+        ("v1.2.0", CHANGELOG.replace("* A thing.\n", ""), "is empty"),
         ("v1.2.0", CHANGELOG.replace("## 1.2.0", "## 1.3.0"), "no section '## 1.2.0'"),
     ],
 )
-def test_a_release_that_is_not_ready_is_refused(tag: str, changelog: str, message: str):
+def test_notes_are_the_section_of_a_release_that_is_ready(tag: str, changelog: str, message: str):
+    assert release_notes.release_notes("v1.2.0", VERSION_SOURCE, CHANGELOG) == "* A thing.\n"
     with pytest.raises(release_notes.NotReady, match=re.escape(message)):
         release_notes.release_notes(tag, VERSION_SOURCE, changelog)
 
@@ -298,12 +246,5 @@ def test_a_release_that_is_not_ready_is_refused(tag: str, changelog: str, messag
 def test_the_script_and_the_citation_name_this_version():
     command = [sys.executable, str(GITHUB / "release_notes.py"), "v0.0.0"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr == f"results/schema/version.py: the version is {__version__}. Received the tag v0.0.0\n"
+    assert done.returncode == 2 and f"the version is {__version__}. Received the tag v0.0.0" in done.stderr
     assert str(load(PROJECT / "CITATION.cff")["version"]) == __version__
-
-
-def test_every_target_of_the_night_is_one_of_the_makefile():
-    targets = load(GITHUB / "workflows" / "nightly.yml")["jobs"]["test"]["strategy"]["matrix"]["target"]
-    known = re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE)
-    assert "test-all" in targets and set(targets) <= set(known)

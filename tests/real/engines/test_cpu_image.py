@@ -144,7 +144,7 @@ def test_an_image_describes_itself_to_whoever_comes_by_ssh(engines: Engines, cpu
 def test_an_image_holds_the_packages_of_its_lock_and_lists_them(engines: Engines, cpu_image: PushedImage):
     seen = json.loads(output_of_python(engines.first.client, cpu_image.reference, INSTALLED))
     listed = json.loads(file_of_image(engines.first.client, cpu_image.reference, SBOM_PATH))
-    lock = {name: version for name, (version, *_) in locked(PROJECT / "containers/requirements/cpu.txt").items()}
+    lock = locked(PROJECT / "containers/requirements/cpu.txt")
     assert {canonicalize_name(name): version for name, version in seen["packages"]} == lock
     python, debian = (
         [item for item in listed["components"] if item["purl"].startswith(f"pkg:{kind}/")] for kind in ("pypi", "deb")

@@ -133,7 +133,7 @@ def _file(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 
 @pytest.mark.docker
 def test_no_image_holds_the_password_of_the_package_index(engines: Engines, base_image: str, tmp_path: Path):
-    version, *_ = locked(PROJECT / "containers/requirements/cpu.txt")["nvidia-ml-py"]
+    version = locked(PROJECT / "containers/requirements/cpu.txt")["nvidia-ml-py"]
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", tmp_path, f"nvidia-ml-py=={version}"]
     subprocess.run(command, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")

@@ -38,23 +38,16 @@ def test_a_good_host_has_no_warning():
     idle = GPUFacts(index=0, utilisation=0.0, memory_used_bytes=400_000_000, processes=0, temperature_celsius=41.0)
     other = GPUFacts(index=1, processes=7)
     assert host_warnings(host(gpus=(0,)), dataclasses.replace(GOOD, gpu_states=(idle, other))) == []
-    assert host_warnings(host(), dataclasses.replace(GOOD, gpu_states=(GPUFacts(index=0),))) == []
 
 
-def test_this_machine_without_gpus_warns_only_if_an_nvidia_gpu_is_in_it(tmp_path, monkeypatch):
-    no_gpus = dataclasses.replace(GOOD, gpu_runtime=None, gpus=(), gpu_states=())
-    for name, kind in {"bridge": "0x060400", "gpu": "0x030200"}.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "vendor").write_text("0x10de\n")
-        (tmp_path / name / "class").write_text(f"{kind}\n")
-    assert has_nvidia_gpu(tmp_path)
-    (tmp_path / "gpu" / "vendor").write_text("0x1002\n")
-    assert not has_nvidia_gpu(tmp_path)
-    for built_in in (True, False):
-        monkeypatch.setattr("orchestrate.planning.host_warnings.has_nvidia_gpu", lambda found=built_in: found)
-        found = host_warnings(host(address=None), no_gpus)
-        assert len(found) == built_in
-        assert all(text.startswith("no GPU was found. Run nvidia-smi there. Without a GPU") for text in found)
+@pytest.mark.parametrize(("vendor", "there"), [("0x10de", True), ("0x1002", False)])
+def test_this_machine_without_gpus_warns_only_if_an_nvidia_gpu_is_in_it(tmp_path, monkeypatch, vendor, there):
+    for name, text in {"vendor": vendor, "class": "0x030200"}.items():
+        (tmp_path / "gpu").mkdir(exist_ok=True)
+        (tmp_path / "gpu" / name).write_text(f"{text}\n")
+    monkeypatch.setattr("orchestrate.planning.host_warnings.has_nvidia_gpu", lambda: has_nvidia_gpu(tmp_path))
+    found = host_warnings(host(address=None), dataclasses.replace(GOOD, gpu_runtime=None, gpus=(), gpu_states=()))
+    assert [text.partition(". Without")[0] for text in found] == ["no GPU was found. Run nvidia-smi there"] * there
 
 
 def states(**changes: object) -> dict[str, object]:
@@ -72,7 +65,6 @@ BUSY = {"utilisation": 0.87, "memory_used_bytes": 12_300_000_000, "processes": 3
         ({}, {"gpus": ()}, "its engine gives GPUs (CDI), but no GPU was found. Run nvidia-smi there"),
         ({}, {"gpu_runtime": None, "gpus": ()}, "the CPU is measured. To do that on purpose, set device: cpu"),
         ({}, {"clock_skew_seconds": -40.2}, "its clock is 40 s behind ours. Synchronise it with NTP"),
-        ({}, {"clock_skew_seconds": 7.0}, "7 s ahead of ours"),
         ({}, {"disk_free_bytes": 3_000_000_000}, "only 3 GB of disk space is free"),
         ({}, states(**BUSY), "GPU 0: busy, 87% used, 12.3 GB taken, 3 processes: a benchmark shares its time, memory"),
         ({}, states(utilisation=0.0, temperature_celsius=78.0), "GPU 0: 78 °C without work"),
@@ -83,10 +75,8 @@ BUSY = {"utilisation": 0.87, "memory_used_bytes": 12_300_000_000, "processes": 3
         (
             {},
             {"other_cpu_share": 0.97, "load": 23.1, "cpu_count": 2},
-            "load 23 on 2 CPUs, 97% of its CPU time taken: other",
+            "load 23 on 2 CPUs, 97% of its CPU time taken: o",
         ),
-        ({}, {"other_cpu_share": 0.4}, "40% of its CPU time taken: other programs run here"),
-        ({}, {"load": 23.1, "cpu_count": 2}, "load 23 on 2 CPUs: other programs run here"),
         ({}, states(name="NVIDIA A10-24Q", virtual=True, licensed=False), "NVIDIA A10-24Q is a vGPU, unlicensed"),
         ({"gpus": (0, 5)}, {}, "gpus: names [5], but this host has only [0]"),
         ({}, {"gpus": (A4000, GPU(index=1, name="NVIDIA RTX A5000"))}, "its GPUs differ"),
@@ -123,33 +113,14 @@ def test_a_host_with_fewer_gpus_than_its_fleet_mates_has_a_warning():
     assert "a4000.node-a: 1 of 2 GPUs" in text and "a4000.node-b: 2" not in text and text.count("warning") == 1
 
 
-def test_the_table_shows_what_a_host_reported_and_why_it_is_unusable():
-    image = Image(variant="cuda12.5", reference="r/tfbench:0.1.0-cuda12.5", reason="machine code of 8.0 runs on 8.6")
+def test_the_table_names_what_is_unusable_by_plain_text():
+    """The rest of it is golden, in test_widths."""
     bad = Image(variant=None, reference="x", reason="", status=Status.DRIVER_TOO_OLD, problem="driver 470 is too old")
-    hosts = [host(), Host(fleet="f", name="old", docker=SSH), Host(fleet="f", name="[bold]gone", docker=SSH)]
-    probed = {
-        ("a4000", "node-a"): dataclasses.replace(GOOD, images=(image,), engine="podman 5.8.6", **states(processes=2)),
-        ("f", "old"): Facts(images=(bad,)),
-        ("f", "[bold]gone"): "ssh node: connection refused",
-    }
+    hosts = [Host(fleet="f", name="old", docker=SSH), Host(fleet="f", name="[bold]gone", docker=SSH)]
+    probed = {("f", "old"): Facts(images=(bad,)), ("f", "[bold]gone"): "ssh node: connection refused"}
     text = drawn(lambda console: render_check(hosts, probed, console))
-    assert "busy, 2 processes" in text and "warning" in text and text.count("unusable") == 2
-    assert "podman 5.8.6" in text and "f.old: x: driver 470 is too old" in text
+    assert text.count("unusable") == 2 and "f.old: x: driver 470 is too old" in text
     assert "f.[bold]gone: cannot be measured now: ssh node: connection refused" in text
-
-
-def test_a_plan_names_cases_of_one_reason_in_one_line():
-    hosts = [host(), Host(fleet="other", name="gone", docker=SSH)]
-    probed = {hosts[0].place: GOOD, hosts[1].place: "no route to host"}
-    plan = make_plan(hosts, probed, lambda _: read_suite("standard"), run_id="r", seed=1)
-    text = drawn(lambda console: render_plan(plan, console))
-    lines = text.splitlines()
-    (answered,) = (line for line in lines if "excluded" in line and "node-a" in line)
-    first = "resnet50-fp32-b128-2gpu-w20s100"
-    assert answered == f"a4000.node-a: excluded 18 cases ({first}, …): needs more GPUs than the host offers (1)"
-    (silent,) = (line for line in lines if "excluded" in line and "other.gone" in line)
-    assert silent.endswith("needs more GPUs than one; the host could not be queried")
-    assert "not known yet" in text and "none needed" in text
 
 
 def test_a_case_too_large_for_the_gpu_is_named_and_none_for_a_large_one():

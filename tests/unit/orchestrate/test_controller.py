@@ -7,14 +7,12 @@ import resource
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from orchestrate.engines.base import Launcher
 from orchestrate.errors import NoUsableHost, Unreachable, UserError
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
@@ -26,7 +24,6 @@ from orchestrate.running.context import StorageFailed
 from orchestrate.running.controller import CONTROLLER, allow_open_files, controlling, end_controller, is_controlled
 from orchestrate.when_done import signals_handled, when_done
 from results.schema import GPU
-from tests.support import PROJECT
 from tests.support.engines.processes import wait_until
 from tests.support.patience import patience
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
@@ -72,25 +69,17 @@ def test_a_controller_is_asked_twice_at_most_and_awaited(control, tmp_path: Path
     with pytest.raises(UserError, match="another controller is using"), controlling(tmp_path):
         pass
     assert end_controller(tmp_path) == f"process {process.pid}"
-    assert (
-        process.communicate(timeout=patience()) == (f"{times}\n", None)
-        and not is_controlled(tmp_path)
-        and not (tmp_path / CONTROLLER).exists()
-    )
+    assert process.communicate(timeout=patience()) == (f"{times}\n", None)
+    assert not is_controlled(tmp_path) and not (tmp_path / CONTROLLER).exists()
 
 
-def test_a_controller_that_does_not_end_is_named(control, tmp_path: Path):
-    process = control(3)
+def test_a_controller_that_is_not_here_or_does_not_end_is_named(control, tmp_path: Path):
+    process, path = control(3), tmp_path / CONTROLLER
     with pytest.raises(UserError, match=f"process {process.pid}, did not end within 0.5 s. Kill it"):
         end_controller(tmp_path, seconds=0.5)
-
-
-def test_a_controller_that_is_not_here_is_left_alone(control, tmp_path: Path):
-    process, path = control(1), tmp_path / CONTROLLER
     ours = json.loads(path.read_text())
     for written, said in (
         (ours | {"host": "elsewhere"}, "on elsewhere controls this run. Stop it there"),
-        (ours | {"identity": "another"}, "Stop it there"),
         ([], "cannot be found"),
     ):
         path.write_text(json.dumps(written))
@@ -134,27 +123,15 @@ def priced(name: str, usd: float | None, gpus: int = 1, **settings: object) -> H
 def test_hosts_with_a_price_that_answer_are_named_with_what_they_cost():
     machines = {name: FakeHost() for name in ("two", "one", "free", "slurm")}
     machines["gone"] = FakeHost(failures={"running": Unreachable("no route to host")})
-    hung, release = threading.Event(), threading.Event()
-
-    class Hung(FakeLauncher):
-        def running(self, run_id: str) -> list[str]:
-            hung.set()
-            release.wait()
-            return []
-
-    def make(host: Host) -> Launcher:
-        return Hung(host, FakeHost()) if host.name == "hung" else FakeLauncher(host, machines[host.name])
-
+    make = lambda host: FakeLauncher(host, machines[host.name])  # noqa: E731
     queue = SlurmQueue(container="none", shared_folder="/home", python="/usr/bin/python3")
     entries = [priced("two", 0.17, gpus=2), priced("one", 0.36), priced("free", None), priced("gone", 9.0)]
-    entries += [priced("slurm", 9.0, queue=queue), priced("hung", 9.0)]
+    entries += [priced("slurm", 9.0, queue=queue)]
     plan = Plan(run_id="r", created_at="now", seed=1, hosts=tuple(entries))
     assert still_costing(plan, make, seconds=1.0) == [
         "2 hosts still answer and cost 0.70 USD per hour until you return them: a4000.two 0.34, a4000.one 0.36. "
-        "2 hosts did not answer, and may cost as well"
+        "1 host did not answer, and may cost as well"
     ]
-    assert hung.is_set()
-    release.set()
     assert machines["gone"].count("close") == machines["two"].count("close") == 1
     assert machines["slurm"].calls == machines["free"].calls == []
 
@@ -169,21 +146,3 @@ def test_signals_at_the_same_moment_are_one(tmp_path: Path):
         os.kill(os.getpid(), signal.SIGINT)
         wait_until(lambda: len(handled) > 1, "the second Ctrl-C")
     assert handled == [signal.SIGINT, signal.SIGINT]
-
-
-@pytest.mark.slow
-def test_asking_for_a_controller_keeps_none_from_starting(tmp_path: Path):
-    with controlling(tmp_path):
-        pass
-    code = "import sys; from pathlib import Path; from orchestrate.running.controller import is_controlled\n"
-    code += "while True: is_controlled(Path(sys.argv[1]))"
-    asking = [subprocess.Popen([sys.executable, "-c", code, tmp_path], cwd=PROJECT) for _ in range(2)]
-    try:
-        time.sleep(1.0)
-        for _ in range(300):
-            with controlling(tmp_path):
-                pass
-    finally:
-        for process in asking:
-            process.kill()
-            process.wait()

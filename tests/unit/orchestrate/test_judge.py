@@ -9,12 +9,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from orchestrate.engines.base import Ending
+from orchestrate.engines.invocation import host_flags
+from orchestrate.running.context import DevicePeaks
 from orchestrate.running.judge import contradictions, judge
 from results.runs.reading import from_json
-from results.schema import Case, Record, Status
+from results.schema import Case, Device, Precision, Record, Status
 from results.schema.enums import SUSPECT
 from results.schema.record_json import MAX_RECORD_BYTES, to_json
 from tests.unit.orchestrate.fakes import NOW, make_job, ok_record
+from tests.unit.results.factory import make_measurement, make_record
+from tfbench.flags import parse
 
 CASE = Case(model="resnet50", batch_per_gpu=2, num_steps=4)
 JOB = make_job(CASE)
@@ -29,21 +33,16 @@ def changed(**changes: object) -> bytes:
     return json.dumps({**json.loads(to_json(ok_record(CASE))), **changes}).encode()
 
 
-def test_a_good_record_gets_its_origin_from_us_not_from_the_host():
-    lied = changed(origin=dataclasses.asdict(dataclasses.replace(JOB.origin, fleet="other", usd_per_gpu_hour=0.01)))
-    record = judged(lied)
+def test_a_good_record_gets_its_origin_from_us_and_may_have_a_key_more():
+    lied = dataclasses.asdict(dataclasses.replace(JOB.origin, fleet="other", usd_per_gpu_hour=0.01))
+    record = judged(changed(origin=lied, surprise=1))
     assert record.status is Status.OK and record.origin == JOB.origin
-
-
-def test_a_record_of_a_newer_image_with_a_key_more_is_a_result():
-    assert judged(changed(surprise=1)).status is Status.OK
 
 
 @pytest.mark.parametrize(
     ("payload", "said"),
     [
         (b"", "not JSON"),
-        (b"[" * 100_000, "not JSON"),
         (b"{}", "schema_version"),
         (b'{"schema_version": 99}', "Received: 99"),
         (b"x" * (MAX_RECORD_BYTES + 1), "larger than"),
@@ -51,7 +50,6 @@ def test_a_record_of_a_newer_image_with_a_key_more_is_a_result():
         (changed(status="great"), "status: must be 'ok', 'oom'"),
         (changed(validity=None), "validity is missing"),
         (changed(validity={"valid": True, "checks": []}), "no validity check was made"),
-        (changed(measurement=None), "measurement"),
         (b'{"schema_version": 1, "measurement": NaN}', "NaN is not a number"),
     ],
 )
@@ -137,7 +135,6 @@ def stamp(**ago: float) -> str:
         (stamp(days=-400), stamp(days=-400), 30.0, "but this controller's clock shows"),
         (stamp(), stamp(seconds=30), 30.0, "before it started"),
         (stamp(seconds=30), stamp(), 5.0, "104 s of work, but its process ran for 5 s"),
-        (stamp(seconds=30), stamp(), None, ""),
     ],
     ids=itertools.count(),  # no times in names: every worker must collect the same ones
 )
@@ -158,3 +155,60 @@ def test_a_record_of_few_bytes_and_many_values_takes_no_memory():
     tracemalloc.stop()
     assert record.status is Status.BAD_RESULT
     assert most < 50e6, "the parsed values would take 200 MB"
+
+
+# ---- limits of a device, measured by one repeat of a run on a host; the others are given them
+
+PEAKS_CASE = Case(model="resnet50", num_gpus=2, batch_per_gpu=8, num_steps=4)
+PEAKS_JOB = dataclasses.replace(
+    make_job(PEAKS_CASE, image_digest="sha256:1"), gpus=(0, 1), gpu_uuids=("GPU-a", "GPU-b")
+)
+
+
+def measured(*, case=PEAKS_CASE, warnings=(), **changes):
+    peaks = {"peak_flops_per_second": 2e13, "peak_bytes_per_second": 8e11} | changes
+    record = make_record(case=case, warnings=warnings)
+    return dataclasses.replace(record, measurement=dataclasses.replace(make_measurement(case, 100.0), **peaks))
+
+
+def after(*records, job=PEAKS_JOB, first=PEAKS_JOB):
+    peaks = DevicePeaks()
+    for record in records:
+        peaks.add(first, record)
+    return peaks.of(job)
+
+
+def test_the_next_repeat_is_given_the_limits_of_one_device():
+    assert after(measured()) == (1e13, 4e11)
+    cpu = dataclasses.replace(PEAKS_JOB, case=dataclasses.replace(PEAKS_CASE, device=Device.CPU))
+    assert after(measured(case=cpu.case), job=cpu, first=cpu) == (2e13, 8e11), "logical devices are one processor"
+    figures = [{"peak_flops_per_second": x, "peak_bytes_per_second": y} for x, y in ((2e13, 8e11), (3e13, 4e11))]
+    best = after(*(measured(**figure) for figure in figures))
+    assert best == (1.5e13, 4e11), "the best counts: what had to be measured again was too low"
+
+
+@pytest.mark.parametrize(
+    ("job", "record"),
+    [
+        (dataclasses.replace(PEAKS_JOB, case=dataclasses.replace(PEAKS_CASE, precision=Precision.FP16)), measured()),
+        (dataclasses.replace(PEAKS_JOB, gpu_uuids=("GPU-c", "GPU-b")), measured()),
+        (
+            dataclasses.replace(PEAKS_JOB, origin=dataclasses.replace(PEAKS_JOB.origin, image_digest="sha256:2")),
+            measured(),
+        ),
+        (dataclasses.replace(PEAKS_JOB, case=dataclasses.replace(PEAKS_CASE, num_hosts=2)), measured()),
+        (PEAKS_JOB, measured(warnings=["throttled_power"])),
+        (PEAKS_JOB, measured(peak_bytes_per_second=None)),
+        (PEAKS_JOB, measured(peaks_reused=True)),
+        (PEAKS_JOB, dataclasses.replace(measured(), status=Status.OOM)),
+    ],
+)
+def test_limits_of_another_device_or_too_low_ones_are_not_passed_on(job, record):
+    assert after(record, job=job) is None
+
+
+def test_the_command_line_carries_them():
+    (flag,) = host_flags(dataclasses.replace(PEAKS_JOB, known_peaks=(1.25e13, 4e11)), None)
+    known = parse(["--model=resnet50", flag]).options.known_peaks
+    assert known == (1.25e13, 4e11)
+    assert host_flags(PEAKS_JOB, None) == []

@@ -1,7 +1,6 @@
 """What all queues share: one poller, a clock that stops while a repeat waits, costs of repeats that run."""
 
 import asyncio
-import dataclasses
 import threading
 import time
 from collections.abc import Sequence
@@ -24,7 +23,6 @@ from orchestrate.planning.codec import plan_to_json
 from orchestrate.planning.durations import GUESSED_REPEAT_SECONDS, Durations, estimate
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan, make_plan
-from orchestrate.running import calls
 from orchestrate.running.context import Budget, RunContext, Stop
 from orchestrate.running.part import RunningPart
 from orchestrate.running.run import execute
@@ -32,11 +30,9 @@ from orchestrate.running.session import HostSession
 from orchestrate.running.state import RunOutcome, RunState
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
-from results.schema import GPU, Status
-from tests.support.engines.processes import wait_until
+from results.schema import GPU
 from tests.support.patience import patience
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
-from tests.unit.orchestrate.test_run import Bench
 
 SUITE = Suite("s", "", 3, (CaseBlock(**{"model": ["resnet50", "googlenet"], "batch_per_gpu": 8, "num_gpus": [1, 2]}),))
 GPUS = tuple(GPU(index=index, name="a5000") for index in range(2))
@@ -50,82 +46,33 @@ def queue_plan(durations: dict[tuple[str, str], float] | None = None, **settings
 
 
 def result(job: Job, seconds: float) -> JobResult:
-    return JobResult(
-        job=job.id,
-        host="lab.slurm",
-        status="ok",
-        cause=None,
-        samples_per_second=1.0,
-        unit="images",
-        seconds=seconds,
-        case=job.case.name,
-        fleet="lab",
-    )
+    figures = {"cause": None, "samples_per_second": 1.0, "unit": "images", "seconds": seconds}
+    return JobResult(job=job.id, host="lab.slurm", status="ok", case=job.case.name, fleet="lab", **figures)
 
 
-def test_one_look_serves_all_who_wait():
-    looks: list[float] = []
-
-    async def look() -> None:
-        looks.append(time.monotonic())
-        await anyio.sleep(0.01)
-
-    async def wait() -> None:
-        poller = Poller("queue", look, 0.05)
-        await asyncio.gather(*(poller.wait() for _ in range(50)))
-
-    loop.wait_for(wait())
-    assert len(looks) == 1, "and nobody looks when nobody waits"
-
-
-def test_a_short_silence_of_the_queue_is_borne_and_a_long_one_is_told():
+def test_one_look_serves_all_who_wait_and_only_a_long_silence_is_told():
     answers: list[BaseException | None] = [None, Unreachable("busy"), None]
 
     async def look() -> None:
+        await anyio.sleep(0.01)
         answer = answers.pop(0) if answers else Unreachable("the login host is gone")
         if answer is not None:
             raise answer
 
     async def wait() -> None:
-        poller = Poller("queue", look, 0.001, patience_seconds=0.05)
-        for _ in range(3):
-            await poller.wait()  # the second look fails
+        poller = Poller("queue", look, 0.001, patience_seconds=0.1)
+        await asyncio.gather(*(poller.wait() for _ in range(50)))
+        assert len(answers) == 2, "one look for fifty"
+        for _ in range(2):
+            await poller.wait()  # the first look fails
         with pytest.raises(Lost, match="queue stopped responding: the login host is gone"):
             while True:
                 await poller.wait()
-        assert poller.trouble == "the login host is gone" and not answers
         poller.close()
         with pytest.raises(Lost, match="no longer followed"):
             await poller.wait()
 
     loop.wait_for(wait())
-
-
-class Waiting(FakeLauncher):
-    """A benchmark that waits for its end, which can be asked for only once there is a thread."""
-
-    refusals = 2
-
-    def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
-        wait_until(lambda: job.id in self._machine.stopped, "the end of a repeat")
-        return super().follow(job, on_line, on_turn)
-
-    def stop(self, job: Job) -> None:
-        if self.refusals:
-            self.refusals -= 1
-            raise RuntimeError("can't start new thread")
-        super().stop(job)
-
-
-def test_a_repeat_is_ended_once_there_is_a_thread_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Bench, "settings", {"timeout_minutes": 0.001})
-    monkeypatch.setattr(calls, "END_AFTER_SECONDS", 0.1)
-    bench = Bench(tmp_path, a=FakeHost())
-    bench.plan = dataclasses.replace(
-        bench.plan, hosts=[dataclasses.replace(bench.plan.hosts[0], jobs=bench.plan.jobs[:1])]
-    )
-    bench.launcher = lambda host: Waiting(host, bench.machines["a"])
-    assert bench.run().failed == 1 and bench.statuses("a") == [Status.TIMEOUT]
 
 
 def test_a_repeats_clock_starts_with_its_machine_also_after_preemption():
@@ -168,14 +115,13 @@ def test_no_more_is_submitted_than_can_be_paid():
     assert budget.allows(plan.jobs[2], [host])
 
 
-def test_an_estimate_knows_that_repeats_run_side_by_side(monkeypatch: pytest.MonkeyPatch):
+def test_estimates_and_limits_of_a_queue_follow_from_earlier_runs(monkeypatch: pytest.MonkeyPatch):
+    """Repeats run side by side."""
     monkeypatch.setattr(durations_module, "host_seconds", lambda entry: 0.0)
     estimated = estimate(queue_plan(usd_per_gpu_hour=1.0), Durations())
     assert estimated.seconds == 12 * GUESSED_REPEAT_SECONDS / 4
     assert estimated.usd == pytest.approx(12 * GUESSED_REPEAT_SECONDS / 3600 * 2)
 
-
-def test_limits_in_a_queue_follow_from_earlier_runs():
     names = sorted({job.case.name for job in queue_plan().jobs})
     plan = queue_plan({("lab", names[0]): 400.0, ("lab", names[1]): 10.0, ("lab", names[2]): 9999.0})
     limits = {job.case.name: job.max_seconds for job in plan.jobs}
@@ -198,9 +144,6 @@ class LateQueue(FakeLauncher):
     def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         on_turn(Turn(waiting=False))
         return super().follow(job, on_line, on_turn)
-
-    def manifests(self, jobs: Sequence[Job]) -> list[str]:
-        return []
 
 
 def run_queue(plan: Plan, tmp_path: Path, machine: FakeHost, stop: Stop, **how: Any) -> tuple[RunOutcome, RunFolder]:
@@ -244,13 +187,3 @@ def test_a_repeat_that_a_queue_lost_is_left_to_resume_and_ends_no_other(tmp_path
     outcome, _ = run_queue(plan, tmp_path, machine, Stop())
     assert (outcome.ok, outcome.failed, outcome.missing) == (11, 1, 0)
     assert ("remove", plan.jobs[0].id) not in machine.calls
-
-
-def test_a_queue_of_blocked_repeats_writes_records_and_submits_nothing(tmp_path: Path):
-    plan = queue_plan()
-    blocked = tuple(dataclasses.replace(job, blocked=(Status.NO_GPU, "none")) for job in plan.jobs)
-    plan = dataclasses.replace(plan, hosts=(dataclasses.replace(plan.hosts[0], jobs=blocked),))
-    machine = FakeHost()
-    outcome, folder = run_queue(plan, tmp_path, machine, Stop())
-    assert (outcome.ok, outcome.failed, outcome.missing) == (0, 12, 0)
-    assert machine.count("start") == 0 and not list(folder.path.glob("traceback-*"))

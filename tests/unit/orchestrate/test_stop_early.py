@@ -1,16 +1,12 @@
 """`--stop-early`: repeats that no comparison needs are skipped; `resume` and `status` find the same answers."""
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
 from orchestrate.display.display import describe
 from orchestrate.events import Decided, JobSkipped
-from orchestrate.inventory.addresses import DockerAddress
-from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.planning.codec import plan_from_json, plan_to_json
-from orchestrate.planning.facts import Facts
-from orchestrate.planning.plan import Job, Plan, make_plan
+from orchestrate.planning.plan import Job, Plan
 from orchestrate.planning.stop_early import NOTHING_TO_COMPARE, StopEarly
 from orchestrate.running.state import Recorded
 from orchestrate.suites import CaseBlock, Suite
@@ -19,16 +15,7 @@ from results.schema.record_json import to_json
 from tests.unit.orchestrate.fakes import FakeHost, ok_record
 from tests.unit.orchestrate.test_run import Bench
 
-SUITE = Suite(
-    "s",
-    "",
-    10,
-    (CaseBlock(**{"model": ["resnet50", "googlenet"], "batch_per_gpu": 2, "warmup_steps": 1, "num_steps": 4}),),
-)
-
-
-def host(fleet: str, name: str, **settings: object) -> Host:
-    return Host(fleet=fleet, name=name, docker=DockerAddress(scheme="unix", target=f"/{name}"), **settings)
+BLOCK = CaseBlock(**{"model": ["resnet50", "googlenet"], "batch_per_gpu": 2, "warmup_steps": 1, "num_steps": 4})
 
 
 def seconds_of(job: Job) -> float:
@@ -42,18 +29,15 @@ def seconds_of(job: Job) -> float:
 class EarlyBench(Bench):
     """Two fleets of two hosts, ten repeats of two cases at most, to be decided to ± 2 %."""
 
-    seconds: Callable[[Job], float] = staticmethod(seconds_of)
+    suite = Suite("s", "", 10, (BLOCK,))
 
-    def __init__(self, tmp_path: Path, **settings: object) -> None:
-        self._settings = settings
-        payload = lambda job: to_json(ok_record(job.case, seconds=self.seconds(job))).encode()  # noqa: E731
+    def __init__(self, tmp_path: Path) -> None:
+        payload = lambda job: to_json(ok_record(job.case, seconds=seconds_of(job))).encode()  # noqa: E731
         super().__init__(tmp_path, **{name: FakeHost(payload=payload) for name in ("a1", "a2", "b1", "b2")})
 
     def make_plan(self) -> Plan:
-        self.hosts = [host(name[0], name, **self._settings) for name in self.machines]
-        probed: dict[HostPlace, Facts | str] = {one.place: Facts() for one in self.hosts}
-        plan = make_plan(self.hosts, probed, lambda name: SUITE, run_id="run1", seed=7)
-        return plan_from_json(plan_to_json(dataclasses.replace(plan, stop_early=0.02)))
+        self.hosts = [dataclasses.replace(host, fleet=host.name[0]) for host in self.hosts]
+        return plan_from_json(plan_to_json(dataclasses.replace(super().make_plan(), stop_early=0.02)))
 
     @property
     def starts(self) -> int:
@@ -78,9 +62,9 @@ def test_a_decided_comparison_ends_and_the_noisy_one_goes_on(tmp_path):
     assert bench.run() == outcome and bench.starts == starts == outcome.ok, "resume finds the same, and starts nothing"
 
 
-def test_prices_decide_where_the_ratio_is_clear_of_theirs(tmp_path):
-    bench = EarlyBench(tmp_path, usd_per_gpu_hour=1.0, device=Device.CPU)
-    outcome = bench.run()
+def test_prices_decide_where_the_ratio_is_clear_of_theirs(tmp_path, monkeypatch):
+    monkeypatch.setattr(EarlyBench, "settings", {"usd_per_gpu_hour": 1.0, "device": Device.CPU})
+    outcome = EarlyBench(tmp_path).run()
     assert any("above its price ratio of 1.00" in text for text in outcome.answers if "googlenet" in text)
     assert outcome.skipped > 0
 

@@ -22,11 +22,7 @@ def test_what_is_left_is_one_short_line_of_visible_characters(text: str, limit: 
     assert len(plain) <= limit
     assert "\x1b" not in plain and "\n" not in plain
     assert not any(unicodedata.category(character) in ("Cc", "Cf", "Cs") for character in plain)
-
-
-@given(st.text(max_size=50))
-def test_a_file_name_never_leaves_its_folder(text: str):
-    assert "/" not in file_name_part(text) and "\x00" not in file_name_part(text)
+    assert "/" not in file_name_part(text) and "\x00" not in file_name_part(text), "it never leaves its folder"
 
 
 @given(st.lists(st.sampled_from([b"a", b"\n", b"bc\n", b"\n\n", b"\xff\x1b[31m"]), max_size=30))
@@ -54,10 +50,8 @@ def test_endless_output_takes_little_memory(chunk: bytes):
     ("text", "said"),
     [
         ("[" * 100_000, "nested more than 64"),
-        ('{"a":' * 100 + "1" + "}" * 100, "nested more than 64"),
         ("1" + "0" * 400, "more than 20 digits"),
         ('{"a": 1e999}', "not a finite number"),
-        ("[NaN]", "not a finite number"),
         ("x" * 1_000_001, "longer than 1000000 bytes"),
         ("{", "Expecting"),
     ],
