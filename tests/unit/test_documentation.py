@@ -1,7 +1,6 @@
 """Pages, examples and their site: each command, address, engine, figure and picture exists, works or is shown."""
 
 import importlib.util
-import inspect
 import json
 import re
 import shlex
@@ -12,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 import results.__main__ as program
 from orchestrate.cli import MODULES, ORDER, parse
+from orchestrate.engines.ssh.software import FITTING
 from results.program import run_main
+from results.reference.gpus import gpu_key
 from results.schema.exit_codes import ExitCode
 from studies.pages import measured, pictures
-from tests.real.engines.matrix import test_matrix as matrix
-from tests.support import PROJECT
-from tests.support.engines.roots import KINDS
+from tests.support import PROJECT, write_program
 
 PAGES = [
     *sorted(PROJECT.glob("*.md")),
@@ -120,21 +120,6 @@ def test_every_address_of_the_project_is_that_of_pyproject():
     assert f"git clone {URL} && cd tfbench" in (PROJECT / "README.md").read_text()
 
 
-def test_the_page_names_each_engine_and_what_works_on_it():
-    """What `make test-engines` prints."""
-    page = (PROJECT / "docs/images.md").read_text(encoding="utf-8").partition("## Engines")[2]
-    engines = re.search(r"^Engines: (.+)\.$", page, re.M)[1].split("; ")
-    assert engines == [kind.name for kind in KINDS]
-    everywhere = re.search(r"^All of these work on all of them: (.+)\.$", page, re.M)[1].split("; ")
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("|")]
-    differ = {name: (works.split("; "), others.split("; ")) for name, works, others in rows[2:]}
-    tests = {test.__doc__: test for name, test in vars(matrix).items() if name.startswith("test_")}
-    assert {*everywhere, *differ} == set(tests) and len(everywhere) + len(differ) == len(tests)
-    for name, (works, reasons) in differ.items():
-        skipped = re.findall(r'pytest\.skip\("(.+)"\)', inspect.getsource(tests[name]))
-        assert set(works) < set(engines) and set(reasons) <= set(skipped), name
-
-
 @pytest.mark.parametrize("name", ["interval.svg", "live.svg", "repeat.svg", "report.png", "run.svg"])
 def test_a_picture_is_small_shown_and_needs_no_network(name):
     path = pictures.PICTURES / name
@@ -180,3 +165,58 @@ def test_versions_are_listed_newest_first_and_the_start_page_leads_there(tmp_pat
     versions.write_versions(tmp_path)
     assert [v["name"] for v in json.loads((tmp_path / "versions.json").read_bytes())] == ["v0.10.0", "v0.9.0", "main"]
     assert "v0.10.0/README.html" in (tmp_path / "index.html").read_text()
+
+
+# ---- files for renting are well-formed, complete and shipped; docs/rent.md uses them
+
+RENT = PROJECT / "containers" / "rent"
+RENTING = (PROJECT / "docs" / "rent.md").read_text(encoding="utf-8")
+
+
+def document(name: str) -> Any:
+    text = (RENT / name).read_text(encoding="utf-8")
+    return json.loads(text) if name.endswith(".json") else YAML(typ="safe").load(text)
+
+
+def test_every_file_is_on_the_page_and_in_the_wheel():
+    names = {path.name for path in RENT.iterdir()}
+    assert len(names) == 7 and all(f"containers/rent/{name}" in RENTING for name in names)
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+    data = project["tool"]["setuptools"]["package-data"]["orchestrate.containers"]
+    assert "rent/*" in data
+
+
+def test_every_way_rents_both_gpus_with_an_image_whose_python_fits():
+    wanted = {"RTX A4000", "RTX A5000"}
+    pods = [document(f"runpod-pod-{name}.json") for name in ("a4000", "a5000")]
+    runpod, vast, task = document("runpod-template.json"), document("vast-template.json"), document("dstack-task.yml")
+    sky, fleet = document("skypilot.yml")["resources"], document("dstack-fleet.yml")["resources"]
+    vast_image = f"{vast['image']}:{vast['tag']}"
+    images = {runpod["imageName"], vast_image, task["image"], sky["image_id"].removeprefix("docker:")}
+    (python,) = re.findall(r"python:(\d+)\.(\d+)", " ".join(images))
+    assert FITTING[0] <= tuple(map(int, python)) <= FITTING[1] and len(images) == 1
+    assert {runpod["containerDiskInGb"], vast["recommended_disk_space"], sky["disk_size"]} == {50}
+    assert {task["resources"]["disk"], fleet["disk"]} == {"50GB.."}
+    assert {gpu_key(gpu) for pod in pods for gpu in pod["gpuTypeIds"]} == wanted
+    assert set(vast["extra_filters"]["gpu_name"]["in"]) == wanted
+    assert {gpu_key(gpu) for gpu in fleet["gpu"].removesuffix(":1").split(",")} == wanted
+    assert "--gpus RTXA5000:1 skypilot.yml" in RENTING and "--name tfbench-a5000 --gpu A5000:1" in RENTING
+
+
+def test_the_start_command_installs_an_sshd_that_accepts_the_accounts_key(tmp_path: Path):
+    """Run for real but for its programs, which note how they are called."""
+    template = document("runpod-template.json")
+    assert template["dockerEntrypoint"] == ["bash", "-c"], "an image's own would get the script as its flags"
+    (script,) = template["dockerStartCmd"]
+    programs = tmp_path / "bin"
+    for name in ("apt-get", "sshd"):
+        write_program(programs / name, f'#!/bin/sh\necho "{name} $*" >> "$HOME/calls"\n')
+    assert script.count("/usr/sbin/sshd") == 1 and script.count("/run/sshd") == 1
+    script = script.replace("/usr/sbin/sshd", "sshd").replace("/run/sshd", f"{tmp_path}/run")
+    environment = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(tmp_path)}
+    for keys in ({"PUBLIC_KEY": "ssh-ed25519 AAAA me"}, {"SSH_PUBLIC_KEY": "ssh-rsa BBBB me"}):
+        subprocess.run(["bash", "-c", script], env={**environment, **keys}, check=True, capture_output=True)
+    assert (tmp_path / ".ssh/authorized_keys").read_text() == "ssh-ed25519 AAAA me\nssh-rsa BBBB me\n"
+    assert (tmp_path / ".ssh").stat().st_mode & 0o777 == 0o700
+    calls = (tmp_path / "calls").read_text().splitlines()[:3]
+    assert calls == ["apt-get update", "apt-get install --yes --no-install-recommends openssh-server", "sshd -D -e"]

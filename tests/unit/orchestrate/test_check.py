@@ -12,7 +12,7 @@ from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.planning.facts import Facts, Image
-from orchestrate.planning.host_warnings import has_nvidia_gpu, host_warnings, memory_notes
+from orchestrate.planning.host_warnings import has_nvidia_gpu, host_warnings
 from orchestrate.planning.plan import make_plan
 from orchestrate.suites import read_suite
 from results.schema import GPU, Device, Status
@@ -121,13 +121,3 @@ def test_the_table_names_what_is_unusable_by_plain_text():
     text = drawn(lambda console: render_check(hosts, probed, console))
     assert text.count("unusable") == 2 and "f.old: x: driver 470 is too old" in text
     assert "f.[bold]gone: cannot be measured now: ssh node: connection refused" in text
-
-
-def test_a_case_too_large_for_the_gpu_is_named_and_none_for_a_large_one():
-    """The texts are golden, in test_widths."""
-    cases = [case for case in read_suite("published").cases(Device.GPU) if case.num_gpus == 1]
-    named = [note.partition(" needs")[0] for note in memory_notes(host(), GOOD, cases)]
-    assert named == [f"resnet152 {kind} with batch {n}" for kind, n in (("fp32", 128), ("tf32", 128), ("fp16", 256))]
-    large = dataclasses.replace(A4000, memory_bytes=32 << 30)
-    assert memory_notes(host(), dataclasses.replace(GOOD, gpus=(large,)), cases) == []
-    assert memory_notes(host(), Facts(), cases) == []

@@ -149,21 +149,14 @@ def test_a_file_that_is_not_a_hosts_file_says_what_it_lacks(tmp_path: Path, text
     assert any(said in problem for problem in mistakes(tmp_path, text))
 
 
-@pytest.mark.parametrize(
-    ("text", "target", "port"),
-    [
-        ("rented", "rented", None),
-        ("root@203.0.113.7:22044", "root@203.0.113.7", 22044),
-        ("root@[2001:db8::1]:22", "root@2001:db8::1", 22),
-    ],
-)
-def test_a_host_or_login_host_is_reached_by_ssh(tmp_path: Path, text: str, target: str, port: int | None):
-    address = SSHAddress(target=target, port=port)
-    (host,) = read_hosts(write(tmp_path, one_host(f"{{ssh: '{text}'}}")))
-    assert (host.ssh, host.docker, host.launcher) == (address, None, "ssh")
-    queue = f"slurm: {{shared_folder: /x, container: pyxis, ssh: '{text}'}}\n    image: y\n"
-    (queue_host,) = read_hosts(write(tmp_path, f"version: 1\nfleets:\n  f:\n    {queue}"))
-    assert queue_host.login == address
+def test_a_host_or_login_host_is_reached_by_ssh(tmp_path: Path):
+    queue = "q: {slurm: {shared_folder: /x, container: pyxis, ssh: 'me@[::1]:29'}, image: y}"
+    address = "root@[2001:db8::1]:22044"
+    text = f"version: 1\nfleets:\n  f: {{hosts: {{a: {{ssh: rented}}, b: {{ssh: '{address}'}}}}}}\n  {queue}\n"
+    alias, host, login = read_hosts(write(tmp_path, text))
+    assert (alias.ssh, alias.docker, alias.launcher) == (SSHAddress(target="rented"), None, "ssh")
+    assert host.ssh == SSHAddress(target="root@2001:db8::1", port=22044)
+    assert login.login == SSHAddress(target="me@::1", port=29)
 
 
 def test_host_keys_are_a_setting_of_each_level_where_ssh_is_used(tmp_path: Path):
@@ -177,13 +170,12 @@ fleets:
       three: {docker: "tcp://three:2375", insecure: true}
   b.c: {slurm: {container: none, shared_folder: /home/b, ssh: "ssh://bench@login:2222", python: /p, project: /q}}
 """
-    one, two, three, queue = read_hosts(write(tmp_path, text))
-    fleet = str(tmp_path / "hosts.a.known_hosts")
-    assert one.host_keys == HostKeys(policy="accept-new", file=fleet)
-    assert two.host_keys == HostKeys(policy="strict", file=fleet)
-    assert queue.host_keys == HostKeys(policy="accept-new", file=str(tmp_path / "hosts.b.c.known_hosts"))
-    assert one.login == SSHAddress(target="one") and two.login == two.ssh and three.login is None
-    assert queue.login == SSHAddress(target="bench@login", port=2222)
+    hosts = read_hosts(write(tmp_path, text))
+    assert [(host.host_keys.policy, host.host_keys.file) for host in hosts if host.login] == [
+        (policy, str(tmp_path / f"hosts.{fleet}.known_hosts"))
+        for policy, fleet in (("accept-new", "a"), ("strict", "a"), ("accept-new", "b.c"))
+    ]
+    assert hosts[0].login == SSHAddress(target="one") and hosts[1].login == hosts[1].ssh
 
 
 @pytest.mark.parametrize(("queue", "said"), MISTAKES["queue"])

@@ -7,18 +7,19 @@ from typing import Any, ClassVar
 
 import pytest
 
+from orchestrate.display.display import describe
 from orchestrate.display.tables import status_document
 from orchestrate.engines.base import Ending, Launcher
 from orchestrate.errors import Gone, LaunchFailed, Lost, PullFailed, Unreachable, UserError
-from orchestrate.events import Event, EventBus, ImageReady, JobResult, JobState, JobStep, RunFinished, Warned
+from orchestrate.events import Decided, Event, EventBus, JobSkipped, Warned
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.options import How
-from orchestrate.planning.codec import plan_to_json
+from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.durations import Durations
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Job, Plan, make_plan
-from orchestrate.running import part
+from orchestrate.planning.stop_early import NOTHING_TO_COMPARE, StopEarly
 from orchestrate.running.context import Stop
 from orchestrate.running.probing import probe_hosts
 from orchestrate.running.run import execute
@@ -26,7 +27,6 @@ from orchestrate.running.state import TRIED_AGAIN, Recorded, RunOutcome
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import GPU, Device, Record, Status
-from results.schema.progress import step_line
 from results.schema.record_json import to_json
 from tests.support.engines.processes import wait_until
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher, ok_record
@@ -78,18 +78,6 @@ class Bench:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-def test_every_repeat_gets_one_record_and_nothing_stays_on_the_host(tmp_path: Path):
-    bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
-    assert bench.run() == RunOutcome(ok=24, failed=0, missing=0)
-    for machine in bench.machines.values():
-        assert machine.count("start") == machine.count("remove") == 12
-        assert machine.containers == {}
-    assert len(bench.seen(JobResult)) == 24
-    assert isinstance(bench.events[-1], RunFinished)
-    record = bench.folder.read_record(bench.plan.jobs[0].id)
-    assert record is not None and record.origin == bench.plan.jobs[0].origin
-
-
 def test_hosts_that_are_one_machine_are_measured_one_after_another(tmp_path: Path):
     running: set[str] = set()
     together: list[frozenset[str]] = []
@@ -110,16 +98,6 @@ def test_hosts_that_are_one_machine_are_measured_one_after_another(tmp_path: Pat
     assert said in [event.message for event in bench.seen(Warned)]
 
 
-def test_a_fast_network_does_not_flood_the_run_with_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(part, "STEP_SECONDS", 3600.0)
-    bench = Bench(tmp_path, a=FakeHost(lines=tuple(step_line(n, 12.3, "images", 0.08) for n in range(50))))
-    bench.run()
-    steps = [(step.step, step.samples_per_second, step.unit) for step in bench.seen(JobStep)]
-    assert steps == [(0, 12.3, "images")] * 12
-    assert {event.state for event in bench.seen(JobState)} == {"launching", "collecting"}
-    assert bench.folder.log_path(bench.plan.jobs[0].id).read_text().count("\n") == 50
-
-
 NO_IMAGE = Image(variant="cpu", reference="r", reason="", status=Status.PULL_FAILED, problem="no such image")
 NO_RECORD: dict[str, Any] = {"payload": lambda job: None}
 
@@ -127,13 +105,11 @@ NO_RECORD: dict[str, Any] = {"payload": lambda job: None}
 @pytest.mark.parametrize(
     ("machine", "status", "starts", "removals", "said"),
     [
-        ({"facts": Unreachable("connection refused")}, Status.UNREACHABLE, 0, 0, "connection refused"),
         ({"facts": Facts(images=(NO_IMAGE,))}, Status.PULL_FAILED, 0, 0, "no such image"),
         ({"failures": {"follow": Lost("the link is dead")}}, Status.LOST, 1, 0, "the link is dead"),
         ({"failures": {"follow": Gone("somebody removed it")}}, Status.LOST, 2, 0, "somebody removed it"),
         ({"failures": {"start": LaunchFailed("no runtime", Status.NO_GPU)}}, Status.NO_GPU, 12, 12, "no runtime"),
         ({"ending": Ending(exit_code=137, out_of_memory=True), **NO_RECORD}, Status.OOM, 12, 12, "memory limit"),
-        ({"payload": lambda job: b'{"status": "ok"'}, Status.BAD_RESULT, 12, 12, "not JSON"),
     ],
 )
 def test_each_failure_has_its_status_and_the_other_host_finishes(tmp_path, machine, status, starts, removals, said):
@@ -146,23 +122,18 @@ def test_each_failure_has_its_status_and_the_other_host_finishes(tmp_path, machi
     assert bad.count("reattach") == (said == "the link is dead")
 
 
-@pytest.mark.parametrize(("call", "error"), [("start", Unreachable("no answer")), ("follow", Lost("link down"))])
-def test_what_was_lost_is_collected_before_anything_else_starts(tmp_path: Path, call, error):
-    class Blinking(FakeLauncher):
-        def start(self, job):
-            others.append({*machine.containers} - {job.id})
-            return super().start(job) or fail("start")
+def test_what_was_lost_is_collected_before_anything_else_starts(tmp_path: Path):
+    beside: list[set[str]] = []
 
-    def fail(there: str) -> None:
-        if there == call and len(others) == 1:
-            raise error
+    def lose_the_first(job: Job) -> None:
+        beside.append({*machine.containers} - {job.id})
+        if len(beside) == 1:
+            raise Lost("link down")
 
-    others: list[set[str]] = []
-    machine = FakeHost(on_follow=lambda job: fail("follow"))
+    machine = FakeHost(on_follow=lose_the_first)
     bench = Bench(tmp_path, a=machine)
-    bench.launcher = lambda host: Blinking(host, machine)
     assert bench.run() == RunOutcome(ok=12, failed=0, missing=0)
-    assert not any(others) and (machine.count("start"), machine.count("reattach")) == (12, 1)
+    assert not any(beside) and (machine.count("start"), machine.count("reattach")) == (12, 1)
 
 
 def test_resume_runs_only_what_is_missing_and_reattaches_to_the_rest(tmp_path: Path):
@@ -209,30 +180,23 @@ def test_a_file_that_is_no_record_any_more_is_measured_again(tmp_path: Path):
     assert any("its repeat runs again" in warned.message for warned in bench.seen(Warned))
 
 
-@pytest.mark.parametrize("why", [Status.STOPPED, Status.TIMEOUT])
-def test_what_is_ended_says_why_and_resume_measures_it_again(tmp_path: Path, monkeypatch, why: Status):
+def test_what_takes_too_long_is_ended_and_measured_again_if_asked(tmp_path: Path, monkeypatch):
     monkeypatch.setattr("orchestrate.running.calls.CHECK_SECONDS", 0.01)
-    machine = FakeHost()
-    bench = Bench(tmp_path, a=machine)
 
     def hang(job: object) -> None:
-        if why is Status.STOPPED:
-            assert (bench.stop.ask(), bench.stop.ask()) == (1, 2)
         wait_until(lambda: bool(machine.stopped), "the end of a repeat")
         bench.stop.launching.set()
 
-    machine.on_follow = hang
+    machine = FakeHost(on_follow=hang)
+    bench = Bench(tmp_path, a=machine)
     with monkeypatch.context() as patch:
-        if why is Status.TIMEOUT:
-            patch.setattr("orchestrate.running.calls.END_AFTER_SECONDS", -3600.0)
-        assert bench.run() == RunOutcome(ok=0, failed=1, missing=11, stopped=why is Status.STOPPED)
-    assert bench.statuses("a") == [why]
-    assert {Status.STOPPED: "by the user", Status.TIMEOUT: "timeout_minutes"}[why] in str(bench.causes("a"))
-
+        patch.setattr("orchestrate.running.calls.END_AFTER_SECONDS", -3600.0)
+        assert bench.run() == RunOutcome(ok=0, failed=1, missing=11)
+    assert bench.statuses("a") == [Status.TIMEOUT] and "timeout_minutes" in str(bench.causes("a"))
     machine.on_follow = lambda job: None
     machine.stopped.clear()
     bench.stop = Stop()
-    assert bench.run(again=TRIED_AGAIN | {why}) == RunOutcome(ok=12, failed=0, missing=0)
+    assert bench.run(again=TRIED_AGAIN | {Status.TIMEOUT}) == RunOutcome(ok=12, failed=0, missing=0)
 
 
 def test_a_failed_clean_up_is_a_warning_and_logs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -277,11 +241,6 @@ def test_variants_are_measured_side_by_side_but_for_impossible_ones(tmp_path: Pa
     measured = {(image.variant, image.digest, Status.OK) for image in (good, other)}
     assert found == measured | {("cuda11.8", None, Status.UNSUPPORTED)}
     assert machine.count("prepare") == 2, "nothing is brought for what cannot run"
-
-    bench = Bench(tmp_path / "stopped", a=machine)
-    bench.bus.subscribe(lambda event: bench.stop.launching.set() if isinstance(event, ImageReady) else None)
-    assert bench.run() == RunOutcome(ok=0, failed=6, missing=12)
-    assert machine.count("prepare") == 3, "no more is brought for a run that is stopped"
 
 
 def test_a_host_that_answers_late_is_not_measured_on_its_cpu_beside_gpus(tmp_path: Path):
@@ -356,3 +315,77 @@ def test_a_host_without_work_or_launcher_costs_itself_only(tmp_path: Path):
     machines = {"good": bench.machines["good"]}
     bench.launcher = lambda host: FakeLauncher(host, machines[host.name])
     assert bench.run() == RunOutcome(ok=12, failed=0, missing=12)
+
+
+# ---- `--stop-early`: repeats that no comparison needs are skipped; `resume` and `status` find the same answers
+
+
+def seconds_of(job: Job) -> float:
+    """Two steady fleets: GoogLeNet on `b1` varies from repeat to repeat."""
+    base = {"a": 2.0, "b": 3.0}[job.origin.fleet] + {"1": 0.0, "2": 0.002}[job.origin.host[-1]]
+    noise = (0.6, -0.5, 0.4, -0.3, 0.5, -0.4, 0.35, -0.45, 0.2, 0.1)
+    noisy = job.case.model == "googlenet" and job.origin.host == "b1"
+    return base + (noise[job.origin.repeat - 1] if noisy else 0.0)
+
+
+class EarlyBench(Bench):
+    """Two fleets of two hosts, ten repeats of two cases at most, to be decided to ± 2 %."""
+
+    suite = Suite("s", "", 10, (BLOCK.model_copy(update={"num_gpus": [1]}),))
+
+    def __init__(self, tmp_path: Path) -> None:
+        payload = lambda job: to_json(ok_record(job.case, seconds=seconds_of(job))).encode()  # noqa: E731
+        super().__init__(tmp_path, **{name: FakeHost(payload=payload) for name in ("a1", "a2", "b1", "b2")})
+
+    def make_plan(self) -> Plan:
+        self.hosts = [dataclasses.replace(host, fleet=host.name[0]) for host in self.hosts]
+        return plan_from_json(plan_to_json(dataclasses.replace(super().make_plan(), stop_early=0.02)))
+
+    @property
+    def starts(self) -> int:
+        return sum(machine.count("start") for machine in self.machines.values())
+
+
+def test_a_decided_comparison_ends_and_the_noisy_one_goes_on(tmp_path):
+    bench = EarlyBench(tmp_path)
+    outcome = bench.run(max_parallel=4)
+    assert outcome.missing == outcome.failed == 0 and outcome.ok + outcome.skipped == 80
+    ended = {(event.case.split("-")[0], event.host) for event in bench.seen(JobSkipped)}
+    assert {place for place in ended if "googlenet" not in place[0]} >= {("resnet50", key) for key in ("a.a1", "b.b2")}
+    noisy = [job for job in bench.plan.jobs if job.case.model == "googlenet"]
+    assert all(bench.folder.read_record(job.id) is not None for job in noisy), "all ten repeats, on both fleets"
+    decided = bench.seen(Decided)
+    assert len(decided) == 1 and "a / b is known to ± " in decided[0].answer
+    assert describe(decided[0]).startswith("decided: resnet50")
+    answers = sorted(outcome.answers)
+    assert "not decided: ± " in answers[0] and "known to ± " in answers[1]
+    assert Recorded.of(bench.plan, bench.folder).outcome() == outcome
+    starts = bench.starts
+    assert bench.run() == outcome and bench.starts == starts == outcome.ok, "resume finds the same, and starts nothing"
+
+
+def test_prices_decide_where_the_ratio_is_clear_of_theirs(tmp_path, monkeypatch):
+    monkeypatch.setattr(EarlyBench, "settings", {"usd_per_gpu_hour": 1.0, "device": Device.CPU})
+    outcome = EarlyBench(tmp_path).run()
+    assert any("above its price ratio of 1.00" in text for text in outcome.answers if "googlenet" in text)
+    assert outcome.skipped > 0
+
+
+def test_a_fleet_that_fails_is_not_tried_ten_times(tmp_path):
+    bench = EarlyBench(tmp_path)
+    failed = {"status": Status.OOM, "cause": "no memory", "measurement": None, "validity": None}
+    for name in ("b1", "b2"):
+        bench.machines[name].payload = lambda job: to_json(dataclasses.replace(ok_record(job.case), **failed)).encode()
+    outcome = bench.run(max_parallel=1)
+    assert all("no repeat on b succeeded (2 of each host)" in text for text in outcome.answers)
+    assert 8 <= outcome.failed < 80 and outcome.skipped > 0
+
+
+def test_without_the_flag_or_without_two_fleets_nothing_is_skipped(tmp_path):
+    plan = EarlyBench(tmp_path).plan
+    one_fleet = dataclasses.replace(plan, hosts=plan.hosts[:2])
+    for measured, answers in ((dataclasses.replace(plan, stop_early=None), []), (one_fleet, [NOTHING_TO_COMPARE])):
+        early = StopEarly(measured)
+        for job in measured.jobs:
+            assert early.add(job, ok_record(job.case, seconds=2.0)) == [] and not early.skips(job)
+        assert (early.answers, early.skipped, early.saved_seconds) == (answers, 0, 0.0)

@@ -46,7 +46,6 @@ def test_a_sample_becomes_a_hosts_file_that_plan_accepts(tmp_path: Path, monkeyp
     ("source", "content", "said"),
     [
         ("vast", "", "not JSON: .*Expected the output of: vastai show instances --raw"),
-        ("vast", "[]", "no reachable machine:\n  it is empty"),
         ("vast", '[{"id": 1, "actual_status": "exited"}]', r"vast-1 \(1\): its status is exited, not running"),
         ("vast", '[{"id": 1, "actual_status": "running", "ports": ""}]', r"vast-1 \(1\): no ssh address"),
         ("vast", '[{"id": 1, "num_gpus": "many"}]', r"not the output of: .*\n  0\.num_gpus: Input should be"),
@@ -103,7 +102,6 @@ def test_init_writes_the_machines_of_standard_input_and_changes_no_file(tmp_path
     sample = (CASES / "vast.json").read_bytes()
     done = subprocess.run(command, input=sample, capture_output=True, cwd=Path(__file__).parents[3], check=True)
     assert file.read_text() == (CASES / "vast.yml").read_text() and done.stdout == b""
-    for text, said in ((sample, b"exists and was not changed"), (b"{}", b"vast")):
-        done = subprocess.run(command, input=text, capture_output=True, cwd=Path(__file__).parents[3])
-        assert done.returncode == 2 and said in done.stderr and b"Traceback" not in done.stderr
+    again = subprocess.run(command, input=sample, capture_output=True, cwd=Path(__file__).parents[3])
+    assert again.returncode == 2 and b"exists and was not changed" in again.stderr
     assert file.read_text() == (CASES / "vast.yml").read_text()
