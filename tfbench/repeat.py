@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from results.schema import BatchNorm, Case, Check, Data, Device, InputLimit, Measurement, Mode, Status, Telemetry
+from results.schema.case import network_refusal, tuning_refusal
 from results.schema.networks import NETWORKS, Network
-from results.schema.refusals import network_refusal, tuning_refusal
 from tfbench import devices, models, ranks
 from tfbench.device_case import measure_devices, with_product_rates
 from tfbench.failures import CaseFailedError

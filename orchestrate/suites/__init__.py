@@ -38,8 +38,8 @@ from results.schema import (
     kind_of,
     range_of,
 )
+from results.schema.case import CaseRefusal, network_refusal, tuning_refusal
 from results.schema.networks import NETWORKS
-from results.schema.refusals import CaseRefusal, network_refusal, tuning_refusal
 
 FOLDER = Path(__file__).parent
 SUFFIXES = (".yml", ".yaml")

@@ -219,7 +219,7 @@ def _compared(left: Sequence[FleetRate], right: Sequence[FleetRate]) -> Comparis
         mark = Mark.FAILED if b.rates else Mark.WORKS if a.rates else Mark.NOT_COMPARABLE
         return Comparison(a.case, a, b, mark, reason=reason)
     found = match(a, b)
-    if found.blocking:
+    if found.reason:
         return Comparison(a.case, a, b, Mark.NOT_COMPARABLE, reason=found.reason, differs=found.differs)
     return compare_pair(a, b)
 

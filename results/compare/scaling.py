@@ -23,7 +23,6 @@ class Efficiency:
     Attributes:
         rate: Throughput of N GPUs, with only the compared hosts.
         baseline: Throughput of one GPU, likewise.
-        count: Number of replicas, over all hosts of a multi-host job.
         value: Efficiency; 1 is perfect.
         interval: 95 % interval of `value`; None with fewer than two repeats on a side, or if a machine's baseline is
             another machine.
@@ -31,7 +30,6 @@ class Efficiency:
 
     rate: FleetRate
     baseline: FleetRate
-    count: int
     value: float
     interval: Interval | None
 
@@ -81,7 +79,7 @@ def _efficiency(rate: FleetRate, baseline: FleetRate) -> Efficiency:
             ratio = ratio_of_estimates(known, these, alike=alike) if known and these else None
     assert rate.mean is not None and baseline.mean is not None, "callers check `rates` first"
     value = ratio.value if ratio else rate.mean / baseline.mean
-    return Efficiency(rate, baseline, count, value / count, divided(ratio, count) if ratio else None)
+    return Efficiency(rate, baseline, value / count, divided(ratio, count) if ratio else None)
 
 
 def _of_these_machines(rate: FleetRate) -> Estimate | None:

@@ -91,7 +91,7 @@ def analyse(a: FleetRate, b: FleetRate, share: float, repeats: int) -> InterimAn
         text = f"no repeat on {' and '.join(missing)} succeeded ({repeats} of each host)"
         return InterimAnalysis(Reason.NO_RATIO, None, text) if repeats >= TRIES else InterimAnalysis()
     found = match(a, b)
-    if found.blocking:
+    if found.reason:
         return InterimAnalysis(Reason.NO_RATIO, None, found.reason)
     first = 1 if a.of_fleet and b.of_fleet else 2
     if repeats < first or a.estimate is None or b.estimate is None:

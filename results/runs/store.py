@@ -14,6 +14,7 @@ import os
 import re
 import stat
 import threading
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -66,40 +67,36 @@ class ReadingNotes:
     """
 
     def __init__(self) -> None:
-        self._files: dict[tuple[Path, str], list[Path]] = {}
-        self._keys: dict[Path, tuple[list[Path], dict[str, None]]] = {}
+        self._files = defaultdict[tuple[Path, str], list[Path]](list)
+        self._keys = defaultdict[Path, dict[str, None]](dict)
         self.unread = 0
 
     def add_problem(self, path: Path, problem: str) -> None:
         """Add a problem of a file."""
-        self._files.setdefault((path.parent, problem), []).append(path)
-
-    def add(self, stored: StoredRecord) -> None:
-        """Add why a file is not a record, or the unknown keys of a record."""
-        if stored.record is None:
-            why = "; ".join(stored.error.problems[:3]) if stored.error else "no reason given"
-            self.add_problem(stored.path, f"not a record, excluded: {why}")
-            self.unread += 1
-        elif stored.unknown:
-            files, keys = self._keys.setdefault(stored.path.parent, ([], {}))
-            files.append(stored.path)
-            keys.update(dict.fromkeys(stored.unknown))
+        self._files[path.parent, problem].append(path)
 
     def of(self, stored: Iterable[StoredRecord]) -> Iterator[StoredRecord]:
-        """Yield records, and add what is wrong with them."""
+        """Yield records, and add why a file is not a record, or the unknown keys of a record."""
         for item in stored:
-            self.add(item)
+            if item.error is not None:
+                self.add_problem(item.path, f"not a record, excluded: {'; '.join(item.error.problems[:3])}")
+                self.unread += 1
+            elif item.unknown:
+                self.add_problem(item.path, UNKNOWN_KEYS)
+                self._keys[item.path.parent].update(dict.fromkeys(item.unknown))
             yield item
 
     def lines(self) -> list[str]:
-        """Return one line per problem and run, which names its first file, and one per run with unknown keys."""
-        problems = [f"{_named(files)}: {problem}" for (_, problem), files in self._files.items()]
-        return problems + [
-            f"{_named(files)}: keys that this tfbench does not know, as a newer one may write, are ignored: "
-            + ", ".join([*keys][:MAX_NAMED_KEYS])
-            + (f" and {len(keys) - MAX_NAMED_KEYS} more" if len(keys) > MAX_NAMED_KEYS else "")
-            for files, keys in self._keys.values()
-        ]
+        """Return one line per problem and run, which names its first file; unknown keys are one problem."""
+        lines = []
+        for (folder, problem), files in self._files.items():
+            keys = [*self._keys[folder]] if problem == UNKNOWN_KEYS else []
+            more = [f"and {len(keys) - MAX_NAMED_KEYS} more"] if len(keys) > MAX_NAMED_KEYS else []
+            lines.append(" ".join([f"{_named(files)}: {problem}", ", ".join(keys[:MAX_NAMED_KEYS]), *more]).strip())
+        return lines
+
+
+UNKNOWN_KEYS = "keys that this tfbench does not know, as a newer one may write, are ignored:"
 
 
 class Journal:

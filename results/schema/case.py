@@ -1,25 +1,16 @@
-"""A case: one point of the benchmark's matrix, its name and its command line."""
+"""A case: one point of the benchmark's matrix, its name, its command line, and settings that conflict."""
 
 from __future__ import annotations
 
+import math
 import types
 import typing
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
-from results.schema import bounds
+from results.schema import bounds, enums
 from results.schema.bounds import MOST, Range
-from results.schema.enums import (
-    XLA,
-    AllReduceDtype,
-    BatchNorm,
-    Communication,
-    Data,
-    Device,
-    Mode,
-    Optimizer,
-    Precision,
-)
 from results.schema.networks import NETWORKS, SHORTEST_SEQUENCE, SMALLEST_IMAGE, Network
 
 MOST_STEPS = 100_000
@@ -68,25 +59,29 @@ class Case:
     """
 
     model: bounds.Name = field(metadata={"setting": Setting(meaning="Network, e.g. resnet50, or the device itself.")})
-    precision: Precision = _setting(Precision.FP32, "Arithmetic: fp32 (IEEE, TF32 off), tf32, fp16 or bf16.")
+    precision: enums.Precision = _setting(
+        enums.Precision.FP32, "Arithmetic: fp32 (IEEE, TF32 off), tf32, fp16 or bf16."
+    )
     batch_per_gpu: bounds.Count = _setting(128, "Samples per GPU and step.", unit="samples", flag="batch_size")
     num_gpus: bounds.Count = _setting(1, "Replicas of each host: GPUs, or logical devices on a CPU.")
     num_hosts: bounds.Count = _setting(1, "Hosts that train together, as TF_CONFIG lists them.")
-    communication: Communication = _setting(
-        Communication.AUTO, "All-reduce between hosts: auto, ring or nccl.", part="{}"
+    communication: enums.Communication = _setting(
+        enums.Communication.AUTO, "All-reduce between hosts: auto, ring or nccl.", part="{}"
     )
     all_reduce: bounds.Flag = _setting(
         True, "False: no all-reduce, to measure the cost of communication.", part="no-all-reduce"
     )
-    xla: XLA = _setting(
-        XLA.OFF, "What XLA compiles: off, auto (TensorFlow chooses) or replica (whole pass).", part="xla-{}"
+    xla: enums.XLA = _setting(
+        enums.XLA.OFF, "What XLA compiles: off, auto (TensorFlow chooses) or replica (whole pass).", part="xla-{}"
     )
-    mode: Mode = _setting(Mode.TRAIN, "What is measured: train, infer (also latency at batch 1) or device.", part="{}")
-    data: Data = _setting(
-        Data.SYNTHETIC, "Source of a batch: synthetic (on the device), host (tf.data), tfrecord.", part="{}"
+    mode: enums.Mode = _setting(
+        enums.Mode.TRAIN, "What is measured: train, infer (also latency at batch 1) or device.", part="{}"
     )
-    device: Device = _setting(Device.GPU, "Device: gpu, which never falls back to the CPU, or cpu.")
-    batch_norm: BatchNorm | None = _setting(
+    data: enums.Data = _setting(
+        enums.Data.SYNTHETIC, "Source of a batch: synthetic (on the device), host (tf.data), tfrecord.", part="{}"
+    )
+    device: enums.Device = _setting(enums.Device.GPU, "Device: gpu, which never falls back to the CPU, or cpu.")
+    batch_norm: enums.BatchNorm | None = _setting(
         None,
         "Variant of batch normalisation: fused, keras or none; default: fused, or none if the network has none.",
         part="bn-{}",
@@ -97,7 +92,7 @@ class Case:
     sequence_length: Annotated[int, Range(SHORTEST_SEQUENCE, MOST)] | None = _setting(
         None, "Tokens of a sequence; empty: the network's own.", part="seq{}", unit="tokens"
     )
-    optimizer: Optimizer | None = _setting(
+    optimizer: enums.Optimizer | None = _setting(
         None, "How weights are updated: momentum or adamw; default: adamw for transformers, else momentum.", part="{}"
     )
     accumulate: bounds.Count = _setting(
@@ -114,8 +109,8 @@ class Case:
         tuning=True,
         train_only=True,
     )
-    all_reduce_dtype: AllReduceDtype = _setting(
-        AllReduceDtype.FP32,
+    all_reduce_dtype: enums.AllReduceDtype = _setting(
+        enums.AllReduceDtype.FP32,
         "Data type of gradients in the all-reduce: fp32, or the 16-bit type of the step.",
         part="reduce-{}",
         tuning=True,
@@ -141,7 +136,7 @@ class Case:
     def _of_network(self) -> dict[str, Any]:
         if network := NETWORKS.get(self.model):
             return {"batch_norm": next(iter(network.parameters)), "optimizer": network.optimizer}
-        return {"batch_norm": BatchNorm.FUSED, "optimizer": Optimizer.MOMENTUM}
+        return {"batch_norm": enums.BatchNorm.FUSED, "optimizer": enums.Optimizer.MOMENTUM}
 
     def size(self, network: Network) -> int:
         """Return the size of its examples for a network, in pixels or tokens."""
@@ -237,3 +232,75 @@ def _flag(name: str, value: object) -> str:
     if isinstance(value, bool):
         return f"--{'' if value else 'no'}{flag}"
     return f"--{flag}={value:g}" if isinstance(value, float) else f"--{flag}={value}"
+
+
+@dataclass(frozen=True)
+class CaseRefusal:
+    """Why a case cannot be measured with one of its settings.
+
+    Attributes:
+        other: The network that does not support the setting, or another setting that conflicts with it.
+        key: Attribute of the case, and name of the flag and of the suite's key.
+        value: Its value in the case.
+        reason: What is supported instead.
+    """
+
+    other: str
+    key: str
+    value: object
+    reason: str
+
+    @property
+    def as_flag(self) -> str:
+        """The message for a command line."""
+        return f"--{self.key}={self.value} is not for {self.other}: {self.reason}"
+
+    @property
+    def as_setting(self) -> str:
+        """The message for a suite."""
+        return f"{self.key}: {self.value} is not for {self.other}: {self.reason}"
+
+
+def network_refusal(case: Case, network: Network) -> CaseRefusal | None:
+    """Return the first setting that a network does not support; None: it supports all."""
+    size, longest = case.size(network), math.inf if network.longest is None else network.longest
+    rules = [(case.batch_norm not in network.parameters, "batch_norm", f"it has {' or '.join(network.parameters)}")]
+    if network.image_size is None:
+        rules += [
+            (case.image_size is not None, "image_size", "it takes sequences. Use sequence_length"),
+            (case.data is enums.Data.TFRECORD, "data", "it takes no images"),
+            (size > longest, "sequence_length", f"it has {network.longest} positions"),
+            (size < SHORTEST_SEQUENCE, "sequence_length", f"it needs at least {SHORTEST_SEQUENCE} tokens"),
+        ]
+    else:
+        rules += [
+            (case.sequence_length is not None, "sequence_length", "it takes images. Use image_size"),
+            (size < network.smallest, "image_size", f"it needs at least {network.smallest} pixels"),
+            (size % network.multiple != 0, "image_size", f"it needs a multiple of {network.multiple}"),
+        ]
+    return _first(case, ((refused, case.model, key, reason) for refused, key, reason in rules))
+
+
+def tuning_refusal(case: Case) -> CaseRefusal | None:
+    """Return the first conflict between settings, independent of the network; None: there is no conflict."""
+    trains, several = case.mode is enums.Mode.TRAIN, case.num_hosts > 1
+    mode, precision, hosts = f"mode {case.mode}", f"precision {case.precision}", f"num_hosts {case.num_hosts}"
+    dtype, on_cpus = case.all_reduce_dtype, case.device is enums.Device.CPU
+    travel = f"gradients travel as fp32, or as {dtype} from steps of that precision"
+    steps = "all hosts of a multi-host job take the same number of steps: remove it and raise num_steps"
+    rules = [(SETTINGS[key].train_only and not trains, mode, key, "it is for mode train") for key in case.changed]
+    rules += [
+        (str(dtype) not in ("fp32", case.precision), precision, "all_reduce_dtype", travel),
+        (case.deep_check and case.mode is not enums.Mode.DEVICE, mode, "deep_check", "it is for mode device"),
+        (several and not trains, hosts, "mode", "inference needs no other host"),
+        (several and case.data is enums.Data.TFRECORD, hosts, "data", "it is for one host. Use synthetic or host"),
+        (several and on_cpus and case.num_gpus > 1, hosts, "num_gpus", "TensorFlow uses one CPU device of each"),
+        (several and case.min_seconds is not None, hosts, "min_seconds", steps),
+    ]
+    return _first(case, rules)
+
+
+def _first(case: Case, rules: Iterable[tuple[bool, str, str, str]]) -> CaseRefusal | None:
+    """Return the first refusal of rows of: whether it applies, the other setting, the setting, the reason."""
+    found = (CaseRefusal(other, key, getattr(case, key), reason) for refused, other, key, reason in rules if refused)
+    return next(found, None)

@@ -115,15 +115,12 @@ class RecordReader:
     def take(self, line: str) -> bool:
         """Read a line; False: it is not part of a record. A new record replaces the previous one."""
         match = _RECORD.match(line)
-        if match is None:
+        if match is None or not 1 <= int(match[1]) <= int(match[2]) <= MAX_RECORD_LINES:
             return False
-        number, count = int(match[1]), int(match[2])
-        if not 1 <= number <= count <= MAX_RECORD_LINES:
-            return False
-        if (match[3], count) != self._key:
-            self._key = (match[3], count)
-            self._parts.clear()
-        self._parts[number] = match[4]
+        key = match[3], int(match[2])
+        if key != self._key:
+            self._key, self._parts = key, {}
+        self._parts[int(match[1])] = match[4]
         return True
 
     @property

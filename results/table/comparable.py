@@ -13,8 +13,7 @@ import functools
 import itertools
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from results.schema import DEVICE_MODEL, Case, Communication
 from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS, Software, Value
@@ -65,22 +64,16 @@ SharedSetting = tuple[tuple[str, Value], ...]
 """Columns and values that comparable measurements share: those of the case, then `MEASURED`."""
 
 
-@dataclass(frozen=True)
-class Match:
+class Match(NamedTuple):
     """Whether two measurements may be compared.
 
     Attributes:
-        blocking: Columns whose difference makes a ratio meaningless; empty: comparable.
+        reason: Why a ratio would be meaningless; empty: comparable.
         differs: Software columns that differ, shown next to the ratio.
     """
 
-    blocking: tuple[str, ...]
+    reason: str
     differs: tuple[str, ...]
-
-    @property
-    def reason(self) -> str:
-        """Why the two are not comparable; empty if they are."""
-        return f"{', '.join(self.blocking)} differ, so different things are measured" if self.blocking else ""
 
 
 def setting_of(item: Measured, *, across: Collection[str] = ()) -> SharedSetting:
@@ -106,10 +99,11 @@ def match(a: Measured, b: Measured, *, across: Collection[str] = ()) -> Match:
         across: Columns of the case that the comparison is about; see `setting_of`.
     """
     left, right = setting_of(a, across=across), setting_of(b, across=across)
-    blocking = tuple(name for (name, x), (_, y) in zip(left, right, strict=True) if x != y)
+    blocking = [name for (name, x), (_, y) in zip(left, right, strict=True) if x != y]
     silent = HARDWARE | _excluded(across)
     differs = (name for name in SOFTWARE_COLUMNS if name not in silent and value_of(a, name) != value_of(b, name))
-    return Match(blocking, tuple(differs))
+    reason = f"{', '.join(blocking)} differ, so different things are measured" if blocking else ""
+    return Match(reason, tuple(differs))
 
 
 def by_setting(items: Iterable[T], *, across: Collection[str] = ()) -> dict[SharedSetting, list[T]]:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from results.schema import Check, DeviceResult, Mode, Record, Status, Telemetry, Validity
+from results.schema.case import tuning_refusal
 from results.schema.record_json import to_json
-from results.schema.refusals import tuning_refusal
 from studies.gpu_validation.figures import Ended, Figure, NoFigure, read_step
 from studies.gpu_validation.steps import START, STEPS, Machine, refusal, runs_of
 from tests.unit.results.factory import make_case, make_failure, make_record

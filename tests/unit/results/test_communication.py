@@ -76,7 +76,7 @@ def test_hosts_scale_beside_gpus_from_the_same_baseline():
         *of(4, 4, 1300.0, 1310.0, host="a+b+c+d", communication="ring"),
     ]
     merged = merge_records(stored(*records))
-    found = {item.count: item for item in efficiencies(merged.rates)}
+    found = {item.rate.case.replicas: item for item in efficiencies(merged.rates)}
     assert found.keys() == {4, 8, 16}
     expected = ratio_interval([700.0 / 8, 704.0 / 8], [100.0, 101.0])
     assert (found[8].value, found[8].interval.low) == pytest.approx((expected.value, expected.low))

@@ -45,7 +45,7 @@ def test_whatever_changes_what_is_measured_makes_another_setting(change):
     a, b = rate("a"), rate("b", **change)
     assert setting_of(a) != setting_of(b) and len(by_setting([a, b])) == 2
     found = match(a, b)
-    assert found.blocking and found.reason.endswith("differ, so different things are measured")
+    assert found.reason.endswith("differ, so different things are measured")
 
 
 def launched(launcher, *, digest=None, **where):
@@ -62,7 +62,7 @@ DIGEST = "sha256:" + "0" * 64
 def test_containers_and_processes_are_comparable_and_the_launcher_named():
     docker, bare = rates_of(*launched("docker", digest=DIGEST, fleet="a"), *launched("ssh", fleet="b"))
     found = match(docker, bare)
-    assert not found.blocking and found.differs == ("launcher", "image_digest")
+    assert not found.reason and found.differs == ("launcher", "image_digest")
     assert "launcher docker / ssh" in compare_grid(compare([docker], [bare]), "a", "b").rows[0][-1]
     records = [*launched("docker", digest=DIGEST, host="node-a"), *launched("ssh", host="node-b")]
     (mixed,) = rates_of(*records)
@@ -78,7 +78,7 @@ def test_one_host_with_two_launchers_has_two_numbers():
 
 def test_across_precisions_the_switch_for_tf32_is_part_of_what_is_compared():
     a, b = rate(), rate(case=make_case(precision="tf32"), environment=make_environment(tf32_enabled=True))
-    assert match(a, b).blocking
+    assert match(a, b).reason
     assert match(a, b, across=("precision",)) == match(a, a)
 
 
