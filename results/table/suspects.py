@@ -135,10 +135,12 @@ def unusual_repeats(rows: Sequence[Row], repeats: pd.DataFrame) -> list[str]:
 
     Source: moderated t-test, Smyth 2004; Bonferroni's correction for the number of repeats.
     """
+    from scipy.special import chdtri  # type: ignore[import-untyped]
+
     frame = repeats[["row", "run", "round", "samples_per_second", "step_cv"]]
     frame = frame.assign(log=np.log(frame["samples_per_second"]))
     groups = frame.groupby("row")["log"]
-    cases = groups.agg(["mean", "var", "count"])
+    cases = groups.agg(["var", "count"])
     count, residual = groups.transform("count"), frame["log"] - groups.transform("mean")
     with np.errstate(divide="ignore", invalid="ignore"):
         frame["difference"] = residual * count / (count - 1)  # from the mean of the others
@@ -146,6 +148,8 @@ def unusual_repeats(rows: Sequence[Row], repeats: pd.DataFrame) -> list[str]:
     large = frame[frame["difference"].abs() > np.maximum(SMALLEST, STEADY * noise)]
     largest = large["difference"].abs().sort_values(ascending=False).index
     cases = cases[cases["count"] > 1]
+    degrees = cases["count"] - 1
+    cases = cases.assign(degrees=degrees, noise=cases["var"] * degrees / chdtri(degrees, 0.5))
     lines = []
     for _, repeat in large.loc[largest].drop_duplicates("row").head(10 * NAMED).iterrows():
         if abs(repeat["difference"]) > _most_by_chance(cases, repeat, len(frame)):
@@ -158,17 +162,15 @@ def _most_by_chance(cases: pd.DataFrame, repeat: pd.Series, tested: int) -> floa
     """Return the largest difference that noise explains.
 
     Args:
-        cases: Mean, variance and number of the logarithms of each case's repeats.
+        cases: Variance and number of the logarithms of each case's repeats, degrees of freedom, and the variance that
+            is as likely too low as too high (`noise`).
         repeat: The tested one: its `row`, and its `difference` from the mean of the others of its case.
         tested: Number of repeats that are tested.
     """
-    from scipy.special import chdtri  # type: ignore[import-untyped]
-
     case, others = cases.loc[repeat["row"]], cases.drop(index=repeat["row"])
-    degrees = others["count"] - 1
     weights = [(USUAL**2, USUAL_DEGREES)]
     if len(others):
-        weights.append((float((others["var"] * degrees / chdtri(degrees, 0.5)).median()), int(degrees.sum())))
+        weights.append((float(others["noise"].median()), int(others["degrees"].sum())))
     total = sum(weight for _, weight in weights)
     variance = sum(value * weight for value, weight in weights) / total
     count = case["count"]
