@@ -19,8 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from results.compare.comparison import compare_pair, geometric_mean
-from results.compare.scaling import efficiencies
+from results.compare.comparison import compare_pair, efficiencies, geometric_mean
 from results.schema import Case
 from results.table.columns import Software
 from results.table.fleets import FleetRate

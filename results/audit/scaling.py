@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from results.audit.findings import Claim, Claims, Severity, TableFinding, above, grouped, pairs
-from results.compare.scaling import CEILING
+from results.compare.comparison import CEILING
 
 SUSPECT_EFFICIENCY, IMPOSSIBLE_EFFICIENCY = 1.12, 1.25
 """Efficiency above 1.05 is a note; published VGG16 runs reach 1.09 per step. Above 1.25 no cache, clock or noise

@@ -19,7 +19,7 @@ from results.compare.comparison import compare_pair
 from results.compare.decide import price_limits
 from results.stats import LEVEL, Estimate, Interval, ratio_of_estimates
 from results.table.comparable import match
-from results.table.fleets import FleetRate
+from results.table.fleets import FleetRate, ratio_of_rates
 from results.text import counted
 
 
@@ -98,16 +98,16 @@ def analyse(a: FleetRate, b: FleetRate, share: float, repeats: int) -> InterimAn
         return InterimAnalysis()
     singles = _one_by_one(a, repeats) and _one_by_one(b, repeats)
     level, alike = SINGLE_MACHINES_LEVEL if singles else LEVEL, a.repeated == b.repeated
-    interval = ratio_of_estimates(a.estimate, b.estimate, level=level, alike=alike)
     guarded = ratio_of_estimates(_no_luck(a, a.estimate), _no_luck(b, b.estimate), level=level, alike=alike)
+    interval = ratio_of_rates(a, b, level=level)
+    bounds = ratio_of_rates(a, b, level=analysis_level(repeats - first + 1))
+    assert interval and bounds, "both sides have an estimate"
     rounds = f"{counted(repeats, 'repeat')} of each host"
     names = f"{a.fleet} / {b.fleet}"
     if guarded.half_width <= share * guarded.value:
         width = f"± {interval.half_width / interval.value:.1%}" + (f" (level {level:.1%})" if singles else "")
         return InterimAnalysis(Reason.KNOWN, interval, f"{names} is known to {width} after {rounds}")
     equal_cost = compare_pair(a, b).price_ratio
-    level = analysis_level(repeats - first + 1)
-    bounds = ratio_of_estimates(a.estimate, b.estimate, level=level, alike=alike)
     lower, upper = price_limits(bounds)
     if equal_cost is not None and not lower <= equal_cost <= upper:
         word = "above" if equal_cost < lower else "below"

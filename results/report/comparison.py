@@ -7,9 +7,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from results.compare.comparison import MEANINGS, Comparison, compare, compare_pair, fleets_of
+from results.compare.comparison import MEANINGS, Comparison, Efficiency, compare, compare_pair, efficiencies, fleets_of
 from results.compare.means import answers
-from results.compare.scaling import Efficiency, efficiencies
 from results.number_format import significant, with_interval
 from results.stats import LEVEL, Interval, divided, ratio_of_estimates
 from results.table.cell_text import (

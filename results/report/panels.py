@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from results.compare.comparison import MEANINGS, Comparison, Mark
-from results.compare.scaling import efficiencies
+from results.compare.comparison import MEANINGS, Comparison, Mark, efficiencies
 from results.report.comparison import RATIO_COLUMNS, Pair, efficiency_percent, ratio_cells
 from results.schema import Mode
 from results.stats import Interval

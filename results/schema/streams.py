@@ -48,30 +48,30 @@ class LastingStream:
 
     def write(self, text: str) -> int:
         """Write text; see `typing.TextIO.write`."""
-        try:
-            return self._stream.write(text)
-        except self._errors as error:
-            self._give_up(error)
-            return len(text)
+        with self._giving_up():
+            self._stream.write(text)
+        return len(text)
 
     def flush(self) -> None:
         """Flush the stream; see `typing.TextIO.flush`."""
-        try:
+        with self._giving_up():
             self._stream.flush()
-        except self._errors as error:
-            self._give_up(error)
 
     def __getattr__(self, name: str) -> object:
         """Delegate all other attributes to the stream."""
         return getattr(self._stream, name)
 
-    def _give_up(self, error: Exception) -> None:
-        """Redirect the file descriptor to `os.devnull`, which also covers output of Python and child processes."""
-        self.lost = self.lost or error
-        with contextlib.suppress(OSError, ValueError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._stream.fileno())
-            os.close(nowhere)
+    @contextlib.contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        """On an error redirect the descriptor to `os.devnull`, for output of Python and of child processes."""
+        try:
+            yield
+        except self._errors as error:
+            self.lost = self.lost or error
+            with contextlib.suppress(OSError, ValueError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, self._stream.fileno())
+                os.close(nowhere)
 
 
 def lasting(stream: TextIO | None, errors: tuple[type[Exception], ...] = GONE) -> TextIO:

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from results.compare.scaling import efficiencies
+from results.compare.comparison import efficiencies
 from results.report.comparison import communication_grid, scaling_grid
 from results.report.tables import wide_grids
 from results.runs.reading import from_json

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import scipy
 
-from results.compare.comparison import Mark, compare, geometric_mean, regressions, unmatched
+from results.compare.comparison import Mark, compare, efficiencies, geometric_mean, regressions, unmatched
 from results.compare.means import answer_lines, comparison_row, unchecked_lines, unknown_line
-from results.compare.scaling import efficiencies
 from results.number_format import with_interval
 from results.report.comparison import compare_grid, scaling_grid
 from results.schema import Telemetry

@@ -4,9 +4,8 @@ import re
 
 import pytest
 
-from results.compare.comparison import Mark, compare, geometric_mean
+from results.compare.comparison import Mark, compare, efficiencies, geometric_mean
 from results.compare.means import answer_lines, answers, without_outlier
-from results.compare.scaling import efficiencies
 from results.report.comparison import compare_grid, scaling_grid
 from results.schema import Mode
 from studies import coverage
