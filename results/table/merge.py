@@ -37,13 +37,15 @@ from results.table.suspects import highest_rate, own_doubt, step_times, suspicio
 from results.text import path_text, printable
 
 _TYPES = {
-    **{"path": "object", "place": "object", "number": "int64", "software": "object", "alone": "bool"},
-    **{"kind": "object", "run": "object", "repeat": "int64", "started_at": "object", "status": "object"},
-    **{"cause": "object", "warnings": "object", "usd_per_gpu_hour": "float64", "unit": "object"},
-    **{"input_size": "float64", "doubt": "object", "steps": "object", **dict.fromkeys(OF_REPEAT, "float64")},
+    **dict.fromkeys(("path", "place", "number", "software", "alone", "kind", "record", "run", "repeat"), "object"),
+    **dict.fromkeys(("started_at", "status", "cause", "warnings", "usd_per_gpu_hour", "unit"), "object"),
+    **dict.fromkeys(("input_size", "doubt", "steps", *OF_REPEAT), "object"),
+    **{"number": "int64", "repeat": "int64", "alone": "bool"},
+    **dict.fromkeys(("usd_per_gpu_hour", "input_size", *OF_REPEAT), "float64"),
 }
 """Columns of `Merged.records`: `number` identifies a `place`, `alone` is a record without an orchestrator, `kind` says
-what was measured, `doubt` why a repeat is suspect, and `steps` is a hash of its step times."""
+what was measured, `record` is that of a device, `doubt` says why a repeat is suspect, `steps` is a hash of its step
+times."""
 
 _NOTHING = Telemetry()
 
@@ -101,13 +103,8 @@ def merge_records(stored: Iterable[StoredRecord]) -> Merged:
     Args:
         stored: Records of any number of runs.
     """
-    notes, devices, numbers, limits = ReadingNotes(), dict[int, Record](), dict[Any, int](), dict[Any, float]()
-    read: list[tuple[Any, ...]] = []
-    for item in notes.of(stored):
-        if item.record is not None:
-            if item.record.status is Status.OK and item.record.device_results:
-                devices[len(read)] = item.record
-            read.append(_cells(item.path, item.record, numbers, limits))
+    notes, numbers, limits = ReadingNotes(), dict[Any, int](), dict[Any, float]()
+    read = [_cells(item.path, item.record, numbers, limits) for item in notes.of(stored) if item.record is not None]
     frame = pd.DataFrame(read, columns=list(_TYPES), dtype=object).astype(_TYPES)
     keys = ["run", "number", "repeat"]
     again, first = frame.duplicated(keys), frame.groupby(keys)["path"].transform("first")
@@ -122,7 +119,7 @@ def merge_records(stored: Iterable[StoredRecord]) -> Merged:
         merged,
         records=pd.concat([merged.records, *([apart.records] if apart else []), of_devices]).sort_index(),
         problems=list(dict.fromkeys([*notes.lines(), *problems, *merged.problems])),
-        devices=[record for index, record in devices.items() if not again[index]],
+        devices=of_devices["record"].tolist(),
         apart=apart,
         unread=notes.unread,
     )
@@ -141,7 +138,7 @@ def _cells(path: Path, record: Record, numbers: dict[Any, int], limits: dict[Any
     number = numbers.setdefault(place, len(numbers))
     ok = record.status is Status.OK and software is not None
     kind = "device" if ok and record.device_results else "network" if place.case.all_reduce else "no all-reduce"
-    cells: list[Any] = [path, place, number, software, origin is None, kind]
+    cells: list[Any] = [path, place, number, software, origin is None, kind, record if kind == "device" else None]
     cells += [origin.run_id, origin.repeat] if origin else [path_text(path), 1]
     cells += [record.started_at, str(record.status), record.cause and printable(record.cause)]
     cells += [tuple({warning.code for warning in record.warnings}), origin and origin.usd_per_gpu_hour]
@@ -172,9 +169,8 @@ def _merged(frame: pd.DataFrame) -> Merged:
     order = sorted(dict.fromkeys(keys), key=lambda key: (*places[key[0]].sort_key, key not in ok))
     row_of_key = {key: row for row, key in enumerate(order)}
     frame["row"] = [row_of_key[key] for key in keys]
-    frame.loc[found.index, "doubt"] = frame.loc[found.index, "cause"] = found
-    frame.loc[found.index, "status"] = str(Status.INVALID)
-    frame.loc[found.index, "unit"] = None
+    frame.loc[found.index, "cause"] = found
+    frame.loc[found.index, ["status", "unit"]] = str(Status.INVALID), None
     frame.loc[found.index, ["input_size", *OF_REPEAT]] = math.nan
     frame = frame.sort_values("row", kind="stable")
     repeats = frame[frame["samples_per_second"].notna()].reset_index(drop=True)
