@@ -49,8 +49,6 @@ ORDER = (
     ("tests/real/slurm/test_slurm.py", "slurm"),
     ("tests/real/ssh/", "ssh"),
     ("tests/real/test_w", ""),
-    ("tests/real/test_unread_output.py", ""),
-    ("tests/real/slurm/test_training.py", ""),
     *(
         (f"tests/real/training/test_{name}.py", "")
         for name in ("main", "several_hosts", "networks", "models", "training")

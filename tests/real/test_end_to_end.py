@@ -5,9 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -17,8 +15,6 @@ from tests.support import PROJECT
 from tests.support.controller import Runs, ours, running
 from tests.support.engines.docker import Engines
 from tests.support.engines.processes import free_port, wait_until
-from tests.support.engines.servers import Registry
-from tests.support.patience import patience
 
 pytestmark = pytest.mark.docker
 
@@ -114,18 +110,13 @@ def test_stop_and_two_interrupts_end_only_what_belongs_to_the_run(engines: Engin
         stranger.remove(force=True)
 
 
-def pair(engines: Engines, registry: Registry, num_steps: int) -> dict[str, Any]:
-    """Return fleets and settings of a case on both engines."""
+def test_two_engines_train_one_case_together_and_give_one_record(engines: Engines, cpu_image, registry, runs: Runs):
     addresses = {"first": engines.first.url, "second": engines.second.url}
     hosts = {name: {"docker": url, "address": "127.0.0.1"} for name, url in addresses.items()}
     # These engines have no bridge: their containers share this machine's network.
     fleet = {"hosts": hosts, "network": "host", "cluster_port": free_port(2)}
-    case = {"model": "alexnet", "warmup_steps": 2, "num_steps": num_steps, "num_hosts": 2, "communication": "ring"}
-    return {"fleets": {"pair": fleet}, "case": case, "registry": registry.address, "variant": "cpu"}
-
-
-def test_two_engines_train_one_case_together_and_give_one_record(engines: Engines, cpu_image, registry, runs: Runs):
-    runs.measure(**pair(engines, registry, 6), seconds=SECONDS)
+    case = {"model": "alexnet", "warmup_steps": 2, "num_steps": 6, "num_hosts": 2, "communication": "ring"}
+    runs.measure({"pair": fleet}, case=case, registry=registry.address, variant="cpu", seconds=SECONDS)
     (record,) = runs.records().values()
     assert record.status is Status.OK
     assert record.origin is not None and record.validity is not None and record.measurement is not None
@@ -142,28 +133,3 @@ def test_two_engines_train_one_case_together_and_give_one_record(engines: Engine
     assert (row["host"], row["global_batch"], row["status"]) == ("first+second", 4, "ok")
     assert row["samples_per_second"] == pytest.approx(measured.samples_per_second)
     assert ours(engines.first) == [] and ours(engines.second) == [], "containers were left behind"
-
-
-def test_a_killed_rank_ends_the_other_and_gives_one_lost_record(engines: Engines, cpu_image, registry, runs: Runs):
-    with runs.begin(**pair(engines, registry, 90_000)) as controller:
-
-        def both_train() -> bool:
-            logs = [path.read_text() for path in (runs.folder / "runs").glob("*/logs/*")]
-            return len(logs) == 2 and all("state timing" in log for log in logs)
-
-        wait_until(both_train, "both parts to train")
-        (victim,) = running(engines.second)
-        reported = victim.attrs
-        killed_at = time.monotonic()
-        victim.kill()
-        wait_until(runs.records, "the record", seconds=60)
-        assert time.monotonic() - killed_at < patience(90)
-    assert controller.returncode == 3, runs.stderr
-
-    (record,) = runs.records().values()
-    assert record.status is Status.LOST
-    assert "rank 1 (127.0.0.1:" in (record.cause or "")
-    assert ours(engines.first) == [] and ours(engines.second) == []
-    config = next(value for value in reported["Config"]["Env"] if value.startswith("TF_CONFIG="))
-    assert json.loads(config.partition("=")[2])["task"] == {"type": "worker", "index": 1}
-    assert "Traceback" not in runs.stderr

@@ -26,11 +26,7 @@ _NOT_INHERITED = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "DOCKER_CONFIG", "HTTP
 
 @dataclass(frozen=True)
 class Finished:
-    """An ended controller.
-
-    Attributes:
-        memory_peak_bytes: Its largest resident set.
-    """
+    """An ended controller, and its largest resident set."""
 
     returncode: int
     stdout: str
@@ -53,12 +49,7 @@ class Controller(subprocess.Popen[str]):
 
 @dataclass(frozen=True)
 class Usage:
-    """Resources used by a process.
-
-    Attributes:
-        cpu_seconds: User and system time, without child processes.
-        peak_bytes: Its largest resident set.
-    """
+    """User and system time of a process without its children, and its largest resident set."""
 
     cpu_seconds: float
     peak_bytes: int
@@ -85,12 +76,7 @@ def watch(process: subprocess.Popen[Any], seconds: float = float("inf")) -> Usag
 
 
 class Runs:
-    """A user's folder: a suite, hosts files and runs.
-
-    Args:
-        folder: An empty folder.
-        environment: Variables added to those of this process.
-    """
+    """A user's folder, empty at first: a suite, hosts files and runs; and variables of the user's own."""
 
     def __init__(self, folder: Path, **environment: str) -> None:
         self.folder = folder
@@ -105,14 +91,7 @@ class Runs:
     def hosts(
         self, fleets: dict[str, dict[str, Any]], repeats: int = 1, case: dict[str, Any] | None = None, **defaults: Any
     ) -> Path:
-        """Write a hosts file and a suite with one case.
-
-        Args:
-            fleets: Settings and `hosts` by name of the fleet.
-            repeats: Repeats of the case.
-            case: Settings that override `CASE`.
-            defaults: Settings of all hosts.
-        """
+        """Write a hosts file of fleets by name and of settings of all hosts, and a suite with one case, based on `CASE`."""
         suite = {"description": "one case of the fake", "repeats": repeats, "cases": [CASE | (case or {})]}
         (self.folder / "one.yml").write_text(json.dumps(suite))
         path = self.folder / "hosts.yml"
@@ -136,20 +115,11 @@ class Runs:
             )
 
     def run(self, *arguments: str, expect: int | None = None, seconds: float = DEADLINE_SECONDS) -> Finished:
-        """Run a controller to its end, and measure its memory.
-
-        Args:
-            arguments: Command line.
-            expect: Required exit code; None: any.
-            seconds: Timeout, after which it is killed.
-        """
-        starts = [_size(self.folder / "stdout"), _size(self.folder / "stderr")]
+        """Run a controller to its end within some seconds, with an exit code where one is expected."""
+        before = [len(self._printed(name)) for name in ("stdout", "stderr")]
         with self.start(*arguments) as process:
             usage = watch(process, seconds)
-        stdout, stderr = (
-            (self.folder / name).read_bytes()[start:].decode(errors="surrogateescape")
-            for name, start in zip(("stdout", "stderr"), starts, strict=True)
-        )
+        stdout, stderr = self._printed("stdout")[before[0] :], self._printed("stderr")[before[1] :]
         assert expect is None or process.returncode == expect, f"exit code {process.returncode}: {stdout}{stderr}"
         return Finished(process.returncode, stdout, stderr, usage.peak_bytes)
 
@@ -174,10 +144,14 @@ class Runs:
         """Resume the run to its end, without failures."""
         return self.run("resume", "--display=plain", *flags, expect=0, seconds=seconds)
 
+    def _printed(self, name: str) -> str:
+        path = self.folder / name
+        return path.read_bytes().decode(errors="surrogateescape") if path.exists() else ""
+
     @property
     def stderr(self) -> str:
         """Stderr of all controllers."""
-        return (self.folder / "stderr").read_text()
+        return self._printed("stderr")
 
     @property
     def path(self) -> Path:
@@ -228,20 +202,11 @@ def running(engine: DockerEngine, client: Any = None) -> list[Any]:
 
 def counted(engine: DockerEngine, action: str, run_id: str) -> Counter[str]:
     """Count an action of the engine, such as `create` or `start`, for each container of a run."""
-    now = int(time.time()) + 1
-    reported = engine.client.events(
-        since=0,
-        until=now,
-        decode=True,
-        filters={"type": "container", "event": action, "label": f"tfbench.run={run_id}"},
-    )
+    filters = {"type": "container", "event": action, "label": f"tfbench.run={run_id}"}
+    reported = engine.client.events(since=0, until=int(time.time()) + 1, decode=True, filters=filters)
     return Counter(event["Actor"]["Attributes"]["tfbench.job"] for event in reported)
 
 
 def folder_bytes(folder: Path) -> int:
     """Return the total size of all files in a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0

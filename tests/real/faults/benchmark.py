@@ -73,17 +73,17 @@ def hang_on(output: Path, case: schema.Case, seconds: float) -> None:
 
 def chatter(output: Path, case: schema.Case, _seconds: float) -> None:
     """Print `FLOOD_BYTES` of lines."""
-    block = (b"x" * 1023 + b"\n") * 1024
-    for _ in range(FLOOD_BYTES // len(block)):
-        sys.stdout.buffer.write(block)
-    sys.stdout.buffer.flush()
-    _leave(output, good_record(case))
+    _flood((b"x" * 1023 + b"\n") * 1024, FLOOD_BYTES, output, case)
 
 
 def one_line(output: Path, case: schema.Case, _seconds: float) -> None:
     """Print 64 MiB without a line's end."""
-    for _ in range(64):
-        sys.stdout.buffer.write(b"y" * (1 << 20))
+    _flood(b"y" * (1 << 20), 64 << 20, output, case)
+
+
+def _flood(block: bytes, size: int, output: Path, case: schema.Case) -> None:
+    for _ in range(size // len(block)):
+        sys.stdout.buffer.write(block)
     sys.stdout.buffer.flush()
     _leave(output, good_record(case))
 
@@ -109,11 +109,6 @@ def malformed(output: Path, _case: schema.Case, _seconds: float) -> None:
     output.write_text('{"schema_version": 1, "status": "ok", "case": {"model": ')
 
 
-def deep(output: Path, _case: schema.Case, _seconds: float) -> None:
-    """Leave JSON that is nested deeper than a parser's stack."""
-    output.write_text("[" * 1_000_000)
-
-
 def escapes(output: Path, case: schema.Case, _seconds: float) -> None:
     """Print and write terminal control sequences and markup."""
     print(EVIL_NAME, "says nothing good", flush=True)
@@ -130,16 +125,6 @@ def exit_code(_output: Path, _case: schema.Case, _seconds: float) -> None:
     """End with a code of its own and no record."""
     print("cannot go on", flush=True)
     sys.exit(41)
-
-
-def nothing(_output: Path, _case: schema.Case, _seconds: float) -> None:
-    """End well and leave no record."""
-
-
-def folder(output: Path, _case: schema.Case, _seconds: float) -> None:
-    """Leave a folder instead of a record, with a record in it that is somebody else's."""
-    output.mkdir()
-    (output / "record.json").write_text("{}")
 
 
 def link(output: Path, _case: schema.Case, _seconds: float) -> None:
@@ -162,10 +147,10 @@ def fill_disk(output: Path, case: schema.Case, _seconds: float) -> None:
 DOES = {
     function.__name__: function
     for function in (
-        work, devices, hang, hang_on, chatter, one_line, huge_record, eat_memory, malformed, deep, escapes, evil_cause, exit_code, nothing,
-        folder, link, fill_disk,
+        *(work, devices, hang, hang_on, chatter, one_line, huge_record, eat_memory),
+        *(malformed, escapes, evil_cause, exit_code, link, fill_disk),
     )
-}  # fmt: skip
+}
 
 
 HOSTILE = {

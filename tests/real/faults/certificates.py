@@ -1,12 +1,13 @@
 """Certificates of the tests' own, made with the openssl command."""
 
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 
 
-@dataclass(frozen=True)
-class Identity:
+class Identity(NamedTuple):
     """A key and its certificate, as PEM files."""
 
     key: Path
@@ -14,49 +15,32 @@ class Identity:
 
 
 class Authority:
-    """A certificate authority in a folder.
+    """A certificate authority in a folder, which is made.
 
-    Args:
-        folder: An empty folder, or one that is made.
-        name: Of the authority.
+    Attributes:
+        certificate: What those who trust this authority need.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
-        self._own = Identity(folder / f"{name}-key.pem", folder / f"{name}.pem")
+        self._folder, self._key, self.certificate = folder, folder / f"{name}-key.pem", folder / f"{name}.pem"
         self._number = 0
         _openssl(
-            *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"),
-            *("-subj", f"/CN={name}", "-keyout", self._own.key, "-out", self._own.certificate),
+            *("req", "-x509", *NEW_KEY, "-days", "2", "-subj", f"/CN={name}"),
+            *("-keyout", self._key, "-out", self.certificate),
             *("-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign,cRLSign"),
         )
 
-    @property
-    def certificate(self) -> Path:
-        """What those who trust this authority need."""
-        return self._own.certificate
-
     def issue(self, name: str, *, server: bool = False, days: int = 2) -> Identity:
-        """Issue a certificate.
-
-        Args:
-            name: Of whom it is for; part of the files' names.
-            server: For a server on 127.0.0.1 and ::1, else for a client.
-            days: How long it is valid; negative: it ended so long ago.
-        """
+        """Issue a certificate for a client or a server on 127.0.0.1 and ::1; `days` of an ended one are negative."""
         self._number += 1
         made = Identity(self._folder / f"{name}-key.pem", self._folder / f"{name}.pem")
         request, extensions = self._folder / f"{name}.csr", self._folder / f"{name}.ext"
-        usage = "serverAuth" if server else "clientAuth"
-        names = "subjectAltName=IP:127.0.0.1,IP:::1\n" if server else ""
-        extensions.write_text(f"extendedKeyUsage={usage}\n{names}")
+        usage = "serverAuth\nsubjectAltName=IP:127.0.0.1,IP:::1" if server else "clientAuth"
+        extensions.write_text(f"extendedKeyUsage={usage}\n")
+        _openssl("req", "-new", *NEW_KEY, "-subj", f"/CN={name}", "-keyout", made.key, "-out", request)
         _openssl(
-            *("req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
-            *("-subj", f"/CN={name}", "-keyout", made.key, "-out", request),
-        )
-        _openssl(
-            *("x509", "-req", "-in", request, "-CA", self._own.certificate, "-CAkey", self._own.key),
+            *("x509", "-req", "-in", request, "-CA", self.certificate, "-CAkey", self._key),
             *("-set_serial", self._number, "-days", days, "-extfile", extensions, "-out", made.certificate),
         )
         return made

@@ -14,19 +14,25 @@ CHUNK_BYTES = 1 << 16
 _REQUEST = re.compile(rb"(GET|HEAD|POST|PUT|DELETE) /v[\d.]+(\S+) HTTP/1\.1\r\n")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Moment:
     """A moment in the talk of a client with its engine.
 
     Attributes:
         request: Pattern of the request, e.g. `POST /containers/create`.
-        after: After the engine has carried it out and before the client is reported; else before the engine sees it.
-        count: At the how manyth such request.
+        after: After the engine has carried it out and before the client is told; else before the engine sees it.
+        act: Called once, while the request is held.
+        reached: Set when `act` has been called.
     """
 
     request: str
-    after: bool = False
-    count: int = 1
+    after: bool
+    act: Callable[[], None]
+    reached: bool = False
+
+    def interfere(self) -> None:
+        self.reached = True
+        self.act()
 
 
 class Relay:
@@ -35,28 +41,16 @@ class Relay:
     Args:
         path: The socket to make.
         target: The engine's.
-        moment: When to call `act`; None: never.
-        act: Called once, while the request is held; what came of it is not reported to the client.
         answer: Gives the whole HTTP answer to a request, such as `GET /info`, or None to ask the engine.
+
+    Attributes:
+        moment: When to interfere next; None: never.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        target: Path,
-        *,
-        moment: Moment | None = None,
-        act: Callable[[], None] = lambda: None,
-        answer: Callable[[str], bytes | None] = lambda request: None,
-    ) -> None:
+    def __init__(self, path: Path, target: Path, answer: Callable[[str], bytes | None] = lambda request: None) -> None:
         self.url = f"unix://{path}"
-        self.reached = threading.Event()
-        self._target = target
-        self._moment = moment
-        self._act = act
-        self._answer = answer
-        self._seen = 0
-        self._lock = threading.Lock()
+        self.moment: Moment | None = None
+        self._target, self._answer = target, answer
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
         self._listener.listen()
@@ -71,17 +65,14 @@ class Relay:
         self._listener.close()
 
     def _accept(self) -> None:
-        while True:
-            try:
+        with contextlib.suppress(OSError):
+            while True:
                 client, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        engine = socket.socket(socket.AF_UNIX)
-        held = threading.Event()
-        with client, engine, contextlib.suppress(OSError):
+        held: list[Moment] = []
+        with client, socket.socket(socket.AF_UNIX) as engine, contextlib.suppress(OSError):
             engine.connect(str(self._target))
             back = threading.Thread(target=self._pump_back, args=(engine, client, held), daemon=True)
             back.start()
@@ -91,36 +82,21 @@ class Relay:
                     if (answer := self._answer(request)) is not None:
                         client.sendall(answer)
                         continue
-                    if self._is_moment(request):
-                        if not self._moment_after:
-                            self._interfere()
+                    moment = self.moment
+                    if moment and not moment.reached and re.match(moment.request, request):
+                        if not moment.after:
+                            moment.interfere()
                             return
-                        held.set()
+                        held.append(moment)
                 engine.sendall(data)
             engine.shutdown(socket.SHUT_WR)
             back.join()
 
-    @property
-    def _moment_after(self) -> bool:
-        return self._moment is not None and self._moment.after
-
-    def _is_moment(self, request: str) -> bool:
-        if self._moment is None or self.reached.is_set() or not re.match(self._moment.request, request):
-            return False
-        with self._lock:
-            self._seen += 1
-            return self._seen == self._moment.count
-
-    def _interfere(self) -> None:
-        self._act()
-        self.reached.set()
-
-    def _pump_back(self, engine: socket.socket, client: socket.socket, held: threading.Event) -> None:
+    def _pump_back(self, engine: socket.socket, client: socket.socket, held: list[Moment]) -> None:
         with contextlib.suppress(OSError):
             while data := engine.recv(CHUNK_BYTES):
-                if held.is_set():
-                    held.clear()
-                    self._interfere()
+                if held:
+                    held.pop().interfere()
                     client.shutdown(socket.SHUT_RDWR)
                     return
                 client.sendall(data)

@@ -1,6 +1,7 @@
 """What comes instead of a record's archive: paths, links, devices, holes, loops. Read in memory, never by its paths."""
 
 import contextlib
+import itertools
 import tarfile
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -40,30 +41,19 @@ def claiming(size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
 
 END = b"\0" * tarfile.BLOCKSIZE * 2
 GOOD = b'{"status": "ok"}'
+UP = member("../../../../../../../tmp/tfbench-was-here", GOOD) + END
 
-NAMES = ("../../../../tmp/tfbench-was-here", "/tmp/tfbench-was-here", "..", "\x1b[2Jx", "a/" * 90 + "b", "\udcff")
 
-
-@pytest.mark.parametrize("name", NAMES, ids=ascii)
-def test_the_name_in_an_archive_means_nothing(name: str, tmp_path: Path):
-    assert only_file(member(name, GOOD) + END) == GOOD
+def test_the_name_in_an_archive_means_nothing_and_only_a_file_is_a_record():
+    for name in ("/tmp/tfbench-was-here", "..", "\x1b[2Jx", "a/" * 90 + "b", "\udcff"):
+        assert only_file(member(name, GOOD) + END) == GOOD
     assert not Path("/tmp/tfbench-was-here").exists()
-
-
-@pytest.mark.parametrize(
-    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE]
-)
-def test_what_is_not_a_file_is_no_record(kind: bytes):
-    assert only_file(member(kind=kind, target="/etc/passwd") + END) is None
-
-
-def test_a_link_is_not_followed_to_a_file_of_the_archive():
-    assert only_file(member("record.json", kind=tarfile.SYMTYPE, target="other") + END) is None
+    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE):
+        assert only_file(member(kind=kind, target="/etc/passwd") + END) is None
 
 
 HOSTILE = {
     "empty": b"",
-    "end only": END,
     "noise": bytes(range(256)) * 64,
     "compressed": b"\x1f\x8b\x08" + b"\0" * 4096,
     "cut in the header": member(content=GOOD)[:300],
@@ -72,10 +62,8 @@ HOSTILE = {
     "sparse terabyte": claiming(TERABYTE, tarfile.GNUTYPE_SPARSE) + END,
     "negative size": claiming(-512) + END,
     "loops back": member(kind=tarfile.DIRTYPE) + claiming(-512, b"Z") + END,
-    "loops back in PAX": member(kind=tarfile.DIRTYPE) + claiming(-1024, tarfile.XHDTYPE) + END,
     "many long names": claiming(0, tarfile.GNUTYPE_LONGNAME) * MANY + member(content=GOOD) + END,
     "many PAX headers": claiming(0, tarfile.XHDTYPE) * MANY + member(content=GOOD) + END,
-    "PAX that claims a terabyte": member(content=b"30 size=1099511627776\n", kind=tarfile.XHDTYPE) + END,
     "PAX without numbers": member(content=b"9 GNU.sparse.map=x,y\n", kind=tarfile.XHDTYPE) + member(content=GOOD) + END,
 }
 
@@ -102,45 +90,32 @@ def test_a_damaged_archive_is_a_bad_record_and_never_an_exception(changes: list[
 
 
 def test_no_more_is_read_than_asked_for():
-    read = []
-
-    def chunks():
-        while True:
-            read.append(1)
-            yield b"x" * 1000
-
-    assert len(read_bounded(chunks(), 10_500)) == 10_500
-    assert len(read) == 11
+    chunks = itertools.repeat(b"x" * 1000, 20)
+    assert len(read_bounded(chunks, 10_500)) == 10_500
+    assert len(list(chunks)) == 9
 
 
 @pytest.mark.docker
 @pytest.mark.timeout(120)
 def test_hostile_archives_of_engines_get_bad_result_and_leave_no_file(engines, fake_images, runs: Runs, short_path):
-    hosts = {}
-    sent = ("noise", "claims a terabyte", "loops back", "many PAX headers")
-    stat = "eyJuYW1lIjoicmVjb3JkLmpzb24ifQ=="
-
     def answering(archive: bytes):
         def answer(request: str) -> bytes | None:
             parts = urlsplit(request.split(" ")[1])
             if not parts.path.endswith("/archive") or "path" not in parse_qs(parts.query):
                 return None
-            return http_answer(archive, f"X-Docker-Container-Path-Stat: {stat}", content_type="application/x-tar")
+            stat = "X-Docker-Container-Path-Stat: eyJuYW1lIjoicmVjb3JkLmpzb24ifQ=="
+            return http_answer(archive, stat, content_type="application/x-tar")
 
         return answer
 
-    archives = {f"h{number}": HOSTILE[name] for number, name in enumerate(sent)}
-    archives["up"] = member("../../../../../../../tmp/tfbench-was-here", GOOD) + END
+    archives = {"terabyte": HOSTILE["claims a terabyte"], "loops": HOSTILE["loops back"], "up": UP}
     with contextlib.ExitStack() as stack:
-        for number, (host, archive) in enumerate(archives.items()):
-            relay = Relay(short_path / f"{number}.sock", engines.first.socket, answer=answering(archive))
+        hosts = {}
+        for host, archive in archives.items():
+            relay = Relay(short_path / f"{host}.sock", engines.first.socket, answer=answering(archive))
             hosts[host] = {"docker": stack.enter_context(relay).url}
-        image = fake_images.image(seconds=0)
-        done = runs.measure({"all": {"hosts": hosts}}, 1, "--max-parallel=4", image=image, expect=3)
-
+        done = runs.measure({"all": {"hosts": hosts}}, image=fake_images.image(seconds=0), expect=3)
     assert "Traceback" not in done.stderr
-    assert {host: record.status for host, record in runs.by_host().items()} == dict.fromkeys(
-        archives, Status.BAD_RESULT
-    )
-    assert folder_bytes(runs.path) < 5_000_000
+    assert {record.status for record in runs.by_host().values()} == {Status.BAD_RESULT}
+    assert len(runs.records()) == len(archives) and folder_bytes(runs.path) < 5_000_000
     assert not Path("/tmp/tfbench-was-here").exists()

@@ -8,7 +8,6 @@ import pytest
 
 from results.schema import Status
 from tests.real.faults.benchmark import HOSTILE
-from tests.real.faults.conftest import FakeImages
 from tests.real.faults.relay import Relay, http_answer
 from tests.support.controller import Finished, Runs, folder_bytes, ours
 from tests.support.engines.docker import Engines
@@ -23,24 +22,12 @@ CONTAINERS = {
     **HOSTILE,
     "good": ("work", Status.OK, ""),
     "hangs": ("hang", Status.TIMEOUT, "printed nothing for 0.2 minutes"),
-    "deep-record": ("deep", Status.BAD_RESULT, "objects, lists and keys"),
-    "folder": ("folder", Status.BAD_RESULT, "record"),
     "evil-cause": ("evil_cause", Status.ERROR, "failed"),
     "eats-memory": ("eat_memory", Status.OOM, "memory"),
-    "nothing": ("nothing", Status.BAD_RESULT, "left no record"),
+    "floods": ("chatter", Status.OK, ""),
+    "one-line": ("one_line", Status.OK, ""),
 }
 """Likewise of containers."""
-
-
-@pytest.fixture
-def sockets(engines: Engines, short_path: Path) -> dict[str, str]:
-    """Let one engine look like a host for every behaviour: each has a socket's name of its own."""
-    urls = {}
-    for number, name in enumerate([*CONTAINERS, "floods", "one-line"]):
-        link = short_path / f"{number}.sock"
-        link.symlink_to(engines.first.socket)
-        urls[name] = f"unix://{link}"
-    return urls
 
 
 def assert_harmless(runs: Runs, done: Finished) -> None:
@@ -55,12 +42,16 @@ def assert_harmless(runs: Runs, done: Finished) -> None:
         assert not harmful, f"{name} holds {harmful}"
 
 
-def test_every_misbehaviour_has_its_status_and_does_no_harm(engines: Engines, fake_images, runs: Runs, sockets):
-    hosts = {
-        name: {"docker": sockets[name], "image": fake_images.image(does), **LIMITS}
-        for name, (does, _, _) in CONTAINERS.items()
-    }
-    done = runs.measure({"all": {"hosts": hosts}}, 1, "--max-parallel=4", expect=3)
+def test_every_misbehaviour_has_its_status_and_does_no_harm(
+    engines: Engines, fake_images, runs: Runs, short_path: Path
+):
+    hosts = {}
+    for name, (does, _, _) in CONTAINERS.items():  # each has a socket's name of its own, and looks like a host
+        socket = short_path / f"{name}.sock"
+        socket.symlink_to(engines.first.socket)
+        limits = {} if name in ("floods", "one-line") else LIMITS  # a busy engine takes long to pass a flood on
+        hosts[name] = {"docker": f"unix://{socket}", "image": fake_images.image(does), **limits}
+    done = runs.measure({"all": {"hosts": hosts}}, 1, "--max-parallel=4", expect=3, seconds=840)
     records = runs.by_host()
     assert {name: record.status for name, record in records.items()} == {
         name: status for name, (_, status, _) in CONTAINERS.items()
@@ -71,35 +62,17 @@ def test_every_misbehaviour_has_its_status_and_does_no_harm(engines: Engines, fa
     assert_harmless(runs, done)
 
 
-def test_a_flood_of_output_is_neither_kept_nor_held(engines: Engines, fake_images: FakeImages, runs: Runs, sockets):
-    hosts = {
-        "floods": {"docker": sockets["floods"], "image": fake_images.image("chatter")},
-        "one-line": {"docker": sockets["one-line"], "image": fake_images.image("one_line")},
-    }
-    done = runs.measure({"all": {"hosts": hosts}}, seconds=840)  # longer than it takes on a busy machine
-    assert {record.status for record in runs.by_host().values()} == {Status.OK}
-    assert_harmless(runs, done)
-
-
 def test_what_an_engine_tells_about_itself_cannot_write_on_the_terminal(engines, fake_images, runs: Runs, short_path):
     reported = engines.first.client.info()
     evil = "\x1b]0;owned\x07\x1b[2J\u202e[bold]evil[/bold]\u2028\x9b31m"
     reported |= {"KernelVersion": evil, "OperatingSystem": evil, "ServerVersion": evil, "Name": evil}
-    reported |= {
-        "NCPU": "many",
-        "MemTotal": -1,
-        "SystemTime": evil,
-        "DiscoveredDevices": [{"ID": evil}],
-        "Runtimes": None,
-    }
+    reported |= {"NCPU": "many", "MemTotal": -1, "SystemTime": evil, "DiscoveredDevices": [{"ID": evil}]}
 
     def answer(request: str) -> bytes | None:
         return http_answer(json.dumps(reported).encode()) if request == "GET /info" else None
 
     with Relay(short_path / "r.sock", engines.first.socket, answer=answer) as relay:
         hosts = runs.hosts({"evil": {"hosts": {"one": {"docker": relay.url, "image": fake_images.image()}}}})
-        checked = runs.run("check", f"--hosts={hosts}", expect=0)
         done = runs.run("run", f"--hosts={hosts}", "--display=plain", expect=0)
     assert "evil" in (runs.path / "plan.json").read_text(), "the engine's words were not even read"
     assert_harmless(runs, done)
-    assert_harmless(runs, checked)

@@ -18,43 +18,36 @@ pytestmark = pytest.mark.docker
 
 @dataclass(frozen=True)
 class TLSHost:
-    """An engine behind TLS, and what its clients can come with."""
+    """An engine behind mutual TLS, an authority that it trusts, and another one.
+
+    Attributes:
+        expired_port: Of a server beside it whose certificate has expired.
+    """
 
     engine: TLSEngine
     ours: Authority
     others: Authority
-
-    def connection(self, ca: Path, name: str, authority: Authority, days: int = 2) -> dict[str, Any]:
-        """Return how to reach it, with a new certificate."""
-        identity = authority.issue(name, days=days)
-        return {"docker": f"tcp://127.0.0.1:{self.engine.port}", "tls": tls(ca, identity)}
+    expired_port: int
 
 
-def tls(ca: Path, identity: Identity) -> dict[str, str]:
-    return {"ca": str(ca), "cert": str(identity.certificate), "key": str(identity.key)}
+def tls(ca: Authority, identity: Identity) -> dict[str, Any]:
+    return {"tls": {"ca": str(ca.certificate), "cert": str(identity.certificate), "key": str(identity.key)}}
 
 
 @pytest.fixture(scope="module")
 def tls_host(engine_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TLSHost]:
-    """Start an engine behind mutual TLS."""
-    certificates = tmp_path_factory.mktemp("certificates")
+    certificates, port = tmp_path_factory.mktemp("certificates"), free_port()
     ours, others = Authority(certificates / "ours", "ours"), Authority(certificates / "others", "others")
-    identity = ours.issue("engine", server=True)
+    identity, expired = ours.issue("engine", server=True), ours.issue("expired", server=True, days=-1)
+    command = ["openssl", "s_server", "-accept", f"127.0.0.1:{port}", "-quiet", "-www"]
+    command += ["-cert", str(expired.certificate), "-key", str(expired.key)]
     folder = engine_folder / "tls"
     folder.mkdir()
-    with TLSEngine(folder, ours.certificate, identity.certificate, identity.key) as engine:
-        yield TLSHost(engine, ours, others)
-
-
-@pytest.fixture(scope="module")
-def expired_port(tls_host: TLSHost, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Start a server on loopback whose certificate has expired."""
-    identity, port = tls_host.ours.issue("expired", server=True, days=-1), free_port()
-    log = tmp_path_factory.mktemp("expired") / "log"
-    command = ["openssl", "s_server", "-accept", f"127.0.0.1:{port}", "-quiet", "-www"]
-    command += ["-cert", str(identity.certificate), "-key", str(identity.key)]
-    with Server(command, log, lambda: port_answers(port)):
-        yield port
+    with (
+        TLSEngine(folder, ours.certificate, identity.certificate, identity.key) as engine,
+        Server(command, certificates / "log", lambda: port_answers(port)),
+    ):
+        yield TLSHost(engine, ours, others, port)
 
 
 REFUSED = {
@@ -98,40 +91,22 @@ def ssh_connections(ssh_host: SshHost, folder: Path) -> dict[str, dict[str, Any]
     }
 
 
-def tls_connections(tls_host: TLSHost, expired_port: int) -> dict[str, dict[str, Any]]:
+def tls_connections(host: TLSHost) -> dict[str, dict[str, Any]]:
     """Return every way in which TLS must not connect."""
-    ours, others, port = tls_host.ours, tls_host.others, tls_host.engine.port
+    ours, others = host.ours, host.others
     mixed = Identity(ours.issue("another").key, ours.issue("mixed").certificate)
-    connections = {
-        "engine-of-another-ca": tls_host.connection(others.certificate, "trusting-others", ours),
-        "client-of-another-ca": tls_host.connection(ours.certificate, "stranger", others),
-        "expired-client": tls_host.connection(ours.certificate, "late", ours, days=-1),
-        "key-of-another-certificate": {"tls": tls(ours.certificate, mixed)},
+    connections: dict[str, dict[str, Any]] = {
+        "engine-of-another-ca": tls(others, ours.issue("trusting-others")),
+        "client-of-another-ca": tls(ours, others.issue("stranger")),
+        "expired-client": tls(ours, ours.issue("late", days=-1)),
+        "key-of-another-certificate": tls(ours, mixed),
         "no-tls": {"insecure": True},
+        "expired-engine": tls(ours, ours.issue("punctual")),
     }
-    for connection in connections.values():
+    for name, connection in connections.items():
+        port = host.expired_port if name == "expired-engine" else host.engine.port
         connection["docker"] = f"tcp://127.0.0.1:{port}"
-    return connections | {
-        "expired-engine": {
-            "docker": f"tcp://127.0.0.1:{expired_port}",
-            "tls": tls(ours.certificate, ours.issue("punctual")),
-        }
-    }
-
-
-@pytest.fixture(scope="module")
-def verdicts(
-    ssh_host: SshHost, tls_host: TLSHost, expired_port: int, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, list[str]]:
-    """Ask all of them by one `check`, and return what it said about each."""
-    runs = Runs(tmp_path_factory.mktemp("refused"))
-    hosts = ssh_connections(ssh_host, runs.folder) | tls_connections(tls_host, expired_port)
-    done = check(runs, hosts, expect=4)
-    assert "Traceback" not in done.stderr and "A bug" not in done.stderr
-    assert (runs.folder / "unknown").read_text() == "", "a host key was added without being asked for"
-    starts = {name: f"all.{name}: " for name in hosts}
-    lines = done.stdout.splitlines()
-    return {name: [line for line in lines if line.startswith(start)] for name, start in starts.items()}
+    return connections
 
 
 def check(runs: Runs, hosts: dict[str, dict[str, Any]], expect: int | None = None) -> Finished:
@@ -139,39 +114,20 @@ def check(runs: Runs, hosts: dict[str, dict[str, Any]], expect: int | None = Non
     return runs.run("check", f"--hosts={file}", expect=expect)
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_connection_that_must_not_be_made_is_refused_with_one_line(name: str, verdicts: dict[str, list[str]]):
-    (line,) = verdicts[name]
-    reason, remedy = REFUSED[name]
-    assert "cannot be measured now" in line
-    assert reason in line
-    assert remedy in line
+def test_connections_that_must_not_be_made_are_refused_with_one_line_each(ssh_host, tls_host: TLSHost, runs: Runs):
+    runs.environment["REQUESTS_CA_BUNDLE"] = str(tls_host.ours.certificate)  # does not replace the file's `ca`
+    hosts = ssh_connections(ssh_host, runs.folder) | tls_connections(tls_host)
+    done = check(runs, hosts, expect=4)
+    assert "Traceback" not in done.stderr and "A bug" not in done.stderr
+    assert (runs.folder / "unknown").read_text() == "", "a host key was added without being asked for"
+    for name, words in REFUSED.items():
+        (line,) = [line for line in done.stdout.splitlines() if line.startswith(f"all.{name}: ")]
+        assert all(word in line for word in ("cannot be measured now", *words)), line
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "[::1]"])
-def test_mutual_tls_works(address: str, tls_host: TLSHost, runs: Runs):
-    good = tls_host.connection(tls_host.ours.certificate, f"client-{len(address)}", tls_host.ours)
-    done = check(runs, {"one": good | {"docker": f"tcp://{address}:{tls_host.engine.port}"}})
+def test_mutual_tls_works_also_over_ipv6(tls_host: TLSHost, runs: Runs):
+    good, port = tls(tls_host.ours, tls_host.ours.issue("client")), tls_host.engine.port
+    addresses = {"four": "127.0.0.1", "six": "[::1]"}
+    done = check(runs, {name: good | {"docker": f"tcp://{address}:{port}"} for name, address in addresses.items()})
     # The engine was asked: only it can know that it has no such image.
-    assert "image nothing is not on the host" in done.stdout, done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("variable", ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"])
-def test_a_ca_of_the_environment_does_not_replace_the_one_of_the_file(variable: str, tls_host: TLSHost, runs: Runs):
-    trusting_others = tls_host.connection(tls_host.others.certificate, "deceived", tls_host.ours)
-    runs.environment[variable] = str(tls_host.ours.certificate)
-    done = check(runs, {"one": trusting_others}, expect=4)
-    assert "tls.ca" in done.stdout
-
-
-def test_tcp_without_tls_is_a_mistake_of_the_file(runs: Runs):
-    done = check(runs, {"one": {"docker": "tcp://127.0.0.1:2375"}}, expect=2)
-    assert len(done.stderr.splitlines()) == 1
-    assert "without TLS" in done.stderr and "insecure: true" in done.stderr
-
-
-def test_a_run_on_no_usable_host_says_why_and_starts_nothing(ssh_host: SshHost, runs: Runs):
-    refused = ssh_connections(ssh_host, runs.folder)["unknown-host-key"]
-    done = runs.measure({"all": {"hosts": {"one": refused}}}, image="nothing", expect=4)
-    assert "Host key verification failed" in done.stderr
-    assert not (runs.folder / "runs").exists()
+    assert done.stdout.count("image nothing is not on the host") == 2, done.stdout + done.stderr

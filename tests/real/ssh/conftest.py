@@ -15,7 +15,7 @@ from orchestrate.engines.ssh.channel import Channel
 from orchestrate.engines.ssh.launcher import SSHLauncher
 from orchestrate.inventory.addresses import SSHAddress
 from orchestrate.inventory.hosts import Host
-from tests.real.ssh.rented import make_fake_project
+from tests.real.ssh.rented import Rent, Rented, make_fake_project
 from tests.real.ssh.rented import rent as rent
 from tests.support.engines.processes import short_folder
 from tests.support.engines.servers import SshHost, skip_without_sshd
@@ -44,17 +44,18 @@ def make_launcher(tmp_path: Path, bare_host: SshHost, fake_project: Path) -> Mak
     The host is an instance of an image whose benchmark is the fake, unless `image` says otherwise.
     """
 
-    def make(image: bool = True, python: str | None = None, **behaviour: Any) -> SSHLauncher:
-        image_file = tmp_path / "image.json"
-        environment = {"FAKE_BENCHMARK": json.dumps({"does": "work", **behaviour})}
+    def make(
+        image: bool = True, python: str | None = None, instance: Rented | None = None, **behaviour: Any
+    ) -> SSHLauncher:
+        image_file, server = tmp_path / "image.json", instance.host if instance else bare_host
         if image:
             paths = {"python": sys.executable, "runner": str(fake_project), "site": str(tmp_path / "site")}
             image_file.write_text(json.dumps({"variant": "cpu", "version": "0.1.0", "revision": "abc", **paths}))
-        address = SSHAddress(target=bare_host.alias, ssh_config=str(bare_host.config_file))
+        address = SSHAddress(target=server.alias, ssh_config=str(server.config_file))
+        environment = {"FAKE_BENCHMARK": json.dumps({"does": "work", **behaviour})}
         host = Host(fleet="rented", name="a", docker=None, ssh=address, python=python, environment=environment)
-        return SSHLauncher(
-            host, PullLimits(), Channel(address, root=str(tmp_path / "home"), image_file=str(image_file))
-        )
+        channel = Channel(address, root=str(tmp_path / "home"), image_file=str(image_file))
+        return SSHLauncher(host, PullLimits(), channel)
 
     return make
 
@@ -65,14 +66,16 @@ def small_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     wheel = tmp_path / "tfbench_nothing-1-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as file:
         file.writestr("tfbench_nothing.py", "here = True\n")
-        file.writestr(
-            "tfbench_nothing-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: tfbench-nothing\nVersion: 1\n"
-        )
-        file.writestr(
-            "tfbench_nothing-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        file.writestr("tfbench_nothing-1.dist-info/RECORD", "")
+        metadata = "Metadata-Version: 2.1\nName: tfbench-nothing\nVersion: 1\n"
+        kind = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        for name, text in (("METADATA", metadata), ("WHEEL", kind), ("RECORD", "")):
+            file.writestr(f"tfbench_nothing-1.dist-info/{name}", text)
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     lock = f"tfbench-nothing @ file://{wheel} --hash=sha256:{digest}\n".encode()
     monkeypatch.setattr("orchestrate.engines.ssh.software.lock_of", lambda variant: lock)
     return wheel
+
+
+@pytest.fixture
+def instance(rent: Rent) -> Rented:
+    return rent()

@@ -25,16 +25,13 @@ case "$1 $2" in "-m tfbench") echo "$PWD" >> '{starts}'; {first} ;; esac
 FAKE_BENCHMARK='{behaviour}' PYTHONPATH="{project}:$PYTHONPATH" exec '{python}' "$@"
 """
 
-
 MAIN = "from tfbench.fake import main\n\nmain()\n"
 
 
 def make_fake_project(folder: Path, main: str = MAIN) -> Path:
     """Give a folder whose `python -m tfbench` is the fake benchmark, with a quick probe and a TensorFlow by name only.
 
-    Args:
-        folder: Where.
-        main: Program that calls `tfbench.fake.main`.
+    `main` is a program that calls `tfbench.fake.main`.
     """
     shutil.copytree(PROJECT / "tfbench", folder / "tfbench", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(PROJECT / "tests" / "real" / "faults" / "benchmark.py", folder / "tfbench" / "fake.py")
@@ -55,13 +52,7 @@ def make_fake_project(folder: Path, main: str = MAIN) -> Path:
 
 
 class Rented:
-    """An instance.
-
-    Args:
-        folder: Empty, for keys and settings.
-        project: From `make_fake_project`.
-        home: Home folder there.
-        variables: Of its logins.
+    """An instance with a home folder and variables of its own; `project` is from `make_fake_project`.
 
     Attributes:
         root: Our folder there.
@@ -70,9 +61,7 @@ class Rented:
     def __init__(self, folder: Path, project: Path, home: Path, **variables: object) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         home.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
-        self._project = project
-        self._starts = folder / "starts"
+        self._folder, self._project, self._starts = folder, project, folder / "starts"
         self.root = home / ".tfbench"
         self.host = SshHost(folder, None, alias="rented", home=home, **variables)
         config = self.host.config_file
@@ -115,15 +104,13 @@ Rent = Callable[..., Rented]
 
 @pytest.fixture
 def rent() -> Iterator[Rent]:
-    """Make instances, each with an sshd, a home and variables of its own; a home may lie on a small disk."""
+    """Make instances, each with an sshd, a home and variables of its own."""
     skip_without_sshd()
     with short_folder("tfb-rented-") as folder, contextlib.ExitStack() as stack:
         project, numbers = make_fake_project(folder / "project"), itertools.count()
 
-        def make(disk_bytes: int | None = None, **variables: object) -> Rented:
+        def make(**variables: object) -> Rented:
             place = folder / str(next(numbers))
-            if disk_bytes is not None:
-                stack.enter_context(small_disk(place / "home", disk_bytes))
             instance = Rented(place, project, place / "home", **variables)
             stack.enter_context(instance.host)
             stack.callback(instance.host.answer)

@@ -1,9 +1,6 @@
 """What connections keep from hosts, what they take from the user, and how a host says that it refuses them."""
 
-import contextlib
 import http.server
-import shutil
-import signal
 import socketserver
 import subprocess
 import threading
@@ -12,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.real.ssh.rented import Rent, Rented
+from tests.real.ssh.rented import Rented
 from tests.support import write_program
 from tests.support.controller import Runs
-from tests.support.engines.processes import free_port, read_proc, short_folder, wait_until, with_variables
+from tests.support.engines.processes import free_port, short_folder, wait_until
 from tests.support.engines.servers import SshHost, skip_without_sshd
 
 MEANT_FOR_A_TERMINAL = """\
@@ -34,11 +31,6 @@ Host *
   PermitLocalCommand yes
   LocalCommand touch {touched}
 """
-
-
-@pytest.fixture
-def instance(rent: Rent) -> Rented:
-    return rent()
 
 
 def test_a_host_gets_neither_the_users_agent_nor_what_a_terminal_gets(instance: Rented, tmp_path: Path):
@@ -62,34 +54,16 @@ def test_a_host_gets_neither_the_users_agent_nor_what_a_terminal_gets(instance: 
     assert not touched.exists()
 
 
-# ---- an engine behind ssh
+class Engine(http.server.BaseHTTPRequestHandler):
+    """An engine that answers about itself."""
 
-
-class _Engine(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         body = b'{"Name": "engine", "ServerVersion": "25.0.0"}'
-        self.send_response(200)
-        for name, value in (("Api-Version", "1.44"), ("Content-Length", str(len(body)))):
-            self.send_header(name, value)
+        self.send_response_only(200)
+        self.send_header("Api-Version", "1.44")
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-
-    def address_string(self) -> str:
-        return "unix"
-
-    def log_message(self, format: str, *arguments: object) -> None: ...
-
-
-@contextlib.contextmanager
-def engine(path: Path) -> Iterator[None]:
-    """Serve an engine that answers about itself."""
-    server = socketserver.ThreadingUnixStreamServer(str(path), _Engine)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 REACHED = {True: "tfbench:", False: "docker 25.0.0"}
@@ -101,10 +75,12 @@ REFUSAL = """no-port-forwarding,command="echo 'Log in as \\"ubuntu\\", not as \\
 @pytest.fixture
 def docker_host() -> Iterator[SshHost]:
     skip_without_sshd()
-    with short_folder("tfb-docker-") as folder, engine(folder / "engine.sock"):
-        host = SshHost(folder, folder / "engine.sock", alias="node")
-        with host:
+    with short_folder("tfb-docker-") as folder:
+        server = socketserver.ThreadingUnixStreamServer(str(folder / "engine.sock"), Engine)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with server, SshHost(folder, folder / "engine.sock", alias="node") as host:
             yield host
+            server.shutdown()
 
 
 def checked(runs: Runs, host: SshHost, without_docker: bool = False) -> str:
@@ -119,25 +95,25 @@ def test_a_tunnel_to_an_engine_forwards_that_engine_alone(docker_host: SshHost, 
     assert not (tmp_path / "touched").exists()
 
 
-def test_a_refused_login_is_explained_in_the_hosts_own_words(docker_host: SshHost, tmp_path: Path):
+REFUSALS = [
+    (REFUSAL, False, ['Log in as "ubuntu", not as "root".', "142"], "usermod"),
+    (REFUSAL, True, ['Log in as "ubuntu", not as "root".', "142"], "usermod"),
+    ("restrict ", False, ["its sshd forbids forwarding", "AllowStreamLocalForwarding"], "usermod"),
+    ("", False, ["Is Docker installed there"], "forwarding"),
+]
+"""What stands before the user's key, whether Docker is done without, and words that are said, and that are not."""
+
+
+@pytest.mark.parametrize(("before_key", "without_docker", "said", "not_said"), REFUSALS)
+def test_a_host_that_refuses_is_explained_in_its_own_words(
+    docker_host: SshHost, tmp_path: Path, before_key: str, without_docker: bool, said: list[str], not_said: str
+):
     key = docker_host.identity_file.with_suffix(".pub")
-    key.write_text(REFUSAL + key.read_text())
-    for without_docker in (False, True):
-        said = checked(Runs(tmp_path), docker_host, without_docker)
-        assert 'Log in as "ubuntu", not as "root".' in said and "usermod" not in said and "142" in said
-
-
-def test_an_sshd_that_forbids_forwarding_is_named_as_the_cause(docker_host: SshHost, tmp_path: Path):
-    key = docker_host.identity_file.with_suffix(".pub")
-    key.write_text(f"restrict {key.read_text()}")
-    said = checked(Runs(tmp_path), docker_host)
-    assert "its sshd forbids forwarding" in said and "AllowStreamLocalForwarding" in said and "usermod" not in said
-
-
-def test_a_missing_engine_is_still_a_missing_engine(docker_host: SshHost, tmp_path: Path):
-    docker_host.remote_socket = Path("/nowhere/engine.sock")
-    said = checked(Runs(tmp_path), docker_host)
-    assert "Is Docker installed there" in said and "forwarding" not in said
+    key.write_text(before_key + key.read_text())
+    if not before_key:
+        docker_host.remote_socket = Path("/nowhere/engine.sock")
+    text = checked(Runs(tmp_path), docker_host, without_docker)
+    assert all(words in text for words in said) and not_said not in text
 
 
 @pytest.mark.parametrize("without_docker", [False, True])
@@ -159,56 +135,22 @@ def test_an_open_shared_connection_is_used_where_no_other_login_works(
     assert "Permission denied" in said and "ControlMaster" in said
 
 
-# ---- profiles, and the end of the controller
+def test_a_profile_may_print_anything_before_the_answer(instance: Rented, tmp_path: Path):
+    profile = ("echo Hi", "printf 'a\\r'", r"printf '\033]0;%s\007' title", "printf 'no line end'")
+    (instance.root.parent / ".bashrc").write_text("\n".join(profile))
+    Runs(tmp_path).measure({"all": {"hosts": {"one": instance.entry()}}})
 
-
-def test_a_profile_may_print_anything_before_the_answer(rent: Rent, tmp_path: Path):
-    assert shutil.which("bash")
-    hosts = {}
-    for profile in (r"printf '\033]0;%s\007' title", "printf 'no line end'", "printf 'a\\r'", "echo Hi"):
-        instance = rent()
-        (instance.root.parent / ".bashrc").write_text(f"{profile}\n")
-        hosts[f"host-{len(hosts)}"] = instance.entry()
-    Runs(tmp_path).measure({"all": {"hosts": hosts}})
-
-
-def test_no_ssh_outlives_a_killed_controller(instance: Rented, tmp_path: Path):
-    key = instance.host.identity_file.with_suffix(".pub")
-    key.write_text(f'command="exec sleep 600" {key.read_text()}')  # does not end with the connection
-    runs = Runs(tmp_path, TFBENCH_TEST=str(tmp_path))
-
-    def connections() -> list[int]:
-        ours = with_variables(f"TFBENCH_TEST={tmp_path}")
-        return [pid for pid in ours if read_proc(pid, "comm").strip() == b"ssh"]
-
-    entry = {"ssh": instance.entry()["ssh"], "ssh_config": str(instance.host.config_file)}
-    with runs.start("check", f"--hosts={runs.hosts({'all': {'hosts': {'one': entry}}})}") as controller:
-        wait_until(connections, "a connection")
-        controller.send_signal(signal.SIGKILL)
-    wait_until(lambda: not connections(), "the end of ssh", seconds=60)
-
-
-# ---- a cluster behind a login host
 
 SINFO = (
     "case $* in *version*) echo slurm 99.1 ;; *%R*) echo 'partition|gpu' ;; *) echo 'node|n1|8|9|idle|gpu:1' ;; esac"
 )
 
 
-@pytest.mark.parametrize("profile", [".bash_profile", ".bash_login"])
-def test_slurm_is_found_as_a_login_finds_it(instance: Rented, tmp_path: Path, profile: str):
+def test_slurm_is_found_as_a_login_finds_it(instance: Rented, tmp_path: Path):
     home = instance.root.parent
     for name, body in (("sbatch", ":"), ("sinfo", SINFO)):
         write_program(home / "slurm" / "bin" / name, f"#!/bin/sh\n{body}\n")
-    (home / profile).write_text("export PATH=$HOME/slurm/bin:$PATH\n")
-    login = {"ssh": instance.entry()["ssh"], "ssh_config": str(instance.host.config_file)}
-    queue = {
-        "shared_folder": str(home),
-        "container": "none",
-        "project": "/x",
-        "python": "/x",
-        "gpus_per_node": 1,
-        **login,
-    }
+    (home / ".bash_profile").write_text("export PATH=$HOME/slurm/bin:$PATH\n")
+    queue = {"shared_folder": str(home), "container": "none", "project": "/x", "gpus_per_node": 1, **instance.entry()}
     runs = Runs(tmp_path)
     assert "slurm 99.1" in runs.run("check", f"--hosts={runs.hosts({'lab': {'slurm': queue}})}").stdout

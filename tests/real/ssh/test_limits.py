@@ -6,8 +6,6 @@ import signal
 import time
 from pathlib import Path
 
-import pytest
-
 from results.schema import Status
 from results.schema.exit_codes import ExitCode
 from tests.real.ssh.rented import Rent, Rented, fill, make_ssh, small_disk
@@ -45,10 +43,8 @@ CONVERSATIONS = {
     "flood": ("flood", "follow"),
     "hello": ("bytes", "hello"),
     "start": ("silence", "start"),
-    "start-alive": ("heartbeats", "start"),
     "running": ("silence", "running"),
     "collect": ("bytes", "collect"),
-    "collect-silent": ("silence", "collect"),
     "remove": ("silence", "remove"),
 }
 """By host: how it answers without end, and to which request."""
@@ -75,11 +71,6 @@ def is_frozen(instance: Rented, name: str) -> bool:
         process = json.loads(path.read_text()).get(name)
         return process is not None and b"\nState:\tT" in read_proc(int(process.split()[0]), "status")
     return False
-
-
-@pytest.fixture
-def instance(rent: Rent) -> Rented:
-    return rent()
 
 
 def test_no_conversation_outlasts_the_limits_of_the_hosts_file(instance: Rented, tmp_path: Path):
@@ -109,16 +100,6 @@ def test_two_signals_end_the_run_in_15_seconds_whatever_hangs(instance: Rented, 
         assert controller.wait(120) == ExitCode.STOPPED  # its table and report take a moment
     assert len(list(runs.events("run_finished"))) == 1 and seconds < MARGIN_SECONDS + patience()
     assert {runs.by_host()[name].status for name in FROZEN} == {Status.STOPPED}
-
-
-def test_stop_asks_the_controller_and_waits_for_it(instance: Rented, tmp_path: Path):
-    runs = Runs(tmp_path)
-    with runs.begin({"all": {"hosts": {"one": instance.entry(seconds=600)}}}, repeats=2) as controller:
-        wait_until(lambda: "step" in instance.output("one"), "the first step")
-        stopped = runs.run("stop", expect=0)
-        assert f"process {controller.pid}" in stopped.stderr and "ended" in stopped.stderr
-        assert controller.wait(60) == ExitCode.STOPPED
-    assert instance.jobs() == [] and [record.status for record in runs.by_host().values()] == [Status.STOPPED]
 
 
 def test_a_full_disk_here_is_a_users_error_and_resume_completes(rent: Rent, tmp_path: Path):

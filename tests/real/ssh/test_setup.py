@@ -17,15 +17,21 @@ import pytest
 from orchestrate.engines.pulls import PullLimits
 from orchestrate.engines.ssh import channel, software
 from orchestrate.engines.ssh.launcher import SSHLauncher
-from orchestrate.engines.ssh.software import REQUIREMENTS, Download, Hello, setup_of
-from orchestrate.errors import LaunchFailed, PullFailed, Unreachable
+from orchestrate.engines.ssh.software import REQUIREMENTS, Download
+from orchestrate.errors import LaunchFailed, PullFailed
 from orchestrate.inventory.addresses import SSHAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.variants import read_variants
-from results.schema import Status
-from tests.real.ssh.test_launcher import job
+from orchestrate.planning.plan import Job
+from results.schema import Case, Device, Origin, Status
 
-# ---- Python
+CASE = Case(model="resnet50", batch_per_gpu=2, device=Device.CPU, num_steps=2, warmup_steps=1)
+ORIGIN = Origin(run_id="run", fleet="rented", host="a", launcher="ssh", repeat=1, variant="cpu")
+JOB = Job(id=f"rented.a.{CASE.name}.r1", case=CASE, origin=ORIGIN)
+
+
+def prepare(launcher: SSHLauncher) -> None:
+    launcher.prepare(JOB, lambda done, total: None)
 
 
 class HostWithoutWheels(channel.Channel):
@@ -48,10 +54,8 @@ class HostWithoutWheels(channel.Channel):
 @pytest.mark.parametrize(
     ("name", "version", "used"),
     [
-        ("cuda12.2", "3.12.3", "3.11.9"),
         ("cuda12.3", "3.12.3", "3.12.3"),
         ("cuda12.3", "3.13.1", "3.11.9"),
-        ("cuda12.9", "3.13.1", "3.13.1"),
         ("cuda12.9", "3.10.2", "3.11.9"),
     ],
 )
@@ -65,55 +69,37 @@ def test_a_python_without_wheels_of_the_tensorflow_is_not_used(monkeypatch, name
     assert launcher._clock_skew_seconds == 0.0, "an installation is no wrong clock"
 
 
-# ---- disk and time
-
-
 def test_every_variant_with_a_lock_says_what_its_wheels_take():
     locked = [variant for variant in read_variants() if (REQUIREMENTS / f"{variant.name}.txt").exists()]
-    assert len(locked) >= 6
-    assert all(variant.wheels_megabytes for variant in locked)
-    (newest,) = (variant for variant in locked if variant.name == "cuda12.9")
-    words = "downloads about 3.3 GB, needs 10.9 GB below ~/.tfbench while it installs"
-    assert setup_of(newest).words() == words
-
-
-def full_disk(launcher: SSHLauncher, free_bytes: int) -> SSHLauncher:
-    """Let the host's agent report little space."""
-    whole = launcher._read_hello
-
-    def little() -> Hello:
-        return whole().model_copy(update={"free_bytes": free_bytes})
-
-    launcher._read_hello = little
-    return launcher
+    assert locked and all(variant.wheels_megabytes for variant in locked)
 
 
 def test_a_disk_that_is_too_small_is_refused_beforehand_with_both_figures(make_launcher, tmp_path):
-    launcher = full_disk(make_launcher(image=False), 700_000_000)
+    launcher = make_launcher(image=False)
+    whole = launcher._read_hello
+    launcher._read_hello = lambda: whole().model_copy(update={"free_bytes": 700_000_000})
     (image,) = launcher.probe().images
     assert image.status is Status.PULL_FAILED
     assert "needs 1.9 GB below ~/.tfbench, and only 700 MB are free" in (image.problem or "")
     with pytest.raises(PullFailed, match=r"needs 1\.9 GB .* only 700 MB are free"):
-        launcher.prepare(job(), lambda done, total: None)
+        prepare(launcher)
     assert not (tmp_path / "home" / "environments").exists()
 
 
 def test_an_installation_is_announced_and_its_progress_has_an_end(make_launcher, small_lock):
     launcher = make_launcher(image=False)
-    reported: list[tuple[str, str]] = []
-    launcher._pulls.notify = lambda host, message: reported.append((host, message))
+    reported: list[str] = []
+    launcher._pulls.notify = lambda host, message: reported.append(f"{host} {message}")
     (image,) = launcher.probe().images
     assert "not installed yet: downloads about 335 MB, needs 1.9 GB below ~/.tfbench" in image.reason
     seen: list[tuple[int, int]] = []
-    launcher.prepare(job(), lambda done, total: seen.append((done, total)))
-    ((host, message),) = reported
-    assert host == "rented.a" and "installing the packages of cpu: downloads about 335 MB" in message
+    launcher.prepare(JOB, lambda done, total: seen.append((done, total)))
+    (message,) = reported
+    assert message.startswith("rented.a ") and "installing the packages of cpu: downloads about 335 MB" in message
     assert all(0 <= done <= total for done, total in seen)
     (image,) = make_launcher(image=False).probe().images
     assert image.reason.endswith("its packages are installed")
 
-
-# ---- a host without a Python that fits
 
 UV = """\
 #!/bin/sh
@@ -128,7 +114,7 @@ def index(tmp_path: Path) -> Iterator[Callable[[str], Download]]:
     """Serve archives with a fake for `uv`, as its publisher does."""
     folder = tmp_path / "index"
     folder.mkdir()
-    handler = functools.partial(_Quiet, directory=str(folder))
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
@@ -146,10 +132,6 @@ def index(tmp_path: Path) -> Iterator[Callable[[str], Download]]:
     server.server_close()
 
 
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None: ...
-
-
 @pytest.fixture
 def without_python(monkeypatch, tmp_path) -> None:
     """Let no interpreter be found but the one that is brought."""
@@ -157,6 +139,7 @@ def without_python(monkeypatch, tmp_path) -> None:
 
 
 def bring(monkeypatch, archive: Download) -> None:
+    """Let hosts install Python with the fake for `uv` of an archive."""
     script = software.install_script
     monkeypatch.setattr(software, "install_script", lambda root, mark: script(root, mark, archive))
 
@@ -196,11 +179,56 @@ def test_a_python_that_could_not_be_brought_comes_with_the_reason(
     assert list((tmp_path / "home").iterdir()) == []
 
 
-def test_a_login_that_prints_without_end_is_given_up(make_launcher, monkeypatch, tmp_path):
-    program = tmp_path / "bin" / "ssh"
-    program.parent.mkdir()
-    program.write_text("#!/bin/sh\nyes to stderr >&2 &\nexec yes Welcome\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
-    with pytest.raises(Unreachable, match="its login prints more than 1 MiB"):
-        make_launcher().probe()
+@pytest.mark.parametrize(
+    ("python", "said"),
+    [
+        ("/usr/bin/python3", r"has no TensorFlow\. Install it there, or remove python:"),
+        ("/nowhere/python", "python: /nowhere/python cannot be started there"),
+    ],
+)
+def test_a_named_python_that_cannot_train_is_refused(make_launcher, python, said):
+    with pytest.raises(LaunchFailed, match=said):
+        make_launcher(image=False, python=python).probe()
+
+
+def environments(tmp_path: Path) -> list[Path]:
+    return [path for path in (tmp_path / "home" / "environments").iterdir() if path.is_dir()]
+
+
+def test_locked_packages_are_installed_once_and_used(make_launcher, small_lock, tmp_path):
+    launcher = make_launcher(image=False)
+    prepare(launcher)
+    (environment,) = environments(tmp_path)
+    assert (environment / "site" / "tfbench_nothing.py").exists()
+    toolchain = environment / "site" / "nvidia" / "cuda_nvcc"
+    toolchain.mkdir(parents=True)
+    launcher.start(JOB)
+    jobs = tmp_path / "home" / "jobs" / "run"
+    assert (jobs / JOB.id / "cuda_sdk_lib").resolve() == toolchain, "XLA would use another ptxas"
+    launcher.remove(JOB)
+    assert toolchain.is_dir() and not jobs.exists()
+    environment.rename(environment.with_name(f"{environment.name}.part-1"))  # as a killed installation leaves it
+    prepare(make_launcher(image=False))
+    assert environments(tmp_path) == [environment] and not toolchain.exists()
+    small_lock.unlink()  # whoever installed again would fail now
+    prepare(make_launcher(image=False))
+    assert environments(tmp_path) == [environment]
+
+
+def test_a_half_made_environment_is_never_used(make_launcher, small_lock, tmp_path):
+    small_lock.write_bytes(b"not the wheel of the lock")
+    with pytest.raises(PullFailed, match="pip could not install the locked packages"):
+        prepare(make_launcher(image=False))
+    assert environments(tmp_path) == []
+
+
+def test_two_controllers_at_once_start_a_repeat_once(make_launcher, tmp_path):
+    launchers = [make_launcher(seconds=1) for _ in range(4)]
+    reattached: list[bool] = []
+    threads = [threading.Thread(target=lambda one=one: reattached.append(one.start(JOB))) for one in launchers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(reattached) == [False, True, True, True]
+    assert launchers[0].follow(JOB, lambda line: None).exit_code == 0

@@ -1,6 +1,6 @@
 """One case on several hosts: processes on loopback ports, each a rank with its own TensorFlow.
 
-The program as such, over several hosts: tests/real/slurm/test_training.py and tests/real/test_end_to_end.py.
+The program as such, over several hosts: tests/real/slurm/test_slurm.py and tests/real/test_end_to_end.py.
 """
 
 import contextlib

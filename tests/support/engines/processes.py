@@ -66,10 +66,9 @@ def run_program(program: str, *arguments: object) -> None:
 
 
 def free_port(count: int = 1) -> int:
-    """Return the first of `count` consecutive free TCP ports on loopback.
+    """Return the first of `count` consecutive free TCP ports on loopback, none twice.
 
-    No port is returned twice. The ports are outside the kernel's ephemeral range, so that no connection of another test
-    takes them before a server listens.
+    They are outside the kernel's ephemeral range: no connection of another test takes them before a server listens.
     """
     while True:
         ports = [next(_PORTS) for _ in range(count)]
@@ -215,7 +214,8 @@ class Server(Service):
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
-                raise EngineError(f"{self._command[3]} did not start:\n{self._last_lines()}")
+                last_lines = self.log.read_text(errors="replace").splitlines()[-20:]
+                raise EngineError("\n".join([f"{self._command[3]} did not start:", *last_lines]))
             time.sleep(0.05)
 
     def stop(self) -> None:
@@ -229,6 +229,3 @@ class Server(Service):
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-    def _last_lines(self) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])

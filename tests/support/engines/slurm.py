@@ -13,6 +13,18 @@ NODES = ("n1", "n2")
 GPU_FILES = ("/dev/null", "/dev/zero")
 """Device files of the fake GPUs; Slurm accepts any that exist."""
 
+SITE = """\
+function slurm_job_submit(desc, part, uid)
+   slurm.log_user("quota of your project: 100 of 2000 hours")
+   desc.comment = "project|none"
+   slurm.log_user("no partition named, taking the default")
+   return slurm.SUCCESS
+end
+function slurm_job_modify(desc, rec, part, uid) return slurm.SUCCESS end
+return slurm.SUCCESS
+"""
+"""Prints notices at each submission, and writes a site's own text into the comment of each job."""
+
 
 def missing_programs() -> str | None:
     """Return why no cluster can be started here; None: it can."""
@@ -20,7 +32,7 @@ def missing_programs() -> str | None:
 
 
 class SlurmCluster(processes.Service):
-    """A cluster with the partitions `gpu` (both nodes) and `small`, without accounting.
+    """A cluster with the partitions `gpu` (both nodes) and `small`, without accounting, whose site talks (`SITE`).
 
     Attributes:
         environment: Variables with which commands find it.
@@ -28,7 +40,7 @@ class SlurmCluster(processes.Service):
     """
 
     _CGROUPS = "cgroup/v1"
-    _MORE_SETTINGS = ""
+    _MORE_SETTINGS = "JobSubmitPlugins=lua\n"
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,6 +56,7 @@ class SlurmCluster(processes.Service):
         key.chmod(0o400)
         ports = [processes.free_port() for _ in range(3)]
         (folder / "slurm.conf").write_text(self._configuration(folder, ports))
+        (folder / "job_submit.lua").write_text(SITE)
         lines = [f"NodeName={node} Name=gpu Type=a4000 File={file}\n" for node in NODES for file in GPU_FILES]
         (folder / "gres.conf").write_text("".join(lines))
         (folder / "cgroup.conf").write_text(f"CgroupPlugin={self._CGROUPS}\n")

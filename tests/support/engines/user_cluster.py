@@ -46,7 +46,7 @@ class UserCluster(SlurmCluster):
         folder: An empty folder in /tmp, which is otherwise local to each machine.
         root: Root folder whose Slurm is used; None: this machine's.
         path: Folders on PATH before those of the system.
-        variables: Variables of daemons and of the user; `LOCAL` is replaced by each machine's local folder.
+        variables: Of daemons and of the user; `LOCAL` is replaced by each machine's local folder.
         plugin: A line of `plugstack.conf`; None: no plugin.
 
     Attributes:
@@ -81,6 +81,7 @@ class UserCluster(SlurmCluster):
             "LC_ALL": "C.UTF-8",
             **{name: value.replace("LOCAL", str(local)) for name, value in (variables or {}).items()},
         }
+        self._MORE_SETTINGS = ""
         if plugin is not None:
             (folder / "plugstack.conf").write_text(plugin.replace("LOCAL", str(local)) + "\n")
             self._MORE_SETTINGS = f"PlugStackConfig={folder / 'plugstack.conf'}\n"
