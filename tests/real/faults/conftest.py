@@ -19,9 +19,7 @@ class FakeImages:
     """Images of the fake benchmark, in the registry and on the first engine, each built when first asked for."""
 
     def __init__(self, engines: Engines, registry: Registry, folder: Path) -> None:
-        self._engines = engines
-        self._registry = registry
-        self._folder = folder
+        self._engines, self._registry, self._folder = engines, registry, folder
         self._built: dict[str, str] = {}
         self._numbers = itertools.count(1)
 
@@ -32,11 +30,10 @@ class FakeImages:
             self._built[key] = self.push(f"{does}-{next(self._numbers)}".replace("_", "-"), does=does, **behaviour)
         return self._built[key]
 
-    def push(self, name: str, tag: str = "1", **behaviour: Any) -> str:
+    def push(self, name: str, **behaviour: Any) -> str:
         """Build an image and push it under a name of its own, replacing what was there."""
-        reference = f"{self._registry.address}/{name}:{tag}"
-        folder = self._folder / f"{name}-{next(self._numbers)}"
-        build_variant(self._engines.first, reference, folder, **behaviour)
+        reference = f"{self._registry.address}/{name}:1"
+        build_variant(self._engines.first, reference, self._folder / f"{name}-{next(self._numbers)}", **behaviour)
         push_image(self._engines.first, reference)
         return reference
 

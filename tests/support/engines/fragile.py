@@ -25,30 +25,25 @@ class FragileEngine(DockerEngine):
         super().__init__(name, folder, self._disk / "data")
 
     def kill(self) -> None:
-        """Kill the engine, like a crash; `start` starts it again."""
+        """Kill the engine and its containerd, like a crash; `start` starts it again."""
         process, self._process = self._process, None
         assert process is not None, "it does not run"
         self.client.close()
         process.kill()
         process.wait()
-        self._end_containerd()
-        self.socket.unlink()
-
-    def _end_containerd(self) -> None:
-        """Kill the engine's containerd, and remove its pid file, because the pid may be reused."""
         pid_file = self._exec_folder / "containerd" / "containerd.pid"
-        if not pid_file.exists():
-            return
-        pid = int(pid_file.read_text())
+        if pid_file.exists():
+            pid = int(pid_file.read_text())
 
-        def has_ended() -> bool:
-            if not read_proc(pid, "comm").startswith(b"containerd"):
-                return True
-            send(signal.SIGKILL, [pid])
-            return False
+            def has_ended() -> bool:
+                if not read_proc(pid, "comm").startswith(b"containerd"):
+                    return True
+                send(signal.SIGKILL, [pid])
+                return False
 
-        wait_until(has_ended, "the end of containerd")
-        pid_file.unlink(missing_ok=True)
+            wait_until(has_ended, "the end of containerd")
+            pid_file.unlink(missing_ok=True)  # the pid may be reused
+        self.socket.unlink()
 
     def answers(self) -> bool:
         """See `DockerEngine.answers`; does not use the SDK before the socket accepts connections."""
