@@ -93,16 +93,10 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def kept_folder() -> Iterator[Path | None]:
-    """Give the folder that outlives sessions, or None while another session works in it.
-
-    Of several processes the first has it: that is the one that builds the real images (`ORDER`).
-    """
-    if os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0":
-        yield None
-        return
+    """Give the folder that outlives sessions to the process that builds the real images (`ORDER`), or else None."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
-        yield CACHE if locked(lock) else None
+        yield CACHE if os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0" and locked(lock) else None
 
 
 @pytest.fixture(scope="session")

@@ -48,10 +48,10 @@ def debian(engines: Engines, tmp_path: Path) -> Iterator[str]:
 @pytest.fixture
 def instance(engines: Engines, debian: str, tmp_path: Path) -> Iterator[int]:
     """Build the image as in docs/rent.md, start it with RunPod's template, and give the port of its sshd."""
+    words = ["images", "build", "cpu", "--registry=instance", f"--engine={engines.first.url}"]
     settings = {"BASE": debian, **pip_settings(), "RUN_AS": "root"}
-    words = [f"--build-arg={name}={value}" for name, value in settings.items()]
-    engine = f"--engine={engines.first.url}"
-    Runs(tmp_path).run("images", "build", "cpu", "--registry=instance", engine, *words, expect=0, seconds=1200)
+    words += [f"--build-arg={name}={value}" for name, value in settings.items()]
+    Runs(tmp_path).run(*words, expect=0, seconds=1200)
     image = f"instance/tfbench:{__version__}-cpu"
     new_key(tmp_path / "key")
     port = free_port()

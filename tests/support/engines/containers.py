@@ -4,6 +4,7 @@ import io
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import docker
@@ -51,19 +52,14 @@ def output_of_python(client: docker.DockerClient, image: str, program: str) -> s
         return str(container.logs(stderr=False).decode())
 
 
-def read_file(container: Container, path: str) -> bytes:
-    """Read a file of a container, which may have ended."""
-    chunks, _ = container.get_archive(path)
-    with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as tar:
-        (member,) = tar.getmembers()
-        content = tar.extractfile(member)
-        assert content is not None, f"{path} is not a file"
-        return content.read()
-
-
 def file_of_image(client: docker.DockerClient, image: str, path: str) -> bytes:
+    """Read a file of an image."""
     container = client.containers.create(image)
     try:
-        return read_file(container, path)
+        chunks, _ = container.get_archive(path)
     finally:
         container.remove(v=True)
+    with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as tar:
+        content = tar.extractfile(Path(path).name)
+        assert content is not None, f"{path} is not a file"
+        return content.read()

@@ -46,13 +46,7 @@ def dockerd(folder: Path, name: str, data: Path, execution: Path, *flags: str) -
 
 
 class DockerEngine(Server):
-    """A Docker engine with its own socket, images and containers, and no network.
-
-    Attributes:
-        socket: Its socket.
-        url: Its address for `DOCKER_HOST`.
-        data_folder: Folder of images and containers.
-    """
+    """A Docker engine with its own socket, images and containers, and no network; `url` is for `DOCKER_HOST`."""
 
     def __init__(self, name: str, folder: Path, data_folder: Path, command: Sequence[str] | None = None) -> None:
         self.data_folder = data_folder
@@ -74,15 +68,13 @@ class DockerEngine(Server):
 
     def answers(self) -> bool:
         """Return whether the engine responds."""
-        if not self.socket.exists():
+        if not self.socket.exists():  # the SDK would leak its own
             return False
-        probe = docker.DockerClient(base_url=self.url, version="1.41", timeout=PING_SECONDS)
         try:
-            return bool(probe.ping())
+            with contextlib.closing(docker.DockerClient(self.url, version="1.41", timeout=PING_SECONDS)) as probe:
+                return bool(probe.ping())
         except (docker.errors.DockerException, OSError):
             return False
-        finally:
-            probe.close()
 
     def remove_containers(self) -> None:
         """Remove all containers, including those of a killed session."""
@@ -103,17 +95,7 @@ class DockerEngine(Server):
 
 
 class TLSEngine(Server):
-    """A Docker engine on loopback, IPv4 and IPv6, that requires client certificates.
-
-    Attributes:
-        port: TCP port.
-
-    Args:
-        folder: An empty folder with a short name.
-        ca: Certificate of the authority of its clients.
-        certificate: Its own certificate.
-        key: Key of `certificate`.
-    """
+    """A Docker engine on loopback, IPv4 and IPv6, that requires client certificates; `folder` has a short name."""
 
     def __init__(self, folder: Path, ca: Path, certificate: Path, key: Path) -> None:
         self.port = free_port()
@@ -126,12 +108,7 @@ class TLSEngine(Server):
 
 @dataclass(frozen=True)
 class Engines:
-    """Two independent engines.
-
-    Attributes:
-        first: Builds images and keeps its build cache between sessions if possible.
-        second: Starts empty.
-    """
+    """Two independent engines: the first builds images and keeps its cache between sessions, the second starts empty."""
 
     first: DockerEngine
     second: DockerEngine

@@ -43,15 +43,9 @@ FAKE_IMAGE = "tfbench-fake:base"
 
 
 def build_fake(engine: DockerEngine, base: str, folder: Path) -> str:
-    """Build the fake image on an engine and return its name.
-
-    Args:
-        base: From `make_base_image`.
-        folder: An empty folder for the build's files.
-    """
-    (folder / "results").mkdir(parents=True)
+    """Build the fake image on an engine, in an empty folder, and return its name."""
     for part in PARTS:
-        target = folder / (part if part.startswith("results/") else Path(part).name)
+        target = folder / part.removeprefix("tests/real/faults/")
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(PROJECT / part, target)
     (folder / "Dockerfile").write_text(DOCKERFILE.format(base=base))

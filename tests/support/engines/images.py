@@ -10,11 +10,10 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import requests
 from filelock import FileLock
@@ -36,12 +35,7 @@ NOT_NEEDED = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/
 
 @dataclass(frozen=True)
 class PushedImage:
-    """An image in a registry.
-
-    Attributes:
-        reference: `REGISTRY/tfbench:VERSION-VARIANT`.
-        digest: Digest of its manifest, `sha256:…`.
-    """
+    """An image in a registry, with the digest of its manifest, `sha256:…`."""
 
     reference: str
     digest: str
@@ -51,10 +45,7 @@ def make_base_image(engine: DockerEngine, cache: Path) -> str:
     """Import a small Debian with Python 3.11, in place of `python:3.11-slim-bookworm`; return its name.
 
     It is built from Debian packages, because tests use no public registry. It includes the machine's certificates, for
-    networks that inspect TLS.
-
-    Args:
-        cache: Folder that keeps the archive between sessions.
+    networks that inspect TLS. A folder, `cache`, keeps the archive between sessions.
     """
     machine_bundle = Path("/") / CA_BUNDLE
     certificates = machine_bundle.read_bytes() if machine_bundle.exists() else b""
@@ -129,7 +120,6 @@ def build_image(engine: DockerEngine, base: str, variant: str, tag: str, *, cont
     """Build a variant as `tag` and return the image's id.
 
     Args:
-        variant: Its name.
         context: The repository, or a copy of it.
 
     Raises:
@@ -160,10 +150,10 @@ def push_image(engine: DockerEngine, reference: str) -> PushedImage:
     as they are.
     """
     address, tag = _repository(reference)
-    with contextlib.suppress(urllib.error.HTTPError):
-        known = manifest_of(reference)
-        if known.image == engine.client.images.get(reference).id:
-            return PushedImage(reference, known.digest)
+    with contextlib.suppress(requests.HTTPError):
+        known, manifest = manifest_of(reference)
+        if manifest["config"]["digest"] == engine.client.images.get(reference).id:
+            return PushedImage(reference, known)
     with tempfile.TemporaryFile() as saved, requests.Session() as session:
         session.trust_env = False
         saved.writelines(engine.client.api.get_image(reference))
@@ -199,20 +189,9 @@ def _repository(reference: str) -> tuple[str, str]:
     return f"http://{registry}/v2/{repository}", tag
 
 
-@dataclass(frozen=True)
-class Manifest:
-    """An image in a registry; `image`: its id; `layers`: their digests, from the bottom."""
-
-    digest: str
-    image: str
-    layers: tuple[str, ...]
-
-
-def manifest_of(reference: str) -> Manifest:
-    """Read the manifest of an image from its registry."""
+def manifest_of(reference: str) -> tuple[str, dict[str, Any]]:
+    """Read the digest and the manifest of an image from its registry."""
     address, tag = _repository(reference)
-    request = urllib.request.Request(f"{address}/manifests/{tag}", headers={"Accept": MANIFEST_TYPE})
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        document = json.load(answer)
-        layers = tuple(layer["digest"] for layer in document["layers"])
-        return Manifest(answer.headers["Docker-Content-Digest"], document["config"]["digest"], layers)
+    answer = requests.get(f"{address}/manifests/{tag}", headers={"Accept": MANIFEST_TYPE}, timeout=30)
+    answer.raise_for_status()
+    return answer.headers["Docker-Content-Digest"], answer.json()

@@ -16,6 +16,7 @@ BIG_FILE_BYTES = 300 << 20
 """Size of the image's file, larger than a benchmark may write."""
 
 OCI = "application/vnd.oci.image"
+MANIFEST = f"{OCI}.manifest.v1+json"
 
 
 class OneImage:
@@ -37,29 +38,22 @@ class OneImage:
         self, root: Path, benchmark: str, environment: Mapping[str, str] | None = None, seconds: float = 0.0
     ) -> None:
         variables = [f"{name}={value}" for name, value in {"PATH": "/usr/bin:/bin", **(environment or {})}.items()]
-        layer = gzip.compress(_layer(root, benchmark), compresslevel=1)
+        data = _layer(root, benchmark)
+        layer = gzip.compress(data, compresslevel=1)
         config = {
             "architecture": "amd64",
             "os": "linux",
             "config": {"Env": variables, "WorkingDir": "/opt/tfbench"},
-            "rootfs": {"type": "layers", "diff_ids": [_digest(gzip.decompress(layer))]},
+            "rootfs": {"type": "layers", "diff_ids": [_digest(data)]},
         }
-        blobs = [json.dumps(config).encode(), layer]
-        descriptors = [
-            {"mediaType": f"{OCI}.{kind}", "digest": _digest(blob), "size": len(blob)}
-            for kind, blob in zip(("config.v1+json", "layer.v1.tar+gzip"), blobs, strict=True)
-        ]
-        manifest = json.dumps(
-            {
-                "schemaVersion": 2,
-                "mediaType": f"{OCI}.manifest.v1+json",
-                "config": descriptors[0],
-                "layers": descriptors[1:],
-            }
-        ).encode()
-        self.pulls = 0
-        files = {_digest(blob): blob for blob in blobs}
-        counter = self
+        parts = {"config.v1+json": json.dumps(config).encode(), "layer.v1.tar+gzip": layer}
+        described, described_layer = (
+            {"mediaType": f"{OCI}.{kind}", "digest": _digest(blob), "size": len(blob)} for kind, blob in parts.items()
+        )
+        document = {"schemaVersion": 2, "mediaType": MANIFEST, "config": described, "layers": [described_layer]}
+        manifest = json.dumps(document).encode()
+        files = {"": b"", **{_digest(blob): blob for blob in (*parts.values(), manifest)}}
+        self.digest, self.pulls, counter = _digest(manifest), 0, self
 
         class Handler(BaseHTTPRequestHandler):
             def do_HEAD(self) -> None:
@@ -68,27 +62,22 @@ class OneImage:
             def do_GET(self) -> None:
                 place, _, name = self.path.rpartition("/")
                 body = manifest if place.endswith("/manifests") else files.get(name)
-                if body is manifest and self.command == "GET":
-                    counter.pulls += 1
-                kind = f"{OCI}.manifest.v1+json" if body is manifest else "application/octet-stream"
-                if body is layer and self.command == "GET":
-                    time.sleep(seconds)
-                known = self.path == "/v2/" or body is not None
-                self.send_response(200 if known else 404)
-                self.send_header("Content-Type", kind)
+                if self.command == "GET":
+                    counter.pulls += body is manifest
+                    time.sleep(seconds if body is layer else 0)
+                self.send_response(404 if body is None else 200)
+                self.send_header("Content-Type", MANIFEST if body is manifest else "application/octet-stream")
                 self.send_header("Content-Length", str(len(body or b"")))
-                if body is manifest:
-                    self.send_header("Docker-Content-Digest", _digest(manifest))
+                self.send_header("Docker-Content-Digest", _digest(body or b""))
                 self.end_headers()
-                if self.command == "GET" and body:
-                    self.wfile.write(body)
+                if self.command == "GET":
+                    self.wfile.write(body or b"")
 
             def log_message(self, *_: object) -> None:
                 """Do not log."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.repository = f"127.0.0.1:{self._server.server_port}/bench/tfbench"
-        self.digest = _digest(manifest)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:

@@ -54,9 +54,6 @@ class Kind:
     Attributes:
         name: Display name, also in the table.
         release: Debian release; `bookworm` is this machine's own engine.
-        podman: Whether it is Podman's service instead of dockerd.
-        rootless: Whether it runs as an unprivileged user.
-        settings: Content of `daemon.json`.
     """
 
     name: str
@@ -101,10 +98,8 @@ def make_engine_root(release: str, folder: Path) -> Path:
     root = make_root(release, release, PACKAGES[release], folder)
     for name in ("subuid", "subgid"):  # for engines without root
         (root / "etc" / name).write_text(f"{USER}:200000:65536\n")
-    passwd = root / "etc/passwd"
-    if f":{USER}:" not in passwd.read_text():
-        with passwd.open("a") as file:
-            file.write(f"bench:x:{USER}:{USER}::/tmp:/bin/sh\n")
+    passwd, line = root / "etc/passwd", f"bench:x:{USER}:{USER}::/tmp:/bin/sh\n"
+    passwd.write_text(passwd.read_text().replace(line, "") + line)
     return root
 
 
@@ -155,17 +150,13 @@ class RootEngine(DockerEngine):
         without_root = ["rootlesskit", f"--state-dir={runtime}/rootlesskit", "--net=slirp4netns", "--mtu=65520"]
         without_root += ["--port-driver=builtin", "--copy-up=/etc", "--copy-up=/run", "--propagation=rslave"]
         return [
-            *(without_root if kind.rootless else []),
-            "dockerd",
-            *(["--rootless"] if kind.rootless else []),
+            *([*without_root, "dockerd", "--rootless"] if kind.rootless else ["dockerd"]),
             f"--host=unix://{self.folder}/d.sock",
             f"--config-file={self.folder / 'daemon.json'}",
             f"--data-root={self.folder / 'data'}",
             f"--exec-root={f'{runtime}/exec' if kind.rootless else self.folder / 'd-exec'}",
             f"--pidfile={self.folder / 'd.pid'}",
-            "--bridge=none",
-            "--iptables=false",
-            "--shutdown-timeout=5",
+            *("--bridge=none", "--iptables=false", "--shutdown-timeout=5"),
         ]
 
     def _podman(self, kind: Kind, runtime: str) -> list[str]:
@@ -175,9 +166,7 @@ class RootEngine(DockerEngine):
             "--cgroup-manager=cgroupfs",
             f"--root={self.folder / 'data'}",
             f"--runroot={f'{runtime}/containers' if kind.rootless else self.folder / 'run'}",
-            "system",
-            "service",
-            "--time=0",
+            *("system", "service", "--time=0"),
             f"unix://{self.folder}/d.sock",
         ]
 
@@ -186,23 +175,14 @@ class RootEngine(DockerEngine):
         library = self.folder / NVML
         shutil.copy(driver / NVML, library)
         of_gpus = {"0": [0], "1": [1], "GPU-0": [0], "GPU-1": [1], "all": [0, 1]}
-        document = {
-            "cdiVersion": "0.5.0",
-            "kind": "nvidia.com/gpu",
-            "devices": [
-                {"name": name, "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia{gpu}"} for gpu in gpus]}}
-                for name, gpus in of_gpus.items()
-            ],
-            "containerEdits": {
-                "mounts": [
-                    {
-                        "hostPath": str(library),
-                        "containerPath": f"/usr/lib/x86_64-linux-gnu/{NVML}",
-                        "options": ["ro", "nosuid", "nodev", "bind"],
-                    }
-                ]
-            },
-        }
+        devices = [
+            {"name": name, "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia{gpu}"} for gpu in gpus]}}
+            for name, gpus in of_gpus.items()
+        ]
+        path, options = f"/usr/lib/x86_64-linux-gnu/{NVML}", ["ro", "nosuid", "nodev", "bind"]
+        mount = {"hostPath": str(library), "containerPath": path, "options": options}
+        kind = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu"}
+        document = {**kind, "devices": devices, "containerEdits": {"mounts": [mount]}}
         (self.folder / "cdi").mkdir()
         (self.folder / "cdi" / "nvidia.json").write_text(json.dumps(document))
 

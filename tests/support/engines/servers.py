@@ -16,11 +16,7 @@ PASSWORD_FILE = "bench:$2y$05$abcdefghijklmnopqrstuuSnF5tLPqPFqc0z9CY0HcSLFbSRlL
 
 
 class Registry(Server):
-    """A container registry on loopback, which engines trust without TLS; it keeps its images when stopped.
-
-    Attributes:
-        address: `127.0.0.1:PORT`, the first part of an image's name.
-    """
+    """A container registry on loopback, which engines trust without TLS; it keeps its images when stopped."""
 
     def __init__(self, folder: Path, name: str = "registry", more: str = "") -> None:
         port = free_port()
@@ -53,16 +49,14 @@ def new_key(path: Path) -> None:
 def sshd_command(
     configuration: Path, host_key: Path, authorized: Path, listen: str, *settings: str, **variables: object
 ) -> list[str]:
-    """Write the configuration of an sshd with its own host key, and return its command.
+    """Write the configuration of an sshd with its own host key, created here, and return its command.
 
     Args:
         configuration: The file to write.
-        host_key: The host key, created here.
         authorized: The authorised public key.
         listen: `ADDRESS:PORT`.
         settings: Further lines.
-        variables: Of each login. With another HOME it reads no startup files of this machine's shell: they can take a
-            second.
+        variables: Of each login. With another HOME it reads no startup files, which can take a second.
     """
     new_key(host_key)
     lines = (
@@ -85,12 +79,9 @@ def sshd_command(
 
 
 class SshHost(Server):
-    """An sshd for reaching an engine by ssh; established connections survive its end.
-
-    It ignores the ssh settings of this machine and user.
+    """An sshd for reaching an engine by ssh, without this machine's settings; connections survive its end.
 
     Args:
-        folder: Folder for its keys and configuration.
         remote_socket: `DOCKER_HOST` on the host; None: not set.
         alias: Name of the host in `config_file`.
         user: The user who logs in; None: the current one.
@@ -128,17 +119,18 @@ class SshHost(Server):
         command = sshd_command(folder / "sshd_config", host_key, authorized, listen, *settings, **variables)
         host_key_words = host_key.with_suffix(".pub").read_text().split()
         self.known_hosts.write_text(f"[127.0.0.1]:{port} {' '.join(host_key_words[:2])}\n")
-        self.config_file.write_text(
-            f"Host {alias}\n"
-            "  HostName 127.0.0.1\n"
-            f"  Port {port}\n"
-            f"  User {self.user}\n"
-            f"  IdentityFile {self.identity_file}\n"
-            "  IdentitiesOnly yes\n"
-            f"  UserKnownHostsFile {self.known_hosts}\n"
-            "  GlobalKnownHostsFile none\n"
-            "  StrictHostKeyChecking yes\n"
-        )
+        settings_of_alias = {
+            "HostName": "127.0.0.1",
+            "Port": port,
+            "User": self.user,
+            "IdentityFile": self.identity_file,
+            "IdentitiesOnly": "yes",
+            "UserKnownHostsFile": self.known_hosts,
+            "GlobalKnownHostsFile": "none",
+            "StrictHostKeyChecking": "yes",
+        }
+        lines = [f"Host {alias}", *(f"  {name} {value}" for name, value in settings_of_alias.items())]
+        self.config_file.write_text("\n".join(lines) + "\n")
         super().__init__([*enter, *command], folder / "sshd.log", lambda: port_answers(port))
 
     def sessions(self) -> list[int]:

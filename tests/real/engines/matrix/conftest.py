@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import pytest
 
 from tests.conftest import CACHE
@@ -19,6 +20,12 @@ from tests.support.engines.processes import short_folder
 from tests.support.engines.roots import KINDS, Kind, RootEngine, make_engine_root, roots_folder
 from tests.support.engines.servers import Registry
 
+WITH_PROBE = f"""
+FROM {FAKE_IMAGE}
+ENV FAKE_BENCHMARK='{{"does": "devices"}}'
+COPY tfbench/ /opt/tfbench/
+COPY pynvml.py /opt/
+"""
 _cells: dict[str, dict[str, str]] = defaultdict(dict)
 
 
@@ -27,13 +34,11 @@ class Home:
     """What stands on this machine for all engines of the matrix.
 
     Attributes:
-        engine: Debian bookworm's own, which plays the engine of the user's machine.
-        other: A second one of it.
+        engine: Debian bookworm's own, which plays the engine of the user's machine; `other` is a second one.
         image: Name of the fake's image in `engine`, whose repeats take half a second.
         slow: Likewise; its repeats take long enough to kill a controller.
         gpus: Likewise; it has the probe, and its repeats print their devices.
-        pushed: Path of `image` in the registry, without the registry's address.
-        digest: Of `image` in the registry.
+        pushed: Path of `image` in the registry, without the registry's address; `digest`: of it there.
     """
 
     engine: DockerEngine
@@ -47,12 +52,7 @@ class Home:
 
 @dataclass(frozen=True)
 class Target:
-    """An engine of the matrix.
-
-    Attributes:
-        registry: The registry's address, as this engine reaches it.
-        has_gpus: Its machine has two fake GPUs, by CDI.
-    """
+    """An engine of the matrix, the registry's address as it reaches that, and whether it has two fake GPUs by CDI."""
 
     kind: Kind
     engine: DockerEngine
@@ -73,21 +73,12 @@ def home(engine_folder: Path, registry: Registry, tmp_path_factory: pytest.TempP
         reference = f"{registry.address}/{pushed}"
         image = build_variant(first, reference, folder / "work", does="work", seconds=0.5)
         slow = build_variant(first, "matrix-slow:1", folder / "slow", does="work", seconds=8)
-        gpus = _with_probe(first, folder / "gpus")
-        yield Home(first, second, image, slow, gpus, pushed, push_image(first, reference).digest)
-
-
-def _with_probe(engine: DockerEngine, folder: Path) -> str:
-    """Build the fake with what asks the driver."""
-    import pynvml
-
-    shutil.copytree(PROJECT / "tfbench", folder / "tfbench", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(pynvml.__file__, folder / "pynvml.py")
-    (folder / "Dockerfile").write_text(
-        f'FROM {FAKE_IMAGE}\nENV FAKE_BENCHMARK=\'{{"does": "devices"}}\'\nCOPY tfbench/ /opt/tfbench/\nCOPY pynvml.py /opt/\n'
-    )
-    engine.client.images.build(path=str(folder), tag="matrix-gpus:1", rm=True, forcerm=True)
-    return "matrix-gpus:1"
+        # The fake with what asks the driver.
+        shutil.copytree(PROJECT / "tfbench", folder / "tfbench", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(pynvml.__file__, folder / "pynvml.py")
+        (folder / "Dockerfile").write_text(WITH_PROBE)
+        first.client.images.build(path=str(folder), tag="matrix-gpus:1", rm=True, forcerm=True)
+        yield Home(first, second, image, slow, "matrix-gpus:1", pushed, push_image(first, reference).digest)
 
 
 @pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind.name)
@@ -121,9 +112,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report = yield
     row, kind = str(getattr(item, "obj", item).__doc__), getattr(item, "callspec", None)
     if kind is not None and (report.when == "call" or report.outcome != "passed"):
-        reason = {"passed": "works", "skipped": "-"}.get(report.outcome, "FAILS")
-        _cells[row][kind.id] = reason
-        if report.outcome == "skipped" and isinstance(report.longrepr, tuple):
+        _cells[row][kind.id] = "works" if report.outcome == "passed" else "FAILS"
+        if report.outcome == "skipped":
             _cells[row][kind.id] = report.longrepr[2].removeprefix("Skipped: ")
     return report
 

@@ -64,15 +64,16 @@ def test_check_says_that_it_has_no_gpus(target: Target, home: Home, runs: Runs):
 
 def test_image_build(target: Target):
     """image build"""
+    files = {
+        "containers/Dockerfile": b"FROM scratch\nARG WHAT=x\nCOPY hello /\nLABEL what=${WHAT}\n",
+        "hello": b"hello",
+    }
     context = io.BytesIO()
     with tarfile.open(fileobj=context, mode="w") as tar:
-        for name, text in {
-            "containers/Dockerfile": "FROM scratch\nARG WHAT=x\nCOPY hello /\nLABEL what=${WHAT}\n",
-            "hello": "hello",
-        }.items():
+        for name, data in files.items():
             member = tarfile.TarInfo(name)
-            member.size = len(text)
-            tar.addfile(member, io.BytesIO(text.encode()))
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
     context.seek(0)
     with target.engine.controller_client() as engine:
         built = engine.build(context, "matrix-built:1", {"WHAT": "matrix"}, [].append)
@@ -92,15 +93,8 @@ def test_pull_by_digest_then_run_log_and_record(target: Target, home: Home, runs
     assert ours(target.engine) == [], "containers were left behind"
 
 
-def sent_images(target: Target) -> int:
-    """Count the images that were sent to the engine."""
-    tags = [name for image in target.engine.client.api.images() for name in image["RepoTags"] or ()]
-    return sum(SENT_REPOSITORY in name for name in tags)
-
-
 def test_transfer_to_it(target: Target, home: Home, runs: Runs, tmp_path: Path):
     """transfer to it"""
-    before = sent_images(target)  # `check` has sent another one to an engine without GPUs
     fleet = fleet_of(target, home.gpus, image_source="transfer")
     assert "pulling" in runs.measure(fleet).stderr
     (record,) = runs.records().values()
@@ -108,7 +102,8 @@ def test_transfer_to_it(target: Target, home: Home, runs: Runs, tmp_path: Path):
     again = Runs(tmp_path / "again", DOCKER_HOST=home.engine.url)
     again.folder.mkdir()
     assert "pulling" not in again.measure(fleet).stderr, "sent twice"
-    assert sent_images(target) - before == 1
+    tags = [name for image in target.engine.client.api.images() for name in image["RepoTags"] or ()]
+    assert any(SENT_REPOSITORY in name for name in tags)
 
 
 def test_transfer_from_it(target: Target, home: Home, tmp_path: Path):

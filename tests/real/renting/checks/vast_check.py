@@ -1,18 +1,13 @@
-"""Check a Vast template: what `vastai create template` would send is what the file holds; print ssh addresses by vastai."""
+"""Check a Vast template: what `vastai create template` would send is what the file holds."""
 
-import contextlib
-import io
 import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from vastai.api import instances as instances_api
 from vastai.api import offers
 from vastai.api.query import offers_alias, offers_fields, offers_mult, parse_query
-from vastai.cli import util
-from vastai.cli.commands import misc
 
 QUERY = (
     "num_gpus=1 gpu_name in [RTX_A4000,RTX_A5000] direct_port_count>=1 reliability>=0.98 verified=true rentable=true"
@@ -37,16 +32,4 @@ if sent != template:
 filters = parse_query(QUERY, {}, offers_fields, offers_alias, offers_mult)
 if filters != template["extra_filters"]:
     sys.exit(f"vastai would ask for {filters}")
-
-rows = json.loads(Path(sys.argv[2]).read_text())
-instances_api.show_instances = lambda client: rows
-misc.get_client = lambda args: client
-util.DIRS = {"temp": sys.argv[3]}
-urls = {}
-for row in rows:
-    row["ports"] = row["ports"] or {}
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        misc._ssh_url(SimpleNamespace(id=row["id"]), "ssh://")
-    urls[row["id"]] = printed.getvalue().strip()
-print(json.dumps(urls))  # noqa: T201
+print("1 template")  # noqa: T201

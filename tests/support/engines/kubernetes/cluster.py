@@ -1,13 +1,16 @@
-"""A real control plane and kubelet on loopback, with the programs built by `build.sh`."""
+"""A real control plane and kubelet of Kubernetes 1.20 on loopback, with the programs built by `build.sh`."""
 
 import json
+import ssl
+import urllib.request
 from pathlib import Path
 
 from tests.support import write_program
 from tests.support.engines.docker import DockerEngine, unmount_below
-from tests.support.engines.kubernetes.control_plane import ControlPlane
-from tests.support.engines.processes import free_port, run_program
+from tests.support.engines.processes import Server, Service, free_port, port_answers, run_program
 
+TOKEN = "tfbench-test-token"
+NAMESPACE = "bench"
 NODE = "node-1"
 PAUSE_DOCKERFILE = 'FROM scratch\nCOPY pause /pause\nENTRYPOINT ["/pause"]\n'
 CNI_PLUGIN = """#!/bin/sh
@@ -54,8 +57,8 @@ get the first. Source: OpenShift, "Managing security context constraints"."""
 PAUSE_SOURCE = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
 
 
-class RealCluster(ControlPlane):
-    """The control plane of Kubernetes 1.20, and a kubelet on a Docker engine.
+class RealCluster(Service):
+    """The control plane of Kubernetes, and a kubelet on a Docker engine.
 
     Args:
         binaries: Folder with the programs built by `build.sh`.
@@ -64,28 +67,72 @@ class RealCluster(ControlPlane):
     """
 
     def __init__(self, binaries: Path, folder: Path, engine: DockerEngine) -> None:
-        super().__init__(
-            binaries,
-            folder,
-            api=(
+        self._binaries, self._folder, self._engine = binaries, folder, engine
+        self._port = free_port()
+        self.kubeconfig = self._write_kubeconfig()
+        config = f"--kubeconfig={self.kubeconfig}"
+        etcd, peer, manager, scheduler, kubelet, healthz = (free_port() for _ in range(6))
+        (folder / "tokens.csv").write_text(f'{TOKEN},admin,admin,"system:masters"\n')
+        run_program("openssl", "genrsa", "-out", f"{folder}/sa.key", "2048")
+        self._write_kubelet_config(kubelet, healthz)
+        self._servers = [
+            self._server(
+                "etcd",
+                f"--data-dir={folder}/etcd",
+                f"--listen-client-urls=http://127.0.0.1:{etcd}",
+                f"--advertise-client-urls=http://127.0.0.1:{etcd}",
+                f"--listen-peer-urls=http://127.0.0.1:{peer}",
+                f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}",
+                f"--initial-cluster=default=http://127.0.0.1:{peer}",
+                "--unsafe-no-fsync",
+                ready=lambda: port_answers(etcd),
+            ),
+            self._server(
+                "kube-apiserver",
+                f"--etcd-servers=http://127.0.0.1:{etcd}",
+                "--bind-address=127.0.0.1",
+                f"--secure-port={self._port}",
+                f"--cert-dir={folder}/certificates",
+                f"--token-auth-file={folder}/tokens.csv",
+                "--authorization-mode=RBAC",
+                "--service-account-issuer=https://tests",
+                f"--service-account-signing-key-file={folder}/sa.key",
+                f"--service-account-key-file={folder}/sa.key",
+                "--service-cluster-ip-range=10.96.0.0/24",
+                "--allow-privileged=false",
+                "--kubelet-preferred-address-types=InternalIP",
                 "--disable-admission-plugins=ServiceAccount",
                 "--enable-admission-plugins=PodSecurityPolicy",
                 "--feature-gates=TTLAfterFinished=true",
+                ready=self._is_ready,
             ),
-            manager=(
+            self._server(
+                "kube-controller-manager",
+                config,
+                "--leader-elect=false",
+                f"--secure-port={manager}",
+                f"--cert-dir={folder}/manager-certificates",
+                "--use-service-account-credentials=false",
                 "--port=0",
                 "--controllers=*,-nodeipam,-serviceaccount,-serviceaccount-token",
                 "--feature-gates=TTLAfterFinished=true",
                 "--node-monitor-grace-period=12s",
                 "--pod-eviction-timeout=5s",
+                ready=lambda: port_answers(manager),
             ),
-            scheduler=("--port=0",),
-        )
-        self._engine = engine
-        self._kubelet_port = free_port()
-        self._write_kubelet_config(free_port())
-        kubelet = [
-            f"--kubeconfig={self.kubeconfig}",
+            self._server(
+                "kube-scheduler",
+                config,
+                "--leader-elect=false",
+                f"--secure-port={scheduler}",
+                f"--cert-dir={folder}/scheduler-certificates",
+                "--port=0",
+                ready=lambda: port_answers(scheduler),
+            ),
+        ]
+        self.kubelet = self._server(
+            "kubelet",
+            config,
             f"--config={folder}/kubelet.json",
             f"--root-dir={folder}/kubelet",
             f"--docker-endpoint={engine.url}",
@@ -96,18 +143,20 @@ class RealCluster(ControlPlane):
             f"--cni-conf-dir={folder}/cni",
             f"--cni-bin-dir={folder}/cni/bin",
             f"--cni-cache-dir={folder}/cni/cache",
-            f"--port={self._kubelet_port}",
+            f"--port={kubelet}",
             f"--cert-dir={folder}/kubelet-certificates",
             "--container-runtime=docker",
             f"--experimental-dockershim-root-directory={folder}/dockershim",
-        ]
-        self.kubelet = self._server(binaries / "kubelet", *kubelet, ready=self._node_is_ready)
+            ready=self._node_is_ready,
+        )
 
     def start(self) -> None:
-        """Start everything; the node then offers fake GPUs, like a device plugin."""
+        """Start everything, and create the namespace; the node then offers fake GPUs, like a device plugin."""
         self._build_pause()
         self._write_network_plugin()
-        super().start()
+        for server in self._servers:
+            server.start()
+        self.ask("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         self.admit_only("restricted", RESTRICTED)
         self.kubelet.start()
         path = f"/api/v1/nodes/{NODE}"
@@ -126,8 +175,8 @@ class RealCluster(ControlPlane):
 
     def stop(self) -> None:
         """Stop everything, starting with the kubelet."""
-        self.kubelet.stop()
-        super().stop()
+        for server in (self.kubelet, *reversed(self._servers)):
+            server.stop()
         unmount_below(self._folder / "kubelet")
 
     def admit_only(self, name: str, rules: dict) -> None:
@@ -139,6 +188,39 @@ class RealCluster(ControlPlane):
             if item["metadata"]["name"] != name:
                 self.ask("DELETE", f"{path}/{item['metadata']['name']}")
 
+    def ask(self, method: str, path: str, body: object = None) -> dict:
+        """Send a request to the API server as administrator."""
+        kind = "application/strategic-merge-patch+json" if method == "PATCH" else "application/json"
+        headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": kind}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"https://127.0.0.1:{self._port}{path}", data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=10, context=ssl._create_unverified_context()) as answer:
+            return json.loads(answer.read())
+
+    def _server(self, program: str, *arguments: str, ready) -> Server:
+        return Server([str(self._binaries / program), *arguments], self._folder / f"{program}.log", ready)
+
+    def _is_ready(self) -> bool:
+        try:
+            self.ask("GET", "/api/v1/namespaces/default")
+            return True
+        except (OSError, ValueError):
+            return False
+
+    def _write_kubeconfig(self) -> Path:
+        path = self._folder / "kubeconfig"
+        cluster = {"server": f"https://127.0.0.1:{self._port}", "insecure-skip-tls-verify": True}
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "real",
+            "clusters": [{"name": "real", "cluster": cluster}],
+            "contexts": [{"name": "real", "context": {"cluster": "real", "user": "admin", "namespace": NAMESPACE}}],
+            "users": [{"name": "admin", "user": {"token": TOKEN}}],
+        }
+        path.write_text(json.dumps(document))
+        return path
+
     def _node_is_ready(self) -> bool:
         try:
             conditions = self.ask("GET", f"/api/v1/nodes/{NODE}")["status"]["conditions"]
@@ -146,13 +228,13 @@ class RealCluster(ControlPlane):
             return False
         return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
 
-    def _write_kubelet_config(self, healthz: int) -> None:
+    def _write_kubelet_config(self, port: int, healthz: int) -> None:
         capability = int(_capabilities(), 16) >> 24 & 1  # CAP_SYS_RESOURCE, which lowering oom_score_adj needs
         document = {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
             "address": "127.0.0.1",
-            "port": self._kubelet_port,
+            "port": port,
             "healthzPort": healthz,
             "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
             "authorization": {"mode": "AlwaysAllow"},
