@@ -82,7 +82,7 @@ def main() -> int:
 
 def _passes(folder: Path) -> bool:
     """Return whether the tests pass on a copy of the project."""
-    command = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider", *TESTS]
+    command = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-n0", "-p", "no:cacheprovider", *TESTS]
     variables = {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(command, cwd=folder, env={**os.environ, **variables}, capture_output=True, check=False)
     return done.returncode == 0
