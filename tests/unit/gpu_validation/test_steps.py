@@ -118,7 +118,6 @@ def test_figures_come_from_what_a_program_left_whatever_its_exit_code(tmp_path, 
             "failed: exit code -11: Segmentation fault",
         ),
         ("findings", {"record": UNFIT, "exit_code": 4}, "failed: not ready: a product was wrong"),
-        ("gpus", {"exit_code": None}, "timeout: cut after 12 s"),
     ],
 )
 def test_what_measured_nothing_gives_its_cause(tmp_path: Path, answer: str, left: dict, cause: str):

@@ -185,7 +185,6 @@ NO_FOLDER = "the folder data_dir does not exist"
         (RUNC, NoMemoryLock, "memlock"),
         ("crun: setrlimit `RLIMIT_MEMLOCK`: Operation not permitted: OCI permission denied", NoMemoryLock, "memlock"),
         ('invalid mount config for type "bind": bind source path does not exist: /x', LaunchFailed, NO_FOLDER),
-        ("statfs /data/x: no such file or directory", LaunchFailed, NO_FOLDER),
     ],
 )
 def test_what_real_engines_say_when_they_cannot_give_something(said, kind, remedy):

@@ -143,6 +143,12 @@ def test_requests_share_a_connection_without_cookies_and_name_a_version(serve: S
     assert script.requests[1:3] == ["GET /v1.41/info HTTP/1.1", "POST /v1.41/containers/create?name=a-b HTTP/1.1"]
 
 
+def test_a_connection_that_the_engine_closed_is_made_again(serve: Serve, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(engine_client, "RECONNECT_SECONDS", 10.0)
+    script, engine = serve(answer({"a": 1}), None, answer({"a": 2}))
+    assert (engine.info(), engine.info(), script.connections) == ({"a": 1}, {"a": 2}, 2)
+
+
 @pytest.mark.parametrize("end", [b"", b"ff\r\nhalf"])
 def test_an_answer_that_was_cut_off_is_not_taken_for_a_whole_one(serve: Serve, end: bytes):
     _, engine = serve(chunked(b'{"a": 1}', end=end))

@@ -5,8 +5,10 @@ spoilt. In short each field gets two of the values; TFBENCH_TEST_HOSTILE=all, as
 """
 
 import base64
+import contextlib
 import copy
 import functools
+import gc
 import json
 import operator
 import os
@@ -126,7 +128,6 @@ def check(answers: dict[str, Any], have: Callable[[Callable[[str], str]], None])
     """
     everything = os.environ.get("TFBENCH_TEST_HOSTILE") == "all"
     have(lambda request: json.dumps(answers[request]))
-    outcomes: Counter[str] = Counter()
     wrong, number = [], 0
     for request, document in answers.items():
         for path in fields(document):
@@ -139,16 +140,13 @@ def check(answers: dict[str, Any], have: Callable[[Callable[[str], str]], None])
                     return spoilt if asked == request else json.dumps(answers[asked])
 
                 try:
-                    have(say)
-                    outcomes["went on"] += 1
-                except HostError:
-                    outcomes["failed as its host's"] += 1
+                    with contextlib.suppress(HostError):
+                        have(say)
                 except Exception as error:  # noqa: BLE001  a crash is what is looked for
                     wrong.append(f"{request} {path} = {value[:40]}: {error!r}"[:400])
                 if (took := time.perf_counter() - began) > patience():
                     wrong.append(f"{request} {path} = {value[:40]}: took {took:.0f} s")
-    print(f"{number} fields, {outcomes.total() + len(wrong)} answers: {dict(outcomes)}, crashed: {len(wrong)}")  # noqa: T201  its figures
-    assert not wrong, f"{len(wrong)} of {outcomes.total() + len(wrong)}:\n" + "\n".join(wrong[:40])
+    assert not wrong, f"{len(wrong)} crashes in {number} fields:\n" + "\n".join(wrong[:40])
 
 
 def make_host(**settings: Any) -> Host:
@@ -161,7 +159,8 @@ def job_on(launcher: str, **origin: Any) -> Job:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for nothing."""
+    """Wait for nothing, and let nothing of earlier tests be finalised at the depth of a deep answer."""
+    gc.collect()
     sleep, sleep_in_loop = time.sleep, anyio.sleep
     monkeypatch.setattr(time, "sleep", lambda seconds: sleep(min(seconds, 0.001)))
     monkeypatch.setattr(anyio, "sleep", lambda seconds: sleep_in_loop(min(seconds, 0.001)))

@@ -370,7 +370,6 @@ def test_states_are_read_task_by_task_and_what_waits_by_ranges():
     [
         ("NODE_FAIL", Status.LOST, "node n2 failed"),
         ("PREEMPTED", Status.LOST, "higher priority"),
-        ("CANCELLED", Status.LOST, "somebody cancelled"),
         ("TIMEOUT", Status.TIMEOUT, "time limit"),
         ("OUT_OF_MEMORY", Status.OOM, "memory_gb"),
         ("COMPLETED", Status.ERROR, "Check shared_folder on the node"),
