@@ -18,7 +18,7 @@ from orchestrate.errors import NoUsableHost
 from results.commands import runs
 from results.errors import UserError
 from results.program import command_line as command_line_of
-from results.program import respelled, run_main
+from results.program import run_main
 from results.schema.exit_codes import ExitCode
 from results.schema.version import __version__
 from tests.support import PROJECT, write_program
@@ -89,12 +89,6 @@ def test_a_folder_named_tfbench_in_the_current_folder_is_not_what_measures(tmp_p
     assert "the wrong one" not in tfbench("measure", "--help", folder=tmp_path).stderr
 
 
-def test_flags_are_spelled_with_hyphens_or_underscores():
-    typed = ["--num_gpus=4", "--runs-dir", "a_b", "x_y", "--price=A_1=0.2"]
-    assert respelled(typed, "_", "-") == ["--num-gpus=4", "--runs-dir", "a_b", "x_y", "--price=A_1=0.2"]
-    assert respelled(["--num-gpus=4", "--output=a-b.json"], "-", "_") == ["--num_gpus=4", "--output=a-b.json"]
-
-
 @pytest.mark.parametrize(
     ("raised", "code"),
     [
@@ -136,8 +130,7 @@ def test_a_plan_is_of_hosts_yml_or_else_of_this_machine_and_writes_nothing(tmp_p
     (tmp_path / "hosts.yml").write_text(HERE)
     shown = tfbench("plan", "--limit=this-machine", folder=tmp_path).stdout
     assert "resnet152-fp32-b4-1cpu-w3s10-min15s" in shown and "12 repeats on 1 host," in shown
-    planned = json.loads(tfbench("plan", "--format=json", "--repeats=5", folder=tmp_path).stdout)
-    assert len(planned["hosts"][0]["jobs"]) == 20 and not (tmp_path / "runs").exists()
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.slow

@@ -33,14 +33,9 @@ def ok_record(case: Case, seconds: float = 2.0) -> Record:
 
 @dataclasses.dataclass
 class FakeHost:
-    """What a fake host does; one object outlives any number of launchers, as a machine does.
+    """What a fake host answers and does; one object outlives any number of launchers, as a machine does.
 
-    Attributes:
-        facts: What the probe answers, or the error it raises.
-        payload: What a benchmark leaves.
-        ending: How it ends.
-        failures: Errors that `prepare`, `start` or `follow` raise, by name.
-        on_follow: Called while a benchmark runs.
+    `failures` are errors that calls raise, by their name.
     """
 
     facts: Facts | HostError = dataclasses.field(default_factory=Facts)

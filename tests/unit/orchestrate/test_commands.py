@@ -39,8 +39,8 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
 HOW = How(display="none", report=False)
 
 
-def run(*, runs_dir: str = "runs", run_id: str | None = "one") -> int:
-    return commands.run(Where(runs_dir=Path(runs_dir)), What(suite="two.yml"), HOW, run_id=run_id)
+def run(*, run_id: str | None = "one") -> int:
+    return commands.run(Where(runs_dir=Path("runs")), What(suite="two.yml"), HOW, run_id=run_id)
 
 
 deep_check = functools.partial(commands.check, Where(), deep=True)
@@ -67,29 +67,6 @@ def test_a_name_whose_repeats_are_on_a_host_is_refused(host: FakeHost):
     with pytest.raises(UserError, match=r"another run one is on f\.h\. Choose another --run-id, or end .* stop one"):
         run()
     assert run(run_id=None) == ExitCode.OK
-
-
-def test_paths_may_hold_any_bytes_but_those_of_a_plan(host: FakeHost, monkeypatch: pytest.MonkeyPatch):
-    other = os.fsdecode(b"caf\xe9")
-    assert run(runs_dir=other) == ExitCode.OK
-    kinds = {json.loads(line)["event"] for line in Path(other, "one", "events.jsonl").read_text().splitlines()}
-    assert "run_finished" in kinds and "job_step" not in kinds, "progress is not stored"
-    Path("hosts.yml").rename(Path(other, "hosts.yml"))
-    Path("two.yml").rename(Path(other, "two.yml"))
-    monkeypatch.chdir(other)
-    with pytest.raises(UserError, match=r"the path of hosts\.yml, or a path in it, is not UTF-8"):
-        run()
-    assert not Path("runs").exists()
-
-
-def test_a_run_that_cannot_be_described_hides_no_other(host: FakeHost, capsys):
-    assert (run(), run(run_id="two")) == (ExitCode.OK, ExitCode.OK)
-    plan = Path("runs/one/plan.json")
-    plan.write_text(json.dumps(json.loads(plan.read_text()) | {"created_at": "yesterday"}))
-    capsys.readouterr()
-    assert commands.runs(Path("runs"), format="json") == ExitCode.OK
-    one, two = sorted(json.loads(capsys.readouterr().out)["runs"], key=lambda found: found["run"])
-    assert (one["progress"], two["progress"]) == ("unknown", "2/2")
 
 
 def resume() -> int:

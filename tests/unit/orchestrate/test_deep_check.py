@@ -180,22 +180,13 @@ def test_honest_fleets_are_accepted():
     assert sum(verdict.verdict is not ACCEPT for verdict in verdicts) <= 0.01 * len(verdicts)
 
 
-@pytest.mark.parametrize("size", [2, 4])
-def test_a_slow_host_among_its_mates_is_named_and_they_are_not(size):
-    fleet = [dataclasses.replace(HOST, host=f"node-{number}") for number in range(size)]
+def test_a_slow_host_among_its_mates_is_named_and_they_are_not():
+    fleet = [dataclasses.replace(HOST, host=f"node-{number}") for number in range(4)]
     gpus = tuple(slower(gpu, 0.85) for gpu in HOST.gpus)
     fleet[1] = dataclasses.replace(fleet[1], gpus=gpus, rates=HOST.rates | {"host memory": 2e10})
     verdicts = judge(fleet)
-    assert [verdict.verdict for verdict in verdicts] == [ACCEPT, WARNING, ACCEPT, ACCEPT][:size]
-    assert {found.figure for found in verdicts[1].findings} == {*PRODUCTS} | ({"host memory"} if size > 2 else set())
-
-
-def test_a_host_that_became_slower_is_doubtful_though_it_has_no_mates():
-    now = with_gpu(ALONE, 0, rates=H100.rates | {"memory": 2.6e12})
-    (verdict,) = judge([now], {("h100", "node-a"): [ALONE, ALONE]})
-    assert [(found.gpu, found.figure) for found in verdict.findings] == [(0, "memory")]
-    assert "10% below its earlier checks" in verdict.findings[0].text
-    assert judge([now])[0].verdict is ACCEPT, "within the range of this specification"
+    assert [verdict.verdict for verdict in verdicts] == [ACCEPT, WARNING, ACCEPT, ACCEPT]
+    assert {found.figure for found in verdicts[1].findings} == {*PRODUCTS, "host memory"}
 
 
 @pytest.mark.parametrize(

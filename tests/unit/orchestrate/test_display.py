@@ -145,17 +145,6 @@ def test_plain_lines_tell_what_failed_why_and_how_to_repeat_only_that():
     assert re.sub(r"^\[\d\d:\d\d\] ", "", plain(STORY), flags=re.MULTILINE) == expected
 
 
-def test_many_causes_and_hosts_are_shortened():
-    plan = plan_of(*nodes(30))
-    events: list[Event] = [STORY[0]]
-    for number, entry in enumerate(plan.hosts):
-        cause = "the same" if number < 12 else f"cause {number}"
-        events.append(result(entry.jobs[0].id, entry.host.key, "error", cause))
-    lines = plain([*events, RunFinished(run_id="run1", ok=0, failed=30, missing=0, seconds=1)], plan).splitlines()
-    assert "  12 × error on a4000.node-00, a4000.node-01, a4000.node-02, a4000.node-03 and 8 more: the same" in lines
-    assert "  … and 9 more causes" in lines
-
-
 def test_json_lines_hold_every_field_of_an_event_and_when_it_was():
     stream = io.StringIO()
     tell(JSONDisplay(stream), RunState(PLAN), STORY)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrate.display.tables import duration, render_estimate, render_taken
+from orchestrate.display.tables import render_estimate, render_taken
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning import durations as durations_module
@@ -83,11 +83,6 @@ def test_an_estimate_shows_time_cost_and_what_it_rests_on(monkeypatch: pytest.Mo
     )
     taken = drawn(lambda console: render_taken(400.0, estimated, console))
     assert taken == "took 6 min 40 s; the estimate was 12 min\n"
-
-
-def test_a_duration_has_the_digits_that_an_estimate_has():
-    shown = [duration(seconds) for seconds in (59.6, 447, 2600, 12000)]
-    assert shown == ["60 s", "7 min 30 s", "43 min", "3 h 20 min"]
 
 
 TWO_CASES = Suite("s", "", 2, (CaseBlock(model=["resnet50_v1.5", "googlenet"], batch_per_gpu=8),))

@@ -1,13 +1,14 @@
 """`hosts.yml`: settings are resolved, every mistake is reported with its line and a remedy, and no value is lost."""
 
+import dataclasses
 import json
+import random
 import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
@@ -18,10 +19,10 @@ from orchestrate.inventory.hosts import Host, read_hosts
 from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue, Toleration
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.plan import make_plan
-from orchestrate.suites import read_suite
+from orchestrate.suites import Suite, read_suite, suite_names
 from orchestrate.text import plain_text
 from orchestrate.yaml_files import read_document
-from results.schema import Data, Device
+from results.schema import DEVICE_MODEL, XLA, Data, Device, Mode, Precision
 from tests.support.examples import examples
 
 EXAMPLE = (Path(__file__).parents[3] / "hosts.example.yml").read_text()
@@ -245,6 +246,83 @@ def test_an_empty_plan_says_what_was_left_out_and_why(tmp_path: Path):
     assert len(others) == 20 and others[-1] == "  and 5 more"
 
 
+# ---- suites are data: blocks multiply, and a mistake in a user's file names its line
+
+
+def test_every_suite_that_comes_along_is_valid_and_says_what_it_is():
+    names = ["aime", "device", "first", "inference", "published", "quick", "science", "standard", "transformers"]
+    assert suite_names() == names
+    for name in names:
+        suite = read_suite(name)
+        assert suite.description and suite.repeats >= 3 and suite.cases(Device.GPU)
+
+
+def test_the_suites_measure_what_they_are_named_for():
+    cases = read_suite("standard").cases(Device.CPU)
+    assert {case.device for case in cases} == {Device.GPU}, "a host without a GPU says no_gpu, never a CPU number"
+    assert {(case.precision, case.batch_per_gpu) for case in cases} == {(Precision.FP32, 128), (Precision.FP16, 256)}
+    assert {case.num_gpus for case in cases} == {1, 2, 4, 8} and len(cases) == 3 * 2 * 4
+    quick = read_suite("quick").cases(Device.CPU)
+    assert {case.model for case in quick} == {"resnet50", "resnet152", "inception_v3", "googlenet"}
+    assert {case.device for case in quick} == {Device.CPU}, "what the host has"
+    device = [case for case in read_suite("science").cases(Device.CPU) if case.model == DEVICE_MODEL]
+    assert device == read_suite("device").cases(Device.CPU) and [case.num_gpus for case in device] == [1, 2, 4, 8]
+    assert {(case.mode, case.batch_per_gpu) for case in device} == {(Mode.DEVICE, 1)}
+
+
+def test_the_aime_suite_is_the_sources_matrix():
+    """Source: AIME, "Deep Learning GPU Benchmarks": 50 steps, the mean of three runs, fp32 and AMP, compiled or not."""
+    suite = read_suite("aime")
+    matrix = {(case.model, case.precision, case.xla, case.num_gpus) for case in suite.cases(Device.GPU)}
+    kinds = (Precision.FP32, Precision.FP16), (XLA.OFF, XLA.REPLICA)
+    assert matrix == set(product(("bert_large", "resnet50_v1.5"), *kinds, (1, 2, 4, 8)))
+    assert suite.repeats == 3 and {case.num_steps for case in suite.cases(Device.GPU)} == {50}
+
+
+RESNET = "model: resnet50, batch_per_gpu: 8"
+
+
+@pytest.mark.parametrize(("block", "said"), MISTAKES["suite"])
+def test_what_does_not_go_together_is_named_with_its_line(tmp_path: Path, block: str, said: str):
+    path = tmp_path / "my.yml"
+    path.write_text(f"cases:\n  - {{{RESNET}}}\n  - {{{block}}}\n")
+    with pytest.raises(DocumentError) as caught:
+        read_suite(str(path))
+    assert f"{path}:3: case 2: {said}" in str(caught.value)
+
+
+def test_an_unknown_suite_is_named():
+    with pytest.raises(UserError, match=r"there is no suite 'quik'\. Did you mean 'quick'\?"):
+        read_suite("quik")
+
+
+def suite_of(folder: Path, block: str) -> Suite:
+    path = folder / "my.yml"
+    path.write_text(f"cases:\n  - {{{block}}}\n")
+    return read_suite(str(path))
+
+
+def test_several_hosts_multiply_and_only_they_choose_how_they_communicate(tmp_path: Path):
+    counts = "num_gpus: [1, 4], num_hosts: [1, 2], communication: ring, all_reduce: [true, false]"
+    cases = suite_of(tmp_path, f"{RESNET}, {counts}").cases(Device.GPU)
+    named = {(case.num_hosts, case.num_gpus, str(case.communication), case.all_reduce) for case in cases}
+    alone = {(1, 1, "auto", True), (1, 4, "auto", True), (1, 4, "auto", False)}
+    assert named == alone | {(2, gpus, "ring", whole) for gpus in (1, 4) for whole in (True, False)}
+    assert len({case.name for case in cases}) == len(cases) == 7
+
+
+def test_a_batch_may_be_as_large_as_fits_the_smallest_gpu_of_a_run(tmp_path: Path):
+    suite = suite_of(tmp_path, "model: [resnet152, googlenet], batch_per_gpu: fit, precision: [fp32, fp16]")
+
+    def batches(gibibytes: float | None) -> list[int]:
+        memory = None if gibibytes is None else gibibytes * 2**30
+        return [case.batch_per_gpu for case in dataclasses.replace(suite, memory_bytes=memory).cases(Device.GPU)]
+
+    assert batches(None) == batches(48) == [128, 256, 128, 256]
+    assert batches(16) == [64, 128, 128, 256]
+    assert batches(8) == [16, 32, 128, 256]
+
+
 # ---- hundreds of spoilt files
 
 WITHOUT_COMMENTS = re.sub(r" +#.*", "", EXAMPLE)
@@ -261,38 +339,23 @@ PLACES = (r"[\w.-]+(?=:)", r"(?<=: )[^,{}\n]*", r".*\n", "")
 """Keys, values, lines, and between any characters."""
 
 
-@st.composite
-def spoilt(draw: st.DrawFn, text: str) -> bytes:
-    """Replace one to three places of a valid file by something, or by a line of it."""
-    for _ in range(draw(st.integers(1, 3))):
-        places = list(re.finditer(draw(st.sampled_from(PLACES)), text)) or list(re.finditer("", text))
-        start, end = draw(st.sampled_from(places)).span()
-        piece = draw(st.sampled_from(PIECES) | st.sampled_from(text.splitlines(keepends=True) or [""]))
+def spoilt(random_: random.Random) -> bytes:
+    """Replace one to three places of the example by something, or by a line of it."""
+    text = WITHOUT_COMMENTS
+    for _ in range(random_.randint(1, 3)):
+        places = list(re.finditer(random_.choice(PLACES), text)) or list(re.finditer("", text))
+        start, end = random_.choice(places).span()
+        piece = random_.choice([*PIECES, *text.splitlines(keepends=True)])
         text = text[:start] + piece + text[end:]
-    data = text.encode("utf-8", "surrogatepass")
-    return data + draw(st.binary(min_size=1, max_size=4)) if draw(st.integers(0, 20)) == 0 else data
+    return text.encode("utf-8", "surrogatepass") + random_.choice([b""] * 20 + [b"\xff\xc3"])
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a folder with the files that the example names."""
-    made = tmp_path_factory.mktemp("hosts")
+@pytest.mark.parametrize("seed", range(examples(400)))
+def test_a_spoilt_hosts_file_is_refused_by_line_or_read_without_a_loss(tmp_path: Path, seed: int):
     for name in NAMED_FILES:
-        (made / name).write_text("")
-    (made / "my.yml").write_text("cases: [{model: vgg16, batch_per_gpu: 64}]")
-    return made
-
-
-@settings(
-    max_examples=examples(400),
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-@given(data=spoilt(WITHOUT_COMMENTS))
-def test_a_spoilt_hosts_file_is_refused_by_line_or_read_without_a_loss(folder: Path, data: bytes):
-    path = folder / "hosts.yml"
+        (tmp_path / name).write_text("")
+    (tmp_path / "my.yml").write_text("cases: [{model: vgg16, batch_per_gpu: 64}]")
+    path, data = tmp_path / "hosts.yml", spoilt(random.Random(seed))
     path.write_bytes(data)
     try:
         hosts = read_hosts(path)

@@ -163,8 +163,7 @@ def test_the_next_repeat_is_given_the_limits_of_one_device():
     assert after(measured()) == (1e13, 4e11)
     cpu = dataclasses.replace(PEAKS_JOB, case=dataclasses.replace(PEAKS_CASE, device=Device.CPU))
     assert after(measured(case=cpu.case), job=cpu, first=cpu) == (2e13, 8e11), "logical devices are one processor"
-    figures = [{"peak_flops_per_second": x, "peak_bytes_per_second": y} for x, y in ((2e13, 8e11), (3e13, 4e11))]
-    best = after(*(measured(**figure) for figure in figures))
+    best = after(measured(), measured(peak_flops_per_second=3e13, peak_bytes_per_second=4e11))
     assert best == (1.5e13, 4e11), "the best counts: what had to be measured again was too low"
 
 
@@ -179,7 +178,6 @@ def test_the_next_repeat_is_given_the_limits_of_one_device():
         ),
         (dataclasses.replace(PEAKS_JOB, case=dataclasses.replace(PEAKS_CASE, num_hosts=2)), measured()),
         (PEAKS_JOB, measured(warnings=["throttled_power"])),
-        (PEAKS_JOB, measured(peak_bytes_per_second=None)),
         (PEAKS_JOB, measured(peaks_reused=True)),
         (PEAKS_JOB, dataclasses.replace(measured(), status=Status.OOM)),
     ],

@@ -1,7 +1,6 @@
 """Cases that hosts of a fleet train together, against fake hosts: one record, whatever happens to a part."""
 
 import dataclasses
-import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,12 @@ from orchestrate.errors import Lost, Unreachable
 from orchestrate.events import Event, HostLost, JobResult, Warned
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
-from orchestrate.planning.codec import plan_from_json, plan_to_json
-from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, members_of
 from orchestrate.running import context, run, worker
 from orchestrate.running.context import Budget
 from orchestrate.running.state import RunOutcome
 from orchestrate.suites import CaseBlock, Suite
-from results.schema import GPU, Case, Communication, Device, Rank, Record, Status
+from results.schema import Case, Communication, Device, Rank, Record, Status
 from results.schema.record_json import to_json
 from tests.support.engines.processes import wait_until
 from tests.support.patience import patience
@@ -112,17 +109,6 @@ def test_hosts_that_wait_for_others_cost(tmp_path: Path, monkeypatch: pytest.Mon
     assert budgets[0].state.spent_usd() == pytest.approx(2 * 40), "a dollar a second for each"
 
 
-def test_every_rank_is_told_who_all_are(tmp_path: Path):
-    bench = Bench(tmp_path, a=FakeHost(), b=FakeHost(), c=FakeHost())
-    (members,) = {multi.members for multi in bench.plan.multi_host_jobs if multi.job.origin.repeat == 1}
-    assert [job.id.split(".")[1] for job in members] == ["a", "b"], "the first two of three"
-    reported = [json.loads(job.member.environment["TF_CONFIG"]) for job in members if job.member]
-    assert [config["task"] for config in reported] == [{"type": "worker", "index": rank} for rank in (0, 1)]
-    assert [config["cluster"]["worker"] for config in reported] == [["a:29500", "b:29502"]] * 2
-    assert [job.member.ports for job in members if job.member] == [(29500, 29501), (29502,)]
-    assert plan_from_json(plan_to_json(bench.plan)) == bench.plan
-
-
 def test_only_containers_with_peers_get_a_network_and_only_its_ports(tmp_path: Path):
     bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
     chief = bench.plan.multi_host_jobs[0].members[0]
@@ -170,17 +156,6 @@ def test_addresses_are_the_engines_unless_the_file_names_others():
     ring = case(device=Device.GPU, communication=Communication.RING)
     members = members_of([Host(fleet="f", name=n, docker=None, address="fd00::1") for n in ("a", "b")], ring)
     assert isinstance(members, tuple) and members[1].addresses == ("[fd00::1]:29500", "[fd00::1]:29502")
-
-
-def test_gpus_are_counted_on_every_host(tmp_path: Path):
-    gpus = tuple(GPU(index=i, name="A5000", uuid=f"GPU-{i}") for i in range(4))
-    chosen = suite(num_gpus=[2, 4], device="auto", communication=Communication.RING)
-    bench = Bench(tmp_path, chosen, a=FakeHost(facts=Facts(gpus=gpus)), b=FakeHost(facts=Facts(gpus=gpus[:2])))
-    assert {multi.job.case.num_gpus for multi in bench.plan.multi_host_jobs} == {2}
-    assert any("2x4gpu" in text and "the fleet offers 2" in text for text in bench.plan.hosts[0].excluded)
-    assert [job.gpu_uuids for job in bench.plan.multi_host_jobs[0].members] == [("GPU-0", "GPU-1")] * 2
-    (excluded,) = Bench(tmp_path / "alone", a=FakeHost()).plan.hosts[0].excluded
-    assert excluded.endswith("needs 2 hosts, the fleet has 1")
 
 
 NOTHING: dict[str, Any] = {"ending": Ending(exit_code=137), "payload": lambda job: None}

@@ -146,29 +146,23 @@ class LateQueue(FakeLauncher):
         return super().follow(job, on_line, on_turn)
 
 
-def run_queue(plan: Plan, tmp_path: Path, machine: FakeHost, stop: Stop, **how: Any) -> tuple[RunOutcome, RunFolder]:
+def run_queue(plan: Plan, tmp_path: Path, machine: FakeHost, **how: Any) -> tuple[RunOutcome, RunFolder]:
     folder = RunFolder.create(tmp_path, plan.run_id)
     folder.write_plan(plan_to_json(plan))
-    return execute(plan, folder, lambda host: LateQueue(host, machine), EventBus(), stop, How(**how)), folder
+    return execute(plan, folder, lambda host: LateQueue(host, machine), EventBus(), Stop(), How(**how)), folder
 
 
-@pytest.mark.parametrize("how", [{}, {"max_cost": 0.05}], ids=["stopped", "costs more than estimated"])
-def test_what_a_queue_began_too_late_does_not_stay_when_a_run_ends(tmp_path: Path, monkeypatch, how):
-    plan, stop, slots = queue_plan(usd_per_gpu_hour=3600.0), Stop(), threading.Barrier(4)
-    machine = FakeHost(facts=Facts(gpus=GPUS))
+def test_what_a_queue_began_too_late_does_not_stay_when_a_run_costs_more(tmp_path: Path, monkeypatch):
+    plan, slots, clock = queue_plan(usd_per_gpu_hour=3600.0), threading.Barrier(4), [0.0]
     monkeypatch.setattr(Durations, "seconds", lambda *_: 0.001)
-    clock = [0.0]
     monkeypatch.setattr("time.clock_gettime", lambda _: clock[0])
 
-    def end_when_all_slots_work(_: Job) -> None:
+    def take_long_once_all_slots_work(_: Job) -> None:
         slots.wait(patience())
-        if how:
-            clock[0] = 1.0
-        else:
-            stop.launching.set()
+        clock[0] = 1.0
 
-    machine.on_follow = end_when_all_slots_work
-    outcome, folder = run_queue(plan, tmp_path, machine, stop, **how)
+    machine = FakeHost(facts=Facts(gpus=GPUS), on_follow=take_long_once_all_slots_work)
+    outcome, folder = run_queue(plan, tmp_path, machine, max_cost=0.05)
     assert (outcome.ok, outcome.failed, outcome.missing) == (4, 0, 8)
     assert machine.containers == {}, "nothing runs that nobody follows"
     left = {job.id for job in plan.jobs if folder.read_record(job.id) is None}
@@ -184,6 +178,6 @@ def test_a_repeat_that_a_queue_lost_is_left_to_resume_and_ends_no_other(tmp_path
             raise Lost("its node does not answer")
 
     machine.on_follow = lose
-    outcome, _ = run_queue(plan, tmp_path, machine, Stop())
+    outcome, _ = run_queue(plan, tmp_path, machine)
     assert (outcome.ok, outcome.failed, outcome.missing) == (11, 1, 0)
     assert ("remove", plan.jobs[0].id) not in machine.calls

@@ -308,15 +308,6 @@ def test_a_bug_in_one_worker_leaves_a_traceback_and_the_others_finish(tmp_path: 
     assert bench.run() == RunOutcome(ok=23, failed=1, missing=0), "resume runs what had not started"
 
 
-def test_a_host_without_work_or_launcher_costs_itself_only(tmp_path: Path):
-    bench = Bench(tmp_path, bad=FakeHost(), good=FakeHost(), idle=FakeHost())
-    *others, idle = bench.plan.hosts
-    bench.plan = dataclasses.replace(bench.plan, hosts=(*others, dataclasses.replace(idle, jobs=())))
-    machines = {"good": bench.machines["good"]}
-    bench.launcher = lambda host: FakeLauncher(host, machines[host.name])
-    assert bench.run() == RunOutcome(ok=12, failed=0, missing=12)
-
-
 # ---- `--stop-early`: repeats that no comparison needs are skipped; `resume` and `status` find the same answers
 
 

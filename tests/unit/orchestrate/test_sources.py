@@ -4,8 +4,6 @@ The samples in `cases/sources` were printed by the models of SkyPilot 0.14, dsta
 which has no models on PyPI, follow the examples of its API's documentation.
 """
 
-import subprocess
-import sys
 import typing
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from hypothesis import strategies as st
 from orchestrate import cli, session
 from orchestrate.errors import Unreachable, UserError
 from orchestrate.inventory.hosts import Host, read_hosts
-from orchestrate.inventory.machine_list import Machine, destination, fleet_name, hosts_file
+from orchestrate.inventory.machine_list import Machine, destination, hosts_file
 from orchestrate.inventory.rented import SOURCES, import_hosts
 from orchestrate.options import Source
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
@@ -62,11 +60,6 @@ def test_anything_else_is_refused_with_what_was_expected(tmp_path: Path, source:
         import_hosts(source, str(path))
 
 
-def test_a_fleet_is_named_by_its_gpu():
-    named = {"RTX_A4000": "a4000", "NVIDIA GeForce RTX 4090": "rtx-4090", "A100-80GB": "a100-80gb", "  ": "unknown-gpu"}
-    assert {gpu: fleet_name(gpu) for gpu in named} == named
-
-
 texts = st.text(max_size=80)
 
 
@@ -93,15 +86,3 @@ def test_an_address_is_plain_or_none(user: str, host: str):
     assert address is None or address in (f"{user}@{host}", f"{user}@[{host}]")
     assert destination("root", "2001:db8::1") == "root@[2001:db8::1]"
     assert destination("root", "-oProxyCommand=x") is destination("-l", "h") is destination("a b", "h") is None
-
-
-@pytest.mark.slow
-def test_init_writes_the_machines_of_standard_input_and_changes_no_file(tmp_path: Path):
-    file = tmp_path / "hosts.yml"
-    command = [sys.executable, "-m", "orchestrate", "init", "--from", "vast", f"--hosts={file}"]
-    sample = (CASES / "vast.json").read_bytes()
-    done = subprocess.run(command, input=sample, capture_output=True, cwd=Path(__file__).parents[3], check=True)
-    assert file.read_text() == (CASES / "vast.yml").read_text() and done.stdout == b""
-    again = subprocess.run(command, input=sample, capture_output=True, cwd=Path(__file__).parents[3])
-    assert again.returncode == 2 and b"exists and was not changed" in again.stderr
-    assert file.read_text() == (CASES / "vast.yml").read_text()
