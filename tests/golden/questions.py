@@ -5,7 +5,7 @@ on purpose, and the commit says why.
 """
 
 import contextlib
-import html.parser
+import html
 import io
 import json
 import os
@@ -72,24 +72,18 @@ def made_up_records(run_id: str = "made-up", factor: float = 1.0, keras: str = "
     for fleet, gpu, speed, usd in (("a4000", "NVIDIA RTX A4000", 1.0, 0.17), ("a5000", "NVIDIA RTX A5000", 1.52, 0.36)):
         for host in ("x", "y"):
             environment = make_environment(gpus=2, gpu=gpu, keras=keras)
-            where: dict[str, Any] = {
-                "fleet": fleet,
-                "host": f"{fleet}-{host}",
-                "run_id": run_id,
-                "environment": environment,
-            }
+            where: dict[str, Any] = {"fleet": fleet, "host": f"{fleet}-{host}", "run_id": run_id}
             for model, base in SPEEDS.items():
                 for precision, gain in (("fp32", 1.0), ("fp16", 2.1)):
                     for gpus, scale in ((1, 1.0), (2, 1.93)):
                         case = make_case(model, device="gpu", precision=precision, num_gpus=gpus, batch_per_gpu=64)
                         rate = base * speed * gain * scale * factor * noise.gauss(1.0, 0.004)
                         rates = [rate * noise.gauss(1.0, 0.002) for _ in range(3)]
-                        records += repeats(*rates, case=case, usd_per_gpu_hour=usd, **where)
+                        records += repeats(*rates, case=case, environment=environment, usd_per_gpu_hour=usd, **where)
             case = make_case("vgg16", device="gpu", precision="fp32", batch_per_gpu=256)
-            origin = make_origin(fleet, f"{fleet}-{host}", run_id=run_id, usd_per_gpu_hour=usd)
-            records.append(
-                make_failure("oom", "out of memory: 16 GiB", case=case, origin=origin, environment=environment)
-            )
+            origin = make_origin(**where, usd_per_gpu_hour=usd)
+            cause = "out of memory: 16 GiB"
+            records.append(make_failure("oom", cause, case=case, origin=origin, environment=environment))
     return records
 
 
@@ -97,35 +91,16 @@ def write_runs(folder: Path) -> None:
     """Write the made-up runs."""
     write_run(folder, made_up_records(), "made-up")
     write_run(folder, made_up_records("slower", 1.08), "slower")
-    mixed = made_up_records("mixed")
-    mixed += [
-        record for record in made_up_records("mixed", keras="3.14.0") if record.case and record.case.model == "resnet50"
-    ]
-    write_run(folder, mixed, "mixed")
-    failed = [
-        make_failure("no_gpu", "the container sees no GPU", origin=make_origin(repeat=i, run_id="failed"))
-        for i in (1, 2)
-    ]
-    write_run(folder, failed, "failed")
+    others = [one for one in made_up_records("mixed", keras="3.14.0") if one.case and one.case.model == "resnet50"]
+    write_run(folder, [*made_up_records("mixed"), *others], "mixed")
+    origins = [make_origin(repeat=repeat, run_id="failed") for repeat in (1, 2)]
+    write_run(folder, [make_failure("no_gpu", "the container sees no GPU", origin=one) for one in origins], "failed")
 
 
-class _Text(html.parser.HTMLParser):
-    """Collects the text of a page, without styles and scripts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts: list[str] = []
-        self.skipping = False
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        self.skipping = tag in ("script", "style", "svg")
-
-    def handle_endtag(self, tag: str) -> None:
-        self.skipping = False
-
-    def handle_data(self, data: str) -> None:
-        if not self.skipping and data.strip():
-            self.parts.append(" ".join(data.split()))
+def text_of(page: str) -> str:
+    """Return the text of a page, a line each, without styles, scripts and drawings."""
+    parts = re.split(r"<[^>]*>", re.sub(r"(?s)<(script|style|svg)\b.*?</\1>|<!.*?>", "<>", page))
+    return "\n".join(" ".join(html.unescape(part).split()) for part in parts if part.strip())
 
 
 def rounded(value: object) -> object:
@@ -152,9 +127,7 @@ def ask(arguments: tuple[str, ...], runs: Path) -> str:
         code = program.main(["results", *arguments])
     output = out.getvalue()
     if f"--output={page}" in arguments:
-        text = _Text()
-        text.feed(page.read_text(encoding="utf-8"))
-        output = "\n".join(text.parts)
+        output = text_of(page.read_text(encoding="utf-8"))
     elif "--format=json" in arguments and output:
         output = json.dumps(rounded(json.loads(output)), indent=1, ensure_ascii=False)
     answer = f"exit code {code}\n{err.getvalue()}----\n{output.rstrip()}\n"

@@ -31,11 +31,8 @@ def _rates(rates: Mapping[str, float]) -> list[Cell]:
 FP16 = _rates({A4000: 410.5, A5000: 640.1})
 UNITS = (
     *("images/second", "samples/second", "examples/sec", "train_samples_per_second", "avg images/sec", "seqs/s"),
-    *("img/sec", "Images per Second", "SamplesPerSec", "RunningAvgSamplesPerSec", "samples_per_sec"),
-    *("throughput (img/s)", "Training throughput [samples/s]", "Global Throughput (images/sec)", "FPS"),
-    *("Mean training speed, images per sec.", "Images processed per second", "samples·s⁻¹", "mean ± std (img/s)"),
-    *("Throughput (higher is better)", "img/s (95 % CI)", "Examples / second", "Performance (TensorFlow, img/s)"),
-    *("total images/sec", "training images/s (median)"),
+    *("RunningAvgSamplesPerSec", "Training throughput [samples/s]", "Global Throughput (images/sec)", "FPS"),
+    *("Images processed per second", "samples·s⁻¹", "mean ± std (img/s)", "Performance (TensorFlow, img/s)"),
 )
 
 
@@ -53,14 +50,7 @@ def _cells(rates: Mapping[str, Sequence[float]], **of: Sequence[str]) -> list[Ce
     ]
 
 
-def _both(*rows: tuple[str, str, float, float], batch: int | None = None) -> list[Cell]:
-    """Return cells of GPU, network and precision FP16 with rates of one and four GPUs."""
-    return [
-        Cell(gpu, model, "fp16", rate, n, batch) for gpu, model, *of in rows for n, rate in zip((1, 4), of, strict=True)
-    ]
-
-
-ONE_AND_FOUR = _both((A4000, "resnet50", 410.5, 1560.2), (A5000, "resnet50", 640.1, 2430.9))
+ONE_AND_FOUR = [*FP16, Cell(A4000, "resnet50", "fp16", 1560.2, 4), Cell(A5000, "resnet50", "fp16", 2430.9, 4)]
 
 READABLE: dict[str, tuple[str, list[Cell]]] = {
     **{f"heading {unit}": (_long(unit), FP16) for unit in UNITS},
@@ -68,10 +58,6 @@ READABLE: dict[str, tuple[str, list[Cell]]] = {
         "GPU\tVRAM\tPrice ($)\tTDP (W)\tResNet-50 TF FP32 (images/s)\tResNet-50 NGC run FP16 (images/s)\tNotes\n"
         "RTX 3080 10GB\t10\t$699\t320\t321.4\t560.2\t\nRTX 3090 24GB\t24\t$1,499\t350\t398.0\t781.5\tblower\n",
         _cells({"RTX 3080": (321.4, 560.2), "RTX 3090": (398.0, 781.5)}, precision=("fp32", "fp16")),
-    ),
-    "framework in the heading": (
-        "| GPU | ResNet50 TensorFlow FP16 |\n|---|---|\n| A4000 | 410.5 |\n| A5000 | 640.1 |\n",
-        FP16,
     ),
     "intervals": (
         "gpu,model,precision,images_per_second\nRTX A4000,resnet50,fp16,410.5 (±4.0)\nRTX A5000,resnet50,fp16,640.1(5)\n"
@@ -98,20 +84,10 @@ READABLE: dict[str, tuple[str, list[Cell]]] = {
             Cell(None, "resnet152", "", 279.3, 1, 128),
         ],
     ),
-    "equal GPUs": (  # too few cells to call one a copy
-        "GPU,ResNet50 FP16 (images/s)\nRTX A5000,640\nRTX 3080,640\n",
-        _rates({A5000: 640, "RTX 3080": 640}),
-    ),
     "a drawn box": (
         "                 ResNet50 FP16, images/s\n┏━━━━━━━━━━━┳━━━━━━━━┳━━━━━━━━┓\n┃ GPU       ┃ 1 GPU  ┃ 4 GPUs ┃\n"
         "┡━━━━━━━━━━━╇━━━━━━━━╇━━━━━━━━┩\n│ RTX A4000 │ 410.5  │ 1560.2 │\n├───────────┼────────┼────────┤\n"
         "│ RTX A5000 │ 640.1  │ 2430.9 │\n└───────────┴────────┴────────┘\n",
-        ONE_AND_FOUR,
-    ),
-    "a box of dashes": (
-        "ResNet50 FP16\n+-----------+--------+--------+\n| GPU       | 1 GPU  | 4 GPUs |\n+===========+========+========+\n"
-        "| RTX A4000 | 410.5  | 1560.2 |\n+-----------+--------+--------+\n| RTX A5000 | 640.1  | 2430.9 |\n"
-        "+-----------+--------+--------+\n2 rows in set (0.00 sec)\n",
         ONE_AND_FOUR,
     ),
     "psql": (
@@ -119,15 +95,6 @@ READABLE: dict[str, tuple[str, list[Cell]]] = {
         " RTX A4000 | resnet50 | fp16      |        1 |             410.5\n RTX A5000 | resnet50 | fp16      |        1 |             640.1\n"
         "(2 rows)\n",
         FP16,
-    ),
-    "pandas": (
-        "         gpu     model  precision  images_per_second\n0  RTX A4000  resnet50       fp16              410.5\n"
-        "1  RTX A5000  resnet50       fp16              640.1\n",
-        FP16,
-    ),
-    "pandas, with row labels": (
-        "           ResNet50 FP16  VGG16 FP16\nRTX A4000          410.5       240.7\nRTX A5000          640.1       371.3\n",
-        _cells({A4000: (410.5, 240.7), A5000: (640.1, 371.3)}, model=("resnet50", "vgg16")),
     ),
     "pandas, pivoted": (
         "ResNet50\n\nprecision   fp16   bf16\nRTX A4000  410.5  405.2\nRTX A5000  640.1  632.9\n\n[2 rows x 2 columns]\n",
@@ -140,12 +107,6 @@ READABLE: dict[str, tuple[str, list[Cell]]] = {
         "│ RTX A5000 ┆ resnet50 ┆ fp16      ┆ 640.1    │\n└───────────┴──────────┴───────────┴──────────┘\n",
         FP16,
     ),
-    "a title in the box": (
-        "+-----------------------------+\n|   ResNet50 FP16, images/s   |\n+-----------+--------+--------+\n"
-        "| GPU       | 1 GPU  | 4 GPUs |\n+-----------+--------+--------+\n| RTX A4000 | 410.5  | 1560.2 |\n"
-        "| RTX A5000 | 640.1  | 2430.9 |\n+-----------+--------+--------+\n",
-        ONE_AND_FOUR,
-    ),
     "two boxes": (
         "ResNet50 FP16\n┌───────────┬────────┐\n│ GPU       │ img/s  │\n├───────────┼────────┤\n│ RTX A4000 │ 410.5  │\n"
         "└───────────┴────────┘\nVGG16 FP16\n┌───────────┬────────┐\n│ GPU       │ img/s  │\n├───────────┼────────┤\n"
@@ -155,23 +116,6 @@ READABLE: dict[str, tuple[str, list[Cell]]] = {
     "numbers of GPUs as headings": (
         "Model / GPU,2080 Ti,3080,3090\nResNet-50 FP16,494.1,560.2,781.5\n",
         _rates({"RTX 2080 Ti": 494.1, "RTX 3080": 560.2, "RTX 3090": 781.5}),
-    ),
-    "systems and accelerators": (
-        "System,Accelerator,a#,Benchmark,Precision,Throughput (samples/s)\ndgx,NVIDIA A100-SXM4-80GB,8,resnet50,fp16,18011\n",
-        [Cell("A100 SXM4 80GB", "resnet50", "fp16", 18011, 8)],
-    ),
-    "rules of spaces": (
-        "gpu        model     precision  images/s\n=========  ========  =========  ========\n"
-        "RTX A4000  resnet50  fp16       410.5\nRTX A5000  resnet50  fp16       640.1\n",
-        FP16,
-    ),
-    "semicolons and decimal commas": (
-        "sep=;\nGPU;Network;Precision;images/sec\nRTX A4000;ResNet50;FP16;410,5\nRTX A5000;ResNet50;FP16;640,1\n",
-        FP16,
-    ),
-    "tabs and decimal commas": (
-        "GPU\tNetwork\tPrecision\tBilder\timages/sec\nA100 PCIe 40GB\tResNet50\tFP16\t\t1.160,5\nH100 PCIe\tResNet50\tFP16\t\t2.250,1\n",
-        _rates({"A100 PCIe 40GB": 1160.5, "H100 PCIe 80GB": 2250.1}),
     ),
     "a readme of NVIDIA": (
         "#### Training: V100 32GB, ResNet50\n\n| **GPUs** | **Batch size / GPU** | **Throughput - FP32** | **Throughput - mixed precision** | "
@@ -187,25 +131,10 @@ READABLE: dict[str, tuple[str, list[Cell]]] = {
         "GPU(s),gpu,model,precision,batch_size,images/s/GPU\n1,RTX A4000,resnet50,fp16,128,410.5\n4,RTX A4000,resnet50,fp16,128,390.05\n",
         [Cell(A4000, "resnet50", "fp16", 410.5, 1, 128), Cell(A4000, "resnet50", "fp16", 1560.2, 4, 128)],
     ),
-    "the trainer of Hugging Face": (
-        "model_name,gpu_name,precision,train_runtime,train_samples_per_second,train_steps_per_second,train_loss,per_device_train_batch_size\n"
-        "resnet50,RTX A4000,fp16,101.2,410.5,3.2,1.9,128\nresnet50,RTX A5000,fp16,65.1,640.1,5.0,1.9,128\n",
-        [cell._replace(batch=128) for cell in FP16],
-    ),
-    "configurations": (
-        "ResNet-50 training, images/sec\n\n| Configuration | FP16 |\n|---|---|\n| 1x RTX A4000 | 410.5 |\n| 4x RTX A4000 | 1560.2 |\n"
-        "| 1x RTX A5000 | 640.1 |\n| 4x RTX A5000 | 2430.9 |\n",
-        ONE_AND_FOUR,
-    ),
     "slices": (
         "gpu,model,precision,images_per_second\nA100-SXM4-40GB,resnet50,fp16,1200\nA100-SXM4-40GB MIG 1g.5gb,resnet50,fp16,182\n"
         "A100-SXM4-40GB MIG 3g.20gb,resnet50,fp16,540\nNVIDIA A10-4Q,resnet50,fp16,160\nGRID A100D-80C,resnet50,fp16,1290\n",
         _rates({"A100 SXM4 40GB": 1200}) + [Cell(None, "resnet50", "fp16", rate) for rate in (182, 540, 160, 1290)],
-    ),
-    "slices in a column": (
-        "gpu,mig_profile,model,precision,images/s\nA100-SXM4-40GB,,resnet50,fp16,1200\nA100-SXM4-40GB,1g.5gb,resnet50,fp16,182\n"
-        "A100-SXM4-40GB,3g.20gb,resnet50,fp16,540\n",
-        _rates({"A100 SXM4 40GB": 1200}) + [Cell(None, "resnet50", "fp16", rate) for rate in (182, 540)],
     ),
 }
 
@@ -218,40 +147,18 @@ NO_THROUGHPUTS: dict[str, tuple[str, str]] = {
         "relative",
     ),
     "normalised, by its values": (_WIDE.format("1.00", "1.00", 1.72, 1.93, 1.81, 2.11), "relative to RTX 2080 Ti"),
-    "normalised, one network": (
-        "gpu,model,precision,throughput\nRTX 2080 Ti,resnet50,fp16,1.0\nRTX 3090,resnet50,fp16,1.72\n",
-        "relative to RTX 2080 Ti",
-    ),
-    "normalised to the fastest": (
-        _WIDE.format(0.55, "1.00", "1.00", 0.93, 0.98, 0.99),
-        "relative to one of each network",
-    ),
     "normalised, without the base": (_WIDE.format(0.8, 0.7, 1.2, 1.1, 1.3, 1.2), "too small for a GPU"),
-    "percentages": (_WIDE.format(100, 100, 172, 193, 181, 211), "relative to RTX 2080 Ti"),
     "percent signs": (_WIDE.format("100 %", "100 %", "172 %", "193 %", "181 %", "211 %"), "percentages"),
-    "multiples": (_WIDE.format("1.0x", "1.0x", "1.7x", "1.9x", "1.8x", "2.1x"), "relative"),
     "relative headings": (
         "GPU,ResNet50 FP16 (relative to V100),BERT Large FP16 (relative to V100)\nRTX 3090,1.05,0.98\nA100 40GB,1.62,1.91\n",
         "relative",
     ),
-    "speed-ups": (
-        "gpu,model,precision,speedup over V100\nRTX 3090,resnet50,fp16,1.05\nA100 40GB,resnet50,fp16,1.62\n",
-        "relative",
-    ),
-    "faster": ("gpu,model,times faster than A4000\nRTX A5000,resnet50,1.5\nRTX A6000,resnet50,1.9\n", "relative"),
     **{
         f"times, {heading}": (_TIMES.format(heading), "times")
-        for heading in (
-            *("step time (s)", "seconds per batch", "ms/step", "s/epoch", "epoch time [min]", "latency"),
-            *("train_runtime", "time to train (hours)", "Seconds", "duration"),
-        )
+        for heading in (*("step time (s)", "ms/step", "s/epoch", "latency", "train_runtime", "time to train (hours)"),)
     },
     "times, by the title": (
         f"Training time in seconds, lower is better\n\n{_WIDE.format(812, 3120, 471, 1640, 455, 1502)}",
-        "times",
-    ),
-    "times, by the heading of each network": (
-        "GPU,ResNet50 FP16 (s),BERT Large FP16 (s)\nRTX 3090,471,1640\nRTX A6000,455,1502\n",
         "times",
     ),
     "times, by the cells": (_WIDE.format("812 s", "3120 s", "471 s", "1640 s", "455 s", "1502 s"), "times"),

@@ -37,8 +37,7 @@ from results.text_table import Grid, print_grid, print_line
 from tests.unit.orchestrate.test_check import GOOD, host
 from tests.unit.orchestrate.test_deep_check import checked
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, stored
-from tests.unit.results.test_device_table import device_record
-from tests.unit.results.test_time_breakdown import PHASES
+from tests.unit.results.test_tables import PHASES, device_record
 
 GOLDEN = Path(__file__).parent / "golden" / "widths"
 CASES = Path(__file__).parent / "results" / "cases"

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from results.compare.comparison import Comparison, compare
 from results.runs.store import RunFolder, StoredRecord, read_stored
 from results.schema import (
     GPU,
@@ -115,10 +114,6 @@ def make_failure(
     )
 
 
-def t_interval(values: Sequence[float]) -> Interval:
-    return estimate(values).interval()
-
-
 def ratio_interval(a: Sequence[float], b: Sequence[float]) -> Interval:
     return ratio_of_estimates(estimate(a), estimate(b), alike=True)
 
@@ -156,37 +151,6 @@ def sides(*records: Record, a: str = "a", b: str = "b") -> tuple[list[FleetRate]
     """Return the rates of two fleets."""
     rates = rates_of(*records)
     return [rate for rate in rates if rate.fleet == a], [rate for rate in rates if rate.fleet == b]
-
-
-def rates_of_fleets(
-    fleets: dict[str, float], *, prices: dict[str, float] | None = None, unfit: str = ""
-) -> list[FleetRate]:
-    """Return the rates of fleets of two hosts, which train ResNet50 and VGG16 on 1 and 2 GPUs.
-
-    Args:
-        fleets: Speed factor of each fleet; a factor of 1 is 100 samples per second and GPU.
-        prices: USD per GPU and hour, by fleet.
-        unfit: Name of the fleet on which VGG16 runs out of memory.
-    """
-    environment, records = make_environment(gpus=2), []
-    for place, (fleet, factor) in enumerate(fleets.items()):
-        for host, own in (("x", 1.0), ("y", 1.002 - place / 1000)):
-            for case in (make_case(m, device="gpu", num_gpus=n) for m in ("resnet50", "vgg16") for n in (1, 2)):
-                if case.model == "vgg16" and fleet == unfit:
-                    origin = make_origin(fleet, host)
-                    records.append(make_failure("oom", case=case, origin=origin, environment=environment))
-                    continue
-                rates = [100 * factor * own * case.num_gpus * noise for noise in (0.999, 1.0, 1.001)]
-                price = (prices or {}).get(fleet)
-                where = {"fleet": fleet, "host": host, "usd_per_gpu_hour": price, "environment": environment}
-                records += repeats(*rates, case=case, **where)
-    return rates_of(*records)
-
-
-def pairs_of(rates: Sequence[FleetRate], *pairs: tuple[str, str]) -> list[tuple[str, str, list[Comparison]]]:
-    """Compare pairs of fleets, as the report does."""
-    of = {rate.fleet: [other for other in rates if other.fleet == rate.fleet] for rate in rates}
-    return [(a, b, compare(of[a], of[b])) for a, b in pairs]
 
 
 def write_run(folder: Path, records: Iterable[Record], run_id: str = "run-1") -> RunFolder:

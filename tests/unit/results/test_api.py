@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -103,12 +102,6 @@ def test_repeats_have_a_row_for_each_record_also_for_those_that_failed(run):
     ]
 
 
-def test_a_record_that_nobody_placed_is_the_only_repeat_of_its_file(tmp_path):
-    (record,) = repeats(100.0)
-    (row,) = results.read_runs(write_run(tmp_path, [replace(record, origin=None)]).path).repeats.to_dict("records")
-    assert (row["fleet"], row["host"], row["repeat"]) == ("Test CPU", "-", 1) and row["run"].endswith("job-0.json")
-
-
 def test_no_mean_over_repeats_includes_a_suspect_one(tmp_path):
     cases = [make_case(device="gpu", all_reduce=all_reduce) for all_reduce in (True, False)]
     lies = [record for case in cases for record in repeats(100.0, 2e6, case=case, environment=make_environment(gpus=1))]
@@ -143,27 +136,6 @@ def test_python_imports_results_where_the_page_says_so(tmp_path, name, imported)
     for flags, works in (([], imported), (["-P"], True)):
         command = [sys.executable, *flags, "-c", "import results; results.read_runs"]
         assert (subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True).returncode == 0) is works
-
-
-def test_without_a_source_the_latest_run_is_read_and_stays_the_one(run):
-    read = results.read_runs()
-    assert read.sources == ("runs/quick",) and read.fleets == ["a4000", "a5000"]
-
-
-def test_compare_gives_ratio_interval_and_what_a_dollar_buys(tmp_path):
-    cheap = repeats(100.0, 101.0, fleet="a", case=FP16, environment=make_environment(gpus=1), usd_per_gpu_hour=0.2)
-    fast = repeats(150.0, 151.5, fleet="b", case=FP16, environment=make_environment(gpus=1), usd_per_gpu_hour=0.4)
-    (row,) = results.read_runs(write_run(tmp_path, [*cheap, *fast]).path).compare("b", "a").to_dict("records")
-    assert row["ratio"] == pytest.approx(1.5) and row["ci95_low"] < 1.5 < row["ci95_high"]
-    assert row["result"] == "faster" and (row["model"], row["precision"]) == ("resnet50", "fp16")
-    assert row["ratio_per_usd"] == pytest.approx(0.75)
-    assert row["ratio_per_usd_ci95_low"] == pytest.approx(row["ci95_low"] / 2)
-
-
-def test_a_fleet_is_compared_with_itself_in_a_baseline(run, tmp_path):
-    before = results.read_runs(write_run(tmp_path, of("a4000", "NVIDIA RTX A4000", 0.8)).path)
-    found = results.read_runs(run).compare("a4000", "a4000", baseline=before)
-    assert found["ratio"].tolist() == pytest.approx([1.25, 1.25])
 
 
 def test_mistakes_are_user_errors_that_say_what_came_in(run):

@@ -1,6 +1,7 @@
-"""What people publish is read, or the cell that could not be is named."""
+"""What people publish is read, or refused by name; so is each cell that could not be read."""
 
 import contextlib
+import itertools
 import json
 
 import pytest
@@ -18,7 +19,8 @@ from results.report.tables import exported
 from results.runs.store import read_stored
 from results.table.merge import merge_records
 from tests.support import PROJECT
-from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, stored
+from tests.support.audit_tables import NO_THROUGHPUTS, READABLE, Cell
+from tests.unit.results.factory import make_case, make_environment, repeats, stored
 
 FP16 = {("RTX A4000", 1): 453, ("RTX A4000", 8): 3524, ("RTX A5000", 1): 704, ("RTX A5000", 8): 5512}
 """ResNet50 in FP16, what all the tables below say."""
@@ -93,18 +95,6 @@ def test_the_decimal_mark_follows_from_the_column_or_stays_open(column, mark):
     assert decimal_mark(column) == mark
 
 
-@settings(deadline=None)
-@given(
-    st.lists(st.integers(1, 9_999_999), min_size=1, max_size=20),
-    st.sampled_from([("'", "."), (".", ","), (",", "."), (" ", ",")]),
-)
-def test_numbers_of_one_convention_are_read_back(hundredths, marks):
-    group, point = marks
-    texts = [f"{number / 100:,.2f}".replace(",", "G").replace(".", point).replace("G", group) for number in hundredths]
-    mark = decimal_mark(texts)
-    assert [read_number(text, mark)[0] for text in texts] == pytest.approx([number / 100 for number in hundredths])
-
-
 def test_every_cell_that_could_not_be_read_is_named_with_its_reason(write, capsys):
     path = write("model,gpus,throughput\nresnet50,1,453\nresnet50,many,892\nresnet50,4,1700-1800\nresnet50,8,n/a\n")
     reading = read_throughputs(path)
@@ -155,21 +145,6 @@ def test_our_own_exports_are_read_whole_and_by_their_mode_and_image_size(write, 
         assert [f for f in audit_file(path).findings if f.severity is not Severity.NOTE] == []
 
 
-def test_our_own_export_of_two_fleets_is_read_fleet_by_fleet(write):
-    records = [make_failure("unreachable", case=make_case("vgg16", device="gpu"), origin=make_origin("a4000"))]
-    for fleet, base in (("a4000", 299.7), ("a5000", 450.9)):
-        gpus = {"fleet": fleet, "environment": make_environment(gpus=4, gpu=f"NVIDIA RTX {fleet.upper()}")}
-        for kind, batch, count in (("fp32", 128, 1), ("fp32", 128, 2), ("fp32", 128, 4), ("fp16", 256, 1)):
-            case = make_case(device="gpu", precision=kind, batch_per_gpu=batch, num_gpus=count)
-            rate = base * count**0.93 * batch**0.9 / 80
-            records += repeats(rate, rate * 1.003, case=case, **gpus)
-    for text in (
-        exported(merge_records(stored(*records)), "markdown"),
-        report_markdown(make_report(stored(*records), "")),
-    ):
-        assert audit_file(write(text)).findings == []
-
-
 @pytest.mark.parametrize("runs", ["*", "*/runs/*", "*-b/runs/h100"])
 def test_what_we_publish_of_our_own_measurements_has_no_finding(write, runs):
     paths = sorted((PROJECT / "results" / "reference" / "measured").rglob(f"{runs}/records/*.json"))
@@ -192,13 +167,95 @@ NO_TABLES = {
 }
 
 
-@pytest.mark.parametrize("text", NO_TABLES)
-def test_what_is_no_table_of_throughputs_is_a_short_message(write, text, capsys):
-    path = write(text)
-    assert program.main(["results", "audit", str(path)]) == 2
-    printed = capsys.readouterr().err
-    assert NO_TABLES[text] in printed and "Traceback" not in printed
-    assert program.main(["results", "audit", str(path.parent)]) == 2
+def above_notes(audit):
+    return {finding.rule for finding in audit.findings if finding.severity is not Severity.NOTE}
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_a_table_of_throughputs_is_read_whole_and_not_accused(write, name):
+    text, cells = READABLE[name]
+    audit = audit_file(write(text))
+    claims = [
+        Cell(c.gpu or None, c.model, c.precision, c.rate, c.num_gpus, c.batch or None, c.mode)
+        for c in with_facts(audit.claims)
+    ]
+    assert sorted(claims, key=str) == sorted(cells, key=str)
+    assert audit.unread == [] and above_notes(audit) == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "named"), [*NO_THROUGHPUTS.values(), *NO_TABLES.items()], ids=[*NO_THROUGHPUTS, *NO_TABLES]
+)
+def test_what_is_no_table_of_throughputs_is_refused_and_named(write, capsys, text, named):
+    assert program.main(["results", "audit", str(write(text))]) == 2
+    message = capsys.readouterr().err
+    assert named in message and "Traceback" not in message
+
+
+def test_a_column_of_something_else_is_named_and_the_rest_is_judged(write, capsys):
+    rows = ("RTX A4000,resnet50,fp16,410.5,0.62,0.31", "RTX A5000,resnet50,fp16,640.1,0.97,0.2")
+    path = write("\n".join(["gpu,model,precision,images/s,relative to V100,ms/batch", *rows]))
+    assert program.main(["results", "audit", str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert "2 of 2 cells" in printed and "'relative to V100' (relative values), 'ms/batch' (times)" in printed
+
+
+def test_tokens_of_a_network_counted_in_sequences_are_not_judged(write):
+    reading = audit_file(write("gpu,model,precision,tokens/s\nA100 PCIe 40GB,bert_large,fp16,52000\n"))
+    assert not len(reading.claims) and "tokens" in reading.unread[0].message
+
+
+RATES = {"resnet50": 410.5, "inception_v3": 262.3, "resnet152": 163.9, "vgg16": 240.7}
+CELLS = {
+    "8 of 8": list(itertools.product(RATES, ("fp16", "tf32"), (1,))),
+    "6 of 6": list(itertools.product(list(RATES)[:3], ("fp16",), (1, 2))),
+    "3 of 3": list(itertools.product(list(RATES)[:3], ("fp16",), (1,))),
+    "counts": list(itertools.product(["resnet50"], ("fp16",), (1, 2, 4, 8))),
+}
+SCALING = {1: 1.0, 2: 1.93, 4: 3.77, 8: 7.31}
+
+
+def two_kinds(cells, factors, decimals=1, gpus=("RTX A4000", "RTX A5000")):
+    """Return a table in which the second GPU's cells are those of the first, times the factors in turn."""
+    rows = ["gpu,model,precision,gpus,img/s"]
+    for (model, precision, count), factor in zip(cells, itertools.cycle(factors), strict=False):
+        rate = round(RATES[model] * SCALING[count] * (1.0 if precision == "fp16" else 0.4651), decimals)
+        rows += [f"{gpus[0]},{model},{precision},{count},{rate:.{decimals}f}"]
+        rows += [f"{gpus[1]},{model},{precision},{count},{rate * factor:.{decimals}f}"]
+    return "\n".join(rows) + "\n"
+
+
+@pytest.mark.parametrize("factor", [1.5, 3.0, 0.5])
+@pytest.mark.parametrize("cells", CELLS)
+def test_a_gpu_that_is_an_exact_multiple_of_another_kind_is_found(write, cells, factor):
+    finding = next(
+        finding
+        for finding in audit_file(write(two_kinds(CELLS[cells], [factor]))).findings
+        if finding.rule == "exact_multiple_of_gpu_kind"
+    )
+    assert finding.severity is not Severity.NOTE and len(finding.rows) == 2 * len(CELLS[cells])
+    assert f"exactly {max(factor, 1 / factor):.3f} times" in finding.message
+    assert ("1.45 to 1.71" if factor > 1 else "0.58 to 0.69") in finding.message
+
+
+@pytest.mark.parametrize("decimals", [0, 1, 2])
+@pytest.mark.parametrize("cells", CELLS)
+def test_two_kinds_with_honest_ratios_are_not_accused(write, cells, decimals):
+    factors = [1.5513, 1.6132, 1.4987, 1.5471, 1.5724, 1.6311, 1.5199, 1.5868]
+    assert above_notes(audit_file(write(two_kinds(CELLS[cells], factors, decimals)))) == set()
+
+
+@pytest.mark.parametrize(
+    ("ratios", "severity"),
+    [((1.563, 1.541), None), ((2.013, 1.971), Severity.NOTE), ((2.813, 2.741), Severity.SUSPECT)],
+)
+def test_a_ratio_of_two_gpus_that_no_source_has_measured_is_found(write, ratios, severity):
+    rows = ["gpu,model,precision,img/s"]
+    for (model, rate), ratio in zip({"resnet50": 452.9, "bert_large_squad_384": 19.42}.items(), ratios, strict=True):
+        rows += [f"RTX A4000,{model},fp16,{rate}", f"RTX A5000,{model},fp16,{rate * ratio:.2f}"]
+    found = [f for f in audit_file(write("\n".join(rows) + "\n")).findings if f.rule == "ratio_of_gpus"]
+    assert [finding.severity for finding in found] == [severity] * (severity is not None)
+    assert all("published: 1.55 to 1.56, by specification 1.45 to 1.71" in finding.message for finding in found)
 
 
 PIECES = st.sampled_from(

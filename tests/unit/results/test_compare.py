@@ -1,26 +1,32 @@
-"""Two fleets, case by case: ratios, marks, scaling, prices, and what may not be compared."""
+"""Two fleets, case by case: ratios, their intervals and what these cover, marks, scaling, prices."""
 
 import dataclasses
 import math
-from dataclasses import replace
+import re
 
 import numpy as np
 import pytest
 import scipy
 
 from results.compare.comparison import Mark, compare, efficiencies, geometric_mean, regressions, unmatched
-from results.compare.means import answer_lines, comparison_row, unchecked_lines, unknown_line
-from results.number_format import with_interval
-from results.report.comparison import compare_grid, scaling_grid
-from results.schema import Telemetry
-from results.table.cell_text import WARNINGS, fleet_notes
-from results.table.fleets import unambiguous
+from results.compare.means import answer_lines, answers, unchecked_lines, unknown_line, without_outlier
+from results.report.comparison import communication_grid, compare_grid, scaling_grid
+from results.report.tables import wide_grids
+from results.runs.reading import from_json
+from results.schema import Mode, Rank
+from results.schema.record_json import RecordError, to_json
+from results.stats import Interval
+from results.table.cell_text import value_text
 from results.table.merge import merge_records
+from results.text_table import markdown
+from studies import coverage
 from tests.unit.results.factory import (
     make_case,
     make_environment,
     make_failure,
     make_origin,
+    make_record,
+    of_hosts,
     rates_of,
     ratio_interval,
     repeats,
@@ -79,15 +85,6 @@ def test_other_software_and_cases_of_one_side_are_named():
     assert grid.rows[0][-1] == "tensorflow 2.21.0 / 2.16.2; driver 570.1 / none"
     assert grid.notes[-1] == "measured on a only: resnet152 fp32"
     assert unknown_line("a", "b", []) == "a and b have no measured case in common, so it is unknown which is faster."
-    alone = compare_grid([], "a", "b", [], b)
-    assert (alone.columns, alone.notes) == ([], ["measured on b only: resnet50 fp32"])
-
-
-def test_warnings_about_compared_figures_stand_below_their_ratio():
-    warned = {"a": ("host_bound",), "b": ("host_bound", "drift")}
-    (item,) = found = compared(*(record for key in warned for record in repeats(20.0, fleet=key, warnings=warned[key])))
-    assert f"host_bound (a/node-a and b/node-a): {WARNINGS['host_bound']}" in compare_grid(found, "a", "b").notes
-    assert comparison_row(item, [item.a, item.b])["warnings"] == "drift (b/node-a); host_bound (a/node-a, b/node-a)"
 
 
 @pytest.mark.parametrize(("runs", "repeats_of_run"), [(1, 5), (5, 1), (5, 2)])
@@ -107,25 +104,12 @@ def test_the_geometric_mean_is_uncertain_by_what_rounds_or_runs_differ(runs, rep
     assert mean.high / mean.value == pytest.approx(math.exp(half), rel=1e-4)
 
 
-def test_cases_that_share_no_host_have_no_common_mean():
-    one = both([100.0, 101.0], [50.0, 51.0], case=make_case("vgg16"), host="x")
-    other = both([100.0, 101.0], [50.0, 51.0], case=make_case("resnet50"), host="y")
-    assert geometric_mean(compared(*one, *other)) is None
-
-
 def test_a_round_that_one_case_lacks_is_still_the_same_round_of_the_others():
     first, second = (both([100.0, 90.0, 101.0], [50.0] * 3, case=make_case(m)) for m in ("resnet50", "vgg16"))
     a, b = sides(*first, *second[:1], *second[2:])  # the slow round of one case failed
     assert [rate.rounds["node-a"]["run-1"] for rate in a] == [[1, 2, 3], [1, 3]]
     whole = geometric_mean(compared(*first, *second))
     assert geometric_mean(compare(a, b)).half_width == pytest.approx(whole.half_width, rel=0.15)
-
-
-def test_the_answer_over_one_case_has_the_interval_of_that_case():
-    (item,) = compared(*both([57.0, 83.0, 70.0], [42.0, 43.0, 42.5]))
-    assert geometric_mean([item]) == item.interval
-    assert with_interval(item.interval) == "1.65 (1.04–2.61)"
-    assert any("a is 1.65 (1.04–2.61) times as fast as b" in line for line in answer_lines([item]))
 
 
 def test_regressions_are_losses_beyond_the_tolerance_and_new_failures():
@@ -143,17 +127,30 @@ def test_regressions_are_losses_beyond_the_tolerance_and_new_failures():
     assert sorted(item.case.model for item in worse) == ["alexnet", "resnet152", "resnet50"]
 
 
-def of_gpus(count, *rates, **changes):
-    return repeats(*rates, case=make_case(device="gpu", num_gpus=count, **changes), environment=GPU)
+def on_hosts(hosts, gpus, *rates, host="a", **changes):
+    """Build repeats of one case on `hosts` hosts of `gpus` GPUs each, with a part per host."""
+    case = make_case(device="gpu", num_gpus=gpus, num_hosts=hosts, **changes)
+    made = repeats(*rates, case=case, host=host, environment=GPU)
+    if hosts == 1:
+        return made
+    return [dataclasses.replace(record, measurement=with_ranks(record.measurement, hosts)) for record in made]
+
+
+def with_ranks(measurement, hosts, bandwidth=1e9):
+    samples = measurement.samples // hosts
+    rate, step = samples / measurement.seconds, measurement.step_p50_seconds
+    common = {"seconds": measurement.seconds, "samples": samples, "samples_per_second": rate, "step_p50_seconds": step}
+    ranks = [Rank(rank=rank, host=f"h{rank}", **common) for rank in range(hosts)]
+    return dataclasses.replace(measurement, ranks=ranks, all_reduce_bytes_per_second=bandwidth)
 
 
 def test_scaling_efficiency_compares_with_the_same_settings_on_one_gpu():
-    records = [*of_gpus(1, 100.0, 101.0), *of_gpus(4, 380.0, 384.0), *of_gpus(1, 120.0, 121.0, xla="auto")]
+    records = [*on_hosts(1, 1, 100.0, 101.0), *on_hosts(1, 4, 380.0, 384.0), *on_hosts(1, 1, 120.0, 121.0, xla="auto")]
     (item,) = efficiencies(rates_of(*records))
     expected = ratio_interval([380.0 / 4, 384.0 / 4], [100.0, 101.0])
     found = (item.value, item.interval.low, item.interval.high)
     assert found == pytest.approx((expected.value, expected.low, expected.high)) and not item.suspect
-    grid = scaling_grid(rates_of(*of_gpus(1, 100.0, 100.1), *of_gpus(2, 220.0, 220.1)))
+    grid = scaling_grid(rates_of(*on_hosts(1, 1, 100.0, 100.1), *on_hosts(1, 2, 220.0, 220.1)))
     assert grid.rows[0][-1].startswith("110.0 ± ") and grid.rows[0][-1].endswith(" !")
     assert any(note.startswith("! above 105 %") for note in grid.notes)
 
@@ -187,73 +184,180 @@ def test_the_faster_is_worth_the_ratio_of_throughputs_times_the_price(a, b, word
     assert b is None or float(cells["worth up to, USD/h"].split()[0]) == pytest.approx(1.57 * b, rel=1e-3)
 
 
-def test_samples_per_joule_are_shown_where_both_sides_measured_energy():
-    def of(fleet, rate, watts):
-        joules = [watts * make_case().num_steps * 8 / rate + noise for noise in (0.0, 0.01)]
-        made = repeats(rate, rate, fleet=fleet)
-        return [
-            replace(one, telemetry=Telemetry(energy_joules=of_one)) for one, of_one in zip(made, joules, strict=True)
-        ]
-
-    merged = merge_records(stored(*of("a", 160.0, 200.0), *of("b", 100.0, 140.0)))
-    (a, b), table = merged.rates, merged.table
-    assert table["samples_per_joule"].tolist() == pytest.approx([160 / 200, 100 / 140], rel=1e-3)
-    assert table["power_mean_watts"].isna().all()
-    grid = compare_grid(compare([a], [b]), "a", "b")
-    assert grid.rows[0][grid.headings.index("per joule")].startswith("1.12"), "0.8 over 0.714"
+def scaled(hosts_of_one, hosts_of_four):
+    """Records of one and of four GPUs on hosts by number, with their rates."""
+    return [
+        record
+        for count, hosts in ((1, hosts_of_one), (4, hosts_of_four))
+        for host, rate in hosts.items()
+        for record in on_hosts(1, count, rate * count, rate * count * 1.001, host=host)
+    ]
 
 
-def test_a_case_with_several_softwares_is_left_out_in_a_line():
-    first = make_environment(keras="3.15.1", variables={"A": "1", "B": "x,y", "C": ""})
-    second = make_environment(keras="3.12.0", variables={"A": "1", "B": "x"})
-    records = [*repeats(20.0, 21.0, environment=first), *repeats(10.0, 11.0, environment=second, run_id="run-2")]
-    records += repeats(10.0, 11.0, case=make_case("vgg16"))
-    kept, (line,) = unambiguous(rates_of(*records))
-    assert [rate.case.model for rate in kept] == ["vgg16"]
-    why = "several keras (3.12.0, 3.15.1), B (x, x,y), C (empty, unset)"
-    assert line == f"left out: a4000, resnet50 fp32: measured with {why}; compare --by keras,variables splits them"
-    assert unambiguous(rates_of(*records), ["keras", "variables"])[1] == []
+def test_hosts_scale_against_themselves_if_possible_or_their_fleet():
+    rates = rates_of(*scaled({"x": 100.0, "y": 120.0, "z": 60.0}, {"x": 90.0, "y": 108.0}))
+    (item,) = efficiencies(rates)
+    assert item.value == pytest.approx(0.9, rel=1e-3) and item.interval.low <= item.value <= item.interval.high
+    assert "† without z (no such case)" in scaling_grid(rates).notes
+    (item,) = efficiencies(rates_of(*scaled({"x": 100.0, "y": 104.0}, {"p": 90.0, "q": 94.0})))
+    assert item.value == pytest.approx(92 / 102) and item.interval.low < item.value < item.interval.high
+    (item,) = efficiencies(rates_of(*scaled({"x": 100.0}, {"y": 95.0})))
+    assert item.value == pytest.approx(0.95) and item.interval is None
 
 
-def of_host(host, run_id="run-1", **changes):
-    environment = make_environment(gpus=8, **changes)
-    return repeats(20.0, 21.0, host=host, case=make_case(device="gpu"), environment=environment, run_id=run_id)
+def test_a_fleet_and_its_baseline_are_compared_on_the_hosts_of_both():
+    before = rates_of(*of_hosts("a", 100.0, 110.0, 50.0))
+    after = rates_of(*of_hosts("a", 105.0, 115.5))
+    (item,) = compare(after, before)
+    assert item.value == pytest.approx(1.05) and item.interval.high < 1.06 and item.covers == ""
+    assert "† without a2 (not on both sides)" in compare_grid([item], "a", "a, baseline").notes
 
 
-def test_drivers_and_processors_of_a_fleets_hosts_are_spread_between_hosts():
-    for first, second in ({"cpu": "EPYC"}, {"cpu": "Xeon"}), ({"driver": "550.54"}, {"driver": "570.86"}):
-        rates = rates_of(*of_host("x", **first), *of_host("y", **second))
-        assert unambiguous(rates)[1] == []
-        apart = rates_of(*of_host("x", **first), *of_host("y", **second), apart=list(first))
-        assert [list(rate.rates) for rate in apart] == [["x"], ["y"]]
-        assert [list(rate.rates) for rate in rates] == [["x", "y"]]
-        ((name, value),) = first.items()
-        (note,) = fleet_notes(rates)
-        assert note.startswith("a4000: ") and f" {value} on x, {second[name]} on y; that is part of" in note
-    rates = rates_of(*of_host("x", driver="550.54"), *of_host("x", driver="570.86", run_id="run-2"))
-    assert "measured with several driver (550.54, 570.86)" in unambiguous(rates)[1][0]
+@pytest.mark.parametrize("gpu", ["A4000", "A5000"])
+def test_hosts_of_one_name_in_two_fleets_are_not_one_machine(gpu):
+    """Paired by their names, these two fleets would have a ratio of exactly 1.5."""
+    case = make_case(device="gpu")
+    records = [
+        *of_hosts("a", 150.0, 153.0, prefix="node-", case=case, environment=make_environment(1, f"NVIDIA RTX {gpu}")),
+        *of_hosts("b", 100.0, 102.0, prefix="node-", case=case, environment=make_environment(1, "NVIDIA RTX A4000")),
+    ]
+    (item,) = compare(*sides(*records))
+    assert not item.paired and item.interval.half_width > 0.01
 
 
-def test_by_pairs_only_equal_software():
-    rates = {("a", "3.15.1"): 20.0, ("a", "3.12.0"): 30.0, ("b", "3.15.1"): 10.0, ("b", "3.12.0"): 10.0}
-    of = {keras: {"environment": make_environment(keras=keras), "run_id": keras} for _, keras in rates}
-    records = [r for (fleet, keras), rate in rates.items() for r in repeats(rate, rate + 1, fleet=fleet, **of[keras])]
-    (item,) = compared(*records)
-    assert (item.mark, item.value) == (Mark.NOT_COMPARABLE, None)
-    assert item.reason == "measured with several keras (3.12.0, 3.15.1): split with --by keras"
-    assert unchecked_lines([item], [], [item.a])[0].startswith(f"b, resnet50 fp32: {item.reason}; measure both sides")
-    assert unknown_line("a", "b", [item]).startswith("a and b have no comparable case in common")
-    assert sorted(round(item.value) for item in compared(*records, by=["keras"])) == [2, 3]
+MODELS = ("resnet50", "vgg16", "googlenet", "resnet152", "inception_v3", "alexnet")
 
 
-@pytest.mark.parametrize(
-    ("fp16", "said"),
-    [
-        (2.0, "a is 2.00 times as fast as b in each of 2 cases"),
-        (1.0, "a is 1.00 (resnet50 fp16) to 2.00 times (resnet50 fp32) as fast as b, a clear difference in 1 of 2"),
-    ],
-)
-def test_the_first_sentence_counts_the_cases_that_differ(fp16, said):
-    kinds = (("fp32", 2.0), ("fp16", fp16))
-    records = [r for p, f in kinds for r in both([100 * f, 101 * f], [100.0, 101.0], case=make_case(precision=p))]
-    assert said in answer_lines(compared(*records))[0]
+@pytest.mark.parametrize("others", [(100.2, 99.9), (100.2, 99.9, 100.1)])
+def test_a_bad_host_among_a_few_is_named_and_the_ratio_shown_without_it(others):
+    a = [r for m in MODELS[:2] for r in of_hosts("a", 150.0, 150.3, 149.8, case=make_case(m))]
+    b = [r for m in MODELS[:2] for r in of_hosts("b", 80.0, *others, case=make_case(m))]
+    found = compare(*sides(*a, *b))
+    speed, outlier, _ = answer_lines(found)
+    assert speed.startswith("No significant difference") or re.match(
+        r"a is 1\.\d+ (\(\w+ fp32\) to 1\.\d+ )?times ", speed
+    )
+    whose = f"b/b0 is 20.{len(others) - 2}% slower than the {len(others)} other hosts of its fleet"
+    assert answer_lines(found, prices=False) == [speed, outlier]
+    assert outlier.startswith(f"{whose}: 1.") and "× without it, 1." in outlier
+    assert geometric_mean(found).half_width > 0.2 and geometric_mean(without_outlier(found)[1]).half_width < 0.04
+
+
+def test_a_host_that_is_slow_on_both_days_is_no_outlier_of_its_baseline():
+    found = compare(rates_of(*of_hosts("a", 80.0, 105.0, 105.2)), rates_of(*of_hosts("a", 76.2, 100.0, 100.1)))
+    assert without_outlier(found) == ("", found)
+    now, before = of_hosts("a", 60.0, 105.0, 105.2), of_hosts("a", 76.2, 100.0, 100.1)
+    outlier, (rest,) = without_outlier(compare(rates_of(*now), rates_of(*before)))
+    assert outlier.startswith("a/a0 is ") and list(rest.a.rates) == list(rest.b.rates) == ["a1", "a2"]
+
+
+def test_hosts_of_different_prices_are_named():
+    records = [
+        *repeats(100.0, 101.0, fleet="a", host="x", usd_per_gpu_hour=0.1),
+        *(record for host in "stuv" for record in repeats(100.0, fleet="a", host=host, usd_per_gpu_hour=0.3)),
+        *repeats(100.0, 101.0, fleet="b", host="z"),
+        *repeats(100.0, 101.0, fleet="b", host="w", usd_per_gpu_hour=0.2),
+    ]
+    (item,) = compare(*sides(*records))
+    assert item.a.usd_per_gpu_hour == pytest.approx(0.26)
+    notes = compare_grid([item], "a", "b").notes
+    spread = "a: USD per GPU-hour 0.3 on s, t, u and 1 more, 0.1 on x; their mean is used, as if each ran equally long"
+    assert spread in notes and "at 0.26 and 0.2 USD per GPU-hour, averaged over hosts" in answer_lines([item])[-1]
+    assert "b: no price for z; the other hosts' mean is used" in notes
+
+
+def test_unlike_kinds_of_work_have_no_common_mean():
+    records = [
+        record
+        for mode, factor in ((Mode.TRAIN, 1.5), (Mode.INFER, 0.8))
+        for case in (make_case(model, mode=mode) for model in MODELS[:3])
+        for fleet, base in (("a", 100.0 * factor), ("b", 100.0))
+        for record in of_hosts(fleet, base, base * 1.01, base * 0.99, case=case)
+    ]
+    found = compare(*sides(*records))
+    assert [(item.kind, item.mark, len(item.found)) for item in answers(found)] == [
+        ("inference, fp32, 1 CPU", Mark.SLOWER, 3),
+        ("training, fp32, 1 CPU", Mark.FASTER, 3),
+    ]
+    assert answer_lines(found)[0].startswith("Which is faster depends on the case: a is 0.800 (")
+
+
+DRAWS = 100
+DRAWN = ["1 × 3, these machines", "3 × 3, one host lacks one case", "the same 3 hosts against their baseline"]
+DRAWN += ["3 × 3, mixed drivers", "one machine of 9 against 2 hosts that spread by 2 %"]
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_intervals_hold_the_truth_as_often_as_they_say(name):
+    """Few draws of `python -m studies.coverage`: three standard errors around 95 %."""
+    (design,) = [item for item in coverage.DESIGNS if item.name == name]
+    for column, held in coverage.covered(design, DRAWS).items():
+        assert len(held) == DRAWS, column
+        assert sum(held) / DRAWS == pytest.approx(0.95, abs=0.065), column
+
+
+def test_a_record_of_several_hosts_survives_its_file_and_must_add_up():
+    (record,) = on_hosts(2, 4, 700.0)
+    assert from_json(to_json(record)) == record
+
+    def spoilt(**changes):
+        return to_json(dataclasses.replace(record, measurement=dataclasses.replace(record.measurement, **changes)))
+
+    first, second = record.measurement.ranks
+    slower = dataclasses.replace(second, seconds=2 * second.seconds, samples_per_second=second.samples_per_second / 2)
+    more, other = (dataclasses.replace(second, **of) for of in ({"samples": 1}, {"samples_per_second": 1.0}))
+    for ranks, said in (
+        ([], "must have one entry for each of 2 hosts"),
+        ([second, first], "must have one entry for each of 2 hosts"),
+        ([first, slower], "seconds is .* other figures give"),
+        ([first, more], "samples is .* other figures give"),
+        ([first, other], r"ranks\[1\].samples is .* but its other"),
+    ):
+        with pytest.raises(RecordError, match=said):
+            from_json(spoilt(ranks=ranks))
+    alone = make_record()
+    with pytest.raises(RecordError, match="must have one entry for each of 1 hosts"):
+        from_json(to_json(dataclasses.replace(alone, measurement=with_ranks(alone.measurement, 2))))
+
+
+def test_hosts_scale_beside_gpus_from_the_same_baseline_each_alone():
+    records = [
+        *on_hosts(1, 1, 100.0, 101.0),
+        *on_hosts(1, 4, 380.0, 384.0),
+        *on_hosts(2, 4, 700.0, 704.0, host="a+b"),
+        *on_hosts(4, 4, 1300.0, 1310.0, host="a+b+c+d", communication="ring"),
+    ]
+    merged = merge_records(stored(*records))
+    found = {item.rate.case.replicas: item for item in efficiencies(merged.rates)}
+    assert found.keys() == {4, 8, 16}
+    expected = ratio_interval([700.0 / 8, 704.0 / 8], [100.0, 101.0])
+    assert (found[8].value, found[8].interval.low) == pytest.approx((expected.value, expected.low))
+    grid = scaling_grid(merged.rates)
+    assert list(grid.headings) == ["fleet", "case", "4", "2×4", "4×4 ring"]
+    assert len(grid.rows) == 1
+    (wide,) = wide_grids(merged)
+    assert [name for name in wide.headings if "GPU" in name] == ["1 GPU", "4 GPUs", "2×4 GPUs", "4×4 ring GPUs"]
+    assert len(wide.rows) == 1
+    assert merged.table["global_batch"].tolist() == [8 * replicas for replicas in (1, 4, 8, 16)]
+    assert merged.table["all_reduce_bytes_per_second"].isna().tolist() == [True, True, False, False]
+    alone = [*on_hosts(1, 1, 100.0, 101.0), *on_hosts(1, 1, 110.0, 111.0, host="b")]
+    (item,) = efficiencies(rates_of(*alone, *on_hosts(2, 4, 700.0, 704.0, host="a+b")))
+    assert item.value == pytest.approx(702.0 / 8 / 105.5) and item.interval.contains(item.value)
+
+
+def test_what_has_no_all_reduce_is_no_speed_but_gives_the_share():
+    records = [*on_hosts(2, 4, 700.0, 704.0), *on_hosts(2, 4, 800.0, 804.0, all_reduce=False)]
+    merged = merge_records(stored(*records))
+    assert merged.table["all_reduce"].tolist() == [True] and merged.table["samples_per_second"].tolist() == [702.0]
+    assert not any("80" in markdown(grid).replace("a4000", "") for grid in wide_grids(merged))
+    assert [rate.mean for rate in merged.apart.rates] == [802.0]
+    ratio = ratio_interval([700.0, 704.0], [800.0, 804.0])
+    share = value_text(
+        100 * (1 - 702 / 802), Interval(*(100 * (1 - end) for end in (702 / 802, ratio.high, ratio.low)))
+    )
+    (row,) = communication_grid(merged).rows
+    assert row == ["a4000", "resnet50 fp32", row[2], row[3], f"{share} %", "1.00"]
+    assert row[2].startswith("702") and row[3].startswith("802")
+    alone = communication_grid(merge_records(stored(*on_hosts(2, 4, 800.0, 804.0, all_reduce=False))))
+    assert alone.headings == ["fleet", "case", "without"] and alone.rows[0][2].startswith("802")
+    assert communication_grid(merge_records(stored(*on_hosts(1, 4, 380.0)))) is None

@@ -38,22 +38,10 @@ def call(*arguments):
     return program.main(["results", *arguments])
 
 
-def test_show_prints_the_latest_run_by_default(runs, capsys):
-    assert call("show") == 0
-    out = capsys.readouterr().out
-    assert "slow/node-a" in out
-    assert "fast/node-a" in out and "p50 ms" in out and "1 CPU" in out
-
-
 def test_a_run_is_found_by_id_path_and_record_file(runs, capsys):
     for name in ("run-1", str(runs / "run-1"), str(runs / "run-1" / "records" / "job-0.json")):
         assert call("export", name, "--format=json") == 0
         assert json.loads(capsys.readouterr().out)["rows"]
-
-
-def test_a_run_that_is_named_twice_counts_once(runs, capsys):
-    assert call("export", "run-1", "run-1", "--format=json") == 0
-    assert {row["repeats"] for row in json.loads(capsys.readouterr().out)["rows"]} == {2}
 
 
 def test_runs_are_merged_and_data_alone_goes_to_stdout(runs, capsys):
@@ -83,19 +71,15 @@ def test_an_interval_longer_on_one_side_has_one_notation_everywhere(runs, capsys
 @pytest.mark.parametrize(
     "arguments",
     [
-        "compare slow fast --by variables run-1 run-2",
         "compare --by variables slow fast run-1 --strict run-2",
-        "show run-1 --format json run-2",
-        "export run-1 --format csv run-2",
         "recommend run-1 --model resnet50 run-2",
-        "validate run-1 --runs-dir FOLDER run-2",
         "report run-1 --format markdown run-2",
         "gpus A4000 --format json A5000",
     ],
 )
 def test_flags_may_stand_between_names(runs, capsys, arguments):
     add_run(runs, "run-2", 1.01)
-    words = arguments.replace("FOLDER", str(runs)).split()
+    words = arguments.split()
     assert call(*words) == 0
     mixed = capsys.readouterr().out
     flags = [i for i, word in enumerate(words) if word.startswith("--")]
@@ -109,18 +93,12 @@ def test_a_record_that_knows_no_fleet_and_no_device_is_no_fleet(runs, capsys):
     path = write_run(runs, [lost, *repeats(20.0, 21.0, fleet="fast")], "run-3").path
     assert call("show", str(path)) == 0
     assert "stopped by the user" in capsys.readouterr().out
-    assert call("compare", "x", "y", str(path)) == 2
-    assert "These runs hold: fast." in capsys.readouterr().err
-    assert call("report", str(path), "--format=markdown") == 0
-    assert not re.search(r"(^|\W)- and |and -:", capsys.readouterr().out)
     assert read_runs(path).fleets == ["fast"]
 
 
 def test_two_fleets_need_no_names_and_markdown_is_for_a_pull_request(runs, capsys):
     assert call("compare", "--format=markdown") == 0
-    out = capsys.readouterr().out
-    assert out.startswith("* ") and "times as fast as" in out.splitlines()[0]
-    assert "\n**slow / fast**" in out or "\n**fast / slow**" in out
+    assert capsys.readouterr().out.startswith("* ")
     for fleet in ("slow", "fast"):  # runs may have the names of their fleets
         add_run(runs, fleet, 1.0)
     for a, b in ("slow", "fast"), ("fast", "slow"):
@@ -167,10 +145,7 @@ def test_mixed_software_is_not_compared_until_it_is_split(runs, capsys):
     add_run(runs, "before", 1.0, environment=make_environment(keras="3.12.0"))
     add_run(runs, "after", 1.0)
     assert call("compare", "before", "after") == 0
-    out = capsys.readouterr().out
-    assert "measured with several keras (3.12.0, 3.15.1): split with --by keras" in out
-    assert "have no comparable case in common" in out
-    assert call("compare", "before", "after", "--by", "keras") == 0
+    assert "measured with several keras (3.12.0, 3.15.1): split with --by keras" in capsys.readouterr().out
     for command in ("show", "export", "export --format=wide"):
         assert call(*command.split(), "before", "after") == 0
         assert {"3.12.0", "3.15.1"} <= set(re.split(r"[\s,|]+", capsys.readouterr().out)), command
@@ -186,10 +161,8 @@ def test_mixed_software_is_not_compared_until_it_is_split(runs, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["show", "no-such-run"], "no-such-run: neither a path nor a run in"),
         (["compare", "fast", "medium"], "name two fleets to compare. Received: fast, medium"),
         (["compare", "/no/such/run"], "/no/such/run: neither a path nor a run in"),
-        (["compare", "fast", "."], ".: not a run folder"),
         (["export", "--output=/no/such/folder/x.csv"], "cannot be written"),
         (["show", "."], "not a run folder"),
     ],
@@ -280,25 +253,16 @@ def test_every_command_names_the_drivers_and_counts_a_case_once(write, capsys, c
         assert "as fast as a4000 in each of 4 cases" in out and "mean of 4: training" in out
 
 
-def test_the_csv_has_a_row_for_each_host_with_its_own_driver(write, capsys):
-    write()
-    assert call("export", "--format=csv") == 0
-    out = capsys.readouterr().out
-    assert len(out.splitlines()) == 1 + 2 * 2 * len(MODELS) and "550.54" in out and "570.86" in out
-
-
 @pytest.mark.parametrize(
-    ("command", "hosts", "texts"),
+    ("command", "hosts", "said"),
     [
-        ("--strict", DRIVERS, ("several driver (550.54, 570.86)", "no comparable case in common")),
-        ("--by=driver", ["node-a"], ("measured on a4000 only: googlenet fp32",)),
+        ("--strict", DRIVERS, "several driver (550.54, 570.86)"),
+        ("--by=driver", ["node-a"], "measured on a4000 only: googlenet fp32"),
     ],
 )
-def test_asked_to_split_drivers_compare_names_what_has_no_partner(write, capsys, command, hosts, texts):
+def test_asked_to_split_drivers_compare_names_what_has_no_partner(write, capsys, command, hosts, said):
     write(hosts=[*hosts])
-    assert call("compare", "a5000", "a4000", command) == 0
-    out = capsys.readouterr().out
-    assert all(text in out for text in texts)
+    assert call("compare", "a5000", "a4000", command) == 0 and said in capsys.readouterr().out
 
 
 def test_records_without_an_orchestrator_are_compared_by_their_gpus(tmp_path, capsys):

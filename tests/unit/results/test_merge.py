@@ -1,12 +1,23 @@
+"""Which records share a row, what a row says, and what may be compared with what."""
+
+import json
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from results.report.tables import results_grid
-from results.schema import METHOD_VERSION
-from results.stats import estimate_of_runs
+from results.compare.comparison import compare
+from results.report.comparison import compare_grid
+from results.report.page import make_report
+from results.report.tables import all_grids, results_grid
+from results.runs.reading import checked
+from results.schema import METHOD_VERSION, Mode, Record
+from results.schema.record_json import to_json
+from results.stats import estimate, estimate_of_runs
+from results.table.cell_text import fleet_notes
+from results.table.comparable import by_setting, match, setting_of
 from results.table.merge import merge_records
 from tests.support.examples import examples
 from tests.unit.results.factory import (
@@ -15,9 +26,9 @@ from tests.unit.results.factory import (
     make_failure,
     make_origin,
     make_record,
+    rates_of,
     repeats,
     stored,
-    t_interval,
 )
 
 
@@ -29,7 +40,7 @@ def rows(merged):
 def test_repeats_become_one_row_with_their_mean_and_t_interval():
     merged = merge_records(stored(*repeats(100.0, 104.0, 102.0)))
     (row,) = rows(merged)
-    expected = t_interval([100.0, 104.0, 102.0])
+    expected = estimate([100.0, 104.0, 102.0]).interval()
     assert row["samples_per_second"] == pytest.approx(expected.value)
     assert (row["ci95_low"], row["ci95_high"]) == pytest.approx((expected.low, expected.high))
     assert (row["repeats_ok"], row["repeats"], row["status"], row["valid"]) == (3, 3, "ok", True)
@@ -78,18 +89,14 @@ def test_a_failure_joins_the_row_of_its_own_software_or_run(failed, counts):
         {"environment": make_environment(tensorflow="2.20.0")},
         {"environment": make_environment(keras="3.12.0")},
         {"environment": make_environment(driver="550.54")},
-        {"environment": make_environment(cuda="12.5")},
         {"environment": make_environment(tf32_enabled=True)},
         {"environment": make_environment(cpu_limit=1.0)},
         {"environment": make_environment(variables={"TF_XLA_FLAGS": "--tf_xla_auto_jit=2"})},
         {"origin": make_origin(repeat=2, image_digest="sha256:" + "0" * 64)},
-        {"origin": make_origin(repeat=2, launcher="docker")},
         {"origin": make_origin(repeat=2, host="node-b")},
         {"origin": make_origin(repeat=2, fleet="a5000")},
         {"case": make_case(xla="auto")},
         {"case": make_case(batch_norm="keras")},
-        {"case": make_case(data="host")},
-        {"case": make_case(precision="bf16")},
         {"case": make_case(num_gpus=2)},
         {"method_version": METHOD_VERSION + 1},
         {"parameters": 26_000_000},
@@ -102,12 +109,6 @@ def test_identities_are_never_mixed_in_one_row(change):
     assert sorted(row["samples_per_second"] for row in rows(merged)) == pytest.approx([50.0, 100.0])
 
 
-def test_gpus_are_named_once_with_their_lowest_power_limit():
-    record = make_record(case=make_case(device="gpu", num_gpus=2), environment=make_environment(gpus=4))
-    (row,) = rows(merge_records(stored(record)))
-    assert (row["gpu"], row["power_limit_watts"], row["global_batch"]) == ("NVIDIA RTX A4000", 140.0, 16)
-
-
 def test_runs_of_several_days_share_a_row_and_the_latest_price_is_used():
     first = repeats(100.0, 101.0, run_id="run-1", usd_per_gpu_hour=0.17, started_at="2026-11-01T10:00:00Z")
     second = repeats(102.0, 103.0, run_id="run-2", usd_per_gpu_hour=0.19, started_at="2026-11-08T10:00:00Z")
@@ -118,12 +119,6 @@ def test_runs_of_several_days_share_a_row_and_the_latest_price_is_used():
     assert row["last_started_at"] == "2026-11-08T10:00:00Z"
     (problem,) = merged.problems
     assert problem == "a4000/node-a: prices differ between runs (0.17, 0.19, 0.25 USD per GPU-hour); the latest is used"
-
-
-def test_warnings_are_counted_where_not_every_repeat_has_them():
-    codes = (("high_cv", "hot_start"), ("hot_start",))
-    records = [make_record(origin=make_origin(repeat=i), warnings=of) for i, of in enumerate(codes)]
-    assert rows(merge_records(stored(*records)))[0]["warnings"] == "high_cv (1 of 2), hot_start"
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -139,3 +134,66 @@ def test_merging_counts_every_record_once_in_any_order(data):
     assert merged.table["repeats"].sum() == len(records)
     assert merged.table["repeats_ok"].sum() == sum(r.status == "ok" for r in records) == len(merged.repeats)
     assert all(not math.isnan(rate) for rate in merged.repeats["samples_per_second"])
+
+
+def rate(fleet="a", **changes):
+    """Return a rate of records that were read from files: equal texts in them are not one object."""
+    records = repeats(20.0, 21.0, fleet=fleet, **changes)
+    (found,) = rates_of(*(checked(Record, json.loads(to_json(record))) for record in records))
+    return found
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"case": make_case(mode=Mode.INFER)},
+        {"case": make_case(image_size=299)},
+        {"case": make_case(batch_norm="keras")},
+        {"case": make_case(optimizer="adamw")},
+        {"case": make_case(xla="replica")},
+        {"case": make_case(batch_per_gpu=16)},
+        {"case": make_case(data="host")},
+        {"case": make_case(num_steps=8)},
+        {"method_version": 7},
+        {"parameters": 26_000_000},
+        {"environment": make_environment(tf32_enabled=True)},
+    ],
+)
+def test_whatever_changes_what_is_measured_makes_another_setting(change):
+    a, b = rate("a"), rate("b", **change)
+    assert setting_of(a) != setting_of(b) and len(by_setting([a, b])) == 2
+    found = match(a, b)
+    assert found.reason.endswith("differ, so different things are measured")
+
+
+def launched(launcher, *, digest=None, **where):
+    """Build repeats that a launcher started."""
+    return [
+        replace(record, origin=replace(record.origin, launcher=launcher, image_digest=digest))
+        for record in repeats(20.0, 21.0, **where)
+    ]
+
+
+DIGEST = "sha256:" + "0" * 64
+
+
+def test_containers_and_processes_are_comparable_and_the_launcher_named():
+    docker, bare = rates_of(*launched("docker", digest=DIGEST, fleet="a"), *launched("ssh", fleet="b"))
+    found = match(docker, bare)
+    assert not found.reason and found.differs == ("launcher", "image_digest")
+    assert "launcher docker / ssh" in compare_grid(compare([docker], [bare]), "a", "b").rows[0][-1]
+    records = [*launched("docker", digest=DIGEST, host="node-a"), *launched("ssh", host="node-b")]
+    (mixed,) = rates_of(*records)
+    assert mixed.of_fleet and mixed.software.launcher == "docker + ssh"
+    note = "a4000: launchers docker on node-a, ssh on node-b; that is part of the spread between hosts"
+    assert note in fleet_notes([mixed]) and len(rates_of(*records, apart=("launcher",))) == 2
+
+
+def test_fleets_of_different_methods_have_no_ratio_in_any_table_or_verdict():
+    records = stored(*repeats(20.0, 21.0, fleet="a"), *repeats(10.0, 11.0, fleet="b", host="node-b", method_version=7))
+    (grid,) = [compare_grid(found, a, b) for a, b, found in make_report(records, "title").pairs]
+    assert grid.rows[0][0] == "x" and "method_version differ" in grid.rows[0][-1]
+    assert not any("/" in grid.title for grid in all_grids(merge_records(records)))
+    verdict = make_report(records, "title").verdict
+    assert verdict[0].endswith("so it is unknown which is faster.")
+    assert verdict[1] == "No two fleets have figures of one setting, so nothing is ranked: a, b."

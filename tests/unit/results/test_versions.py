@@ -51,7 +51,7 @@ def fields(kind: Any = Record, path: str = "") -> dict[str, str]:
     return found
 
 
-def listed(version: int) -> dict[str, str]:
+def listed(version) -> dict[str, str]:
     """Return the fields of a version of the record."""
     lines = (FROZEN / "fields" / f"{version}.txt").read_text(encoding="utf-8").splitlines()
     return dict(line.split(": ", 1) for line in lines)
@@ -74,7 +74,7 @@ def test_a_field_that_disappears_or_changes_raises_the_version():
 
 
 @pytest.mark.parametrize("version", range(1, SCHEMA_VERSION))
-def test_each_field_of_an_older_version_is_kept_or_upgraded(version: int):
+def test_each_field_of_an_older_version_is_kept_or_upgraded(version):
     before, after = listed(version), listed(version + 1)
     lost = {path for path in before if (new := changed(path, version)) is not None and new not in after}
     assert lost == set(), "add them to RECORD_CHANGES in results/schema/upgrades.py"
@@ -82,7 +82,7 @@ def test_each_field_of_an_older_version_is_kept_or_upgraded(version: int):
 
 
 @pytest.mark.parametrize("path", [change.path for rows in RECORD_CHANGES.values() for change in rows])
-def test_a_record_with_a_field_that_no_longer_exists_is_read(path: str):
+def test_a_record_with_a_field_that_no_longer_exists_is_read(path):
     document = json.loads(RUNS[0].joinpath("records", "one.here.resnet50-fp32-b4-1cpu-64px-w1s4.r1.json").read_text())
     document["device_results"] = [{"metric": "all_reduce", "unit": "B/s", "reason": "one device"}]
     document["device_observations"] = [{"index": 0}]
@@ -108,7 +108,7 @@ def test_each_measured_record_is_read_whole():
 
 
 @pytest.fixture(params=RUNS, ids=lambda path: path.name)
-def old_run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def old_run(request, tmp_path, monkeypatch):
     """Return a copy of a run of an older version, with a second fleet to compare it with."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TFBENCH_RUNS_DIR", str(tmp_path))
@@ -124,7 +124,7 @@ def add_second_fleet(run: Path) -> None:
         path.with_name(path.name.replace("one.", "two.")).write_text(text, encoding="utf-8")
 
 
-def answers(run: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[str, str]]:
+def answers(run: Path, capsys) -> dict[str, tuple[str, str]]:
     """Return stdout and stderr of each command about a run."""
     given = {}
     for command, options in COMMANDS.items():
@@ -133,7 +133,7 @@ def answers(run: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[st
     return given
 
 
-def test_a_run_of_an_older_version_is_read_by_every_command(old_run: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_run_of_an_older_version_is_read_by_every_command(old_run, capsys):
     assert program.main(["results", "validate", str(old_run)]) == 0
     assert "3 good, 0 bad" in capsys.readouterr().err
     runs = read_runs(old_run)
@@ -143,7 +143,7 @@ def test_a_run_of_an_older_version_is_read_by_every_command(old_run: Path, capsy
         assert "two" in out and "not a record" not in out + err and "does not know" not in out + err, command
 
 
-def test_a_run_of_an_older_version_is_resumed(old_run: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_run_of_an_older_version_is_resumed(old_run, capsys):
     before = {path.name: path.read_bytes() for path in (old_run / "records").iterdir()}
     assert run_main(cli.parse(["tfbench", "resume", str(old_run), "--display=plain", "--no-report"])) == 0
     assert "3/3" in capsys.readouterr().err
@@ -151,7 +151,7 @@ def test_a_run_of_an_older_version_is_resumed(old_run: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("path", sorted((FROZEN / "plans").iterdir()), ids=lambda path: path.stem)
-def test_a_plan_of_an_older_version_keeps_its_jobs(path: Path):
+def test_a_plan_of_an_older_version_keeps_its_jobs(path):
     document = json.loads(path.read_bytes())
     plan = plan_from_json(path.read_bytes())
     ids = [job["id"] for host in document["hosts"] for job in host["jobs"]]
@@ -179,7 +179,7 @@ def add_unknown(document: dict[str, Any]) -> None:
     document["warnings"].append({"code": "drift", "message": "m", "later": 1})
 
 
-def test_unknown_keys_are_one_note_for_a_run(old_run: Path, capsys: pytest.CaptureFixture[str]):
+def test_unknown_keys_are_one_note_for_a_run(old_run, capsys):
     spoil(old_run, lambda document: None)
     rows = json.loads(answers(old_run, capsys)["export"][0])["rows"]
     spoil(old_run, add_unknown)
@@ -197,7 +197,7 @@ def test_unknown_keys_are_one_note_for_a_run(old_run: Path, capsys: pytest.Captu
     assert len(read_runs(old_run).problems) == 1
 
 
-def test_a_record_of_a_newer_version_is_refused_by_name_once(old_run: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_record_of_a_newer_version_is_refused_by_name_once(old_run, capsys):
     spoil(old_run, lambda document: document.update(schema_version=SCHEMA_VERSION + 1))
     assert program.main(["results", "validate", str(old_run)]) == 3
     captured = capsys.readouterr()
@@ -206,11 +206,9 @@ def test_a_record_of_a_newer_version_is_refused_by_name_once(old_run: Path, caps
     assert f"Received: {SCHEMA_VERSION + 1}. A newer tfbench wrote" in line and "update tfbench" in line
     assert f"3 good, {MANY} bad" in captured.err
     assert len(read_runs(old_run).problems) == 1
-    assert program.main(["results", "show", str(old_run), "--time-breakdown"]) == 0
-    assert capsys.readouterr().err.count("schema_version") == 1
 
 
-def test_a_run_with_newer_records_is_not_resumed_by_measuring_again(old_run: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_run_with_newer_records_is_not_resumed_by_measuring_again(old_run, capsys):
     path = min((old_run / "records").iterdir())
     path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": SCHEMA_VERSION + 1}))
     run_main(cli.parse(["tfbench", "status", str(old_run)]))
@@ -219,16 +217,6 @@ def test_a_run_with_newer_records_is_not_resumed_by_measuring_again(old_run: Pat
     assert run_main(cli.parse(["tfbench", "resume", str(old_run), "--display=plain", "--no-report"])) == 2
     assert f"{path.name}: schema_version must be" in capsys.readouterr().err
     assert path.exists()
-
-
-@pytest.mark.parametrize(("setting", "value"), [("steps_per_call", 10), ("frozen", True), ("cublaslt", True)])
-def test_a_removed_setting_that_changed_the_result_refuses_its_record(old_run: Path, setting: str, value: object):
-    path = min((old_run / "records").iterdir())
-    document = json.loads(path.read_text())
-    document["case"][setting] = value
-    path.write_text(json.dumps(document | {"schema_version": 1}))
-    (problem,) = read_runs(old_run).problems
-    assert f"case.{setting}: tfbench no longer has this setting" in problem and repr(str(value)) in problem
 
 
 def add_new_fields() -> None:
