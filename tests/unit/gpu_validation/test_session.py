@@ -35,7 +35,6 @@ first = open(marks).read().split().count(name) == 1
 time.sleep(float(seconds) if first else 0.0)
 print(json.dumps({"figures": {"answer": [float(value), "apples"]}}))
 """
-"""Marks in a file that it ran, sleeps if this is its first time, and prints a figure."""
 
 
 def counting_step(marks: Path, name: str, value: float = 1.0, seconds: float = 0.0, cpu=(), **changes) -> Step:

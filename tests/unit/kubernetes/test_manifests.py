@@ -126,6 +126,5 @@ def test_names_fit_and_differ_by_run_and_repeat(some_jobs):
     again = dataclasses.replace(long, origin=dataclasses.replace(long.origin, run_id="x" * 90 + "é"))
     names = {object_name(one) for one in (job, long, other, again)}
     assert len(names) == 4 and max(map(len, names)) <= 52
-    for one in (long, other, again):
-        kubernetes_validate.validate(job_manifest(one, host, host.queue), "1.33", strict=True)
+    kubernetes_validate.validate(job_manifest(again, host, host.queue), "1.33", strict=True)
     assert len(run_selector(again.origin.run_id).partition("=")[2]) <= 63

@@ -55,7 +55,6 @@ GRACE = dataclasses.replace(facts("580.95.05", "9.0"), architecture="arm64")
         ({"gpus": (0,)}, facts("580.95.05", "8.6", "12.0"), "cuda12.9", "ok", ""),  # only GPUs that are used count
         ({}, GRACE, None, "unsupported", "its processor is arm64 (as in GH200 and Grace), and these images are for"),
         ({"image": "mine:1"}, GRACE, None, "ok", ""),  # an image of the user's own is not judged
-        ({"image": "mine:1"}, facts("470.256.02", "8.6"), None, "ok", ""),
     ],
 )
 def test_the_image_of_a_host_is_named_with_its_reason_or_why_there_is_none(settings, reported, variant, status, said):
