@@ -198,6 +198,17 @@ class RunContext:
         self.stop.launching.set()
         self.calls.abandon_all(failure)
 
+    def start_soon(self, action: Callable[[], Awaitable[None]]) -> None:
+        """Do something in a task of the run, which a failure to store what it reports does not crash."""
+
+        async def act() -> None:
+            try:
+                await action()
+            except StorageFailed as failure:
+                self.fail(failure)
+
+        self.calls.tasks.start_soon(act)
+
     def warn(self, message: str, host: Host | None = None) -> None:
         """Emit a warning about a host, or the whole run."""
         self.bus.emit(Warned(host=host.key if host else None, message=message))

@@ -158,7 +158,7 @@ class RunningPart:
         self._abandon_at = time.monotonic() + margin - calls.END_AFTER_SECONDS
         if self._following is not None:
             self._following.deadline = min(self._following.deadline, self._abandon_at)
-        self.session.run.calls.tasks.start_soon(self._stop)
+        self.session.run.start_soon(self._stop)
 
     def take_turn(self, turn: Turn) -> str | None:
         """Process a report of its queue.

@@ -470,7 +470,7 @@ class QueueWorker(Worker):
             self._session.warn(f"the queue does not answer at the moment; its jobs continue: {turn.trouble}")
         if self.run.stop.launching.is_set() and not self._cancelled:
             self._cancelled = True
-            self.run.calls.tasks.start_soon(self._cancel_waiting)
+            self.run.start_soon(self._cancel_waiting)
 
     async def _cancel_waiting(self) -> None:
         waiting = [repeat.job for repeat in self.left.values()]

@@ -23,7 +23,7 @@ from orchestrate.planning.codec import plan_to_json
 from orchestrate.planning.durations import GUESSED_REPEAT_SECONDS, Durations, estimate
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan, make_plan
-from orchestrate.running.context import Budget, RunContext, Stop
+from orchestrate.running.context import Budget, RunContext, Stop, StorageFailed
 from orchestrate.running.part import RunningPart
 from orchestrate.running.run import execute
 from orchestrate.running.session import HostSession
@@ -146,10 +146,29 @@ class LateQueue(FakeLauncher):
         return super().follow(job, on_line, on_turn)
 
 
-def run_queue(plan: Plan, tmp_path: Path, machine: FakeHost, **how: Any) -> tuple[RunOutcome, RunFolder]:
+def run_queue(
+    plan: Plan, tmp_path: Path, machine: FakeHost, kind: type[LateQueue] = LateQueue, **how: Any
+) -> tuple[RunOutcome, RunFolder]:
     folder = RunFolder.create(tmp_path, plan.run_id)
     folder.write_plan(plan_to_json(plan))
-    return execute(plan, folder, lambda host: LateQueue(host, machine), EventBus(), Stop(), How(**how)), folder
+    return execute(plan, folder, lambda host: kind(host, machine), EventBus(), Stop(), How(**how)), folder
+
+
+def test_a_full_disk_is_no_bug_though_jobs_still_wait_in_the_queue(tmp_path: Path):
+    plan, full = queue_plan(), asyncio.Event()
+
+    class FullDisk(LateQueue):
+        async def follow_in_loop(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
+            if job.id == plan.jobs[0].id:
+                await anyio.sleep(0.1)  # until the others wait
+                full.set()
+                raise StorageFailed("the disk is full")
+            await full.wait()
+            on_turn(Turn(waiting=True))
+            return Ending(exit_code=0)
+
+    with pytest.raises(StorageFailed, match="the disk is full"):
+        run_queue(plan, tmp_path, FakeHost(), FullDisk)
 
 
 def test_what_a_queue_began_too_late_does_not_stay_when_a_run_costs_more(tmp_path: Path, monkeypatch):
