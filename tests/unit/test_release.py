@@ -109,7 +109,8 @@ def test_every_run_line_works_is_locked_and_names_what_is_there(step, tmp_path: 
     assert ran.code == 0, ran.errors
     assert ran.calls or ran.handed_on or "tfbench" in step.script, "the step did something"
     for call in ran.calls:
-        called, first, *others = *call, ""
+        words = [*call, ""]
+        called, first, others = words[0], words[1], words[2:]
         if called == "make":
             assert re.search(rf"^{first}:", (PROJECT / "Makefile").read_text(), re.MULTILINE), call
         elif called == "bash" or (called == "python" and first not in ("-m", "-c")):
