@@ -25,7 +25,6 @@ def test_twenty_engines_give_every_record_exactly_once_and_keep_nothing():
         (run,) = (folder / "runs").iterdir()
         assert len(list((run / "records").iterdir())) == HOSTS * REPEATS
         assert (run / "results.csv").read_text().count("\n") == HOSTS + 1
-        assert ran.cpu_seconds > 0 and ran.peak_bytes > 0
         counts = json.loads((folder / "counts.json").read_text())["counts"]
     assert counts["POST images/create"] == HOSTS, "an image is pulled once per host"
     assert counts["DELETE containers/{name}"] == HOSTS * REPEATS

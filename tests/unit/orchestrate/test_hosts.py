@@ -291,11 +291,6 @@ def test_what_does_not_go_together_is_named_with_its_line(tmp_path: Path, block:
     assert f"{path}:3: case 2: {said}" in str(caught.value)
 
 
-def test_an_unknown_suite_is_named():
-    with pytest.raises(UserError, match=r"there is no suite 'quik'\. Did you mean 'quick'\?"):
-        read_suite("quik")
-
-
 def suite_of(folder: Path, block: str) -> Suite:
     path = folder / "my.yml"
     path.write_text(f"cases:\n  - {{{block}}}\n")

@@ -194,6 +194,8 @@ def test_the_reason_of_another_rank_is_the_reason_of_the_whole(tmp_path: Path):
 
 
 def test_an_unreachable_host_fails_the_job_but_not_what_others_do_alone(tmp_path: Path):
+    (excluded,) = Bench(tmp_path / "alone", a=FakeHost()).plan.hosts[0].excluded
+    assert excluded.endswith("needs 2 hosts, the fleet has 1")
     bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
     bench.machines["b"].failures["prepare"] = Unreachable("connection refused")
     assert bench.run() == RunOutcome(ok=2, failed=4, missing=0)

@@ -46,7 +46,6 @@ def test_a_sample_becomes_a_hosts_file_that_plan_accepts(tmp_path: Path, monkeyp
         ("vast", "", "not JSON: .*Expected the output of: vastai show instances --raw"),
         ("vast", '[{"id": 1, "actual_status": "exited"}]', r"vast-1 \(1\): its status is exited, not running"),
         ("vast", '[{"id": 1, "actual_status": "running", "ports": ""}]', r"vast-1 \(1\): no ssh address"),
-        ("vast", '[{"id": 1, "num_gpus": "many"}]', r"not the output of: .*\n  0\.num_gpus: Input should be"),
         ("runpod", '{"errors": [{"message": "Unauthorized"}]}', "RunPod answered with an error: .*Unauthorized"),
         ("runpod", '[{"id": "p", "desiredStatus": "RUNNING"}]', "use a template with 22/tcp"),
         ("dstack", '{"name": "f", "instances": []}', "this is a fleet, and dstack does not report how to log in"),
@@ -82,7 +81,6 @@ def test_names_and_texts_of_any_kind_make_a_file_that_is_read(tmp_path_factory, 
 
 @given(texts, texts)
 def test_an_address_is_plain_or_none(user: str, host: str):
-    address = destination(user, host)
-    assert address is None or address in (f"{user}@{host}", f"{user}@[{host}]")
+    assert destination(user, host) in (None, f"{user}@{host}", f"{user}@[{host}]")
     assert destination("root", "2001:db8::1") == "root@[2001:db8::1]"
     assert destination("root", "-oProxyCommand=x") is destination("-l", "h") is destination("a b", "h") is None

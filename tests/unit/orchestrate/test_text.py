@@ -50,6 +50,7 @@ def test_endless_output_takes_little_memory(chunk: bytes):
     ("text", "said"),
     [
         ("[" * 100_000, "nested more than 64"),
+        ('{"a":' * 100 + "1" + "}" * 100, "nested more than 64"),
         ("1" + "0" * 400, "more than 20 digits"),
         ('{"a": 1e999}', "not a finite number"),
         ("x" * 1_000_001, "longer than 1000000 bytes"),
@@ -63,6 +64,4 @@ def test_json_from_a_host_is_bounded(text: str, said: str):
 
 
 def test_a_whole_number_of_a_host_is_none_where_python_would_fail():
-    read = {"0": 0, "12": 12, "9" * 20: int("9" * 20)}
-    assert {text: whole_number(text) for text in read} == read
-    assert [whole_number(text) for text in ("²", "٣", "9" * 5000, "-1", "1.5", "", " 1", "x")] == [None] * 8
+    assert [whole_number(text) for text in ("12", "²", "٣", "9" * 5000, "-1", "1.5", "", "x")] == [12, *[None] * 7]
