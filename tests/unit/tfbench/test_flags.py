@@ -7,7 +7,7 @@ import tfbench.__main__ as program
 from results.schema import BatchNorm, Case, Device, Optimizer
 from results.schema.networks import NETWORKS
 from tests.support import PROJECT
-from tfbench.flags import SAME, FlagsError, help_text, parse
+from tfbench.flags import FlagsError, parse
 
 
 def test_defaults_follow_the_precision_and_the_networks_authors():
@@ -69,13 +69,6 @@ def test_a_flag_of_tf_cnn_benchmarks_has_its_counterpart(argument, words):
     with pytest.raises(FlagsError) as caught:
         parse(["--model=resnet50", argument])
     assert words in str(caught.value) and "Did you mean" not in str(caught.value)
-
-
-def test_flags_of_tf_cnn_benchmarks_that_exist_here_are_not_refused():
-    shared = {"model", "batch_size", "num_batches", "num_warmup_batches", "num_gpus", "optimizer", "data_dir", "device"}
-    printed = help_text()
-    assert all(f"--{name}:" in printed for name in shared)
-    assert not any(f"--{name}:" in printed or f"--[no]{name}:" in printed for name in SAME)
 
 
 @pytest.mark.parametrize("output", ["folder", "file/below/record.json", "/dev/null", "n" * 250, "a\0b"])

@@ -19,7 +19,6 @@ from tests.support.fake_driver import (
     two_a4000,
 )
 from tfbench.machine import nvml, telemetry
-from tfbench.machine.driver_gpus import DriverGPU, bus_id_of, problems_of
 
 OBSERVE = """
 import dataclasses, json, sys, time
@@ -83,6 +82,7 @@ def test_counters_and_samples_of_two_gpus_are_summed_up(fake_driver):
         ("no_energy,lagging", 2, {"energy_joules": None, "power_mean_watts": pytest.approx(200.0)}),
         ("no_energy,no_instant", 2, {"power_mean_watts": pytest.approx(200.0)}),
         ("shared,ecc", 2, {"other_processes": 1, "ecc_enabled": True, "ecc_uncorrected_errors": 4}),
+        ("throttled", 2, {"throttle_thermal_share": pytest.approx(0.5, abs=0.05), "throttle_hardware_share": 0.0}),
         # The driver goes away in the middle: no guesses, and the samples before.
         (
             "lost",
@@ -98,13 +98,6 @@ def test_what_a_driver_does_not_report_is_null_and_the_rest_counts(fake_driver, 
     seen = observe(fake_driver, scenario, gpus)
     assert {name: getattr(seen, name) for name in expected} == expected
     assert seen.samples >= 20 and (scenario == "lost" or seen.energy_integrated_joules > 0)
-
-
-def test_throttling_is_a_share_of_the_samples_of_the_worst_gpu(fake_driver):
-    seen = observe(fake_driver, "throttled")
-    assert seen.throttle_power_share == pytest.approx(0.5, abs=0.05)
-    assert seen.throttle_thermal_share == seen.throttle_power_share
-    assert seen.throttle_hardware_share == 0.0
 
 
 def test_the_probe_describes_the_gpus_that_are_visible_and_what_they_do(fake_driver):
@@ -259,13 +252,6 @@ def test_a_display_gpu_that_tensorflow_excludes_is_excluded_here(tmp_path):
     driver = build(FakeMachine(gpus=[display, FakeGPU(bus_id="0000:18:00.0", uuid=gpu_uuid(1))]), tmp_path)
     assert [gpu["index"] for gpu in ask(driver)["gpus"]] == [1]
     assert [gpu["index"] for gpu in ask(driver, TF_MIN_GPU_MULTIPROCESSOR_COUNT="4")["gpus"]] == [0, 1]
-
-
-def test_a_gpu_is_named_by_its_pci_id_as_cuda_writes_it():
-    gpu = DriverGPU(facts=GPUFacts(index=2, bus_id="0000:3A:00.0", mig=True))
-    assert problems_of([gpu]) == ["GPU 2 (0000:3A:00.0) is in MIG mode without slices"]
-    assert bus_id_of(b"00000000:3b:00.0") == bus_id_of("0000:3B:00.0") == "0000:3B:00.0"
-    assert bus_id_of("00010000:3B:00.0") == "00010000:3B:00.0", "a domain that needs eight digits keeps them"
 
 
 @pytest.mark.tensorflow
