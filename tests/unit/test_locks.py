@@ -17,14 +17,13 @@ PACKAGE = re.compile(r"([A-Za-z0-9._-]+)==(\S+?)(?: ;.*)? \\\n((?:    --hash=sha
 def locked(lock: Path) -> dict[str, str]:
     """Return versions by package, of a lock for one platform."""
     text = lock.read_text()
-    assert PACKAGE.sub("", text) == "", "a version and hashes in each entry, and nothing else"
+    assert text and PACKAGE.sub("", text) == "", "a version and hashes in each entry, and nothing else"
     return {canonicalize_name(name): version for name, version, _ in PACKAGE.findall(text)}
 
 
 @pytest.mark.parametrize("lock", ALL_LOCKS, ids=lambda lock: f"{lock.parents[0].name}-{lock.stem}")
 def test_a_lock_holds_hashed_versions_of_what_is_asked_for_and_no_address(lock: Path):
     versions = locked(lock)
-    assert len(versions) >= 5
     if lock in CONTAINER_LOCKS:
         asked = [line.partition("#")[0].strip() for line in lock.with_suffix(".in").read_text().splitlines()]
         for requirement in [Requirement(line) for line in asked if line]:
