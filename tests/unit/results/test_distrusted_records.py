@@ -30,7 +30,7 @@ import results.__main__ as program
 from results.runs.reading import from_json
 from results.schema import Record, Telemetry
 from results.schema.record_json import RecordError, to_json
-from results.text import path_text
+from results.text import path_text, spreadsheet_text
 from tests.support.examples import examples
 from tests.unit.results.factory import (
     make_case,
@@ -68,7 +68,6 @@ def call(*arguments):
 SPOILT = [
     ("origin.usd_per_gpu_hour", 10**400),
     ("origin.usd_per_gpu_hour", -0.17),
-    ("origin.repeat", 10**30),
     ("measurement.step_p50_seconds", -1.0),
     ("measurement.step_seconds", [100.0] * 4),  # more than its seconds
     ("telemetry.energy_joules", 5e-324),  # closer to zero than its square
@@ -81,7 +80,6 @@ SPOILT = [
     ("origin.fleet", "a\x1b[31mb"),
     ("origin.host", "a\nb"),
     ("origin.run_id", "a\u202eb"),  # turns the direction of writing
-    ("origin.fleet", "x" * 501),
     ("origin.fleet", [[[[[[[[]]]]]]]]),
 ]
 
@@ -127,6 +125,14 @@ def test_tokens_are_samples_times_the_length_of_their_sequences():
     assert from_json(to_json(dataclasses.replace(record, measurement=tokens))).measurement == tokens
     with pytest.raises(RecordError, match=r"samples is .* other figures give"):
         from_json(to_json(dataclasses.replace(record, measurement=dataclasses.replace(measured, **times))))
+
+
+def test_only_a_case_with_a_minimum_time_may_take_more_steps():
+    longer = make_record(case=make_case(num_steps=8))
+    timed, counted = (make_case(num_steps=4, min_seconds=seconds) for seconds in (15.0, None))
+    assert from_json(to_json(dataclasses.replace(longer, case=timed))).measurement.num_steps == 8
+    with pytest.raises(RecordError, match="num_steps is 8, but the case has 4"):
+        from_json(to_json(dataclasses.replace(longer, case=counted)))
 
 
 def test_every_number_and_every_text_of_a_record_has_a_bound():
@@ -188,6 +194,7 @@ def test_no_cell_of_a_csv_is_a_formula_and_numbers_stay_numbers(folder, capsys):
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert {row["fleet"] for row in rows} == {"'=cmd|' /C calc'!A0", "a4000", "a5000", "Test CPU"}
     assert {row["host"] for row in rows} == {"'@x", "node-a", "-"}
+    assert all(spreadsheet_text(text) == text for text in ("-5", "+1.5e3", "a=b")) and spreadsheet_text("＝x") == "'＝x"
     assert {float(row["samples_per_second"]) for row in rows} == {200.5, 100.5, 150.5, 100.0}
 
 

@@ -72,6 +72,7 @@ def test_an_interval_longer_on_one_side_has_one_notation_everywhere(runs, capsys
     "arguments",
     [
         "compare --by variables slow fast run-1 --strict run-2",
+        "show run-1 --format json run-2",
         "recommend run-1 --model resnet50 run-2",
         "report run-1 --format markdown run-2",
         "gpus A4000 --format json A5000",
@@ -165,6 +166,7 @@ def test_mixed_software_is_not_compared_until_it_is_split(runs, capsys):
         (["compare", "/no/such/run"], "/no/such/run: neither a path nor a run in"),
         (["export", "--output=/no/such/folder/x.csv"], "cannot be written"),
         (["show", "."], "not a run folder"),
+        (["show", "no-such-run"], "no-such-run: neither a path nor a run in"),
     ],
 )
 def test_a_mistake_is_a_short_message_and_exit_code_2(runs, capsys, arguments, message):

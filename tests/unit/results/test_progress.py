@@ -37,6 +37,13 @@ def test_a_missing_part_gives_no_record_and_other_output_is_no_part():
     assert reader.payload() == NOISE
 
 
+def test_a_changed_part_gives_no_record():
+    (line,) = record_lines(b'{"a": 1}' * 100)
+    head, _, packed = line.rpartition(" ")
+    for other in (next(record_lines(b'{"a": 2}' * 100)).rpartition(" ")[2], packed[::-1].lstrip("=")):
+        assert read([f"{head} {other}"]) is None
+
+
 def test_parts_of_two_records_are_not_mixed():
     first, second = list(record_lines(NOISE)), list(record_lines(NOISE[::-1]))
     reader = RecordReader(LIMIT)

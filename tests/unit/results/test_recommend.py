@@ -122,6 +122,12 @@ def test_a_host_is_rented_whole_and_one_that_is_too_small_does_not_count():
     assert usd(2, (4, 0.1)) == (0.4, 0.4)
 
 
+def test_overlapping_offers_are_no_tie_of_samples_a_dollar():
+    prices = (("RTX A4000", 0.2), ("RTX A5000", 0.2), ("RTX A5000", 1))
+    (advice,) = ask(two_fleets(), [Offer(gpu, usd, origin=YOURS, gpus=(gpu,)) for gpu, usd in prices])
+    assert advice.sentence.startswith("at your prices, which of a5000 and a4000 is cheaper per sample depends on the")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

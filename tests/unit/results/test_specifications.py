@@ -10,7 +10,8 @@ from results.reference.gpu_comparison import (
     contradictions_of,
     named_gpus,
 )
-from results.reference.networks import model_key, networks
+from results.reference.networks import model_key, networks, training_bytes
+from tests.unit.results.factory import make_case
 
 PER_MULTIPROCESSOR = {
     **{"7.0": (64, 8, 1024), "7.5": (64, 8, 1024), "8.0": (64, 4, 2048), "8.6": (128, 4, 1024)},
@@ -71,6 +72,12 @@ def test_gpus_and_networks_are_recognised_by_their_names(capsys):
     assert named_gpus(["A4000,a5000", "A4000"]) == ["RTX A4000", "RTX A5000"]
     assert program.main(["results", "gpus", "A4000", "A50000"]) == 2
     assert "'A50000' is not in the reference. Did you mean one of: RTX A5000" in capsys.readouterr().err
+
+
+def test_the_memory_of_a_step_grows_with_the_area_of_images():
+    sizes = ((224, 8), (224, 32), (448, 8))
+    small, twice, large = (training_bytes(make_case(image_size=size, batch_per_gpu=of)) for size, of in sizes)
+    assert large == pytest.approx(twice) and large > 2 * small
 
 
 def test_all_gpus_are_printed_as_markdown(capsys):
