@@ -65,13 +65,6 @@ def test_a_ratio_is_fiellers_and_marks_need_significance_and_size(a, b, mark):
     assert unknown_line("a", "b", [item]).startswith("a is 1.99 × as fast as b, from one") == (mark is Mark.UNKNOWN)
 
 
-@pytest.mark.parametrize(("fleet", "other", "mark"), [("a", "b", Mark.FAILED), ("b", "a", Mark.WORKS)])
-def test_a_failure_on_one_side_has_a_mark_and_its_status(fleet, other, mark):
-    failed = make_failure("oom", "out of memory", origin=make_origin(fleet))
-    (item,) = compared(failed, *repeats(10.0, 11.0, fleet=other))
-    assert (item.mark, item.reason, item.value) == (mark, "oom", None)
-
-
 def test_other_software_and_cases_of_one_side_are_named():
     records = [
         *repeats(20.0, 21.0, fleet="a", environment=make_environment(tensorflow="2.21.0", driver="570.1")),

@@ -44,15 +44,6 @@ def test_a_run_is_found_by_id_path_and_record_file(runs, capsys):
         assert json.loads(capsys.readouterr().out)["rows"]
 
 
-def test_runs_are_merged_and_data_alone_goes_to_stdout(runs, capsys):
-    second = write_run(runs, [make_failure(origin=make_origin("slow", run_id="run-2", repeat=1))], "run-2")
-    (second.path / "records" / "bad.json").write_text("nonsense")
-    assert call("export", "run-1", "run-2") == 0
-    captured = capsys.readouterr()
-    assert captured.out.startswith("fleet,host,") and "nonsense" not in captured.out
-    assert "bad.json: not a record, excluded" in captured.err
-
-
 def test_an_interval_longer_on_one_side_has_one_notation_everywhere(runs, capsys):
     write_run(runs, [*of_hosts("a", 155.0, 147.0, prefix="h"), *of_hosts("b", 100.0, 93.0)], "new")
     write_run(runs, of_hosts("a", 100.0, 100.0, prefix="h"), "old")

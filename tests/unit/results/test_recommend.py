@@ -15,7 +15,6 @@ from results.recommend.prediction import KINDS, predict, published_observations
 from results.recommend.prices import by_name
 from results.recommend.questions import RentalQuestion
 from results.reference.prices import YOURS, Offer
-from results.schema import Mode
 from studies import predict_held_out
 from studies.pages import answers as page
 from tests.unit.results.factory import (
@@ -71,16 +70,6 @@ def two_fleets(**changes):
 def ask(records, offers=(), **question):
     asked = RentalQuestion(**{"network": "resnet50", "precision": "fp16"} | question)
     return answers(asked, rates_of(*records), [by_name(offers)])
-
-
-def test_each_mode_has_a_table_of_its_own():
-    records = two_fleets()
-    records += records_of("a4000", (400.0, 401.0, 399.0), case={"mode": Mode.INFER})
-    records += records_of("a5000", (300.0, 301.0, 299.0), case={"mode": Mode.INFER})
-    found = {advice.mode: advice.sentence for advice in ask(records)}
-    assert found["training"].startswith("a5000 is 1.59") and found["inference"].startswith("a4000 is 1.33")
-    (only,) = ask(records, mode="infer")
-    assert only.mode == "inference"
 
 
 def test_every_gpu_that_was_asked_for_is_in_the_answer():
