@@ -165,6 +165,7 @@ def test_each_command_has_an_example_that_is_a_command_line(capsys: pytest.Captu
         ("chekc", "'chekc' does not exist. Did you mean check?"),
         ("run --display=jso", "'jso' does not exist. Did you mean json?"),
         ("compare --price A4000=1", "this command has no --price: recommend and report have it; compare uses usd_per_"),
+        ("run --repeats=0", "must be at least 1. Received: 0"),
         ("run --max-cost=nan", "must be more than 0. Received: nan"),
         ("", "the following arguments are required"),
     ],

@@ -69,6 +69,15 @@ def test_a_name_whose_repeats_are_on_a_host_is_refused(host: FakeHost):
     assert run(run_id=None) == ExitCode.OK
 
 
+def test_runs_are_listed_though_one_cannot_be_described(host: FakeHost, capsys):
+    assert (run(), run(run_id="two")) == (ExitCode.OK, ExitCode.OK)
+    Path("runs/one/plan.json").write_text("{")
+    capsys.readouterr()
+    assert commands.runs(Path("runs"), format="json") == ExitCode.OK
+    listed = json.loads(capsys.readouterr().out)["runs"]
+    assert {found["run"]: found["progress"] for found in listed} == {"one": "unknown", "two": "2/2"}
+
+
 def resume() -> int:
     return commands.resume(HOW, run="one", runs_dir=Path("runs"))
 
