@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from orchestrate.inventory.addresses import SSHAddress
 from orchestrate.inventory.hosts import Host
 from results.schema import Case, Device
 from tests.support import write_program
-from tests.support.engines.processes import below, read_proc
+from tests.support.engines.processes import below, read_proc, wait_until
 from tests.support.patience import patience
 from tests.unit.orchestrate.fakes import make_job
 
@@ -68,6 +69,30 @@ def connections() -> list[int]:
 
 
 JOB = make_job(Case(model="resnet50", device=Device.CPU), launcher="ssh", variant="cpu")
+
+
+def test_ten_followed_repeats_need_a_thread_and_a_process_each(tmp_path: Path, ssh: Path):
+    waits = "import pathlib, time\nprint('begun', flush=True)\nwhile not pathlib.Path('end').exists(): time.sleep(0.05)"
+    homes = [tmp_path / str(number) for number in range(10)]
+    for home in homes:
+        home.mkdir()
+    hosts = [launcher(home, waits) for home in homes]
+    for host in hosts:
+        host.start(JOB)
+    begun: list[str] = []
+    threads, processes = threading.active_count(), len(connections())
+    with ThreadPoolExecutor(10) as pool:
+        endings = [pool.submit(host.follow, JOB, begun.append) for host in hosts]
+        wait_until(lambda: len(begun) == 10, "the first line of each")
+        assert threading.active_count() - threads <= 10, "one caller each"
+        assert len(connections()) <= processes, "what carried their start carries their output"
+        for folder in tmp_path.glob("*/home/jobs/r/*"):
+            (folder / "end").touch()
+        assert [ending.result().exit_code for ending in endings] == [0] * 10
+    assert logins(tmp_path) == 10
+    for host in hosts:
+        host.remove(JOB)
+        host.close()
 
 
 def test_the_agent_is_a_program_for_the_python_of_old_login_hosts():

@@ -5,15 +5,18 @@ spoilt. In short each field gets two of the values; TFBENCH_TEST_HOSTILE=all, as
 """
 
 import base64
-import contextlib
 import copy
 import functools
 import gc
+import http.client
+import io
 import json
 import operator
 import os
 import sys
+import threading
 import time
+import types
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,17 +24,23 @@ from typing import Any
 
 import anyio
 import pytest
+import urllib3
 
 from orchestrate.connections.conversation import MAX_LINE_BYTES
 from orchestrate.engines.base import Launcher, QueueLauncher
+from orchestrate.engines.docker import client as docker_client
+from orchestrate.engines.docker.launcher import ContainerLauncher
+from orchestrate.engines.kubernetes.api import KubernetesCluster
+from orchestrate.engines.kubernetes.launcher import KubernetesLauncher
+from orchestrate.engines.kubernetes.manifests import job_manifest
 from orchestrate.engines.pulls import PullLimits
 from orchestrate.engines.slurm.launcher import SlurmLauncher
 from orchestrate.engines.ssh.channel import Channel, raise_failure, read_line
 from orchestrate.engines.ssh.launcher import SSHLauncher
 from orchestrate.errors import HostError, Lost
-from orchestrate.inventory.addresses import SSHAddress
+from orchestrate.inventory.addresses import DockerAddress, SSHAddress
 from orchestrate.inventory.hosts import Host
-from orchestrate.inventory.queues import SlurmQueue
+from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.host_warnings import host_warnings
 from orchestrate.planning.plan import Job, make_plan
@@ -39,10 +48,13 @@ from orchestrate.running.judge import judge, now
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.reading import from_json
 from results.schema import Case, Device
+from results.schema.progress import record_lines
 from results.schema.record_json import to_json
 from tests.real.faults.benchmark import good_record
 from tests.real.ssh.rented import make_fake_project
+from tests.support.engines.kubernetes import plays
 from tests.support.patience import patience
+from tests.unit.kubernetes.conftest import node
 from tests.unit.orchestrate.fakes import make_job
 
 pytestmark = pytest.mark.slow  # a conversation for each of hundreds of fields
@@ -128,6 +140,7 @@ def check(answers: dict[str, Any], have: Callable[[Callable[[str], str]], None])
     """
     everything = os.environ.get("TFBENCH_TEST_HOSTILE") == "all"
     have(lambda request: json.dumps(answers[request]))
+    outcomes: Counter[str] = Counter()
     wrong, number = [], 0
     for request, document in answers.items():
         for path in fields(document):
@@ -140,13 +153,16 @@ def check(answers: dict[str, Any], have: Callable[[Callable[[str], str]], None])
                     return spoilt if asked == request else json.dumps(answers[asked])
 
                 try:
-                    with contextlib.suppress(HostError):
-                        have(say)
+                    have(say)
+                    outcomes["went on"] += 1
+                except HostError:
+                    outcomes["failed as its host's"] += 1
                 except Exception as error:  # noqa: BLE001  a crash is what is looked for
                     wrong.append(f"{request} {path} = {value[:40]}: {error!r}"[:400])
                 if (took := time.perf_counter() - began) > patience():
                     wrong.append(f"{request} {path} = {value[:40]}: took {took:.0f} s")
-    assert not wrong, f"{len(wrong)} crashes in {number} fields:\n" + "\n".join(wrong[:40])
+    print(f"{number} fields, {outcomes.total() + len(wrong)} answers: {dict(outcomes)}, crashed: {len(wrong)}")  # noqa: T201  its figures
+    assert not wrong, f"{len(wrong)} of {outcomes.total() + len(wrong)}:\n" + "\n".join(wrong[:40])
 
 
 def make_host(**settings: Any) -> Host:
@@ -164,6 +180,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     sleep, sleep_in_loop = time.sleep, anyio.sleep
     monkeypatch.setattr(time, "sleep", lambda seconds: sleep(min(seconds, 0.001)))
     monkeypatch.setattr(anyio, "sleep", lambda seconds: sleep_in_loop(min(seconds, 0.001)))
+    monkeypatch.setattr("orchestrate.engines.kubernetes.launcher.POLL_SECONDS", 0.001)
+    monkeypatch.setattr(docker_client, "RECONNECT_SECONDS", 0.0)
     monkeypatch.setattr("orchestrate.engines.ssh.launcher.BETWEEN_ATTEMPTS_SECONDS", 0.0)
 
 
@@ -174,7 +192,7 @@ class Replayed(Channel):
     """A channel to the real agent on this machine, or to what it has answered before.
 
     Attributes:
-        heard: Answers by request and, of commands, their first words, each line with a number.
+        heard: Answers by request, each line with a number.
         say: Gives the text of an answer; None: the real agent answers.
     """
 
@@ -191,8 +209,7 @@ class Replayed(Channel):
                 number += 1
                 yield document
             return
-        words = " ".join((do, *request.get("words", ())))
-        for asked in [asked for asked in self.heard if words.startswith(asked.rpartition(" ")[0])]:
+        for asked in [asked for asked in self.heard if asked.startswith(f"{do} ")]:
             line = self.say(asked).encode(errors="surrogatepass")
             answer = read_line(self.name, line, request.get("max_line_bytes", MAX_LINE_BYTES))
             raise_failure(self.name, answer)
@@ -241,6 +258,67 @@ def test_no_answer_of_an_agent_does_more_than_fail_its_host(heard: dict[str, Any
     check(answers, have)
 
 
+# ---- a Docker engine
+
+ENGINE = json.loads(Path(__file__).with_name("cases").joinpath("engine_answers.json").read_text())
+"""Of Docker 20.10, without what neither we nor the SDK read; by request."""
+
+DIGEST = "sha256:73c3059246a54501c71e91eb496890d1ab4aa49ddd9c34bbae0b5b0579ad04d3"
+
+
+def http_response(method: str, answer: dict[str, Any], lines: list[str]) -> urllib3.HTTPResponse:
+    """Return an answer as it comes from a socket, a line a chunk."""
+    data = [f"{line}\n".encode(errors="surrogatepass") for line in lines]
+    if "bytes" in answer:
+        data = [base64.b64decode(answer["bytes"])]
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in data if piece) + b"0\r\n\r\n"
+    headers = {"Content-Type": "application/json", "Transfer-Encoding": "chunked", **answer["headers"]}
+    head = f"HTTP/1.1 {answer['status']} Word\r\n" + "".join(f"{key}: {value}\r\n" for key, value in headers.items())
+    stream: Any = io.BytesIO(head.encode() + b"\r\n" + chunks)
+    wire: Any = types.SimpleNamespace(makefile=lambda *_: io.BufferedReader(stream))
+    body: Any = http.client.HTTPResponse(wire, method=method)
+    body.begin()
+    settings = {"headers": headers, "status": answer["status"], "preload_content": False}
+    return urllib3.HTTPResponse(body=body, original_response=body, **settings)
+
+
+def documents(answer: dict[str, Any]) -> list[Any]:
+    return answer.get("lines", [answer.get("json")])
+
+
+@pytest.mark.parametrize("request_", [name for name, found in ENGINE.items() if any("bytes" not in a for a in found)])
+def test_no_answer_of_an_engine_does_more_than_fail_its_host(monkeypatch: pytest.MonkeyPatch, request_: str):
+    spoken: dict[str, Callable[[str], str]] = {}
+    turns = Asked()
+
+    def send(adapter: Any, request: Any, **_: object) -> Any:
+        path = request.url.partition("?")[0].partition("//engine:2375/")[2].replace("%40", "@")
+        name = f"{request.method} /{path.partition('/')[2] if path.startswith('v1.') else path}"
+        turns.add(name)
+        number = min(turns[name], len(ENGINE[name])) - 1
+        answer = ENGINE[name][number]
+        if name == request_:
+            lines = [spoken["say"](asked) for asked in answers if asked.startswith(f"{number} ")]
+        else:
+            lines = list(map(json.dumps, documents(answer)))
+        return adapter.build_response(request, http_response(request.method, answer, lines))
+
+    answers = {
+        f"{number} {line}": document
+        for number, answer in enumerate(ENGINE[request_])
+        for line, document in enumerate(documents(answer))
+    }
+    monkeypatch.setattr(docker_client._Adapter, "send", send)
+
+    def have(say: Callable[[str], str]) -> None:
+        spoken["say"] = say
+        turns.clear()
+        host = make_host(docker=DockerAddress(scheme="unix", target="/nowhere.sock"), image="127.0.0.1:5000/fake:1")
+        live(ContainerLauncher(host, PullLimits()), job_on("docker", image=host.image, image_digest=DIGEST))
+
+    check(answers, have)
+
+
 # ---- Slurm, through the agent on its login host
 
 
@@ -253,24 +331,111 @@ def printed(text: str) -> dict[str, Any]:
     return {"code": 0, "output": in_base64(text), "errors": ""}
 
 
-def test_no_answer_of_slurm_does_more_than_fail_its_fleet(tmp_path: Path):
+SLURM_PRINTS = {
+    "sinfo --version": ["slurm 22.05.8"],
+    "sinfo --noheader --format": ["gpu"],
+    "sinfo --noheader --Node": ["n1|2|1000|idle|gpu:a4000:2"],
+    "squeue --noheader --me": ["12_0|COMPLETED|n1|None", "12_[1-4,7]|PENDING||Priority"],
+}
+"""Lines of its commands."""
+
+
+@pytest.mark.parametrize("spoilt", ["the agent's answers", "words of Slurm"])
+def test_no_answer_of_slurm_does_more_than_fail_its_fleet(tmp_path: Path, spoilt: str):
     job, record = job_on("slurm"), to_json(good_record(CASE))
     left = {"log": "tfbench: state timing\n", "record": record, "ended": "code 0\nnode n1\nimage \n"}
-    answers = {
-        "command sinfo --version 0": printed("slurm 22.05.8"),
-        "command sinfo --noheader --format 0": printed("gpu"),
-        "command sinfo --noheader --Node 0": printed("n1|2|1000|idle|gpu:a4000:2"),
-        "command squeue --noheader --me 0": printed("12_0|COMPLETED|n1|None\n12_[1-4,7]|PENDING||Priority"),
-        "command scancel 0": printed(""),
-        "survey 0": {"usable": True, "arrays": {"1": ["a b", "11"]}, "begun": "a", "ended": "b"},
-        "submit 0": {"code": 0, "output": "12", "errors": ""},
-        "poll 0": {"job": job.id, **{kind: in_base64(text) for kind, text in left.items()}},
-        "sweep 0": {"left": False},
+    words: dict[str, Any] = {name: [line.split("|") for line in lines] for name, lines in SLURM_PRINTS.items()}
+    answers: dict[str, Any] = {
+        **{name: printed("\n".join(lines)) for name, lines in SLURM_PRINTS.items()},
+        "survey": {"usable": True, "arrays": {"1": ["a b", "11"]}, "begun": "a", "ended": "b"},
+        "submit": {"code": 0, "output": "12", "errors": ""},
+        "poll": {"job": job.id, **{kind: in_base64(text) for kind, text in left.items()}},
+        "sweep": {"left": False},
+        "scancel": printed(""),
     }
     queue = SlurmQueue(container="none", shared_folder=str(tmp_path), partition="gpu", gres="gpu:a4000:2")
     quick = queue.model_copy(update={"poll_seconds": 0.001})
 
     def have(say: Callable[[str], str]) -> None:
-        live(SlurmLauncher(make_host(queue=queue), quick, Replayed(tmp_path, answers, say)), job)
+        asked = Asked()
+
+        class LoginHost(Channel):
+            async def answers(self, do: str, payload: bytes = b"", **request: Any) -> Any:
+                asked.add()
+                command = " ".join(request.get("words", ()))
+                name = next((name for name in answers if command and command.startswith(name)), do)
+                line = (
+                    say(name)
+                    if name in (words if spoilt == "words of Slurm" else answers)
+                    else json.dumps(answers[name])
+                )
+                if spoilt == "words of Slurm" and name in words:
+                    line = json.dumps(printed(spoken(line)))
+                answer = read_line(self.name, line.encode(errors="surrogatepass"), MAX_LINE_BYTES)
+                raise_failure(self.name, answer)
+                yield answer
+
+        live(SlurmLauncher(make_host(queue=queue), quick, LoginHost(None, root=str(tmp_path))), job)
+
+    check(words if spoilt == "words of Slurm" else answers, have)
+
+
+def spoken(document: str) -> str:
+    """Return words of a document as a command prints them, with bars between the words of a line."""
+    try:
+        lines = json.loads(document)
+    except (ValueError, RecursionError):
+        return document
+    lines = lines if isinstance(lines, list) else [lines]
+    return "\n".join("|".join(map(str, line)) if isinstance(line, list) else str(line) for line in lines)
+
+
+# ---- Kubernetes
+
+
+NOON = "2026-11-21T12:00:00Z"
+
+
+KEPT: Any = types.SimpleNamespace(changed=threading.Condition(), put=lambda kind, item, **_: item)
+"""Replaces the server where a Job's pod is played."""
+
+
+def test_no_answer_of_kubernetes_does_more_than_fail_its_fleet(monkeypatch: pytest.MonkeyPatch):
+    queue, image = KubernetesQueue(gpus_per_node=2), "127.0.0.1:5000/tfbench:mine"
+    job, host = job_on("kubernetes", image=image), make_host(queue=queue, image=image)
+    client = types.SimpleNamespace(configuration=types.SimpleNamespace(host="https://cluster"), rest_client=None)
+    monkeypatch.setattr(KubernetesCluster, "_load", lambda _: (client, "bench"))
+    monkeypatch.setattr(KubernetesCluster, "close", lambda _: None)
+    monkeypatch.setattr("orchestrate.engines.kubernetes.launcher.POLL_SECONDS", 0.001)
+    manifest = json.loads(json.dumps(job_manifest(job, host, queue)))
+    pod = plays.make_pod(KEPT, manifest)
+    ended = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": NOON}}
+    plays.set_status(KEPT, pod, "Succeeded", ended)
+    pod = {"metadata": pod["metadata"], "status": pod["status"], "spec": {"nodeName": "node-1"}}
+    status = {"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]}
+    manifest = {"metadata": {**manifest["metadata"], "uid": "u"}, "status": status}
+    lines = ["tfbench: state timing", *record_lines(to_json(good_record(CASE)).encode())]
+    log = "".join(f"{NOON.replace('Z', '.000000000Z')} {line}\n" for line in lines)
+    event = {"type": "Warning", "reason": "FailedScheduling", "message": "0/1 nodes", "lastTimestamp": NOON}
+    answers: dict[str, Any] = {
+        "list_node": {"items": [node()], "metadata": {"resourceVersion": "5"}},
+        "list_namespaced_pod": {"items": [pod], "metadata": {"resourceVersion": "5", "continue": ""}},
+        "create_namespaced_job": manifest,
+        "read_namespaced_job": manifest,
+        "list_namespaced_job": {"items": [manifest], "metadata": {"resourceVersion": "5"}},
+        "list_namespaced_event": {"items": [event], "metadata": {}},
+        "delete_namespaced_job": {"status": "Success"},
+    }
+
+    def have(say: Callable[[str], str]) -> None:
+        asked = Asked()
+
+        def open_(_: object, method: str, *__: object, **___: object) -> Any:
+            asked.add()
+            text = log if method == "read_namespaced_pod_log" else f"{say(method)}\n"
+            return types.SimpleNamespace(stream=lambda: [text.encode(errors="surrogatepass")])
+
+        monkeypatch.setattr(KubernetesCluster, "_open", open_)
+        live(KubernetesLauncher(host), job)
 
     check(answers, have)
