@@ -93,8 +93,7 @@ def check(
     format: TextOrJSON = "text",
 ) -> int:
     """Query every host for its hardware and check that it can run benchmarks."""
-    from orchestrate.checks.deep import verdict_grid, verdicts_json
-    from orchestrate.checks.judging import Acceptance
+    from orchestrate.deep_check import Acceptance, verdict_grid, verdicts_json
     from orchestrate.display import tables
     from orchestrate.display.display import stdout_console
     from orchestrate.run_control import deep_check
@@ -130,9 +129,8 @@ def plan(
     """Show what `run` would do; exit code 4 if nothing can be measured."""
     from orchestrate.display import tables
     from orchestrate.display.display import stdout_console
-    from orchestrate.planning.codec import plan_to_json
     from orchestrate.planning.durations import Durations, estimate
-    from orchestrate.planning.plan import new_run_id
+    from orchestrate.planning.plan import new_run_id, plan_to_json
     from orchestrate.session import manifests, plan_of, progress_bus, require_usable
 
     planned = plan_of(where, what, new_run_id(), progress_bus("plain"))
@@ -271,14 +269,14 @@ COMMANDS = (init, suites, check, plan, run, resume, runs, status, stop)
 
 def list_() -> int:
     """List the variants, what each is for, and where it has been tested."""
-    from orchestrate.images.commands import list_variants
+    from orchestrate.images import list_variants
 
     return list_variants()
 
 
 def build(what: BuiltImages) -> int:
     """Build variants from the installed sources."""
-    from orchestrate.images.commands import build_images
+    from orchestrate.images import build_images
 
     return build_images(what)
 
@@ -288,7 +286,7 @@ def push(
     hosts: Annotated[Path | None, flag("build and push all that the hosts of this file need", metavar="FILE")] = None,
 ) -> int:
     """Push variants to a registry and print their digests."""
-    from orchestrate.images.commands import push_images
+    from orchestrate.images import push_images
     from orchestrate.session import probe
 
     return push_images(what, hosts, probe)
@@ -296,7 +294,7 @@ def push(
 
 def verify(what: Images) -> int:
     """Start variants and compare them with containers/images.toml; needs no GPU."""
-    from orchestrate.images.commands import verify_images
+    from orchestrate.images import verify_images
 
     return verify_images(what)
 

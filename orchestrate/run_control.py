@@ -17,8 +17,7 @@ from pathlib import Path
 from rich.console import Console
 
 from orchestrate import loop
-from orchestrate.checks.deep import FOLDER, judge_records, plan_deep_check
-from orchestrate.checks.judging import HostVerdict
+from orchestrate.deep_check import FOLDER, HostVerdict, judge_records, plan_deep_check
 from orchestrate.display import tables
 from orchestrate.display.display import notify, stdout_console
 from orchestrate.display.live import make_display
@@ -26,10 +25,9 @@ from orchestrate.errors import UserError
 from orchestrate.events import Event, EventBus, ImageProgress, JobStep, Stopping, event_document, stored_event
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.options import How, Where
-from orchestrate.planning.codec import plan_to_json
 from orchestrate.planning.durations import Durations, RunEstimate, estimate, fitting_repeats, hourly_usd, usd_text
 from orchestrate.planning.facts import Facts
-from orchestrate.planning.plan import Plan, new_run_id
+from orchestrate.planning.plan import Plan, new_run_id, plan_to_json
 from orchestrate.running.context import Late, MakeLauncher, Stop, StorageFailed, storing
 from orchestrate.running.controller import allow_open_files, collect_rarely, controlling, is_controlled
 from orchestrate.running.probing import query_hosts

@@ -20,10 +20,9 @@ from orchestrate.errors import NoUsableHost, UserError
 from orchestrate.events import EventBus, ImageProgress, Warned
 from orchestrate.inventory.hosts import Host, HostPlace, read_hosts
 from orchestrate.options import What, Where
-from orchestrate.planning.codec import plan_from_json
 from orchestrate.planning.durations import earlier_durations
 from orchestrate.planning.facts import Facts
-from orchestrate.planning.plan import DEFAULT_SUITE, HostPlan, Plan, make_plan
+from orchestrate.planning.plan import DEFAULT_SUITE, HostPlan, Plan, make_plan, plan_from_json
 from orchestrate.running.context import Late, MakeLauncher
 from orchestrate.running.probing import probe_hosts, query_hosts
 from orchestrate.running.run import ASK_SECONDS, make_launcher

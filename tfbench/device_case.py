@@ -1,7 +1,7 @@
 """Cases without a network, which measure the devices themselves: `--model=device`, and with `--deep_check`.
 
 The deep check is an acceptance test of two minutes: each device alone, then all together under load, then the
-all-reduce over all of them and the CPU. `orchestrate/checks` judges its figures. Cases of several GPUs compare these
+all-reduce over all of them and the CPU. `orchestrate/deep_check.py` judges it. Cases of several GPUs compare these
 by the same products, over all hosts.
 """
 

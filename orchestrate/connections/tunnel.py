@@ -16,8 +16,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from orchestrate.connections.children import end_child, start_child
-from orchestrate.connections.conversation import LimitExceeded, ask, own_words, ssh_failure, with_retries
+from orchestrate.connections.conversation import (
+    LimitExceeded,
+    ask,
+    end_child,
+    own_words,
+    ssh_failure,
+    start_child,
+    with_retries,
+)
 from orchestrate.connections.ssh import shared_connection, ssh_command
 from orchestrate.errors import Unreachable
 from orchestrate.inventory.addresses import DockerAddress, HostKeys

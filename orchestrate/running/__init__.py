@@ -2,7 +2,7 @@
 
 Start with `run.py` (`execute`), then `worker.py`, which runs the repeats of a host or a queue. `session.py` is the
 connection to a host, `part.py` a running part of a repeat with its limits, `judge.py` turns the results of a benchmark
-into its record, `calls.py` waits for hosts no longer than a limit, and `controller.py` locks and ends the process
+into its record, `context.py` waits for hosts no longer than a limit, and `controller.py` locks and ends the process
 itself. Nothing is printed: everything that happens is an event, and `state.py` reduces events to what displays show
 and a limit of cost allows.
 """

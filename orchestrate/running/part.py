@@ -17,9 +17,8 @@ from orchestrate.errors import HostError, Lost
 from orchestrate.events import JobStep
 from orchestrate.planning.durations import clock_seconds
 from orchestrate.planning.plan import Job
-from orchestrate.running import calls
-from orchestrate.running.calls import Abandoned, in_thread
-from orchestrate.running.context import storing
+from orchestrate.running import context
+from orchestrate.running.context import Abandoned, in_thread, storing
 from orchestrate.running.judge import failed_record, judge, now
 from orchestrate.running.session import MARGIN_SECONDS, QUEUE_MARGIN_SECONDS, HostSession
 from orchestrate.running.state import QUEUED
@@ -129,7 +128,7 @@ class RunningPart:
                 stop = self.session.call(partial(self.session.launcher.stop, self.job), math.inf)
                 return await self.session.attempt(f"end {self.job.id}", stop)
             except RuntimeError:  # no more threads at the moment
-                await anyio.sleep(calls.CHECK_SECONDS)
+                await anyio.sleep(context.CHECK_SECONDS)
 
     async def remove(self) -> None:
         """Remove its leftovers; a failure is only a warning, because its record is stored."""
@@ -143,7 +142,7 @@ class RunningPart:
         host, now = self.session.host, time.monotonic()
         if self._waits:
             return ""
-        if now > self._runs_since + (self.job.max_seconds or host.timeout_minutes * 60) + calls.END_AFTER_SECONDS:
+        if now > self._runs_since + (self.job.max_seconds or host.timeout_minutes * 60) + context.END_AFTER_SECONDS:
             return "took longer than timeout_minutes allows"
         if now - self._last_line_at > host.silence_minutes * 60:
             return f"printed nothing for {counted(f'{host.silence_minutes:g}', 'minute')}: it hangs"
@@ -155,7 +154,7 @@ class RunningPart:
             return
         self.stopped_for = (status, cause)
         margin = MARGIN_SECONDS if self.session.host.queue is None else QUEUE_MARGIN_SECONDS
-        self._abandon_at = time.monotonic() + margin - calls.END_AFTER_SECONDS
+        self._abandon_at = time.monotonic() + margin - context.END_AFTER_SECONDS
         if self._following is not None:
             self._following.deadline = min(self._following.deadline, self._abandon_at)
         self.session.run.start_soon(self._stop)

@@ -21,8 +21,7 @@ from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.variants import read_variants
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.images import share_images
-from orchestrate.running.calls import CHECK_SECONDS, in_thread
-from orchestrate.running.context import Late, MakeLauncher
+from orchestrate.running.context import CHECK_SECONDS, Late, MakeLauncher, in_thread
 from orchestrate.running.session import CLOSE_SECONDS, PROBE_SECONDS
 from orchestrate.text import plain_text
 

@@ -33,8 +33,7 @@ from orchestrate.planning.host_warnings import (
     sending_note,
 )
 from orchestrate.planning.plan import JobOnHosts, Plan
-from orchestrate.running.calls import Calls
-from orchestrate.running.context import Budget, Connectivity, Late, MakeLauncher, RunContext, Stop, storing
+from orchestrate.running.context import Budget, Calls, Connectivity, Late, MakeLauncher, RunContext, Stop, storing
 from orchestrate.running.probing import query_hosts
 from orchestrate.running.session import PROBE_SECONDS
 from orchestrate.running.state import TRIED_AGAIN, Recorded, RunOutcome, RunState

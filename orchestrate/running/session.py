@@ -18,8 +18,7 @@ from orchestrate.events import HostChecked, ImageProgress, ImageReady, JobState
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Job
-from orchestrate.running.calls import Abandoned, in_thread
-from orchestrate.running.context import RunContext
+from orchestrate.running.context import Abandoned, RunContext, in_thread
 
 REQUEST_SECONDS = 420.0
 """Time limit of a short request, unless `timeout_minutes` is shorter."""

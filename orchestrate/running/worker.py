@@ -22,8 +22,7 @@ from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.planning.durations import clock_seconds
 from orchestrate.planning.plan import HostPlan, Job, JobOnHosts, complete_job, whole_job
 from orchestrate.running import context
-from orchestrate.running.calls import Abandoned
-from orchestrate.running.context import DevicePeaks, RunContext, StorageFailed, storing
+from orchestrate.running.context import Abandoned, DevicePeaks, RunContext, StorageFailed, storing
 from orchestrate.running.judge import failed_record, now
 from orchestrate.running.part import RunningPart, has_failed, how_failed, judge_parts
 from orchestrate.running.session import HostSession

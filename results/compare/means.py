@@ -20,12 +20,12 @@ from results.compare.comparison import (
     mark_of,
 )
 from results.compare.decide import decide
-from results.number_format import significant, with_interval
 from results.stats import Interval, inverse, outlying
 from results.table.cell_text import value_text, warned
 from results.table.columns import CASE_COLUMNS, Value
 from results.table.comparable import case_label, differing, grouped, setting_text
 from results.table.fleets import TOLERANCE, FleetRate, log_means, outlier_text
+from results.text import significant, with_interval
 
 
 @dataclass(frozen=True)

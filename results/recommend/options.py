@@ -6,13 +6,13 @@ import enum
 import re
 from dataclasses import dataclass
 
-from results.number_format import significant
 from results.recommend.questions import GpuCount, RentalQuestion
 from results.reference import all_published
 from results.reference.gpus import UNSUPPORTED, memory_of
 from results.reference.prices import FROM_RUN, Offer, span
 from results.stats import Interval
 from results.table.fleets import FleetRate
+from results.text import significant
 
 SECONDS_PER_HOUR = 3600
 

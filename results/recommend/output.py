@@ -14,14 +14,13 @@ from typing import Any
 
 from results.compare.comparison import compare_pair
 from results.compare.decide import decide, price_limits
-from results.number_format import significant, with_interval
 from results.recommend.figures import margin
 from results.recommend.options import SECONDS_PER_HOUR, Advice, Basis, RentalOption
 from results.recommend.questions import RentalQuestion
 from results.reference.prices import FROM_RUN, YOURS, span
 from results.stats import Interval, divided, inverse
 from results.table.cell_text import value_text
-from results.text import enumerated
+from results.text import enumerated, significant, with_interval
 from results.text_table import Grid
 
 FIELDS = ("subject", "gpu", "count", "basis", "batch", "sources", "hours", "wins_below", "excluded", "notes")

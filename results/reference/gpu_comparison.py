@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from results.errors import BadQuestion
-from results.number_format import grouped
 from results.reference import names, read_rows
 from results.reference.gpus import (
     PEAKS,
@@ -20,6 +19,7 @@ from results.reference.gpus import (
     unknown_gpu,
 )
 from results.reference.networks import networks
+from results.text import grouped
 from results.text_table import Grid
 
 SENTENCES_FROM = 2

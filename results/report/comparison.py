@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from results.compare.comparison import MEANINGS, Comparison, Efficiency, compare, compare_pair, efficiencies, fleets_of
 from results.compare.means import answers
-from results.number_format import significant, with_interval
 from results.stats import LEVEL, Interval, divided, ratio_of_estimates
 from results.table.cell_text import (
     fleet_notes,
@@ -22,6 +21,7 @@ from results.table.cell_text import (
 from results.table.comparable import CLUSTER_COLUMNS, case_label, cluster_name, cluster_names, of_each_case
 from results.table.fleets import FleetRate
 from results.table.merge import Merged
+from results.text import significant, with_interval
 from results.text_table import Grid, pivoted
 
 MANY = 20

@@ -1,21 +1,29 @@
 """Builds the recommendation at the top of a report, from the answers of `recommend`.
 
-There is one question per measured network, precision, number of GPUs and mode.
+There is one question per measured network, precision, number of GPUs and mode. The calculator "My job" of the page
+decides like `recommend`: it has the price ratios of `compare.decide` at which each comparison is decided.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
+from results.compare.comparison import fleets_of
+from results.compare.decide import price_limits
 from results.recommend.answer import answers
 from results.recommend.options import Advice
 from results.recommend.output import advice_grid
 from results.recommend.questions import measured_questions
 from results.reference.prices import Prices
-from results.schema import Device
+from results.report.comparison import Pair
+from results.schema import Case, Device, Mode
+from results.table.columns import SOFTWARE_COLUMNS
+from results.table.comparable import case_label, differing, of_each_case
 from results.table.fleets import FleetRate, unambiguous
-from results.text import counted
+from results.text import counted, enumerated
 from results.text_table import Grid
 
 
@@ -82,3 +90,56 @@ def _choice(advice: Advice) -> str:
     verb = "works" if others and all(option.failed for option in others) else "was measured"
     why = ", ".join(f"{option.subject}: {option.note.removesuffix(' in this run')}" for option in others)
     return f"only {fastest.subject} {verb}{f' ({why})' if why else ''}"
+
+
+def job_data(rates: Sequence[FleetRate], pairs: Sequence[Pair]) -> list[dict[str, Any]]:
+    """Return throughputs and ratios of fleets for each case.
+
+    Args:
+        rates: Measured throughputs.
+        pairs: Comparisons of each two fleets.
+
+    Returns:
+        For each case with a number, training first: label, unit, `fleets` (rate with its interval and replicas, or why
+        it has none) and `limits` (`price_limits` by first and second fleet; null: infinite).
+    """
+    limits: dict[Case, dict[str, dict[str, list[float | None]]]] = {}
+    for a, b, compared in pairs:
+        for item in compared:
+            if item.value is not None:
+                ends = [float(f"{end:.7g}") if math.isfinite(end) else None for end in price_limits(item.interval)]
+                limits.setdefault(item.case, {}).setdefault(a, {})[b] = ends
+    measured = sorted((rate for rate in rates if rate.rates), key=lambda rate: rate.case.mode is not Mode.TRAIN)
+    cases, distinct = [], of_each_case(rates)
+    for case in dict.fromkeys(rate.case for rate in measured):
+        of_case = [rate for rate in rates if rate.case == case]
+        fleets = {fleet: _figure([rate for rate in of_case if rate.fleet == fleet]) for fleet in fleets_of(of_case)}
+        unit = next(rate.unit for rate in of_case if rate.unit)
+        label = case_label(of_case[0], distinct)
+        cases.append({"label": label, "unit": unit, "fleets": fleets, "limits": limits.get(case, {})})
+    return cases
+
+
+def fleet_prices(rates: Sequence[FleetRate]) -> dict[str, float | None]:
+    """Return the price of each fleet that has a number, USD per GPU-hour; None: the user has to enter one.
+
+    Shipped examples of prices are left out: an offer that somebody saw months ago is nobody's price today.
+    """
+    prices: dict[str, float | None] = {}
+    for rate in rates:
+        if rate.rates:
+            prices[rate.fleet] = prices.get(rate.fleet) or rate.usd_per_gpu_hour
+    return prices
+
+
+def _figure(rates: Sequence[FleetRate]) -> dict[str, Any]:
+    """Return a fleet's figure for a case, or why it has none."""
+    measured = [rate for rate in rates if rate.rates]
+    if not measured:
+        return {"failed": ", ".join(dict.fromkeys(status for rate in rates for status in rate.failures.values()))}
+    if len(measured) > 1:
+        return {"failed": f"several {enumerated(differing(measured, SOFTWARE_COLUMNS))}"}
+    (rate,) = measured
+    interval = rate.interval if rate.interval and rate.interval.low > 0 else None
+    low, high = (interval.low, interval.high) if interval else (None, None)
+    return {"rate": rate.mean, "low": low, "high": high, "gpus": rate.case.replicas}

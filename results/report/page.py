@@ -24,8 +24,7 @@ from results.reference.gpu_comparison import comparison_lines, gpu_grids
 from results.reference.gpus import specifications
 from results.reference.prices import YOURS
 from results.report.comparison import Pair, communication_grid, fleet_pairs, ratio_grids, scaling_grid
-from results.report.decision import decide, decision_grids, setting_title
-from results.report.job import fleet_prices, job_data
+from results.report.decision import decide, decision_grids, fleet_prices, job_data, setting_title
 from results.report.panels import Panel, leading_pairs, report_panels
 from results.report.tables import result_grids, wide_grids
 from results.runs.store import StoredRecord

@@ -6,13 +6,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from results.number_format import DIGITS_WITHOUT_ERROR, significant, with_interval
 from results.schema.health import RULES, Moment
 from results.stats import Interval
 from results.table.columns import Value
 from results.table.comparable import grouped
 from results.table.fleets import FleetRate
-from results.text import spreadsheet_text
+from results.text import DIGITS_WITHOUT_ERROR, significant, spreadsheet_text, with_interval
 
 if TYPE_CHECKING:
     import pandas as pd

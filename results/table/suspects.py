@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from results.number_format import significant
 from results.reference.gpus import CLOCK_MARGIN, PEAKS, specifications, specified_gpus
 from results.reference.networks import WINOGRAD, work_of
 from results.schema import Device, Measurement, Record
@@ -23,7 +22,7 @@ from results.schema.enums import SUSPECT
 from results.stats import t_quantile
 from results.table.columns import CaseOnHost, Row
 from results.table.comparable import case_label, grouped
-from results.text import counted
+from results.text import counted, significant
 
 if TYPE_CHECKING:
     import pandas as pd

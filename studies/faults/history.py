@@ -81,7 +81,7 @@ def problems_at_the_end(folder: Path, run: Path | None, code: int, place: Place,
 
 def job_ids(run: Path | None) -> list[str]:
     """Return the names of a plan's repeats."""
-    from orchestrate.planning.codec import plan_from_json
+    from orchestrate.planning.plan import plan_from_json
 
     return [] if run is None else [job.id for job in plan_from_json((run / "plan.json").read_text(), "plan.json").jobs]
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 
-from results.number_format import significant
 from results.reference import FOLDER
 from results.reference.gpus import gpu_key
 from results.reference.prices import known_prices
@@ -20,6 +19,7 @@ from results.runs.store import stored_records
 from results.schema import Mode, Record, Status
 from results.stats import Interval, estimate
 from results.table.cell_text import value_text
+from results.text import significant
 
 MEASURED = FOLDER / "measured"
 TABLE = FOLDER / "measured.csv"

@@ -25,8 +25,7 @@ from rich.console import Console
 
 from orchestrate.display.live import LiveDisplay
 from orchestrate.events import Event, event_name
-from orchestrate.planning.codec import plan_from_json
-from orchestrate.planning.plan import Plan
+from orchestrate.planning.plan import Plan, plan_from_json
 from orchestrate.running.state import RunState
 from results.__main__ import main as results_main
 from results.runs.reading import from_json

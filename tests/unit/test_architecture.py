@@ -7,7 +7,7 @@ import sys
 import grimp
 import pytest
 
-from orchestrate.images import builds
+from orchestrate import images as builds
 from tests.conftest import ORDER
 from tests.support import PROJECT
 

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from orchestrate import commands
-from orchestrate.checks.deep import verdict_grid
+from orchestrate import commands, images
+from orchestrate.deep_check import verdict_grid
 from orchestrate.display import tables
-from orchestrate.images import commands as images
 from orchestrate.inventory.variants import read_variants
 from orchestrate.planning.facts import Image
 from orchestrate.planning.plan import make_plan

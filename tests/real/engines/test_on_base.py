@@ -15,7 +15,7 @@ import pytest
 
 from orchestrate.engines.invocation import probe_container
 from orchestrate.errors import BuildFailed
-from orchestrate.images.builds import build_context, build_variant
+from orchestrate.images import build_context, build_variant
 from orchestrate.inventory.variants import read_variants
 from tests.support import PROJECT
 from tests.support.engines.docker import Engines

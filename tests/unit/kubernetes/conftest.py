@@ -11,8 +11,7 @@ from orchestrate.engines.kubernetes import launcher as launchers
 from orchestrate.engines.kubernetes.launcher import KubernetesLauncher
 from orchestrate.events import Event, EventBus, JobState
 from orchestrate.inventory.hosts import Host, read_hosts
-from orchestrate.planning.codec import plan_to_json
-from orchestrate.planning.plan import Plan, make_plan
+from orchestrate.planning.plan import Plan, make_plan, plan_to_json
 from orchestrate.running.context import Stop
 from orchestrate.running.probing import probe_hosts
 from orchestrate.running.run import execute

@@ -14,10 +14,10 @@ from unittest import mock
 import pytest
 
 from orchestrate import cli, session
+from orchestrate import images as commands
 from orchestrate.engines.docker.images import DockerEngine
 from orchestrate.errors import UserError
-from orchestrate.images import commands
-from orchestrate.images.builds import build_variant, verify_image
+from orchestrate.images import build_variant, verify_image
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.variants import read_variants

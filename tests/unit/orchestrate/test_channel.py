@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrate.connections import children
+from orchestrate.connections import conversation as children
 from orchestrate.engines.pulls import PullLimits
 from orchestrate.engines.ssh import channel
 from orchestrate.engines.ssh.channel import Channel

@@ -16,8 +16,8 @@ from orchestrate import commands, session
 from orchestrate.engines.invocation import container_name
 from orchestrate.errors import Unreachable, UserError
 from orchestrate.options import How, What, Where
-from orchestrate.planning.codec import plan_from_json
 from orchestrate.planning.facts import Facts
+from orchestrate.planning.plan import plan_from_json
 from results.schema.exit_codes import ExitCode
 from tests.support import PROJECT
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher

@@ -6,8 +6,17 @@ import random
 
 import pytest
 
-from orchestrate.checks.deep import FOLDER, judge_records, plan_deep_check, verdict_grid, verdicts_json
-from orchestrate.checks.judging import Acceptance, GPUFigures, HostFigures, judge
+from orchestrate.deep_check import (
+    FOLDER,
+    Acceptance,
+    GPUFigures,
+    HostFigures,
+    judge,
+    judge_records,
+    plan_deep_check,
+    verdict_grid,
+    verdicts_json,
+)
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.facts import Facts
 from results.runs.store import RunFolder

@@ -41,9 +41,8 @@ from orchestrate.errors import HostError, Lost
 from orchestrate.inventory.addresses import DockerAddress, SSHAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue
-from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.host_warnings import host_warnings
-from orchestrate.planning.plan import Job, make_plan
+from orchestrate.planning.plan import Job, make_plan, plan_from_json, plan_to_json
 from orchestrate.running.judge import judge, now
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.reading import from_json

@@ -17,8 +17,7 @@ from orchestrate.inventory.addresses import DockerAddress, HostKeys, SSHAddress
 from orchestrate.inventory.form import Fleet, HostEntry, HostsFile, Settings, TLSFiles
 from orchestrate.inventory.hosts import Host, read_hosts
 from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue, Toleration
-from orchestrate.planning.codec import plan_from_json, plan_to_json
-from orchestrate.planning.plan import make_plan
+from orchestrate.planning.plan import make_plan, plan_from_json, plan_to_json
 from orchestrate.suites import Suite, read_suite, suite_names
 from orchestrate.text import plain_text
 from orchestrate.yaml_files import read_document

@@ -11,7 +11,7 @@ import pytest
 from orchestrate.errors import UserError
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.queues import KubernetesQueue
-from orchestrate.planning.codec import plan_from_json, plan_to_json
+from orchestrate.planning.plan import plan_from_json, plan_to_json
 from results.schema import Status
 
 GOLDEN = (Path(__file__).parent / "cases" / "plan.json").read_text(encoding="utf-8")

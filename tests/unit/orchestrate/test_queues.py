@@ -19,10 +19,9 @@ from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.options import How
 from orchestrate.planning import durations as durations_module
-from orchestrate.planning.codec import plan_to_json
 from orchestrate.planning.durations import GUESSED_REPEAT_SECONDS, Durations, estimate
 from orchestrate.planning.facts import Facts
-from orchestrate.planning.plan import Job, Plan, make_plan
+from orchestrate.planning.plan import Job, Plan, make_plan, plan_to_json
 from orchestrate.running.context import Budget, RunContext, Stop, StorageFailed
 from orchestrate.running.part import RunningPart
 from orchestrate.running.run import execute

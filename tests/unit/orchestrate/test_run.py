@@ -15,10 +15,9 @@ from orchestrate.events import Decided, Event, EventBus, JobSkipped, Warned
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.options import How
-from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.durations import Durations
 from orchestrate.planning.facts import Facts, Image
-from orchestrate.planning.plan import Job, Plan, make_plan
+from orchestrate.planning.plan import Job, Plan, make_plan, plan_from_json, plan_to_json
 from orchestrate.planning.stop_early import NOTHING_TO_COMPARE, StopEarly
 from orchestrate.running.context import Stop
 from orchestrate.running.probing import probe_hosts
@@ -179,7 +178,7 @@ def test_a_file_that_is_no_record_any_more_is_measured_again(tmp_path: Path):
 
 
 def test_what_takes_too_long_is_ended_and_measured_again_if_asked(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("orchestrate.running.calls.CHECK_SECONDS", 0.01)
+    monkeypatch.setattr("orchestrate.running.context.CHECK_SECONDS", 0.01)
 
     def hang(job: object) -> None:
         wait_until(lambda: bool(machine.stopped), "the end of a repeat")
@@ -188,7 +187,7 @@ def test_what_takes_too_long_is_ended_and_measured_again_if_asked(tmp_path: Path
     machine = FakeHost(on_follow=hang)
     bench = Bench(tmp_path, a=machine)
     with monkeypatch.context() as patch:
-        patch.setattr("orchestrate.running.calls.END_AFTER_SECONDS", -3600.0)
+        patch.setattr("orchestrate.running.context.END_AFTER_SECONDS", -3600.0)
         assert bench.run() == RunOutcome(ok=0, failed=1, missing=11)
     assert bench.statuses("a") == [Status.TIMEOUT] and "timeout_minutes" in str(bench.causes("a"))
     machine.on_follow = lambda job: None

@@ -8,11 +8,9 @@ import pytest
 from rich.console import Console
 
 from results.compare.comparison import compare
-from results.number_format import significant, with_interval
-from results.report.device_table import device_grid
 from results.report.page import make_report, report_html
 from results.report.panels import rate_panels, ratio_panel
-from results.report.tables import all_grids, exported, results_grid, wide_grids
+from results.report.tables import all_grids, device_grid, exported, results_grid, wide_grids
 from results.runs.reading import from_json
 from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
 from results.schema import DeviceResult, Latency, Mode, Origin, Phase, Status
@@ -21,6 +19,7 @@ from results.stats import Interval
 from results.table.cell_text import value_text
 from results.table.columns import CASE_COLUMNS, COLUMNS, SOFTWARE_COLUMNS
 from results.table.merge import merge_records
+from results.text import significant, with_interval
 from results.text_table import markdown, print_grid
 from tests.unit.results.factory import (
     make_case,

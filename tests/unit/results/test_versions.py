@@ -15,7 +15,7 @@ import pytest
 
 import results.__main__ as program
 from orchestrate import cli
-from orchestrate.planning.codec import plan_from_json
+from orchestrate.planning.plan import plan_from_json
 from results.api import read_runs
 from results.program import run_main
 from results.runs.reading import from_json
