@@ -61,12 +61,10 @@ class KubernetesCluster:
 
     Args:
         queue: Its kubeconfig, context and namespace.
-        reconnect_seconds: How long requests to a server that has answered before are retried.
     """
 
-    def __init__(self, queue: KubernetesQueue, reconnect_seconds: float = RECONNECT_SECONDS) -> None:
+    def __init__(self, queue: KubernetesQueue) -> None:
         self._queue = queue
-        self._reconnect_seconds = reconnect_seconds
         self._loaded: tuple[Any, str] | None = None
         self._answered = False
 
@@ -168,7 +166,7 @@ class KubernetesCluster:
 
     def _read(self, method: str, *arguments: Any, **options: Any) -> bytes:  # noqa: ANN401
         """Send a request and read its response, with retries if the server has answered before."""
-        patience = self._reconnect_seconds if self._answered else 0.0
+        patience = RECONNECT_SECONDS if self._answered else 0.0
         for attempt in stamina.retry_context(
             on=Unreachable,
             attempts=None if patience else 1,

@@ -22,11 +22,7 @@ from orchestrate.engines.kubernetes.api import KubernetesCluster, NameTaken, Ref
 from orchestrate.engines.kubernetes.manifests import job_manifest, object_name, run_selector, to_yaml
 from orchestrate.engines.kubernetes.nodes import NoNode, fleet_facts, stated_facts
 from orchestrate.engines.kubernetes.objects import Pod
-from orchestrate.engines.kubernetes.pods import (
-    Running,
-    RunView,
-    Waiting,
-)
+from orchestrate.engines.kubernetes.pods import Running, RunView, Waiting
 from orchestrate.engines.polling import Poller
 from orchestrate.engines.pulls import Progress
 from orchestrate.errors import CancelledInQueue, LaunchFailed, Lost
@@ -58,15 +54,14 @@ class KubernetesLauncher:
 
     Args:
         host: Settings of the fleet; `host.queue` specifies the cluster.
-        cluster: Replaces the cluster of `host.queue` in tests.
     """
 
-    def __init__(self, host: Host, cluster: KubernetesCluster | None = None) -> None:
+    def __init__(self, host: Host) -> None:
         if not isinstance(host.queue, KubernetesQueue):
             raise ValueError(f"fleet {host.fleet} is not on Kubernetes")
         self._host = host
         self._queue = host.queue
-        self._cluster = cluster or KubernetesCluster(host.queue)
+        self._cluster = KubernetesCluster(host.queue)
         self._watched: tuple[Poller, RunView] | None = None
         self._logs: dict[str, _Log] = {}
         self._cancelled: set[str] = set()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from orchestrate.engines.kubernetes.api import quantity
 from orchestrate.engines.kubernetes.manifests import tolerations
@@ -23,27 +23,11 @@ from results.schema import GPU, Status
 
 MEBIBYTE = 1 << 20
 MAX_GPUS = 64
+NO_GPU = GPU(index=0, name="no GPU")
 
 
 class NoNode(LaunchFailed):
     """No node can run repeats now; an autoscaler may start one."""
-
-
-@dataclass(frozen=True, order=True)
-class NodeKind:
-    """The GPUs of a node.
-
-    Attributes:
-        product: Name of the GPUs; empty: there are none.
-        capability: Their compute capability, e.g. `8.6`.
-        memory_mib: Of each.
-        count: Allocatable GPUs.
-    """
-
-    product: str = ""
-    capability: str = ""
-    memory_mib: int = 0
-    count: int = 0
 
 
 def fleet_facts(nodes: Sequence[Node], queue: KubernetesQueue, *, wants_gpus: bool) -> Facts:
@@ -64,42 +48,39 @@ def fleet_facts(nodes: Sequence[Node], queue: KubernetesQueue, *, wants_gpus: bo
             "If nodes are started on demand, set gpus_per_node: and variant: there",
             Status.UNREACHABLE,
         )
-    kind = _common_kind(usable, queue, wants_gpus=wants_gpus)
+    gpu, count = _common_gpus(usable, queue, wants_gpus=wants_gpus)
     info = usable[0].info
     architectures = {node.labels.get("kubernetes.io/arch", ARCHITECTURE) for node in usable} - {ARCHITECTURE}
     drivers = sorted({driver for node in usable if (driver := _driver(node.labels))}, key=parse_version)
-    memory = kind.memory_mib * MEBIBYTE or None
-    gpu = GPU(index=0, name=kind.product, compute_capability=kind.capability or None, memory_bytes=memory)
     return Facts(
         cpu_count=_least(usable, "cpu"),
         memory_bytes=_least(usable, "memory"),
         kernel=plain_text(info.get("kernelVersion", ""), 100),
         operating_system=plain_text(info.get("osImage", ""), 100),
         engine=plain_text(f"kubernetes {info.get('kubeletVersion')}, {info.get('containerRuntimeVersion')}", 100),
-        driver=drivers[0] if drivers and kind.count else None,
-        gpus=_times(gpu, min(kind.count, MAX_GPUS) if wants_gpus else 0),
-        gpu_runtime="device plugin" if kind.count else None,
+        driver=drivers[0] if drivers and count else None,
+        gpus=_times(gpu, min(count, MAX_GPUS) if wants_gpus else 0),
+        gpu_runtime="device plugin" if count else None,
         architecture=min(architectures, default=ARCHITECTURE),
     )
 
 
-def _common_kind(nodes: Sequence[Node], queue: KubernetesQueue, *, wants_gpus: bool) -> NodeKind:
-    """Return the kind of all nodes, with the lowest number of GPUs.
+def _common_gpus(nodes: Sequence[Node], queue: KubernetesQueue, *, wants_gpus: bool) -> tuple[GPU, int]:
+    """Return the GPU of all nodes, and the lowest number of them.
 
     Raises:
         LaunchFailed: The nodes differ.
     """
-    kinds = Counter(_kind(node, queue) for node in nodes)
-    if wants_gpus and len({(kind.product, kind.capability, kind.memory_mib) for kind in kinds}) > 1:
-        seen = "; ".join(
-            f"{n} with {kind.count} {kind.product or 'no GPU'}" for kind, n in sorted(kinds.items(), reverse=True)
-        )
+    kinds = Counter(_gpus(node, queue) for node in nodes)
+    if wants_gpus and len({gpu for gpu, _ in kinds}) > 1:
+        seen = "; ".join(f"{n} with {count} {gpu.name}" for (gpu, count), n in kinds.most_common())
+        label = max(kinds, key=lambda kind: kind[1])[0].name.replace(" ", "-")
         raise LaunchFailed(
             f"the nodes of the fleet differ: {seen}. Choose one kind in hosts.yml, "
-            f"e.g. node_selector: {{nvidia.com/gpu.product: {max(kinds).product.replace(' ', '-')}}}",
+            f"e.g. node_selector: {{nvidia.com/gpu.product: {label}}}",
             Status.UNSUPPORTED,
         )
-    return min(kinds, key=lambda kind: kind.count)
+    return min(kinds, key=lambda kind: kind[1])
 
 
 def _times(gpu: GPU, count: int) -> tuple[GPU, ...]:
@@ -116,10 +97,11 @@ def _gpu_count(node: Node, queue: KubernetesQueue) -> int:
     return quantity(node.allocatable.get(queue.gpu_resource)) or 0
 
 
-def _kind(node: Node, queue: KubernetesQueue) -> NodeKind:
+def _gpus(node: Node, queue: KubernetesQueue) -> tuple[GPU, int]:
+    """Return the GPU of a node, and how many of them pods can have."""
     labels, count = node.labels, _gpu_count(node, queue)
     if not count:
-        return NodeKind()
+        return NO_GPU, 0
     product = plain_text(labels.get("nvidia.com/gpu.product", "GPU"), 100)
     replicas = _number(labels.get("nvidia.com/gpu.replicas")) or 1
     strategy = labels.get("nvidia.com/gpu.sharing-strategy", "none")
@@ -136,8 +118,9 @@ def _kind(node: Node, queue: KubernetesQueue) -> NodeKind:
             Status.UNSUPPORTED,
         )
     major, minor = labels.get("nvidia.com/gpu.compute.major", ""), labels.get("nvidia.com/gpu.compute.minor", "0")
-    capability = f"{major}.{minor}" if major.isdigit() and minor.isdigit() else ""
-    return NodeKind(product.replace("-", " "), capability, _number(labels.get("nvidia.com/gpu.memory")), count)
+    capability = f"{major}.{minor}" if major.isdigit() and minor.isdigit() else None
+    memory = _number(labels.get("nvidia.com/gpu.memory")) * MEBIBYTE or None
+    return GPU(index=0, name=product.replace("-", " "), compute_capability=capability, memory_bytes=memory), count
 
 
 def _driver(labels: dict[str, str]) -> str | None:
