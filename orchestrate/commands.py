@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from orchestrate.options import BuiltImages, HostsFile, How, Images, RunName, RunsDir, Source, What, Where
-from results.commands.command_line import TextOrJSON
+from results.commands import TextOrJSON
 from results.program import command_line, flag, positional
 from results.schema.exit_codes import ExitCode
 from results.text import counted

@@ -11,7 +11,7 @@ import functools
 import sys
 from collections.abc import Sequence
 
-from results.commands.runs import COMMANDS, USAGE
+from results.commands import COMMANDS, USAGE
 from results.program import Parser, add_command, exit_code_text, respelled, run_main
 
 

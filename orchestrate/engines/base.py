@@ -1,17 +1,21 @@
 """The interface of launchers, which start benchmarks on a host.
 
 A launcher belongs to one host. Calls come from worker threads, one at a time, except `stop`, which may come while
-`follow` waits.
+`follow` waits. A queue is polled once for all who follow its repeats.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import anyio
+
 from orchestrate.engines.pulls import Progress
-from orchestrate.errors import HostError
+from orchestrate.errors import HostError, Lost
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Job
 from results.schema import Status
@@ -184,3 +188,75 @@ class QueueLauncher(Launcher, Protocol):
 
     def manifests(self, jobs: Sequence[Job]) -> list[str]:
         """Return exactly what `submit` would submit for repeats that are not in the queue."""
+
+
+PATIENCE_SECONDS = 600.0
+"""How long queries may fail after one succeeded: jobs keep running, and a login host takes minutes to restart."""
+
+CHECK_SECONDS = 0.1
+
+
+class Poller:
+    """Queries a queue at intervals while anybody waits; belongs to the loop.
+
+    Args:
+        name: Of the queue, for messages.
+        query: Queries it once, and stores the answer.
+        seconds: From the end of a query to the start of the next.
+        patience_seconds: How long queries may fail before `wait` raises.
+
+    Attributes:
+        trouble: Why the last query failed; empty: it succeeded.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        query: Callable[[], Awaitable[None]],
+        seconds: float,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        self.trouble = ""
+        self._name = name
+        self._query = query
+        self._seconds = seconds
+        self._patience_seconds = patience_seconds
+        self._asking: asyncio.Task[None] | None = None
+        self._next_at = self._failing_since = 0.0
+        self._closed = False
+
+    async def wait(self) -> None:
+        """Wait for the end of the next query.
+
+        Raises:
+            Lost: Queries have failed for too long, or the poller was closed.
+        """
+        if self._closed:
+            raise Lost(f"{self._name} is no longer followed")
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask())
+        await asyncio.shield(self._asking)
+
+    def hurry(self) -> None:
+        """Query now instead of after the interval; callable from any thread."""
+        self._next_at = 0.0
+
+    def close(self) -> None:
+        """Refuse later calls of `wait`."""
+        self._closed = True
+
+    async def _ask(self) -> None:
+        while (left := self._next_at - time.monotonic()) > 0:
+            await anyio.sleep(min(left, CHECK_SECONDS))
+        try:
+            await self._query()
+        except HostError as error:
+            if not self.trouble:
+                self._failing_since = time.monotonic()
+            self.trouble = error.cause
+            if time.monotonic() - self._failing_since >= self._patience_seconds:
+                raise Lost(f"{self._name} stopped responding: {error.cause}") from error
+        else:
+            self.trouble = ""
+        finally:
+            self._next_at = time.monotonic() + self._seconds

@@ -29,8 +29,8 @@ from orchestrate.planning.host_warnings import cpu_refusal
 from orchestrate.planning.images import fleets_variants, named_images
 from orchestrate.suites import Suite
 from orchestrate.text import plain_text, shown
+from results.runs.reading import CASE_CHANGES, CannotUpgrade, FieldChange, upgrade
 from results.schema import Case, Communication, Data, Device, Origin, Status
-from results.schema.upgrades import CASE_CHANGES, CannotUpgrade, FieldChange, upgrade
 from results.schema.version import __version__
 
 PLAN_VERSION: Final = 2

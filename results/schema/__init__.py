@@ -6,8 +6,8 @@ repeat writes, even after a failure; `results.runs.reading` parses and checks it
     {"schema_version": 2, "method_version": 4, "status": "ok", "cause": null, "case": {…}, "origin": {…},
      "environment": {…}, "measurement": {…}, "telemetry": {…}, "validity": {…}, "warnings": […], …}
 
-`SCHEMA_VERSION` rises when a field is removed or changed, and `upgrades` then reads older records; `METHOD_VERSION`
-changes with what is measured: a table cell never mixes two method versions.
+`SCHEMA_VERSION` rises when a field is removed or changed, and `results.runs.reading` then upgrades older records;
+`METHOD_VERSION` changes with what is measured: a table cell never mixes two method versions.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from results.schema.enums import Communication, Status
 from results.schema.health import GPUFacts
 
 SCHEMA_VERSION = 2
-"""2: fields of version 1 that no longer exist are gone; see `upgrades.RECORD_CHANGES`."""
+"""2: fields of version 1 that no longer exist are gone; see `results.runs.reading.RECORD_CHANGES`."""
 
 METHOD_VERSION = 6
 """2: a step ends on its replicas' devices without synchronising the host; all-reduces are chained; peak memory covers

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrate import cli, commands, completion
+from orchestrate import cli, commands
 from orchestrate.errors import NoUsableHost
-from results.commands import runs
+from results import commands as results_commands
 from results.errors import UserError
 from results.program import command_line as command_line_of
 from results.program import run_main
@@ -55,7 +55,7 @@ def runs_dir(tmp_path: Path) -> Path:
 def test_help_lists_every_command_once_in_the_order_of_work():
     listed = re.findall(r"^    ([a-z][a-z-]+)\b", tfbench("--help").stdout, re.MULTILINE)
     assert listed == list(cli.ORDER)
-    names = {function.__name__ for function in (*commands.COMMANDS, *runs.COMMANDS)}
+    names = {function.__name__ for function in (*commands.COMMANDS, *results_commands.COMMANDS)}
     assert set(listed) == {*names, *cli.MODULES, "completion", "images"}
     text = tfbench("show", "--help").stdout
     assert all(word in text for word in ("samples/s:", "p50 ms:", "CV percent:", "b1:", "1gpu", "w10s50", "min10s"))
@@ -196,7 +196,7 @@ def test_completion_offers_what_can_stand_there(typed: str, offered, runs_dir: P
     monkeypatch.setenv("TFBENCH_HOSTS", str(tmp_path / "hosts.yml"))
     hosts = "{node-a: {process: true}, node-b: {ssh: root@h}}"
     (tmp_path / "hosts.yml").write_text(f"version: 1\nfleets: {{fast: {{hosts: {hosts}}}}}\n")
-    assert completion.candidates(cli.make_parser(), typed.split(" ")) == list(offered)
+    assert cli.candidates(cli.make_parser(), typed.split(" ")) == list(offered)
 
 
 @pytest.mark.slow

@@ -15,15 +15,13 @@ from dataclasses import dataclass
 import anyio.to_thread
 
 from orchestrate import loop
-from orchestrate.engines.base import Ending, OnTurn, OutputLine, Turn, always_running
+from orchestrate.engines.base import Ending, OnTurn, OutputLine, Poller, Turn, always_running
 from orchestrate.engines.bounded import malformed_as_error
 from orchestrate.engines.invocation import JOB_LABEL
-from orchestrate.engines.kubernetes.api import KubernetesCluster, NameTaken, Refused
+from orchestrate.engines.kubernetes.api import KubernetesCluster, NameTaken, Pod, Refused
 from orchestrate.engines.kubernetes.manifests import job_manifest, object_name, run_selector, to_yaml
 from orchestrate.engines.kubernetes.nodes import NoNode, fleet_facts, stated_facts
-from orchestrate.engines.kubernetes.objects import Pod
 from orchestrate.engines.kubernetes.pods import Running, RunView, Waiting
-from orchestrate.engines.polling import Poller
 from orchestrate.engines.pulls import Progress
 from orchestrate.errors import CancelledInQueue, LaunchFailed, Lost
 from orchestrate.inventory.hosts import Host

@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from orchestrate.engines.kubernetes.api import quantity
+from orchestrate.engines.kubernetes.api import Node, Taint, condition, quantity
 from orchestrate.engines.kubernetes.manifests import tolerations
-from orchestrate.engines.kubernetes.objects import Node, Taint, condition
 from orchestrate.errors import LaunchFailed
 from orchestrate.inventory.queues import KubernetesQueue, Toleration
 from orchestrate.inventory.variants import parse_version

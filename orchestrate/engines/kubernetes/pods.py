@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from orchestrate.engines.base import Ending
 from orchestrate.engines.bounded import malformed_as_error
-from orchestrate.engines.kubernetes.api import KubernetesCluster
-from orchestrate.engines.kubernetes.objects import Explained, KubernetesJob, Pod, condition
+from orchestrate.engines.kubernetes.api import Explained, KubernetesCluster, KubernetesJob, Pod, condition
 from orchestrate.text import plain_text
 from results.schema import Status
 

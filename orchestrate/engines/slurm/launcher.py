@@ -16,8 +16,7 @@ from typing import Any
 import anyio
 
 from orchestrate import loop
-from orchestrate.engines.base import Ending, NotThere, OnTurn, OutputLine, Turn, always_running
-from orchestrate.engines.polling import Poller
+from orchestrate.engines.base import Ending, NotThere, OnTurn, OutputLine, Poller, Turn, always_running
 from orchestrate.engines.pulls import Progress
 from orchestrate.engines.slurm.answers import (
     ACTIVE,

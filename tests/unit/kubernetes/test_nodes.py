@@ -3,8 +3,8 @@
 import pytest
 
 from orchestrate.engines.kubernetes import api
+from orchestrate.engines.kubernetes.api import Node
 from orchestrate.engines.kubernetes.nodes import fleet_facts
-from orchestrate.engines.kubernetes.objects import Node
 from orchestrate.errors import HostError
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import KubernetesQueue

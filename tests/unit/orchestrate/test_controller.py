@@ -18,9 +18,8 @@ from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Plan
-from orchestrate.run_control import still_costing
+from orchestrate.run_control import signals_handled, still_costing
 from orchestrate.running.controller import CONTROLLER, allow_open_files, controlling, end_controller, is_controlled
-from orchestrate.when_done import signals_handled
 from results.schema import GPU
 from tests.support.engines.processes import wait_until
 from tests.support.patience import patience

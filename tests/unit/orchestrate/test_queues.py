@@ -11,8 +11,7 @@ import anyio
 import pytest
 
 from orchestrate import loop
-from orchestrate.engines.base import Ending, OnTurn, OutputLine, Turn, always_running
-from orchestrate.engines.polling import Poller
+from orchestrate.engines.base import Ending, OnTurn, OutputLine, Poller, Turn, always_running
 from orchestrate.errors import Lost, Unreachable
 from orchestrate.events import EventBus, JobResult, JobState
 from orchestrate.inventory.hosts import Host, HostPlace

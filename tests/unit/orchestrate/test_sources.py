@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from orchestrate import cli, session
 from orchestrate.errors import Unreachable, UserError
 from orchestrate.inventory.hosts import Host, read_hosts
-from orchestrate.inventory.machine_list import Machine, destination, hosts_file
-from orchestrate.inventory.rented import SOURCES, import_hosts
+from orchestrate.inventory.rented import SOURCES, Machine, destination, hosts_file, import_hosts
 from orchestrate.options import Source
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
 
