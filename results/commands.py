@@ -173,6 +173,7 @@ def show(
     runs_dir: RunsDir,
     *,
     time_breakdown: Annotated[bool, flag("instead, show what the run spent its time on, by host")] = False,
+    readings: Annotated[bool, flag("instead, show all else that was recorded, by host and case")] = False,
     format: TextOrJSON = "text",
     verbose: bool = False,
 ) -> int:
@@ -184,17 +185,19 @@ def show(
     shortest timing. --verbose adds settings, software, variables and each fleet's table. tfbench export has all
     columns.
     """
-    from results.report.tables import all_grids, exported
+    from results.report.tables import all_grids, exported, readings_grid
     from results.runs.store import ReadingNotes, stored_records
     from results.runs.time_breakdown import time_breakdown as breakdown_of
     from results.runs.time_breakdown import time_breakdown_grid
 
-    if time_breakdown:
+    if time_breakdown or readings:
         notes = ReadingNotes()
-        grid = time_breakdown_grid(breakdown_of(notes.of(stored_records(placed(runs, runs_dir)))))
+        stored = notes.of(stored_records(placed(runs, runs_dir)))
+        grid = readings_grid(stored) if readings else time_breakdown_grid(breakdown_of(stored))
         warn(notes.lines())
         if grid is None:
-            raise UserError("no record of these runs has a duration, and their folders have no events.jsonl")
+            nothing = "has a number" if readings else "has a duration, and their folders have no events.jsonl"
+            raise UserError(f"no record of these runs {nothing}")
         print_grids([grid])
         return ExitCode.OK
     merged = read(runs, runs_dir, quiet=True)

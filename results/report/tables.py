@@ -11,6 +11,7 @@ from dataclasses import asdict
 
 from results.compare.comparison import fleets_of
 from results.report.comparison import communication_grid, fleet_pairs, ratio_grids, repeated, scaling_grid
+from results.runs.store import StoredRecord
 from results.schema import SETTINGS, TUNING, Case, Device, DeviceResult, Mode, Record
 from results.stats import Interval, estimate
 from results.table.cell_text import (
@@ -26,7 +27,7 @@ from results.table.columns import CASE_COLUMNS, COLUMNS, NO_ORIGIN, SOFTWARE_COL
 from results.table.comparable import CLUSTER_COLUMNS, IMPLIED, cluster_name, cluster_names, differing
 from results.table.fleets import FleetRate
 from results.table.merge import Merged
-from results.text import counted, significant
+from results.text import GROUP_SPACE, counted, printable, significant
 from results.text_table import Grid, markdown, pivoted
 
 SOFTWARE_NAMES = {
@@ -247,6 +248,43 @@ def _not_usual(rates: Sequence[FleetRate]) -> list[str]:
     shared = [f"mode {mode}" for mode in modes if len(modes) == 1 and mode is not Mode.TRAIN]
     shared += [f"image size {size}" for size in sizes if len(sizes) == 1 and size is not None]
     return [", ".join(shared)] if shared else []
+
+
+def readings_grid(records: Iterable[StoredRecord]) -> Grid | None:
+    """Return what records have beside the columns of the table: a row per host and case; None: there is nothing.
+
+    Numbers are medians over the repeats, in the units that their names end with; of other values each is listed.
+    """
+    found: dict[tuple[str, str], dict[str, list[object]]] = {}
+    for item in records:
+        if (record := item.record) is None or (measured := record.measurement) is None:
+            continue
+        values = found.setdefault((str(place_of(record)), record.case.name), {})
+        for part in (record.environment, measured, record.telemetry, measured.input_limit):
+            for name, value in vars(part).items() if part is not None else ():
+                heading = name if part is measured or not hasattr(measured, name) else f"readings of {name}"
+                if name not in COLUMNS and isinstance(value, str | int | float):
+                    values.setdefault(heading, []).append(value)
+        for phase in record.phases:
+            values.setdefault(f"cpu_seconds of {phase.name}", []).append(phase.cpu_seconds)
+        if record.environment is not None:
+            wheel = record.environment.wheel_compute_capabilities
+            values.setdefault("wheel_compute_capabilities", []).extend(wheel)
+    names = dict.fromkeys(name for values in found.values() for name in values)
+    if not names:
+        return None
+    rows = [[*of, *(_reading(values.get(name, ())) for name in names)] for of, values in found.items()]
+    headings = ["host", "case", *(name.replace("_", " ") for name in names)]
+    return Grid("Readings", headings, rows).without_empty_columns()
+
+
+def _reading(values: Sequence[object]) -> str:
+    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    if numbers:
+        median = statistics.median(numbers)
+        return significant(median) if median % 1 else f"{median:,.0f}".replace(",", GROUP_SPACE)
+    texts = [("no", "yes")[value] if isinstance(value, bool) else printable(str(value)) for value in values]
+    return ", ".join(dict.fromkeys(texts))
 
 
 TABLE_VERSION = 1

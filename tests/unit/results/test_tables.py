@@ -10,10 +10,10 @@ from rich.console import Console
 from results.compare.comparison import compare
 from results.report.page import make_report, report_html
 from results.report.panels import rate_panels, ratio_panel
-from results.report.tables import all_grids, device_grid, exported, results_grid, wide_grids
+from results.report.tables import all_grids, device_grid, exported, readings_grid, results_grid, wide_grids
 from results.runs.reading import from_json
 from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
-from results.schema import DeviceResult, Latency, Mode, Origin, Phase, Status
+from results.schema import DeviceResult, InputLimit, Latency, Mode, Origin, Phase, Status, Telemetry
 from results.schema.record_json import RecordError, to_json
 from results.stats import Interval
 from results.table.cell_text import value_text
@@ -142,6 +142,27 @@ def test_a_ratio_is_drawn_within_its_interval_or_names_what_does_not_fit():
     assert panel.place(1.0) < panel.place(bar.low) < panel.place(bar.value) < panel.place(bar.high) <= 100
     assert [row[-1] for row in panel.rows if "vgg16" in row[0]] == ["b: oom"]
     assert panel.shown.headings == ["case", "times as fast"], "the title names the only pair"
+
+
+def filled(part, **changes):
+    """Return a part of a record with a number for each value that is missing."""
+    missing = [field.name for field in dataclasses.fields(part) if getattr(part, field.name) is None]
+    return dataclasses.replace(part, **{**dict.fromkeys(missing, 1.5), **changes})
+
+
+def test_every_figure_of_a_record_is_a_column_or_among_the_readings():
+    record, *_ = repeats(20.0)
+    limit = InputLimit(**{field.name: 1 for field in dataclasses.fields(InputLimit)})
+    environment, telemetry = filled(record.environment), filled(Telemetry())
+    measured = filled(record.measurement, input_limit=limit)
+    full = dataclasses.replace(record, environment=environment, measurement=measured, telemetry=telemetry)
+    grid = readings_grid(stored(full, full))
+    known = {*COLUMNS, *(heading.replace(" ", "_") for heading in grid.headings)}
+    elsewhere = {"utilisation", "latency", "ranks", "step_seconds", "gpus", "wheel_compute_capabilities", "variables"}
+    recorded = {field.name for part in (environment, measured, telemetry, limit) for field in dataclasses.fields(part)}
+    assert recorded - known - elsewhere == {"input_limit"}, "whose fields are there"
+    assert dict(zip(grid.headings, grid.rows[0], strict=True))["loss first"] == "6.90"
+    assert readings_grid([]) is None
 
 
 def result(metric, value, unit="B/s", *, size=1024, **changes):
