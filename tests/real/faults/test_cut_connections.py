@@ -25,6 +25,10 @@ def clients(controller: int) -> list[int]:
     return [pid for pid in below(controller) if read_proc(pid, "comm").strip() == b"ssh"]
 
 
+def states(runs: Runs) -> list[tuple[str, str]]:
+    return [(event["host"], event["state"]) for event in runs.events("job_state")]
+
+
 def test_a_connection_that_ends_is_cut_and_swallows_loses_nothing(engines: Engines, fake_images, runs: Runs, hole):
     hosts = {"far": hole.connection(), "near": {"docker": engines.first.url}}
     with runs.begin({"all": {"hosts": hosts}}, image=fake_images.image(seconds=20)) as controller:
@@ -34,7 +38,7 @@ def test_a_connection_that_ends_is_cut_and_swallows_loses_nothing(engines: Engin
     wait_until(lambda: not hole.sessions(), "the end of the dead controller's tunnel")
     assert [container.id for container in ours(engines.second)] == [benchmark.id]
     with runs.start("resume", "--display=plain") as controller:
-        wait_until(lambda: "reattached" in runs.states(), "the next controller")
+        wait_until(lambda: ("all.far", "reattached") in states(runs), "the next controller")
         for _ in range(2):
             wait_until(hole.sessions, "an ssh connection")
             hole.cut()

@@ -1,6 +1,7 @@
 """Benchmarks that hang, flood and lie: each gets its status, and the controller stays small."""
 
 import json
+import re
 import unicodedata
 from pathlib import Path
 
@@ -55,6 +56,12 @@ def test_every_misbehaviour_has_its_status_and_does_no_harm(
     records = runs.by_host()
     for name, (_, status, words) in CONTAINERS.items():
         assert records[name].status is status and words in (records[name].cause or ""), name
+    left = [container.labels["tfbench.job"] for container in ours(engines.first)]
+    unsaid = [
+        job for job in left if not re.search(rf"clean up after {job}|{job}: .*did not respond in time", done.stderr)
+    ]
+    assert unsaid == [], "a busy engine may be given up, but not without a word"
+    runs.run("stop", expect=0)
     assert ours(engines.first) == [], "containers were left behind"
     assert_harmless(runs, done)
 
