@@ -170,8 +170,9 @@ class HostState:
 
     def spent_usd(self, now: float) -> float:
         """Return its cost so far: of a machine until its last repeat has ended, of a queue while repeats run."""
-        is_queue = self.entry.host.queue is not None
-        began = [*self.running.values()] if is_queue else [] if self.costs_since is None else [self.costs_since]
+        began = list(self.running.values()) if self.entry.host.queue is not None else []
+        if self.costs_since is not None:  # of a machine
+            began.append(self.costs_since)
         return self.settled_usd + sum(self.usd_per_second * (now - at) for at in began)
 
     def begin_costs(self, at: float) -> None:
@@ -357,7 +358,8 @@ class RunState:
 
     def spent_usd(self) -> float:
         """Return the cost of the run so far, with the present controller."""
-        return sum(host.spent_usd(self._now()) for host in self.hosts.values())
+        now = self._now()
+        return sum(host.spent_usd(now) for host in self.hosts.values())
 
     def rest_usd(self, job: Job, hosts: Sequence[str]) -> float:
         """Return the expected cost of the rest of a repeat on these hosts, of which the first leads it."""

@@ -7,7 +7,7 @@ import sys
 import grimp
 import pytest
 
-from orchestrate import images as builds
+from orchestrate import images
 from tests.conftest import ORDER
 from tests.support import PROJECT
 
@@ -55,7 +55,7 @@ def test_every_list_of_what_an_image_gets_of_results_is_the_contract():
     contract = {"results/__init__.py", "results/schema"}
     copied = re.findall(r"^COPY (results/\S*) /results/", (PROJECT / "containers/Dockerfile").read_text(), re.MULTILINE)
     let_in = re.findall(r"^!(results/.*)$", (PROJECT / ".dockerignore").read_text(), re.MULTILINE)
-    digested = [path for path in builds.CONTEXT if path.startswith("results/")]
+    digested = [path for path in images.CONTEXT if path.startswith("results/")]
     assert {name.rstrip("/") for name in copied} == set(let_in) == set(digested) == contract
 
 

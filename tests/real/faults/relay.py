@@ -20,7 +20,7 @@ class Moment:
 
     Attributes:
         request: Pattern of the request, e.g. `POST /containers/create`.
-        after: After the engine has carried it out and before the client is told; else before the engine sees it.
+        after: Once the engine has carried out the request, before the client hears of it; else before the engine sees it.
         act: Called once, while the request is held.
         reached: Set when `act` has been called.
     """

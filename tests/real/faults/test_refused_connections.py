@@ -21,7 +21,7 @@ class TLSHost:
     """An engine behind mutual TLS, an authority that it trusts, and another one.
 
     Attributes:
-        expired_port: Of a server beside it whose certificate has expired.
+        expired_port: Port of a second server, with an expired certificate.
     """
 
     engine: TLSEngine

@@ -185,7 +185,7 @@ def test_a_deep_check_measures_each_device_all_under_load_and_the_host(quick, mo
     [
         ([100.0, 1.0], 100.0, 1),
         ([10.0, 100.0, 1.0], 100.0, 2),
-        ([10.0, 30.0, 20.0, 100.0], 30.0, 3),  # the warning that follows tells the rest
+        ([10.0, 30.0, 20.0, 100.0], 30.0, 3),  # the warning names the others
         ([None, 100.0], 0.0, 1),
     ],
 )

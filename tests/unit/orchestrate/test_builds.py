@@ -13,8 +13,7 @@ from unittest import mock
 
 import pytest
 
-from orchestrate import cli, session
-from orchestrate import images as commands
+from orchestrate import cli, images, session
 from orchestrate.engines.docker.images import DockerEngine
 from orchestrate.errors import UserError
 from orchestrate.images import build_variant, verify_image
@@ -47,7 +46,7 @@ def test_each_variant_that_hosts_pull_is_built_and_pushed_once(tmp_path: Path, m
     engine.image_id.side_effect = lambda name: "sha256:there" if name.endswith("-cpu") else None
     engine.image_bytes.return_value = 1
     engine.build.return_value, engine.push.return_value = "sha256:built", f"sha256:{'0' * 64}"
-    monkeypatch.setattr(commands, "DockerEngine", lambda _: engine)
+    monkeypatch.setattr(images, "DockerEngine", lambda _: engine)
     monkeypatch.setattr(session, "probe", probe)
     names = {name: {"docker": f"ssh://{name}"} for name in (*drivers, "gone")}
     fleets = {"gpus": {"registry": "example.org/a", "hosts": names}}
