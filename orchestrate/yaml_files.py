@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import functools
 import itertools
-import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar
@@ -19,6 +17,7 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ModelWrapValidatorHandler,
@@ -46,6 +45,11 @@ MERGE_TAG = "tag:yaml.org,2002:merge"
 MAX_VALUES = 100_000
 """Maximum number of values in a document, against exponential expansion of nested aliases."""
 
+MISTAKE = "mistake"
+"""Type of errors that are already sentences."""
+
+_DECIMAL_COMMA = re.compile(r"[0-9]+,[0-9]+")
+
 
 class Form(BaseModel):
     """Base of models for the user's files, which adds descriptions and examples to errors.
@@ -56,85 +60,75 @@ class Form(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     instead: ClassVar[Mapping[str, str]] = {}
-    """Hints for unknown keys that users may try."""
-
-    example: ClassVar[str] = ""
-    """Example to show if the value is not a mapping."""
+    """Hints for unknown keys that users may try, and under the empty key, for what is not a mapping."""
 
     def mistakes(self) -> Iterator[tuple[str, str]]:
         """Yield mistakes in the combination of valid values: the key (empty: the whole) and a remedy."""
         yield from ()
 
+    def misplaced(self, rules: Iterable[tuple[bool, str, Sequence[str]]]) -> Iterator[tuple[str, str]]:
+        """Yield keys that would be ignored, from rows of: whether they have an effect, what they are for, the keys."""
+        for fits, what, keys in rules:
+            unused = [key for key in keys if not fits and getattr(self, key) is not None]
+            yield from ((key, f"{key} is for {what} only. Remove it") for key in unused)
+
     @model_validator(mode="wrap")
     @classmethod
     def _validate(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:  # noqa: ANN401 (anything)
+        """Validate, and turn the errors of pydantic into sentences."""
         try:
             form = handler(data)
+            found: list[tuple[Path_, str]] = [((key,) if key else (), text) for key, text in form.mistakes()]
+            if not found:
+                return form
         except ValidationError as error:
-            details = error.errors(include_url=False)
-            raise _error([(detail["loc"], cls._words(detail, data)) for detail in details]) from None
-        if found := list(form.mistakes()):
-            raise _error([((key,) if key else (), text) for key, text in found])
-        return form
+            found = [(detail["loc"], cls._sentence(detail)) for detail in error.errors(include_url=False)]
+        raise ValidationError.from_exception_data(
+            MISTAKE,
+            [
+                InitErrorDetails(type=PydanticCustomError(MISTAKE, "{text}", {"text": text}), loc=path, input=None)
+                for path, text in found
+            ],
+        )
 
     @classmethod
-    def remedy(cls, key: str, data: Any) -> str | None:  # noqa: ANN401 (anything)
-        """Return a hint for an unknown key of `data`; empty key: for `data` itself."""
-        return cls.instead.get(key) if key else cls.example
-
-    @classmethod
-    def _words(cls, detail: ErrorDetails, data: Any) -> str:  # noqa: ANN401 (anything)
+    def _sentence(cls, detail: ErrorDetails) -> str:
         """Turn an error of pydantic into a sentence with a remedy; several mistakes have a line each."""
-        kind, location = detail["type"], detail["loc"]
+        kind, received = detail["type"], detail["input"]
         if kind == MISTAKE:
             return detail["msg"]
         if kind == "value_error":
             return str(detail["ctx"]["error"])
-        name = str(location[0]) if location else ""
+        if not detail["loc"]:
+            return (
+                f"must be a mapping of keys to values. Received: {shown(received)}. {cls.instead.get('', '')}".rstrip()
+            )
+        name = str(detail["loc"][0])
         if kind == "extra_forbidden":
-            known_keys = sorted(cls.model_fields)
-            instead = cls.remedy(name, data) or did_you_mean(name, known_keys, "Known keys")
-            return f"unknown key {shown(name)}. {instead}"
-        known = cls.model_fields.get(name)
-        example = f" Example: {name}: {known.examples[0]}" if known is not None and known.examples else ""
+            hint = cls.instead.get(name) or did_you_mean(name, sorted(cls.model_fields), "Known keys")
+            return f"unknown key {shown(name)}. {hint}"
+        known = cls.model_fields[name]
+        example = f" Example: {name}: {known.examples[0]}" if known.examples else ""
         if kind == "missing":
             return f"{name} is missing.{example}"
-        received = f"Received: {shown(detail['input'])}."
-        if not location:
-            return f"must be a mapping of keys to values. {received}{cls.remedy('', data)}"
-        if kind == "less_than_equal":
-            return f"{name} must be at most {detail['ctx']['le']}. {received}"
-        what = (known and known.description) or detail["msg"][0].lower() + detail["msg"][1:]
-        if isinstance(detail["input"], str) and re.fullmatch(r"[0-9]+,[0-9]+", detail["input"]):
-            return f"{name} must be {what}. {_decimal_point(detail['input'])}"
-        if kind in ("int_type", "float_type", "bool_type") and _is_quoted_number(detail["input"]):
-            example = " Remove the quotes"
-        return f"{name} must be {what}. {received}{example}"
+        what = detail["msg"].removeprefix("Input should be ")
+        if known.description and kind != "less_than_equal":
+            what = known.description
+        if isinstance(received, str) and _DECIMAL_COMMA.fullmatch(received):
+            example = f" Write {received.replace(',', '.')}"
+        return f"{name} must be {what}. Received: {shown(received)}.{example}"
 
 
-MISTAKE = "mistake"
-"""Type of errors that are already sentences."""
+T = TypeVar("T")
 
 
-def _decimal_point(number: str) -> str:
-    return f"Received: {number}. Write {number.replace(',', '.')}"
+def listed(value: T | list[T]) -> list[T]:
+    """Return a list as it is, and anything else as a list of one."""
+    return value if isinstance(value, list) else [value]
 
 
-def _is_quoted_number(value: object) -> bool:
-    return isinstance(value, str) and _NUMBER.fullmatch(value) is not None
-
-
-_NUMBER = re.compile(r"[+-]?[0-9][0-9_.]*|true|false")
-
-
-def _error(found: Sequence[tuple[Path_, str]]) -> ValidationError:
-    return ValidationError.from_exception_data(
-        MISTAKE,
-        [
-            InitErrorDetails(type=PydanticCustomError(MISTAKE, "{text}", {"text": text}), loc=path, input=None)
-            for path, text in found
-        ],
-    )
+Listed = Annotated[list[T], BeforeValidator(listed), Field(min_length=1, max_length=100)]
+"""A list, or one value."""
 
 
 def described(description: str, example: str | None = None, default: Any = None) -> Any:  # noqa: ANN401 (as `Field`)
@@ -167,23 +161,31 @@ class Document:
         return self.lines.get(path, 1)
 
     def problem(self, path: Path_, text: str) -> None:
-        """Add a mistake at `path`, with the name of the host, fleet or case that contains it."""
-        self.problems.append((self.line(path), f"{_place(path)}{text}"))
+        """Add a mistake at `path`, with the name of the innermost host, fleet or case that contains it."""
+        place = ""
+        for parent, part in itertools.pairwise(path):
+            if parent in ("fleets", "hosts"):
+                place = f"{str(parent)[:-1]} {part}: "
+            elif parent == "cases" and isinstance(part, int):
+                place = f"case {part + 1}: "
+        self.problems.append((self.line(path), f"{plain_text(place, 200)}{text}"))
 
-    def report(self) -> list[str]:
-        """Return the mistakes without duplicates, sorted by line."""
-        return [f"{self.name}:{line}: {text}" for line, text in sorted(set(self.problems))]
+    def validated(self, model: type[M]) -> M | None:
+        """Return the document as a model, or None and add the mistakes to `problems`."""
+        try:
+            return model.model_validate(self.data, context=self.folder)
+        except ValidationError as error:
+            found = [(detail["loc"], line) for detail in error.errors() for line in detail["msg"].split("\n")]
+        # Each branch of a union reports the same mistake.
+        once = {(self.line(path), text.partition(" Received: ")[0]): (path, text) for path, text in found}
+        for path, text in once.values():
+            self.problem(path, text)
+        return None
 
-
-def _place(path: Path_) -> str:
-    """Return the innermost fleet, host or case of a path, e.g. `host node-b: `."""
-    words = []
-    for parent, part in itertools.pairwise(path):
-        if parent in ("fleets", "hosts"):
-            words.append(f"{str(parent)[:-1]} {part}: ")
-        elif parent == "cases" and isinstance(part, int):
-            words.append(f"case {part + 1}: ")
-    return plain_text("".join(words[-1:]), 200)
+    def raise_problems(self) -> None:
+        """Raise a DocumentError with all mistakes, sorted by line and without duplicates, if there are any."""
+        if self.problems:
+            raise DocumentError([f"{self.name}:{line}: {text}" for line, text in sorted(set(self.problems))])
 
 
 def resolve_path(text: str, folder: Path) -> Path:
@@ -214,26 +216,26 @@ def read_document(path: Path) -> Document:
     Raises:
         DocumentError: The file cannot be read, or is not YAML.
     """
-    name = plain_text(str(path))
     yaml = YAML(typ="safe", pure=True)  # "rt" would also parse comments
     yaml.composer.warn_double_anchors = False  # valid YAML: an alias refers to the last
-    document = Document(name, path.parent)
+    document, line = Document(plain_text(str(path)), path.parent), 1
+    cause: Exception
     try:
         node = yaml.compose(path.read_bytes().decode("utf-8"))
         if node is not None:
             document.data = _plain(node, (), document, yaml)
+        return document
     except OSError as error:
-        raise DocumentError([f"{name}:1: cannot be read: {error.strerror}. Check the path"]) from error
+        text, cause = f"cannot be read: {error.strerror}. Check the path", error
     except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        problem = plain_text(error.problem or "cannot be parsed", 200)
+        problem, cause = plain_text(error.problem or "cannot be parsed", 200), error
+        text = f"is not valid YAML: {problem}. Check indentation and quotes"
         if "'\\t'" in problem:
-            raise DocumentError([f"{name}:{line}: tabs cannot indent in YAML. Replace them by spaces"]) from error
-        raise DocumentError([f"{name}:{line}: is not valid YAML: {problem}. Check indentation and quotes"]) from error
+            text = "tabs cannot indent in YAML. Replace them by spaces"
     except (YAMLError, RecursionError, ValueError, LookupError, AttributeError) as error:  # e.g. of `!!bool x`
-        problem = plain_text(str(error), 200)
-        raise DocumentError([f"{name}:1: is not valid YAML: {problem}"]) from error
-    return document
+        text, cause = f"is not valid YAML: {plain_text(str(error), 200)}", error
+    raise DocumentError([f"{document.name}:{line}: {text}"]) from cause
 
 
 def _plain(node: Node, path: Path_, document: Document, yaml: YAML) -> object:
@@ -250,23 +252,21 @@ def _plain(node: Node, path: Path_, document: Document, yaml: YAML) -> object:
         return [_plain(item, (*path, i), document, yaml) for i, item in enumerate(node.value)]
     converted: dict[str, object] = {}
     merged: dict[str, object] = {}
-    before = key = ""
+    key = ""
     for key_node, value_node in sorted(node.value, key=lambda pair: pair[0].tag != MERGE_TAG):
         line = key_node.start_mark.line + 1
         if key_node.tag == MERGE_TAG:
             for source in value_node.value if isinstance(value_node, SequenceNode) else [value_node]:
-                if not isinstance(source, MappingNode):
+                values = _plain(source, path, document, yaml) if isinstance(source, MappingNode) else None
+                if isinstance(values, dict):
+                    merged = values | merged  # the first source wins
+                else:
                     document.lines[(*path, "<<")] = line
                     document.problem((*path, "<<"), "<<: takes a mapping, or a list of them. Example: <<: *defaults")
-                    continue
-                values = _plain(source, path, document, yaml)
-                assert isinstance(values, dict)
-                merged = values | merged  # the first source wins
-            continue
-        if not isinstance(key_node, ScalarNode):
+        elif not isinstance(key_node, ScalarNode):
             document.problems.append((line, "a key must be text. Received: a list or a mapping"))
-        elif re.fullmatch(r"[0-9]+,[0-9]+", number := f"{before},{key_node.value}") and value_node.value == "":
-            document.problem((*path, key), f"{key} must have a decimal point. {_decimal_point(number)}")
+        elif value_node.value == "" and _DECIMAL_COMMA.fullmatch(f"{converted.get(key)},{key_node.value}"):
+            converted[key] = f"{converted[key]},{key_node.value}"
         elif (key := str(key_node.value)) in converted:
             first = document.lines[(*path, key)]
             text = f"{shown(key)} appears twice, also in line {first}. Remove or rename one of them"
@@ -274,59 +274,16 @@ def _plain(node: Node, path: Path_, document: Document, yaml: YAML) -> object:
         else:
             document.lines[(*path, key)] = line
             converted[key] = _plain(value_node, (*path, key), document, yaml)
-        before = str(value_node.value) if isinstance(value_node, ScalarNode) else ""
     return merged | converted
 
 
-def validate_document(model: type[M], document: Document) -> M | None:
-    """Validate a document, and add mistakes to `document.problems`.
-
-    Returns:
-        The model of the valid parts, for further checks, or None.
-    """
-    if not isinstance(document.data, dict):
-        document.problems.append((1, f"must be a mapping of keys to values. Received: {shown(document.data)}"))
-        return None
-    is_first = True  # later mistakes are caused by removed values
-    while document.data:
-        try:
-            return model.model_validate(document.data, context=document.folder)
-        except ValidationError as error:
-            found = [(detail["loc"], detail["msg"]) for detail in error.errors(include_url=False)]
-        if is_first:
-            # Each branch of a union reports the same mistake.
-            texts = [(path, line) for path, text in found for line in text.split("\n")]
-            reported = {(document.line(path), text.partition(" Received: ")[0]): (path, text) for path, text in texts}
-            for path, text in reported.values():
-                document.problem(path, text)
-        is_first = False
-        gone = {_present(document.data, path) for path, _ in found}
-        if () in gone:
-            break
-        for path in gone:
-            with contextlib.suppress(KeyError):  # its parent was removed
-                del functools.reduce(operator.getitem, path[:-1], document.data)[path[-1]]
-    return None
-
-
-def _present(data: Any, path: Path_) -> Path_:  # noqa: ANN401 (any YAML)
-    """Return the part of a path that exists, up to the first list."""
-    for depth, part in enumerate(path):
-        if not isinstance(data, dict) or part not in data:
-            return path[:depth]
-        data = data[part]
-    return path
-
-
 def did_you_mean(word: str, known: list[str], all_of_them: str) -> str:
-    """Return a hint with the most similar known word, preferring transposed letters, e.g. `modle` for `model`.
+    """Return a hint with the most similar known word.
 
     Args:
         word: The unknown word.
         known: All known words.
         all_of_them: Label for listing all known words if none is similar.
     """
-    swapped = [name for name in known if sorted(name) == sorted(word)]
-    longer = [name for name in known if name.startswith(f"{word}_")]
-    close = swapped or longer or difflib.get_close_matches(word, known, n=1)
+    close = [name for name in known if sorted(name) == sorted(word)] or difflib.get_close_matches(word, known, n=1)
     return f"Did you mean {close[0]!r}?" if close else f"{all_of_them}: {', '.join(known)}"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import SplitResult, urlsplit
 
-from orchestrate.text import plain_text, shown
+from orchestrate.text import shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +67,26 @@ class SSHAddress:
     ssh_config: str | None = None
 
 
+_DESTINATION = (
+    r"(?P<user>[A-Za-z0-9_][A-Za-z0-9_.+-]*@)?"
+    r"(?P<host>[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9]+)?\])(?::(?P<port>[0-9]{1,5}))?"
+)
+_SSH_DESTINATION = re.compile(_DESTINATION)
+_DOCKER_URL = re.compile(rf"unix://(?P<file>/[^\s?#]+)|(?P<scheme>ssh|tcp)://{_DESTINATION}(?P<path>/[^\s?#]*)?")
+_PASSWORD = re.compile(r"[a-z]+://[^/@]*:[^/@]*@.*")
+
+
+def _match(pattern: re.Pattern[str], text: object) -> re.Match[str] | None:
+    found = pattern.fullmatch(text) if isinstance(text, str) and text.isprintable() else None
+    return found if found and 1 <= int(found["port"] or 22) <= 65_535 else None
+
+
+def _login(found: re.Match[str]) -> SSHAddress:
+    return SSHAddress(
+        target=(found["user"] or "") + found["host"].strip("[]"), port=int(found["port"]) if found["port"] else None
+    )
+
+
 def docker_address(url: object) -> DockerAddress:
     """Parse the address of a Docker engine.
 
@@ -78,25 +97,18 @@ def docker_address(url: object) -> DockerAddress:
     Raises:
         ValueError: It is something else; with what to write.
     """
-    received = f"Received: {shown(url)}"
-    try:
-        parts = urlsplit(url) if isinstance(url, str) else SplitResult("", "", "", "", "")
-        port = parts.port
-    except ValueError as error:
-        raise ValueError(f"docker is not an address: {plain_text(str(error), 100)}. {received}") from error
-    if parts.password is not None:
+    if isinstance(url, str) and _PASSWORD.fullmatch(url):
         raise ValueError("docker must not hold a password. Use an ssh key or agent")
-    if isinstance(url, str) and _is_clean(parts, url):
-        if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
-            return DockerAddress(scheme="unix", target=parts.path)
-        if parts.scheme == "ssh" and parts.hostname and not parts.netloc.startswith(("-", "@")):
-            target = re.sub(r"[\[\]]", "", parts.netloc.rpartition(":")[0] if port else parts.netloc)
-            socket = parts.path.rstrip("/") or DockerAddress.socket
-            return DockerAddress(scheme="ssh", target=target, port=port, socket=socket)
-        if parts.scheme == "tcp" and parts.hostname and port and "@" not in parts.netloc and parts.path in ("", "/"):
-            return DockerAddress(scheme="tcp", target=parts.netloc)
+    found = _match(_DOCKER_URL, url)
+    if found and found["file"]:
+        return DockerAddress(scheme="unix", target=found["file"])
+    if found and found["scheme"] == "ssh":
+        login, socket = _login(found), (found["path"] or "").rstrip("/") or DockerAddress.socket
+        return DockerAddress(scheme="ssh", target=login.target, port=login.port, socket=socket)
+    if found and found["port"] and not found["user"] and found["path"] in (None, "/"):
+        return DockerAddress(scheme="tcp", target=f"{found['host']}:{found['port']}")
     examples = "Examples: unix:///var/run/docker.sock, ssh://bench@10.0.0.11:2222, tcp://[2001:db8::1]:2376"
-    raise ValueError(f"docker must be the address of a Docker engine. {received}. {examples}")
+    raise ValueError(f"docker must be the address of a Docker engine. Received: {shown(url)}. {examples}")
 
 
 def ssh_address(text: object) -> SSHAddress:
@@ -105,27 +117,7 @@ def ssh_address(text: object) -> SSHAddress:
     Raises:
         ValueError: It is something else; with what to write.
     """
-    parts = _SSH_DESTINATION.fullmatch(text) if isinstance(text, str) else None
-    port = int(parts["port"]) if parts and parts["port"] else None
-    if parts is not None and port != 0 and (port or 1) <= 65_535:
-        return SSHAddress(target=f"{parts['user'] or ''}{parts['host'].strip('[]')}", port=port)
+    if found := _match(_SSH_DESTINATION, text):
+        return _login(found)
     what = "ssh must be user@host:port or an alias of the ssh configuration, without ssh://"
     raise ValueError(f"{what}. Received: {shown(text)}. Examples: root@203.0.113.7:22044, root@[2001:db8::1]:22")
-
-
-_SSH_DESTINATION = re.compile(
-    r"(?P<user>[A-Za-z0-9_][A-Za-z0-9_.-]*@)?"
-    r"(?P<host>[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9]+)?\])(?::(?P<port>[0-9]{1,5}))?"
-)
-
-
-def _is_clean(parts: SplitResult, url: str) -> bool:
-    """Return whether a URL has nothing that would be ignored: query, fragment, white space that `urlsplit` drops."""
-    host = parts.netloc.rpartition("@")[2]
-    return (
-        not ({"?", "#"} & set(url))
-        and all(character.isprintable() and not character.isspace() for character in url)
-        and not host.startswith("-")
-        and not host.endswith(":")
-        and parts.port != 0
-    )

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from orchestrate.errors import DocumentError, UserError
+from orchestrate.errors import UserError
 from orchestrate.inventory.addresses import AS_CONFIGURED, DockerAddress, HostKeys, SSHAddress
-from orchestrate.inventory.form import AUTO, HostEntry, HostsFile, Settings, given
+from orchestrate.inventory.form import AUTO, HostsFile, Settings, given
 from orchestrate.inventory.queues import Queue, SlurmQueue
 from orchestrate.text import plain_text
-from orchestrate.yaml_files import Document, Path_, read_document, validate_document
+from orchestrate.yaml_files import Document, Path_, read_document
 from results.schema import Device
 
 RELEASED_IMAGES = Path(__file__).parent / "registry.txt"
@@ -86,12 +86,9 @@ class Host:
         """Return the address for the fleet's other hosts; None: unknown."""
         if self.address is not None:
             return self.address
-        if self.ssh is not None:
-            return self.ssh.target.rpartition("@")[2]
-        if self.docker is None or self.docker.scheme == "unix":
-            return None
-        where = self.docker.target.rpartition("@")[2]
-        return where.rpartition(":")[0].strip("[]") if self.docker.scheme == "tcp" else where
+        if self.docker is not None and self.docker.scheme == "tcp":
+            return self.docker.target.rpartition(":")[0].strip("[]")
+        return None if self.login is None else self.login.target.rpartition("@")[2]
 
     @property
     def login(self) -> SSHAddress | None:
@@ -167,10 +164,11 @@ def read_hosts(path: Path, limit: Collection[str] | None = None) -> list[Host]:
         UserError: No fleet or host has a name of `limit`.
     """
     document = read_document(path)
-    checked = validate_document(HostsFile, document)
-    hosts = [] if checked is None else list(_resolve(document, path, checked))
-    if document.problems:
-        raise DocumentError(document.report())
+    checked = document.validated(HostsFile)
+    _check_together(document)
+    document.raise_problems()
+    assert checked is not None, "a file without mistakes"
+    hosts = list(_hosts(path, checked))
     if not limit:
         return hosts
     names = {name for host in hosts for name in (host.fleet, host.name, host.key)}
@@ -181,68 +179,55 @@ def read_hosts(path: Path, limit: Collection[str] | None = None) -> list[Host]:
     return [host for host in hosts if wanted & {host.fleet, host.name, host.key}]
 
 
-def _resolve(document: Document, file: Path, checked: HostsFile) -> Iterator[Host]:
-    """Resolve the settings of each host, and check rules about several hosts.
+def _check_together(document: Document) -> None:
+    """Check rules about several levels or hosts, on the data as parsed, so that all mistakes are reported at once."""
+    seen: dict[str, Path_] = {}
+    file = _mapping(document.data)
+    for fleet, settings in _mapping(file.get("fleets")).items():
+        path, merged = ("fleets", fleet), _mapping(file.get("defaults")) | _mapping(settings)
+        if "kubernetes" in merged and not {"image", "registry"} & merged.keys():
+            text = "registry is missing: nodes pull images from it. Example: registry: registry.example.org/bench"
+            document.problem((*path, "kubernetes"), text)
+        in_container = "slurm" in merged and _mapping(merged["slurm"]).get("container") != "none"
+        if in_container and "image" not in merged and merged.get("variant", AUTO) == AUTO:
+            text = "the nodes' driver cannot be queried. Choose an image that suits it. Example: variant: cuda12.5"
+            document.problem((*path, "slurm"), text)
+        for name, host in _mapping(merged.get("hosts")).items():
+            entry, place = _mapping(host), (*path, "hosts", name)
+            way = [str(entry[key]) for key in ("docker", "docker_socket", "ssh", "ssh_config") if key in entry]
+            machine = " ".join(way) or ("this machine" if "process" in entry else str(place))
+            if (other := seen.setdefault(machine, place)) != place:
+                document.problem(
+                    place,
+                    f"is the same machine as host {plain_text(str(other[-1]), 80)}. Two benchmarks at a time would "
+                    "disturb each other. List each machine once; to compare its GPUs, make two runs with different "
+                    "gpus:",
+                )
 
-    Args:
-        document: As parsed; receives the mistakes.
-        file: Its path.
-        checked: The valid parts of the document, so that all mistakes are reported at once.
-    """
-    seen: dict[object, Path_] = {}
+
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _hosts(file: Path, checked: HostsFile) -> Iterator[Host]:
+    """Yield the hosts of a file with their settings resolved; a queue is a host."""
     for fleet_name, fleet in checked.fleets.items():
-        path, levels = ("fleets", fleet_name), [checked.defaults, fleet]
+        levels = [checked.defaults, fleet]
         if queue := fleet.slurm or fleet.kubernetes:
-            place = (*path, queue.kind)
-            if text := queue.missing_setting(given(checked.defaults) | given(fleet)):
-                document.problem(place, text)
-            _check_single(document, place, None, seen)
             own: dict[str, Any] = {"queue": queue, "gpus": None, "image_source": None}
             if isinstance(queue, SlurmQueue) and queue.container == "none":
                 own |= {"registry": None, "image": None, "variants": ()}
             yield _host(file, fleet_name, queue.kind, levels, own)
         for name, entry in (fleet.hosts or {}).items():
-            docker = _engine(entry)
+            docker = entry.docker and dataclasses.replace(
+                entry.docker,
+                socket=entry.docker_socket or entry.docker.socket,
+                ssh_config=entry.ssh_config,
+                tls=(entry.tls.ca, entry.tls.cert, entry.tls.key) if entry.tls else None,
+            )
             ssh = entry.ssh and dataclasses.replace(entry.ssh, ssh_config=entry.ssh_config)
-            _check_single(document, (*path, "hosts", name), docker or ssh or "this machine", seen)
             own = {"docker": docker, "ssh": ssh, "python": entry.python, "address": entry.address}
             yield _host(file, fleet_name, name, [*levels, entry], own)
-
-
-def _engine(entry: HostEntry) -> DockerAddress | None:
-    """Return the address of a host's Docker engine, with its ssh and TLS files."""
-    if entry.docker is None:
-        return None
-    return dataclasses.replace(
-        entry.docker,
-        socket=entry.docker_socket or entry.docker.socket,
-        ssh_config=entry.ssh_config,
-        tls=(entry.tls.ca, entry.tls.cert, entry.tls.key) if entry.tls else None,
-    )
-
-
-def _check_single(document: Document, path: tuple[str, ...], machine: object, seen: dict[object, Path_]) -> None:
-    """Check that no machine and no joined name occurs twice: `a.b` + `c` and `a` + `b.c` have equal record names.
-
-    Args:
-        document: Receives the mistakes.
-        path: Path in the document of the host, or of its fleet's queue.
-        machine: Identity of the machine; None: unknown.
-        seen: Paths of earlier machines and joined names.
-    """
-    key = f"{path[1]}.{path[-1]}"
-    if machine is not None and (other := seen.setdefault(machine, path)) != path:
-        document.problem(
-            path,
-            f"is the same machine as host {plain_text(str(other[-1]), 80)}. Two benchmarks at a time would disturb "
-            "each other. List each machine once; to compare its GPUs, make two runs with different gpus:",
-        )
-    if (other := seen.setdefault(key, path)) != path:
-        document.problem(
-            path,
-            f"its name in records, {plain_text(key, 160)}, is also that of host {plain_text(str(other[-1]), 80)} of "
-            f"fleet {plain_text(str(other[1]), 80)} (line {document.line(other)}). Rename one of them",
-        )
 
 
 def _host(file: Path, fleet: str, name: str, levels: Sequence[Settings], own: dict[str, Any]) -> Host:
@@ -269,13 +254,13 @@ def _host(file: Path, fleet: str, name: str, levels: Sequence[Settings], own: di
         environment |= {key: str(value) for key, value in (level.environment or {}).items()}
     if own.get("docker") is not None and "image" not in merged and merged.get("image_source", "pull") == "pull":
         merged.setdefault("registry", _released_images())
-    gpus, device, variant = merged.pop("gpus", "all"), merged.pop("device", "auto"), merged.pop("variant", "auto")
+    gpus, device, variant = merged.pop("gpus", "all"), merged.pop("device", "auto"), merged.pop("variant", [AUTO])
     known_hosts = str((file.parent / f"{file.stem}.{fleet}.known_hosts").absolute())
     merged |= {
         "environment": dict(sorted(environment.items())),
         "gpus": None if gpus == "all" else tuple(gpus),
         "device": None if device == "auto" else Device(device),
-        "variants": tuple(name for name in ([variant] if isinstance(variant, str) else variant) if name != AUTO),
+        "variants": tuple(name for name in variant if name != AUTO),
         "host_keys": HostKeys(policy=merged.get("host_keys"), file=known_hosts),
     }
     return Host(fleet=fleet, name=name, **(merged | own))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from pydantic import ConfigDict, TypeAdapter
@@ -105,6 +106,7 @@ def unknown_variant(name: str, known: Sequence[str]) -> str:
     return f"unknown variant {shown(name)}. {did_you_mean(name, list(known), 'Known variants')}"
 
 
+@cache
 def read_variants(path: Path = IMAGES_FILE) -> list[Variant]:
     """Read the table of images.
 

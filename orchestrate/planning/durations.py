@@ -140,19 +140,6 @@ def computed_durations(plan: Plan) -> dict[tuple[str, str], float]:
     return found
 
 
-@dataclass(frozen=True)
-class Speed:
-    """The speed of a host.
-
-    Attributes:
-        flops_per_second: Rate of one device in training.
-        bytes_per_second: Memory bandwidth in training; None: not a bottleneck.
-    """
-
-    flops_per_second: float
-    bytes_per_second: float | None
-
-
 def host_seconds(entry: HostPlan) -> float:
     """Return the seconds that a host spends once per run, on pulling images and measuring its devices' peaks."""
     jobs = [job for job in entry.jobs if job.blocked is None]
@@ -167,37 +154,34 @@ def repeat_seconds(case: Case, host: Host, facts: Facts | None) -> float | None:
     slowness = ((facts and facts.cpu_loop_seconds) or LOOP_SECONDS) / LOOP_SECONDS
     if case.model == "device":
         return DEVICE_CASE_SECONDS * slowness
-    work, speed = work_of(case), speed_of(case, host, facts)
-    if work is None or speed is None:
+    work, step = work_of(case), step_seconds(case, host, facts)
+    if work is None or step is None:
         return None
-    flops, traffic, layers = work
-    shared = case.num_gpus if case.device is Device.CPU else 1  # logical devices share one processor
-    step = shared * flops / speed.flops_per_second
-    if speed.bytes_per_second is not None:
-        step += traffic / speed.bytes_per_second
-    traced = layers * (LAYER_BUILD_SECONDS + LAYER_COMPILE_SECONDS * (2 if case.replicas > 1 else 1))
+    traced = work[2] * (LAYER_BUILD_SECONDS + LAYER_COMPILE_SECONDS * (2 if case.replicas > 1 else 1))
     start = START_SECONDS if case.device is Device.CPU else GPU_START_SECONDS
     warm = case.warmup_steps * (SETTLING if case.warmup_steps >= 10 else 1.0)
     timed = max(case.num_steps * step, (case.min_seconds or 0.0) + 1.5 * step)
     return (start + traced) * slowness + (2 + warm) * step + timed
 
 
-def speed_of(case: Case, host: Host, facts: Facts | None) -> Speed | None:
-    """Return the speed of a host for a case; None: its GPU is not in the reference, or it was not probed."""
-    if facts is None:
+def step_seconds(case: Case, host: Host, facts: Facts | None) -> float | None:
+    """Return the time of a step; None: the network or GPU is not in the reference, or the host was not probed."""
+    work = work_of(case)
+    if facts is None or work is None:
         return None
+    flops, traffic, _ = work
     if case.device is Device.CPU:
         cores = facts.cpu_limit or 1.0
         peak = facts.cpu_flops_per_second or CORE_FLOPS * cores
         share = min(1.0, (host.cpus or cores) / cores)
         utilisation = AVX2_UTILISATION if facts.cpu_vector_bits == 256 else CPU_UTILISATION
-        return Speed(peak * utilisation * share, None)
+        return case.num_gpus * flops / (peak * utilisation * share)  # logical devices share one processor
     members = specified_gpus(facts.gpus[0].name) if facts.gpus else ()
     figures = loosest_figures(members) if members else {}
     compute, bandwidth = figures.get(PEAK_OF.get(case.precision, HALF_PEAK)), figures.get("memory_bandwidth")
     if compute is None or bandwidth is None:
         return None
-    return Speed(compute * 1e12 * GPU_UTILISATION, bandwidth * 1e9 * GPU_BANDWIDTH_SHARE)
+    return flops / (compute * 1e12 * GPU_UTILISATION) + traffic / (bandwidth * 1e9 * GPU_BANDWIDTH_SHARE)
 
 
 @dataclass(frozen=True)

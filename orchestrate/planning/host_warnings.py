@@ -13,6 +13,7 @@ from results.reference import GIBI
 from results.reference.networks import PEAK_VARIATION, fitting_batch, training_bytes
 from results.schema import Case, Device
 from results.schema.health import MAX_IDLE_UTILISATION, GPUFacts, Moment, grouped_warnings
+from results.text import counted
 
 MAX_CLOCK_SKEW_SECONDS = 5.0
 PCI_DEVICES = Path("/sys/bus/pci/devices")
@@ -25,6 +26,8 @@ MIN_DISK_BYTES = 15_000_000_000
 
 
 MAX_NAMED = 3
+
+ON_PURPOSE = "To do that on purpose, set device: cpu"
 
 
 def state_words(state: GPUFacts) -> str:
@@ -60,19 +63,16 @@ def _missing_gpus(host: Host, facts: Facts) -> str | None:
     if facts.gpus or not host.wants_gpus or host.queue is not None:
         return None
     refusal = cpu_refusal(host, facts)
-    if host.launcher == "process" and host.device is not Device.GPU and not has_nvidia_gpu():
-        return f"no GPU was found; {refusal}" if refusal else None
+    if host.launcher == "process" and host.device is None and not refusal and not has_nvidia_gpu():
+        return None
+    remedy = "no GPU was found. Run nvidia-smi there"
     if host.docker is not None and facts.gpu_runtime is None:
         remedy = "its engine cannot give GPUs to containers. Install the NVIDIA container toolkit there"
     elif host.docker is not None:
-        remedy = f"its engine gives GPUs ({facts.gpu_runtime}), but no GPU was found. Run nvidia-smi there"
-    else:
-        remedy = "no GPU was found. Run nvidia-smi there"
+        remedy = f"its engine gives GPUs ({facts.gpu_runtime}), but {remedy}"
     if host.device is Device.GPU:
         return remedy
-    if refusal:
-        return f"{remedy}; {refusal}"
-    return f"{remedy}. Without a GPU, the CPU is measured. To do that on purpose, set device: cpu"
+    return f"{remedy}; {refusal}" if refusal else f"{remedy}. Without a GPU, the CPU is measured. {ON_PURPOSE}"
 
 
 def isolation_note(hosts: Iterable[Host]) -> str | None:
@@ -96,13 +96,10 @@ def sending_note(probed: Iterable[Facts | None]) -> str | None:
     totals = (sum(image.send_bytes or 0 for image in facts.images) for facts in probed if facts is not None)
     if not (sizes := [size for size in totals if size]):
         return None
-    gigabytes = f"{sum(sizes) / 1e9:.1f} GB"
-    if len(sizes) == 1:
-        return f"this machine sends {gigabytes} of images to one host, compressed on the way"
     return (
-        f"this machine sends images to {len(sizes)} hosts, {gigabytes} in all, compressed on the way and to a few of "
-        f"them at a time. A registry would get each image once ({max(sizes) / 1e9:.1f} GB for a host): run images push "
-        "--registry ADDRESS, and set registry: ADDRESS in place of image_source: transfer"
+        f"this machine sends {sum(sizes) / 1e9:.1f} GB of images to {counted(len(sizes), 'host')}, compressed on the "
+        f"way. A registry would get each image once ({max(sizes) / 1e9:.1f} GB for a host): run images push --registry "
+        "ADDRESS, and set registry: ADDRESS in place of image_source: transfer"
     )
 
 
@@ -121,20 +118,6 @@ def memory_notes(host: Host, facts: Facts, cases: Iterable[Case]) -> list[str]:
             f"per GPU and will run out of memory ({memory / GIBI:.0f} GiB). Use batch_per_gpu: {fitting}"
         )
     return list(notes.values())
-
-
-def _other_programs(facts: Facts) -> str | None:
-    """Return a warning about other programs on the CPUs of a host, or None."""
-    share, load, cpus = facts.other_cpu_share, facts.load, facts.cpu_count
-    busy = load is not None and cpus is not None and load > cpus
-    if not (busy if share is None else share > MAX_IDLE_UTILISATION):
-        return None
-    seen = [] if load is None or cpus is None else [f"load {load:.0f} on {cpus} CPUs"]
-    seen += [] if share is None else [f"{share:.0%} of its CPU time taken"]
-    return (
-        f"{', '.join(seen)}: other programs run here, and a benchmark shares the CPUs with them. End them (top shows "
-        "them), or wait"
-    )
 
 
 def same_machines(probed: Mapping[HostPlace, Facts | str]) -> list[list[HostPlace]]:
@@ -180,8 +163,12 @@ def _machine_warnings(host: Host, facts: Facts) -> Iterator[str]:
     disk = facts.disk_free_bytes if host.docker is not None else None
     if disk is not None and disk < MIN_DISK_BYTES:
         yield f"only {disk / 1e9:.0f} GB of disk space is free. Remove old images: docker image prune"
-    if (others := _other_programs(facts)) is not None:
-        yield others
+    if (share := facts.other_cpu_share or 0.0) > MAX_IDLE_UTILISATION:
+        load = "" if facts.load is None else f" (load {facts.load:.0f})"
+        yield (
+            f"other programs take {share:.0%} of its CPU time{load}, and a benchmark shares the CPUs with them. End "
+            "them (top shows them), or wait"
+        )
 
 
 def _gpu_warnings(host: Host, facts: Facts, mates: Iterable[Facts]) -> Iterator[str]:

@@ -12,9 +12,9 @@ code for its GPU.
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.variants import Variant, Version, parse_version
@@ -72,21 +72,31 @@ def wanted_images(host: Host, facts: Facts, variants: Sequence[Variant]) -> list
         variants: From `read_variants`.
     """
     if (problem := unsupported_architecture(host, facts)) is not None:
-        reference = image_name(host.registry, "cpu")
-        return [Image(variant=None, reference=reference, reason="", status=Status.UNSUPPORTED, problem=problem)]
+        return [_image(host, None, "", Status.UNSUPPORTED, problem)]
     known = {variant.name: variant for variant in variants}
     named = [_judge_named(host, facts, image, known.get(image.variant or "")) for image in named_images(host)]
-    return named or [_chosen(host, facts, variants)]
+    if named:
+        return named
+    if host.device is Device.CPU or not facts.gpus:
+        return [_image(host, "cpu", "trains on the processor")]
+    choice = choose_variant(kinds_of_gpus(host, facts), variants)
+    if choice.status is Status.OK and choice.variant is not None:
+        return [_image(host, choice.variant.name, choice.reason)]
+    return [_image(host, None, "chosen by driver and compute capability", choice.status, choice.reason)]
+
+
+def _image(
+    host: Host, variant: str | None, reason: str, status: Status = Status.OK, problem: str | None = None
+) -> Image:
+    reference = image_name(host.registry, variant or "none")
+    return Image(variant=variant, reference=reference, reason=reason, status=status, problem=problem)
 
 
 def named_images(host: Host) -> tuple[Image, ...]:
     """Return the images that `hosts.yml` sets for a host."""
     if host.image is not None:
         return (Image(variant=None, reference=host.image, reason="named in hosts.yml"),)
-    return tuple(
-        Image(variant=name, reference=image_name(host.registry, name), reason="named in hosts.yml")
-        for name in host.variants
-    )
+    return tuple(_image(host, name, "named in hosts.yml") for name in host.variants)
 
 
 def unsupported_architecture(host: Host, facts: Facts) -> str | None:
@@ -111,57 +121,36 @@ def _judge_named(host: Host, facts: Facts, image: Image, variant: Variant | None
     """Check a variant from `hosts.yml` against driver and GPUs; a custom image is not checked."""
     if variant is None or variant.cuda is None or facts.driver is None:
         return image
-    fits = fits_of(host, facts, variant)
+    fits = [check_variant(variant, *gpu) for gpu in kinds_of_gpus(host, facts)]
     for fit in fits:
         if fit.status is not Status.OK:
             return dataclasses.replace(image, status=fit.status, problem=fit.reason)
     return dataclasses.replace(image, reason="; ".join([image.reason, *(fit.reason for fit in fits[:1])]))
 
 
-def _chosen(host: Host, facts: Facts, variants: Sequence[Variant]) -> Image:
-    """Choose a variant that suits all used GPUs of a host."""
-    if host.device is Device.CPU or not facts.gpus:
-        return Image(variant="cpu", reference=image_name(host.registry, "cpu"), reason="trains on the processor")
-    capabilities: list[str | None] = [*used_capabilities(host, facts)] or [None]
-    choices = [choose_variant(facts.driver, gpu, variants) for gpu in capabilities]
-    for choice in choices:
-        if choice.status is not Status.OK:
-            reference = image_name(host.registry, choice.variant.name if choice.variant else "none")
-            reason = "chosen by driver and compute capability"
-            return Image(variant=None, reference=reference, reason=reason, status=choice.status, problem=choice.reason)
-    fits = max((fits_of(host, facts, variant) for variant in candidates(variants)), key=rank)
-    if rank(fits)[0] and fits[0].variant is not None:
-        name = fits[0].variant.name
-        return Image(variant=name, reference=image_name(host.registry, name), reason=fits[0].reason)
-    names = ", ".join(sorted(choice.variant.name for choice in choices if choice.variant is not None))
-    problem = f"its GPUs need different images ({names}). Write the host twice, with gpus: and variant:"
-    return Image(variant=None, reference="", reason="mixed GPUs", status=Status.UNSUPPORTED, problem=problem)
+# -- one variant on kinds of GPUs ------------------------------------------------------------------------------------
+
+KindOfGPU = tuple[str, str]
+"""Version of the NVIDIA driver, e.g. `550.127.05`, and compute capability, e.g. `8.6`."""
 
 
-def fits_of(host: Host, facts: Facts, variant: Variant) -> list[Fit]:
-    """Return how a variant suits each compute capability of the used GPUs of a host."""
-    return [check_variant(variant, facts.driver or "0", gpu) for gpu in used_capabilities(host, facts)]
-
-
-def used_capabilities(host: Host, facts: Facts) -> list[str]:
-    """Return the compute capabilities of the used GPUs, lowest first."""
+def kinds_of_gpus(host: Host, facts: Facts) -> list[KindOfGPU]:
+    """Return the kinds of the used GPUs, that of the lowest compute capability first; empty without a driver."""
     used = [gpu for gpu in facts.gpus if host.gpus is None or gpu.index in host.gpus] or facts.gpus
-    return sorted({gpu.compute_capability for gpu in used if gpu.compute_capability}, key=parse_version)
-
-
-# -- one variant on one kind of GPU ----------------------------------------------------------------------------------
+    capabilities = sorted({gpu.compute_capability for gpu in used if gpu.compute_capability}, key=parse_version)
+    return [(facts.driver, capability) for capability in capabilities if facts.driver is not None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """How a variant fits a GPU, or the chosen variant.
+    """How a variant fits a kind of GPU.
 
     Attributes:
-        variant: None: no image suits.
+        variant: None: no GPU was found.
         status: `ok`, `unsupported` (never on this GPU), `driver_too_old` (this GPU needs a newer driver), `no_gpu`.
         compiled: How many kernels the driver compiles at the first start: 0 none, 1 some, 2 all.
         native: Whether the driver is at least as new as the toolkit, without minor-version compatibility.
-        needed_driver: Oldest suitable driver; None: there is none.
+        needed_driver: Oldest suitable driver.
         reason: In words.
     """
 
@@ -170,39 +159,51 @@ class Fit:
     reason: str
     compiled: int = 2
     native: bool = False
-    needed_driver: str | None = None
+    needed_driver: str = "0"
 
 
-def choose_variant(driver_version: str | None, compute_capability: str | None, variants: Sequence[Variant]) -> Fit:
-    """Choose the image for a kind of GPU, and explain the choice.
+def choose_variant(gpus: Sequence[KindOfGPU], variants: Sequence[Variant]) -> Fit:
+    """Choose the image for the GPUs of a host: how it fits the first of them, or why no image suits one of them."""
+    if not gpus:
+        reason = "no NVIDIA driver with a GPU: cases for GPUs cannot run here. To measure its CPU, set device: cpu"
+        return Fit(variant=None, status=Status.NO_GPU, reason=reason)
+    best = best_fits(gpus, variants)
+    failing = next((place for place, fit in enumerate(best) if fit.status is not Status.OK), None)
+    if failing is None:
+        return best[0]
+    driver, capability = gpus[failing]
+    fits = [check_variant(one, driver, capability) for one in variants]
+    waiting = [fit for fit in fits if fit.status is Status.DRIVER_TOO_OLD and fit.variant in candidates(variants)]
+    if waiting:
+        easiest = min(waiting, key=lambda fit: parse_version(fit.needed_driver))
+        reason = f"driver {driver} is too old for compute capability {capability} with every image. "
+        return dataclasses.replace(easiest, reason=f"{reason}Nearest is {easiest.reason}")
+    names = " or ".join(fit.variant.name for fit in fits if fit.variant and fit.status is Status.OK)
+    advice = f". To try {names}: run images build {names}, push it, and set variant: {names}" if names else ""
+    return dataclasses.replace(best[failing], reason=best[failing].reason + advice)
+
+
+def best_fits(gpus: Sequence[KindOfGPU], variants: Sequence[Variant]) -> list[Fit]:
+    """Return how the best variant fits each kind of GPU, possibly of several hosts; opt-in variants are ignored.
 
     Machine code is preferred to code that the driver compiles, then the newest TensorFlow, so that hosts with different
-    drivers use the same one if possible, then libraries that the driver supports natively.
-
-    Args:
-        driver_version: Of the NVIDIA driver, e.g. `550.127.05`; None: no driver.
-        compute_capability: Of the host's GPUs, e.g. `8.6`; None: no GPU.
-        variants: From `read_variants`; opt-in variants are ignored.
+    drivers use the same one if possible, then libraries that all drivers support natively: the newest of them,
+    otherwise those nearest to the drivers.
     """
-    if driver_version is None or compute_capability is None:
-        cpu = next((variant for variant in variants if variant.cuda is None and not variant.opt_in), None)
-        what = "no NVIDIA driver" if driver_version is None else f"driver {driver_version}, but no GPU"
-        offer = f"; {cpu.name} measures its CPU, in cases with device: cpu" if cpu else ""
-        return Fit(variant=cpu, status=Status.NO_GPU, reason=f"{what}: cases for GPUs cannot run here{offer}")
-    all_fits = [check_variant(one, driver_version, compute_capability) for one in variants if one.cuda is not None]
-    fits = [fit for fit in all_fits if fit.variant and not fit.variant.opt_in]
-    if not fits:
-        return Fit(variant=None, status=Status.UNSUPPORTED, reason="no image with CUDA is known")
-    best = max(fits, key=lambda fit: rank([fit]))
-    if best.status is Status.OK:
-        return best
-    if waiting := [fit for fit in fits if fit.status is Status.DRIVER_TOO_OLD]:
-        easiest = min(waiting, key=lambda fit: parse_version(fit.needed_driver or "0"))
-        reason = f"driver {driver_version} is too old for compute capability {compute_capability} with every image. "
-        return Fit(variant=None, status=Status.DRIVER_TOO_OLD, reason=f"{reason}Nearest is {easiest.reason}")
-    names = " or ".join(fit.variant.name for fit in all_fits if fit.variant and fit.status is Status.OK)
-    advice = f". To try {names}: run images build {names}, push it, and set variant: {names}" if names else ""
-    return Fit(variant=None, status=Status.UNSUPPORTED, reason=best.reason + advice)
+
+    def rank(variant: Variant) -> tuple[bool, int, Version, bool, Version]:
+        fits = [check_variant(variant, *gpu) for gpu in gpus]
+        is_native, cuda = all(fit.native for fit in fits), parse_version(variant.cuda or "0")
+        return (
+            all(fit.status is Status.OK for fit in fits),
+            -sum(fit.compiled for fit in fits),
+            parse_version(variant.tensorflow),
+            is_native,
+            cuda if is_native else tuple(-part for part in cuda),
+        )
+
+    best = max(candidates(variants), key=rank)
+    return [check_variant(best, *gpu) for gpu in gpus]
 
 
 def candidates(variants: Sequence[Variant]) -> list[Variant]:
@@ -266,31 +267,15 @@ def _running(capabilities: Iterable[str], gpu: Version) -> list[str]:
     return sorted(runs, key=parse_version)
 
 
-def rank(fits: Sequence[Fit]) -> tuple[bool, bool, Version, bool, Version]:
-    """Return the sort key of a variant, the best highest, from its fits to a host's GPUs."""
-    variant, native = fits[0].variant, all(fit.native for fit in fits)
-    cuda = parse_version((variant and variant.cuda) or "0")
-    return (
-        all(fit.status is Status.OK for fit in fits),
-        all(fit.compiled == 0 for fit in fits),
-        parse_version(variant.tensorflow if variant else "0"),
-        native,
-        # The newest libraries with native support, otherwise those nearest to the driver.
-        cuda if native else tuple(-part for part in cuda),
-    )
-
-
 # -- one image for several hosts -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Chooser:
-    """A host whose image is chosen by driver and GPU, and the best image for it alone."""
+class _Choice(NamedTuple):
+    """A host whose image is chosen by driver and GPU, and how the best image for it alone fits."""
 
     host: Host
-    facts: Facts
-    own: Image
-    own_fits: Sequence[Fit]
+    gpus: list[KindOfGPU]
+    fits: list[Fit]
 
 
 def share_images(
@@ -306,72 +291,53 @@ def share_images(
     Returns:
         By host; hosts with a named image, or if all have the same anyway, are excluded.
     """
-    choosers = [one for host in hosts if (one := _chooser(host, probed[host.place], variants)) is not None]
-    shared = _share(choosers, "the run", variants)
+    choices = [choice for host in hosts if (choice := _choice(host, probed[host.place], variants)) is not None]
+    if len({choice.fits[0].variant for choice in choices}) < 2:
+        return {}
+    shared = _share(choices, "; the newest image that suits every host of the run", variants)
     if shared is not None:
         return shared
-    found = {chooser.host.place: chooser.own for chooser in choosers}
-    for fleet in {chooser.host.fleet for chooser in choosers}:
-        found |= _share([one for one in choosers if one.host.fleet == fleet], f"fleet {fleet}", variants) or {}
-    why = "no image suits all hosts of the run, so software differs between them"
-    return {place: dataclasses.replace(image, reason=f"{image.reason}; {why}") for place, image in found.items()}
+    found: dict[HostPlace, Image] = {}
+    why = "; no image suits all hosts of the run, so software differs between them"
+    for fleet in {choice.host.fleet for choice in choices}:
+        of_fleet = [choice for choice in choices if choice.host.fleet == fleet]
+        together = _share(of_fleet, f"; the newest image that suits every host of fleet {fleet}{why}", variants)
+        if together is None:
+            for choice in of_fleet:
+                found |= _share([choice], why, variants) or {}
+        found |= together or {}
+    return found
 
 
-def fleets_variants(hosts: Sequence[Host], probed: Mapping[HostPlace, Facts | str]) -> dict[HostPlace, tuple[str, ...]]:
-    """Return the variant of the fleet for each host whose probe failed, so that it uses the same one.
-
-    Args:
-        hosts: Of the run.
-        probed: Facts of each host, including its images, or why the probe failed.
-    """
-    of_fleet: dict[str, set[str]] = defaultdict(set)
-    for host in hosts:
-        facts = probed[host.place]
-        if isinstance(facts, Facts) and facts.gpus and _chooses(host):
-            of_fleet[host.fleet] |= {image.variant for image in facts.images if image.variant is not None}
-    silent = [host for host in hosts if isinstance(probed[host.place], str) and _chooses(host)]
-    return {host.place: tuple(names) for host in silent if len(names := of_fleet[host.fleet]) == 1}
+def _choice(host: Host, facts: Facts | str, variants: Sequence[Variant]) -> _Choice | None:
+    """Return the choice of a host; None: it has none, or no image suits it."""
+    if isinstance(facts, str) or not is_chosen(host) or not facts.images or unsupported_architecture(host, facts):
+        return None
+    gpus = kinds_of_gpus(host, facts)
+    fits, first = best_fits(gpus, variants), facts.images[0]
+    if not gpus or fits[0].variant is None or any(fit.status is not Status.OK for fit in fits):
+        return None
+    # An instance that was started from one of our images uses that one.
+    is_instance = host.ssh is not None and first.status is Status.OK and first.variant != fits[0].variant.name
+    return None if is_instance else _Choice(host, gpus, fits)
 
 
-def _chooses(host: Host) -> bool:
+def _share(choices: Sequence[_Choice], why: str, variants: Sequence[Variant]) -> dict[HostPlace, Image] | None:
+    """Return one image for all these hosts; None: with each, one fails, or compiles more than with its own image."""
+    fits = best_fits([gpu for choice in choices for gpu in choice.gpus], variants)
+    alone = [fit for choice in choices for fit in choice.fits]
+    best = fits[0].variant
+    if best is None or any(
+        fit.status is not Status.OK or fit.compiled > own.compiled for fit, own in zip(fits, alone, strict=True)
+    ):
+        return None
+    images = {}
+    for host, gpus, (own, *_) in choices:
+        only = f" (this host alone: {own.variant.name})" if own.variant and own.variant != best else ""
+        images[host.place] = _image(host, best.name, f"{check_variant(best, *gpus[0]).reason}{why}{only}")
+    return images
+
+
+def is_chosen(host: Host) -> bool:
     """Return whether a host's image is chosen by its driver and GPUs."""
     return host.image is None and not host.variants and host.wants_gpus and host.python is None
-
-
-def _chooser(host: Host, facts: Facts | str, variants: Sequence[Variant]) -> _Chooser | None:
-    """Return the choice of a host; None: it has none, or no image suits it."""
-    if isinstance(facts, str) or not _chooses(host) or not facts.gpus or facts.driver is None or not facts.images:
-        return None
-    own, *others = wanted_images(host, facts, variants)
-    chosen = next((variant for variant in variants if variant.name == own.variant), None)
-    instance = facts.images[0].variant != own.variant and facts.images[0].status is Status.OK and host.ssh is not None
-    if others or chosen is None or own.status is not Status.OK or instance:
-        return None  # an instance started from one of our images uses that one
-    return _Chooser(host, facts, own, fits_of(host, facts, chosen))
-
-
-def _share(choosers: Sequence[_Chooser], whose: str, variants: Sequence[Variant]) -> dict[HostPlace, Image] | None:
-    """Return a shared image for all these hosts; None: none suits all. Empty: they have the same one anyway."""
-    if len({chooser.own.variant for chooser in choosers}) < 2:
-        return {}
-    suiting: list[list[Fit]] = []
-    for variant in candidates(variants):
-        fits = [fit for chooser in choosers for fit in fits_of(chooser.host, chooser.facts, variant)]
-        alone = [fit for chooser in choosers for fit in chooser.own_fits]
-        # None of the hosts may fail, or compile more than with its own image.
-        if all(fit.status is Status.OK and fit.compiled <= own.compiled for fit, own in zip(fits, alone, strict=True)):
-            suiting.append(fits)
-    if not suiting or (best := max(suiting, key=rank)[0].variant) is None:
-        return None
-    return {chooser.host.place: _shared_image(chooser, best, whose) for chooser in choosers}
-
-
-def _shared_image(chooser: _Chooser, variant: Variant, whose: str) -> Image:
-    """Return the shared image for one host, with the reason."""
-    first, own = fits_of(chooser.host, chooser.facts, variant)[0], chooser.own.variant
-    alone = f" (this host alone: {own})" if own != variant.name else ""
-    return Image(
-        variant=variant.name,
-        reference=image_name(chooser.host.registry, variant.name),
-        reason=f"{first.reason}; the newest image that suits every host of {whose}{alone}",
-    )

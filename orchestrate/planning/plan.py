@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any, Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
@@ -26,7 +26,7 @@ from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.queues import KubernetesQueue
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.host_warnings import cpu_refusal
-from orchestrate.planning.images import fleets_variants, named_images
+from orchestrate.planning.images import is_chosen, named_images
 from orchestrate.suites import Suite
 from orchestrate.text import plain_text, shown
 from results.runs.reading import CASE_CHANGES, CannotUpgrade, FieldChange, upgrade
@@ -207,7 +207,6 @@ def make_plan(
         UserError: A suite does not exist, or the plan is empty.
     """
     plans = []
-    variants = fleets_variants(hosts, probed)
     reports = [(host, probed[host.place]) for host in hosts]
     sizes = [report.gpu_memory_bytes(host.gpus) for host, report in reports if isinstance(report, Facts)]
     memory = min(filter(None, sizes), default=None)
@@ -215,12 +214,14 @@ def make_plan(
     def suite_of(name: str) -> Suite:
         return dataclasses.replace(read_suite(name), memory_bytes=memory)
 
-    for given in hosts:
-        host = dataclasses.replace(given, variants=variants.get(given.place, given.variants))
+    for host in hosts:
         name, reported = host.suite or DEFAULT_SUITE, probed[host.place]
         suite = suite_of(name)
         facts, problem = (reported, None) if isinstance(reported, Facts) else (None, reported)
-        cases, excluded = _cases(host, suite, facts or next(iter(fleet_facts(host, hosts, probed)), None))
+        mate = facts or next(iter(fleet_facts(host, hosts, probed)), None)
+        if facts is None and mate is not None and mate.gpus and is_chosen(host):  # the image of its fleet
+            host = dataclasses.replace(host, variants=tuple(image.variant for image in mate.images if image.variant))
+        cases, excluded = _cases(host, suite, mate)
         limits: dict[Case, float | None] = dict.fromkeys(cases)
         for case in cases if host.queue is not None else ():  # where short jobs start earlier
             expected = LIMIT_FACTOR * (durations or {}).get((host.fleet, case.name), math.inf)
@@ -504,38 +505,31 @@ def plan_from_json(text: str | bytes, where: str = "plan.json") -> Plan:
     Raises:
         UserError: The file is damaged, or its version is not supported.
     """
-    document, version = _parsed(text)
     try:
-        if isinstance(version, int) and version in PLAN_CHANGES:
+        document = json.loads(text)
+        version = document["plan_version"]
+        if version in PLAN_CHANGES:
             upgrade(document, version, PLAN_CHANGES)
             text = json.dumps({**document, "plan_version": PLAN_VERSION})
+        elif version != PLAN_VERSION:
+            raise UserError(
+                f"{where}: plan_version must be 1 to {PLAN_VERSION}. Received: {shown(version)}. "
+                "Resume with the version of tfbench that started the run"
+            )
         return _adapter().validate_json(text, strict=True)
     except CannotUpgrade as error:
         raise UserError(f"{where}: {error}") from error
-    except ValidationError as error:
-        if not document or version in (PLAN_VERSION, *PLAN_CHANGES):
-            raise UserError(
-                f"{where}: is damaged: {_first(error)}. Restore the file from a copy, resume with the version of "
-                "tfbench that wrote it, or start a new run: the records in the run's folder are unharmed"
-            ) from error
+    except (ValueError, RecursionError, TypeError, KeyError) as error:
         raise UserError(
-            f"{where}: plan_version must be 1 to {PLAN_VERSION}. Received: {shown(version)}. "
-            "Resume with the version of tfbench that started the run"
+            f"{where}: is damaged: {_first(error)}. Restore the file from a copy, resume with the version of "
+            "tfbench that wrote it, or start a new run: the records in the run's folder are unharmed"
         ) from error
 
 
-def _parsed(text: str | bytes) -> tuple[dict[str, Any], object]:
-    """Return a plan as JSON and its version; an empty one and None if it is not a plan at all."""
-    try:
-        document = json.loads(text)
-        return document, document["plan_version"]
-    except (ValueError, RecursionError, TypeError, KeyError):
-        return {}, None
-
-
-def _first(error: ValidationError) -> str:
-    """Return the place and text of the first mistake, and the number of further ones."""
+def _first(error: Exception) -> str:
+    """Return the text of an error; of pydantic's, the place and text of the first, and the number of further ones."""
+    if not isinstance(error, ValidationError):
+        return plain_text(f"not a plan: {error}", 300)
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    place = ".".join(map(str, first["loc"]))
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return plain_text(f"{place + ': ' if place else ''}{first['msg']}{more}", 300)
+    return plain_text(f"{'.'.join(map(str, first['loc']))}: {first['msg']}{more}", 300)

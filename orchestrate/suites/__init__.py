@@ -10,20 +10,13 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    Field,
-    StrictBool,
-    StrictInt,
-    StrictStr,
-    create_model,
-    field_validator,
-)
+from pydantic import AfterValidator, Field, StrictBool, StrictInt, StrictStr, create_model
 
-from orchestrate.errors import DocumentError, UserError
+from orchestrate.errors import UserError
 from orchestrate.text import shown
-from orchestrate.yaml_files import Form, described, did_you_mean, read_document, resolve_path, validate_document
+from orchestrate.yaml_files import Form, Listed, described, did_you_mean, read_document, resolve_path
 from results.reference.networks import BYTES, fitting_batch
 from results.schema import (
     DEVICE_MODEL,
@@ -38,7 +31,7 @@ from results.schema import (
     kind_of,
     range_of,
 )
-from results.schema.case import CaseRefusal, network_refusal, tuning_refusal
+from results.schema.case import network_refusal, tuning_refusal
 from results.schema.networks import NETWORKS
 
 FOLDER = Path(__file__).parent
@@ -50,9 +43,6 @@ LARGEST_FIT = 512
 """First batch size to try for `batch_per_gpu: fit`, times the bytes of a number: 128 in fp32, 256 in fp16."""
 
 Count = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
-Repeats = Annotated[StrictInt, Field(ge=1, le=1000)]
-T = TypeVar("T")
-Few = Annotated[list[T], Field(min_length=1, max_length=100)]
 
 ONE_FOR_A_BLOCK = ("communication", "image_size", "warmup_steps", "num_steps")
 """Settings with a single value per block."""
@@ -65,99 +55,75 @@ LISTED = ("model", *(name for name in SETTINGS if name not in (*ONE_FOR_A_BLOCK,
 
 
 def _field(name: str) -> tuple[Any, Any]:
-    """Return the type of a setting's key, and its field with default, description and example."""
-    setting, default = SETTINGS[name], default_of(name)
-    kind: Any = kind_of(name)
-    value: Any = kind
-    if kind is bool:
-        words, value, example = "true or false", StrictBool, str(default).lower()
-    elif kind in (int, float):
+    """Return the type of a setting's key, and its field."""
+    kind, default = kind_of(name), default_of(name)
+    value: Any = StrictBool if kind is bool else kind
+    if kind in (int, float):
         numbers = range_of(name)
-        least, most = max(numbers.low, int(name.endswith("_steps"))), numbers.high
-        words, example = f"a {'whole ' if kind is int else ''}number of at least {least:g}", str(default or least)
-        value = Annotated[StrictInt if kind is int else float, Field(ge=least, le=most)]
-    else:
-        words, example = f"one of {', '.join(kind)}", str(default or next(iter(kind)))
-    if name not in ONE_FOR_A_BLOCK:
-        words, value = f"{words}, or a list", value | Few[value]
-    text = f"{words}: {setting.meaning.removesuffix('.')}"
-    return value | None if default is None else value, described(text, example, default)
+        limits = Field(ge=max(numbers.low, int(name.endswith("_steps"))), le=numbers.high)
+        value = Annotated[StrictInt if kind is int else float, limits]
+    if name in ONE_FOR_A_BLOCK:
+        return value | None if default is None else value, Field(default)
+    return Listed[value], Field([default])
 
 
 _FIELDS: dict[str, Any] = {name: _field(name) for name in SETTINGS if name not in SPECIAL}
 _Settings = create_model("_Settings", __base__=Form, **_FIELDS)
 
 
+def _known_network(name: str) -> str:
+    known = [*NETWORKS, DEVICE_MODEL]
+    if name not in known:
+        raise ValueError(f"model: there is no network {shown(name)}. {did_you_mean(name, known, 'Networks')}")
+    return name
+
+
 class CaseBlock(_Settings):
     """A matrix of cases; lists multiply."""
 
-    instead = dict.fromkeys(("batch", "batch_size"), "Write batch_per_gpu")
-
-    model: StrictStr | Few[StrictStr] = Field(
-        description="a network or a list of networks; device: none", examples=["[resnet50, googlenet]"]
-    )
+    model: Listed[Annotated[StrictStr, AfterValidator(_known_network)]] = Field(examples=["[resnet50, googlenet]"])
     batch_per_gpu: Count | dict[Precision, Count] | Literal["fit"] | None = described(
         "a whole number, one for each precision, or fit (as large as fits the run's smallest GPU)",
         "{fp32: 128, fp16: 256}",
     )
-    device: Literal["auto"] | Device = described(
-        "auto, gpu or cpu (auto: gpu where the host has one)", "gpu", default="auto"
-    )
-
-    @field_validator("model")
-    @classmethod
-    def _must_be_known(cls, model: str | list[str]) -> str | list[str]:
-        known = [*NETWORKS, DEVICE_MODEL]
-        for name in _listed(model):
-            if name not in known:
-                hint = did_you_mean(name, known, "Networks")
-                raise ValueError(f"model: there is no network {shown(name)}. {hint}")
-        return model
+    device: Literal["auto"] | Device = described("auto, gpu or cpu", "gpu", default="auto")
 
     def mistakes(self) -> Iterator[tuple[str, str]]:
         """See `Form.mistakes`; reports contradictory settings."""
         settings = dict(self)
-        values = {name: _listed(settings[name]) for name in LISTED}
-        modes = values["mode"]
+        values = {name: settings[name] for name in LISTED}
+        modes, batches, several = values["mode"], _batches(self), max(values["num_hosts"]) > 1
         if DEVICE_MODEL in values["model"]:
-            yield from self._device_mistakes(values["model"], modes)
+            useless = sorted(self.model_fields_set - {"model", "num_gpus", "device", "deep_check"})
+            if values["model"] != [DEVICE_MODEL]:
+                yield "model", f"{DEVICE_MODEL} is not a network: write a separate case for it. Received: {self.model}"
+            elif useless:
+                yield useless[0], f"{useless[0]} has no effect with model: {DEVICE_MODEL}. Remove it"
             return
         if Mode.DEVICE in modes:
             yield "mode", f"mode: {Mode.DEVICE} is for model: {DEVICE_MODEL} only. Write train or infer"
+        if not several and settings["communication"] is not Communication.AUTO:
+            yield "communication", "communication is for several hosts only. Add num_hosts, or remove it"
+        for key, value in (("all_reduce", False), ("data", Data.TFRECORD)):
+            if value in values[key] and modes != [Mode.TRAIN]:
+                yield key, f"{key}: {str(value).lower()} is for mode: train only. Write a separate case"
         if self.batch_per_gpu is None:
             yield "batch_per_gpu", "batch_per_gpu is missing. Example: batch_per_gpu: {fp32: 128, fp16: 256}"
-        elif missing := [precision for precision in values["precision"] if precision not in _batches(self)]:
+        elif missing := [precision for precision in values["precision"] if precision not in batches]:
             example = f"Example: batch_per_gpu: {{{missing[0]}: 128}}"
             yield "batch_per_gpu", f"batch_per_gpu has no value for {', '.join(missing)}. {example}"
-        many, has_files = max(values["num_hosts"]) > 1, Data.TFRECORD in values["data"]
-        if many and (modes != [Mode.TRAIN] or has_files):
-            yield "num_hosts", "several hosts require mode: train and data: synthetic or host. Write a separate case"
-        if not many and settings["communication"] is not Communication.AUTO:
-            yield "communication", "communication is for several hosts only. Add num_hosts, or remove it"
-        for key, text, is_said in (
-            ("all_reduce", "all_reduce: false", False in values["all_reduce"]),
-            ("data", "data: tfrecord", has_files),
-            ("accumulate", "accumulate", max(values["accumulate"]) > 1),
-        ):
-            if is_said and modes != [Mode.TRAIN]:
-                yield key, f"{text} is for mode: train only. Write a separate case"
-        for refused in dict.fromkeys(_refusals(self)):
+            return
+        cases = _cases(self, Device.GPU)
+        refusals = {network_refusal(case, NETWORKS[case.model]) or tuning_refusal(case): None for case in cases}
+        for refused in filter(None, refusals):
             yield refused.key, f"{refused.as_setting}. Remove it, or write a separate case"
-
-    def _device_mistakes(self, models: list[str], modes: list[Mode]) -> Iterator[tuple[str, str]]:
-        if models != [DEVICE_MODEL]:
-            yield "model", f"{DEVICE_MODEL} is not a network: write a separate case for it. Received: {self.model}"
-        if useless := self.model_fields_set - {"model", "mode", "num_gpus", "device", "deep_check"}:
-            yield min(useless), f"{min(useless)} has no effect with model: {DEVICE_MODEL}. Remove it"
-        if "mode" in self.model_fields_set and modes != [Mode.DEVICE]:
-            yield "mode", f"model: {DEVICE_MODEL} implies mode: {Mode.DEVICE}. Remove mode"
 
 
 class SuiteFile(Form):
     """A suite file."""
 
-    description: StrictStr = described("a sentence", "what it shows", default="")
-    repeats: Repeats = described("a whole number of at least 1; a result needs 3", "3", default=3)
+    description: StrictStr = ""
+    repeats: Annotated[StrictInt, Field(ge=1, le=1000)] = 3
     cases: Annotated[list[CaseBlock], Field(min_length=1)] = Field(
         description="a list of cases", examples=["[{model: resnet50, batch_per_gpu: 128}]"]
     )
@@ -219,29 +185,10 @@ def read_suite(name: str) -> Suite:
         raise UserError(f"there is no suite {shown(name)}. {hint}")
     path = Path(name) if own else FOLDER / f"{name}.yml"
     document = read_document(path)
-    checked = validate_document(SuiteFile, document)
-    if document.problems or checked is None:
-        raise DocumentError(document.report())
+    checked = document.validated(SuiteFile)
+    document.raise_problems()
+    assert checked is not None, "a file without mistakes"
     return Suite(Path(name).stem, checked.description, checked.repeats, tuple(checked.cases))
-
-
-def _refusals(block: CaseBlock) -> Iterator[CaseRefusal]:
-    """Check every network against every value, one value at a time to avoid all combinations."""
-    settings = dict(block)
-    for model in _listed(block.model):
-        for name in ("batch_norm", "sequence_length", "data", "image_size"):
-            for value in _listed(settings[name]):
-                if refused := network_refusal(Case(model=model, **{name: value}), NETWORKS[model]):
-                    yield refused
-    if not set(_listed(settings["precision"])) <= set(_batches(block)):
-        return  # reported elsewhere
-    for case in _cases(block, Device.GPU):
-        if refused := tuning_refusal(case):
-            yield refused
-
-
-def _listed(value: T | list[T]) -> list[T]:
-    return value if isinstance(value, list) else [value]
 
 
 def _batches(block: CaseBlock) -> dict[Precision, int]:
@@ -255,7 +202,7 @@ def _cases(block: CaseBlock, device: Device) -> list[Case]:
     """Return every combination of the listed values, the last setting of `LISTED` fastest."""
     fixed = {name: getattr(block, name) for name in ONE_FOR_A_BLOCK}
     fixed["device"] = device if block.device == "auto" else block.device
-    values = {name: _listed(getattr(block, name)) for name in LISTED}
+    values = {name: getattr(block, name) for name in LISTED}
     if DEVICE_MODEL in values["model"]:
         values["mode"] = [Mode.DEVICE]
     cases = []

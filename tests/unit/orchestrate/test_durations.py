@@ -18,13 +18,13 @@ from orchestrate.planning.durations import (
     earlier_durations,
     estimate,
     host_seconds,
-    speed_of,
+    step_seconds,
 )
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import make_plan
 from orchestrate.suites import CaseBlock, Suite, read_suite
 from results.reference import all_published
-from results.reference.networks import networks, work_of
+from results.reference.networks import networks
 from results.schema import GPU, Case, Precision
 from tests.unit.orchestrate.test_check import drawn
 
@@ -60,10 +60,7 @@ def test_gpus_are_near_their_published_figures():
             batch = int(row["batch_per_gpu"] or 64)
             case = Case(model=row["model"], precision=Precision(row["precision"]), batch_per_gpu=batch)
             facts = Facts(gpus=(GPU(index=0, name=row["gpu"]),))
-            speed = speed_of(case, HERE, facts)
-            if speed is not None:
-                flops, traffic, _ = work_of(case)
-                step = flops / speed.flops_per_second + traffic / speed.bytes_per_second
+            if (step := step_seconds(case, HERE, facts)) is not None:
                 ratio = case.batch_per_gpu / step / float(row["samples_per_second"])
                 errors.append(max(ratio, 1 / ratio))
     errors.sort()

@@ -122,7 +122,7 @@ hosts.yml:11: fleet a5000: unknown key 'hoosts'. Did you mean 'hosts'?
 hosts.yml:13: host node-c: ca: no such file: ca.pem
 hosts.yml:13: host node-c: cert: no such file: h.pem
 hosts.yml:13: host node-c: key: no such file: h.pem
-hosts.yml:14: host node-d: process must be true: a subprocess of this Python, without Docker. Received: 'yes'. Example: process: true
+hosts.yml:14: host node-d: process must be a valid boolean. Received: 'yes'.
 hosts.yml:14: host node-d: suite: my.yml:1: cannot be read: No such file or directory. Check the path
 hosts.yml:15: host node-e: is the same machine as host node-b. Two benchmarks at a time would disturb each other. List each machine once; to compare its GPUs, make two runs with different gpus:
 hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?"""
@@ -168,12 +168,12 @@ fleets:
       one: {docker: "ssh://one"}
       two: {ssh: two, host_keys: strict}
       three: {docker: "tcp://three:2375", insecure: true}
-  b.c: {slurm: {container: none, shared_folder: /home/b, ssh: "ssh://bench@login:2222", python: /p, project: /q}}
+  c: {slurm: {container: none, shared_folder: /home/b, ssh: "ssh://bench@login:2222", python: /p, project: /q}}
 """
     hosts = read_hosts(write(tmp_path, text))
     assert [(host.host_keys.policy, host.host_keys.file) for host in hosts if host.login] == [
         (policy, str(tmp_path / f"hosts.{fleet}.known_hosts"))
-        for policy, fleet in (("accept-new", "a"), ("strict", "a"), ("accept-new", "b.c"))
+        for policy, fleet in (("accept-new", "a"), ("strict", "a"), ("accept-new", "c"))
     ]
     assert hosts[0].login == SSHAddress(target="one") and hosts[1].login == hosts[1].ssh
 
@@ -188,7 +188,10 @@ def test_a_fleet_of_a_queue_is_checked(tmp_path: Path, queue: str, said: str):
 
 @pytest.mark.parametrize("key", Settings.model_fields)
 def test_every_setting_reaches_the_host(tmp_path: Path, key: str):
-    example = {"suite": "quick", "gpus": "[0]", "device": "cpu"}.get(key, Settings.model_fields[key].examples[0])
+    example = {
+        **{"suite": "quick", "gpus": "[0]", "device": "cpu", "repeats": 5, "variant": "cuda12.5"},
+        **{"image_source": "pull", "host_keys": "strict", "network": "bridge", "cluster_port": 29500},
+    }.get(key) or Settings.model_fields[key].examples[0]
     (plain,) = read_hosts(write(tmp_path, one_host("{docker: 'ssh://a'}")))
     (host,) = read_hosts(write(tmp_path, f"{one_host('{docker: ssh://a}')}defaults: {{{key}: {example!s}}}\n"))
     at_default = ("timeout_minutes", "silence_minutes", "network", "cluster_port")

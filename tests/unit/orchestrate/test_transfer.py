@@ -70,10 +70,8 @@ def facts(*sizes: int | None) -> Facts:
 
 def test_what_leaves_this_machine_is_said_with_what_would_send_less():
     assert sending_note([facts(), facts(None), None]) is None
-    one = "this machine sends 4.5 GB of images to one host, compressed on the way"
-    assert sending_note([facts(4_457_000_000), facts(None)]) == one
-    many = sending_note([facts(4_457_000_000, 100_000_000)] * 20) or ""
-    assert many.startswith("this machine sends images to 20 hosts, 91.1 GB in all")
+    many = sending_note([*[facts(4_457_000_000, 100_000_000)] * 20, facts(None)]) or ""
+    assert many.startswith("this machine sends 91.1 GB of images to 20 hosts")
     assert "each image once (4.6 GB for a host): run images push --registry ADDRESS" in many
 
 
