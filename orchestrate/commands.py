@@ -109,7 +109,7 @@ def check(
         else:
             print_grid(verdict_grid(checked), stdout_console())
         rejected = any(judged.verdict is Acceptance.REJECT for judged in checked)
-        unusable = rejected or not any(judged.figures for judged in checked)
+        unusable = rejected or not any(judged.is_measured for judged in checked)
         return ExitCode.STOPPED if stopped else ExitCode.NO_HOST if unusable else ExitCode.OK
     documents = tables.check_document(hosts, probed)
     if format == "json":
@@ -187,13 +187,11 @@ def resume(
 ) -> int:
     """Continue a run: reattach to what is running, start what is missing."""
     from orchestrate.run_control import carry_out, ending, statuses_of
-    from orchestrate.running.controller import allow_open_files
     from orchestrate.session import find_run, read_plan, with_new_addresses
 
     with ending(how) as begun:
         folder = find_run(run, runs_dir)
         planned = with_new_addresses(read_plan(folder))
-        allow_open_files([entry.host for entry in planned.hosts], how.max_parallel)
         begun.append(planned)
         return carry_out(how, planned, folder, statuses_of(again))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -68,36 +69,29 @@ def judge_records(plan: Plan, folder: RunFolder, runs_dir: Path) -> list[HostVer
 
     A host whose check failed is rejected if it is at fault, and gets a warning otherwise.
     """
-    figures, failures = [], {}
+    hosts = []
     for entry in plan.hosts:
+        host = HostVerdict(fleet=entry.host.fleet, host=entry.host.name)
         record = folder.read_record(entry.jobs[0].id) if entry.jobs else None
         if record is not None and record.device_results:
-            figures.append(figures_of(record, entry.jobs[0]))
-        if record is None:
-            failures[entry.host.place] = Acceptance.WARNING, entry.problem or "not checked"
-        elif record.status is not Status.OK:
-            worst = Acceptance.REJECT if record.status in FAULTS_OF_THE_HOST else Acceptance.WARNING
-            failures[entry.host.place] = worst, f"{record.status}: {record.cause}"
-    judged = {(found.fleet, found.host): found for found in judge(figures, earlier_figures(runs_dir, folder.run_id))}
-    verdicts = []
-    for place in (entry.host.place for entry in plan.hosts):
-        verdict = judged.get(place) or HostVerdict(*place)
-        if place in failures:
-            worst, text = failures[place]
-            failure = HostFinding(worst, None, "check", text)
-            verdict = dataclasses.replace(verdict, findings=(failure, *verdict.findings))
-        verdicts.append(verdict)
-    return verdicts
+            host = figures_of(record, entry.jobs[0])
+        if record is None or record.status is not Status.OK:
+            text = f"{record.status}: {record.cause}" if record else entry.problem or "not checked"
+            is_at_fault = record is not None and record.status in FAULTS_OF_THE_HOST
+            failure = HostFinding(Acceptance.REJECT if is_at_fault else Acceptance.WARNING, None, "check", text)
+            host = dataclasses.replace(host, findings=(failure,))
+        hosts.append(host)
+    return judge(hosts, earlier_figures(runs_dir, folder.run_id))
 
 
-def earlier_figures(runs_dir: Path, without: str) -> dict[tuple[str, str], list[HostFigures]]:
+def earlier_figures(runs_dir: Path, without: str) -> dict[tuple[str, str], list[HostVerdict]]:
     """Return the figures of the latest earlier checks, by fleet and host.
 
     Args:
         runs_dir: Folder of the runs.
         without: Id of the current check.
     """
-    found: dict[tuple[str, str], list[HostFigures]] = {}
+    found: dict[tuple[str, str], list[HostVerdict]] = {}
     for path in sorted((runs_dir / FOLDER).glob("*/records")):
         for stored in RunFolder(path.parent).records() if path.parent.name != without else ():
             record = stored.record
@@ -107,8 +101,8 @@ def earlier_figures(runs_dir: Path, without: str) -> dict[tuple[str, str], list[
     return {key: values[-MAX_EARLIER:] for key, values in found.items()}
 
 
-def figures_of(record: Record, job: Job | None = None) -> HostFigures:
-    """Return a host's figures from the record of its deep check.
+def figures_of(record: Record, job: Job | None = None) -> HostVerdict:
+    """Return a host with its figures, not judged yet, from the record of its deep check.
 
     Products are those under load on all devices, or if there are none, those of the device alone.
 
@@ -127,7 +121,7 @@ def figures_of(record: Record, job: Job | None = None) -> HostFigures:
     if job and {gpu.uuid for gpu in gpus} <= set(job.gpu_uuids) and len(job.gpu_uuids) == len(job.gpus):
         of_host: dict[str | None, int] = dict(zip(job.gpu_uuids, job.gpus, strict=True))
         gpus = [dataclasses.replace(gpu, index=of_host[gpu.uuid]) for gpu in gpus]
-    return HostFigures(
+    return HostVerdict(
         fleet=origin.fleet if origin else "-",
         host=origin.host if origin else "-",
         gpus=tuple(_gpu(gpu, record, results) for gpu in gpus) if on_gpus else (),
@@ -163,19 +157,18 @@ def verdict_grid(verdicts: Sequence[HostVerdict]) -> Grid:
     """Return a grid with a row per host and GPU, and a line below for each finding."""
     rows: list[list[str]] = []
     notes: list[str] = []
-    for verdict in verdicts:
-        name, figures = f"{verdict.fleet}/{verdict.host}", verdict.figures
-        of_host = _cells(OF_HOST, figures.rates if figures else {})
-        rows.append([name, "", str(verdict.verdict), *([""] * (len(OF_GPU) + 4)), *of_host])
-        labels = {gpu.index: gpu.label for gpu in figures.gpus} if figures else {}
-        for gpu in figures.gpus if figures else ():
+    for host in verdicts:
+        name = f"{host.fleet}/{host.host}"
+        rows.append([name, "", str(host.verdict), *([""] * (len(OF_GPU) + 4)), *_cells(OF_HOST, host.rates)])
+        for gpu in host.gpus:
             link = "" if gpu.pcie_width is None else f"{gpu.pcie_generation or '?'} x{gpu.pcie_width}"
             readings = (gpu.sm_clock_mhz, gpu.power_watts, gpu.temperature_celsius)
             shown = ["" if reading is None else f"{reading:.0f}" for reading in readings]
-            label, found = f"GPU {gpu.index} {gpu.name or ''}", str(verdict.gpus[gpu.index])
-            rows.append(["", label, found, *_cells(OF_GPU, gpu.rates), link, *shown, *([""] * len(OF_HOST))])
-        for finding in verdict.findings:
-            where = f", {labels[finding.gpu]}" if finding.gpu in labels else ""
+            label, verdict = f"GPU {gpu.index} {gpu.name or ''}", str(host.verdict_on(gpu))
+            rows.append(["", label, verdict, *_cells(OF_GPU, gpu.rates), link, *shown, *([""] * len(OF_HOST))])
+        labels: dict[int | None, str] = {gpu.index: f", {gpu.label}" for gpu in host.gpus}
+        for finding in host.findings:
+            where = labels.get(finding.gpu, "")
             notes.append(f"{name}{where}: {finding.verdict}: {finding.figure}: {finding.text}")
     of_gpu, of_host = ([f"{rate.name} {rate.unit}>" for rate in rates] for rates in (OF_GPU, OF_HOST))
     columns = ["host", "device", "verdict", *of_gpu, "link", "clock MHz>", "power W>", "°C>", *of_host]
@@ -191,13 +184,13 @@ def verdicts_json(verdicts: Sequence[HostVerdict]) -> str:
     """Return the verdicts and the figures as JSON."""
     documents = [
         {
-            "verdict": verdict.verdict,
-            "gpus": [{"index": index, "verdict": found} for index, found in verdict.gpus.items()],
-            **dataclasses.asdict(verdict),
+            "verdict": host.verdict,
+            **dataclasses.asdict(host),
+            "gpus": [{"verdict": host.verdict_on(gpu), **dataclasses.asdict(gpu)} for gpu in host.gpus],
         }
-        for verdict in verdicts
+        for host in verdicts
     ]
-    return json.dumps({"version": 2, "hosts": documents}, indent=2) + "\n"
+    return json.dumps({"version": 3, "hosts": documents}, indent=2) + "\n"
 
 
 class Acceptance(enum.StrEnum):
@@ -221,20 +214,6 @@ class GPUFigures(GPUFacts):
     products_right: bool | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostFigures:
-    """A host's rates and GPUs.
-
-    Attributes:
-        rates: By name of `OF_HOST`, likewise.
-    """
-
-    fleet: str
-    host: str
-    gpus: tuple[GPUFigures, ...] = ()
-    rates: Mapping[str, float] = field(default_factory=dict)
-
-
 @dataclass(frozen=True)
 class HostFinding:
     """Why a host or GPU is not accepted.
@@ -252,30 +231,35 @@ class HostFinding:
     text: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HostVerdict:
-    """The judgement of a host.
+    """A host's rates and GPUs, and their judgement.
 
     Attributes:
+        gpus: None if nothing was measured, or on its processor.
+        rates: By name of `OF_HOST`, likewise; none if nothing was measured.
         findings: The worst first.
-        figures: The host's figures; None: nothing was measured.
     """
 
     fleet: str
     host: str
+    gpus: tuple[GPUFigures, ...] = ()
+    rates: Mapping[str, float] = field(default_factory=dict)
     findings: tuple[HostFinding, ...] = ()
-    figures: HostFigures | None = None
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether there are figures."""
+        return bool(self.gpus or self.rates)
 
     @property
     def verdict(self) -> Acceptance:
         """The verdict of the worst finding."""
         return _worst(self.findings)
 
-    @property
-    def gpus(self) -> dict[int, Acceptance]:
-        """Verdict of each GPU by its index."""
-        gpus = self.figures.gpus if self.figures else ()
-        return {gpu.index: _worst(found for found in self.findings if found.gpu == gpu.index) for gpu in gpus}
+    def verdict_on(self, gpu: GPUFigures) -> Acceptance:
+        """Return the verdict on a GPU."""
+        return _worst(finding for finding in self.findings if finding.gpu == gpu.index)
 
 
 @dataclass(frozen=True)
@@ -366,25 +350,36 @@ _WORSE = tuple(Acceptance)
 
 
 def judge(
-    hosts: Sequence[HostFigures], earlier: Mapping[tuple[str, str], Sequence[HostFigures]] | None = None
+    hosts: Sequence[HostVerdict], earlier: Mapping[tuple[str, str], Sequence[HostVerdict]] | None = None
 ) -> list[HostVerdict]:
     """Judge hosts against their specification, the other hosts of their fleet, and their own earlier checks.
 
     Args:
-        hosts: Of any number of fleets.
+        hosts: Of any number of fleets; their findings stay.
         earlier: Earlier figures of the same hosts, by fleet and host.
     """
     verdicts = []
     for host in hosts:
         mates = [other for other in hosts if other.fleet == host.fleet]
         before = (earlier or {}).get((host.fleet, host.host), ())
-        findings = [*_of_host(host, mates, before)]
+        findings = list(_slow_rates(OF_HOST, host, mates, before))
+        most = max(len(mate.gpus) for mate in mates)
+        if len(host.gpus) < most and host.is_measured:
+            verdict = Acceptance.REJECT if len(host.gpus) * 2 <= most else Acceptance.WARNING
+            text = f"{len(host.gpus)} GPUs answer, others of the fleet have {most}"
+            findings.append(HostFinding(verdict, None, "GPUs", text))
         for gpu in host.gpus:
-            equal = [other.rates for mate in mates for other in mate.gpus if other.name == gpu.name]
-            own = [other.rates for check in before for other in check.gpus if _is_same(gpu, other)]
-            findings += _of_gpu(gpu, equal, own)
+            if gpu.products_right is False:
+                text = "a matrix product is wrong: the GPU computes incorrectly"
+                findings.append(HostFinding(Acceptance.REJECT, gpu.index, "products", text))
+            equal = [other for mate in mates for other in mate.gpus if other.name == gpu.name]
+            own = [other for check in before for other in check.gpus if _is_same(gpu, other)]
+            findings += _slow_rates(OF_GPU, gpu, equal, own)
+            for warning in health_warnings(gpu, Moment.LOAD):
+                verdict = Acceptance.REJECT if warning.rejects else Acceptance.WARNING
+                findings.append(HostFinding(verdict, gpu.index, warning.code, f"{warning.seen}. {warning.fix}"))
         findings.sort(key=lambda found: (-_WORSE.index(found.verdict), found.gpu is None, found.gpu or 0))
-        verdicts.append(HostVerdict(host.fleet, host.host, tuple(findings), host))
+        verdicts.append(dataclasses.replace(host, findings=(*host.findings, *findings)))
     return verdicts
 
 
@@ -399,58 +394,39 @@ def _worst(findings: Iterable[HostFinding]) -> Acceptance:
     return max((found.verdict for found in findings), key=_WORSE.index, default=Acceptance.ACCEPT)
 
 
-def _of_host(host: HostFigures, mates: Sequence[HostFigures], before: Sequence[HostFigures]) -> Iterator[HostFinding]:
-    for rate in OF_HOST:
-        if found := _below(rate, host.rates, [mate.rates for mate in mates], [own.rates for own in before]):
-            yield HostFinding(Acceptance.WARNING, None, rate.name, found[1])
-    most = max((len(mate.gpus) for mate in mates), default=0)
-    if len(host.gpus) < most:
-        text = f"{len(host.gpus)} GPUs answer, others of the fleet have {most}"
-        verdict = Acceptance.REJECT if len(host.gpus) * 2 <= most else Acceptance.WARNING
-        yield HostFinding(verdict, None, "GPUs", text)
-
-
-def _of_gpu(
-    gpu: GPUFigures, mates: Sequence[Mapping[str, float]], before: Sequence[Mapping[str, float]]
+def _slow_rates(
+    rates: Sequence[Rate],
+    device: HostVerdict | GPUFigures,
+    equal: Sequence[HostVerdict | GPUFigures],
+    own: Sequence[HostVerdict | GPUFigures],
 ) -> Iterator[HostFinding]:
-    if gpu.products_right is False:
-        text = "a matrix product is wrong: the GPU computes incorrectly"
-        yield HostFinding(Acceptance.REJECT, gpu.index, "products", text)
-    for rate in OF_GPU:
-        if found := _below(rate, gpu.rates, mates, before) or _below_specification(gpu, rate):
-            yield HostFinding(found[0], gpu.index, rate.name, found[1])
-    for warning in health_warnings(gpu, Moment.LOAD):
-        verdict = Acceptance.REJECT if warning.rejects else Acceptance.WARNING
-        yield HostFinding(verdict, gpu.index, warning.code, f"{warning.seen}. {warning.fix}")
+    """Find the rates of a device that are below a bound; of several, the first counts.
 
-
-def _below(
-    rate: Rate, figures: Mapping[str, float], mates: Sequence[Mapping[str, float]], own: Sequence[Mapping[str, float]]
-) -> tuple[Acceptance, str] | None:
-    """Compare a rate with the median of equal devices, and with earlier rates of the same device."""
-    value = figures.get(rate.name)
-    for name, others, fewest, middle in (
-        # The mean of the middle two would hide that half of the fleet is slow.
-        ("the fleet's median", mates, FEWEST_MATES, statistics.median_high),
-        ("its earlier checks", own, 1, statistics.median),
-    ):
-        known = [other[rate.name] for other in others if rate.name in other]
-        if value is None or len(known) < fewest:
-            continue
-        usual = middle(known)
-        if not value >= usual * (1 - rate.warning):  # nor a number
-            short = 1 - value / usual
-            verdict = Acceptance.REJECT if short > max(REJECT, rate.warning) else Acceptance.WARNING
-            return verdict, f"{_shown(value, rate)}, {short:.0%} below {name} ({_shown(usual, rate)})"
-    return None
-
-
-def _below_specification(gpu: GPUFigures, rate: Rate) -> tuple[Acceptance, str] | None:
-    value, limit, share = gpu.rates.get(rate.name), _specified(gpu, rate), rate.of_specification
-    if value is None or limit is None or share is None or value >= limit[0] * share:
-        return None
-    text = f"{_shown(value, rate)} is {value / limit[0]:.0%} of {limit[1]} ({_shown(limit[0], rate)})"
-    return Acceptance.WARNING, f"{text}; at least {share:.0%} is usual"
+    Args:
+        rates: Those that such devices have.
+        device: A host or a GPU.
+        equal: Devices of its kind in its fleet, itself included.
+        own: Its earlier figures.
+    """
+    gpu = device if isinstance(device, GPUFigures) else None
+    reject = math.inf if gpu is None else REJECT
+    for rate in rates:
+        of_equal, before = ([one.rates[rate.name] for one in some if rate.name in one.rates] for some in (equal, own))
+        bounds = []
+        if len(of_equal) >= FEWEST_MATES:  # the mean of the middle two would hide that half of the fleet is slow
+            bounds.append((statistics.median_high(of_equal), "the fleet's median", rate.warning, reject))
+        if before:
+            bounds.append((statistics.median(before), "its earlier checks", rate.warning, reject))
+        if gpu is not None and rate.of_specification is not None and (specified := _specified(gpu, rate)) is not None:
+            bounds.append((*specified, 1 - rate.of_specification, math.inf))
+        value = device.rates.get(rate.name, math.inf)
+        for usual, name, warning, worst in bounds:
+            if not value >= usual * (1 - warning):  # nor a number
+                short = 1 - value / usual
+                verdict = Acceptance.REJECT if short > max(worst, warning) else Acceptance.WARNING
+                text = f"{_shown(value, rate)}, {short:.0%} below {name} ({_shown(usual, rate)})"
+                yield HostFinding(verdict, None if gpu is None else gpu.index, rate.name, text)
+                break
 
 
 def _specified(gpu: GPUFigures, rate: Rate) -> tuple[float, str] | None:

@@ -65,9 +65,10 @@ class HostError(TfbenchError):
 
     status = Status.ERROR
 
-    def __init__(self, cause: str) -> None:
+    def __init__(self, cause: str, status: Status | None = None) -> None:
         super().__init__(cause)
         self.cause = cause
+        self.status = status or self.status
 
 
 class Unreachable(HostError):
@@ -102,9 +103,3 @@ class Gone(Lost):
 
 class LaunchFailed(HostError):
     """The benchmark could not be started."""
-
-    status = Status.ERROR
-
-    def __init__(self, cause: str, status: Status = Status.ERROR) -> None:
-        super().__init__(cause)
-        self.status = status

@@ -102,7 +102,7 @@ class How:
     """How a plan is executed and displayed; see `RunOptions` for the other fields.
 
     Attributes:
-        display: See `orchestrate.display.live.make_display`.
+        display: See `orchestrate.display.display.make_display`.
         report: Whether `report.html` is written at the end.
         max_cost: In USD; no repeat starts that would exceed it.
         when_done: Shell command to run after the run, however it ends.

@@ -21,8 +21,7 @@ from rich.console import Console
 from orchestrate import loop
 from orchestrate.deep_check import FOLDER, HostVerdict, judge_records, plan_deep_check
 from orchestrate.display import tables
-from orchestrate.display.display import notify, stdout_console
-from orchestrate.display.live import make_display
+from orchestrate.display.display import make_display, notify, stdout_console
 from orchestrate.display.streams import stderr_file
 from orchestrate.errors import UserError
 from orchestrate.events import Event, EventBus, ImageProgress, JobStep, Stopping, event_document, stored_event
@@ -32,7 +31,7 @@ from orchestrate.planning.durations import Durations, RunEstimate, estimate, fit
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Plan, new_run_id, plan_to_json
 from orchestrate.running.context import Late, MakeLauncher, Stop, StorageFailed, storing
-from orchestrate.running.controller import allow_open_files, collect_rarely, controlling, is_controlled
+from orchestrate.running.controller import controlling, is_controlled, tune_process
 from orchestrate.running.probing import query_hosts
 from orchestrate.running.run import execute
 from orchestrate.running.state import TRIED_AGAIN, Recorded, RunState
@@ -91,7 +90,7 @@ def deep_check(
         folder = RunFolder.create(where.runs_dir / FOLDER, run_id)
         folder.write_plan(plan_to_json(planned))
     bus, stop = EventBus(), Stop()
-    collect_rarely()
+    tune_process()
     with storing(folder), _controlled(folder, bus, stop, "auto", RunState(planned)):
         execute(planned, folder, launcher_maker(folder.path, bus), bus, stop)
     return judge_records(planned, folder, where.runs_dir), stop.asked
@@ -126,7 +125,6 @@ def start(how: How, planned: Plan, runs_dir: Path, begun: list[Plan], late: Late
         allowed = f"about {fitting} of {counted(len(planned.jobs), 'repeat')}"
         limits = f"--max-cost {usd_text(how.max_cost)} is below the estimated {usd_text(estimated.usd)} USD"
         notify(f"{limits}: it allows {allowed}")
-    allow_open_files([entry.host for entry in planned.hosts], how.max_parallel)
     text = plan_to_json(planned)
     begun.append(planned)
     with storing(RunFolder(runs_dir / planned.run_id)):
@@ -148,7 +146,7 @@ def carry_out(
     bus, stop = EventBus(), Stop()
     state = RunState(planned, Durations.of(planned, folder.path.parent))
     state.resume(filter(None, map(stored_event, folder.read_events())), again)
-    collect_rarely()
+    tune_process()
     with storing(folder):
         with _controlled(folder, bus, stop, how.display, state):
             make = launcher_maker(folder.path, bus)

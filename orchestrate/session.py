@@ -12,8 +12,7 @@ import stamina.instrumentation
 from rich.console import Console
 
 from orchestrate import loop
-from orchestrate.display.display import notify
-from orchestrate.display.live import make_display
+from orchestrate.display.display import make_display, notify
 from orchestrate.engines.base import QueueLauncher
 from orchestrate.engines.pulls import PullLimits
 from orchestrate.errors import NoUsableHost, UserError

@@ -1,1 +1,1 @@
-"""Displays of hosts, plans and runs: `display` has lines and JSON, `live` the live table, `tables` the rest."""
+"""Displays of hosts, plans and runs: `display` shows what happens, `tables` what is known."""

@@ -160,7 +160,7 @@ def status_document(plan: Plan, folder: RunFolder, running: bool) -> dict[str, A
                 "ok": len(done) - len(failed),
                 "failed": Counter(str(recorded.statuses[job_id]) for job_id in failed),
                 "causes": list(dict.fromkeys(recorded.causes[job_id] for job_id in failed)),
-                "now": list(doing.states.values()) if doing else [],
+                "now": doing.states if doing else [],
             }
         )
     unreadable = ReadingNotes()

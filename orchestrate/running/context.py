@@ -1,4 +1,4 @@
-"""State of a run that its workers share: it finishes, skips and drops repeats, and limits calls of hosts.
+"""What the workers of a run share: its folder and events, its stop, its limits of time and cost, and its network.
 
 A run is a group of tasks in the loop. A launcher waits for its host in a worker thread, and its task waits no longer
 than a limit by the controller's clock: no host can block a run.
@@ -7,14 +7,13 @@ than a limit by the controller's clock: no host can block a run.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, TypeVar
 
 import anyio
 import anyio.abc
@@ -58,92 +57,21 @@ class Abandoned(Lost):
     """A host did not respond in time; its benchmark may still run."""
 
 
-class Limited(Protocol):
-    """Something that runs within limits."""
-
-    def exceeded(self) -> str:
-        """Return which limit it has exceeded, in words; empty: none."""
-
-    def end(self, status: Status, cause: str) -> None:
-        """End it, once, without waiting for its host."""
-
-
-class Calls:
-    """Limits the calls of a run, and ends repeats that take too long; belongs to the loop.
-
-    Attributes:
-        tasks: The tasks of the run.
-        watched: The running repeats, or parts of them.
-    """
-
-    def __init__(self, tasks: anyio.abc.TaskGroup) -> None:
-        self.watched: list[Limited] = []
-        self.tasks = tasks
-        self._scopes: set[anyio.CancelScope] = set()
-        self._last = math.inf
-        self._reason: Exception = Abandoned("it did not answer in time")
-
-    @contextlib.contextmanager
-    def limit(self, ends_at: float) -> Iterator[anyio.CancelScope]:
-        """Await no longer than until a deadline in the block; a thread that takes longer is abandoned.
-
-        Args:
-            ends_at: The deadline in monotonic seconds.
-
-        Yields:
-            The scope, whose deadline may be moved.
-
-        Raises:
-            Abandoned: It took too long.
-        """
-        with anyio.CancelScope(deadline=min(ends_at, self._last)) as scope:
-            self._scopes.add(scope)
-            try:
-                yield scope
-            finally:
-                self._scopes.discard(scope)
-        if scope.cancelled_caught:
-            raise self._reason
-
-    async def keep_limits(self, stopped: Callable[[], bool]) -> None:
-        """End repeats that exceed their limits, and all of them once the run is stopped.
-
-        Args:
-            stopped: Whether running repeats are to be ended.
-        """
-        while True:
-            if stopped():
-                self._abandon_after(STOP_SECONDS)
-            for running in list(self.watched):
-                if stopped():
-                    running.end(Status.STOPPED, "stopped by the user")
-                elif why := running.exceeded():
-                    running.end(Status.TIMEOUT, why)
-            await anyio.sleep(CHECK_SECONDS)
-
-    def abandon_all(self, reason: Exception) -> None:
-        """Stop waiting for hosts, for a reason of this machine; running repeats continue."""
-        self._reason = reason
-        self._abandon_after(0.0)
-
-    def _abandon_after(self, seconds: float) -> None:
-        self._last = min(self._last, time.monotonic() + seconds)
-        for scope in self._scopes:
-            scope.deadline = min(scope.deadline, self._last)
-
-
 MakeLauncher = Callable[[Host], Launcher]
 
 Late = dict[HostPlace, asyncio.Task[Facts]]
 """Probes that continue while others are measured."""
 
 OFFLINE_SECONDS = 1800.0
-"""How long each host is kept, in all, while no host answers.
+"""How long hosts are kept, in all, while no host answers.
 
 Longer than most networks are away: a router restarts, a train leaves a tunnel, somebody logs in to a VPN again. Hosts
 that are gone for good, or idle, then cost and delay no more than half an hour.
 """
 
+
+ASK_AGAIN_SECONDS = 15.0
+"""Interval of queries while no host answers."""
 
 STOP_POLL_SECONDS = 0.1
 
@@ -201,53 +129,68 @@ def storing(folder: RunFolder) -> Iterator[None]:
         ) from error
 
 
-class Connectivity:
+class Network:
     """Whether any host answers; if none does, this machine has lost its network.
 
     Args:
         ask: Asks some hosts; returns whether one has answered.
         bus: Receives a warning for each change.
+        stop: Ends all waiting.
     """
 
-    def __init__(self, ask: Callable[[], Awaitable[bool]], bus: EventBus) -> None:
+    def __init__(self, ask: Callable[[], Awaitable[bool]], bus: EventBus, stop: Stop) -> None:
         self._ask = ask
         self._bus = bus
-        self._asking: asyncio.Task[bool] | None = None
+        self._stop = stop
+        self._waiting: asyncio.Task[bool] | None = None
+        self._seconds_left = OFFLINE_SECONDS
+        self._is_away = False
         self._away_at = 0.0
-        self._answers = True
 
-    async def answers(self) -> bool:
-        """Return whether a host answers now; workers that ask together get one answer."""
-        if self._asking is None:
-            self._asking = asyncio.create_task(self._look())
-        return await asyncio.shield(self._asking)
+    async def returned(self, since: float) -> bool:
+        """Wait, within limits, while no host answers.
 
-    async def _look(self) -> bool:
-        try:
-            before, self._answers = self._answers, await self._ask()
-        finally:
-            self._asking = None
-        if not (before and self._answers):
+        Args:
+            since: In monotonic seconds.
+
+        Returns:
+            Whether no host answered at some time after `since`, and one does now.
+        """
+        if self._waiting is None or self._waiting.done():  # workers that ask together get one answer
+            self._waiting = asyncio.create_task(self._wait())
+        waiting = self._waiting
+        while not waiting.done() and not self._stop.launching.is_set():
+            await asyncio.wait([waiting], timeout=STOP_POLL_SECONDS)
+        return not self._stop.launching.is_set() and waiting.result() and self._away_at > since
+
+    async def _wait(self) -> bool:
+        began = time.monotonic()
+        while not (answers := await self._ask()):
             self._away_at = time.monotonic()
-        if before != self._answers:
-            lost = (
-                "no host answers: this machine may have no network. Running benchmarks continue; hosts are dropped "
-                f"after {OFFLINE_SECONDS / 60:g} minutes without an answer"
-            )
-            self._bus.emit(Warned(host=None, message="hosts answer again" if self._answers else lost))
-        return self._answers
+            if not self._is_away:
+                self._warn(
+                    "no host answers: this machine may have no network. Running benchmarks continue; hosts are dropped "
+                    f"after {OFFLINE_SECONDS / 60:g} minutes without an answer"
+                )
+            self._is_away = True
+            if self._away_at - began >= self._seconds_left or await self._stop.wait(ASK_AGAIN_SECONDS):
+                break
+        self._seconds_left -= time.monotonic() - began
+        if answers and self._is_away:
+            self._is_away, self._away_at = False, time.monotonic()
+            self._warn("hosts answer again")
+        return answers
 
-    def was_away(self, since: float) -> bool:
-        """Return whether no host answered at some time after `since`, in monotonic seconds."""
-        return self._away_at > since
+    def _warn(self, message: str) -> None:
+        self._bus.emit(Warned(host=None, message=message))
 
 
 class Budget:
     """Limits the cost of a run: no repeat starts that would exceed it.
 
     Args:
-        limit_usd: For the whole run.
-        state: Of the run; each host needs a price.
+        limit_usd: For the whole run; infinite: no limit.
+        state: Of the run; with a limit, each host needs a price.
     """
 
     def __init__(self, limit_usd: float, state: RunState) -> None:
@@ -257,6 +200,8 @@ class Budget:
 
     def allows(self, job: Job, hosts: Sequence[Host]) -> bool:
         """Return whether one more repeat on these hosts fits within the limit, and reserve its cost until `release`."""
+        if self.limit_usd == math.inf:
+            return True
         allowed = {**self._allowed, job.id: (job, hosts)}
         rest = sum(self.state.rest_usd(one, [host.key for host in used]) for one, used in allowed.values())
         fits = self.state.spent_usd() + rest <= self.limit_usd
@@ -264,22 +209,26 @@ class Budget:
             self._allowed = allowed
         return fits
 
-    def release(self, job_id: str) -> None:
-        """Reserve nothing more for a repeat that has ended or will not start."""
-        self._allowed.pop(job_id, None)
+    def release(self, *jobs: Job) -> None:
+        """Reserve nothing more for repeats that have ended, or do not start now."""
+        for job in jobs:
+            self._allowed.pop(job.id, None)
 
 
-@dataclass(frozen=True)
+@dataclass
 class RunContext:
-    """State of a run that its workers share.
+    """What the workers of a run share; belongs to the loop.
 
     Attributes:
-        budget: None: no limit of cost.
         how: How the plan is executed.
         recorded: The repeats with a record, and those that are not needed any more.
         network: Whether any host answers.
         late: Taken by the sessions of their hosts.
+        tasks: The tasks of the run.
+        watched: A check for each running part, which ends it if it has exceeded a limit.
         failures: Errors that ended the run.
+        scopes: Of all calls of hosts.
+        ends_at: Deadline of all calls, in monotonic seconds.
     """
 
     plan: Plan
@@ -287,19 +236,38 @@ class RunContext:
     make: MakeLauncher
     bus: EventBus
     stop: Stop
-    calls: Calls
-    budget: Budget | None
     how: How
     recorded: Recorded
-    network: Connectivity
+    budget: Budget
+    network: Network
     late: Late
+    tasks: anyio.abc.TaskGroup
+    watched: list[Callable[[], None]] = field(default_factory=list)
     failures: list[StorageFailed] = field(default_factory=list)
+    scopes: set[anyio.CancelScope] = field(default_factory=set)
+    ends_at: float = math.inf
+
+    # -- limits of time ------------------------------------------------------------------------------------------------
+
+    async def keep_limits(self) -> None:
+        """End parts that exceed their limits; once running ones are to end, wait for no host much longer."""
+        while True:
+            if self.stop.running.is_set():
+                self._abandon_after(STOP_SECONDS)
+            for check in list(self.watched):
+                check()
+            await anyio.sleep(CHECK_SECONDS)
+
+    def _abandon_after(self, seconds: float) -> None:
+        self.ends_at = min(self.ends_at, time.monotonic() + seconds)
+        for scope in self.scopes:
+            scope.deadline = min(scope.deadline, self.ends_at)
 
     def fail(self, failure: StorageFailed) -> None:
         """End the run, and leave running repeats to `resume`."""
         self.failures.append(failure)
         self.stop.launching.set()
-        self.calls.abandon_all(failure)
+        self._abandon_after(0.0)
 
     def start_soon(self, action: Callable[[], Awaitable[None]]) -> None:
         """Do something in a task of the run, which a failure to store what it reports does not crash."""
@@ -310,43 +278,30 @@ class RunContext:
             except StorageFailed as failure:
                 self.fail(failure)
 
-        self.calls.tasks.start_soon(act)
+        self.tasks.start_soon(act)
 
-    def warn(self, message: str, host: Host | None = None) -> None:
-        """Emit a warning about a host, or the whole run."""
-        self.bus.emit(Warned(host=host.key if host else None, message=message))
+    # -- repeats -------------------------------------------------------------------------------------------------------
+
+    def warn(self, message: str, host: Host) -> None:
+        """Emit a warning about a host."""
+        self.bus.emit(Warned(host=host.key, message=message))
 
     def skips(self, job: Job, host: Host) -> bool:
         """Skip a repeat, with an event, if no comparison needs it any more; return whether it was skipped."""
         if why := self.recorded.early.skips(job):
-            self.release(job)
             self.bus.emit(JobSkipped(job=job.id, host=host.key, case=job.case.name, why=why))
         return bool(why)
 
-    def affords(self, job: Job, hosts: Sequence[Host], *, warn: bool = True) -> bool:
-        """Return whether one more repeat fits within the cost limit; if not, emit a warning.
-
-        Args:
-            job: The repeat.
-            hosts: Its hosts, or its queue.
-            warn: Whether to emit the warning.
-        """
-        budget = self.budget
-        if budget is None or budget.allows(job, hosts):
+    def affords(self, job: Job, hosts: Sequence[Host]) -> bool:
+        """Return whether one more repeat on these hosts fits within the cost limit; if not, emit a warning."""
+        if self.budget.allows(job, hosts):
             return True
-        if warn:
-            which = "no new repeats will start" if hosts[0].queue is None else "the last repeats will not start"
-            spent, limit = usd_text(budget.state.spent_usd()), usd_text(budget.limit_usd)
-            rest = usd_text(budget.state.rest_usd(job, [host.key for host in hosts]))
-            self.warn(
-                f"{which}: the run has cost {spent} USD, one more costs about {rest}, the limit is {limit}", hosts[0]
-            )
+        state = self.budget.state
+        which = "no new repeats will start" if hosts[0].queue is None else "the last repeats will not start"
+        spent, rest = usd_text(state.spent_usd()), usd_text(state.rest_usd(job, [host.key for host in hosts]))
+        limit = usd_text(self.budget.limit_usd)
+        self.warn(f"{which}: the run has cost {spent} USD, one more costs about {rest}, the limit is {limit}", hosts[0])
         return False
-
-    def release(self, job: Job) -> None:
-        """Reserve nothing more for a repeat that has ended or will not start."""
-        if self.budget is not None:
-            self.budget.release(job.id)
 
     def finish(self, job: Job, record: Record, host: Host, seconds: float = 0.0) -> None:
         """Store a repeat's record, then report it.
@@ -361,7 +316,7 @@ class RunContext:
             self.folder.write_record(job.id, record)
         decided = self.recorded.add(job, record)
         measured = record.measurement if record.status is Status.OK else None
-        self.release(job)
+        self.budget.release(job)
         self.bus.emit(
             JobResult(
                 job=job.id,

@@ -18,14 +18,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orchestrate.engines.ssh.agent import identity
 from orchestrate.errors import UserError
 from results.program import command_line
-
-if TYPE_CHECKING:
-    from orchestrate.inventory.hosts import Host  # slow to import, and not needed for `--help`
 
 LOCK, CONTROLLER = ".lock", "controller.json"
 """Files in a run's folder: the controller's lock, and its host and process id."""
@@ -39,11 +35,8 @@ AGAIN_SECONDS = 5.0
 END_SECONDS = 30.0
 """Longest wait for a controller to end; it waits at most 15 s for hosts."""
 
-BASE_FILES = 64
-"""Open files for the journal, lock, libraries, terminal and temporary uses."""
-
-FILES_PER_SLOT = 8
-"""Open files for two connections (one to stop a repeat), log, record and its folder, and ssh's pipes and errors."""
+OPEN_FILES = 65_536
+"""Limit on open files, of which a host takes eight; some programs close all numbers up to a higher one, for minutes."""
 
 COLLECTOR_THRESHOLDS = (50_000, 20, 20)
 """Arguments of `gc.set_threshold`, whose default starts with 700. A repeat creates hardly any cycles."""
@@ -125,26 +118,11 @@ def end_controller(run: Path, seconds: float = END_SECONDS) -> str | None:
     return f"process {pid}"
 
 
-def collect_rarely() -> None:
-    """Run the cycle collector rarely, and exclude all existing objects."""
+def tune_process() -> None:
+    """Allow many open files, and run the cycle collector rarely, without all existing objects."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < files:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
     gc.set_threshold(*COLLECTOR_THRESHOLDS)
     gc.freeze()
-
-
-def allow_open_files(hosts: list[Host], max_parallel: int | None) -> None:
-    """Raise this process's limit on open files to what a run needs.
-
-    Raises:
-        UserError: The system's hard limit is too low.
-    """
-    at_work = sorted((host.slots for host in hosts), reverse=True)[:max_parallel]
-    needed = BASE_FILES + FILES_PER_SLOT * sum(at_work)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < needed:
-        fitting = max(1, (hard - BASE_FILES) // (FILES_PER_SLOT * at_work[0]))
-        raise UserError(
-            f"{len(hosts)} hosts need {needed} open files, and this machine allows a process {hard}. "
-            f"Raise it (ulimit -Hn {needed}, or nofile in /etc/security/limits.conf), or give --max-parallel {fitting}"
-        )
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

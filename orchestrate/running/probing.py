@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -49,13 +49,17 @@ async def query_hosts(
 
     async def query(host: Host) -> T | str:
         async with turns:
-            try:
-                return await _query(host, make, ask, seconds)
-            except HostError as error:
-                return error.cause
+            return await _answer(_query(host, make, ask, seconds))
 
-    answers = await asyncio.gather(*map(query, hosts))
-    return {host.place: answer for host, answer in zip(hosts, answers, strict=True)}
+    return dict(zip([host.place for host in hosts], await asyncio.gather(*map(query, hosts)), strict=True))
+
+
+async def _answer(query: Awaitable[T]) -> T | str:
+    """Return the answer of a host, or the cause of its failure."""
+    try:
+        return await query
+    except HostError as error:
+        return error.cause
 
 
 async def _query(host: Host, make: MakeLauncher, ask: Callable[[Host, Launcher], T], seconds: float) -> T:
@@ -95,14 +99,7 @@ def probe_hosts(
     Returns:
         Facts of each host, or why there are none.
     """
-    downloads: dict[str, float] = {}
-
-    def note(event: Event) -> None:
-        if isinstance(event, ImageProgress):
-            downloads[event.host] = time.monotonic()
-
-    bus.subscribe(note)
-    facts = loop.wait_for(_probe(hosts, make, bus, late, downloads))
+    facts = loop.wait_for(_probe(hosts, make, bus, late))
     shared = share_images(hosts, facts, read_variants())
     concerned = [host for host in hosts if host.place in shared]
 
@@ -115,46 +112,41 @@ def probe_hosts(
 
 
 async def _probe(
-    hosts: Sequence[Host], make: MakeLauncher, bus: EventBus, late: Late | None, downloads: dict[str, float]
+    hosts: Sequence[Host], make: MakeLauncher, bus: EventBus, late: Late | None
 ) -> dict[HostPlace, Facts | str]:
-    turns = asyncio.Semaphore(MAX_PROBES)
-    began: dict[HostPlace, float] = {}
-    found: dict[HostPlace, Facts | str] = {}
+    turns, first_at = asyncio.Semaphore(MAX_PROBES), math.inf
+    downloads: dict[str, float] = {}
 
-    async def probe(host: Host) -> Facts:
-        await turns.acquire()
-        began[host.place] = time.monotonic()
-        return await _query(host, make, lambda _, launcher: launcher.probe(), PROBE_SECONDS)
+    def note(event: Event) -> None:
+        if isinstance(event, ImageProgress):
+            downloads[event.host] = time.monotonic()
 
-    waiting = {asyncio.create_task(probe(host)): host for host in hosts}
-    first_at = math.inf
-    while waiting:
-        await asyncio.wait(waiting, timeout=CHECK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        for task, host in list(waiting.items()):
-            place, now = host.place, time.monotonic()
-            is_loading = now - downloads.get(host.key, -math.inf) < LATE_SECONDS
-            patience = DOWNLOAD_SECONDS if is_loading else LATE_SECONDS
+    async def probe(host: Host) -> Facts | str:
+        nonlocal first_at
+        async with turns:
+            began = now = time.monotonic()
+            task = asyncio.create_task(_query(host, make, lambda _, launcher: launcher.probe(), PROBE_SECONDS))
+            patience = LATE_SECONDS
+            while not task.done() and now - max(began, first_at) < patience:
+                await asyncio.wait([task], timeout=CHECK_SECONDS)
+                now = time.monotonic()
+                is_loading = now - downloads.get(host.key, -math.inf) < LATE_SECONDS
+                patience = DOWNLOAD_SECONDS if is_loading else LATE_SECONDS
+            answer: Facts | str = f"it has not answered after {now - began:.0f} s; others have"
             if task.done():
-                try:
-                    found[place] = task.result()
-                except HostError as error:
-                    found[place] = error.cause
-            elif now - max(began.get(place, math.inf), first_at) >= patience:
-                found[place] = f"it has not answered after {now - began[place]:.0f} s; others have"
-                if late is None:
-                    task.cancel()
-                else:
-                    late[place] = task
+                answer = await _answer(task)
+            elif late is None:
+                task.cancel()
             else:
-                continue
-            del waiting[task]
-            turns.release()
-            answer = found[place]
-            problem, gpus = (answer, 0) if isinstance(answer, str) else (answer.problem, len(answer.gpus))
-            if problem is None:
-                first_at = min(first_at, now)
-            bus.emit(HostChecked(host=host.key, problem=problem, gpus=gpus))
-    return {host.place: found[host.place] for host in hosts}
+                late[host.place] = task
+        problem, gpus = (answer, 0) if isinstance(answer, str) else (answer.problem, len(answer.gpus))
+        if problem is None:
+            first_at = min(first_at, now)
+        bus.emit(HostChecked(host=host.key, problem=problem, gpus=gpus))
+        return answer
+
+    bus.subscribe(note)
+    return dict(zip([host.place for host in hosts], await asyncio.gather(*map(probe, hosts)), strict=True))
 
 
 def _with_image(facts: Facts, image: Image, launcher: Launcher) -> Facts:

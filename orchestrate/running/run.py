@@ -6,11 +6,12 @@ not run again, so that a run can be resumed after any interruption.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -33,11 +34,20 @@ from orchestrate.planning.host_warnings import (
     sending_note,
 )
 from orchestrate.planning.plan import JobOnHosts, Plan
-from orchestrate.running.context import Budget, Calls, Connectivity, Late, MakeLauncher, RunContext, Stop, storing
+from orchestrate.running.context import (
+    Budget,
+    Late,
+    MakeLauncher,
+    Network,
+    RunContext,
+    Stop,
+    StorageFailed,
+    storing,
+)
 from orchestrate.running.probing import query_hosts
 from orchestrate.running.session import PROBE_SECONDS
 from orchestrate.running.state import TRIED_AGAIN, Recorded, RunOutcome, RunState
-from orchestrate.running.worker import QueueWorker, Worker
+from orchestrate.running.worker import Worker
 from results.runs.store import RunFolder
 from results.schema import Status
 from results.schema.record_json import NewerRecord
@@ -69,33 +79,33 @@ def execute(
         how: How the plan is executed.
         again: Statuses of records that are moved aside, into `superseded/`, and whose repeats run once more.
         late: Probes of `probe_hosts` that continue.
-        state: Subscribed to `bus`; None: a new one for a limit of cost.
+        state: Subscribed to `bus`; None: a new one.
 
     Raises:
         UserError: The cost is limited, but not every host has a price.
         StorageFailed: This machine could not store the results; `resume` continues.
     """
+    unpriced = [entry.host.key for entry in plan.hosts if entry.host.usd_per_gpu_hour is None]
+    if how.max_cost is not None and unpriced:
+        raise UserError(f"--max-cost needs a price for every host. Add usd_per_gpu_hour to: {', '.join(unpriced)}")
     with storing(folder):
-        budget = None
-        if how.max_cost is not None:
-            if state is None:
-                state = RunState(plan, Durations.of(plan, folder.path.parent))
-                bus.subscribe(state.note)
-            budget = _budget(plan, how.max_cost, state)
+        if state is None:
+            state = RunState(plan, Durations.of(plan, folder.path.parent))
+            bus.subscribe(state.note)
+        budget, began = Budget(math.inf if how.max_cost is None else how.max_cost, state), time.monotonic()
         recorded = _done_before(plan, folder, again, lambda text: bus.emit(Warned(host=None, message=text)))
+        _announce(plan, folder, bus, recorded)
 
-        async def run() -> RunContext:
+        async def run() -> list[StorageFailed]:
             async with anyio.create_task_group() as tasks:
-                calls, network = Calls(tasks), Connectivity(partial(_any_answers, plan, make), bus)
-                made = RunContext(plan, folder, make, bus, stop, calls, budget, how, recorded, network, late or {})
-                tasks.start_soon(calls.keep_limits, stop.running.is_set)
+                network = Network(partial(_any_answers, plan, make), bus, stop)
+                made = RunContext(plan, folder, make, bus, stop, how, recorded, budget, network, late or {}, tasks)
+                tasks.start_soon(made.keep_limits)
                 await _work(made)
                 tasks.cancel_scope.cancel()
-            return made
+            return made.failures
 
-        began = time.monotonic()
-        _announce(plan, folder, bus, recorded)
-        if failures := loop.wait_for(run()).failures:
+        if failures := loop.wait_for(run()):
             raise failures[0]
         outcome = recorded.outcome()
         counts = {name: number for name, number in vars(outcome).items() if name != "answers"}
@@ -125,41 +135,34 @@ async def _work(run: RunContext) -> None:
     left = [repeat for repeat in plan.multi_host_jobs if repeat.job.id not in settled]
     workers: dict[HostPlace, Worker] = {}
     for entry in plan.hosts:
-        place = entry.host.place
-        parts = [job for repeat in left for job in repeat.members if job.place == place]
+        parts = [job for repeat in left for job in repeat.members if job.place == entry.host.place]
         own = [JobOnHosts(job=job, members=(job,)) for job in entry.jobs if job.id not in settled]
-        workers[place] = (Worker if entry.host.queue is None else QueueWorker)(run, [entry], own, parts)
-    groups = {place: tuple(group) for group in same_machines(probed) for place in group}
-    machines = {place: groups.get(place, (place,)) for place in workers}
+        workers[entry.host.place] = Worker(run, [entry], own, parts)
     turns = anyio.CapacityLimiter(run.how.max_parallel or math.inf)
-    ended = {group: anyio.Event() for group in machines.values()}
+    one_by_one = anyio.CapacityLimiter(math.inf if run.how.max_parallel is None else 1)
 
-    async def work_alone(group: tuple[HostPlace, ...]) -> None:
+    async def work_alone(group: Sequence[HostPlace]) -> None:
         async with turns:
             for place in group:  # hosts that are one machine
                 if workers[place].entries[0].jobs:
                     await workers[place].work()
-        ended[group].set()
-
-    one_by_one = anyio.CapacityLimiter(math.inf if run.how.max_parallel is None else 1)
 
     async def work_together(fleet: str) -> None:
         """Run multi-host jobs once the hosts have finished their own, so that no two wait for each other's hosts."""
-        for place, group in machines.items():
-            if run.how.max_parallel is not None or place.fleet == fleet:
-                await ended[group].wait()
-        of_fleet = [repeat for repeat in plan.multi_host_jobs if repeat.job.origin.fleet == fleet]
-        entries = {entry.host.place: entry for entry in plan.hosts}
-        places = dict.fromkeys(job.place for repeat in of_fleet for job in repeat.members)
+        every = run.how.max_parallel is not None
+        await asyncio.wait([task for place, task in alone.items() if every or place.fleet == fleet])
         todo = [repeat for repeat in left if repeat.job.origin.fleet == fleet]
+        of_fleet = [repeat for repeat in plan.multi_host_jobs if repeat.job.origin.fleet == fleet]
+        places = dict.fromkeys(job.place for repeat in of_fleet for job in repeat.members)
         async with one_by_one:
-            await Worker(run, [entries[place] for place in places], todo).work()
+            await Worker(run, [workers[place].entries[0] for place in places], todo).work()
 
-    async with anyio.create_task_group() as at_work:
-        for group in ended:
-            at_work.start_soon(work_alone, group)
-        for fleet in dict.fromkeys(repeat.job.origin.fleet for repeat in plan.multi_host_jobs):
-            at_work.start_soon(work_together, fleet)
+    alone: dict[HostPlace, asyncio.Task[None]] = {}
+    for group in (*same_machines(probed), *([place] for place in workers)):
+        if group[0] not in alone:
+            alone |= dict.fromkeys(group, asyncio.create_task(work_alone(group)))
+    together = map(work_together, dict.fromkeys(repeat.job.origin.fleet for repeat in plan.multi_host_jobs))
+    await asyncio.gather(*alone.values(), *together)
 
 
 async def _any_answers(plan: Plan, make: MakeLauncher) -> bool:
@@ -190,13 +193,6 @@ def _done_before(plan: Plan, folder: RunFolder, again: frozenset[Status], warn: 
         aside.mkdir(exist_ok=True)
         path.rename(aside / f"{path.stem}.{len(list(aside.glob(f'{path.stem}.*')))}.json")
     return recorded
-
-
-def _budget(plan: Plan, limit_usd: float, state: RunState) -> Budget:
-    unpriced = [entry.host.key for entry in plan.hosts if entry.host.usd_per_gpu_hour is None]
-    if unpriced:
-        raise UserError(f"--max-cost needs a price for every host. Add usd_per_gpu_hour to: {', '.join(unpriced)}")
-    return Budget(limit_usd, state)
 
 
 def stop_run(plan: Plan, make: MakeLauncher, bus: EventBus) -> tuple[int, list[str]]:

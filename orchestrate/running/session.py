@@ -1,24 +1,33 @@
-"""A session with a host during a run."""
+"""What a run does on a host: a session with it, and the parts of repeats that run there, with their records."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import io
+import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 import anyio
 
-from orchestrate.engines.base import Launcher
-from orchestrate.errors import HostError
-from orchestrate.events import HostChecked, ImageProgress, ImageReady, JobState
+from orchestrate.engines.base import Ending, Launcher, LoopFollower, Turn
+from orchestrate.errors import Busy, CancelledInQueue, Gone, HostError, Lost, Unreachable
+from orchestrate.events import HostChecked, ImageProgress, ImageReady, JobState, JobStep
 from orchestrate.inventory.hosts import Host
+from orchestrate.planning.durations import clock_seconds
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Job
-from orchestrate.running.context import Abandoned, RunContext, in_thread
+from orchestrate.running import context
+from orchestrate.running.context import Abandoned, RunContext, StorageFailed, in_thread, storing
+from orchestrate.running.judge import failed_record, judge, now
+from orchestrate.running.state import PART_DONE, QUEUED
+from results.schema import Record, Status
+from results.schema.progress import State, Step, parse_line
+from results.text import counted
 
 REQUEST_SECONDS = 420.0
 """Time limit of a short request, unless `timeout_minutes` is shorter."""
@@ -37,29 +46,41 @@ MARGIN_SECONDS = 15.0
 QUEUE_MARGIN_SECONDS = 120.0
 """The same in a queue, which takes longer to end a job."""
 
+MAX_LOG_BYTES = 4 * 1024 * 1024
+"""Maximum stored output of a repeat."""
+
+STEP_SECONDS = 1.0
+"""Minimum interval between step events of a repeat; fast networks print a line every few milliseconds."""
+
+BUSY_SECONDS = 1.0
+"""Time between two attempts to start a part while another run measures on the machine."""
+
+GRACE_SECONDS = 5.0
+"""Time for the other parts to end by themselves after one has failed, so that their records have the cause."""
+
+CONTROLLER_REASONS = frozenset({Status.TIMEOUT, Status.STOPPED})
+"""Reasons for which the controller ended a part, other than the failure of another part."""
+
 T = TypeVar("T")
 
 
-@dataclass
+@dataclasses.dataclass
 class HostSession:
     """A connection to one host, until `close`.
 
     Attributes:
         entry: The host's part of the plan.
         launcher: Launcher of the host.
-        run: State of the run.
+        run: The run.
         problem: Why the host cannot be used any more, or None.
+        trouble: Why its queue cannot be queried at the moment; empty: it can.
     """
 
     entry: HostPlan
     launcher: Launcher
     run: RunContext
     problem: HostError | None = None
-
-    @classmethod
-    async def open(cls, entry: HostPlan, run: RunContext) -> HostSession:
-        """Open a session; nothing is sent yet."""
-        return cls(entry, await in_thread(partial(run.make, entry.host)), run)
+    trouble: str = ""
 
     @property
     def host(self) -> Host:
@@ -73,21 +94,32 @@ class HostSession:
 
     @contextlib.contextmanager
     def limit(self, ends_at: float) -> Iterator[anyio.CancelScope]:
-        """Wait for the host no longer than until a deadline in the block; see `Calls.limit`.
+        """Wait for the host no longer than until a deadline in the block; a thread that takes longer is abandoned.
+
+        Args:
+            ends_at: The deadline in monotonic seconds.
+
+        Yields:
+            The scope, whose deadline may be moved.
 
         Raises:
             Abandoned: It took longer; the host is not used any more.
+            StorageFailed: The run has failed meanwhile.
         """
-        began = time.monotonic()
-        try:
-            with self.run.calls.limit(ends_at) as scope:
+        began, run = time.monotonic(), self.run
+        with anyio.CancelScope(deadline=min(ends_at, run.ends_at)) as scope:
+            run.scopes.add(scope)
+            try:
                 yield scope
-        except Abandoned:
-            waited = f"{time.monotonic() - began:.0f} s"
-            error = Abandoned(f"the host did not respond in time; abandoned after {waited}")
+            finally:
+                run.scopes.discard(scope)
+        if scope.cancelled_caught:
+            if run.failures:
+                raise run.failures[0]
+            error = Abandoned(f"the host did not respond in time; abandoned after {time.monotonic() - began:.0f} s")
             if self.host.queue is None:  # a job that does not end is not a fault of a queue's other machines
                 self.problem = error
-            raise error from None
+            raise error
 
     async def call(self, function: Callable[[], T], seconds: float | None = None) -> T:
         """Call the launcher with a time limit.
@@ -171,3 +203,345 @@ class HostSession:
     def warn(self, message: str) -> None:
         """Emit a warning about the host."""
         self.run.warn(message, self.host)
+
+
+class RunningPart:
+    """One host's part of a repeat: the whole repeat, unless several hosts train together.
+
+    Its clock excludes time in a queue.
+
+    Args:
+        job: The part.
+        session: Session with its host.
+        steps: False: another part of the same repeat reports steps.
+
+    Attributes:
+        began: When it started, in `clock_seconds`.
+        started_at: The same in UTC, ISO 8601.
+        stopped_for: Why the controller ended it, as a status and a cause, or None.
+        reattached: Whether another controller started it.
+        ending: How it ended; None: it has not, or its host was lost.
+        payload: Its record file as received, or None.
+        last_line: The last non-empty line of its output, at most 200 characters.
+        error: Why its host failed.
+        over: Whether it does not run any more, or is not followed.
+    """
+
+    def __init__(self, job: Job, session: HostSession, *, steps: bool = True) -> None:
+        self.job = job
+        self.session = session
+        self.began, self.started_at = clock_seconds(), now()
+        self.stopped_for: tuple[Status, str] | None = None
+        self.reattached = False
+        self.ending: Ending | None = None
+        self.payload: bytes | None = None
+        self.last_line = ""
+        self.error: HostError | None = None
+        self.over = False
+        self._waits = session.host.queue is not None
+        self._turn: Turn | None = None
+        self._runs_since = self._last_line_at = time.monotonic()
+        self._abandon_at = math.inf
+        self._following: anyio.CancelScope | None = None
+        self._log: io.FileIO | None = None
+        self._log_left = MAX_LOG_BYTES
+        self._next_step = 0.0 if steps else math.inf
+
+    # -- its life ------------------------------------------------------------------------------------------------------
+
+    async def run(self, parts: Sequence[RunningPart]) -> None:
+        """Start it once no other run measures on its machine, follow it to its end and collect its record.
+
+        Args:
+            parts: All parts of its repeat.
+
+        Raises:
+            CancelledInQueue: Before it started, the run was stopped or another part has failed.
+        """
+        session, waits = self.session, False
+        try:
+            while True:
+                try:
+                    await self.start()
+                    await self.follow()
+                    session.state(self.job, "collecting")
+                    self.payload = await session.call(partial(session.launcher.collect, self.job))
+                    return
+                except Busy as error:
+                    if not waits:
+                        session.warn(f"{error.cause}: waiting until its repeat has ended")
+                    waits = True
+                if await session.run.stop.wait(BUSY_SECONDS) or any(part.has_failed for part in parts):
+                    raise CancelledInQueue(self.job.id)
+        except HostError as error:
+            self.error = error
+        finally:
+            self.over = True
+
+    async def start(self) -> None:
+        """Start it, or reattach to a running one of that name.
+
+        Raises:
+            HostError: It could not be started.
+        """
+        self.session.state(self.job, "launching")
+        self.reattached = await self.session.call(partial(self.session.launcher.start, self.job))
+        if self.reattached:
+            self.session.state(self.job, "reattached")
+        self._runs_since = self._last_line_at = time.monotonic()
+
+    async def follow(self) -> None:
+        """Follow it to its end; it is ended if it takes too long or prints nothing, or if the run is stopped.
+
+        Raises:
+            HostError: The host was lost for good.
+        """
+        launcher, watched = self.session.launcher, self.session.run.watched
+        watched.append(self._keep_limits)
+        try:
+            with self._open_log(), self.session.limit(self._abandon_at) as self._following:
+                if isinstance(launcher, LoopFollower):
+                    self.ending = await launcher.follow_in_loop(self.job, self.take_line, self._note_turn)
+                else:
+                    follow = partial(launcher.follow, self.job, self.take_line, self._note_turn_from_thread)
+                    self.ending = await in_thread(follow)
+        finally:
+            watched.remove(self._keep_limits)
+
+    async def _stop(self) -> None:
+        """End it; a failure is only a warning."""
+        while True:
+            try:  # no limit of its own: the part is abandoned
+                stop = self.session.call(partial(self.session.launcher.stop, self.job), math.inf)
+                return await self.session.attempt(f"end {self.job.id}", stop)
+            except RuntimeError:  # no more threads at the moment
+                await anyio.sleep(context.CHECK_SECONDS)
+
+    async def remove(self) -> None:
+        """Remove its leftovers; a failure is only a warning, because its record is stored."""
+        removal = self.session.call(partial(self.session.launcher.remove, self.job))
+        await self.session.attempt(f"clean up after {self.job.id}", removal)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it is over and has failed."""
+        return self.over and not (self.error is None and self.ending is not None and self.ending.exit_code == 0)
+
+    @property
+    def may_run(self) -> bool:
+        """Whether it may still run, because its host was lost."""
+        return isinstance(self.error, Unreachable | Lost) and not isinstance(self.error, Gone)
+
+    @property
+    def how_failed(self) -> str:
+        """How it failed, in words."""
+        key, ending = self.session.host.key, self.ending
+        if self.error is not None:
+            return f"{key}: {self.error.cause}"
+        return f"the part on {key} ended with exit code {ending and ending.exit_code}"
+
+    # -- its limits ----------------------------------------------------------------------------------------------------
+
+    def _keep_limits(self) -> None:
+        if self.session.run.stop.running.is_set():
+            self.end(Status.STOPPED, "stopped by the user")
+        elif why := self.exceeded():
+            self.end(Status.TIMEOUT, why)
+
+    def exceeded(self) -> str:
+        """Return which limit it has exceeded, in words; empty: none."""
+        host, now = self.session.host, time.monotonic()
+        if self._waits:
+            return ""
+        if now > self._runs_since + (self.job.max_seconds or host.timeout_minutes * 60) + context.END_AFTER_SECONDS:
+            return "took longer than timeout_minutes allows"
+        if now - self._last_line_at > host.silence_minutes * 60:
+            return f"printed nothing for {counted(f'{host.silence_minutes:g}', 'minute')}: it hangs"
+        return ""
+
+    def end(self, status: Status, cause: str) -> None:
+        """End it, once, without waiting for its host; it is abandoned if that takes too long."""
+        if self.stopped_for is not None:
+            return
+        self.stopped_for = (status, cause)
+        margin = MARGIN_SECONDS if self.session.host.queue is None else QUEUE_MARGIN_SECONDS
+        self._abandon_at = time.monotonic() + margin - context.END_AFTER_SECONDS
+        if self._following is not None:
+            self._following.deadline = min(self._following.deadline, self._abandon_at)
+        self.session.run.start_soon(self._stop)
+
+    def take_turn(self, turn: Turn) -> str | None:
+        """Process a report of its queue.
+
+        Returns:
+            Its new state in a word; None: unchanged.
+        """
+        before, self._turn = self._turn, turn
+        if turn.waiting:
+            self._waits = True
+            return QUEUED if before is None or not before.waiting else None
+        if before is not None and not before.waiting and before.node == turn.node:
+            return None
+        self._waits, self._runs_since = False, time.monotonic()
+        self._last_line_at = self._runs_since
+        self.began, self.started_at = clock_seconds(), now()
+        return f"on {turn.node}" if turn.node else "running"
+
+    def _note_turn(self, turn: Turn) -> None:
+        if (state := self.take_turn(turn)) is not None:
+            self.session.state(self.job, state)
+        before, self.session.trouble = self.session.trouble, turn.trouble
+        if turn.trouble and not before:
+            self.session.warn(f"the queue does not answer at the moment; its jobs continue: {turn.trouble}")
+
+    def _note_turn_from_thread(self, turn: Turn) -> None:
+        self._require_followed()
+        anyio.from_thread.run_sync(self._note_turn, turn)
+
+    # -- its output ----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _open_log(self) -> Iterator[None]:
+        folder = self.session.run.folder
+        with storing(folder):
+            folder.complete()  # git, which keeps no empty folders, may have copied it
+            self._log = folder.log_path(self.job.id).open("wb", buffering=0)  # so that the log can be followed
+        try:
+            yield
+        finally:
+            self._log.close()
+
+    def _require_followed(self) -> None:
+        """Raise, to end the thread of an abandoned call, if it is no longer followed."""
+        if self._log is None or self._log.closed:
+            raise Abandoned("it is no longer followed")
+
+    def take_line(self, line: str) -> None:
+        """Process a line of output, without its end.
+
+        Raises:
+            Abandoned: Ends the thread of an abandoned call.
+        """
+        self._require_followed()
+        self._last_line_at = time.monotonic()
+        self._keep(line)
+        match parse_line(line):
+            case State(name):
+                self.session.state(self.job, name)
+            case Step() as step if time.monotonic() >= self._next_step:
+                self._next_step = time.monotonic() + STEP_SECONDS
+                self.session.run.bus.emit(
+                    JobStep(
+                        job=self.job.id,
+                        host=self.session.host.key,
+                        step=step.phase_step,
+                        samples_per_second=step.samples_per_second,
+                        unit=step.unit,
+                    )
+                )
+
+    def _keep(self, line: str) -> None:
+        if line.strip():
+            self.last_line = line[:200]
+        if self._log is None or self._log_left <= 0:
+            return
+        data = f"{line}\n".encode("utf-8", "replace")
+        self._log_left -= len(data)
+        with storing(self.session.run.folder):
+            self._log.write(data if self._log_left > 0 else b"tfbench: the rest of the output was not kept\n")
+
+
+async def run_parts(parts: Sequence[RunningPart]) -> None:
+    """Run all parts of a repeat at once, because its ranks wait for each other; if one fails, end the others.
+
+    Raises:
+        CancelledInQueue: Its only part was cancelled before it started.
+        StorageFailed: This machine could not store their output.
+    """
+    chief, run = parts[0], parts[0].session.run
+    if len(parts) == 1:
+        await chief.run(parts)
+        return
+
+    async def work(part: RunningPart) -> None:
+        try:
+            await part.run(parts)
+        except CancelledInQueue:
+            part.error = Unreachable("another run measured there")
+        except StorageFailed as failure:
+            run.fail(failure)  # at once: others may run for hours
+            raise
+        except Exception as error:  # noqa: BLE001  a bug: the others must not hang
+            part.error = HostError(f"a bug in tfbench: {error!r}")
+        if part is not chief:
+            part.session.state(part.job, PART_DONE)
+        if part.has_failed:
+            run.start_soon(partial(end_others, part))
+
+    async def end_others(failed: RunningPart) -> None:
+        await anyio.sleep(GRACE_SECONDS)
+        for part in parts:
+            if not part.over:
+                part.end(Status.LOST, failed.how_failed)
+
+    for error in await asyncio.gather(*map(work, parts), return_exceptions=True):
+        if error is not None:
+            raise error
+
+
+def judge_parts(job: Job, parts: Sequence[RunningPart]) -> Record:
+    """Return the record of a repeat.
+
+    Args:
+        job: The repeat.
+        parts: By rank; each is over.
+    """
+    chief = parts[0]
+    record = _judge_part(job, chief)
+    if len(parts) == 1:
+        return record
+    if record.status is Status.OK:
+        return _with_host_names(record, parts)
+    for part in parts:
+        if part.stopped_for is not None and part.stopped_for[0] in CONTROLLER_REASONS:
+            return failed_record(job, *part.stopped_for, chief.started_at)
+    for part in parts if record.status is Status.LOST else ():
+        if part.payload is not None or (part.ending is not None and part.ending.out_of_memory):
+            own = _judge_part(part.job, part)
+            if own.status not in (Status.OK, Status.LOST, Status.STOPPED):
+                return failed_record(job, own.status, f"{part.session.host.key}: {own.cause}", chief.started_at)
+    if chief.error is None:
+        return record
+    causes = [chief.how_failed, *(part.how_failed for part in parts[1:] if part.has_failed)]
+    return failed_record(job, record.status, "; ".join(causes[:2]), chief.started_at)
+
+
+def _judge_part(job: Job, part: RunningPart) -> Record:
+    error = part.error
+    if error is None and part.ending is not None:
+        return judge(
+            job,
+            part.ending,
+            part.payload,
+            started_at=part.started_at,
+            stopped_for=part.stopped_for,
+            last_line=part.last_line,
+            observed_seconds=None if part.reattached else clock_seconds() - part.began,
+        )
+    error = error or Lost("")
+    status, cause = error.status, error.cause
+    if isinstance(error, Abandoned):  # the reason why it was ended says more
+        if part.stopped_for is not None:
+            status, cause = part.stopped_for[0], f"{part.stopped_for[1]}; {cause}"
+        elif part.session.run.stop.running.is_set():
+            status, cause = Status.STOPPED, f"stopped by the user; {cause}"
+    return failed_record(job, status, cause, part.started_at)
+
+
+def _with_host_names(record: Record, parts: Sequence[RunningPart]) -> Record:
+    """Replace the addresses of hosts by their names, because addresses are private."""
+    if record.measurement is None:
+        return record
+    names = {part.job.member.rank: part.session.host.name for part in parts if part.job.member is not None}
+    ranks = [dataclasses.replace(rank, host=names[rank.rank]) for rank in record.measurement.ranks]
+    return dataclasses.replace(record, measurement=dataclasses.replace(record.measurement, ranks=ranks))

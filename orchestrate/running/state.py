@@ -30,6 +30,9 @@ AWAY = frozenset({Status.UNREACHABLE, Status.LOST})
 QUEUED = "queued"
 """The state of a repeat that waits in a queue."""
 
+NO_MACHINE = frozenset({QUEUED, "launching", "reattached"})
+"""States in which a repeat in a queue may have no machine."""
+
 PART_DONE = "done"
 """The last state of a part of a repeat on several hosts; the result is that of the first host."""
 
@@ -121,6 +124,33 @@ class Recorded:
 Kind = tuple[str, str]
 """Fleet and name of a case, whose repeats take about equally long."""
 
+SKIPPED = "skipped"
+"""The status of a repeat that is not needed."""
+
+
+@dataclass
+class RepeatState:
+    """A repeat on a host, or the part that a host has in the repeat of another one.
+
+    Attributes:
+        job: The repeat or part.
+        kind: None: a part, or a repeat that cannot run: it takes no time here.
+        state: Its last state; empty: it does not run.
+        began: Since when it has a machine, in seconds since the epoch; None: it waits or has ended.
+        status: How it ended; empty: it has not.
+    """
+
+    job: Job
+    kind: Kind | None
+    state: str = ""
+    began: float | None = None
+    status: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended with a failure."""
+        return self.status not in ("", Status.OK, Status.STOPPED, SKIPPED)
+
 
 @dataclass
 class HostState:
@@ -128,69 +158,59 @@ class HostState:
 
     Attributes:
         entry: Its part of the plan.
-        jobs: Its repeats by id, with those of several hosts that it leads.
+        repeats: Its repeats by id, and its parts of repeats that other hosts lead.
         setup_seconds: Estimated duration of pulls or installations, before its first repeat.
-        waiting: Repeats that have not started, by kind.
-        running: Start of running repeats, by id, in seconds since the epoch.
-        states: Last state of its running repeats, by id.
-        latest: Id of the repeat that changed its state last.
+        usd_per_second: What it costs; a queue costs that for each running repeat. 0: no price.
+        latest: The repeat that changed its state last.
         step: The last line of progress of that repeat.
         setup_at: When its setup began.
         pulled: Share of a pull that is done, and when it was reported.
-        ended: Repeats that have ended, or are not needed.
-        failed: Those of them that failed.
         dropped: Whether it was dropped.
-        took: Seconds of its ended repeats.
-        expected: Estimate of the same repeats.
-        left: Ids of its jobs that have not ended, with its parts of repeats on several hosts.
-        usd_per_second: What it costs; a queue costs that for each running repeat. 0: no price.
         costs_since: When it began to cost, in seconds since the epoch; None: it does not, or is a queue.
         settled_usd: What it had cost before that, and a queue for repeats that do not run any more.
     """
 
     entry: HostPlan
-    jobs: dict[str, Job]
+    repeats: dict[str, RepeatState]
     setup_seconds: float
-    waiting: Counter[Kind]
-    running: dict[str, float] = field(default_factory=dict)
-    states: dict[str, str] = field(default_factory=dict)
-    latest: str = ""
+    usd_per_second: float
+    latest: RepeatState | None = None
     step: events.JobStep | None = None
     setup_at: float | None = None
     pulled: tuple[float, float] | None = None
-    ended: int = 0
-    failed: int = 0
     dropped: bool = False
-    took: float = 0.0
-    expected: float = 0.0
-    left: set[str] = field(default_factory=set)
-    usd_per_second: float = 0.0
     costs_since: float | None = None
     settled_usd: float = 0.0
 
+    @property
+    def states(self) -> list[str]:
+        """The states of what runs, in the order of the plan."""
+        return [repeat.state for repeat in self.repeats.values() if repeat.state]
+
+    @property
+    def waiting(self) -> Counter[Kind]:
+        """The repeats that have not started, by kind."""
+        todo = () if self.dropped else self.repeats.values()
+        return Counter(one.kind for one in todo if one.kind is not None and one.began is None and not one.status)
+
     def spent_usd(self, now: float) -> float:
         """Return its cost so far: of a machine until its last repeat has ended, of a queue while repeats run."""
-        began = list(self.running.values()) if self.entry.host.queue is not None else []
-        if self.costs_since is not None:  # of a machine
-            began.append(self.costs_since)
-        return self.settled_usd + sum(self.usd_per_second * (now - at) for at in began)
+        in_queue = self.entry.host.queue is not None
+        began = [one.began for one in self.repeats.values()] if in_queue else [self.costs_since]
+        return self.settled_usd + sum(self.usd_per_second * (now - at) for at in began if at is not None)
 
-    def begin_costs(self, at: float) -> None:
+    def begin(self, at: float) -> None:
         """Note that it costs from now on, unless it is a queue or has nothing left to do."""
-        if self.left and self.entry.host.queue is None:
+        if self.entry.host.queue is None and not all(one.status for one in self.repeats.values()):
             self.costs_since = at
 
-    def end_costs(self, job_id: str, at: float) -> None:
-        """Note that a repeat has ended, and that a machine does not cost any more after its last one."""
-        self.left.discard(job_id)
-        if not self.left:
+    def end(self, repeat: RepeatState, at: float, status: str = "") -> None:
+        """Note that a repeat has no machine any more; `status`: how it ended; empty: it waits again."""
+        if self.entry.host.queue is not None and repeat.began is not None:
+            self.settled_usd += self.usd_per_second * (at - repeat.began)
+        repeat.began, repeat.status = None, status
+        if self.costs_since is not None and all(one.status for one in self.repeats.values()):
             self.settled_usd, self.costs_since = self.spent_usd(at), None
-
-    def stop_running(self, job_id: str, at: float) -> bool:
-        """Note that a repeat does not run any more; return whether it did."""
-        if (began := self.running.pop(job_id, None)) is not None and self.entry.host.queue is not None:
-            self.settled_usd += self.usd_per_second * (at - began)
-        return began is not None
 
 
 class RunState:
@@ -217,32 +237,22 @@ class RunState:
         self._durations = durations
         self._measured: dict[Kind, float] = {}
         self._members = {one.job.id: one.members for one in plan.multi_host_jobs} if plan else {}
-        parts = [part for members in self._members.values() for part in members]
+        whole = {one.job.id: one.job for one in plan.multi_host_jobs} if plan else {}
         for entry in plan.hosts if plan else ():
-            led = [one.job for one in plan.multi_host_jobs if one.members[0].place == entry.host.place] if plan else []
-            jobs = {job.id: job for job in (*entry.jobs, *led)}
-            waiting = Counter(kind for job in jobs.values() if (kind := _kind(job)) is not None)
-            setup = host_seconds(entry) if waiting and durations else 0.0
-            left = {job.id for job in (*entry.jobs, *(part for part in parts if part.place == entry.host.place))}
-            rate = (hourly_usd(entry) or 0.0) / 3600
-            self.hosts[entry.host.key] = HostState(entry, jobs, setup, waiting, left=left, usd_per_second=rate)
+            jobs = [whole.get(job.id, job) for job in plan.jobs_on(entry.host)] if plan else []
+            repeats = {job.id: RepeatState(job, _kind(job)) for job in jobs}
+            setup = host_seconds(entry) if durations and any(repeat.kind for repeat in repeats.values()) else 0.0
+            self.hosts[entry.host.key] = HostState(entry, repeats, setup, (hourly_usd(entry) or 0.0) / 3600)
 
-    def resume(self, stored: Iterable[tuple[Event, float]], again: Iterable[Status]) -> None:
+    def resume(self, stored: Iterable[tuple[Event, float]], again: Container[Status]) -> None:
         """Continue from the events of earlier controllers; repeats with a status of `again` run once more."""
         for event, at in stored:
             self.note(event, at)
-        for result in [result for result in self.results.values() if result.status in set(again)]:
-            del self.results[result.job]
-            for taking_part, job_id in self._jobs_of(result):
-                taking_part.left.add(job_id)
-            if (host := self.hosts.get(result.host)) is not None and (kind := _kind(host.jobs.get(result.job))):
-                host.waiting[kind] += 1
-                host.ended -= 1
-                host.failed -= result.status not in (Status.OK, Status.STOPPED)
+        self.results = {job: result for job, result in self.results.items() if result.status not in again}
         for host in self.hosts.values():
-            host.waiting.update(kind for job in host.running if (kind := _kind(host.jobs.get(job))))
-            host.running.clear()
-            host.states.clear()
+            for repeat in host.repeats.values():
+                repeat.state, repeat.began = "", None
+                repeat.status = "" if repeat.status in again else repeat.status
             host.dropped = False
             host.costs_since, host.settled_usd = None, 0.0  # a limit of cost is one controller's
         self.stopping = None
@@ -260,75 +270,53 @@ class RunState:
                 self._folder, self.done = event.folder, event.done
                 for host in self.hosts.values():
                     host.setup_at = at
-                    host.begin_costs(at)
+                    host.begin(at)
             case events.Stopping():
                 self.stopping = event
             case events.JobResult() | events.JobSkipped():
-                self.done += 1
-        if (of := self.hosts.get(getattr(event, "host", None) or "")) is not None:
-            self._note_host(of, event, at)
-        if isinstance(event, events.JobResult | events.JobSkipped):
-            for host, job_id in self._jobs_of(event):
-                host.end_costs(job_id, at)
+                self._note_end(event, at)
+            case _ if (of := self.hosts.get(getattr(event, "host", None) or "")) is not None:
+                self._note_host(of, event, at)
+
+    def _note_end(self, event: events.JobResult | events.JobSkipped, at: float) -> None:
+        self.done += 1
+        ended = [(".".join(part.place), part.id) for part in self._members.get(event.job, ())]
+        for key, job_id in ended or [(event.host, event.job)]:
+            if (host := self.hosts.get(key)) is None or (repeat := host.repeats.get(job_id)) is None:
+                continue
+            host.end(repeat, at, event.status if isinstance(event, events.JobResult) else SKIPPED)
+            repeat.state = ""
+            if isinstance(event, events.JobResult) and event.status == Status.OK and event.seconds and repeat.kind:
+                self._measured[repeat.kind] = event.seconds
         if isinstance(event, events.JobResult):
             self.results[event.job] = event
 
-    def _jobs_of(self, event: events.JobResult | events.JobSkipped) -> list[tuple[HostState, str]]:
-        """Return the hosts of a repeat that has ended, each with the id of its part."""
-        parts = [(".".join(part.place), part.id) for part in self._members.get(event.job, ())]
-        return [(self.hosts[key], job) for key, job in parts or [(event.host, event.job)] if key in self.hosts]
-
     def _note_host(self, host: HostState, event: Event, at: float) -> None:
+        in_queue = host.entry.host.queue is not None
         match event:
             case events.HostChecked(problem=None):
                 host.usd_per_second = (hourly_usd(host.entry, event.gpus) or 0.0) / 3600
-            case events.ImageProgress():
-                if event.total_bytes:
-                    host.pulled = event.done_bytes / event.total_bytes, at
+            case events.ImageProgress() if event.total_bytes:
+                host.pulled = event.done_bytes / event.total_bytes, at
             case events.ImageReady():
                 host.pulled = None
-            case events.JobState():
-                self._note_job(host, event, at)
+            case events.JobState() if (repeat := host.repeats.get(event.job)) is not None:
+                host.setup_seconds, host.pulled = 0.0, None
+                host.latest, host.step = repeat, None
+                repeat.state = "" if event.state == PART_DONE else event.state
+                if repeat.state and repeat.status:  # its record was damaged
+                    repeat.status = ""
+                    host.begin(at)
+                if event.state == QUEUED:  # also what was preempted
+                    host.end(repeat, at)
+                elif repeat.began is None and repeat.state and not (in_queue and event.state in NO_MACHINE):
+                    repeat.began = at
             case events.JobStep():
                 host.step = event
-            case events.JobResult() | events.JobSkipped():
-                kind = _kind(host.jobs.get(event.job))
-                was_running = host.stop_running(event.job, at)
-                host.states.pop(event.job, None)
-                host.ended += 1
-                if kind is not None and not was_running and host.waiting[kind]:
-                    host.waiting[kind] -= 1
-                if isinstance(event, events.JobResult):
-                    host.failed += event.status not in (Status.OK, Status.STOPPED)
-                    if event.status == Status.OK and event.seconds and kind:
-                        host.took += event.seconds
-                        host.expected += self._durations.seconds(*kind)
-                        self._measured[kind] = event.seconds
             case events.HostLost():
                 host.dropped = True
-                host.waiting.clear()
-                if host.entry.host.queue is None:  # whose running repeats continue
-                    host.running.clear()
-                    host.states.clear()
-
-    @staticmethod
-    def _note_job(host: HostState, event: events.JobState, at: float) -> None:
-        host.setup_seconds, host.pulled = 0.0, None
-        host.states[event.job] = event.state
-        host.latest, host.step = event.job, None
-        if event.state == PART_DONE:
-            del host.states[event.job]
-            return
-        kind = _kind(host.jobs.get(event.job))
-        if kind is not None and event.state == QUEUED and host.stop_running(event.job, at):
-            host.waiting[kind] += 1
-        waits = host.entry.host.queue is not None and event.state in (QUEUED, "launching", "reattached")
-        if event.job in host.jobs and event.job not in host.left:  # its record was damaged
-            host.left.add(event.job)
-            host.begin_costs(at)
-        if kind is not None and not waits and event.job not in host.running:
-            host.running[event.job] = at
-            host.waiting[kind] -= host.waiting[kind] > 0
+                for repeat in host.repeats.values() if not in_queue else ():  # its running repeats continue
+                    repeat.state, repeat.began = "", None
 
     # -- time ------------------------------------------------------------------------------------------------------
 
@@ -343,14 +331,18 @@ class RunState:
         if key is None:
             return max((self.seconds_left(one, now) for one in self.hosts), default=0.0)
         host = self.hosts[key]
-        if not (self._durations or host.expected or self._measured.keys() & host.waiting.keys()):
+        todo = host.waiting
+        if not (self._durations or self._measured.keys() & {repeat.kind for repeat in host.repeats.values()}):
             return 0.0
-        began = [(kind, at) for job, at in list(host.running.items()) if (kind := _kind(host.jobs[job])) is not None]
-        running = [max(0.0, self._expected(host, kind) - (now - at)) for kind, at in began]
+        running = [
+            max(0.0, self._expected(repeat.kind) - (now - began))
+            for repeat in host.repeats.values()
+            if repeat.kind is not None and (began := repeat.began) is not None
+        ]
         if self.stopping is not None:
             return 0.0 if self.stopping.now else max(running, default=0.0)
-        waiting = sum(self._expected(host, kind) * count for kind, count in list(host.waiting.items()))
-        parallel = max(1, min(host.entry.host.slots, len(running) + host.waiting.total()))
+        waiting = sum(self._expected(kind) * count for kind, count in todo.items())
+        parallel = max(1, min(host.entry.host.slots, len(running) + todo.total()))
         setup = self._setup_left(host, now) if waiting or running else 0.0
         return setup + max((waiting + sum(running)) / parallel, max(running, default=0.0))
 
@@ -364,18 +356,17 @@ class RunState:
     def rest_usd(self, job: Job, hosts: Sequence[str]) -> float:
         """Return the expected cost of the rest of a repeat on these hosts, of which the first leads it."""
         chief = self.hosts[hosts[0]]
-        rest = self._expected(chief, (job.origin.fleet, job.case.name))
-        if (began := chief.running.get(job.id)) is not None:
+        rest = self._expected((job.origin.fleet, job.case.name))
+        if (began := chief.repeats[job.id].began) is not None:
             rest = max(0.0, rest - (self._now() - began))
         return rest * sum(self.hosts[key].usd_per_second for key in hosts)
 
     def _now(self) -> float:
         return self._epoch + clock_seconds()
 
-    def _expected(self, host: HostState, kind: Kind) -> float:
-        """Return the duration of a repeat: as measured in this run, else as estimated, times the host's slowness."""
-        slowness = host.took / host.expected if host.expected else 1.0
-        return self._measured.get(kind) or self._durations.seconds(*kind) * slowness
+    def _expected(self, kind: Kind) -> float:
+        """Return the duration of a repeat: as measured in this run, else as estimated."""
+        return self._measured.get(kind) or self._durations.seconds(*kind)
 
     @staticmethod
     def _setup_left(host: HostState, now: float) -> float:
@@ -409,6 +400,7 @@ class RunState:
         return [*lines, plain_text(f"  to repeat only these: {resume}")]
 
 
-def _kind(job: Job | None) -> Kind | None:
-    """Return the kind of a repeat; None: it does not run here, or is blocked."""
-    return None if job is None or job.blocked is not None else (job.origin.fleet, job.case.name)
+def _kind(job: Job) -> Kind | None:
+    """Return the kind of a repeat; None: another host leads it, or it is blocked."""
+    is_part = job.member is not None and job.member.rank > 0
+    return None if is_part or job.blocked is not None else (job.origin.fleet, job.case.name)

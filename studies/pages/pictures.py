@@ -23,7 +23,7 @@ from unittest import mock
 
 from rich.console import Console
 
-from orchestrate.display.live import LiveDisplay
+from orchestrate.display.display import LiveDisplay
 from orchestrate.events import Event, event_name
 from orchestrate.planning.plan import Plan, plan_from_json
 from orchestrate.running.state import RunState

@@ -1,9 +1,7 @@
-"""The process of a run: one at a time, ended on request, with as many open files as it needs; and what follows its end."""
+"""The process of a run: one at a time, ended on request; and what follows its end."""
 
 import json
 import os
-import re
-import resource
 import signal
 import subprocess
 import sys
@@ -14,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from orchestrate.errors import Unreachable, UserError
-from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Plan
 from orchestrate.run_control import signals_handled, still_costing
-from orchestrate.running.controller import CONTROLLER, allow_open_files, controlling, end_controller, is_controlled
+from orchestrate.running.controller import CONTROLLER, controlling, end_controller, is_controlled
 from results.schema import GPU
 from tests.support.engines.processes import wait_until
 from tests.support.patience import patience
@@ -83,20 +80,6 @@ def test_a_controller_that_is_not_here_or_does_not_end_is_named(control, tmp_pat
         with pytest.raises(UserError, match=said):
             end_controller(tmp_path)
     assert process.poll() is None
-
-
-def test_a_run_that_needs_more_files_than_it_may_open_says_what_fits(monkeypatch):
-    """That it asks for more is in test_fleet_simulation."""
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: (1024, 4096))
-    monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: None)
-    address = DockerAddress(scheme="unix", target="/run/docker.sock")
-    hosts = [Host(fleet="f", name=f"n{number}", docker=address) for number in range(2000)]
-    with pytest.raises(UserError, match="2000 hosts need") as caught:
-        allow_open_files(hosts, None)
-    fitting = int(re.search(r"--max-parallel (\d+)", str(caught.value))[1])
-    with pytest.raises(UserError):
-        allow_open_files(hosts, fitting + 1)
-    allow_open_files(hosts, fitting)
 
 
 def test_hosts_with_a_price_that_answer_are_named_with_what_they_cost():

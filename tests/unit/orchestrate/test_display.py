@@ -8,8 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from orchestrate.display.display import Display, JSONDisplay, PlainDisplay
-from orchestrate.display.live import COLUMNS, LiveDisplay, make_display
+from orchestrate.display.display import COLUMNS, Display, JSONDisplay, LiveDisplay, PlainDisplay, make_display
 from orchestrate.events import (
     Event,
     HostChecked,

@@ -15,7 +15,7 @@ from orchestrate.events import Warned
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import make_plan
-from orchestrate.running import context, part, probing, run, session
+from orchestrate.running import context, probing, run, session
 from orchestrate.running.run import execute
 from orchestrate.running.state import RunOutcome
 from results.schema import Status
@@ -60,8 +60,7 @@ class HangingBench(Bench):
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every limit be a part of a second."""
-    for module in (part, session):
-        monkeypatch.setattr(module, "MARGIN_SECONDS", 0.5)
+    monkeypatch.setattr(session, "MARGIN_SECONDS", 0.5)
     monkeypatch.setattr(context, "END_AFTER_SECONDS", 0.1)
     monkeypatch.setattr(context, "CHECK_SECONDS", 0.02)
     monkeypatch.setattr(context, "STOP_SECONDS", 0.5)

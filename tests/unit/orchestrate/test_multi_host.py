@@ -14,7 +14,7 @@ from orchestrate.events import Event, HostLost, JobResult, Warned
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.plan import Job, members_of
-from orchestrate.running import context, run, worker
+from orchestrate.running import context, run, session
 from orchestrate.running.context import Budget
 from orchestrate.running.state import RunOutcome
 from orchestrate.suites import CaseBlock, Suite
@@ -92,8 +92,7 @@ class Bench(test_run.Bench):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "GRACE_SECONDS", 0.3)
-    monkeypatch.setattr(worker, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(session, "GRACE_SECONDS", 0.3)
 
 
 def test_hosts_that_wait_for_others_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -206,9 +205,9 @@ def test_an_unreachable_host_fails_the_job_but_not_what_others_do_alone(tmp_path
 @pytest.mark.parametrize(("when", "seconds"), [("alone", 3600.0), ("together", 3600.0), ("alone", 0.0)])
 def test_hosts_are_kept_for_a_time_while_none_answers(tmp_path: Path, monkeypatch, when: str, seconds: float):
     """With `together`, b is abandoned with its part, and has to be connected to again."""
-    monkeypatch.setattr(worker, "ASK_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(context, "ASK_AGAIN_SECONDS", 0.05)
     monkeypatch.setattr(context, "OFFLINE_SECONDS", seconds)
-    monkeypatch.setattr("orchestrate.running.part.MARGIN_SECONDS", 2.5)
+    monkeypatch.setattr("orchestrate.running.session.MARGIN_SECONDS", 2.5)
     away = {call: Unreachable("no route to host") for call in ("start", "follow", "stop", "remove", "running")}
     left = [when]
 

@@ -22,9 +22,8 @@ from orchestrate.planning.durations import GUESSED_REPEAT_SECONDS, Durations, es
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan, make_plan, plan_to_json
 from orchestrate.running.context import Budget, RunContext, Stop, StorageFailed
-from orchestrate.running.part import RunningPart
 from orchestrate.running.run import execute
-from orchestrate.running.session import HostSession
+from orchestrate.running.session import HostSession, RunningPart
 from orchestrate.running.state import RunOutcome, RunState
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
@@ -109,7 +108,7 @@ def test_no_more_is_submitted_than_can_be_paid():
     assert budget.allows(plan.jobs[0], [host]), "asking again reserves once"
     state.note(JobState(job=plan.jobs[0].id, host=host.key, state="on n1"), time.time() - GUESSED_REPEAT_SECONDS)
     assert not budget.allows(plan.jobs[2], [host]), "what is reserved is spent now, not twice"
-    budget.release(plan.jobs[1].id)
+    budget.release(plan.jobs[1])
     assert budget.allows(plan.jobs[2], [host])
 
 

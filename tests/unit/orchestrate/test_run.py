@@ -197,7 +197,7 @@ def test_what_takes_too_long_is_ended_and_measured_again_if_asked(tmp_path: Path
 
 
 def test_a_failed_clean_up_is_a_warning_and_logs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("orchestrate.running.part.MAX_LOG_BYTES", 1000)
+    monkeypatch.setattr("orchestrate.running.session.MAX_LOG_BYTES", 1000)
     bench = Bench(tmp_path, a=FakeHost(failures={"remove": Unreachable("gone")}, lines=("x" * 99,) * 10_000))
     assert bench.run() == RunOutcome(ok=12, failed=0, missing=0), "the records stay"
     assert sum("clean up" in warned.message for warned in bench.seen(Warned)) == 12
