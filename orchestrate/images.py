@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import re
@@ -15,10 +16,7 @@ from typing import IO, Any, NamedTuple
 
 from rich.console import Console
 
-from orchestrate.engines.docker.images import (
-    DockerEngine,
-    controller_address,
-)
+from orchestrate.engines.docker.engine import DockerEngine, controller_address
 from orchestrate.engines.invocation import RECORD_PATH, ContainerSpec, unique_name
 from orchestrate.engines.pulls import Progress
 from orchestrate.errors import BuildFailed, HostError, UserError
@@ -29,7 +27,7 @@ from orchestrate.planning.facts import Facts
 from orchestrate.planning.images import image_name
 from orchestrate.project import PROJECT, containers_folder
 from results.runs.reading import from_json
-from results.schema import Case, Device, Precision, Record, Status
+from results.schema import Case, Device, Record, Status
 from results.schema.exit_codes import ExitCode
 from results.schema.record_json import RecordError
 from results.schema.version import __version__
@@ -155,17 +153,13 @@ def show_list(variants: Sequence[Variant], console: Console) -> None:
 
 
 def _build(what: BuiltImages, engine: DockerEngine, variant: Variant, reference: str) -> bool:
-    arguments = dict(_build_argument(text) for text in what.build_arg)
     _print_status(f"{reference}: building from {source_revision()[:12]}")
-    identity = build_variant(
-        engine,
-        variant,
-        reference,
-        arguments=arguments,
-        certificates=what.ca,
-        pip_config=what.pip_config,
-        on_line=lambda line: _print_status(f"{variant.name}: {line}") if line.strip() else None,
-    )
+
+    def show(line: str) -> None:
+        if line.strip():
+            _print_status(f"{variant.name}: {line}")
+
+    identity = build_variant(engine, variant, reference, what, show)
     _print_result(f"{reference} {identity} {engine.image_bytes(reference) / 1e6:.0f} MB")
     return True
 
@@ -188,13 +182,12 @@ def _build_argument(text: str) -> tuple[str, str]:
 
 def _progress(what: str) -> Progress:
     """Print progress at every tenth."""
-    shown = -1
+    shown = set[int]()
 
     def show(done: int, total: int) -> None:
-        nonlocal shown
         tenth = 10 * done // max(total, 1)
-        if tenth > shown:
-            shown = tenth
+        if tenth not in shown:
+            shown.add(tenth)
             _print_status(f"{what}: {done / 1e6:.0f} of {total / 1e6:.0f} MB")
 
     return show
@@ -214,16 +207,8 @@ CONTEXT = ("containers", "tfbench", "results/__init__.py", "results/schema")
 """Sources of the images."""
 
 VERIFY_SECONDS = 600.0
-MAX_OUTPUT_BYTES = 1 << 20
-VERIFY_CASE = Case(
-    model="resnet50",
-    precision=Precision.FP32,
-    batch_per_gpu=2,
-    device=Device.CPU,
-    image_size=64,
-    warmup_steps=1,
-    num_steps=2,
-)
+TRAINS = "trains two steps on the CPU"
+VERIFY_CASE = Case(model="resnet50", batch_per_gpu=2, device=Device.CPU, image_size=64, warmup_steps=1, num_steps=2)
 """Two steps on the CPU: the smallest test that an image can train."""
 
 Line = Callable[[str], None]
@@ -245,8 +230,7 @@ def source_revision() -> str:
     try:
         if not Path(_git("rev-parse", "--show-toplevel")).samefile(PROJECT):
             return "unknown"
-        revision = _git("rev-parse", "HEAD")
-        return revision + ("-changed" if _git("status", "--porcelain", "--untracked-files=no") else "")
+        return _git("describe", "--always", "--dirty=-changed", "--abbrev=40", "--exclude=*")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
@@ -291,34 +275,24 @@ def _without_rest(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     return None if "__pycache__" in member.name or member.name.endswith("/.gitignore") else member
 
 
-def build_variant(
-    engine: DockerEngine,
-    variant: Variant,
-    tag: str,
-    *,
-    arguments: dict[str, str],
-    certificates: Iterable[Path] = (),
-    pip_config: Path | None = None,
-    on_line: Line,
-) -> str:
+def build_variant(engine: DockerEngine, variant: Variant, tag: str, what: BuiltImages, on_line: Line) -> str:
     """Build a variant and return the image's id.
 
     Args:
         engine: Where to build.
         variant: Row of `images.toml`.
         tag: Name of the image.
-        arguments: Additional build arguments, e.g. BASE or PIP_INDEX_URL; they are public.
-        certificates: See `build_context`.
-        pip_config: Likewise.
+        what: Additional build arguments, e.g. BASE or PIP_INDEX_URL, which are public, and files for `build_context`.
         on_line: Receives the build's output.
 
     Raises:
         BuildFailed: A step failed.
     """
-    given = {**variant.build_arguments(version=__version__, revision=source_revision()), **arguments}
+    arguments = variant.build_arguments(version=__version__, revision=source_revision())
+    arguments |= dict(map(_build_argument, what.build_arg))
     dockerfile = "Dockerfile" if variant.base is None else "Dockerfile.on-base"
-    context = build_context(certificates, pip_config)
-    return engine.build(context, tag, given, on_line, dockerfile=f"containers/{dockerfile}")
+    context = build_context(what.ca, what.pip_config)
+    return engine.build(context, tag, arguments, on_line, dockerfile=f"containers/{dockerfile}")
 
 
 def verify_image(engine: DockerEngine, variant: Variant, image: str) -> list[ImageCheck]:
@@ -328,33 +302,20 @@ def verify_image(engine: DockerEngine, variant: Variant, image: str) -> list[Ima
         HostError: It could not be started.
     """
     program = ("python3.11", "-m", "tfbench.doctor.trial", "image")
-    output, _ = _run(engine, ContainerSpec(image=image, name=unique_name("verify"), entrypoint=program))
+    spec = ContainerSpec(image=image, name=unique_name("verify"), entrypoint=program)
+    output, _ = engine.run(spec, VERIFY_SECONDS)
     try:
         checks = list(_contents(variant, json.loads(output.splitlines()[-1])))
     except (ValueError, IndexError, KeyError, TypeError, AttributeError):
         tail = output[-300:].decode("utf-8", "replace")
         return [ImageCheck("the image describes its contents", False, f"printed no JSON: {tail!r}")]
     command = (*VERIFY_CASE.flags(), f"--output={RECORD_PATH}")
-    _, payload = _run(engine, ContainerSpec(image=image, name=unique_name("verify"), command=command))
-    what = "trains two steps on the CPU"
-    if payload is None:
-        return [*checks, ImageCheck(what, False, "left no record")]
+    _, payload = engine.run(dataclasses.replace(spec, entrypoint=None, command=command), VERIFY_SECONDS)
     try:
-        record: Record = from_json(payload)
+        record: Record = from_json(payload or b"")
     except RecordError as error:
-        return [*checks, ImageCheck(what, False, str(error))]
-    return [*checks, ImageCheck(what, record.status is Status.OK, f"{record.status} {record.cause or ''}".strip())]
-
-
-def _run(engine: DockerEngine, spec: ContainerSpec) -> tuple[bytes, bytes | None]:
-    """Run a container to its end; return its output and its record."""
-    engine.create(spec)
-    try:
-        engine.start(spec.name)
-        engine.wait(spec.name, VERIFY_SECONDS)
-        return engine.output(spec.name, MAX_OUTPUT_BYTES), engine.read_file(spec.name, RECORD_PATH)
-    finally:
-        engine.remove(spec.name)
+        return [*checks, ImageCheck(TRAINS, False, str(error) if payload else "left no record")]
+    return [*checks, ImageCheck(TRAINS, record.status is Status.OK, f"{record.status} {record.cause or ''}".strip())]
 
 
 def _contents(variant: Variant, reported: dict[str, Any]) -> Iterator[ImageCheck]:

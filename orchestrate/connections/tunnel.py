@@ -60,7 +60,7 @@ without a command, over a shared connection of the user, as long as that is open
 class Tunnel:
     """A local socket forwarded to the engine's socket on an ssh host, by an ssh that ends with this process.
 
-    One thread opens or closes it at a time: `EngineLink` sees to that.
+    One thread opens or closes it at a time: `DockerEngine` sees to that.
 
     Args:
         address: Address of the engine, with the scheme `ssh`.

@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+import stamina
 import urllib3
 import urllib3.connection
 
@@ -24,6 +25,12 @@ from orchestrate.errors import LaunchFailed, Unreachable
 from orchestrate.text import plain_text
 from results.schema.record_json import MAX_RECORD_BYTES
 
+T = TypeVar("T")
+
+RECONNECT_SECONDS = 120.0
+"""How long requests to a host that has answered before are retried."""
+
+LONGEST_DELAY_SECONDS = 5.0
 BLOCK_BYTES = 512
 _REGULAR = (b"0", b"\0")
 _EXTENDED_HEADERS = (b"x", b"g", b"L", b"K")  # and long names: names do not matter
@@ -47,10 +54,22 @@ def malformed_as_error(whose: str) -> Iterator[None]:
         raise LaunchFailed(f"{whose}'s answer is malformed: {message}") from error
 
 
+def persistently(attempt: Callable[[], T], *, has_answered: bool) -> T:
+    """Return the result of an attempt, which is repeated for a while if the host has answered before.
+
+    Raises:
+        Unreachable: The connection failed, or could not be restored.
+    """
+    attempts = None if has_answered else 1
+    delays = {"wait_initial": 0.2, "wait_max": LONGEST_DELAY_SECONDS, "timeout": RECONNECT_SECONDS}
+    return stamina.RetryingCaller(attempts=attempts, **delays)(Unreachable, attempt)
+
+
 @dataclass
 class _Limits:
-    """Remaining time and bytes of a conversation."""
+    """The limits of a conversation, in monotonic seconds and bytes, and what is left of them."""
 
+    seconds: float
     ends_at: float
     bytes_left: int
     silence_seconds: float | None
@@ -69,10 +88,10 @@ def within(seconds: float, limit_bytes: int, silence_seconds: float | None = Non
         silence_seconds: Longest time without a byte; None: the timeout of each request.
 
     Raises:
-        Unreachable: The time is over; raised by the read.
+        Unreachable: The time is over, or the silence too long; raised by the read.
         LaunchFailed: The response is too large; raised by the read.
     """
-    token = _LIMITS.set(_Limits(time.monotonic() + seconds, limit_bytes, silence_seconds))
+    token = _LIMITS.set(_Limits(seconds, time.monotonic() + seconds, limit_bytes, silence_seconds))
     try:
         yield
     finally:
@@ -84,10 +103,15 @@ def _receive(sock: socket.socket, receive: Callable[..., int], arguments: tuple[
     if limits is None:
         return receive(*arguments)
     left, own = limits.ends_at - time.monotonic(), sock.gettimeout()
+    too_late = Unreachable(f"its answer was not complete after {limits.seconds:g} seconds")
     if left <= 0:
-        raise Unreachable("the engine did not complete its answer in time")
-    sock.settimeout(min(left, limits.silence_seconds or own or left))
-    count = receive(*arguments)
+        raise too_late
+    silence = limits.silence_seconds or own or left
+    sock.settimeout(min(left, silence))
+    try:
+        count = receive(*arguments)
+    except TimeoutError as error:
+        raise Unreachable(f"no answer within {silence:g} seconds") if silence < left else too_late from error
     sock.settimeout(own)
     limits.bytes_left -= count
     if limits.bytes_left < 0:

@@ -21,6 +21,7 @@ CDI_GPU = "nvidia.com/gpu"
 """Vendor and class of NVIDIA's devices in the Container Device Interface, in which a device is
 `nvidia.com/gpu=NAME`."""
 
+ALL_GPUS = ("all",)
 NO_GPU = "-1"
 """Value of CUDA_VISIBLE_DEVICES that hides all GPUs and, unlike an empty one, cannot be mistaken for unset.
 Source: CUDA programming guide, CUDA_VISIBLE_DEVICES; `cuda_diagnostics.cc` of TensorFlow's XLA names both."""
@@ -55,9 +56,8 @@ class ContainerSpec:
     """A container with read-only root, no capabilities, no new privileges, and no network unless it has peers.
 
     Attributes:
-        gpus: UUIDs or indices of the GPUs that it sees.
-        all_gpus: Whether it sees all GPUs, regardless of `gpus`.
-        cdi: Whether `gpus` are names of CDI devices, e.g. `nvidia.com/gpu=0`; otherwise the NVIDIA runtime is used.
+        gpus: GPUs that it sees: UUIDs or indices for the NVIDIA runtime, or names of CDI devices, e.g.
+            `nvidia.com/gpu=0`; `ALL_GPUS`: all that the runtime has.
         data_dir: Folder of the machine that is mounted read-only at `DATA_PATH`, or None.
         cache: Volume at `CACHE_PATH`, which belongs to its image and persists, or None.
         cpus: CPUs that it may use; None: all.
@@ -74,8 +74,6 @@ class ContainerSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     gpus: tuple[str, ...] = ()
-    all_gpus: bool = False
-    cdi: bool = False
     data_dir: str | None = None
     cache: str | None = None
     cpus: float | None = None
@@ -102,7 +100,7 @@ def container_document(spec: ContainerSpec) -> dict[str, Any]:
         "NanoCpus": None if spec.cpus is None else int(spec.cpus * 1e9),
         "Memory": spec.memory_bytes,
         "MemorySwap": spec.memory_bytes,
-        "DeviceRequests": _device_requests(spec),
+        "DeviceRequests": _device_requests(spec.gpus),
         "Mounts": _mounts(spec),
     }
     document: dict[str, Any] = {
@@ -133,13 +131,13 @@ def _mounts(spec: ContainerSpec) -> list[dict[str, Any]] | None:
     return mounts or None
 
 
-def _device_requests(spec: ContainerSpec) -> list[dict[str, Any]]:
-    capabilities = [["gpu", "compute", "utility"]]
-    if spec.cdi:
-        return [{"Driver": "cdi", "DeviceIDs": list(spec.gpus)}] if spec.gpus else []
-    if spec.all_gpus:
-        return [{"Count": -1, "Capabilities": capabilities}]
-    return [{"DeviceIDs": list(spec.gpus), "Capabilities": capabilities}] if spec.gpus else []
+def _device_requests(gpus: tuple[str, ...]) -> list[dict[str, Any]]:
+    if not gpus:
+        return []
+    if gpus[0].startswith(f"{CDI_GPU}="):
+        return [{"Driver": "cdi", "DeviceIDs": list(gpus)}]
+    chosen = {"Count": -1} if gpus == ALL_GPUS else {"DeviceIDs": list(gpus)}
+    return [{**chosen, "Capabilities": [["gpu", "compute", "utility"]]}]
 
 
 def container_name(job: Job) -> str:
@@ -193,7 +191,6 @@ def job_container(
             "tfbench.repeat": str(job.origin.repeat),
         },
         gpus=job.gpu_uuids or tuple(map(str, job.gpus)) if cdi_devices is None else _cdi_names(job, cdi_devices),
-        cdi=cdi_devices is not None,
         data_dir=host.data_dir if job.case.data is Data.TFRECORD else None,
         cache=cache,
         cpus=host.cpus,
@@ -254,9 +251,7 @@ def probe_container(image: str, *, cdi: bool = False) -> ContainerSpec:
         image=image,
         name=unique_name("probe"),
         entrypoint=PROBE_ENTRYPOINT,
-        all_gpus=True,
-        gpus=(f"{CDI_GPU}=all",) if cdi else (),
-        cdi=cdi,
+        gpus=(f"{CDI_GPU}=all",) if cdi else ALL_GPUS,
     )
 
 

@@ -312,7 +312,7 @@ def torch_problem(python: str) -> str:
 def engine_problem(url: str | None) -> str:
     """Return why no engine can run containers; empty: one answers."""
     try:  # imported here: a bare GPU machine may lack the controller's packages
-        from orchestrate.engines.docker.images import DockerEngine, controller_address
+        from orchestrate.engines.docker.engine import DockerEngine, controller_address
         from orchestrate.errors import HostError, UserError
     except ImportError as error:
         return f"{sys.executable} lacks the controller's packages: {error}"

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from orchestrate.engines.docker.images import DockerEngine, controller_address
+from orchestrate.engines.docker.engine import DockerEngine, controller_address
 from orchestrate.engines.invocation import RUN_LABEL
 from results.runs.reading import from_json
 from results.schema import Record, Status

@@ -15,15 +15,11 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import socket
 import ssl
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from http.cookiejar import DefaultCookiePolicy
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 import requests
@@ -31,19 +27,15 @@ import requests.adapters
 import urllib3
 from docker import APIClient
 from docker.errors import APIError, DockerException
-from urllib3.connection import HTTPConnection
 
-from orchestrate.connections.tunnel import Tunnel
 from orchestrate.engines.base import NotThere
-from orchestrate.engines.bounded import MALFORMED, LimitedPool, TLSSocket, within
+from orchestrate.engines.bounded import MALFORMED, LimitedPool, TLSSocket
 from orchestrate.errors import HostError, LaunchFailed, Unreachable
-from orchestrate.inventory.addresses import AS_CONFIGURED, DockerAddress, HostKeys
+from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.text import plain_text, read_json
 from results.schema import Status
 
-__all__ = ["APIError", "EngineClient", "EngineLink", "Kind", "NoGPUs", "NoMemoryLock", "document"]
-
-T = TypeVar("T")
+__all__ = ["APIError", "EngineClient", "NoGPUs", "NoMemoryLock", "NoSpace", "document", "engine_pool", "explained"]
 
 ANSWER_SECONDS = 60
 """Time limit of a request and its answer; for a stream of logs, the longest silence."""
@@ -52,10 +44,6 @@ MAX_ANSWER_BYTES = 1 << 20
 MAX_MESSAGE_BYTES = 64 << 10
 """Maximum length of a message about a pull, a build or a push."""
 
-RECONNECT_SECONDS = 120.0
-"""How long a host that has answered before is retried."""
-
-LONGEST_DELAY_SECONDS = 10.0
 MAX_CONNECTIONS = 32
 """Size of the connection pool of an engine: a log per worker slot, and other requests."""
 
@@ -65,41 +53,11 @@ NEWEST_API = (1, 51)
 LIBPOD = "/v4.0.0/libpod"
 """Path of Podman's native API, in a version that every Podman since 4.0 supports."""
 
-KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
-"""TCP keep-alive, which detects a dead link after 75 s, even while waiting for the next line of a log."""
-
 MAX_QUOTED = 300
 """Maximum length of an engine's message in a cause, in characters."""
 
 MAX_READ = 4000
 """Characters at the end of an engine's message that are searched for known errors, which runtimes print last."""
-
-
-LISTS_DEVICES_API = (1, 50)
-"""Version of the API from which on `/info` lists CDI devices.
-Source: version history of the Docker Engine API, v1.50, `DiscoveredDevices`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kind:
-    """What differs between engines that have Docker's API: the only place that knows Podman.
-
-    Attributes:
-        name: `docker` or `podman`.
-        resolves_tags: Whether it can query a registry for the digest of a tag without a pull.
-        only_cdi: Whether GPUs are given by CDI only, because it ignores requests by capabilities.
-        lists_devices: Whether its report about itself lists CDI devices.
-        makes_folders: Whether a missing folder of the host that is mounted is created, by Docker's API.
-    """
-
-    name: str = "docker"
-    resolves_tags: bool = True
-    only_cdi: bool = False
-    lists_devices: bool = True
-    makes_folders: bool = False
-
-
-PODMAN = Kind(name="podman", resolves_tags=False, only_cdi=True, lists_devices=False, makes_folders=True)
 
 
 class NoGPUs(LaunchFailed):
@@ -125,8 +83,6 @@ class _Adapter(requests.adapters.HTTPAdapter):
         """Return the engine's connections."""
         return self._pool
 
-    get_connection = get_connection_with_tls_context  # the name before requests 2.32
-
     def cert_verify(self, *_: Any) -> None:  # noqa: ANN401
         """Do nothing: the pool trusts only the CA of `hosts.yml`."""
 
@@ -143,34 +99,37 @@ class _Adapter(requests.adapters.HTTPAdapter):
         super().close()
 
 
-def _pool(address: DockerAddress, socket_path: str | None) -> urllib3.HTTPConnectionPool:
+def engine_pool(address: DockerAddress, socket_path: str | None = None) -> urllib3.HTTPConnectionPool:
+    """Return the connections to an engine.
+
+    Args:
+        address: Of the engine.
+        socket_path: Of the local end of a tunnel to it; None: it has none.
+
+    Raises:
+        OSError: A file of `tls` cannot be read or used.
+    """
     path = socket_path or (address.target if address.scheme == "unix" else None)
     if path is not None:
         return LimitedPool("engine", socket_path=path, maxsize=MAX_CONNECTIONS)
     where = urlsplit(f"//{address.target}")
-    alive = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
-    alive += [(socket.IPPROTO_TCP, getattr(socket, name), n) for name, n in KEEP_ALIVE.items() if hasattr(socket, name)]
     host, port = where.hostname or "", where.port
-    options: dict[str, Any] = {
-        "maxsize": MAX_CONNECTIONS,
-        "socket_options": [*HTTPConnection.default_socket_options, *alive],
-    }
     if address.tls is None:
-        return LimitedPool(host, port, **options)
+        return LimitedPool(host, port, maxsize=MAX_CONNECTIONS)
     ca, certificate, key = address.tls
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies certificate and host name
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.sslsocket_class = TLSSocket
     context.load_verify_locations(ca)
     context.load_cert_chain(certificate, key)
-    return urllib3.HTTPSConnectionPool(host, port, ssl_context=context, **options)
+    return urllib3.HTTPSConnectionPool(host, port, ssl_context=context, maxsize=MAX_CONNECTIONS)
 
 
 class EngineClient(APIClient):
     """The SDK's client for one engine.
 
     Attributes:
-        kind: What differs between engines.
+        is_podman: Whether it is Podman, which has Docker's API and differs in a few answers.
     """
 
     def __init__(self, pool: urllib3.HTTPConnectionPool) -> None:
@@ -186,10 +145,8 @@ class EngineClient(APIClient):
             major, minor = map(int, response.headers["Api-Version"].split("."))
         except (KeyError, ValueError) as error:
             raise Unreachable("the server there is not a Docker engine: it sends no Api-Version") from error
-        api = min((major, minor), NEWEST_API)
-        self._version = "{}.{}".format(*api)
-        is_podman = "Libpod-Api-Version" in response.headers
-        self.kind = PODMAN if is_podman else Kind(lists_devices=api >= LISTS_DEVICES_API)
+        self._version = "{}.{}".format(*min((major, minor), NEWEST_API))
+        self.is_podman = "Libpod-Api-Version" in response.headers
 
     def _result(self, response: requests.Response, json: bool = False, binary: bool = False) -> Any:  # noqa: ANN401
         """Parse an answer within the limits of `read_json`."""
@@ -228,107 +185,6 @@ class EngineClient(APIClient):
         self._raise_for_status(response)  # type: ignore[attr-defined]
 
 
-class EngineLink:
-    """The connection to one engine: by unix socket, through ssh, or by mutual TLS.
-
-    A host that has answered before is retried for a while. Refusals and malformed answers become errors of this
-    project, with the engine's message and a remedy.
-
-    Args:
-        address: Of the engine.
-        keys: Host keys that ssh accepts.
-    """
-
-    def __init__(self, address: DockerAddress, keys: HostKeys = AS_CONFIGURED) -> None:
-        self.address = address
-        self._tunnel = Tunnel(address, keys) if address.scheme == "ssh" else None
-        self._client: EngineClient | None = None
-        self._lock = threading.Lock()
-
-    def close(self) -> None:
-        """Disconnect from the engine; containers keep running."""
-        if self._client is not None:
-            self._client.close()
-        if self._tunnel is not None:
-            with self._lock:
-                self._tunnel.close()
-
-    def request(
-        self,
-        operation: Callable[[EngineClient], T],
-        *,
-        seconds: float = ANSWER_SECONDS,
-        limit_bytes: int = MAX_ANSWER_BYTES,
-        again: bool = True,
-    ) -> T:
-        """Send a request, with retries if the engine has answered before.
-
-        Args:
-            operation: Sends the request.
-            seconds: Time limit of the request and its answer.
-            limit_bytes: Size limit of the answer.
-            again: Whether to retry.
-
-        Raises:
-            Unreachable: The connection failed, or could not be restored.
-            NotThere, LaunchFailed: The engine refused, or its answer is malformed.
-        """
-        deadline = time.monotonic() + RECONNECT_SECONDS
-        delay_seconds = 0.5
-        while True:
-            try:
-                client = self._connect()
-                with self.explained(), within(seconds, limit_bytes):
-                    return operation(client)
-            except Unreachable:
-                if not again or self._client is None or time.monotonic() > deadline:
-                    raise
-            time.sleep(delay_seconds)
-            delay_seconds = min(delay_seconds * 2, LONGEST_DELAY_SECONDS)
-
-    def stream(self, operation: Callable[[EngineClient], Iterable[T]]) -> Iterator[T]:
-        """Yield the answer to a request in pieces, without a time limit or retries.
-
-        Raises:
-            HostError: See `request`.
-        """
-        client = self._connect()
-        with self.explained():
-            yield from operation(client)
-
-    @contextlib.contextmanager
-    def explained(self) -> Iterator[None]:
-        """Convert every exception of an exchange into an error of this host."""
-        try:
-            yield
-        except APIError as error:
-            message = plain_text(str(error.explanation or error), MAX_READ)
-            raise (NotThere(message[:MAX_QUOTED]) if error.status_code == 404 else launch_refusal(message)) from error
-        except requests.exceptions.InvalidJSONError as error:
-            raise LaunchFailed("the engine's answer is not JSON") from error
-        except (*TRANSPORT_ERRORS, requests.exceptions.RequestException) as error:
-            raise Unreachable(explain(error, self.address)) from error
-        except (*MALFORMED, DockerException) as error:
-            message = plain_text(f"{type(error).__name__}: {error}", MAX_QUOTED)
-            raise LaunchFailed(f"the engine's answer is malformed: {message}") from error
-
-    def _connect(self) -> EngineClient:
-        """Return a connected client."""
-        with self._lock:
-            if self._tunnel is not None:
-                self._tunnel.ensure()
-            if self._client is None:
-                try:
-                    with within(ANSWER_SECONDS, MAX_ANSWER_BYTES):
-                        self._client = EngineClient(
-                            _pool(self.address, None if self._tunnel is None else self._tunnel.path)
-                        )
-                except (*TRANSPORT_ERRORS, *MALFORMED, DockerException) as error:
-                    known = None if self._tunnel is None else self._tunnel.problem()
-                    raise Unreachable(known or explain(error, self.address)) from error
-            return self._client
-
-
 # -- errors ------------------------------------------------------------------------------------------------------
 
 TRANSPORT_ERRORS = (OSError, http.client.HTTPException, urllib3.exceptions.HTTPError)
@@ -342,27 +198,50 @@ def document(answer: object) -> dict[str, Any]:
     return answer
 
 
-def explain(error: BaseException, address: DockerAddress) -> str:
-    """Return one line on why an engine could not be reached, with a remedy."""
-    where = f"{address.scheme}://{address.target}"
-    chain = list(_chain(error))
+@contextlib.contextmanager
+def explained(address: DockerAddress) -> Iterator[None]:
+    """Convert every exception of an exchange with an engine into an error of its host, with a remedy.
+
+    Raises:
+        Unreachable: The connection failed.
+        NotThere, LaunchFailed: The engine refused, or its answer is malformed.
+    """
+    try:
+        yield
+    except APIError as error:
+        message = plain_text(str(error.explanation or error), MAX_READ)
+        raise (NotThere(message[:MAX_QUOTED]) if error.status_code == 404 else launch_refusal(message)) from error
+    except requests.exceptions.InvalidJSONError as error:
+        raise LaunchFailed("the engine's answer is not JSON") from error
+    except (Unreachable, *TRANSPORT_ERRORS, requests.exceptions.RequestException) as error:
+        raise Unreachable(f"{address.scheme}://{address.target}: {_transport_problem(error, address)}") from error
+    except (*MALFORMED, DockerException) as error:
+        message = plain_text(f"{type(error).__name__}: {error}", MAX_QUOTED)
+        raise LaunchFailed(f"the engine's answer is malformed: {message}") from error
+
+
+def _transport_problem(error: BaseException, address: DockerAddress) -> str:
+    """Return why an engine could not be reached, with a remedy if it is known."""
+    if isinstance(error, Unreachable):
+        return error.cause
+    causes = list(_chain(error))
     for kind, remedy in _SOCKET_REMEDIES.items():
-        if any(isinstance(item, kind) for item in chain):
-            return f"{where}: {remedy}"
-    if address.scheme == "ssh" and any(isinstance(item, _CUT_OFF) for item in chain):
+        if any(isinstance(cause, kind) for cause in causes):
+            return remedy
+    if address.scheme == "ssh" and any(isinstance(cause, _CUT_OFF) for cause in causes):
         return (
-            f"{where}: the engine's socket {address.socket} does not answer on that host. Is Docker "
+            f"the engine's socket {address.socket} does not answer on that host. Is Docker "
             "installed there, and may this user use it (sudo usermod -aG docker USER)? Else set docker_socket:"
         )
     message = plain_text(str(error), MAX_READ)
     for sign, remedy in _TLS_REMEDIES.items():
         if sign in message:
-            return f"{where}: {remedy}"
-    if root := next((item for item in chain if isinstance(item, OSError) and item.errno), None):
+            return remedy
+    if root := next((cause for cause in causes if isinstance(cause, OSError) and cause.errno), None):
         message = plain_text(str(root), MAX_QUOTED)
-    elif any(isinstance(item, urllib3.exceptions.ProtocolError) for item in chain):
+    elif any(isinstance(cause, urllib3.exceptions.ProtocolError) for cause in causes):
         message = "the connection broke"
-    return f"{where}: {message[:MAX_QUOTED] or type(error).__name__}"
+    return message[:MAX_QUOTED] or type(error).__name__
 
 
 def launch_refusal(message: str) -> HostError:
@@ -395,12 +274,8 @@ _SOCKET_REMEDIES: dict[type[BaseException], str] = {
 _TLS_REMEDIES = {
     "certificate has expired": "its certificate has expired. Renew it on the host",
     "CERTIFICATE_VERIFY_FAILED": "its certificate is not from the CA in tls.ca. Check tls.ca and the address",
-    "alert unknown ca": "the host does not trust the CA of our certificate. Check tls.cert and tls.key",
-    "alert bad certificate": "the host refused our certificate. Check tls.cert and tls.key",
-    "alert certificate required": "the host requires a client certificate. Check tls.cert and tls.key",
-    "alert certificate expired": "our certificate has expired. Renew tls.cert",
+    " alert ": "the host refused our certificate: missing, expired or from another CA. Check tls.cert and tls.key",
     "KEY_VALUES_MISMATCH": "tls.key is not the key of tls.cert",
-    "HTTP request to an HTTPS server": "the host requires TLS. Add tls: {ca: …, cert: …, key: …}",
     "WRONG_VERSION_NUMBER": "the host does not speak TLS on that port",
 }
 
@@ -420,7 +295,10 @@ _NO_CDI = (
 _OLD_DRIVER = "the NVIDIA driver is too old for this image. Choose an older variant or update the driver"
 _NO_INIT = "Podman lacks catatonit, the init process of containers. Install the package catatonit there"
 
+_NO_TLS = "the host requires TLS. Add tls: {ca: …, cert: …, key: …}"
+
 _REFUSALS: dict[str, tuple[type[LaunchFailed], Status, str]] = {
+    "HTTP request to an HTTPS server": (LaunchFailed, Status.UNREACHABLE, _NO_TLS),
     "could not select device driver": _NO_DEVICE,
     "unresolvable CDI devices": _NO_CDI,
     "unsatisfied condition: cuda": (LaunchFailed, Status.DRIVER_TOO_OLD, _OLD_DRIVER),

@@ -1,109 +1,185 @@
-"""A Docker engine's containers, and descriptions of its images; through the SDK, except for logs."""
+"""A Docker engine: its connection, containers and images, with a method per request; through the SDK, except for logs.
+
+A pull is verified by its digest only, ends if it stalls, and is retried after network failures.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import io
+import os
 import re
 import tarfile
+import threading
 import time
+import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from datetime import datetime
-from typing import Any
+from typing import IO, Any, Protocol, TypeVar
 
+from orchestrate.connections.tunnel import Tunnel
 from orchestrate.engines.base import NotThere
-from orchestrate.engines.bounded import only_file, read_bounded
+from orchestrate.engines.bounded import only_file, persistently, read_bounded, within
 from orchestrate.engines.docker.client import (
     ANSWER_SECONDS,
+    MAX_ANSWER_BYTES,
     APIError,
     EngineClient,
-    EngineLink,
-    Kind,
     NoSpace,
     document,
+    engine_pool,
+    explained,
 )
-from orchestrate.engines.invocation import ContainerSpec, container_document
-from orchestrate.errors import HostError, LaunchFailed, PullFailed
+from orchestrate.engines.invocation import RECORD_PATH, ContainerSpec, container_document
+from orchestrate.engines.pulls import ATTEMPTS, DEADLINE_SECONDS, STALL_SECONDS, Progress
+from orchestrate.errors import BuildFailed, HostError, LaunchFailed, PullFailed, TfbenchError, Unreachable, UserError
 from orchestrate.inventory.addresses import AS_CONFIGURED, DockerAddress, HostKeys
+from orchestrate.planning.images import repository
 from orchestrate.text import MAX_LINE_LENGTH, plain_text
 from results.schema.record_json import MAX_RECORD_BYTES
+
+T = TypeVar("T")
 
 STOP_GRACE_SECONDS = 10
 ARCHIVE_OVERHEAD_BYTES = 64 * 1024
 CHUNK_BYTES = 64 << 10
 TRIAL_BYTES = 1 << 20
-
-MAX_LOG_BYTES = 8 << 30
-"""Size of a log at which the benchmark counts as failed."""
+MAX_OUTPUT_BYTES = 1 << 20
 
 HEADER_BYTES = 8
 """Header of a log's frame: stream number, three zeros, and the length of the content, big-endian."""
 
+MAX_FRAME_BYTES = 1 << 20
+"""Maximum length of a frame: Docker sends at most 16 KiB in one, Podman a write of the benchmark."""
+
 MAX_HELD_BYTES = MAX_LINE_LENGTH * 4
-MAX_STAMP_BYTES = 40
 _STAMP = re.compile(rb"\d{4}-\d\d-\d\dT[\d:.]{8,18}(Z|[+-]\d\d:\d\d)")
 
+DEFAULT_ENGINE = "unix:///var/run/docker.sock"
+PLATFORM = "linux/amd64"
+"""Platform of all images, even if built on another: TensorFlow's CUDA packages are for x86-64."""
 
-class EndlessLog(LaunchFailed):
-    """The log of a benchmark exceeds its size limit."""
+MAX_PULL_BYTES = 256 << 20
+"""Size limit of an engine's messages about one pull."""
+
+RETRY_SECONDS = 5.0
+MAX_LAYERS = 1000
+GZIP_WINDOW = 31
+"""zlib's `wbits`: the largest window, in gzip's format."""
+
+SENT_REPOSITORY = "tfbench-sent"
+"""Repository name of images that were sent to a host; the tag is the image's id in the source engine."""
+
+_DIGEST = re.compile(r"[a-z0-9]+:[0-9a-f]{32,128}")
+_LOADED = re.compile(r"Loaded image(?: ID)?: (\S+)")
+"""An engine's message about a loaded image: Docker has `ID` before an id, Podman does not."""
+
+_FINAL_PULL_ERRORS = re.compile(
+    "not found|unknown|denied|unauthorized|no basic auth|invalid reference|no space", re.IGNORECASE
+)
 
 
-class ContainerEngine:
-    """One engine and its containers, by unix socket, through ssh, or by mutual TLS.
+class PullInterrupted(PullFailed):
+    """The network or the registry failed during a pull, which can be retried."""
+
+
+class Readable(Protocol):
+    """What a log is read from."""
+
+    def read(self, amount: int, /) -> bytes:
+        """Read as many bytes, or what is left before the end."""
+
+
+class DockerEngine:
+    """One engine with its containers and images, by unix socket, through ssh, or by mutual TLS.
+
+    A host that has answered before is retried for a while. Refusals and malformed answers become errors of this
+    project, with the engine's message and a remedy.
 
     Args:
         address: Of the engine.
         keys: Host keys that ssh accepts.
+
+    Attributes:
+        is_remote: Whether it is on another machine.
     """
 
     def __init__(self, address: DockerAddress, keys: HostKeys = AS_CONFIGURED) -> None:
-        self._link = EngineLink(address, keys)
-
-    def info(self) -> dict[str, Any]:
-        """Return the engine's report about itself and its machine."""
-        return document(self._link.request(lambda client: client.info()))
-
-    @property
-    def is_remote(self) -> bool:
-        """Return whether it is on another machine."""
-        return self._link.address.scheme != "unix"
-
-    @property
-    def kind(self) -> Kind:
-        """Return what differs between engines."""
-        return self._link.request(lambda client: client.kind)
+        self.is_remote = address.scheme != "unix"
+        self._address = address
+        self._tunnel = Tunnel(address, keys) if address.scheme == "ssh" else None
+        self._client: EngineClient | None = None
+        self._lock = threading.Lock()
 
     def close(self) -> None:
         """Disconnect from the engine; containers keep running."""
-        self._link.close()
+        if self._client is not None:
+            self._client.close()
+        if self._tunnel is not None:
+            with self._lock:
+                self._tunnel.close()
 
-    # -- images ------------------------------------------------------------------------------------------------
+    def request(
+        self,
+        operation: Callable[[EngineClient], T],
+        *,
+        seconds: float = ANSWER_SECONDS,
+        limit_bytes: int = MAX_ANSWER_BYTES,
+        again: bool = True,
+    ) -> T:
+        """Send a request, with retries if the engine has answered before.
 
-    def image_id(self, reference: str) -> str | None:
-        """Return the id of an image on the host, or None."""
-        try:
-            return str(self.image_document(reference).get("Id"))
-        except NotThere:
-            return None
-
-    def image_bytes(self, reference: str) -> int:
-        """Return the size of an image on the host, unpacked."""
-        size = self.image_document(reference).get("Size")
-        if not isinstance(size, int):
-            raise PullFailed(f"image {reference}: the engine does not report its size")
-        return size
-
-    def image_document(self, reference: str) -> dict[str, Any]:
-        """Return the engine's description of an image.
+        Args:
+            operation: Sends the request.
+            seconds: Time limit of the request and its answer.
+            limit_bytes: Size limit of the answer.
+            again: Whether to retry.
 
         Raises:
-            NotThere: It is not on the host.
+            Unreachable: The connection failed, or could not be restored.
+            NotThere, LaunchFailed: The engine refused, or its answer is malformed.
         """
-        try:
-            return document(self._link.request(lambda client: client.inspect_image(reference)))
-        except LaunchFailed as error:
-            raise PullFailed(f"image {reference}: {error.cause}") from error
+
+        def attempt() -> T:
+            client = self._connect()
+            with explained(self._address), within(seconds, limit_bytes):
+                return operation(client)
+
+        return persistently(attempt, has_answered=again and self._client is not None)
+
+    def _connect(self) -> EngineClient:
+        with self._lock:
+            if self._tunnel is not None:
+                self._tunnel.ensure()
+            if self._client is None:
+                path = None if self._tunnel is None else self._tunnel.path
+                try:
+                    with explained(self._address), within(ANSWER_SECONDS, MAX_ANSWER_BYTES):
+                        self._client = EngineClient(engine_pool(self._address, path))
+                except Unreachable as error:
+                    problem = None if self._tunnel is None else self._tunnel.problem()
+                    raise Unreachable(problem or error.cause) from error
+            return self._client
+
+    def _messages(
+        self, operation: Callable[[EngineClient], Iterable[Any]], refusal: Callable[[str], TfbenchError]
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the messages about a pull, build, push or load; one with an error is raised as a refusal."""
+        client = self._connect()
+        with explained(self._address):
+            for message in operation(client):
+                if "error" in document(message):
+                    raise refusal(plain_text(str(message["error"]), 500))
+                yield message
+
+    def info(self) -> dict[str, Any]:
+        """Return the engine's report about itself and its machine."""
+        return document(self.request(lambda client: client.info()))
+
+    @property
+    def is_podman(self) -> bool:
+        """Whether it is Podman, which resolves no tags, gives GPUs by CDI only, and makes folders to mount."""
+        return self.request(lambda client: client.is_podman)
 
     # -- containers --------------------------------------------------------------------------------------------
 
@@ -120,9 +196,7 @@ class ContainerEngine:
         """
         mount = {"type": "bind", "source": folder, "destination": "/data", "options": ["ro"]}
         try:
-            self._link.request(
-                lambda client: client.create_by_podman({"image": image, "name": name, "mounts": [mount]})
-            )
+            self.request(lambda client: client.create_by_podman({"image": image, "name": name, "mounts": [mount]}))
         finally:
             with contextlib.suppress(HostError):
                 self.remove(name)
@@ -152,7 +226,7 @@ class ContainerEngine:
             return True
 
         try:
-            return self._link.request(create)
+            return self.request(create)
         except NotThere as error:
             raise PullFailed(f"image {spec.image}: {error.cause}") from error
 
@@ -162,24 +236,42 @@ class ContainerEngine:
         Raises:
             HostError: The engine refused; its message is in the cause.
         """
-        requested = False
 
         def start(client: EngineClient) -> None:
-            # If the answer to a first request was lost, the container may have run and ended since.
-            nonlocal requested
-            if not requested or _state(client.inspect_container(name)).get("Status") == "created":
-                requested = True
+            # If the answer to an earlier request was lost, it may have run and ended since.
+            if _state(client.inspect_container(name)).get("Status") == "created":
                 client.start(name)
 
         try:
-            self._link.request(start)
+            self.request(start)
         except (LaunchFailed, NotThere):  # 404 also means a program that is not in the image
             self.remove(name)
             raise
 
+    def run(self, spec: ContainerSpec, seconds: float) -> tuple[bytes, bytes | None]:
+        """Run a container to its end, or to a time limit, and remove it.
+
+        Returns:
+            Its stdout, up to `MAX_OUTPUT_BYTES`, and its record, or None.
+        """
+
+        def read(client: EngineClient) -> bytes:
+            with contextlib.closing(client.open_log(spec.name, stdout=1)) as response:
+                return read_bounded((data for _, data in _frames(response.raw)), MAX_OUTPUT_BYTES)
+
+        deadline = time.monotonic() + seconds
+        self.create(spec)
+        try:
+            self.start(spec.name)
+            while self.state(spec.name).get("Running") and time.monotonic() < deadline:
+                time.sleep(0.2)
+            return self.request(read, limit_bytes=2 * MAX_OUTPUT_BYTES), self.read_file(spec.name, RECORD_PATH)
+        finally:
+            self.remove(spec.name)
+
     def inspect(self, name: str) -> dict[str, Any]:
         """Return the engine's description of a container."""
-        return document(self._link.request(lambda client: client.inspect_container(name)))
+        return document(self.request(lambda client: client.inspect_container(name)))
 
     def state(self, name: str) -> dict[str, Any]:
         """Return the state of a container: `State` of the engine's API."""
@@ -188,9 +280,8 @@ class ContainerEngine:
     def log_lines(self, name: str, after: str, *, follow: bool) -> Iterator[tuple[str, str]]:
         """Yield the time stamp and text of each line of output after a time stamp, until the stream ends.
 
-        The stream may end before the container: see `state`. There are no retries. The SDK's streams also
-            end if a link breaks, buffer a frame whose size the host chooses, and wait forever
-            (`test_a_stream_that_was_cut_off_…`, `test_a_frame_without_end_…`).
+        The stream may end before the container: see `state`. There are no retries. The SDK's streams also end if a
+            link breaks, and wait forever (`test_an_answer_that_was_cut_off_…`).
 
         Args:
             name: Of the container.
@@ -198,15 +289,14 @@ class ContainerEngine:
             follow: Whether to wait for further lines while it runs.
 
         Raises:
-            EndlessLog: The log exceeds its size limit.
             HostError: The stream broke or could not be opened: lines may be missing.
         """
         query: dict[str, int | str] = {"stdout": 1, "stderr": 1, "timestamps": 1, "follow": int(follow)}
         if after:
             query["since"] = max(0, _instant(after)[0])
-        response = self._link.request(lambda client: client.open_log(name, **query), again=False)
-        with contextlib.closing(response), self._link.explained():
-            yield from stamped_lines(_bounded(response.raw.stream(CHUNK_BYTES)), after)
+        response = self.request(lambda client: client.open_log(name, **query), again=False)
+        with contextlib.closing(response), explained(self._address):
+            yield from stamped_lines(response.raw, after)
 
     def read_file(self, name: str, path: str) -> bytes | None:
         """Read at most `MAX_RECORD_BYTES` + 1 bytes of a file of a stopped container; None: it does not exist."""
@@ -216,7 +306,7 @@ class ContainerEngine:
             return read_bounded(client.get_archive(name, path, chunk_size=CHUNK_BYTES)[0], limit)
 
         try:
-            return only_file(self._link.request(read, limit_bytes=2 * limit))
+            return only_file(self.request(read, limit_bytes=2 * limit))
         except NotThere:
             return None
 
@@ -225,55 +315,365 @@ class ContainerEngine:
 
         False if the engine does not say.
         """
-        archive = io.BytesIO()
-        with tarfile.open(fileobj=archive, mode="w") as tar:
-            trial = tarfile.TarInfo("trial")
-            trial.size = TRIAL_BYTES
-            tar.addfile(trial, io.BytesIO(bytes(TRIAL_BYTES)))
+        trial = tarfile.TarInfo("trial")
+        trial.size = TRIAL_BYTES
+        archive = trial.tobuf() + bytes(TRIAL_BYTES)
         try:
-            self._link.request(lambda client: client.put_archive(name, folder, archive.getvalue()), again=False)
+            self.request(lambda client: client.put_archive(name, folder, archive), again=False)
         except HostError as error:
             return isinstance(error, NoSpace)
         return False
-
-    def output(self, name: str, limit_bytes: int) -> bytes:
-        """Return a container's stdout so far, up to a limit."""
-
-        def read(client: EngineClient) -> bytes:
-            with contextlib.closing(client.open_log(name, stdout=1)) as response:
-                return read_bounded(unframed(response.raw.stream(CHUNK_BYTES)), limit_bytes)
-
-        return self._link.request(read)
-
-    def wait(self, name: str, timeout_seconds: float) -> None:
-        """Wait until a container has ended, or until a time limit."""
-        deadline = time.monotonic() + timeout_seconds
-        while self.state(name).get("Running") and time.monotonic() < deadline:
-            time.sleep(0.2)
 
     def stop(self, name: str) -> None:
         """Stop a container, if it exists, first by SIGTERM; does not wait for lost hosts."""
         seconds = ANSWER_SECONDS + STOP_GRACE_SECONDS
         with contextlib.suppress(NotThere):
-            self._link.request(
-                lambda client: client.stop(name, timeout=STOP_GRACE_SECONDS), seconds=seconds, again=False
-            )
+            self.request(lambda client: client.stop(name, timeout=STOP_GRACE_SECONDS), seconds=seconds, again=False)
 
     def remove(self, name: str) -> None:
         """Remove a container, if it exists, running or not, with its volumes."""
         with contextlib.suppress(NotThere):
-            self._link.request(lambda client: client.remove_container(name, v=True, force=True))
+            self.request(lambda client: client.remove_container(name, v=True, force=True))
 
     def labelled(self, label: str) -> list[dict[str, str]]:
         """Return the labels of all containers that have `label`, running or not."""
-        containers = self._link.request(lambda client: client.containers(all=True, filters={"label": [label]}))
+        containers = self.request(lambda client: client.containers(all=True, filters={"label": [label]}))
         if not isinstance(containers, list):
             raise LaunchFailed("the engine's list of containers is not a list")
         return [document(document(container).get("Labels") or {}) for container in containers]
 
+    # -- images ------------------------------------------------------------------------------------------------
+
+    def image(self, reference: str) -> dict[str, Any] | None:
+        """Return the engine's description of an image; None: it is not on the host."""
+        with _about_image(reference):
+            try:
+                return document(self.request(lambda client: client.inspect_image(reference)))
+            except NotThere:
+                return None
+
+    def image_id(self, reference: str) -> str | None:
+        """Return the id of an image on the host, or None."""
+        found = self.image(reference)
+        return None if found is None else str(found.get("Id"))
+
+    def image_bytes(self, reference: str) -> int:
+        """Return the size of an image on the host, unpacked."""
+        size = (self.image(reference) or {}).get("Size")
+        if not isinstance(size, int):
+            raise PullFailed(f"image {reference}: the engine does not report its size")
+        return size
+
+    def registry_digest(self, reference: str) -> str:
+        """Resolve a tag to its digest in the registry, without pulling. Podman cannot: see `pulled_digest`.
+
+        Raises:
+            PullFailed: There is no such image, or the registry does not answer.
+        """
+        with _about_image(reference):
+            answer = document(self.request(lambda client: client.inspect_distribution(reference)))
+            digest = document(answer.get("Descriptor")).get("digest")
+        if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+            raise PullFailed(f"image {reference}: the engine does not report its digest")
+        return digest
+
+    def pulled_digest(self, reference: str) -> str:
+        """Return the digest in the registry of a tag that was just pulled.
+
+        Raises:
+            PullFailed: The engine does not report it.
+        """
+        reported, wanted = (self.image(reference) or {}).get("RepoDigests"), repository(reference)
+        for found in reported if isinstance(reported, list) else ():
+            name, _, digest = str(found).partition("@")
+            if name in (wanted, f"docker.io/{wanted}", f"docker.io/library/{wanted}") and _DIGEST.fullmatch(digest):
+                return digest
+        raise PullFailed(f"image {reference}: pulled, but the engine does not report its digest")
+
+    def pull(self, reference: str, on_progress: Progress, on_retry: Callable[[str], None] = lambda cause: None) -> None:
+        """Pull an image by its digest.
+
+        Args:
+            reference: Of the image.
+            on_progress: Receives the progress of each attempt.
+            on_retry: Receives the reason for each retry.
+
+        Raises:
+            PullFailed: It is not available; PullInterrupted: it was not after several attempts.
+        """
+        ends_at = time.monotonic() + DEADLINE_SECONDS
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                self._pull_once(reference, on_progress, ends_at - time.monotonic())
+            except PullInterrupted as error:
+                if not left or time.monotonic() + RETRY_SECONDS > ends_at:
+                    raise
+                on_retry(error.cause)
+                time.sleep(RETRY_SECONDS)
+            else:
+                return
+
+    def _pull_once(self, reference: str, on_progress: Progress, seconds: float) -> None:
+        def refusal(message: str) -> PullFailed:
+            kind = PullFailed if _FINAL_PULL_ERRORS.search(message) else PullInterrupted
+            return kind(f"image {reference}: {message}")
+
+        messages = self._messages(lambda client: client.pull(reference, stream=True, decode=True), refusal)
+        try:
+            with within(seconds, MAX_PULL_BYTES, STALL_SECONDS):
+                for _ in _shown(messages, on_progress):
+                    """Read the stream to its end."""
+        except Unreachable as error:
+            raise PullInterrupted(f"image {reference}: {error.cause}") from error
+        except (NotThere, LaunchFailed) as error:
+            raise refusal(error.cause) from error
+        if self.image(reference) is None:  # Podman reports no final status, and a digest identifies with certainty
+            raise PullInterrupted(f"image {reference}: the pull ended, but the image is missing")
+
+    def build(
+        self,
+        context: IO[bytes],
+        tag: str,
+        arguments: dict[str, str],
+        on_line: Callable[[str], None],
+        *,
+        dockerfile: str = "containers/Dockerfile",
+    ) -> str:
+        """Build an image from a tar file and return its id.
+
+        Args:
+            context: The build context, a tar file.
+            tag: Name of the image.
+            arguments: Build arguments.
+            on_line: Receives lines of output.
+            dockerfile: Path in the build context.
+
+        Raises:
+            BuildFailed: A step failed; `on_line` received its output.
+        """
+
+        def build(client: EngineClient) -> Iterable[Any]:
+            return client.build(
+                fileobj=context,
+                custom_context=True,
+                dockerfile=dockerfile,
+                tag=tag,
+                buildargs=arguments,
+                network_mode="host",
+                platform=PLATFORM,
+                rm=True,
+                forcerm=True,
+                decode=True,
+            )
+
+        for message in self._messages(build, lambda said: BuildFailed(f"{tag}: {said}")):
+            for line in str(message.get("stream", "")).splitlines():
+                on_line(plain_text(line))
+        built = self.image_id(tag)
+        if built is None:
+            raise BuildFailed(f"{tag}: the build ended, but the image is missing")
+        return built
+
+    def push(self, reference: str, on_progress: Progress) -> str:
+        """Push an image, and return its digest in the registry.
+
+        Raises:
+            BuildFailed: The registry refused it.
+        """
+        digest = ""
+        messages = self._messages(
+            lambda client: client.push(reference, stream=True, decode=True),
+            lambda said: BuildFailed(f"push of {reference}: {said}"),
+        )
+        for message in _shown(messages, on_progress):
+            if isinstance(aux := message.get("aux"), dict):
+                digest = str(aux.get("Digest", digest))
+        if not digest:
+            raise BuildFailed(f"push of {reference}: the registry returned no digest")
+        return digest
+
+    def save(self, reference: str) -> Iterator[bytes]:
+        """Yield an image as a tar file, in chunks.
+
+        Raises:
+            HostError: The engine refused.
+        """
+        client = self._connect()
+        with _about_image(reference), explained(self._address):
+            yield from client.get_image(reference)
+
+    def load(self, chunks: Iterable[bytes]) -> str:
+        """Load an image from a tar file of `save`; existing layers are not stored twice.
+
+        Once it is sent, the engine has the limits of a pull.
+
+        Returns:
+            Its id or name in this engine.
+
+        Raises:
+            HostError: The engine refused, or does not report what it loaded.
+        """
+        name, limits = "", contextlib.ExitStack()
+
+        def limited() -> Iterator[bytes]:
+            yield from chunks
+            limits.enter_context(within(DEADLINE_SECONDS, MAX_PULL_BYTES, STALL_SECONDS))
+
+        try:
+            with limits:
+                for message in self._messages(
+                    lambda client: client.load_image(limited()),
+                    lambda said: PullFailed(f"the engine rejected the image: {said}"),
+                ):
+                    if loaded := _LOADED.search(str(message.get("stream", ""))):
+                        name = loaded[1]
+        except Unreachable as error:
+            raise PullFailed(f"the image did not arrive: {error.cause}") from error
+        if not name:
+            raise PullFailed("the image was sent, but the host's engine does not report which image it loaded")
+        return name
+
+    def tag(self, image: str, place: str, tag: str) -> None:
+        """Tag an image on the host.
+
+        Raises:
+            HostError: The engine refused.
+        """
+        self.request(lambda client: client.tag(image, place, tag))
+
+
+@contextlib.contextmanager
+def _about_image(reference: str) -> Iterator[None]:
+    """Raise a refusal as one that is about an image."""
+    try:
+        yield
+    except (NotThere, LaunchFailed) as error:
+        raise PullFailed(f"image {reference}: {error.cause}") from error
+
 
 def _state(container: object) -> dict[str, Any]:
     return document(document(container).get("State"))
+
+
+def _shown(messages: Iterable[dict[str, Any]], on_progress: Progress) -> Iterator[dict[str, Any]]:
+    """Yield messages about a pull or push after reporting the progress in them, over all layers."""
+    layers: dict[str, tuple[int, int]] = {}
+    for message in messages:
+        detail = message.get("progressDetail")
+        if message.get("status") in ("Downloading", "Pushing") and isinstance(detail, dict):
+            done, total = detail.get("current"), detail.get("total")
+            if isinstance(done, int) and isinstance(total, int) and len(layers) < MAX_LAYERS:
+                layers[str(message.get("id"))] = (done, total)
+                on_progress(sum(done for done, _ in layers.values()), sum(total for _, total in layers.values()))
+        yield message
+
+
+def controller_address(url: str | None = None) -> DockerAddress:
+    """Return the address of this machine's engine.
+
+    Args:
+        url: `unix://…` or `ssh://…`; None: DOCKER_HOST, else the usual socket.
+
+    Raises:
+        UserError: It is another kind of address.
+    """
+    url = url or os.environ.get("DOCKER_HOST") or DEFAULT_ENGINE
+    scheme, _, target = url.partition("://")
+    if scheme not in ("unix", "ssh") or not target:
+        raise UserError(f"the engine of this machine must be unix://… or ssh://…. Received: {url}. Set DOCKER_HOST")
+    return DockerAddress(scheme=scheme, target=target)
+
+
+# -- images that are sent ----------------------------------------------------------------------------------------
+
+
+def sent_name(image: str) -> str:
+    """Return the name of a sent image on its host.
+
+    Args:
+        image: Its id in the source engine, `sha256:…`.
+    """
+    return f"{SENT_REPOSITORY}:{image.rpartition(':')[2]}"
+
+
+def send_image(
+    source: DockerEngine,
+    target: DockerEngine,
+    image: str,
+    on_progress: Progress,
+    turn: contextlib.AbstractContextManager[Any],
+) -> str:
+    """Stream an image from one engine to another, without storing it on this machine.
+
+    Args:
+        source: Engine that has it.
+        target: Engine that receives it.
+        image: Its id in the source.
+        on_progress: Receives the number of bytes sent.
+        turn: Held while bytes are sent, but not while the target unpacks them.
+
+    Returns:
+        Its id in the target, which differs from `image` if the engines use different stores.
+
+    Raises:
+        PullFailed: The source does not have it, or the target refused it.
+    """
+    total = source.image_bytes(image)
+
+    def sent() -> Generator[bytes, None, None]:
+        done, packer = 0, zlib.compressobj(level=1, wbits=GZIP_WINDOW)
+        with turn:
+            for chunk in source.save(image):
+                done += len(chunk)
+                on_progress(done, max(total, done))
+                # gzip is accepted by every engine, and shrinks CUDA's libraries to less than half
+                yield packer.compress(chunk) if target.is_remote else chunk
+            if target.is_remote:
+                yield packer.flush()
+
+    with contextlib.closing(sent()) as chunks:  # else the turn lasts as long as the traceback of an error
+        loaded = target.image_id(target.load(filter(None, chunks)))
+    if loaded is None:
+        raise PullFailed(f"image {image}: sent, but the host's engine does not have it")
+    place, _, tag = sent_name(image).rpartition(":")
+    target.tag(loaded, place, tag)  # so that it can be found again, and clean-ups do not remove it
+    return loaded
+
+
+# -- logs --------------------------------------------------------------------------------------------------------
+
+
+def stamped_lines(log: Readable, after: str) -> Iterator[tuple[str, str]]:
+    """Yield the time stamp and printable text of each line later than `after`.
+
+    Every frame begins with a time stamp, and may end in the middle of a line, whose stamp is that of its last frame.
+    Podman sends a frame per write of the benchmark, Docker one per line, or per 16 KiB of a long line.
+    """
+    stamps, rests = defaultdict[int, str](str), defaultdict[int, bytes](bytes)
+    shown = _instant(after)
+    for stream, data in _frames(log):
+        stamp, _, text = data.partition(b" ")
+        if _STAMP.fullmatch(stamp):
+            stamps[stream], data = stamp.decode(), text
+        *lines, rest = (rests[stream] + data).split(b"\n")
+        rests[stream] = rest[:MAX_HELD_BYTES]
+        if _instant(stamps[stream]) > shown:
+            yield from ((stamps[stream], plain_text(line.decode("utf-8", "replace"))) for line in lines)
+    for stream, rest in rests.items():  # without a line end, e.g. `free(): invalid pointer` before an abort
+        if rest and _instant(stamps[stream]) > shown:
+            yield stamps[stream], plain_text(rest.decode("utf-8", "replace"))
+
+
+def _frames(log: Readable) -> Iterator[tuple[int, bytes]]:
+    """Yield stream (1: stdout, 2: stderr) and content of each frame.
+
+    Source: Docker Engine API, "Attach to a container", stream format.
+    """
+    while len(header := log.read(HEADER_BYTES)) == HEADER_BYTES:
+        length = int.from_bytes(header[4:], "big")
+        if length > MAX_FRAME_BYTES:
+            raise LaunchFailed(f"a frame of the log is longer than {MAX_FRAME_BYTES >> 20} MiB")
+        yield min(header[0], 2), log.read(length)
 
 
 def _instant(stamp: str) -> tuple[int, str]:
@@ -287,89 +687,3 @@ def _instant(stamp: str) -> tuple[int, str]:
         return int(datetime.fromisoformat(f"{stamp[:19]}{zone}").timestamp()), stamp[19:].removesuffix(zone).rstrip("Z")
     except (ValueError, OverflowError):
         return (0, "") if stamp else (-1, "")
-
-
-# -- logs --------------------------------------------------------------------------------------------------------
-
-
-def stamped_lines(pieces: Iterable[bytes], after: str) -> Iterator[tuple[str, str]]:
-    """Yield the time stamp and printable text of each line later than `after`."""
-    streams: defaultdict[int, _Lines] = defaultdict(_Lines)
-
-    def lines() -> Iterator[tuple[str, str]]:
-        for stream, starts, data in _frame_parts(pieces):
-            yield from streams[min(stream, 2)].take(data, starts=starts)
-        for ended in streams.values():
-            yield from ended.end()
-
-    shown = _instant(after)
-    return ((stamp, text) for stamp, text in lines() if _instant(stamp) > shown)
-
-
-def unframed(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the contents of the frames of both streams, in pieces as they arrive."""
-    return (data for _, _, data in _frame_parts(pieces))
-
-
-def _frame_parts(pieces: Iterable[bytes]) -> Iterator[tuple[int, bool, bytes]]:
-    """Yield stream (1: stdout, 2: stderr), whether a frame starts, and content, in pieces as they arrive.
-
-    Source: Docker Engine API, "Attach to a container", stream format.
-    """
-    rest, left, stream, starts = b"", 0, 0, False  # left: remaining bytes of the current frame
-    for piece in pieces:
-        data, at = rest + piece, 0
-        while at < len(data):
-            if left:
-                part = data[at : at + left]
-                yield stream, starts, part
-                at, left, starts = at + len(part), left - len(part), False
-            elif len(data) - at < HEADER_BYTES:
-                break
-            else:
-                stream, left = data[at], int.from_bytes(data[at + 4 : at + HEADER_BYTES], "big")
-                at, starts = at + HEADER_BYTES, True
-        rest = data[at:]
-
-
-class _Lines:
-    """Splits one stream into lines: every frame begins with a time stamp, and may end in the middle of a line.
-
-    Podman sends a frame per write of the benchmark, Docker one per line, or per 16 KiB of a long line.
-    """
-
-    def __init__(self) -> None:
-        self._stamp = ""
-        self._head: bytes | None = None
-        self._rest = b""
-
-    def take(self, data: bytes, *, starts: bool) -> Iterator[tuple[str, str]]:
-        """Yield the time stamp (that of the last frame) and text of each line that a piece completes."""
-        if starts:
-            self._head = b""
-        if self._head is not None:
-            self._head += data
-            stamp, space, after = self._head.partition(b" ")
-            if not space and len(self._head) < MAX_STAMP_BYTES:
-                return  # the stamp is still incomplete
-            data, self._head = self._head, None
-            if _STAMP.fullmatch(stamp):
-                self._stamp, data = stamp.decode(), after
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        self._rest = self._rest[:MAX_HELD_BYTES]
-        for line in lines:
-            yield self._stamp, plain_text(line.decode("utf-8", "replace"))
-
-    def end(self) -> Iterator[tuple[str, str]]:
-        """Yield the last line, if it has no line end, e.g. `free(): invalid pointer` before an abort."""
-        if self._rest:
-            yield self._stamp, plain_text(self._rest.decode("utf-8", "replace"))
-
-
-def _bounded(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    limit_bytes = MAX_LOG_BYTES
-    for piece in pieces:
-        limit_bytes -= len(piece)
-        if limit_bytes < 0:
-            raise EndlessLog(f"it printed more than {MAX_LOG_BYTES >> 30} GiB")
-        yield piece

@@ -12,16 +12,14 @@ import contextlib
 import dataclasses
 import os
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from orchestrate.engines.base import Ending, NotThere, OnTurn, OutputLine, always_running
-from orchestrate.engines.docker.client import Kind, NoGPUs, NoMemoryLock, document
-from orchestrate.engines.docker.engine import EndlessLog
-from orchestrate.engines.docker.images import DockerEngine, controller_address, send_image, sent_name
+from orchestrate.engines.docker.client import NoGPUs, NoMemoryLock, document
+from orchestrate.engines.docker.engine import DockerEngine, controller_address, send_image, sent_name
 from orchestrate.engines.invocation import (
     CDI_GPU,
     JOB_LABEL,
@@ -33,7 +31,7 @@ from orchestrate.engines.invocation import (
     probe_container,
     unique_name,
 )
-from orchestrate.engines.pulls import TRANSFER, Progress, PullLimits, PullMeter
+from orchestrate.engines.pulls import TRANSFER, Progress, PullLimits
 from orchestrate.errors import Gone, HostError, LaunchFailed, Lost, PullFailed, Unreachable
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.variants import read_variants
@@ -60,7 +58,6 @@ PROBED = (
 """Facts that a container knows better than its engine."""
 
 PROBE_SECONDS = 120.0
-MAX_PROBE_BYTES = 1 << 20
 BETWEEN_LOOKS_SECONDS = 0.2
 
 KILLED = 137
@@ -69,28 +66,7 @@ KILLED = 137
 REASON_SECONDS = 1.0
 """After the end, an engine may take this long to report that memory was the reason."""
 
-END_SECONDS = 45.0
-"""Time limit from the request to stop a container to its end, after which the host counts as lost."""
-
-MAX_CPUS = 1 << 16
-MAX_MEMORY_BYTES = 1 << 60
-
-
-@dataclass(frozen=True, kw_only=True)
-class GPURequest:
-    """A method of passing GPUs to containers.
-
-    Attributes:
-        name: Display name.
-        cdi: Whether devices are requested by CDI names rather than from the NVIDIA runtime or hook.
-        announced: Whether the engine reports it; otherwise it is only tried.
-        devices: CDI names that the engine lists.
-    """
-
-    name: str
-    cdi: bool = False
-    announced: bool = False
-    devices: frozenset[str] = frozenset()
+MAX_FIGURE = 1 << 60
 
 
 class ContainerLauncher:
@@ -107,21 +83,33 @@ class ContainerLauncher:
         self._host = host
         self._engine = DockerEngine(host.docker, host.host_keys)
         self._pulls = pulls
-        self._requests: tuple[GPURequest, ...] = ()
+        self._methods: list[str] = []  # of giving GPUs to containers, the most likely first
+        self._listed: frozenset[str] = frozenset()  # CDI names of GPUs
         self._lifts_memory_lock = True
         self._names: dict[str, str] = {}
-        self._stopped_at: dict[str, float] = {}
         # Used only to send images: otherwise this machine needs no engine, and DOCKER_HOST is ignored.
         self._controller = DockerEngine(controller_address()) if host.image_source == "transfer" else None
 
     def probe(self) -> Facts:
         """See `Launcher.probe`."""
         asked_at = datetime.now(UTC)
-        info = self._engine.info()
-        facts = _engine_facts(info, self._host, asked_at, self._engine.kind)
+        info, name = self._engine.info(), "podman" if self._engine.is_podman else "docker"
+        cpus = _whole(info.get("NCPU"))
+        here = not self._engine.is_remote and info.get("KernelVersion") == os.uname().release
+        facts = Facts(
+            cpu_count=cpus,
+            cpu_limit=self._host.cpus or (None if cpus is None else float(cpus)),
+            memory_bytes=_whole(info.get("MemTotal")),
+            kernel=plain_text(str(info.get("KernelVersion")), 100),
+            operating_system=plain_text(str(info.get("OperatingSystem")), 100),
+            architecture=_architecture(str(info.get("Architecture", ""))),
+            boot_id=_boot_id() if here else None,
+            load=os.getloadavg()[0] if here else None,
+            engine=f"{name} {plain_text(str(info.get('ServerVersion')), 50)}",
+            clock_skew_seconds=_skew(str(info.get("SystemTime")), asked_at),
+        )
         if self._host.wants_gpus and not unsupported_architecture(self._host, facts):
-            self._requests_of(info)
-            facts = self._query_driver(facts)
+            facts = self._query_driver(facts, info)
         images = wanted_images(self._host, facts, read_variants())
         return dataclasses.replace(facts, images=tuple(map(self.pin, images)))
 
@@ -144,12 +132,14 @@ class ContainerLauncher:
         """See `Launcher.start`; optional requests that the engine refuses are dropped."""
         planned = self._pinned(job.origin.image or "", job.origin.image_digest)
         image = self._names.get(planned, planned)
+        if job.gpus and not self._methods:
+            self._list_methods(self._engine.info())
         while True:
-            devices = self._cdi_devices() if job.gpus else None
+            devices = self._listed if job.gpus and self._methods[0] == CDI else None
             spec = job_container(
                 job, self._host, image, devices, lifts_memory_lock=self._lifts_memory_lock, keeps_cache=True
             )
-            if spec.data_dir is not None and self._engine.kind.makes_folders:
+            if spec.data_dir is not None and self._engine.is_podman:
                 self._engine.check_folder(image, unique_name("look"), spec.data_dir)
             try:
                 reattached = not self._engine.create(spec)
@@ -157,75 +147,45 @@ class ContainerLauncher:
                     return True  # it runs or has ended: starting an ended container would run the repeat again
                 self._engine.start(spec.name)
                 return reattached
-            except (NoGPUs, NoMemoryLock) as error:
-                if not self._drop_option(error):
+            except NoGPUs:
+                self._methods = self._methods[1:]
+                if not self._methods:
                     raise
-
-    def _cdi_devices(self) -> frozenset[str] | None:
-        """Return the CDI devices that the engine lists; None: GPUs are not requested by CDI."""
-        if not self._requests:
-            self._requests_of(self._engine.info())
-        return self._requests[0].devices if self._requests[0].cdi else None
-
-    def _requests_of(self, info: dict[str, Any]) -> tuple[GPURequest, ...]:
-        """Determine the methods of passing GPUs to containers, and whether the engine may lift limits."""
-        self._lifts_memory_lock = not is_rootless(info)
-        self._requests = gpu_requests(info, self._engine.kind)
-        return self._requests
-
-    def _drop_option(self, refusal: NoGPUs | NoMemoryLock) -> bool:
-        """Drop an optional request after a refusal; return False if there is none left."""
-        if isinstance(refusal, NoGPUs):
-            self._requests = self._requests[1:]
-            return bool(self._requests)
-        if not self._lifts_memory_lock:
-            return False
-        self._lifts_memory_lock = False
-        self._pulls.notify(
-            self._host.key,
-            "its engine may not raise the limit on locked memory, so containers run with its own limit: NCCL may fail "
-            "where a case has several GPUs",
-        )
-        return True
+            except NoMemoryLock:
+                if not self._lifts_memory_lock:
+                    raise
+                self._lifts_memory_lock = False
+                self._pulls.notify(
+                    self._host.key,
+                    "its engine may not raise the limit on locked memory, so containers run with its own limit: NCCL "
+                    "may fail where a case has several GPUs",
+                )
 
     def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         """See `Launcher.follow`."""
-        last_stamp = ""
+        name, last_stamp = container_name(job), ""
         while True:
-            complete = True
-            try:
-                for stamp, line in self._engine.log_lines(container_name(job), last_stamp, follow=True):
+            state = self._state(job)
+            runs = bool(state.get("Running")) or state.get("Status") in ("created", "restarting")
+            with contextlib.suppress(HostError):  # lost temporarily or for good: the state shows it
+                for stamp, line in self._engine.log_lines(name, last_stamp, follow=runs):
                     last_stamp = stamp
                     on_line(line)
-                    self._raise_if_unresponsive(job)
-            except (EndlessLog, Lost):
-                raise
-            except HostError:  # lost temporarily or for good: check the state
-                complete = False
-            state = self._state(job)
-            if not state.get("Running") and state.get("Status") not in ("created", "restarting"):
-                code = state.get("ExitCode")
-                if code == KILLED and not state.get("OOMKilled"):  # the engine may learn the reason after the end
-                    time.sleep(REASON_SECONDS)
-                    state = self._state(job)
-                if not complete or code != 0:
-                    self._read_rest(job, last_stamp, on_line)
-                detail = plain_text(str(state.get("Error") or ""), 300)
-                if code and self._engine.is_full(container_name(job), RECORD_FOLDER):
-                    detail = f"The host's disk is full; the end of its output may be lost. {detail}".rstrip()
-                return Ending(
-                    exit_code=code if isinstance(code, int) and abs(code) < 1 << 31 else None,
-                    out_of_memory=bool(state.get("OOMKilled")),
-                    detail=detail,
-                )
-            self._raise_if_unresponsive(job)
+            if not runs:
+                break
             time.sleep(BETWEEN_LOOKS_SECONDS)
-
-    def _raise_if_unresponsive(self, job: Job) -> None:
-        """Raise if the engine still reports a container as running long after it was stopped."""
-        asked_at = self._stopped_at.get(job.id)
-        if asked_at is not None and time.monotonic() - asked_at > END_SECONDS:
-            raise Lost(f"the engine still reports the container as running {END_SECONDS:.0f} s after it was stopped")
+        code = state.get("ExitCode")
+        if code == KILLED and not state.get("OOMKilled"):  # the engine may learn the reason after the end
+            time.sleep(REASON_SECONDS)
+            state = self._state(job)
+        detail = plain_text(str(state.get("Error") or ""), 300)
+        if code and self._engine.is_full(name, RECORD_FOLDER):
+            detail = f"The host's disk is full; the end of its output may be lost. {detail}".rstrip()
+        return Ending(
+            exit_code=code if isinstance(code, int) and abs(code) < 1 << 31 else None,
+            out_of_memory=bool(state.get("OOMKilled")),
+            detail=detail,
+        )
 
     def collect(self, job: Job) -> bytes | None:
         """See `Launcher.collect`; a removed container is an error, one without a record is not."""
@@ -236,7 +196,6 @@ class ContainerLauncher:
 
     def stop(self, job: Job) -> None:
         """See `Launcher.stop`."""
-        self._stopped_at.setdefault(job.id, time.monotonic())
         self._engine.stop(container_name(job))
 
     def remove(self, job: Job) -> None:
@@ -254,12 +213,6 @@ class ContainerLauncher:
         if self._controller is not None:
             self._controller.close()
 
-    def _read_rest(self, job: Job, after: str, on_line: OutputLine) -> None:
-        """Pass on output from while the link was down."""
-        with contextlib.suppress(HostError):
-            for _, line in self._engine.log_lines(container_name(job), after, follow=False):
-                on_line(line)
-
     def _state(self, job: Job) -> dict[str, Any]:
         try:
             return self._engine.state(container_name(job))
@@ -271,57 +224,77 @@ class ContainerLauncher:
     def _state_of_ours(self, job: Job) -> str:
         """Return the state of the container with the job's name, after checking that it belongs to the job."""
         reported = self._engine.inspect(container_name(job))
-        configuration = document(reported.get("Config"))
-        if document(configuration.get("Labels") or {}).get(JOB_LABEL) != job.id:
+        labels = document(document(reported.get("Config")).get("Labels") or {})
+        if labels.get(JOB_LABEL) != job.id:
             raise LaunchFailed(
                 f"a container named {container_name(job)} exists, but does not belong to this run. Remove or rename it"
             )
         return str(document(reported.get("State")).get("Status"))
+
+    # -- images ------------------------------------------------------------------------------------------------
 
     def _pinned(self, reference: str, digest: str | None) -> str:
         """Return the name of an image on the host: by digest if known, which is its id if it is not pulled."""
         return digest if digest and not self._host.pulls else pinned(reference, digest)
 
     def _digest(self, reference: str) -> str:
-        if self._host.pulls and self._engine.kind.resolves_tags:
+        if not self._host.pulls:
+            found = (self._controller or self._engine).image_id(reference)
+            if found is None:
+                where = "in this machine's engine" if self._controller else "on the host"
+                raise PullFailed(f"image {reference} is not {where}. Build it there, or set registry: to pull it")
+            return found
+        if not self._engine.is_podman:
             return self._engine.registry_digest(reference)
-        if self._host.pulls:
-            with self._pulls.turn(registry_of(reference)):
-                report = partial(self._pulls.progress, self._host.key, reference)
-                return self._engine.pull_tag(reference, PullMeter(report, self._report_retry))
-        found = (self._controller or self._engine).image_id(reference)
-        if found is None:
-            where = "in this machine's engine" if self._controller else "on the host"
-            raise PullFailed(f"image {reference} is not {where}. Build it there, or set registry: to pull it")
-        return found
+        self._pull(reference, partial(self._pulls.progress, self._host.key, reference))
+        return self._engine.pulled_digest(reference)
 
     def _bytes_to_send(self, image: str) -> int | None:
         """Return the size of the image that this machine will send to the host, or None."""
         if self._controller is None or not self._engine.is_remote:
             return None
-        if any(self._engine.image_id(name) is not None for name in (image, sent_name(image))):
+        if any(self._engine.image(name) is not None for name in (image, sent_name(image))):
             return None
         return self._controller.image_bytes(image)
 
     def _provide(self, image: str, on_progress: Progress) -> str:
         """Make an image available on the host, and return its name there."""
-        if self._engine.image_id(image) is not None:
+        if self._engine.image(image) is not None:
             return image
         if self._controller is not None:
-            if (sent := self._engine.image_id(sent_name(image))) is not None:
-                return sent
-            with self._pulls.turn(TRANSFER) as on_sent:
-                return send_image(self._controller, self._engine, image, on_progress, on_sent)
+            sent, turn = self._engine.image_id(sent_name(image)), self._pulls.turn(TRANSFER)
+            return sent or send_image(self._controller, self._engine, image, on_progress, turn)
         if not self._host.pulls:
             raise PullFailed(f"image {image} is no longer on the host")
-        with self._pulls.turn(registry_of(image)):
-            self._engine.pull(image, PullMeter(on_progress, self._report_retry))
+        self._pull(image, on_progress)
         return image
 
-    def _report_retry(self, cause: str) -> None:
-        self._pulls.notify(self._host.key, f"retrying the pull: {cause}")
+    def _pull(self, image: str, on_progress: Progress) -> None:
+        with self._pulls.turn(registry_of(image)):
+            self._engine.pull(
+                image, on_progress, lambda cause: self._pulls.notify(self._host.key, f"retrying the pull: {cause}")
+            )
 
-    def _query_driver(self, facts: Facts) -> Facts:
+    # -- GPUs --------------------------------------------------------------------------------------------------
+
+    def _list_methods(self, info: dict[str, Any]) -> bool:
+        """List the methods of giving GPUs to containers; return whether the engine announces one.
+
+        Args:
+            info: The engine's report about itself, which is not trusted.
+        """
+        devices, runtimes = info.get("DiscoveredDevices"), info.get("Runtimes")
+        known = [item for item in devices if isinstance(item, dict)] if isinstance(devices, list) else []
+        names = (str(item.get("ID")) for item in known)
+        self._listed = frozenset(name for name in names if name.startswith(f"{CDI_GPU}="))
+        has_runtime = isinstance(runtimes, dict) and "nvidia" in runtimes
+        if self._engine.is_podman:  # it ignores requests to the runtime and the toolkit
+            self._methods = [CDI]
+        else:  # dockerd may know the runtime and not find its hook, which requests for GPUs need
+            self._methods = [RUNTIME, CDI] if has_runtime else [CDI, TOOLKIT]
+        return has_runtime or bool(self._listed)
+
+    def _query_driver(self, facts: Facts, info: dict[str, Any]) -> Facts:
         """Query the NVIDIA driver through a container with all GPUs, with the first method that works.
 
         Any tfbench image is suitable: the NVIDIA container toolkit adds the driver's library.
@@ -329,52 +302,24 @@ class ContainerLauncher:
         Raises:
             HostError: The container could not be started, or its answer is malformed.
         """
-        reference = probe_reference(self._host)
+        is_announced, reference = self._list_methods(info), probe_reference(self._host)
         report = partial(self._pulls.progress, self._host.key, reference)
         image = self._provide(self._pinned(reference, self._digest(reference)), report)
-        while self._requests:
-            request = self._requests[0]
+        while self._methods:
             try:
-                reported = facts_from_probe(self._run_probe(image, request))
+                output, _ = self._engine.run(probe_container(image, cdi=self._methods[0] == CDI), PROBE_SECONDS)
+                reported = facts_from_probe(output)
             except NoGPUs:
-                if request.announced and not self._requests[1:]:
+                self._methods = self._methods[1:]
+                if is_announced and not self._methods:
                     raise
-                self._requests = self._requests[1:]
             except ValueError as error:
                 raise LaunchFailed(f"the probe of the host's GPUs failed: {plain_text(str(error), 300)}") from error
             else:
                 require_driver(reported)
                 known = {name: getattr(reported, name) for name in PROBED}
-                return dataclasses.replace(facts, gpu_runtime=request.name, **known)
+                return dataclasses.replace(facts, gpu_runtime=self._methods[0], **known)
         return facts
-
-    def _run_probe(self, image: str, request: GPURequest) -> bytes:
-        spec = probe_container(image, cdi=request.cdi)
-        self._engine.create(spec)
-        try:
-            self._engine.start(spec.name)
-            self._engine.wait(spec.name, PROBE_SECONDS)
-            return self._engine.output(spec.name, MAX_PROBE_BYTES)
-        finally:
-            self._engine.remove(spec.name)
-
-
-def _engine_facts(info: dict[str, Any], host: Host, asked_at: datetime, kind: Kind) -> Facts:
-    """Parse the engine's report, which is not trusted."""
-    cpus = _whole(info.get("NCPU"), MAX_CPUS)
-    here = host.docker is not None and host.docker.scheme == "unix" and info.get("KernelVersion") == os.uname().release
-    return Facts(
-        cpu_count=cpus,
-        cpu_limit=host.cpus or (None if cpus is None else float(cpus)),
-        memory_bytes=_whole(info.get("MemTotal"), MAX_MEMORY_BYTES),
-        kernel=plain_text(str(info.get("KernelVersion")), 100),
-        operating_system=plain_text(str(info.get("OperatingSystem")), 100),
-        architecture=_architecture(str(info.get("Architecture", ""))),
-        boot_id=_boot_id() if here else None,
-        load=os.getloadavg()[0] if here else None,
-        engine=f"{kind.name} {plain_text(str(info.get('ServerVersion')), 50)}",
-        clock_skew_seconds=_skew(str(info.get("SystemTime")), asked_at),
-    )
 
 
 def _boot_id() -> str | None:
@@ -384,9 +329,9 @@ def _boot_id() -> str | None:
     return None
 
 
-def _whole(value: object, most: int) -> int | None:
+def _whole(value: object) -> int | None:
     """Return a plausible count; None: implausible or not a number."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= most else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < MAX_FIGURE else None
 
 
 def _architecture(reported: str) -> str | None:
@@ -401,37 +346,3 @@ def _skew(stamp: str, asked_at: datetime) -> float | None:
     except ValueError:
         return None
     return round((reported - asked_at).total_seconds(), 1)
-
-
-def gpu_requests(info: dict[str, Any], kind: Kind) -> tuple[GPURequest, ...]:
-    """Return the methods of passing GPUs to containers of an engine, the most likely first.
-
-    Args:
-        info: The engine's report about itself, which is not trusted.
-        kind: Of the engine.
-    """
-    if kind.only_cdi:
-        return (GPURequest(name=CDI, cdi=True),)
-    runtimes, devices = info.get("Runtimes"), _cdi_gpus(info)
-    listed = (GPURequest(name=CDI, cdi=True, announced=True, devices=devices),) if devices else ()
-    if isinstance(runtimes, dict) and "nvidia" in runtimes:
-        # dockerd may know the runtime and not find its hook, which requests for GPUs need.
-        return (GPURequest(name=RUNTIME, announced=True), *listed)
-    if listed:
-        return listed
-    toolkit = GPURequest(name=TOOLKIT)
-    return (toolkit,) if kind.lists_devices else (toolkit, GPURequest(name=CDI, cdi=True))
-
-
-def is_rootless(info: dict[str, Any]) -> bool:
-    """Return whether an engine runs without root, so that it cannot lift limits."""
-    options = info.get("SecurityOptions")
-    return isinstance(options, list) and "name=rootless" in options
-
-
-def _cdi_gpus(info: dict[str, Any]) -> frozenset[str]:
-    """Return the CDI names of GPUs that an engine lists."""
-    devices = info.get("DiscoveredDevices")
-    found = devices if isinstance(devices, list) else []
-    names = (str(device.get("ID", "")) for device in found if isinstance(device, dict))
-    return frozenset(name for name in names if name.startswith(f"{CDI_GPU}="))

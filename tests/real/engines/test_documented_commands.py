@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrate.engines.docker.images import DockerEngine
+from orchestrate.engines.docker.engine import DockerEngine
 from orchestrate.engines.invocation import CACHE_LABEL, CACHE_VARIABLES, ContainerSpec, cache_volume, unique_name
 from results.schema.exit_codes import ExitCode
 from tests.support import PROJECT, write_program
@@ -84,13 +84,7 @@ def compile_once(engine: DockerEngine, image: str) -> object:
         cache=cache_volume(image),
         environment=CACHE_VARIABLES,
     )
-    engine.create(spec)
-    try:
-        engine.start(spec.name)
-        engine.wait(spec.name, 60)
-        return json.loads(engine.output(spec.name, 1 << 20))
-    finally:
-        engine.remove(spec.name)
+    return json.loads(engine.run(spec, 60)[0])
 
 
 def test_a_cache_outlives_its_container(engines: Engines, cpu_image: PushedImage):

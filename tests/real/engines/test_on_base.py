@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import dataclasses
 import io
 import json
 import subprocess
@@ -17,6 +18,7 @@ from orchestrate.engines.invocation import probe_container
 from orchestrate.errors import BuildFailed
 from orchestrate.images import build_context, build_variant
 from orchestrate.inventory.variants import read_variants
+from orchestrate.options import BuiltImages
 from tests.support import PROJECT
 from tests.support.engines.docker import Engines
 from tests.unit.test_locks import locked
@@ -39,9 +41,9 @@ def build(engines: Engines, base_image: str, modules: str, output: list[str], pi
     dockerfile = io.BytesIO(FAKE_BASE.format(base=base_image, modules=modules).encode())
     engines.first.client.images.build(fileobj=dockerfile, tag="fake-ngc:1", network_mode="host", rm=True)
     variant = next(row for row in read_variants() if row.base is not None)
-    arguments = {"BASE": "fake-ngc:1"}
+    what = BuiltImages(variants=[], build_arg=["BASE=fake-ngc:1"], ca=[], pip_config=pip_config)
     with engines.first.controller_client() as engine:
-        build_variant(engine, variant, IMAGE, arguments=arguments, pip_config=pip_config, on_line=output.append)
+        build_variant(engine, variant, IMAGE, what, output.append)
 
 
 def test_a_base_without_tensorflow_is_refused(engines: Engines, base_image: str):
@@ -90,14 +92,11 @@ def test_the_runner_is_added_to_an_image_and_no_password_of_an_index(
     with engines.first.controller_client() as engine, contextlib.ExitStack() as stack:
         build(engines, base_image, "tensorflow", output, config)
         stack.callback(engines.first.client.images.remove, IMAGE, force=True)
-        settings = engine.image_document(IMAGE)["Config"]
+        settings = (engine.image(IMAGE) or {})["Config"]
         assert (settings["Entrypoint"], settings["User"]) == (["python3", "-m", "tfbench"], "10001:10001")
         assert settings["Labels"]["tfbench.variant"] == "ngc25.02"
-        engine.create(type(spec)(**{**vars(spec), "all_gpus": False}))
-        stack.callback(engine.remove, spec.name)
-        engine.start(spec.name)
-        engine.wait(spec.name, 60)
-        assert json.loads(engine.output(spec.name, 100_000))["operating_system"].startswith("Debian")
+        output_of_probe, _ = engine.run(dataclasses.replace(spec, gpus=()), 60)
+        assert json.loads(output_of_probe)["operating_system"].startswith("Debian")
 
         assert given[-1].endswith(".whl"), "the build downloaded from the index"
         image = engines.first.client.images.get(IMAGE)

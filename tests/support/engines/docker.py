@@ -12,8 +12,8 @@ from pathlib import Path
 import docker
 import docker.errors
 
-from orchestrate.engines.docker.images import DockerEngine as ControllerClient
-from orchestrate.engines.docker.images import controller_address
+from orchestrate.engines.docker.engine import DockerEngine as ControllerClient
+from orchestrate.engines.docker.engine import controller_address
 from tests.support.engines.processes import Server, free_port, port_answers
 
 PING_SECONDS = 5

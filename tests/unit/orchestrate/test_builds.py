@@ -14,18 +14,20 @@ from unittest import mock
 import pytest
 
 from orchestrate import cli, images, session
-from orchestrate.engines.docker.images import DockerEngine
+from orchestrate.engines.docker.engine import DockerEngine
 from orchestrate.errors import UserError
 from orchestrate.images import build_variant, verify_image
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.variants import read_variants
+from orchestrate.options import BuiltImages
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.images import wanted_images
 from results.schema import GPU
 from results.schema.exit_codes import ExitCode
 from tests.support import PROJECT
 
+NOTHING_MORE = BuiltImages(variants=[], build_arg=[], ca=[])
 VARIANTS = {variant.name: variant for variant in read_variants()}
 
 
@@ -66,9 +68,9 @@ def test_images_are_built_for_x86_on_any_machine_each_from_its_dockerfile(name, 
     asked: dict[str, Any] = {}
     client = types.SimpleNamespace(build=lambda **settings: asked.update(settings) or [])
     engine = DockerEngine(DockerAddress(scheme="unix", target="/none"))
-    monkeypatch.setattr(engine._link, "stream", lambda act: act(client))
+    monkeypatch.setattr(engine, "_connect", lambda: client)
     monkeypatch.setattr(engine, "image_id", lambda tag: "sha256:1")
-    build_variant(engine, VARIANTS[name], f"ghcr.io/you/tfbench:1-{name}", arguments={}, on_line=print)
+    build_variant(engine, VARIANTS[name], f"ghcr.io/you/tfbench:1-{name}", NOTHING_MORE, print)
     assert (asked["platform"], asked["dockerfile"]) == ("linux/amd64", f"containers/{dockerfile}")
     assert (asked["buildargs"]["VARIANT"], asked["buildargs"].get("BASE")) == (name, base)
 
@@ -86,8 +88,7 @@ def test_images_are_built_for_x86_on_any_machine_each_from_its_dockerfile(name, 
 def test_verify_compares_an_image_with_its_row(described: dict[str, Any], failed: str | None):
     shown = {"python": "3.11.2", "tensorflow": "2.21.0", "keras": "3.15.1", "cuda": "12.5.1", "user": 10001}
     engine: Any = mock.MagicMock()  # of one image, which describes itself and leaves no record
-    engine.output.return_value = json.dumps({**shown, "libraries": {}, **described}).encode()
-    engine.read_file.return_value = None
+    engine.run.return_value = json.dumps({**shown, "libraries": {}, **described}).encode(), None
     findings = verify_image(engine, VARIANTS["cuda12.5"], "image")
     assert {finding.what for finding in findings if not finding.passed} - {failed} == {"trains two steps on the CPU"}
     assert failed is None or failed in {finding.what for finding in findings if not finding.passed}

@@ -1,67 +1,36 @@
 """An image that is sent from one engine to another is the same image, whatever each of them calls it."""
 
+import contextlib
 import gzip
 import threading
-import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any
 from unittest import mock
 
 import pytest
 
-from orchestrate.engines import pulls
-from orchestrate.engines.docker.images import image_content, send_image, sent_name
+from orchestrate.engines.docker.engine import send_image, sent_name
 from orchestrate.engines.pulls import MAX_TRANSFERS, TRANSFER, PullLimits
 from orchestrate.errors import PullFailed
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.host_warnings import sending_note
 from tests.support.patience import patience
 
-CONFIG = {"Env": ["A=1"], "Entrypoint": ["x"], "User": "10001", "Volumes": {"/out": {}}, "Labels": None}
 HERE, THERE = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
-
-
-def document(identity: str, layers: list[str], **changes: Any) -> dict[str, Any]:
-    return {"Id": identity, "RootFS": {"Layers": layers}, "Config": {**CONFIG, **changes}, "Size": 8}
-
-
-SOURCE = SimpleNamespace(
-    image_document=lambda image: document(image, ["l1", "l2"]),
-    image_bytes=lambda image: 8,
-    save=lambda image: iter((b"half", b"half")),
-)
-
-
-def make_target(received: list[bytes], *, is_remote: bool = False, layers: tuple[str, ...] = ("l1", "l2")) -> mock.Mock:
-    """Return an engine with another kind of store: it gives an image an id of its own."""
-    target = mock.Mock(is_remote=is_remote)
-    target.image_document.return_value = document(THERE, [*layers], Cmd=[])
-    target.load.side_effect = lambda chunks: received.extend(chunks) or THERE
-    return target
+SOURCE = SimpleNamespace(image_bytes=lambda image: 8, save=lambda image: iter((b"half", b"half")))
 
 
 @pytest.mark.parametrize(("is_remote", "unpack"), [(False, bytes), (True, gzip.decompress)])
 def test_a_sent_image_is_found_by_a_tag_and_a_network_gets_it_compressed(is_remote, unpack):
     received, progress = list[bytes](), []
-    target = make_target(received, is_remote=is_remote)
-    assert send_image(SOURCE, target, HERE, lambda *done: progress.append(done)) == THERE
+    target = mock.Mock(is_remote=is_remote)  # has another kind of store: it gives an image an id of its own
+    target.load.side_effect = lambda chunks: received.extend(chunks) or "loaded"
+    target.image_id.side_effect = {"loaded": THERE}.get
+    assert send_image(SOURCE, target, HERE, lambda *done: progress.append(done), threading.Lock()) == THERE
     assert progress == [(4, 8), (8, 8)], "of the image, also where it travels compressed"
     target.tag.assert_called_once_with(THERE, "tfbench-sent", "a" * 64)
     assert sent_name(HERE) == f"tfbench-sent:{'a' * 64}" and unpack(b"".join(received)) == b"halfhalf"
-
-
-def test_another_image_under_the_loaded_name_is_refused_and_not_tagged():
-    target = make_target([], layers=("l1", "other"))
-    with pytest.raises(PullFailed, match="loaded a different image as sha256:bbb"):
-        send_image(SOURCE, target, HERE, lambda *done: None)
-    target.tag.assert_not_called()
-
-
-def test_the_content_of_an_image_is_its_layers_and_what_it_runs():
-    same = image_content(document(HERE, ["l1"], Labels={}, Cmd=None))
-    assert same == image_content(document(THERE, ["l1"]))
-    assert same != image_content(document(HERE, ["l1"], Entrypoint=["y"]))
 
 
 def facts(*sizes: int | None) -> Facts:
@@ -76,7 +45,7 @@ def test_what_leaves_this_machine_is_said_with_what_would_send_less():
 
 
 def test_images_are_sent_to_a_few_hosts_at_a_time_whatever_registries_do():
-    limits, inside, most = PullLimits(per_registry=16), [], []
+    limits, inside, most = PullLimits(), [], []
     all_in = threading.Barrier(MAX_TRANSFERS)
 
     def send_one(number: int) -> None:
@@ -91,22 +60,17 @@ def test_images_are_sent_to_a_few_hosts_at_a_time_whatever_registries_do():
     assert max(most) == MAX_TRANSFERS
 
 
-@pytest.mark.parametrize("unpacks", [True, False], ids=["unpacks without end", "takes it slowly"])
-def test_a_host_that_keeps_its_turn_holds_no_other(monkeypatch: pytest.MonkeyPatch, unpacks: bool):
-    """Its turn ends with the last byte, or after a while."""
-    monkeypatch.setattr(pulls, "TURN_SECONDS", 3600.0 if unpacks else 0.2)
-    limits, release = PullLimits(transfers=1), threading.Event()
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_host_that_unpacks_or_fails_holds_no_turn(fails: bool):
+    turn = threading.Semaphore(1)
 
-    def keep() -> None:
-        with limits.turn(TRANSFER) as on_sent:
-            if unpacks:
-                on_sent()
-            assert release.wait(patience())
+    def load(chunks: Iterator[bytes]) -> str:
+        if fails:
+            assert next(chunks)
+            raise PullFailed("cut off")
+        assert list(chunks) and turn.acquire(blocking=False)
+        return THERE
 
-    with ThreadPoolExecutor(1) as pool:
-        slow = pool.submit(keep)
-        time.sleep(0.1)
-        with limits.turn(TRANSFER):
-            assert not slow.done()
-        release.set()
-        slow.result(patience())
+    with pytest.raises(PullFailed) if fails else contextlib.nullcontext() as kept:
+        send_image(SOURCE, mock.Mock(is_remote=False, load=load), HERE, lambda *done: None, turn)
+    assert turn.acquire(blocking=False) is fails, kept

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from orchestrate.engines.docker.images import SENT_REPOSITORY
+from orchestrate.engines.docker.engine import SENT_REPOSITORY
 from orchestrate.engines.invocation import ContainerSpec, unique_name
 from results.schema import Status
 from tests.real.engines.matrix.conftest import Home, Target
@@ -77,7 +77,7 @@ def test_image_build(target: Target):
     context.seek(0)
     with target.engine.controller_client() as engine:
         built = engine.build(context, "matrix-built:1", {"WHAT": "matrix"}, [].append)
-        document = engine.image_document(built)
+        document = engine.image(built) or {}
     assert (document["Config"]["Labels"]["what"], document["Architecture"]) == ("matrix", "amd64")
 
 
@@ -149,9 +149,7 @@ def test_hardening_of_the_container(target: Target, home: Home):
     with target.engine.controller_client() as engine, contextlib.ExitStack() as stack:
         assert engine.create(spec) and not engine.create(spec)
         stack.callback(engine.remove, spec.name)
-        engine.start(spec.name)
-        engine.wait(spec.name, 60)
-        said = engine.output(spec.name, 10_000).decode().strip()
+        said = engine.run(spec, 60)[0].decode().strip()
     assert said == "10001|0000000000000000|1|2|Read-only file system|lo"
 
 
