@@ -6,22 +6,23 @@ container cannot be read. A log stream can end early: only the pod's state shows
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import json
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import anyio.to_thread
 
 from orchestrate import loop
 from orchestrate.engines.base import Ending, OnTurn, OutputLine, Poller, Turn, always_running
 from orchestrate.engines.bounded import malformed_as_error
-from orchestrate.engines.invocation import JOB_LABEL
-from orchestrate.engines.kubernetes.api import KubernetesCluster, NameTaken, Pod, Refused
-from orchestrate.engines.kubernetes.manifests import job_manifest, object_name, run_selector, to_yaml
+from orchestrate.engines.invocation import JOB_LABEL, RUN_LABEL
+from orchestrate.engines.kubernetes.api import Event, KubernetesCluster, KubernetesJob, NameTaken, Node, Pod, Refused
+from orchestrate.engines.kubernetes.manifests import job_manifest, object_name, run_selector
 from orchestrate.engines.kubernetes.nodes import NoNode, fleet_facts, stated_facts
-from orchestrate.engines.kubernetes.pods import Running, RunView, Waiting
+from orchestrate.engines.kubernetes.pods import Running, State, Waiting, read_state, without_pod
 from orchestrate.engines.pulls import Progress
 from orchestrate.errors import CancelledInQueue, LaunchFailed, Lost
 from orchestrate.inventory.hosts import Host
@@ -46,9 +47,31 @@ MINUTE_SECONDS = 60.0
 REMOVAL_SECONDS = 120.0
 """Longest wait for the deletion of an earlier Job of the same name."""
 
+WARNINGS = "type=Warning,involvedObject.kind=Job"
+_GONE = Ending(exit_code=None, failure=(Status.LOST, "its Job is gone: somebody deleted it"))
+
+
+@dataclasses.dataclass
+class _Log:
+    """The output of one repeat; no line is read twice when a broken stream is reopened."""
+
+    record: RecordReader
+    stamp: str = ""
+    cut_short: bool = False
+
+    def take(self, lines: Iterable[str], on_line: OutputLine) -> None:
+        """Pass on lines that have not been read yet."""
+        before = self.stamp
+        for line in lines:
+            stamp, _, text = line.partition(" ")
+            if self.record.take(text) or (before and stamp <= before):
+                continue
+            self.stamp = max(self.stamp, stamp)
+            on_line(plain_text(text))
+
 
 class KubernetesLauncher:
-    """Starts benchmarks in one namespace of a cluster; all worker slots of a fleet share it.
+    """Starts benchmarks in one namespace of a cluster; all worker slots of a fleet share it, for one run.
 
     Args:
         host: Settings of the fleet; `host.queue` specifies the cluster.
@@ -60,7 +83,16 @@ class KubernetesLauncher:
         self._host = host
         self._queue = host.queue
         self._cluster = KubernetesCluster(host.queue)
-        self._watched: tuple[Poller, RunView] | None = None
+        poll = functools.partial(anyio.to_thread.run_sync, self._poll)
+        self._poller = Poller(f"the cluster of fleet {host.fleet}", poll, POLL_SECONDS)
+        self._run_id = ""
+        self._uids: dict[str, str] = {}  # of the Jobs of repeats
+        # As of the last poll: Jobs by name, uids of pods, warnings by Job; and the first pod of each Job, by its uid.
+        # A deleted pod explains the end of its repeat; the replacement of a lost pod would be another measurement.
+        self._jobs: dict[str, KubernetesJob] = {}
+        self._present: set[str] = set()
+        self._warnings: dict[str, str] = {}
+        self._pods: dict[str, Pod] = {}
         self._logs: dict[str, _Log] = {}
         self._cancelled: set[str] = set()
         self._digests: dict[str, str] = {}
@@ -80,80 +112,140 @@ class KubernetesLauncher:
         images = wanted_images(self._host, facts, read_variants())
         return dataclasses.replace(facts, images=tuple(map(with_named_digest, images)))
 
+    def _node_facts(self) -> Facts:
+        """Return the facts of the nodes, or those in hosts.yml if no node exists now or listing them is forbidden."""
+        selector = ",".join(f"{key}={value}" for key, value in self._queue.node_selector.items())
+        wants_gpus = self._host.wants_gpus
+        stated = self._queue.gpus_per_node is not None and bool(self._host.image or self._host.variants)
+        try:
+            return fleet_facts(self._cluster.objects(Node, label_selector=selector), self._queue, wants_gpus=wants_gpus)
+        except Refused as error:
+            if not stated:
+                raise Refused(
+                    f"{error.cause}. If you may not list nodes, set gpus_per_node: and variant: in hosts.yml"
+                ) from error
+        except NoNode:
+            if not stated:
+                raise
+        return stated_facts(self._queue, wants_gpus=wants_gpus)
+
     def prepare(self, job: Job, on_progress: Progress) -> None:
         """See `Launcher.prepare`; nodes pull images themselves."""
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """See `QueueLauncher.submit`; `start` creates the Jobs, so that there is at most one per worker slot."""
-        if jobs:
-            self._watch(jobs[0])
 
     @malformed_as_error("the cluster")
     def start(self, job: Job) -> bool:
         """See `Launcher.start`."""
-        self._watch(job)
         if job.case.num_hosts > 1:
             raise LaunchFailed(
                 "a training step across several hosts does not run on Kubernetes. Use a fleet of hosts, or Slurm",
                 Status.UNSUPPORTED,
             )
+        self._run_id, name = job.origin.run_id, object_name(job)
         manifest = job_manifest(job, self._host, self._queue, self._digests.get(job.origin.image or ""))
         deadline = time.monotonic() + REMOVAL_SECONDS
-        while True:
-            try:
-                self._cluster.create_job(manifest)
+        while time.monotonic() < deadline:
+            with contextlib.suppress(NameTaken):
+                self._uids[job.id] = self._cluster.create_job(manifest).uid
                 return False
-            except NameTaken:
-                found = self._cluster.job(object_name(job))
+            found = self._cluster.job(name)
             if found is None:
                 continue  # it was deleted in between
-            if not found.belongs_to(job):
-                raise LaunchFailed(
-                    f"a Job named {object_name(job)} exists, but it does not belong to this run. Remove it"
-                )
+            if (found.annotations.get(JOB_LABEL), found.annotations.get(RUN_LABEL)) != (job.id, self._run_id):
+                raise LaunchFailed(f"a Job named {name} exists, but it does not belong to this run. Remove it")
             if not found.deleted:
+                self._uids[job.id] = found.uid
                 return True
-            if time.monotonic() > deadline:
-                raise Lost(f"an earlier Job {object_name(job)} was not deleted in time: its node may be lost")
             time.sleep(1.0)
+        raise Lost(f"an earlier Job {name} was not deleted in time: its node may be lost")
 
     @malformed_as_error("the cluster")
     def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         """See `Launcher.follow`."""
-        poller, view = self._watch(job)
         log = self._logs.setdefault(job.id, _Log(RecordReader(MAX_RECORD_BYTES)))
-        patience = _Patience(self._queue.pending_minutes * MINUTE_SECONDS)
-        begun, missed, name = False, 0, object_name(job)
+        failing_since: float | None = None
+        begun, missed = False, 0
 
         def note(line: str) -> None:
             self._progress_at = time.monotonic()  # one stream may last as long as the repeat
             on_line(line)
 
         while True:
-            loop.wait_for(poller.wait())
-            state, pod = view.state(name), view.pod_of(name)
+            loop.wait_for(self._poller.wait())
+            state, pod = self._state(job)
             if state is None:
-                missed += not poller.trouble
+                missed += not self._poller.trouble
                 # A query that was in flight when the Job was created does not show it.
                 state = Waiting("waiting for a pod") if missed < 2 else _GONE
-            started = begun or isinstance(state, Running) or (isinstance(state, Ending) and state.exit_code is not None)
-            if job.id in self._cancelled and not started:
-                self._cluster.delete_job(name)
+            begun = begun or isinstance(state, Running) or (isinstance(state, Ending) and state.exit_code is not None)
+            if job.id in self._cancelled and not begun:
+                self._cluster.delete_job(object_name(job))
                 raise CancelledInQueue
             if isinstance(state, Waiting):
                 on_turn(Turn(waiting=True, node=pod.node if pod else None, reason=state.reason))
-                failure = patience.lost(state, self._progress_at)
-                if failure is not None:
+                failing_since = None if state.failure is None else failing_since or time.monotonic()
+                if failing_since is not None and (failure := self._hopeless(state, failing_since)) is not None:
                     return Ending(exit_code=None, failure=failure)
-            elif isinstance(state, Running):
-                begun = True
-                self._progress_at = time.monotonic()
-                on_turn(Turn(waiting=False, node=state.node))
-                if pod is not None:
-                    log.take(self._cluster.follow_log(pod.name), note)
-            else:
-                self._progress_at = time.monotonic()
-                return self._ended(job, pod, state, log, on_line, on_turn)
+                continue
+            self._progress_at = time.monotonic()
+            if isinstance(state, Ending):
+                break
+            on_turn(Turn(waiting=False, node=state.node))
+            if pod is not None:
+                log.take(self._cluster.follow_log(pod.name), note)
+        if pod is not None and state.exit_code is not None:
+            on_turn(Turn(waiting=False, node=state.node))
+            if log.record.payload() is None:
+                log.take(self._cluster.log_end(pod.name, MAX_RECORD_LINES * 4), on_line)
+        log.cut_short = state.failure is not None or state.exit_code is None
+        if state.image_digest and job.origin.image:
+            self._digests.setdefault(job.origin.image, state.image_digest)
+        return state
+
+    def _hopeless(self, state: Waiting, since: float) -> tuple[Status, str] | None:
+        """Return why a repeat that cannot start should not wait any longer; None: it may.
+
+        Args:
+            state: Its state, a failure.
+            since: When it first failed, in monotonic seconds.
+        """
+        if state.failure is None or not state.transient:
+            return state.failure
+        limit = PULL_PATIENCE_SECONDS if state.scheduled else self._queue.pending_minutes * MINUTE_SECONDS
+        # Nodes occupied by our own repeats are not missing.
+        if time.monotonic() - (since if state.scheduled else max(since, self._progress_at)) < limit:
+            return None
+        status, cause = state.failure
+        return status, f"after {counted(f'{limit / MINUTE_SECONDS:g}', 'minute')}: {cause}"
+
+    @malformed_as_error("the cluster")
+    def _poll(self) -> None:
+        """Query the Jobs and pods of the run, in two or three requests for any number of repeats.
+
+        Raises:
+            HostError: The server does not answer.
+        """
+        selector = run_selector(self._run_id)
+        jobs = self._cluster.objects(KubernetesJob, label_selector=selector)
+        pods = self._cluster.objects(Pod, label_selector=selector)
+        without_pods = {job.uid for job in jobs} - {pod.owner for pod in pods}
+        events = self._cluster.objects(Event, field_selector=WARNINGS) if without_pods else []
+        self._warnings = {item.about: item.text for item in sorted(events, key=lambda item: item.last or item.at)}
+        self._jobs = {job.name: job for job in jobs}
+        self._present = {pod.uid for pod in pods}  # before `_pods`: what is in neither was not deleted
+        for pod in sorted(pods, key=lambda pod: pod.created):
+            if self._pods.setdefault(pod.owner, pod).uid == pod.uid:
+                self._pods[pod.owner] = pod
+
+    def _state(self, job: Job) -> tuple[State | None, Pod | None]:
+        """Return the state of a repeat as of the last poll, and its pod; None: neither a Job nor a pod of it exists."""
+        name, uid = object_name(job), self._uids.get(job.id)
+        if (pod := self._pods.get(uid or "")) is not None:
+            return read_state(pod, deleted=pod.uid not in self._present), pod
+        found = self._jobs.get(name)
+        return (None if found is None or found.uid != uid else without_pod(found, self._warnings.get(name))), None
 
     def collect(self, job: Job) -> bytes | None:
         """See `Launcher.collect`; the record is in the last lines of the pod's log."""
@@ -172,8 +264,7 @@ class KubernetesLauncher:
     def cancel_waiting(self, jobs: Sequence[Job]) -> None:
         """See `QueueLauncher.cancel_waiting`; each slot deletes its own Job, even one that is being created now."""
         self._cancelled.update(job.id for job in jobs)
-        if self._watched is not None:
-            self._watched[0].hurry()
+        self._poller.hurry()
 
     def clear(self, jobs: Sequence[Job]) -> None:
         """See `QueueLauncher.clear`; lists the Jobs first, because most repeats have none."""
@@ -186,120 +277,20 @@ class KubernetesLauncher:
         """See `Launcher.remove`."""
         self._cluster.delete_job(object_name(job))
         self._logs.pop(job.id, None)
-        if self._watched is not None:
-            self._watched[1].forget(object_name(job))
+        self._pods.pop(self._uids.pop(job.id, ""), None)
 
     @malformed_as_error("the cluster")
     def running(self, run_id: str) -> list[str]:
         """See `Launcher.running`."""
-        there = self._cluster.jobs(run_selector(run_id))
+        there = self._cluster.objects(KubernetesJob, label_selector=run_selector(run_id))
         return [job.annotations[JOB_LABEL] for job in there if JOB_LABEL in job.annotations]
 
     def manifests(self, jobs: Sequence[Job]) -> list[str]:
-        """See `QueueLauncher.manifests`; YAML for `kubectl apply`."""
-        return [to_yaml(job_manifest(job, self._host, self._queue)) for job in jobs]
+        """See `QueueLauncher.manifests`; JSON, which is YAML, for `kubectl apply`."""
+        manifests = (job_manifest(job, self._host, self._queue) for job in jobs)
+        return [f"---\n{json.dumps(manifest, indent=2, ensure_ascii=False)}" for manifest in manifests]
 
     def close(self) -> None:
         """See `Launcher.close`."""
-        if self._watched is not None:
-            self._watched[0].close()
+        self._poller.close()
         self._cluster.close()
-
-    def _node_facts(self) -> Facts:
-        """Return the facts of the nodes, or those in hosts.yml if no node exists now or listing them is forbidden."""
-        selector = ",".join(f"{key}={value}" for key, value in self._queue.node_selector.items())
-        wants_gpus = self._host.wants_gpus
-        stated = self._queue.gpus_per_node is not None and bool(self._host.image or self._host.variants)
-        try:
-            return fleet_facts(self._cluster.nodes(selector), self._queue, wants_gpus=wants_gpus)
-        except Refused as error:
-            if not stated:
-                raise Refused(
-                    f"{error.cause}. If you may not list nodes, set gpus_per_node: and variant: in hosts.yml"
-                ) from error
-        except NoNode:
-            if not stated:
-                raise
-        return stated_facts(self._queue, wants_gpus=wants_gpus)
-
-    def _watch(self, job: Job) -> tuple[Poller, RunView]:
-        """Return the poller and the view of the run's Jobs, created by the first call; a launcher serves one run."""
-        if self._watched is None:
-            view = RunView(self._cluster, run_selector(job.origin.run_id))
-            self._watched = (
-                Poller(
-                    f"the cluster of fleet {self._host.fleet}",
-                    functools.partial(anyio.to_thread.run_sync, view.poll),
-                    POLL_SECONDS,
-                ),
-                view,
-            )
-        return self._watched
-
-    def _ended(
-        self, job: Job, pod: Pod | None, ending: Ending, log: _Log, on_line: OutputLine, on_turn: OnTurn
-    ) -> Ending:
-        """Read the rest of the log, and keep the digest of the image's tag."""
-        if pod is not None and ending.exit_code is not None:
-            on_turn(Turn(waiting=False, node=ending.node))
-            if log.record.payload() is None:
-                log.take(self._cluster.log_end(pod.name, MAX_RECORD_LINES * 4), on_line)
-        log.cut_short = ending.failure is not None or ending.exit_code is None
-        if ending.image_digest and job.origin.image:
-            self._digests.setdefault(job.origin.image, ending.image_digest)
-        return ending
-
-
-@dataclass
-class _Log:
-    """The output of one repeat; no line is read twice when a broken stream is reopened."""
-
-    record: RecordReader
-    stamp: str = ""
-    cut_short: bool = False
-
-    def take(self, lines: Iterable[str], on_line: OutputLine) -> None:
-        """Pass on lines that have not been read yet."""
-        before = self.stamp
-        for line in lines:
-            stamp, _, text = line.partition(" ")
-            if self.record.take(text) or (before and stamp <= before):
-                continue
-            self.stamp = max(self.stamp, stamp)
-            on_line(plain_text(text))
-
-
-@dataclass
-class _Patience:
-    """Measures how long a repeat has been unable to start.
-
-    Attributes:
-        pending_seconds: How long a repeat may remain unscheduled.
-    """
-
-    pending_seconds: float
-    since: float | None = None
-
-    def lost(self, state: Waiting, progress_at: float) -> tuple[Status, str] | None:
-        """Return why waiting should end; None: it may continue.
-
-        Args:
-            state: The current state.
-            progress_at: When a repeat of the fleet last ran: nodes occupied by our own repeats are not missing.
-        """
-        now = time.monotonic()
-        if state.failure is None:
-            self.since = None
-            return None
-        self.since = now if self.since is None else self.since
-        if not state.transient:
-            return state.failure
-        since = self.since if state.scheduled else max(self.since, progress_at)
-        limit = PULL_PATIENCE_SECONDS if state.scheduled else self.pending_seconds
-        if now - since < limit:
-            return None
-        status, cause = state.failure
-        return status, f"after {counted(f'{limit / MINUTE_SECONDS:g}', 'minute')}: {cause}"
-
-
-_GONE = Ending(exit_code=None, failure=(Status.LOST, "its Job is gone: somebody deleted it"))

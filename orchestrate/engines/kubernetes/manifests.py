@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import io
 import re
 from functools import cache
 from pathlib import Path
@@ -103,17 +102,6 @@ def job_manifest(job: Job, host: Host, queue: KubernetesQueue, digest: str | Non
         int(queue.pending_minutes * 60) + template["spec"]["activeDeadlineSeconds"]
     )
     return manifest
-
-
-def to_yaml(document: Manifest) -> str:
-    """Return a manifest as YAML for `kubectl apply`."""
-    yaml, text = YAML(typ="safe", pure=True), io.StringIO()
-    yaml.default_flow_style = False
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-    yaml.width = 10_000
-    yaml.explicit_start = True
-    yaml.dump(document, text)
-    return text.getvalue()
 
 
 def tolerations(queue: KubernetesQueue, with_gpus: bool) -> list[Toleration]:

@@ -1,6 +1,6 @@
 """Facts about nodes, from the labels of NVIDIA's GPU feature discovery.
 
-Source: k8s-device-plugin, docs/gpu-feature-discovery; driver labels had other names before 0.15.
+Source: k8s-device-plugin, docs/gpu-feature-discovery, from 0.15.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from results.schema import GPU, Status
 
 MEBIBYTE = 1 << 20
 MAX_GPUS = 64
+REPELLING = ("NoSchedule", "NoExecute")
 NO_GPU = GPU(index=0, name="no GPU")
 
 
@@ -47,10 +48,20 @@ def fleet_facts(nodes: Sequence[Node], queue: KubernetesQueue, *, wants_gpus: bo
             "If nodes are started on demand, set gpus_per_node: and variant: there",
             Status.UNREACHABLE,
         )
-    gpu, count = _common_gpus(usable, queue, wants_gpus=wants_gpus)
+    kinds = Counter(_gpus(node, queue) for node in usable)
+    if wants_gpus and len({gpu for gpu, _ in kinds}) > 1:
+        seen = "; ".join(f"{n} with {count} {gpu.name}" for (gpu, count), n in kinds.most_common())
+        label = max(kinds, key=lambda kind: kind[1])[0].name.replace(" ", "-")
+        raise LaunchFailed(
+            f"the nodes of the fleet differ: {seen}. Choose one kind in hosts.yml, "
+            f"e.g. node_selector: {{nvidia.com/gpu.product: {label}}}",
+            Status.UNSUPPORTED,
+        )
+    gpu, count = min(kinds, key=lambda kind: kind[1])
     info = usable[0].info
     architectures = {node.labels.get("kubernetes.io/arch", ARCHITECTURE) for node in usable} - {ARCHITECTURE}
-    drivers = sorted({driver for node in usable if (driver := _driver(node.labels))}, key=parse_version)
+    drivers = [node.labels.get("nvidia.com/cuda.driver-version.full", "") for node in usable]
+    drivers = sorted(filter(re.compile(r"\d{1,5}(\.\d{1,5}){0,3}").fullmatch, drivers), key=parse_version)
     return Facts(
         cpu_count=_least(usable, "cpu"),
         memory_bytes=_least(usable, "memory"),
@@ -62,24 +73,6 @@ def fleet_facts(nodes: Sequence[Node], queue: KubernetesQueue, *, wants_gpus: bo
         gpu_runtime="device plugin" if count else None,
         architecture=min(architectures, default=ARCHITECTURE),
     )
-
-
-def _common_gpus(nodes: Sequence[Node], queue: KubernetesQueue, *, wants_gpus: bool) -> tuple[GPU, int]:
-    """Return the GPU of all nodes, and the lowest number of them.
-
-    Raises:
-        LaunchFailed: The nodes differ.
-    """
-    kinds = Counter(_gpus(node, queue) for node in nodes)
-    if wants_gpus and len({gpu for gpu, _ in kinds}) > 1:
-        seen = "; ".join(f"{n} with {count} {gpu.name}" for (gpu, count), n in kinds.most_common())
-        label = max(kinds, key=lambda kind: kind[1])[0].name.replace(" ", "-")
-        raise LaunchFailed(
-            f"the nodes of the fleet differ: {seen}. Choose one kind in hosts.yml, "
-            f"e.g. node_selector: {{nvidia.com/gpu.product: {label}}}",
-            Status.UNSUPPORTED,
-        )
-    return min(kinds, key=lambda kind: kind[1])
 
 
 def _times(gpu: GPU, count: int) -> tuple[GPU, ...]:
@@ -102,18 +95,15 @@ def _gpus(node: Node, queue: KubernetesQueue) -> tuple[GPU, int]:
     if not count:
         return NO_GPU, 0
     product = plain_text(labels.get("nvidia.com/gpu.product", "GPU"), 100)
-    replicas = _number(labels.get("nvidia.com/gpu.replicas")) or 1
-    strategy = labels.get("nvidia.com/gpu.sharing-strategy", "none")
-    whole = _number(labels.get("nvidia.com/gpu.count"))
+    strategy, whole = labels.get("nvidia.com/gpu.sharing-strategy", "none"), _number(labels.get("nvidia.com/gpu.count"))
     # Time-slicing may be set up without the labels, but not without more GPUs than there are.
-    surplus = bool(whole) and labels.get("nvidia.com/mig.strategy", "none") == "none" and count > whole
-    shared = product.endswith("-SHARED") or queue.gpu_resource.endswith(".shared")
-    if replicas > 1 or shared or strategy != "none" or surplus:
-        times = f"{count} are offered, {whole} there" if surplus else f"shared {max(replicas, 2)} times"
+    surplus = 0 < whole < count and labels.get("nvidia.com/mig.strategy", "none") == "none"
+    marked = product.endswith("-SHARED") or queue.gpu_resource.endswith(".shared")
+    if surplus or marked or strategy != "none" or _number(labels.get("nvidia.com/gpu.replicas")) > 1:
         raise LaunchFailed(
-            f"the GPUs of the nodes are shared ({product}, {times}, strategy {plain_text(strategy, 30)}): another "
-            "pod on the same GPU would disturb the measurement. Choose nodes without time-slicing, by node_selector in "
-            "hosts.yml",
+            f"the GPUs of the nodes are shared ({product}: {count} are offered, {whole or 'fewer'} there, strategy "
+            f"{plain_text(strategy, 30)}): another pod on the same GPU would disturb the measurement. Choose nodes "
+            "without time-slicing, by node_selector in hosts.yml",
             Status.UNSUPPORTED,
         )
     major, minor = labels.get("nvidia.com/gpu.compute.major", ""), labels.get("nvidia.com/gpu.compute.minor", "0")
@@ -122,29 +112,22 @@ def _gpus(node: Node, queue: KubernetesQueue) -> tuple[GPU, int]:
     return GPU(index=0, name=product.replace("-", " "), compute_capability=capability, memory_bytes=memory), count
 
 
-def _driver(labels: dict[str, str]) -> str | None:
-    """Return the driver's version from the current or the earlier labels."""
-    full = labels.get("nvidia.com/cuda.driver-version.full")
-    if full is None:
-        old = [labels.get(f"nvidia.com/cuda.driver.{part}", "") for part in ("major", "minor", "rev")]
-        full = ".".join(part for part in old if part)
-    return full if re.fullmatch(r"\d{1,5}(\.\d{1,5}){0,3}", full) else None
-
-
 def _is_usable(node: Node, queue: KubernetesQueue, *, wants_gpus: bool) -> bool:
     """Return whether a fleet's pods can be scheduled on a node."""
-    taints = [taint for taint in node.taints if taint.effect in ("NoSchedule", "NoExecute")]
     accepted = tolerations(queue, wants_gpus)
-    tolerated = all(any(_tolerates(item, taint) for item in accepted) for taint in taints)
-    return condition(node.conditions, "Ready", "True") is not None and not node.unschedulable and tolerated
+    return (
+        condition(node.conditions, "Ready", "True") is not None
+        and not node.unschedulable
+        and all(any(_tolerates(item, taint) for item in accepted) for taint in node.taints if taint.effect in REPELLING)
+    )
 
 
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:
-    if toleration.effect not in (None, taint.effect):
-        return False
-    if toleration.operator == "Exists":
-        return toleration.key in (None, taint.key)
-    return (toleration.key, toleration.value or "") == (taint.key, taint.value)
+    return (
+        toleration.effect in (None, taint.effect)
+        and toleration.key in (None, taint.key)
+        and (toleration.operator == "Exists" or (toleration.value or "") == taint.value)
+    )
 
 
 def _least(nodes: Sequence[Node], resource: str) -> int | None:

@@ -126,4 +126,4 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask more often than on a real cluster, and say nothing about it."""
     stamina.instrumentation.set_on_retry_hooks(())
     monkeypatch.setattr(launchers, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr("orchestrate.engines.kubernetes.api.LONGEST_DELAY_SECONDS", 0.2)
+    monkeypatch.setattr("orchestrate.engines.bounded.LONGEST_DELAY_SECONDS", 0.2)

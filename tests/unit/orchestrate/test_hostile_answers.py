@@ -5,6 +5,7 @@ spoilt. In short each field gets two of the values; TFBENCH_TEST_HOSTILE=all, as
 """
 
 import base64
+import contextlib
 import copy
 import functools
 import gc
@@ -27,6 +28,7 @@ import pytest
 import urllib3
 
 from orchestrate.connections.conversation import MAX_LINE_BYTES
+from orchestrate.engines import bounded
 from orchestrate.engines.base import Launcher, QueueLauncher
 from orchestrate.engines.docker import client as docker_client
 from orchestrate.engines.docker.launcher import ContainerLauncher
@@ -180,7 +182,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "sleep", lambda seconds: sleep(min(seconds, 0.001)))
     monkeypatch.setattr(anyio, "sleep", lambda seconds: sleep_in_loop(min(seconds, 0.001)))
     monkeypatch.setattr("orchestrate.engines.kubernetes.launcher.POLL_SECONDS", 0.001)
-    monkeypatch.setattr(docker_client, "RECONNECT_SECONDS", 0.0)
+    monkeypatch.setattr(bounded, "RECONNECT_SECONDS", 0.001)
     monkeypatch.setattr("orchestrate.engines.ssh.launcher.BETWEEN_ATTEMPTS_SECONDS", 0.0)
 
 
@@ -403,16 +405,17 @@ def test_no_answer_of_kubernetes_does_more_than_fail_its_fleet(monkeypatch: pyte
     queue, image = KubernetesQueue(gpus_per_node=2), "127.0.0.1:5000/tfbench:mine"
     job, host = job_on("kubernetes", image=image), make_host(queue=queue, image=image)
     client = types.SimpleNamespace(configuration=types.SimpleNamespace(host="https://cluster"), rest_client=None)
-    monkeypatch.setattr(KubernetesCluster, "_load", lambda _: (client, "bench"))
+    monkeypatch.setattr(KubernetesCluster, "_loaded", (client, "bench"))
     monkeypatch.setattr(KubernetesCluster, "close", lambda _: None)
     monkeypatch.setattr("orchestrate.engines.kubernetes.launcher.POLL_SECONDS", 0.001)
     manifest = json.loads(json.dumps(job_manifest(job, host, queue)))
+    manifest["metadata"]["uid"] = "u"
     pod = plays.make_pod(KEPT, manifest)
     ended = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": NOON}}
     plays.set_status(KEPT, pod, "Succeeded", ended)
     pod = {"metadata": pod["metadata"], "status": pod["status"], "spec": {"nodeName": "node-1"}}
     status = {"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]}
-    manifest = {"metadata": {**manifest["metadata"], "uid": "u"}, "status": status}
+    manifest = {"metadata": manifest["metadata"], "status": status}
     lines = ["tfbench: state timing", *record_lines(to_json(good_record(CASE)).encode())]
     log = "".join(f"{NOON.replace('Z', '.000000000Z')} {line}\n" for line in lines)
     event = {"type": "Warning", "reason": "FailedScheduling", "message": "0/1 nodes", "lastTimestamp": NOON}
@@ -429,10 +432,12 @@ def test_no_answer_of_kubernetes_does_more_than_fail_its_fleet(monkeypatch: pyte
     def have(say: Callable[[str], str]) -> None:
         asked = Asked()
 
-        def open_(_: object, method: str, *__: object, **___: object) -> Any:
+        @contextlib.contextmanager
+        def open_(_: object, method: str, *__: object, **___: object) -> Iterator[Any]:
             asked.add()
             text = log if method == "read_namespaced_pod_log" else f"{say(method)}\n"
-            return types.SimpleNamespace(stream=lambda: [text.encode(errors="surrogatepass")])
+            data = text.encode(errors="surrogatepass")
+            yield types.SimpleNamespace(read=lambda: data, stream=lambda: [data])
 
         monkeypatch.setattr(KubernetesCluster, "_open", open_)
         live(KubernetesLauncher(host), job)

@@ -20,6 +20,7 @@ def make_pod(server: FakeServer, job: Object, node: str | None = "node-1") -> Ob
     metadata = {
         "name": f"{name}-x",
         "labels": {**template["metadata"]["labels"], "job-name": name},
+        "ownerReferences": [{"uid": job["metadata"]["uid"]}],
         "annotations": template["metadata"]["annotations"],
     }
     spec = {**template["spec"], **({"nodeName": node} if node else {})}
