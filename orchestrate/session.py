@@ -19,7 +19,6 @@ from orchestrate.errors import NoUsableHost, UserError
 from orchestrate.events import EventBus, ImageProgress, Warned
 from orchestrate.inventory.hosts import Host, HostPlace, read_hosts
 from orchestrate.options import What, Where
-from orchestrate.planning.durations import earlier_durations
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import DEFAULT_SUITE, HostPlan, Plan, make_plan, plan_from_json
 from orchestrate.running.context import Late, MakeLauncher
@@ -109,7 +108,6 @@ def plan_of(where: Where, what: What, run_id: str, bus: EventBus, late: Late | N
         run_id=run_id,
         seed=what.seed,
         repeats=what.repeats,
-        durations=earlier_durations(where.runs_dir),
     )
     file = where.hosts or HOSTS_FILE
     hosts_file = str(file.absolute()) if file.exists() else None

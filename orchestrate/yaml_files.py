@@ -29,7 +29,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.nodes import Node, ScalarNode, SequenceNode
 
 from orchestrate.errors import DocumentError
 from orchestrate.text import plain_text, shown
@@ -40,7 +40,7 @@ Path_ = tuple[str | int, ...]
 """Path of a value: keys and list indices from the top."""
 
 MERGE_TAG = "tag:yaml.org,2002:merge"
-"""Tag of the key `<<`, which adds the keys of another mapping. Source: yaml.org/type/merge.html."""
+"""Tag of the key `<<`. Source: yaml.org/type/merge.html."""
 
 MAX_VALUES = 100_000
 """Maximum number of values in a document, against exponential expansion of nested aliases."""
@@ -231,8 +231,6 @@ def read_document(path: Path) -> Document:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         problem, cause = plain_text(error.problem or "cannot be parsed", 200), error
         text = f"is not valid YAML: {problem}. Check indentation and quotes"
-        if "'\\t'" in problem:
-            text = "tabs cannot indent in YAML. Replace them by spaces"
     except (YAMLError, RecursionError, ValueError, LookupError, AttributeError) as error:  # e.g. of `!!bool x`
         text, cause = f"is not valid YAML: {plain_text(str(error), 200)}", error
     raise DocumentError([f"{document.name}:{line}: {text}"]) from cause
@@ -251,18 +249,11 @@ def _plain(node: Node, path: Path_, document: Document, yaml: YAML) -> object:
     if isinstance(node, SequenceNode):
         return [_plain(item, (*path, i), document, yaml) for i, item in enumerate(node.value)]
     converted: dict[str, object] = {}
-    merged: dict[str, object] = {}
     key = ""
-    for key_node, value_node in sorted(node.value, key=lambda pair: pair[0].tag != MERGE_TAG):
+    for key_node, value_node in node.value:
         line = key_node.start_mark.line + 1
         if key_node.tag == MERGE_TAG:
-            for source in value_node.value if isinstance(value_node, SequenceNode) else [value_node]:
-                values = _plain(source, path, document, yaml) if isinstance(source, MappingNode) else None
-                if isinstance(values, dict):
-                    merged = values | merged  # the first source wins
-                else:
-                    document.lines[(*path, "<<")] = line
-                    document.problem((*path, "<<"), "<<: takes a mapping, or a list of them. Example: <<: *defaults")
+            document.problem(path, "<<: is not supported. Write what they share under defaults:, or repeat it")
         elif not isinstance(key_node, ScalarNode):
             document.problems.append((line, "a key must be text. Received: a list or a mapping"))
         elif value_node.value == "" and _DECIMAL_COMMA.fullmatch(f"{converted.get(key)},{key_node.value}"):
@@ -274,7 +265,7 @@ def _plain(node: Node, path: Path_, document: Document, yaml: YAML) -> object:
         else:
             document.lines[(*path, key)] = line
             converted[key] = _plain(value_node, (*path, key), document, yaml)
-    return merged | converted
+    return converted
 
 
 def did_you_mean(word: str, known: list[str], all_of_them: str) -> str:

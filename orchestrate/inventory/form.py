@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -23,7 +23,6 @@ from orchestrate.inventory.addresses import DockerAddress, SSHAddress, docker_ad
 from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue
 from orchestrate.inventory.variants import read_variants, unknown_variant
 from orchestrate.suites import read_suite, suite_source
-from orchestrate.text import shown
 from orchestrate.yaml_files import ExistingFile, Form, Listed, described
 
 MOST = 1_000_000
@@ -44,15 +43,6 @@ Repository = Annotated[StrictStr, Field(pattern=f"^{_REPOSITORY}/?$")]
 Reference = Annotated[
     StrictStr, Field(pattern=f"^{_REPOSITORY}(?::[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?$")
 ]
-
-
-T = TypeVar("T")
-
-
-def _each_once(value: T, info: ValidationInfo) -> T:
-    if isinstance(value, list) and any(value.count(item) > 1 for item in value):
-        raise ValueError(f"{info.field_name} lists a value twice. Received: {shown(value)}. List each once")
-    return value
 
 
 def _known_suite(name: str, info: ValidationInfo) -> str:
@@ -90,8 +80,6 @@ Variable = Annotated[StrictStr, Field(pattern="^(?:NCCL_[A-Z0-9_]{1,100}|XLA_FLA
 Value = Annotated[StrictStr, Field(pattern="^[ -~]{0,500}$")] | StrictInt
 """A record keeps at most 500 characters."""
 
-VariantName = Annotated[StrictStr, AfterValidator(_known_variant)]
-
 
 def given(form: BaseModel) -> dict[str, Any]:
     """Return the keys that are set."""
@@ -111,17 +99,13 @@ class Settings(Form):
 
     def mistakes(self) -> Iterator[tuple[str, str]]:
         """See `Form.mistakes`."""
-        for key in ("registry", "variant"):
-            if self.image is not None and getattr(self, key) is not None:
-                yield key, f"image replaces {key}. Remove one of them"
+        yield from self.misplaced(((self.image is None, "settings without image:", ("registry", "variant")),))
 
     suite: Annotated[StrictStr, AfterValidator(_known_suite)] | None = None
     repeats: Annotated[StrictInt, Field(ge=1, le=1000)] | None = None
-    gpus: Annotated[Literal["all"] | GPUs | None, AfterValidator(_each_once)] = described(
-        "'all' or a list of GPU indices from 0", "[0, 1]"
-    )
+    gpus: Literal["all"] | GPUs | None = described("'all' or a list of GPU indices from 0", "[0, 1]")
     device: Literal["auto", "gpu", "cpu"] | None = None
-    variant: Annotated[Listed[VariantName], AfterValidator(_each_once)] | None = None
+    variant: Listed[Annotated[StrictStr, AfterValidator(_known_variant)]] | None = None
     registry: Repository | None = described("an image registry and path, without a tag", "registry.example.org/bench")
     image: Reference | None = described("an image reference", "registry.example.org/bench/tfbench:mine")
     image_source: Literal["pull", "local", "transfer"] | None = None
@@ -187,11 +171,10 @@ class HostEntry(Settings):
                 (scheme == "ssh" or bare, "ssh://", ("ssh_config", "host_keys")),
                 (bare, "ssh: hosts", ("python",)),
                 (engine, "Docker engines", ("registry", "image", "image_source", "memory_gb")),
-                (engine or bare, "Docker engines", ("variant", "address")),
+                (engine or bare, "Docker engines", ("address",)),
+                (engine or (bare and not self.python), "images, not python:", ("variant",)),
             )
         )
-        if bare and self.python and self.variant:
-            yield "variant", "python replaces variant. Remove one of them"
         if scheme == "tcp" and not self.tls and not self.insecure:
             text = "tcp:// without TLS gives anyone on the network control of the machine. "
             yield "docker", f"{text}Add tls: {{ca: …, cert: …, key: …}}, use ssh://, or set insecure: true"

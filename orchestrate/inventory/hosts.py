@@ -258,9 +258,9 @@ def _host(file: Path, fleet: str, name: str, levels: Sequence[Settings], own: di
     known_hosts = str((file.parent / f"{file.stem}.{fleet}.known_hosts").absolute())
     merged |= {
         "environment": dict(sorted(environment.items())),
-        "gpus": None if gpus == "all" else tuple(gpus),
+        "gpus": None if gpus == "all" else tuple(dict.fromkeys(gpus)),
         "device": None if device == "auto" else Device(device),
-        "variants": tuple(name for name in variant if name != AUTO),
+        "variants": tuple(name for name in dict.fromkeys(variant) if name != AUTO),
         "host_keys": HostKeys(policy=merged.get("host_keys"), file=known_hosts),
     }
     return Host(fleet=fleet, name=name, **(merged | own))

@@ -5,6 +5,7 @@ A tool is a row of `SOURCES`: in which fields of its list a machine's name, GPUs
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import sys
@@ -14,16 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from orchestrate.errors import UserError
+from orchestrate.inventory.addresses import ssh_address
 from orchestrate.text import plain_text, shown
 from results.reference.gpus import gpu_key
 
 SPOT = "a spot instance: it can be stopped at any time"
 STDIN = "-"
-MAX_PORT = 65_535
 MAX_NUMBER = 1_000_000
 
-_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-_IPV6 = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
 _SKY_GPUS = re.compile(r"\{'([^']+)': ([0-9]+)(?:\.[0-9]+)?\}")
 
 
@@ -43,8 +42,20 @@ def _text_at(entry: object, *paths: str) -> str | None:
     return next((str(value) for value in values if isinstance(value, str | int | float) and str(value).strip()), None)
 
 
-Address = tuple[str | None, int | None]
-"""`user@host` or an alias of the ssh configuration (None: it has no valid one), and port (None: as configured)."""
+def address_of(host: str | None, port: str | None = None, user: str = "") -> str | None:
+    """Return an address as `hosts.yml` takes it; None: it would not be valid.
+
+    Args:
+        host: An alias of the ssh configuration, a name, or an IP address.
+        port: Of its sshd; None: from the ssh configuration.
+        user: With its `@`.
+    """
+    text = f"{user}{f'[{host}]' if ':' in (host or '') else host or '-'}{'' if port is None else f':{port}'}"
+    try:
+        ssh_address(text)
+    except ValueError:
+        return None
+    return text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +69,7 @@ class Tool:
         gpu: A name, SkyPilot's `{'A4000': 1}`, or a list of objects with a name.
         spot: `true`, or a text with `[spot]`.
         nodes: Number of machines, each with an alias; empty: 1.
-        address: Returns the address; None: the name is an alias of the ssh configuration.
+        address: Returns the address; without `no_address`, the name is an alias of the ssh configuration.
         no_address: What to do about a machine without an address.
         notes: Comments for the whole file.
     """
@@ -72,23 +83,19 @@ class Tool:
     usd_per_hour: tuple[str, ...] = ()
     spot: tuple[str, ...] = ()
     nodes: str = ""
-    address: Callable[[Any], Address] | None = None
-    no_address: str = "not a valid ssh host name"
+    address: Callable[[Any], str | None] = lambda _: None
+    no_address: str = ""
     notes: tuple[str, ...] = ()
 
 
-def _vast_address(entry: Any) -> Address:  # noqa: ANN401
+def _vast_address(entry: Any) -> str | None:  # noqa: ANN401
     """Return the direct address, else that of Vast's proxy, like `vastai ssh-url`."""
-    direct = port_number(value_at(entry, "ports.22/tcp.0.HostPort"))
-    if direct and (host := _text_at(entry, "public_ipaddr")):
-        return destination("root", host.strip()), direct
-    proxy, behind_jupyter = _text_at(entry, "ssh_port"), "jupyter" in (_text_at(entry, "image_runtype") or "")
-    port = port_number(proxy)
-    return destination("root", (_text_at(entry, "ssh_host") or "").strip()), port and port + behind_jupyter
-
-
-def _runpod_address(entry: Any) -> Address:  # noqa: ANN401
-    return destination("root", _text_at(entry, "publicIp") or ""), port_number(value_at(entry, "portMappings.22"))
+    host, port = _text_at(entry, "public_ipaddr"), _text_at(entry, "ports.22/tcp.0.HostPort")
+    if host and port:
+        return address_of(host.strip(), port, "root@")
+    behind_jupyter = "jupyter" in (_text_at(entry, "image_runtype") or "")
+    port = f"{(_number(entry, 'ssh_port') or 0) + behind_jupyter:.0f}"
+    return address_of(_text_at(entry, "ssh_host"), port, "root@")
 
 
 _DSTACK = "jobs.0.job_submissions.-1.job_provisioning_data"
@@ -142,7 +149,9 @@ SOURCES = {
         gpus="gpu.count",
         usd_per_hour=("adjustedCostPerHr", "costPerHr"),
         spot=("interruptible",),
-        address=_runpod_address,
+        address=lambda entry: address_of(
+            _text_at(entry, "publicIp"), _text_at(entry, "portMappings.22") or "", "root@"
+        ),
         no_address="no public address for port 22. RunPod's proxy (ssh.runpod.io) does not pass on commands: "
         "use a template with 22/tcp, and a machine with a public IP address",
     ),
@@ -208,24 +217,22 @@ def _machines(source: str, tool: Tool, entry: object) -> list[Machine] | str:
     where, running = tool.status
     if (status := _text_at(entry, where)) != running:
         return f"{name}: its status is {status}, not {running}"
-    target, port = tool.address(entry) if tool.address else (destination(None, name), None)
-    if target is None or (port is None and tool.address):
-        return f"{name}: {tool.no_address}"
+    address = tool.address(entry) if tool.no_address else address_of(name)
+    if address is None:
+        return f"{name}: {tool.no_address or 'not a valid ssh host name'}"
     gpu, gpus = _gpus(next(filter(None, (value_at(entry, path) for path in tool.gpu)), None))
     spots = [value_at(entry, path) for path in tool.spot]
     notes = [SPOT] if any(spot is True or "[spot]" in str(spot) for spot in spots) else []
-    aliases = [target, *(f"{target}-worker{number}" for number in range(1, int(_number(entry, tool.nodes) or 1)))]
-    return [
-        Machine(
-            name=name if alias == target else alias,
-            address=alias if port is None else f"{alias}:{port}",
-            gpu=gpu,
-            gpus=gpus or int(_number(entry, tool.gpus) or 0) or None,
-            usd_per_hour=_number(entry, *tool.usd_per_hour),
-            notes=tuple(notes),
-        )
-        for alias in aliases
-    ]
+    first = Machine(
+        name=name,
+        address=address,
+        gpu=gpu,
+        gpus=gpus or int(_number(entry, tool.gpus) or 0) or None,
+        usd_per_hour=_number(entry, *tool.usd_per_hour),
+        notes=tuple(notes),
+    )
+    workers = [f"{name}-worker{number}" for number in range(1, int(_number(entry, tool.nodes) or 1))]
+    return [first, *(dataclasses.replace(first, name=worker, address=worker) for worker in workers)]
 
 
 def _gpus(value: object) -> tuple[str | None, int | None]:
@@ -245,23 +252,6 @@ def _number(entry: object, *paths: str) -> float | None:
     except ValueError:
         return None
     return number if 0 <= number <= MAX_NUMBER else None
-
-
-def destination(user: str | None, host: str) -> str | None:
-    """Return an ssh destination; None: user or host is not a valid name."""
-    if user is not None and not _PLAIN.fullmatch(user):
-        return None
-    if _IPV6.fullmatch(host):
-        host = f"[{host}]"
-    elif not _PLAIN.fullmatch(host):
-        return None
-    return host if user is None else f"{user}@{host}"
-
-
-def port_number(value: object) -> int | None:
-    """Parse a port number; None: not a port."""
-    number = int(str(value)) if re.fullmatch(r"[0-9]{1,5}", str(value)) else 0
-    return number if 0 < number <= MAX_PORT else None
 
 
 UNKNOWN_FLEET = "unknown-gpu"

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.facts import Facts
@@ -201,22 +202,18 @@ class RunEstimate:
     computed: float = 0.0
 
 
-@dataclass(frozen=True)
-class _Timeline:
+class _Timeline(NamedTuple):
     """What a host does until its last repeat has ended; a queue's worker slots share its time.
 
     Attributes:
-        ends: Its jobs that are not blocked, and when each has ended, in seconds from the start.
+        jobs: Its jobs that are not blocked.
+        ends: When its setup and then each of them has ended, in seconds from the start.
         usd_per_second: Cost of the host, or of all worker slots; None: no price.
     """
 
-    ends: list[tuple[Job, float]]
+    jobs: list[Job]
+    ends: list[float]
     usd_per_second: float | None
-
-    @property
-    def seconds(self) -> float:
-        """When the last job has ended."""
-        return self.ends[-1][1] if self.ends else 0.0
 
 
 def _timelines(plan: Plan, durations: Durations) -> Iterator[_Timeline]:
@@ -224,19 +221,19 @@ def _timelines(plan: Plan, durations: Durations) -> Iterator[_Timeline]:
         jobs = [job for job in plan.jobs_on(entry.host) if job.blocked is None]
         slots, usd = max(1, min(entry.host.slots, len(jobs))), hourly_usd(entry)
         took = (durations.seconds(entry.host.fleet, job.case.name) / slots for job in jobs)
-        _, *ends = itertools.accumulate(took, initial=host_seconds(entry))
-        yield _Timeline(list(zip(jobs, ends, strict=True)), None if usd is None else slots * usd / 3600)
+        ends = list(itertools.accumulate(took, initial=host_seconds(entry)))
+        yield _Timeline(jobs, ends, None if usd is None else slots * usd / 3600)
 
 
 def estimate(plan: Plan, durations: Durations) -> RunEstimate:
     """Estimate duration and cost of a plan."""
     hosts = list(_timelines(plan, durations))
-    keys = [(job.origin.fleet, job.case.name) for host in hosts for job, _ in host.ends]
+    keys = [(job.origin.fleet, job.case.name) for host in hosts for job in host.jobs]
     seen = sum(key in durations.seen for key in keys) / len(keys) if keys else 1.0
     computed = sum(key not in durations.seen and key in durations.computed for key in keys) / max(1, len(keys))
-    costs = [host.usd_per_second * host.seconds for host in hosts if host.usd_per_second is not None]
+    costs = [host.usd_per_second * host.ends[-1] for host in hosts if host.usd_per_second is not None]
     usd = sum(costs) if len(costs) == len(hosts) else None
-    return RunEstimate(max(host.seconds for host in hosts), usd, seen, computed)
+    return RunEstimate(max(host.ends[-1] for host in hosts), usd, seen, computed)
 
 
 def fitting_repeats(plan: Plan, durations: Durations, limit_usd: float) -> int:
@@ -244,9 +241,10 @@ def fitting_repeats(plan: Plan, durations: Durations, limit_usd: float) -> int:
     hosts = list(_timelines(plan, durations))
 
     def cost(until: float) -> float:
-        return sum((host.usd_per_second or 0.0) * min(until, host.seconds) for host in hosts)
+        return sum((host.usd_per_second or 0.0) * min(until, host.ends[-1]) for host in hosts)
 
-    led = [at for host in hosts for job, at in host.ends if job.member is None or job.member.rank == 0]
+    ended = (pair for host in hosts for pair in zip(host.jobs, host.ends[1:], strict=True))
+    led = [at for job, at in ended if job.member is None or job.member.rank == 0]
     return bisect.bisect_right(sorted(led), limit_usd, key=cost)
 
 

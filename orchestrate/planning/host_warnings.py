@@ -27,8 +27,6 @@ MIN_DISK_BYTES = 15_000_000_000
 
 MAX_NAMED = 3
 
-ON_PURPOSE = "To do that on purpose, set device: cpu"
-
 
 def state_words(state: GPUFacts) -> str:
     """Describe the state of a GPU, e.g. `busy, 87% used, 12.3 GB taken, 3 processes, 71 °C`."""
@@ -72,7 +70,9 @@ def _missing_gpus(host: Host, facts: Facts) -> str | None:
         remedy = f"its engine gives GPUs ({facts.gpu_runtime}), but {remedy}"
     if host.device is Device.GPU:
         return remedy
-    return f"{remedy}; {refusal}" if refusal else f"{remedy}. Without a GPU, the CPU is measured. {ON_PURPOSE}"
+    if refusal:
+        return f"{remedy}; {refusal}"
+    return f"{remedy}. Without a GPU, the CPU is measured. To do that on purpose, set device: cpu"
 
 
 def isolation_note(hosts: Iterable[Host]) -> str | None:
@@ -107,10 +107,11 @@ def memory_notes(host: Host, facts: Facts, cases: Iterable[Case]) -> list[str]:
     """Return notes on the cases that exceed a GPU's memory, each with a batch that fits."""
     memory = facts.gpu_memory_bytes(host.gpus)
     notes = {}
+    if memory is None:
+        return []
     for case in cases:
-        fitting = case.batch_per_gpu if memory is None or case.device is Device.CPU else fitting_batch(case, memory)
-        needed = training_bytes(case)
-        if memory is None or needed is None or fitting == case.batch_per_gpu:
+        needed, fitting = training_bytes(case), fitting_batch(case, memory)
+        if case.device is Device.CPU or needed is None or fitting == case.batch_per_gpu:
             continue
         gibi = PEAK_VARIATION * needed / GIBI
         notes[case.model, case.precision, case.batch_per_gpu] = (
@@ -151,10 +152,10 @@ def host_warnings(host: Host, facts: Facts, mates: Iterable[Facts] = ()) -> list
         facts: Facts of the host.
         mates: Facts of the hosts of its fleet, which should be equal.
     """
-    return [*_machine_warnings(host, facts), *_gpu_warnings(host, facts, mates)]
+    return list(_warnings(host, facts, mates))
 
 
-def _machine_warnings(host: Host, facts: Facts) -> Iterator[str]:
+def _warnings(host: Host, facts: Facts, mates: Iterable[Facts]) -> Iterator[str]:
     if host.docker is not None and host.docker.scheme == "tcp" and host.docker.tls is None:
         yield "reached by tcp:// without TLS: anyone on that network controls the machine. Use tls: or ssh://"
     skew = facts.clock_skew_seconds or 0.0
@@ -169,9 +170,6 @@ def _machine_warnings(host: Host, facts: Facts) -> Iterator[str]:
             f"other programs take {share:.0%} of its CPU time{load}, and a benchmark shares the CPUs with them. End "
             "them (top shows them), or wait"
         )
-
-
-def _gpu_warnings(host: Host, facts: Facts, mates: Iterable[Facts]) -> Iterator[str]:
     most = max((len(mate.gpus) for mate in mates), default=0)
     if host.gpus is None and host.wants_gpus and len(facts.gpus) < most:
         yield (

@@ -12,7 +12,8 @@ code for its GPU.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -73,14 +74,16 @@ def wanted_images(host: Host, facts: Facts, variants: Sequence[Variant]) -> list
     """
     if (problem := unsupported_architecture(host, facts)) is not None:
         return [_image(host, None, "", Status.UNSUPPORTED, problem)]
-    known = {variant.name: variant for variant in variants}
-    named = [_judge_named(host, facts, image, known.get(image.variant or "")) for image in named_images(host)]
-    if named:
-        return named
+    known, gpus = {variant.name: variant for variant in variants}, kinds_of_gpus(host, facts)
+    if named := named_images(host):
+        return [_judge_named(image, gpus, known.get(image.variant or "")) for image in named]
     if host.device is Device.CPU or not facts.gpus:
         return [_image(host, "cpu", "trains on the processor")]
-    choice = choose_variant(kinds_of_gpus(host, facts), variants)
-    if choice.status is Status.OK and choice.variant is not None:
+    if not gpus:
+        problem = "no NVIDIA driver with a GPU: cases for GPUs cannot run here. To measure its CPU, set device: cpu"
+        return [_image(host, None, "", Status.NO_GPU, problem)]
+    choice = choose_variant(gpus, variants)
+    if choice.suits:
         return [_image(host, choice.variant.name, choice.reason)]
     return [_image(host, None, "chosen by driver and compute capability", choice.status, choice.reason)]
 
@@ -117,15 +120,14 @@ def probe_reference(host: Host) -> str:
     return image_name(host.registry, host.variants[0] if host.variants else "cpu")
 
 
-def _judge_named(host: Host, facts: Facts, image: Image, variant: Variant | None) -> Image:
+def _judge_named(image: Image, gpus: Sequence[KindOfGPU], variant: Variant | None) -> Image:
     """Check a variant from `hosts.yml` against driver and GPUs; a custom image is not checked."""
-    if variant is None or variant.cuda is None or facts.driver is None:
+    if variant is None or variant.cuda is None or not gpus:
         return image
-    fits = [check_variant(variant, *gpu) for gpu in kinds_of_gpus(host, facts)]
-    for fit in fits:
-        if fit.status is not Status.OK:
-            return dataclasses.replace(image, status=fit.status, problem=fit.reason)
-    return dataclasses.replace(image, reason="; ".join([image.reason, *(fit.reason for fit in fits[:1])]))
+    fit = min((check_variant(variant, *gpu) for gpu in gpus), key=lambda fit: fit.suits)
+    if not fit.suits:
+        return dataclasses.replace(image, status=fit.status, problem=fit.reason)
+    return dataclasses.replace(image, reason=f"{image.reason}; {fit.reason}")
 
 
 # -- one variant on kinds of GPUs ------------------------------------------------------------------------------------
@@ -146,29 +148,30 @@ class Fit:
     """How a variant fits a kind of GPU.
 
     Attributes:
-        variant: None: no GPU was found.
-        status: `ok`, `unsupported` (never on this GPU), `driver_too_old` (this GPU needs a newer driver), `no_gpu`.
+        status: `ok`, `unsupported` (never on this GPU), `driver_too_old` (this GPU needs a newer driver).
         compiled: How many kernels the driver compiles at the first start: 0 none, 1 some, 2 all.
         native: Whether the driver is at least as new as the toolkit, without minor-version compatibility.
         needed_driver: Oldest suitable driver.
         reason: In words.
     """
 
-    variant: Variant | None
+    variant: Variant
     status: Status
     reason: str
     compiled: int = 2
     native: bool = False
     needed_driver: str = "0"
 
+    @property
+    def suits(self) -> bool:
+        """Whether the GPU can use it."""
+        return self.status is Status.OK
+
 
 def choose_variant(gpus: Sequence[KindOfGPU], variants: Sequence[Variant]) -> Fit:
     """Choose the image for the GPUs of a host: how it fits the first of them, or why no image suits one of them."""
-    if not gpus:
-        reason = "no NVIDIA driver with a GPU: cases for GPUs cannot run here. To measure its CPU, set device: cpu"
-        return Fit(variant=None, status=Status.NO_GPU, reason=reason)
     best = best_fits(gpus, variants)
-    failing = next((place for place, fit in enumerate(best) if fit.status is not Status.OK), None)
+    failing = next((place for place, fit in enumerate(best) if not fit.suits), None)
     if failing is None:
         return best[0]
     driver, capability = gpus[failing]
@@ -178,7 +181,7 @@ def choose_variant(gpus: Sequence[KindOfGPU], variants: Sequence[Variant]) -> Fi
         easiest = min(waiting, key=lambda fit: parse_version(fit.needed_driver))
         reason = f"driver {driver} is too old for compute capability {capability} with every image. "
         return dataclasses.replace(easiest, reason=f"{reason}Nearest is {easiest.reason}")
-    names = " or ".join(fit.variant.name for fit in fits if fit.variant and fit.status is Status.OK)
+    names = " or ".join(fit.variant.name for fit in fits if fit.suits)
     advice = f". To try {names}: run images build {names}, push it, and set variant: {names}" if names else ""
     return dataclasses.replace(best[failing], reason=best[failing].reason + advice)
 
@@ -195,7 +198,7 @@ def best_fits(gpus: Sequence[KindOfGPU], variants: Sequence[Variant]) -> list[Fi
         fits = [check_variant(variant, *gpu) for gpu in gpus]
         is_native, cuda = all(fit.native for fit in fits), parse_version(variant.cuda or "0")
         return (
-            all(fit.status is Status.OK for fit in fits),
+            all(fit.suits for fit in fits),
             -sum(fit.compiled for fit in fits),
             parse_version(variant.tensorflow),
             is_native,
@@ -278,6 +281,14 @@ class _Choice(NamedTuple):
     fits: list[Fit]
 
 
+SUITED: tuple[Callable[[Host], str], ...] = (
+    lambda _: "every host of the run",
+    lambda host: f"every host of fleet {host.fleet}; none suits all hosts of the run, so software differs between them",
+    lambda host: f"{host.key}; none suits all hosts of its fleet, so software differs between them",
+)
+"""Which hosts share an image, in the order in which that is tried."""
+
+
 def share_images(
     hosts: Sequence[Host], probed: Mapping[HostPlace, Facts | str], variants: Sequence[Variant]
 ) -> dict[HostPlace, Image]:
@@ -291,51 +302,39 @@ def share_images(
     Returns:
         By host; hosts with a named image, or if all have the same anyway, are excluded.
     """
+    images: dict[HostPlace, Image] = {}
     choices = [choice for host in hosts if (choice := _choice(host, probed[host.place], variants)) is not None]
     if len({choice.fits[0].variant for choice in choices}) < 2:
-        return {}
-    shared = _share(choices, "; the newest image that suits every host of the run", variants)
-    if shared is not None:
-        return shared
-    found: dict[HostPlace, Image] = {}
-    why = "; no image suits all hosts of the run, so software differs between them"
-    for fleet in {choice.host.fleet for choice in choices}:
-        of_fleet = [choice for choice in choices if choice.host.fleet == fleet]
-        together = _share(of_fleet, f"; the newest image that suits every host of fleet {fleet}{why}", variants)
-        if together is None:
-            for choice in of_fleet:
-                found |= _share([choice], why, variants) or {}
-        found |= together or {}
-    return found
+        return images
+    for suited in SUITED:
+        groups: defaultdict[str, list[_Choice]] = defaultdict(list)
+        for choice in choices:
+            if choice.host.place not in images:
+                groups[suited(choice.host)].append(choice)
+        for whom, group in groups.items():
+            fits = best_fits([gpu for choice in group for gpu in choice.gpus], variants)
+            alone = [fit for choice in group for fit in choice.fits]
+            # None of the hosts may fail, or compile more than with its own image.
+            if all(fit.suits and fit.compiled <= own.compiled for fit, own in zip(fits, alone, strict=True)):
+                best = fits[0].variant
+                for host, gpus, (own, *_) in group:
+                    only = f" (this host alone: {own.variant.name})" if own.variant != best else ""
+                    reason = f"{check_variant(best, *gpus[0]).reason}; the newest image that suits {whom}{only}"
+                    images[host.place] = _image(host, best.name, reason)
+    return images
 
 
 def _choice(host: Host, facts: Facts | str, variants: Sequence[Variant]) -> _Choice | None:
     """Return the choice of a host; None: it has none, or no image suits it."""
     if isinstance(facts, str) or not is_chosen(host) or not facts.images or unsupported_architecture(host, facts):
         return None
-    gpus = kinds_of_gpus(host, facts)
-    fits, first = best_fits(gpus, variants), facts.images[0]
-    if not gpus or fits[0].variant is None or any(fit.status is not Status.OK for fit in fits):
+    gpus, first = kinds_of_gpus(host, facts), facts.images[0]
+    fits = best_fits(gpus, variants)
+    if not gpus or not all(fit.suits for fit in fits):
         return None
     # An instance that was started from one of our images uses that one.
     is_instance = host.ssh is not None and first.status is Status.OK and first.variant != fits[0].variant.name
     return None if is_instance else _Choice(host, gpus, fits)
-
-
-def _share(choices: Sequence[_Choice], why: str, variants: Sequence[Variant]) -> dict[HostPlace, Image] | None:
-    """Return one image for all these hosts; None: with each, one fails, or compiles more than with its own image."""
-    fits = best_fits([gpu for choice in choices for gpu in choice.gpus], variants)
-    alone = [fit for choice in choices for fit in choice.fits]
-    best = fits[0].variant
-    if best is None or any(
-        fit.status is not Status.OK or fit.compiled > own.compiled for fit, own in zip(fits, alone, strict=True)
-    ):
-        return None
-    images = {}
-    for host, gpus, (own, *_) in choices:
-        only = f" (this host alone: {own.variant.name})" if own.variant and own.variant != best else ""
-        images[host.place] = _image(host, best.name, f"{check_variant(best, *gpus[0]).reason}{why}{only}")
-    return images
 
 
 def is_chosen(host: Host) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import math
 import random
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,11 +41,6 @@ T = TypeVar("T")
 
 MAX_NAMED = 20
 """Maximum number of cases in an error message."""
-
-SHORTEST_LIMIT_SECONDS = 600.0
-LIMIT_FACTOR = 3.0
-"""Time limit in a queue, as a multiple of earlier durations: jobs with short limits start earlier, but nodes differ."""
-
 
 PORTS_PER_RANK = 2
 """TensorFlow's port, and the next one for the chief's connections; equal for all ranks to simplify firewall rules."""
@@ -190,7 +184,6 @@ def make_plan(
     run_id: str,
     seed: int,
     repeats: int | None = None,
-    durations: Mapping[tuple[str, str], float] | None = None,
 ) -> Plan:
     """Plan every repeat of every case on every host, then the multi-host jobs of each fleet.
 
@@ -201,7 +194,6 @@ def make_plan(
         run_id: Name of the run.
         seed: Seed for shuffling repeats.
         repeats: Overrides those of hosts and suites.
-        durations: Seconds of earlier repeats by fleet and case name, for time limits in queues.
 
     Raises:
         UserError: A suite does not exist, or the plan is empty.
@@ -222,13 +214,9 @@ def make_plan(
         if facts is None and mate is not None and mate.gpus and is_chosen(host):  # the image of its fleet
             host = dataclasses.replace(host, variants=tuple(image.variant for image in mate.images if image.variant))
         cases, excluded = _cases(host, suite, mate)
-        limits: dict[Case, float | None] = dict.fromkeys(cases)
-        for case in cases if host.queue is not None else ():  # where short jobs start earlier
-            expected = LIMIT_FACTOR * (durations or {}).get((host.fleet, case.name), math.inf)
-            limits[case] = min(host.timeout_minutes * 60, max(SHORTEST_LIMIT_SECONDS, expected))
         images = (facts.images if facts else named_images(host)) or (None,)
         jobs = tuple(
-            host_job(host, facts, case, repeat, run_id, image, several=len(images) > 1, max_seconds=limits[case])
+            host_job(host, facts, case, repeat, run_id, image, several=len(images) > 1)
             for repeat, (case, image) in _rounds(
                 itertools.product(cases, images), repeats or host.repeats or suite.repeats, f"{seed}:{host.key}"
             )
@@ -313,7 +301,6 @@ def host_job(
     image: Image | None = None,
     *,
     several: bool = False,
-    max_seconds: float | None = None,
 ) -> Job:
     """Return a job of a host, or its part of a multi-host job: its GPUs and image, or why it is blocked.
 
@@ -325,7 +312,6 @@ def host_job(
         run_id: Name of the run.
         image: The image; None: the first of the facts.
         several: Whether the host measures with several images: ids then contain the variant.
-        max_seconds: See `Job`.
     """
     gpus: tuple[int, ...] = ()
     uuids: dict[int, str | None] = {}
@@ -359,7 +345,6 @@ def host_job(
         origin=origin,
         gpus=gpus,
         gpu_uuids=tuple(uuid for index in gpus if (uuid := uuids.get(index))),
-        max_seconds=max_seconds,
         blocked=blocked,
     )
 
@@ -367,12 +352,12 @@ def host_job(
 def complete_job(job: Job, host: Host, facts: Facts) -> Job:
     """Return a job that was planned without facts, completed with them; never for the CPU of a machine with GPUs."""
     image = next((image for image in facts.images if image.variant == job.origin.variant), None)
-    made = host_job(host, facts, job.case, job.origin.repeat, job.origin.run_id, image, max_seconds=job.max_seconds)
+    made = host_job(host, facts, job.case, job.origin.repeat, job.origin.run_id, image)
     blocked = made.blocked
     if blocked is None and job.case.device is Device.CPU and host.device is None and _usable_gpus(host, facts):
         why = "it did not answer when the run was planned, and was taken for one without GPUs. Start a new run for it"
         blocked = Status.UNSUPPORTED, why
-    return dataclasses.replace(made, id=job.id, member=job.member, blocked=blocked)
+    return dataclasses.replace(made, id=job.id, member=job.member, max_seconds=job.max_seconds, blocked=blocked)
 
 
 def members_of(hosts: Sequence[Host], case: Case) -> tuple[Member, ...] | str:

@@ -48,28 +48,6 @@ def one_host(entry: str) -> str:
     return f"version: 1\nfleets:\n  f:\n    hosts:\n      h: {entry}\n"
 
 
-def test_merge_keys_of_yaml_add_what_is_not_set(tmp_path: Path):
-    text = """version: 1
-fleets:
-  a4000: &rented
-    usd_per_gpu_hour: 0.17
-    repeats: 4
-    hosts: {n1: {ssh: "root@[2001:db8::7]:2222"}}
-  lab:
-    <<: [{repeats: 5}, *rented]
-    hosts: {n2: {ssh: root@203.0.113.9}}
-"""
-    one, two = read_hosts(write(tmp_path, text))
-    assert [(host.name, host.usd_per_gpu_hour, host.repeats) for host in (one, two)] == [
-        ("n1", 0.17, 4),
-        ("n2", 0.17, 5),
-    ]
-    (said,) = mistakes(tmp_path, text.replace(", *rented", ", 3"))
-    assert said.startswith("hosts.yml:8: fleet lab: <<: takes a mapping")
-    (said,) = mistakes(tmp_path, text.replace("repeats: 4", "repeats: four"))
-    assert said.startswith("hosts.yml:5: ")
-
-
 def test_the_innermost_setting_wins_and_variables_are_joined(tmp_path: Path):
     text = """version: 1
 defaults: {suite: quick, repeats: 5, cpus: 4, registry: example.org/a, environment: {NCCL_DEBUG: WARN, NCCL_IB: 1}}

@@ -35,11 +35,11 @@ SUITE = Suite("s", "", 3, (CaseBlock(**{"model": ["resnet50", "googlenet"], "bat
 GPUS = tuple(GPU(index=index, name="a5000") for index in range(2))
 
 
-def queue_plan(durations: dict[tuple[str, str], float] | None = None, **settings: Any) -> Plan:
+def queue_plan(**settings: Any) -> Plan:
     queue = SlurmQueue(container="none", shared_folder="/home/bench", gres="gpu:a5000:2", max_jobs=4)
     host = Host(fleet="lab", name="slurm", docker=None, queue=queue, **settings)
     facts: dict[HostPlace, Facts | str] = {host.place: Facts(gpus=GPUS)}
-    return make_plan([host], facts, lambda name: SUITE, run_id="r", seed=1, durations=durations)
+    return make_plan([host], facts, lambda name: SUITE, run_id="r", seed=1)
 
 
 def result(job: Job, seconds: float) -> JobResult:
@@ -112,17 +112,12 @@ def test_no_more_is_submitted_than_can_be_paid():
     assert budget.allows(plan.jobs[2], [host])
 
 
-def test_estimates_and_limits_of_a_queue_follow_from_earlier_runs(monkeypatch: pytest.MonkeyPatch):
+def test_estimates_of_a_queue_count_its_slots(monkeypatch: pytest.MonkeyPatch):
     """Repeats run side by side."""
     monkeypatch.setattr(durations_module, "host_seconds", lambda entry: 0.0)
     estimated = estimate(queue_plan(usd_per_gpu_hour=1.0), Durations())
     assert estimated.seconds == 12 * GUESSED_REPEAT_SECONDS / 4
     assert estimated.usd == pytest.approx(12 * GUESSED_REPEAT_SECONDS / 3600 * 2)
-
-    names = sorted({job.case.name for job in queue_plan().jobs})
-    plan = queue_plan({("lab", names[0]): 400.0, ("lab", names[1]): 10.0, ("lab", names[2]): 9999.0})
-    limits = {job.case.name: job.max_seconds for job in plan.jobs}
-    assert [limits[name] for name in names] == [1200.0, 600.0, 3600.0, 3600.0]
 
 
 class LateQueue(FakeLauncher):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from orchestrate import cli, session
 from orchestrate.errors import Unreachable, UserError
 from orchestrate.inventory.hosts import Host, read_hosts
-from orchestrate.inventory.rented import SOURCES, Machine, destination, hosts_file, import_hosts
+from orchestrate.inventory.rented import SOURCES, Machine, address_of, hosts_file, import_hosts
 from orchestrate.options import Source
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
 
@@ -79,6 +79,8 @@ def test_names_and_texts_of_any_kind_make_a_file_that_is_read(tmp_path_factory, 
 
 @given(texts, texts)
 def test_an_address_is_plain_or_none(user: str, host: str):
-    assert destination(user, host) in (None, f"{user}@{host}", f"{user}@[{host}]")
-    assert destination("root", "2001:db8::1") == "root@[2001:db8::1]"
-    assert destination("root", "-oProxyCommand=x") is destination("-l", "h") is destination("a b", "h") is None
+    assert address_of(host, "22", f"{user}@") in (None, f"{user}@{host}:22", f"{user}@[{host}]:22")
+    assert address_of("2001:db8::1", user="root@") == "root@[2001:db8::1]"
+    assert (
+        address_of("-oProxyCommand=x") is address_of("h", user="-l@") is address_of("h", "") is address_of(None) is None
+    )
