@@ -22,9 +22,6 @@ PATIENCE_SECONDS = 1.0
 UNREAD_SECONDS = 15.0
 """At the end of the program, longest time without the reader taking anything, after which the rest is discarded."""
 
-MAX_UNREAD_BYTES = 16 << 20
-"""Longest text kept for a reader; later lines are counted and discarded."""
-
 PIECE_BYTES = 4096
 STDERR = 2
 
@@ -37,7 +34,7 @@ class UndelayedStream:
         file: Where its text goes.
 
     Attributes:
-        is_behind: Whether the reader has stalled. Text is kept up to `MAX_UNREAD_BYTES`; displays drop steps.
+        is_behind: Whether the reader has stalled. Text is kept; displays drop steps.
     """
 
     def __init__(self, stream: IO[str], file: io.FileIO) -> None:
@@ -46,7 +43,6 @@ class UndelayedStream:
         self._file = file
         self._changed = threading.Condition()
         self._unread = bytearray()
-        self._dropped = 0
         self._error: OSError | ValueError | None = None
         self._taken_at = time.monotonic()
         threading.Thread(target=self._pass_on, name="output", daemon=True).start()
@@ -59,9 +55,6 @@ class UndelayedStream:
         """
         data = text.encode(getattr(self._stream, "encoding", None) or "utf-8", "backslashreplace")
         with self._changed:
-            if self._unread and len(self._unread) + len(data) > MAX_UNREAD_BYTES:
-                self._dropped += text.count("\n")
-                return len(text)
             if not self._unread:
                 self._taken_at = time.monotonic()
             self._unread += data
@@ -102,10 +95,6 @@ class UndelayedStream:
                 del self._unread[:taken]
                 self._taken_at = time.monotonic()
                 if self._unread:
-                    continue
-                if self._dropped:
-                    self._unread += b"%d lines were not shown: nothing was reading them\n" % self._dropped
-                    self._dropped = 0
                     continue
                 self.is_behind = False
                 self._changed.notify_all()

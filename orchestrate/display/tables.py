@@ -42,7 +42,7 @@ def render_check(hosts: Sequence[Host], probed: Probed, console: Console) -> Non
     rows, notes, documents = [], [], check_document(hosts, probed)
     for host, document in zip(hosts, documents, strict=True):
         facts = probed[host.place]
-        notes += [*_image_notes(host, facts, fleet_facts(host, hosts, probed)), *_environment_note(host)]
+        notes += _host_notes(host, facts, fleet_facts(host, hosts, probed))
         cells = [""] * 6
         if isinstance(facts, Facts):
             cells = [
@@ -208,7 +208,7 @@ def _notes(entry: HostPlan) -> list[str]:
     if entry.facts is not None:
         cases = dict.fromkeys(job.case for job in entry.jobs)
         notes += [f"{entry.host.key}: {note}" for note in memory_notes(entry.host, entry.facts, cases)]
-    return notes + _image_notes(entry.host, entry.facts or entry.problem or "") + _environment_note(entry.host)
+    return notes + _host_notes(entry.host, entry.facts or entry.problem or "")
 
 
 def _by_reason(excluded: Iterable[str]) -> list[str]:
@@ -223,19 +223,18 @@ def _by_reason(excluded: Iterable[str]) -> list[str]:
     ]
 
 
-def _image_notes(host: Host, facts: Facts | str, mates: Sequence[Facts] = ()) -> list[str]:
-    """Explain the choice of each image, or why the host cannot be used."""
+def _host_notes(host: Host, facts: Facts | str, mates: Sequence[Facts] = ()) -> list[str]:
+    """Explain the choice of each image, or why the host cannot be used; show variables that `hosts.yml` sets."""
     if isinstance(facts, str):
-        return [f"{host.key}: cannot be measured now: {facts}"]
-    images = [f"{host.key}: {image.reference}: {image.problem or image.reason}" for image in facts.images]
-    if host.python is not None:
-        images.append(f"{host.key}: {host.python}, with the TensorFlow that it has: named in hosts.yml")
-    return images + [f"{host.key}: {warning}" for warning in host_warnings(host, facts, mates)]
-
-
-def _environment_note(host: Host) -> list[str]:
-    """Show the environment variables that `hosts.yml` sets for the host's benchmarks."""
-    return [f"{host.key}: environment: {shown_environment(host.environment)}"] if host.environment else []
+        notes = [f"{host.key}: cannot be measured now: {facts}"]
+    else:
+        notes = [f"{host.key}: {image.reference}: {image.problem or image.reason}" for image in facts.images]
+        if host.python is not None:
+            notes.append(f"{host.key}: {host.python}, with the TensorFlow that it has: named in hosts.yml")
+        notes += [f"{host.key}: {warning}" for warning in host_warnings(host, facts, mates)]
+    if host.environment:
+        notes.append(f"{host.key}: environment: {shown_environment(host.environment)}")
+    return notes
 
 
 def _reached(host: Host) -> str:

@@ -10,7 +10,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeVar
@@ -129,23 +129,23 @@ def storing(folder: RunFolder) -> Iterator[None]:
         ) from error
 
 
+@dataclass
 class Network:
     """Whether any host answers; if none does, this machine has lost its network.
 
-    Args:
+    Attributes:
         ask: Asks some hosts; returns whether one has answered.
         bus: Receives a warning for each change.
         stop: Ends all waiting.
     """
 
-    def __init__(self, ask: Callable[[], Awaitable[bool]], bus: EventBus, stop: Stop) -> None:
-        self._ask = ask
-        self._bus = bus
-        self._stop = stop
-        self._waiting: asyncio.Task[bool] | None = None
-        self._seconds_left = OFFLINE_SECONDS
-        self._is_away = False
-        self._away_at = 0.0
+    ask: Callable[[], Awaitable[bool]]
+    bus: EventBus
+    stop: Stop
+    _waiting: asyncio.Task[bool] | None = None
+    _seconds_left: float = field(default_factory=lambda: OFFLINE_SECONDS)
+    _is_away: bool = False
+    _away_at: float = 0.0
 
     async def returned(self, since: float) -> bool:
         """Wait, within limits, while no host answers.
@@ -159,13 +159,13 @@ class Network:
         if self._waiting is None or self._waiting.done():  # workers that ask together get one answer
             self._waiting = asyncio.create_task(self._wait())
         waiting = self._waiting
-        while not waiting.done() and not self._stop.launching.is_set():
+        while not waiting.done() and not self.stop.launching.is_set():
             await asyncio.wait([waiting], timeout=STOP_POLL_SECONDS)
-        return not self._stop.launching.is_set() and waiting.result() and self._away_at > since
+        return not self.stop.launching.is_set() and waiting.result() and self._away_at > since
 
     async def _wait(self) -> bool:
         began = time.monotonic()
-        while not (answers := await self._ask()):
+        while not (answers := await self.ask()):
             self._away_at = time.monotonic()
             if not self._is_away:
                 self._warn(
@@ -173,7 +173,7 @@ class Network:
                     f"after {OFFLINE_SECONDS / 60:g} minutes without an answer"
                 )
             self._is_away = True
-            if self._away_at - began >= self._seconds_left or await self._stop.wait(ASK_AGAIN_SECONDS):
+            if self._away_at - began >= self._seconds_left or await self.stop.wait(ASK_AGAIN_SECONDS):
                 break
         self._seconds_left -= time.monotonic() - began
         if answers and self._is_away:
@@ -182,37 +182,7 @@ class Network:
         return answers
 
     def _warn(self, message: str) -> None:
-        self._bus.emit(Warned(host=None, message=message))
-
-
-class Budget:
-    """Limits the cost of a run: no repeat starts that would exceed it.
-
-    Args:
-        limit_usd: For the whole run; infinite: no limit.
-        state: Of the run; with a limit, each host needs a price.
-    """
-
-    def __init__(self, limit_usd: float, state: RunState) -> None:
-        self.limit_usd = limit_usd
-        self.state = state
-        self._allowed: dict[str, tuple[Job, Sequence[Host]]] = {}  # that have not ended, by id
-
-    def allows(self, job: Job, hosts: Sequence[Host]) -> bool:
-        """Return whether one more repeat on these hosts fits within the limit, and reserve its cost until `release`."""
-        if self.limit_usd == math.inf:
-            return True
-        allowed = {**self._allowed, job.id: (job, hosts)}
-        rest = sum(self.state.rest_usd(one, [host.key for host in used]) for one, used in allowed.values())
-        fits = self.state.spent_usd() + rest <= self.limit_usd
-        if fits:
-            self._allowed = allowed
-        return fits
-
-    def release(self, *jobs: Job) -> None:
-        """Reserve nothing more for repeats that have ended, or do not start now."""
-        for job in jobs:
-            self._allowed.pop(job.id, None)
+        self.bus.emit(Warned(host=None, message=message))
 
 
 @dataclass
@@ -222,6 +192,7 @@ class RunContext:
     Attributes:
         how: How the plan is executed.
         recorded: The repeats with a record, and those that are not needed any more.
+        state: What the events say; with a limit of cost, each host has a price.
         network: Whether any host answers.
         late: Taken by the sessions of their hosts.
         tasks: The tasks of the run.
@@ -238,7 +209,7 @@ class RunContext:
     stop: Stop
     how: How
     recorded: Recorded
-    budget: Budget
+    state: RunState
     network: Network
     late: Late
     tasks: anyio.abc.TaskGroup
@@ -292,15 +263,16 @@ class RunContext:
             self.bus.emit(JobSkipped(job=job.id, host=host.key, case=job.case.name, why=why))
         return bool(why)
 
-    def affords(self, job: Job, hosts: Sequence[Host]) -> bool:
-        """Return whether one more repeat on these hosts fits within the cost limit; if not, emit a warning."""
-        if self.budget.allows(job, hosts):
+    def affords(self, job: Job, host: Host) -> bool:
+        """Return whether one more repeat, beside those that run, fits within the cost limit; if not, emit a warning."""
+        limit, state = self.how.max_cost, self.state
+        if limit is None:
             return True
-        state = self.budget.state
-        which = "no new repeats will start" if hosts[0].queue is None else "the last repeats will not start"
-        spent, rest = usd_text(state.spent_usd()), usd_text(state.rest_usd(job, [host.key for host in hosts]))
-        limit = usd_text(self.budget.limit_usd)
-        self.warn(f"{which}: the run has cost {spent} USD, one more costs about {rest}, the limit is {limit}", hosts[0])
+        spent, rest = state.spent_usd(), state.rest_usd(job)
+        if spent + state.rest_usd() + rest <= limit:
+            return True
+        cost = f"the run has cost {usd_text(spent)} USD, one more costs about {usd_text(rest)}"
+        self.warn(f"no new repeats will start: {cost}, the limit is {usd_text(limit)}", host)
         return False
 
     def finish(self, job: Job, record: Record, host: Host, seconds: float = 0.0) -> None:
@@ -316,7 +288,6 @@ class RunContext:
             self.folder.write_record(job.id, record)
         decided = self.recorded.add(job, record)
         measured = record.measurement if record.status is Status.OK else None
-        self.budget.release(job)
         self.bus.emit(
             JobResult(
                 job=job.id,

@@ -34,16 +34,7 @@ from orchestrate.planning.host_warnings import (
     sending_note,
 )
 from orchestrate.planning.plan import JobOnHosts, Plan
-from orchestrate.running.context import (
-    Budget,
-    Late,
-    MakeLauncher,
-    Network,
-    RunContext,
-    Stop,
-    StorageFailed,
-    storing,
-)
+from orchestrate.running.context import Late, MakeLauncher, Network, RunContext, Stop, StorageFailed, storing
 from orchestrate.running.probing import query_hosts
 from orchestrate.running.session import PROBE_SECONDS
 from orchestrate.running.state import TRIED_AGAIN, Recorded, RunOutcome, RunState
@@ -92,14 +83,14 @@ def execute(
         if state is None:
             state = RunState(plan, Durations.of(plan, folder.path.parent))
             bus.subscribe(state.note)
-        budget, began = Budget(math.inf if how.max_cost is None else how.max_cost, state), time.monotonic()
+        began = time.monotonic()
         recorded = _done_before(plan, folder, again, lambda text: bus.emit(Warned(host=None, message=text)))
         _announce(plan, folder, bus, recorded)
 
         async def run() -> list[StorageFailed]:
             async with anyio.create_task_group() as tasks:
                 network = Network(partial(_any_answers, plan, make), bus, stop)
-                made = RunContext(plan, folder, make, bus, stop, how, recorded, budget, network, late or {}, tasks)
+                made = RunContext(plan, folder, make, bus, stop, how, recorded, state, network, late or {}, tasks)
                 tasks.start_soon(made.keep_limits)
                 await _work(made)
                 tasks.cancel_scope.cancel()

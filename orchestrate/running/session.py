@@ -529,12 +529,11 @@ def _judge_part(job: Job, part: RunningPart) -> Record:
             observed_seconds=None if part.reattached else clock_seconds() - part.began,
         )
     error = error or Lost("")
-    status, cause = error.status, error.cause
-    if isinstance(error, Abandoned):  # the reason why it was ended says more
-        if part.stopped_for is not None:
-            status, cause = part.stopped_for[0], f"{part.stopped_for[1]}; {cause}"
-        elif part.session.run.stop.running.is_set():
-            status, cause = Status.STOPPED, f"stopped by the user; {cause}"
+    status, cause, reason = error.status, error.cause, part.stopped_for
+    if reason is None and part.session.run.stop.running.is_set():
+        reason = Status.STOPPED, "stopped by the user"
+    if isinstance(error, Abandoned) and reason is not None:  # the reason why it was ended says more
+        status, cause = reason[0], f"{reason[1]}; {cause}"
     return failed_record(job, status, cause, part.started_at)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from orchestrate import events
@@ -280,10 +280,7 @@ class RunState:
 
     def _note_end(self, event: events.JobResult | events.JobSkipped, at: float) -> None:
         self.done += 1
-        ended = [(".".join(part.place), part.id) for part in self._members.get(event.job, ())]
-        for key, job_id in ended or [(event.host, event.job)]:
-            if (host := self.hosts.get(key)) is None or (repeat := host.repeats.get(job_id)) is None:
-                continue
+        for host, repeat in self._on_hosts(event.job, event.host):
             host.end(repeat, at, event.status if isinstance(event, events.JobResult) else SKIPPED)
             repeat.state = ""
             if isinstance(event, events.JobResult) and event.status == Status.OK and event.seconds and repeat.kind:
@@ -353,13 +350,23 @@ class RunState:
         now = self._now()
         return sum(host.spent_usd(now) for host in self.hosts.values())
 
-    def rest_usd(self, job: Job, hosts: Sequence[str]) -> float:
-        """Return the expected cost of the rest of a repeat on these hosts, of which the first leads it."""
-        chief = self.hosts[hosts[0]]
-        rest = self._expected((job.origin.fleet, job.case.name))
-        if (began := chief.repeats[job.id].began) is not None:
-            rest = max(0.0, rest - (self._now() - began))
-        return rest * sum(self.hosts[key].usd_per_second for key in hosts)
+    def rest_usd(self, job: Job | None = None) -> float:
+        """Return the expected cost of a repeat; None: of the rest of all that run."""
+        if job is not None:
+            return sum(self._rest_usd(*found) for found in self._on_hosts(job.id, ".".join(job.place)))
+        every = ((host, repeat) for host in self.hosts.values() for repeat in host.repeats.values())
+        return sum(self._rest_usd(host, repeat) for host, repeat in every if repeat.state)
+
+    def _rest_usd(self, host: HostState, repeat: RepeatState) -> float:
+        ran = 0.0 if repeat.began is None else self._now() - repeat.began
+        expected = self._expected((repeat.job.origin.fleet, repeat.job.case.name))
+        return max(0.0, expected - ran) * host.usd_per_second
+
+    def _on_hosts(self, job_id: str, key: str) -> list[tuple[HostState, RepeatState]]:
+        """Return a repeat of a host, with its parts on others."""
+        parts = [(".".join(part.place), part.id) for part in self._members.get(job_id, ())] or [(key, job_id)]
+        found = [(self.hosts[key], part) for key, part in parts if key in self.hosts]
+        return [(host, host.repeats[part]) for host, part in found if part in host.repeats]
 
     def _now(self) -> float:
         return self._epoch + clock_seconds()
@@ -383,13 +390,13 @@ class RunState:
         if not event.failed and not event.missing:
             return []
         failed = [result for result in self.results.values() if result.status != Status.OK]
-        groups = Counter((result.status, result.cause or "") for result in failed)
+        groups: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+        for result in failed:
+            groups[result.status, result.cause or ""].append(result.host)
         lines = []
-        for (status, cause), number in groups.most_common(MAX_CAUSES):
-            hosts = [one.host for one in failed if (one.status, one.cause or "") == (status, cause)]
-            lines.append(
-                plain_text(f"  {number} × {status} on {shortened([*dict.fromkeys(hosts)], MAX_HOSTS_NAMED)}: {cause}")
-            )
+        for (status, cause), hosts in sorted(groups.items(), key=lambda group: -len(group[1]))[:MAX_CAUSES]:
+            named = shortened([*dict.fromkeys(hosts)], MAX_HOSTS_NAMED)
+            lines.append(plain_text(f"  {len(hosts)} × {status} on {named}: {cause}"))
         if len(groups) > MAX_CAUSES:
             lines.append(f"  … and {len(groups) - MAX_CAUSES} more causes")
         if event.failed > len(failed):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import itertools
 import math
 import time
 import traceback
@@ -54,7 +53,6 @@ class Worker:
         self._sessions: dict[HostPlace, HostSession] = {}
         self._peaks = DevicePeaks()
         self._faults = 0  # consecutive repeats that ended by a fault of a host
-        self._given_up: tuple[Status, str] | None = None
         self._dropped: set[HostPlace] = set()
 
     async def work(self) -> None:
@@ -135,10 +133,10 @@ class Worker:
         """See `Network.returned`; this machine needs no network."""
         return self._host.is_remote and await self._run.network.returned(since)
 
-    def _finish_impossible(self) -> None:
-        """Write the records of the repeats that cannot start, unless the run is stopped."""
+    def _finish_impossible(self) -> list[JobOnHosts]:
+        """Write the records of the repeats that cannot start, unless the run is stopped; return these repeats."""
         if self._run.stop.launching.is_set():
-            return
+            return []
         for place, session in self._sessions.items():
             if (error := session.problem) is not None and place not in self._dropped and self._parts_on(session.host):
                 self._run.bus.emit(HostLost(host=session.host.key, status=error.status, cause=error.cause))
@@ -148,11 +146,10 @@ class Worker:
         for repeat, obstacle in obstacles:
             if obstacle is not None:
                 self._run.finish(repeat.job, failed_record(repeat.job, *obstacle, now()), self._host)
+        return [repeat for repeat, obstacle in obstacles if obstacle is not None]
 
     def _obstacle(self, repeat: JobOnHosts) -> tuple[Status, str] | None:
         """Return why a repeat cannot start, as a status and a cause."""
-        if self._given_up is not None:
-            return self._given_up
         for session in [self._sessions[job.place] for job in repeat.members if job.place in self._sessions]:
             if (error := session.problem) is not None:
                 return error.status, f"{session.host.key}: {error.cause}" if len(repeat.members) > 1 else error.cause
@@ -186,17 +183,18 @@ class Worker:
                     stop.set()
                 if record.status in AWAY and await self._network_returned(began):
                     self._faults = 0
-                    for session in [session for session in self._sessions.values() if session.problem is not None]:
-                        await session.close()
-                        await self._open(session.entry)
+                    for session in list(self._sessions.values()):
+                        if session.problem is not None and not self._in_queue:
+                            await session.close()
+                            await self._open(session.entry)
                 if self._faults >= DROP_AFTER * self._host.slots:
-                    await self._give_up(record)
+                    self._sessions[self._host.place].problem = HostError(record.cause or "", record.status)
         except StorageFailed as failure:
             self._run.fail(failure)  # at once: other slots may follow a repeat for hours
 
     async def _next(self) -> JobOnHosts | None:
         """Take the next repeat that is possible, needed and not too expensive; None: there is none."""
-        self._finish_impossible()
+        await self._cancel(self._finish_impossible())
         if self._todo and self._lost:
             for part in self._lost:  # it would slow down the next repeat
                 try:
@@ -215,24 +213,12 @@ class Worker:
                 self._todo = deque(one for one in self._todo if one.job.id not in ids)
                 await self._cancel(unneeded)
                 continue
-            if self._affords(repeat):
+            if self._run.affords(repeat.job, self._host):
                 return repeat
             too_expensive = [repeat, *self._todo]
             self._todo.clear()
             await self._cancel(too_expensive)
         return None
-
-    def _affords(self, repeat: JobOnHosts) -> bool:
-        return self._run.affords(repeat.job, [self._sessions[job.place].host for job in repeat.members])
-
-    async def _give_up(self, record: Record) -> None:
-        """Drop the hosts, with the cause of their last failure."""
-        self._given_up = record.status, record.cause or ""
-        if self._todo:
-            self._run.bus.emit(HostLost(host=self._host.key, status=record.status, cause=record.cause or ""))
-        waiting = list(self._todo)
-        self._finish_impossible()
-        await self._cancel(waiting)
 
     async def _run_once(self, repeat: JobOnHosts) -> Record | None:
         """Run one repeat, from start to record.
@@ -254,7 +240,7 @@ class Worker:
             self._todo.appendleft(repeat)  # first: it would slow down any other repeat
             return record
         self._run.finish(repeat.job, record, self._host, clock_seconds() - chief.began)
-        for part in [part for part in parts if part.session.problem is None]:
+        for part in [part for part in parts if part.session.problem is None or self._in_queue]:
             if part.may_run and not self._in_queue:  # whose next repeat may get another machine
                 self._lost.append(part)
             if not isinstance(part.error, Lost):  # a lost part may still run: `resume` and `stop` can find it
@@ -271,11 +257,11 @@ class Worker:
     # -- a queue -------------------------------------------------------------------------------------------------------
 
     async def _submit(self) -> None:
-        """Submit the repeats that can be paid."""
-        stopped, session = self._run.stop.launching.is_set(), self._sessions[self._host.place]
-        self._todo = deque(() if stopped else itertools.takewhile(self._affords, self._todo))
+        """Submit all repeats, unless not even the first may start."""
+        if self._todo and (self._run.stop.launching.is_set() or not self._run.affords(self._todo[0].job, self._host)):
+            self._todo.clear()
         if jobs := [repeat.job for repeat in self._todo]:
-            self._run.budget.release(*jobs)  # until they have a machine
+            session = self._sessions[self._host.place]
             try:
                 await session.call(lambda: cast(QueueLauncher, session.launcher).submit(jobs))
             except HostError as error:

@@ -21,7 +21,7 @@ from orchestrate.planning import durations as durations_module
 from orchestrate.planning.durations import GUESSED_REPEAT_SECONDS, Durations, estimate
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan, make_plan, plan_to_json
-from orchestrate.running.context import Budget, RunContext, Stop, StorageFailed
+from orchestrate.running.context import RunContext, Stop, StorageFailed
 from orchestrate.running.run import execute
 from orchestrate.running.session import HostSession, RunningPart
 from orchestrate.running.state import RunOutcome, RunState
@@ -99,17 +99,15 @@ def test_a_repeat_in_a_queue_costs_while_it_has_a_machine():
     assert state.spent_usd() == pytest.approx(2 * 30), "two GPUs of a node, a dollar a second each; waiting is free"
 
 
-def test_no_more_is_submitted_than_can_be_paid():
+def test_what_runs_is_reserved_and_not_twice_what_it_has_cost():
     plan = queue_plan(usd_per_gpu_hour=1.0)
-    each = 2 * GUESSED_REPEAT_SECONDS / 3600
+    each, (first, second, *_) = 2 * GUESSED_REPEAT_SECONDS / 3600, plan.jobs
     state = RunState(plan)
-    budget, (host,) = Budget(2.5 * each, state), [entry.host for entry in plan.hosts]
-    assert [budget.allows(job, [host]) for job in plan.jobs].count(True) == 2
-    assert budget.allows(plan.jobs[0], [host]), "asking again reserves once"
-    state.note(JobState(job=plan.jobs[0].id, host=host.key, state="on n1"), time.time() - GUESSED_REPEAT_SECONDS)
-    assert not budget.allows(plan.jobs[2], [host]), "what is reserved is spent now, not twice"
-    budget.release(plan.jobs[1])
-    assert budget.allows(plan.jobs[2], [host])
+    assert state.rest_usd(first) == pytest.approx(each) and state.rest_usd() == 0
+    for job, began in ((first, GUESSED_REPEAT_SECONDS / 2), (second, 0.0)):
+        state.note(JobState(job=job.id, host="lab.slurm", state="on n1"), time.time() - began)
+    assert state.spent_usd() == pytest.approx(each / 2, rel=0.05)
+    assert state.rest_usd() == pytest.approx(1.5 * each, rel=0.05)
 
 
 def test_estimates_of_a_queue_count_its_slots(monkeypatch: pytest.MonkeyPatch):
