@@ -116,7 +116,7 @@ def leave_results(array: dict[str, Any], first: int, last: int) -> None:
 def sinfo(_state: dict[str, Any], arguments: list[str]) -> None:
     """Print one partition with one kind of node."""
     joined = " ".join(arguments)
-    print("slurm 22.05.8" if "--version" in joined else "gpu" if "%R" in joined else "n|8|1000|idle|(null)")
+    print("slurm 22.05.8" if "--version" in joined else "gpu|n|8|1000|idle|(null)")
 
 
 def scancel(state: dict[str, Any], arguments: list[str]) -> None:

@@ -1,5 +1,5 @@
 """Connections to hosts: ssh commands, host keys, tunnels to Docker engines.
 
-Start with `ssh.py`, which builds ssh command lines, and `conversation.py`, which runs them within limits and explains
-their failures. `tunnel.py` forwards the sockets of Docker engines.
+Start with `link.py`: a process that answers with lines of JSON, within limits. `ssh.py` builds the commands of ssh and
+explains their failures; `tunnel.py` forwards the sockets of Docker engines.
 """

@@ -10,51 +10,27 @@ from __future__ import annotations
 import secrets
 import shlex
 import shutil
-import signal
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
-from orchestrate.connections.conversation import (
-    LimitExceeded,
-    ask,
-    end_child,
-    own_words,
-    ssh_failure,
-    start_child,
-    with_retries,
-)
-from orchestrate.connections.ssh import shared_connection, ssh_command
+import anyio
+
+from orchestrate import loop
+from orchestrate.connections.link import Link, with_retries
+from orchestrate.connections.ssh import CHECK_SECONDS, NAME_PREFIX, shared_connection, ssh_command
 from orchestrate.errors import Unreachable
 from orchestrate.inventory.addresses import DockerAddress, HostKeys
+from orchestrate.text import plain_text
 
 OPEN_DEADLINE_SECONDS = 30.0
-POLL_SECONDS = 0.05
-MAX_ANSWER_BYTES = 1 << 20
 
-_FORWARD = """\
-control=$1 forward=$2
-shift 2
-of_master() { ssh -F none -S "$control" "$@" tfbench; }
-if [ $# -gt 0 ]; then
-    "$@" &
-    master=$!
-    trap 'kill "$master"' TERM
-    until of_master -O check 2>/dev/null; do
-        kill -0 "$master" 2>/dev/null || { wait "$master"; exit; }
-        sleep 0.1
-    done
-    of_master -O forward -L "$forward" >&2 || { kill "$master"; exit 1; }
-    wait "$master"
-else
-    trap 'of_master -O cancel -L "$forward"; exit' TERM
-    of_master -O forward -L "$forward" || exit 1
-    while of_master -O check 2>/dev/null; do sleep 5 & wait $!; done
-fi
-"""
-"""Forwards a socket over a connection that a command opens, so no forwarding of the user's configuration comes along;
-without a command, over a shared connection of the user, as long as that is open."""
+_OF_MASTER = ("ssh", "-F", "none", "-S")
+"""Begins a command to an open connection, so that no forwarding of the user's configuration comes along."""
+
+_CANCEL_AFTERWARDS = f'control=$1 forward=$2; shift 2; "$@"; code=$?; {" ".join(_OF_MASTER)} "$control" -O cancel \
+-L "$forward" tfbench 2>/dev/null; exit $code'
+"""Runs a command, then ends a forwarding, which would stay in a shared connection of the user."""
 
 
 class Tunnel:
@@ -65,23 +41,19 @@ class Tunnel:
     Args:
         address: Address of the engine, with the scheme `ssh`.
         keys: Host keys that ssh accepts.
+
+    Attributes:
+        path: Path of the local socket.
     """
 
     def __init__(self, address: DockerAddress, keys: HostKeys) -> None:
         # In the temporary folder with a short name, because a socket's path may have at most 107 bytes. Only the owner
         # may enter the folder: access to the socket is root access to the host.
         self._folder = Path(tempfile.mkdtemp(prefix="tfb-"))
-        self._socket = self._folder / "engine.sock"
-        self._errors = self._folder / "errors"
-        self._closed = False
-        self._address = address
-        self._keys = keys
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def path(self) -> str:
-        """Path of the local socket."""
-        return str(self._socket)
+        self.path = str(self._folder / "engine.sock")
+        self._closed = self._usable = False
+        self._name, self._address, self._keys = f"{NAME_PREFIX}{address.target}", address, keys
+        self._link: Link | None = None
 
     def ensure(self) -> None:
         """Open the tunnel if it is not open.
@@ -90,69 +62,56 @@ class Tunnel:
             Unreachable: ssh failed, or did not open the socket in time.
         """
         if self._closed:
-            raise Unreachable(f"ssh {self._address.target}: the connection was closed")
-        if self._process is None or self._process.poll() is not None or not self._socket.exists():
-            with_retries(self._start)
+            raise Unreachable(f"{self._name}: the connection was closed")
+        if self._link is None or not self._link.is_open or not Path(self.path).exists():
+            self._end()
+            self._start()
 
     def close(self) -> None:
         """End the tunnel and remove its socket."""
         self._closed = True
-        self._stop()
+        self._end()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def problem(self) -> str | None:
-        """Log in to find out why an open tunnel leads nowhere; None: the engine's socket is missing or not usable."""
-        mark = f"tfbench-{secrets.token_hex(8)}"
-        socket = shlex.quote(self._address.socket)
-        script = f"echo {mark}; if [ -S {socket} ] && [ -w {socket} ]; then echo {mark}-usable; fi; exit 0\n"
-        command = ssh_command(self._address.login, self._keys, "-T", remote="exec sh -s")
-        try:
-            answer = ask(command, script.encode(), seconds=OPEN_DEADLINE_SECONDS, max_bytes=MAX_ANSWER_BYTES)
-        except LimitExceeded:
-            return None
-        where = f"ssh {self._address.target}"
-        if mark.encode() not in answer.output:
-            return f"{where}: {own_words(answer.code, answer.output + answer.errors)}"
-        if f"{mark}-usable".encode() not in answer.output:
+        """Return why an open tunnel leads nowhere; None: the engine's socket is missing or not usable."""
+        if not self._usable:
             return None
         return (
-            f"{where}: its sshd forbids forwarding to {self._address.socket}. Allow it there: "
+            f"{self._name}: its sshd forbids forwarding to {self._address.socket}. Allow it there: "
             "AllowStreamLocalForwarding yes without DisableForwarding, and no restrict or no-port-forwarding in "
             "authorized_keys. Or use ssh: instead of docker:"
         )
 
     def _start(self) -> None:
-        self._stop()
-        self._socket.unlink(missing_ok=True)
-        login, forward = self._address.login, f"{self._socket}:{self._address.socket}"
-        shared, command = shared_connection(login, self._keys), list[str]()
-        if shared is None:
-            control = self._folder / "c"
-            flags = ("-N", "-T", "-oControlMaster=yes", f"-oControlPath={control}", "-oControlPersist=no")
-            shared, command = str(control), ssh_command(login, self._keys, *flags)
-        words = ["sh", "-c", _FORWARD, "tfbench-tunnel", shared, forward, *command]
+        Path(self.path).unlink(missing_ok=True)
+        login, forward = self._address.login, f"{self.path}:{self._address.socket}"
+        control, flags = shared_connection(login, self._keys), list[str]()
+        if control is None:
+            control = str(self._folder / "c")
+            flags = ["-oControlMaster=yes", f"-oControlPath={control}", "-oControlPersist=no"]
+        command = ssh_command(login, self._keys, "-T", *flags, remote="exec sh -s")
+        words = ["sh", "-c", _CANCEL_AFTERWARDS, "tfbench-tunnel", control, forward, *command]
+        loop.wait_for(with_retries(self._open, words))
+        asked = [*_OF_MASTER, control, "-O", "forward", "-L", forward, "tfbench"]
         try:
-            with self._errors.open("wb") as stderr:
-                null = subprocess.DEVNULL
-                self._process = process = start_child(words, stdin=null, stdout=null, stderr=stderr)
-        except OSError as error:
-            raise Unreachable(f"ssh cannot be started: {error}. Install an OpenSSH client") from error
-        self._wait_for_socket(process)
+            subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, timeout=CHECK_SECONDS, check=True)
+        except subprocess.SubprocessError as error:
+            said = plain_text((getattr(error, "stderr", None) or b"").decode(errors="replace"), 300)
+            raise Unreachable(f"{self._name}: the connection forwards nothing. {said}") from error
 
-    def _wait_for_socket(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait until ssh has opened the socket, which it does once connected."""
-        deadline, target = time.monotonic() + OPEN_DEADLINE_SECONDS, self._address.target
-        while not self._socket.exists():
-            if process.poll() is not None:
-                errors = self._errors.read_bytes()
-                self._stop()
-                raise ssh_failure(target, errors, process.returncode)
-            if time.monotonic() > deadline:
-                self._stop()
-                raise Unreachable(f"ssh {target}: no answer within {OPEN_DEADLINE_SECONDS:.0f} s")
-            time.sleep(POLL_SECONDS)
+    async def _open(self, words: list[str]) -> None:
+        """Log in, and see whether the user may use the engine's socket."""
+        mark, socket = f"tfbench-{secrets.token_hex(8)}", shlex.quote(self._address.socket)
+        script = f"echo {mark}; [ -S {socket} ] && [ -w {socket} ] && echo '{{\"usable\": true}}' || echo '{{}}'\n"
+        try:
+            with anyio.fail_after(OPEN_DEADLINE_SECONDS):
+                self._link = await Link.open(self._name, words, script.encode(), mark)
+                self._usable = "usable" in (await self._link.receive())[0]
+        except TimeoutError as error:
+            raise Unreachable(f"{self._name}: no answer within {OPEN_DEADLINE_SECONDS:.0f} s") from error
 
-    def _stop(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            end_child(process, signal.SIGTERM)
+    def _end(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            loop.wait_for(link.close())

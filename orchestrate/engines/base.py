@@ -39,13 +39,11 @@ class Turn:
     Attributes:
         waiting: Whether it waits for a machine; False: it runs on one.
         node: The machine; None: unknown.
-        reason: Why it waits, in the queue's words.
         trouble: Why the queue cannot be queried now; the other fields are its last known state.
     """
 
     waiting: bool
     node: str | None = None
-    reason: str = ""
     trouble: str = ""
 
 

@@ -184,7 +184,7 @@ class KubernetesLauncher:
                 self._cluster.delete_job(object_name(job))
                 raise CancelledInQueue
             if isinstance(state, Waiting):
-                on_turn(Turn(waiting=True, node=pod.node if pod else None, reason=state.reason))
+                on_turn(Turn(waiting=True, node=pod.node if pod else None))
                 failing_since = None if state.failure is None else failing_since or time.monotonic()
                 if failing_since is not None and (failure := self._hopeless(state, failing_since)) is not None:
                     return Ending(exit_code=None, failure=failure)

@@ -186,32 +186,35 @@ def ending_of_pending(state: SlurmState) -> Ending | None:
     return Ending(exit_code=None, failure=(word, cause.format(reason=state.reason)))
 
 
-def facts_of(host: Host, queue: SlurmQueue, version: str, partitions: str, nodes: str) -> Facts:
+NODES_FORMAT = "%R|%N|%c|%m|%T|%G"
+"""Partition, name, CPUs, memory, state and GPUs of a node, for `sinfo`."""
+
+
+def facts_of(host: Host, queue: SlurmQueue, version: str, listed: str) -> Facts:
     """Return the facts in the output of `sinfo`: the minimum of all nodes, none of which is queried.
 
     Args:
         host: Settings of the fleet.
         queue: Settings of its queue.
         version: Of Slurm.
-        partitions: One in a line.
-        nodes: Lines of `NODES_FORMAT`; a node is listed once per partition.
+        listed: Lines of `NODES_FORMAT`; a node is listed once per partition.
 
     Raises:
         LaunchFailed: No node can run the largest job; the message includes a remedy.
     """
-    known = sorted(set(partitions.split()))
-    if queue.partition is not None and queue.partition not in known:
-        names = plain_text(", ".join(known), 200) or "none"
+    lines = [parts for line in listed.splitlines() if len(parts := line.split("|", 5)) == 6]
+    partitions = sorted({parts[0] for parts in lines})
+    if queue.partition is not None and queue.partition not in partitions:
+        names = plain_text(", ".join(partitions), 200) or "none"
         raise LaunchFailed(f"Slurm has no partition {queue.partition}. Partitions: {names}", Status.UNSUPPORTED)
-    reported = [parts for line in nodes.splitlines() if len(parts := line.split("|", 4)) == 5]
-    by_name = {parts[0]: parts for parts in reported}
-    fitting = [parts for parts in by_name.values() if _gpus(parts[4], queue) >= queue.gpu_count]
+    nodes = {parts[1]: parts for parts in lines if queue.partition in (None, parts[0])}.values()
+    fitting = [parts for parts in nodes if _gpus(parts[5], queue) >= queue.gpu_count]
     if not fitting:
-        offered = plain_text(", ".join(sorted({parts[4] for parts in by_name.values()})), 200) or "none"
+        offered = plain_text(", ".join(sorted({parts[5] for parts in nodes})), 200) or "none"
         wanted = f"gres {queue.gres}" if queue.gres else f"gpus_per_node {queue.gpus_per_node}"
         raise LaunchFailed(f"no node offers {wanted}. Nodes offer: {offered}", Status.NO_GPU)
-    cpus, memory = (min(_number(node[place]) for node in fitting) for place in (1, 2))
-    kinds = Counter(plain_text(node[3].rstrip("*~#!%$@^-"), 20) for node in fitting)
+    cpus, memory = (min(_number(node[place]) for node in fitting) for place in (2, 3))
+    kinds = Counter(plain_text(node[4].rstrip("*~#!%$@^-"), 20) for node in fitting)
     return Facts(
         cpu=f"{len(fitting)} nodes ({', '.join(f'{count} {kind}' for kind, count in kinds.items())})",
         cpu_count=cpus or None,
@@ -221,10 +224,6 @@ def facts_of(host: Host, queue: SlurmQueue, version: str, partitions: str, nodes
         gpus=tuple(GPU(index=index, name=queue.gpu_type or "gpu") for index in range(queue.gpu_count)),
         images=tuple(map(with_named_digest, named_images(host))),
     )
-
-
-NODES_FORMAT = "%N|%c|%m|%T|%G"
-"""Name, CPUs, memory, state and GPUs of a node, for `sinfo`."""
 
 
 def _gpus(gres: str, queue: SlurmQueue) -> int:
@@ -238,17 +237,11 @@ def _number(text: str) -> int:
     return (whole_number(digits) if len(digits) < 12 else None) or 0
 
 
-_REFUSALS = {
-    "QOSMaxSubmit": Status.UNSUPPORTED,
-    "Invalid account": Status.UNSUPPORTED,
-    "invalid partition": Status.UNSUPPORTED,
-    "configuration is not available": Status.UNSUPPORTED,
-    "Invalid qos": Status.UNSUPPORTED,
-    "Invalid feature": Status.UNSUPPORTED,
-    "Invalid generic resource": Status.NO_GPU,
-}
+_UNSUPPORTED = re.compile(
+    "QOSMaxSubmit|nvalid (account|partition|qos|feature|generic resource)|configuration is not available"
+)
 
 
 def refusal(message: str) -> Status:
     """Return the status for an error message of `sbatch`."""
-    return next((status for sign, status in _REFUSALS.items() if sign in message), Status.ERROR)
+    return Status.UNSUPPORTED if _UNSUPPORTED.search(message) else Status.ERROR

@@ -10,10 +10,10 @@ import contextlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import anyio
+import stamina
 
 from orchestrate import loop
 from orchestrate.engines.base import Ending, NotThere, OnTurn, OutputLine, Poller, Turn, always_running
@@ -36,17 +36,16 @@ from orchestrate.engines.slurm.answers import (
     task_lists,
 )
 from orchestrate.engines.slurm.script import batch_script, job_name, make_arrays
-from orchestrate.engines.ssh.channel import MAX_OUTPUT_BYTES, Channel
+from orchestrate.engines.ssh.channel import Channel
 from orchestrate.errors import CancelledInQueue, HostError, LaunchFailed, Unreachable
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job
+from orchestrate.project import PROJECT
 from orchestrate.text import Lines, plain_text, whole_number
 from results.schema import Status
 from results.schema.record_json import MAX_RECORD_BYTES
-
-PROJECT = Path(__file__).resolve().parents[3]
 
 COMMAND_SECONDS = 120.0
 """Time limit of a command, which hangs if the shared folder is gone or the scheduler is busy."""
@@ -63,8 +62,8 @@ END_SECONDS = 60.0
 TIDY_SECONDS = 5.0
 """Slurm lists a job as running for a moment after its last file is written."""
 
-SUBMISSIONS = 3
-"""Attempts to submit an array whose answer is lost; the agent submits it once."""
+SUBMISSIONS = stamina.AsyncRetryingCaller(attempts=3, timeout=None).on(Unreachable)
+"""Submits an array again if the answer is lost; the agent submits it once."""
 
 
 @dataclass
@@ -76,7 +75,7 @@ class _Repeat:
         was_there: Whether it was found in the queue or in the shared folder.
         refused: Why it was not submitted.
         is_followed: Whether a worker slot follows it.
-        offset: Bytes of its output that were passed on.
+        cutter: Splits its output into lines.
         lines: Lines of its output that were not passed on yet.
         begun: Whether it has run or written output.
         status: The file written at the end of its batch script.
@@ -89,7 +88,6 @@ class _Repeat:
     was_there: bool = False
     refused: HostError | None = None
     is_followed: bool = False
-    offset: int = 0
     cutter: Lines = field(default_factory=Lines)
     lines: list[str] = field(default_factory=list)
     begun: bool = False
@@ -129,19 +127,12 @@ class SlurmLauncher:
         return loop.wait_for(self._probe())
 
     async def _probe(self) -> Facts:
-        partition = [] if self._queue.partition is None else [f"--partition={self._queue.partition}"]
-        version, partitions, nodes = [
-            await self._command("sinfo", *words)
-            for words in (
-                ["--version"],
-                ["--noheader", "--format=%R"],
-                ["--noheader", "--Node", f"--format={NODES_FORMAT}", *partition],
-            )
-        ]
+        version = await self._command("sinfo", "--version")
+        nodes = await self._command("sinfo", "--noheader", "--Node", f"--format={NODES_FORMAT}")
         if (await self._ask("survey")).get("usable") is not True:
             folder = self._queue.shared_folder
             raise LaunchFailed(f"shared_folder {folder} does not exist or is not writable. Create it")
-        return facts_of(self._host, self._queue, version, partitions, nodes)
+        return facts_of(self._host, self._queue, version, nodes)
 
     def prepare(self, job: Job, on_progress: Progress) -> None:
         """See `Launcher.prepare`; jobs pull images themselves."""
@@ -183,22 +174,15 @@ class SlurmLauncher:
             Unreachable: The login host does not answer.
         """
         self._arrays += 1
-        removals = set(self._removals)
+        if self._removals:
+            await self._sweep()
         request = {
             "number": self._arrays,
             "script": batch_script(array, self._host, self._queue, PROJECT),
             "jobs": "\n".join(job.id for job in array),
             "options": [] if self._last_array is None else [f"--dependency=afterany:{self._last_array}"],
-            "removals": sorted(removals),
         }
-        for left in reversed(range(SUBMISSIONS)):
-            try:
-                answer = await self._ask("submit", **request)
-                break
-            except Unreachable:
-                if not left:
-                    raise
-        self._removals -= removals
+        answer = await SUBMISSIONS(self._ask, "submit", **request)
         printed = [str(answer.get(stream)) for stream in ("output", "errors")]
         number = submitted_id(printed[0]) if answer.get("code") == 0 else None
         if number is None:
@@ -233,7 +217,8 @@ class SlurmLauncher:
                 if not any(_is_active(states.state(task)) for task in tasks):
                     break
                 await anyio.sleep(1.0)
-        await self._ask("sweep", removals=sorted(names), keep=True)
+        self._removals.update(names)
+        await self._sweep()
         for name in names:
             self._repeats.pop(name, None)
 
@@ -253,7 +238,7 @@ class SlurmLauncher:
             while (ended := repeat.ending) is None:
                 await self._poller.wait()
                 if repeat.ending is None:
-                    silent = self._queue.container != "none" and not repeat.offset
+                    silent = self._queue.container != "none" and not repeat.cutter.taken
                     on_turn(_turn(repeat.state, self._poller.trouble, silent=silent))
                 lines, repeat.lines = repeat.lines, []
                 for line in lines:
@@ -301,12 +286,12 @@ class SlurmLauncher:
         does not respond.
         """
         ends_at = time.monotonic() + TIDY_SECONDS
-        answer = await self._ask("sweep", removals=sorted(self._removals), keep=True)
-        while answer.get("left") is False and time.monotonic() < ends_at:
+        empty = await self._sweep()
+        while empty and time.monotonic() < ends_at:
             states = await self._states()
             listed = [*states.tasks.values(), *(state for found in states.ranges.values() for *_, state in found)]
             if not any(_is_active(state) and state.name != "COMPLETING" for state in listed):
-                await self._ask("sweep", removals=[], keep=False)
+                await self._sweep(keep=False)
                 return
             await anyio.sleep(1.0)
 
@@ -324,7 +309,14 @@ class SlurmLauncher:
     async def _ask(self, do: str, **request: Any) -> dict[str, Any]:  # noqa: ANN401
         """Ask the agent something about the run's folder."""
         request |= {"folder": self._folder, "limit_seconds": COMMAND_SECONDS}
-        return await self._channel.answer(do, seconds=COMMAND_SECONDS + 10, max_bytes=MAX_OUTPUT_BYTES, **request)
+        return await self._channel.answer(do, seconds=COMMAND_SECONDS + 10, **request)
+
+    async def _sweep(self, *, keep: bool = True) -> bool:
+        """Remove the files of repeats, and perhaps the run's folder; return whether no files of repeats are left."""
+        removals = set(self._removals)
+        answer = await self._ask("sweep", removals=sorted(removals), keep=keep)
+        self._removals -= removals
+        return answer.get("left") is False
 
     async def _command(self, *words: str) -> str:
         """Run a command of Slurm and return its output.
@@ -338,10 +330,10 @@ class SlurmLauncher:
             remedy = "Name the login host with ssh:" if self._queue.login is None else "Set PATH in a profile there"
             raise Unreachable(f"{error.cause}: Slurm was not found. {remedy}") from error
         if done.code != 0:
-            said = [plain_text(line, 300) for line in done.errors.decode("utf-8", "replace").splitlines()]
+            said = [plain_text(line, 300) for line in done.errors.splitlines()]
             cause = next(filter(None, reversed(said)), "it failed without a message")
             raise Unreachable(f"{self._channel.name}: {words[0]}: {cause}")
-        return done.output.decode("utf-8", "replace")
+        return done.output
 
     async def _states(self) -> QueueStates:
         """Return the states of the run's jobs."""
@@ -389,30 +381,26 @@ class SlurmLauncher:
         repeats = dict(self._repeats)  # threads add and remove some
         await self._cancel([name for name, repeat in repeats.items() if repeat.ends])
         followed = {name: repeat for name, repeat in repeats.items() if repeat.is_followed}
-        offsets = [(name, repeat.offset) for name, repeat in followed.items() if repeat.status is None]
-        removals, states = set(self._removals), await self._states()
+        offsets = [(name, repeat.cutter.taken) for name, repeat in followed.items() if repeat.status is None]
+        if self._removals:
+            await self._sweep()
+        states = await self._states()
         answers = self._channel.answers(
             "poll",
             folder=self._folder,
             followed=sorted(offsets, key=lambda item: item[1]),  # the quietest first: POLL_BYTES may not last for all
-            removals=sorted(removals),
             limit_bytes=POLL_BYTES,
             limit_record_bytes=MAX_RECORD_BYTES + 1,
             seconds=COMMAND_SECONDS,
-            max_bytes=MAX_OUTPUT_BYTES,
-            max_line_bytes=MAX_OUTPUT_BYTES,
         )
         async with contextlib.aclosing(answers):
             async for answer in answers:
                 if (repeat := followed.get(str(answer.get("job")))) is not None:
-                    output = self._channel.decode(answer.get("log"))
-                    repeat.offset += len(output)
-                    repeat.lines += repeat.cutter.cut(output)
+                    repeat.lines += repeat.cutter.cut(self._channel.decode(answer.get("log")))
                     if answer.get("ended") is not None:
                         record = answer.get("record")
                         repeat.status = self._channel.decode(answer["ended"])
                         repeat.record = None if record is None else self._channel.decode(record)
-        self._removals -= removals
         for repeat in followed.values():
             _update(repeat, states.state(repeat.task))
 
@@ -425,7 +413,7 @@ def _update(repeat: _Repeat, reported: SlurmState | None) -> None:
         repeat.ending = ending_of_pending(reported)
         repeat.ends |= repeat.ending is not None
         return
-    repeat.begun |= repeat.status is not None or bool(repeat.offset) or name not in ("", "CANCELLED")
+    repeat.begun |= repeat.status is not None or bool(repeat.cutter.taken) or name not in ("", "CANCELLED")
     repeat.quiet_since = None if name in ACTIVE else repeat.quiet_since or now
     ended = (repeat.status or b"").startswith(b"code 0\n")  # Slurm may list it as running for a moment
     if repeat.quiet_since is not None:
@@ -440,13 +428,10 @@ def _is_active(state: SlurmState | None) -> bool:
     return state is not None and state.name in ACTIVE
 
 
-def _turn(state: SlurmState | None, trouble: str, *, silent: bool = False) -> Turn:
+def _turn(state: SlurmState | None, trouble: str, *, silent: bool) -> Turn:
     """Describe the state of a repeat, which waits until Slurm reports otherwise.
 
     A container without output counts as waiting too: its node may be pulling the image, which takes none of its time.
     """
-    if silent and state is not None and state.name not in WAITING:
-        return Turn(waiting=True, node=state.node, reason="its node pulls the image and starts it", trouble=trouble)
-    if state is None or state.name in WAITING:
-        return Turn(waiting=True, reason="" if state is None else state.reason, trouble=trouble)
-    return Turn(waiting=False, node=state.node, trouble=trouble)
+    waits = silent or state is None or state.name in WAITING
+    return Turn(waiting=waits, node=None if state is None else state.node, trouble=trouble)

@@ -3,9 +3,9 @@
 A repeat writes its output and record to its own folder, and atomically creates a file under `done/` at its end. That
 file shows that it ended by itself, because Slurm forgets jobs.
 
-A node starts a benchmark with its own Python, or in a container with pyxis or apptainer. All are tested on clusters of
-two nodes, pyxis and apptainer by opt-in tests (`make test-pyxis`, `make test-apptainer`). Each sets `$child` to the
-process id, and `finish` moves the record to `$folder`.
+A node starts a benchmark with its own Python, or in a container with pyxis or apptainer: each gives lines that prepare
+it, and the command. All are tested on clusters of two nodes, pyxis and apptainer by opt-in tests (`make test-pyxis`,
+`make test-apptainer`).
 
 Images are pulled once per run, into the shared folder, before the benchmark's file size limit applies: an image has
 larger files.
@@ -84,10 +84,12 @@ def batch_script(array: Sequence[Job], host: Host, queue: SlurmQueue, project: P
         for index, job in enumerate(array)
     ]
     if in_container:
-        lines = _pyxis_lines if queue.container == "pyxis" else _apptainer_lines
-        start = lines(queue.image_file, job_container(first, host, _image(first, host)), nodes, gpus)
+        way = _with_pyxis if queue.container == "pyxis" else _with_apptainer
+        prepare, start = way(queue.image_file, job_container(first, host, _image(first, host)), nodes, gpus)
     else:
-        start = _python_lines(queue, host, project, nodes)
+        prepare, start = _with_python(queue, host, project, nodes)
+    # An exclusive node has all its GPUs.
+    visible = f'"$(printf %s "${{CUDA_VISIBLE_DEVICES:-}}" | cut -d , -f 1-{gpus})"' if gpus else NO_GPU
     return "\n".join(
         [
             "#!/bin/sh",
@@ -97,20 +99,14 @@ def batch_script(array: Sequence[Job], host: Host, queue: SlurmQueue, project: P
             *tasks,
             "*) exit 64 ;;",
             "esac",
-            _BEGIN.format(visible=_visible(gpus)),
+            _BEGIN,
+            f"export CUDA_VISIBLE_DEVICES={visible}",
             *_module_lines(queue),
-            *start,
+            *(_WORKERS if nodes > 1 else []),
+            *prepare,
+            f'{start} </dev/null >"$folder/output.log" 2>&1 &',
             _END,
         ]
-    )
-
-
-def _visible(gpus: int) -> str:
-    """Limit a benchmark to the number of GPUs it requested: an exclusive node has all its GPUs."""
-    return (
-        f'export CUDA_VISIBLE_DEVICES="$(printf %s "${{CUDA_VISIBLE_DEVICES:-}}" | cut -d , -f 1-{gpus})"'
-        if gpus
-        else f"export CUDA_VISIBLE_DEVICES={NO_GPU}"
     )
 
 
@@ -118,6 +114,9 @@ def _options(array: Sequence[Job], name: str, host: Host, queue: SlurmQueue, sec
     """Return the requested resources as options of `sbatch`."""
     pull = 0 if queue.container == "none" or queue.image_file is not None else PULL_SECONDS
     minutes = queue.time_limit_minutes or (seconds + GRACE_SECONDS + pull) / 60
+    memory = "0" if queue.exclusive else None  # 0: all of the node's
+    if host.memory_gb is not None:
+        memory = f"{math.ceil(host.memory_gb * 1e9 / (1 << 20))}M"
     named = {"partition": queue.partition, "account": queue.account, "qos": queue.qos, "constraint": queue.constraint}
     return [
         f"--job-name={name}",
@@ -128,18 +127,12 @@ def _options(array: Sequence[Job], name: str, host: Host, queue: SlurmQueue, sec
         *queue.gpu_options(_gpus(array[0])),
         *(["--exclusive"] if queue.exclusive else []),
         *([] if host.cpus is None else [f"--cpus-per-task={math.ceil(host.cpus)}"]),
-        *_memory(host, queue),
+        *([] if memory is None else [f"--mem={memory}"]),
         f"--time={math.ceil(minutes)}",
         "--no-requeue",
         "--output=/dev/null",
         *queue.options,
     ]
-
-
-def _memory(host: Host, queue: SlurmQueue) -> list[str]:
-    if host.memory_gb is not None:
-        return [f"--mem={math.ceil(host.memory_gb * 1e9 / (1 << 20))}M"]
-    return ["--mem=0"] if queue.exclusive else []  # 0: all of the node's
 
 
 def _limit_seconds(job: Job, host: Host, queue: SlurmQueue) -> float:
@@ -162,19 +155,18 @@ def _image(job: Job, host: Host) -> str:
 _BEGIN = """\
 umask 077
 folder="$root/jobs/$job"
-node="${{SLURMD_NODENAME:-$(hostname)}}"
-digest=
-leave() {{
+node="${SLURMD_NODENAME:-$(hostname)}"
+digest= scratch=
+leave() {
     mine="$root/done/.$job.$SLURM_JOB_ID"
     printf 'code %s\\nnode %s\\nimage %s\\n' "$1" "$node" "$digest" >"$mine" && mv "$mine" "$root/done/$job"
     case "$1" in *[!0-9]*) exit 1 ;; esac
     exit "$1"
-}}
-finish() {{ :; }}
-mkdir "$folder" || exit 65  # the name is the lock
-{visible}"""
+}
+mkdir "$folder" || exit 65  # the name is the lock"""
 
 _END = """\
+child=$!
 trap 'kill -TERM "$child"' TERM
 while :; do
     wait "$child"
@@ -182,7 +174,8 @@ while :; do
     kill -0 "$child" 2>/dev/null || break
 done
 trap '' TERM
-finish
+mv "$folder/out/record.json" "$folder/record.json" 2>/dev/null
+[ -z "$scratch" ] || rm -rf "$scratch"
 leave "$code"
 """
 
@@ -227,36 +220,34 @@ _WORKERS = [
 """Ports are two apart, because rank 0 uses the next one too."""
 
 
-def _python_lines(queue: SlurmQueue, host: Host, project: Path, nodes: int) -> list[str]:
-    """Return the lines that start a benchmark without container, or a rank of it on each of several nodes."""
+def _with_python(queue: SlurmQueue, host: Host, project: Path, nodes: int) -> tuple[list[str], str]:
+    """Start a benchmark without container, or a rank of it on each of several nodes."""
     folder, python = queue.project or str(project), shlex.quote(queue.python or sys.executable)
-    ranks = shlex.quote(f'{_RANK}exec {python} -m tfbench "$@" --output="$out"')
     start = f'{python} -m tfbench "$@" --output="$folder/record.json"'
     if nodes > 1:
-        start = f'srun --export=ALL {_on_each(nodes)} sh -c {ranks} tfbench "$@"'
-    return [
+        rank = shlex.quote(f'{_RANK}exec {python} -m tfbench "$@" --output="$out"')
+        start = f'srun --export=ALL {_on_each(nodes)} sh -c {rank} tfbench "$@"'
+    prepare = [
         *(f"export {name}={shlex.quote(value)}" for name, value in host.environment.items()),
         _LIMIT,
         f"cd {shlex.quote(folder)} || exit 66",
-        *(_WORKERS if nodes > 1 else []),
         'export FOLDER="$folder"',
-        f'PYTHONPATH={shlex.quote(folder)} PYTHONUNBUFFERED=1 {start} </dev/null >"$folder/output.log" 2>&1 &',
-        "child=$!",
     ]
+    return prepare, f"PYTHONPATH={shlex.quote(folder)} PYTHONUNBUFFERED=1 {start}"
 
 
 def _on_each(nodes: int) -> str:
     return f"--nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --kill-on-bad-exit=0"
 
 
-def _pyxis_lines(image_file: str | None, container: ContainerSpec, nodes: int, gpus: int) -> list[str]:
-    """Return the lines that start a benchmark in a container, or a rank of it on each of several nodes."""
+def _with_pyxis(image_file: str | None, container: ContainerSpec, nodes: int, gpus: int) -> tuple[list[str], str]:
+    """Start a benchmark in a container, or a rank of it on each of several nodes."""
     data = f",{shlex.quote(container.data_dir)}:{DATA_PATH}:ro" if container.data_dir else ""
     # enroot's hook needs a list of GPUs, and Slurm's cgroup limits `all` to those of the job. Indices might be
     # interpreted in an order other than Slurm's.
     # Source: enroot, conf/hooks/98-nvidia.sh.
     visible = "all" if gpus else "void"
-    return [
+    prepare = [
         *_image_lines(
             image_file,
             "sqsh",
@@ -265,34 +256,34 @@ def _pyxis_lines(image_file: str | None, container: ContainerSpec, nodes: int, g
             '        found=$(enroot digest "docker://$image" 2>/dev/null) && echo "$found" >"$file.digest"\n'
             '        enroot import --output "$part" "docker://$image"',
         ),
-        *(_WORKERS if nodes > 1 else []),
         f"export NVIDIA_VISIBLE_DEVICES={visible} FOLDER=/out",
         _LIMIT,  # for the output; enroot unpacks the image under slurmd's limits
+    ]
+    return prepare, (
         f"srun --export=ALL {_on_each(nodes) if nodes > 1 else '--ntasks=1'} --propagate=NONE"
         ' --container-image="$file" --container-readonly --no-container-mount-home'
         ' --no-container-entrypoint --container-mounts="$folder/out:/out"'
-        f"{data} --container-workdir=/opt/tfbench {_inside(container, nodes)}",
-        "child=$!",
-    ]
+        f"{data} --container-workdir=/opt/tfbench {_inside(container, nodes)}"
+    )
 
 
-def _apptainer_lines(image_file: str | None, container: ContainerSpec, nodes: int, gpus: int) -> list[str]:
-    """Return the lines that start a benchmark in a container on one node."""
+def _with_apptainer(image_file: str | None, container: ContainerSpec, nodes: int, gpus: int) -> tuple[list[str], str]:
+    """Start a benchmark in a container on one node."""
     data = f" --bind {shlex.quote(container.data_dir)}:{DATA_PATH}:ro" if container.data_dir else ""
-    return [
+    prepare = [
         *_image_lines(image_file, "sif", 'apptainer pull "$part" "docker://$image"'),
         # With --containall, /tmp is 64 MiB of memory unless --workdir is set.
         # Source: apptainer's admin guide, "sessiondir max size".
         'for place in "${TMPDIR:-/tmp}" /tmp "$folder"; do',
         '    scratch=$(mktemp -d "$place/tfbench.XXXXXX" 2>/dev/null) && break',
         "done",
-        'finish() { mv "$folder/out/record.json" "$folder/record.json" 2>/dev/null; rm -rf "$scratch"; }',
         # Sites may forbid network namespaces, as apptainer's admin guide advises: then use the node's network.
         'network="--net --network=none"; unshare --user --net true 2>/dev/null || network=',
-        'apptainer exec --containall --no-home --no-privs $network --workdir "$scratch" --bind "$folder/out:/out"'
-        f'{data} --pwd /opt/tfbench{" --nv" if gpus else ""} "$file" {_inside(container, nodes)}',
-        "child=$!",
     ]
+    return prepare, (
+        'apptainer exec --containall --no-home --no-privs $network --workdir "$scratch" --bind "$folder/out:/out"'
+        f'{data} --pwd /opt/tfbench{" --nv" if gpus else ""} "$file" {_inside(container, nodes)}'
+    )
 
 
 def _image_lines(image_file: str | None, suffix: str, pull: str) -> list[str]:
@@ -305,15 +296,13 @@ def _image_lines(image_file: str | None, suffix: str, pull: str) -> list[str]:
         suffix: Of the file's name.
         pull: Commands that write the file `$part`.
     """
-    finish = 'finish() { mv "$folder/out/record.json" "$folder/record.json" 2>/dev/null; }'
     if image_file is not None:
         missing = '{ echo "there is no image file $file on this node" >"$folder/output.log"; leave pull; }'
-        return ['mkdir -p "$folder/out"', f"file={image_file}", finish, f'[ -r "$file" ] || {missing}']
+        return ['mkdir -p "$folder/out"', f"file={image_file}", f'[ -r "$file" ] || {missing}']
     return [
         f"""\
 mkdir -p "$root/images" "$folder/out"
 file="$root/images/$(printf %s "$image" | sha256sum | cut -c 1-32).{suffix}"
-{finish}
 if ! (
     flock 9 || :
     ls "$root/images" >/dev/null  # makes an NFS client refresh its cache of the folder
@@ -340,4 +329,4 @@ def _inside(container: ContainerSpec, nodes: int) -> str:
     begin = f'ulimit -f {MAX_FILE_BLOCKS}; export HOME=/tmp CUDA_VISIBLE_DEVICES="$1" {variables}; shift; '
     run = 'exec python3.11 -m tfbench "$@" --output='
     script = f'{begin}{_RANK}{run}"$out"' if nodes > 1 else f"{begin}{run}{RECORD_PATH}"
-    return f'sh -c {shlex.quote(script)} tfbench "$CUDA_VISIBLE_DEVICES" "$@" </dev/null >"$folder/output.log" 2>&1 &'
+    return f'sh -c {shlex.quote(script)} tfbench "$CUDA_VISIBLE_DEVICES" "$@"'

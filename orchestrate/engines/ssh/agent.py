@@ -3,7 +3,8 @@
 It uses only the standard library of Python 3.6, to run with any Python of the host. It prints a mark, which separates
 its answers from the output of login profiles. Then it serves requests until the connection ends: each is a line of JSON
 with an id, followed by an optional payload, and each has a thread of its own, so that none waits for another. Answers
-are lines of JSON with the id of their request; the last has `end`.
+are lines of JSON with the id of their request; the last has `end`. Requests are carried out once received, whatever
+becomes of the connection; only `follow` and `install` end with it.
 
 All files are below one folder, `~/.tfbench`:
 
@@ -18,7 +19,6 @@ program again, with other settings.
 The repeats of a Slurm cluster are in a folder that all nodes share; see `script.py`.
 """
 
-import ast
 import base64
 import contextlib
 import errno
@@ -26,6 +26,7 @@ import fcntl
 import io
 import json
 import os
+import platform
 import resource
 import shutil
 import signal
@@ -36,13 +37,13 @@ import tarfile
 import threading
 import time
 from pathlib import Path
-from typing import IO, Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import IO, Any, Callable, Dict, Iterator, List, Mapping, Optional
 
 Request = Dict[str, Any]
-"""What the controller asks for, together with the settings of the connection. `over` is set once nobody waits any more;
-`follow` and `install` end then, and the others are carried out once received."""
+"""What the controller asks for, together with the settings of the connection; or a line of an answer."""
 
-Reply = Callable[..., None]
+OVER = threading.Event()
+"""Set once the connection has ended."""
 
 PROGRAM: bytes = globals().get("program", b"")
 """This program, as `channel.READ_PROGRAM` has received it."""
@@ -71,7 +72,7 @@ PIP_SETTINGS = (
     *("index-url", "extra-index-url", "no-index", "find-links", "trusted-host", "proxy", "cert", "client-cert"),
     *("timeout", "retries", "keyring-provider"),
 )
-"""Settings of pip that are kept: how to reach packages. Others would change what is installed, and where."""
+"""Variables of pip that are kept: how to reach packages. Others may change what is installed, and where."""
 
 QUERY_PYTHON = """\
 import importlib.metadata, importlib.util, json, platform, re, sys
@@ -86,9 +87,8 @@ def version(*names):
             return importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             pass
-json.dump({"path": sys.executable, "version": platform.python_version(),
-           "pip": importlib.util.find_spec("pip") is not None,
-           "machine": platform.machine(), "libc": sorted(libc),
+json.dump({"version": platform.python_version(),
+           "pip": importlib.util.find_spec("pip") is not None, "libc": sorted(libc),
            "tensorflow": version("tensorflow", "tensorflow-cpu"), "keras": version("keras")}, sys.stdout)
 """
 
@@ -133,39 +133,31 @@ def write_json(path: Path, document: Request) -> None:
 # ---- the host: Pythons, an image, facts
 
 
-def hello(request: Request, reply: Reply) -> None:
+def hello(request: Request) -> Iterator[Request]:
     """Report the host's Pythons, its tfbench image, what is installed, free space and time."""
     root = Path(request["root"])
     root.mkdir(parents=True, exist_ok=True)
-    pythons: Dict[str, Request] = {}
-    for name in [request["python"]] if request["python"] else request["pythons"]:
-        path = shutil.which(str(Path(name).expanduser()))
-        found = None if path is None or python_key(path) in pythons else query_python(path)
-        if path is not None and found is not None:
-            pythons[python_key(path)] = {**found, "path": path}
-    reply(
-        pythons=list(pythons.values()),
-        image=read_json(Path(request["image_file"])),
-        runners=folders(root / "runner"),
-        environments=folders(root / "environments"),
-        free_bytes=shutil.disk_usage(root).free,
-        now=time.time(),
-        root=str(root),
-    )
-
-
-def python_key(path: str) -> str:
-    """Return a key that is equal for paths of the same interpreter; each virtual environment counts as its own."""
-    return path if Path(path).parent.with_name("pyvenv.cfg").exists() else os.path.realpath(path)
+    names = [request["python"]] if request["python"] else request["pythons"]
+    paths = dict.fromkeys(shutil.which(str(Path(name).expanduser())) for name in names)
+    yield {
+        "pythons": list(filter(None, map(query_python, filter(None, paths)))),
+        "image": read_json(Path(request["image_file"])),
+        "runners": folders(root / "runner"),
+        "environments": folders(root / "environments"),
+        "free_bytes": shutil.disk_usage(root).free,
+        "machine": platform.machine(),
+        "now": time.time(),
+        "root": str(root),
+    }
 
 
 def query_python(path: str) -> Optional[Request]:
-    """Return an interpreter's version and packages; None: it cannot be started."""
+    """Return an interpreter's path, version and packages; None: it cannot be started."""
     try:
         found = json.loads(run([path, "-c", QUERY_PYTHON], check=True).stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
-    return found if isinstance(found, dict) else None
+    return {**found, "path": path} if isinstance(found, dict) else None
 
 
 def folders(parent: Path) -> List[str]:
@@ -173,7 +165,7 @@ def folders(parent: Path) -> List[str]:
     return sorted(path.name for path in parent.glob("*") if "." not in path.name)
 
 
-def unpack(request: Request, reply: Reply) -> None:
+def unpack(request: Request) -> Iterator[Request]:
     """Unpack the runner, once per version."""
     target = Path(request["root"], "runner", request["digest"])
     part = target.with_name(f"{target.name}.part-{os.getpid()}")
@@ -185,20 +177,19 @@ def unpack(request: Request, reply: Reply) -> None:
             part.rename(target)
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    reply(runner=str(target))
+    yield {"runner": str(target)}
 
 
-def command(request: Request, reply: Reply) -> None:
+def command(request: Request) -> Iterator[Request]:
     """Run a command of the host with variables of the controller, e.g. the probe, or one of Slurm's."""
     environment = with_login(os.environ, request["environment"])
     try:  # a project in the current folder may have a package `results`
         done = run(request["words"], request["limit_seconds"], cwd="/", env=environment)
     except FileNotFoundError:
-        reply(missing=request["words"][0])
-        return
-    except subprocess.TimeoutExpired as error:
-        raise RequestFailed(str(error)) from error
-    reply(code=done.returncode, output=text_of(done.stdout), errors=text_of(done.stderr[-CHUNK_BYTES:]))
+        yield {"missing": request["words"][0]}
+    else:
+        output, errors = (stream.decode("utf-8", "replace") for stream in (done.stdout, done.stderr[-CHUNK_BYTES:]))
+        yield {"code": done.returncode, "output": output, "errors": errors}
 
 
 def with_login(login: Mapping[str, str], ours: Dict[str, str]) -> Dict[str, str]:
@@ -210,18 +201,18 @@ def with_login(login: Mapping[str, str], ours: Dict[str, str]) -> Dict[str, str]
 # ---- the environment: the locked packages of a variant
 
 
-def install(request: Request, reply: Reply) -> None:
+def install(request: Request) -> Iterator[Request]:
     """Install locked packages into a folder named by the digest of the lock and the Python version."""
     target = Path(request["root"], "environments", request["digest"])
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.with_name(f"{target.name}.lock").open("w", encoding="utf-8") as lock:
         while not locked(lock):
-            reply(waiting="another controller makes the same environment")
-            if request["over"].wait(request["heartbeat_seconds"]):
+            yield {"waiting": "another controller makes the same environment"}
+            if OVER.wait(request["heartbeat_seconds"]):
                 return
         if not target.is_dir():
-            make_environment(request, target, reply)
-    reply(site=str(target / "site"))
+            yield from make_environment(request, target)
+    yield {"site": str(target / "site")}
 
 
 def locked(file: IO[str]) -> bool:
@@ -233,7 +224,7 @@ def locked(file: IO[str]) -> bool:
     return True
 
 
-def make_environment(request: Request, target: Path, reply: Reply) -> None:
+def make_environment(request: Request, target: Path) -> Iterator[Request]:
     """Install into a temporary folder, then rename it to `target`."""
     for old in target.parent.glob(f"{target.name}.part-*"):
         shutil.rmtree(old, ignore_errors=True)  # left by a dead process, because we hold the lock
@@ -241,9 +232,9 @@ def make_environment(request: Request, target: Path, reply: Reply) -> None:
     part.mkdir()
     requirements, log = part / "requirements.txt", part / "pip.log"
     requirements.write_bytes(request["payload"])
-    options = "--require-hashes --only-binary=:all: --no-deps --no-cache-dir --disable-pip-version-check --quiet"
-    where = ["--requirement", str(requirements), "--target", str(part / "site")]
-    environment = {**pip_environment(request["python"]), "TMPDIR": str(part)}  # /tmp may be too small
+    options = "--require-hashes --only-binary=:all: --no-deps --no-user --no-cache-dir --quiet"
+    where = ["--disable-pip-version-check", "--requirement", str(requirements), "--target", str(part / "site")]
+    environment = {**pip_environment(), "TMPDIR": str(part)}  # /tmp may be too small
     with log.open("wb") as output:
         child = subprocess.Popen(
             [request["python"], "-m", "pip", "install", *options.split(), *where],
@@ -254,8 +245,8 @@ def make_environment(request: Request, target: Path, reply: Reply) -> None:
         )
     free = shutil.disk_usage(part).free
     try:
-        while not wait_for(lambda: child.poll() is not None or request["over"].is_set(), 2.0):
-            reply(installed_bytes=max(0, free - shutil.disk_usage(part).free))
+        while not wait_for(lambda: child.poll() is not None or OVER.is_set(), 2.0):
+            yield {"installed_bytes": max(0, free - shutil.disk_usage(part).free)}
     finally:
         child.kill()
         child.wait()
@@ -267,20 +258,11 @@ def make_environment(request: Request, target: Path, reply: Reply) -> None:
     part.rename(target)
 
 
-def pip_environment(python: str) -> Dict[str, str]:
-    """Return variables with which pip keeps the host's index, proxy and certificates, and no other setting."""
-    settings, listed = {}, run([python, "-m", "pip", "config", "list"]).stdout.decode("utf-8", "replace")
-    for line in listed.splitlines():  # sections that override others come last
-        name, _, value = line.partition("=")
-        section, _, key = name.rpartition(".")
-        if section in ("global", "install", ":env:") and key in PIP_SETTINGS:
-            settings[key] = " ".join(ast.literal_eval(value).split())
-    return {
-        **{name: value for name, value in os.environ.items() if not name.startswith("PIP_")},
-        **{f"PIP_{key.upper().replace('-', '_')}": value for key, value in settings.items()},
-        "PIP_CONFIG_FILE": os.devnull,
-        "PIP_ROOT_USER_ACTION": "ignore",
-    }
+def pip_environment() -> Dict[str, str]:
+    """Return variables with which pip keeps the host's index, proxy and certificates, and no other variable."""
+    kept = tuple("PIP_" + name.upper().replace("-", "_") for name in PIP_SETTINGS)
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("PIP_") or name in kept}
+    return {**variables, "PIP_ROOT_USER_ACTION": "ignore"}
 
 
 # ---- repeats
@@ -291,7 +273,7 @@ def job_folder(request: Request) -> Path:
     return Path(request["root"], "jobs", request["run"], request["job"])
 
 
-def start(request: Request, reply: Reply) -> None:
+def start(request: Request) -> Iterator[Request]:
     """Start a repeat, or reattach to the existing one of this name."""
     folder, machine = job_folder(request), Path(request["root"], request["machine"])
     folder.mkdir(parents=True, exist_ok=True)
@@ -299,7 +281,7 @@ def start(request: Request, reply: Reply) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         clear_dead(folder)
         if (folder / "state.json").exists():
-            reply(reattached=True)
+            yield {"reattached": True}
             return
         descriptor = os.open(str(machine), os.O_RDONLY)
         try:
@@ -307,12 +289,12 @@ def start(request: Request, reply: Reply) -> None:
             for state in machine.glob(request["states"]):
                 other = state.parent.parent.name
                 if other != request["run"] and is_alive(read_json(state) or {}):
-                    reply(busy=other)
+                    yield {"busy": other}
                     return
             launch(request)
         finally:
             os.close(descriptor)
-    reply(reattached=False)
+    yield {"reattached": False}
 
 
 def clear_dead(folder: Path) -> None:
@@ -329,18 +311,12 @@ def clear_dead(folder: Path) -> None:
 
 def launch(request: Request) -> None:
     """Start a guardian and wait until the benchmark runs or has failed to start."""
-    pipe = subprocess.PIPE
-    words, null = [sys.executable, "-c", request["read_program"]], subprocess.DEVNULL
-    guardian = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=null, cwd="/", start_new_session=True)
-    assert guardian.stdin and guardian.stdout
-    settings = {key: value for key, value in request.items() if key not in ("over", "payload")}
-    with contextlib.suppress(BrokenPipeError), guardian.stdin as sent:
-        sent.write(b"%d\n%s%s\n" % (len(PROGRAM), PROGRAM, json.dumps({**settings, "guards": True}).encode()))
-    with guardian.stdout as answer:
-        problem = answer.read()
-    guardian.wait()
-    if problem != STARTED:
-        cause = problem.decode("utf-8", "replace")
+    settings = {**request, "payload": None, "guards": True}
+    text = b"%d\n%s%s\n" % (len(PROGRAM), PROGRAM, json.dumps(settings).encode())
+    words, pipe, null = [sys.executable, "-c", request["read_program"]], subprocess.PIPE, subprocess.DEVNULL
+    done = subprocess.run(words, input=text, stdout=pipe, stderr=null, cwd="/", start_new_session=True)
+    if done.stdout != STARTED:
+        cause = done.stdout.decode("utf-8", "replace")
         raise RequestFailed(cause or "the benchmark's guardian ended before the benchmark had started")
 
 
@@ -483,30 +459,28 @@ def is_alive(state: Request) -> bool:
     return lives(state.get("guardian")) or lives(state.get("child"))
 
 
-def follow(request: Request, reply: Reply) -> None:
+def follow(request: Request) -> Iterator[Request]:
     """Send a repeat's output from an offset on, then how it ended."""
     folder = job_folder(request)
     state = state_of(folder)
     if state is None:
-        reply(lost="the repeat's folder is gone: somebody removed it, or the host was replaced")
+        yield {"lost": "the repeat's folder is gone: somebody removed it, or the host was replaced"}
         return
-    offset, replied_at, printed_at = request["offset"], time.monotonic(), printed(folder)
-    while not request["over"].wait(POLL_SECONDS):
-        alive = is_alive(state)
-        if not alive and "guardian" not in state:  # it may still have to write how the repeat ended
-            wait_for((folder / "exit.json").exists, END_OF_OUTPUT_SECONDS)
-        ended = read_json(folder / "exit.json")
-        moved = send_output(folder / "output.log", offset, reply)
-        if ended is not None or not alive:
-            send_output(folder / "output.log", moved, reply)
-            reply(**(ended or {"code": None, "out_of_memory": False}))
+    if "guardian" not in state:  # damaged: it may still have to write how the repeat ended
+        wait_for((folder / "exit.json").exists, END_OF_OUTPUT_SECONDS)
+    offset, answered_at, printed_at, chunk = request["offset"], time.monotonic(), printed(folder), b""
+    while not OVER.wait(0 if chunk else POLL_SECONDS):
+        alive, ended = is_alive(state), read_json(folder / "exit.json")
+        chunk = read_regular(folder / "output.log", CHUNK_BYTES, offset) or b""
+        if chunk:
+            offset, answered_at, printed_at = offset + len(chunk), time.monotonic(), printed(folder)
+            yield {"log": text_of(chunk)}
+        elif ended is not None or not alive:
+            yield ended or {"code": None, "out_of_memory": False}
             return
-        if moved != offset:
-            offset, replied_at, printed_at = moved, time.monotonic(), printed(folder)
-        elif time.monotonic() - replied_at > request["heartbeat_seconds"]:
-            before, printed_at = printed_at, printed(folder)
-            reply(alive=True, prints=printed_at != before)
-            replied_at = time.monotonic()
+        elif time.monotonic() - answered_at > request["heartbeat_seconds"]:
+            before, answered_at, printed_at = printed_at, time.monotonic(), printed(folder)
+            yield {"alive": True, "prints": printed_at != before}
 
 
 def printed(folder: Path) -> int:
@@ -517,21 +491,9 @@ def printed(folder: Path) -> int:
         return 0
 
 
-def send_output(path: Path, offset: int, reply: Reply) -> int:
-    """Send a file's content from an offset on; return the new offset."""
-    if not path.exists():
-        return offset
-    with path.open("rb") as file:
-        file.seek(offset)
-        for chunk in iter(lambda: file.read(CHUNK_BYTES), b""):
-            offset += len(chunk)
-            reply(log=text_of(chunk), offset=offset)
-    return offset
-
-
-def collect(request: Request, reply: Reply) -> None:
+def collect(request: Request) -> Iterator[Request]:
     """Send the record, at most one byte more than the limit."""
-    reply(record=text_of(read_regular(job_folder(request) / "record.json", request["limit"] + 1)))
+    yield {"record": text_of(read_regular(job_folder(request) / "record.json", request["limit"] + 1))}
 
 
 def text_of(data: Optional[bytes]) -> Optional[str]:
@@ -557,10 +519,10 @@ def read_regular(path: Path, limit: int, offset: int = 0) -> Optional[bytes]:
         os.close(descriptor)
 
 
-def stop(request: Request, reply: Reply) -> None:
+def stop(request: Request) -> Iterator[Request]:
     """End a repeat, with SIGTERM first so that it can write its record."""
     end(request, signal.SIGTERM, signal.SIGKILL)
-    reply(stopped=True)
+    yield {"stopped": True}
 
 
 def end(request: Request, *numbers: int) -> None:
@@ -580,7 +542,7 @@ def end(request: Request, *numbers: int) -> None:
             os.kill(int(str(guardian).split()[0]), signal.SIGKILL)
 
 
-def remove(request: Request, reply: Reply) -> None:
+def remove(request: Request) -> Iterator[Request]:
     """Kill a repeat and remove its folder, and the run's folder if it is the last."""
     folder = job_folder(request)
     end(request, signal.SIGKILL)
@@ -588,13 +550,13 @@ def remove(request: Request, reply: Reply) -> None:
     with contextlib.suppress(OSError):  # not empty
         folder.parent.rmdir()
         folder.parent.parent.rmdir()
-    reply(removed=True)
+    yield {"removed": True}
 
 
-def running(request: Request, reply: Reply) -> None:
+def running(request: Request) -> Iterator[Request]:
     """List the repeats of a run on this host, running or ended."""
     run = Path(request["root"], "jobs", request["run"])
-    reply(jobs=sorted(path.parent.name for path in run.glob("*/state.json")))
+    yield {"jobs": sorted(path.parent.name for path in run.glob("*/state.json"))}
 
 
 def wait_for(reached: Callable[[], bool], seconds: float) -> bool:
@@ -610,18 +572,18 @@ def wait_for(reached: Callable[[], bool], seconds: float) -> bool:
 # ---- Slurm: a run's folder in the one that all nodes share
 
 
-def survey(request: Request, reply: Reply) -> None:
+def survey(request: Request) -> Iterator[Request]:
     """List a run's arrays with their jobs and what sbatch printed, and the repeats that have begun and ended."""
     folder = Path(request["folder"])
     arrays = {path.stem.split("-")[-1]: path for path in folder.glob("array-*.jobs")}
-    reply(
-        usable=os.access(str(folder.parent), os.W_OK),
-        arrays={
+    yield {
+        "usable": os.access(str(folder.parent), os.W_OK),
+        "arrays": {
             number: ["\n".join(path.read_text().split()), printed_by_sbatch(path)] for number, path in arrays.items()
         },
-        begun=names_in(folder / "jobs"),
-        ended=names_in(folder / "done"),
-    )
+        "begun": names_in(folder / "jobs"),
+        "ended": names_in(folder / "done"),
+    }
 
 
 def printed_by_sbatch(jobs: Path) -> str:
@@ -635,18 +597,17 @@ def names_in(folder: Path) -> str:
     return "\n".join(path.name for path in folder.glob("[!.]*"))
 
 
-def submit(request: Request, reply: Reply) -> None:
+def submit(request: Request) -> Iterator[Request]:
     """Submit an array once, whatever becomes of the connection and of its answer."""
     folder = Path(request["folder"])
     os.umask(0o077)
     for name in ("jobs", "done"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    clean(request)
     jobs = folder / f"array-{request['number']}.jobs"
     if jobs.exists():  # an earlier request, whose answer was lost, submits it
         wait_for(lambda: bool(printed_by_sbatch(jobs)) or not jobs.exists(), request["limit_seconds"])
     if printed_by_sbatch(jobs):
-        reply(code=0, output=printed_by_sbatch(jobs), errors="")
+        yield {"code": 0, "output": printed_by_sbatch(jobs), "errors": ""}
         return
     jobs.write_text(request["jobs"] + "\n")
     script = jobs.with_suffix(".sh")
@@ -657,30 +618,24 @@ def submit(request: Request, reply: Reply) -> None:
         jobs.with_suffix(".out").write_text(output, encoding="utf-8")
     else:
         jobs.unlink()
-    reply(code=done.returncode, output=output, errors=errors)
+    yield {"code": done.returncode, "output": output, "errors": errors}
 
 
-def clean(request: Request) -> None:
-    """Remove the files of repeats."""
-    for job in request["removals"]:
-        shutil.rmtree(str(Path(request["folder"], "jobs", job)), ignore_errors=True)
-        with contextlib.suppress(OSError):
-            Path(request["folder"], "done", job).unlink()
-
-
-def sweep(request: Request, reply: Reply) -> None:
+def sweep(request: Request) -> Iterator[Request]:
     """Remove the files of repeats, and the run's folder if no repeat is left and it is not to be kept."""
-    clean(request)
     folder = Path(request["folder"])
+    for job in request["removals"]:
+        shutil.rmtree(str(folder / "jobs" / job), ignore_errors=True)
+        with contextlib.suppress(OSError):
+            (folder / "done" / job).unlink()
     left = any(folder.glob("jobs/*")) or any(folder.glob("done/*"))
     if not (left or request["keep"]):
         shutil.rmtree(str(folder), ignore_errors=True)
-    reply(left=left)
+    yield {"left": left}
 
 
-def poll(request: Request, reply: Reply) -> None:
-    """Remove the files of repeats; of others, send new output and, once they have ended, their records."""
-    clean(request)
+def poll(request: Request) -> Iterator[Request]:
+    """Send new output of repeats and, once they have ended, their records."""
     folder, left = Path(request["folder"]), request["limit_bytes"]
     names_in(folder / "done")  # makes an NFS client refresh its cache of the folder
     for job, offset in request["followed"]:
@@ -693,7 +648,7 @@ def poll(request: Request, reply: Reply) -> None:
         if ended is not None:
             record = read_regular(folder / "jobs" / job / "record.json", request["limit_record_bytes"])
         if log or ended is not None:
-            reply(job=job, log=text_of(log or b""), record=text_of(record), ended=text_of(ended))
+            yield {"job": job, "log": text_of(log or b""), "record": text_of(record), "ended": text_of(ended)}
         left -= len(log or b"") + len(record or b"")
 
 
@@ -708,7 +663,6 @@ REQUESTS = {
 
 def serve(settings: Request) -> None:
     """Start a thread for each request until the connection ends, or the controller is silent."""
-    threads: Dict[int, Tuple[threading.Thread, threading.Event]] = {}
     signal.signal(signal.SIGALRM, lambda *_: sys.exit())
     try:
         while True:
@@ -718,45 +672,33 @@ def serve(settings: Request) -> None:
                 return
             if not line.strip():  # a sign of life
                 continue
-            request = json.loads(line.decode())
-            threads = {number: pair for number, pair in threads.items() if pair[0].is_alive()}
-            if request["do"] == "cancel":
-                if request["id"] in threads:
-                    threads[request["id"]][1].set()
-                continue
-            over, payload = threading.Event(), sys.stdin.buffer.read(request.get("payload_bytes", 0))
-            full = {**settings, **request, "payload": payload, "over": over}
-            thread = threading.Thread(target=carry_out, args=(full,))
+            request = {**settings, **json.loads(line.decode())}
+            request["payload"] = sys.stdin.buffer.read(request["payload_bytes"])
             try:
-                thread.start()
+                threading.Thread(target=carry_out, args=(request,)).start()
             except RuntimeError as error:
                 write(id=request["id"], failed=f"{request['do']}: {error}", end=True)
-            else:
-                threads[request["id"]] = thread, over
     finally:
         signal.alarm(0)
-        for _, over in threads.values():
-            over.set()
+        OVER.set()
 
 
 def carry_out(request: Request) -> None:
     """Carry out a request."""
-
-    def reply(**document: Any) -> None:
-        write(id=request["id"], **document)
-
+    last: Request = {}
     with contextlib.suppress(BrokenPipeError):
         try:
-            REQUESTS[request["do"]](request, reply)
+            for answer in REQUESTS[request["do"]](request):
+                write(id=request["id"], **answer)
         except BrokenPipeError:
             raise
-        except RequestFailed as failure:
-            reply(failed=str(failure))
+        except (RequestFailed, subprocess.SubprocessError) as failure:
+            last = {"failed": str(failure)}
         except OSError as error:
-            reply(failed=f"{request['do']}: {describe(error)}")
+            last = {"failed": f"{request['do']}: {describe(error)}"}
         except Exception as error:  # noqa: BLE001  a bug: the controller must not wait for an answer
-            reply(failed=f"{request['do']}: {error!r}")
-        reply(end=True)
+            last = {"failed": f"{request['do']}: {error!r}"}
+        write(id=request["id"], **last, end=True)
 
 
 def main() -> None:

@@ -7,7 +7,6 @@ connection that has broken or stalled is opened again.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import base64
 import contextlib
 import itertools
@@ -16,34 +15,22 @@ import math
 import secrets
 import sys
 import time
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
-import stamina
+from anyio.streams.memory import MemoryObjectSendStream
 
 from orchestrate import loop
-from orchestrate.connections.conversation import (
-    END_SECONDS,
-    MAX_LINE_BYTES,
-    RETRIES,
-    CommandResult,
-    Conversation,
-    LimitExceeded,
-    TooLong,
-    ask,
-    own_words,
-    ssh_failure,
-    with_retries,
-)
-from orchestrate.connections.ssh import OWN_CONNECTION, ssh_command
+from orchestrate.connections.link import Link, with_retries
+from orchestrate.connections.ssh import NAME_PREFIX, OWN_CONNECTION, ssh_command
 from orchestrate.engines.base import NotThere
 from orchestrate.engines.ssh import software
-from orchestrate.errors import Dropped, HostError, LaunchFailed, Lost, Unreachable
+from orchestrate.errors import HostError, LaunchFailed, Lost, Unreachable
 from orchestrate.inventory.addresses import AS_CONFIGURED, HostKeys, SSHAddress
-from orchestrate.text import plain_text, read_json
+from orchestrate.text import plain_text
 
 AGENT = Path(__file__).with_name("agent.py").read_bytes()
 
@@ -60,19 +47,13 @@ SECONDS = 60.0
 """Longest duration of a login and of a request with a single answer, and longest silence of the others, in which the
 agent reports at least every 5 seconds."""
 
-MAX_PROFILE_BYTES = 1 << 20
-"""Limit for the output of login profiles, and for what belongs to no request."""
-
-MAX_OUTPUT_BYTES = 32 << 20
-"""Limit for the output of a command, in base64: the states of 100,000 repeats of a queue."""
-
 MAX_STREAM_BYTES = 64 << 20
-"""Limit for a whole answer: an agent stores up to 20 MB of a benchmark's output, and sends it in base64."""
+"""Limit for a whole answer: an agent stores up to 20 MB of a benchmark's output, and sends it in base64. Also for all
+that belongs to no request."""
 
 MAX_UNREAD_LINES = 16
 """Lines of a request that wait for their reader, before the host waits."""
 
-SSH_FAILED = 255
 NO_PYTHON = 97
 
 PYTHONS = (
@@ -87,8 +68,8 @@ SILENCE_SECONDS = 600
 of sshd."""
 
 SIGN_OF_LIFE_SECONDS = 60.0
-"""Interval of signs to an agent that nothing else is sent to. So long a connection stays open that nobody uses: between
-the probe and the run, and between parts of a run."""
+"""Interval of signs to an agent. So long a connection stays open that nobody uses: between the probe and the run, and
+between parts of a run."""
 
 READ_PROGRAM = (
     "import signal, sys; signal.alarm({seconds}); "
@@ -123,11 +104,6 @@ class AgentPlace:
     keys: HostKeys = AS_CONFIGURED
     finds: str = ""
 
-    @property
-    def name(self) -> str:
-        """Return the name of the host, for messages."""
-        return "this machine" if self.login is None else f"ssh {self.login.target}"
-
 
 class Channel:
     """Sends requests to the agent on a host; all but `answer` and `answers` from any thread but the loop's.
@@ -146,7 +122,7 @@ class Channel:
         wanted = AgentPlace(login=login, **place)
         self._connection = _CONNECTIONS.get(wanted) or _CONNECTIONS.setdefault(wanted, Connection(wanted))
         self._connection.users.add(self)
-        self.name = wanted.name
+        self.name = self._connection.name
 
     def request(self, do: str, payload: bytes = b"", **request: Any) -> dict[str, Any]:  # noqa: ANN401
         """Do what `answer` does, outside of the loop."""
@@ -158,7 +134,6 @@ class Channel:
         payload: bytes = b"",
         *,
         seconds: float = SECONDS,
-        max_bytes: int = MAX_LINE_BYTES,
         **request: Any,  # noqa: ANN401
     ) -> dict[str, Any]:
         """Send a request and return its answer, in the loop.
@@ -168,9 +143,8 @@ class Channel:
             LaunchFailed: The request failed on the host.
             Lost: The repeat no longer exists.
         """
-        limits: dict[str, Any] = {"seconds": seconds, "silence_seconds": math.inf, "max_bytes": max_bytes}
-        answers = self.answers(do, payload, max_line_bytes=max_bytes, **limits, **request)
-        async with contextlib.aclosing(answers):
+        limits: dict[str, Any] = {"seconds": seconds, "silence_seconds": math.inf}
+        async with contextlib.aclosing(self.answers(do, payload, **limits, **request)) as answers:
             answer = await anext(answers, None)
             if answer is None or await anext(answers, None) is not None:
                 raise Unreachable(f"{self.name}: {'no answer' if answer is None else 'several answers'} to {do!r}")
@@ -183,8 +157,6 @@ class Channel:
         *,
         silence_seconds: float = SECONDS,
         seconds: float = math.inf,
-        max_bytes: int = MAX_STREAM_BYTES,
-        max_line_bytes: int = MAX_LINE_BYTES,
         **request: object,
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Send a request and yield the lines of its answer, in the loop; raises as `answer`.
@@ -196,39 +168,37 @@ class Channel:
             payload: Bytes after the request.
             silence_seconds: Longest wait for a line.
             seconds: Longest total duration.
-            max_bytes: Maximum size of the answer.
-            max_line_bytes: Maximum size of a line.
             request: Arguments of the request.
         """
-        document = {"do": do, "payload_bytes": len(payload), **request}
-        ends_at, is_final = time.monotonic() + seconds, False
+        ends_at, left_bytes, is_final = time.monotonic() + seconds, MAX_STREAM_BYTES, False
         while True:
             if self not in self._connection.users:
                 raise Unreachable(f"{self.name}: the connection was closed")
-            exchange = Exchange(max_bytes, max_line_bytes)
+            is_final = not await self._connection.ensure() or is_final
+            sent, received = anyio.create_memory_object_stream[tuple[dict[str, Any], int] | None](MAX_UNREAD_LINES)
+            number = self._connection.send(sent, payload, do=do, **request)
             try:
-                is_final = True  # also if it cannot be opened
-                link, is_final = await self._connection.link()
-                link.begin(document, payload, exchange)
                 while True:
                     left = ends_at - time.monotonic()
                     with anyio.move_on_after(max(0.0, min(left, silence_seconds))) as limit:
-                        answer = await exchange.get()
+                        line = await received.receive()
                     if limit.cancelled_caught:
-                        why = f"no answer for {silence_seconds:.0f} s"
-                        why = why if silence_seconds < left else f"not done within {seconds:.0f} s"
-                        is_final = True
-                        raise await link.close(Unreachable(f"{self.name}: {why}"))
-                    if answer is None:
+                        silent, late = f"no answer for {silence_seconds:.0f} s", f"not done within {seconds:.0f} s"
+                        raise self._connection.end(silent if silence_seconds < left else late)
+                    if line is None:
                         return
-                    is_final = True
+                    answer, size = line
+                    is_final, left_bytes = True, left_bytes - size
+                    if left_bytes < 0:
+                        raise self._connection.end(f"its answer exceeds {MAX_STREAM_BYTES >> 20} MiB")
                     raise_failure(self.name, answer)
                     yield answer
-            except Unreachable:  # a connection that was idle may have been dead for long
-                if is_final or exchange.bytes_left < 0:
-                    raise
+            except anyio.EndOfStream:  # a connection that was idle may have been dead for long
+                if is_final:
+                    raise self._connection.failure() from None
             finally:
-                exchange.close()
+                received.close()
+                self._connection.forget(number)
 
     async def run(self, words: Sequence[str], environment: Mapping[str, str], seconds: float) -> CommandResult:
         """Run a command of the host with more variables and a time limit, in the loop; raises as `answer`.
@@ -237,11 +207,11 @@ class Channel:
             NotThere: The host has no such command.
         """
         about: dict[str, Any] = {"words": list(words), "environment": dict(environment), "limit_seconds": seconds}
-        answer = await self.answer("command", seconds=seconds + 10, max_bytes=MAX_OUTPUT_BYTES, **about)
+        answer = await self.answer("command", seconds=seconds + 10, **about)
         if "missing" in answer:
             raise NotThere(f"{self.name}: {words[0]} is not in PATH")
-        output, errors = (self.decode(answer.get(stream)) for stream in ("output", "errors"))
-        return CommandResult(output, answer["code"] if isinstance(answer.get("code"), int) else None, errors)
+        code, output, errors = (answer.get(key) for key in ("code", "output", "errors"))
+        return CommandResult(code if isinstance(code, int) else None, str(output), str(errors))
 
     def decode(self, text: object) -> bytes:
         """Decode bytes in an answer.
@@ -261,28 +231,19 @@ class Channel:
             Unreachable: The connection failed, or a limit was exceeded.
             LaunchFailed: The installation failed.
         """
-        for line in with_retries(self._connection.install_python):
-            raise_failure(self.name, read_line(self.name, line, MAX_LINE_BYTES))
+        loop.wait_for(self._connection.install_python())
 
     def close(self) -> None:
         """Refuse new requests."""
         self._connection.users.discard(self)
 
 
-def read_line(name: str, line: bytes, limit: int) -> dict[str, Any]:
-    """Parse a line of an answer of the named host, which is not trusted.
+class CommandResult(NamedTuple):
+    """Exit code of a command (None: malformed), its output, and the end of its standard error."""
 
-    Raises:
-        Unreachable: It is malformed.
-    """
-    try:
-        document = read_json(line, limit)
-    except ValueError as error:
-        problem = f"its answer is not JSON: {plain_text(repr(line[:1000]), 200)} ({plain_text(str(error), 100)})"
-        raise Unreachable(f"{name}: {problem}") from error
-    if not isinstance(document, dict):
-        raise Unreachable(f"{name}: its answer is not an object: {plain_text(repr(line[:1000]), 200)}")
-    return document
+    code: int | None
+    output: str
+    errors: str
 
 
 def raise_failure(name: str, answer: Mapping[str, Any]) -> None:
@@ -293,47 +254,74 @@ def raise_failure(name: str, answer: Mapping[str, Any]) -> None:
 
 
 class Connection:
-    """The connection to an agent, which is opened for the first request, and again after it has failed.
+    """The connection to an agent, which is opened for the first request, and again after it has failed; in the loop.
 
     Args:
         place: Where the agent runs.
 
     Attributes:
+        name: Of the host, for messages.
         users: Channels that may send more requests.
     """
 
     def __init__(self, place: AgentPlace) -> None:
+        self.name = "this machine" if place.login is None else f"{NAME_PREFIX}{place.login.target}"
         self.users: set[Channel] = set()
         self._place = place
-        self._opening: asyncio.Task[_Link] | None = None
-        self._link: _Link | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._link: Link | None = None
+        self._exchanges: dict[int, MemoryObjectSendStream[tuple[dict[str, Any], int] | None]] = {}
+        self._numbers = itertools.count(1)
+        self._stray_bytes = 0
         self._flags: list[str] = []
 
-    async def link(self) -> tuple[_Link, bool]:
-        """Return the open connection, and whether it was opened for this call.
+    async def ensure(self) -> bool:
+        """Open it unless it is open; return whether it was.
 
         Raises:
             Unreachable: The connection failed.
             NoPython: The host has no suitable Python.
         """
         if self._link is not None and self._link.failure is None:
-            return self._link, False
-        self._opening = self._opening or asyncio.create_task(self._open_with_retries())
-        return await asyncio.shield(self._opening), True  # all who ask meanwhile get the same
+            return True
+        if self._opening is None or self._opening.done():
+            self._opening = asyncio.create_task(with_retries(self._open))
+        await asyncio.shield(self._opening)  # all who ask meanwhile get the same
+        return False
 
-    async def close(self) -> None:
-        """Close the connection now."""
+    def send(self, answers: MemoryObjectSendStream[Any], payload: bytes, **request: object) -> int:
+        """Send a request, whose answers go to a stream, and after the last one None; return its number."""
+        assert self._link is not None
+        number = next(self._numbers)
+        self._exchanges[number] = answers
+        document = {"id": number, "payload_bytes": len(payload), **request}
+        self._link.send(json.dumps(document).encode() + b"\n" + payload)
+        if self._link.failure is not None:  # it has ended since it was opened
+            self.forget(number)
+        return number
+
+    def forget(self, number: int) -> None:
+        """Receive no more answers to a request."""
+        if (answers := self._exchanges.pop(number, None)) is not None:
+            answers.close()
+
+    def failure(self) -> HostError:
+        """Return why it has ended last."""
+        ended = self._link.failure if self._link is not None else None
+        return Unreachable(ended.cause if ended else f"{self.name}: the connection broke")
+
+    def end(self, why: str) -> HostError:
+        """End it, and return the reason."""
+        return self._end(Unreachable(f"{self.name}: {why}"))
+
+    def _end(self, failure: HostError) -> HostError:
         if self._link is not None:
-            await self._link.close(Unreachable(f"{self._place.name}: the connection was closed"))
+            self._link.end(failure)
+        for number in list(self._exchanges):
+            self.forget(number)
+        return failure
 
-    async def _open_with_retries(self) -> _Link:
-        try:
-            self._link = await stamina.AsyncRetryingCaller(**RETRIES)(Dropped, self._open)
-        finally:
-            self._opening = None
-        return self._link
-
-    async def _open(self) -> _Link:
+    async def _open(self) -> None:
         """Log in and start the agent."""
         place, mark = self._place, f"tfbench-{secrets.token_hex(8)}"
         pythons = (*PYTHONS, f"{place.root}/{software.PYTHON_FOLDER}/bin/python3")
@@ -344,260 +332,72 @@ class Connection:
             words = self._ssh(f"exec sh -c '{command}'")
         about = {"root": place.root, "image_file": place.image_file, "finds": place.finds, "mark": mark}
         ours = {"pythons": pythons, "silence_seconds": SILENCE_SECONDS, "read_program": read_program}
-        settings = json.dumps({**about, **ours, **LIMITS}).encode()
-        link = _Link(place, words, self.users)
-        if not await link.open(b"%d\n%s%s\n" % (len(AGENT), AGENT, settings), mark.encode()):
-            # The first time, it is tried again without the user's shared connection, which may be dead.
-            kind = Unreachable if self._flags else Dropped
-            self._flags = [OWN_CONNECTION]
-            raise await link.close(kind(f"{place.name}: no answer for {SECONDS:.0f} s"))
-        return link
+        text = b"%d\n%s%s\n" % (len(AGENT), AGENT, json.dumps({**about, **ours, **LIMITS}).encode())
+        no_python = NoPython(f"{self.name}: no Python 3.6 or newer was found. Looked for: {', '.join(PYTHONS)}")
+        try:
+            with anyio.fail_after(SECONDS):
+                self._link = await Link.open(self.name, words, text, mark, {NO_PYTHON: no_python})
+        except TimeoutError as error:
+            self._flags = [OWN_CONNECTION]  # next time without the user's shared connection, which may be dead
+            raise Unreachable(f"{self.name}: no answer for {SECONDS:.0f} s") from error
+        self._stray_bytes = 0
+        self._serving = asyncio.create_task(self._serve(self._link))
 
     def _ssh(self, command: str) -> list[str]:
         assert self._place.login is not None
         return ssh_command(self._place.login, self._place.keys, "-T", *self._flags, remote=command)
 
-    def install_python(self) -> list[bytes]:
-        """Install a Python over a connection of its own; return the lines of the script's answer.
+    async def _serve(self, link: Link) -> None:
+        """Pass answers on, and send signs of life, until the connection ends or is neither used nor will be."""
+        sign_at = time.monotonic() + SIGN_OF_LIFE_SECONDS
+        try:
+            while link.failure is None:
+                line = None
+                with anyio.move_on_after(sign_at - time.monotonic()):
+                    line = await link.receive()
+                if line is not None:
+                    await self._pass_on(*line)
+                if time.monotonic() >= sign_at:
+                    sign_at += SIGN_OF_LIFE_SECONDS
+                    link.send(b"\n")
+                    if not self.users and not self._exchanges:
+                        self.end("the connection was closed")
+        except HostError as error:
+            if link.failure is None:
+                self._end(error)
 
-        Raises:
-            Unreachable: The connection failed, or a limit was exceeded.
-        """
+    async def _pass_on(self, answer: dict[str, Any], size: int) -> None:
+        number, is_last = answer.pop("id", None), answer.pop("end", None) is True
+        answers = self._exchanges.get(number) if isinstance(number, int) else None
+        if answers is None:
+            self._stray_bytes += size
+            if self._stray_bytes > MAX_STREAM_BYTES:
+                raise Unreachable(f"{self.name}: it sends answers to no request")
+            return
+        with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            if answer:
+                await answers.send((answer, size))
+            if is_last:
+                await answers.send(None)
+
+    async def install_python(self) -> None:
+        """See `Channel.install_python`."""
         mark = f"tfbench-{secrets.token_hex(8)}"
         script = software.install_script(self._place.root, mark).encode()
-        size = MAX_PROFILE_BYTES + MAX_LINE_BYTES
+        link = None
         try:
-            answer = ask(self._ssh("exec sh -s"), script, seconds=software.INSTALL_SECONDS, max_bytes=size)
-        except LimitExceeded as error:
-            raise Unreachable(f"{self._place.name}: {error}") from error
-        before, marked, lines = answer.output.partition(mark.encode())
-        explain(self._place, answer.code, bool(marked), before, answer.errors)
-        return lines.splitlines()[1:]
-
-
-def explain(place: AgentPlace, code: int | None, marked: bool, before: bytes, errors: bytes) -> None:
-    """Raise the error that ended a connection, if any.
-
-    Args:
-        place: Where the agent runs.
-        code: Exit code of ssh.
-        marked: Whether the host had begun to answer.
-        before: What it printed before.
-        errors: Standard error of ssh.
-    """
-    if code == NO_PYTHON and not marked:
-        raise NoPython(f"{place.name}: no Python 3.6 or newer was found. Looked for: {', '.join(PYTHONS)}")
-    if code == SSH_FAILED and place.login is not None and (errors or not before):
-        failure = ssh_failure(place.login.target, errors, code)
-        raise Unreachable(failure.cause) if marked else failure
-    if not marked:
-        raise Unreachable(f"{place.name}: {own_words(code, before + errors)}")
-    if code != 0:
-        raise Unreachable(f"{place.name}: the connection broke. {plain_text(errors.decode(errors='replace'), 300)}")
+            with anyio.fail_after(software.INSTALL_SECONDS):
+                link = await with_retries(Link.open, self.name, self._ssh("exec sh -s"), script, mark)
+                answer: dict[str, Any] = {}
+                while "python" not in answer:
+                    answer, _ = await link.receive()
+                    raise_failure(self.name, answer)
+        except TimeoutError as error:
+            raise Unreachable(f"{self.name}: not done within {software.INSTALL_SECONDS:.0f} s") from error
+        finally:
+            if link is not None:
+                link.end(Unreachable(f"{self.name}: Python is installed"))
 
 
 _CONNECTIONS: dict[AgentPlace, Connection] = {}
 """One for each agent; belongs to the loop."""
-
-
-@atexit.register
-def _close_all() -> None:
-    async def close() -> None:
-        async with anyio.create_task_group() as group:
-            for connection in _CONNECTIONS.values():
-                group.start_soon(connection.close)
-
-    if _CONNECTIONS:
-        loop.wait_for(close())
-
-
-class Exchange:
-    """A request and its answer, in the loop.
-
-    Args:
-        max_bytes: Maximum size of the answer.
-        max_line_bytes: Maximum size of a line.
-
-    Attributes:
-        bytes_left: Size of the rest that is accepted; negative: the answer is too long.
-        has_ended: Whether the answer is complete.
-        link: The connection, and the number of the request there; None: it was not sent.
-    """
-
-    def __init__(self, max_bytes: int, max_line_bytes: int) -> None:
-        self.max_line_bytes = max_line_bytes
-        self.bytes_left = self._max_bytes = max_bytes
-        self.has_ended = False
-        self.link: tuple[_Link, int] | None = None
-        self._failure: HostError | None = None
-        self._lines, self._received = anyio.create_memory_object_stream[dict[str, Any]](MAX_UNREAD_LINES)
-
-    async def put(self, answer: dict[str, Any], size: int) -> None:
-        """Add a line of the answer, of a size in bytes; wait while many are unread.
-
-        Raises:
-            TooLong: The answer is too long.
-        """
-        self.bytes_left -= size
-        if self.bytes_left < 0:
-            raise TooLong(self._max_bytes)
-        self.has_ended = answer.pop("end", None) is True
-        with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-            if answer:
-                await self._lines.send(answer)
-        if self.has_ended:
-            self._lines.close()
-
-    async def get(self) -> dict[str, Any] | None:
-        """Wait for a line of the answer; None: it is complete.
-
-        Raises:
-            Unreachable: The connection failed.
-        """
-        try:
-            return await self._received.receive()
-        except (anyio.EndOfStream, anyio.ClosedResourceError):
-            if self._failure is not None and not self.has_ended:
-                raise Unreachable(self._failure.cause) from None
-            return None
-
-    def end(self, failure: HostError) -> None:
-        """End an incomplete answer for a reason."""
-        self._failure = self._failure or failure
-        self._lines.close()
-
-    def close(self) -> None:
-        """Stop receiving."""
-        self._lines.close()
-        self._received.close()
-        if self.link is not None:
-            link, number = self.link
-            link.forget(number, self)
-
-
-class _Link:
-    """An open connection, and the exchanges over it.
-
-    Args:
-        place: Where the agent runs.
-        command: Starts the agent.
-        users: Channels that may send more requests.
-
-    Attributes:
-        failure: Why the connection has ended; None: it has not.
-    """
-
-    def __init__(self, place: AgentPlace, command: list[str], users: Collection[Channel]) -> None:
-        self.failure: HostError | None = None
-        self._users = users
-        self._place = place
-        self._talk = Conversation(command)
-        self._to_send, self._sending = anyio.create_memory_object_stream[bytes](math.inf)
-        self._exchanges: dict[int, Exchange] = {}
-        self._numbers = itertools.count(1)
-        self._stray_bytes = 0
-
-    async def open(self, program: bytes, mark: bytes) -> bool:
-        """Send the agent's program and wait for its mark; return whether it came in time.
-
-        Raises:
-            Unreachable: The connection failed.
-            NoPython: The host has no suitable Python.
-        """
-        self._opened = asyncio.get_running_loop().create_future()
-        self._to_send.send_nowait(program)
-        self._task = asyncio.create_task(self._work(mark))
-        await asyncio.wait([self._opened, self._task], timeout=SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        if self.failure is not None:
-            raise self.failure
-        return self._opened.done()
-
-    def begin(self, document: dict[str, Any], payload: bytes, exchange: Exchange) -> None:
-        """Send a request, unless the connection has failed."""
-        if self.failure is not None:
-            exchange.end(self.failure)
-            return
-        number = next(self._numbers)
-        exchange.link = self, number
-        self._exchanges[number] = exchange
-        self._to_send.send_nowait(json.dumps({"id": number, **document}).encode() + b"\n" + payload)
-
-    def forget(self, number: int, exchange: Exchange) -> None:
-        """Receive no more of an exchange, and ask the agent to end it."""
-        if self._exchanges.pop(number, None) is not None and not exchange.has_ended:
-            self._to_send.send_nowait(json.dumps({"do": "cancel", "id": number}).encode() + b"\n")
-
-    async def close(self, failure: HostError) -> HostError:
-        """End the connection for a reason, and return it."""
-        self.end(failure)
-        await asyncio.wait([self._task], timeout=END_SECONDS)
-        self._task.cancel()
-        return failure
-
-    def end(self, failure: HostError) -> None:
-        """Begin to end the connection for a reason."""
-        if self.failure is None:
-            self.failure = failure
-            self._talk.kill()
-            for exchange in self._exchanges.values():
-                exchange.end(failure)
-            self._exchanges.clear()
-
-    async def _work(self, mark: bytes) -> None:
-        """Receive answers until the end of the connection."""
-        talks = asyncio.create_task(self._speak())
-        try:
-            async with self._talk:
-                try:
-                    await self._receive(mark)
-                except TooLong as error:
-                    self.end(Unreachable(f"{self._place.name}: {error}"))
-                except HostError as error:
-                    self.end(error)
-        finally:
-            talks.cancel()
-            for end in (self._to_send, self._sending):
-                end.close()
-
-    async def _speak(self) -> None:
-        """Send what there is to send, and signs of life; end the connection once it is neither used nor will be."""
-        while True:
-            data = b"\n"
-            with anyio.move_on_after(SIGN_OF_LIFE_SECONDS):
-                data = await self._sending.receive()
-            if data == b"\n" and not self._users and not self._exchanges:
-                self.end(Unreachable(f"{self._place.name}: the connection was closed"))
-            await self._talk.send(data)
-
-    async def _receive(self, mark: bytes) -> None:
-        marked, before = False, bytearray()
-        async for line in self._talk.lines(self._max_line_bytes):
-            if marked:
-                if line.endswith(b"\n"):  # otherwise the connection broke within it
-                    await self._take(line)
-            elif mark in line:  # after what a login profile printed without a line end
-                marked = True
-                self._opened.set_result(None)
-            else:
-                before += line
-            if len(before) > MAX_PROFILE_BYTES:
-                raise Unreachable(f"{self._place.name}: its login prints more than {MAX_PROFILE_BYTES >> 20} MiB")
-        explain(self._place, await self._talk.exit_code(), marked, bytes(before), self._talk.errors)
-        raise Unreachable(f"{self._place.name}: the connection ended")
-
-    def _max_line_bytes(self) -> int:
-        return max((exchange.max_line_bytes for exchange in self._exchanges.values()), default=MAX_LINE_BYTES)
-
-    async def _take(self, line: bytes) -> None:
-        """Pass a line to its exchange."""
-        document = read_line(self._place.name, line, self._max_line_bytes())
-        number = document.pop("id", None)
-        exchange = self._exchanges.get(number) if isinstance(number, int) else None
-        if exchange is not None:
-            await exchange.put(document, len(line))
-            if exchange.has_ended:
-                self._exchanges.pop(number, None)
-            return
-        self._stray_bytes += len(line)
-        if self._stray_bytes > MAX_STREAM_BYTES:
-            raise Unreachable(f"{self._place.name}: it sends answers to no request")

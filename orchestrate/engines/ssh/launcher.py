@@ -19,10 +19,10 @@ from orchestrate.engines.invocation import host_flags, job_variables
 from orchestrate.engines.pulls import DEADLINE_SECONDS, Progress, PullLimits
 from orchestrate.engines.ssh import software
 from orchestrate.engines.ssh.channel import Channel, NoPython
-from orchestrate.engines.ssh.software import Hello, HostSoftware
+from orchestrate.engines.ssh.software import Hello, HostSoftware, Packages
 from orchestrate.errors import Busy, LaunchFailed, Lost, PullFailed, Unreachable
 from orchestrate.inventory.hosts import Host
-from orchestrate.inventory.variants import Variant, read_variants
+from orchestrate.inventory.variants import read_variants
 from orchestrate.planning.facts import ARCHITECTURES, Facts, Image, facts_from_probe, require_driver
 from orchestrate.planning.images import wanted_images
 from orchestrate.planning.plan import Job
@@ -98,10 +98,8 @@ class AgentLauncher:
 
     async def follow_in_loop(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         """See `LoopFollower`; reconnects after a broken connection and continues at the same offset."""
-        once, ending = functools.partial(self._follow_once, job, Lines(), on_line), None
-        while ending is None:
-            ending = await self._patiently("the host was lost while the benchmark ran", once)
-        return ending
+        once = functools.partial(self._follow_once, job, Lines(), on_line)
+        return await self._patiently("the host was lost while the benchmark ran", once)
 
     async def _follow_once(self, job: Job, lines: Lines, on_line: OutputLine) -> Ending | None:
         """Follow once; None: the connection broke after at least one answer, or ended early."""
@@ -124,18 +122,21 @@ class AgentLauncher:
         except Unreachable:
             if not received:
                 raise
-        await anyio.sleep(BETWEEN_ATTEMPTS_SECONDS)
         return None
 
     def collect(self, job: Job) -> bytes | None:
         """See `Launcher.collect`; retries while the host is unreachable."""
         about: dict[str, Any] = {"run": job.origin.run_id, "job": job.id, "limit": MAX_RECORD_BYTES}
-        once = functools.partial(self._channel.answer, "collect", max_bytes=2 * MAX_RECORD_BYTES, **about)
+        once = functools.partial(self._channel.answer, "collect", **about)
         record = loop.wait_for(self._patiently("the host was lost", once)).get("record")
         return None if record is None else self._channel.decode(record)[: MAX_RECORD_BYTES + 1]
 
-    async def _patiently(self, lost: str, action: Callable[[], Awaitable[T]]) -> T:
-        """Repeat an action while the host is unreachable, and notify once; finally raise `Lost` with this reason."""
+    async def _patiently(self, lost: str, action: Callable[[], Awaitable[T | None]]) -> T:
+        """Repeat an action until it has a result, also while the host is unreachable, of which the user hears once.
+
+        Raises:
+            Lost: It was unreachable for too long; with this reason.
+        """
         away_since: float | None = None
         while True:
             try:
@@ -146,11 +147,13 @@ class AgentLauncher:
                     self._notify(self._host.key, f"does not answer; trying again for up to {minutes}: {error.cause}")
                 if time.monotonic() - away_since > PATIENCE_SECONDS:
                     raise Lost(f"{lost}: {error.cause}") from error
-                await anyio.sleep(BETWEEN_ATTEMPTS_SECONDS)
             else:
                 if away_since is not None:
                     self._notify(self._host.key, "answers again")
-                return done
+                    away_since = None
+                if done is not None:
+                    return done
+            await anyio.sleep(BETWEEN_ATTEMPTS_SECONDS)
 
     def stop(self, job: Job) -> None:
         """See `Launcher.stop`; sends SIGTERM first so that the benchmark can write its record."""
@@ -175,7 +178,7 @@ class AgentLauncher:
         words, where = (used.python, "-m", "tfbench.probe"), self._channel.name
         done = loop.wait_for(self._channel.run(words, used.environment, PROBE_SECONDS))
         if done.code != 0:
-            said = done.errors.decode("utf-8", "replace").split("\n") or [""]
+            said = done.errors.split("\n")
             cause = next((plain_text(line, 300) for line in reversed(said) if line.strip()), "it printed nothing")
             raise LaunchFailed(f"{where}: the probe ended with exit code {done.code}: {cause}")
         try:
@@ -247,13 +250,10 @@ class SSHLauncher(AgentLauncher):
 
     def probe(self) -> Facts:
         """See `Launcher.probe`; finds the image or a Python, then runs the probe with it."""
-        hello = self._hello
-        base, python = self._base()
-        if self._host.python is not None and hello.image is None:
-            software.own_software(self._runner, python)
+        hello, base = self._hello, self._base
         facts = dataclasses.replace(
             self._run_probe(base),
-            architecture=ARCHITECTURES.get(machine := plain_text(str(python.get("machine", "")), 30), machine) or None,
+            architecture=ARCHITECTURES.get(machine := plain_text(hello.machine, 30), machine) or None,
             clock_skew_seconds=self._clock_skew_seconds,
             disk_free_bytes=hello.free_bytes,
         )
@@ -282,9 +282,10 @@ class SSHLauncher(AgentLauncher):
         answer = self._channel.request("hello", python=self._host.python)
         midway = (asked_at + time.time()) / 2  # logging in may take seconds
         try:
-            hello = software.read_hello(answer)
-        except ValueError as error:
-            raise LaunchFailed(f"{self._channel.name}: {error}: {plain_text(str(answer), 200)}") from error
+            hello = Hello.model_validate(answer)
+        except (ValueError, RecursionError) as error:
+            shown = plain_text(str(answer), 200)
+            raise LaunchFailed(f"{self._channel.name}: not our agent's answer: {shown}") from error
         self._clock_skew_seconds = round(hello.now - midway, 1)
         return hello
 
@@ -308,41 +309,53 @@ class SSHLauncher(AgentLauncher):
         if image.status is not Status.OK:
             return image
         try:
-            variant = _variant(image.variant)
-            setup, digest = software.setup_of(variant), self._environment(variant)
-            if too_old := software.libc_refusal(variant, self._python_of(variant)):
-                raise LaunchFailed(too_old)
+            packages = self._packages(image.variant)
         except LaunchFailed as error:
             return dataclasses.replace(image, status=Status.UNSUPPORTED, problem=error.cause)
-        if digest in self._hello.environments:
+        if packages.digest in self._hello.environments:
             return dataclasses.replace(image, reason=f"{image.reason}; its packages are installed")
-        if refusal := setup.refusal(self._hello.free_bytes):
+        if refusal := packages.refusal(self._hello.free_bytes):
             return dataclasses.replace(image, status=Status.PULL_FAILED, problem=refusal)
-        return dataclasses.replace(image, reason=f"{image.reason}; not installed yet: {setup.words()}")
+        return dataclasses.replace(image, reason=f"{image.reason}; not installed yet: {packages.size()}")
 
-    def _environment(self, variant: Variant) -> str:
-        """Return the digest of a variant's environment with the host's suitable Python."""
-        return software.environment_digest(software.lock_of(variant), str(self._python_of(variant).get("version")))
+    def _packages(self, name: str | None) -> Packages:
+        """Return the packages of a variant, for the host's Python; that of the locks is installed if none fits.
 
-    def _python_of(self, variant: Variant) -> Mapping[str, Any]:
-        """Return the host's Python for a variant's packages; the one of the locks is installed if none fits."""
-        python = software.fitting_python(self._hello.pythons, variant)
+        Raises:
+            LaunchFailed: They cannot be installed there.
+        """
+        variant = next((variant for variant in read_variants() if variant.name == name), None)
+        if variant is None:
+            raise LaunchFailed(f"there is no variant {name!r} for a host without Docker")
+        lock, python = software.lock_of(variant), software.fitting_python(self._hello.pythons, variant)
         if python is None:
             lacking = f"TensorFlow {variant.tensorflow} has no wheels for Python after {variant.newest_python}"
             self._install_python(f"{self._channel.name}: {lacking}")
             self._hello = self._read_hello()
             python = software.fitting_python(self._hello.pythons, variant)
-        return python or {}
+        if python is None:
+            raise LaunchFailed(self._no_python(self._hello))
+        if too_old := software.libc_refusal(variant, python):
+            raise LaunchFailed(too_old)
+        return Packages(variant=variant, python=python, lock=lock)
 
-    def _base(self) -> tuple[HostSoftware, Mapping[str, Any]]:
-        """Return the software for the probe, without locked packages, and its Python."""
-        hello = self._hello
+    @functools.cached_property
+    def _base(self) -> HostSoftware:
+        """The software for the probe: all but locked packages.
+
+        Raises:
+            LaunchFailed: The host has no usable Python.
+        """
+        hello, own = self._hello, self._host.python is not None
         if hello.image is not None:
-            return software.image_software(hello.root, hello.image), {}
-        python = hello.pythons[0] if self._host.python and hello.pythons else software.fitting_python(hello.pythons)
+            return software.image_software(hello.root, hello.image)
+        python = next(iter(hello.pythons), None) if own else software.fitting_python(hello.pythons)
         if python is None:
             raise LaunchFailed(self._no_python(hello))
-        return HostSoftware(python=str(python["path"]), environment={"PYTHONPATH": self._runner}), python
+        if own and not isinstance(python.get("tensorflow"), str):
+            remedy = "Install it there, or remove python: from hosts.yml"
+            raise LaunchFailed(f"python: {python['path']} has no TensorFlow. {remedy}")
+        return HostSoftware(python=str(python["path"]), environment={"PYTHONPATH": self._runner})
 
     def _no_python(self, hello: Hello) -> str:
         if self._host.python is not None:
@@ -368,33 +381,28 @@ class SSHLauncher(AgentLauncher):
         return self._software[variant]
 
     def _make_software(self, name: str | None, on_progress: Progress) -> HostSoftware:
-        base, python = self._base()
-        if self._hello.image is not None:
-            return base
-        if self._host.python is not None:
-            return software.own_software(self._runner, python)
-        variant = _variant(name)
-        python = self._python_of(variant)
-        digest, hello = self._environment(variant), self._hello
-        if digest not in hello.environments:
-            self._install(variant, str(python["path"]), digest, on_progress)
-        return software.locked_software(hello.root, self._runner, python, digest)
+        if self._hello.image is not None or self._host.python is not None:
+            return self._base
+        packages = self._packages(name)
+        if packages.digest not in self._hello.environments:
+            self._install(packages, on_progress)
+        return packages.software(self._hello.root, self._runner)
 
-    def _install(self, variant: Variant, python: str, digest: str, on_progress: Progress) -> None:
+    def _install(self, packages: Packages, on_progress: Progress) -> None:
         """Install the locked packages of a variant.
 
         Raises:
             PullFailed: The disk is too small, or pip failed.
         """
-        setup, lock = software.setup_of(variant), software.lock_of(variant)
-        if refusal := setup.refusal(self._hello.free_bytes):
+        if refusal := packages.refusal(self._hello.free_bytes):
             raise PullFailed(f"{self._channel.name}: {refusal}")
-        self._notify(self._host.key, f"installing the packages of {variant.name}: {setup.words()}")
-        total = setup.needed * 1_000_000
-        limits: dict[str, Any] = {"silence_seconds": INSTALL_SILENCE_SECONDS, "seconds": DEADLINE_SECONDS}
+        self._notify(self._host.key, f"installing the packages of {packages.variant.name}: {packages.size()}")
+        total = packages.needed * 1_000_000
+        about: dict[str, Any] = {"silence_seconds": INSTALL_SILENCE_SECONDS, "seconds": DEADLINE_SECONDS}
+        about |= {"python": str(packages.python["path"]), "digest": packages.digest}
 
         async def install() -> None:
-            async for answer in self._channel.answers("install", lock, python=python, digest=digest, **limits):
+            async for answer in self._channel.answers("install", packages.lock, **about):
                 if isinstance(done := answer.get("installed_bytes"), int):
                     on_progress(min(done, total), total)
 
@@ -403,13 +411,6 @@ class SSHLauncher(AgentLauncher):
                 loop.wait_for(install())
         except LaunchFailed as error:
             raise PullFailed(error.cause) from error
-
-
-def _variant(name: str | None) -> Variant:
-    for variant in read_variants():
-        if variant.name == name:
-            return variant
-    raise LaunchFailed(f"there is no variant {name!r} for a host without Docker")
 
 
 def _ending(answer: Mapping[str, Any]) -> Ending:

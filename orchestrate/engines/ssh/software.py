@@ -6,18 +6,18 @@ official uv archive, pinned by its hash. uv is statically linked, runs on any Li
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import hashlib
 import io
-import re
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pynvml
-from pydantic import BaseModel, ConfigDict, FiniteFloat, StrictStr, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, FiniteFloat, StrictStr
 
 from orchestrate.engines.invocation import MAX_CACHE_BYTES
 from orchestrate.errors import LaunchFailed
@@ -86,30 +86,21 @@ class Hello(BaseModel):
         image: Description of the tfbench image that the host was started from, or None.
         runners: Digests of the installed runners.
         environments: Digests of the installed environments.
+        machine: Its architecture, e.g. `x86_64`.
         now: The host's clock, in seconds since 1970.
     """
 
     model_config = ConfigDict(frozen=True)
     root: StrictStr
-    pythons: tuple[dict[str, Any], ...]
+    pythons: Annotated[
+        tuple[dict[str, Any], ...], AfterValidator(lambda found: tuple(python for python in found if "path" in python))
+    ]
     image: dict[str, Any] | None
     runners: frozenset[str]
     environments: frozenset[str]
     free_bytes: int
+    machine: StrictStr = ""
     now: FiniteFloat
-
-
-def read_hello(answer: Mapping[str, Any]) -> Hello:
-    """Parse an agent's answer, which is not trusted.
-
-    Raises:
-        ValueError: It is malformed.
-    """
-    try:
-        hello = Hello.model_validate(answer)
-    except (ValidationError, RecursionError) as error:
-        raise ValueError("not our agent's answer") from error
-    return hello.model_copy(update={"pythons": tuple(python for python in hello.pythons if "path" in python)})
 
 
 def pack_runner() -> tuple[str, bytes]:
@@ -168,18 +159,34 @@ def lock_of(variant: Variant) -> bytes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setup:
-    """Estimated size of an installation in megabytes, from the sizes of the locked wheels.
+class Packages:
+    """The locked packages of a variant for an interpreter of a host, with sizes from those of the locked wheels.
 
     Attributes:
-        download: From the package index.
-        needed: Peak disk usage during the installation: wheels are removed at its end.
+        python: The interpreter, as reported by the agent.
     """
 
-    download: int
-    needed: int
+    variant: Variant
+    python: Mapping[str, Any]
+    lock: bytes
 
-    def words(self) -> str:
+    @property
+    def digest(self) -> str:
+        """The name of their folder, a digest of the lock and the Python version."""
+        return hashlib.sha256(self.lock + b"\0" + str(self.python.get("version")).encode()).hexdigest()[:16]
+
+    @property
+    def download(self) -> int:
+        """Size of the download from the package index, in megabytes."""
+        return self.variant.wheels_megabytes or 0
+
+    @property
+    def needed(self) -> int:
+        """Peak disk usage of the installation in megabytes: wheels are removed at its end."""
+        cuda = max(0, self.download - CPU_WHEELS_MEGABYTES)
+        return self.download + CPU_INSTALLED_MEGABYTES + round(cuda * CUDA_UNPACKED_RATIO)
+
+    def size(self) -> str:
         """Return e.g. `downloads about 2.5 GB, needs 7.6 GB below ~/.tfbench while it installs`."""
         download, needed = gigabytes(self.download), gigabytes(self.needed)
         return f"downloads about {download}, needs {needed} below ~/.tfbench while it installs"
@@ -193,12 +200,16 @@ class Setup:
             f"{gigabytes(free_bytes / 1e6)} are free. Free some, or rent the instance with a larger disk"
         )
 
+    def software(self, root: str, runner: str) -> HostSoftware:
+        """Describe them after their installation by `agent.install`.
 
-def setup_of(variant: Variant) -> Setup:
-    """Estimate the size of a variant's installation."""
-    download = variant.wheels_megabytes or 0
-    cuda = max(0, download - CPU_WHEELS_MEGABYTES)
-    return Setup(download=download, needed=download + CPU_INSTALLED_MEGABYTES + round(cuda * CUDA_UNPACKED_RATIO))
+        Args:
+            root: Our folder on the host.
+            runner: Folder of the runner.
+        """
+        python, site = str(self.python["path"]), f"{root}/environments/{self.digest}/site"
+        environment = _variables(root, runner, site, self.digest)
+        return HostSoftware(python=python, environment=environment, toolchain=f"{site}/nvidia/cuda_nvcc")
 
 
 def gigabytes(megabytes: float) -> str:
@@ -220,28 +231,6 @@ def libc_refusal(variant: Variant, python: Mapping[str, Any]) -> str | None:
     )
 
 
-def environment_digest(lock: bytes, python: str) -> str:
-    """Return the name of an environment's folder, a digest of its lock and Python version."""
-    return hashlib.sha256(lock + b"\0" + python.encode()).hexdigest()[:16]
-
-
-def locked_software(root: str, runner: str, python: Mapping[str, Any], digest: str) -> HostSoftware:
-    """Describe an environment made by `agent.install`.
-
-    Args:
-        root: Our folder on the host.
-        runner: Folder of the runner.
-        python: The interpreter, as reported by the agent.
-        digest: See `environment_digest`.
-    """
-    site = f"{root}/environments/{digest}/site"
-    return HostSoftware(
-        python=str(python["path"]),
-        environment=_variables(root, runner, site, digest),
-        toolchain=f"{site}/nvidia/cuda_nvcc",
-    )
-
-
 def _variables(root: str, runner: str, site: str, cache: str) -> dict[str, str]:
     """Return the variables that an image sets in its containers; see the Dockerfile."""
     libraries = [f"{site}/nvidia/{name}/lib" for name in CUDA_FOLDERS]
@@ -254,18 +243,6 @@ def _variables(root: str, runner: str, site: str, cache: str) -> dict[str, str]:
         "CUDA_CACHE_PATH": f"{root}/cuda-cache/{cache}",
         "CUDA_CACHE_MAXSIZE": str(MAX_CACHE_BYTES),
     }
-
-
-def own_software(runner: str, python: Mapping[str, Any]) -> HostSoftware:
-    """Describe an interpreter from hosts.yml, with its own TensorFlow.
-
-    Raises:
-        LaunchFailed: It has no TensorFlow.
-    """
-    path, version = python["path"], python.get("tensorflow")
-    if not isinstance(version, str):
-        raise LaunchFailed(f"python: {path} has no TensorFlow. Install it there, or remove python: from hosts.yml")
-    return HostSoftware(python=str(path), environment={"PYTHONPATH": runner})
 
 
 def image_software(root: str, image: Mapping[str, Any]) -> HostSoftware:
@@ -294,55 +271,20 @@ def image_of_instance(image: Mapping[str, Any], named: Sequence[str]) -> Image:
     """
     variant, version = (plain_text(str(image.get(key)), 60) for key in ("variant", "version"))
     reference = f"tfbench:{version}-{variant}"
-    if named and variant not in named:
-        problem = f"the instance was started from {reference}, but hosts.yml sets variant {', '.join(named)}"
-        return Image(
-            variant=variant,
-            reference=reference,
-            reason="the instance's own image",
-            status=Status.UNSUPPORTED,
-            problem=f"{problem}. Start it from that image, or remove variant:",
-        )
-    return Image(variant=variant, reference=reference, reason="the instance's own image")
+    found = Image(variant=variant, reference=reference, reason="the instance's own image")
+    if not named or variant in named:
+        return found
+    problem = f"the instance was started from {reference}, but hosts.yml sets variant {', '.join(named)}"
+    remedy = "Start it from that image, or remove variant:"
+    return dataclasses.replace(found, status=Status.UNSUPPORTED, problem=f"{problem}. {remedy}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Download:
-    """A `.tar.gz` archive that contains a program.
-
-    Attributes:
-        program: Its path in the archive.
-    """
-
-    url: str
-    sha256: str
-    program: str
-
-
-UV = Download(
-    url="https://github.com/astral-sh/uv/releases/download/0.11.12/uv-x86_64-unknown-linux-musl.tar.gz",
-    sha256="591a7557f5ba7e51565f338dd4c50cebc12820ec2ebb8403a4304685f8d53ab9",
-    program="uv-x86_64-unknown-linux-musl/uv",
-)
-"""uv 0.11.12 for x86_64. Source of the hash: astral-sh/setup-uv on GitHub, src/download/checksum/known-checksums.ts."""
-
-
-def install_script(root: str, mark: str, archive: Download = UV) -> str:
+def install_script(root: str, mark: str) -> str:
     """Return the script that installs a Python below `root`; it prints lines of JSON after a mark, as the agent does.
 
     Args:
         root: Our folder on the host; `~` is expanded there.
         mark: Separates the answer from the output of login profiles.
-        archive: uv's archive.
     """
-    values = {
-        "@ROOT@": root,
-        "@MARK@": mark,
-        "@PLACE@": PYTHON_FOLDER,
-        "@PYTHON@": PYTHON_VERSION,
-        "@URL@": archive.url,
-        "@SHA256@": archive.sha256,
-        "@PROGRAM@": archive.program,
-        "@NEEDED_KB@": str(PYTHON_MEGABYTES * 1000),
-    }
-    return re.sub("|".join(values), lambda found: values[found[0]], SCRIPT)
+    needed = f"python={PYTHON_VERSION} megabytes={PYTHON_MEGABYTES}"
+    return f"root={root} mark={mark} place={root}/{PYTHON_FOLDER} {needed}\n{SCRIPT}"

@@ -1,10 +1,10 @@
 """What a host without Docker needs before its first benchmark: announced, refused where it cannot be, and brought."""
 
-import dataclasses
 import functools
 import hashlib
 import http.server
 import io
+import re
 import sys
 import tarfile
 import threading
@@ -17,7 +17,7 @@ import pytest
 from orchestrate.engines.pulls import PullLimits
 from orchestrate.engines.ssh import channel, software
 from orchestrate.engines.ssh.launcher import SSHLauncher
-from orchestrate.engines.ssh.software import REQUIREMENTS, Download
+from orchestrate.engines.ssh.software import REQUIREMENTS
 from orchestrate.errors import LaunchFailed, PullFailed
 from orchestrate.inventory.addresses import SSHAddress
 from orchestrate.inventory.hosts import Host
@@ -64,8 +64,7 @@ def test_a_python_without_wheels_of_the_tensorflow_is_not_used(monkeypatch, name
     monkeypatch.setattr("orchestrate.engines.ssh.launcher.time.time", lambda: machine.seconds)
     host = Host(fleet="f", name="h", docker=None, ssh=SSHAddress(target="a"))
     launcher = SSHLauncher(host, PullLimits(), machine)
-    (variant,) = (variant for variant in read_variants() if variant.name == name)
-    assert launcher._hello and launcher._python_of(variant)["version"] == used
+    assert launcher._packages(name).python["version"] == used
     assert launcher._clock_skew_seconds == 0.0, "an installation is no wrong clock"
 
 
@@ -110,22 +109,22 @@ mkdir -p "$made/bin" && ln -s {python} "$made/bin/python3" && ln -s "$made" "$UV
 
 
 @pytest.fixture
-def index(tmp_path: Path) -> Iterator[Callable[[str], Download]]:
-    """Serve archives with a fake for `uv`, as its publisher does."""
+def index(tmp_path: Path) -> Iterator[Callable[[str], dict[str, str]]]:
+    """Serve archives with a fake for `uv`, as its publisher does; give what the script knows of one."""
     folder = tmp_path / "index"
     folder.mkdir()
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
-    def publish(program: str) -> Download:
+    def publish(program: str) -> dict[str, str]:
         path, content = folder / "uv.tar.gz", program.encode()
         with tarfile.open(path, "w:gz") as file:
             member = tarfile.TarInfo("uv-any/uv")
             member.size = len(content)
             file.addfile(member, io.BytesIO(content))
         url, digest = f"http://127.0.0.1:{server.server_address[1]}/uv.tar.gz", hashlib.sha256(path.read_bytes())
-        return Download(url=url, sha256=digest.hexdigest(), program="uv-any/uv")
+        return {"url": url, "sha256": digest.hexdigest(), "program": "uv-any/uv"}
 
     yield publish
     server.shutdown()
@@ -138,10 +137,12 @@ def without_python(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(channel, "PYTHONS", ("/nowhere/python3", "/nowhere/conda/bin/python3"))
 
 
-def bring(monkeypatch, archive: Download) -> None:
+def bring(monkeypatch, archive: dict[str, str]) -> None:
     """Let hosts install Python with the fake for `uv` of an archive."""
-    script = software.install_script
-    monkeypatch.setattr(software, "install_script", lambda root, mark: script(root, mark, archive))
+    script = software.SCRIPT
+    for name, value in archive.items():
+        script = re.sub(f"(?m)^{name}=.*$", f"{name}={value}", script)
+    monkeypatch.setattr(software, "SCRIPT", script)
 
 
 def test_a_host_with_sh_alone_gets_a_python_and_keeps_it(make_launcher, without_python, index, monkeypatch, tmp_path):
@@ -154,7 +155,7 @@ def test_a_host_with_sh_alone_gets_a_python_and_keeps_it(make_launcher, without_
     assert reported == ["installing Python 3.11 below ~/.tfbench: downloads about 60 MB, needs 250 MB"]
     assert (tmp_path / "home" / "python" / "bin" / "python3").exists()
     assert [path.name for path in (tmp_path / "home").glob("part-*")] == []
-    bring(monkeypatch, dataclasses.replace(index("broken"), sha256="0" * 64))  # whoever brought it again would fail now
+    bring(monkeypatch, {**index("broken"), "sha256": "0" * 64})  # whoever brought it again would fail now
     assert make_launcher(image=False).probe().cpu_count
 
 
@@ -170,7 +171,7 @@ def test_a_host_with_sh_alone_gets_a_python_and_keeps_it(make_launcher, without_
 def test_a_python_that_could_not_be_brought_comes_with_the_reason(
     make_launcher, without_python, index, monkeypatch, tmp_path, spoil, said
 ):
-    bring(monkeypatch, dataclasses.replace(index("#!/bin/sh\necho no network here; exit 1\n"), **spoil))
+    bring(monkeypatch, {**index("#!/bin/sh\necho no network here; exit 1\n"), **spoil})
     with pytest.raises(LaunchFailed) as caught:
         make_launcher(image=False).probe()
     cause = str(caught.value)

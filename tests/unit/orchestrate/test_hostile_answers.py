@@ -27,7 +27,7 @@ import anyio
 import pytest
 import urllib3
 
-from orchestrate.connections.conversation import MAX_LINE_BYTES
+from orchestrate.connections.link import parse_line
 from orchestrate.engines import bounded
 from orchestrate.engines.base import Launcher, QueueLauncher
 from orchestrate.engines.docker import client as docker_client
@@ -37,7 +37,7 @@ from orchestrate.engines.kubernetes.launcher import KubernetesLauncher
 from orchestrate.engines.kubernetes.manifests import job_manifest
 from orchestrate.engines.pulls import PullLimits
 from orchestrate.engines.slurm.launcher import SlurmLauncher
-from orchestrate.engines.ssh.channel import Channel, raise_failure, read_line
+from orchestrate.engines.ssh.channel import Channel, raise_failure
 from orchestrate.engines.ssh.launcher import SSHLauncher
 from orchestrate.errors import HostError, Lost
 from orchestrate.inventory.addresses import DockerAddress, SSHAddress
@@ -212,7 +212,7 @@ class Replayed(Channel):
             return
         for asked in [asked for asked in self.heard if asked.startswith(f"{do} ")]:
             line = self.say(asked).encode(errors="surrogatepass")
-            answer = read_line(self.name, line, request.get("max_line_bytes", MAX_LINE_BYTES))
+            answer = parse_line(self.name, line)
             raise_failure(self.name, answer)
             yield answer
 
@@ -234,15 +234,22 @@ def heard(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return channel.heard
 
 
-INSIDE = {"facts": ("command 0", "output", base64.b64decode), "the record": ("collect 0", "record", base64.b64decode)}
-"""Documents within answers: where, and how they are unpacked."""
+def in_base64(text: str) -> str:
+    return base64.b64encode(text.encode(errors="surrogatepass")).decode()
+
+
+INSIDE: dict[str, tuple[str, str, Callable[..., Any], Callable[[str], str]]] = {
+    "facts": ("command 0", "output", str, str),
+    "the record": ("collect 0", "record", base64.b64decode, in_base64),
+}
+"""Documents within answers: where, and how they are unpacked and packed."""
 
 
 @pytest.mark.parametrize("do", ["hello", "start", "follow", "collect", "running", "stop", "remove", "command", *INSIDE])
 def test_no_answer_of_an_agent_does_more_than_fail_its_host(heard: dict[str, Any], tmp_path: Path, do: str):
     answers = {asked: document for asked, document in heard.items() if asked.startswith(f"{do} ")}
     if do in INSIDE:
-        where, key, unpack = INSIDE[do]
+        where, key, unpack, pack = INSIDE[do]
         answers = {where: json.loads(unpack(heard[where][key]))}
 
     def have(say: Callable[[str], str]) -> None:
@@ -252,7 +259,7 @@ def test_no_answer_of_an_agent_does_more_than_fail_its_host(heard: dict[str, Any
             text = say(asked)
             if do not in INSIDE:
                 return text
-            return json.dumps({**heard[where], key: in_base64(text)})
+            return json.dumps({**heard[where], key: pack(text)})
 
         Replayed(tmp_path, heard, answer).live()
 
@@ -323,19 +330,14 @@ def test_no_answer_of_an_engine_does_more_than_fail_its_host(monkeypatch: pytest
 # ---- Slurm, through the agent on its login host
 
 
-def in_base64(text: str) -> str:
-    return base64.b64encode(text.encode(errors="surrogatepass")).decode()
-
-
 def printed(text: str) -> dict[str, Any]:
     """Return the answer of a command of Slurm."""
-    return {"code": 0, "output": in_base64(text), "errors": ""}
+    return {"code": 0, "output": text, "errors": ""}
 
 
 SLURM_PRINTS = {
     "sinfo --version": ["slurm 22.05.8"],
-    "sinfo --noheader --format": ["gpu"],
-    "sinfo --noheader --Node": ["n1|2|1000|idle|gpu:a4000:2"],
+    "sinfo --noheader --Node": ["gpu|n1|2|1000|idle|gpu:a4000:2"],
     "squeue --noheader --me": ["12_0|COMPLETED|n1|None", "12_[1-4,7]|PENDING||Priority"],
 }
 """Lines of its commands."""
@@ -372,7 +374,7 @@ def test_no_answer_of_slurm_does_more_than_fail_its_fleet(tmp_path: Path, spoilt
                 )
                 if spoilt == "words of Slurm" and name in words:
                     line = json.dumps(printed(spoken(line)))
-                answer = read_line(self.name, line.encode(errors="surrogatepass"), MAX_LINE_BYTES)
+                answer = parse_line(self.name, line.encode(errors="surrogatepass"))
                 raise_failure(self.name, answer)
                 yield answer
 

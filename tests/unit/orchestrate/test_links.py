@@ -1,17 +1,17 @@
-"""Command lines of ssh, limits of conversations, and what ssh's last words mean; no sshd is needed."""
+"""Command lines of ssh, limits of connections, and what ssh's last words mean; no sshd is needed."""
 
 import contextlib
 import shutil
 import subprocess
-import threading
 import time
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
-from orchestrate.connections.conversation import ATTEMPTS, LimitExceeded, ask, ssh_failure, with_retries
-from orchestrate.connections.ssh import ssh_command
+from orchestrate import loop
+from orchestrate.connections.link import ATTEMPTS, Link, with_retries
+from orchestrate.connections.ssh import ssh_command, ssh_failure
 from orchestrate.errors import Dropped, Unreachable
 from orchestrate.inventory.addresses import HostKeys, SSHAddress
 from tests.support.patience import patience
@@ -33,36 +33,47 @@ def test_jump_hosts_use_the_fleets_file_of_host_keys_whatever_its_name(tmp_path:
 
 def test_a_dropped_connection_is_made_again_and_another_failure_is_not(monkeypatch: pytest.MonkeyPatch):
     slept: list[float] = []
-    here, sleep = threading.get_ident(), time.sleep
-    # Threads of other tests may still sleep.
-    monkeypatch.setattr("time.sleep", lambda s: (slept.append if threading.get_ident() == here else sleep)(s))
-    assert with_retries(mock.Mock(side_effect=[Dropped("busy"), Dropped("busy"), "connected"])) == "connected"
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr("stamina._core._smart_sleep", sleep)
+
+    def connect(*outcomes: object) -> object:
+        return loop.wait_for(with_retries(mock.AsyncMock(side_effect=outcomes)))
+
+    assert connect(Dropped("busy"), Dropped("busy"), "connected") == "connected"
     with pytest.raises(Unreachable, match="refused"):
-        with_retries(mock.Mock(side_effect=[Unreachable("refused"), "connected"]))
+        connect(Unreachable("refused"), "connected")
     assert len(slept) == 2
     with pytest.raises(Dropped, match=f"busy {ATTEMPTS}"):
-        with_retries(mock.Mock(side_effect=[Dropped(f"busy {number}") for number in range(1, ATTEMPTS + 1)]))
+        connect(*(Dropped(f"busy {number}") for number in range(1, ATTEMPTS + 1)))
     assert len(slept) == ATTEMPTS + 1 and 20 < sum(slept[2:]) < 70
 
 
 @pytest.mark.parametrize(
-    ("script", "exceeded"),
+    ("script", "failure"),
     [
-        ("sleep 60", "not done within 1 s"),
-        ("while :; do echo alive; sleep 0.05; done", "not done within 1 s"),
-        ("yes '' >&2 & yes | tr -d '\\n'", "its answer exceeds 1 MiB"),
-        ("head -c 100001 >/dev/null; echo done", ""),
+        ("yes", "its login prints more than 20 MiB"),
+        ("echo mark; yes '' >&2 & yes | tr -d '\\n'", "its answer exceeds 20 MiB"),
+        ("echo Not you; exit 3", "the login ended with exit code 3. It printed: Not you"),
+        ("echo mark; echo so >&2; exit 3", "the connection ended. so"),
+        ("yes '' >&2 & head -c 100001 >/dev/null; printf 'no end'; echo mark; echo '{}'", ""),
     ],
-    ids=["silent", "alive for ever", "an endless line", "ends"],
+    ids=["an endless login", "an endless line", "refused", "ended", "answers"],
 )
-def test_a_question_ends_within_its_limits(script: str, exceeded: str):
-    text = b"x" * 100_000 + b"\n"
-    seconds = 1.0 if exceeded.startswith("not done") else 4 * patience()
+def test_a_connection_ends_within_its_limits_and_says_why(script: str, failure: str):
+    async def talk() -> object:
+        link = await Link.open("here", ["sh", "-c", script], b"x" * 100_000 + b"\n", "mark")
+        try:
+            return (await link.receive())[0]
+        finally:
+            link.end(Unreachable("over"))
+
     began = time.monotonic()
-    with pytest.raises(LimitExceeded) if exceeded else contextlib.nullcontext() as caught:
-        answer = ask(["sh", "-c", script], text, seconds=seconds, max_bytes=1 << 20)
-        assert (answer.code, answer.output, len(answer.errors)) == (0, b"done\n", 0)
-    assert time.monotonic() - began < patience() and (not exceeded or str(caught.value) == exceeded)
+    with pytest.raises(Unreachable) if failure else contextlib.nullcontext() as caught:
+        assert loop.wait_for(talk()) == {}
+    assert time.monotonic() - began < patience() and (not failure or str(caught.value) == f"here: {failure}")
 
 
 @pytest.mark.parametrize(
@@ -83,6 +94,6 @@ def test_a_question_ends_within_its_limits(script: str, exceeded: str):
     ],
 )
 def test_only_a_connection_that_an_sshd_dropped_is_worth_another_try(said: str, dropped: bool, remedy: str):
-    failure = ssh_failure("node-a", said.encode(), 255)
+    failure = ssh_failure("ssh node-a", said.encode(), 255)
     assert isinstance(failure, Dropped) is dropped
     assert failure.cause.startswith("ssh node-a: ") and remedy in failure.cause and "\n" not in failure.cause

@@ -77,7 +77,7 @@ def test_a_repeats_clock_starts_with_its_machine_also_after_preemption():
     entry = plan.hosts[0]
     part = RunningPart(entry.jobs[0], HostSession(entry, FakeLauncher(entry.host, FakeHost()), cast(RunContext, None)))
     assert part.take_turn(Turn(waiting=True)) == "queued"
-    assert part.take_turn(Turn(waiting=True, reason="Priority")) is None
+    assert part.take_turn(Turn(waiting=True)) is None
     waited = part.began
     assert part.take_turn(Turn(waiting=False, node="n1")) == "on n1" and part.began > waited
     time.sleep(0.01)

@@ -416,9 +416,8 @@ def test_what_can_never_start_ends_and_what_only_waits_does_not():
 
 
 def test_refusals_of_sbatch_have_a_status():
-    said = ("Invalid account or account/partition combination specified", "invalid partition specified: x")
+    said = ("Invalid account or account/partition combination", "invalid partition: x", "Invalid generic resource")
     assert {refusal(f"sbatch: error: {text}") for text in said} == {Status.UNSUPPORTED}
-    assert refusal("sbatch: error: Invalid generic resource (gres) specification") is Status.NO_GPU
     assert refusal("sbatch: error: something new") is Status.ERROR
 
 
