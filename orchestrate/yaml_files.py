@@ -111,7 +111,7 @@ class Form(BaseModel):
         example = f" Example: {name}: {known.examples[0]}" if known.examples else ""
         if kind == "missing":
             return f"{name} is missing.{example}"
-        what = detail["msg"].removeprefix("Input should be ")
+        what = "true or false" if kind == "bool_type" else detail["msg"].removeprefix("Input should be ")
         if known.description and kind != "less_than_equal":
             what = known.description
         if isinstance(received, str) and _DECIMAL_COMMA.fullmatch(received):
@@ -218,22 +218,20 @@ def read_document(path: Path) -> Document:
     """
     yaml = YAML(typ="safe", pure=True)  # "rt" would also parse comments
     yaml.composer.warn_double_anchors = False  # valid YAML: an alias refers to the last
-    document, line = Document(plain_text(str(path)), path.parent), 1
-    cause: Exception
+    document = Document(plain_text(str(path)), path.parent)
     try:
         node = yaml.compose(path.read_bytes().decode("utf-8"))
         if node is not None:
             document.data = _plain(node, (), document, yaml)
-        return document
     except OSError as error:
-        text, cause = f"cannot be read: {error.strerror}. Check the path", error
-    except MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        problem, cause = plain_text(error.problem or "cannot be parsed", 200), error
-        text = f"is not valid YAML: {problem}. Check indentation and quotes"
+        raise DocumentError([f"{document.name}:1: cannot be read: {error.strerror}. Check the path"]) from error
     except (YAMLError, RecursionError, ValueError, LookupError, AttributeError) as error:  # e.g. of `!!bool x`
-        text, cause = f"is not valid YAML: {plain_text(str(error), 200)}", error
-    raise DocumentError([f"{document.name}:{line}: {text}"]) from cause
+        mark = error.problem_mark if isinstance(error, MarkedYAMLError) else None
+        text = plain_text((error.problem if isinstance(error, MarkedYAMLError) else None) or str(error), 200)
+        line = mark.line + 1 if mark else 1
+        text = f"{document.name}:{line}: is not valid YAML: {text}. Check indentation and quotes"
+        raise DocumentError([text]) from error
+    return document
 
 
 def _plain(node: Node, path: Path_, document: Document, yaml: YAML) -> object:

@@ -6,6 +6,7 @@ A tool is a row of `SOURCES`: in which fields of its list a machine's name, GPUs
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
 import sys
@@ -313,10 +314,8 @@ def fleet_name(gpu: str | None) -> str:
 def _unique(name: str, taken: set[str]) -> str:
     """Return a unique name for `hosts.yml`, similar to the tool's, and add it to `taken`."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("._-")[:MAX_NAME] or "host"
-    number, unique = 1, plain
-    while unique in taken:
-        number += 1
-        unique = f"{plain}-{number}"
+    numbered = itertools.chain([plain], (f"{plain}-{number}" for number in itertools.count(2)))
+    unique = next(name for name in numbered if name not in taken)
     taken.add(unique)
     return unique
 

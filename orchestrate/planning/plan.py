@@ -170,10 +170,9 @@ class Plan:
         return [*alone, *(part for multi in self.multi_host_jobs for part in multi.members if part.place == host.place)]
 
 
-def new_run_id(now: datetime | None = None) -> str:
+def new_run_id() -> str:
     """Return a run id: the time in UTC and four random hexadecimal digits."""
-    stamp = (now or datetime.now(UTC)).strftime("%Y%m%d-%H%M%S")
-    return f"{stamp}-{secrets.token_hex(2)}"
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def make_plan(

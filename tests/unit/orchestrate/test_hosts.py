@@ -100,7 +100,7 @@ hosts.yml:11: fleet a5000: unknown key 'hoosts'. Did you mean 'hosts'?
 hosts.yml:13: host node-c: ca: no such file: ca.pem
 hosts.yml:13: host node-c: cert: no such file: h.pem
 hosts.yml:13: host node-c: key: no such file: h.pem
-hosts.yml:14: host node-d: process must be a valid boolean. Received: 'yes'.
+hosts.yml:14: host node-d: process must be true or false. Received: 'yes'.
 hosts.yml:14: host node-d: suite: my.yml:1: cannot be read: No such file or directory. Check the path
 hosts.yml:15: host node-e: is the same machine as host node-b. Two benchmarks at a time would disturb each other. List each machine once; to compare its GPUs, make two runs with different gpus:
 hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?"""
