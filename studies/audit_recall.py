@@ -18,10 +18,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
-import pandas as pd
-
-from results.audit.claims import read_claims
-from results.audit.findings import CLAIM, Claim, Severity
+from results.audit.claims import read_throughputs
+from results.audit.findings import Claim, Severity
 from results.audit.hardware_limits import flop_ratio
 from results.audit.judgement import claim_findings
 from results.audit.sources import Reference, trusted_claims, trusted_reference
@@ -29,7 +27,6 @@ from results.errors import NotATable
 from tests.support.audit_tables import NO_THROUGHPUTS, READABLE
 
 Table = list[Claim]
-"""Claims as named tuples of `CLAIM`."""
 
 Mutation = Callable[[Table, random.Random], Table | None]
 """Returns a table of the same length with a fault; None: the fault is not possible in this table."""
@@ -50,10 +47,6 @@ class HonestTable:
     without_source: Reference
 
 
-def frame(claims: Sequence[Claim]) -> pd.DataFrame:
-    return pd.DataFrame(claims, columns=CLAIM)
-
-
 def setting(claim: Claim, name: str) -> str:
     return next((text.partition("=")[2] for text in claim.group if text.startswith(f"{name}=")), "")
 
@@ -66,9 +59,7 @@ def honest_tables() -> list[HonestTable]:
         lambda claim: (setting(claim, "source"), setting(claim, "framework")),
         lambda claim: (setting(claim, "source"), setting(claim, "framework"), claim.gpu_text, setting(claim, "xla")),
     )
-    trusted = [
-        claim for claim in trusted_claims().itertuples(index=False) if setting(claim, "source")
-    ]  # not the project's own
+    trusted = [claim for claim in trusted_claims() if setting(claim, "source")]  # not the project's own
     for key in keys:
         by_name: dict[tuple[str, ...], Table] = {}
         for claim in trusted:
@@ -77,7 +68,7 @@ def honest_tables() -> list[HonestTable]:
             rows = [claim for claim in trusted if claim not in claims]
             others = [claim for claim in rows if setting(claim, "source") != name[0]]
             if len(claims) >= 8 and any(claim.gpus for claim in claims) and tuple(claims) not in found:
-                references = (Reference.of(frame(part)) for part in (rows, others))
+                references = (Reference(part) for part in (rows, others))
                 found[tuple(claims)] = HonestTable(", ".join(filter(None, name)), as_one_table(claims), *references)
     return list(found.values())
 
@@ -240,8 +231,7 @@ def false_alarms_in_documents() -> list[str]:
             try:
                 alarms += (
                     [name]
-                    if above_notes([*read_claims(path).itertuples(index=False)], trusted_reference())
-                    or name in NO_THROUGHPUTS
+                    if above_notes(read_throughputs(path).claims, trusted_reference()) or name in NO_THROUGHPUTS
                     else []
                 )
             except NotATable:
@@ -251,7 +241,7 @@ def false_alarms_in_documents() -> list[str]:
 
 def above_notes(claims: Sequence[Claim], reference: Reference) -> set[tuple[str, tuple[int, ...]]]:
     """Return the rule and the rows of findings above a note."""
-    found = claim_findings(frame(claims), reference)
+    found = claim_findings(claims, reference)
     return {(finding.rule, finding.rows) for finding in found if finding.severity is not Severity.NOTE}
 
 

@@ -8,29 +8,31 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import pandas as pd
-
 from results.audit import table_text
-from results.audit.findings import CLAIM, Severity, TableFinding
-from results.audit.table_text import ALIASES, Facets, heading_key, plain, read_count, read_facets, read_number
+from results.audit.findings import Claim, Severity, TableFinding
+from results.audit.table_text import KNOWN, Facets, plain, read_count, read_facets, read_number
 from results.audit.tables import RawTable, read_tables
 from results.errors import NotATable
-from results.reference.gpus import gpus_in, is_slice
+from results.reference.gpus import gpus_in
 from results.reference.networks import is_network, model_key, networks
 from results.schema import SETTINGS
 from results.schema.networks import NETWORKS
+
+THROUGHPUT = {*KNOWN, "rate"}
+"""Facets of headings of throughputs."""
 
 MOST_GPUS = 4096
 """Largest number in a heading that is a number of GPUs."""
 
 LOOKS_LIKE = 0.5
-"""Share of a column's cells that must be networks or GPUs to infer its role without a heading."""
+"""Share of a column's cells that must be names of a kind, or numbers, for the column to be of that kind."""
 
-OF_A_MODE = re.compile(r"(?P<mode>train|infer)(?:ing|ence)?_(?=(?:batch_size|bs|img_size|image_size)$)")
+OF_A_MODE = re.compile(r"(train|infer)(?:ing|ence)?_(batch_size|bs|img_size|image_size)")
 """Headings of a setting of one mode: `train_batch_size`."""
 
 _RATIOS = re.compile(r"^times (as fast|the samples per dollar),", re.MULTILINE)
@@ -61,56 +63,19 @@ NEEDED = (
 )
 
 
-def _is_gpu(cell: str) -> bool:
-    return bool(gpus_in(cell)) or bool(read_facets(cell).gpu)
-
-
-def _is_count(cell: str) -> bool:
-    return read_count(cell) is not None
-
-
-ROLES: tuple[tuple[str, frozenset[str], Callable[[str], bool] | None], ...] = (
-    ("gpu", ALIASES["gpu"] | ALIASES["count"] | ALIASES["precision"], _is_gpu),  # `GPUs` may have names or numbers
-    ("count", ALIASES["gpu"] | ALIASES["count"], _is_count),
-    ("gpu", ALIASES["gpu"] - {*SETTINGS}, None),
-    ("count", ALIASES["count"], lambda cell: not _is_gpu(cell)),
-    *((role, ALIASES[role], None) for role in ("model", "precision", "batch", "image_size", "hosts", "slice")),
-)
-"""Roles of columns by heading and by what most cells are; the first row that a column fits counts."""
-
-ROLES_BY_CELLS: tuple[tuple[str, Callable[[str], bool]], ...] = (
-    ("model", lambda cell: bool(read_facets(cell).model)),
-    ("gpu", lambda cell: bool(read_facets(cell).gpu)),
-    ("precision", lambda cell: bool(read_facets(cell).precision)),
-    ("count", lambda cell: read_facets(cell).count is not None and not read_facets(cell).rest),
-)
-"""Roles of columns without a known heading; one that fits several of the first three is a `label`."""
-
-
 @dataclass
 class Reading:
     """What was read of a file, and what its audit found.
 
     Attributes:
-        claims: A row per throughput:
-
-            row: 0-based data row of the file, counted over all its tables; `column`: heading of its column.
-            group: table that it belongs to: source, GPU and all settings not in other columns.
-            software: settings in `group` that other GPUs can share.
-            gpu_text: name of the GPU as received, without a count; empty without a column.
-            gpus: all GPUs in `reference/gpu_specs.csv` that may have this name.
-            model: canonical name of the network; `precision`: `fp32`, `tf32`, `fp16`, `bf16`, or as received.
-            strict: whether fp32 is known to be IEEE arithmetic without TF32.
-            batch: samples per GPU and step, `image_size`: height and width in pixels, if not the default; 0: not given.
-            num_gpus: number of GPUs; `mode`: `train` or `infer`.
-            rate: samples per second over all GPUs; `last_place`: unit of its last digit.
+        claims: One for each throughput.
         unread: A note for each cell of a throughput that could not be parsed.
         blank: Number of cells without a number: empty, `-`, `n/a`, `OOM`.
         ignored: Headings of columns without throughputs or known settings.
         findings: Worst first, with the notes on unread cells; empty before the audit.
     """
 
-    claims: pd.DataFrame
+    claims: list[Claim] = field(default_factory=list)
     unread: list[TableFinding] = field(default_factory=list)
     blank: int = 0
     ignored: list[str] = field(default_factory=list)
@@ -123,15 +88,6 @@ class Reading:
         return cells > 0 and len(self.claims) >= ENOUGH_READ * cells
 
 
-def read_claims(path: Path) -> pd.DataFrame:
-    """Read the claims of a file.
-
-    Raises:
-        NotATable: No table in it has throughputs of networks.
-    """
-    return read_throughputs(path).claims
-
-
 def read_throughputs(path: Path, decimal: str | None = None) -> Reading:
     """Read all tables of a file that have throughputs.
 
@@ -142,40 +98,36 @@ def read_throughputs(path: Path, decimal: str | None = None) -> Reading:
     Raises:
         NotATable: No table has throughputs.
     """
-    readings, refused, first_row = [], [], 0
+    whole, refused, first_row = Reading(), [], 0
     for table in read_tables(path):
-        context = _merged(table_text.read_context(table.title, ""), table_text.read_context(table.context, path.stem))
-        reading = _read(table, context, decimal, first_row)
+        reading = _read(table, path.stem, decimal, first_row)
         if other := _not_rates(reading.claims):
             refused.append(f"holds {other}, not throughputs. Give samples per second")
-        elif len(reading.claims) or reading.unread:
-            readings.append(reading)
+        elif reading.claims or reading.unread:
+            whole.claims += reading.claims
+            whole.unread += reading.unread
+            whole.blank += reading.blank
+            whole.ignored = [*dict.fromkeys(whole.ignored + reading.ignored)]
         else:
             refused.append(f"{NEEDED}. Received: {', '.join(reading.ignored)}")
         first_row += len(table.rows)
-    if not readings:
+    if not (whole.claims or whole.unread):
         raise NotATable(f"{path}: {'; '.join(refused)[:600]}")
-    return Reading(
-        pd.concat([reading.claims for reading in readings], ignore_index=True),
-        [cell for reading in readings for cell in reading.unread],
-        sum(reading.blank for reading in readings),
-        [*dict.fromkeys(name for reading in readings for name in reading.ignored)],
-    )
+    return whole
 
 
-def _not_rates(claims: pd.DataFrame) -> str:
+def _not_rates(claims: Sequence[Claim]) -> str:
     """Return what values are that cannot be throughputs, by themselves: each network has a 1, or all are small."""
+    rates, models = [claim.rate for claim in claims], {claim.model for claim in claims}
     for base, most in RELATIVE.items():
-        bases = claims[claims.rate == base]
-        enough = len(claims) > len(bases) and (base == 1 or claims.model.nunique() > 1)
-        if enough and {*bases.model} == {*claims.model} and (claims.rate < most).all():
-            parts = zip(bases.gpu_text, bases.precision, bases.num_gpus, strict=True)
-            names = {f"{gpu} {precision} ×{count}".strip() for gpu, precision, count in parts}
+        bases = [claim for claim in claims if claim.rate == base]
+        enough = len(claims) > len(bases) and (base == 1 or len(models) > 1)
+        if enough and {claim.model for claim in bases} == models and max(rates) < most:
+            names = {f"{claim.gpu_text} {claim.precision} ×{claim.num_gpus}".strip() for claim in bases}
             return f"values relative to {names.pop() if len(names) == 1 else 'one of each network'} (= {base:g})"
-    units = claims.model.map({name: network.unit for name, network in NETWORKS.items()})
-    if (claims.gpus.map(bool) & (units == "images")).sum() > 1 and (claims.rate < SLOWEST_GPU).all():
-        low, high = claims.rate.min(), claims.rate.max()
-        return f"values of {low:g} to {high:g}, too small for a GPU (relative values, times or thousands?)"
+    known = [claim for claim in claims if claim.gpus and claim.model in NETWORKS]
+    if sum(NETWORKS[claim.model].unit == "images" for claim in known) > 1 and max(rates) < SLOWEST_GPU:
+        return f"values of {min(rates):g} to {max(rates):g}, too small for a GPU (relative values, times or thousands?)"
     return ""
 
 
@@ -187,110 +139,100 @@ def _columns(table: RawTable) -> tuple[dict[str, int], dict[int, Facets], list[s
         before it if it applies to that one only (`train batch`), or by name of a setting; parsed heading of each column
         of throughputs; headings of all other columns, with what they hold instead, if known.
     """
-    keys = [*map(heading_key, table.headings)]
-    roles = _roles_by_heading(table, keys)
-    settings = {key: i for i, key in enumerate(keys) if key in ALIASES["settings"] and i not in roles.values()}
-    left = [i for i in range(len(keys)) if i not in {*roles.values(), *settings.values()}]
-    values, others = _values(table, left)
-    for i in left:
-        if i not in values and (role := _role_by_cells(table, i)):
-            roles.setdefault(role, i)
-    bare = [i for i, facets in values.items() if not facets.known and i not in roles.values()]
-    if bare:  # one column of each mode, of all GPUs if there is one
-        first = {values[i].mode: i for i in sorted(bare, key=lambda i: (not values[i].each, -i))}
+    roles, inferred, values, others = dict[str, int](), dict[str, int](), dict[int, Facets](), dict[int, str]()
+    counts = {heading: read_count(heading) or 0 for heading in table.headings if not gpus_in(heading)}  # not a 3090
+    counts = {heading: count for heading, count in counts.items() if 0 < count <= MOST_GPUS}
+    for i, heading in enumerate(table.headings):
+        cells = [row[i] for row in table.rows if row[i].strip()]
+        looks = Counter(kind for cell in cells for kind in _kinds(cell))
+        kinds = {kind for kind, number in looks.items() if number >= LOOKS_LIKE * len(cells)}
+        facets = {"count": counts[heading]} if heading in counts and len(counts) > 1 else read_facets(heading)
+        role, other = _role(heading, kinds), _other_figure(table, heading, cells, facets)
+        if role and role not in roles:
+            roles[role] = i
+        elif other is None and "name" not in kinds:
+            values[i] = facets
+        else:
+            others[i] = f" ({other})" if other else ""
+            names = [name for name in ("model", "gpu", "precision", "count") if name in kinds]
+            if names and "rate" not in facets and not table_text.other_figure(heading):
+                inferred.setdefault("label" if len({*names} - {"count"}) > 1 else names[0], i)
+    if bare := [i for i, facets in values.items() if not facets.keys() & KNOWN]:
+        # one column of each mode, of all GPUs if there is one
+        first = {values[i].get("mode"): i for i in sorted(bare, key=lambda i: ("each" not in values[i], -i))}
         values = {i: values[i] for i in sorted(first.values())}
-    used = {*roles.values(), *settings.values(), *values}
-    ignored = [
-        repr(plain(heading)) + (f" ({others[i]})" if i in others else "")
-        for i, heading in enumerate(table.headings)
-        if i not in used and heading.strip()
+    roles = inferred | roles
+    unused = [i for i, heading in enumerate(table.headings) if heading.strip() and i not in {*roles.values(), *values}]
+    return roles, values, [repr(plain(table.headings[i])) + others.get(i, "") for i in unused]
+
+
+def _kinds(cell: str) -> set[str]:
+    """Return what a cell may be: `gpu`, `model`, `precision`, a `count`; and whether it is a `number` or a `name`."""
+    facets = read_facets(cell)
+    kinds = facets.keys() & (KNOWN if facets.keys() == {"count"} else KNOWN - {"count"})
+    if not isinstance(read_number(cell, ""), str):
+        return kinds | {"number"}
+    return kinds | {"name"} if facets.keys() & KNOWN else kinds
+
+
+def _role(heading: str, kinds: set[str]) -> str:
+    """Return the role that a heading names, or its cells if they differ; empty: unknown."""
+    key = table_text.heading_key(heading)
+    of_mode = OF_A_MODE.fullmatch(key)
+    named = [
+        role for role, pattern in table_text.ROLES.items() if re.fullmatch(pattern, of_mode[2] if of_mode else key)
     ]
-    return settings | roles, values, ignored
+    if "gpu" in kinds and (key == "device" or {"gpu", "count", "precision"} & {*named}):
+        return "gpu"  # `GPUs` may have names or numbers
+    if {"count", "number"} & kinds and {"gpu", "count"} & {*named}:
+        return "count"
+    if not named:
+        return key if key in table_text.OTHER_SETTINGS else ""
+    return f"{of_mode[1]} {named[0]}" if of_mode else named[0]
 
 
-def _share(table: RawTable, column: int, test: Callable[[str], object]) -> float:
-    """Return the share of a column's non-blank cells that pass a test."""
-    cells = [row[column] for row in table.rows if row[column].strip()]
-    return sum(bool(test(cell)) for cell in cells) / len(cells) if cells else 0.0
+def _other_figure(table: RawTable, heading: str, cells: Sequence[str], facets: Facets) -> str | None:
+    """Return what a column holds instead of throughputs, by its heading, the title or its cells.
+
+    Returns:
+        None: it holds throughputs; empty: unknown.
+    """
+    unit, numbers = table_text.has_rate_unit(heading), [cell for cell in cells if any(map(str.isdigit, cell))]
+    if not numbers or (figure := table_text.other_figure(heading)):
+        return figure if numbers else ""
+    for line in table.title.splitlines():
+        figure = table_text.other_figure(line)
+        named = figure == "relative values" or (figure in OF_WHOLE_TABLES and "rate" not in read_facets(line))
+        if named and not unit and not table_text.has_rate_unit(line):
+            return f"{figure}, by its title"
+    units = {*map(table_text.cell_figure, numbers)}
+    if len(units) == 1 and "" not in units:
+        return units.pop()
+    if "rest" in facets and not unit and facets.keys() & THROUGHPUT:
+        return f"{facets['rest']!r} is not understood"
+    return None if facets.keys() & THROUGHPUT else ""
 
 
-def _roles_by_heading(table: RawTable, keys: Sequence[str]) -> dict[str, int]:
-    roles: dict[str, int] = {}
-    for role, aliases, test in ROLES:
-        for i, key in enumerate(keys):
-            of_mode = OF_A_MODE.match(key)
-            name = f"{of_mode['mode']} {role}" if of_mode else role
-            fits = key[of_mode.end() if of_mode else 0 :] in aliases and name not in roles
-            if fits and i not in roles.values() and (test is None or _share(table, i, test) >= LOOKS_LIKE):
-                roles[name] = i
-    return roles
-
-
-def _values(table: RawTable, columns: Sequence[int]) -> tuple[dict[int, Facets], dict[int, str]]:
-    """Return the columns of throughputs with their parsed headings, and what other columns of numbers hold."""
-    counts = {i: read_count(table.headings[i]) or 0 for i in columns if not gpus_in(table.headings[i])}  # not a 3090
-    counts = {i: count for i, count in counts.items() if 0 < count <= MOST_GPUS}
-    values, others = {}, {}
-    for i in columns:
-        heading, is_count = table.headings[i], len(counts) > 1 and i in counts
-        facets = Facets(count=counts[i]) if is_count else read_facets(heading)
-        if not _share(table, i, _has_digit):
-            continue
-        if other := _other_figure(table, i):
-            others[i] = other
-        elif (facets.known or facets.rate) and (is_count or _share(table, i, _is_name) <= LOOKS_LIKE):
-            if facets.rest and not table_text.has_rate_unit(heading):
-                others[i] = f"{facets.rest!r} is not understood"
-            else:
-                values[i] = facets
-    return values, others
-
-
-def _other_figure(table: RawTable, column: int) -> str:
-    """Return what a column holds instead of throughputs, by its heading, its cells or the title; empty: unknown."""
-    heading = table.headings[column]
-    if figure := table_text.other_figure(heading):
-        return figure
-    cells = [row[column] for row in table.rows if _has_digit(row[column])]
-    titles = [line for line in table.title.splitlines() if not table_text.has_rate_unit(line)]
-    figures = {figure: line for line in titles if (figure := table_text.other_figure(line))}
-    if figures and all(cell.rstrip(" !").endswith("%") for cell in cells):
-        return "percentages"
-    named = next((figure for figure in OF_WHOLE_TABLES if figure in figures), "")
-    meant = named == "relative values" or (named and not read_facets(figures[named]).rate)
-    if meant and not table_text.has_rate_unit(heading):
-        return f"{named}, by its title"
-    units = {*map(table_text.cell_figure, cells)}
-    return units.pop() if len(units) == 1 else ""
-
-
-def _role_by_cells(table: RawTable, column: int) -> str | None:
-    heading = table.headings[column]
-    if table_text.other_figure(heading) or read_facets(heading).rate:
-        return None
-    roles = [role for role, test in ROLES_BY_CELLS if _share(table, column, test) >= LOOKS_LIKE]
-    return "label" if len({*roles} - {"count"}) > 1 else roles[0] if roles else None
-
-
-def _read(table: RawTable, context: Facets, decimal: str | None, first_row: int) -> Reading:
+def _read(table: RawTable, file_name: str, decimal: str | None, first_row: int) -> Reading:
     """Read the rows of a table, which may hold no throughputs."""
+    context = table_text.read_context(f"{table.context}\n{re.sub('[_.-]+', ' ', file_name)}") | table_text.read_context(
+        table.title
+    )
     roles, values, ignored = _columns(table)
-    reading = Reading(pd.DataFrame(columns=CLAIM), ignored=ignored)
-    named = {"model", "label"} & roles.keys() or context.model
-    if not (named or any(facets.model for facets in values.values())) or _RATIOS.search(table.context):
+    reading, above = Reading(ignored=ignored), dict[str, str]()
+    named = {"model", "label"} & roles.keys() or any("model" in facets for facets in (context, *values.values()))
+    if not named or _RATIOS.search(table.context):
         return reading  # no networks, or ratios of our own report
-    wide = any(facets.known for facets in values.values())
-    marks, claims, above = _decimal_marks(table, values, decimal), [], dict[str, str]()
+    marks = _decimal_marks(table, values, decimal)
     for row, cells in enumerate(table.rows, first_row):
         texts = {role: plain(cells[i]) for role, i in roles.items()}
-        for role in ("model", "gpu", "label") if wide else ("model",):
-            if role in texts:  # an empty name is that of the row above
-                above[role] = texts[role] = texts[role] or above.get(role, "")
+        for role in {"model", "gpu", "label"} & roles.keys():  # an empty name is that of the row above
+            above[role] = texts[role] = texts[role] or above.get(role, "")
         labels = _labels(texts)
         if not any(cells[i].strip() for i in values):
             continue  # a heading within the table
         for i, facets in values.items():
-            facts, heading = _merged(_merged(labels, facets), context), plain(table.headings[i])
+            facts, heading = context | facets | labels, plain(table.headings[i])
             number = read_number(cells[i], marks[i])
             reason = number if isinstance(number, str) else _refusal(texts, facts, heading)
             if reason:
@@ -299,8 +241,7 @@ def _read(table: RawTable, context: Facets, decimal: str | None, first_row: int)
             elif isinstance(number, str):
                 reading.blank += 1
             else:
-                claims.append((row, heading, *_claim(texts, facts, *number)))
-    reading.claims = pd.DataFrame(claims, columns=CLAIM)
+                reading.claims.append(_claim(row, texts, facts, *number))
     return reading
 
 
@@ -313,75 +254,61 @@ def _decimal_marks(table: RawTable, columns: Iterable[int], decimal: str | None)
 
 
 def _labels(texts: Mapping[str, str]) -> Facets:
-    """Parse the labels of a row."""
+    """Parse the labels of a row; a column of its own counts more than a label of several."""
     labels = Facets()
-    for role in ("gpu", "model", "label"):
-        if texts.get(role):
-            labels = _merged(_label(role, texts[role]), labels)
-    if labels.gpu and texts.get("slice", "").lower() not in ("", "no", "none", "full", "off", "false", "-"):
-        labels = replace(labels, gpu=f"{labels.gpu} MIG {texts['slice']}")
-    gpus, hosts = (read_count(texts.get(role, "")) for role in ("count", "hosts"))
-    return _merged(Facets(count=gpus and gpus * (hosts or 1), precision=texts.get("precision", "")), labels)
+    for role in ("label", "model", "gpu"):
+        text = texts.get(role, "")
+        facets = read_facets(text)
+        labels |= {name: value for name, value in facets.items() if name != "each"}
+        if role == "gpu" and text:
+            labels["gpu"] = facets.get("gpu") or facets.get("rest", "")
+        if role == "model" and text and (is_network(text) or not is_network(facets.get("model", ""))):
+            labels["model"] = text  # the whole text is the name if only a part is known
+    if labels.get("gpu") and texts.get("slice", "").lower() not in ("", "no", "none", "full", "off", "false", "-"):
+        labels["gpu"] += f" MIG {texts['slice']}"
+    if precision := texts.get("precision"):
+        labels["precision"] = read_facets(precision).get("precision", precision.lower())
+    if count := read_count(texts.get("count", "")):
+        labels["count"] = count * (read_count(texts.get("hosts", "")) or 1)
+    return labels
 
 
 def _refusal(texts: Mapping[str, str], facts: Facets, heading: str) -> str:
     """Return why a number is no throughput of a known case; empty: it is one."""
-    network = NETWORKS.get(_model(facts.model)) if facts.model else None
+    model = facts.get("model", "")
+    network = NETWORKS.get(model_key(model))
     if texts.get("count") and read_count(texts["count"]) is None:
         return f"number of GPUs {texts['count']!r} cannot be read"
     if network and network.unit != "tokens" and re.search(r"\btok", heading, re.IGNORECASE):
-        return f"tokens, but {facts.model} is counted in {network.unit}"
-    return "" if facts.model else "no network"
+        return f"tokens, but {model} is counted in {network.unit}"
+    return "" if model else "no network"
 
 
-def _claim(texts: Mapping[str, str], facts: Facets, rate: float, last_place: float) -> Iterator[object]:
-    """Yield the columns of a claim after its place."""
-    settings = {name: text for name, text in texts.items() if name in ALIASES["settings"] and text}
-    mode = "infer" if settings.get("mode", facts.mode).lower().startswith("infer") else "train"
+def _claim(row: int, texts: Mapping[str, str], facts: Facets, rate: float, last_place: float) -> Claim:
+    settings = {name: text for name, text in texts.items() if name in table_text.OTHER_SETTINGS and text}
+    mode = "infer" if (settings.get("mode") or facts.get("mode", "")).lower().startswith("infer") else "train"
     batch, size = (_first_number(texts.get(f"{mode} {role}", texts.get(role, ""))) for role in ("batch", "image_size"))
-    model, count, size = _model(facts.model), facts.count or 1, size or int(facts.image_size or 0)
+    model, count, size = model_key(facts["model"]), facts.get("count") or 1, size or facts.get("image_size", 0)
     size = 0 if model in networks() and size == networks()[model].size else size
     settings |= {"image_size": str(size)} if size else {}
-    precision, of_all = facts.precision.lower(), count if facts.each else 1
-    yield (facts.gpu, *(f"{name}={value}" for name, value in settings.items()))
-    yield tuple(f"{name}={value}" for name, value in settings.items() if name in SOFTWARE)
-    yield from (facts.gpu, () if is_slice(facts.gpu) else gpus_in(facts.gpu), model)
-    yield table_text.read_precision(precision).partition(",")[0]
-    yield "tf32 off" in precision or settings.get("tf32", "").lower() == "false"
-    yield from (batch or facts.batch or 0, count, rate * of_all, last_place * of_all, mode, size)
+    precision, of_all = facts.get("precision", ""), count if "each" in facts else 1
+    return Claim(
+        row,
+        group=(facts.get("gpu", ""), *(f"{name}={value}" for name, value in settings.items())),
+        software=tuple(f"{name}={value}" for name, value in settings.items() if name in SOFTWARE),
+        gpu_text=facts.get("gpu", ""),
+        model=model,
+        precision=precision.partition(",")[0],
+        strict="tf32 off" in precision or settings.get("tf32", "").lower() == "false",
+        batch=batch or facts.get("batch", 0),
+        num_gpus=count,
+        rate=rate * of_all,
+        last_place=last_place * of_all,
+        mode=mode,
+        image_size=size,
+    )
 
 
 def _first_number(text: str) -> int:
     digits = re.match(r"\d+", text)
     return int(digits[0]) if digits else 0
-
-
-def _has_digit(cell: str) -> bool:
-    return any(character.isdigit() for character in cell)
-
-
-def _is_name(cell: str) -> bool:
-    """Return whether a cell is a name rather than a number, so that its column is a label whatever its heading."""
-    return isinstance(read_number(cell, ""), str) and read_facets(cell).known
-
-
-def _label(role: str, text: str) -> Facets:
-    """Parse a label; the whole text is the name if only a part is known."""
-    facets = read_facets(text)
-    if role == "gpu":
-        count, rest = table_text.take_count(text.replace("_", " "))
-        return Facets(count=count, gpu=" ".join(rest.split()), precision=facets.precision, model=facets.model)
-    if role == "model" and (is_network(text) or not is_network(facets.model)):
-        return Facets(model=text, precision=facets.precision, batch=facets.batch, count=facets.count)
-    return facets
-
-
-def _merged(first: Facets, second: Facets) -> Facets:
-    """Return `first` with its empty fields replaced by those of `second`."""
-    return Facets(**{name: value or getattr(second, name) for name, value in vars(first).items() if name != "rest"})
-
-
-def _model(text: str) -> str:
-    part = read_facets(text).model
-    begins = heading_key(text).startswith(heading_key(part))
-    return model_key(part if not is_network(text) and is_network(part) and begins else text)

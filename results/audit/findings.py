@@ -1,28 +1,126 @@
-"""Findings, and what rules find them in: claims with facts, and pairs of these."""
+"""Claims, what follows from them, and findings about them."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
 import functools
-import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from itertools import combinations, pairwise
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-import pandas as pd
-
-from results.reference.gpus import loosest_figures, specifications
+from results.reference.gpus import gpus_in, is_slice, loosest_figures, specifications
 from results.reference.networks import NetworkCost, networks
 from results.schema.networks import NETWORKS
 
-Claim = Any
-"""A claim with facts, as a record: `claim.rate`."""
+BANDWIDTH_POWER, ARITHMETIC_POWER = 0.5, 0.3
+"""Exponents of a GPU's bandwidth and arithmetic in its throughput.
 
-Claims = Any
-"""Claims with facts, as an array of records: `claims.rate`, `claims[claims.rate > 1]`."""
+Least absolute deviations over the training rows of published tables, within network, precision and source: between
+(0.45, 0.30) and (0.70, 0.20) by table; medians of GPUs then deviate by 0.07 (FP32) and 0.12 (FP16), at most 0.25.
+Their sum is below 1 because larger GPUs are harder to utilise.
+"""
+
+SWITCHED = 300.0
+"""GB/s of NVLink in both directions from which NVLink connects all GPUs of a host.
+
+Bridges between two GPUs have 100 to 112.
+"""
+
+MOST_ALIKE = 500
+"""Maximum number of claims that are paired with each other; more of one case are a log, not a table."""
+
+
+class Claim(NamedTuple):
+    """A throughput in a table, and what follows from it.
+
+    Attributes:
+        row: 0-based data row of the file, counted over all its tables.
+        group: Table that it belongs to: source, GPU and all settings not in other columns.
+        software: Settings in `group` that other GPUs can share.
+        gpu_text: Name of the GPU as received, without a count; empty without a column.
+        model: Canonical name of the network.
+        precision: `fp32`, `tf32`, `fp16`, `bf16`, or as received.
+        strict: Whether fp32 is known to be IEEE arithmetic without TF32.
+        batch: Samples per GPU and step; 0: not given.
+        rate: Samples per second over all GPUs.
+        last_place: Unit of the last digit of `rate`.
+        mode: `train` or `infer`.
+        image_size: Height and width in pixels, if not the default; 0: not given.
+    """
+
+    row: int
+    group: tuple[str, ...]
+    software: tuple[str, ...]
+    gpu_text: str
+    model: str
+    precision: str
+    strict: bool
+    batch: int
+    num_gpus: int
+    rate: float
+    last_place: float
+    mode: str
+    image_size: int
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """All GPUs with specifications that may have this name."""
+        return () if is_slice(self.gpu_text) else gpus_in(self.gpu_text)
+
+    @property
+    def gpu(self) -> str:
+        """The GPU, if only one has its name; empty: none or several."""
+        return self.gpus[0] if len(self.gpus) == 1 else ""
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What is trained, and how; not the batch, which is often the largest that fits."""
+        return self.model, self.precision, self.strict, self.mode, self.image_size
+
+    @property
+    def case(self) -> tuple[object, ...]:
+        """What two sources share; ResNet50 v1 and v1.5 are one, because they differ in work by only 6 %."""
+        return self.model.removesuffix("_v1.5"), self.precision, self.num_gpus, self.mode
+
+    @property
+    def per_gpu(self) -> float:
+        """Samples per second of one GPU."""
+        return self.rate / self.num_gpus
+
+    @property
+    def rounding(self) -> float:
+        """The largest relative rounding error."""
+        return self.last_place / 2 / self.rate
+
+    @property
+    def name(self) -> str:
+        """The cell, for messages."""
+        return " ".join(filter(None, (self.model, self.precision, f"×{self.num_gpus}")))
+
+    @property
+    def number(self) -> str:
+        """The throughput, for messages."""
+        return f"{self.rate:.10g}"
+
+    @property
+    def switched(self) -> bool:
+        """Whether all GPUs that its name may refer to have switched NVLink."""
+        links = [specifications()[gpu].get("nvlink_both_directions", 0.0) for gpu in self.gpus]
+        return min(links, default=0.0) >= SWITCHED
+
+    def expected(self, *, ieee: bool = False) -> float:
+        """Return the logarithm of the throughput that the GPU suggests, up to a constant; NaN: unknown.
+
+        Args:
+            ieee: Whether fp32 is without TF32 where this is not known.
+        """
+        strict = self.strict or (ieee and self.precision == "fp32")
+        bandwidth, arithmetic = map(math.log, gpu_speeds(self.gpus, self.precision, strict))
+        return BANDWIDTH_POWER * bandwidth + ARITHMETIC_POWER * arithmetic
 
 
 class Severity(enum.StrEnum):
@@ -51,86 +149,7 @@ class TableFinding:
     @classmethod
     def of(cls, rule: str, severity: Severity, claims: Iterable[Claim], message: str) -> TableFinding:
         """Return a finding about claims."""
-        return cls(rule, severity, tuple(sorted({int(claim.row) for claim in claims})), message)
-
-
-CLAIM = [
-    *("row", "column", "group", "software", "gpu_text", "gpus", "model", "precision", "strict", "batch", "num_gpus"),
-    *("rate", "last_place", "mode", "image_size"),
-]
-
-SERIES = ["group", "model", "precision", "strict", "mode", "image_size"]
-"""What the GPU counts of a scaling series share."""
-
-CELL = ["model", "precision", "strict", "num_gpus", "mode", "image_size"]
-"""What two GPUs must share to be compared; excludes the batch, which is often the largest that fits."""
-
-CASE = ["network", "precision", "num_gpus", "mode"]
-"""What two sources must share."""
-
-BANDWIDTH_POWER, ARITHMETIC_POWER = 0.5, 0.3
-"""Exponents of a GPU's bandwidth and arithmetic in its throughput.
-
-Least absolute deviations over the training rows of published tables, within network, precision and source: between
-(0.45, 0.30) and (0.70, 0.20) by table; medians of GPUs then deviate by 0.07 (FP32) and 0.12 (FP16), at most 0.25.
-Their sum is below 1 because larger GPUs are harder to utilise.
-"""
-
-SWITCHED = 300.0
-"""GB/s of NVLink in both directions from which NVLink connects all GPUs of a host.
-
-Bridges between two GPUs have 100 to 112.
-"""
-
-
-def with_facts(claims: pd.DataFrame) -> Claims:
-    """Add the columns that the rules compare.
-
-    Returns:
-        The claims (see `Reading`) as records, because their pairs are 50 times as fast as merged frames, with
-
-        claim: number of the claim; `name` and `number`: as texts.
-        gpu: the GPU, if only one has its name; empty: none or several.
-        network: ResNet50 v1 and v1.5 are one, because they differ in work by only 6 %.
-        table, series, cell: numbers of its group, and of its `SERIES` and `CELL`.
-        gpu_column: number of its GPU's name and software.
-        per_gpu: samples per second of one GPU; `rounding`: the largest relative rounding error.
-        digits: number of digits without zeros at the end.
-        bandwidth, arithmetic: of the GPU; NaN: unknown; `switched`: whether it has switched NVLink.
-        expected: logarithm of the throughput expected by these, up to a constant; `expected_ieee`: if fp32 was without
-            TF32.
-    """
-    claims = claims[CLAIM]
-    kinds = [*zip(claims.gpus, claims.precision, claims.strict, strict=True)]
-    speeds = np.array([gpu_speeds(*kind) for kind in kinds]).reshape(-1, 2)
-    ieee = np.array([gpu_speeds(gpus, kind, strict or kind == "fp32") for gpus, kind, strict in kinds]).reshape(-1, 2)
-    names = zip(claims.model, claims.precision, claims.num_gpus, strict=True)
-    facts = claims.assign(
-        claim=range(len(claims)),
-        name=[" ".join(filter(None, (model, precision, f"×{count}"))) for model, precision, count in names],
-        number=[f"{rate:.10g}" for rate in claims.rate],
-        gpu=[gpus[0] if len(gpus) == 1 else "" for gpus in claims.gpus],
-        network=[model.removesuffix("_v1.5") for model in claims.model],
-        table=_numbers(claims, ["group"]),
-        series=_numbers(claims, SERIES),
-        cell=_numbers(claims, CELL),
-        gpu_column=_numbers(claims, ["software", "gpu_text"]),
-        per_gpu=claims.rate / claims.num_gpus,
-        rounding=claims.last_place / 2 / claims.rate,
-        digits=[len(str(round(number)).rstrip("0")) for number in claims.rate / claims.last_place],
-        bandwidth=speeds[:, 0],
-        arithmetic=speeds[:, 1],
-        expected=np.log(speeds) @ (BANDWIDTH_POWER, ARITHMETIC_POWER),
-        expected_ieee=np.log(ieee) @ (BANDWIDTH_POWER, ARITHMETIC_POWER),
-        switched=[*map(_is_switched, claims.gpus)],
-    )
-    return facts.to_records(index=False)
-
-
-def _numbers(claims: pd.DataFrame, keys: Sequence[str]) -> list[int]:
-    """Return the same number for claims that share keys."""
-    seen: dict[object, int] = {}
-    return [seen.setdefault(values, len(seen)) for values in zip(*(claims[key] for key in keys), strict=True)]
+        return cls(rule, severity, tuple(sorted({claim.row for claim in claims})), message)
 
 
 @functools.cache
@@ -146,12 +165,6 @@ def gpu_speeds(gpus: tuple[str, ...], precision: str, strict: bool) -> tuple[flo
 
 
 @functools.cache
-def _is_switched(gpus: tuple[str, ...]) -> bool:
-    """Return whether all GPUs that a name may refer to have switched NVLink."""
-    return bool(gpus) and all(specifications()[gpu].get("nvlink_both_directions", 0.0) >= SWITCHED for gpu in gpus)
-
-
-@functools.cache
 def cost_of_unit(model: str) -> NetworkCost | None:
     """Return the cost of an image, sequence or token, whichever throughputs count, with the memory of a sequence."""
     network = networks().get(model)
@@ -161,37 +174,21 @@ def cost_of_unit(model: str) -> NetworkCost | None:
     return dataclasses.replace(network, **{name: getattr(network, name) / network.size for name in parts})
 
 
-def grouped(*keys: Iterable[Any]) -> dict[tuple[Any, ...], list[int]]:
-    """Return the positions of equal values of columns, by these."""
-    found: dict[tuple[Any, ...], list[int]] = {}
-    for position, values in enumerate(zip(*keys, strict=True)):
-        found.setdefault(values, []).append(position)
+Item = TypeVar("Item")
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Any]) -> dict[Any, list[Item]]:
+    """Return items with equal keys, by these."""
+    found: dict[Any, list[Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
     return found
 
 
-MOST_ALIKE = 500
-"""Maximum number of claims that are paired with each other; more of one case are a log, not a table."""
-
-
-def _each_two(positions: list[int]) -> Iterable[tuple[int, ...]]:
-    return itertools.combinations(positions, 2)
-
-
-def pairs(
-    claims: Claims,
-    keys: Sequence[str],
-    how: Callable[[list[int]], Iterable[tuple[int, ...]]] = _each_two,
-) -> tuple[Claims, Claims]:
-    """Return the first and the second claims of all pairs that share `keys`.
-
-    Args:
-        claims: Claims with facts.
-        keys: Names of columns.
-        how: Selects pairs of the positions of claims, e.g. `itertools.pairwise`; default: each pair once, in order.
-    """
-    groups = (group for group in grouped(*(claims[key] for key in keys)).values() if len(group) <= MOST_ALIKE)
-    both = np.array([pair for group in groups for pair in how(group)], dtype=int).reshape(-1, 2)
-    return claims[both[:, 0]], claims[both[:, 1]]
+def pairs(claims: Iterable[Claim], *shared: str, neighbours: bool = False) -> list[tuple[Claim, Claim]]:
+    """Return each two claims that share attributes, or only those that follow each other."""
+    alike = [group for group in grouped(claims, attrgetter(*shared)).values() if len(group) <= MOST_ALIKE]
+    return [pair for group in alike for pair in (pairwise(group) if neighbours else combinations(group, 2))]
 
 
 def above(value: float, limit: float, decimals: int = 2) -> str:
@@ -201,5 +198,5 @@ def above(value: float, limit: float, decimals: int = 2) -> str:
 
 def specified_ratios(low: Claim, high: Claim) -> list[float]:
     """Return the ratios of two GPUs' bandwidth and arithmetic; empty: unknown."""
-    ratios = high.bandwidth / low.bandwidth, high.arithmetic / low.arithmetic
-    return [ratio for ratio in ratios if not math.isnan(ratio)]
+    speeds = (gpu_speeds(claim.gpus, claim.precision, claim.strict) for claim in (low, high))
+    return [ratio for one, other in zip(*speeds, strict=True) if not math.isnan(ratio := other / one)]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-import numpy as np
-
-from results.audit.findings import Claim, Claims, Severity, TableFinding, above, cost_of_unit, pairs
+from results.audit.findings import Claim, Severity, TableFinding, above, cost_of_unit, grouped, pairs
 from results.reference.gpus import CLOCK_MARGIN, FREE_MEMORY, PEAKS, is_slice, loosest_figures, roofline
 from results.reference.networks import WINOGRAD, networks
 from results.text import counted
@@ -47,73 +45,63 @@ Published: at most 1.3 in FP32 and TF32; 2.0 in FP16, on an RTX 3090 with a cuDN
 PEAK_NAMES = {"fp16": "FP16 tensor", "bf16": "FP16 tensor", "tf32": "TF32 tensor", "fp32": "FP32"}
 
 
-def limit_findings(claims: Claims) -> Iterator[TableFinding]:
-    """Find claims that exceed the limits of known GPUs and networks."""
+def limit_findings(claims: Sequence[Claim]) -> Iterator[TableFinding]:
+    """Find claims that exceed the limits of known GPUs and networks, and note what has no known limits."""
     yield from _order(claims)
     for claim in claims:
-        if claim.gpus and claim.precision in PEAKS and claim.model in networks():
-            for rule, severity, text in _beyond(claim):
-                yield TableFinding.of(rule, severity, [claim], f"{claim.name}: {text}")
-    yield from _not_checked(claims)
-
-
-def _not_checked(claims: Claims) -> Iterator[TableFinding]:
-    """Return notes on slices, unknown GPUs, networks and precisions."""
-    slices = np.array([*map(is_slice, claims.gpu_text)])
-    unknown = np.array([not gpus for gpus in claims.gpus]) & ~slices
-    unknown &= (claims.gpu_text != "") | (not any(claims.gpu_text))
-    for rule, chosen, names, why in (
-        ("gpu_slice", slices, claims.gpu_text, "parts of a GPU are not compared with whole ones"),
-        ("unknown_gpu", unknown, claims.gpu_text, "no data for"),
-        ("unknown_network", ~np.isin(claims.model, [*networks()]), claims.model, "no data for"),
-        ("unknown_precision", ~np.isin(claims.precision, [*PEAKS]), claims.precision, "no data for"),
+        for rule, severity, text in _beyond(claim):
+            yield TableFinding.of(rule, severity, [claim], f"{claim.name}: {text}")
+    some_gpu = any(claim.gpu_text for claim in claims)
+    unknown = [claim for claim in claims if not claim.gpus and bool(claim.gpu_text) == some_gpu]
+    for rule, chosen, name, why in (
+        ("gpu_slice", [claim for claim in unknown if is_slice(claim.gpu_text)], "gpu_text", PART),
+        ("unknown_gpu", [claim for claim in unknown if not is_slice(claim.gpu_text)], "gpu_text", "no data for"),
+        ("unknown_network", [claim for claim in claims if claim.model not in networks()], "model", "no data for"),
+        ("unknown_precision", [claim for claim in claims if claim.precision not in PEAKS], "precision", "no data for"),
     ):
-        if chosen.any():
-            named = ", ".join(sorted({name or "none given" for name in names[chosen]}))
-            yield TableFinding.of(rule, Severity.NOTE, claims[chosen], f"limits not checked, {why}: {named}")
+        if chosen:
+            named = ", ".join(sorted({getattr(claim, name) or "none given" for claim in chosen}))
+            yield TableFinding.of(rule, Severity.NOTE, chosen, f"limits not checked, {why}: {named}")
 
 
-def _order(claims: Claims) -> Iterator[TableFinding]:
+PART = "parts of a GPU are not compared with whole ones"
+
+
+def _order(claims: Sequence[Claim]) -> Iterator[TableFinding]:
     """Find networks that are slower than others with many times their FLOPs and memory traffic."""
-    known = claims[np.array([cost_of_unit(model) is not None for model in claims.model])]
-    found: dict[tuple[Severity, str, str], list[tuple[Claim, Claim]]] = {}
-    one, other = pairs(known, ["table", "precision", "num_gpus", "mode", "image_size"])
-    different = one.model != other.model
-    for pair in zip(one[different], other[different], strict=True):
-        slow, fast = sorted(pair, key=lambda claim: float(claim.rate))
-        if severity := _out_of_order(slow, fast):
-            found.setdefault((severity, slow.model, fast.model), []).append((slow, fast))
-    for (severity, small, large), settings in found.items():
-        slow, fast = settings[0]
-        message = (
-            f"{small} is slower than {large}, which needs {flop_ratio(small, large):.1f} times its FLOPs, in "
-            f"{counted(len(settings), 'setting')}, e.g. {slow.number} < {fast.number} ({slow.precision} "
-            f"×{slow.num_gpus})"
-        )
-        yield TableFinding.of("order_of_networks", severity, itertools.chain(*settings), message)
+    both = [sorted(pair, key=lambda claim: claim.rate) for pair in pairs(claims, *SETTING)]
+    kinds = grouped(both, lambda pair: (_out_of_order(*pair), pair[0].model, pair[1].model))
+    for (severity, small, large), settings in kinds.items():
+        if severity:
+            slow, fast = settings[0]
+            message = (
+                f"{small} is slower than {large}, which needs {flop_ratio(small, large):.1f} times its FLOPs, in "
+                f"{counted(len(settings), 'setting')}, e.g. {slow.number} < {fast.number} ({slow.precision} "
+                f"×{slow.num_gpus})"
+            )
+            yield TableFinding.of("order_of_networks", severity, itertools.chain(*settings), message)
+
+
+SETTING = ("group", "precision", "num_gpus", "mode", "image_size")
 
 
 def _out_of_order(slow: Claim, fast: Claim) -> Severity | None:
     """Return how certainly a network cannot be slower than another; None: it may be, or its batch is too small."""
-    needed = min(fast.batch, FILLING_BATCH, max(fast.batch / 2, FILLING_BATCH / 4))
-    if slow.rate == fast.rate or (slow.batch and slow.batch < needed):
-        return None
     small, large = cost_of_unit(slow.model), cost_of_unit(fast.model)
-    assert small is not None and large is not None
+    needed = min(fast.batch, FILLING_BATCH, max(fast.batch / 2, FILLING_BATCH / 4))
+    if small is None or large is None or slow.rate == fast.rate or (slow.batch and slow.batch < needed):
+        return None
     flops = more = large.flop_per_sample / small.flop_per_sample
+    models = slow.model, fast.model
     if small.elements_fused and large.elements_fused:
         more = min(flops, large.elements_unfused / small.elements_unfused)
-    elif flops <= ORDER_BY_FLOPS and not _both(slow, fast, ("bert",)):
+    elif flops <= ORDER_BY_FLOPS and not all(model.startswith("bert") for model in models):
         more = 1.0
     if more > ORDER_IMPOSSIBLE:
         return Severity.IMPOSSIBLE
-    most = EVEN.get(slow.precision, math.inf) if flops > 1 and _both(slow, fast, EVEN_KINDS) else math.inf
+    even = flops > 1 and all(model.startswith(EVEN_KINDS) for model in models)
+    most = EVEN.get(slow.precision, math.inf) if even else math.inf
     return Severity.SUSPECT if more > ORDER_SUSPECT or flops * fast.rate / slow.rate > most else None
-
-
-def _both(one: Claim, other: Claim, kinds: tuple[str, ...]) -> bool:
-    """Return whether both networks are of kinds."""
-    return bool(one.model.startswith(kinds) and other.model.startswith(kinds))
 
 
 def flop_ratio(small: str, large: str) -> float:
@@ -125,10 +113,12 @@ def flop_ratio(small: str, large: str) -> float:
 def _beyond(claim: Claim) -> Iterator[tuple[str, Severity, str]]:
     """Yield the limits that a claim exceeds as rule, severity and text; fp32 that may be TF32 is treated as TF32."""
     figures, network = loosest_figures(claim.gpus), cost_of_unit(claim.model)
+    if network is None or claim.precision not in PEAKS:
+        return
     tf32 = claim.precision in ("fp32", "tf32") and "tf32_tensor" in figures and not claim.strict
     peak = "tf32" if tf32 else "fp32" if claim.precision == "tf32" else claim.precision
-    line = roofline(figures, network, peak) if network else None
-    if network is None or line is None:
+    line = roofline(figures, network, peak)
+    if line is None:
         return
     pixels = (claim.image_size / network.size) ** 2 if claim.image_size and not network.sequences else 1.0
     rate = claim.per_gpu * pixels  # in samples of the default size

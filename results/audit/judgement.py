@@ -10,11 +10,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
-
 from results.audit.claims import ENOUGH_READ, Reading, read_throughputs
 from results.audit.copies import copy_findings, multiple_findings
-from results.audit.findings import Severity, TableFinding, with_facts
+from results.audit.findings import Claim, Severity, TableFinding
 from results.audit.hardware_limits import limit_findings
 from results.audit.scaling import scaling_findings
 from results.audit.sources import Reference, source_findings, trusted_reference
@@ -22,7 +20,7 @@ from results.text import counted
 from results.text_table import READABLE_LETTERS, Grid, printable
 
 RULES = (multiple_findings, limit_findings, scaling_findings, copy_findings)
-"""All rules that need no reference; each is a function of claims with facts."""
+"""All rules that need no reference; each is a function of claims."""
 
 OF_COUNTS = ("no_scaling", "halved_scaling")
 EXPLAINED_BY = {
@@ -55,18 +53,17 @@ def audit_file(path: Path, decimal: str | None = None) -> Reading:
     return reading
 
 
-def claim_findings(claims: pd.DataFrame, reference: Reference | None = None) -> list[TableFinding]:
-    """Apply all rules to claims.
+def claim_findings(claims: Sequence[Claim], reference: Reference | None = None) -> list[TableFinding]:
+    """Apply all rules to the claims of one file.
 
     Args:
-        claims: Claims of one file.
+        claims: The claims.
         reference: Trusted measurements; None: published and own ones shipped with tfbench.
     """
-    if claims.empty:
+    if not claims:
         return []
-    facts = with_facts(claims)
-    found = [finding for rules in RULES for finding in rules(facts)]
-    found += source_findings(facts, reference or trusted_reference())
+    found = [finding for rules in RULES for finding in rules(claims)]
+    found += source_findings(claims, reference or trusted_reference())
     for rule, causes in EXPLAINED_BY.items():
         named = [finding for finding in found if finding.rule in causes and finding.severity is not Severity.NOTE]
         explained = {row for finding in named for row in finding.rows}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
 
 import numpy as np
 
-from results.audit.findings import Claim, Claims, Severity, TableFinding, above, grouped, pairs
+from results.audit.findings import Claim, Severity, TableFinding, above, grouped
 from results.compare.comparison import CEILING
 
 SUSPECT_EFFICIENCY, IMPOSSIBLE_EFFICIENCY = 1.12, 1.25
@@ -62,48 +63,55 @@ FITS = 0.3
 TWO_VALUES = 1.25
 """Largest plausible ratio of two values for one case in a table; published repeats differ by up to 1.01."""
 
+Pair = tuple[Claim, Claim]
 
-def scaling_findings(claims: Claims) -> Iterator[TableFinding]:
+
+def scaling_findings(claims: Sequence[Claim]) -> Iterator[TableFinding]:
     """Find throughputs that contradict those of other GPU counts of the same case."""
-    chosen = _one_per_count(claims)
-    low, high = pairs(chosen, ["series"], itertools.pairwise)
-    doubled = high.num_gpus >= 2 * low.num_gpus
-    yield from _superlinear(claims, low[doubled], high[doubled])
-    yield from _columns(low[doubled], high[doubled])
-    yield from _out_of_line(chosen)
-    yield from _slower(low, high)
-    yield from _two_values(claims)
-    yield from _odd_counts(chosen[np.isin(chosen.series, low.series)])
+    series = [_one_per_count(of) for of in grouped(claims, attrgetter("group", "kind")).values()]
+    steps = [step for ladder in series for step in itertools.pairwise(ladder)]
+    doubled = [(low, high) for low, high in steps if high.num_gpus >= 2 * low.num_gpus]
+    yield from _superlinear(claims, doubled)
+    yield from _columns(doubled)
+    for ladders in grouped((ladder for ladder in series if len(ladder) > 1), lambda ladder: ladder[0].group).values():
+        yield from _out_of_line(ladders)
+        yield from _odd_counts(ladders)
+    for low, high in steps:
+        if high.rate < SLOWER * low.rate:
+            text = f"{high.name}: {high.number}, but {low.num_gpus} of the same GPUs reach {low.number} (row {low.row})"
+            yield TableFinding.of("slower_with_more_gpus", Severity.SUSPECT, [low, high], text)
+    for values in grouped(claims, attrgetter("group", "kind", "batch", "num_gpus")).values():
+        low, high = (choose(values, key=attrgetter("rate")) for choose in (min, max))
+        if high.rate > TWO_VALUES * low.rate:
+            text = f"{high.name}: {low.number} and {high.number} in one table, for one case"
+            yield TableFinding.of("two_values", Severity.SUSPECT, [low, high], text)
 
 
-def _one_per_count(claims: Claims) -> Claims:
-    """Return one claim for each GPU count of a series, in order: the one with the series' most common batch."""
-    like_it = Counter(zip(claims.series, claims.batch, strict=True))
-    shared = np.array([like_it[claim.series, claim.batch] for claim in claims])
-    ordered = claims[np.lexsort((-shared, claims.num_gpus, claims.series))]
-    return ordered[[group[0] for group in grouped(ordered.series, ordered.num_gpus).values()]]
+def _one_per_count(series: Sequence[Claim]) -> list[Claim]:
+    """Return one claim for each GPU count, in order: the one with the series' most common batch."""
+    shared = Counter(claim.batch for claim in series)
+    counts = grouped(sorted(series, key=attrgetter("num_gpus")), attrgetter("num_gpus"))
+    return [max(alike, key=lambda claim: shared[claim.batch]) for alike in counts.values()]
 
 
-def _superlinear(claims: Claims, low: Claims, high: Claims) -> Iterator[TableFinding]:
+def _superlinear(claims: Sequence[Claim], doubled: Sequence[Pair]) -> Iterator[TableFinding]:
     """Compare each claim with the one-GPU claim of its batch; without one, with the next smaller count of its series.
 
     If one case of a GPU and count is impossible, notes on its other cases become suspicions, because they share the
     host of the baseline or the number of GPUs.
     """
-    by_count = claims[np.argsort(claims.num_gpus, kind="stable")]
-    compared: list[tuple[Claim, Claim]] = []
-    for positions in grouped(by_count.series, by_count.batch).values():
-        cells = by_count[positions]
-        alone = len(cells) > 1 and cells.num_gpus[0] == 1 < cells.num_gpus[1]
-        compared += [(cells[0], cell) for cell in cells[1:]] if alone else []
-    known = {high.claim for _, high in compared}
-    # A larger batch may explain a higher throughput.
-    fit = (low.batch == 0) | (high.batch == 0) | (high.batch <= low.batch)
-    compared += [pair for pair in zip(low[fit], high[fit], strict=True) if pair[1].claim not in known]
-    beyond = [(severity, *pair) for pair in compared if (severity := _above_linear(*pair))]
-    wrong = {(high.table, high.num_gpus) for severity, _, high in beyond if severity is Severity.IMPOSSIBLE}
+    compared: dict[Claim, Claim] = {}
+    for cells in grouped(claims, attrgetter("group", "kind", "batch")).values():
+        alone = [claim for claim in cells if claim.num_gpus == 1]
+        if len(alone) == 1:
+            compared |= {claim: alone[0] for claim in cells if claim.num_gpus > 1}
+    for low, high in doubled:  # a larger batch may explain a higher throughput
+        if not low.batch or not high.batch or high.batch <= low.batch:
+            compared.setdefault(high, low)
+    beyond = [(severity, one, many) for many, one in compared.items() if (severity := _above_linear(one, many))]
+    wrong = {(many.group, many.num_gpus) for severity, _, many in beyond if severity is Severity.IMPOSSIBLE}
     for severity, one, many in beyond:
-        if severity is Severity.NOTE and (many.table, many.num_gpus) in wrong:
+        if severity is Severity.NOTE and (many.group, many.num_gpus) in wrong:
             severity = Severity.SUSPECT
         message = (
             f"{many.name}: {many.number} is {above(many.per_gpu / one.per_gpu, CEILING)} of "
@@ -118,22 +126,20 @@ def _above_linear(low: Claim, high: Claim) -> Severity | None:
     efficiency = high.per_gpu / low.per_gpu / (1 + low.rounding + high.rounding)
     # If two GPUs hardly gain over one, each further doubling may exceed linear scaling by as much.
     doublings = max(1.0, math.log2(high.num_gpus / low.num_gpus)) if low.num_gpus > 1 else 1.0
-    if efficiency > IMPOSSIBLE_EFFICIENCY**doublings:
-        return Severity.IMPOSSIBLE
-    if efficiency > SUSPECT_EFFICIENCY**doublings:
-        return Severity.SUSPECT
-    return Severity.NOTE if efficiency > CEILING else None
+    limits = {Severity.IMPOSSIBLE: IMPOSSIBLE_EFFICIENCY**doublings, Severity.SUSPECT: SUSPECT_EFFICIENCY**doublings}
+    return next((kind for kind, most in (limits | {Severity.NOTE: CEILING}).items() if efficiency > most), None)
 
 
-def _columns(low: Claims, high: Claims) -> Iterator[TableFinding]:
+def _columns(doubled: Sequence[Pair]) -> Iterator[TableFinding]:
     """Check each step between GPU counts by the median of all networks and precisions with both counts."""
-    for (_, few, many), step in grouped(low.table, low.num_gpus, high.num_gpus).items():
-        light = [pair for pair in step if low.switched[pair] or not low.model[pair].startswith(HEAVY)]
+    steps = grouped(doubled, lambda pair: (pair[0].group, pair[0].num_gpus, pair[1].num_gpus))
+    for (_, few, many), step in steps.items():
+        light = [(low, high) for low, high in step if low.switched or not low.model.startswith(HEAVY)]
         compared = light or step
-        gain, more = np.median(high.rate[compared] / low.rate[compared]), many / few
-        first, last = low[compared[0]], high[compared[0]]
-        example = f"in the median of {len(compared)} cases, e.g. {first.name} {first.number} and ×{many} {last.number}"
-        least = SWITCHED_EFFICIENCY if first.switched else COLUMN_EFFICIENCY
+        gain, more = np.median([high.rate / low.rate for low, high in compared]), many / few
+        low, high = compared[0]
+        example = f"in the median of {len(compared)} cases, e.g. {low.name} {low.number} and ×{many} {high.number}"
+        least = SWITCHED_EFFICIENCY if low.switched else COLUMN_EFFICIENCY
         rule, certain = "halved_scaling", len(light) > 1
         if gain < NO_GAIN:
             rule, certain = "no_scaling", certain or (bool(light) and more > 2)
@@ -143,24 +149,25 @@ def _columns(low: Claims, high: Claims) -> Iterator[TableFinding]:
             what = f"from {few} to {many} GPUs {kept}, {example}: halved, or another number of GPUs?"
         else:
             continue
-        yield TableFinding.of(rule, Severity.SUSPECT if certain else Severity.NOTE, high[step], what)
+        severity = Severity.SUSPECT if certain else Severity.NOTE
+        yield TableFinding.of(rule, severity, (claim for _, claim in step), what)
 
 
-def _out_of_line(chosen: Claims) -> Iterator[TableFinding]:
+def _out_of_line(ladders: Sequence[Sequence[Claim]]) -> Iterator[TableFinding]:
     """Find cases that scale far worse than the others of their table with at least half as many GPUs."""
-    ones = {claim.series: claim.per_gpu for claim in chosen if claim.num_gpus == 1}
-    scaled = [claim.num_gpus > 1 and claim.series in ones and claim.model.startswith(LIGHT) for claim in chosen]
-    cells = chosen[np.array(scaled, dtype=bool)]
-    efficiencies = np.array([cell.per_gpu / ones[cell.series] for cell in cells])
-    for cell, efficiency in zip(cells, efficiencies, strict=True):
-        other = (cells.model != cell.model) | (cells.precision != cell.precision)
-        other &= (cells.table == cell.table) & (2 * cells.num_gpus >= cell.num_gpus)
-        kinds, others = {*zip(cells.model[other], cells.precision[other], strict=True)}, efficiencies[other]
-        if len(kinds) < (1 if cell.switched else FEWEST_CASES):
+    scaled = [
+        (claim, claim.per_gpu / ladder[0].per_gpu)
+        for ladder in ladders
+        for claim in ladder[1:]
+        if ladder[0].num_gpus == 1 and claim.model.startswith(LIGHT)
+    ]
+    for cell, efficiency in scaled:
+        kind = cell.model, cell.precision
+        others = [(o, e) for o, e in scaled if (o.model, o.precision) != kind and 2 * o.num_gpus >= cell.num_gpus]
+        if len({(other.model, other.precision) for other, _ in others}) < (1 if cell.switched else FEWEST_CASES):
             continue
-        usual = np.median(others)
-        good = others.min() >= GOOD_LEAST and usual >= GOOD_MEDIAN
-        if good and efficiency < OUT_OF_LINE * min(1.0, usual):
+        usual, least = np.median([other for _, other in others]), min(other for _, other in others)
+        if least >= GOOD_LEAST and usual >= GOOD_MEDIAN and efficiency < OUT_OF_LINE * min(1.0, usual):
             message = (
                 f"{cell.name}: {cell.number} scales to {efficiency:.2f}, the other {len(others)} cells of this table "
                 f"to {usual:.2f}: halved, or another number of GPUs?"
@@ -168,42 +175,22 @@ def _out_of_line(chosen: Claims) -> Iterator[TableFinding]:
             yield TableFinding.of("scaling_out_of_line", Severity.SUSPECT, [cell], message)
 
 
-def _slower(low: Claims, high: Claims) -> Iterator[TableFinding]:
-    slower = high.rate < SLOWER * low.rate
-    for few, many in zip(low[slower], high[slower], strict=True):
-        text = f"{many.name}: {many.number}, but {few.num_gpus} of the same GPUs reach {few.number} (row {few.row})"
-        yield TableFinding.of("slower_with_more_gpus", Severity.SUSPECT, [few, many], text)
-
-
-def _odd_counts(chosen: Claims) -> Iterator[TableFinding]:
-    """Find cases with a GPU count that is half or double that of all others.
-
-    It is suspect if the count of the others also fits their scaling.
-    """
-    for positions in grouped(chosen.table).values():
-        table = chosen[positions]
-        cases, counts = len({*table.series}), Counter(table.num_gpus)
-        for claim in table if cases > OTHER_CASES else ():
-            own, others = table[table.series == claim.series], table[table.series != claim.series]
-            shared = [count for count, cells in Counter(others.num_gpus).items() if cells == cases - 1]
-            base = min({*own.num_gpus} & {*shared}, default=0)
-            instead = {claim.num_gpus // 2, claim.num_gpus * 2} & {*shared} - {*own.num_gpus}
-            if counts[claim.num_gpus] > 1 or not base or not instead:
+def _odd_counts(ladders: Sequence[Sequence[Claim]]) -> Iterator[TableFinding]:
+    """Find cases with a GPU count that is half or double that of all others, if that count also fits their scaling."""
+    rates = [{claim.num_gpus: claim.rate for claim in ladder} for ladder in ladders]
+    counts = Counter(count for ladder in rates for count in ladder)
+    for ladder, own in zip(ladders, rates, strict=True) if len(ladders) > OTHER_CASES else ():
+        shared = {count for count in counts if all(count in other for other in rates if other is not own)}
+        base = min(own.keys() & shared, default=0)
+        for claim in ladder if base else ():
+            instead = {claim.num_gpus // 2, claim.num_gpus * 2} & shared - own.keys()
+            if counts[claim.num_gpus] > 1 or not instead:
                 continue
             count = min(instead)
-            usual = np.median(others.rate[others.num_gpus == count] / others.rate[others.num_gpus == base])
-            if abs(math.log(claim.rate / own.rate[own.num_gpus == base][0] / usual)) < FITS:
+            usual = np.median([other[count] / other[base] for other in rates if other is not own])
+            if abs(math.log(claim.rate / own[base] / usual)) < FITS:
                 text = (
-                    f"{claim.name}: {claim.number} on {claim.num_gpus} GPUs, but all {cases - 1} other cases of the "
-                    f"table have {count} instead, and scale alike with that: another number of GPUs?"
+                    f"{claim.name}: {claim.number} on {claim.num_gpus} GPUs, but all {len(ladders) - 1} other cases of "
+                    f"the table have {count} instead, and scale alike with that: another number of GPUs?"
                 )
                 yield TableFinding.of("odd_gpu_count", Severity.SUSPECT, [claim], text)
-
-
-def _two_values(claims: Claims) -> Iterator[TableFinding]:
-    """Find cases of one table that have two values far apart: a number of GPUs, or a name, is wrong."""
-    for positions in grouped(claims.series, claims.batch, claims.num_gpus).values():
-        low, *_, high = claims[sorted([positions[0], *positions], key=lambda position: claims.rate[position])]
-        if high.rate > TWO_VALUES * low.rate:
-            message = f"{high.name}: {low.number} and {high.number} in one table, for one case"
-            yield TableFinding.of("two_values", Severity.SUSPECT, [low, high], message)

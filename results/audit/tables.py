@@ -24,14 +24,10 @@ LINES_ABOVE, LINES_BELOW = 3, 6
 TITLES = ("#", "**", "<details", "</details")
 """Starts of a Markdown line that is a title, or begins or ends a collapsed part."""
 
-_RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*")
-_DRAWN_RULE = re.compile(r"(?=.*[-=─━═]{3})[-+=|:\s\u2500-\u257f]+")
+_RULE = re.compile(r"(?=.*[-=─━═])[-+=|:\s\u2500-\u257f]+")
 _VERTICALS = str.maketrans(dict.fromkeys("│┃║┆┇┊┋╎╏", "|"))
-_ROW_COUNT = re.compile(r"[(\[]\d+ rows?\b.*[)\]]\s*")
 _TYPES = re.compile(r"-{3}|str|bool|cat|[fiu]\d{1,2}|object|float64|int64|text|numeric")
 """Cells of a row that has the types of columns, as polars prints it."""
-_FOR_EXCEL = re.compile(r"sep=.\s*", re.IGNORECASE)
-"""First line of a CSV file that names its delimiter to Excel."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +42,8 @@ class RawTable:
         commas: Whether its delimiter is a comma.
     """
 
-    headings: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
     title: str = ""
     notes: str = ""
     commas: bool = False
@@ -66,7 +62,7 @@ def read_tables(path: Path) -> list[RawTable]:
     """
     text = _read_text(path)
     lines = text.splitlines(keepends=True)
-    found = [*_markdown([*_with_rules_of_markdown(lines)])]
+    found = [*_piped(lines)]
     if not found and re.search(r"<table[\s>]", text, re.IGNORECASE):
         raise NotATable(f"{path}: HTML. Copy the table in a browser and paste it into a text file.")
     try:
@@ -95,69 +91,33 @@ def _read_text(path: Path) -> str:
 
 
 def _table(
-    rows: Sequence[Sequence[str]],
-    title: Sequence[str],
-    notes: Sequence[str] = (),
-    *,
-    commas: bool = False,
-    aligned: bool = False,
+    rows: Sequence[Sequence[str]], title: Sequence[str], notes: Sequence[str] = (), commas: bool = False
 ) -> RawTable:
-    """Build a table, padding short rows, and headings if rows are longer."""
-    headings, *cells = rows
+    """Build a table, padding short rows, and headings if rows are longer, without empty rows and those of types."""
     width = max(map(len, rows))
-    numbers = [str(number) for number in range(len(cells) + 1)]
-    numbered = [row[0] for row in cells] in (numbers[:-1], numbers[1:])
-    if {len(row) for row in cells} == {len(headings) + 1} and (aligned or numbered):
-        headings = ["", *headings]  # pandas and R print row labels without a heading
-    filled = [(*row, *[""] * (width - len(row))) for row in (headings, *cells)]
-    used = tuple(
-        row for row in filled[1:] if not all(not cell.strip() or _TYPES.fullmatch(cell.strip()) for cell in row)
-    )
-    return RawTable(filled[0], used, "\n".join(title), "\n".join(notes), commas)
+    headings, *filled = [(*row, *[""] * (width - len(row))) for row in rows]
+    used = [row for row in filled if not all(not cell.strip() or _TYPES.fullmatch(cell.strip()) for cell in row)]
+    return RawTable(headings, used, "\n".join(title), "\n".join(notes), commas)
 
 
-def _with_rules_of_markdown(lines: Sequence[str]) -> Iterator[str]:
-    """Yield the lines with tables drawn with `+---+`, `│` or `━` as Markdown: one rule, below the headings."""
-    before, below_rule = "", False
-    for line in lines:
-        text = line.translate(_VERTICALS)
-        if not _DRAWN_RULE.fullmatch(text):
-            below_rule &= "|" in text
-            before = text
-            yield text
-        elif "|" in before.strip(" |\n") and not below_rule:
-            below_rule = True
-            yield "|---|\n"
-        elif _is_rule(text):
-            yield text
-
-
-def _markdown(lines: Sequence[str]) -> Iterator[RawTable]:
-    """Yield the pipe tables of GitHub Markdown. Source: GitHub Flavored Markdown Spec 0.29, section 4.10."""
-    starts = [i for i, (line, rule) in enumerate(itertools.pairwise(lines)) if "|" in line and _is_rule(rule)]
-    above = 0
-    for start in starts:
-        if start < above:
-            continue  # a rule within the previous table
-        end = next((i for i in range(start + 2, len(lines)) if "|" not in lines[i]), len(lines))
-        rows = [_pipe_cells(line) for line in (lines[start], *lines[start + 2 : end])]
-        title = [line for line in lines[above:start] if line.strip()]
-        heading = next((i for i, line in enumerate(title) if above and line.startswith(TITLES)), 0)
-        title = title[heading:][-LINES_ABOVE:]  # what precedes a title are the notes of the table above
-        yield _table(rows, title, [*_notes(lines[end:])])
-        above = end
-
-
-def _notes(lines: Sequence[str]) -> Iterator[str]:
-    """Yield the lines below a table until another title or table starts."""
-    for number, line in enumerate([line for line in lines if line.strip()][:LINES_BELOW]):
-        if line.startswith((*TITLES, "|")) or (number and "|" in line):
-            return
-        yield line
-
-
-def _is_rule(line: str) -> bool:
-    return "-" in line and _RULE.fullmatch(line) is not None
+def _piped(lines: Sequence[str]) -> Iterator[RawTable]:
+    """Yield tables of Markdown, and drawn ones: rows with `|` or `│`, and a rule below the headings."""
+    tables: list[list[list[str]]] = []
+    texts: list[list[str]] = [[]]  # above, between and below the tables
+    drawn = (line.translate(_VERTICALS) for line in lines)
+    for in_table, part in itertools.groupby(drawn, lambda line: "|" in line or _RULE.fullmatch(line) is not None):
+        block = [*part]
+        rules = [_RULE.fullmatch(line) is not None for line in block]
+        below = next((i for i in range(1, len(block)) if rules[i] and not rules[i - 1]), 0) if in_table else 0
+        rows = [i for i, line in enumerate(block) if line.strip() and not rules[i]]
+        texts[-1] += [block[i] for i in rows if not below or i < below - 1]
+        if below:
+            tables.append([_pipe_cells(block[i]) for i in rows if i >= below - 1])
+            texts.append([])
+    for rows_of, above, under in zip(tables, texts, texts[1:], strict=False):
+        heading = next((i for i, line in enumerate(above) if line.startswith(TITLES)), 0)
+        notes = itertools.takewhile(lambda line: not line.startswith(TITLES), under[:LINES_BELOW])
+        yield _table(rows_of, above[heading:][-LINES_ABOVE:], [*notes])
 
 
 def _pipe_cells(line: str) -> list[str]:
@@ -168,12 +128,7 @@ def _pipe_cells(line: str) -> list[str]:
 
 def _delimited(lines: Sequence[str], path: Path) -> list[RawTable]:
     """Parse with the delimiter, or runs of spaces, that gives the most rows of equal width."""
-    data = [
-        line
-        for line in lines
-        if line.strip() and not line.startswith("#") and not (_DRAWN_RULE.fullmatch(line) or _ROW_COUNT.fullmatch(line))
-    ]
-    data = data[1:] if data and _FOR_EXCEL.fullmatch(data[0]) else data
+    data = [line for line in lines if line.strip() and not line.startswith("#") and not _RULE.fullmatch(line)]
     choices = {mark: [row for row in csv.reader(data, delimiter=mark) if any(row)] for mark in DELIMITERS}
     choices["  "] = [re.split(r"\s{2,}", line.strip()) for line in data]
     mark, records = max(choices.items(), key=lambda choice: _regularity(choice[1]))
@@ -183,7 +138,9 @@ def _delimited(lines: Sequence[str], path: Path) -> list[RawTable]:
     title = [" ".join(filter(None, record)) for record in records[:start]]
     if mark == ",":
         _refuse_cells_without_heading(records[start:], path)
-    return [_table(records[start:], title, commas=mark == ",", aligned=mark == "  ")] if records else []
+    elif mark == "  " and records and len(records[start]) == usual - 1:
+        records[start] = ["", *records[start]]  # pandas prints row labels without a heading
+    return [_table(records[start:], title, commas=mark == ",")] if records else []
 
 
 def _refuse_cells_without_heading(records: Sequence[Sequence[str]], path: Path) -> None:

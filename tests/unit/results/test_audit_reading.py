@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import results.__main__ as program
-from results.audit.claims import read_claims, read_throughputs
-from results.audit.findings import Severity, with_facts
+from results.audit.claims import read_throughputs
+from results.audit.findings import Severity
 from results.audit.judgement import audit_file
 from results.audit.table_text import decimal_mark, read_number
 from results.errors import NotATable
@@ -51,7 +51,7 @@ def write(tmp_path):
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_one_table_in_any_format_and_encoding_makes_the_same_claims(write, form, encoding):
     reading = read_throughputs(write(FORMATS[form], encoding))
-    claims = with_facts(reading.claims)
+    claims = reading.claims
     assert {(claim.gpu, claim.num_gpus): claim.rate for claim in claims} == FP16
     assert {(claim.model, claim.precision) for claim in claims} == {("resnet50", "fp16")}
     assert reading.unread == []
@@ -121,7 +121,7 @@ def test_a_table_of_which_nothing_could_be_read_is_no_clean_bill(write, capsys):
 def test_each_table_of_a_file_has_its_own_title_notes_and_rows(write):
     row = "| {} | {} |\n|---|---|\n| ResNet50 | {} |\n"
     first, second = row.format("Network", "1 GPU", 453), row.format("Network", "1 GPU", 704)
-    claims = with_facts(read_claims(write(f"# A4000, fp16\n\n{first}\n# RTX A5000\n\n{second}\n* FP32\n")))
+    claims = read_throughputs(write(f"# A4000, fp16\n\n{first}\n# RTX A5000\n\n{second}\n* FP32\n")).claims
     found = [(claim.row, claim.gpu, claim.precision, claim.rate) for claim in claims]
     assert found == [(0, "RTX A4000", "fp16", 453), (1, "RTX A5000", "fp32", 704)]
 
@@ -136,7 +136,7 @@ def test_our_own_exports_are_read_whole_and_by_their_mode_and_image_size(write, 
         both = zip(cases, rates, strict=True)
         records = [r for case, rate in both for r in repeats(rate, rate * 1.01, case=case, environment=environment)]
         path = write(exported(merge_records(stored(*records)), form))
-        claims = with_facts(read_claims(path))
+        claims = read_throughputs(path).claims
         assert {claim.gpu for claim in claims} <= {"RTX A4000", ""}
         assert {claim.strict for claim in claims} == {form == "csv"}, "its columns state what two rows share"
         assert {(c.model, c.precision, c.batch, c.num_gpus, c.mode, c.image_size or None) for c in claims} == {
@@ -176,8 +176,7 @@ def test_a_table_of_throughputs_is_read_whole_and_not_accused(write, name):
     text, cells = READABLE[name]
     audit = audit_file(write(text))
     claims = [
-        Cell(c.gpu or None, c.model, c.precision, c.rate, c.num_gpus, c.batch or None, c.mode)
-        for c in with_facts(audit.claims)
+        Cell(c.gpu or None, c.model, c.precision, c.rate, c.num_gpus, c.batch or None, c.mode) for c in audit.claims
     ]
     assert sorted(claims, key=str) == sorted(cells, key=str)
     assert audit.unread == [] and above_notes(audit) == set()

@@ -3,11 +3,10 @@
 import random
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
-from results.audit.claims import read_claims
-from results.audit.findings import CLAIM, Severity
+from results.audit.claims import read_throughputs
+from results.audit.findings import Claim, Severity
 from results.audit.judgement import audit_file, claim_findings
 from results.audit.sources import Reference
 from results.reference import FOLDER, published
@@ -45,14 +44,13 @@ def scaled(rates, factor):
 
 def claims_of(*cells):
     """Return claims: (GPU, network, precision, GPUs, samples/s) each."""
-    claims = [
-        (row, "", (gpu,), (), gpu, (gpu,), model, precision, False, 0, count, rate, 0.01, "train", 0)
+    return [
+        Claim(row, (gpu,), (), gpu, model, precision, False, 0, count, rate, 0.01, "train", 0)
         for row, (gpu, model, precision, count, rate) in enumerate(cells)
     ]
-    return pd.DataFrame(claims, columns=CLAIM)
 
 
-NO_REFERENCE = Reference({}, {})
+NO_REFERENCE = Reference([])
 
 
 def test_the_blog_is_impossible_in_every_row_as_published_and_as_reference():
@@ -60,10 +58,9 @@ def test_the_blog_is_impossible_in_every_row_as_published_and_as_reference():
     blog = {number for number, row in enumerate(published()) if row["source"].startswith("Spheron")}
     impossible = {row for f in found if f.severity is Severity.IMPOSSIBLE for row in f.rows}
     assert len(blog) == 32 and blog - impossible == {3}, "one cell is no exact multiple"
-    claims, found = read_claims(BLOG), audit_file(BLOG).findings
+    claims, found = read_throughputs(BLOG).claims, audit_file(BLOG).findings
     assert len(claims) == 32, "empty cells are filled from above"
-    row_5 = claims[claims.row == 5]
-    assert ({*row_5.model}, {*row_5.precision}) == ({"inception_v3"}, {"fp32"})
+    assert {(claim.model, claim.precision) for claim in claims if claim.row == 5} == {("inception_v3", "fp32")}
     assert {row for f in found if f.severity is Severity.IMPOSSIBLE for row in f.rows} == set(range(8))
     exact = {f"exact_multiple_of_{what}" for what in ("gpus", "network", "precision")}
     assert exact | {"order_of_networks"} <= {f.rule for f in found if f.severity is Severity.IMPOSSIBLE}
