@@ -145,6 +145,16 @@ def container_name(job: Job) -> str:
     return f"tfbench-{job.origin.run_id}-{job.id}"
 
 
+def job_labels(job: Job) -> dict[str, str]:
+    """Return the labels of a job's container, by which `running` and people find it."""
+    return {
+        RUN_LABEL: job.origin.run_id,
+        JOB_LABEL: job.id,
+        "tfbench.case": job.case.name,
+        "tfbench.repeat": str(job.origin.repeat),
+    }
+
+
 def job_container(
     job: Job,
     host: Host,
@@ -184,12 +194,7 @@ def job_container(
             **(member.environment if member else {}),
             **(CACHE_VARIABLES if cache else {}),
         },
-        labels={
-            RUN_LABEL: job.origin.run_id,
-            JOB_LABEL: job.id,
-            "tfbench.case": job.case.name,
-            "tfbench.repeat": str(job.origin.repeat),
-        },
+        labels=job_labels(job),
         gpus=job.gpu_uuids or tuple(map(str, job.gpus)) if cdi_devices is None else _cdi_names(job, cdi_devices),
         data_dir=host.data_dir if job.case.data is Data.TFRECORD else None,
         cache=cache,

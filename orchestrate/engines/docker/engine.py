@@ -15,7 +15,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator
 from datetime import datetime
-from typing import IO, Any, Protocol, TypeVar
+from typing import IO, Any, TypeVar
 
 from orchestrate.connections.tunnel import Tunnel
 from orchestrate.engines.base import NotThere
@@ -81,13 +81,6 @@ _FINAL_PULL_ERRORS = re.compile(
 
 class PullInterrupted(PullFailed):
     """The network or the registry failed during a pull, which can be retried."""
-
-
-class Readable(Protocol):
-    """What a log is read from."""
-
-    def read(self, amount: int, /) -> bytes:
-        """Read as many bytes, or what is left before the end."""
 
 
 class DockerEngine:
@@ -201,29 +194,28 @@ class DockerEngine:
             with contextlib.suppress(HostError):
                 self.remove(name)
 
-    def create(self, spec: ContainerSpec) -> bool:
+    def create(self, spec: ContainerSpec) -> dict[str, Any] | None:
         """Create a container, unless one of its name exists.
 
         Docker rejects an existing name with 409, Podman with 500: after any error, the engine is queried for one of
             this name. Mistaking that for a failed start would remove a running benchmark.
 
         Returns:
-            Whether it was created.
+            The engine's description of the one that exists; None: it was created.
 
         Raises:
             HostError: The engine refused.
         """
         described = container_document(spec)
 
-        def create(client: EngineClient) -> bool:
+        def create(client: EngineClient) -> dict[str, Any] | None:
             try:
                 client.create_container_from_config(described, spec.name)
-            except APIError as refusal:
+            except APIError:
                 with contextlib.suppress(APIError):
-                    if refusal.status_code == 409 or client.inspect_container(spec.name):
-                        return False
+                    return document(client.inspect_container(spec.name))
                 raise
-            return True
+            return None
 
         try:
             return self.request(create)
@@ -231,14 +223,14 @@ class DockerEngine:
             raise PullFailed(f"image {spec.image}: {error.cause}") from error
 
     def start(self, name: str) -> None:
-        """Start a created container once; if the engine refuses, remove it.
+        """Start a container that has never run; if the engine refuses, remove it.
 
         Raises:
             HostError: The engine refused; its message is in the cause.
         """
 
         def start(client: EngineClient) -> None:
-            # If the answer to an earlier request was lost, it may have run and ended since.
+            # An earlier controller, or a request whose answer was lost, may have started it: it must not run again.
             if _state(client.inspect_container(name)).get("Status") == "created":
                 client.start(name)
 
@@ -257,7 +249,7 @@ class DockerEngine:
 
         def read(client: EngineClient) -> bytes:
             with contextlib.closing(client.open_log(spec.name, stdout=1)) as response:
-                return read_bounded((data for _, data in _frames(response.raw)), MAX_OUTPUT_BYTES)
+                return read_bounded((data for _, data in _frames(response.raw.read)), MAX_OUTPUT_BYTES)
 
         deadline = time.monotonic() + seconds
         self.create(spec)
@@ -269,13 +261,9 @@ class DockerEngine:
         finally:
             self.remove(spec.name)
 
-    def inspect(self, name: str) -> dict[str, Any]:
-        """Return the engine's description of a container."""
-        return document(self.request(lambda client: client.inspect_container(name)))
-
     def state(self, name: str) -> dict[str, Any]:
         """Return the state of a container: `State` of the engine's API."""
-        return _state(self.inspect(name))
+        return self.request(lambda client: _state(client.inspect_container(name)))
 
     def log_lines(self, name: str, after: str, *, follow: bool) -> Iterator[tuple[str, str]]:
         """Yield the time stamp and text of each line of output after a time stamp, until the stream ends.
@@ -296,7 +284,7 @@ class DockerEngine:
             query["since"] = max(0, _instant(after)[0])
         response = self.request(lambda client: client.open_log(name, **query), again=False)
         with contextlib.closing(response), explained(self._address):
-            yield from stamped_lines(response.raw, after)
+            yield from stamped_lines(response.raw.read, after)
 
     def read_file(self, name: str, path: str) -> bytes | None:
         """Read at most `MAX_RECORD_BYTES` + 1 bytes of a file of a stopped container; None: it does not exist."""
@@ -643,15 +631,15 @@ def send_image(
 # -- logs --------------------------------------------------------------------------------------------------------
 
 
-def stamped_lines(log: Readable, after: str) -> Iterator[tuple[str, str]]:
-    """Yield the time stamp and printable text of each line later than `after`.
+def stamped_lines(read: Callable[[int], bytes], after: str) -> Iterator[tuple[str, str]]:
+    """Yield the time stamp and printable text of each line of a log later than `after`.
 
     Every frame begins with a time stamp, and may end in the middle of a line, whose stamp is that of its last frame.
     Podman sends a frame per write of the benchmark, Docker one per line, or per 16 KiB of a long line.
     """
     stamps, rests = defaultdict[int, str](str), defaultdict[int, bytes](bytes)
     shown = _instant(after)
-    for stream, data in _frames(log):
+    for stream, data in _frames(read):
         stamp, _, text = data.partition(b" ")
         if _STAMP.fullmatch(stamp):
             stamps[stream], data = stamp.decode(), text
@@ -664,16 +652,16 @@ def stamped_lines(log: Readable, after: str) -> Iterator[tuple[str, str]]:
             yield stamps[stream], plain_text(rest.decode("utf-8", "replace"))
 
 
-def _frames(log: Readable) -> Iterator[tuple[int, bytes]]:
+def _frames(read: Callable[[int], bytes]) -> Iterator[tuple[int, bytes]]:
     """Yield stream (1: stdout, 2: stderr) and content of each frame.
 
     Source: Docker Engine API, "Attach to a container", stream format.
     """
-    while len(header := log.read(HEADER_BYTES)) == HEADER_BYTES:
+    while len(header := read(HEADER_BYTES)) == HEADER_BYTES:
         length = int.from_bytes(header[4:], "big")
         if length > MAX_FRAME_BYTES:
             raise LaunchFailed(f"a frame of the log is longer than {MAX_FRAME_BYTES >> 20} MiB")
-        yield min(header[0], 2), log.read(length)
+        yield min(header[0], 2), read(length)
 
 
 def _instant(stamp: str) -> tuple[int, str]:

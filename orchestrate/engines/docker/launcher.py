@@ -142,11 +142,14 @@ class ContainerLauncher:
             if spec.data_dir is not None and self._engine.is_podman:
                 self._engine.check_folder(image, unique_name("look"), spec.data_dir)
             try:
-                reattached = not self._engine.create(spec)
-                if reattached and self._state_of_ours(job) != "created":
-                    return True  # it runs or has ended: starting an ended container would run the repeat again
+                existing = self._engine.create(spec)
+                if existing is not None:
+                    labels = document(document(existing.get("Config")).get("Labels") or {})
+                    if labels.get(JOB_LABEL) != job.id:
+                        whose = "does not belong to this run. Remove or rename it"
+                        raise LaunchFailed(f"a container named {spec.name} exists, but {whose}")
                 self._engine.start(spec.name)
-                return reattached
+                return existing is not None
             except NoGPUs:
                 self._methods = self._methods[1:]
                 if not self._methods:
@@ -220,16 +223,6 @@ class ContainerLauncher:
             raise Gone("the container is gone: somebody removed it, or the engine lost it") from error
         except Unreachable as error:
             raise Lost(f"the host was lost while the benchmark ran: {error.cause}") from error
-
-    def _state_of_ours(self, job: Job) -> str:
-        """Return the state of the container with the job's name, after checking that it belongs to the job."""
-        reported = self._engine.inspect(container_name(job))
-        labels = document(document(reported.get("Config")).get("Labels") or {})
-        if labels.get(JOB_LABEL) != job.id:
-            raise LaunchFailed(
-                f"a container named {container_name(job)} exists, but does not belong to this run. Remove or rename it"
-            )
-        return str(document(reported.get("State")).get("Status"))
 
     # -- images ------------------------------------------------------------------------------------------------
 

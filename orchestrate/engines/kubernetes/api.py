@@ -231,7 +231,8 @@ def _refusal(status: int, body: bytes | str) -> HostError:
     if status == 401:
         return Refused(f"the cluster rejected the credentials: {message}. Log in and try again")
     if status == 403:
-        return Refused(f"the cluster denied the request: {message}. Required permissions: containers/kubernetes/")
+        remedy = "Required permissions: containers/kubernetes/. For nodes, set gpus_per_node: and variant: instead"
+        return Refused(f"the cluster denied the request: {message}. {remedy}")
     if status in (409, 429) or status >= 500 or status == 0:
         return Unreachable(f"the cluster is temporarily unavailable: {message}")
     return LaunchFailed(f"the cluster rejected the request: {message}")

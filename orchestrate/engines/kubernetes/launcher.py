@@ -52,15 +52,26 @@ _GONE = Ending(exit_code=None, failure=(Status.LOST, "its Job is gone: somebody 
 
 
 @dataclasses.dataclass
-class _Log:
-    """The output of one repeat; no line is read twice when a broken stream is reopened."""
+class _Repeat:
+    """What is known of a repeat whose Job exists.
 
-    record: RecordReader
+    Attributes:
+        uid: Of its Job, to which its pods belong.
+        pod: As last listed. It is the first one, which also explains the end of a repeat after it was deleted: the
+            replacement of a lost pod would be another measurement.
+        record: Reads the record at the end of its log.
+        stamp: Of the last line that was read, so that none is read twice when a broken stream is reopened.
+        cut_short: Whether its log may lack the record because the cluster ended it.
+    """
+
+    uid: str
+    pod: Pod | None = None
+    record: RecordReader = dataclasses.field(default_factory=lambda: RecordReader(MAX_RECORD_BYTES))
     stamp: str = ""
     cut_short: bool = False
 
     def take(self, lines: Iterable[str], on_line: OutputLine) -> None:
-        """Pass on lines that have not been read yet."""
+        """Pass on lines of the log that have not been read yet."""
         before = self.stamp
         for line in lines:
             stamp, _, text = line.partition(" ")
@@ -86,14 +97,11 @@ class KubernetesLauncher:
         poll = functools.partial(anyio.to_thread.run_sync, self._poll)
         self._poller = Poller(f"the cluster of fleet {host.fleet}", poll, POLL_SECONDS)
         self._run_id = ""
-        self._uids: dict[str, str] = {}  # of the Jobs of repeats
-        # As of the last poll: Jobs by name, uids of pods, warnings by Job; and the first pod of each Job, by its uid.
-        # A deleted pod explains the end of its repeat; the replacement of a lost pod would be another measurement.
+        self._repeats: dict[str, _Repeat] = {}
+        # As of the last poll: Jobs by name, uids of pods, and warnings by Job.
         self._jobs: dict[str, KubernetesJob] = {}
         self._present: set[str] = set()
         self._warnings: dict[str, str] = {}
-        self._pods: dict[str, Pod] = {}
-        self._logs: dict[str, _Log] = {}
         self._cancelled: set[str] = set()
         self._digests: dict[str, str] = {}
         self._progress_at = time.monotonic()
@@ -118,13 +126,9 @@ class KubernetesLauncher:
         wants_gpus = self._host.wants_gpus
         stated = self._queue.gpus_per_node is not None and bool(self._host.image or self._host.variants)
         try:
-            return fleet_facts(self._cluster.objects(Node, label_selector=selector), self._queue, wants_gpus=wants_gpus)
-        except Refused as error:
-            if not stated:
-                raise Refused(
-                    f"{error.cause}. If you may not list nodes, set gpus_per_node: and variant: in hosts.yml"
-                ) from error
-        except NoNode:
+            nodes = self._cluster.objects(Node, label_selector=selector)
+            return fleet_facts(nodes, self._queue, wants_gpus=wants_gpus)
+        except (Refused, NoNode):
             if not stated:
                 raise
         return stated_facts(self._queue, wants_gpus=wants_gpus)
@@ -148,7 +152,7 @@ class KubernetesLauncher:
         deadline = time.monotonic() + REMOVAL_SECONDS
         while time.monotonic() < deadline:
             with contextlib.suppress(NameTaken):
-                self._uids[job.id] = self._cluster.create_job(manifest).uid
+                self._repeats[job.id] = _Repeat(self._cluster.create_job(manifest).uid)
                 return False
             found = self._cluster.job(name)
             if found is None:
@@ -156,7 +160,7 @@ class KubernetesLauncher:
             if (found.annotations.get(JOB_LABEL), found.annotations.get(RUN_LABEL)) != (job.id, self._run_id):
                 raise LaunchFailed(f"a Job named {name} exists, but it does not belong to this run. Remove it")
             if not found.deleted:
-                self._uids[job.id] = found.uid
+                self._repeats[job.id] = _Repeat(found.uid)
                 return True
             time.sleep(1.0)
         raise Lost(f"an earlier Job {name} was not deleted in time: its node may be lost")
@@ -164,7 +168,7 @@ class KubernetesLauncher:
     @malformed_as_error("the cluster")
     def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         """See `Launcher.follow`."""
-        log = self._logs.setdefault(job.id, _Log(RecordReader(MAX_RECORD_BYTES)))
+        repeat = self._repeats[job.id]
         failing_since: float | None = None
         begun, missed = False, 0
 
@@ -174,7 +178,7 @@ class KubernetesLauncher:
 
         while True:
             loop.wait_for(self._poller.wait())
-            state, pod = self._state(job)
+            state, pod = self._state(job, repeat), repeat.pod
             if state is None:
                 missed += not self._poller.trouble
                 # A query that was in flight when the Job was created does not show it.
@@ -194,12 +198,12 @@ class KubernetesLauncher:
                 break
             on_turn(Turn(waiting=False, node=state.node))
             if pod is not None:
-                log.take(self._cluster.follow_log(pod.name), note)
+                repeat.take(self._cluster.follow_log(pod.name), note)
         if pod is not None and state.exit_code is not None:
             on_turn(Turn(waiting=False, node=state.node))
-            if log.record.payload() is None:
-                log.take(self._cluster.log_end(pod.name, MAX_RECORD_LINES * 4), on_line)
-        log.cut_short = state.failure is not None or state.exit_code is None
+            if repeat.record.payload() is None:
+                repeat.take(self._cluster.log_end(pod.name, MAX_RECORD_LINES * 4), on_line)
+        repeat.cut_short = state.failure is not None or state.exit_code is None
         if state.image_digest and job.origin.image:
             self._digests.setdefault(job.origin.image, state.image_digest)
         return state
@@ -234,26 +238,28 @@ class KubernetesLauncher:
         events = self._cluster.objects(Event, field_selector=WARNINGS) if without_pods else []
         self._warnings = {item.about: item.text for item in sorted(events, key=lambda item: item.last or item.at)}
         self._jobs = {job.name: job for job in jobs}
-        self._present = {pod.uid for pod in pods}  # before `_pods`: what is in neither was not deleted
+        self._present = {pod.uid for pod in pods}  # before their pods: none counts as deleted that is new
+        repeats = {repeat.uid: repeat for repeat in list(self._repeats.values())}  # threads add and remove some
         for pod in sorted(pods, key=lambda pod: pod.created):
-            if self._pods.setdefault(pod.owner, pod).uid == pod.uid:
-                self._pods[pod.owner] = pod
+            repeat = repeats.get(pod.owner)
+            if repeat is not None and (repeat.pod is None or repeat.pod.uid == pod.uid):
+                repeat.pod = pod
 
-    def _state(self, job: Job) -> tuple[State | None, Pod | None]:
-        """Return the state of a repeat as of the last poll, and its pod; None: neither a Job nor a pod of it exists."""
-        name, uid = object_name(job), self._uids.get(job.id)
-        if (pod := self._pods.get(uid or "")) is not None:
-            return read_state(pod, deleted=pod.uid not in self._present), pod
+    def _state(self, job: Job, repeat: _Repeat) -> State | None:
+        """Return the state of a repeat as of the last poll; None: neither its Job nor a pod of it exists."""
+        if repeat.pod is not None:
+            return read_state(repeat.pod, deleted=repeat.pod.uid not in self._present)
+        name = object_name(job)
         found = self._jobs.get(name)
-        return (None if found is None or found.uid != uid else without_pod(found, self._warnings.get(name))), None
+        return without_pod(found, self._warnings.get(name)) if found and found.uid == repeat.uid else None
 
     def collect(self, job: Job) -> bytes | None:
         """See `Launcher.collect`; the record is in the last lines of the pod's log."""
-        log = self._logs.get(job.id)
-        if log is None:
+        repeat = self._repeats.get(job.id)
+        if repeat is None:
             return None
-        payload = log.record.payload()
-        if payload is None and log.record.begun and not log.cut_short:
+        payload = repeat.record.payload()
+        if payload is None and repeat.record.begun and not repeat.cut_short:
             raise LaunchFailed("its record is incomplete: the end of the pod's log is missing", Status.BAD_RESULT)
         return payload
 
@@ -276,8 +282,7 @@ class KubernetesLauncher:
     def remove(self, job: Job) -> None:
         """See `Launcher.remove`."""
         self._cluster.delete_job(object_name(job))
-        self._logs.pop(job.id, None)
-        self._pods.pop(self._uids.pop(job.id, ""), None)
+        self._repeats.pop(job.id, None)
 
     @malformed_as_error("the cluster")
     def running(self, run_id: str) -> list[str]:

@@ -23,6 +23,7 @@ from orchestrate.engines.invocation import (
     TMP_BYTES,
     container_name,
     host_flags,
+    job_labels,
 )
 from orchestrate.errors import LaunchFailed
 from orchestrate.inventory.hosts import Host
@@ -84,12 +85,7 @@ def job_manifest(job: Job, host: Host, queue: KubernetesQueue, digest: str | Non
         digest: Digest of the image's tag, if the plan has none; None: unknown.
     """
     labels = {APP_LABEL: APP, RUN_LABEL: _label_value(job.origin.run_id), JOB_LABEL: object_name(job)}
-    annotations = {
-        RUN_LABEL: job.origin.run_id,
-        JOB_LABEL: job.id,
-        "tfbench.case": job.case.name,
-        "tfbench.repeat": str(job.origin.repeat),
-    }
+    annotations = job_labels(job)
     manifest = copy.deepcopy(_template())
     queued = {QUEUE_LABEL: queue.queue} if queue.queue else {}
     manifest["metadata"] = {"name": object_name(job), "labels": {**labels, **queued}, "annotations": annotations}

@@ -86,9 +86,8 @@ class Engine:
         self.asked.add(reference)
         return "sha256:" + "a" * 64
 
-    def create(self, spec: ContainerSpec) -> bool:
+    def create(self, spec: ContainerSpec) -> None:
         self.left[spec.name] = spec
-        return True
 
     def start(self, name: str) -> None:
         if (said := self.refuses(self.left[name])) is not None:

@@ -291,19 +291,18 @@ def test_a_line_in_several_frames_is_one_line_without_their_stamps():
     log = b"".join(frames)
     lines = {0: "whole", 2: "a warning", 4: "devices:nvidia0", 5: "", 6: "last"}
     expected = [(stamps[n], line) for n, line in lines.items()]
-    assert list(stamped_lines(io.BytesIO(log), "")) == expected
+    assert list(stamped_lines(io.BytesIO(log).read, "")) == expected
     # Read again from the middle, what was shown is not shown twice, also if the engine starts within a line.
-    assert list(stamped_lines(io.BytesIO(log), stamps[4])) == expected[3:]
-    assert list(stamped_lines(io.BytesIO(frames[4] + frames[6]), stamps[4])) == [expected[4]]
+    assert list(stamped_lines(io.BytesIO(log).read, stamps[4])) == expected[3:]
+    assert list(stamped_lines(io.BytesIO(frames[4] + frames[6]).read, stamps[4])) == [expected[4]]
 
 
 @pytest.mark.parametrize("status", [409, 500])
 def test_a_taken_name_is_one_whatever_the_engine_calls_it(serve: Serve, status: int):
     taken = answer({"message": 'creating container storage: the container name "x" is already in use by 5bcf'}, status)
     full, missing = answer({"message": "no space left on device"}, 500), answer({"message": "no such container"}, 404)
-    looked_up = [] if status == 409 else [answer({"State": {"Status": "running"}})]
-    script, engine = serve(taken, *looked_up, full, missing)
-    assert engine.create(ContainerSpec(image="i", name="x")) is False
+    script, engine = serve(taken, answer({"Id": "5bcf"}), full, missing)
+    assert engine.create(ContainerSpec(image="i", name="x")) == {"Id": "5bcf"}
     with pytest.raises(LaunchFailed, match="disk is full"):
         engine.create(ContainerSpec(image="i", name="x"))
     assert script.connections == 1, "a refusal keeps its connection"

@@ -147,7 +147,7 @@ def test_hardening_of_the_container(target: Target, home: Home):
         entrypoint=("/usr/bin/python3.11", "-c", HARDENING),
     )
     with target.engine.controller_client() as engine, contextlib.ExitStack() as stack:
-        assert engine.create(spec) and not engine.create(spec)
+        assert engine.create(spec) is None and engine.create(spec) is not None
         stack.callback(engine.remove, spec.name)
         said = engine.run(spec, 60)[0].decode().strip()
     assert said == "10001|0000000000000000|1|2|Read-only file system|lo"
