@@ -194,7 +194,8 @@ def _check_together(document: Document) -> None:
             document.problem((*path, "slurm"), text)
         for name, host in _mapping(merged.get("hosts")).items():
             entry, place = _mapping(host), (*path, "hosts", name)
-            way = [str(entry[key]) for key in ("docker", "docker_socket", "ssh", "ssh_config") if key in entry]
+            keys = ("docker", "docker_socket", "tls", "ssh", "ssh_config")
+            way = [str(entry[key]) for key in keys if key in entry]
             machine = " ".join(way) or ("this machine" if "process" in entry else str(place))
             if (other := seen.setdefault(machine, place)) != place:
                 document.problem(
