@@ -103,7 +103,7 @@ def data_dictionary() -> str:
 def help_of_module(command: str) -> str:
     """Return the help of a command that is a program of its own."""
     environment = {**os.environ, "TFBENCH_PROGRAM": f"{PROGRAM} {command}"}
-    line = [sys.executable, "-m", MODULES[command], "--help"]
+    line = [sys.executable, "-m", MODULES[command][0], "--help"]
     return subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True).stdout
 
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from orchestrate.options import BuiltImages, HostsFile, How, Images, RunName, RunsDir, Source, What, Where
-from results.commands import TextOrJSON
-from results.program import command_line, flag, positional
+from orchestrate.options import HostsFile, How, Images, RunName, Source, What, Where
+from results.commands import RUNS_DIR, RunsDir, TextOrJSON
+from results.program import among, command_line, flag
+from results.schema import Status
 from results.schema.exit_codes import ExitCode
 from results.text import counted
 
@@ -21,12 +22,15 @@ if TYPE_CHECKING:
 
 
 def init(
-    hosts: HostsFile,
+    file: Annotated[str, flag("what the tool printed (default: standard input)", metavar="FILE")] = "-",
     *,
+    hosts: HostsFile = None,
     source: Annotated[Source | None, flag("tool that the list comes from", "--from")] = None,
-    file: Annotated[str, positional("what the tool printed (default: standard input)", metavar="FILE")] = "-",
 ) -> int:
-    """Write a hosts.yml: this machine, or the machines that a tool has rented."""
+    """Write a hosts.yml: this machine, or the machines that a tool has rented.
+
+    Example: init --from vast instances.json
+    """
     from orchestrate.display.display import notify
     from orchestrate.errors import UserError
     from orchestrate.inventory.hosts import read_hosts
@@ -51,8 +55,11 @@ def init(
     return ExitCode.OK
 
 
-def suites(name: Annotated[str | None, positional("name or file of a suite", metavar="SUITE")] = None) -> int:
-    """List the suites, or the cases of one."""
+def suites(name: Annotated[str | None, flag("name or file of a suite", metavar="SUITE")] = None) -> int:
+    """List the suites, or the cases of one.
+
+    Example: suites standard
+    """
     from orchestrate.display.display import stdout_console
     from results.text_table import print_grid
 
@@ -92,12 +99,14 @@ def check(
     ] = False,
     format: TextOrJSON = "text",
 ) -> int:
-    """Query every host for its hardware and check that it can run benchmarks."""
+    """Query every host for its hardware and check that it can run benchmarks.
+
+    Example: check --hosts hosts.yml --deep
+    """
     from orchestrate.deep_check import Acceptance, verdict_grid, verdicts_json
     from orchestrate.display import tables
     from orchestrate.display.display import stdout_console
-    from orchestrate.run_control import deep_check
-    from orchestrate.session import probe, read_places
+    from orchestrate.session import deep_check, probe, read_places
     from results.text_table import print_grid
 
     hosts = read_places(where)
@@ -126,7 +135,10 @@ def plan(
     show_manifests: Annotated[bool, flag("show exactly what would be submitted to Slurm or Kubernetes")] = False,
     format: TextOrJSON = "text",
 ) -> int:
-    """Show what `run` would do; exit code 4 if nothing can be measured."""
+    """Show what `run` would do; exit code 4 if nothing can be measured.
+
+    Example: plan --limit a4000 --suite quick
+    """
     from orchestrate.display import tables
     from orchestrate.display.display import stdout_console
     from orchestrate.planning.durations import Durations, estimate
@@ -155,14 +167,16 @@ def run(
     *,
     run_id: Annotated[str | None, flag("name of the run (default: start time and four random digits)")] = None,
 ) -> int:
-    """Measure every case, with a fresh process for each repeat."""
+    """Measure every case, with a fresh process for each repeat.
+
+    Example: run --when-done 'sky down -y bench'
+    """
     from orchestrate.planning.plan import new_run_id
-    from orchestrate.run_control import ending, start
     from orchestrate.running.context import Late
-    from orchestrate.session import plan_of, progress_bus, require_unused, require_usable
+    from orchestrate.session import ending, plan_of, progress_bus, require_unused, require_usable, start
     from results.runs.store import RunFolder
 
-    with ending(how) as begun:
+    with ending(how.when_done) as begun:
         name, late = run_id or new_run_id(), Late()
         RunFolder.new_path(where.runs_dir, name)  # before hosts are probed
         planned = plan_of(where, what, name, progress_bus(how.display), late)
@@ -172,59 +186,68 @@ def run(
         return start(how, planned, where.runs_dir, begun, late)
 
 
+AGAIN = among(*(status for status in Status if status is not Status.OK))
+
+
 def resume(
     how: How,
-    *,
     run: RunName = None,
-    runs_dir: RunsDir = Path("runs"),
+    *,
+    runs_dir: RunsDir = RUNS_DIR,
     again: Annotated[
-        str | None,
+        Sequence[str],
         flag(
             "repeat failures with these statuses too, e.g. oom,error (default: host failures and stopped repeats)",
             metavar="STATUS[,STATUS…]",
+            type=AGAIN,
         ),
-    ] = None,
+    ] = (),
 ) -> int:
-    """Continue a run: reattach to what is running, start what is missing."""
-    from orchestrate.run_control import carry_out, ending, statuses_of
-    from orchestrate.session import find_run, read_plan, with_new_addresses
+    """Continue a run: reattach to what is running, start what is missing.
 
-    with ending(how) as begun:
-        folder = find_run(run, runs_dir)
-        planned = with_new_addresses(read_plan(folder))
+    Example: resume --again oom,error
+    """
+    from orchestrate.running.state import TRIED_AGAIN
+    from orchestrate.session import carry_out, ending, find_run
+
+    with ending(how.when_done) as begun:
+        folder, planned = find_run(run, runs_dir)
         begun.append(planned)
-        return carry_out(how, planned, folder, statuses_of(again))
+        return carry_out(how, planned, folder, TRIED_AGAIN | {*map(Status, again)})
 
 
-def runs(runs_dir: RunsDir = Path("runs"), format: TextOrJSON = "text") -> int:
-    """List all runs: date, fleets, suite, progress and which fleet is faster."""
+def runs(*, runs_dir: RunsDir = RUNS_DIR, format: TextOrJSON = "text") -> int:
+    """List all runs: date, fleets, suite, progress and which fleet is faster.
+
+    Example: runs --format json
+    """
     from orchestrate.display.display import notify, stdout_console
-    from orchestrate.run_control import run_row
+    from orchestrate.session import run_row
     from results.runs.store import run_folders
     from results.text_table import Grid, print_grid
 
     rows = sorted(map(run_row, run_folders(runs_dir)), key=lambda row: row["date"], reverse=True)
     if format == "json":
         sys.stdout.write(_json({"runs": rows}))
-        return ExitCode.OK
-    if not rows:
+    elif not rows:
         notify(f"{runs_dir}: no run found here. Start one: {command_line('orchestrate', 'run')}")
-    columns = ["run", "date", "fleets", "suite", "progress", "verdict"]
-    cells = [list(row.values()) for row in rows]
-    print_grid(Grid("", columns, cells, optional=("suite", "verdict")), stdout_console())
+    else:
+        cells = [list(row.values()) for row in rows]
+        print_grid(Grid("", list(rows[0]), cells, optional=("suite", "verdict")), stdout_console())
     return ExitCode.OK
 
 
-def status(run: RunName = None, runs_dir: RunsDir = Path("runs"), format: TextOrJSON = "text") -> int:
-    """Show the progress of a run, from any terminal."""
+def status(run: RunName = None, *, runs_dir: RunsDir = RUNS_DIR, format: TextOrJSON = "text") -> int:
+    """Show the progress of a run, from any terminal.
+
+    Example: status 20261124-101500-1234
+    """
     from orchestrate.display import tables
     from orchestrate.display.display import notify, stdout_console
-    from orchestrate.run_control import still_costing
     from orchestrate.running.controller import is_controlled
-    from orchestrate.session import find_run, launcher_maker, read_plan
+    from orchestrate.session import find_run, still_costing
 
-    folder = find_run(run, runs_dir)
-    planned = read_plan(folder)
+    folder, planned = find_run(run, runs_dir)
     running = is_controlled(folder.path)
     document = tables.status_document(planned, folder, running)
     if format == "json":
@@ -232,22 +255,24 @@ def status(run: RunName = None, runs_dir: RunsDir = Path("runs"), format: TextOr
     else:
         tables.render_status(document, stdout_console())
     if not running:
-        notify(*still_costing(planned, launcher_maker(None)))
+        notify(*still_costing(planned))
     unfinished = any(host["repeats"] != host["ok"] + host["skipped"] for host in document["hosts"])
     return ExitCode.SOME_FAILED if unfinished else ExitCode.OK
 
 
-def stop(run: RunName = None, runs_dir: RunsDir = Path("runs")) -> int:
-    """Stop a run's benchmarks and remove them from its hosts; records are kept."""
+def stop(run: RunName = None, *, runs_dir: RunsDir = RUNS_DIR) -> int:
+    """Stop a run's benchmarks and remove them from its hosts; records are kept.
+
+    Example: stop 20261124-101500-1234
+    """
     from orchestrate.display.display import notify
     from orchestrate.events import EventBus
     from orchestrate.running.context import storing
     from orchestrate.running.controller import controlling, end_controller
     from orchestrate.running.run import stop_run
-    from orchestrate.session import find_run, launcher_maker, read_plan, resume_hint, with_new_addresses
+    from orchestrate.session import find_run, launcher_maker, resume_hint
 
-    folder = find_run(run, runs_dir)
-    planned = with_new_addresses(read_plan(folder))
+    folder, planned = find_run(run, runs_dir)
     if controller := end_controller(folder.path):
         notify(f"run {planned.run_id}: its controller ({controller}) has ended")
     with storing(folder), controlling(folder.path):
@@ -257,45 +282,28 @@ def stop(run: RunName = None, runs_dir: RunsDir = Path("runs")) -> int:
     return ExitCode.SOME_FAILED if problems else ExitCode.OK
 
 
+def images(
+    action: Annotated[Literal["list", "build", "push", "verify"], flag("what to do")],
+    variants: Annotated[list[str], flag("variants (default: all except ngc…)", metavar="VARIANT")],
+    *,
+    what: Images,
+) -> int:
+    """List, build, push or verify the container images.
+
+    list shows what each variant is for, and where it has been tested; build uses the installed sources; push prints
+    digests; verify starts variants and compares them with containers/images.toml, and needs no GPU.
+
+    Example: images push --hosts hosts.yml
+    """
+    from orchestrate.images import perform
+    from orchestrate.session import probe
+
+    return perform(action, variants, what, probe)
+
+
 def _json(document: object) -> str:
     return json.dumps(document, indent=2, default=str) + "\n"
 
 
-COMMANDS = (init, suites, check, plan, run, resume, runs, status, stop)
+COMMANDS = (init, suites, check, plan, run, resume, runs, status, stop, images)
 """In the order of work."""
-
-
-def list_() -> int:
-    """List the variants, what each is for, and where it has been tested."""
-    from orchestrate.images import list_variants
-
-    return list_variants()
-
-
-def build(what: BuiltImages) -> int:
-    """Build variants from the installed sources."""
-    from orchestrate.images import build_images
-
-    return build_images(what)
-
-
-def push(
-    what: BuiltImages,
-    hosts: Annotated[Path | None, flag("build and push all that the hosts of this file need", metavar="FILE")] = None,
-) -> int:
-    """Push variants to a registry and print their digests."""
-    from orchestrate.images import push_images
-    from orchestrate.session import probe
-
-    return push_images(what, hosts, probe)
-
-
-def verify(what: Images) -> int:
-    """Start variants and compare them with containers/images.toml; needs no GPU."""
-    from orchestrate.images import verify_images
-
-    return verify_images(what)
-
-
-IMAGE_COMMANDS = (list_, build, push, verify)
-"""Actions of `images`."""

@@ -1,4 +1,4 @@
-"""`python -m orchestrate images list | build | push | verify`: images are built from the installed sources."""
+"""Builds, pushes and verifies images, from the installed sources."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrate.engines.pulls import Progress
 from orchestrate.errors import BuildFailed, HostError, UserError
 from orchestrate.inventory.hosts import Host, HostPlace, read_hosts
 from orchestrate.inventory.variants import Variant, parse_version, read_variants, unknown_variant
-from orchestrate.options import BuiltImages, Images
+from orchestrate.options import Images
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.images import image_name
 from orchestrate.project import PROJECT, containers_folder
@@ -41,36 +41,26 @@ Probe = Callable[[list[Host]], Mapping[HostPlace, Facts | str]]
 """Probes hosts for their drivers and chooses their images; see `probe_hosts`."""
 
 
-def list_variants() -> int:
-    """Show the variants."""
-    show_list(read_variants(), Console(highlight=False))
-    return ExitCode.OK
+def perform(action: str, names: Sequence[str], what: Images, probe: Probe) -> int:
+    """List, build, push or verify variants; exit code 3 if some failed.
 
-
-def build_images(what: BuiltImages) -> int:
-    """Build variants; exit code 3 if some failed."""
-    return _each(what, partial(_build, what))
-
-
-def verify_images(what: Images) -> int:
-    """Start variants and compare them with the table; exit code 3 if some failed."""
-    return _each(what, _verify)
-
-
-def push_images(what: BuiltImages, hosts: Path | None, probe: Probe) -> int:
-    """Push variants, or build and push what the hosts of a file need; exit code 3 if some failed."""
-    if hosts is None:
-        return _each(what, _push)
-    if what.variants or what.registry:
-        raise UserError("--hosts chooses the variants and the registry. Remove VARIANT and --registry, or --hosts")
+    Args:
+        action: `list`, `build`, `push` or `verify`.
+        names: The variants; none: all that tfbench builds, or that the hosts of a file need.
+        what: How.
+        probe: Of hosts.
+    """
+    if action == "list":
+        show_list(read_variants(), Console(highlight=False))
+        return ExitCode.OK
+    if what.hosts and (action != "push" or names or what.registry):
+        raise UserError("push --hosts chooses the variants and the registry. Remove VARIANT and --registry, or --hosts")
+    chosen = _chosen(names, read_variants())
+    acts: dict[str, Action] = {"build": partial(_build, what), "push": _push, "verify": _verify}
     with contextlib.closing(DockerEngine(controller_address(what.engine))) as engine:
-        return _push_for_hosts(what, hosts, engine, probe)
-
-
-def _each(what: Images, act: Action) -> int:
-    chosen = _chosen(what.variants, read_variants())
-    with contextlib.closing(DockerEngine(controller_address(what.engine))) as engine:
-        is_good = [_tried(act, engine, variant, what.registry) for variant in chosen]
+        if what.hosts:
+            return _push_for_hosts(what, what.hosts, engine, probe)
+        is_good = [_tried(acts[action], engine, variant, what.registry) for variant in chosen]
     return ExitCode.OK if all(is_good) else ExitCode.SOME_FAILED
 
 
@@ -91,7 +81,7 @@ def _push(engine: DockerEngine, _: Variant, reference: str) -> bool:
     return True
 
 
-def _push_for_hosts(what: BuiltImages, file: Path, engine: DockerEngine, probe: Probe) -> int:
+def _push_for_hosts(what: Images, file: Path, engine: DockerEngine, probe: Probe) -> int:
     """Build and push each variant that the hosts of a file pull: first those that query drivers, then the rest."""
     known = {variant.name: variant for variant in read_variants()}
     hosts = [host for host in read_hosts(file) if host.registry and host.pulls and host.image is None]
@@ -114,7 +104,7 @@ def _push_for_hosts(what: BuiltImages, file: Path, engine: DockerEngine, probe: 
     return ExitCode.SOME_FAILED if unknown or not all(is_good.values()) else ExitCode.OK
 
 
-def _built_and_pushed(what: BuiltImages, engine: DockerEngine, variant: Variant, reference: str) -> bool:
+def _built_and_pushed(what: Images, engine: DockerEngine, variant: Variant, reference: str) -> bool:
     if engine.image_id(reference) is None:
         _build(what, engine, variant, reference)
     return _push(engine, variant, reference)
@@ -152,7 +142,7 @@ def show_list(variants: Sequence[Variant], console: Console) -> None:
     print_grid(Grid("", (*ABOUT, *SEEN), rows, optional=optional), console)
 
 
-def _build(what: BuiltImages, engine: DockerEngine, variant: Variant, reference: str) -> bool:
+def _build(what: Images, engine: DockerEngine, variant: Variant, reference: str) -> bool:
     _print_status(f"{reference}: building from {source_revision()[:12]}")
 
     def show(line: str) -> None:
@@ -275,7 +265,7 @@ def _without_rest(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     return None if "__pycache__" in member.name or member.name.endswith("/.gitignore") else member
 
 
-def build_variant(engine: DockerEngine, variant: Variant, tag: str, what: BuiltImages, on_line: Line) -> str:
+def build_variant(engine: DockerEngine, variant: Variant, tag: str, what: Images, on_line: Line) -> str:
     """Build a variant and return the image's id.
 
     Args:

@@ -3,53 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from results.program import flag, positional
-
-
-def positive(text: str) -> int:
-    """Parse a number of at least 1."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1. Received: {text}")
-    return value
-
-
-def usd(text: str) -> float:
-    """Parse an amount of money, more than 0."""
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"must be more than 0. Received: {text}")
-    return value
-
-
-def share(text: str) -> float:
-    """Parse a percentage, with or without a sign, as a share of 1."""
-    try:
-        percent = float(text.removesuffix("%"))
-    except ValueError:
-        percent = 0.0
-    if not 0.01 <= percent < 100:
-        raise argparse.ArgumentTypeError(f"must be a percentage from 0.01 to 100, e.g. 2%. Received: {text}")
-    return percent / 100
-
+from results.commands import RUNS_DIR, RunsDir
+from results.program import flag, percentage
 
 HOSTS = "hosts file (default: TFBENCH_HOSTS or hosts.yml"
 
 HostsFile = Annotated[Path | None, flag(f"{HOSTS})", variable="TFBENCH_HOSTS")]
 
-RunsDir = Annotated[Path, flag("where runs are kept (default: TFBENCH_RUNS_DIR or runs)", variable="TFBENCH_RUNS_DIR")]
-
-RunName = Annotated[str | None, positional("run id or folder (default: the latest run)", metavar="RUN")]
+RunName = Annotated[str | None, flag("run id or folder (default: the latest run)", metavar="RUN")]
 
 Source = Literal["sky", "dstack", "vast", "runpod"]
 """Keys of `orchestrate.inventory.rented.SOURCES`, which is slow to import."""
-
-Variants = Annotated[list[str], positional("variants (default: all except ngc…)", metavar="VARIANT")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +34,7 @@ class Where:
         Path | None, flag(f"{HOSTS}; without either, this machine is measured)", variable="TFBENCH_HOSTS")
     ] = None
     limit: Annotated[list[str] | None, flag("use only this fleet or host; repeatable", metavar="NAME")] = None
-    runs_dir: RunsDir = Path("runs")
+    runs_dir: RunsDir = RUNS_DIR
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +49,7 @@ class What:
     """
 
     suite: Annotated[str | None, flag("suite to measure, by name or as a file my.yml; overrides hosts.yml")] = None
-    repeats: Annotated[int | None, flag("repeats of each case; overrides the suite and hosts.yml", type=positive)] = (
-        None
-    )
+    repeats: Annotated[int | None, flag("repeats of each case; overrides the suite and hosts.yml")] = None
     seed: Annotated[int, flag("seed for shuffling repeats (default: 1)")] = 1
     stop_early: Annotated[
         float | None,
@@ -91,7 +57,7 @@ class What:
             "skip the remaining repeats of a case once every ratio between fleets is known to ± PERCENT, e.g. 2%%, or "
             "is clearly above or below the price ratio; never adds repeats; saves two thirds of the time with four "
             "steady hosts per fleet, a tenth at most with one",
-            type=share,
+            type=percentage,
             metavar="PERCENT",
         ),
     ] = None
@@ -115,15 +81,13 @@ class How:
             variable="TFBENCH_DISPLAY",
         ),
     ] = "auto"
-    max_parallel: Annotated[int | None, flag("work on at most N hosts (default: all)", type=positive, metavar="N")] = (
-        None
-    )
+    max_parallel: Annotated[int | None, flag("work on at most N hosts (default: all)", metavar="N")] = None
     fail_fast: Annotated[bool, flag("stop the run at the first failure")] = False
     report: Annotated[
         bool, flag("write report.html at the end (default: yes)", action=argparse.BooleanOptionalAction)
     ] = True
     max_cost: Annotated[
-        float | None, flag("stop the run before its cost exceeds this; resume counts anew", type=usd, metavar="USD")
+        float | None, flag("stop the run before its cost exceeds this; resume counts anew", metavar="USD")
     ] = None
     when_done: Annotated[
         str | None,
@@ -137,19 +101,13 @@ class How:
 
 @dataclass(frozen=True, kw_only=True)
 class Images:
-    """Which images, on which engine."""
+    """On which engine images are built, pushed or verified, and how they are built."""
 
-    variants: Variants
     engine: Annotated[str | None, flag("unix://… or ssh://… (default: DOCKER_HOST, else the usual socket)")] = None
     registry: Annotated[str | None, flag("registry and path for the image names, e.g. registry.example.org/bench")] = (
         None
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuiltImages(Images):
-    """How images are built."""
-
+    hosts: Annotated[Path | None, flag("build and push all that the hosts of this file need", metavar="FILE")] = None
     build_arg: Annotated[list[str], flag("build argument, e.g. BASE=…", metavar="NAME=VALUE")]
     ca: Annotated[list[Path], flag("PEM file with additional CA certificates that the build trusts", metavar="FILE")]
     pip_config: Annotated[

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import sys
 from pathlib import Path
 
 PROJECT = Path(__file__).parents[1]
@@ -31,3 +33,9 @@ def missing_extra() -> str | None:
         f"this Python has no {', '.join(missing)}, so it cannot measure. "
         "Install tfbench[cuda] on a machine with an NVIDIA GPU, else tfbench[cpu]"
     )
+
+
+def own_module(module: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
+    """Return the command line and environment that run a module of ours, also where a folder has its name."""
+    path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
+    return [sys.executable, "-P", "-m", module, *arguments], {**os.environ, "PYTHONPATH": path}

@@ -1,33 +1,72 @@
-"""What every command begins with: the hosts and their facts, a plan, or the folder and plan of an earlier run."""
+"""What the commands do: find hosts, plans and runs, carry a plan out under control of this process, and end it.
+
+A run has a journal, a display, signals that stop it, results, costs, and a command that follows (`--when-done`).
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
+import math
+import os
+import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
 from functools import lru_cache, partial
 from pathlib import Path
+from types import FrameType
 
 import stamina.instrumentation
 from rich.console import Console
 
 from orchestrate import loop
-from orchestrate.display.display import make_display, notify
+from orchestrate.deep_check import FOLDER, HostVerdict, judge_records, plan_deep_check
+from orchestrate.display import tables
+from orchestrate.display.display import make_display, notify, stdout_console
+from orchestrate.display.streams import stderr_file
 from orchestrate.engines.base import QueueLauncher
 from orchestrate.engines.pulls import PullLimits
 from orchestrate.errors import NoUsableHost, UserError
-from orchestrate.events import EventBus, ImageProgress, Warned
+from orchestrate.events import Event, EventBus, ImageProgress, JobStep, Stopping, Warned, event_document, stored_event
 from orchestrate.inventory.hosts import Host, HostPlace, read_hosts
-from orchestrate.options import What, Where
+from orchestrate.options import How, What, Where
+from orchestrate.planning.durations import (
+    Durations,
+    RunEstimate,
+    estimate,
+    fitting_repeats,
+    hourly_usd,
+    usd_text,
+)
 from orchestrate.planning.facts import Facts
-from orchestrate.planning.plan import DEFAULT_SUITE, HostPlan, Plan, make_plan, plan_from_json
-from orchestrate.running.context import Late, MakeLauncher
+from orchestrate.planning.plan import (
+    DEFAULT_SUITE,
+    HostPlan,
+    Plan,
+    make_plan,
+    new_run_id,
+    plan_from_json,
+    plan_to_json,
+)
+from orchestrate.project import own_module
+from orchestrate.running.context import Late, MakeLauncher, Stop, StorageFailed, storing
+from orchestrate.running.controller import controlling, is_controlled, tune_process
 from orchestrate.running.probing import probe_hosts, query_hosts
-from orchestrate.running.run import ASK_SECONDS, make_launcher
-from orchestrate.running.state import RunState
+from orchestrate.running.run import execute, make_launcher
+from orchestrate.running.state import TRIED_AGAIN, Recorded, RunState
 from orchestrate.suites import read_suite
-from results.program import command_line
-from results.runs.store import RunFolder, is_folder, latest_run
+from orchestrate.text import shortened
+from results.program import command_line, started_as_tfbench
+from results.runs.store import RunFolder, is_folder, latest_run, write_file
+from results.schema import Status
+from results.schema.exit_codes import ExitCode
+from results.text import counted
+from results.text_table import print_grid
 
 HOSTS_FILE = Path("hosts.yml")
 
@@ -72,14 +111,19 @@ def require_unused(planned: Plan) -> None:
         UserError: The message has the hosts.
     """
     hosts = [entry.host for entry in planned.hosts if entry.facts is not None]
-    ask = query_hosts(hosts, launcher_maker(None), lambda _, there: there.running(planned.run_id), ASK_SECONDS)
-    answers = loop.wait_for(ask)
+    answers = _running(planned.run_id, hosts)
     used = [host.key for host in hosts if (found := answers[host.place]) and not isinstance(found, str)]
     if used:
         stop = command_line("orchestrate", "stop", planned.run_id)
         raise UserError(
             f"another run {planned.run_id} is on {', '.join(used)}. Choose another --run-id, or end that one: {stop}"
         )
+
+
+def _running(run_id: str, hosts: list[Host]) -> dict[HostPlace, list[str] | str]:
+    """Return the repeats of a run on each host, or why it does not answer."""
+    query = query_hosts(hosts, launcher_maker(None), lambda _, there: there.running(run_id), ANSWER_SECONDS)
+    return loop.wait_for(query)
 
 
 def manifests(planned: Plan) -> Iterator[str]:
@@ -128,11 +172,10 @@ def has_nvidia_driver() -> bool:
     """Return whether an NVIDIA driver answers on this machine, whose GPUs are then measured."""
     if Path("/proc/driver/nvidia/version").exists():
         return True
-    try:
-        done = subprocess.run(["nvidia-smi", "-L"], stdin=subprocess.DEVNULL, capture_output=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        command = ["nvidia-smi", "-L"]
+        return not subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=30).returncode
+    return False
 
 
 def launcher_maker(run_path: Path | None, bus: EventBus | None = None) -> MakeLauncher:
@@ -151,11 +194,11 @@ def launcher_maker(run_path: Path | None, bus: EventBus | None = None) -> MakeLa
     return partial(make_launcher, run_path=run_path, pulls=pulls)
 
 
-def find_run(run: str | None, runs_dir: Path) -> RunFolder:
-    """Find a run by its folder, its id, or as the latest one."""
-    if run is None:
-        return RunFolder.open(latest_run(runs_dir))
-    return RunFolder.open(Path(run) if is_folder(Path(run)) else runs_dir / run)
+def find_run(run: str | None, runs_dir: Path) -> tuple[RunFolder, Plan]:
+    """Find a run by its folder, its id, or as the latest one, with the addresses that its hosts have now."""
+    path = latest_run(runs_dir) if run is None else Path(run) if is_folder(Path(run)) else runs_dir / run
+    folder = RunFolder.open(path)
+    return folder, with_new_addresses(read_plan(folder))
 
 
 def read_plan(folder: RunFolder) -> Plan:
@@ -165,13 +208,11 @@ def read_plan(folder: RunFolder) -> Plan:
 
 def with_new_addresses(planned: Plan) -> Plan:
     """Return a plan with the addresses that its hosts file has now: a rented machine may come back elsewhere."""
-    if planned.hosts_file is None:
-        return planned
+    now: dict[HostPlace, Host] = {}
     try:
-        now = {host.place: host for host in read_hosts(Path(planned.hosts_file))}
+        now = {host.place: host for host in read_hosts(Path(planned.hosts_file))} if planned.hosts_file else {}
     except UserError as error:
         notify(f"the addresses of the plan are used, because the hosts file cannot be: {error}")
-        return planned
     entries = []
     for entry in planned.hosts:
         host = entry.host.moved_to(now.get(entry.host.place, entry.host))
@@ -192,3 +233,302 @@ def progress_bus(kind: str) -> EventBus:
 def resume_hint(folder: RunFolder) -> str:
     """Return the command that continues a run."""
     return f"Resume with: {command_line('orchestrate', 'resume', folder.path)}"
+
+
+MAX_ROWS_SHOWN = 1_000
+"""Maximum number of rows that a run shows at its end; beyond it, the fleets' tables and the command for all rows."""
+
+MAX_REPORTED = 5_000
+"""Maximum number of records for which a run writes its report; more would take longer than a user waits."""
+
+ANSWER_SECONDS = 15.0
+"""Longest wait for hosts to answer: slightly more than ssh's timeout for a machine that is gone."""
+
+MAX_NAMED = 20
+
+
+def run_row(path: Path) -> dict[str, str]:
+    """Return the row of a run, or the reason why it cannot be read."""
+    folder = RunFolder.open(path)
+    try:
+        planned = read_plan(folder)
+        created = datetime.fromisoformat(planned.created_at)
+    except (UserError, ValueError) as error:
+        words = str(error).partition(": ")[2]
+        return {"run": folder.run_id, "date": "", "fleets": "", "suite": "", "progress": "unknown", "verdict": words}
+    counts = Recorded.of(planned, folder).outcome()
+    numbers = {"failed": counts.failed - counts.stopped, "stopped": counts.stopped, "skipped": counts.skipped}
+    parts = [f"{counts.ok + counts.failed}/{len(planned.jobs)}"]
+    parts += [f"{number} {word}" for word, number in numbers.items() if number]
+    parts += ["running"] if is_controlled(path) else []
+    return {
+        "run": folder.run_id,
+        "date": f"{created:%Y-%m-%d %H:%M}",
+        "fleets": ", ".join(dict.fromkeys(entry.host.fleet for entry in planned.hosts)),
+        "suite": ", ".join(dict.fromkeys(entry.suite for entry in planned.hosts)),
+        "progress": ", ".join(parts),
+        "verdict": verdict(folder),
+    }
+
+
+def deep_check(
+    where: Where, hosts: list[Host], probed: Mapping[HostPlace, Facts | str]
+) -> tuple[list[HostVerdict], bool]:
+    """Measure all answering hosts in parallel; return a verdict on each, and whether the user stopped it."""
+    planned = plan_deep_check(hosts, probed, new_run_id())
+    folder = _new_folder(where.runs_dir / FOLDER, planned)
+    with storing(folder), _controlled(folder, "auto", RunState(planned)) as (bus, stop):
+        execute(planned, folder, launcher_maker(folder.path, bus), bus, stop)
+    return judge_records(planned, folder, where.runs_dir), stop.asked
+
+
+def _new_folder(runs_dir: Path, planned: Plan) -> RunFolder:
+    """Create the folder of a new run, with its plan."""
+    with storing(RunFolder(runs_dir / planned.run_id)):
+        folder = RunFolder.create(runs_dir, planned.run_id)
+        folder.write_plan(plan_to_json(planned))
+    return folder
+
+
+@contextmanager
+def ending(command: str | None) -> Iterator[list[Plan]]:
+    """After the block, however it ends: run a shell command, then report rented machines that were not returned.
+
+    SIGTERM and SIGHUP (a closed terminal) end the block like Ctrl-C. After a mistake in flags or files nothing is done:
+    nothing was measured, and the user will try again.
+
+    Args:
+        command: For `sh`, e.g. to return rented machines; never printed, because it may contain a token.
+
+    Yields:
+        A list, to which the block adds its plan when it begins to measure.
+    """
+    begun, measured = list[Plan](), True
+    try:
+        with signals_handled(lambda *_: None, signal.SIGINT):  # nothing ends it before the command
+            try:
+                with signals_handled(_interrupt, signal.SIGINT):
+                    yield begun
+            except UserError as error:
+                measured = error.exit_code is not ExitCode.USAGE
+                raise
+            finally:
+                if command is not None and measured:
+                    _run_command(command)
+                elif command is not None:
+                    notify("--when-done did not run, because nothing was measured")
+    finally:
+        for planned in begun if measured else ():
+            notify(*still_costing(planned))
+
+
+def start(how: How, planned: Plan, runs_dir: Path, begun: list[Plan], late: Late) -> int:
+    """Estimate a new run, create its folder and carry it out; `begun` receives the plan when it begins to measure."""
+    estimated = estimate(planned, Durations.of(planned, runs_dir))
+    tables.render_estimate(estimated, Console(stderr=True))
+    if how.max_cost is not None and estimated.usd is not None and estimated.usd > how.max_cost:
+        fitting = fitting_repeats(planned, Durations.of(planned, runs_dir), how.max_cost)
+        allowed = f"about {fitting} of {counted(len(planned.jobs), 'repeat')}"
+        limits = f"--max-cost {usd_text(how.max_cost)} is below the estimated {usd_text(estimated.usd)} USD"
+        notify(f"{limits}: it allows {allowed}")
+    begun.append(planned)
+    return carry_out(how, planned, _new_folder(runs_dir, planned), TRIED_AGAIN, estimated, late)
+
+
+def carry_out(
+    how: How,
+    planned: Plan,
+    folder: RunFolder,
+    again: frozenset[Status],
+    estimated: RunEstimate | None = None,
+    late: Late | None = None,
+) -> int:
+    """Run the missing repeats, then show the table, the time taken, and the paths of files."""
+    began = time.monotonic()
+    state = RunState(planned, Durations.of(planned, folder.path.parent))
+    state.resume(filter(None, map(stored_event, folder.read_events())), again)
+    with storing(folder):
+        with _controlled(folder, how.display, state) as (bus, stop):
+            make = launcher_maker(folder.path, bus)
+            outcome = execute(planned, folder, make, bus, stop, how, again=again, late=late, state=state)
+        took = time.monotonic() - began
+        show_results(folder, outcome.ok + outcome.failed, quiet=how.display == "json", report=how.report)
+    complete = not outcome.missing + outcome.stopped + outcome.skipped
+    tables.render_taken(took, estimated if complete else None, Console(stderr=True))
+    notify(*outcome.answers)
+    if stop.asked and outcome.missing + outcome.stopped:
+        notify(f"stopped. {resume_hint(folder)}")
+        return ExitCode.STOPPED
+    return ExitCode.SOME_FAILED if outcome.failed or outcome.missing else ExitCode.OK
+
+
+@contextmanager
+def _controlled(folder: RunFolder, display: str, state: RunState) -> Iterator[tuple[EventBus, Stop]]:
+    """Control a run in the block: lock it, store, reduce and show its events, and stop it on Ctrl-C."""
+    bus, stop = EventBus(), Stop()
+    tune_process()
+    folder.complete()
+    shown = make_display(display, Console(stderr=True), state)
+    with controlling(folder.path), folder.journal() as journal, shown, _interrupts(stop, folder, bus):
+
+        def store(event: Event) -> None:
+            if not isinstance(event, JobStep | ImageProgress):
+                with storing(folder):
+                    journal.append(event_document(event))
+
+        for subscriber in (store, state.note, shown.show):
+            bus.subscribe(subscriber)
+        yield bus, stop
+
+
+@contextmanager
+def _interrupts(stop: Stop, folder: RunFolder, bus: EventBus) -> Iterator[None]:
+    """Handle Ctrl-C, SIGTERM and SIGHUP: the first starts no new repeats, the second ends running ones."""
+    reports: list[threading.Thread] = []
+
+    def handle(_number: int, _frame: object) -> None:
+        if stop.running.is_set():
+            return
+        now = stop.ask() > 1
+        again = "" if now else "Press Ctrl-C again to end them now. "
+        event = Stopping(now=now, hint=f"{again}{resume_hint(folder)}")
+        # In a thread of its own: the interrupted one may hold the lock of the bus or of a stream.
+        reports.append(threading.Thread(target=emit, args=(event,), daemon=True))
+        reports[-1].start()
+
+    def emit(event: Event) -> None:
+        with contextlib.suppress(StorageFailed):  # reported by the workers
+            bus.emit(event)
+
+    with signals_handled(handle, signal.SIGINT):
+        yield
+    for report in reports:
+        report.join(1.0)
+
+
+def show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) -> None:
+    """Write `results.csv` and, if `report`, the report; then show the table."""
+    from results.report.tables import all_grids, exported, wide_grids
+    from results.table.fleets import outliers
+    from results.table.merge import merge_records
+
+    merged = merge_records(folder.records())  # read lazily: 24,000 records would take a GB
+    write_file(folder.table_path, exported(merged, "csv"))
+    shown = len(merged.rows) <= MAX_ROWS_SHOWN
+    if not quiet:
+        console = stdout_console()
+        for grid in all_grids(merged, brief=True) if shown else wide_grids(merged):
+            print_grid(grid, console)
+    written = report and records <= MAX_REPORTED and _write_report(folder)
+    notify(
+        *merged.problems,
+        *outliers(merged.rates),
+        f"records, logs and results.csv: {folder.path}",
+        f"report: {folder.report_path if written else command_line('results', 'report', folder.path)}",
+        f"{'table' if shown else f'all {len(merged.rows)} rows'}: {command_line('results', 'show', folder.path)}",
+    )
+
+
+def verdict(folder: RunFolder) -> str:
+    """Describe which of a run's two fleets is faster, if it has two, and how many repeats are suspect."""
+    from results.compare.comparison import compare, fleets_of
+    from results.compare.means import answer_lines
+    from results.table.merge import merge_records
+
+    merged = merge_records(folder.records())
+    rates, suspects = merged.rates, f"{merged.suspects} suspect, in no mean" if merged.suspects else ""
+    sides = [[rate for rate in rates if rate.fleet == fleet] for fleet in fleets_of(rates)]
+    answer = next(iter(answer_lines(compare(sides[1], sides[0]))), "") if len(sides) == 2 else ""
+    return ". ".join(filter(None, (answer.rstrip("."), suspects))) if suspects else answer
+
+
+def _write_report(folder: RunFolder) -> bool:
+    """Write the report of a run, in a process of its own, so that an error cannot affect the run."""
+    module = "orchestrate.cli" if started_as_tfbench() else "results"  # the command for hints in the report
+    command, environment = own_module(module, "report", str(folder.path))
+    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    return done.returncode == 0
+
+
+def still_costing(plan: Plan) -> list[str]:
+    """Describe in a line the hosts with a price that answer now, and their costs; empty: there are none.
+
+    Args:
+        plan: Of the run; queues are excluded, because their idle nodes cost nothing.
+    """
+    priced = [entry for entry in plan.hosts if entry.host.queue is None and entry.host.usd_per_gpu_hour]
+    hosts = [entry.host for entry in priced]
+    answers = _running(plan.run_id, hosts)
+    answered = [entry for entry in priced if not isinstance(answers[entry.host.place], str)]
+    costs = {entry.host.key: hourly_usd(entry) or 0.0 for entry in answered}
+    if not costs:
+        return []
+    named = shortened([f"{key} {price:.2f}" for key, price in costs.items()], MAX_NAMED)
+    silent = len(priced) - len(answered)
+    others = f". {counted(silent, 'host')} did not answer, and may cost as well" if silent else ""
+    return [f"hosts that still answer cost {sum(costs.values()):.2f} USD per hour until returned: {named}{others}"]
+
+
+Handler = Callable[[int, FrameType | None], None]
+"""Handler of a signal."""
+
+TOGETHER_SECONDS = 0.15
+"""Time after a signal in which others have the same cause; a user presses Ctrl-C twice more slowly."""
+
+
+@contextmanager
+def signals_handled(handle: Handler, *more: signal.Signals) -> Iterator[None]:
+    """Handle SIGTERM and SIGHUP in the block; of several SIGHUPs, as sent by a closing terminal, only the first.
+
+    Signals at the same moment are one: `timeout` sends each to its child and to the group of processes.
+    """
+    handled_at = -math.inf
+
+    def handle_once(number: int, frame: FrameType | None) -> None:
+        nonlocal handled_at
+        if time.monotonic() - handled_at > TOGETHER_SECONDS:
+            handled_at = time.monotonic()
+            handle(number, frame)
+
+    def handle_hangup(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        handle_once(number, frame)
+
+    handlers = dict.fromkeys((signal.SIGTERM, *more), handle_once)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # otherwise nohup
+        handlers[signal.SIGHUP] = handle_hangup
+    previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, handler)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _run_command(command: str) -> None:
+    """Run a shell command to its end, with its output on stderr and no input; its exit code does not affect the run's.
+
+    The command has a session of its own, so the Ctrl-C that ends the run does not interrupt it. A second one does.
+    """
+    notify("--when-done: running the command")
+    output, interrupts = stderr_file(), itertools.count()
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", command], stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+    )
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        if next(interrupts) == 0:
+            notify("--when-done is still running. Press Ctrl-C again to end it")
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+
+    with signals_handled(handle, signal.SIGINT):
+        code = process.wait()
+    failed = f"FAILED with exit code {code}. Check whether your machines still cost money"
+    notify(f"--when-done {failed if code else 'succeeded'}")

@@ -6,12 +6,10 @@ immediate.
 
 from __future__ import annotations
 
-import argparse
-import functools
 import sys
 from collections.abc import Sequence
 
-from results.commands import COMMANDS, USAGE
+from results.commands import COMMANDS
 from results.program import Parser, add_command, exit_code_text, respelled, run_main
 
 
@@ -21,18 +19,11 @@ def main(arguments: Sequence[str]) -> int:
     Args:
         arguments: As `sys.argv`, starting with the program's name.
     """
-    return run_main(_parser().parse_args(respelled(arguments[1:], "_", "-")))
-
-
-@functools.cache
-def _parser() -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = Parser(
-        prog="python -m results", description="Read what runs have measured.", epilog=exit_code_text()
-    )
+    parser = Parser(prog="python -m results", description="Read what runs have measured.", epilog=exit_code_text())
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for function in COMMANDS:
-        add_command(commands, function, USAGE)
-    return parser
+        add_command(commands, function, parser.prog)
+    return run_main(parser.parse_args(respelled(arguments[1:], "_", "-")))
 
 
 if __name__ == "__main__":

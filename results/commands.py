@@ -5,31 +5,27 @@ Data goes to stdout, everything else to stderr. Imports are within the commands,
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from results.errors import UnknownFleet, UserError, is_disk_full
-from results.program import flag, positional
+from results.program import among, flag, percentage
 from results.schema.exit_codes import ExitCode
+from results.table.columns import SOFTWARE_COLUMNS
 from results.text import counted
 
 if TYPE_CHECKING:
-    from results.runs.store import StoredRecord
     from results.table.fleets import FleetRate
+    from results.table.merge import Merged
+    from results.text_table import Grid
 
     Side = tuple[str, list[FleetRate]]
     """Name and rates of a fleet."""
-
-
-if TYPE_CHECKING:
-    from results.table.merge import Merged
-    from results.text_table import Grid
 
 RUNS_HELP = "run folder, run id under --runs-dir or record file; default: latest run"
 
@@ -38,9 +34,14 @@ SPELLINGS = {"md": "markdown", "table": "text"}
 
 FORMAT = flag("default: %(default)s", type=lambda text: SPELLINGS.get(text, text))
 
-Runs = Annotated[list[str], positional(RUNS_HELP, metavar="RUN")]
+Runs = Annotated[list[str], flag(RUNS_HELP, metavar="RUN")]
 
-RunsDir = Annotated[Path | None, flag("where runs are kept (default: TFBENCH_RUNS_DIR or runs)", metavar="FOLDER")]
+RunsDir = Annotated[
+    Path,
+    flag("where runs are kept (default: TFBENCH_RUNS_DIR or runs)", variable="TFBENCH_RUNS_DIR", metavar="FOLDER"),
+]
+
+RUNS_DIR = Path("runs")
 
 Prices = Annotated[
     list[str],
@@ -57,31 +58,12 @@ TextOrJSON = Annotated[Literal["text", "json"], FORMAT]
 Format = Annotated[Literal["text", "json", "markdown"], FORMAT]
 
 
-def placed(names: Sequence[str], folder: Path | None, *, latest: bool = True) -> list[str]:
-    """Resolve run ids in `--runs-dir`; other names remain unchanged.
-
-    Args:
-        names: Run folders, run ids, record files, or names of fleets.
-        folder: Value of `--runs-dir`; None: not given, so `results.runs.store` uses its default.
-        latest: Whether to add the latest run if no name is a run.
-
-    Raises:
-        NotARun: No name is a run, and the folder has none.
-    """
-    from results.runs.store import is_run, latest_run
-
-    if folder is None:
-        return list(names)
-    found = [str(folder / name) if is_run(str(folder / name)) else name for name in names]
-    return found if not latest or any(map(is_run, found)) else [*found, str(latest_run(folder))]
-
-
-def read(runs: Sequence[str], runs_dir: Path | None = None, *, quiet: bool = False) -> Merged:
+def read(runs: Sequence[str], runs_dir: Path, *, quiet: bool = False) -> Merged:
     """Read and merge the records of runs, with their problems on stderr unless `quiet`."""
     from results.runs.store import stored_records
     from results.table.merge import merge_records
 
-    merged = merge_records(stored_records(placed(runs, runs_dir)))
+    merged = merge_records(stored_records(runs, runs_dir))
     if not quiet:
         warn(merged.problems)
     return merged
@@ -145,45 +127,25 @@ def print_grids(grids: Sequence[Grid], style: str = "text") -> None:
         print_grid(grid, console)
 
 
-def _percent(text: str) -> float:
-    """Parse `5%` or `5` as 0.05."""
-    try:
-        value = float(text.removesuffix("%")) / 100
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"must be a percentage, e.g. 5%. Received: {text!r}") from error
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"must be between 0% and 100%. Received: {text!r}")
-    return value
-
-
-def _columns(text: str) -> list[str]:
-    from results.table.columns import SOFTWARE_COLUMNS
-
-    if text == "all":
-        return list(SOFTWARE_COLUMNS)
-    names = text.split(",")
-    unknown = [name for name in names if name not in SOFTWARE_COLUMNS]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"must be among {', '.join(SOFTWARE_COLUMNS)}. Received: {', '.join(unknown)}")
-    return names
-
-
 def show(
     runs: Runs,
-    runs_dir: RunsDir,
     *,
+    runs_dir: RunsDir = RUNS_DIR,
     time_breakdown: Annotated[bool, flag("instead, show what the run spent its time on, by host")] = False,
     readings: Annotated[bool, flag("instead, show all else that was recorded, by host and case")] = False,
     format: TextOrJSON = "text",
-    verbose: bool = False,
+    verbose: Annotated[
+        bool, flag("add settings, software, variables and each fleet's table", "-v", "--verbose")
+    ] = False,
 ) -> int:
     """Print the results of runs, and each fleet's table.
 
     samples/s: throughput over all GPUs, with its 95 percent interval; p50 ms: median step; CV percent: variation
     of steps; b1: latency at batch 1, with its percentiles p50, p95, p99; repeats: fresh processes. In names of
     cases, b256 is the batch per GPU, 1gpu the number of GPUs, w10s50 the steps of warm-up and timing, min10s the
-    shortest timing. --verbose adds settings, software, variables and each fleet's table. tfbench export has all
-    columns.
+    shortest timing. tfbench export has all columns.
+
+    Example: show --time-breakdown
     """
     from results.report.tables import all_grids, exported, readings_grid
     from results.runs.store import ReadingNotes, stored_records
@@ -192,7 +154,7 @@ def show(
 
     if time_breakdown or readings:
         notes = ReadingNotes()
-        stored = notes.of(stored_records(placed(runs, runs_dir)))
+        stored = notes.of(stored_records(runs, runs_dir))
         grid = readings_grid(stored) if readings else time_breakdown_grid(breakdown_of(stored))
         warn(notes.lines())
         if grid is None:
@@ -211,12 +173,15 @@ def show(
 
 def export(
     runs: Runs,
-    runs_dir: RunsDir,
     *,
+    runs_dir: RunsDir = RUNS_DIR,
     format: Annotated[Literal["csv", "json", "markdown", "wide"], FORMAT] = "csv",
-    output: Annotated[Path | None, flag("write here; default: standard output", metavar="FILE")],
+    output: Annotated[Path | None, flag("write here; default: standard output", metavar="FILE")] = None,
 ) -> int:
-    """Merge runs into one table, in one of several formats."""
+    """Merge runs into one table, in one of several formats.
+
+    Example: export --format csv --output results.csv
+    """
     from results.report.tables import exported
 
     put(exported(read(runs, runs_dir), format), output)
@@ -224,9 +189,9 @@ def export(
 
 
 def compare(
-    names: Annotated[list[str], positional(RUNS_HELP, metavar="FLEET_A FLEET_B RUN")],
-    runs_dir: RunsDir,
+    names: Annotated[list[str], flag(RUNS_HELP, metavar="FLEET_A FLEET_B RUN")],
     *,
+    runs_dir: RunsDir = RUNS_DIR,
     baseline: Annotated[list[str], flag("compare each fleet with itself in this run", metavar="RUN")],
     fail_on: Annotated[
         float | None,
@@ -234,23 +199,28 @@ def compare(
             "exit code 5 if repeats of a host fail, unlike in the baseline, or a case is slower by more than this, "
             "e.g. 5%%; 3 if one cannot be compared",
             metavar="PERCENT",
-            type=_percent,
+            type=percentage,
         ),
-    ],
+    ] = None,
     format: Format = "text",
     by: Annotated[
         Sequence[str],
         flag(
             "split the table by these software columns, which may then differ, e.g. keras,driver; `all`: any column",
             metavar="COLUMNS",
-            type=_columns,
+            type=among(*SOFTWARE_COLUMNS),
         ),
     ] = (),
     strict: Annotated[
         bool, flag("compare no case whose hosts have different drivers or launchers (default: only report them)")
     ] = False,
 ) -> int:
-    """Report how many times faster one fleet is than another."""
+    """Report how many times faster one fleet is than another.
+
+    Give two fleets and the runs that measured them, or runs and --baseline with earlier ones of the same fleets.
+
+    Example: compare a5000 a4000
+    """
     from results.compare.comparison import compare, regressions, unmatched
     from results.compare.means import answer_lines, comparison_row, lost_lines, unchecked_lines, unknown_line
     from results.report.comparison import compare_grid, scaling_grid
@@ -290,7 +260,7 @@ def compare(
 
 
 def _sides(
-    names: list[str], runs_dir: Path | None, baseline: list[str], by: Sequence[str], *, apart: Sequence[str]
+    names: list[str], runs_dir: Path, baseline: list[str], by: Sequence[str], *, apart: Sequence[str]
 ) -> tuple[list[tuple[Side, Side]], Sequence[str], int]:
     """Return the pairs of sides to compare, the columns that must be equal in a pair, and the number of unread files.
 
@@ -305,13 +275,12 @@ def _sides(
         return fleet, [rate for rate in rates if rate.fleet == fleet]
 
     paths = [name for name in names if os.sep in name]
-    found = placed(names, runs_dir, latest=not paths)
-    fleets = [] if baseline else [name for name in found if not is_run(name) and name not in paths]
-    merged = read([name for name in found if name not in fleets])
+    fleets = [] if baseline else [name for name in names if not is_run(name, runs_dir) and name not in paths]
+    merged = read([name for name in names if name not in fleets], runs_dir)
     rates = merged.rates_by(apart)
     known = fleets_of(rates)
     if baseline:
-        before = read(placed(baseline, runs_dir, latest=False))
+        before = read(baseline, runs_dir)
         earlier = before.rates_by(apart)
         if not set(known) & set(fleets_of(earlier)):
             tried = ", ".join(fleets_of(earlier))
@@ -327,7 +296,7 @@ def _sides(
     unknown = [name for name in fleets if name not in known]
     for name in unknown:
         if is_folder(Path(name)):
-            stored_records([name])  # its error says why this is no run
+            stored_records([name], runs_dir)  # its error says why this is no run
     if unknown or len(fleets) != 2:
         received = f"Received: {', '.join(fleets)}. " if fleets else ""
         hint = "".join(f"\n{line}" for line in unambiguous(rates, by)[1])
@@ -338,12 +307,15 @@ def _sides(
 
 
 def audit(
-    file: Annotated[Path, positional("throughputs as CSV, TSV or Markdown", metavar="FILE")],
+    file: Annotated[Path, flag("throughputs as CSV, TSV or Markdown", metavar="FILE")],
     *,
-    decimal: Annotated[Literal[".", ","] | None, flag("decimal mark, if the table's numbers are ambiguous")],
+    decimal: Annotated[Literal[".", ","] | None, flag("decimal mark, if the table's numbers are ambiguous")] = None,
     format: Format = "text",
 ) -> int:
-    """Check whether a table is plausible; exit code 3 if too little of it could be read."""
+    """Check whether a table is plausible; exit code 3 if too little of it could be read.
+
+    Example: audit table.csv
+    """
     from rich.console import Console
 
     from results.audit.judgement import audit_file, audit_grid, audit_lines, findings_to_json, reading_lines
@@ -361,21 +333,25 @@ def audit(
 
 def report(
     runs: Runs,
-    runs_dir: RunsDir,
     *,
+    runs_dir: RunsDir = RUNS_DIR,
     format: Annotated[Literal["html", "markdown"], FORMAT] = "html",
-    output: Annotated[Path | None, flag("default: report.html of the run; markdown: standard output", metavar="FILE")],
+    output: Annotated[
+        Path | None, flag("default: report.html of the run; markdown: standard output", metavar="FILE")
+    ] = None,
     measured_by: Annotated[str, flag("who measured, shown at the top of the page", metavar="NAME")] = "",
     price: Prices,
     prices: PriceFiles,
 ) -> int:
-    """Write one HTML file that works offline, or Markdown for a pull request."""
+    """Write one HTML file that works offline, or Markdown for a pull request.
+
+    Example: report --output report.html
+    """
     from results.report.page import make_report, report_html, report_markdown
     from results.runs.store import report_place, stored_records
 
-    runs = placed(runs, runs_dir)
-    stored = list(stored_records(runs))
-    title, path = report_place(runs)
+    stored = list(stored_records(runs, runs_dir))
+    title, path = report_place(runs, runs_dir)
     report = make_report(stored, title, price, prices, measured_by)
     warn([*report.merged.problems, *report.unused])
     if format == "markdown":
@@ -385,31 +361,21 @@ def report(
     return ExitCode.OK
 
 
-def validate(runs: Runs, runs_dir: RunsDir) -> int:
-    """Check record files and name their warnings; exit code 3 if one is invalid or suspect."""
-    from results.runs.store import ReadingNotes, stored_records
+def validate(runs: Runs, *, runs_dir: RunsDir = RUNS_DIR) -> int:
+    """Check record files and name their warnings; exit code 3 if one is invalid or suspect.
+
+    Example: validate runs/mine
+    """
     from results.table.cell_text import warned_notes
-    from results.table.merge import merge_records
 
-    notes = ReadingNotes()
-
-    def readable() -> Iterator[StoredRecord]:
-        for stored in stored_records(placed(runs, runs_dir)):
-            if stored.error is None:
-                yield stored
-                continue
-            notes.unread += 1
-            for problem in stored.error.problems:
-                notes.add_problem(stored.path, problem)
-
-    merged = merge_records(readable())
+    merged = read(runs, runs_dir, quiet=True)
     parts = [merged, *([merged.apart] if merged.apart else [])]
-    for text in (*notes.lines(), *(text for part in parts for text in (*part.problems, *warned_notes(part.rates)))):
+    for text in (text for part in parts for text in (*part.problems, *warned_notes(part.rates))):
         print(text)
     suspects = sum(part.suspects for part in parts)
     doubted = f"{suspects} suspect, " if suspects else ""
-    print(f"{len(merged.records) - suspects} good, {doubted}{notes.unread} bad", file=sys.stderr)
-    return ExitCode.SOME_FAILED if notes.unread or suspects else ExitCode.OK
+    print(f"{len(merged.records) - suspects} good, {doubted}{merged.unread} bad", file=sys.stderr)
+    return ExitCode.SOME_FAILED if merged.unread or suspects else ExitCode.OK
 
 
 GPUS_HELP = "choose from these GPUs, e.g. 'A4000,A100' or '2x A5000,A6000'; a family, e.g. A100, means all of it"
@@ -436,22 +402,24 @@ class Asked:
 
 
 def recommend(
-    runs: Annotated[list[str], positional(f"{RUNS_HELP}; without any, published figures", metavar="RUN")],
-    runs_dir: RunsDir,
+    runs: Annotated[list[str], flag(f"{RUNS_HELP}; without any, published figures", metavar="RUN")],
     *,
+    runs_dir: RunsDir = RUNS_DIR,
     asked: Asked,
     price: Prices,
     prices: PriceFiles,
     format: Format = "text",
 ) -> int:
-    """Recommend a GPU to rent, from measured or published figures."""
+    """Recommend a GPU to rent, from measured or published figures.
+
+    Example: recommend --model resnet50 --gpus A4000,A5000
+    """
     from results.recommend.answer import advise
     from results.recommend.output import advice_grid, advice_json
     from results.recommend.questions import read_questions
     from results.runs.store import run_folders
-    from results.runs.store import runs_dir as default_runs_dir
 
-    measured = read(runs, runs_dir).rates if runs or run_folders(runs_dir or default_runs_dir()) else []
+    measured = read(runs, runs_dir).rates if runs or run_folders(runs_dir) else []
     questions = read_questions(measured=[rate.case.model for rate in measured], **vars(asked))
     advices, remarks = advise(questions, measured, price, prices)
     if format == "json":
@@ -465,14 +433,17 @@ def recommend(
 
 
 def gpus(
-    names: Annotated[list[str], positional("e.g. A4000 A5000; a family, e.g. A100, means all of it", metavar="GPU")],
-    gpus: Annotated[str, flag("the same names, comma-separated", metavar="NAMES")] = "",
+    names: Annotated[list[str], flag("e.g. A4000 A5000; a family, e.g. A100, means all of it", metavar="GPU")],
+    *,
     format: Format = "text",
 ) -> int:
-    """Compare the specifications of GPUs, and what they mean for training."""
+    """Compare the specifications of GPUs, and what they mean for training.
+
+    Example: gpus A4000 A5000
+    """
     from results.reference import gpu_comparison
 
-    found = gpu_comparison.named_gpus([*names, gpus])
+    found = gpu_comparison.named_gpus(names)
     if not found:
         raise UserError("name at least one GPU. Example: gpus A4000 A5000")
     if format == "json":
@@ -489,9 +460,3 @@ def gpus(
 
 COMMANDS = (show, compare, audit, recommend, gpus, export, report, validate)
 """In the order of work."""
-
-USAGE = {
-    "compare": "{prog} [FLEET_A FLEET_B] [RUN ...] [options]\n"
-    "       {prog} --baseline RUN [--baseline RUN ...] [RUN ...] [options]"
-}
-"""Usage of commands whose arguments depend on each other."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import difflib
 import functools
 import inspect
+import math
 import os
 import re
 import shlex
@@ -15,7 +17,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeGuard
 
@@ -65,35 +67,19 @@ def run_main(parsed: argparse.Namespace, *, may_lose_output: bool = False) -> in
             if is_disk_full(error):
                 print(f"the disk is full. Free space, then try again ({error})", file=sys.stderr)
                 return ExitCode.NO_HOST
-            if os.environ.get("TFBENCH_DEBUG") or getattr(parsed, "verbose", False):
+            if os.environ.get("TFBENCH_DEBUG"):
                 raise
             print(f"A bug in tfbench: {error!r}. Traceback: {write_traceback()}", file=sys.stderr)
             return ExitCode.BUG
 
 
-ELSEWHERE = {
-    "--price": "recommend and report have it; compare uses usd_per_gpu_hour of hosts.yml, gpus has no prices",
-    "--by": "compare has it; show and export have a row for each software anyway",
-}
-"""Flags of other commands, and which."""
-
-
 class Parser(argparse.ArgumentParser):
-    """An `ArgumentParser` that suggests corrections and has `-v` in every command."""
+    """An `ArgumentParser` that accepts flags between positional arguments: `compare A B --by keras RUN`."""
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:  # noqa: ANN401 (as its parent)
-        super().__init__(*arguments, **settings)
-        self._is_intermixed = False
-        self.add_argument(
-            "-v",
-            "--verbose",
-            action="store_true",
-            default=argparse.SUPPRESS,
-            help="print the traceback of an unexpected error",
-        )
+    _is_intermixed = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401 (as its parent)
-        """Accept flags between the positional arguments: `compare A B --by keras RUN`."""
+        """See `argparse.ArgumentParser`."""
         if self._subparsers or self._is_intermixed:
             return super().parse_known_args(args, namespace)
         self._is_intermixed = True  # Python 3.11 parses in two passes, each through this method
@@ -103,14 +89,10 @@ class Parser(argparse.ArgumentParser):
             self._is_intermixed = False
 
     def error(self, message: str) -> NoReturn:
-        """Print the mistake and a suggestion, and exit with code 2."""
-        if found := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
-            word, choices = found[1], re.findall(r"[\w-]+", found[2])
-            if close := difflib.get_close_matches(word, choices, 1):
-                message = f"{message[: found.start()]}{word!r} does not exist. Did you mean {close[0]}?"
-        for flag, where in ELSEWHERE.items():
-            if re.search(rf"arguments: (?:.* )?{flag}\b", message):
-                message = f"this command has no {flag}: {where}"
+        """Print the mistake, and what may have been meant, and exit with code 2."""
+        found = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        if found and (close := difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), 1)):
+            message = f"{message[: found.start()]}{found[1]!r} does not exist. Did you mean {close[0]}?"
         self.exit(ExitCode.USAGE, f"{self.prog}: {message}\nSee: {self.prog} --help\n")
 
 
@@ -121,107 +103,124 @@ def exit_code_text() -> str:
 
 @dataclass(frozen=True)
 class Argument:
-    """Declares how a parameter of commands appears on the command line, as the annotation of its type.
+    """Declares how a parameter of a command appears on the command line, as the annotation of its type.
 
-    The type implies the rest: `bool` is a switch, a list a repeatable flag, a `Literal` its choices. A parameter whose
-    type is a dataclass stands for its fields.
+    Python's signature implies the rest: parameters before `*` have no flag; a `bool` is a switch, a list a repeatable
+    flag, a `Literal` its choices, a number more than 0. A parameter whose type is a dataclass stands for its fields.
 
     Attributes:
-        text: Line of `--help`.
-        flags: Flags; empty: the parameter's name with hyphens.
-        settings: For `argparse.ArgumentParser.add_argument`.
-        positional: Whether it has no flag.
+        flags: Empty: the parameter's name with hyphens.
         variable: Environment variable with a default; empty: none.
+        settings: For `argparse.ArgumentParser.add_argument`.
     """
 
-    text: str
-    flags: tuple[str, ...] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    positional: bool = False
-    variable: str = ""
+    flags: tuple[str, ...]
+    variable: str
+    settings: Mapping[str, Any]
 
 
 def flag(text: str, *flags: str, variable: str = "", **settings: object) -> Argument:
-    """Declare a flag."""
-    return Argument(text, flags, settings, variable=variable)
+    """Declare an argument, with its line of `--help`."""
+    return Argument(flags, variable, {"help": text, **settings})
 
 
-def positional(text: str, **settings: object) -> Argument:
-    """Declare an argument without a flag: a list takes any number, another type may be missing if it has a default."""
-    return Argument(text, (), settings, positional=True)
-
-
-def add_command(
-    commands: Commands, function: Callable[..., int], usage: Mapping[str, str] = types.MappingProxyType({})
-) -> argparse.ArgumentParser:
-    """Add a function as a command: its name, its docstring, and its parameters.
+def add_command(commands: Commands, function: Callable[..., int], program: str) -> str:
+    """Add a function as a command: its name, its docstring, which may end with an example, and its parameters.
 
     Args:
         commands: Of the program's parser.
         function: Returns an exit code.
-        usage: Text instead of the derived usage, by name of a command; with `{prog}`.
+        program: Name of the program.
+
+    Returns:
+        The command's line in the program's help.
     """
-    text = inspect.cleandoc(function.__doc__ or "")
+    text, _, example = inspect.cleandoc(function.__doc__ or "").partition("\n\nExample: ")
     what = text.partition("\n")[0].rstrip(".")
-    name = function.__name__.rstrip("_")  # `list_`, because `list` is Python's
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=what[0].lower() + what[1:], description=text)
-    if name in usage:
-        parser.usage = usage[name].format(prog=parser.prog)
+    what = what[0].lower() + what[1:]
+    epilog = f"Example: {program} {example}"
+    parser: Parser = commands.add_parser(function.__name__, help=what, description=text, epilog=epilog)
     parser.set_defaults(command=functools.partial(_call, function))
-    for name, kind, default in _parameters(function):
-        for parameter in _parameters(kind) if _is_group(kind) else [(name, kind, default)]:
-            _add_argument(parser, *parameter)
-    return parser
+    for parameter, kind in _parameters(function):
+        for argument in _parameters(kind) if _is_group(kind) else [(parameter, kind)]:
+            _add_argument(parser, *argument)
+    return what
 
 
-def _parameters(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
-    """Return the name, annotated type and default of each parameter."""
+def _parameters(function: Callable[..., Any]) -> list[tuple[inspect.Parameter, Any]]:
+    """Return each parameter and its type."""
     kinds = typing.get_type_hints(function, include_extras=True)
-    return [(p.name, kinds[p.name], p.default) for p in inspect.signature(function).parameters.values()]
+    return [(parameter, kinds[name]) for name, parameter in inspect.signature(function).parameters.items()]
 
 
-def _add_argument(parser: argparse.ArgumentParser, name: str, kind: Any, default: Any) -> None:  # noqa: ANN401 (any type)
-    if typing.get_origin(kind) is not typing.Annotated:
-        return  # not for the command line
-    kind, argument = typing.get_args(kind)[:2]
+def _is_group(kind: Any) -> TypeGuard[type]:  # noqa: ANN401 (any type)
+    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
+
+
+def _add_argument(parser: Parser, parameter: inspect.Parameter, annotated: Any) -> None:  # noqa: ANN401 (any type)
+    kind, argument = typing.get_args(annotated)[:2]
     if types.NoneType in typing.get_args(kind):
         kind, _ = typing.get_args(kind)
-    is_list, required = typing.get_origin(kind) is list, default is inspect.Parameter.empty
-    preset = os.environ.get(argument.variable) or (None if required else default)
-    settings: dict[str, Any] = {"help": argument.text, "default": preset}
+    default, has_flag = parameter.default, parameter.kind is parameter.KEYWORD_ONLY
+    preset: Any = os.environ.get(argument.variable) or ([] if default is parameter.empty else default)
+    settings: dict[str, Any] = {"default": preset}
+    if typing.get_origin(kind) is list:
+        settings |= {"action": "append"} if has_flag else {"nargs": "*"}
+        (kind,) = typing.get_args(kind)
+    elif default is not parameter.empty and not has_flag:
+        settings["nargs"] = "?"
     if kind is bool:
         settings["action"] = "store_true"
     elif typing.get_origin(kind) is typing.Literal:
         settings["choices"] = typing.get_args(kind)
-    elif is_list:
-        settings |= {"nargs": "*"} if argument.positional else {"action": "append"}
-        settings["default"] = [] if required else default
-        (kind,) = typing.get_args(kind)
-    if argument.positional and not is_list and not required:
-        settings["nargs"] = "?"
-    if kind in (int, float, Path):
-        settings["type"] = kind
+    elif kind is not str:
+        settings["type"] = functools.partial(_number, kind) if kind in (int, float) else kind
     settings |= argument.settings
-    if argument.positional:
-        parser.add_argument(name, **settings)
+    if has_flag:
+        names = argument.flags or [f"--{parameter.name.replace('_', '-')}"]
+        parser.add_argument(*names, dest=parameter.name, **settings)
     else:
-        parser.add_argument(*(argument.flags or [f"--{name.replace('_', '-')}"]), dest=name, **settings)
+        parser.add_argument(parameter.name, **settings)
 
 
 def _call(function: Callable[..., int], parsed: argparse.Namespace) -> int:
     """Call a command's function with the parsed arguments of its parameters' names."""
-    given, arguments = vars(parsed), dict[str, Any]()
-    for name, kind, _ in _parameters(function):
+    given, values = vars(parsed), dict[str, Any]()
+    for parameter, kind in _parameters(function):
         if _is_group(kind):
-            arguments[name] = kind(**{field.name: given[field.name] for field in dataclasses.fields(kind)})
-        elif name in given:
-            arguments[name] = given[name]
-    return function(**arguments)
+            values[parameter.name] = kind(**{field.name: given[field.name] for field in dataclasses.fields(kind)})
+        else:
+            values[parameter.name] = given[parameter.name]
+    return function(**values)
 
 
-def _is_group(kind: Any) -> TypeGuard[type]:  # noqa: ANN401 (any type)
-    """Return whether a parameter's type is a dataclass, whose fields are arguments."""
-    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
+def _number(kind: type[int] | type[float], text: str) -> float:
+    """Parse a number, more than 0."""
+    with contextlib.suppress(ValueError):
+        if 0 < (value := kind(text)) < math.inf:
+            return value
+    what = "a whole number" if kind is int else "a number"
+    raise argparse.ArgumentTypeError(f"must be {what}, more than 0. Received: {text}")
+
+
+def percentage(text: str) -> float:
+    """Parse a percentage, with or without a sign, as a share of 1."""
+    with contextlib.suppress(ValueError):
+        if 0 <= (value := float(text.removesuffix("%"))) < 100:
+            return value / 100
+    raise argparse.ArgumentTypeError(f"must be a percentage from 0 to 100, e.g. 2%. Received: {text}")
+
+
+def among(*known: str) -> Callable[[str], list[str]]:
+    """Return a parser of names of these, separated by commas; `all` means all of them."""
+
+    def parse(text: str) -> list[str]:
+        names = list(known) if text == "all" else text.split(",")
+        if unknown := [name for name in names if name not in known]:
+            raise argparse.ArgumentTypeError(f"must be among {', '.join(known)}. Received: {', '.join(unknown)}")
+        return names
+
+    return parse
 
 
 def respelled(arguments: Sequence[str], old: str, new: str) -> list[str]:

@@ -345,44 +345,48 @@ def runs_dir() -> Path:
     return Path(os.environ.get("TFBENCH_RUNS_DIR") or "runs")
 
 
-def stored_records(names: Sequence[str]) -> Iterator[StoredRecord]:
+def stored_records(names: Sequence[str], folder: Path | None = None) -> Iterator[StoredRecord]:
     """Yield the records of runs.
 
     Args:
         names: Run folders, run ids or record files; duplicates are read once; none: the latest run.
+        folder: Of the runs; None: `runs_dir`.
 
     Raises:
         NotARun: A name was not found; raised before the first record is read.
     """
-    found = dict.fromkeys([_find(name) for name in names] or [latest_run(runs_dir())])
+    found = dict.fromkeys(_found(names, folder))
     runs = [map(read_stored, [path]) if _is_file(path) else RunFolder.open(path).records() for path in found]
     return chain.from_iterable(runs)
 
 
-def report_place(names: Sequence[str]) -> tuple[str, Path]:
-    """Return the title and the default path of a report on these runs.
+def report_place(names: Sequence[str], folder: Path | None = None) -> tuple[str, Path]:
+    """Return the title and the default path of a report on these runs; see `stored_records`.
 
     Raises:
         NotARun: A name was not found.
     """
-    found = [_find(name) for name in names] or [latest_run(runs_dir())]
+    found = _found(names, folder)
     title = "Results of " + ", ".join(path_text(Path(path.resolve().name)) for path in found)
     only = found[0] if len(found) == 1 and is_folder(found[0]) else None
     return title, RunFolder.open(only).report_path if only else Path("report.html")
 
 
-def is_run(name: str) -> bool:
+def is_run(name: str, folder: Path) -> bool:
     """Return whether a name is that of a run or a record file, unlike a fleet's name that happens to be a folder's."""
-    return any(_is_file(path) or is_folder(path / "records") for path in (Path(name), runs_dir() / name))
+    return any(_is_file(path) or is_folder(path / "records") for path in (Path(name), folder / name))
 
 
-def _find(name: str) -> Path:
-    """Return the path of a run or record file: `name` itself if it exists, else a run in `runs_dir`."""
-    for path in (Path(name), runs_dir() / name):
-        if _is_file(path) or is_folder(path):
-            return path
-    shown = path_text(Path(name[:MAX_NAME_LENGTH]))
-    raise NotARun(f"{shown}: neither a path nor a run in {runs_dir()}/. Name a run folder, e.g. runs/<run-id>.")
+def _found(names: Sequence[str], folder: Path | None) -> list[Path]:
+    """Return the paths of runs and record files: a name is that of a file or folder, else of a run in `folder`."""
+    folder, found = folder or runs_dir(), []
+    for name in names:
+        there = [path for path in (Path(name), folder / name) if _is_file(path) or is_folder(path)]
+        if not there:
+            shown = path_text(Path(name[:MAX_NAME_LENGTH]))
+            raise NotARun(f"{shown}: neither a path nor a run in {folder}/. Name a run folder, e.g. runs/<run-id>.")
+        found.append(there[0])
+    return found or [latest_run(folder)]
 
 
 def _is_file(path: Path) -> bool:

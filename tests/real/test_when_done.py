@@ -20,7 +20,7 @@ from tests.support import PROJECT
 from tests.support.engines.processes import short_folder, wait_until
 from tests.support.patience import patience
 
-COST = "1 host still answers and costs 0.17 USD per hour until you return it: fleet-00.node-0000 0.17"
+COST = "hosts that still answer cost 0.17 USD per hour until returned: fleet-00.node-0000 0.17"
 DEADLINE_SECONDS = 120.0
 
 

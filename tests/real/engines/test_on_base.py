@@ -18,7 +18,7 @@ from orchestrate.engines.invocation import probe_container
 from orchestrate.errors import BuildFailed
 from orchestrate.images import build_context, build_variant
 from orchestrate.inventory.variants import read_variants
-from orchestrate.options import BuiltImages
+from orchestrate.options import Images
 from tests.support import PROJECT
 from tests.support.engines.docker import Engines
 from tests.unit.test_locks import locked
@@ -41,7 +41,7 @@ def build(engines: Engines, base_image: str, modules: str, output: list[str], pi
     dockerfile = io.BytesIO(FAKE_BASE.format(base=base_image, modules=modules).encode())
     engines.first.client.images.build(fileobj=dockerfile, tag="fake-ngc:1", network_mode="host", rm=True)
     variant = next(row for row in read_variants() if row.base is not None)
-    what = BuiltImages(variants=[], build_arg=["BASE=fake-ngc:1"], ca=[], pip_config=pip_config)
+    what = Images(build_arg=["BASE=fake-ngc:1"], ca=[], pip_config=pip_config)
     with engines.first.controller_client() as engine:
         build_variant(engine, variant, IMAGE, what, output.append)
 

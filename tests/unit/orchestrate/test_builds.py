@@ -20,14 +20,14 @@ from orchestrate.images import build_variant, verify_image
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.variants import read_variants
-from orchestrate.options import BuiltImages
+from orchestrate.options import Images
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.images import wanted_images
 from results.schema import GPU
 from results.schema.exit_codes import ExitCode
 from tests.support import PROJECT
 
-NOTHING_MORE = BuiltImages(variants=[], build_arg=[], ca=[])
+NOTHING_MORE = Images(build_arg=[], ca=[])
 VARIANTS = {variant.name: variant for variant in read_variants()}
 
 

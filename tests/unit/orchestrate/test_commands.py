@@ -73,7 +73,7 @@ def test_runs_are_listed_though_one_cannot_be_described(host: FakeHost, capsys):
     assert (run(), run(run_id="two")) == (ExitCode.OK, ExitCode.OK)
     Path("runs/one/plan.json").write_text("{")
     capsys.readouterr()
-    assert commands.runs(Path("runs"), format="json") == ExitCode.OK
+    assert commands.runs(runs_dir=Path("runs"), format="json") == ExitCode.OK
     listed = json.loads(capsys.readouterr().out)["runs"]
     assert {found["run"]: found["progress"] for found in listed} == {"one": "unknown", "two": "2/2"}
 
@@ -144,14 +144,14 @@ def test_status_says_what_runs_now_and_how_long_the_rest_takes(host: FakeHost, c
 
     def look(_job: object) -> None:
         capsys.readouterr()
-        assert commands.status("one", Path("runs"), format="json") == ExitCode.SOME_FAILED
+        assert commands.status("one", format="json") == ExitCode.SOME_FAILED
         shown.append(json.loads(capsys.readouterr().out))
 
     host.on_follow = look
     assert run() == ExitCode.OK
     hosts = [document["hosts"][0] for document in shown if document["controller_active"]]
     assert [(found["ended"], found["now"]) for found in hosts] == [(0, ["timing"]), (1, ["timing"])]
-    assert commands.status("one", Path("runs"), format="json") == ExitCode.OK
+    assert commands.status("one", format="json") == ExitCode.OK
     assert json.loads(capsys.readouterr().out.partition("\n{")[2].join(["{", ""]))["seconds_left"] == 0
 
 

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from orchestrate import session
 from orchestrate.errors import Unreachable, UserError
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Plan
-from orchestrate.run_control import signals_handled, still_costing
 from orchestrate.running.controller import CONTROLLER, controlling, end_controller, is_controlled
+from orchestrate.session import signals_handled, still_costing
 from results.schema import GPU
 from tests.support.engines.processes import wait_until
 from tests.support.patience import patience
@@ -82,7 +83,7 @@ def test_a_controller_that_is_not_here_or_does_not_end_is_named(control, tmp_pat
     assert process.poll() is None
 
 
-def test_hosts_with_a_price_that_answer_are_named_with_what_they_cost():
+def test_hosts_with_a_price_that_answer_are_named_with_what_they_cost(monkeypatch: pytest.MonkeyPatch):
     machines = {name: FakeHost() for name in ("two", "one", "free")}
     machines["gone"] = FakeHost(failures={"running": Unreachable("no route to host")})
     entries = []
@@ -91,8 +92,9 @@ def test_hosts_with_a_price_that_answer_are_named_with_what_they_cost():
         host = Host(fleet="a4000", name=name, docker=None, usd_per_gpu_hour=usd)
         entries.append(HostPlan(host=host, suite="s", facts=facts, problem=None, jobs=()))
     plan = Plan(run_id="r", created_at="now", seed=1, hosts=tuple(entries))
-    assert still_costing(plan, lambda host: FakeLauncher(host, machines[host.name]), seconds=1.0) == [
-        "2 hosts still answer and cost 0.70 USD per hour until you return them: a4000.two 0.34, a4000.one 0.36. "
+    monkeypatch.setattr(session, "make_launcher", lambda host, **_: FakeLauncher(host, machines[host.name]))
+    assert still_costing(plan) == [
+        "hosts that still answer cost 0.70 USD per hour until returned: a4000.two 0.34, a4000.one 0.36. "
         "1 host did not answer, and may cost as well"
     ]
     assert machines["two"].count("close") == 1 and machines["free"].calls == []

@@ -97,7 +97,9 @@ def test_bad_records_are_named_and_cost_themselves_only_in_every_command(folder,
     named = after.out + after.err
     assert "pipe.json" in named and "\x1b" not in named
     if command == "validate":
-        wrong = [f"bad-{number}.json: {path.rpartition('.')[0]}" for number, (path, _) in enumerate(SPOILT)]
+        wrong = [
+            f"bad-{n}.json: not a record, excluded: {path.rpartition('.')[0]}" for n, (path, _) in enumerate(SPOILT)
+        ]
         assert [text for text in wrong if text not in named] == []
     elif command != "report":  # in Markdown for a pull request they are on stderr
         assert all(f"bad-{number}.json" in named for number in range(len(SPOILT)))
@@ -175,7 +177,7 @@ def test_files_whose_names_are_no_text_are_shown_by_their_bytes(folder, capsys):
     (folder.path / "records" / "\udcff\x1b[2J.json").write_text("{")
     assert path_text(Path("\udcff\x1b.json")) == "\\udcff .json"
     assert call("validate", "run-1") == 3
-    assert "\\udcff [2J.json: not JSON" in capsys.readouterr().out
+    assert "\\udcff [2J.json: not a record, excluded: not JSON" in capsys.readouterr().out
     assert call("report", "run-1") == 0
 
 

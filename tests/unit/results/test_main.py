@@ -182,7 +182,7 @@ def test_a_file_that_cannot_be_replaced_is_kept(runs, capsys, monkeypatch):
 BAD_USAGE = {
     **{"compare --fail-on much": "must be", "compare --fail-on 150%": "must be", "compare --by colour": "must be"},
     **{"shwo": "See: python -m results", "": "See: python -m results", "export --format=xml": "See: python -m results"},
-    "export --by=keras": "this command has no --by: compare has it",
+    "export --by=keras": "unrecognized arguments: --by=keras",
 }
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 import results.__main__ as program
-from orchestrate.run_control import verdict
+from orchestrate.session import verdict
 from results.reference import all_published
 from results.reference.gpus import specified_gpus
 from results.reference.networks import networks

@@ -201,7 +201,10 @@ def test_a_record_of_a_newer_version_is_refused_by_name_once(old_run, capsys):
     assert program.main(["results", "validate", str(old_run)]) == 3
     captured = capsys.readouterr()
     (line,) = [line for line in captured.out.splitlines() if "schema_version" in line]
-    assert f"more-00.json and {MANY - 1} others of this run: schema_version must be 1 to {SCHEMA_VERSION}" in line
+    assert (
+        f"more-00.json and {MANY - 1} others of this run: not a record, excluded: schema_version must be 1 to {SCHEMA_VERSION}"
+        in line
+    )
     assert f"Received: {SCHEMA_VERSION + 1}. A newer tfbench wrote" in line and "update tfbench" in line
     assert f"3 good, {MANY} bad" in captured.err
     assert len(read_runs(old_run).problems) == 1
