@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -83,9 +82,7 @@ class How:
     ] = "auto"
     max_parallel: Annotated[int | None, flag("work on at most N hosts (default: all)", metavar="N")] = None
     fail_fast: Annotated[bool, flag("stop the run at the first failure")] = False
-    report: Annotated[
-        bool, flag("write report.html at the end (default: yes)", action=argparse.BooleanOptionalAction)
-    ] = True
+    report: Annotated[bool, flag("write no report.html at the end", "--no-report", action="store_false")] = True
     max_cost: Annotated[
         float | None, flag("stop the run before its cost exceeds this; resume counts anew", metavar="USD")
     ] = None

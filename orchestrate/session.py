@@ -12,9 +12,9 @@ import math
 import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache, partial
@@ -54,7 +54,7 @@ from orchestrate.planning.plan import (
     plan_to_json,
 )
 from orchestrate.project import own_module
-from orchestrate.running.context import Late, MakeLauncher, Stop, StorageFailed, storing
+from orchestrate.running.context import Late, MakeLauncher, Stop, storing
 from orchestrate.running.controller import controlling, is_controlled, tune_process
 from orchestrate.running.probing import probe_hosts, query_hosts
 from orchestrate.running.run import execute, make_launcher
@@ -182,15 +182,13 @@ def launcher_maker(run_path: Path | None, bus: EventBus | None = None) -> MakeLa
     """Return a function that creates launchers, which share a limit of pulls and report to a bus."""
     stamina.instrumentation.set_on_retry_hooks(())  # it would write to stderr, into a live display
 
-    reports = bus or EventBus()
-
-    def warn(host: str, message: str) -> None:
-        reports.emit(Warned(host=host, message=message))
-
-    def progress(host: str, image: str, done: int, total: int) -> None:
-        reports.emit(ImageProgress(host=host, image=image, done_bytes=done, total_bytes=total))
-
-    pulls = PullLimits(notify=warn, progress=progress)
+    emit = (bus or EventBus()).emit
+    pulls = PullLimits(
+        lambda host, message: emit(Warned(host=host, message=message)),
+        lambda host, image, done, total: emit(
+            ImageProgress(host=host, image=image, done_bytes=done, total_bytes=total)
+        ),
+    )
     return partial(make_launcher, run_path=run_path, pulls=pulls)
 
 
@@ -305,9 +303,9 @@ def ending(command: str | None) -> Iterator[list[Plan]]:
     """
     begun, measured = list[Plan](), True
     try:
-        with signals_handled(lambda *_: None, signal.SIGINT):  # nothing ends it before the command
+        with signals_handled(lambda *_: None):  # nothing ends it before the command
             try:
-                with signals_handled(_interrupt, signal.SIGINT):
+                with signals_handled(_interrupt):
                     yield begun
             except UserError as error:
                 measured = error.exit_code is not ExitCode.USAGE
@@ -384,7 +382,6 @@ def _controlled(folder: RunFolder, display: str, state: RunState) -> Iterator[tu
 @contextmanager
 def _interrupts(stop: Stop, folder: RunFolder, bus: EventBus) -> Iterator[None]:
     """Handle Ctrl-C, SIGTERM and SIGHUP: the first starts no new repeats, the second ends running ones."""
-    reports: list[threading.Thread] = []
 
     def handle(_number: int, _frame: object) -> None:
         if stop.running.is_set():
@@ -392,18 +389,12 @@ def _interrupts(stop: Stop, folder: RunFolder, bus: EventBus) -> Iterator[None]:
         now = stop.ask() > 1
         again = "" if now else "Press Ctrl-C again to end them now. "
         event = Stopping(now=now, hint=f"{again}{resume_hint(folder)}")
-        # In a thread of its own: the interrupted one may hold the lock of the bus or of a stream.
-        reports.append(threading.Thread(target=emit, args=(event,), daemon=True))
-        reports[-1].start()
+        reports.submit(bus.emit, event)  # the interrupted thread may hold the lock of the bus or of a stream
 
-    def emit(event: Event) -> None:
-        with contextlib.suppress(StorageFailed):  # reported by the workers
-            bus.emit(event)
-
-    with signals_handled(handle, signal.SIGINT):
+    reports = ThreadPoolExecutor(1)
+    with signals_handled(handle):
         yield
-    for report in reports:
-        report.join(1.0)
+    reports.shutdown()
 
 
 def show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) -> None:
@@ -469,16 +460,13 @@ def still_costing(plan: Plan) -> list[str]:
     return [f"hosts that still answer cost {sum(costs.values()):.2f} USD per hour until returned: {named}{others}"]
 
 
-Handler = Callable[[int, FrameType | None], None]
-"""Handler of a signal."""
-
 TOGETHER_SECONDS = 0.15
 """Time after a signal in which others have the same cause; a user presses Ctrl-C twice more slowly."""
 
 
 @contextmanager
-def signals_handled(handle: Handler, *more: signal.Signals) -> Iterator[None]:
-    """Handle SIGTERM and SIGHUP in the block; of several SIGHUPs, as sent by a closing terminal, only the first.
+def signals_handled(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle Ctrl-C, SIGTERM and SIGHUP in the block; of a closing terminal's SIGHUPs only the first.
 
     Signals at the same moment are one: `timeout` sends each to its child and to the group of processes.
     """
@@ -494,7 +482,7 @@ def signals_handled(handle: Handler, *more: signal.Signals) -> Iterator[None]:
         signal.signal(number, signal.SIG_IGN)
         handle_once(number, frame)
 
-    handlers = dict.fromkeys((signal.SIGTERM, *more), handle_once)
+    handlers = dict.fromkeys((signal.SIGINT, signal.SIGTERM), handle_once)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # otherwise nohup
         handlers[signal.SIGHUP] = handle_hangup
     previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
@@ -528,7 +516,7 @@ def _run_command(command: str) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
 
-    with signals_handled(handle, signal.SIGINT):
+    with signals_handled(handle):
         code = process.wait()
     failed = f"FAILED with exit code {code}. Check whether your machines still cost money"
     notify(f"--when-done {failed if code else 'succeeded'}")
