@@ -28,7 +28,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import Node, ScalarNode, SequenceNode
 
 from orchestrate.errors import DocumentError
@@ -226,10 +226,9 @@ def read_document(path: Path) -> Document:
     except OSError as error:
         raise DocumentError([f"{document.name}:1: cannot be read: {error.strerror}. Check the path"]) from error
     except (YAMLError, RecursionError, ValueError, LookupError, AttributeError) as error:  # e.g. of `!!bool x`
-        mark = error.problem_mark if isinstance(error, MarkedYAMLError) else None
-        text = plain_text((error.problem if isinstance(error, MarkedYAMLError) else None) or str(error), 200)
-        line = mark.line + 1 if mark else 1
-        text = f"{document.name}:{line}: is not valid YAML: {text}. Check indentation and quotes"
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or str(error)
+        where = f"{document.name}:{mark.line + 1 if mark else 1}"
+        text = f"{where}: is not valid YAML: {plain_text(problem, 200)}. Check indentation and quotes"
         raise DocumentError([text]) from error
     return document
 

@@ -12,7 +12,6 @@ from pydantic import (
     Field,
     PlainValidator,
     StrictBool,
-    StrictFloat,
     StrictInt,
     StrictStr,
     ValidationInfo,
@@ -20,7 +19,7 @@ from pydantic import (
 
 from orchestrate.errors import UserError
 from orchestrate.inventory.addresses import DockerAddress, SSHAddress, docker_address, ssh_address
-from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue
+from orchestrate.inventory.queues import KubernetesQueue, Number, SlurmQueue
 from orchestrate.inventory.variants import read_variants, unknown_variant
 from orchestrate.suites import read_suite, suite_source
 from orchestrate.yaml_files import ExistingFile, Form, Listed, described
@@ -31,7 +30,6 @@ MOST = 1_000_000
 _WORD = "[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*"
 _REPOSITORY = rf"(?:{_WORD}|\[[0-9A-Fa-f:]+\])(?::[0-9]{{1,5}})?(?:/{_WORD})*"
 
-Number = StrictInt | StrictFloat
 GPUs = Annotated[list[Annotated[StrictInt, Field(ge=0, le=1000)]], Field(min_length=1)]
 Price = Annotated[Number, Field(ge=0, le=MOST)]
 DataFolder = Annotated[StrictStr, Field(pattern=r"^/[^:,\"\x00-\x1f]+$")]
