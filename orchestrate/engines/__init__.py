@@ -1,7 +1,7 @@
 """Starts benchmarks on a host, follows them and collects their records, with a launcher for each kind of engine.
 
 Start with `base.py`, the interface of all launchers. `docker/` starts containers, `ssh/` processes of an agent, also on
-this machine, `slurm/` and `kubernetes/` jobs in queues, which `polling.py` polls for all worker slots at once.
+this machine, `slurm/` and `kubernetes/` jobs in queues, which a `Poller` polls for all worker slots at once.
 `invocation.py` defines names, flags and isolation of benchmarks for every engine; `bounded.py` limits responses;
-`pulls.py` limits and times pulls. Results are judged in `running/`.
+`pulls.py` limits pulls. Results are judged in `running/`.
 """

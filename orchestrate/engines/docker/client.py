@@ -4,7 +4,7 @@ An engine may be broken or hostile, and the SDK does not protect against that. O
 shows why it is necessary, in `tests/unit/orchestrate/test_engine_client.py` unless another is named:
 
 * Sockets: the SDK's timeouts restart with every byte, and `pull` has none (`test_an_engine_that_drips_…`); it reads
-  answers of any size (`test_an_answer_without_end_…`), and parses a long message for hours (`test_a_message_…`).
+  answers of any size (`test_an_answer_or_a_frame_…`), and parses a long message for hours (`test_a_message_…`).
 * The adapter: the SDK decompresses answers, guesses charsets and follows redirects (`test_a_header_…`,
   `test_a_redirect_…`), and the environment can override `tls.ca` (`tests/real/faults/test_refused_connections.py`).
 * The tunnel: with the SDK's `ssh://`, a broken link looks like the end of a log, or blocks forever
