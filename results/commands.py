@@ -437,7 +437,7 @@ def gpus(
     *,
     format: Format = "text",
 ) -> int:
-    """Compare the specifications of GPUs, and what they mean for training.
+    """Compare the specifications of GPUs.
 
     Example: gpus A4000 A5000
     """

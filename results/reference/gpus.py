@@ -57,23 +57,16 @@ class Roofline:
     """Upper bounds of training one network on one GPU, in samples per second.
 
     Attributes:
-        unfused: By memory bandwidth without fusion; infinite: the network's traffic is unknown.
-        fused: Likewise with batch norm, ReLU and additions fused.
+        fused: By memory bandwidth with batch norm, ReLU and additions fused; infinite: the traffic is unknown.
         arithmetic: By the peak of the precision.
         largest_batch: Largest batch whose saved activations fit; None: unknown.
 
     Source: Williams, Waterman, Patterson, Roofline, CACM 52 (4), 2009.
     """
 
-    unfused: float
     fused: float
     arithmetic: float
     largest_batch: int | None
-
-    @property
-    def limit(self) -> str:
-        """The bottleneck without fusion: `memory bandwidth` or `arithmetic`."""
-        return "memory bandwidth" if self.unfused < self.arithmetic else "arithmetic"
 
     @property
     def hard_limit(self) -> float:
@@ -174,14 +167,12 @@ def specified_gpus(name: str) -> tuple[str, ...]:
 def unknown_gpu(name: str) -> str:
     """Return the message for an unknown GPU; it never suggests another GPU for a real one."""
     text, wanted = f"GPU {name.strip()!r} is not in the reference", gpu_words(name)
-    numbers = [word for word in wanted if re.search(r"\d", word)]
-    near = [gpu for gpu in known_gpus() if not (wanted & VARIANTS) - gpu_words(gpu)]
-    near = [gpu for gpu in near if any(difflib.get_close_matches(word, gpu_words(gpu), 1, 0.75) for word in numbers)]
-    if wanted in _others() or (wanted & VARIANTS and not near):
+    if wanted in _others() or wanted & VARIANTS:
         return f"{text} and has no known figures. Measure it, or omit it."
-    if not near:
-        return f"{text}. Known: {', '.join(known_gpus())}"
-    return f"{text}. Did you mean one of: {', '.join(near)}?"
+    near = [
+        gpu for gpu in known_gpus() if any(difflib.get_close_matches(word, gpu_words(gpu), 1, 0.75) for word in wanted)
+    ]
+    return f"{text}. Did you mean one of: {', '.join(near)}?" if near else f"{text}. Known: {', '.join(known_gpus())}"
 
 
 def roofline(figures: Mapping[str, float], network: NetworkCost | None, precision: str) -> Roofline | None:
@@ -195,12 +186,9 @@ def roofline(figures: Mapping[str, float], network: NetworkCost | None, precisio
     peak, size = PEAKS[precision]
     if network is None or not {peak, "memory_bandwidth"} <= figures.keys():
         return None
-    moved = figures["memory_bandwidth"] * 1e9 / size
-    unfused, fused = (moved / n if n else math.inf for n in (network.elements_unfused, network.elements_fused))
-    saved = network.saved_bytes.get(size)
+    moved, saved = figures["memory_bandwidth"] * 1e9 / size, network.saved_bytes.get(size)
     return Roofline(
-        unfused=unfused,
-        fused=fused,
+        fused=moved / network.elements_fused if network.elements_fused else math.inf,
         arithmetic=figures[peak] * 1e12 / network.flop_per_sample,
         largest_batch=math.floor(FREE_MEMORY * figures["memory"] * GIBI / saved) if saved else None,
     )
