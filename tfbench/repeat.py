@@ -444,7 +444,7 @@ def refuse_unsupported(case: Case, network: Network) -> None:
     if refusal := validity.keras_refusal(keras_version(), case.replicas):
         raise CaseFailedError(Status.UNSUPPORTED, refusal)
     if refused := network_refusal(case, network) or tuning_refusal(case):
-        raise CaseFailedError(Status.UNSUPPORTED, refused.as_flag)
+        raise CaseFailedError(Status.UNSUPPORTED, refused.text)
 
 
 def _count(variables: Sequence[Variable]) -> int:

@@ -28,8 +28,9 @@ from orchestrate.planning.host_warnings import cpu_refusal
 from orchestrate.planning.images import is_chosen, named_images
 from orchestrate.suites import Suite
 from orchestrate.text import plain_text, shown
-from results.runs.reading import CASE_CHANGES, CannotUpgrade, FieldChange, upgrade
+from results.runs.reading import CASE_CHANGES, FieldChange, upgrade
 from results.schema import Case, Communication, Data, Device, Origin, Status
+from results.schema.record_json import RecordError
 from results.schema.version import __version__
 
 PLAN_VERSION: Final = 2
@@ -501,7 +502,7 @@ def plan_from_json(text: str | bytes, where: str = "plan.json") -> Plan:
                 "Resume with the version of tfbench that started the run"
             )
         return _adapter().validate_json(text, strict=True)
-    except CannotUpgrade as error:
+    except RecordError as error:
         raise UserError(f"{where}: {error}") from error
     except (ValueError, RecursionError, TypeError, KeyError) as error:
         raise UserError(

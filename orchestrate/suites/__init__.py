@@ -116,7 +116,7 @@ class CaseBlock(_Settings):
         cases = _cases(self, Device.GPU)
         refusals = {network_refusal(case, NETWORKS[case.model]) or tuning_refusal(case): None for case in cases}
         for refused in filter(None, refusals):
-            yield refused.key, f"{refused.as_setting}. Remove it, or write a separate case"
+            yield refused.key, f"{refused.text}. Remove it, or write a separate case"
 
 
 class SuiteFile(Form):

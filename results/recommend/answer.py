@@ -10,10 +10,18 @@ from pathlib import Path
 
 from results.compare.comparison import fleets_of
 from results.recommend.figures import advice_of_others, figures_of_others, measured_figures
-from results.recommend.options import SECONDS_PER_HOUR, Advice, Basis, RentalOption
+from results.recommend.options import (
+    SECONDS_PER_HOUR,
+    Advice,
+    Basis,
+    RentalOption,
+    asked_prices,
+    gpus_of_fleets,
+    option_of,
+    unused_prices,
+)
 from results.recommend.output import LED, answer
 from results.recommend.prediction import predict
-from results.recommend.prices import asked_prices, gpus_of_fleets, option_of, unused_prices
 from results.recommend.questions import RentalQuestion, measured_questions
 from results.reference.gpus import UNSUPPORTED, roofline, specifications
 from results.reference.networks import networks
@@ -76,10 +84,9 @@ def answers(question: RentalQuestion, rates: Sequence[FleetRate], prices: Prices
         if not any(option.samples_per_second for advice in advices for option in advice.options):
             hints += _other_precisions(question)
     elif not advices:
-        absent = tuple(option_of(question, key, NOT_INFERRED) for key in question.gpus)
-        notes = () if absent else (NOT_INFERRED,)
         advice = Advice(question=question, basis=Basis.MEASURED, mode="inference", model=question.network)
-        advices = [replace(advice, options=absent, notes=notes)]
+        absent = tuple(option_of(question, key, NOT_INFERRED) for key in question.gpus)
+        advices = [replace(advice, options=absent, notes=(NOT_INFERRED,))]
     return [_finished(advice, hints) for advice in advices]
 
 
@@ -167,11 +174,9 @@ def _with_predictions(advice: Advice) -> list[RentalOption]:
     question = advice.question
     options = {option.key: option for option in advice.options}
     if not question.gpus and (question.budget or question.memory):
-        named = [gpu for offers in question.prices for gpu in offers if gpu in specifications()]
-        for key in itertools.product(dict.fromkeys(named), question.counts):
-            option = option_of(question, key)
-            if not option.unmet:
-                options.setdefault(key, option)
+        named = dict.fromkeys(gpu for offers in question.prices for gpu in offers if gpu in specifications())
+        added = [option_of(question, key) for key in itertools.product(named, question.counts)]
+        options = {option.key: option for option in added if not option.unmet} | options
     best = max((option.samples_per_second for option in options.values()), default=0.0)
     source = advice.setting.split(":")[0]
     for key, option in options.items():
@@ -181,8 +186,8 @@ def _with_predictions(advice: Advice) -> list[RentalOption]:
         line = roofline(specifications().get(option.gpu, {}), networks().get(question.network), question.precision)
         limit = option.count * line.hard_limit if line else math.inf
         if isinstance(predicted, Interval):
-            figure = replace(option, basis=Basis.PREDICTED, origin="predicted", note="", interval=predicted)
-            options[key] = replace(figure, samples_per_second=predicted.value)
+            figure = replace(option, samples_per_second=predicted.value, interval=predicted)
+            options[key] = replace(figure, basis=Basis.PREDICTED, origin="predicted", note="")
         elif limit < best:
             bound = replace(option, basis=Basis.BOUND, origin="bandwidth and arithmetic at most")
             options[key] = replace(bound, samples_per_second=limit)

@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from results.recommend.options import Advice, Basis, RentalOption
-from results.recommend.prices import FleetGpus, gpus_of_fleets, option_of
+from results.recommend.options import Advice, Basis, FleetGpus, RentalOption, gpus_of_fleets, option_of
 from results.recommend.questions import GpuCount, RentalQuestion
 from results.reference import all_published, read_rows
 from results.reference.networks import published_names
 from results.stats import Interval
-from results.table.comparable import by_setting, match, mode_text, setting_text
+from results.table.comparable import by_setting, grouped, match, mode_text, setting_text
 from results.table.fleets import FleetRate
 from results.text import counted
 
@@ -68,13 +67,14 @@ def measured_figures(question: RentalQuestion, rates: Rates) -> list[Advice]:
         if question.covers(rate.case) and question.wants((gpus[rate.fleet, rate.case.device], rate.case.num_gpus))
     ]
     settings = [*by_setting((rate for rate in relevant if rate.rates), across=("num_gpus",)).values()]
-    for failed in (rate for rate in relevant if not rate.rates):
-        # A failure is in each setting of its case where its fleet has no figure of as many GPUs, or in a new one.
-        alike = [of for of in settings if replace(of[0].case, num_gpus=1) == replace(failed.case, num_gpus=1)]
-        settings += [] if alike else [[failed]]
+    # A failure is in each setting of its case, after the figures, or in a new one.
+    for case, failures in grouped(
+        (replace(rate.case, num_gpus=1), rate) for rate in relevant if not rate.rates
+    ).items():
+        alike = [setting for setting in settings if replace(setting[0].case, num_gpus=1) == case]
+        settings += [] if alike else [failures]
         for setting in alike:
-            if all((rate.fleet, rate.case) != (failed.fleet, failed.case) for rate in setting):
-                setting.append(failed)
+            setting += failures
     asked = f"batch {question.batch_size}"
     advices = [_measured(question, setting, relevant, gpus) for setting in settings]
     advices = [advice for advice in advices if asked in advice.setting.split(", ")] or advices

@@ -8,26 +8,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from results.compare.comparison import compare_pair
 from results.compare.decide import decide, price_limits
 from results.recommend.figures import margin
-from results.recommend.options import SECONDS_PER_HOUR, Advice, Basis, RentalOption
+from results.recommend.options import Advice, Basis, RentalOption
 from results.recommend.questions import RentalQuestion
 from results.reference.prices import FROM_RUN, YOURS, span
-from results.stats import Interval, divided, inverse
+from results.stats import Interval
 from results.table.cell_text import value_text
 from results.text import enumerated, significant, with_interval
 from results.text_table import Grid
 
 FIELDS = ("subject", "gpu", "count", "basis", "batch", "sources", "hours", "wins_below", "excluded", "notes")
 """Fields of an option that are copied to JSON."""
-
-CERTAIN = 0.02
-"""Largest relative half-width of a throughput whose time has no interval of its own, so that 80 columns have room."""
 
 LED = 3
 """Maximum number of GPUs that the sentence compares with the slowest one, and of names and flags in a hint."""
@@ -60,7 +57,7 @@ def answer(question: RentalQuestion, shown: Options, every: Options) -> tuple[Re
     if not priced:
         return None, f"{speeds}; no price is known: give --price '{fitting[0].gpu}=USD'"
     if question.budget is not None:
-        priced = _at_lowest(priced)
+        priced = [replace(option, offers=option.offers[:1]) for option in priced]
     if len(priced) == 1:
         only = f"only {priced[0].name} has a price, " if several else ""
         return None, f"{speeds}; {only}{_usd_text(priced[0])}"
@@ -160,18 +157,13 @@ def _tie(best: Options, priced: Options) -> tuple[RentalOption | None, str]:
     return None, f"{text}, {max(faster, key=lambda option: option.samples_per_second).name} for the shorter time"
 
 
-def _at_lowest(options: Iterable[RentalOption]) -> list[RentalOption]:
-    """Return those with an offer, each with its cheapest one only."""
-    return [replace(option, pool=(option.cheapest,)) for option in options if option.offers]
-
-
 def _on_demand(best: RentalOption, options: Options) -> str:
     """Return what to rent on demand if the price of the best option is a spot price; empty if it is not."""
-    firm = [tuple(offer for offer in option.pool if offer.commitment != "spot") for option in options]
-    firmly = _at_lowest(replace(option, pool=pool) for option, pool in zip(options, firm, strict=True))
-    if best.cheapest.commitment != "spot" or not firmly:
+    offers = [tuple(offer for offer in option.offers if offer.commitment != "spot")[:1] for option in options]
+    firm = [replace(option, offers=firm) for option, firm in zip(options, offers, strict=True) if firm]
+    if not best.only_spot or not firm:
         return ""
-    return f", on demand rent {' or '.join(f'{option.name} ({_usd_text(option)})' for option in decided(firmly)[0])}"
+    return f", on demand rent {' or '.join(f'{option.name} ({_usd_text(option)})' for option in decided(firm)[0])}"
 
 
 def _speeds(question: RentalQuestion, shown: Options, figures: Options) -> str:
@@ -231,7 +223,7 @@ def advice_grid(advice: Advice) -> Grid:
             option.batch,
             price_text(option),
             span([value / 1e6 for value in option.samples_per_usd]),
-            time_text(option, advice.question.samples),
+            f"{'≥ ' if option.basis is Basis.BOUND else ''}{significant(option.hours)}" if option.hours else "",
             "" if option.wins_below is None else f"{option.wins_below:.3f}",
             "; ".join(filter(None, (option.excluded, *option.notes))),
         ]
@@ -284,15 +276,6 @@ def rate_text(option: RentalOption) -> str:
     """Format a throughput with its interval."""
     interval, limit = option.interval, "≤ " if option.basis is Basis.BOUND else ""
     return f"{limit}{value_text(option.samples_per_second or None, interval)}"
-
-
-def time_text(option: RentalOption, samples: float) -> str:
-    """Format the time for the job; if it matters, with the interval of the throughput, inverted."""
-    interval, work = option.interval, samples / SECONDS_PER_HOUR
-    if interval is None or interval.half_width < CERTAIN * interval.value:
-        least = "≥ " if option.basis is Basis.BOUND else ""
-        return f"{least}{significant(option.hours)}" if option.hours else ""
-    return with_interval(divided(inverse(interval), 1 / work))
 
 
 def price_text(option: RentalOption) -> str:

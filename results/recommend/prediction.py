@@ -154,9 +154,7 @@ def specified(rows: pd.DataFrame) -> pd.DataFrame:
     ).dropna(subset=["bandwidth", "arithmetic"])
 
 
-def predict(
-    gpu: str, count: int, network: str, precision: str, source: str, known: pd.DataFrame | None = None
-) -> Interval | str:
+def predict(gpu: str, count: int, network: str, precision: str, source: str) -> Interval | str:
     """Predict the training throughput of a single GPU, or return why it is not predicted.
 
     Args:
@@ -165,9 +163,8 @@ def predict(
         network: Name in the rows.
         precision: A key of `PEAKS`.
         source: Source for whose method of measuring to predict.
-        known: Known throughputs; None: the published ones.
     """
-    known = published_observations() if known is None else known
+    known = published_observations()
     target = specified(pd.DataFrame([{"gpu": gpu, "network": network, "precision": precision, "source": source}]))
     refusal = "several GPUs" if count > 1 else _refusal(target, known[known["precision"] == precision])
     if refusal:

@@ -105,10 +105,7 @@ SPOT = frozenset({"spot", "bid"})
 SKYPILOT = {"A100": "A100 40GB", "V100": "V100 16GB"}
 """What SkyPilot's catalogs mean by names without memory; other sizes are `A100-80GB` and `V100-32GB`."""
 
-DELIMITERS = (",", ";", "\t", "|")
-
-FIRST_LINES = 20
-"""Lines at the start of a file among which the headings may be."""
+DELIMITERS = (",", ";", "\t")
 
 SAME_MEMORY = 0.1
 """Largest relative difference of a GPU's nominal memory and what a driver or a cloud states: 22.5 of 24 GB."""
@@ -135,8 +132,7 @@ def read_prices(path: Path) -> list[Offer]:
     offers: list[Offer] = []
     for where, cells in rows:
         row = defaultdict(str, {role: cells.get(name, "") for role, name in roles.items()})
-        # A row without a GPU is another instance, or the rule below the headings of a Markdown table.
-        if re.search(r"[^\W_]", row["gpu"]) and not re.fullmatch(r"[0.]+", row["count"]):
+        if row["gpu"] and not re.fullmatch(r"[0.]+", row["count"]):  # else another instance, without a GPU
             offer = _without_price(row, where, catalog)
             offers += _at_prices(offer, row, {heading: cells.get(heading, "") for heading in prices}, where)
     if not offers:
@@ -158,9 +154,8 @@ def _without_price(row: Row, where: str, catalog: str) -> Offer:
         if count is None:
             raise NotATable(f"{where}: the number of GPUs must be a number. Received: {row['count']!r}")
     gpus = gpus_named(SKYPILOT.get(name, name) if catalog else name)
-    stated = re.match(r"[\d.]+", row["memory"]) or re.search(r"(?<=SizeInMiB).*?(\d+)", row["gpu_info"])
-    memory = _number(stated[stated.lastindex or 0]) if stated else None
-    if memory:
+    stated = re.match(r"[\d.]+", row["memory"])
+    if memory := _number(stated[0]) if stated else None:
         memory = memory / 1024 if memory >= 1024 else memory  # MiB, or GiB
         of_name = gpus_named(name)
         gpus = tuple(gpu for gpu in of_name if abs(memory / (memory_of(gpu) or memory) - 1) < SAME_MEMORY)
@@ -214,11 +209,6 @@ def _price_columns(headings: Collection[str]) -> list[str]:
     return list(columns.values())
 
 
-def _is_offer(headings: Collection[str]) -> bool:
-    """Return whether a GPU and a price are among the headings of a row."""
-    return "gpu" in _roles(headings) and bool(_price_columns(headings))
-
-
 def _heading(text: str) -> str:
     """Normalise a heading: `AcceleratorName` becomes `accelerator_name`, `$/GPU hr` becomes `usd_gpu_hr`."""
     for sign, name in (("$", " usd "), ("€", " eur "), ("£", " gbp ")):
@@ -254,23 +244,16 @@ Table = tuple[list[str], list[tuple[str, Row]]]
 
 
 def _csv_rows(text: str, path: Path) -> Table:
-    """Return the table below the first line with known headings, or else below the first line."""
+    """Return the table below the first line, which has the headings."""
     lines = text.splitlines() or [""]
-    tables = ((number, sign) for number in range(min(len(lines), FIRST_LINES)) for sign in DELIMITERS)
-    first, delimiter = next(
-        (table for table in tables if _is_offer([*map(_heading, lines[table[0]].split(table[1]))])),
-        (0, max(DELIMITERS, key=lines[0].count)),
-    )
-    reader = csv.DictReader(lines[first:], restval="", restkey="", delimiter=delimiter, skipinitialspace=True)
+    delimiter = max(DELIMITERS, key=lines[0].count)
+    reader = csv.DictReader(lines, restval="", restkey="", delimiter=delimiter, skipinitialspace=True)
     try:
-        reader.fieldnames = [*map(_heading, reader.fieldnames or ())]
-        rows: list[tuple[str, Row]] = []
-        for cells in reader:
-            texts = {name: cell.strip() for name, cell in cells.items() if name}
-            rows.append((f"{path}:{first + reader.line_num}", texts))
+        headings = reader.fieldnames = [*map(_heading, reader.fieldnames or ())]
+        found = [(f"{path}:{reader.line_num}", cells) for cells in reader]
     except csv.Error as error:
-        raise NotATable(f"{path}:{first + reader.line_num}: cannot be read as CSV: {error}") from error
-    return list(reader.fieldnames), rows
+        raise NotATable(f"{path}:{reader.line_num}: cannot be read as CSV: {error}") from error
+    return headings, [(where, {name: of.strip() for name, of in cells.items() if name}) for where, cells in found]
 
 
 def _json_rows(text: str, path: Path) -> Table:
@@ -278,11 +261,10 @@ def _json_rows(text: str, path: Path) -> Table:
     try:
         document = json.loads(text)
     except ValueError as error:
-        try:
-            document = [json.loads(line) for line in text.splitlines() if line.strip()]
-        except ValueError:
-            raise NotATable(f"{path}: cannot be read as JSON: {error}") from error
-    rows = max(_tables([document]), key=lambda rows: sum(map(_is_offer, rows)))
+        raise NotATable(f"{path}: cannot be read as JSON: {error}") from error
+    rows = max(
+        _tables([document]), key=lambda rows: sum("gpu" in _roles(row) and bool(_price_columns(row)) for row in rows)
+    )
     headings = list(dict.fromkeys(name for row in rows for name in row))
     return headings, [(f"{path}: item {number}", row) for number, row in enumerate(rows, 1)]
 

@@ -67,7 +67,7 @@ def decision_grids(advices: Sequence[Advice]) -> list[Grid]:
     rows = []
     for advice in advices:
         question = advice.question
-        setting = [advice.mode, advice.network, question.precision, str(question.counts[0])]
+        setting = [advice.mode, advice.model, question.precision, str(question.counts[0])]
         rows.append([*setting, _choice(advice), advice.sentence])
     return [Grid("What to rent, by setting", ["mode", "network", "precision", "GPUs>", "choice", "why"], rows)]
 

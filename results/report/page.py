@@ -18,8 +18,7 @@ import pandas as pd
 from results.compare.comparison import fleets_of
 from results.compare.means import answer_lines, unknown_line
 from results.program import started_as_tfbench
-from results.recommend.options import Advice
-from results.recommend.prices import asked_prices, unused_prices
+from results.recommend.options import Advice, asked_prices, unused_prices
 from results.reference.gpu_comparison import comparison_lines, gpu_grids
 from results.reference.gpus import specifications
 from results.reference.prices import YOURS
@@ -107,7 +106,7 @@ def make_report(
     advices, recommendation = decide(merged.rates, given)
     options = [option for advice in advices for option in advice.options]
     gpus = [gpu for gpu in dict.fromkeys(option.gpu for option in options) if gpu in specifications()]
-    offers = {option.subject: option.cheapest for option in options if option.offers}
+    offers = {option.subject: option.offers[0] for option in options if option.offers}
     yours = {fleet: offer.usd_per_gpu_hour for fleet, offer in offers.items() if offer.origin == YOURS}
     if yours:  # no table may contradict the recommendation
         rows = [row._replace(usd_per_gpu_hour=yours.get(row.fleet, row.usd_per_gpu_hour)) for row in merged.rows]

@@ -78,10 +78,7 @@ def _upgrade(document: dict[str, Any]) -> None:
         raise RecordError([expected])
     if version > SCHEMA_VERSION:
         raise NewerRecord([f"{expected}. A newer tfbench wrote this record: update tfbench to read it"])
-    try:
-        upgrade(document, version, RECORD_CHANGES)
-    except CannotUpgrade as error:
-        raise RecordError([str(error)]) from error
+    upgrade(document, version, RECORD_CHANGES)
     document["schema_version"] = SCHEMA_VERSION
 
 
@@ -207,10 +204,6 @@ RECORD_CHANGES: Mapping[int, Sequence[FieldChange]] = {
 """By `schema_version` of the record that still had the field."""
 
 
-class CannotUpgrade(ValueError):
-    """A document was measured with a setting that no longer exists."""
-
-
 def upgrade(document: dict[str, Any], version: int, changes: Mapping[int, Sequence[FieldChange]]) -> None:
     """Change a parsed document of an older version into one of the current version.
 
@@ -220,7 +213,7 @@ def upgrade(document: dict[str, Any], version: int, changes: Mapping[int, Sequen
         changes: By version; those from `version` on are applied.
 
     Raises:
-        CannotUpgrade: A removed setting has a value other than the one that remains.
+        RecordError: A removed setting has a value other than the one that remains.
     """
     for _, rows in sorted((number, rows) for number, rows in changes.items() if number >= version):
         for change in rows:
@@ -238,7 +231,8 @@ def _apply(change: FieldChange, name: str, holder: dict[str, Any]) -> None:
         holder.setdefault(change.renamed, value)
     elif gone or change.only not in (..., value):
         received = f"Received: {str(value)[:80]!r}"
-        raise CannotUpgrade(f"{change.path}: tfbench no longer has this setting. Use a version that has it. {received}")
+        no_longer = f"{change.path}: tfbench no longer has this setting. Use a version that has it. {received}"
+        raise RecordError([no_longer])
 
 
 def _holders(value: object, parents: Sequence[str]) -> Iterator[dict[str, Any]]:

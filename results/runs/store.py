@@ -16,7 +16,7 @@ import stat
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -30,12 +30,6 @@ from results.text import path_text
 
 MAX_NAME_LENGTH = 200
 """Longest run or job id: file systems allow 255 bytes, including suffixes."""
-
-MAX_NAMED_KEYS = 10
-"""Maximum number of unknown keys that a note names."""
-
-_CHUNK_BYTES = 1 << 16
-"""Bytes read at once; most records are smaller."""
 
 _LINE = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
 
@@ -68,7 +62,6 @@ class ReadingNotes:
 
     def __init__(self) -> None:
         self._files = defaultdict[tuple[Path, str], list[Path]](list)
-        self._keys = defaultdict[Path, dict[str, None]](dict)
         self.unread = 0
 
     def add_problem(self, path: Path, problem: str) -> None:
@@ -82,18 +75,12 @@ class ReadingNotes:
                 self.add_problem(item.path, f"not a record, excluded: {'; '.join(item.error.problems[:3])}")
                 self.unread += 1
             elif item.unknown:
-                self.add_problem(item.path, UNKNOWN_KEYS)
-                self._keys[item.path.parent].update(dict.fromkeys(item.unknown))
+                self.add_problem(item.path, f"{UNKNOWN_KEYS} {', '.join(item.unknown)}")
             yield item
 
     def lines(self) -> list[str]:
-        """Return one line per problem and run, which names its first file; unknown keys are one problem."""
-        lines = []
-        for (folder, problem), files in self._files.items():
-            keys = [*self._keys[folder]] if problem == UNKNOWN_KEYS else []
-            more = [f"and {len(keys) - MAX_NAMED_KEYS} more"] if len(keys) > MAX_NAMED_KEYS else []
-            lines.append(" ".join([f"{_named(files)}: {problem}", ", ".join(keys[:MAX_NAMED_KEYS]), *more]).strip())
-        return lines
+        """Return one line per problem and run, which names its first file."""
+        return [f"{_named(files)}: {problem}" for (_, problem), files in self._files.items()]
 
 
 UNKNOWN_KEYS = "keys that this tfbench does not know, as a newer one may write, are ignored:"
@@ -248,14 +235,9 @@ class RunFolder:
         except OSError as error:
             raise NotARun(f"{self.plan_path}: cannot be read: {error.strerror}. Check its permissions.") from error
 
-    @contextmanager
-    def journal(self) -> Iterator[Journal]:
-        """Open the events for appending."""
-        journal = Journal(os.open(self.events_path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644))
-        try:
-            yield journal
-        finally:
-            journal.close()
+    def journal(self) -> closing[Journal]:
+        """Open the events for appending, within a `with` block."""
+        return closing(Journal(os.open(self.events_path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)))
 
     def read_events(self) -> Iterator[dict[str, Any]]:
         """Yield the events in order; lines left incomplete by a crash are skipped."""
@@ -280,9 +262,7 @@ class RunFolder:
             RecordError: The file is not a record.
         """
         path = self.record_path(job_id)
-        if not path.exists():
-            return None
-        stored = read_stored(path)
+        stored = read_stored(path) if path.exists() else StoredRecord(path, None)
         if stored.error is not None:
             raise stored.error
         return stored.record
@@ -424,15 +404,12 @@ def read_file(path: Path, most: int) -> bytes:
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        state = os.fstat(descriptor)
+        if not stat.S_ISREG(state.st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
-        chunks = []
-        while most > 0 and (chunk := os.read(descriptor, min(most, _CHUNK_BYTES))):
-            chunks.append(chunk)
-            most -= len(chunk)
+        return os.read(descriptor, min(most, state.st_size))
     finally:
         os.close(descriptor)
-    return b"".join(chunks)
 
 
 def write_file(path: Path, text: str) -> None:

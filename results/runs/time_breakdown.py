@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
 from results.runs.store import RunFolder, StoredRecord
-from results.schema import Record, Status
+from results.schema import Status
 from results.text_table import Grid
 
 TIMED, FAILED, OTHER, WAITING, PULL, REPEATS = "timed steps", "failed", "other", "waiting", "pull", "repeats"
@@ -37,7 +37,8 @@ KIND_OF_STATE: Mapping[str, str] = {
 BEFORE_PHASES: Mapping[str, str] = {"launching": "start", "running": "start", "queued": WAITING}
 """By state of a repeat whose process has not started, which is in no record; `running`: a queue allocated a machine."""
 
-_Seconds = defaultdict[str, float]
+Spent = defaultdict[str, float]
+"""Seconds by kind, job or host."""
 
 
 def time_breakdown(stored: Iterable[StoredRecord]) -> dict[str, Mapping[str, float]]:
@@ -46,72 +47,56 @@ def time_breakdown(stored: Iterable[StoredRecord]) -> dict[str, Mapping[str, flo
     Args:
         stored: Records of any number of runs; events are read from the folders of the runs.
     """
-    hosts = defaultdict[str, _Seconds](lambda: _Seconds(float))
+    hosts = defaultdict[str, Spent](lambda: Spent(float))
     readable = (item for item in stored if item.record is not None)
     for folder, items in itertools.groupby(readable, lambda item: item.path.parent.parent):
         before, repeats, pulls = _times(RunFolder(folder))
         names: dict[str, str] = {}
         for item in items:
             assert item.record is not None, "see above"
-            origin, job = item.record.origin, item.path.stem
+            origin, spent = item.record.origin, before[item.path.stem]
             host = f"{origin.fleet}/{origin.host}" if origin else "-"
             names[host.replace("/", ".")] = host  # events have a dot between fleet and host
+            waited = spent[WAITING]
+            for phase in item.record.phases:
+                spent[KIND_OF_STATE.get(phase.name, OTHER)] += phase.seconds
+            spent[OTHER] += max(0.0, repeats[item.path.stem] + waited - sum(spent.values()))
             hosts[host][REPEATS] += 1
-            for kind, seconds in _of_repeat(item.record, before[job], repeats.get(job)).items():
-                hosts[host][kind] += seconds
+            for kind, seconds in spent.items():
+                hosts[host][kind if item.record.status is Status.OK else FAILED] += seconds
         for host, seconds in pulls.items():
             hosts[names.get(host, host)][PULL] += seconds
     return dict(sorted(hosts.items()))
 
 
-def _times(folder: RunFolder) -> tuple[Mapping[str, _Seconds], dict[str, float], _Seconds]:
+def _times(folder: RunFolder) -> tuple[defaultdict[str, Spent], Spent, Spent]:
     """Return durations from the events of a run.
 
     Returns:
-        Seconds by kind before the process started, by job; whole duration of each repeat, by job; seconds spent
-        pulling images, by host.
+        Seconds by kind before the process started, by job; whole duration of each repeat after any queue, by job;
+        seconds spent pulling images, by host.
     """
-    before, repeats = defaultdict[str, _Seconds](lambda: _Seconds(float)), dict[str, float]()
-    pulls, begun = _Seconds(float), dict[str, tuple[str, float]]()
-    for event in _events(folder):
-        kind, job, at = event.get("event"), str(event.get("job")), _seconds(event.get("at"))
-        if kind == "run_started":
-            begun.clear()  # states are unknown while there is no controller
-        elif kind == "image_ready":
-            pulls[str(event.get("host"))] += _number(event.get("seconds"))
-        elif kind in ("job_state", "job_result"):
-            state, since = begun.pop(job, ("", 0.0))
-            if state in BEFORE_PHASES and at is not None:
-                before[job][BEFORE_PHASES[state]] += max(0.0, at - since)
-            if kind == "job_result":
-                repeats[job] = _number(event.get("seconds"))
-            elif at is not None:
-                state = str(event.get("state"))
-                begun[job] = "running" if state.startswith("on ") else state, at
-                if state == "launching":
-                    before.pop(job, None)  # a new attempt
+    before, repeats, pulls = defaultdict[str, Spent](lambda: Spent(float)), Spent(float), Spent(float)
+    begun = dict[str, tuple[str, float]]()
+    with contextlib.suppress(OSError):  # a copied run may lack its events
+        for event in folder.read_events():
+            kind, job, at = event.get("event"), str(event.get("job")), _seconds(event.get("at"))
+            if kind == "run_started":
+                begun.clear()  # states are unknown while there is no controller
+            elif kind == "image_ready":
+                pulls[str(event.get("host"))] += _number(event.get("seconds"))
+            elif kind in ("job_state", "job_result"):
+                state, since = begun.pop(job, ("", 0.0))
+                if state in BEFORE_PHASES and at is not None:
+                    before[job][BEFORE_PHASES[state]] += max(0.0, at - since)
+                if kind == "job_result":
+                    repeats[job] = _number(event.get("seconds"))
+                elif at is not None:
+                    state = str(event.get("state"))
+                    begun[job] = "running" if state.startswith("on ") else state, at
+                    if state == "launching":
+                        before.pop(job, None)  # a new attempt
     return before, repeats, pulls
-
-
-def _events(folder: RunFolder) -> Iterator[dict[str, Any]]:
-    with contextlib.suppress(OSError):  # a copied run may lack them
-        yield from folder.read_events()
-
-
-def _of_repeat(record: Record, before: Mapping[str, float], whole: float | None) -> Mapping[str, float]:
-    """Split the duration of a repeat by kind.
-
-    Args:
-        record: Its record.
-        before: Seconds by kind before its process started.
-        whole: Seconds from its start, after any queue, to its record; None: in no event.
-    """
-    spent = _Seconds(float, before)
-    for phase in record.phases:
-        spent[KIND_OF_STATE.get(phase.name, OTHER)] += phase.seconds
-    if whole is not None:
-        spent[OTHER] += max(0.0, whole + before.get(WAITING, 0.0) - sum(spent.values()))
-    return spent if record.status is Status.OK else {FAILED: sum(spent.values())}
 
 
 def _seconds(stamp: object) -> float | None:

@@ -7,7 +7,7 @@ import types
 import typing
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from results.schema import bounds, enums
 from results.schema.bounds import MOST, Range
@@ -234,31 +234,16 @@ def _flag(name: str, value: object) -> str:
     return f"--{flag}={value:g}" if isinstance(value, float) else f"--{flag}={value}"
 
 
-@dataclass(frozen=True)
-class CaseRefusal:
+class CaseRefusal(NamedTuple):
     """Why a case cannot be measured with one of its settings.
 
     Attributes:
-        other: The network that does not support the setting, or another setting that conflicts with it.
-        key: Attribute of the case, and name of the flag and of the suite's key.
-        value: Its value in the case.
-        reason: What is supported instead.
+        key: The setting: attribute of the case, and name of the flag and of the suite's key.
+        text: The setting with its value, what does not support it, and what is supported instead.
     """
 
-    other: str
     key: str
-    value: object
-    reason: str
-
-    @property
-    def as_flag(self) -> str:
-        """The message for a command line."""
-        return f"--{self.key}={self.value} is not for {self.other}: {self.reason}"
-
-    @property
-    def as_setting(self) -> str:
-        """The message for a suite."""
-        return f"{self.key}: {self.value} is not for {self.other}: {self.reason}"
+    text: str
 
 
 def network_refusal(case: Case, network: Network) -> CaseRefusal | None:
@@ -302,5 +287,7 @@ def tuning_refusal(case: Case) -> CaseRefusal | None:
 
 def _first(case: Case, rules: Iterable[tuple[bool, str, str, str]]) -> CaseRefusal | None:
     """Return the first refusal of rows of: whether it applies, the other setting, the setting, the reason."""
-    found = (CaseRefusal(other, key, getattr(case, key), reason) for refused, other, key, reason in rules if refused)
-    return next(found, None)
+    for refused, other, key, reason in rules:
+        if refused:
+            return CaseRefusal(key, f"{key}: {getattr(case, key)} is not for {other}: {reason}")
+    return None

@@ -105,7 +105,7 @@ class GPUFacts:
     memory_bytes: bounds.Bytes | None = None
     utilisation: bounds.Share | None = None
     memory_used_bytes: bounds.Bytes | None = None
-    processes: bounds.Processes | None = None
+    processes: bounds.CountOrZero | None = None
     process_names: bounds.ListOf[bounds.Text] = field(default_factory=list)
     mig: bounds.Flag | None = None
     slices: bounds.ListOf[GPUSlice] = field(default_factory=list)
@@ -131,10 +131,10 @@ class GPUFacts:
     throttle_hardware_share: bounds.Share | None = None
     product_teraflops_per_second: bounds.PerSecond | None = None
     product_median_teraflops_per_second: bounds.PerSecond | None = None
-    pcie_generation: bounds.Generation | None = None
+    pcie_generation: bounds.CountOrZero | None = None
     pcie_generation_max: bounds.CountOrZero | None = None
-    pcie_width: bounds.Lanes | None = None
-    pcie_width_max: bounds.Lanes | None = None
+    pcie_width: bounds.CountOrZero | None = None
+    pcie_width_max: bounds.CountOrZero | None = None
     nvlinks_up: bounds.CountOrZero = 0
     nvlinks_down: bounds.CountOrZero = 0
 

@@ -26,7 +26,6 @@ class Network:
     """One network at its published size.
 
     Attributes:
-        source: Paper or code of the architecture, and the variant.
         parameters: Number of parameters, including moving averages, at the published size and classes, by supported
             variant of batch normalisation; the first is the default.
         builder: `module:function`, the module relative to `tfbench.models`; see `tfbench.models.build`.
@@ -43,7 +42,6 @@ class Network:
         optimizer: Default; SGD with momentum, unless the authors trained it with Adam.
     """
 
-    source: str
     parameters: Mapping[BatchNorm, int]
     builder: str = ".convolutional:stock"
     options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
@@ -60,75 +58,62 @@ class Network:
 
 
 NETWORKS: dict[str, Network] = {
-    "resnet50": Network(
-        source="keras.applications.ResNet50: He et al. 2015, v1 (stride in the first 1x1)",
-        parameters={FUSED: 25_610_152, KERAS: 25_636_712},
-        options={"application": "ResNet50"},
-    ),
-    "resnet152": Network(
-        source="keras.applications.ResNet152: He et al. 2015, v1 (stride in the first 1x1)",
-        parameters={FUSED: 60_344_232, KERAS: 60_419_944},
-        options={"application": "ResNet152"},
-    ),
+    # keras.applications.ResNet50: He et al. 2015, v1 (stride in the first 1x1)
+    "resnet50": Network(parameters={FUSED: 25_610_152, KERAS: 25_636_712}, options={"application": "ResNet50"}),
+    # keras.applications.ResNet152: He et al. 2015, v1 (stride in the first 1x1)
+    "resnet152": Network(parameters={FUSED: 60_344_232, KERAS: 60_419_944}, options={"application": "ResNet152"}),
+    # keras.applications.InceptionV3: Szegedy et al. 2015, no auxiliary head
     "inception_v3": Network(
         image_size=299,
         smallest=75,
-        source="keras.applications.InceptionV3: Szegedy et al. 2015, no auxiliary head",
         parameters={FUSED: 23_851_784, KERAS: 23_851_784},
         options={"application": "InceptionV3"},
     ),
+    # Szegedy et al. 2014: no auxiliary heads, no local response normalisation, no dropout
     "googlenet": Network(
-        source="Szegedy et al. 2014: no auxiliary heads, no local response normalisation, no dropout",
         parameters={NONE: 6_998_552, FUSED: 7_020_392, KERAS: 7_020_392},
         builder=".convolutional:googlenet",
     ),
+    # He et al. 2015, stride in the 3x3 as in Facebook's and NVIDIA's code: ResNet50 v1.5
     "resnet50_v1.5": Network(
-        source="He et al. 2015, stride in the 3x3 as in Facebook's and NVIDIA's code: ResNet50 v1.5",
         parameters={FUSED: 25_610_152, KERAS: 25_610_152},
         builder=".convolutional:resnet_v1_5",
         options={"blocks": (3, 4, 6, 3)},
     ),
+    # He et al. 2015, stride in the 3x3 as in Facebook's and NVIDIA's code: ResNet152 v1.5
     "resnet152_v1.5": Network(
-        source="He et al. 2015, stride in the 3x3 as in Facebook's and NVIDIA's code: ResNet152 v1.5",
         parameters={FUSED: 60_344_232, KERAS: 60_344_232},
         builder=".convolutional:resnet_v1_5",
         options={"blocks": (3, 8, 36, 3)},
     ),
+    # Szegedy et al. 2016, no dropout, batch norm with scale
     "inception_v4": Network(
         image_size=299,
         smallest=75,
-        source="Szegedy et al. 2016, no dropout, batch norm with scale",
         parameters={FUSED: 42_742_984, KERAS: 42_742_984},
         builder=".convolutional:inception_v4",
     ),
-    "vgg16": Network(
-        source="keras.applications.VGG16: Simonyan and Zisserman 2014, configuration D, no dropout",
-        parameters={NONE: 138_357_544},
-        options={"application": "VGG16"},
-    ),
-    "alexnet": Network(
-        smallest=63,
-        source="Krizhevsky 2014, one tower, as in torchvision; no dropout",
-        parameters={NONE: 61_100_840},
-        builder=".convolutional:alexnet",
-    ),
+    # keras.applications.VGG16: Simonyan and Zisserman 2014, configuration D, no dropout
+    "vgg16": Network(parameters={NONE: 138_357_544}, options={"application": "VGG16"}),
+    # Krizhevsky 2014, one tower, as in torchvision; no dropout
+    "alexnet": Network(smallest=63, parameters={NONE: 61_100_840}, builder=".convolutional:alexnet"),
+    # keras.applications.EfficientNetB0: Tan and Le 2019, no dropout, no stochastic depth
     "efficientnet_b0": Network(
-        source="keras.applications.EfficientNetB0: Tan and Le 2019, no dropout, no stochastic depth",
         parameters={FUSED: 5_330_571, KERAS: 5_330_571},
         options={"application": "EfficientNetB0"},
     ),
+    # keras.applications.EfficientNetV2S: Tan and Le 2021, no dropout, no stochastic depth
     "efficientnet_v2_s": Network(
         image_size=384,
-        source="keras.applications.EfficientNetV2S: Tan and Le 2021, no dropout, no stochastic depth",
         parameters={FUSED: 21_612_360, KERAS: 21_612_360},
         options={"application": "EfficientNetV2S"},
     ),
+    # Devlin et al. 2018: cased, 24 layers of 1024, 16 heads, masked words and next sentence, no dropout
     "bert_large": Network(
         image_size=None,
         sequence_length=128,
         longest=512,
         optimizer=Optimizer.ADAMW,
-        source="Devlin et al. 2018: cased, 24 layers of 1024, 16 heads, masked words and next sentence, no dropout",
         classes=28_996,
         parameters={NONE: 334_661_958},
         builder=".transformers:bert",
@@ -136,12 +121,12 @@ NETWORKS: dict[str, Network] = {
         unit="sequences",
         attention="matmul",
     ),
+    # Radford et al. 2019: 12 layers of 768, 12 heads, 50257 tokens, tied output, no dropout
     "gpt2_small": Network(
         image_size=None,
         sequence_length=1024,
         longest=1024,
         optimizer=Optimizer.ADAMW,
-        source="Radford et al. 2019: 12 layers of 768, 12 heads, 50257 tokens, tied output, no dropout",
         classes=50_257,
         parameters={NONE: 124_439_808},
         builder=".transformers:gpt2",
@@ -149,13 +134,13 @@ NETWORKS: dict[str, Network] = {
         unit="tokens",
         attention="matmul",
     ),
+    # Dosovitskiy et al. 2020: 12 layers of 768, 12 heads, patches of 16 pixels, no dropout
     "vit_b16": Network(
         multiple=16,
         optimizer=Optimizer.ADAMW,
-        source="Dosovitskiy et al. 2020: 12 layers of 768, 12 heads, patches of 16 pixels, no dropout",
         parameters={NONE: 86_567_656},
         builder=".transformers:vit",
         attention="matmul",
     ),
 }
-"""By name, as in `--model`."""
+"""By name, as in `--model`; each below the paper or code of its architecture, and the variant."""

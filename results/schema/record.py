@@ -144,7 +144,7 @@ class InputLimit:
     limited: bounds.Flag
     wait_share: bounds.Share
     read_bytes_per_second: bounds.PerSecond
-    files: bounds.Files
+    files: bounds.Exact
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -344,12 +344,12 @@ class Telemetry:
     throttle_power_share: bounds.Share | None = None
     throttle_thermal_share: bounds.Share | None = None
     throttle_hardware_share: bounds.Share | None = None
-    other_processes: bounds.Processes | None = None
+    other_processes: bounds.CountOrZero | None = None
     ecc_enabled: bounds.Flag | None = None
     ecc_uncorrected_errors: bounds.Errors | None = None
-    pcie_generation: bounds.Generation | None = None
-    pcie_width: bounds.Lanes | None = None
-    pcie_width_max: bounds.Lanes | None = None
+    pcie_generation: bounds.CountOrZero | None = None
+    pcie_width: bounds.CountOrZero | None = None
+    pcie_width_max: bounds.CountOrZero | None = None
     samples: bounds.Exact | None = None
     cooling_seconds: bounds.Seconds | None = None
     other_cpu_share: bounds.Share | None = None

@@ -18,7 +18,7 @@ GONE = (OSError, ValueError)
 def lasting_streams(*errors: type[Exception]) -> Iterator[None]:
     """Ignore closed stdout and stderr within the block; `errors` as in `LastingStream`."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (lasting(stream, errors or GONE) for stream in before)
+    sys.stdout, sys.stderr = (cast(TextIO, LastingStream(stream, errors or GONE)) for stream in before)
     try:
         yield
     finally:
@@ -33,18 +33,15 @@ class LastingStream:
     The command continues, because hosts are still running and `--when-done` must run.
 
     Args:
-        stream: The wrapped stream.
+        stream: The wrapped stream; None: it was closed at the start (`2>&-`), and output is discarded.
         errors: Exceptions of `write` and `flush` after which output is discarded; others are raised.
-
-    Attributes:
-        lost: Why output was discarded; None: none was.
     """
 
-    lost: Exception | None = None
-
-    def __init__(self, stream: TextIO, errors: tuple[type[Exception], ...]) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO | None, errors: tuple[type[Exception], ...]) -> None:
+        self._stream = stream or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (until the end)
         self._errors = errors
+        if isinstance(stream, io.TextIOWrapper):  # file names may hold any bytes, and a terminal may lack Unicode
+            stream.reconfigure(errors="backslashreplace")
 
     def write(self, text: str) -> int:
         """Write text; see `typing.TextIO.write`."""
@@ -66,18 +63,8 @@ class LastingStream:
         """On an error redirect the descriptor to `os.devnull`, for output of Python and of child processes."""
         try:
             yield
-        except self._errors as error:
-            self.lost = self.lost or error
+        except self._errors:
             with contextlib.suppress(OSError, ValueError):
                 nowhere = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nowhere, self._stream.fileno())
                 os.close(nowhere)
-
-
-def lasting(stream: TextIO | None, errors: tuple[type[Exception], ...] = GONE) -> TextIO:
-    """Wrap a standard stream in `LastingStream`; output to one closed at the start (`2>&-`) is discarded."""
-    if stream is None:
-        stream = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (until the end)
-    if isinstance(stream, io.TextIOWrapper):  # file names may hold any bytes, and a terminal may lack Unicode
-        stream.reconfigure(errors="backslashreplace")
-    return stream if isinstance(stream, LastingStream) else cast(TextIO, LastingStream(stream, errors))

@@ -22,8 +22,8 @@ from orchestrate.suites import read_suite
 from results.audit.judgement import audit_file, audit_lines
 from results.compare.comparison import compare
 from results.recommend.answer import answers
+from results.recommend.options import asked_prices
 from results.recommend.output import advice_grid
-from results.recommend.prices import asked_prices
 from results.recommend.questions import read_questions
 from results.reference.gpu_comparison import gpu_grids
 from results.report.comparison import compare_grid, scaling_grid

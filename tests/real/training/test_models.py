@@ -133,14 +133,14 @@ def test_the_parameters_of_bert_large_add_up():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model": "bert_large", "image_size": 224}, "--image_size=224 is not for bert_large: it takes sequences"),
+        ({"model": "bert_large", "image_size": 224}, "image_size: 224 is not for bert_large: it takes sequences"),
         ({"model": "bert_large", "sequence_length": 513}, "512 positions"),
         ({"model": "bert_large", "sequence_length": 7}, "at least 8 tokens"),
-        ({"model": "bert_large", "data": Data.TFRECORD}, "--data=tfrecord is not for bert_large: it takes no images"),
+        ({"model": "bert_large", "data": Data.TFRECORD}, "data: tfrecord is not for bert_large: it takes no images"),
         ({"model": "vgg16", "sequence_length": 128}, "it takes images. Use image_size"),
         ({"model": "vit_b16", "image_size": 225}, "multiple of 16"),
         ({"model": "inception_v4", "image_size": 64}, "at least 75"),
-        ({"model": "resnet50", "batch_norm": NONE}, "--batch_norm=none is not for resnet50: it has fused or keras"),
+        ({"model": "resnet50", "batch_norm": NONE}, "batch_norm: none is not for resnet50: it has fused or keras"),
     ],
 )
 def test_what_a_network_cannot_have_is_unsupported_with_what_it_can(changes, words, repeat):

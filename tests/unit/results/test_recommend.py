@@ -10,9 +10,8 @@ from ruamel.yaml import YAML
 import results.__main__ as program
 from results import read_runs
 from results.recommend.answer import answers
-from results.recommend.options import Basis
+from results.recommend.options import Basis, by_name
 from results.recommend.prediction import KINDS, predict, published_observations
-from results.recommend.prices import by_name
 from results.recommend.questions import RentalQuestion
 from results.reference.prices import YOURS, Offer
 from studies import predict_held_out
@@ -127,7 +126,7 @@ def test_overlapping_offers_are_no_tie_of_samples_a_dollar():
         (["--model=resnet50,vgg16"], "--model: must be one network; repeat the flag"),
         (["--model=resnet5"], "--model: 'resnet5' is not a known network. Did you mean one of: resnet50"),
         (["--precision=fp8"], "--precision: must be among fp32, tf32, fp16, bf16"),
-        (["--hours=nan"], "--hours: must be a number above 0"),
+        (["--num-gpus=0"], "--num-gpus: must be whole numbers above 0"),
     ],
 )
 def test_a_question_that_cannot_be_read_is_a_short_message(capsys, arguments, message):
@@ -181,16 +180,10 @@ def test_the_page_of_answers_is_what_the_commands_print_today():
     assert len([word for word in text.split() if any(map(str.isalpha, word))]) <= page.MOST_WORDS
 
 
-ROWS = published_observations()
-
-
 @pytest.fixture(scope="module")
 def held_out():
-    return predict_held_out.hold_out(ROWS, "gpu"), predict_held_out.hold_out(ROWS, "family")
-
-
-def predicted(gpu, network, precision, rows=ROWS, count=1):
-    return predict(gpu, count, network, precision, "Lambda deeplearning-benchmark (raw log)", rows)
+    rows = published_observations()
+    return predict_held_out.hold_out(rows, "gpu"), predict_held_out.hold_out(rows, "family")
 
 
 def test_kinds_that_are_predicted_miss_by_what_the_page_states(held_out):
@@ -211,4 +204,4 @@ REFUSED = [
 
 @pytest.mark.parametrize(("gpu", "network", "precision", "count", "words"), REFUSED)
 def test_what_a_prediction_lacks_is_named(gpu, network, precision, count, words):
-    assert words in predicted(gpu, network, precision, count=count)
+    assert words in predict(gpu, count, network, precision, "Lambda deeplearning-benchmark (raw log)")
