@@ -6,10 +6,9 @@ RTX A4000,ResNet50,fp16,256,1,453                           | ResNet50 FP16 | 45
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -69,7 +68,7 @@ class Reading:
 
     Attributes:
         claims: One for each throughput.
-        unread: A note for each cell of a throughput that could not be parsed.
+        unread: A note for each column and reason for which its cells could not be parsed, with the first one's text.
         blank: Number of cells without a number: empty, `-`, `n/a`, `OOM`.
         ignored: Headings of columns without throughputs or known settings.
         findings: Worst first, with the notes on unread cells; empty before the audit.
@@ -82,10 +81,14 @@ class Reading:
     findings: list[TableFinding] = field(default_factory=list)
 
     @property
+    def cells(self) -> int:
+        """Number of cells with a throughput, read or not."""
+        return len(self.claims) + sum(len(note.rows) for note in self.unread)
+
+    @property
     def read_enough(self) -> bool:
         """Whether enough of the non-blank cells was parsed for an absence of findings to be meaningful."""
-        cells = len(self.claims) + len(self.unread)
-        return cells > 0 and len(self.claims) >= ENOUGH_READ * cells
+        return self.cells > 0 and len(self.claims) >= ENOUGH_READ * self.cells
 
 
 def read_throughputs(path: Path, decimal: str | None = None) -> Reading:
@@ -215,15 +218,15 @@ def _other_figure(table: RawTable, heading: str, cells: Sequence[str], facets: F
 
 def _read(table: RawTable, file_name: str, decimal: str | None, first_row: int) -> Reading:
     """Read the rows of a table, which may hold no throughputs."""
-    context = table_text.read_context(f"{table.context}\n{re.sub('[_.-]+', ' ', file_name)}") | table_text.read_context(
-        table.title
-    )
+    everything = f"{table.context}\n{re.sub('[_.-]+', ' ', file_name)}"
+    context = table_text.read_context(everything) | table_text.read_context(table.title)
     roles, values, ignored = _columns(table)
-    reading, above = Reading(ignored=ignored), dict[str, str]()
+    reading, above, unread = Reading(ignored=ignored), dict[str, str](), dict[tuple[str, str], tuple[str, list[int]]]()
     named = {"model", "label"} & roles.keys() or any("model" in facets for facets in (context, *values.values()))
     if not named or _RATIOS.search(table.context):
         return reading  # no networks, or ratios of our own report
-    marks = _decimal_marks(table, values, decimal)
+    mark = decimal or table_text.decimal_mark(row[i] for row in table.rows for i in values)
+    mark = mark or ("." if table.commas else "")  # files with commas as delimiters have decimal points
     for row, cells in enumerate(table.rows, first_row):
         texts = {role: plain(cells[i]) for role, i in roles.items()}
         for role in {"model", "gpu", "label"} & roles.keys():  # an empty name is that of the row above
@@ -233,24 +236,19 @@ def _read(table: RawTable, file_name: str, decimal: str | None, first_row: int) 
             continue  # a heading within the table
         for i, facets in values.items():
             facts, heading = context | facets | labels, plain(table.headings[i])
-            number = read_number(cells[i], marks[i])
+            number = read_number(cells[i], mark)
             reason = number if isinstance(number, str) else _refusal(texts, facts, heading)
             if reason:
-                text = f"column {heading!r}: {cells[i].strip()!r}: {reason}"
-                reading.unread.append(TableFinding("unread_cell", Severity.NOTE, (row,), text))
+                unread.setdefault((heading, reason), (cells[i].strip(), []))[1].append(row)
             elif isinstance(number, str):
                 reading.blank += 1
             else:
                 reading.claims.append(_claim(row, texts, facts, *number))
+    reading.unread = [
+        TableFinding("unread_cell", Severity.NOTE, tuple(rows), f"column {heading!r}: {first!r}: {reason}")
+        for (heading, reason), (first, rows) in unread.items()
+    ]
     return reading
-
-
-def _decimal_marks(table: RawTable, columns: Iterable[int], decimal: str | None) -> dict[int, str]:
-    """Return the decimal mark of each column of throughputs, inferred from its numbers, else from the table's."""
-    texts = {i: [row[i] for row in table.rows] for i in columns}
-    usual = table_text.decimal_mark(itertools.chain(*texts.values()))
-    usual = usual or ("." if table.commas else "")  # files with commas as delimiters have decimal points
-    return {i: decimal or table_text.decimal_mark(cells) or usual for i, cells in texts.items()}
 
 
 def _labels(texts: Mapping[str, str]) -> Facets:

@@ -8,6 +8,7 @@ another one.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -90,14 +91,8 @@ def chance_of_at_least(hits: int, chances: Iterable[float]) -> float:
 
     Source: Poisson binomial distribution, by convolution of the trials.
     """
-    below = np.zeros(hits + 1)  # probabilities of 0, 1, … hits; the last one includes all above
-    below[0] = 1.0
-    for chance in chances:
-        more = chance * below
-        below -= more
-        below[1:] += more[:-1]
-        below[-1] += more[-1]
-    return float(below[hits])
+    number_of_hits = functools.reduce(np.convolve, ([1.0 - chance, chance] for chance in chances), np.ones(1))
+    return float(number_of_hits[hits:].sum())
 
 
 def _severity(chance: float) -> Severity | None:
@@ -216,12 +211,13 @@ def _exact_multiple(both: Sequence[Pair], tries: int) -> Iterator[TableFinding]:
         chances = (2 * window / spread).clip(max=1.0)
         # the cell that the factor fits; any ratio has a factor of many decimals
         fits = min(1.0, chances.min() * RATIO_RANGE * factor * 10**decimals)
-        others = np.delete(chances, chances.argmin())
-        trials.append((fits * chance_of_at_least(max(hits.sum() - 1, 0), others), factor, hits))
-    chance, factor, hits = min(trials, key=itemgetter(0))
-    chance = min(1.0, chance * 2 * len(trials) * tries) * _nearness(both, math.log(factor))
+        if hits.sum() > 1:
+            others = np.delete(chances, chances.argmin())
+            trials.append((fits * chance_of_at_least(hits.sum() - 1, others), factor, hits))
+    chance, factor, hits = min(trials, key=itemgetter(0), default=(math.inf, 1.0, ()))
+    chance = min(1.0, chance * 2 * (MOST_DECIMALS + 1) * tries) * _nearness(both, math.log(factor))
     severity = _severity(chance)
-    if severity and hits.sum() > 1:
+    if trials and severity:
         exact = [*itertools.compress(both, hits)]
         low, high = exact[0]
         specified = specified_ratios(low, high)

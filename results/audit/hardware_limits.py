@@ -44,6 +44,11 @@ Published: at most 1.3 in FP32 and TF32; 2.0 in FP16, on an RTX 3090 with a cuDN
 
 PEAK_NAMES = {"fp16": "FP16 tensor", "bf16": "FP16 tensor", "tf32": "TF32 tensor", "fp32": "FP32"}
 
+PART = "parts of a GPU are not compared with whole ones"
+
+SETTING = ("group", "precision", "num_gpus", "mode", "image_size")
+"""What two networks share to be compared."""
+
 
 def limit_findings(claims: Sequence[Claim]) -> Iterator[TableFinding]:
     """Find claims that exceed the limits of known GPUs and networks, and note what has no known limits."""
@@ -64,9 +69,6 @@ def limit_findings(claims: Sequence[Claim]) -> Iterator[TableFinding]:
             yield TableFinding.of(rule, Severity.NOTE, chosen, f"limits not checked, {why}: {named}")
 
 
-PART = "parts of a GPU are not compared with whole ones"
-
-
 def _order(claims: Sequence[Claim]) -> Iterator[TableFinding]:
     """Find networks that are slower than others with many times their FLOPs and memory traffic."""
     both = [sorted(pair, key=lambda claim: claim.rate) for pair in pairs(claims, *SETTING)]
@@ -80,9 +82,6 @@ def _order(claims: Sequence[Claim]) -> Iterator[TableFinding]:
                 f"×{slow.num_gpus})"
             )
             yield TableFinding.of("order_of_networks", severity, itertools.chain(*settings), message)
-
-
-SETTING = ("group", "precision", "num_gpus", "mode", "image_size")
 
 
 def _out_of_order(slow: Claim, fast: Claim) -> Severity | None:

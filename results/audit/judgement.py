@@ -22,19 +22,8 @@ from results.text_table import READABLE_LETTERS, Grid, printable
 RULES = (multiple_findings, limit_findings, scaling_findings, copy_findings)
 """All rules that need no reference; each is a function of claims."""
 
-OF_COUNTS = ("no_scaling", "halved_scaling")
-EXPLAINED_BY = {
-    "scaling_out_of_line": OF_COUNTS,
-    "odd_gpu_count": (
-        *OF_COUNTS,
-        *("superlinear_scaling", "scaling_out_of_line", "slower_with_more_gpus", "two_values"),
-    ),
-    "gpu_out_of_line": ("copied_column", "exact_multiple_of_gpu_kind", "noisy_copy"),
-}
-"""Findings that are left out if findings above a note of other rules have all their rows."""
-
-SHOWN_UNREAD = 20
-"""Number of unread cells listed in the printed table; JSON has all."""
+INDIRECT = ("scaling_out_of_line", "odd_gpu_count", "gpu_out_of_line")
+"""Rules whose findings are left out if findings of other rules, above a note, have all their rows."""
 
 
 def audit_file(path: Path, decimal: str | None = None) -> Reading:
@@ -64,11 +53,8 @@ def claim_findings(claims: Sequence[Claim], reference: Reference | None = None) 
         return []
     found = [finding for rules in RULES for finding in rules(claims)]
     found += source_findings(claims, reference or trusted_reference())
-    for rule, causes in EXPLAINED_BY.items():
-        named = [finding for finding in found if finding.rule in causes and finding.severity is not Severity.NOTE]
-        explained = {row for finding in named for row in finding.rows}
-        found = [finding for finding in found if finding.rule != rule or not explained.issuperset(finding.rows)]
-    return found
+    explained = {row for of in found if of.rule not in INDIRECT and of.severity is not Severity.NOTE for row in of.rows}
+    return [of for of in found if of.rule not in INDIRECT or not explained.issuperset(of.rows)]
 
 
 def findings_to_json(findings: Sequence[TableFinding]) -> str:
@@ -78,8 +64,8 @@ def findings_to_json(findings: Sequence[TableFinding]) -> str:
 
 def reading_lines(reading: Reading) -> list[str]:
     """Return lines on how much of the file was read."""
-    cells, blank = len(reading.claims) + len(reading.unread), f", {reading.blank} without a number"
-    lines = [f"{len(reading.claims)} of {cells} cells with a throughput were read{blank if reading.blank else ''}"]
+    blank = f", {reading.blank} without a number" if reading.blank else ""
+    lines = [f"{len(reading.claims)} of {reading.cells} cells with a throughput were read{blank}"]
     if reading.ignored:
         lines.append(f"columns not used: {', '.join(reading.ignored)}")
     if not reading.read_enough:
@@ -93,29 +79,22 @@ def reading_lines(reading: Reading) -> list[str]:
 def audit_lines(path: Path, audited: Reading, width: int) -> list[str]:
     """Return the findings as lines of text: the counts, how much was read, and two or more lines for each finding."""
     grid = audit_grid(path, audited)
-    above = 1 + len(reading_lines(audited))
-    lines = [f"{path.name}: {grid.notes[0]}", *grid.notes[1:above]]
+    notes = [*grid.notes]
+    last = ["", notes.pop()] if grid.rows else []
+    lines = [f"{path.name}: {notes[0]}", *notes[1:]]
     width = max(width, 2 * READABLE_LETTERS) - 2
     for severity, rule, rows, message in grid.rows:
         text = textwrap.wrap(printable(message), width, break_long_words=False, break_on_hyphens=False)
         lines += ["", f"{severity}: {rule}, {rows}", *(f"  {line}" for line in text)]
-    return [*lines, *([""] if grid.rows else []), *grid.notes[above:]]
+    return [*lines, *last]
 
 
 def audit_grid(path: Path, audited: Reading) -> Grid:
-    """Return the findings as a table; its notes are the counts, how much was read, and what the table leaves out."""
-    findings = audited.findings
-    counts = Counter(finding.severity for finding in findings)
+    """Return the findings as a table; its notes are the counts, how much was read, and last what its rows are."""
+    counts = Counter(finding.severity for finding in audited.findings)
     texts = [f"{counts[kind]} {kind}" for kind in (Severity.IMPOSSIBLE, Severity.SUSPECT)]
-    unread = {*[finding for finding in findings if finding.rule == "unread_cell"][SHOWN_UNREAD:]}
-    rows = [
-        [finding.severity, finding.rule, _rows_text(finding.rows), finding.message]
-        for finding in findings
-        if finding not in unread
-    ]
+    rows = [[of.severity, of.rule, _rows_text(of.rows), of.message] for of in audited.findings]
     notes = [", ".join([*texts, counted(counts[Severity.NOTE], "note")]), *reading_lines(audited)]
-    if unread:
-        notes.append(f"{counted(len(unread), 'more cell')} could not be read; --format json lists them all")
     if rows:
         notes.append("rows are counted from 0 below the heading")
     return Grid(f"Audit of {path.name}", ["severity", "rule", "rows", "what"], rows, notes)

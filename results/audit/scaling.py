@@ -95,11 +95,7 @@ def _one_per_count(series: Sequence[Claim]) -> list[Claim]:
 
 
 def _superlinear(claims: Sequence[Claim], doubled: Sequence[Pair]) -> Iterator[TableFinding]:
-    """Compare each claim with the one-GPU claim of its batch; without one, with the next smaller count of its series.
-
-    If one case of a GPU and count is impossible, notes on its other cases become suspicions, because they share the
-    host of the baseline or the number of GPUs.
-    """
+    """Compare each claim with the one-GPU claim of its batch; without one, with the next smaller count."""
     compared: dict[Claim, Claim] = {}
     for cells in grouped(claims, attrgetter("group", "kind", "batch")).values():
         alone = [claim for claim in cells if claim.num_gpus == 1]
@@ -108,17 +104,14 @@ def _superlinear(claims: Sequence[Claim], doubled: Sequence[Pair]) -> Iterator[T
     for low, high in doubled:  # a larger batch may explain a higher throughput
         if not low.batch or not high.batch or high.batch <= low.batch:
             compared.setdefault(high, low)
-    beyond = [(severity, one, many) for many, one in compared.items() if (severity := _above_linear(one, many))]
-    wrong = {(many.group, many.num_gpus) for severity, _, many in beyond if severity is Severity.IMPOSSIBLE}
-    for severity, one, many in beyond:
-        if severity is Severity.NOTE and (many.group, many.num_gpus) in wrong:
-            severity = Severity.SUSPECT
-        message = (
-            f"{many.name}: {many.number} is {above(many.per_gpu / one.per_gpu, CEILING)} of "
-            f"{many.num_gpus / one.num_gpus:g} × {one.number} (row {one.row}), more than {CEILING}: this number, its "
-            "baseline or a number of GPUs is wrong"
-        )
-        yield TableFinding.of("superlinear_scaling", severity, [many], message)
+    for many, one in compared.items():
+        if severity := _above_linear(one, many):
+            message = (
+                f"{many.name}: {many.number} is {above(many.per_gpu / one.per_gpu, CEILING)} of "
+                f"{many.num_gpus / one.num_gpus:g} × {one.number} (row {one.row}), more than {CEILING}: this number, "
+                "its baseline or a number of GPUs is wrong"
+            )
+            yield TableFinding.of("superlinear_scaling", severity, [many], message)
 
 
 def _above_linear(low: Claim, high: Claim) -> Severity | None:

@@ -30,20 +30,9 @@ ROLES = {
 """Patterns of headings by what their columns hold, as returned by `heading_key`."""
 
 OTHER_SETTINGS = {
-    *(
-        "fleet",
-        "host",
-        "source",
-        "framework",
-        "unit",
-        "sequence_len",
-        "seq_len",
-        "power_limit_watts",
-        "cpu",
-        "cpu_limit",
-    ),
-    *("tensorflow", "keras", "cuda", "driver", "image_digest", "method_version", "variables", "launcher", "parameters"),
-    *({"tf32", "task", *SETTINGS} - {"communication", "min_seconds", *ROLES}),
+    *("fleet", "host", "source", "framework", "unit", "sequence_len", "seq_len", "power_limit_watts", "cpu", "tf32"),
+    *("tensorflow", "keras", "cuda", "driver", "image_digest", "method_version", "variables", "launcher", "task"),
+    *({"cpu_limit", "parameters", *SETTINGS} - {"communication", "min_seconds", *ROLES}),
 }
 """Headings of what may differ between tables, besides `ROLES`."""
 

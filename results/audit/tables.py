@@ -38,20 +38,15 @@ class RawTable:
         headings: Headings as in the file.
         rows: Rows padded to the width of the headings.
         title: Text above it.
-        notes: Text below it.
+        context: Text around it.
         commas: Whether its delimiter is a comma.
     """
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     title: str = ""
-    notes: str = ""
+    context: str = ""
     commas: bool = False
-
-    @property
-    def context(self) -> str:
-        """Text around it."""
-        return f"{self.title}\n{self.notes}".strip("\n")
 
 
 def read_tables(path: Path) -> list[RawTable]:
@@ -97,7 +92,7 @@ def _table(
     width = max(map(len, rows))
     headings, *filled = [(*row, *[""] * (width - len(row))) for row in rows]
     used = [row for row in filled if not all(not cell.strip() or _TYPES.fullmatch(cell.strip()) for cell in row)]
-    return RawTable(headings, used, "\n".join(title), "\n".join(notes), commas)
+    return RawTable(headings, used, "\n".join(title), "\n".join([*title, *notes]), commas)
 
 
 def _piped(lines: Sequence[str]) -> Iterator[RawTable]:
@@ -136,21 +131,15 @@ def _delimited(lines: Sequence[str], path: Path) -> list[RawTable]:
     wide = [i for i, record in enumerate(records) if sum(map(bool, record)) > 1]
     start = next((i for i in wide if len(records[i]) >= usual - 1), wide[0] if wide else 0)
     title = [" ".join(filter(None, record)) for record in records[:start]]
-    if mark == ",":
-        _refuse_cells_without_heading(records[start:], path)
-    elif mark == "  " and records and len(records[start]) == usual - 1:
-        records[start] = ["", *records[start]]  # pandas prints row labels without a heading
-    return [_table(records[start:], title, commas=mark == ",")] if records else []
-
-
-def _refuse_cells_without_heading(records: Sequence[Sequence[str]], path: Path) -> None:
-    """Refuse rows with more cells than headings, as of numbers with commas that are not in quotes."""
-    for number, record in enumerate(records[1:]):
-        if any(record[len(records[0]) :]):
+    for number, record in enumerate(records[start + 1 :]):
+        if mark == "," and any(record[len(records[start]) :]):
             raise NotATable(
-                f"{path}: row {number} has {len(record)} cells, but there are {len(records[0])} headings. "
+                f"{path}: row {number} has {len(record)} cells, but there are {len(records[start])} headings. "
                 f'Put numbers with commas in quotes ("1,029"). Received: {",".join(record)[:100]}'
             )
+    if mark == "  " and records and len(records[start]) == usual - 1:
+        records[start] = ["", *records[start]]  # pandas prints row labels without a heading
+    return [_table(records[start:], title, commas=mark == ",")] if records else []
 
 
 def _regularity(records: Sequence[Sequence[str]]) -> tuple[float, int]:
