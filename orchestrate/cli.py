@@ -19,29 +19,14 @@ from orchestrate.commands import COMMANDS
 from orchestrate.display.streams import undelayed_streams
 from orchestrate.project import missing_extra, own_module
 from results import commands as results_commands
-from results.program import (
-    PROGRAM,
-    Parser,
-    add_command,
-    exit_code_text,
-    flag,
-    respelled,
-    run_main,
-    started_as_tfbench,
-)
+from results.program import PROGRAM, Parser, add_command, exit_code_text, flag, respelled, run_main, started_as_tfbench
 from results.schema.exit_codes import ExitCode
 from results.schema.version import __version__
 
 MODULES = {
-    "doctor": (
-        "tfbench.doctor",
-        "check this machine: driver, GPUs, CUDA libraries, TensorFlow, NCCL; a fix for each finding",
-    ),
+    "doctor": ("tfbench.doctor", "check this machine: driver, GPUs, libraries, TensorFlow; a fix for each finding"),
     "measure": ("tfbench", "measure one case on this machine and write its record (--help shows the flags)"),
-    "make-dataset": (
-        "tfbench.make_dataset",
-        "write a small data set of JPEG files, for measure --data=tfrecord",
-    ),
+    "make-dataset": ("tfbench.make_dataset", "write a small data set of JPEG files, for measure --data=tfrecord"),
 }
 """Commands that run on the measured machine, with their modules, which parse their flags, and their lines of help."""
 
@@ -52,11 +37,7 @@ GROUPS = (
         ("init", "suites", "check", "plan", "run", "resume", "runs", "status", "stop", "images"),
     ),
     ("Read results", "compare a5000 a4000", ("show", "compare", "report", "export", "validate")),
-    (
-        "Choose a GPU",
-        "recommend --model resnet50 --gpus A4000,A5000",
-        ("recommend", "gpus", "audit"),
-    ),
+    ("Choose a GPU", "recommend --model resnet50 --gpus A4000,A5000", ("recommend", "gpus", "audit")),
     ("On this machine", "doctor", ("doctor", "measure", "make-dataset", "completion")),
 )
 """Title, an example and the commands, in the order of work."""

@@ -143,9 +143,9 @@ def plan(
     from orchestrate.display.display import stdout_console
     from orchestrate.planning.durations import Durations, estimate
     from orchestrate.planning.plan import new_run_id, plan_to_json
-    from orchestrate.session import manifests, plan_of, progress_bus, require_usable
+    from orchestrate.session import manifests, plan_of, require_usable
 
-    planned = plan_of(where, what, new_run_id(), progress_bus("plain"))
+    planned = plan_of(where, what, new_run_id())
     works = any(job.blocked is None for job in planned.jobs)
     if format == "json":
         sys.stdout.write(plan_to_json(planned, ensure_ascii=True))
@@ -173,13 +173,13 @@ def run(
     """
     from orchestrate.planning.plan import new_run_id
     from orchestrate.running.context import Late
-    from orchestrate.session import ending, plan_of, progress_bus, require_unused, require_usable, start
+    from orchestrate.session import ending, plan_of, require_unused, require_usable, start
     from results.runs.store import RunFolder
 
     with ending(how.when_done) as begun:
         name, late = run_id or new_run_id(), Late()
         RunFolder.new_path(where.runs_dir, name)  # before hosts are probed
-        planned = plan_of(where, what, name, progress_bus(how.display), late)
+        planned = plan_of(where, what, name, how.display, late)
         require_usable(planned)
         if run_id is not None:
             require_unused(planned)

@@ -9,9 +9,10 @@ from typing import Annotated, Literal
 from results.commands import RUNS_DIR, RunsDir
 from results.program import flag, percentage
 
-HOSTS = "hosts file (default: TFBENCH_HOSTS or hosts.yml"
-
-HostsFile = Annotated[Path | None, flag(f"{HOSTS})", variable="TFBENCH_HOSTS")]
+HostsFile = Annotated[
+    Path | None,
+    flag("hosts file (default: TFBENCH_HOSTS or hosts.yml, else this machine is measured)", variable="TFBENCH_HOSTS"),
+]
 
 RunName = Annotated[str | None, flag("run id or folder (default: the latest run)", metavar="RUN")]
 
@@ -29,9 +30,7 @@ class Where:
         runs_dir: Folder of all runs.
     """
 
-    hosts: Annotated[
-        Path | None, flag(f"{HOSTS}; without either, this machine is measured)", variable="TFBENCH_HOSTS")
-    ] = None
+    hosts: HostsFile = None
     limit: Annotated[list[str] | None, flag("use only this fleet or host; repeatable", metavar="NAME")] = None
     runs_dir: RunsDir = RUNS_DIR
 

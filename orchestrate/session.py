@@ -35,24 +35,9 @@ from orchestrate.errors import NoUsableHost, UserError
 from orchestrate.events import Event, EventBus, ImageProgress, JobStep, Stopping, Warned, event_document, stored_event
 from orchestrate.inventory.hosts import Host, HostPlace, read_hosts
 from orchestrate.options import How, What, Where
-from orchestrate.planning.durations import (
-    Durations,
-    RunEstimate,
-    estimate,
-    fitting_repeats,
-    hourly_usd,
-    usd_text,
-)
+from orchestrate.planning.durations import Durations, RunEstimate, estimate, fitting_repeats, hourly_usd, usd_text
 from orchestrate.planning.facts import Facts
-from orchestrate.planning.plan import (
-    DEFAULT_SUITE,
-    HostPlan,
-    Plan,
-    make_plan,
-    new_run_id,
-    plan_from_json,
-    plan_to_json,
-)
+from orchestrate.planning.plan import DEFAULT_SUITE, HostPlan, Plan, make_plan, new_run_id, plan_from_json, plan_to_json
 from orchestrate.project import own_module
 from orchestrate.running.context import Late, MakeLauncher, Stop, storing
 from orchestrate.running.controller import controlling, is_controlled, tune_process
@@ -77,10 +62,12 @@ THIS_MACHINE = Path(__file__).parent / "inventory" / "this_machine.yml"
 """The default hosts file, so that a new user can measure this machine at once."""
 
 
-def probe(hosts: list[Host]) -> Mapping[HostPlace, Facts | str]:
-    """Probe hosts, with progress on stderr."""
-    bus = progress_bus("plain")
-    return probe_hosts(hosts, launcher_maker(None, bus), bus)
+def probe(hosts: list[Host], display: str = "plain", late: Late | None = None) -> Mapping[HostPlace, Facts | str]:
+    """Probe hosts, and show events before there is a run; `late` receives the probes that continue."""
+    bus = EventBus()
+    shown = make_display("plain" if display in ("auto", "live") else display, Console(stderr=True), RunState())
+    bus.subscribe(shown.show)
+    return probe_hosts(hosts, launcher_maker(None, bus), bus, late)
 
 
 def require_usable(planned: Plan) -> None:
@@ -137,22 +124,16 @@ def manifests(planned: Plan) -> Iterator[str]:
             launcher.close()
 
 
-def plan_of(where: Where, what: What, run_id: str, bus: EventBus, late: Late | None = None) -> Plan:
-    """Probe all hosts and plan; `late` receives the probes that continue."""
+def plan_of(where: Where, what: What, run_id: str, display: str = "plain", late: Late | None = None) -> Plan:
+    """Probe all hosts and plan; see `probe`."""
     hosts = read_places(where)
     if what.suite is not None:
         hosts = [dataclasses.replace(host, suite=what.suite) for host in hosts]
     read = lru_cache(read_suite)
     for host in hosts:  # report mistakes in names before any host is contacted
         read(host.suite or DEFAULT_SUITE)
-    planned = make_plan(
-        hosts,
-        probe_hosts(hosts, launcher_maker(None, bus), bus, late),
-        read,
-        run_id=run_id,
-        seed=what.seed,
-        repeats=what.repeats,
-    )
+    probed = probe(hosts, display, late)
+    planned = make_plan(hosts, probed, read, run_id=run_id, seed=what.seed, repeats=what.repeats)
     file = where.hosts or HOSTS_FILE
     hosts_file = str(file.absolute()) if file.exists() else None
     return dataclasses.replace(planned, stop_early=what.stop_early, hosts_file=hosts_file)
@@ -218,14 +199,6 @@ def with_new_addresses(planned: Plan) -> Plan:
             notify(f"{host.key}: its address has changed in {planned.hosts_file}: it is used from now on")
         entries.append(dataclasses.replace(entry, host=host))
     return dataclasses.replace(planned, hosts=tuple(entries))
-
-
-def progress_bus(kind: str) -> EventBus:
-    """Return a bus that shows events while hosts are probed, before there is a run."""
-    bus = EventBus()
-    display = make_display("plain" if kind in ("auto", "live") else kind, Console(stderr=True), RunState())
-    bus.subscribe(display.show)
-    return bus
 
 
 def resume_hint(folder: RunFolder) -> str:

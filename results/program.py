@@ -17,7 +17,6 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeGuard
 
@@ -101,27 +100,23 @@ def exit_code_text() -> str:
     return f"Exit codes: {', '.join(f'{code} {code.meaning}' for code in ExitCode)}."
 
 
-@dataclass(frozen=True)
-class Argument:
-    """Declares how a parameter of a command appears on the command line, as the annotation of its type.
+Argument = tuple[Sequence[str], str, Mapping[str, Any]]
+"""Flags, variable and settings of `flag`."""
+
+
+def flag(text: str, *flags: str, variable: str = "", **settings: object) -> Argument:
+    """Declare how a parameter of a command appears on the command line, as the annotation of its type.
 
     Python's signature implies the rest: parameters before `*` have no flag; a `bool` is a switch, a list a repeatable
     flag, a `Literal` its choices, a number more than 0. A parameter whose type is a dataclass stands for its fields.
 
-    Attributes:
+    Args:
+        text: Line of `--help`.
         flags: Empty: the parameter's name with hyphens.
         variable: Environment variable with a default; empty: none.
         settings: For `argparse.ArgumentParser.add_argument`.
     """
-
-    flags: tuple[str, ...]
-    variable: str
-    settings: Mapping[str, Any]
-
-
-def flag(text: str, *flags: str, variable: str = "", **settings: object) -> Argument:
-    """Declare an argument, with its line of `--help`."""
-    return Argument(flags, variable, {"help": text, **settings})
+    return flags, variable, {"help": text, **settings}
 
 
 def add_command(commands: Commands, function: Callable[..., int], program: str) -> str:
@@ -158,11 +153,11 @@ def _is_group(kind: Any) -> TypeGuard[type]:  # noqa: ANN401 (any type)
 
 
 def _add_argument(parser: Parser, parameter: inspect.Parameter, annotated: Any) -> None:  # noqa: ANN401 (any type)
-    kind, argument = typing.get_args(annotated)[:2]
+    kind, (flags, variable, declared) = typing.get_args(annotated)[:2]
     if types.NoneType in typing.get_args(kind):
         kind, _ = typing.get_args(kind)
     default, has_flag = parameter.default, parameter.kind is parameter.KEYWORD_ONLY
-    preset: Any = os.environ.get(argument.variable) or ([] if default is parameter.empty else default)
+    preset: Any = os.environ.get(variable) or ([] if default is parameter.empty else default)
     settings: dict[str, Any] = {"default": preset}
     if typing.get_origin(kind) is list:
         settings |= {"action": "append"} if has_flag else {"nargs": "*"}
@@ -175,9 +170,9 @@ def _add_argument(parser: Parser, parameter: inspect.Parameter, annotated: Any) 
         settings["choices"] = typing.get_args(kind)
     elif kind is not str:
         settings["type"] = functools.partial(_number, kind) if kind in (int, float) else kind
-    settings |= argument.settings
+    settings |= declared
     if has_flag:
-        names = argument.flags or [f"--{parameter.name.replace('_', '-')}"]
+        names = flags or [f"--{parameter.name.replace('_', '-')}"]
         parser.add_argument(*names, dest=parameter.name, **settings)
     else:
         parser.add_argument(parameter.name, **settings)
