@@ -79,10 +79,6 @@ _FINAL_PULL_ERRORS = re.compile(
 )
 
 
-class PullInterrupted(PullFailed):
-    """The network or the registry failed during a pull, which can be retried."""
-
-
 class DockerEngine:
     """One engine with its containers and images, by unix socket, through ssh, or by mutual TLS.
 
@@ -387,36 +383,24 @@ class DockerEngine:
             on_retry: Receives the reason for each retry.
 
         Raises:
-            PullFailed: It is not available; PullInterrupted: it was not after several attempts.
+            PullFailed: It is not available, perhaps after several attempts.
         """
         ends_at = time.monotonic() + DEADLINE_SECONDS
         for left in reversed(range(ATTEMPTS)):
+            messages = self._messages(lambda client: client.pull(reference, stream=True, decode=True), PullFailed)
             try:
-                self._pull_once(reference, on_progress, ends_at - time.monotonic())
-            except PullInterrupted as error:
-                if not left or time.monotonic() + RETRY_SECONDS > ends_at:
-                    raise
-                on_retry(error.cause)
-                time.sleep(RETRY_SECONDS)
-            else:
-                return
-
-    def _pull_once(self, reference: str, on_progress: Progress, seconds: float) -> None:
-        def refusal(message: str) -> PullFailed:
-            kind = PullFailed if _FINAL_PULL_ERRORS.search(message) else PullInterrupted
-            return kind(f"image {reference}: {message}")
-
-        messages = self._messages(lambda client: client.pull(reference, stream=True, decode=True), refusal)
-        try:
-            with within(seconds, MAX_PULL_BYTES, STALL_SECONDS):
-                for _ in _shown(messages, on_progress):
-                    """Read the stream to its end."""
-        except Unreachable as error:
-            raise PullInterrupted(f"image {reference}: {error.cause}") from error
-        except (NotThere, LaunchFailed) as error:
-            raise refusal(error.cause) from error
-        if self.image(reference) is None:  # Podman reports no final status, and a digest identifies with certainty
-            raise PullInterrupted(f"image {reference}: the pull ended, but the image is missing")
+                with within(ends_at - time.monotonic(), MAX_PULL_BYTES, STALL_SECONDS):
+                    for _ in _shown(messages, on_progress):
+                        """Read the stream to its end."""
+                if self.image(reference) is not None:
+                    return  # Podman reports no final status, and a digest identifies with certainty
+                cause = "the pull ended, but the image is missing"
+            except HostError as error:
+                cause = error.cause
+            if not left or _FINAL_PULL_ERRORS.search(cause) or time.monotonic() + RETRY_SECONDS > ends_at:
+                raise PullFailed(f"image {reference}: {cause}")
+            on_retry(cause)
+            time.sleep(RETRY_SECONDS)
 
     def build(
         self,
