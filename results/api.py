@@ -18,7 +18,7 @@ from results.recommend.options import Advice, RentalOption
 from results.recommend.questions import MODES, read_questions
 from results.runs.store import latest_run, report_place, runs_dir, stored_records, write_file
 from results.table.columns import CASE_COLUMNS, COLUMNS, NUMBER, SOFTWARE_COLUMNS, TEXT, WHOLE, Value
-from results.table.fleets import FleetRate
+from results.table.fleets import FleetRate, fleet_rates
 from results.table.merge import Merged, merge_records
 
 Name = str | os.PathLike[str]
@@ -142,7 +142,7 @@ class Runs:
     def _side(self, fleet: str, by: Sequence[str]) -> list[FleetRate]:
         if fleet not in self.fleets:
             raise UnknownFleet(f"{fleet}: no such fleet. These runs hold: {', '.join(self.fleets) or 'none'}.")
-        return [rate for rate in self._merged.rates_by(by) if rate.fleet == fleet]
+        return [rate for rate in fleet_rates(self._merged.rows, by) if rate.fleet == fleet]
 
     def recommend(
         self,
@@ -154,11 +154,7 @@ class Runs:
         gpus: str | Sequence[str] = (),
         prices: Mapping[str, float] | None = None,
         price_files: Sequence[Name] = (),
-        budget: float | None = None,
-        hours: float | None = None,
-        samples: float = 1e6,
-        memory: float | None = None,
-        batch_size: int | None = None,
+        **limits: float | None,
     ) -> Recommendation:
         """Recommend a GPU to rent, as `python -m results recommend` does.
 
@@ -170,11 +166,8 @@ class Runs:
             gpus: GPUs to choose from; empty: all with a figure or a price.
             prices: USD per GPU-hour by GPU or fleet; override those of the records.
             price_files: Files of prices, as CSV or JSON, for GPUs without one.
-            budget: Maximum USD per hour for all GPUs together.
-            hours: Maximum hours for `samples`.
-            samples: Samples of the job.
-            memory: Minimum GiB per GPU.
-            batch_size: Batch per GPU that must fit, if known.
+            limits: `budget`: maximum USD per hour for all GPUs together; `hours`: maximum hours for the `samples` of
+                the job (default: 1e6); `memory`: minimum GiB per GPU; `batch_size`: batch per GPU that must fit.
 
         Raises:
             UserError: an argument cannot be understood (`BadQuestion`).
@@ -188,11 +181,7 @@ class Runs:
             mode=mode,
             gpus=",".join(_texts(gpus)),
             measured=[rate.case.model for rate in self._merged.rates],
-            budget=budget,
-            hours=hours,
-            samples=samples,
-            memory=memory,
-            batch_size=batch_size,
+            **limits,
         )
         advices, remarks = advise(questions, self._merged.rates, _typed(prices), [Path(name) for name in price_files])
         lines = [*(advice.sentence for advice in advices), *remarks]
@@ -204,9 +193,9 @@ class Runs:
     def report(
         self, path: Name, *, prices: Mapping[str, float] | None = None, price_files: Sequence[Name] = ()
     ) -> Path:
-        """Write the report: one HTML page that works offline, or Markdown if the file name ends in `.md`.
+        """Write the report: one HTML page that works offline.
 
-        Reads the records again, for their environments and the time breakdown. A price that is not used is a warning.
+        Reads the records again, for the time breakdown. A price that is not used is a warning.
 
         Args:
             path: The file; an existing file is replaced.
@@ -220,17 +209,15 @@ class Runs:
             UserError: a price cannot be understood (`BadQuestion`), a run no longer exists (`NotARun`), or the file
                 cannot be written.
         """
-        from results.report.page import make_report, report_html, report_markdown  # charts import in half a second
+        from results.report.page import make_report
 
-        file = Path(path)
+        file, (title, _) = Path(path), report_place(self.sources)
         stored = list(stored_records(self.sources))
-        title, _ = report_place(self.sources)
         made = make_report(stored, title, _typed(prices), [Path(name) for name in price_files])
         for line in made.unused:
             warnings.warn(line, stacklevel=2)
-        text = report_markdown(made) if file.suffix.lower() == ".md" else report_html(made)
         try:
-            write_file(file, text)
+            write_file(file, made.page)
         except OSError as error:
             raise UserError(f"{file}: cannot be written: {error.strerror}.") from error
         return file

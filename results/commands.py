@@ -269,7 +269,7 @@ def _sides(
     """
     from results.compare.comparison import fleets_of
     from results.runs.store import is_folder, is_run, stored_records
-    from results.table.fleets import split_fleets, unambiguous
+    from results.table.fleets import fleet_rates, split_fleets, unambiguous
 
     def of(fleet: str, rates: Sequence[FleetRate]) -> Side:
         return fleet, [rate for rate in rates if rate.fleet == fleet]
@@ -277,11 +277,11 @@ def _sides(
     paths = [name for name in names if os.sep in name]
     fleets = [] if baseline else [name for name in names if not is_run(name, runs_dir) and name not in paths]
     merged = read([name for name in names if name not in fleets], runs_dir)
-    rates = merged.rates_by(apart)
+    rates = fleet_rates(merged.rows, apart)
     known = fleets_of(rates)
     if baseline:
         before = read(baseline, runs_dir)
-        earlier = before.rates_by(apart)
+        earlier = fleet_rates(before.rows, apart)
         if not set(known) & set(fleets_of(earlier)):
             tried = ", ".join(fleets_of(earlier))
             raise UnknownFleet(f"no fleet of {', '.join(known)} is in the baseline: {tried}.")
@@ -335,29 +335,22 @@ def report(
     runs: Runs,
     *,
     runs_dir: RunsDir = RUNS_DIR,
-    format: Annotated[Literal["html", "markdown"], FORMAT] = "html",
-    output: Annotated[
-        Path | None, flag("default: report.html of the run; markdown: standard output", metavar="FILE")
-    ] = None,
+    output: Annotated[Path | None, flag("default: report.html of the run", metavar="FILE")] = None,
     measured_by: Annotated[str, flag("who measured, shown at the top of the page", metavar="NAME")] = "",
     price: Prices,
     prices: PriceFiles,
 ) -> int:
-    """Write one HTML file that works offline, or Markdown for a pull request.
+    """Write one HTML file that works offline.
 
     Example: report --output report.html
     """
-    from results.report.page import make_report, report_html, report_markdown
+    from results.report.page import make_report
     from results.runs.store import report_place, stored_records
 
-    stored = list(stored_records(runs, runs_dir))
     title, path = report_place(runs, runs_dir)
-    report = make_report(stored, title, price, prices, measured_by)
-    warn([*report.merged.problems, *report.unused])
-    if format == "markdown":
-        put(report_markdown(report), output)
-    else:
-        put(report_html(report), output or path)
+    report = make_report(list(stored_records(runs, runs_dir)), title, price, prices, measured_by)
+    warn([*report.problems, *report.unused])
+    put(report.page, output or path)
     return ExitCode.OK
 
 
@@ -367,15 +360,14 @@ def validate(runs: Runs, *, runs_dir: RunsDir = RUNS_DIR) -> int:
     Example: validate runs/mine
     """
     from results.table.cell_text import warned_notes
+    from results.table.fleets import fleet_rates
 
     merged = read(runs, runs_dir, quiet=True)
-    parts = [merged, *([merged.apart] if merged.apart else [])]
-    for text in (text for part in parts for text in (*part.problems, *warned_notes(part.rates))):
+    for text in (*merged.problems, *warned_notes([*merged.rates, *fleet_rates(merged.without_all_reduce)])):
         print(text)
-    suspects = sum(part.suspects for part in parts)
-    doubted = f"{suspects} suspect, " if suspects else ""
-    print(f"{len(merged.records) - suspects} good, {doubted}{merged.unread} bad", file=sys.stderr)
-    return ExitCode.SOME_FAILED if merged.unread or suspects else ExitCode.OK
+    doubted = f"{merged.suspects} suspect, " if merged.suspects else ""
+    print(f"{len(merged.records) - merged.suspects} good, {doubted}{merged.unread} bad", file=sys.stderr)
+    return ExitCode.SOME_FAILED if merged.unread or merged.suspects else ExitCode.OK
 
 
 GPUS_HELP = "choose from these GPUs, e.g. 'A4000,A100' or '2x A5000,A6000'; a family, e.g. A100, means all of it"

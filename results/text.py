@@ -28,10 +28,14 @@ MOST_ENUMERATED = 8
 """Names in a sentence; the table below it has all."""
 
 
-def enumerated(names: Sequence[str]) -> str:
-    """Join names for a sentence: `a`, `a and b`, `a, b and c`; of many, the first ones and the number of others."""
-    if len(names) > MOST_ENUMERATED:
-        names = [*names[: MOST_ENUMERATED - 1], f"{len(names) - MOST_ENUMERATED + 1} others"]
+def shortened(names: Sequence[str], most: int = MOST_ENUMERATED) -> list[str]:
+    """Return at most `most` names: of more, the first ones and the number of others."""
+    return [*names] if len(names) <= most else [*names[: most - 1], f"{len(names) - most + 1} others"]
+
+
+def enumerated(names: Sequence[str], most: int = MOST_ENUMERATED) -> str:
+    """Join names for a sentence, `shortened`: `a`, `a and b`, `a, b and c`."""
+    names = shortened(names, most)
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
@@ -41,18 +45,8 @@ def path_text(path: Path) -> str:
 
 
 def spreadsheet_text(text: str) -> str:
-    """Prefix an apostrophe to a text that a spreadsheet would run as a formula, but not to numbers or a lone sign."""
-    if len(text) < 2 or text[0] not in FORMULA_STARTS or _is_number(text):
-        return text
-    return f"'{text}"
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    """Prefix an apostrophe to a text that a spreadsheet would run as a formula, but not to a lone sign."""
+    return f"'{text}" if len(text) > 1 and text[0] in FORMULA_STARTS else text
 
 
 GROUP_SPACE = "\u00a0"

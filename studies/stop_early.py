@@ -120,14 +120,12 @@ def stopped_early(design: Design, draws: int, seed: int = 20261124) -> tuple[Tal
     for _ in range(draws):
         sides, truth = draw(design, random)
         found, taken = InterimAnalysis(), 0
-        while found.reason is None and taken < PLANNED:
+        while not found.text and taken < PLANNED:
             taken += 1
             found = analyse(*rates(sides, taken), design.target, taken)
         whole = compare_pair(*rates(sides, PLANNED)).interval
         assert found.interval is not None and whole is not None, "all repeats gave a number"
-        early.add(
-            found.interval if found.reason is not None else whole, truth
-        )  # undecided: the tables' interval stands
+        early.add(found.interval if found.text else whole, truth)  # undecided: the tables' interval stands
         fixed.add(whole, truth)
         repeats += taken
     return early, fixed, repeats / draws / PLANNED

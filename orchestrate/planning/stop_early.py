@@ -82,7 +82,7 @@ class PlannedComparison:
 
     Attributes:
         repeats: Number per host in the last interim analysis.
-        found: Its result; decided, if it has a reason.
+        found: Its result; decided, if it has a text.
     """
 
     keys: tuple[Key, Key]
@@ -93,7 +93,7 @@ class PlannedComparison:
     def text(self) -> str:
         """The result in words, or its current precision."""
         (a, case, _), (b, *_) = self.keys
-        if self.found.reason is not None:
+        if self.found.text:
             return f"{case.name}: {self.found.text}"
         width = "not known yet" if math.isinf(self.found.width) else f"± {self.found.width:.1%}"
         return f"{case.name}: {a} / {b}: not decided: {width} after {self.repeats} repeats of each host"
@@ -124,10 +124,10 @@ class StopEarly:
         if self._share is None:
             return []
         self._sides[_key(job)].add(job, record)
-        waiting = [one for one in self._of(job) if one.found.reason is None]
+        waiting = [one for one in self._of(job) if not one.found.text]
         for comparison in waiting:
             self._analyse(comparison, self._share)
-        return [comparison.text for comparison in waiting if comparison.found.reason is not None]
+        return [comparison.text for comparison in waiting if comparison.found.text]
 
     def _of(self, job: Job) -> list[PlannedComparison]:
         return [comparison for comparison in self.comparisons if _key(job) in comparison.keys]
@@ -135,7 +135,7 @@ class StopEarly:
     def _analyse(self, comparison: PlannedComparison, share: float) -> None:
         """Analyse each new round until the comparison is decided."""
         sides = [self._sides[key] for key in comparison.keys]
-        while comparison.found.reason is None and comparison.repeats < self._most:
+        while not comparison.found.text and comparison.repeats < self._most:
             repeats = comparison.repeats + 1
             if not all(side.ended.keys() >= {*side.first(repeats)} for side in sides):
                 return
@@ -145,7 +145,7 @@ class StopEarly:
     def skips(self, job: Job) -> str:
         """Return why a pending repeat is not needed, and count it as skipped; empty: it is needed."""
         comparisons = self._of(job)
-        if not comparisons or any(comparison.found.reason is None for comparison in comparisons):
+        if not comparisons or any(not comparison.found.text for comparison in comparisons):
             return ""
         self._skipped[job.id] = _key(job)
         return "; ".join(comparison.text for comparison in comparisons)

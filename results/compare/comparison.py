@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from results.compare.decide import THRESHOLD
-from results.schema import Case
 from results.stats import (
     Estimate,
     Interval,
@@ -66,7 +65,6 @@ class Comparison:
     """Ratio of the throughputs of sides `a` and `b` in one case.
 
     Attributes:
-        case: The measured case.
         a: First side, with only the compared hosts.
         b: Second side, likewise.
         value: a over b; None: one of them has no number, or they are not comparable.
@@ -75,14 +73,21 @@ class Comparison:
         differs: Columns of the software identity in which the two differ.
     """
 
-    case: Case
     a: FleetRate
     b: FleetRate
-    mark: Mark
     value: float | None = None
     interval: Interval | None = None
     reason: str = ""
     differs: tuple[str, ...] = ()
+
+    @property
+    def mark(self) -> Mark:
+        """The result; a ratio below 1 % is small even if it is significant."""
+        if self.value is not None:
+            return mark_of(self.interval) if self.interval else Mark.UNKNOWN
+        if bool(self.a.rates) == bool(self.b.rates):
+            return Mark.NOT_COMPARABLE
+        return Mark.WORKS if self.a.rates else Mark.FAILED
 
     @property
     def paired(self) -> bool:
@@ -159,9 +164,7 @@ def regressions(comparisons: Sequence[Comparison], tolerance: float) -> list[Com
     return [
         item
         for item in comparisons
-        if item.mark is Mark.FAILED
-        or item.lost
-        or (item.mark is Mark.SLOWER and item.value is not None and item.value < 1 - tolerance)
+        if item.lost or item.mark is Mark.FAILED or (item.mark is Mark.SLOWER and (item.value or 0.0) < 1 - tolerance)
     ]
 
 
@@ -208,10 +211,10 @@ def compare_pair(a: FleetRate, b: FleetRate) -> Comparison:
     else:
         interval = ratio_of_rates(a, b)
     if interval is not None:
-        return Comparison(a.case, a, b, mark_of(interval), interval.value, interval, differs=differs)
+        return Comparison(a, b, interval.value, interval, differs=differs)
     assert a.mean is not None and b.mean is not None, "callers check `rates` first"
     reason = "fewer than 2 repeats on a side: no interval"
-    return Comparison(a.case, a, b, Mark.UNKNOWN, a.mean / b.mean, reason=reason, differs=differs)
+    return Comparison(a, b, a.mean / b.mean, reason=reason, differs=differs)
 
 
 def _compared(left: Sequence[FleetRate], right: Sequence[FleetRate]) -> Comparison:
@@ -222,16 +225,12 @@ def _compared(left: Sequence[FleetRate], right: Sequence[FleetRate]) -> Comparis
         values = dict.fromkeys(filter(None, (differences(side, [*several]) for side in (left, right))))
         reason = f"measured with several {', '.join(values)}: split with --by {','.join(several)}"
         a, b = (replace(side, rates={}, per_joule={}, failures={}) for side in (a, b))
-        return Comparison(a.case, a, b, Mark.NOT_COMPARABLE, reason=reason)
+        return Comparison(a, b, reason=reason)
     failures = [", ".join(dict.fromkeys(side.failures.values())) for side in (a, b) if not side.rates]
     if failures:
-        reason = failures[0] if len(failures) == 1 else f"both failed: {' / '.join(failures)}"
-        mark = Mark.FAILED if b.rates else Mark.WORKS if a.rates else Mark.NOT_COMPARABLE
-        return Comparison(a.case, a, b, mark, reason=reason)
+        return Comparison(a, b, reason=failures[0] if len(failures) == 1 else f"both failed: {' / '.join(failures)}")
     found = match(a, b)
-    if found.reason:
-        return Comparison(a.case, a, b, Mark.NOT_COMPARABLE, reason=found.reason, differs=found.differs)
-    return compare_pair(a, b)
+    return Comparison(a, b, reason=found.reason, differs=found.differs) if found.reason else compare_pair(a, b)
 
 
 def mark_of(ratio: Interval) -> Mark:
@@ -291,16 +290,14 @@ def levels_of(by_case: Sequence[Mapping[K, float]]) -> dict[K, float] | None:
 
 
 def _mean_logarithm(rates: Sequence[FleetRate]) -> Estimate | None:
-    """Estimate the mean over cases of the logarithm of throughput.
+    """Estimate the mean over cases of the logarithm of throughput, from its hosts, or the runs and rounds of one.
 
     Returns:
         None: several hosts share too few cases to separate hosts from cases.
     """
-    levels = levels_of([log_means(rate) for rate in rates])
-    if levels is not None:
-        return estimate([*levels.values()])
     if len({host for rate in rates for host in rate.rates}) > 1:
-        return None
+        levels = levels_of([log_means(rate) for rate in rates])
+        return estimate([*levels.values()]) if levels else None
     for across in (False, True):
         if rounds := levels_of([_by_round(rate, across=across) for rate in rates]):
             runs = grouped((run, level) for (run, _), level in rounds.items())
@@ -329,33 +326,12 @@ CEILING = 1.05
 """Higher efficiency is a measurement error, usually of the one-GPU baseline."""
 
 
-@dataclass(frozen=True)
-class Efficiency:
-    """Scaling efficiency of one fleet in one case.
-
-    Attributes:
-        rate: Throughput of N GPUs, with only the compared hosts.
-        baseline: Throughput of one GPU, likewise.
-        value: Efficiency; 1 is perfect.
-        interval: 95 % interval of `value`; None with fewer than two repeats on a side, or if a machine's baseline is
-            another machine.
-    """
-
-    rate: FleetRate
-    baseline: FleetRate
-    value: float
-    interval: Interval | None
-
-    @property
-    def suspect(self) -> bool:
-        """Whether the value is impossible."""
-        return self.value > CEILING
-
-
-def efficiencies(rates: Sequence[FleetRate]) -> list[Efficiency]:
+def efficiencies(rates: Sequence[FleetRate]) -> list[Comparison]:
     """Return the scaling efficiency of each case with several GPUs and a baseline.
 
-    The baseline is the same fleet's case with one GPU and all else equal: batch per GPU, XLA, software, ….
+    Side `b` is the baseline: the same fleet's case with one GPU and all else equal: batch per GPU, XLA, software, ….
+    The value is the ratio over the number of GPUs, 1 if scaling is perfect. It has no interval with fewer than two
+    repeats on a side, or if a machine's baseline is another machine.
     """
     baselines = {_but_count(rate): rate for rate in rates if rate.case.replicas == 1 and rate.rates}
     several = [rate for rate in rates if rate.case.replicas > 1 and rate.rates]
@@ -367,7 +343,7 @@ def _but_count(rate: FleetRate) -> tuple[str, SharedSetting, Software]:
     return rate.fleet, setting_of(rate, across=CLUSTER_COLUMNS), rate.software
 
 
-def _efficiency(rate: FleetRate, baseline: FleetRate) -> Efficiency:
+def _efficiency(rate: FleetRate, baseline: FleetRate) -> Comparison:
     """Compare each host with itself, and a multi-host job `a+b` with its hosts alone, which cancels host differences.
 
     If the baseline is of other hosts of the fleet, the interval needs several hosts on both sides.
@@ -392,7 +368,7 @@ def _efficiency(rate: FleetRate, baseline: FleetRate) -> Efficiency:
             ratio = ratio_of_estimates(known, these, alike=alike) if known and these else None
     assert rate.mean is not None and baseline.mean is not None, "callers check `rates` first"
     value = ratio.value if ratio else rate.mean / baseline.mean
-    return Efficiency(rate, baseline, value / count, divided(ratio, count) if ratio else None)
+    return Comparison(rate, baseline, value / count, divided(ratio, count) if ratio else None)
 
 
 def _of_these_machines(rate: FleetRate) -> Estimate | None:

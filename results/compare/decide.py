@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from results.stats import Interval
 
@@ -15,24 +14,6 @@ THRESHOLD = 0.01
 
 Source: 39 hosts with one H100 each measured by Lambda, coefficient of variation 0.07 % (TF32) to 0.63 % (FP16).
 """
-
-
-@dataclass(frozen=True)
-class Decision:
-    """Which options give the most samples per dollar.
-
-    Attributes:
-        best: Options that no other one surely beats; a single one is to be rented.
-        beaten: The others.
-    """
-
-    best: tuple[str, ...]
-    beaten: tuple[str, ...]
-
-    @property
-    def winner(self) -> str | None:
-        """The option to rent; None: several are as good as far as known."""
-        return self.best[0] if len(self.best) == 1 else None
 
 
 def price_limits(ratio: Interval | None) -> tuple[float, float]:
@@ -49,16 +30,21 @@ def price_limits(ratio: Interval | None) -> tuple[float, float]:
     return min(ratio.low, ratio.value / (1 + THRESHOLD)), max(ratio.high, ratio.value * (1 + THRESHOLD))
 
 
-def decide(prices: Mapping[str, Sequence[float]], ratio: Callable[[str, str], Interval | None]) -> Decision:
+def decide(
+    prices: Mapping[str, Sequence[float]], ratio: Callable[[str, str], Interval | None]
+) -> tuple[list[str], list[str]]:
     """Decide which options give the most samples per dollar, whichever of its prices each has.
 
     Args:
         prices: Possible prices of each option, in one unit, e.g. USD per hour of all its GPUs.
         ratio: Throughput of an option over that of another one, as in `price_limits`.
+
+    Returns:
+        The options that no other one surely beats, of which a single one is to be rented; and the others.
     """
 
     def beats(a: str, b: str) -> bool:
         return max(prices[a]) / min(prices[b]) < price_limits(ratio(a, b))[0]
 
     beaten = [name for name in prices if any(beats(other, name) for other in prices if other != name)]
-    return Decision(tuple(name for name in prices if name not in beaten), tuple(beaten))
+    return [name for name in prices if name not in beaten], beaten

@@ -7,18 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from results.compare.comparison import (
-    MEANINGS,
-    Comparison,
-    Mark,
-    compare_pair,
-    geometric_mean,
-    levels_of,
-    log_ratios,
-    mark_of,
-)
+from results.compare.comparison import MEANINGS, Comparison, Mark, compare_pair, geometric_mean, levels_of, log_ratios
 from results.compare.decide import decide
 from results.stats import Interval, inverse, outlying
 from results.table.cell_text import value_text, warned
@@ -28,8 +19,7 @@ from results.table.fleets import TOLERANCE, FleetRate, log_means, outlier_text
 from results.text import significant, with_interval
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """Ratio of the throughputs of sides `a` and `b` over all cases of one kind.
 
     Attributes:
@@ -39,13 +29,8 @@ class Answer:
     """
 
     kind: str
-    found: tuple[Comparison, ...]
+    found: Sequence[Comparison]
     ratio: Interval
-
-    @property
-    def mark(self) -> Mark:
-        """Which side is significantly faster, and by more than 1 %."""
-        return mark_of(self.ratio)
 
 
 KIND_COLUMNS = ("mode", "precision", "num_gpus", "communication")
@@ -67,7 +52,7 @@ def answers(found: Sequence[Comparison], by: Sequence[str] = ()) -> list[Answer]
         if item.interval is not None
     )
     means = ((kind, group, geometric_mean(group)) for kind, group in groups.items())
-    return [Answer(kind, tuple(group), ratio) for kind, group, ratio in means if ratio is not None]
+    return [Answer(kind, group, ratio) for kind, group, ratio in means if ratio is not None]
 
 
 def answer_lines(
@@ -133,32 +118,29 @@ def _value(item: Comparison) -> float:
 
 def _price_sentence(known: Sequence[Comparison]) -> str:
     """Return which side gives more samples per dollar, or which prices are missing."""
-    a, b = known[0].a.fleet, known[0].b.fleet
+    a, b = known[0].a, known[0].b
     gains = [gain for item in known if (gain := item.per_dollar) is not None]
     if not gains:
-        return f"Without both prices, no samples per dollar: set usd_per_gpu_hour of {a} and {b} in hosts.yml."
-    wins = Counter(_cheaper(gain, a, b) for gain in gains)
-    values = sorted(gain.value for gain in gains)
-    span = " to ".join(dict.fromkeys((significant(values[0]), significant(values[-1]))))
-    where = f" in each of {len(gains)} cases"
-    if len(gains) == 1:
-        span, where = with_interval(gains[0]), ""
-    averaged = any(len(set(side.prices.values())) > 1 for item in known for side in (item.a, item.b))
-    prices = " and ".join(f"{side.usd_per_gpu_hour:g}" for side in (known[0].a, known[0].b))
-    how = ", averaged over hosts" if averaged else ""
-    ratio = f"{a} gives {span} times the samples per dollar of {b} at {prices} USD per GPU-hour{how}"
-    if len(wins) == 1:
-        (winner,) = wins
-        same = "significant difference" if all(gain.contains(1.0) for gain in gains) else "difference above 1 %"
-        return f"Rent {winner}{where}: {ratio}." if winner else f"No {same} in samples per dollar{where}: {ratio}."
-    parts = [f"{name or 'neither'} in {number}" for name, number in wins.most_common()]
-    return f"Which is cheaper per sample depends on the case ({', '.join(parts)}): {ratio}."
+        names = f"{a.fleet} and {b.fleet}"
+        return f"Without both prices, no samples per dollar: set usd_per_gpu_hour of {names} in hosts.yml."
+    wins = Counter(_cheaper(gain, a.fleet, b.fleet) for gain in gains).most_common()
+    where = "" if len(gains) == 1 else f" in each of {len(gains)} cases"
+    if len(wins) > 1:
+        parts = ", ".join(f"{winner or 'neither'} in {number}" for winner, number in wins)
+        answer = f"Which gives more samples per dollar depends on the case ({parts})"
+    elif winner := wins[0][0]:
+        answer = f"Rent {winner}, which gives more samples per dollar{where}"
+    else:
+        answer = f"No difference above 1 % in samples per dollar{where}"
+    prices = f"{a.usd_per_gpu_hour:g} ({a.fleet}) and {b.usd_per_gpu_hour:g} ({b.fleet}) USD per GPU-hour"
+    return f"{answer}, at {prices}."
 
 
 def _cheaper(gain: Interval, a: str, b: str) -> str:
     """Return the side that gives significantly more samples per dollar; empty: neither."""
     ratios = {a: gain, b: inverse(gain)}
-    return decide({a: (1.0,), b: (1.0,)}, lambda name, _: ratios[name]).winner or ""
+    best, _ = decide({a: (1.0,), b: (1.0,)}, lambda name, _: ratios[name])
+    return best[0] if len(best) == 1 else ""
 
 
 def unknown_line(a: str, b: str, found: Sequence[Comparison]) -> str:

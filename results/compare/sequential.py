@@ -10,7 +10,6 @@ reported at a higher level.
 
 from __future__ import annotations
 
-import enum
 import math
 import statistics
 from dataclasses import dataclass, replace
@@ -23,27 +22,18 @@ from results.table.fleets import FleetRate, ratio_of_rates
 from results.text import counted
 
 
-class Reason(enum.StrEnum):
-    """Why a comparison needs no more repeats."""
-
-    KNOWN = "known"  # the interval is as narrow as requested
-    PRICE = "price"  # the interval excludes the price ratio, at which both sides cost the same
-    NO_RATIO = "no ratio"  # a side has no number, or the two are not comparable
-
-
 @dataclass(frozen=True)
 class InterimAnalysis:
     """The result of the repeats so far.
 
     Attributes:
-        reason: None: more repeats are needed.
+        text: Why no more repeats are needed: the interval is as narrow as requested, it excludes the price ratio at
+            which both sides cost the same, or there is no ratio; empty: more are needed.
         interval: Interval of the ratio; None: not yet known.
-        text: The reason in words; empty without one.
     """
 
-    reason: Reason | None = None
-    interval: Interval | None = None
     text: str = ""
+    interval: Interval | None = None
 
     @property
     def width(self) -> float:
@@ -89,10 +79,10 @@ def analyse(a: FleetRate, b: FleetRate, share: float, repeats: int) -> InterimAn
     """
     if missing := [side.fleet for side in (a, b) if not side.rates]:
         text = f"no repeat on {' and '.join(missing)} succeeded ({repeats} of each host)"
-        return InterimAnalysis(Reason.NO_RATIO, None, text) if repeats >= TRIES else InterimAnalysis()
+        return InterimAnalysis(text if repeats >= TRIES else "")
     found = match(a, b)
     if found.reason:
-        return InterimAnalysis(Reason.NO_RATIO, None, found.reason)
+        return InterimAnalysis(found.reason)
     first = 1 if a.of_fleet and b.of_fleet else 2
     if repeats < first or a.estimate is None or b.estimate is None:
         return InterimAnalysis()
@@ -106,14 +96,14 @@ def analyse(a: FleetRate, b: FleetRate, share: float, repeats: int) -> InterimAn
     names = f"{a.fleet} / {b.fleet}"
     if guarded.half_width <= share * guarded.value:
         width = f"± {interval.half_width / interval.value:.1%}" + (f" (level {level:.1%})" if singles else "")
-        return InterimAnalysis(Reason.KNOWN, interval, f"{names} is known to {width} after {rounds}")
+        return InterimAnalysis(f"{names} is known to {width} after {rounds}", interval)
     equal_cost = compare_pair(a, b).price_ratio
     lower, upper = price_limits(bounds)
     if equal_cost is not None and not lower <= equal_cost <= upper:
         word = "above" if equal_cost < lower else "below"
         text = f"{names} is {bounds.low:.2f} to {bounds.high:.2f} after {rounds}, {word} its price ratio of "
-        return InterimAnalysis(Reason.PRICE, bounds, f"{text}{equal_cost:.2f}")
-    return InterimAnalysis(None, interval)
+        return InterimAnalysis(f"{text}{equal_cost:.2f}", bounds)
+    return InterimAnalysis(interval=interval)
 
 
 def _one_by_one(side: FleetRate, repeats: int) -> bool:

@@ -89,7 +89,7 @@ def decided(options: Options) -> tuple[list[RentalOption], list[RentalOption]]:
     by_name = {option.name: option for option in options}
     usd = {option.name: option.usd for option in options}
     decision = decide(usd, lambda a, b: ratio(by_name[a], by_name[b]))
-    best, beaten = ([by_name[name] for name in names] for names in (decision.best, decision.beaten))
+    best, beaten = ([by_name[name] for name in names] for names in decision)
     return sorted(best, key=lambda option: (bool(option.doubt), -option.samples_per_usd[-1])), beaten
 
 

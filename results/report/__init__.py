@@ -1,8 +1,7 @@
-"""Builds tables for the terminal, and the report as one HTML or Markdown page.
+"""Builds tables for the terminal, and the report as one HTML page.
 
 All output is a `text_table.Grid` of values that `table`, `compare` and `recommend` computed. `tables.py` has the table
-of cases and the wide table, `comparison.py` compares fleets, `device_table.py` shows micro-benchmarks, `panels.py` has
-tables with bars, `decision.py` says what to rent, and `job.py` has the data of the calculator "My job".
+of cases, the wide table and that of devices, `comparison.py` compares fleets, and `panels.py` has tables with bars.
 
 Start at `page.make_report`; HTML, style and script are in `templates/`.
 """

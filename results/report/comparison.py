@@ -7,27 +7,20 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from results.compare.comparison import MEANINGS, Comparison, Efficiency, compare, compare_pair, efficiencies, fleets_of
+from results.compare.comparison import CEILING, MEANINGS, Comparison, compare, compare_pair, efficiencies, mark_of
 from results.compare.means import answers
 from results.stats import LEVEL, Interval, divided, ratio_of_estimates
-from results.table.cell_text import (
-    fleet_notes,
-    identity_text,
-    missing_hosts,
-    rate_text,
-    value_text,
-    warned_notes,
-)
-from results.table.comparable import CLUSTER_COLUMNS, case_label, cluster_name, cluster_names, of_each_case
-from results.table.fleets import FleetRate
+from results.table.cell_text import fleet_notes, identity_text, missing_hosts, rate_text, value_text, warned_notes
+from results.table.comparable import CLUSTER_COLUMNS, case_label, cluster_name, cluster_names, grouped, of_each_case
+from results.table.fleets import FleetRate, fleet_rates
 from results.table.merge import Merged
-from results.text import significant, with_interval
+from results.text import shortened, significant, with_interval
 from results.text_table import Grid, pivoted
 
 MANY = 20
 """Fewest cases with a note on the number marked by chance: at least one."""
 
-MOST_LISTED = 5
+MOST_LISTED = 6
 """Cases in a note."""
 
 Pair = tuple[str, str, list[Comparison]]
@@ -36,7 +29,7 @@ Pair = tuple[str, str, list[Comparison]]
 
 def fleet_pairs(rates: Sequence[FleetRate]) -> list[Pair]:
     """Compare each two fleets that share a case, once: the later fleet over the earlier one."""
-    sides = {fleet: [rate for rate in rates if rate.fleet == fleet] for fleet in fleets_of(rates)}
+    sides = grouped((rate.fleet, rate) for rate in rates)
     pairs = ((a, b, compare(sides[a], sides[b])) for b, a in itertools.combinations(sides, 2))
     return [pair for pair in pairs if pair[2]]
 
@@ -69,7 +62,8 @@ def compare_grid(
         rows.append([item.mark, case, ratio, *ratio_cells(item), "; ".join(filter(None, (item.reason, *differs)))])
     for mean in answers(found):
         if len(mean.found) > 1:
-            rows.append([mean.mark, f"mean of {len(mean.found)}: {mean.kind}", with_interval(mean.ratio), *4 * [""]])
+            name = f"mean of {len(mean.found)}: {mean.kind}"
+            rows.append([mark_of(mean.ratio), name, with_interval(mean.ratio), *4 * [""]])
     columns = ["", "case", *(f"{name}>" for name in ("ratio", *RATIO_COLUMNS)), "notes"]
     notes = _ratio_notes(found, sides) if found else []
     for side, of_side in ((a, sides[::2]), (b, sides[1::2])):
@@ -79,16 +73,11 @@ def compare_grid(
             for host, why in rate.failed.items()
             if host in rate.rates
         ]
-        notes += _listed(f"failed on {side}", failed, "; ")
+        notes += [f"failed on {side}: {'; '.join(shortened(failed, MOST_LISTED))}"] if failed else []
     for side, only in ((a, only_a), (b, only_b)):
-        notes += _listed(f"measured on {side} only", [case_label(rate, [*only_a, *only_b]) for rate in only], ", ")
+        cases = [case_label(rate, [*only_a, *only_b]) for rate in only]
+        notes += [f"measured on {side} only: {'; '.join(shortened(cases, MOST_LISTED))}"] if cases else []
     return Grid(f"{a} / {b}", columns, rows, notes).without_empty_columns()
-
-
-def _listed(what: str, texts: Sequence[str], mark: str) -> list[str]:
-    """Return a note with the first texts and the number of others; no note without any."""
-    more = [f"and {len(texts) - MOST_LISTED} more"] if len(texts) > MOST_LISTED else []
-    return [f"{what}: {mark.join([*texts[:MOST_LISTED], *more])}"] if texts else []
 
 
 def _ratio_notes(found: Sequence[Comparison], sides: Sequence[FleetRate]) -> list[str]:
@@ -135,27 +124,26 @@ def scaling_grid(rates: Sequence[FleetRate]) -> Grid | None:
     found = efficiencies(rates)
     if not found:
         return None
-    baselines = of_each_case(item.baseline for item in found)
-    cells = []
+    baselines, cells = of_each_case(item.b for item in found), []
     for item in found:
-        label = (item.rate.fleet, case_label(item.baseline, baselines, known=CLUSTER_COLUMNS))
-        cells.append((label, cluster_name(item.rate.case), efficiency_percent(item)[0]))
+        percent = divided(item.interval, 0.01) if item.interval else None
+        text = f"{value_text((item.value or 0.0) * 100, percent)} %{' !' if _is_suspect(item) else ''}"
+        label = (item.a.fleet, case_label(item.b, baselines, known=CLUSTER_COLUMNS))
+        cells.append((label, cluster_name(item.a.case), text))
     notes = ["throughput of N over N × throughput of 1, same settings, ± 95 %"]
-    if any(item.rate.case.num_hosts != 1 for item in found):
+    if any(item.a.case.num_hosts != 1 for item in found):
         notes.append("H×N: N on each of H hosts that train together, relative to 1 on one host")
-    if any(item.suspect for item in found):
+    if any(map(_is_suspect, found)):
         notes.append("! above 105 % is impossible: check the baseline")
-    sides = [side for item in found for side in (item.rate, item.baseline)]
-    names = cluster_names(item.rate.case for item in found)
+    sides = [side for item in found for side in (item.a, item.b)]
+    names = cluster_names(item.a.case for item in found)
     columns = ["fleet", "case", *(f"{name}>" for name in names)]
     notes += [*missing_hosts(sides), *fleet_notes(sides)]
     return Grid("Scaling efficiency", columns, pivoted(cells, names), notes)
 
 
-def efficiency_percent(item: Efficiency) -> tuple[str, Interval | None]:
-    """Return a scaling efficiency in percent, as text and as interval."""
-    percent = divided(item.interval, 0.01) if item.interval else None
-    return f"{value_text(item.value * 100, percent)} %{' !' if item.suspect else ''}", percent
+def _is_suspect(efficiency: Comparison) -> bool:
+    return efficiency.value is not None and efficiency.value > CEILING
 
 
 def communication_grid(merged: Merged) -> Grid | None:
@@ -163,10 +151,8 @@ def communication_grid(merged: Merged) -> Grid | None:
 
     The share of communication in a step is 1 − throughput with / throughput without all-reduce.
     """
-    if merged.apart is None:
-        return None
     wholes = {(rate.fleet, rate.case, rate.software): rate for rate in merged.rates}
-    parts = [replace(rate, case=replace(rate.case, all_reduce=True)) for rate in merged.apart.rates]
+    parts = [replace(rate, case=replace(rate.case, all_reduce=True)) for rate in fleet_rates(merged.without_all_reduce)]
     rows = []
     for part in parts:
         whole = wholes.get((part.fleet, part.case, part.software))
@@ -178,7 +164,7 @@ def communication_grid(merged: Merged) -> Grid | None:
         rows.append([part.fleet, case_label(part, parts), with_all_reduce, rate_text(part), share, bandwidth])
     note = "share of the step: 1 − samples/s with / without all-reduce, ± 95 %; steps without all-reduce train nothing"
     columns = ["fleet", "case", "with>", "without>", "communication>", "all-reduce GB/s>"]
-    return Grid("Communication", columns, rows, [note]).without_empty_columns()
+    return Grid("Communication", columns, rows, [note]).without_empty_columns() if rows else None
 
 
 def _share(whole: FleetRate, part: FleetRate) -> str:

@@ -1,40 +1,48 @@
-"""Builds the report as one HTML file or as Markdown: what to rent, how certain that is, and why.
+"""Builds the report as one HTML file: what to rent, how certain that is, and why.
 
-The page works offline; bars are inline SVG, and all texts of hosts are escaped.
+The page works offline; bars are inline SVG, and all texts of hosts are escaped. The recommendation has one question per
+measured network, precision, number of GPUs and mode. The calculator "My job" decides like `recommend`: it has the price
+ratios of `compare.decide` at which each comparison is decided.
 """
 
 from __future__ import annotations
 
-import textwrap
+import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jinja2
 import pandas as pd
 
 from results.compare.comparison import fleets_of
+from results.compare.decide import price_limits
 from results.compare.means import answer_lines, unknown_line
 from results.program import started_as_tfbench
+from results.recommend.answer import answers
 from results.recommend.options import Advice, asked_prices, unused_prices
+from results.recommend.output import advice_grid
+from results.recommend.questions import measured_questions
 from results.reference.gpu_comparison import comparison_lines, gpu_grids
 from results.reference.gpus import specifications
-from results.reference.prices import YOURS
+from results.reference.prices import YOURS, Prices
 from results.report.comparison import Pair, communication_grid, fleet_pairs, ratio_grids, scaling_grid
-from results.report.decision import decide, decision_grids, fleet_prices, job_data, setting_title
-from results.report.panels import Panel, leading_pairs, report_panels
-from results.report.tables import result_grids, wide_grids
+from results.report.panels import rate_panels, ratio_panel
+from results.report.tables import failure_lines, result_grids, software_lines, wide_grids
 from results.runs.store import StoredRecord
 from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
-from results.schema import Record, Status
+from results.schema import Case, Device, Mode, Record, Status
 from results.schema.version import __version__
-from results.table.cell_text import warning_codes
-from results.table.columns import place_of
-from results.table.merge import Merged, merge_records
-from results.text import counted
-from results.text_table import Grid, markdown, markdown_text, printable
+from results.table.cell_text import warned_notes, warning_codes
+from results.table.columns import SOFTWARE_COLUMNS, Row, place_of
+from results.table.comparable import case_label, differing, of_each_case
+from results.table.fleets import FleetRate, unambiguous
+from results.table.merge import merge_records
+from results.text import counted, enumerated
+from results.text_table import printable
 
 MAX_ROWS = 300
 """Rows of a long table or list on the page, which must be small enough for mail and phones."""
@@ -47,39 +55,25 @@ MOST_UNFOLDED = 60
 MAX_LETTERS = 1000
 """Characters of a cause on the page; records have it in full."""
 
-MAX_NAMED = 4
+MAX_NAMED = 5
 """Fleets, networks and hosts listed at the top of the page."""
 
 MAX_TABLES = 10
 """Tables of single fleets, and of single pairs, on the page."""
 
 
-@dataclass(frozen=True)
-class Report:
-    """The content of a report, which the page and the Markdown show.
+class Report(NamedTuple):
+    """A report.
 
     Attributes:
-        about: Names, times and hosts of the runs.
-        verdict: Sentences at the top, starting with the ratios and what to rent.
-        advices: What to rent in each setting.
-        unused: A line for each of the user's prices that the report does not use.
-        specified: Conclusions from the specifications of the GPUs of the answers, and their tables.
-        panels: Tables with bars; that of the ratios, if any, is the first.
-        tables: Further tables, shortened.
-        records: The records.
+        page: One self-contained HTML page with shortened tables.
+        problems: What is missing from it, one line each.
+        unused: A line for each of the user's prices that it does not use.
     """
 
-    title: str
-    about: str
-    verdict: list[str]
-    advices: list[Advice]
+    page: str
+    problems: list[str]
     unused: list[str]
-    specified: tuple[list[str], list[Grid]]
-    merged: Merged
-    pairs: list[Pair]
-    panels: list[Panel]
-    tables: list[Grid]
-    records: list[Record]
 
 
 def make_report(
@@ -89,7 +83,7 @@ def make_report(
     price_files: Sequence[Path] = (),
     measured_by: str = "",
 ) -> Report:
-    """Collect the content of a report.
+    """Make the report of records.
 
     Args:
         stored: Records of any number of runs.
@@ -103,7 +97,7 @@ def make_report(
     """
     merged, records = merge_records(stored), [item.record for item in stored if item.record is not None]
     given = asked_prices(prices, price_files, merged.rates)
-    advices, recommendation = decide(merged.rates, given)
+    advices, recommendation = _recommendation(merged.rates, given)
     options = [option for advice in advices for option in advice.options]
     gpus = [gpu for gpu in dict.fromkeys(option.gpu for option in options) if gpu in specifications()]
     offers = {option.subject: option.offers[0] for option in options if option.offers}
@@ -113,111 +107,63 @@ def make_report(
         merged = replace(merged, rows=rows)
     rates = merged.rates
     pairs, fleets, networks = fleet_pairs(rates), fleets_of(rates), [*dict.fromkeys(rate.case.model for rate in rates)]
-    of_fleets = " and ".join(fleets) if len(fleets) < 3 else _listed(fleets, "fleet")
+    leading, others = ([pair for pair in pairs if (pair[1] == pairs[0][1]) is first] for first in (True, False))
+    panels = [panel.first(MAX_BARS) for panel in (ratio_panel(leading, yours), *rate_panels(rates)) if panel.rows]
     tables = [
         *result_grids(merged),
         *wide_grids(merged)[:MAX_TABLES],
-        *ratio_grids([pair for pair in pairs if pair[1] != pairs[0][1]][:MAX_TABLES]),
-        scaling_grid(rates),
+        *ratio_grids(others[:MAX_TABLES]),
         communication_grid(merged),
         time_breakdown_grid(time_breakdown(stored)),
     ]
-    return Report(
-        title=f"{of_fleets}: {_listed(networks, 'network')}" if rates else title,
+    page = _rendered(
+        title=f"{enumerated(fleets, MAX_NAMED)}: {enumerated(networks, MAX_NAMED)}" if rates else title,
         about=_about(records, title) + (f"; measured by {measured_by}" if measured_by else ""),
-        verdict=[*_ratio_lines(leading_pairs(pairs)), *recommendation, *_row_lines(merged)],
-        advices=advices,
-        unused=unused_prices(advices, given),
+        verdict=[*_ratio_lines(leading), *recommendation, _row_line(merged.rows)],
+        panels=panels,
+        scaling=scaling_grid(rates),
+        settings=[(_setting(advice), advice.sentence, advice_grid(advice)) for advice in advices[:MAX_ROWS]],
         specified=(comparison_lines(gpus), gpu_grids(gpus)) if gpus else ([], []),
-        merged=merged,
-        pairs=pairs,
-        panels=[panel.first(MAX_BARS) for panel in report_panels(rates, pairs, yours)],
         tables=[replace(grid, notes=_first(grid.notes)).first(MAX_ROWS) for grid in tables if grid],
-        records=records,
+        fleets=fleets,
+        most_unfolded=MOST_UNFOLDED,
+        warnings=_first([*failure_lines(merged.rows), *warned_notes(rates), *merged.problems]),
+        job=_job_data(rates, pairs),
+        prices=_fleet_prices(rates),
+        software=software_lines(merged.rows),
+        commands=_commands(records),
     )
-
-
-def _listed(names: Sequence[str], noun: str) -> str:
-    """List the first names at the top of the page, and count the others."""
-    others = len(names) - MAX_NAMED
-    return ", ".join(names[:MAX_NAMED]) + (f" and {counted(others, f'more {noun}')}" if others > 0 else "")
+    return Report(page, merged.problems, unused_prices(advices, given))
 
 
 def _about(records: Sequence[Record], runs: str) -> str:
-    """Describe the runs in a line; the cost covers each host with all its GPUs from its first repeat to its last."""
-    rows = []
-    for record in records:
-        if origin := record.origin:
-            gpus = len(record.environment.gpus) if record.environment else 1
-            times = record.started_at, record.finished_at
-            rows.append([str(place_of(record)), origin.run_id, origin.usd_per_gpu_hour or 0.0, gpus, *times])
-    if not rows:
+    """Describe the runs in a line."""
+    hosts = list(dict.fromkeys(str(place_of(record)) for record in records if record.origin))
+    if not hosts:
         return runs
-    repeats = pd.DataFrame(rows, columns=["host", "run", "usd", "gpus", "begin", "end"])
-    for name in ("begin", "end"):
-        repeats[name] = pd.to_datetime(repeats[name], utc=True, format="ISO8601", errors="coerce")
-    spans = repeats.groupby(["host", "run", "usd"], sort=False).agg({"begin": "min", "end": "max", "gpus": "max"})
-    hours = (spans["end"] - spans["begin"]).dt.total_seconds() / 3600
-    usd = (hours * spans["gpus"].clip(lower=1) * spans.index.get_level_values("usd")).sum()
-    begin, end = repeats["begin"].min(), repeats["end"].max()
-    when = f"{begin:%Y-%m-%d %H:%M} UTC, {(end - begin).total_seconds() / 60:.0f} minutes"
-    hosts = _listed(list(dict.fromkeys(repeats["host"])), "host")
-    return f"{runs}: {when}, {counted(len(records), 'repeat')} on {hosts}{f', about {usd:.2f} USD' if usd else ''}"
+    stamps = [stamp for record in records if record.origin for stamp in (record.started_at, record.finished_at)]
+    times = pd.to_datetime(stamps, utc=True, format="ISO8601", errors="coerce")
+    minutes = (times.max() - times.min()).total_seconds() / 60
+    where = f"{counted(len(records), 'repeat')} on {enumerated(hosts, MAX_NAMED)}"
+    return f"{runs}: {times.min():%Y-%m-%d %H:%M} UTC, {minutes:.0f} minutes, {where}"
 
 
-def report_markdown(report: Report) -> str:
-    """Return the report as Markdown for a pull request: what to rent and the ratios, with all else collapsed."""
-    first, *others = (markdown_text(line) for line in report.verdict)
-    settings = [f"{setting_title(advice)}: {advice.sentence}" for advice in report.advices]
-    sections = {
-        "Each setting": (settings[:MAX_ROWS], decision_grids(report.advices)),
-        "Tables": ([], report.tables),
-        "Specifications of the GPUs": report.specified,
-    }
-    folded = {
-        name: "\n".join(["".join(f"* {markdown_text(line)}\n" for line in lines), *map(markdown, grids)]).strip("\n")
-        for name, (lines, grids) in sections.items()
-        if lines or grids
-    }
-    return "\n".join(
-        [
-            f"## {markdown_text(report.title)}",
-            "",
-            markdown_text(report.about),
-            "",
-            f"**{first}**",
-            "",
-            *(f"* {line}" for line in others),
-            "",
-            *(markdown(panel.shown) for panel in report.panels if panel.name == "ratio"),
-            *(f"<details><summary>{name}</summary>\n\n{text}\n\n</details>\n" for name, text in folded.items()),
-        ]
-    )
+def _setting(advice: Advice) -> str:
+    """Return the title of an answer among those of all settings."""
+    return f"{advice.title}, {counted(advice.question.counts[0], 'GPU')}"
 
 
-def report_html(report: Report) -> str:
-    """Return the report as one self-contained HTML page with shortened tables."""
+def _rendered(**content: object) -> str:
+    """Return the page with this content."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}  # a third of a large page is the job's data
-    environment.filters |= {"printable": printable, "setting_title": setting_title}
-    page = environment.get_template("report.html.j2").render(
-        report=report,
-        fleets=fleets_of(report.merged.rates),
-        most_unfolded=MOST_UNFOLDED,
-        decisions=[grid.first(MAX_ROWS) for grid in decision_grids(report.advices)],
-        settings=report.advices[:MAX_ROWS],
-        warnings=_first([*_warnings(report.merged), *report.merged.problems]),
-        job=job_data(report.merged.rates, report.pairs),
-        prices=fleet_prices(report.merged.rates),
-        environments=_environments(report.records),
-        commands=_commands(report.records),
-        version=__version__,
-        made_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-    )
+    environment.filters["printable"] = printable
+    made_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    page = environment.get_template("report.html.j2").render(version=__version__, made_at=made_at, **content)
     return page.encode(errors="replace").decode()  # a lone surrogate cannot be written as UTF-8
 
 
@@ -238,52 +184,13 @@ def _ratio_lines(pairs: Sequence[Pair]) -> list[str]:
     return [*lines, f"{counted(more, 'more fleet')} below: Each fleet / {pairs[0][1]}."] if more > 0 else lines
 
 
-def _row_lines(merged: Merged) -> list[str]:
-    """Return how many rows have a number, and causes of failure."""
-    ok = sum(row.repeats_ok > 0 for row in merged.rows)
-    codes = sorted({code for row in merged.rows for code in warning_codes(row.warnings)})
+def _row_line(rows: Sequence[Row]) -> str:
+    """Return how many rows have a number, and the codes of their warnings."""
+    ok = sum(row.repeats_ok > 0 for row in rows)
+    codes = sorted({code for row in rows for code in warning_codes(row.warnings)})
     warned = f" Warnings: {', '.join(codes)}." if codes else ""
     passed = "; all of them passed their validity checks" if ok else ""
-    have = "row has" if len(merged.rows) == 1 else "rows have"
-    causes = Counter(textwrap.shorten(row.cause, 200) for row in merged.rows if not row.repeats_ok and row.cause)
-    return [
-        f"{ok} of {len(merged.rows)} {have} a number{passed}.{warned}",
-        *(f"{counted(rows, 'row')} without one: {cause}" for cause, rows in causes.most_common(MAX_NAMED)),
-    ]
-
-
-def _warnings(merged: Merged) -> list[str]:
-    """Return the warnings and failures of the rows, with host and case."""
-    return [
-        f"{row.place} {row.case.model} {row.case.precision} ×{row.case.num_gpus}: {text}"
-        for row in merged.rows
-        if (text := "; ".join(filter(None, (row.warnings, row.cause))))
-    ]
-
-
-def _environments(records: Sequence[Record]) -> list[tuple[str, dict[str, str]]]:
-    """Return the distinct environments with their hosts: names of hosts, then values by name."""
-    hosts: dict[tuple[tuple[str, str], ...], dict[str, None]] = {}
-    for record in records:
-        environment, origin = record.environment, record.origin
-        if environment is None:
-            continue
-        gpus = dict.fromkeys(gpu.name for gpu in environment.gpus)
-        limits = sorted({gpu.power_limit_watts for gpu in environment.gpus if gpu.power_limit_watts is not None})
-        values = {
-            "GPUs": f"{len(environment.gpus)} × {' + '.join(gpus)}" if gpus else "none",
-            **({"power limit": ", ".join(f"{limit:g} W" for limit in limits) or "unknown"} if gpus else {}),
-            "CPU": f"{environment.cpu}, {environment.cpu_limit:g} of {environment.cpu_count} CPUs",
-            "TensorFlow": environment.tensorflow,
-            "Keras": environment.keras,
-            "CUDA": environment.cuda or "none",
-            "driver": environment.driver or "none",
-            "Python": environment.python,
-            "system": f"{environment.operating_system}, kernel {environment.kernel}",
-            "image": f"{origin.image}@{origin.image_digest}" if origin and origin.image_digest else "none",
-        }
-        hosts.setdefault(tuple(values.items()), {})[str(place_of(record))] = None
-    return [(", ".join(of_values), dict(values)) for values, of_values in hosts.items()]
+    return f"{ok} of {len(rows)} {'row has' if len(rows) == 1 else 'rows have'} a number{passed}.{warned}"
 
 
 def _commands(records: Sequence[Record]) -> list[str]:
@@ -291,3 +198,97 @@ def _commands(records: Sequence[Record]) -> list[str]:
     measure = "tfbench measure" if started_as_tfbench() else "python -m tfbench"
     ok = (record for record in records if record.status is Status.OK)
     return list(dict.fromkeys(f"{measure} {' '.join(record.case.flags())}" for record in ok))
+
+
+def _recommendation(rates: Sequence[FleetRate], prices: Prices) -> tuple[list[Advice], list[str]]:
+    """Answer a question for each measured setting.
+
+    Args:
+        rates: Measured throughputs.
+        prices: Prices for GPUs and fleets; prices of the records override all but the user's.
+
+    Returns:
+        The answers; the recommendation in one sentence, and lines for cases that a fleet measured with several software
+        identities.
+    """
+    rates, left_out = unambiguous(rates)
+    cases = [rate.case for rate in rates]
+    questions = measured_questions(cases)
+    advices = [advice for question in questions for advice in answers(question, rates, prices)]
+    if not advices:
+        first = "No recommendation: no training or inference of one host was measured."
+    elif not any(len(advice.ranked) > 1 for advice in advices):
+        names = ", ".join(dict.fromkeys(option.subject for advice in advices for option in advice.options))
+        first = f"No two fleets have figures of one setting, so nothing is ranked: {names}."
+    elif all(case.device is Device.CPU for case in cases):
+        advices, first = [], "No GPU was measured, so there is nothing to rent: these figures compare processors."
+    elif len(advices) == 1:
+        first = f"{advices[0].sentence}."
+    else:
+        choices = Counter(map(_choice, advices)).most_common()
+        parts = [f"{choice} in {number} of {len(advices)} settings" for choice, number in choices]
+        first = f"{', '.join(parts)}; first: {advices[0].sentence}."
+    return advices, [first, *left_out]
+
+
+def _choice(advice: Advice) -> str:
+    """Return what to rent if prices decide, else the fastest option; a single one is not compared."""
+    if advice.winner is not None:
+        return f"Rent {advice.winner.subject}"
+    if not advice.ranked:
+        return "no answer"
+    fastest = max(advice.ranked, key=lambda option: option.samples_per_second).subject
+    return f"{fastest} is the fastest" if len(advice.ranked) > 1 else f"only {fastest} has a figure"
+
+
+def _job_data(rates: Sequence[FleetRate], pairs: Sequence[Pair]) -> list[dict[str, Any]]:
+    """Return throughputs and ratios of fleets for each case.
+
+    Args:
+        rates: Measured throughputs.
+        pairs: Comparisons of each two fleets.
+
+    Returns:
+        For each case with a number, training first: label, unit, `fleets` (rate with its interval and replicas, or why
+        it has none) and `limits` (`price_limits` by first and second fleet; null: infinite).
+    """
+    limits: dict[Case, dict[str, dict[str, list[float | None]]]] = {}
+    for a, b, compared in pairs:
+        for item in compared:
+            if item.value is not None:
+                ends = [float(f"{end:.7g}") if math.isfinite(end) else None for end in price_limits(item.interval)]
+                limits.setdefault(item.a.case, {}).setdefault(a, {})[b] = ends
+    measured = sorted((rate for rate in rates if rate.rates), key=lambda rate: rate.case.mode is not Mode.TRAIN)
+    cases, distinct = [], of_each_case(rates)
+    for case in dict.fromkeys(rate.case for rate in measured):
+        of_case = [rate for rate in rates if rate.case == case]
+        fleets = {fleet: _figure([rate for rate in of_case if rate.fleet == fleet]) for fleet in fleets_of(of_case)}
+        unit = next(rate.unit for rate in of_case if rate.unit)
+        label = case_label(of_case[0], distinct)
+        cases.append({"label": label, "unit": unit, "fleets": fleets, "limits": limits.get(case, {})})
+    return cases
+
+
+def _fleet_prices(rates: Sequence[FleetRate]) -> dict[str, float | None]:
+    """Return the price of each fleet that has a number, USD per GPU-hour; None: the user has to enter one.
+
+    Shipped examples of prices are left out: an offer that somebody saw months ago is nobody's price today.
+    """
+    prices: dict[str, float | None] = {}
+    for rate in rates:
+        if rate.rates:
+            prices[rate.fleet] = prices.get(rate.fleet) or rate.usd_per_gpu_hour
+    return prices
+
+
+def _figure(rates: Sequence[FleetRate]) -> dict[str, Any]:
+    """Return a fleet's figure for a case, or why it has none."""
+    measured = [rate for rate in rates if rate.rates]
+    if not measured:
+        return {"failed": ", ".join(dict.fromkeys(status for rate in rates for status in rate.failures.values()))}
+    if len(measured) > 1:
+        return {"failed": f"several {enumerated(differing(measured, SOFTWARE_COLUMNS))}"}
+    (rate,) = measured
+    interval = rate.interval if rate.interval and rate.interval.low > 0 else None
+    low, high = (interval.low, interval.high) if interval else (None, None)
+    return {"rate": rate.mean, "low": low, "high": high, "gpus": rate.case.replicas}

@@ -1,21 +1,22 @@
 """Builds the report's panels: tables of a value for each case and fleet, in which each value has a bar.
 
-The page draws bars as inline SVG, which needs no chart library and wraps like text; Markdown prints the table.
+The page draws bars as inline SVG, which needs no chart library and wraps like text.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from results.compare.comparison import MEANINGS, Comparison, Mark, efficiencies
-from results.report.comparison import RATIO_COLUMNS, Pair, efficiency_percent, ratio_cells
+from results.compare.comparison import MEANINGS, Comparison, Mark
+from results.report.comparison import RATIO_COLUMNS, Pair, ratio_cells
 from results.schema import Mode
 from results.stats import Interval
 from results.table.cell_text import price_notes, rate_text, value_text
-from results.table.comparable import CLUSTER_COLUMNS, case_label, cluster_name, of_each_case
+from results.table.comparable import case_label, grouped, of_each_case
 from results.table.fleets import UTILISATION, FleetRate
 from results.text_table import Grid
 
@@ -52,15 +53,6 @@ class Panel(Grid):
         """Whether all rows are of one fleet, each of another case, so that its name says nothing."""
         return len({row[1] for row in self.rows}) == 1 and len({row[0] for row in self.rows}) == len(self.rows)
 
-    @property
-    def shown(self) -> Panel:
-        """The table as text: without the column of fleets if it says nothing."""
-        return self.only([at for at, _ in enumerate(self.columns) if at != 1]) if self.is_of_one else self
-
-    def first(self, count: int) -> Panel:
-        """Return the panel with its first rows and bars."""
-        return replace(super().first(count), bars=self.bars[:count])
-
 
 Figures = tuple[Sequence[str], Interval | None]
 """Texts of a value and of further columns, and the bar; see `Panel`."""
@@ -79,46 +71,26 @@ def _panel(name: str, title: str, columns: Sequence[str], rows: Iterable[Row], n
         rows: In any order of cases.
         notes: Lines below the panel.
     """
-    cases: dict[str, list[Row]] = {}
-    for row in rows:
-        cases.setdefault(row[0], []).append(row)
-    ordered = [row for of_case in cases.values() for row in of_case]
+    ordered = list(itertools.chain(*grouped((row[0], row) for row in rows).values()))
     texts = [[case, fleet, *cells] for case, fleet, (cells, _) in ordered]
     bars = [bar for _, _, (_, bar) in ordered]
     headings = ["case", "fleet", *(f"{column}>" for column in columns)]
     return Panel(title, headings, texts, notes, name=name, bars=bars).without_empty_columns()
 
 
-def report_panels(rates: Sequence[FleetRate], pairs: Sequence[Pair], yours: Iterable[str]) -> list[Panel]:
-    """Return the panels of a report that have rows, in their order: ratios, rates, scaling.
+def ratio_panel(pairs: Sequence[Pair], yours: Iterable[str] = ()) -> Panel:
+    """Return the ratios of fleets over another one, case by case; without rows if there is no ratio.
 
     Args:
-        rates: Measured throughputs.
-        pairs: Comparisons of each two fleets.
+        pairs: Comparisons with one second side.
         yours: Fleets at the user's prices; the others have those of their records.
     """
-    return [panel for panel in (ratio_panel(pairs, yours), *rate_panels(rates), scaling_panel(rates)) if panel.rows]
-
-
-def leading_pairs(pairs: Sequence[Pair]) -> list[Pair]:
-    """Return the comparisons with the first fleet that shares a case with another."""
-    return [pair for pair in pairs if pair[1] == pairs[0][1]]
-
-
-def ratio_panel(pairs: Sequence[Pair], yours: Iterable[str] = ()) -> Panel:
-    """Return the ratios of fleets over the first one, case by case; without rows if there is no ratio.
-
-    Args:
-        pairs: Pairs of fleets; only those with the second side of the first pair are shown.
-        yours: See `report_panels`.
-    """
-    leading = leading_pairs(pairs)
-    items = [item for _, _, compared in leading for item in compared]
+    items = [item for _, _, compared in pairs for item in compared]
     items.sort(key=lambda item: item.a.case.mode is not Mode.TRAIN)
     sides = [side for item in items for side in (item.a, item.b)]
     cases = of_each_case(sides)
     rows = [(case_label(item.a, cases), item.a.fleet, _ratio(item)) for item in items]
-    title = "" if not rows else f"{leading[0][0] if len(leading) == 1 else 'Each fleet'} / {leading[0][1]}"
+    title = f"{pairs[0][0] if len(pairs) == 1 else 'Each fleet'} / {pairs[0][1]}" if pairs else ""
     known = rows if any(item.value is not None for item in items) else []
     panel = _panel("ratio", title, ["times as fast", *RATIO_COLUMNS], known, _ratio_notes(items, sides, yours))
     return replace(panel, reference=1.0)
@@ -146,18 +118,30 @@ def _ratio_notes(items: Sequence[Comparison], sides: Sequence[FleetRate], yours:
 
 
 def rate_panels(rates: Sequence[FleetRate]) -> list[Panel]:
-    """Return panels of throughput, utilisation and energy; for each unit one, if its name is in the title."""
-    units, cases, panels = {rate.case.model: rate.unit for rate in rates if rate.unit}, of_each_case(rates), []
+    """Return the panels of throughput and energy, one for each unit, and of utilisation, that have rows."""
+    units, cases = {rate.case.model: rate.unit for rate in rates if rate.unit}, of_each_case(rates)
     ordered = sorted(rates, key=lambda rate: (rate.case.mode is not Mode.TRAIN, rate.case.model))
-    for (name, title, *columns), read, notes in RATE_PANELS:
-        rows: dict[tuple[str, ...], list[Row]] = {}
-        for rate in ordered:
-            figures, unit = read(rate), units.get(rate.case.model)
-            if figures and unit:
-                heading = tuple(text.format(unit=unit) for text in (name, title, *columns))
-                rows.setdefault(heading, []).append((case_label(rate, cases), rate.fleet, figures))
-        panels += [_panel(heading[0], heading[1], heading[2:], of_unit, notes) for heading, of_unit in rows.items()]
-    return panels
+    of_units = grouped((unit, rate) for rate in ordered if (unit := units.get(rate.case.model)))
+
+    def rows(of_unit: Iterable[FleetRate], read: Callable[[FleetRate], Figures | None]) -> list[Row]:
+        return [(case_label(rate, cases), rate.fleet, found) for rate in of_unit if (found := read(rate))]
+
+    columns = ["of peak FLOP/s", "of bandwidth"]
+    panels = [
+        *(
+            _panel(f"speed-{unit}", f"Speed, {unit} per second", [f"{unit}/s"], rows(of_unit, _speed))
+            for unit, of_unit in of_units.items()
+        ),
+        _panel("utilisation", "Utilisation, share of measured peaks", columns, rows(ordered, _utilisation), [TRAFFIC]),
+        *(
+            _panel(f"energy-{unit}", f"Energy, {unit} per joule of the GPUs", [f"{unit}/J"], rows(of_unit, _energy))
+            for unit, of_unit in of_units.items()
+        ),
+    ]
+    return [panel for panel in panels if panel.rows]
+
+
+TRAFFIC = "bandwidth: of unfused traffic, so fusion or caches may exceed 100 %; near 100 % of either, it sets the speed"
 
 
 def _speed(rate: FleetRate) -> Figures:
@@ -176,33 +160,6 @@ def _energy(rate: FleetRate) -> Figures | None:
     """Return the samples per joule; None: unknown."""
     interval = rate.samples_per_joule.interval() if rate.samples_per_joule else None
     return ([value_text(interval.value, interval)], interval) if interval else None
-
-
-TRAFFIC = "bandwidth: of unfused traffic, so fusion or caches may exceed 100 %; near 100 % of either, it sets the speed"
-
-RATE_PANELS = (
-    (("speed-{unit}", "Speed, {unit} per second", "{unit}/s"), _speed, ()),
-    (
-        ("utilisation", "Utilisation, share of measured peaks", "of peak FLOP/s", "of bandwidth"),
-        _utilisation,
-        (TRAFFIC,),
-    ),
-    (("energy-{unit}", "Energy, {unit} per joule of the GPUs", "{unit}/J"), _energy, ()),
-)
-"""Name, title and columns of each panel of rates; the function that reads a rate; notes."""
-
-
-def scaling_panel(rates: Sequence[FleetRate]) -> Panel:
-    """Return the scaling efficiency of cases on several GPUs."""
-    rows, found = [], efficiencies(rates)
-    baselines = of_each_case(item.baseline for item in found)
-    for item in found:
-        case = case_label(item.baseline, baselines, known=CLUSTER_COLUMNS)
-        text, interval = efficiency_percent(item)
-        name = f"{case}, {cluster_name(item.rate.case)} {item.rate.case.device.upper()}s"
-        rows.append((name, item.rate.fleet, ([text], _bar(100 * item.value, interval))))
-    note = "throughput of N over N × throughput of 1; the dashed line is perfect scaling"
-    return replace(_panel("scaling", "Scaling", ["efficiency"], rows, [note]), reference=100.0)
 
 
 def _bar(value: float | None, interval: Interval | None = None) -> Interval | None:

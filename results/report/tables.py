@@ -5,15 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import statistics
-from collections import defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict
 
-from results.compare.comparison import fleets_of
 from results.report.comparison import communication_grid, fleet_pairs, ratio_grids, repeated, scaling_grid
 from results.runs.store import StoredRecord
 from results.schema import SETTINGS, TUNING, Case, Device, DeviceResult, Mode, Record
-from results.stats import Interval, estimate
+from results.stats import estimate
 from results.table.cell_text import (
     fleet_notes,
     identity_text,
@@ -23,30 +21,33 @@ from results.table.cell_text import (
     value_text,
     warning_notes,
 )
-from results.table.columns import CASE_COLUMNS, COLUMNS, NO_ORIGIN, SOFTWARE_COLUMNS, Row, Software, Value, place_of
-from results.table.comparable import CLUSTER_COLUMNS, IMPLIED, cluster_name, cluster_names, differing
+from results.table.columns import (
+    CASE_COLUMNS,
+    COLUMNS,
+    NO_ORIGIN,
+    NOTED,
+    SOFTWARE_COLUMNS,
+    Row,
+    Software,
+    place_of,
+    software_of,
+)
+from results.table.comparable import (
+    CLUSTER_COLUMNS,
+    IMPLIED,
+    ambiguous,
+    cluster_name,
+    cluster_names,
+    differing,
+    grouped,
+)
 from results.table.fleets import FleetRate
 from results.table.merge import Merged
-from results.text import GROUP_SPACE, counted, printable, significant
+from results.text import GROUP_SPACE, counted, enumerated, printable, significant
 from results.text_table import Grid, markdown, pivoted
 
-SOFTWARE_NAMES = {
-    "gpu": "",
-    "power_limit_watts": "power limit ",
-    "tensorflow": "TensorFlow ",
-    "keras": "Keras ",
-    "cuda": "CUDA ",
-    "cudnn": "cuDNN ",
-    "nccl": "NCCL ",
-    "cublas": "cuBLAS ",
-    "driver": "driver ",
-    "cuda_compat": "compatibility package ",
-    "cpu": "",
-    "image_digest": "image ",
-    "variables": "",
-    "launcher": "",
-}
-"""Columns of an identity shown in notes, with their prefix."""
+CASES_NAMED = 4
+"""Cases that a line on a failure names at most."""
 
 BRIEF = ("gpu", "power_limit_watts", "tensorflow", "cuda", "driver")
 """Those of a brief note; without a GPU the processor, too."""
@@ -63,7 +64,7 @@ def all_grids(merged: Merged, *, brief: bool = False) -> list[Grid]:
             what `compare` prints. If nothing was measured, only the reasons are left.
     """
     if brief and merged.rows and not merged.devices and not any(row.repeats_ok for row in merged.rows):
-        return [Grid("No repeat gave a number", [], [], _causes(merged.rows))]
+        return [Grid("No repeat gave a number", [], [], failure_lines(merged.rows))]
     ratios = [] if brief else ratio_grids(fleet_pairs(merged.rates))
     more = [grid for grid in (scaling_grid(merged.rates), communication_grid(merged)) if grid is not None]
     return [*result_grids(merged, brief=brief), *wide_grids(merged, brief=brief), *ratios, *more]
@@ -99,8 +100,8 @@ def results_grid(merged: Merged, *, brief: bool = False) -> Grid:
         brief: Omit settings that are the default, variables, and software that says little about a GPU.
     """
     rows = merged.rows
-    varying = [name for name in _SETTINGS if _ambiguous((row.case.model, getattr(row, name)) for row in rows)]
-    software = [name for name in SOFTWARE_COLUMNS if _ambiguous((row.place, getattr(row, name)) for row in rows)]
+    varying = [name for name in _SETTINGS if ambiguous((row.case.model, getattr(row, name)) for row in rows)]
+    software = [name for name in SOFTWARE_COLUMNS if ambiguous((row.place, getattr(row, name)) for row in rows)]
     hosts = list(dict.fromkeys(str(row.place) for row in rows))
     cells = [
         [
@@ -108,7 +109,7 @@ def results_grid(merged: Merged, *, brief: bool = False) -> Grid:
             *(row.case.model, str(row.case.precision), str(row.case.batch_per_gpu)),
             _cluster(row.case),
             *("" if value is None else str(value) for value in (getattr(row, name) for name in (*varying, *software))),
-            _rate(row),
+            value_text(row.samples_per_second, row.interval),
             str(row.repeats) if row.repeats_ok == row.repeats else f"{row.repeats_ok} of {row.repeats}",
             *(_scaled(getattr(row, name), factor) for name, factor in _NUMBERS.values()),
             row.status,
@@ -119,44 +120,28 @@ def results_grid(merged: Merged, *, brief: bool = False) -> Grid:
     columns = ["host", "network", "precision", "batch>", "GPUs>", *varying, *software]
     columns += ["samples/s>", "repeats>", *_NUMBERS, "status", "warnings"]
     notes = _common_notes(merged, varying, software, brief=brief) if rows else ["no records"]
-    notes += [*warning_notes(row.warnings for row in rows), *_causes(rows)]
+    notes += [*warning_notes(row.warnings for row in rows), *failure_lines(rows)]
     title = f"Results of {hosts[0]}" if len(hosts) == 1 else "Results"
     optional = ("CV %", "p50 ms", "b1 p99 ms", "b1 p95 ms", "b1 p50 ms", "repeats")
     return Grid(title, columns, cells, notes, optional).without_empty_columns()
-
-
-def _ambiguous(pairs: Iterable[tuple[Hashable, Value]]) -> bool:
-    """Return whether a key has two values, which must then be shown."""
-    seen: dict[Hashable, Value] = {}
-    return any(seen.setdefault(key, value) != value for key, value in pairs)
 
 
 def _cluster(case: Case) -> str:
     return counted(cluster_name(case), "CPU") if case.device is Device.CPU else cluster_name(case)
 
 
-def _rate(row: Row) -> str:
-    mean, low, high = row.samples_per_second, row.ci95_low, row.ci95_high
-    if mean is None or low is None or high is None:
-        return value_text(mean)
-    return value_text(mean, Interval(mean, low, high))
-
-
 def _scaled(value: float | None, factor: float) -> str:
     return "" if value is None else significant(value * factor)
 
 
-def _causes(rows: Sequence[Row]) -> list[str]:
+def failure_lines(rows: Sequence[Row]) -> list[str]:
     """Return a line per cause of failure and host, with the affected cases."""
-    hit: dict[tuple[str, str], list[str]] = {}
-    for row in rows:
-        if row.cause:
-            case = f"{row.case.model} {row.case.precision} ×{_cluster(row.case)}"
-            hit.setdefault((str(row.place), row.cause), []).append(case)
-    return [
-        f"{host}, {', '.join(cases) if len(cases) <= 3 else f'{cases[0]} and {len(cases) - 1} more cases'}: {cause}"
-        for (host, cause), cases in hit.items()
-    ]
+    hit = grouped(
+        ((str(row.place), row.cause), f"{row.case.model} {row.case.precision} ×{_cluster(row.case)}")
+        for row in rows
+        if row.cause
+    )
+    return [f"{place}, {enumerated(cases, CASES_NAMED)}: {cause}" for (place, cause), cases in hit.items()]
 
 
 def _common_notes(merged: Merged, varying: Sequence[str], software: Sequence[str], *, brief: bool) -> list[str]:
@@ -167,28 +152,28 @@ def _common_notes(merged: Merged, varying: Sequence[str], software: Sequence[str
         usual = all(value == getattr(Case(model=model), name) for model, value in values.items())
         if name in varying or (usual and (brief or name in TUNING)):
             continue
-        networks: dict[Value, list[str]] = {}
-        for model, value in values.items():
-            networks.setdefault(value, []).append(model)
+        networks = grouped((value, model) for model, value in values.items())
         known = {value: "" if len(networks) == 1 else f" ({', '.join(of)})" for value, of in networks.items()}
         texts = [f"{value}{where}" for value, where in known.items() if value is not None]
         shared += [f"{name.replace('_', ' ')} {', '.join(texts)}"] if texts else []
     units = sorted({row.unit for row in rows if row.unit})
-    runs = merged.repeats.groupby("row")["run"].nunique()
-    repeated = [index for index, row in enumerate(rows) if row.ci95_high is not None]
-    over = " or ".join(dict.fromkeys("runs" if runs[index] > 1 else "repeats" for index in repeated))
+    over = " or ".join(dict.fromkeys("runs" if len(row.rates) > 1 else "repeats" for row in rows if row.interval))
     figures = f"{', '.join(units)} per second {f'± 95 % over {over}' if over else ONE_REPEAT}"
     notes = ["; ".join(filter(None, (figures if units else "no repeat gave a number", ", ".join(shared))))]
+    return [*notes, *software_lines(rows, software, brief=brief)]
+
+
+def software_lines(rows: Sequence[Row], without: Collection[str] = (), *, brief: bool = False) -> list[str]:
+    """Return the distinct identities of each fleet, without some columns, a line each."""
     started = [row for row in rows if row.software.tensorflow is not None]
-    lines = {(row.fleet, _software_line(row.software, software, brief=brief)): None for row in started}
-    return [*notes, *(f"{fleet}: {line}" for fleet, line in lines)]
+    lines = (f"{row.fleet}: {_software_text(row.software, without, brief=brief)}" for row in started)
+    return list(dict.fromkeys(lines))
 
 
-def _software_line(item: Software, varying: Sequence[str], *, brief: bool) -> str:
-    """Return the values of an identity, without columns that have their own."""
-    names = [name for name in SOFTWARE_NAMES if not brief or name in BRIEF or (name == "cpu" and item.gpu is None)]
-    known = {name: value for name in names if name not in varying and (value := getattr(item, name)) is not None}
-    return ", ".join(f"{SOFTWARE_NAMES[name]}{identity_text(name, value)}" for name, value in known.items())
+def _software_text(item: Software, without: Collection[str] = (), *, brief: bool) -> str:
+    names = [name for name in NOTED if not brief or name in BRIEF or (name == "cpu" and item.gpu is None)]
+    known = {name: value for name in names if name not in without and (value := getattr(item, name)) is not None}
+    return ", ".join(f"{NOTED[name]}{identity_text(name, value)}" for name, value in known.items())
 
 
 def wide_grids(merged: Merged, *, brief: bool = False) -> list[Grid]:
@@ -200,7 +185,7 @@ def wide_grids(merged: Merged, *, brief: bool = False) -> list[Grid]:
         merged: The records.
         brief: Omit a table that shows no more than the rows: one of a single host and number of GPUs.
     """
-    fleets = [[rate for rate in merged.rates if rate.fleet == fleet] for fleet in fleets_of(merged.rates)]
+    fleets = grouped((rate.fleet, rate) for rate in merged.rates).values()
     return [_wide_grid(rates) for rates in fleets if not brief or _is_wide(rates)]
 
 
@@ -221,7 +206,7 @@ def _wide_grid(rates: Sequence[FleetRate]) -> Grid:
     known = [rate for rate in rates if rate.rates]
     for name in differing(known, SOFTWARE_COLUMNS):  # so that no cell mixes two identities
         lines = ((tuple(map(rate.named, settings)), rate.named(name)) for rate in known)
-        split += [name] if name not in _OF_THE_CASE or _ambiguous(lines) else []
+        split += [name] if name not in _OF_THE_CASE or ambiguous(lines) else []
     unit_of = {rate.case.model: f"{rate.unit}/s" for rate in rates if rate.unit}
     cells = []
     for rate in rates:
@@ -255,27 +240,28 @@ def readings_grid(records: Iterable[StoredRecord]) -> Grid | None:
 
     Numbers are medians over the repeats, in the units that their names end with; of other values each is listed.
     """
-    found: dict[tuple[str, str], dict[str, list[object]]] = {}
-    for item in records:
-        if (record := item.record) is None or (measured := record.measurement) is None:
+    values = grouped(_readings(item.record for item in records if item.record is not None))
+    headings = list(dict.fromkeys(heading for _, heading in values))
+    cells = (((*place,), heading, _reading(of_place)) for (place, heading), of_place in values.items())
+    grid = Grid("Readings", ["host", "case", *headings], pivoted(cells, headings))
+    return grid.without_empty_columns() if headings else None
+
+
+def _readings(records: Iterable[Record]) -> Iterator[tuple[tuple[tuple[str, str], str], object]]:
+    """Yield the values of records that no column has, each with its host and case and its name."""
+    for record in records:
+        if (measured := record.measurement) is None or record.environment is None:
             continue
-        values = found.setdefault((str(place_of(record)), record.case.name), {})
+        place = str(place_of(record)), record.case.name
         for part in (record.environment, measured, record.telemetry, measured.input_limit):
             for name, value in vars(part).items() if part is not None else ():
                 heading = name if part is measured or not hasattr(measured, name) else f"readings of {name}"
                 if name not in COLUMNS and isinstance(value, str | int | float):
-                    values.setdefault(heading, []).append(value)
+                    yield (place, heading.replace("_", " ")), value
         for phase in record.phases:
-            values.setdefault(f"cpu_seconds of {phase.name}", []).append(phase.cpu_seconds)
-        if record.environment is not None:
-            wheel = record.environment.wheel_compute_capabilities
-            values.setdefault("wheel_compute_capabilities", []).extend(wheel)
-    names = dict.fromkeys(name for values in found.values() for name in values)
-    if not names:
-        return None
-    rows = [[*of, *(_reading(values.get(name, ())) for name in names)] for of, values in found.items()]
-    headings = ["host", "case", *(name.replace("_", " ") for name in names)]
-    return Grid("Readings", headings, rows).without_empty_columns()
+            yield (place, f"cpu seconds of {phase.name}"), phase.cpu_seconds
+        for capability in record.environment.wheel_compute_capabilities:
+            yield (place, "wheel compute capabilities"), capability
 
 
 def _reading(values: Sequence[object]) -> str:
@@ -324,21 +310,14 @@ METRICS = {
     "device_to_host": "device to host",
     "all_reduce": "all-reduce, bus",
 }
-"""Display names of metrics, in order; unknown metrics follow under their own name."""
+"""Display names of metrics; others have their own name."""
 
-ARITHMETIC = ("fp64", "fp32", "tf32", "fp16", "bf16")
-
-PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
-
-BINARY_SIZES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
-
-
-Metric = tuple[int, int, int, int, str, str]
-"""Sort key of a metric, arithmetic, number of devices and size, which ends with the display name and the unit."""
+UNITS = {"FLOP/s": (1e12, "TFLOP/s"), "B/s": (1e9, "GB/s")}
+"""Factor and name of the unit that is shown, by that of the records."""
 
 
 def device_grid(records: Sequence[Record]) -> Grid | None:
-    """Return the table of the device micro-benchmarks; None: there are none.
+    """Return the table of the device micro-benchmarks in the order of their measurement; None: there are none.
 
     A cell is the mean over the best round of each repeat, with its 95 % interval. Different software on a host has
     separate columns.
@@ -346,63 +325,38 @@ def device_grid(records: Sequence[Record]) -> Grid | None:
     Args:
         records: Records with `device_results`.
     """
-    columns = defaultdict[tuple[str, str], defaultdict[Metric, list[DeviceResult]]](lambda: defaultdict(list))
-    for record in records:
-        for result in record.device_results:
-            columns[str(place_of(record)), _software(record)][_metric(result)].append(result)
-    if not columns:
-        return None
-    places = [place for place, _ in columns]
+    columns = grouped(
+        ((str(place_of(record)), _software_text(software_of(record) or Software(), brief=True)), result)
+        for record in records
+        for result in record.device_results
+    )
+    places, cells, reasons = [place for place, _ in columns], [], dict[tuple[str, str | None], dict[str, None]]()
     headings = [
         f"{place} ({places[: at + 1].count(place)})" if places.count(place) > 1 else place
         for at, place in enumerate(places)
     ]
-    rows, reasons = [], dict[str | None, tuple[dict[str, None], dict[str, None]]]()
-    for metric in sorted({metric for results in columns.values() for metric in results}):
-        *_, name, unit = metric
-        found = [results[metric] for results in columns.values()]
-        values = [[result.value for result in of_host if result.value is not None] for of_host in found]
-        largest = max((statistics.fmean(of_host) for of_host in values if of_host), default=0.0)
-        factor, prefix = next((step for step in PREFIXES if largest >= step[0]), (1.0, ""))
-        missing = ["not measured" if of_host else "" for of_host in found]
-        texts = [_text(of_host, factor) if of_host else text for of_host, text in zip(values, missing, strict=True)]
-        rows.append([name, f"{prefix}{unit}", *texts])
-        for heading, of_host, known in zip(headings, found, values, strict=True):
-            for result in [] if known else of_host:
-                names, hosts = reasons.setdefault(result.reason, ({}, {}))
-                names[name] = hosts[heading] = None
+    for heading, results in zip(headings, columns.values(), strict=True):
+        for metric, of_metric in grouped((_metric(result), result) for result in results).items():
+            factor, _ = UNITS.get(of_metric[0].unit, (1.0, ""))
+            known = [result.value / factor for result in of_metric if result.value is not None]
+            interval = estimate(known).interval() if len(known) > 1 else None
+            text = value_text(statistics.fmean(known), interval) if known else "not measured"
+            cells.append((metric, heading, text))
+            if not known:
+                reasons.setdefault((metric[0], of_metric[0].reason), {})[heading] = None
     notes = [
         "best round of each repeat, mean ± 95 % over repeats; for one device, except the all-reduce",
         "all-reduce: bus bandwidth, bytes × 2 (n − 1) / n over seconds, as nccl-tests define it",
         *(f"{heading}: {software}" for heading, (_, software) in zip(headings, columns, strict=True)),
-        *(f"{', '.join(names)} on {', '.join(hosts)}: {reason}" for reason, (names, hosts) in reasons.items()),
+        *(f"{name} on {', '.join(hosts)}: {reason}" for (name, reason), hosts in reasons.items()),
     ]
-    return Grid("Devices", ["metric", "unit", *(f"{heading}>" for heading in headings)], rows, notes)
+    numbers = [f"{heading}>" for heading in headings]
+    return Grid("Devices", ["metric", "unit", *numbers], pivoted(cells, headings), notes) if cells else None
 
 
-def _software(record: Record) -> str:
-    """Return the device and the software of a record."""
-    environment = record.environment
-    if environment is None:
-        return ""
-    gpus = dict.fromkeys(gpu.name for gpu in environment.gpus)
-    on_gpu = record.case.device is Device.GPU
-    hardware = " + ".join(gpus) if on_gpu and gpus else f"{environment.cpu}, {environment.cpu_limit:g} CPUs"
-    versions = {"TensorFlow": environment.tensorflow, "CUDA": environment.cuda, "driver": environment.driver}
-    return ", ".join([hardware, *(f"{name} {version}" for name, version in versions.items() if version)])
-
-
-def _metric(result: DeviceResult) -> Metric:
-    metric, arithmetic = result.metric, result.arithmetic
-    size = result.size or 0 if metric == "all_reduce" else 0  # of other metrics it distinguishes no results
-    name = f"{METRICS.get(metric, metric)} {arithmetic or ''}".strip()
-    if size:
-        step, unit = next((step, unit) for step, unit in BINARY_SIZES if size >= step)
-        name = f"{name} ×{result.devices}, {size / step:g} {unit}"
-    kinds = [*METRICS, metric].index(metric), [*ARITHMETIC, arithmetic].index(arithmetic)
-    return *kinds, result.devices, size, name, result.unit
-
-
-def _text(values: Sequence[float], factor: float) -> str:
-    scaled = [value / factor for value in values]
-    return value_text(statistics.fmean(scaled), estimate(scaled).interval() if len(scaled) > 1 else None)
+def _metric(result: DeviceResult) -> tuple[str, str]:
+    """Return the display name of a metric and its unit; the size distinguishes only all-reduces."""
+    name = f"{METRICS.get(result.metric, result.metric)} {result.arithmetic or ''}".strip()
+    if result.metric == "all_reduce":
+        name = f"{name} ×{result.devices}, {(result.size or 0) / 2**20:g} MiB"
+    return name, UNITS.get(result.unit, (1, result.unit))[1]

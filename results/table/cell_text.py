@@ -11,7 +11,7 @@ from results.stats import Interval
 from results.table.columns import Value
 from results.table.comparable import grouped
 from results.table.fleets import FleetRate
-from results.text import DIGITS_WITHOUT_ERROR, significant, spreadsheet_text, with_interval
+from results.text import DIGITS_WITHOUT_ERROR, enumerated, significant, spreadsheet_text, with_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,7 +76,7 @@ def warned(rates: Iterable[FleetRate]) -> dict[str, list[str]]:
     networks = grouped(((code, place), network) for place, network, code in dict.fromkeys(figures))
     every = {place: of for (code, place), of in networks.items() if not code}
     places = grouped(
-        (code, place if len(of) == len(every[place]) else f"{place} in {_some(of)}")
+        (code, place if len(of) == len(every[place]) else f"{place} in {enumerated(of, HOSTS_NAMED)}")
         for (code, place), of in networks.items()
     )
     return {code: places[code] for code in sorted(places) if code}
@@ -84,7 +84,8 @@ def warned(rates: Iterable[FleetRate]) -> dict[str, list[str]]:
 
 def warned_notes(rates: Iterable[FleetRate]) -> list[str]:
     """Return notes on warnings about figures that are compared: where, their meaning and remedy."""
-    return [f"{code} ({_some(places)}): {WARNINGS[code]}" for code, places in warned(rates).items() if code in WARNINGS]
+    known = {code: places for code, places in warned(rates).items() if code in WARNINGS}
+    return [f"{code} ({enumerated(places, HOSTS_NAMED)}): {WARNINGS[code]}" for code, places in known.items()]
 
 
 def warning_codes(cell: str | None) -> list[str]:
@@ -92,8 +93,8 @@ def warning_codes(cell: str | None) -> list[str]:
     return re.findall(r"(?:^|, *)([a-z0-9_]+)", cell or "")
 
 
-HOSTS_NAMED = 3
-"""Number of hosts that a note lists; the rest are counted."""
+HOSTS_NAMED = 4
+"""Hosts that a note lists at most; of more, the others are counted."""
 
 NAMES = {"driver": "drivers", "cpu": "processors", "launcher": "launchers"}
 """Columns in which hosts of a fleet may differ, and their names in notes."""
@@ -101,7 +102,11 @@ NAMES = {"driver": "drivers", "cpu": "processors", "launcher": "launchers"}
 
 def fleet_notes(rates: Sequence[FleetRate], *, single_hosts: bool = True) -> list[str]:
     """Return notes on differences between hosts of fleets, and, if asked, on fleets of a single host."""
-    return [*_hosts_differ(rates), *price_notes(rates), *(_single_hosts(rates) if single_hosts else ())]
+    single = list(dict.fromkeys(rate.subject for rate in rates if single_hosts and rate.rates and not rate.of_fleet))
+    alone = [f"{enumerated(single, HOSTS_NAMED)}: one host each; intervals describe these machines, not fleets"]
+    if len(single) == 1:
+        alone = [f"{single[0]}: one host; its intervals describe this machine, not a fleet"]
+    return [*_hosts_differ(rates), *price_notes(rates), *(alone if single else ())]
 
 
 def _hosts_differ(rates: Sequence[FleetRate]) -> list[str]:
@@ -115,36 +120,19 @@ def _hosts_differ(rates: Sequence[FleetRate]) -> list[str]:
 
 
 def price_notes(rates: Sequence[FleetRate]) -> list[str]:
-    """Return notes on fleets whose hosts have different prices, or of which some have none."""
-    notes = []
-    for fleet, of_fleet in grouped((rate.fleet, rate) for rate in rates).items():
-        known = {host: usd for rate in of_fleet for host, usd in rate.prices.items()}
-        unknown = sorted({host for rate in of_fleet for host in rate.rates} - known.keys())
-        if len({*known.values()}) > 1:
-            mean = "their mean is used, as if each ran equally long"
-            notes.append(f"{fleet}: USD per GPU-hour {_by_value(known)}; {mean}")
-        if known and unknown:
-            notes.append(f"{fleet}: no price for {_some(unknown)}; the other hosts' mean is used")
-    return notes
-
-
-def _single_hosts(rates: Sequence[FleetRate]) -> list[str]:
-    single = list(dict.fromkeys(rate.subject for rate in rates if rate.rates and not rate.of_fleet))
-    if len(single) == 1:
-        return [f"{single[0]}: one host; its intervals describe this machine, not a fleet"]
-    return [f"{_some(single)}: one host each; intervals describe these machines, not fleets"] if single else []
+    """Return notes on fleets whose hosts have different prices."""
+    fleets = grouped((rate.fleet, usd) for rate in rates for usd in rate.prices.values())
+    return [
+        f"{fleet}: {min(prices):g} to {max(prices):g} USD per GPU-hour; the mean of its hosts is used"
+        for fleet, prices in fleets.items()
+        if min(prices) < max(prices)
+    ]
 
 
 def _by_value(values: Mapping[str, Value]) -> str:
     """Format values by host: `550.54 on node-a, 570.86 on node-b and node-c`."""
     hosts = grouped((value, host) for host, value in values.items())
-    return ", ".join(f"{value} on {_some(names)}" for value, names in hosts.items())
-
-
-def _some(names: Sequence[str]) -> str:
-    if len(names) <= HOSTS_NAMED:
-        return " and ".join(names)
-    return f"{', '.join(names[:HOSTS_NAMED])} and {len(names) - HOSTS_NAMED} more"
+    return ", ".join(f"{value} on {enumerated(names, HOSTS_NAMED)}" for value, names in hosts.items())
 
 
 def value_text(value: float | None, interval: Interval | None = None) -> str:

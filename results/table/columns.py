@@ -69,9 +69,15 @@ def _mean(meaning: str, unit: str = "-", over: str = "mean") -> Column:
 _median = functools.partial(_mean, over="median")
 
 
-def _known(meaning: str, unit: str = "-") -> Any:  # noqa: ANN401 (a field)
-    """Return a field of `Software` that may be None: unknown, or it does not apply."""
-    return field(default=None, metadata={"meaning": meaning, "unit": unit})
+def _known(meaning: str, unit: str = "-", *, noted: str | None = None) -> Any:  # noqa: ANN401 (a field)
+    """Return a field of `Software` that may be None: unknown, or it does not apply.
+
+    Args:
+        meaning: See `Column`.
+        unit: See `Column`.
+        noted: What precedes its value in notes; None: no note has it.
+    """
+    return field(default=None, metadata={"meaning": meaning, "unit": unit, "noted": noted})
 
 
 @dataclass(frozen=True)
@@ -81,24 +87,29 @@ class Software:
     Texts are safe for a terminal.
     """
 
-    gpu: str | None = _known("Name of the GPUs that train, by their driver; empty on a CPU and when unknown.")
-    power_limit_watts: float | None = _known("Lowest enforced limit of the GPUs that train; empty when unknown.", "W")
-    tensorflow: str | None = _known("Version; empty when no repeat reached TensorFlow, like the columns below.")
-    keras: str | None = _known("Version.")
-    cuda: str | None = _known("CUDA version that TensorFlow was built with; empty for a CPU build.")
-    cudnn: str | None = _known("Loaded cuDNN version; `built for 9` if a repeat ended before loading it.")
-    nccl: str | None = _known("Loaded NCCL version; empty if nothing was all-reduced on GPUs.")
-    cublas: str | None = _known("Loaded cuBLAS version; empty on a CPU or if not loaded.")
-    driver: str | None = _known("NVIDIA driver version.")
+    gpu: str | None = _known("Name of the GPUs that train, by their driver; empty on a CPU and when unknown.", noted="")
+    power_limit_watts: float | None = _known(
+        "Lowest enforced limit of the GPUs that train; empty when unknown.", "W", noted="power limit "
+    )
+    tensorflow: str | None = _known(
+        "Version; empty when no repeat reached TensorFlow, like the columns below.", noted="TensorFlow "
+    )
+    keras: str | None = _known("Version.", noted="Keras ")
+    cuda: str | None = _known("CUDA version that TensorFlow was built with; empty for a CPU build.", noted="CUDA ")
+    cudnn: str | None = _known("Loaded cuDNN version; `built for 9` if a repeat never loaded it.", noted="cuDNN ")
+    nccl: str | None = _known("Loaded NCCL version; empty if nothing was all-reduced on GPUs.", noted="NCCL ")
+    cublas: str | None = _known("Loaded cuBLAS version; empty on a CPU or if not loaded.", noted="cuBLAS ")
+    driver: str | None = _known("NVIDIA driver version.", noted="driver ")
     cuda_compat: str | None = _known(
-        "Version of NVIDIA's compatibility package that replaced the driver's `libcuda`; empty if none did."
+        "Version of NVIDIA's compatibility package that replaced the driver's `libcuda`; empty if none did.",
+        noted="compatibility package ",
     )
     tf32: bool | None = _known("TensorFlow's TF32 setting while timing; GPUs before Ampere ignore it.")
-    cpu: str | None = _known("Processor.")
+    cpu: str | None = _known("Processor.", noted="")
     cpu_limit: float | None = _known("CPUs available to the process; may be fractional in a container.", "CPUs")
-    variables: str | None = _known("Environment variables that affect the measurement, `NAME=value`.")
-    launcher: str | None = _known("How the repeat was started: `docker`, `process`, …")
-    image_digest: str | None = _known("Container image that was started; empty without a container.")
+    variables: str | None = _known("Environment variables that affect the measurement, `NAME=value`.", noted="")
+    launcher: str | None = _known("How the repeat was started: `docker`, `process`, …", noted="")
+    image_digest: str | None = _known("Container image that was started; empty without a container.", noted="image ")
     method_version: int | None = _known("Version of what is measured.")
     parameters: int | None = _known("Trainable parameters, which distinguish networks of one name.")
 
@@ -115,9 +126,14 @@ class Software:
 _HINTS = typing.get_type_hints(Software)
 
 _SOFTWARE: dict[str, Column] = {
-    item.name: Column(dtype=_DTYPES.get(typing.get_args(_HINTS[item.name])[0], TEXT), **item.metadata)
+    item.name: Column(
+        item.metadata["meaning"], item.metadata["unit"], _DTYPES.get(typing.get_args(_HINTS[item.name])[0], TEXT)
+    )
     for item in fields(Software)
 }
+
+NOTED = {item.name: item.metadata["noted"] for item in fields(Software) if item.metadata["noted"] is not None}
+"""Columns of an identity that notes show, and what precedes their values."""
 
 SOFTWARE_COLUMNS: tuple[str, ...] = tuple(_SOFTWARE)
 """Columns of a row's identity in addition to fleet, host and case."""
@@ -257,11 +273,11 @@ class CaseOnHost(NamedTuple):
 
     @property
     def sort_key(self) -> tuple[object, ...]:
-        """Order of rows: fleet, kind of work, network and settings, then host; empty values last."""
+        """Order of rows: fleet, kind of work, network and settings, then host; last what is empty, or no training."""
         case, length = self.case, self.case.sequence_length
         kind = (case.device, case.model, str(case.batch_norm), case.precision, case.xla, case.data, case.mode)
         size = (length is None, length or 0, case.batch_per_gpu, case.num_gpus, case.num_hosts)
-        return self.fleet, *kind, *size, self.host
+        return not case.all_reduce, self.fleet, *kind, *size, self.host
 
 
 def place_of(record: Record) -> CaseOnHost:

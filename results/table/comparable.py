@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from results.schema import DEVICE_MODEL, Case, Communication
@@ -177,12 +177,17 @@ def differing(items: Sequence[Measured], columns: Sequence[str]) -> list[str]:
 
     Batch normalisation and optimizer do not count if they depend only on the network.
     """
-    return [
-        name
-        for name in columns
-        if len({value_of(item, name) for item in items}) > 1
-        and not (name in OWN_SETTINGS and _follows_from_network(items, name))
-    ]
+
+    def network(item: Measured, name: str) -> str:
+        return item.case.model if name in OWN_SETTINGS else ""
+
+    return [name for name in columns if ambiguous((network(item, name), value_of(item, name)) for item in items)]
+
+
+def ambiguous(pairs: Iterable[tuple[Hashable, Value]]) -> bool:
+    """Return whether a key has two values, which must then be shown."""
+    seen: dict[Hashable, Value] = {}
+    return any(seen.setdefault(key, value) != value for key, value in pairs)
 
 
 def differences(items: Sequence[Measured], columns: Sequence[str]) -> str:
@@ -201,11 +206,6 @@ def differences(items: Sequence[Measured], columns: Sequence[str]) -> str:
 
 _VARIABLE = re.compile(r"([A-Za-z_]\w*)=(.*?)(?=,[A-Za-z_]\w*=|$)")
 """A variable and its value in the column `variables`; a value may have commas."""
-
-
-def _follows_from_network(items: Sequence[Measured], column: str) -> bool:
-    found = {(item.case.model, value_of(item, column)) for item in items}
-    return len(found) == len({model for model, _ in found})
 
 
 def case_label(item: Measured, among: Sequence[Measured], *, known: Collection[str] = ()) -> str:

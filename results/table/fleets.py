@@ -12,16 +12,12 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
 
 from results.schema import Case, Device
 from results.stats import LEVEL, Estimate, Interval, Nested, host_means, nested_estimate, outlying, ratio_of_estimates
 from results.table.columns import NO_ORIGIN, SOFTWARE_COLUMNS, CaseOnHost, Row, Software, Value
 from results.table.comparable import case_label, differences, differing, grouped, value_of
 from results.text import counted, enumerated
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 UTILISATION = ("flops_utilisation", "bandwidth_utilisation")
 """Columns that show how far a device is from its own limits."""
@@ -130,52 +126,34 @@ def ratio_of_rates(a: FleetRate, b: FleetRate, *, level: float = LEVEL) -> Inter
     return ratio_of_estimates(a.estimate, b.estimate, level=level, alike=a.repeated == b.repeated)
 
 
-Key = TypeVar("Key")
-_FleetKey = tuple[str, Case, Software]
+OF_RUNS = {"rates": "samples_per_second", "rounds": "round", "per_joule": "samples_per_joule"}
+"""Values of a rate that have one number for each repeat, and the columns of the repeats."""
 
 
-def nested_values(repeats: pd.DataFrame, column: str, of_rows: Mapping[int, tuple[Key, str]]) -> dict[Key, Nested]:
-    """Return the known values of a column of the repeats.
-
-    Args:
-        repeats: `merge.Merged.repeats`.
-        column: A numeric column.
-        of_rows: What each row is part of, and its host.
-    """
-    found: dict[Key, Nested] = {key: {} for key, _ in of_rows.values()}
-    for row, run, value in repeats[["row", "run", column]].dropna().itertuples(index=False):
-        key, host = of_rows[row]
-        found[key].setdefault(host, {}).setdefault(run, []).append(value)
-    return found
-
-
-def fleet_rates(rows: Sequence[Row], repeats: pd.DataFrame, apart: Collection[str] = ()) -> list[FleetRate]:
-    """Return the throughput of each fleet, case and software, in the order of the table; see `merge.Merged`.
+def fleet_rates(rows: Sequence[Row], apart: Collection[str] = ()) -> list[FleetRate]:
+    """Return the throughput of each fleet, case and software, in the order of the table.
 
     A host that was never reached has no software identity. It is added to the rate of its fleet and case, or remains a
     rate of its own if there are several.
 
     Args:
-        rows: Rows in the order of the table.
-        repeats: Their repeats with a number.
+        rows: Rows in the order of the table; see `merge.Merged`.
         apart: Columns by which hosts are kept separate, of those that may differ.
     """
     joined = _joined(rows, apart)
     keys = [(row.fleet, row.case, _shared(row, joined, apart)) for row in rows]
     measured = grouped((key[:2], key) for row, key in zip(rows, keys, strict=True) if row.repeats_ok)
-    of_rows = dict[int, tuple[_FleetKey, str]]()
-    for index, (row, key) in enumerate(zip(rows, keys, strict=True)):
+    groups: dict[tuple[str, Case, Software], list[Row]] = {}
+    for row, key in zip(rows, keys, strict=True):
         likely = {*measured.get(key[:2], [])}
-        of_rows[index] = likely.pop() if len(likely) == 1 and not row.repeats_ok else key, row.host
-    groups = grouped((key, rows[index]) for index, (key, _) in of_rows.items())
-    names = ("samples_per_second", "round", "samples_per_joule")
-    values = [nested_values(repeats, name, of_rows) for name in names]
-    rates = [_fleet_rate(key, group, *(of[key] for of in values)) for key, group in groups.items()]
+        groups.setdefault(likely.pop() if len(likely) == 1 and not row.repeats_ok else key, []).append(row)
+    rates = [_fleet_rate(*key, of_fleet) for key, of_fleet in groups.items()]
     return [rate for rate in rates if rate.fleet != NO_ORIGIN or rate.rates]  # it failed before it knew its device
 
 
-def _fleet_rate(key: _FleetKey, rows: Sequence[Row], rates: Nested, rounds: Nested, per_joule: Nested) -> FleetRate:
-    """Return a rate from its rows and the values of their repeats."""
+def _fleet_rate(fleet: str, case: Case, software: Software, rows: Sequence[Row]) -> FleetRate:
+    """Return a rate from the rows of its hosts."""
+    rates, rounds, per_joule = (_nested(rows, name) for name in OF_RUNS)
     warnings = grouped((row.host, row.warnings) for row in rows if row.warnings)
     failed = grouped(
         (row.host, f"{row.repeats - row.repeats_ok} of {counted(row.repeats, 'repeat')}: {row.cause or row.status}")
@@ -184,10 +162,12 @@ def _fleet_rate(key: _FleetKey, rows: Sequence[Row], rates: Nested, rounds: Nest
     )
     shares = {name: [share for row in rows if (share := getattr(row, name)) is not None] for name in UTILISATION}
     return FleetRate(
-        *key,
-        rates=rates,
-        rounds=rounds,
-        per_joule=per_joule,
+        fleet,
+        case,
+        software,
+        rates,
+        rounds,
+        per_joule,
         failures={row.host: row.status for row in rows if row.host not in rates},
         failed={host: "; ".join(texts) for host, texts in failed.items()},
         unit=next((row.unit for row in rows if row.unit), ""),
@@ -196,6 +176,15 @@ def _fleet_rate(key: _FleetKey, rows: Sequence[Row], rates: Nested, rounds: Nest
         utilisation={name: statistics.fmean(of_hosts) for name, of_hosts in shares.items() if of_hosts},
         of_hosts={row.host: row.software for row in rows if row.repeats_ok},
     )
+
+
+def _nested(rows: Iterable[Row], name: str) -> Nested:
+    """Return the values of repeats of a fleet's rows, of which a host may have several."""
+    found: Nested = {}
+    for row in rows:
+        for run, values in getattr(row, name).items():
+            found.setdefault(row.host, {}).setdefault(run, []).extend(values)
+    return found
 
 
 def _joined(rows: Iterable[Row], apart: Collection[str]) -> dict[tuple[str, str], str]:

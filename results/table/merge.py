@@ -6,9 +6,10 @@ If all repeats of a row failed, it has a status and a cause instead of numbers.
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import pandas as pd
 from results.runs.store import ReadingNotes, StoredRecord
 from results.schema import Record, Status, Telemetry
 from results.schema.enums import SUSPECT
-from results.stats import Nested, host_means, nested_estimate
+from results.stats import nested_estimate
 from results.table.columns import (
     CASE_COLUMNS,
     COLUMNS,
@@ -32,20 +33,20 @@ from results.table.columns import (
     software_of,
     values_of_repeat,
 )
-from results.table.fleets import FleetRate, fleet_rates, nested_values
+from results.table.comparable import grouped
+from results.table.fleets import OF_RUNS, FleetRate, fleet_rates
 from results.table.suspects import highest_rate, own_doubt, step_times, suspicions, unusual_repeats
 from results.text import path_text, printable
 
 _TYPES = {
-    **dict.fromkeys(("path", "place", "number", "software", "alone", "kind", "record", "run", "repeat"), "object"),
+    **dict.fromkeys(("path", "place", "number", "software", "alone", "device_record", "run", "repeat"), "object"),
     **dict.fromkeys(("started_at", "status", "cause", "warnings", "usd_per_gpu_hour", "unit"), "object"),
     **dict.fromkeys(("input_size", "doubt", "steps", *OF_REPEAT), "object"),
     **{"number": "int64", "repeat": "int64", "alone": "bool"},
     **dict.fromkeys(("usd_per_gpu_hour", "input_size", *OF_REPEAT), "float64"),
 }
-"""Columns of `Merged.records`: `number` identifies a `place`, `alone` is a record without an orchestrator, `kind` says
-what was measured, `record` is that of a device, `doubt` says why a repeat is suspect, `steps` is a hash of its step
-times."""
+"""Columns of `Merged.records`: `number` identifies a `place`, `alone` is a record without an orchestrator,
+`device_record` is that of a device, `doubt` says why a repeat is suspect, `steps` is a hash of its step times."""
 
 _NOTHING = Telemetry()
 
@@ -57,24 +58,21 @@ class Merged:
     Attributes:
         records: One row per record, duplicates excluded; numbers only of repeats that succeeded and are not suspect.
         rows: One per fleet, host, GPU, case and software, in the order of the table.
-        repeats: The rows of `records` with a number, sorted by `row`, which is their index in `rows`, and with their
-            `round`: the number of the repeat.
+        without_all_reduce: Likewise of records without all-reduce. They are not training, so they are excluded from
+            tables of throughput; see `results.report.comparison`.
         problems: One line for each exclusion or other problem.
         devices: Records of devices, which have no throughput and a table of their own.
-        apart: Records without all-reduce, merged likewise; None: there are none. They are not training, so they are
-            excluded from tables of throughput; see `results.report.comparison`.
-        suspects: Number of suspect repeats, without those of `apart`.
+        suspects: Number of suspect repeats.
         unread: Number of files that are not records.
     """
 
     records: pd.DataFrame
     rows: list[Row]
-    repeats: pd.DataFrame
+    without_all_reduce: list[Row]
     problems: list[str]
-    devices: list[Record] = field(default_factory=list)
-    apart: Merged | None = None
-    suspects: int = 0
-    unread: int = 0
+    devices: list[Record]
+    suspects: int
+    unread: int
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -90,11 +88,7 @@ class Merged:
     @cached_property
     def rates(self) -> list[FleetRate]:
         """Throughput of each fleet, case and software, in the order of the table."""
-        return self.rates_by()
-
-    def rates_by(self, apart: Collection[str] = ()) -> list[FleetRate]:
-        """Return `rates`, but keep hosts separate by these columns."""
-        return fleet_rates(self.rows, self.repeats, apart)
+        return fleet_rates(self.rows)
 
 
 def merge_records(stored: Iterable[StoredRecord]) -> Merged:
@@ -108,19 +102,27 @@ def merge_records(stored: Iterable[StoredRecord]) -> Merged:
     frame = pd.DataFrame(read, columns=list(_TYPES), dtype=object).astype(_TYPES)
     keys = ["run", "number", "repeat"]
     again, first = frame.duplicated(keys), frame.groupby(keys)["path"].transform("first")
-    problems = [
+    doubles = [
         f"{path_text(path)}: same run, job and repeat as {path_text(earlier)}, excluded"
         for path, earlier in zip(frame["path"][again], first[again], strict=True)
     ]
     frame = frame[~again]
-    of_devices, without = frame[frame["kind"] == "device"], frame[frame["kind"] == "no all-reduce"]
-    merged, apart = _merged(frame[frame["kind"] == "network"]), None if without.empty else _merged(without)
-    return replace(
-        merged,
-        records=pd.concat([merged.records, *([apart.records] if apart else []), of_devices]).sort_index(),
-        problems=list(dict.fromkeys([*notes.lines(), *problems, *merged.problems])),
-        devices=of_devices["record"].tolist(),
-        apart=apart,
+    of_devices, networks = frame[frame["device_record"].notna()], _judged(frame[frame["device_record"].isna()])
+    repeats = networks[networks["samples_per_second"].notna()].reset_index(drop=True)
+    rows = _rows(networks, repeats)
+    problems = [
+        *(f"{row.place}: {row.suspects} suspect, in no mean: {row.cause}" for row in rows if row.suspects),
+        *_changed_prices(networks, rows),
+        *unusual_repeats(rows, repeats),
+    ]
+    speeds = [row for row in rows if row.case.all_reduce]
+    return Merged(
+        records=pd.concat([networks, of_devices]).sort_index(),
+        rows=speeds,
+        without_all_reduce=rows[len(speeds) :],
+        problems=list(dict.fromkeys([*notes.lines(), *doubles, *problems])),
+        devices=of_devices["device_record"].tolist(),
+        suspects=int(networks["suspect"].sum()),
         unread=notes.unread,
     )
 
@@ -136,14 +138,13 @@ def _cells(path: Path, record: Record, numbers: dict[Any, int], limits: dict[Any
     """
     origin, place, software = record.origin, place_of(record), software_of(record)
     number = numbers.setdefault(place, len(numbers))
-    ok = record.status is Status.OK and software is not None
-    kind = "device" if ok and record.device_results else "network" if place.case.all_reduce else "no all-reduce"
-    cells: list[Any] = [path, place, number, software, origin is None, kind, record if kind == "device" else None]
+    measured = record.measurement if record.status is Status.OK and software is not None else None
+    device = record if record.status is Status.OK and record.device_results else None
+    cells: list[Any] = [path, place, number, software, origin is None, device]
     cells += [origin.run_id, origin.repeat] if origin else [path_text(path), 1]
     cells += [record.started_at, str(record.status), record.cause and printable(record.cause)]
     cells += [tuple({warning.code for warning in record.warnings}), origin and origin.usd_per_gpu_hour]
-    measured = record.measurement if ok and kind != "device" else None
-    if measured is None:
+    if measured is None or device is not None:
         return (*cells, *[None] * (len(_TYPES) - len(cells)))
     if (number, software) not in limits:  # one case and hardware
         limits[number, software] = highest_rate(record)
@@ -153,8 +154,8 @@ def _cells(path: Path, record: Record, numbers: dict[Any, int], limits: dict[Any
     return (*cells, *values_of_repeat(measured, record.telemetry or _NOTHING))
 
 
-def _merged(frame: pd.DataFrame) -> Merged:
-    """Return the rows of records of networks."""
+def _judged(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return records of networks sorted by their `row`, with their `round`, and without numbers of suspect ones."""
     measured = frame["samples_per_second"].notna()
     found = suspicions(frame[measured])
     alone = frame.groupby(["number", "alone"]).cumcount() + 1  # the first record of each case is round 1, and so on
@@ -172,15 +173,7 @@ def _merged(frame: pd.DataFrame) -> Merged:
     frame.loc[found.index, "cause"] = found
     frame.loc[found.index, ["status", "unit"]] = str(Status.INVALID), None
     frame.loc[found.index, ["input_size", *OF_REPEAT]] = math.nan
-    frame = frame.sort_values("row", kind="stable")
-    repeats = frame[frame["samples_per_second"].notna()].reset_index(drop=True)
-    rows = _rows(frame, repeats)
-    problems = [
-        *(f"{row.place}: {row.suspects} suspect, in no mean: {row.cause}" for row in rows if row.suspects),
-        *_changed_prices(frame, rows),
-        *unusual_repeats(rows, repeats),
-    ]
-    return Merged(frame, rows, repeats, problems, suspects=len(found))
+    return frame.sort_values("row", kind="stable")
 
 
 def _software_of_failures(frame: pd.DataFrame, measured: pd.Series) -> list[Software]:
@@ -205,23 +198,33 @@ def _rows(frame: pd.DataFrame, repeats: pd.DataFrame) -> list[Row]:
 
     Args:
         frame: The records, sorted by `row`.
-        repeats: See `Merged.repeats`.
+        repeats: Those with a number.
+
+    Returns:
+        Their attributes are the columns of the table, those of `OF_RUNS` (values of the repeats of each run), the
+        `interval` of the throughput, and the number of `suspects`.
     """
     groups = frame.groupby("row")
-    first = groups[["place", "software", "unit", "input_size"]].first()
-    by_over = ([name for name in OF_REPEAT if COLUMNS[name].over == over] for over in ("mean", "median"))
-    means, medians = (groups[names] for names in by_over)
-    rows = pd.concat([first, means.mean(), medians.median()], axis=1)
+    first = dict.fromkeys(("place", "software", "unit", "input_size"), "first")
+    rows = groups.agg(first | {name: COLUMNS[name].over for name in OF_REPEAT})
     rows["repeats"], rows["repeats_ok"] = groups.size(), groups["samples_per_second"].count()
-    values = nested_values(repeats, "samples_per_second", {row: (row, "") for row in rows.index})
-    figures = [_mean_and_interval(values[row]) for row in rows.index]
-    rates = ["samples_per_second", "ci95_low", "ci95_high"]
-    rows[rates] = pd.DataFrame(figures, rows.index, rates, dtype=float)
+    for name, column in OF_RUNS.items():
+        rows[name] = _by_run(repeats, column, len(rows))
+    estimates = [nested_estimate({"": rates}) if rates else None for rates in rows["rates"]]
+    intervals = pd.Series([known and known.interval() for known in estimates], rows.index, dtype=object)
+    value, low, high = (
+        intervals.dropna().map(operator.attrgetter(name)).astype(float).reindex(rows.index)
+        for name in ("value", "low", "high")
+    )
     ok, failed = rows["repeats_ok"] > 0, frame[frame["status"] != Status.OK]
     status = failed.groupby("row")["status"].agg(lambda statuses: Counter(statuses).most_common(1)[0][0])
     invalid = rows.index.isin(failed.loc[failed["status"] == Status.INVALID, "row"])
     latest = frame.sort_values("started_at", kind="stable").groupby("row")
     rows = rows.assign(
+        interval=intervals,
+        samples_per_second=value.fillna(rows["samples_per_second"]),  # of one repeat there is no interval
+        ci95_low=low,
+        ci95_high=high,
         runs=groups["run"].nunique(),
         suspects=groups["suspect"].sum(),
         status=status.reindex(rows.index).mask(ok, str(Status.OK)),
@@ -238,13 +241,12 @@ def _rows(frame: pd.DataFrame, repeats: pd.DataFrame) -> list[Row]:
     return [*rows.where(rows.notna(), None).itertuples(index=False, name="Row")]
 
 
-def _mean_and_interval(of_host: Nested) -> tuple[float, float, float]:
-    """Return the mean over runs and the ends of its interval; NaN where unknown."""
-    known = nested_estimate(of_host)
-    if known is None:
-        return next(iter(host_means(of_host).values()), math.nan), math.nan, math.nan
-    interval = known.interval()
-    return interval.value, interval.low, interval.high
+def _by_run(repeats: pd.DataFrame, column: str, rows: int) -> pd.Series:
+    """Return the known values of a column of the repeats for each of `rows` rows, as lists by run."""
+    found: list[Any] = [{} for _ in range(rows)]
+    for row, run, value in repeats[["row", "run", column]].dropna().itertuples(index=False):
+        found[row].setdefault(run, []).append(value)
+    return pd.Series(found, dtype=object)
 
 
 def _with_settings(frame: pd.DataFrame) -> pd.DataFrame:
@@ -263,15 +265,13 @@ def _causes(frame: pd.DataFrame) -> pd.Series:
 
 def _warnings(frame: pd.DataFrame, repeats: pd.Series) -> pd.Series:
     """Return the codes of warnings by row, with a count if only some of its `repeats` have them."""
-    codes = frame[["row", "warnings"]].explode("warnings").dropna()
-    suspects = frame.loc[frame["suspect"], ["row"]].assign(warnings=SUSPECT)
-    distinct = pd.concat([codes, suspects]).reset_index().drop_duplicates()
-    counts = distinct.groupby(["row", "warnings"], as_index=False).size()
-    texts = [
-        printable(code) + ("" if count == repeats[row] else f" ({count} of {repeats[row]})")
-        for row, code, count in counts.itertuples(index=False)
-    ]
-    return pd.Series(texts, dtype=object).groupby(counts["row"]).agg(", ".join)
+    records = zip(frame["row"], frame["warnings"], frame["suspect"], strict=True)
+    found = Counter((row, code) for row, codes, suspect in records for code in {*codes, *[SUSPECT] * suspect})
+    texts = grouped(
+        (row, printable(code) + ("" if count == repeats[row] else f" ({count} of {repeats[row]})"))
+        for (row, code), count in sorted(found.items())
+    )
+    return pd.Series({row: ", ".join(of_row) for row, of_row in texts.items()}, dtype=object)
 
 
 def _changed_prices(frame: pd.DataFrame, rows: Sequence[Row]) -> Iterator[str]:

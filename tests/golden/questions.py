@@ -51,8 +51,6 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "recommend-bert": ("recommend", "--model=bert_large", "--precision=fp16", "--gpus=A100,H100,H200", "--samples=10e6"),
     "recommend-hours": ("recommend", "--samples=115e6", "--hours=24", "--gpus=A4000,A5000,A6000", "--price=A4000=0.17"),
     "recommend-budget": ("recommend", "made-up", "--budget=0.5", "--num-gpus=1,2"),
-    "report-made-up": ("report", "made-up", "--format=markdown"),
-    "report-both": ("report", H100, H200, "--format=markdown"),
     "page-both": ("report", H100, H200, "--output=page.html"),
     "page-made-up": ("report", "made-up", "--output=page.html"),
     "validate": ("validate", "made-up", "failed", H100),

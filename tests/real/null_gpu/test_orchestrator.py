@@ -78,7 +78,7 @@ def test_each_host_trains_on_its_own_gpu_and_its_record_is_simulated(runs: Runs)
 
 
 def test_table_report_and_export_have_no_figure_and_say_why(runs: Runs):
-    for command in (("show",), ("report", "--format=markdown")):
+    for command in (("show",), ("export", "--format=markdown")):
         text = said(runs, *command, str(runs.path))
         assert "the GPUs are simulated" in text.replace("\\", ""), command
     exported = said(runs, "export", str(runs.path))

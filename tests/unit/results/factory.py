@@ -20,7 +20,7 @@ from results.schema import (
 )
 from results.schema.record_json import to_json
 from results.stats import Interval, estimate, ratio_of_estimates
-from results.table.fleets import FleetRate
+from results.table.fleets import FleetRate, fleet_rates
 from results.table.merge import merge_records
 
 PARAMETERS = {"resnet50": 25_557_032, "resnet152": 60_192_808, "inception_v3": 23_834_568, "googlenet": 6_998_552}
@@ -144,7 +144,7 @@ def of_hosts(fleet: str, *rates: float, prefix: str | None = None, **changes: An
 
 def rates_of(*records: Record, **options: Any) -> list[FleetRate]:
     """Return the fleets' rates of records; `options` are those of `fleet_rates`."""
-    return merge_records(stored(*records)).rates_by(**options)
+    return fleet_rates(merge_records(stored(*records)).rows, **options)
 
 
 def sides(*records: Record, a: str = "a", b: str = "b") -> tuple[list[FleetRate], list[FleetRate]]:

@@ -187,9 +187,7 @@ def test_recommend_names_the_winner_and_every_unused_price(run):
     assert first["hours"] == pytest.approx(1e6 / 100 / 3600)
 
 
-def test_the_report_is_markdown_where_its_name_says_so(run):
+def test_the_report_names_the_runs_and_warns_of_unused_prices(run):
     with pytest.warns(UserWarning, match="price not used: 1 USD for RTX A6000"):
-        path = results.read_runs(run).report("report.md", prices={"A4000": 0.17, "A6000": 1.0})
-    assert path == Path("report.md") and path.read_text(encoding="utf-8").startswith(
-        "## a4000 and a5000: resnet152, resnet50, vgg16\n\nResults of quick: 2026-"
-    )
+        path = results.read_runs(run).report("page.html", prices={"A4000": 0.17, "A6000": 1.0})
+    assert path == Path("page.html") and "Results of quick: 2026-" in path.read_text(encoding="utf-8")

@@ -52,7 +52,7 @@ def test_an_interval_longer_on_one_side_has_one_notation_everywhere(runs, capsys
         assert "1.51 (1.08–2.11)" in capsys.readouterr().out
     page = str(runs / "page.html")
     for command in (
-        ["compare"], ["show", "--verbose"], ["export", "--format=markdown"], ["report", "--format=markdown"], ["report", "--output", page]
+        ["compare"], ["show", "--verbose"], ["export", "--format=markdown"], ["report", "--output", page]
     ):  # fmt: skip
         assert call(*command[:1], "new", *command[1:]) == 0
         said = capsys.readouterr().out or Path(page).read_text(encoding="utf-8")
@@ -65,7 +65,7 @@ def test_an_interval_longer_on_one_side_has_one_notation_everywhere(runs, capsys
         "compare --by variables slow fast run-1 --strict run-2",
         "show run-1 --format json run-2",
         "recommend run-1 --model resnet50 run-2",
-        "report run-1 --format markdown run-2",
+        "export run-1 --format markdown run-2",
         "gpus A4000 --format json A5000",
     ],
 )
@@ -233,7 +233,7 @@ def write(tmp_path, monkeypatch):
     return write
 
 
-COMMANDS = ["compare a5000 a4000", "show", "report --format=md", "export --format=markdown", "export --format=wide"]
+COMMANDS = ["compare a5000 a4000", "show", "export --format=markdown", "export --format=wide"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -87,9 +87,11 @@ def test_table_verdict_and_report_name_what_the_controller_doubted(tmp_path, mon
     honest = [record for host in "xy" for record in repeats(150.0, 151.0, fleet="a5000", host=host)]
     folder = write_run(tmp_path, [*repeats(100.0, 101.0, warnings=("drift",)), *honest, *lies])
     assert "2 suspect, in no mean" in verdict(folder) and "1.50 ± 0.10" in verdict(folder)
-    for command in (["show", "run-1"], ["report", "run-1", "--format=md"]):
+    page = tmp_path / "page.html"
+    for command in (["show", "run-1"], ["report", "run-1", f"--output={page}"]):
         assert program.main(["results", *command]) == 0
-        said = " ".join(" ".join(capsys.readouterr()).split())
+        said = " ".join([*capsys.readouterr(), page.read_text() if page.exists() else ""])
+        said = " ".join(said.split())
         assert "suspect" in said and "dated 1999-01-01" in said and "\x1b" not in said, command
         assert not any(figure in said for figure in ("9050", "9000 ±", "9100 ±")), command
     assert program.main(["results", "validate", "run-1"]) == 3

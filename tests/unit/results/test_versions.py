@@ -29,7 +29,7 @@ FROZEN = PROJECT / "tests" / "frozen"
 
 RUNS = sorted((FROZEN / "runs").iterdir())
 MEASURED = sorted((PROJECT / "results" / "reference" / "measured").glob("**/records/*.json"))
-COMMANDS = {"show": [], "compare": [], "export": ["--format=json"], "report": ["--format=md"]}
+COMMANDS = {"show": [], "compare": [], "export": ["--format=json"], "report": ["--output=page.html"]}
 MANY = 40
 
 
@@ -128,7 +128,8 @@ def answers(run: Path, capsys) -> dict[str, tuple[str, str]]:
     given = {}
     for command, options in COMMANDS.items():
         assert program.main(["results", command, str(run), *options]) == 0
-        given[command] = tuple(capsys.readouterr())
+        out, err = capsys.readouterr()
+        given[command] = out or Path("page.html").read_text(encoding="utf-8"), err
     return given
 
 
