@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import threading
 from collections.abc import Coroutine
 from functools import cache
@@ -15,6 +17,10 @@ T = TypeVar("T")
 def _loop() -> asyncio.AbstractEventLoop:
     """Return the loop, started by the first caller: before there are other threads."""
     loop = asyncio.new_event_loop()
+    if sys.version_info < (3, 12) and hasattr(os, "pidfd_open"):  # as later versions do: no thread for each child
+        watcher = asyncio.PidfdChildWatcher()
+        watcher.attach_loop(loop)
+        asyncio.set_child_watcher(watcher)
     threading.Thread(target=loop.run_forever, name="loop", daemon=True).start()
     return loop
 
