@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.planning.facts import Facts
@@ -14,6 +16,11 @@ from results.schema.health import MAX_IDLE_UTILISATION, GPUFacts, Moment, groupe
 from results.text import counted
 
 MAX_CLOCK_SKEW_SECONDS = 5.0
+PCI_DEVICES = Path("/sys/bus/pci/devices")
+NVIDIA_VENDOR = "0x10de"
+DISPLAY_CLASS = "0x03"
+"""PCI class of GPUs, with or without a display connector."""
+
 MIN_DISK_BYTES = 15_000_000_000
 """An image with CUDA libraries takes 5 GB unpacked and 3 GB while it is pulled."""
 
@@ -25,6 +32,16 @@ def state_words(state: GPUFacts) -> str:
     """Describe the state of a GPU, e.g. `busy, 87% used, 12.3 GB taken, 3 processes, 71 °C`."""
     celsius = state.temperature_celsius
     return state.use + ("" if celsius is None else f", {celsius:.0f} °C")
+
+
+def has_nvidia_gpu(devices: Path = PCI_DEVICES) -> bool:
+    """Return whether this machine has an NVIDIA GPU, with or without a working driver."""
+    for vendor in devices.glob("*/vendor"):
+        with contextlib.suppress(OSError):
+            kind = (vendor.parent / "class").read_text()
+            if vendor.read_text().strip() == NVIDIA_VENDOR and kind.startswith(DISPLAY_CLASS):
+                return True
+    return False
 
 
 def cpu_refusal(host: Host, facts: Facts) -> str | None:
@@ -44,7 +61,7 @@ def _missing_gpus(host: Host, facts: Facts) -> str | None:
     if facts.gpus or not host.wants_gpus or host.queue is not None:
         return None
     refusal = cpu_refusal(host, facts)
-    if host.launcher == "process" and host.device is None and not refusal:
+    if host.launcher == "process" and host.device is None and not refusal and not has_nvidia_gpu():
         return None
     remedy = "no GPU was found. Run nvidia-smi there"
     if host.docker is not None and facts.gpu_runtime is None:

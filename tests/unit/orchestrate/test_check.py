@@ -12,7 +12,7 @@ from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.planning.facts import Facts, Image
-from orchestrate.planning.host_warnings import host_warnings
+from orchestrate.planning.host_warnings import has_nvidia_gpu, host_warnings
 from orchestrate.planning.plan import make_plan
 from orchestrate.suites import read_suite
 from results.schema import GPU, Device, Status
@@ -31,13 +31,23 @@ def host(address: DockerAddress | None = SSH, **settings: object) -> Host:
 
 def test_a_good_host_has_no_warning():
     assert host_warnings(host(), GOOD) == []
-    assert host_warnings(host(None, device=Device.CPU), Facts()) == host_warnings(host(None), Facts()) == []
+    assert host_warnings(host(None, device=Device.CPU), Facts()) == []
     without = dataclasses.replace(GOOD, gpus=(), gpu_runtime=None)
     queue = SlurmQueue(partition="cpu", container="none", shared_folder="/home/x")
     assert host_warnings(host(device=Device.CPU), without) == host_warnings(host(None, queue=queue), without) == []
     idle = GPUFacts(index=0, utilisation=0.0, memory_used_bytes=400_000_000, processes=0, temperature_celsius=41.0)
     other = GPUFacts(index=1, processes=7)
     assert host_warnings(host(gpus=(0,)), dataclasses.replace(GOOD, gpu_states=(idle, other))) == []
+
+
+@pytest.mark.parametrize(("vendor", "there"), [("0x10de", True), ("0x1002", False)])
+def test_this_machine_without_gpus_warns_only_if_an_nvidia_gpu_is_in_it(tmp_path, monkeypatch, vendor, there):
+    for name, text in {"vendor": vendor, "class": "0x030200"}.items():
+        (tmp_path / "gpu").mkdir(exist_ok=True)
+        (tmp_path / "gpu" / name).write_text(f"{text}\n")
+    monkeypatch.setattr("orchestrate.planning.host_warnings.has_nvidia_gpu", lambda: has_nvidia_gpu(tmp_path))
+    found = host_warnings(host(address=None), dataclasses.replace(GOOD, gpu_runtime=None, gpus=(), gpu_states=()))
+    assert [text.partition(". Without")[0] for text in found] == ["no GPU was found. Run nvidia-smi there"] * there
 
 
 def states(**changes: object) -> dict[str, object]:
