@@ -130,7 +130,7 @@ def storing(folder: RunFolder) -> Iterator[None]:
 
 
 @dataclass
-class Network:
+class Connectivity:
     """Whether any host answers; if none does, this machine has lost its network.
 
     Attributes:
@@ -210,7 +210,7 @@ class RunContext:
     how: How
     recorded: Recorded
     state: RunState
-    network: Network
+    network: Connectivity
     late: Late
     tasks: anyio.abc.TaskGroup
     watched: list[Callable[[], None]] = field(default_factory=list)

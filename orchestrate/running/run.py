@@ -34,7 +34,7 @@ from orchestrate.planning.host_warnings import (
     sending_note,
 )
 from orchestrate.planning.plan import JobOnHosts, Plan
-from orchestrate.running.context import Late, MakeLauncher, Network, RunContext, Stop, StorageFailed, storing
+from orchestrate.running.context import Connectivity, Late, MakeLauncher, RunContext, Stop, StorageFailed, storing
 from orchestrate.running.probing import query_hosts
 from orchestrate.running.session import PROBE_SECONDS
 from orchestrate.running.state import TRIED_AGAIN, Recorded, RunOutcome, RunState
@@ -89,7 +89,7 @@ def execute(
 
         async def run() -> list[StorageFailed]:
             async with anyio.create_task_group() as tasks:
-                network = Network(partial(_any_answers, plan, make), bus, stop)
+                network = Connectivity(partial(_any_answers, plan, make), bus, stop)
                 made = RunContext(plan, folder, make, bus, stop, how, recorded, state, network, late or {}, tasks)
                 tasks.start_soon(made.keep_limits)
                 await _work(made)

@@ -130,7 +130,7 @@ class Worker:
         return [job for repeat in self._todo for job in repeat.members if job.place == host.place]
 
     async def _network_returned(self, since: float) -> bool:
-        """See `Network.returned`; this machine needs no network."""
+        """See `Connectivity.returned`; this machine needs no network."""
         return self._host.is_remote and await self._run.network.returned(since)
 
     def _finish_impossible(self) -> list[JobOnHosts]:

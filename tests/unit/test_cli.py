@@ -145,7 +145,8 @@ def test_a_priced_host_without_a_gpu_is_refused_unless_its_cpu_is_meant(tmp_path
         assert done.returncode == ExitCode.NO_HOST and "estimate:" not in done.stdout + done.stderr
         assert "here.this-machine: the case needs 1 GPU, the host offers 0; it has a price" in done.stderr
     checked = tfbench("check", folder=tmp_path)
-    assert checked.returncode == ExitCode.NO_HOST and "no GPU was found; it has a price" in checked.stdout
+    assert checked.returncode == ExitCode.NO_HOST
+    assert "no GPU was found. Run nvidia-smi there; it has a price" in checked.stdout
     assert not (tmp_path / "runs").exists()
     (tmp_path / "hosts.yml").write_text(priced.replace("quick", "quick, device: cpu"))
     assert tfbench("plan", folder=tmp_path).returncode == 0
