@@ -21,7 +21,7 @@ from tests.unit.tfbench.test_doctor import changed
 from tests.unit.tfbench.test_telemetry import HotGPUs
 from tfbench import failures as outcome
 from tfbench.doctor.checks import judge
-from tfbench.machine import telemetry
+from tfbench.machine import host, telemetry
 from tfbench.machine.host import vector_bits
 from tfbench.measuring import timing
 from tfbench.measuring.soft_warnings import soft_warnings
@@ -156,6 +156,15 @@ def test_a_check_has_the_limit_of_its_precision(table):
         checks = [validity.within("x", most * factor, limit, "") for factor in (0.999, 1.001)]
         assert [check.passed for check in checks] == [True, False], precision
     assert [validity.xla_factor(replace(GPU, xla=xla)) for xla in XLA] == [1.0, 10.0, 10.0]
+
+
+def test_the_rate_of_a_cpu_is_operations_per_second(monkeypatch):
+    clock = iter([0.0, 0.0, 4.0, 4.0])  # the beginning, one product, no second one, the end
+    monkeypatch.setattr(host, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(host, "os", SimpleNamespace(environ={}))
+    monkeypatch.setattr(host, "cpu_limit", lambda: 1.0)
+    monkeypatch.setattr(host, "loop_seconds", lambda: 1.0)
+    assert host.processor_speed()["cpu_flops_per_second"] == 2 * host.ROWS**3 / 4.0
 
 
 @pytest.mark.tensorflow

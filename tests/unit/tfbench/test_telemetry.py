@@ -248,10 +248,16 @@ def test_cudas_own_order_is_that_of_the_case(h100s):
 
 
 def test_a_display_gpu_that_tensorflow_excludes_is_excluded_here(tmp_path):
-    display = FakeGPU(bus_id="0000:01:00.0", uuid=gpu_uuid(0), name="NVIDIA T400", multiprocessors=6)
-    driver = build(FakeMachine(gpus=[display, FakeGPU(bus_id="0000:18:00.0", uuid=gpu_uuid(1))]), tmp_path)
-    assert [gpu["index"] for gpu in ask(driver)["gpus"]] == [1]
-    assert [gpu["index"] for gpu in ask(driver, TF_MIN_GPU_MULTIPROCESSOR_COUNT="4")["gpus"]] == [0, 1]
+    display = FakeGPU(bus_id="0000:01:00.0", uuid=gpu_uuid(0), name="NVIDIA T400", multiprocessors=7)
+    smallest = FakeGPU(bus_id="0000:18:00.0", uuid=gpu_uuid(1), multiprocessors=8)
+    driver = build(
+        FakeMachine(
+            gpus=[display, smallest, replace(smallest, bus_id="0000:3B:00.0", uuid=gpu_uuid(2), multiprocessors=132)]
+        ),
+        tmp_path,
+    )
+    assert [gpu["index"] for gpu in ask(driver)["gpus"]] == [1, 2]
+    assert [gpu["index"] for gpu in ask(driver, TF_MIN_GPU_MULTIPROCESSOR_COUNT="4")["gpus"]] == [0, 1, 2]
 
 
 @pytest.mark.tensorflow
