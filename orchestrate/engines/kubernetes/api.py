@@ -331,7 +331,7 @@ class KubernetesJob(Object):
     conditions: tuple[Detail, ...] = _at("status", "conditions", default=())
 
 
-class Event(Detail):
+class ClusterEvent(Detail):
     """An event about an object."""
 
     listed_by = "list_namespaced_event"

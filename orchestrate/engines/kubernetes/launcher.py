@@ -19,7 +19,15 @@ from orchestrate import loop
 from orchestrate.engines.base import Ending, OnTurn, OutputLine, Poller, Turn, always_running
 from orchestrate.engines.bounded import malformed_as_error
 from orchestrate.engines.invocation import JOB_LABEL, RUN_LABEL
-from orchestrate.engines.kubernetes.api import Event, KubernetesCluster, KubernetesJob, NameTaken, Node, Pod, Refused
+from orchestrate.engines.kubernetes.api import (
+    ClusterEvent,
+    KubernetesCluster,
+    KubernetesJob,
+    NameTaken,
+    Node,
+    Pod,
+    Refused,
+)
 from orchestrate.engines.kubernetes.manifests import job_manifest, object_name, run_selector
 from orchestrate.engines.kubernetes.nodes import NoNode, fleet_facts, stated_facts
 from orchestrate.engines.kubernetes.pods import Running, State, Waiting, read_state, without_pod
@@ -235,7 +243,7 @@ class KubernetesLauncher:
         jobs = self._cluster.objects(KubernetesJob, label_selector=selector)
         pods = self._cluster.objects(Pod, label_selector=selector)
         without_pods = {job.uid for job in jobs} - {pod.owner for pod in pods}
-        events = self._cluster.objects(Event, field_selector=WARNINGS) if without_pods else []
+        events = self._cluster.objects(ClusterEvent, field_selector=WARNINGS) if without_pods else []
         self._warnings = {item.about: item.text for item in sorted(events, key=lambda item: item.last or item.at)}
         self._jobs = {job.name: job for job in jobs}
         self._present = {pod.uid for pod in pods}  # before their pods: none counts as deleted that is new
