@@ -21,7 +21,9 @@ def _loop() -> asyncio.AbstractEventLoop:
         watcher = asyncio.PidfdChildWatcher()
         watcher.attach_loop(loop)
         asyncio.set_child_watcher(watcher)
-    threading.Thread(target=loop.run_forever, name="loop", daemon=True).start()
+    # A task without an end: anyio's worker threads belong to it. They would else search all tasks for one at each call.
+    forever = asyncio.Event().wait()
+    threading.Thread(target=loop.run_until_complete, args=(forever,), name="loop", daemon=True).start()
     return loop
 
 

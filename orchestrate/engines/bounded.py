@@ -60,9 +60,13 @@ def persistently(attempt: Callable[[], T], *, has_answered: bool) -> T:
     Raises:
         Unreachable: The connection failed, or could not be restored.
     """
-    attempts = None if has_answered else 1
+    try:
+        return attempt()
+    except Unreachable:
+        if not has_answered:
+            raise
     delays = {"wait_initial": 0.2, "wait_max": LONGEST_DELAY_SECONDS, "timeout": RECONNECT_SECONDS}
-    return stamina.RetryingCaller(attempts=attempts, **delays)(Unreachable, attempt)
+    return stamina.RetryingCaller(attempts=None, **delays)(Unreachable, attempt)
 
 
 @dataclass

@@ -218,16 +218,22 @@ class DockerEngine:
         except NotThere as error:
             raise PullFailed(f"image {spec.image}: {error.cause}") from error
 
-    def start(self, name: str) -> None:
+    def start(self, name: str, *, new: bool = True) -> None:
         """Start a container that has never run; if the engine refuses, remove it.
+
+        Args:
+            name: Of the container.
+            new: Whether it was just created; otherwise an earlier controller may have started it.
 
         Raises:
             HostError: The engine refused; its message is in the cause.
         """
 
         def start(client: EngineClient) -> None:
-            # An earlier controller, or a request whose answer was lost, may have started it: it must not run again.
-            if _state(client.inspect_container(name)).get("Status") == "created":
+            nonlocal new
+            # It must not run again. It may have run even if the answer to a first request to start it was lost.
+            if new or _state(client.inspect_container(name)).get("Status") == "created":
+                new = False
                 client.start(name)
 
         try:

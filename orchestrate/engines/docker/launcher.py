@@ -148,7 +148,7 @@ class ContainerLauncher:
                     if labels.get(JOB_LABEL) != job.id:
                         whose = "does not belong to this run. Remove or rename it"
                         raise LaunchFailed(f"a container named {spec.name} exists, but {whose}")
-                self._engine.start(spec.name)
+                self._engine.start(spec.name, new=existing is None)
                 return existing is not None
             except NoGPUs:
                 self._methods = self._methods[1:]
@@ -166,17 +166,22 @@ class ContainerLauncher:
 
     def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         """See `Launcher.follow`."""
-        name, last_stamp = container_name(job), ""
+        name, last_stamp, runs = container_name(job), "", True
         while True:
-            state = self._state(job)
-            runs = bool(state.get("Running")) or state.get("Status") in ("created", "restarting")
+            complete = False
             with contextlib.suppress(HostError):  # lost temporarily or for good: the state shows it
                 for stamp, line in self._engine.log_lines(name, last_stamp, follow=runs):
                     last_stamp = stamp
                     on_line(line)
+                complete = True
             if not runs:
                 break
-            time.sleep(BETWEEN_LOOKS_SECONDS)
+            state = self._state(job)
+            runs = bool(state.get("Running")) or state.get("Status") in ("created", "restarting")
+            if not runs and complete and state.get("ExitCode") == 0:
+                break  # else the rest of the output, from while the link was down, is read once more
+            if runs:
+                time.sleep(BETWEEN_LOOKS_SECONDS)
         code = state.get("ExitCode")
         if code == KILLED and not state.get("OOMKilled"):  # the engine may learn the reason after the end
             time.sleep(REASON_SECONDS)

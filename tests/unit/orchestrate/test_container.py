@@ -89,7 +89,7 @@ class Engine:
     def create(self, spec: ContainerSpec) -> None:
         self.left[spec.name] = spec
 
-    def start(self, name: str) -> None:
+    def start(self, name: str, *, new: bool = True) -> None:
         if (said := self.refuses(self.left[name])) is not None:
             raise launch_refusal(said)
         self.started.append(self.left[name])
