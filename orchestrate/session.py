@@ -295,10 +295,11 @@ def ending(command: str | None) -> Iterator[list[Plan]]:
 
 def start(how: How, planned: Plan, runs_dir: Path, begun: list[Plan], late: Late) -> int:
     """Estimate a new run, create its folder and carry it out; `begun` receives the plan when it begins to measure."""
-    estimated = estimate(planned, Durations.of(planned, runs_dir))
+    durations = Durations.of(planned, runs_dir)
+    estimated = estimate(planned, durations)
     tables.render_estimate(estimated, Console(stderr=True))
     if how.max_cost is not None and estimated.usd is not None and estimated.usd > how.max_cost:
-        fitting = fitting_repeats(planned, Durations.of(planned, runs_dir), how.max_cost)
+        fitting = fitting_repeats(planned, durations, how.max_cost)
         allowed = f"about {fitting} of {counted(len(planned.jobs), 'repeat')}"
         limits = f"--max-cost {usd_text(how.max_cost)} is below the estimated {usd_text(estimated.usd)} USD"
         notify(f"{limits}: it allows {allowed}")

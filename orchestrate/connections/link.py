@@ -13,6 +13,7 @@ import asyncio
 import atexit
 import contextlib
 import os
+import secrets
 import signal
 from asyncio.subprocess import Process, SubprocessStreamProtocol
 from collections.abc import Mapping, Sequence
@@ -198,6 +199,11 @@ class Link:
         assert self._process.stderr is not None
         while chunk := await self._process.stderr.read(MAX_ERROR_BYTES):
             self._errors += chunk[: MAX_ERROR_BYTES - len(self._errors)]
+
+
+def new_mark() -> str:
+    """Return a mark, which no login profile prints."""
+    return f"tfbench-{secrets.token_hex(8)}"
 
 
 def parse_line(name: str, line: bytes) -> dict[str, Any]:

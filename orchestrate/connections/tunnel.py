@@ -7,7 +7,6 @@ known hosts, and its keep-alive ends a dead link.
 
 from __future__ import annotations
 
-import secrets
 import shlex
 import shutil
 import subprocess
@@ -17,7 +16,7 @@ from pathlib import Path
 import anyio
 
 from orchestrate import loop
-from orchestrate.connections.link import Link, with_retries
+from orchestrate.connections.link import Link, new_mark, with_retries
 from orchestrate.connections.ssh import CHECK_SECONDS, NAME_PREFIX, shared_connection, ssh_command
 from orchestrate.errors import Unreachable
 from orchestrate.inventory.addresses import DockerAddress, HostKeys
@@ -102,7 +101,7 @@ class Tunnel:
 
     async def _open(self, words: list[str]) -> None:
         """Log in, and see whether the user may use the engine's socket."""
-        mark, socket = f"tfbench-{secrets.token_hex(8)}", shlex.quote(self._address.socket)
+        mark, socket = new_mark(), shlex.quote(self._address.socket)
         script = f"echo {mark}; [ -S {socket} ] && [ -w {socket} ] && echo '{{\"usable\": true}}' || echo '{{}}'\n"
         try:
             with anyio.fail_after(OPEN_DEADLINE_SECONDS):

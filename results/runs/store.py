@@ -407,7 +407,8 @@ def read_file(path: Path, most: int) -> bytes:
         state = os.fstat(descriptor)
         if not stat.S_ISREG(state.st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
-        return os.read(descriptor, min(most, state.st_size))
+        with open(descriptor, "rb", closefd=False) as file:  # goes on after a short read
+            return file.read(min(most, state.st_size))
     finally:
         os.close(descriptor)
 

@@ -12,7 +12,6 @@ import contextlib
 import itertools
 import json
 import math
-import secrets
 import sys
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -24,7 +23,7 @@ import anyio
 from anyio.streams.memory import MemoryObjectSendStream
 
 from orchestrate import loop
-from orchestrate.connections.link import Link, with_retries
+from orchestrate.connections.link import Link, new_mark, with_retries
 from orchestrate.connections.ssh import NAME_PREFIX, OWN_CONNECTION, ssh_command
 from orchestrate.engines.base import NotThere
 from orchestrate.engines.ssh import software
@@ -323,7 +322,7 @@ class Connection:
 
     async def _open(self) -> None:
         """Log in and start the agent."""
-        place, mark = self._place, f"tfbench-{secrets.token_hex(8)}"
+        place, mark = self._place, new_mark()
         pythons = (*PYTHONS, f"{place.root}/{software.PYTHON_FOLDER}/bin/python3")
         read_program = READ_PROGRAM.format(seconds=SILENCE_SECONDS)
         words = [sys.executable, "-u", "-c", read_program]
@@ -382,7 +381,7 @@ class Connection:
 
     async def install_python(self) -> None:
         """See `Channel.install_python`."""
-        mark = f"tfbench-{secrets.token_hex(8)}"
+        mark = new_mark()
         script = software.install_script(self._place.root, mark).encode()
         link = None
         try:
