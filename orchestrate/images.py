@@ -94,7 +94,7 @@ def _push_for_hosts(what: Images, file: Path, engine: DockerEngine, probe: Probe
             if (registry, name) not in is_good:
                 is_good[registry, name] = _tried(partial(_built_and_pushed, what), engine, known[name], registry)
 
-    push((str(host.registry), name) for host in hosts for name in host.variants or ("cpu",))
+    push((str(host.registry), name) for host in hosts for name in host.variant or ("cpu",))
     probed = probe(hosts)
     unknown = {host.key: cause for host in hosts if isinstance(cause := probed[host.place], str)}
     for key, cause in unknown.items():
@@ -133,8 +133,8 @@ def show_list(variants: Sequence[Variant], console: Console) -> None:
             *(variant.name, variant.tensorflow, variant.keras or "of its base", variant.cuda or "none"),
             *(variant.cudnn or "none", " ".join(variant.sass), variant.minor_driver or "none"),
             variant.why if variant.verified else f"{variant.why} (unverified)",
-            variant.seen.gpu or ("not yet" if variant.cuda else "needs none"),
-            variant.seen.cpu or "not yet",
+            variant.seen.get("gpu") or ("not yet" if variant.cuda else "needs none"),
+            variant.seen.get("cpu") or "not yet",
         )
         for variant in variants
     ]

@@ -128,7 +128,7 @@ def plan_of(where: Where, what: What, run_id: str, display: str = "plain", late:
     """Probe all hosts and plan; see `probe`."""
     hosts = read_places(where)
     if what.suite is not None:
-        hosts = [dataclasses.replace(host, suite=what.suite) for host in hosts]
+        hosts = [host.model_copy(update={"suite": what.suite}) for host in hosts]
     read = lru_cache(read_suite)
     for host in hosts:  # report mistakes in names before any host is contacted
         read(host.suite or DEFAULT_SUITE)
@@ -145,7 +145,7 @@ def read_places(where: Where) -> list[Host]:
     if where.hosts is None and not HOSTS_FILE.exists():
         notify(f"no {HOSTS_FILE} here: measuring this machine, without Docker")
         found = read_hosts(THIS_MACHINE, where.limit)
-        return [dataclasses.replace(host, suite=FIRST_SUITE) for host in found] if has_nvidia_driver() else found
+        return [host.model_copy(update={"suite": FIRST_SUITE}) for host in found] if has_nvidia_driver() else found
     return read_hosts(file, where.limit)
 
 

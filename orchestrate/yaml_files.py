@@ -5,9 +5,9 @@ A mistake reads `hosts.yml:9: host node-b: gpus must be … Received: …. Examp
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import itertools
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,14 +39,14 @@ M = TypeVar("M", bound=BaseModel)
 Path_ = tuple[str | int, ...]
 """Path of a value: keys and list indices from the top."""
 
-MERGE_TAG = "tag:yaml.org,2002:merge"
-"""Tag of the key `<<`. Source: yaml.org/type/merge.html."""
-
 MAX_VALUES = 100_000
 """Maximum number of values in a document, against exponential expansion of nested aliases."""
 
 MISTAKE = "mistake"
 """Type of errors that are already sentences."""
+
+MERGE = "Write what they share under defaults:, or repeat it"
+"""Remedy for the key `<<` of YAML 1.1, which is not supported."""
 
 _DECIMAL_COMMA = re.compile(r"[0-9]+,[0-9]+")
 
@@ -60,7 +60,7 @@ class Form(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     instead: ClassVar[Mapping[str, str]] = {}
-    """Hints for unknown keys that users may try, and under the empty key, for what is not a mapping."""
+    """Hints for unknown keys that users may try."""
 
     def mistakes(self) -> Iterator[tuple[str, str]]:
         """Yield mistakes in the combination of valid values: the key (empty: the whole) and a remedy."""
@@ -68,9 +68,9 @@ class Form(BaseModel):
 
     def misplaced(self, rules: Iterable[tuple[bool, str, Sequence[str]]]) -> Iterator[tuple[str, str]]:
         """Yield keys that would be ignored, from rows of: whether they have an effect, what they are for, the keys."""
+        given = [key for key in self.model_fields_set if getattr(self, key) is not None]
         for fits, what, keys in rules:
-            unused = [key for key in keys if not fits and getattr(self, key) is not None]
-            yield from ((key, f"{key} is for {what} only. Remove it") for key in unused)
+            yield from ((key, f"{key} is for {what} only. Remove it") for key in keys if key in given and not fits)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -78,7 +78,7 @@ class Form(BaseModel):
         """Validate, and turn the errors of pydantic into sentences."""
         try:
             form = handler(data)
-            found: list[tuple[Path_, str]] = [((key,) if key else (), text) for key, text in form.mistakes()]
+            found: list[tuple[Path_, str]] = [((key,), text) for key, text in form.mistakes()]
             if not found:
                 return form
         except ValidationError as error:
@@ -93,19 +93,17 @@ class Form(BaseModel):
 
     @classmethod
     def _sentence(cls, detail: ErrorDetails) -> str:
-        """Turn an error of pydantic into a sentence with a remedy; several mistakes have a line each."""
+        """Turn an error of pydantic into a sentence with a remedy."""
         kind, received = detail["type"], detail["input"]
         if kind == MISTAKE:
             return detail["msg"]
         if kind == "value_error":
             return str(detail["ctx"]["error"])
         if not detail["loc"]:
-            return (
-                f"must be a mapping of keys to values. Received: {shown(received)}. {cls.instead.get('', '')}".rstrip()
-            )
+            return f"must be a mapping of keys to values. Received: {shown(received)}."
         name = str(detail["loc"][0])
         if kind == "extra_forbidden":
-            hint = cls.instead.get(name) or did_you_mean(name, sorted(cls.model_fields), "Known keys")
+            hint = {"<<": MERGE, **cls.instead}.get(name) or did_you_mean(name, sorted(cls.model_fields), "Known keys")
             return f"unknown key {shown(name)}. {hint}"
         known = cls.model_fields[name]
         example = f" Example: {name}: {known.examples[0]}" if known.examples else ""
@@ -170,17 +168,34 @@ class Document:
                 place = f"case {part + 1}: "
         self.problems.append((self.line(path), f"{plain_text(place, 200)}{text}"))
 
-    def validated(self, model: type[M]) -> M | None:
-        """Return the document as a model, or None and add the mistakes to `problems`."""
+    def validated(self, model: type[M]) -> M:
+        """Return the document as a model.
+
+        Raises:
+            DocumentError: All mistakes, sorted by line and without duplicates.
+        """
         try:
             return model.model_validate(self.data, context=self.folder)
         except ValidationError as error:
-            found = [(detail["loc"], line) for detail in error.errors() for line in detail["msg"].split("\n")]
-        # Each branch of a union reports the same mistake.
-        once = {(self.line(path), text.partition(" Received: ")[0]): (path, text) for path, text in found}
-        for path, text in once.values():
+            self.report(error, {}, ())
+            self.raise_problems()
+            raise
+
+    def report(self, error: ValidationError, parents: Mapping[Any, Path_], parent: Path_) -> None:
+        """Add the mistakes in values of the document.
+
+        Args:
+            error: Of a model that was validated with them.
+            parents: Paths of the mappings that contain a key.
+            parent: Path of the mapping that contains all others.
+        """
+        found = {}
+        for detail in error.errors(include_url=False):
+            path = (*parents.get(next(iter(detail["loc"]), ""), parent), *detail["loc"])
+            # Each branch of a union reports the same mistake.
+            found[self.line(path), detail["msg"].partition(" Received: ")[0]] = path, detail["msg"]
+        for path, text in found.values():
             self.problem(path, text)
-        return None
 
     def raise_problems(self) -> None:
         """Raise a DocumentError with all mistakes, sorted by line and without duplicates, if there are any."""
@@ -190,20 +205,16 @@ class Document:
 
 def resolve_path(text: str, folder: Path) -> Path:
     """Resolve a path in a file of `folder`: relative to that folder, with `~` expanded."""
-    path = Path(text)
-    with contextlib.suppress(RuntimeError):  # `~name` of an unknown user
-        path = path.expanduser()
-    return folder / path
+    return folder / os.path.expanduser(text)  # noqa: PTH111 (that of pathlib fails for unknown users)
 
 
 def _existing(text: str, info: ValidationInfo) -> str:
     if info.context is None:
         return text
     path = resolve_path(text, info.context)
-    with contextlib.suppress(OSError, ValueError):  # not a valid path
-        if path.is_file():
-            return str(path)
-    raise ValueError(f"{info.field_name}: no such file: {plain_text(str(path), 300)}")
+    if not os.path.isfile(path):  # noqa: PTH113 (that of pathlib fails for names that are too long)
+        raise ValueError(f"{info.field_name}: no such file: {plain_text(str(path), 300)}")
+    return str(path)
 
 
 ExistingFile = Annotated[StrictStr, AfterValidator(_existing)]
@@ -239,21 +250,16 @@ def _plain(node: Node, path: Path_, document: Document, yaml: YAML) -> object:
         raise ValueError(f"more than {MAX_VALUES} values")
     document.lines.setdefault(path, node.start_mark.line + 1)
     if isinstance(node, ScalarNode):
-        if "${" in str(node.value):  # expanded by some other tools
-            document.problem(path, f"variables are not expanded. Received: {shown(node.value)}. Write the value itself")
-        value: object = yaml.constructor.construct_object(node)
-        return value
+        return yaml.constructor.construct_object(node)
     if isinstance(node, SequenceNode):
         return [_plain(item, (*path, i), document, yaml) for i, item in enumerate(node.value)]
     converted: dict[str, object] = {}
     key = ""
     for key_node, value_node in node.value:
         line = key_node.start_mark.line + 1
-        if key_node.tag == MERGE_TAG:
-            document.problem(path, "<<: is not supported. Write what they share under defaults:, or repeat it")
-        elif not isinstance(key_node, ScalarNode):
-            document.problems.append((line, "a key must be text. Received: a list or a mapping"))
-        elif value_node.value == "" and _DECIMAL_COMMA.fullmatch(f"{converted.get(key)},{key_node.value}"):
+        if not isinstance(key_node, ScalarNode):
+            raise ValueError(f"a key in line {line} is a list or a mapping")
+        if value_node.value == "" and _DECIMAL_COMMA.fullmatch(f"{converted.get(key)},{key_node.value}"):
             converted[key] = f"{converted[key]},{key_node.value}"
         elif (key := str(key_node.value)) in converted:
             first = document.lines[(*path, key)]

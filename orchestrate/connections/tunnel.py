@@ -84,7 +84,7 @@ class Tunnel:
 
     def _start(self) -> None:
         Path(self.path).unlink(missing_ok=True)
-        login, forward = self._address.login, f"{self.path}:{self._address.socket}"
+        login, forward = self._address, f"{self.path}:{self._address.socket}"
         control, flags = shared_connection(login, self._keys), list[str]()
         if control is None:
             control = str(self._folder / "c")

@@ -11,7 +11,6 @@ from rich.console import Console
 
 from orchestrate.events import stored_event
 from orchestrate.inventory.addresses import DockerAddress
-from orchestrate.inventory.form import shown_environment
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.planning.durations import Durations, RunEstimate, usd_text
 from orchestrate.planning.facts import Facts
@@ -20,7 +19,6 @@ from orchestrate.planning.host_warnings import (
     memory_notes,
     problem_of,
     same_machine_notes,
-    sending_note,
     state_words,
 )
 from orchestrate.planning.plan import HostPlan, Job, Plan, fleet_facts
@@ -98,8 +96,6 @@ def render_plan(plan: Plan, console: Console) -> None:
     rows = [[*names, str(repeats)] for names, repeats in counts.items()]
     notes = [line for entry in plan.hosts for line in _notes(entry)]
     notes += same_machine_notes({entry.host.place: entry.facts for entry in plan.hosts if entry.facts is not None})
-    if note := sending_note(entry.facts for entry in plan.hosts):
-        notes.append(note)
     title = f"{counted(len(plan.jobs), 'repeat')} on {counted(len(plan.hosts), 'host')}, seed {plan.seed}"
     columns = ["fleet", "host", "suite", "case", "image", "repeats>"]
     print_grid(Grid(title, columns, rows, notes, ("image", "suite")), console)
@@ -228,27 +224,22 @@ def _host_notes(host: Host, facts: Facts | str, mates: Sequence[Facts] = ()) -> 
     if isinstance(facts, str):
         notes = [f"{host.key}: cannot be measured now: {facts}"]
     else:
-        notes = [f"{host.key}: {image.reference}: {image.problem or image.reason}" for image in facts.images]
+        notes = [f"{host.key}: {image.reference}: {image.reason}" for image in facts.images]
         if host.python is not None:
             notes.append(f"{host.key}: {host.python}, with the TensorFlow that it has: named in hosts.yml")
         notes += [f"{host.key}: {warning}" for warning in host_warnings(host, facts, mates)]
     if host.environment:
-        notes.append(f"{host.key}: environment: {shown_environment(host.environment)}")
+        variables = " ".join(f"{name}={value}" for name, value in host.environment.items())
+        notes.append(f"{host.key}: environment: {variables}")
     return notes
 
 
 def _reached(host: Host) -> str:
-    if host.queue is not None:
-        return host.queue.kind
     address = host.ssh or host.docker
     if address is None:
-        return "process"
-    port = f":{address.port}" if address.port else ""
-    return (
-        f"{address.scheme}://{address.target}{port}"
-        if isinstance(address, DockerAddress)
-        else f"ssh {address.target}{port}"
-    )
+        return host.launcher
+    scheme = f"{address.scheme}://" if isinstance(address, DockerAddress) else "ssh "
+    return f"{scheme}{address.target}" + (f":{address.port}" if address.port else "")
 
 
 def _gpus(facts: Facts) -> str:

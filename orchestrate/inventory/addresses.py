@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from orchestrate.text import shown
 
@@ -18,38 +19,12 @@ class HostKeys:
         file: The fleet's known-hosts file, which may not exist yet; None: no fleet.
     """
 
-    policy: str | None = None
+    policy: Literal["strict", "accept-new"] | None = None
     file: str | None = None
 
 
 AS_CONFIGURED = HostKeys()
 """Accepts the keys that the ssh configuration accepts."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DockerAddress:
-    """The address of a Docker engine.
-
-    Attributes:
-        scheme: `unix`, `ssh` or `tcp`.
-        target: Path of the socket; ssh destination; `host:port`.
-        port: ssh port; None: from the ssh configuration.
-        socket: Path of the engine's socket on an ssh host.
-        ssh_config: ssh configuration file; None: the user's own.
-        tls: Paths of CA, certificate and key for tcp; None: plain tcp, which the user has allowed.
-    """
-
-    scheme: str
-    target: str
-    port: int | None = None
-    socket: str = "/var/run/docker.sock"
-    ssh_config: str | None = None
-    tls: tuple[str, str, str] | None = None
-
-    @property
-    def login(self) -> SSHAddress:
-        """Return the ssh destination of an `ssh` address."""
-        return SSHAddress(target=self.target, port=self.port, ssh_config=self.ssh_config)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +40,22 @@ class SSHAddress:
     target: str
     port: int | None = None
     ssh_config: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DockerAddress(SSHAddress):
+    """The address of a Docker engine, which is an ssh destination if the scheme is `ssh`.
+
+    Attributes:
+        target: Path of the socket; ssh destination; `host:port`.
+        scheme: `unix`, `ssh` or `tcp`.
+        socket: Path of the engine's socket on an ssh host.
+        tls: Paths of CA, certificate and key for tcp; None: plain tcp, which the user has allowed.
+    """
+
+    scheme: str
+    socket: str = "/var/run/docker.sock"
+    tls: tuple[str, str, str] | None = None
 
 
 _DESTINATION = (

@@ -8,18 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    PlainSerializer,
-    StrictBool,
-    StrictFloat,
-    StrictInt,
-    StrictStr,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from orchestrate.inventory.addresses import SSHAddress, ssh_address
 from orchestrate.text import shown
@@ -58,7 +49,7 @@ SET_BY_US = frozenset(
 """Options of `sbatch` that the launcher sets, or that would break it."""
 
 
-def _as_text(value: object) -> object:
+def as_text(value: object) -> object:
     """Convert a bare count, which YAML parses as a number, to text."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
@@ -66,15 +57,13 @@ def _as_text(value: object) -> object:
 class SlurmQueue(Form):
     """A Slurm cluster, as described in `hosts.yml`."""
 
-    kind: ClassVar[str] = "slurm"
-
     container: Literal["pyxis", "apptainer", "none"] = Field(examples=["apptainer"])
     shared_folder: FolderPath = Field(
         description="the absolute path of a folder that the login host and all nodes share", examples=["/home/bench"]
     )
     partition: Word | None = described("the name of a partition", "gpu")
     gres: GPUsPerNode | None = described("the GPUs of one node, as Slurm names them: gpu:TYPE:COUNT", "gpu:a5000:4")
-    gpus_per_node: Annotated[StrictStr, BeforeValidator(_as_text), Field(pattern=_GPUS_PER_NODE)] | None = described(
+    gpus_per_node: Annotated[StrictStr, BeforeValidator(as_text), Field(pattern=_GPUS_PER_NODE)] | None = described(
         "the GPUs of one node, TYPE:COUNT or COUNT, instead of gres if Slurm requires --gpus-per-node", "a5000:4"
     )
     image_file: FolderPath | None = described("the absolute path of a .sqsh or .sif file", "/home/bench/tfbench.sqsh")
@@ -95,17 +84,13 @@ class SlurmQueue(Form):
     @property
     def gpu_count(self) -> int:
         """Return the number of GPUs on each node."""
-        return int(self._gpus.rpartition(":")[2] or 0)
+        return self.gpus[1]
 
     @property
-    def gpu_type(self) -> str:
-        """Return Slurm's type of the GPUs; empty: any."""
-        return self._gpus.rpartition(":")[0]
-
-    @property
-    def _gpus(self) -> str:
-        """Return the GPUs of a node without the prefix of `gres`: `TYPE:COUNT` or `COUNT`; empty: not set."""
-        return self.gpus_per_node or (self.gres or "").removeprefix("gpu:")
+    def gpus(self) -> tuple[str, int]:
+        """Return Slurm's type of the GPUs of a node, empty for any, and their number."""
+        kind, _, count = (self.gpus_per_node or (self.gres or "").removeprefix("gpu:")).rpartition(":")
+        return kind, int(count or 0)
 
     def gpu_options(self, count: int) -> list[str]:
         """Return the options of `sbatch` that request GPUs on each node.
@@ -113,9 +98,10 @@ class SlurmQueue(Form):
         Args:
             count: GPUs on each node; 0: none.
         """
-        if not count or not self._gpus:
+        kind, offered = self.gpus
+        if not count or not offered:
             return []
-        gpus = f"{self.gpu_type}:{count}".removeprefix(":")
+        gpus = f"{kind}:{count}".removeprefix(":")
         return [f"--gpus-per-node={gpus}" if self.gpus_per_node else f"--gres=gpu:{gpus}"]
 
     @property
@@ -163,8 +149,6 @@ class Toleration(Form):
 class KubernetesQueue(Form):
     """A namespace of a Kubernetes cluster and one kind of its nodes, as described in `hosts.yml`."""
 
-    kind: ClassVar[str] = "kubernetes"
-
     context: Annotated[StrictStr, Field(min_length=1, max_length=253)] | None = None
     kubeconfig: ExistingFile | None = None
     namespace: Annotated[StrictStr, Field(pattern="^[a-z0-9-]{1,63}$")] | None = described("a namespace", "tfbench")
@@ -188,27 +172,3 @@ class KubernetesQueue(Form):
     def gpu_count(self) -> int:
         """Return the GPUs of a node as stated in `hosts.yml`, or 0."""
         return self.gpus_per_node or 0
-
-
-QUEUES: dict[str, type[SlurmQueue] | type[KubernetesQueue]] = {
-    model.kind: model for model in (SlurmQueue, KubernetesQueue)
-}
-"""Kinds of queues by their key in a fleet."""
-
-
-def _by_kind(value: object) -> object:
-    """Parse a queue of a plan, `{"slurm": {…}}`; pydantic adds its path to a ValueError."""
-    if not isinstance(value, dict):
-        return value
-    ((kind, fields),) = value.items()
-    if kind not in QUEUES:
-        raise ValueError(f"must be one of {', '.join(QUEUES)}")
-    return QUEUES[kind].model_validate(fields)
-
-
-Queue = Annotated[
-    SlurmQueue | KubernetesQueue,
-    BeforeValidator(_by_kind),
-    PlainSerializer(lambda queue: {queue.kind: queue.model_dump(mode="json")}),
-]
-"""A queue in a plan, under the key of its kind."""

@@ -5,12 +5,10 @@ A tool is a row of `SOURCES`: in which fields of its list a machine's name, GPUs
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,6 @@ from orchestrate.inventory.addresses import ssh_address
 from orchestrate.text import plain_text, shown
 from results.reference.gpus import gpu_key
 
-SPOT = "a spot instance: it can be stopped at any time"
 STDIN = "-"
 MAX_NUMBER = 1_000_000
 
@@ -66,11 +63,11 @@ class Tool:
     Attributes:
         command: Command that prints the list.
         listed: Key of the list, in versions that print an object.
-        status: Where its status is, and the value with which it can be reached.
+        status: Where its status is.
+        running: The status with which it can be reached.
         gpu: A name, SkyPilot's `{'A4000': 1}`, or a list of objects with a name.
-        spot: `true`, or a text with `[spot]`.
         nodes: Number of machines, each with an alias; empty: 1.
-        address: Returns the address; without `no_address`, the name is an alias of the ssh configuration.
+        address: Returns the address from an entry and a name, which is an alias of the ssh configuration by default.
         no_address: What to do about a machine without an address.
         notes: Comments for the whole file.
     """
@@ -78,18 +75,18 @@ class Tool:
     command: str
     listed: str = ""
     name: tuple[str, ...]
-    status: tuple[str, str]
+    status: str
+    running: str
     gpu: tuple[str, ...]
     gpus: str = ""
     usd_per_hour: tuple[str, ...] = ()
-    spot: tuple[str, ...] = ()
     nodes: str = ""
-    address: Callable[[Any], str | None] = lambda _: None
-    no_address: str = ""
+    address: Callable[[Any, str], str | None] = lambda _, name: address_of(name)
+    no_address: str = "not a valid ssh host name"
     notes: tuple[str, ...] = ()
 
 
-def _vast_address(entry: Any) -> str | None:  # noqa: ANN401
+def _vast_address(entry: Any, _: str) -> str | None:  # noqa: ANN401
     """Return the direct address, else that of Vast's proxy, like `vastai ssh-url`."""
     host, port = _text_at(entry, "public_ipaddr"), _text_at(entry, "ports.22/tcp.0.HostPort")
     if host and port:
@@ -106,9 +103,9 @@ SOURCES = {
     "sky": Tool(
         command="sky status --output json",
         name=("name",),
-        status=("status", "UP"),
+        status="status",
+        running="UP",
         gpu=("accelerators",),
-        spot=("resources_str", "resources_str_full"),
         nodes="nodes",
         notes=(
             "The names of hosts are ssh aliases, which `sky status` writes and `sky down` removes.",
@@ -120,10 +117,10 @@ SOURCES = {
         command="dstack ps --json",
         listed="runs",
         name=("run_spec.run_name",),
-        status=("status", "running"),
+        status="status",
+        running="running",
         gpu=(f"{_DSTACK_RESOURCES}.gpus",),
         usd_per_hour=(f"{_DSTACK}.price",),
-        spot=(f"{_DSTACK_RESOURCES}.spot",),
         notes=(
             "The names of hosts are ssh aliases, which exist while `dstack attach NAME` runs: start one for each host,",
             "in a terminal of its own, before `tfbench check`. dstack attaches to the first job of a run only.",
@@ -133,11 +130,11 @@ SOURCES = {
         command="vastai show instances --raw",
         listed="instances",
         name=("label", "id"),
-        status=("actual_status", "running"),
+        status="actual_status",
+        running="running",
         gpu=("gpu_name",),
         gpus="num_gpus",
         usd_per_hour=("dph_total",),
-        spot=("is_bid",),
         address=_vast_address,
         no_address="no ssh address. Start it with ssh (runtype ssh)",
         notes=("Prices are those of Vast's dph_total: GPU and disk, without traffic.",),
@@ -145,12 +142,12 @@ SOURCES = {
     "runpod": Tool(
         command='curl -H "Authorization: Bearer $RUNPOD_API_KEY" "https://rest.runpod.io/v1/pods?includeMachine=true"',
         name=("name", "id"),
-        status=("desiredStatus", "RUNNING"),
+        status="desiredStatus",
+        running="RUNNING",
         gpu=("gpu.displayName", "machine.gpuTypeId"),
         gpus="gpu.count",
         usd_per_hour=("adjustedCostPerHr", "costPerHr"),
-        spot=("interruptible",),
-        address=lambda entry: address_of(
+        address=lambda entry, _: address_of(
             _text_at(entry, "publicIp"), _text_at(entry, "portMappings.22") or "", "root@"
         ),
         no_address="no public address for port 22. RunPod's proxy (ssh.runpod.io) does not pass on commands: "
@@ -158,27 +155,6 @@ SOURCES = {
     ),
 }
 """By name of the tool."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """A reachable rented machine.
-
-    Attributes:
-        name: Its name in the tool.
-        address: `user@host:port`, or an alias of the ssh configuration.
-        gpu: Name of its GPUs in the tool; None: not reported.
-        gpus: Number of GPUs; None: not reported.
-        usd_per_hour: Price of the whole machine; None: not reported.
-        notes: Comments for the user.
-    """
-
-    name: str
-    address: str
-    gpu: str | None = None
-    gpus: int | None = None
-    usd_per_hour: float | None = None
-    notes: tuple[str, ...] = ()
 
 
 def import_hosts(source: str, path: str) -> str:
@@ -202,38 +178,39 @@ def import_hosts(source: str, path: str) -> str:
     listed = document.get(tool.listed) if isinstance(document, dict) else document
     if not isinstance(listed, list):
         raise UserError(f"{path}: not the output of: {tool.command}. Received: {shown(document, 300)}")
-    answers = [_machines(source, tool, entry) for entry in listed]
-    machines = [machine for answer in answers if not isinstance(answer, str) for machine in answer]
-    excluded = [answer for answer in answers if isinstance(answer, str)]
-    if not machines:
-        reasons = "\n".join(f"  {plain_text(reason, MAX_COMMENT)}" for reason in excluded) or "  it is empty"
+    fleets: dict[str, list[str]] = {}
+    names, excluded = set[str](), list[str]()
+    for entry in listed:
+        name = _text_at(entry, *tool.name) or source
+        name = f"{source}-{name}" if name.isdigit() else name
+        status, nodes = _text_at(entry, tool.status), int(_number(entry, tool.nodes) or 1)
+        for machine in (name, *(f"{name}-worker{number}" for number in range(1, nodes))):
+            if status != tool.running:
+                excluded.append(f"{name}: its status is {status}, not {tool.running}")
+            elif (address := tool.address(entry, machine)) is None:
+                excluded.append(f"{machine}: {tool.no_address}")
+            else:
+                fleet, line = _described(tool, entry, _unique(machine, names), address)
+                fleets.setdefault(fleet, []).append(line)
+    if not fleets:
+        reasons = "\n".join(f"  {_comment(reason)}" for reason in excluded) or "  it is empty"
         raise UserError(f"{path}: no reachable machine:\n{reasons}")
-    return hosts_file(machines, excluded, tool.notes, source)
+    head = [*HEADER.format(source=source).splitlines(), *(f"# {note}" for note in tool.notes)]
+    head += ["version: 1", "", "defaults:", "  suite: standard", "  host_keys: accept-new", "", "fleets:"]
+    body = [line for fleet, lines in fleets.items() for line in (f"  {fleet}:", "    hosts:", *lines)]
+    tail = ["", "# Excluded:", *(f"#   {_comment(reason)}" for reason in excluded)] if excluded else []
+    return "\n".join([*head, *body, *tail]) + "\n"
 
 
-def _machines(source: str, tool: Tool, entry: object) -> list[Machine] | str:
-    """Return the machines of an entry of a tool's list, or why it cannot be reached."""
-    name = _text_at(entry, *tool.name) or source
-    name = f"{source}-{name}" if name.isdigit() else name
-    where, running = tool.status
-    if (status := _text_at(entry, where)) != running:
-        return f"{name}: its status is {status}, not {running}"
-    address = tool.address(entry) if tool.no_address else address_of(name)
-    if address is None:
-        return f"{name}: {tool.no_address or 'not a valid ssh host name'}"
-    gpu, gpus = _gpus(next(filter(None, (value_at(entry, path) for path in tool.gpu)), None))
-    spots = [value_at(entry, path) for path in tool.spot]
-    notes = [SPOT] if any(spot is True or "[spot]" in str(spot) for spot in spots) else []
-    first = Machine(
-        name=name,
-        address=address,
-        gpu=gpu,
-        gpus=gpus or int(_number(entry, tool.gpus) or 0) or None,
-        usd_per_hour=_number(entry, *tool.usd_per_hour),
-        notes=tuple(notes),
-    )
-    workers = [f"{name}-worker{number}" for number in range(1, int(_number(entry, tool.nodes) or 1))]
-    return [first, *(dataclasses.replace(first, name=worker, address=worker) for worker in workers)]
+def _described(tool: Tool, entry: object, name: str, address: str) -> tuple[str, str]:
+    """Return the fleet of a machine, and its line in `hosts.yml`."""
+    gpu, count = _gpus(next(filter(None, (value_at(entry, path) for path in tool.gpu)), None))
+    count = count or int(_number(entry, tool.gpus) or 0)
+    text, usd_per_hour = f"ssh: {json.dumps(address)}", _number(entry, *tool.usd_per_hour)
+    if usd_per_hour is not None:
+        text += f", usd_per_gpu_hour: {round(usd_per_hour / (count or 1), 4):g}"
+    comment = "" if gpu is None else f"   # {count or '?'} × {_comment(gpu)}"
+    return fleet_name(gpu), f"      {name}: {{{text}}}{comment}"
 
 
 def _gpus(value: object) -> tuple[str | None, int | None]:
@@ -267,39 +244,6 @@ HEADER = """\
 """
 
 
-def hosts_file(found: Sequence[Machine], excluded: Sequence[str], notes: Sequence[str], source: str) -> str:
-    """Return a `hosts.yml` with the given machines.
-
-    A machine that is listed under two names is written once: simultaneous benchmarks disturb each other.
-
-    Args:
-        found: At least one machine.
-        excluded: Why other machines cannot be reached.
-        notes: Comments for the whole file.
-        source: Name of the tool.
-    """
-    left, seen, names = list(excluded), dict[str, str](), set[str]()
-    fleets: dict[str, list[str]] = {}
-    for machine in found:
-        if machine.address in seen:
-            left.append(f"{machine.name}: the same address as {seen[machine.address]}")
-            continue
-        seen[machine.address] = machine.name
-        entry = f"ssh: {json.dumps(machine.address)}"
-        if machine.usd_per_hour is not None:
-            entry += f", usd_per_gpu_hour: {round(machine.usd_per_hour / (machine.gpus or 1), 4):g}"
-        count = "" if machine.gpus is None else f"{machine.gpus} × "
-        gpu = "" if machine.gpu is None else f"   # {count}{_comment(machine.gpu)}"
-        lines = fleets.setdefault(fleet_name(machine.gpu), [])
-        lines += [f"      # {_comment(note)}" for note in machine.notes]
-        lines.append(f"      {_unique(machine.name, names)}: {{{entry}}}{gpu}")
-    head = [*HEADER.format(source=source).splitlines(), *(f"# {_comment(note)}" for note in notes)]
-    head += ["version: 1", "", "defaults:", "  suite: standard", "  host_keys: accept-new", "", "fleets:"]
-    body = [line for fleet, lines in fleets.items() for line in (f"  {fleet}:", "    hosts:", *lines)]
-    tail = ["", "# Excluded:", *(f"#   {_comment(reason)}" for reason in left)] if left else []
-    return "\n".join([*head, *body, *tail]) + "\n"
-
-
 def fleet_name(gpu: str | None) -> str:
     """Return a fleet's name from its GPU: `RTX A4000`, `RTX_A4000` and `NVIDIA RTX A4000` are `a4000`.
 
@@ -314,8 +258,10 @@ def fleet_name(gpu: str | None) -> str:
 def _unique(name: str, taken: set[str]) -> str:
     """Return a unique name for `hosts.yml`, similar to the tool's, and add it to `taken`."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("._-")[:MAX_NAME] or "host"
-    numbered = itertools.chain([plain], (f"{plain}-{number}" for number in itertools.count(2)))
-    unique = next(name for name in numbered if name not in taken)
+    unique, number = plain, 1
+    while unique in taken:
+        number += 1
+        unique = f"{plain}-{number}"
     taken.add(unique)
     return unique
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from pydantic import ConfigDict, TypeAdapter
 
@@ -20,28 +21,13 @@ Version = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tested:
-    """Where an image has been tested, in words.
-
-    Attributes:
-        gpu: Names of GPUs on which it has trained, or None.
-        cpu: Result on a CPU; None: not started.
-    """
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
-
-    gpu: str | None = None
-    cpu: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Variant:
     """A container image: a row of `images.toml`.
 
     Attributes:
         name: Of the row and of its lock file.
         why: Purpose.
-        seen: Where it has been tested.
+        seen: Where it has been tested, in words: the GPUs on which it has trained, and the result on a CPU.
         newest_python: Newest Python for which there are wheels of its TensorFlow.
         keras: Version; None: that of the base image.
         cuda: CUDA version of its libraries; None without CUDA.
@@ -79,7 +65,7 @@ class Variant:
     base: str | None = None
     opt_in: bool = False
     verified: bool = True
-    seen: Tested = Tested()
+    seen: Mapping[Literal["gpu", "cpu"], str] = field(default_factory=dict, hash=False)
 
     def build_arguments(self, *, version: str, revision: str) -> dict[str, str]:
         """Return the arguments of `docker build` for this image.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from orchestrate.errors import LaunchFailed
 from orchestrate.text import plain_text, read_json
@@ -15,6 +17,9 @@ from results.schema.record_json import RecordError
 
 MAX_PROBE_BYTES = 256 * 1024
 
+Measured = Annotated[float, Field(ge=1e-6, le=1e18)]
+"""A rate or duration that plans calculate with."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
@@ -23,25 +28,21 @@ class Image:
     Attributes:
         variant: Row of `containers/images.toml`; None: a custom image.
         reference: E.g. `REGISTRY/tfbench:VERSION-VARIANT`.
-        reason: Why it was chosen.
+        reason: Why it was chosen, or why it cannot be started.
         status: `ok`, or the status of every repeat with it: `unsupported`, `driver_too_old`, `pull_failed`, …
-        problem: Why it cannot be started, or None.
         digest: `sha256:…` of the resolved tag; None: unknown.
-        send_bytes: Its size, if this machine has to send it over a network, or None.
     """
 
     variant: str | None
     reference: str
     reason: str
     status: Status = Status.OK
-    problem: str | None = None
     digest: str | None = None
-    send_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
-    """The facts of a host; None: not reported.
+class Reported:
+    """The facts that a probe reports, `python -m tfbench.probe`, which is not trusted; None: not reported.
 
     Attributes:
         cpu_limit: CPUs that a benchmark may use; may be fractional.
@@ -49,12 +50,7 @@ class Facts:
         gpu_problems: Unusable GPUs, e.g. `7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost`.
         gpu_states: States of `gpus` during the probe, in the same order; empty: not reported.
         driver_problem: Why an installed NVIDIA driver does not answer, in its own words.
-        architecture: As in image registries, e.g. `amd64`.
-        engine: Name and version of the Docker engine; None without one.
-        gpu_runtime: How the engine passes GPUs to containers; None: it cannot, or there is no engine.
-        clock_skew_seconds: How far the host's clock is ahead of ours.
         disk_free_bytes: Free space for containers.
-        images: Images for benchmarks; empty without Docker.
         cpu_flops_per_second: fp32 matrix products on all cores, measured by the probe on hosts without GPUs.
         cpu_loop_seconds: Duration of the probe's loop of Python code.
         cpu_vector_bits: Width of the CPU's vector instructions, 256 or 512.
@@ -67,32 +63,44 @@ class Facts:
     cpu_count: int | None = None
     cpu_limit: float | None = None
     memory_bytes: int | None = None
-    kernel: str | None = None
-    operating_system: str | None = None
     driver: str | None = None
     gpus: tuple[GPU, ...] = ()
     gpu_states: tuple[GPUFacts, ...] = ()
     gpu_problems: tuple[str, ...] = ()
     driver_problem: str | None = None
-    architecture: str | None = None
-    engine: str | None = None
-    gpu_runtime: str | None = None
-    clock_skew_seconds: float | None = None
     disk_free_bytes: int | None = None
-    images: tuple[Image, ...] = ()
-    cpu_flops_per_second: float | None = None
-    cpu_loop_seconds: float | None = None
+    cpu_flops_per_second: Measured | None = None
+    cpu_loop_seconds: Measured | None = None
     cpu_vector_bits: int | None = None
     other_cpu_share: float | None = None
     load: float | None = None
     boot_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts(Reported):
+    """The facts of a host; None: not reported.
+
+    Attributes:
+        architecture: As in image registries, e.g. `amd64`.
+        engine: Name and version of the Docker engine; None without one.
+        gpu_runtime: How the engine passes GPUs to containers; None: it cannot, or there is no engine.
+        clock_skew_seconds: How far the host's clock is ahead of ours.
+        images: Images for benchmarks; empty without Docker.
+    """
+
+    architecture: str | None = None
+    engine: str | None = None
+    gpu_runtime: str | None = None
+    clock_skew_seconds: float | None = None
+    images: tuple[Image, ...] = ()
 
     @property
     def problem(self) -> str | None:
         """Why nothing can be measured on the host, or None."""
         if not self.images or any(image.status is Status.OK for image in self.images):
             return None
-        return self.images[0].problem
+        return self.images[0].reason
 
     def gpu_memory_bytes(self, indices: Sequence[int] | None) -> int | None:
         """Return the memory of the smallest of these GPUs; None: of all."""
@@ -103,40 +111,20 @@ class Facts:
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 """Names of architectures in image registries, by those of kernels."""
 
-MEASURED = ("cpu_flops_per_second", "cpu_loop_seconds")
-"""Used in calculations by plans; impossible values count as not reported."""
-
-REPORTED: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("cpu", "kernel", "operating_system", "driver", "driver_problem", "boot_id"), str),
-    **dict.fromkeys(("cpu_count", "memory_bytes", "disk_free_bytes", "cpu_vector_bits"), int),
-    **dict.fromkeys(("cpu_limit", "other_cpu_share", "load", *MEASURED), (int, float)),
-}
-"""Types of the facts in a probe's answer; values of other types count as not reported."""
-
 
 def facts_from_probe(text: str | bytes) -> Facts:
-    """Parse the output of `python -m tfbench.probe`, which is not trusted.
+    """Parse the output of a probe.
 
     Raises:
         ValueError: The output is malformed.
     """
     document = _plain(read_json(text, MAX_PROBE_BYTES))
-    if not isinstance(document, dict) or not isinstance(document.get("gpus"), list):
+    if not isinstance(document, dict) or "gpus" not in document:
         raise ValueError("the probe printed no object with gpus")
     try:
-        gpus = tuple(checked(GPU, gpu) for gpu in document["gpus"])
-        states = tuple(checked(GPUFacts, state) for state in document.get("gpu_states") or ())
-    except (RecordError, TypeError) as error:
-        raise ValueError(f"the probe's gpus are malformed: {error}") from error
-    reported: dict[str, Any] = {}
-    for name, kind in REPORTED.items():
-        value = document.get(name)
-        possible = name not in MEASURED or (isinstance(value, int | float) and 1e-6 <= value <= 1e18)
-        if isinstance(value, kind) and not isinstance(value, bool) and possible:
-            reported[name] = value
-    problems = document.get("gpu_problems")
-    lost = tuple(item for item in problems if isinstance(item, str)) if isinstance(problems, list) else ()
-    return Facts(gpus=gpus, gpu_states=states, gpu_problems=lost, **reported)
+        return Facts(**vars(checked(Reported, document)))
+    except RecordError as error:
+        raise ValueError(f"the probe's answer is malformed: {error}") from error
 
 
 def require_driver(facts: Facts) -> None:

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.planning.facts import Facts
-from orchestrate.text import shortened
 from results.reference import GIBI
 from results.reference.networks import PEAK_VARIATION, fitting_batch, training_bytes
 from results.schema import Case, Device
 from results.schema.health import MAX_IDLE_UTILISATION, GPUFacts, Moment, grouped_warnings
-from results.text import counted
 
 MAX_CLOCK_SKEW_SECONDS = 5.0
-PCI_DEVICES = Path("/sys/bus/pci/devices")
-NVIDIA_VENDOR = "0x10de"
-DISPLAY_CLASS = "0x03"
-"""PCI class of GPUs, with or without a display connector."""
+PCI_DEVICES = Path("/proc/bus/pci/devices")
+"""A line for each device, with vendor and model after the first tabulator."""
 
 MIN_DISK_BYTES = 15_000_000_000
 """An image with CUDA libraries takes 5 GB unpacked and 3 GB while it is pulled."""
-
-
-MAX_NAMED = 3
 
 
 def state_words(state: GPUFacts) -> str:
@@ -34,13 +28,10 @@ def state_words(state: GPUFacts) -> str:
     return state.use + ("" if celsius is None else f", {celsius:.0f} °C")
 
 
-def has_nvidia_gpu(devices: Path = PCI_DEVICES) -> bool:
-    """Return whether this machine has an NVIDIA GPU, with or without a working driver."""
-    for vendor in devices.glob("*/vendor"):
-        with contextlib.suppress(OSError):
-            kind = (vendor.parent / "class").read_text()
-            if vendor.read_text().strip() == NVIDIA_VENDOR and kind.startswith(DISPLAY_CLASS):
-                return True
+def has_nvidia_card(devices: Path = PCI_DEVICES) -> bool:
+    """Return whether this machine has an NVIDIA card, with or without a working driver."""
+    with contextlib.suppress(OSError):
+        return "\t10de" in devices.read_text()
     return False
 
 
@@ -61,7 +52,7 @@ def _missing_gpus(host: Host, facts: Facts) -> str | None:
     if facts.gpus or not host.wants_gpus or host.queue is not None:
         return None
     refusal = cpu_refusal(host, facts)
-    if host.launcher == "process" and host.device is None and not refusal and not has_nvidia_gpu():
+    if host.launcher == "process" and host.device is None and not refusal and not has_nvidia_card():
         return None
     remedy = "no GPU was found. Run nvidia-smi there"
     if host.docker is not None and facts.gpu_runtime is None:
@@ -75,50 +66,18 @@ def _missing_gpus(host: Host, facts: Facts) -> str | None:
     return f"{remedy}. Without a GPU, the CPU is measured. To do that on purpose, set device: cpu"
 
 
-def isolation_note(hosts: Iterable[Host]) -> str | None:
-    """Return a note on missing isolation if any host runs benchmarks as processes over ssh, or None."""
-    bare = [host.key for host in hosts if host.ssh is not None]
-    if not bare:
-        return None
-    return (
-        f"benchmarks run as processes, not in containers, on {shortened(bare, MAX_NAMED)}: they see the files, the "
-        "network and the other processes of their user, and memory_gb does not limit them. Records have the launcher "
-        "ssh"
-    )
-
-
-def sending_note(probed: Iterable[Facts | None]) -> str | None:
-    """Return a note on the size of the images that this machine sends to hosts, or None.
-
-    Args:
-        probed: Facts of each host; None: the probe failed.
-    """
-    totals = (sum(image.send_bytes or 0 for image in facts.images) for facts in probed if facts is not None)
-    if not (sizes := [size for size in totals if size]):
-        return None
-    return (
-        f"this machine sends {sum(sizes) / 1e9:.1f} GB of images to {counted(len(sizes), 'host')}, compressed on the "
-        f"way. A registry would get each image once ({max(sizes) / 1e9:.1f} GB for a host): run images push --registry "
-        "ADDRESS, and set registry: ADDRESS in place of image_source: transfer"
-    )
-
-
 def memory_notes(host: Host, facts: Facts, cases: Iterable[Case]) -> list[str]:
     """Return notes on the cases that exceed a GPU's memory, each with a batch that fits."""
-    memory = facts.gpu_memory_bytes(host.gpus)
-    notes = {}
-    if memory is None:
-        return []
+    memory, notes = facts.gpu_memory_bytes(host.gpus) or math.inf, []
     for case in cases:
         needed, fitting = training_bytes(case), fitting_batch(case, memory)
-        if case.device is Device.CPU or needed is None or fitting == case.batch_per_gpu:
-            continue
-        gibi = PEAK_VARIATION * needed / GIBI
-        notes[case.model, case.precision, case.batch_per_gpu] = (
-            f"{case.model} {case.precision} with batch {case.batch_per_gpu} needs about {gibi:.1f} GiB "
-            f"per GPU and will run out of memory ({memory / GIBI:.0f} GiB). Use batch_per_gpu: {fitting}"
-        )
-    return list(notes.values())
+        if case.device is not Device.CPU and needed is not None and fitting != case.batch_per_gpu:
+            notes.append(
+                f"{case.model} {case.precision} with batch {case.batch_per_gpu} needs about "
+                f"{PEAK_VARIATION * needed / GIBI:.1f} GiB per GPU and will run out of memory ({memory / GIBI:.0f} "
+                f"GiB). Use batch_per_gpu: {fitting}"
+            )
+    return list(dict.fromkeys(notes))
 
 
 def same_machines(probed: Mapping[HostPlace, Facts | str]) -> list[list[HostPlace]]:

@@ -55,16 +55,10 @@ def pinned(reference: str, digest: str | None = None) -> str:
     return f"{repository(reference)}@{digest}" if digest else reference
 
 
-def with_named_digest(image: Image) -> Image:
-    """Move the digest of a reference to the image's field; a tag is resolved by the first node of a queue."""
-    digest = image.reference.partition("@")[2]
-    return dataclasses.replace(image, digest=digest) if digest else image
-
-
 # -- one host ------------------------------------------------------------------------------------------------------
 
 
-def wanted_images(host: Host, facts: Facts, variants: Sequence[Variant]) -> list[Image]:
+def wanted_images(host: Host, facts: Facts, variants: Sequence[Variant]) -> tuple[Image, ...]:
     """Return the images of a host, each with the reason, or why it cannot be started.
 
     Args:
@@ -73,33 +67,30 @@ def wanted_images(host: Host, facts: Facts, variants: Sequence[Variant]) -> list
         variants: From `read_variants`.
     """
     if (problem := unsupported_architecture(host, facts)) is not None:
-        return [_image(host, None, "", Status.UNSUPPORTED, problem)]
+        return (_image(host, None, problem, Status.UNSUPPORTED),)
     known, gpus = {variant.name: variant for variant in variants}, kinds_of_gpus(host, facts)
     if named := named_images(host):
-        return [_judge_named(image, gpus, known.get(image.variant or "")) for image in named]
+        return tuple(_judge_named(image, gpus, known.get(image.variant or "")) for image in named)
     if host.device is Device.CPU or not facts.gpus:
-        return [_image(host, "cpu", "trains on the processor")]
+        return (_image(host, "cpu", "trains on the processor"),)
     if not gpus:
         problem = "no NVIDIA driver with a GPU: cases for GPUs cannot run here. To measure its CPU, set device: cpu"
-        return [_image(host, None, "", Status.NO_GPU, problem)]
+        return (_image(host, None, problem, Status.NO_GPU),)
     choice = choose_variant(gpus, variants)
-    if choice.suits:
-        return [_image(host, choice.variant.name, choice.reason)]
-    return [_image(host, None, "chosen by driver and compute capability", choice.status, choice.reason)]
+    return (_image(host, choice.variant.name if choice.suits else None, choice.reason, choice.status),)
 
 
-def _image(
-    host: Host, variant: str | None, reason: str, status: Status = Status.OK, problem: str | None = None
-) -> Image:
-    reference = image_name(host.registry, variant or "none")
-    return Image(variant=variant, reference=reference, reason=reason, status=status, problem=problem)
+def _image(host: Host, variant: str | None, reason: str, status: Status = Status.OK) -> Image:
+    return Image(variant=variant, reference=image_name(host.registry, variant or "none"), reason=reason, status=status)
 
 
 def named_images(host: Host) -> tuple[Image, ...]:
-    """Return the images that `hosts.yml` sets for a host."""
+    """Return the images that `hosts.yml` sets for a host; a tag is resolved later."""
+    why = "named in hosts.yml"
     if host.image is not None:
-        return (Image(variant=None, reference=host.image, reason="named in hosts.yml"),)
-    return tuple(_image(host, name, "named in hosts.yml") for name in host.variants)
+        digest = host.image.partition("@")[2] or None
+        return (Image(variant=None, reference=host.image, reason=why, digest=digest),)
+    return tuple(_image(host, name, why) for name in host.variant)
 
 
 def unsupported_architecture(host: Host, facts: Facts) -> str | None:
@@ -117,7 +108,7 @@ def probe_reference(host: Host) -> str:
     """Return the image for probing a host: one that it starts anyway, or else the smallest."""
     if host.image is not None:
         return host.image
-    return image_name(host.registry, host.variants[0] if host.variants else "cpu")
+    return image_name(host.registry, host.variant[0] if host.variant else "cpu")
 
 
 def _judge_named(image: Image, gpus: Sequence[KindOfGPU], variant: Variant | None) -> Image:
@@ -125,9 +116,8 @@ def _judge_named(image: Image, gpus: Sequence[KindOfGPU], variant: Variant | Non
     if variant is None or variant.cuda is None or not gpus:
         return image
     fit = min((check_variant(variant, *gpu) for gpu in gpus), key=lambda fit: fit.suits)
-    if not fit.suits:
-        return dataclasses.replace(image, status=fit.status, problem=fit.reason)
-    return dataclasses.replace(image, reason=f"{image.reason}; {fit.reason}")
+    reason = f"{image.reason}; {fit.reason}" if fit.suits else fit.reason
+    return dataclasses.replace(image, status=fit.status, reason=reason)
 
 
 # -- one variant on kinds of GPUs ------------------------------------------------------------------------------------
@@ -325,18 +315,14 @@ def share_images(
 
 
 def _choice(host: Host, facts: Facts | str, variants: Sequence[Variant]) -> _Choice | None:
-    """Return the choice of a host; None: it has none, or no image suits it."""
-    if isinstance(facts, str) or not is_chosen(host) or not facts.images or unsupported_architecture(host, facts):
+    """Return the choice of a host; None: no image suits it, or it is an instance that was started from another one."""
+    if isinstance(facts, str) or not is_chosen(host) or not facts.images:
         return None
-    gpus, first = kinds_of_gpus(host, facts), facts.images[0]
+    gpus = kinds_of_gpus(host, facts)
     fits = best_fits(gpus, variants)
-    if not gpus or not all(fit.suits for fit in fits):
-        return None
-    # An instance that was started from one of our images uses that one.
-    is_instance = host.ssh is not None and first.status is Status.OK and first.variant != fits[0].variant.name
-    return None if is_instance else _Choice(host, gpus, fits)
+    return _Choice(host, gpus, fits) if fits and fits[0].variant.name == facts.images[0].variant else None
 
 
 def is_chosen(host: Host) -> bool:
     """Return whether a host's image is chosen by its driver and GPUs."""
-    return host.image is None and not host.variants and host.wants_gpus and host.python is None
+    return host.image is None and not host.variant and host.wants_gpus and host.python is None

@@ -15,14 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from typing import Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from orchestrate.errors import UserError
-from orchestrate.inventory.hosts import Host, HostPlace
-from orchestrate.inventory.queues import KubernetesQueue
+from orchestrate.inventory.hosts import Host, HostPlace, host_from_plan
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.host_warnings import cpu_refusal
 from orchestrate.planning.images import is_chosen, named_images
@@ -33,7 +32,7 @@ from results.schema import Case, Communication, Data, Device, Origin, Status
 from results.schema.record_json import RecordError
 from results.schema.version import __version__
 
-PLAN_VERSION: Final = 2
+PLAN_VERSION: Final = 3
 """Rises when a field is removed or changed; `codec.PLAN_CHANGES` then reads older plans."""
 
 DEFAULT_SUITE = "standard"
@@ -128,7 +127,7 @@ class HostPlan:
         excluded: Cases of the suite that do not fit this host, with the reason.
     """
 
-    host: Host
+    host: Annotated[Host, BeforeValidator(host_from_plan)]  # a `Form`, whose types are strict by themselves
     suite: str
     facts: Facts | None
     problem: str | None
@@ -158,7 +157,7 @@ class Plan:
     stop_early: float | None = None
     hosts_file: str | None = None
     tfbench: str = __version__
-    plan_version: Literal[2] = PLAN_VERSION
+    plan_version: Literal[3] = PLAN_VERSION
 
     @property
     def jobs(self) -> list[Job]:
@@ -212,7 +211,7 @@ def make_plan(
         facts, problem = (reported, None) if isinstance(reported, Facts) else (None, reported)
         mate = facts or next(iter(fleet_facts(host, hosts, probed)), None)
         if facts is None and mate is not None and mate.gpus and is_chosen(host):  # the image of its fleet
-            host = dataclasses.replace(host, variants=tuple(image.variant for image in mate.images if image.variant))
+            host = host.model_copy(update={"variant": tuple(image.variant for image in mate.images if image.variant)})
         cases, excluded = _cases(host, suite, mate)
         images = (facts.images if facts else named_images(host)) or (None,)
         jobs = tuple(
@@ -262,10 +261,9 @@ def _cases(host: Host, suite: Suite, facts: Facts | None) -> tuple[list[Case], l
             known = facts is not None or host.queue is not None or host.gpus is not None
             offers = f"than the host offers ({gpu_count})" if known else "than one; the host could not be queried"
             excluded.append(f"{case.name}: needs more GPUs {offers}")
-        elif case.data is Data.TFRECORD and isinstance(host.queue, KubernetesQueue) and not host.queue.data_claim:
-            excluded.append(f"{case.name}: hosts.yml names no data_claim for the cluster")
-        elif case.data is Data.TFRECORD and not isinstance(host.queue, KubernetesQueue) and not host.data_dir:
-            excluded.append(f"{case.name}: hosts.yml names no data_dir for the host")
+        elif case.data is Data.TFRECORD and not (host.kubernetes.data_claim if host.kubernetes else host.data_dir):
+            needed = "data_claim for the cluster" if host.kubernetes else "data_dir for the host"
+            excluded.append(f"{case.name}: hosts.yml names no {needed}")
         else:
             cases.append(case)
     return cases, excluded
@@ -326,7 +324,7 @@ def host_job(
                 refusal = cpu_refusal(host, facts)
                 blocked = (Status.NO_GPU, f"{cause}; {refusal}" if refusal else cause)
     if image is not None and image.status is not Status.OK:
-        blocked = (image.status, image.problem or image.reason)
+        blocked = (image.status, image.reason)
     origin = Origin(
         run_id=run_id,
         fleet=host.fleet,
@@ -455,7 +453,12 @@ PLAN_CHANGES: Mapping[int, Sequence[FieldChange]] = {
             for jobs in _JOBS
             for change in CASE_CHANGES[1]
         ),
-    )
+    ),
+    2: (
+        FieldChange("hosts.host.variants", "variant"),
+        *(FieldChange(f"hosts.facts.{name}") for name in ("kernel", "operating_system")),
+        *(FieldChange(f"hosts.facts.images.{name}") for name in ("problem", "send_bytes")),
+    ),
 }
 """By `plan_version` of the plan that still had the field."""
 

@@ -23,16 +23,9 @@ from orchestrate.engines.pulls import PullLimits
 from orchestrate.errors import UserError
 from orchestrate.events import EventBus, RunFinished, RunStarted, Warned
 from orchestrate.inventory.hosts import Host, HostPlace
-from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.options import How
 from orchestrate.planning.durations import Durations
-from orchestrate.planning.host_warnings import (
-    host_warnings,
-    isolation_note,
-    same_machine_notes,
-    same_machines,
-    sending_note,
-)
+from orchestrate.planning.host_warnings import host_warnings, same_machine_notes, same_machines
 from orchestrate.planning.plan import JobOnHosts, Plan
 from orchestrate.running.context import Connectivity, Late, MakeLauncher, RunContext, Stop, StorageFailed, storing
 from orchestrate.running.probing import query_hosts
@@ -110,9 +103,7 @@ def _announce(plan: Plan, folder: RunFolder, bus: EventBus, recorded: Recorded) 
     done = len(recorded.statuses) + len(recorded.skipped)
     bus.emit(RunStarted(run_id=plan.run_id, jobs=recorded.total, done=done, folder=str(folder.path)))
     probed = {entry.host.place: entry.facts for entry in plan.hosts if entry.facts is not None}
-    notes = [isolation_note(entry.host for entry in plan.hosts)]
-    notes += [] if recorded.statuses else [sending_note(probed.values())]
-    for note in (*filter(None, notes), *same_machine_notes(probed)):
+    for note in same_machine_notes(probed):
         bus.emit(Warned(host=None, message=note))
     for entry in plan.hosts:
         for warning in host_warnings(entry.host, entry.facts) if entry.facts else ():
@@ -226,11 +217,11 @@ def make_launcher(host: Host, run_path: Path | None, pulls: PullLimits) -> Launc
         run_path: The run's folder; None if nothing will be started.
         pulls: Shared by all hosts of a run.
     """
-    if isinstance(host.queue, SlurmQueue):
+    if host.slurm is not None:
         from orchestrate.engines.slurm.launcher import SlurmLauncher
 
-        return SlurmLauncher(host, host.queue)
-    if host.queue is not None:
+        return SlurmLauncher(host, host.slurm)
+    if host.kubernetes is not None:
         try:
             from orchestrate.engines.kubernetes.launcher import KubernetesLauncher  # the client takes 0.7 s to import
         except ModuleNotFoundError as error:

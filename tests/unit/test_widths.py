@@ -67,7 +67,7 @@ def records():
 def plan():
     image = Image(variant="cuda12.5", reference="ghcr.io/some-owner/tfbench:0.1.0-cuda12.5", reason="machine code 8.6")
     facts = dataclasses.replace(GOOD, images=(image,))
-    hosts = [host(), dataclasses.replace(host(), name="node-in-another-town")]
+    hosts = [host(), host().model_copy(update={"name": "node-in-another-town"})]
     probed = {hosts[0].place: facts, hosts[1].place: "ssh: connect to host node-in-another-town: no route to host"}
     return hosts, probed, make_plan(hosts, probed, lambda _: read_suite("standard"), run_id="run-1", seed=1)
 

@@ -100,8 +100,6 @@ class ContainerLauncher:
             cpu_count=cpus,
             cpu_limit=self._host.cpus or (None if cpus is None else float(cpus)),
             memory_bytes=_whole(info.get("MemTotal")),
-            kernel=plain_text(str(info.get("KernelVersion")), 100),
-            operating_system=plain_text(str(info.get("OperatingSystem")), 100),
             architecture=_architecture(str(info.get("Architecture", ""))),
             boot_id=_boot_id() if here else None,
             load=os.getloadavg()[0] if here else None,
@@ -118,10 +116,9 @@ class ContainerLauncher:
         if image.status is not Status.OK:
             return image
         try:
-            digest = self._digest(image.reference)
-            return dataclasses.replace(image, digest=digest, send_bytes=self._bytes_to_send(digest))
+            return dataclasses.replace(image, digest=self._digest(image.reference))
         except PullFailed as error:
-            return dataclasses.replace(image, status=error.status, problem=error.cause)
+            return dataclasses.replace(image, status=error.status, reason=error.cause)
 
     def prepare(self, job: Job, on_progress: Progress) -> None:
         """See `Launcher.prepare`; pulls by digest only."""
@@ -246,14 +243,6 @@ class ContainerLauncher:
             return self._engine.registry_digest(reference)
         self._pull(reference, partial(self._pulls.progress, self._host.key, reference))
         return self._engine.pulled_digest(reference)
-
-    def _bytes_to_send(self, image: str) -> int | None:
-        """Return the size of the image that this machine will send to the host, or None."""
-        if self._controller is None or not self._engine.is_remote:
-            return None
-        if any(self._engine.image(name) is not None for name in (image, sent_name(image))):
-            return None
-        return self._controller.image_bytes(image)
 
     def _provide(self, image: str, on_progress: Progress) -> str:
         """Make an image available on the host, and return its name there."""

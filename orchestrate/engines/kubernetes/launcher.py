@@ -34,10 +34,9 @@ from orchestrate.engines.kubernetes.pods import Running, State, Waiting, read_st
 from orchestrate.engines.pulls import Progress
 from orchestrate.errors import CancelledInQueue, LaunchFailed, Lost
 from orchestrate.inventory.hosts import Host
-from orchestrate.inventory.queues import KubernetesQueue
 from orchestrate.inventory.variants import read_variants
 from orchestrate.planning.facts import Facts
-from orchestrate.planning.images import wanted_images, with_named_digest
+from orchestrate.planning.images import wanted_images
 from orchestrate.planning.plan import Job
 from orchestrate.text import plain_text
 from results.schema import Status
@@ -93,15 +92,15 @@ class KubernetesLauncher:
     """Starts benchmarks in one namespace of a cluster; all worker slots of a fleet share it, for one run.
 
     Args:
-        host: Settings of the fleet; `host.queue` specifies the cluster.
+        host: Settings of the fleet; `host.kubernetes` specifies the cluster.
     """
 
     def __init__(self, host: Host) -> None:
-        if not isinstance(host.queue, KubernetesQueue):
+        if host.kubernetes is None:
             raise ValueError(f"fleet {host.fleet} is not on Kubernetes")
         self._host = host
-        self._queue = host.queue
-        self._cluster = KubernetesCluster(host.queue)
+        self._queue = host.kubernetes
+        self._cluster = KubernetesCluster(host.kubernetes)
         poll = functools.partial(anyio.to_thread.run_sync, self._poll)
         self._poller = Poller(f"the cluster of fleet {host.fleet}", poll, POLL_SECONDS)
         self._run_id = ""
@@ -118,21 +117,20 @@ class KubernetesLauncher:
     def probe(self) -> Facts:
         """See `Launcher.probe`; reads the labels of the nodes."""
         facts = self._node_facts()
-        named = bool(self._host.image or self._host.variants)
+        named = bool(self._host.image or self._host.variant)
         if facts.gpus and not named and not (facts.driver and all(gpu.compute_capability for gpu in facts.gpus)):
             raise LaunchFailed(
                 "the nodes have no labels of their driver and compute capability. Set variant: in hosts.yml, or "
                 "install NVIDIA's GPU feature discovery",
                 Status.UNSUPPORTED,
             )
-        images = wanted_images(self._host, facts, read_variants())
-        return dataclasses.replace(facts, images=tuple(map(with_named_digest, images)))
+        return dataclasses.replace(facts, images=wanted_images(self._host, facts, read_variants()))
 
     def _node_facts(self) -> Facts:
         """Return the facts of the nodes, or those in hosts.yml if no node exists now or listing them is forbidden."""
         selector = ",".join(f"{key}={value}" for key, value in self._queue.node_selector.items())
         wants_gpus = self._host.wants_gpus
-        stated = self._queue.gpus_per_node is not None and bool(self._host.image or self._host.variants)
+        stated = self._queue.gpus_per_node is not None and bool(self._host.image or self._host.variant)
         try:
             nodes = self._cluster.objects(Node, label_selector=selector)
             return fleet_facts(nodes, self._queue, wants_gpus=wants_gpus)

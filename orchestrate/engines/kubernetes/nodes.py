@@ -65,8 +65,6 @@ def fleet_facts(nodes: Sequence[Node], queue: KubernetesQueue, *, wants_gpus: bo
     return Facts(
         cpu_count=_least(usable, "cpu"),
         memory_bytes=_least(usable, "memory"),
-        kernel=plain_text(info.get("kernelVersion", ""), 100),
-        operating_system=plain_text(info.get("osImage", ""), 100),
         engine=plain_text(f"kubernetes {info.get('kubeletVersion')}, {info.get('containerRuntimeVersion')}", 100),
         driver=drivers[0] if drivers and count else None,
         gpus=_times(gpu, min(count, MAX_GPUS) if wants_gpus else 0),

@@ -12,7 +12,7 @@ from orchestrate.errors import LaunchFailed
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.planning.facts import Facts
-from orchestrate.planning.images import named_images, with_named_digest
+from orchestrate.planning.images import named_images
 from orchestrate.text import plain_text, whole_number
 from results.schema import GPU, Status
 
@@ -221,14 +221,14 @@ def facts_of(host: Host, queue: SlurmQueue, version: str, listed: str) -> Facts:
         cpu_limit=host.cpus or float(cpus) or None,
         memory_bytes=memory * MEBIBYTE or None,
         engine=plain_text(version.strip() or "slurm", 50),
-        gpus=tuple(GPU(index=index, name=queue.gpu_type or "gpu") for index in range(queue.gpu_count)),
-        images=tuple(map(with_named_digest, named_images(host))),
+        gpus=tuple(GPU(index=index, name=queue.gpus[0] or "gpu") for index in range(queue.gpu_count)),
+        images=named_images(host),
     )
 
 
 def _gpus(gres: str, queue: SlurmQueue) -> int:
     """Return the number of a node's GPUs that suit a queue."""
-    return sum(int(count) for kind, count in _GRES.findall(gres) if queue.gpu_type in ("", kind))
+    return sum(int(count) for kind, count in _GRES.findall(gres) if queue.gpus[0] in ("", kind))
 
 
 def _number(text: str) -> int:

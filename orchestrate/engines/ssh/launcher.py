@@ -258,7 +258,7 @@ class SSHLauncher(AgentLauncher):
             disk_free_bytes=hello.free_bytes,
         )
         if hello.image is not None:
-            return dataclasses.replace(facts, images=(software.image_of_instance(hello.image, self._host.variants),))
+            return dataclasses.replace(facts, images=(software.image_of_instance(hello.image, self._host.variant),))
         if self._host.python is not None:
             return facts
         images = wanted_images(self._host, facts, read_variants())
@@ -311,11 +311,11 @@ class SSHLauncher(AgentLauncher):
         try:
             packages = self._packages(image.variant)
         except LaunchFailed as error:
-            return dataclasses.replace(image, status=Status.UNSUPPORTED, problem=error.cause)
+            return dataclasses.replace(image, status=Status.UNSUPPORTED, reason=error.cause)
         if packages.digest in self._hello.environments:
             return dataclasses.replace(image, reason=f"{image.reason}; its packages are installed")
         if refusal := packages.refusal(self._hello.free_bytes):
-            return dataclasses.replace(image, status=Status.PULL_FAILED, problem=refusal)
+            return dataclasses.replace(image, status=Status.PULL_FAILED, reason=refusal)
         return dataclasses.replace(image, reason=f"{image.reason}; not installed yet: {packages.size()}")
 
     def _packages(self, name: str | None) -> Packages:

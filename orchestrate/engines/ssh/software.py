@@ -276,7 +276,7 @@ def image_of_instance(image: Mapping[str, Any], named: Sequence[str]) -> Image:
         return found
     problem = f"the instance was started from {reference}, but hosts.yml sets variant {', '.join(named)}"
     remedy = "Start it from that image, or remove variant:"
-    return dataclasses.replace(found, status=Status.UNSUPPORTED, problem=f"{problem}. {remedy}")
+    return dataclasses.replace(found, status=Status.UNSUPPORTED, reason=f"{problem}. {remedy}")
 
 
 def install_script(root: str, mark: str) -> str:

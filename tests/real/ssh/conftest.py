@@ -53,7 +53,8 @@ def make_launcher(tmp_path: Path, bare_host: SshHost, fake_project: Path) -> Mak
             image_file.write_text(json.dumps({"variant": "cpu", "version": "0.1.0", "revision": "abc", **paths}))
         address = SSHAddress(target=server.alias, ssh_config=str(server.config_file))
         environment = {"FAKE_BENCHMARK": json.dumps({"does": "work", **behaviour})}
-        host = Host(fleet="rented", name="a", docker=None, ssh=address, python=python, environment=environment)
+        host = Host(fleet="rented", name="a", docker=None, ssh=address, python=python)
+        host = host.model_copy(update={"environment": environment})
         channel = Channel(address, root=str(tmp_path / "home"), image_file=str(image_file))
         return SSHLauncher(host, PullLimits(), channel)
 

@@ -79,7 +79,7 @@ def test_a_disk_that_is_too_small_is_refused_beforehand_with_both_figures(make_l
     launcher._read_hello = lambda: whole().model_copy(update={"free_bytes": 700_000_000})
     (image,) = launcher.probe().images
     assert image.status is Status.PULL_FAILED
-    assert "needs 1.9 GB below ~/.tfbench, and only 700 MB are free" in (image.problem or "")
+    assert "needs 1.9 GB below ~/.tfbench, and only 700 MB are free" in image.reason
     with pytest.raises(PullFailed, match=r"needs 1\.9 GB .* only 700 MB are free"):
         prepare(launcher)
     assert not (tmp_path / "home" / "environments").exists()

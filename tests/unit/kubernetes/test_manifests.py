@@ -44,7 +44,7 @@ def some_jobs(bench):
 @pytest.mark.slow
 def test_manifests_are_valid_in_several_versions_of_kubernetes(some_jobs, version):
     host, (job,) = some_jobs()
-    full = dataclasses.replace(host, cpus=7.5, memory_gb=30, queue=type(host.queue)(**EVERYTHING))
+    full = host.model_copy(update={"cpus": 7.5, "memory_gb": 30, "kubernetes": type(host.queue)(**EVERYTHING)})
     reading = dataclasses.replace(job, case=dataclasses.replace(job.case, data=Data.TFRECORD))
     for owner, one in itertools.product((host, full), (job, reading)):
         kubernetes_validate.validate(job_manifest(one, owner, owner.queue, DIGEST), version, strict=True)
@@ -76,13 +76,13 @@ def test_a_pod_has_no_rights_and_openshift_chooses_its_user_alone(some_jobs):
     assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
     written = {mount["mountPath"] for mount in container["volumeMounts"]}
     assert written == {"/out", "/tmp", "/dev/shm"}, "a user without a name writes to empty volumes only"
-    on_openshift = dataclasses.replace(host, queue=host.queue.model_copy(update={"security": "openshift"}))
+    on_openshift = host.model_copy(update={"kubernetes": host.queue.model_copy(update={"security": "openshift"})})
     assert pod_of(job, on_openshift) == {**pod, "securityContext": context}
 
 
 def test_autoscalers_leave_repeats_alone_and_gpu_nodes_take_them(some_jobs):
     host, (job,) = some_jobs(num_gpus=[2], device="gpu")
-    host = dataclasses.replace(host, queue=host.queue.model_copy(update={"gpu_resource": "example.com/gpu"}))
+    host = host.model_copy(update={"kubernetes": host.queue.model_copy(update={"gpu_resource": "example.com/gpu"})})
     on_cpu = dataclasses.replace(job, case=dataclasses.replace(job.case, device=Device.CPU, num_gpus=1))
     template, plain = (job_manifest(one, host, host.queue)["spec"]["template"] for one in (job, on_cpu))
     assert template["metadata"]["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
@@ -108,7 +108,7 @@ def test_a_data_set_is_a_claim_that_a_pod_reads_where_its_case_needs_it(some_job
 
 def test_a_job_has_its_hosts_variables_and_ends_without_a_controller(some_jobs):
     host, (job,) = some_jobs()
-    given = dataclasses.replace(host, environment={"NCCL_SOCKET_IFNAME": "=eth0", "XLA_FLAGS": "--xla_x=$(HOME)"})
+    given = host.model_copy(update={"environment": {"NCCL_SOCKET_IFNAME": "=eth0", "XLA_FLAGS": "--xla_x=$(HOME)"}})
     spec = job_manifest(dataclasses.replace(job, max_seconds=600.0), given, host.queue)["spec"]
     pod = spec["template"]["spec"]
     variables = {item["name"]: item["value"] for item in pod["containers"][0]["env"]}

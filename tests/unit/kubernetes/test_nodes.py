@@ -51,8 +51,8 @@ def test_nodes_that_cannot_be_measured_say_why(nodes, status, said):
 def test_nodes_for_which_there_are_no_images_are_unsupported():
     queue = KubernetesQueue(gpus_per_node=1)
     arm = facts(node(), node("b", **{"kubernetes.io/arch": "arm64"}))
-    (image,) = wanted_images(Host(fleet="f", name="k", queue=queue), arm, read_variants())
-    assert image.status is Status.UNSUPPORTED and "its processor is arm64" in (image.problem or "")
+    (image,) = wanted_images(Host(fleet="f", name="k", kubernetes=queue), arm, read_variants())
+    assert image.status is Status.UNSUPPORTED and "its processor is arm64" in image.reason
 
 
 def test_cordoned_unready_and_gpuless_nodes_do_not_count():

@@ -189,7 +189,7 @@ def test_the_live_table_shows_what_every_host_does_and_what_is_left():
 
 def test_a_queue_is_one_line_that_tells_how_many_run_and_wait():
     queue = SlurmQueue(container="none", shared_folder="/home/bench", max_jobs=4)
-    host = Host(fleet="lab", name="slurm", docker=None, queue=queue)
+    host = Host(fleet="lab", name="slurm", docker=None, slurm=queue)
     plan = make_plan([host], {host.place: Facts()}, lambda name: SUITE, run_id="run1", seed=1, repeats=3)
     first, _, third = (job.id for job in plan.jobs)
     states = [*((job.id, "queued") for job in plan.jobs), (first, "on n1"), (third, "on n2")]
@@ -327,7 +327,7 @@ def test_a_stopped_repeat_is_no_failure_and_has_one_duration():
 
 
 def test_a_limit_of_cost_says_how_many_repeats_fit():
-    host = dataclasses.replace(ALONE.hosts[0].host, usd_per_gpu_hour=18.0)  # two GPUs: a cent a second
+    host = ALONE.hosts[0].host.model_copy(update={"usd_per_gpu_hour": 18.0})  # two GPUs: a cent a second
     plan = dataclasses.replace(ALONE, hosts=[dataclasses.replace(ALONE.hosts[0], host=host)])
     costs = [(SETUP + 100 * repeats) / 100 for repeats in (1, 2)]
     limits = (costs[0] - 0.01, costs[0] + 0.01, costs[1] - 0.01, costs[1] + 0.01)

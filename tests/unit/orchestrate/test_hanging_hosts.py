@@ -1,6 +1,5 @@
 """No host holds a run: whatever call of its launcher hangs or never ends, the run does within its own limits."""
 
-import dataclasses
 import errno
 import os
 import threading
@@ -73,7 +72,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("hangs", CALLS)
 def test_a_host_that_hangs_is_abandoned_and_the_other_finishes(tmp_path: Path, monkeypatch, quick, hangs: str):
     bench = HangingBench(tmp_path, hangs)
-    bench.hosts[0] = dataclasses.replace(bench.hosts[0], timeout_minutes=0.3 / 60)
+    bench.hosts[0] = bench.hosts[0].model_copy(update={"timeout_minutes": 0.3 / 60})
     bench.plan = bench.make_plan()
     bench.run()
     assert bench.statuses("good") == [Status.OK] * 12
@@ -152,7 +151,7 @@ def test_a_host_that_never_answered_is_not_taken_for_a_lost_network(tmp_path: Pa
     gone = Unreachable("it speaks no ssh")
     bench = Bench(tmp_path, bad=FakeHost(facts=gone, failures={"running": gone}), good=FakeHost())
     far = DockerAddress(scheme="ssh", target="bad")
-    bench.hosts = [dataclasses.replace(bench.hosts[0], docker=far), bench.hosts[1]]
+    bench.hosts = [bench.hosts[0].model_copy(update={"docker": far}), bench.hosts[1]]
     bench.plan = bench.make_plan()
     assert bench.run() == RunOutcome(ok=12, failed=12, missing=0)
     assert not [warned.message for warned in bench.seen(Warned) if "no host answers" in warned.message]

@@ -218,7 +218,7 @@ class Replayed(Channel):
 
     def live(self) -> None:
         environment = {"FAKE_BENCHMARK": '{"does": "work", "seconds": 0.1}'}
-        host = make_host(ssh=SSHAddress(target="a"), environment=environment)
+        host = make_host(ssh=SSHAddress(target="a")).model_copy(update={"environment": environment})
         live(SSHLauncher(host, PullLimits(), self), job_on("ssh", variant="cpu"))
 
 
@@ -378,7 +378,7 @@ def test_no_answer_of_slurm_does_more_than_fail_its_fleet(tmp_path: Path, spoilt
                 raise_failure(self.name, answer)
                 yield answer
 
-        live(SlurmLauncher(make_host(queue=queue), quick, LoginHost(None, root=str(tmp_path))), job)
+        live(SlurmLauncher(make_host(slurm=queue), quick, LoginHost(None, root=str(tmp_path))), job)
 
     check(words if spoilt == "words of Slurm" else answers, have)
 
@@ -405,7 +405,7 @@ KEPT: Any = types.SimpleNamespace(changed=threading.Condition(), put=lambda kind
 
 def test_no_answer_of_kubernetes_does_more_than_fail_its_fleet(monkeypatch: pytest.MonkeyPatch):
     queue, image = KubernetesQueue(gpus_per_node=2), "127.0.0.1:5000/tfbench:mine"
-    job, host = job_on("kubernetes", image=image), make_host(queue=queue, image=image)
+    job, host = job_on("kubernetes", image=image), make_host(kubernetes=queue, image=image)
     client = types.SimpleNamespace(configuration=types.SimpleNamespace(host="https://cluster"), rest_client=None)
     monkeypatch.setattr(KubernetesCluster, "_loaded", (client, "bench"))
     monkeypatch.setattr(KubernetesCluster, "close", lambda _: None)

@@ -48,9 +48,9 @@ GRACE = dataclasses.replace(facts("580.95.05", "9.0"), architecture="arm64")
         ({}, facts("580.95.05", "12.0"), None, "unsupported", "compute capability 12.0"),
         ({}, facts(None), "cpu", "ok", ""),
         ({"device": Device.CPU}, facts("580.95.05", "8.6"), "cpu", "ok", ""),
-        ({"variants": ("cuda12.5",)}, NO_CAPABILITY, "cuda12.5", "ok", "named in hosts.yml"),
+        ({"variant": ("cuda12.5",)}, NO_CAPABILITY, "cuda12.5", "ok", "named in hosts.yml"),
         ({}, NO_CAPABILITY, None, "no_gpu", "cases for GPUs cannot run here"),
-        ({"variants": ("cuda12.2",)}, facts("525.60.13", "8.6"), "cuda12.2", "driver_too_old", "535.54.03"),
+        ({"variant": ("cuda12.2",)}, facts("525.60.13", "8.6"), "cuda12.2", "driver_too_old", "535.54.03"),
         ({}, facts("580.95.05", "8.6", "12.0"), None, "unsupported", ""),
         ({"gpus": (0,)}, facts("580.95.05", "8.6", "12.0"), "cuda12.9", "ok", ""),  # only GPUs that are used count
         ({}, GRACE, None, "unsupported", "its processor is arm64 (as in GH200 and Grace), and these images are for"),
@@ -60,9 +60,9 @@ GRACE = dataclasses.replace(facts("580.95.05", "9.0"), architecture="arm64")
 def test_the_image_of_a_host_is_named_with_its_reason_or_why_there_is_none(settings, reported, variant, status, said):
     (image,) = wanted_images(host(**settings), reported, read_variants())
     assert (image.variant, image.status) == (variant, status), image
-    assert said in (image.problem or image.reason) and bool(image.problem) is (status != "ok")
+    assert said in image.reason
     registry = f"example.org/you/tfbench:0.1.0-{variant}"
-    assert image.reference == settings.get("image", registry) or image.problem
+    assert image.reference == settings.get("image", registry) or status != "ok"
 
 
 VARIANTS = read_variants()
@@ -147,7 +147,7 @@ DRIVERS = {"a": "535.183.01", "b": "550.127.05", "c": "570.86.10", "d": "580.95.
 
 def reported_by(of: Host, driver: str | None, *capabilities: str) -> Facts:
     reported = facts(driver, *capabilities)
-    return dataclasses.replace(reported, images=tuple(wanted_images(of, reported, VARIANTS)))
+    return dataclasses.replace(reported, images=wanted_images(of, reported, VARIANTS))
 
 
 def shared(*asked: tuple[Host, Facts | str]) -> dict[str, str | None]:
@@ -163,7 +163,7 @@ def of_drivers(**settings: Any) -> list[tuple[Host, Facts | str]]:
 def test_hosts_share_the_newest_image_that_suits_all_unless_they_must_not():
     assert shared(*of_drivers()) == dict.fromkeys(DRIVERS, "cuda12.5")
     assert shared(*of_drivers()[:2]) == {}, "they chose the same one"
-    assert shared(*of_drivers(variants=("cuda12.3",))) == {}
+    assert shared(*of_drivers(variant=("cuda12.3",))) == {}
     cpu = host("cpu")
     found = shared(*of_drivers(), (host("gone"), "connection refused"), (cpu, reported_by(cpu, None)))
     assert found == dict.fromkeys(DRIVERS, "cuda12.5"), "who was not asked or has no GPU plays no part"
@@ -188,7 +188,7 @@ class Answers:
     def pin(self, image: Image) -> Image:
         self._pinned.append((self._host.name, image.variant))
         if self._host.name == "d":
-            return dataclasses.replace(image, status=Status.PULL_FAILED, problem=PullFailed("not there").cause)
+            return dataclasses.replace(image, status=Status.PULL_FAILED, reason=PullFailed("not there").cause)
         return dataclasses.replace(image, digest="sha256:1")
 
     def close(self) -> None: ...

@@ -150,7 +150,7 @@ def test_addresses_are_the_engines_unless_the_file_names_others():
     ):
         host = Host(fleet="f", name="n", docker=DockerAddress(scheme=scheme, target=target))
         assert host.cluster_address == expected
-        assert dataclasses.replace(host, address="b").cluster_address == "b"
+        assert host.model_copy(update={"address": "b"}).cluster_address == "b"
     ring = case(device=Device.GPU, communication=Communication.RING)
     members = members_of([Host(fleet="f", name=n, docker=None, address="fd00::1") for n in ("a", "b")], ring)
     assert isinstance(members, tuple) and members[1].addresses == ("[fd00::1]:29500", "[fd00::1]:29502")

@@ -43,7 +43,7 @@ def damage(*path: str | int, value: Any = None) -> str:
         (damage("hosts", 0, "jobs", 0, "case", "model"), "hosts.0.jobs.0.case.model: Field required"),
         (damage("hosts", 0, "jobs", 0, "case", "of_a_later_version", value=1), "case.of_a_later_version: Unexpected"),
         (damage("hosts", 0, "jobs", 0, "case", "precision", value="fp99"), "case.precision: Input should be 'fp32'"),
-        (damage("hosts", 4, "host", "queue", value={"lsf": {}}), "must be one of slurm, kubernetes"),
+        (damage("hosts", 4, "host", "lsf", value={}), "host.lsf: unknown key 'lsf'"),
         (damage("multi_host_jobs", 0, "members", 0, "member", "rank", value="0"), "members.0.member.rank"),
     ],
 )
@@ -61,8 +61,8 @@ def test_a_damaged_plan_is_named_with_the_place_and_what_to_do(damaged: str, sai
     [
         *((text, r"^plan\.json: is damaged: ") for text in ("", "[1]", "7", b"\xff", GOLDEN[:-100])),
         *(
-            (json.dumps(json.loads(GOLDEN) | {"plan_version": version}), r"must be 1 to 2\. .*that started")
-            for version in (3, 0, "1")
+            (json.dumps(json.loads(GOLDEN) | {"plan_version": version}), r"must be 1 to 3\. .*that started")
+            for version in (4, 0, "1")
         ),
     ],
 )

@@ -37,7 +37,7 @@ GPUS = tuple(GPU(index=index, name="a5000") for index in range(2))
 
 def queue_plan(**settings: Any) -> Plan:
     queue = SlurmQueue(container="none", shared_folder="/home/bench", gres="gpu:a5000:2", max_jobs=4)
-    host = Host(fleet="lab", name="slurm", docker=None, queue=queue, **settings)
+    host = Host(fleet="lab", name="slurm", docker=None, slurm=queue, **settings)
     facts: dict[HostPlace, Facts | str] = {host.place: Facts(gpus=GPUS)}
     return make_plan([host], facts, lambda name: SUITE, run_id="r", seed=1)
 
@@ -73,7 +73,7 @@ def test_one_look_serves_all_who_wait_and_only_a_long_silence_is_told():
 
 
 def test_a_repeats_clock_starts_with_its_machine_also_after_preemption():
-    plan = queue_plan(silence_minutes=0.0)
+    plan = queue_plan(silence_minutes=1e-9)
     entry = plan.hosts[0]
     part = RunningPart(entry.jobs[0], HostSession(entry, FakeLauncher(entry.host, FakeHost()), cast(RunContext, None)))
     assert part.take_turn(Turn(waiting=True)) == "queued"

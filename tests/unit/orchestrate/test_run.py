@@ -95,7 +95,7 @@ def test_hosts_that_are_one_machine_are_measured_one_after_another(tmp_path: Pat
     assert together and all(len(hosts - {"d"}) == 1 for hosts in together if hosts != {"d"})
 
 
-NO_IMAGE = Image(variant="cpu", reference="r", reason="", status=Status.PULL_FAILED, problem="no such image")
+NO_IMAGE = Image(variant="cpu", reference="r", reason="no such image", status=Status.PULL_FAILED)
 NO_RECORD: dict[str, Any] = {"payload": lambda job: None}
 
 
@@ -230,7 +230,7 @@ def test_variants_are_measured_side_by_side_but_for_impossible_ones(tmp_path: Pa
         Image(variant=f"cuda12.{minor}", reference=f"r:{minor}", reason="", digest=f"sha256:{minor}")
         for minor in (5, 9)
     )
-    never = Image(variant="cuda11.8", reference="r:cuda11.8", reason="", status=Status.UNSUPPORTED, problem="no code")
+    never = Image(variant="cuda11.8", reference="r:cuda11.8", reason="no code", status=Status.UNSUPPORTED)
     machine = FakeHost(facts=Facts(gpus=(GPU(index=0, name="A"),), images=(good, other, never)))
     bench = Bench(tmp_path, a=machine)
     assert bench.run() == RunOutcome(ok=12, failed=6, missing=0)
@@ -326,7 +326,7 @@ class EarlyBench(Bench):
         super().__init__(tmp_path, **{name: FakeHost(payload=payload) for name in ("a1", "a2", "b1", "b2")})
 
     def make_plan(self) -> Plan:
-        self.hosts = [dataclasses.replace(host, fleet=host.name[0]) for host in self.hosts]
+        self.hosts = [host.model_copy(update={"fleet": host.name[0]}) for host in self.hosts]
         return plan_from_json(plan_to_json(dataclasses.replace(super().make_plan(), stop_early=0.02)))
 
     @property

@@ -42,7 +42,7 @@ def job(number: int, gpus: int = 0, seconds: float | None = None) -> Job:
 
 def text(jobs: list[Job], host: Host | None = None, **settings: object) -> str:
     queue = SlurmQueue.model_validate({"container": "none", "shared_folder": "/home/bench", **settings})
-    host = host or Host(fleet="lab", name="slurm", docker=None, queue=queue)
+    host = host or Host(fleet="lab", name="slurm", docker=None, slurm=queue)
     (array,) = make_arrays(jobs)
     return batch_script(array, host, queue, PROJECT)
 
@@ -104,7 +104,7 @@ def test_an_image_is_named_by_digest_and_there_is_time_to_fetch_it(container: st
 )
 def test_a_data_set_is_seen_by_repeats_that_read_it_alone(container: str, beginning: str, seen: str):
     queue = SlurmQueue.model_validate({"container": container, "shared_folder": "/home/bench"})
-    host = Host(fleet="lab", name="slurm", docker=None, queue=queue, data_dir="/sets/image net")
+    host = Host(fleet="lab", name="slurm", docker=None, slurm=queue, data_dir="/sets/image net")
     plain = job(1)
     reading = dataclasses.replace(plain, case=dataclasses.replace(plain.case, data=Data.TFRECORD))
     first, second = (batch_script(array, host, queue, PROJECT) for array in make_arrays([reading, plain]))
@@ -283,7 +283,7 @@ def login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
 def launcher(node: Node, **settings: object) -> SlurmLauncher:
     """Make a launcher on this machine, with an agent that has the current PATH."""
     queue = SlurmQueue.model_validate({"container": "none", "shared_folder": str(node.folder), **settings})
-    host = Host(fleet="lab", name="slurm", docker=None, queue=queue)
+    host = Host(fleet="lab", name="slurm", docker=None, slurm=queue)
     return SlurmLauncher(host, queue, Channel(None, root=str(node.folder / "root")))
 
 

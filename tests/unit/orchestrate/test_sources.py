@@ -4,6 +4,7 @@ The samples in `cases/sources` were printed by the models of SkyPilot 0.14, dsta
 which has no models on PyPI, follow the examples of its API's documentation.
 """
 
+import json
 import typing
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from orchestrate import cli, session
 from orchestrate.errors import Unreachable, UserError
 from orchestrate.inventory.hosts import Host, read_hosts
-from orchestrate.inventory.rented import SOURCES, Machine, address_of, hosts_file, import_hosts
+from orchestrate.inventory.rented import SOURCES, address_of, import_hosts
 from orchestrate.options import Source
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
 
@@ -61,20 +62,17 @@ texts = st.text(max_size=80)
 
 
 @settings(max_examples=40, deadline=None)
-@example([("", "", "", None, "\ufffe")])
-@given(st.lists(st.tuples(texts, texts, texts, st.none() | st.floats(0, 1e6), texts), min_size=1, max_size=6))
+@example([("", "", None, "\ufffe")])
+@given(st.lists(st.tuples(texts, texts, st.none() | st.floats(0, 1e6), texts), min_size=1, max_size=6))
 def test_names_and_texts_of_any_kind_make_a_file_that_is_read(tmp_path_factory, described):
-    given = [
-        {"name": name, "gpu": gpu, "notes": (note,), "usd_per_hour": usd, "address": f"root@h{number}:22"}
-        for number, (name, gpu, note, usd, _) in enumerate(described)
-    ]
-    machines = [Machine(gpus=1, **fields) for fields in given]
-    text = hosts_file(machines, [reason for *_, reason in described], [described[0][2]], "vast")
-    assert len(hosts_of(text, tmp_path_factory.mktemp("hosts"))) == len(machines)
-    twice = [Machine(name=name, address="root@h:22") for name in ("a", "b")]
-    text = hosts_file(twice, (), (), "vast")
-    assert set(hosts_of(text, tmp_path_factory.mktemp("twice"))) == {"unknown-gpu.a"}, "the same address is one host"
-    assert "#   b: the same address as a\n" in text
+    listed = [{"id": 1, "actual_status": status} for *_, status in described]
+    for number, (name, gpu, usd, _) in enumerate(described):
+        address = {"public_ipaddr": f"h{number}", "ports": {"22/tcp": [{"HostPort": "22"}]}}
+        listed.append({"label": name, "gpu_name": gpu, "dph_total": usd, "actual_status": "running", **address})
+    folder = tmp_path_factory.mktemp("hosts")
+    (folder / "listed.json").write_text(json.dumps(listed))
+    text = import_hosts("vast", str(folder / "listed.json"))
+    assert len(hosts_of(text, folder)) == len(described) == text.count("#   vast-1: its status is ")
 
 
 @given(texts, texts)

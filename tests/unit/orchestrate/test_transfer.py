@@ -13,8 +13,6 @@ import pytest
 from orchestrate.engines.docker.engine import send_image, sent_name
 from orchestrate.engines.pulls import MAX_TRANSFERS, TRANSFER, PullLimits
 from orchestrate.errors import PullFailed
-from orchestrate.planning.facts import Facts, Image
-from orchestrate.planning.host_warnings import sending_note
 from tests.support.patience import patience
 
 HERE, THERE = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
@@ -31,17 +29,6 @@ def test_a_sent_image_is_found_by_a_tag_and_a_network_gets_it_compressed(is_remo
     assert progress == [(4, 8), (8, 8)], "of the image, also where it travels compressed"
     target.tag.assert_called_once_with(THERE, "tfbench-sent", "a" * 64)
     assert sent_name(HERE) == f"tfbench-sent:{'a' * 64}" and unpack(b"".join(received)) == b"halfhalf"
-
-
-def facts(*sizes: int | None) -> Facts:
-    return Facts(images=tuple(Image(variant=None, reference="i", reason="", send_bytes=size) for size in sizes))
-
-
-def test_what_leaves_this_machine_is_said_with_what_would_send_less():
-    assert sending_note([facts(), facts(None), None]) is None
-    many = sending_note([*[facts(4_457_000_000, 100_000_000)] * 20, facts(None)]) or ""
-    assert many.startswith("this machine sends 91.1 GB of images to 20 hosts")
-    assert "each image once (4.6 GB for a host): run images push --registry ADDRESS" in many
 
 
 def test_images_are_sent_to_a_few_hosts_at_a_time_whatever_registries_do():

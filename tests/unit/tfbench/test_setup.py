@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrate.inventory.form import Settings
+from orchestrate.inventory.hosts import Settings
 from results.schema import BatchNorm, Case, Device, Precision, Status
 from tests.real.training.conftest import run_tfbench
 from tests.support import write_program
