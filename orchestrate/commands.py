@@ -172,18 +172,17 @@ def run(
     Example: run --when-done 'sky down -y bench'
     """
     from orchestrate.planning.plan import new_run_id
-    from orchestrate.running.context import Late
     from orchestrate.session import ending, plan_of, require_unused, require_usable, start
     from results.runs.store import RunFolder
 
     with ending(how.when_done) as begun:
-        name, late = run_id or new_run_id(), Late()
+        name = run_id or new_run_id()
         RunFolder.new_path(where.runs_dir, name)  # before hosts are probed
-        planned = plan_of(where, what, name, how.display, late)
+        planned = plan_of(where, what, name, how.display)
         require_usable(planned)
         if run_id is not None:
             require_unused(planned)
-        return start(how, planned, where.runs_dir, begun, late)
+        return start(how, planned, where.runs_dir, begun)
 
 
 AGAIN = among(*(status for status in Status if status is not Status.OK))
@@ -266,7 +265,6 @@ def stop(run: RunName = None, *, runs_dir: RunsDir = RUNS_DIR) -> int:
     Example: stop 20261124-101500-1234
     """
     from orchestrate.display.display import notify
-    from orchestrate.events import EventBus
     from orchestrate.running.context import storing
     from orchestrate.running.controller import controlling, end_controller
     from orchestrate.running.run import stop_run
@@ -276,7 +274,7 @@ def stop(run: RunName = None, *, runs_dir: RunsDir = RUNS_DIR) -> int:
     if controller := end_controller(folder.path):
         notify(f"run {planned.run_id}: its controller ({controller}) has ended")
     with storing(folder), controlling(folder.path):
-        removed, problems = stop_run(planned, launcher_maker(folder.path), EventBus())
+        removed, problems = stop_run(planned, launcher_maker(folder.path))
     ended = f"run {planned.run_id}: {counted(removed, 'benchmark')} ended and removed. {resume_hint(folder)}"
     notify(*problems, ended)
     return ExitCode.SOME_FAILED if problems else ExitCode.OK

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import cache
 from typing import Any, TypeVar
+
+import anyio.to_thread
 
 T = TypeVar("T")
 
@@ -32,3 +35,11 @@ def wait_for(work: Coroutine[Any, Any, T]) -> T:
     if asyncio._get_running_loop() is _loop():
         raise RuntimeError("the loop would wait for itself")
     return asyncio.run_coroutine_threadsafe(work, _loop()).result()
+
+
+_UNLIMITED = anyio.CapacityLimiter(math.inf)
+
+
+async def in_thread(function: Callable[[], T]) -> T:
+    """Call a function in a thread, which is abandoned with this task."""
+    return await anyio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=_UNLIMITED)

@@ -32,18 +32,18 @@ from orchestrate.display.streams import stderr_file
 from orchestrate.engines.base import QueueLauncher
 from orchestrate.engines.pulls import PullLimits
 from orchestrate.errors import NoUsableHost, UserError
-from orchestrate.events import Event, EventBus, ImageProgress, JobStep, Stopping, Warned, event_document, stored_event
+from orchestrate.events import Event, EventBus, ImageProgress, JobStep, Stopping, Warned, event_document
 from orchestrate.inventory.hosts import Host, HostPlace, read_hosts
 from orchestrate.options import How, What, Where
 from orchestrate.planning.durations import Durations, RunEstimate, estimate, fitting_repeats, hourly_usd, usd_text
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import DEFAULT_SUITE, HostPlan, Plan, make_plan, new_run_id, plan_from_json, plan_to_json
 from orchestrate.project import own_module
-from orchestrate.running.context import Late, MakeLauncher, Stop, storing
+from orchestrate.running.context import RunContext, Stop, storing
 from orchestrate.running.controller import controlling, is_controlled, tune_process
-from orchestrate.running.probing import probe_hosts, query_hosts
+from orchestrate.running.probing import MakeLauncher, probe_hosts, query_hosts
 from orchestrate.running.run import execute, make_launcher
-from orchestrate.running.state import TRIED_AGAIN, Recorded, RunState
+from orchestrate.running.state import TRIED_AGAIN, RunState
 from orchestrate.suites import read_suite
 from orchestrate.text import shortened
 from results.program import command_line, started_as_tfbench
@@ -62,12 +62,12 @@ THIS_MACHINE = Path(__file__).parent / "inventory" / "this_machine.yml"
 """The default hosts file, so that a new user can measure this machine at once."""
 
 
-def probe(hosts: list[Host], display: str = "plain", late: Late | None = None) -> Mapping[HostPlace, Facts | str]:
-    """Probe hosts, and show events before there is a run; `late` receives the probes that continue."""
+def probe(hosts: list[Host], display: str = "plain") -> Mapping[HostPlace, Facts | str]:
+    """Probe hosts, and show events before there is a run."""
     bus = EventBus()
     shown = make_display("plain" if display in ("auto", "live") else display, Console(stderr=True), RunState())
     bus.subscribe(shown.show)
-    return probe_hosts(hosts, launcher_maker(None, bus), bus, late)
+    return probe_hosts(hosts, launcher_maker(None, bus), bus)
 
 
 def require_usable(planned: Plan) -> None:
@@ -124,7 +124,7 @@ def manifests(planned: Plan) -> Iterator[str]:
             launcher.close()
 
 
-def plan_of(where: Where, what: What, run_id: str, display: str = "plain", late: Late | None = None) -> Plan:
+def plan_of(where: Where, what: What, run_id: str, display: str = "plain") -> Plan:
     """Probe all hosts and plan; see `probe`."""
     hosts = read_places(where)
     if what.suite is not None:
@@ -132,7 +132,7 @@ def plan_of(where: Where, what: What, run_id: str, display: str = "plain", late:
     read = lru_cache(read_suite)
     for host in hosts:  # report mistakes in names before any host is contacted
         read(host.suite or DEFAULT_SUITE)
-    probed = probe(hosts, display, late)
+    probed = probe(hosts, display)
     planned = make_plan(hosts, probed, read, run_id=run_id, seed=what.seed, repeats=what.repeats)
     file = where.hosts or HOSTS_FILE
     hosts_file = str(file.absolute()) if file.exists() else None
@@ -227,7 +227,8 @@ def run_row(path: Path) -> dict[str, str]:
     except (UserError, ValueError) as error:
         words = str(error).partition(": ")[2]
         return {"run": folder.run_id, "date": "", "fleets": "", "suite": "", "progress": "unknown", "verdict": words}
-    counts = Recorded.of(planned, folder).outcome()
+    (state := RunState(planned)).read(folder)
+    counts = state.outcome()
     numbers = {"failed": counts.failed - counts.stopped, "stopped": counts.stopped, "skipped": counts.skipped}
     parts = [f"{counts.ok + counts.failed}/{len(planned.jobs)}"]
     parts += [f"{number} {word}" for word, number in numbers.items() if number]
@@ -248,8 +249,9 @@ def deep_check(
     """Measure all answering hosts in parallel; return a verdict on each, and whether the user stopped it."""
     planned = plan_deep_check(hosts, probed, new_run_id())
     folder = _new_folder(where.runs_dir / FOLDER, planned)
-    with storing(folder), _controlled(folder, "auto", RunState(planned)) as (bus, stop):
-        execute(planned, folder, launcher_maker(folder.path, bus), bus, stop)
+    state = RunState(planned)
+    with storing(folder), _controlled(folder, "auto", state) as (bus, stop):
+        execute(RunContext(planned, folder, launcher_maker(folder.path, bus), bus, stop, How(), state))
     return judge_records(planned, folder, where.runs_dir), stop.asked
 
 
@@ -293,7 +295,7 @@ def ending(command: str | None) -> Iterator[list[Plan]]:
             notify(*still_costing(planned))
 
 
-def start(how: How, planned: Plan, runs_dir: Path, begun: list[Plan], late: Late) -> int:
+def start(how: How, planned: Plan, runs_dir: Path, begun: list[Plan]) -> int:
     """Estimate a new run, create its folder and carry it out; `begun` receives the plan when it begins to measure."""
     durations = Durations.of(planned, runs_dir)
     estimated = estimate(planned, durations)
@@ -304,7 +306,7 @@ def start(how: How, planned: Plan, runs_dir: Path, begun: list[Plan], late: Late
         limits = f"--max-cost {usd_text(how.max_cost)} is below the estimated {usd_text(estimated.usd)} USD"
         notify(f"{limits}: it allows {allowed}")
     begun.append(planned)
-    return carry_out(how, planned, _new_folder(runs_dir, planned), TRIED_AGAIN, estimated, late)
+    return carry_out(how, planned, _new_folder(runs_dir, planned), TRIED_AGAIN, estimated)
 
 
 def carry_out(
@@ -313,16 +315,14 @@ def carry_out(
     folder: RunFolder,
     again: frozenset[Status],
     estimated: RunEstimate | None = None,
-    late: Late | None = None,
 ) -> int:
     """Run the missing repeats, then show the table, the time taken, and the paths of files."""
     began = time.monotonic()
     state = RunState(planned, Durations.of(planned, folder.path.parent))
-    state.resume(filter(None, map(stored_event, folder.read_events())), again)
     with storing(folder):
         with _controlled(folder, how.display, state) as (bus, stop):
             make = launcher_maker(folder.path, bus)
-            outcome = execute(planned, folder, make, bus, stop, how, again=again, late=late, state=state)
+            outcome = execute(RunContext(planned, folder, make, bus, stop, how, state), again)
         took = time.monotonic() - began
         show_results(folder, outcome.ok + outcome.failed, quiet=how.display == "json", report=how.report)
     complete = not outcome.missing + outcome.stopped + outcome.skipped

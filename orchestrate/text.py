@@ -53,6 +53,15 @@ def plain_text(text: str, limit: int = MAX_LINE_LENGTH) -> str:
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 
 
+def plain_values(value: object, limit: int = MAX_LINE_LENGTH) -> Any:  # noqa: ANN401 (any JSON)
+    """Return parsed JSON, all of whose texts are as `plain_text` makes them."""
+    if isinstance(value, dict):
+        return {plain_text(key, limit): plain_values(item, limit) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain_values(item, limit) for item in value]
+    return plain_text(value, limit) if isinstance(value, str) else value
+
+
 def shown(value: object, limit: int = 80) -> str:
     """Return a value's `repr`, shortened for a message."""
     return plain_text(repr(value), limit)

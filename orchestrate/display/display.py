@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import IO, Self
 
@@ -23,8 +23,9 @@ from orchestrate.display.streams import is_behind, undelayed
 from orchestrate.errors import UserError
 from orchestrate.events import Event, event_document
 from orchestrate.planning.facts import Facts
-from orchestrate.running.state import QUEUED, HostState, RunState
-from orchestrate.text import each, plain_text, shown
+from orchestrate.running.state import QUEUED, SKIPPED, TRIED_AGAIN, HostState, RunState
+from orchestrate.text import each, plain_text, shortened, shown
+from results.program import command_line
 from results.schema import Status
 from results.text_table import new_table, print_line
 
@@ -89,6 +90,28 @@ def remaining(separator: str, state: RunState) -> str:
     return f"{separator}about {clock(left)} left" if left >= 1 else ""
 
 
+MAX_CAUSES, MAX_HOSTS_NAMED = 10, 4
+
+
+def failures(state: RunState) -> list[str]:
+    """Summarise what failed by cause and host, with the command that repeats only that."""
+    groups: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for (host, repeat), *_ in state.repeats.values():
+        if repeat.status not in ("", Status.OK, SKIPPED):
+            groups[repeat.status, repeat.cause].append(host.entry.host.key)
+    if not groups and state.done == len(state.jobs):
+        return []
+    lines = []
+    for (status, cause), hosts in sorted(groups.items(), key=lambda group: -len(group[1]))[:MAX_CAUSES]:
+        named = shortened([*dict.fromkeys(hosts)], MAX_HOSTS_NAMED)
+        lines.append(plain_text(f"  {len(hosts)} × {status} on {named}: {cause}"))
+    if len(groups) > MAX_CAUSES:
+        lines.append(f"  … and {len(groups) - MAX_CAUSES} more causes")
+    again = sorted({status for status, _ in groups} - TRIED_AGAIN)
+    flag = ["--again", ",".join(again)] if again else []
+    return [*lines, plain_text(f"  to repeat only these: {command_line('orchestrate', 'resume', state.folder, *flag)}")]
+
+
 _FREQUENT = (events.JobStep, events.ImageProgress)
 
 PLAIN_STEP_SECONDS = 10.0
@@ -121,9 +144,8 @@ class JSONDisplay(Display):
             self._stream.flush()
 
 
-FEW_HOSTS = 50
-LEFT_SECONDS = 0.5
-"""How long the time left is shown again before it is computed anew, which looks at every repeat, with many hosts."""
+FEW_HOSTS, LEFT_SECONDS = 50, 0.5
+"""With more hosts, how long the time left is shown again before it is computed anew, which looks at every repeat."""
 
 
 class PlainDisplay(Display):
@@ -143,15 +165,13 @@ class PlainDisplay(Display):
             if is_behind(self._stream) or now < self._next_step.get(event.host, 0.0):
                 return
             self._next_step[event.host] = now + PLAIN_STEP_SECONDS
-        counted = f"{state.done}/{state.total} " if state.total else ""
-        left = ""
-        if isinstance(event, events.JobResult | events.Stopping):
-            if now >= self._left_until or len(state.hosts) <= FEW_HOSTS or isinstance(event, events.Stopping):
-                self._left, self._left_until = remaining("; ", state), now + LEFT_SECONDS
-            left = self._left
-        lines = [f"[{clock(now - self._began)}] {counted}{describe(event)}{left}"]
+        counted = f"{state.done}/{len(state.jobs)} " if state.jobs else ""
+        left = isinstance(event, events.JobResult | events.Stopping)
+        if left and (now >= self._left_until or len(state.hosts) <= FEW_HOSTS):
+            self._left, self._left_until = remaining("; ", state), now + LEFT_SECONDS
+        lines = [f"[{clock(now - self._began)}] {counted}{describe(event)}{self._left if left else ''}"]
         if isinstance(event, events.RunFinished):
-            lines += state.failures(event)
+            lines += failures(state)
         self._stream.write("".join(f"{line}\n" for line in lines))
         self._stream.flush()
 
@@ -216,8 +236,8 @@ class LiveDisplay(Display):
         """Print an event above the table, unless the table shows it: a thousand lines would hide failures."""
         is_well = isinstance(event, events.HostChecked) and event.problem is None
         if not (isinstance(event, _IN_TABLE) or is_well or getattr(event, "status", None) == Status.OK):
-            failures = self._state.failures(event) if isinstance(event, events.RunFinished) else ()
-            for line in (describe(event), *failures):
+            summary = failures(self._state) if isinstance(event, events.RunFinished) else []
+            for line in (describe(event), *summary):
                 print_line(line, self._console)
 
     def render(self) -> RenderableType:
@@ -226,12 +246,12 @@ class LiveDisplay(Display):
         most = max(FEWEST_ROWS, self._console.height - OTHER_LINES)
         order = sorted(range(len(hosts)), key=lambda index: KINDS.index(_kind(hosts[index])))
         chosen, others = [hosts[index] for index in sorted(order[:most])], [hosts[index] for index in order[most:]]
-        cells = [_cells(host, self._state.seconds_left(host.entry.host.key)) for host in chosen]
-        table, widths = new_table(), fitting(cells, self._console.width)
+        rows = [_cells(host, self._state.seconds_left(host.entry.host.key)) for host in chosen]
+        table, widths = new_table(), fitting(rows, self._console.width)
         for name, width in widths.items():
             right = name in RIGHT
             table.add_column(name, justify="right" if right else "left", no_wrap=True, overflow="ellipsis", width=width)
-        for row in cells:
+        for row in rows:
             table.add_row(*(Text(cell) for name, cell in zip(COLUMNS, row, strict=True) if name in widths))
         lines = []
         if others:
@@ -239,8 +259,7 @@ class LiveDisplay(Display):
             lines.append(f"… and {len(others)} more: {', '.join(f'{number} {kind}' for kind, number in kinds)}")
         if (stopping := self._state.stopping) is not None:
             lines.append("stopping: ending the running repeats" if stopping.now else f"stopping… {STOPPING}")
-        statuses = Counter(result.status for result in list(self._state.results.values()))
-        counts = ", ".join(f"{number} {status}" for status, number in sorted(statuses.items()))
+        counts = ", ".join(f"{number} {status}" for status, number in sorted(self._state.counts.items()))
         left = remaining(", ", self._state)
         lines.append(f"{clock(time.monotonic() - self._began)}  {counts or 'nothing finished yet'}{left}")
         return Group(table, *map(Text, lines))
@@ -274,11 +293,10 @@ def gpu_names(facts: Facts | None) -> str:
 def _kind(host: HostState) -> str:
     if host.dropped:
         return DROPPED
-    if host.states:
-        return AT_WORK
-    if all(repeat.status for repeat in host.repeats.values()):
-        return FAILED if any(repeat.failed for repeat in host.repeats.values()) else DONE
-    return AT_WORK if host.pulled or any(repeat.status for repeat in host.repeats.values()) else WAITING
+    repeats = host.repeats.values()
+    if not host.running and all(repeat.status for repeat in repeats):
+        return FAILED if any(repeat.failed for repeat in repeats) else DONE
+    return AT_WORK if host.running or host.pulled or any(repeat.status for repeat in repeats) else WAITING
 
 
 def _cells(host: HostState, seconds_left: float) -> tuple[str, ...]:
@@ -297,7 +315,7 @@ def _cells(host: HostState, seconds_left: float) -> tuple[str, ...]:
         if host.step is not None:
             step, speed = str(host.step.step), f"{host.step.samples_per_second:.1f}"
         if host.pulled is not None:
-            state, step = "pulling", f"{host.pulled[0]:.0%}"
+            state, step = "pulling", f"{host.pulled:.0%}"
         elif states:
             state = plain_text(states[-1], 20)
     if kind in (DROPPED, FAILED, DONE):

@@ -21,11 +21,11 @@ from orchestrate.planning.host_warnings import (
     same_machine_notes,
     state_words,
 )
-from orchestrate.planning.plan import HostPlan, Job, Plan, fleet_facts
-from orchestrate.running.state import Recorded, RunState
+from orchestrate.planning.plan import HostPlan, Plan, fleet_facts
+from orchestrate.running.state import SKIPPED, RepeatState, RunState
 from orchestrate.text import each, plain_text
 from results.runs.store import ReadingNotes, RunFolder
-from results.schema import GPU
+from results.schema import GPU, Status
 from results.schema.record_json import NewerRecord
 from results.text import counted
 from results.text_table import Grid, print_grid, print_line
@@ -133,42 +133,40 @@ def duration(seconds: float) -> str:
 
 def status_document(plan: Plan, folder: RunFolder, running: bool) -> dict[str, Any]:
     """Return the number of ended repeats of each host, by status."""
-    recorded = Recorded.of(plan, folder)
-    events = [*filter(None, map(stored_event, folder.read_events()))] if running else []
-    state = RunState(plan, Durations.of(plan, folder.path.parent)) if events else RunState()
-    for event, at in events:
+    state = RunState(plan, Durations.of(plan, folder.path.parent) if running else Durations())
+    for event, at in filter(None, map(stored_event, folder.read_events())) if running else ():
         state.note(event, at)
+    unreadable = ReadingNotes()
+    for job_id, error in state.read(folder).items():
+        remedy = "" if isinstance(error, NewerRecord) else "not a record, resume measures it again: "
+        unreadable.add_problem(folder.record_path(job_id), f"{remedy}{error}")
+    places: dict[HostPlace, list[RepeatState]] = {entry.host.place: [] for entry in plan.hosts}
+    for (_, repeat), *_ in state.repeats.values():
+        places.setdefault(repeat.job.place, []).append(repeat)
     hosts = []
-    places: dict[HostPlace, list[Job]] = {entry.host.place: [] for entry in plan.hosts}
-    for job in plan.jobs:
-        places.setdefault(job.place, []).append(job)
-    for (fleet, host), jobs in places.items():
+    for (fleet, host), repeats in places.items():
         doing = state.hosts.get(f"{fleet}.{host}")
-        done = [job.id for job in jobs if job.id in recorded.statuses]
-        failed = [job_id for job_id in done if job_id in recorded.causes]
+        counts = Counter(repeat.status for repeat in repeats if repeat.status)
+        failed = {status: number for status, number in counts.items() if status not in (Status.OK, SKIPPED)}
         hosts.append(
             {
                 "fleet": fleet,
                 "host": host,
-                "repeats": len(jobs),
-                "ended": len(done),
-                "skipped": sum(job.id in recorded.skipped for job in jobs),
-                "ok": len(done) - len(failed),
-                "failed": Counter(str(recorded.statuses[job_id]) for job_id in failed),
-                "causes": list(dict.fromkeys(recorded.causes[job_id] for job_id in failed)),
+                "repeats": len(repeats),
+                "ended": counts.total() - counts[SKIPPED],
+                "skipped": counts[SKIPPED],
+                "ok": counts[Status.OK],
+                "failed": failed,
+                "causes": list(dict.fromkeys(repeat.cause for repeat in repeats if repeat.status in failed)),
                 "now": doing.states if doing else [],
             }
         )
-    unreadable = ReadingNotes()
-    for job_id, error in recorded.unreadable.items():
-        remedy = "" if isinstance(error, NewerRecord) else "not a record, resume measures it again: "
-        unreadable.add_problem(folder.record_path(job_id), f"{remedy}{error}")
     return {
         "run": plan.run_id,
         "folder": str(folder.path),
         "controller_active": running,
         "seconds_left": round(state.seconds_left()),
-        "answers": list(recorded.early.answers),
+        "answers": list(state.early.answers),
         "unreadable": unreadable.lines(),
         "hosts": hosts,
     }

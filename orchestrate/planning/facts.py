@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
 from orchestrate.errors import LaunchFailed
-from orchestrate.text import plain_text, read_json
+from orchestrate.text import plain_values, read_json
 from results.runs.reading import checked
 from results.schema import GPU, Status
 from results.schema.health import GPUFacts, driver_fix
@@ -118,7 +118,7 @@ def facts_from_probe(text: str | bytes) -> Facts:
     Raises:
         ValueError: The output is malformed.
     """
-    document = _plain(read_json(text, MAX_PROBE_BYTES))
+    document = plain_values(read_json(text, MAX_PROBE_BYTES), 500)
     if not isinstance(document, dict) or "gpus" not in document:
         raise ValueError("the probe printed no object with gpus")
     try:
@@ -139,12 +139,3 @@ def require_driver(facts: Facts) -> None:
             "purpose, set device: cpu",
             Status.NO_GPU,
         )
-
-
-def _plain(value: object) -> Any:  # noqa: ANN401 (any JSON)
-    """Remove control characters from texts, which are displayed."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return plain_text(value, 500) if isinstance(value, str) else value

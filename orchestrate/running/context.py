@@ -1,32 +1,33 @@
 """What the workers of a run share: its folder and events, its stop, its limits of time and cost, and its network.
 
 A run is a group of tasks in the loop. A launcher waits for its host in a worker thread, and its task waits no longer
-than a limit by the controller's clock: no host can block a run.
+than a limit by the controller's clock: no host can block a run. What this machine cannot store ends all tasks.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+import traceback
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import anyio
 import anyio.abc
 
-from orchestrate.engines.base import Launcher
 from orchestrate.errors import Lost, UserError
 from orchestrate.events import Decided, EventBus, JobResult, JobSkipped, Warned
-from orchestrate.inventory.hosts import Host, HostPlace
+from orchestrate.inventory.hosts import Host
 from orchestrate.options import How
 from orchestrate.planning.durations import usd_text
-from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan
-from orchestrate.running.state import Recorded, RunState
+from orchestrate.running.probing import MakeLauncher, query_hosts
+from orchestrate.running.state import RunState
 from orchestrate.text import plain_text
 from results.errors import is_disk_full
 from results.program import command_line
@@ -42,26 +43,6 @@ END_AFTER_SECONDS = 2.0
 STOP_SECONDS = 12.0
 """Longest wait for hosts after the second interrupt."""
 
-T = TypeVar("T")
-
-
-_UNLIMITED = anyio.CapacityLimiter(math.inf)
-
-
-async def in_thread(function: Callable[[], T]) -> T:
-    """Call a function in a thread, which is abandoned with this task."""
-    return await anyio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=_UNLIMITED)
-
-
-class Abandoned(Lost):
-    """A host did not respond in time; its benchmark may still run."""
-
-
-MakeLauncher = Callable[[Host], Launcher]
-
-Late = dict[HostPlace, asyncio.Task[Facts]]
-"""Probes that continue while others are measured."""
-
 OFFLINE_SECONDS = 1800.0
 """How long hosts are kept, in all, while no host answers.
 
@@ -69,11 +50,17 @@ Longer than most networks are away: a router restarts, a train leaves a tunnel, 
 that are gone for good, or idle, then cost and delay no more than half an hour.
 """
 
-
 ASK_AGAIN_SECONDS = 15.0
 """Interval of queries while no host answers."""
 
+MAX_ASKED, ASK_SECONDS = 5, 30.0
+"""Hosts asked, and longest wait, to see whether this machine has lost its network."""
+
 STOP_POLL_SECONDS = 0.1
+
+
+class Abandoned(Lost):
+    """A host did not respond in time; its benchmark may still run."""
 
 
 class Stop:
@@ -129,75 +116,33 @@ def storing(folder: RunFolder) -> Iterator[None]:
         ) from error
 
 
-@dataclass
-class Connectivity:
-    """Whether any host answers; if none does, this machine has lost its network.
-
-    Attributes:
-        ask: Asks some hosts; returns whether one has answered.
-        bus: Receives a warning for each change.
-        stop: Ends all waiting.
-    """
-
-    ask: Callable[[], Awaitable[bool]]
-    bus: EventBus
-    stop: Stop
-    _waiting: asyncio.Task[bool] | None = None
-    _seconds_left: float = field(default_factory=lambda: OFFLINE_SECONDS)
-    _is_away: bool = False
-    _away_at: float = 0.0
-
-    async def returned(self, since: float) -> bool:
-        """Wait, within limits, while no host answers.
-
-        Args:
-            since: In monotonic seconds.
-
-        Returns:
-            Whether no host answered at some time after `since`, and one does now.
-        """
-        if self._waiting is None or self._waiting.done():  # workers that ask together get one answer
-            self._waiting = asyncio.create_task(self._wait())
-        waiting = self._waiting
-        while not waiting.done() and not self.stop.launching.is_set():
-            await asyncio.wait([waiting], timeout=STOP_POLL_SECONDS)
-        return not self.stop.launching.is_set() and waiting.result() and self._away_at > since
-
-    async def _wait(self) -> bool:
-        began = time.monotonic()
-        while not (answers := await self.ask()):
-            self._away_at = time.monotonic()
-            if not self._is_away:
-                self._warn(
-                    "no host answers: this machine may have no network. Running benchmarks continue; hosts are dropped "
-                    f"after {OFFLINE_SECONDS / 60:g} minutes without an answer"
-                )
-            self._is_away = True
-            if self._away_at - began >= self._seconds_left or await self.stop.wait(ASK_AGAIN_SECONDS):
-                break
-        self._seconds_left -= time.monotonic() - began
-        if answers and self._is_away:
-            self._is_away, self._away_at = False, time.monotonic()
-            self._warn("hosts answer again")
-        return answers
-
-    def _warn(self, message: str) -> None:
-        self.bus.emit(Warned(host=None, message=message))
+@asynccontextmanager
+async def all_or_none() -> AsyncIterator[anyio.abc.TaskGroup]:
+    """Yield a group of tasks, which the first error ends; it is raised as it is, not as a group of errors."""
+    try:
+        async with anyio.create_task_group() as tasks:
+            yield tasks
+    except ExceptionGroup as errors:
+        error: Exception = errors
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
+        raise error from error.__cause__
 
 
 @dataclass
 class RunContext:
-    """What the workers of a run share; belongs to the loop.
+    """A run, whose workers share it; belongs to the loop.
 
     Attributes:
+        plan: The plan.
+        folder: Folder for records and logs.
+        make: Returns the launcher of a host.
+        bus: Receives all events.
+        stop: Ends the run early.
         how: How the plan is executed.
-        recorded: The repeats with a record, and those that are not needed any more.
-        state: What the events say; with a limit of cost, each host has a price.
-        network: Whether any host answers.
-        late: Taken by the sessions of their hosts.
+        state: Subscribed to `bus`; with a limit of cost, each host has a price.
         tasks: The tasks of the run.
         watched: A check for each running part, which ends it if it has exceeded a limit.
-        failures: Errors that ended the run.
         scopes: Of all calls of hosts.
         ends_at: Deadline of all calls, in monotonic seconds.
     """
@@ -208,15 +153,15 @@ class RunContext:
     bus: EventBus
     stop: Stop
     how: How
-    recorded: Recorded
     state: RunState
-    network: Connectivity
-    late: Late
-    tasks: anyio.abc.TaskGroup
+    tasks: anyio.abc.TaskGroup = field(init=False)
     watched: list[Callable[[], None]] = field(default_factory=list)
-    failures: list[StorageFailed] = field(default_factory=list)
     scopes: set[anyio.CancelScope] = field(default_factory=set)
     ends_at: float = math.inf
+    _asking: asyncio.Task[bool] | None = None
+    _offline_left: float = field(default_factory=lambda: OFFLINE_SECONDS)
+    _is_offline: bool = False
+    _offline_at: float = 0.0
 
     # -- limits of time ------------------------------------------------------------------------------------------------
 
@@ -224,42 +169,76 @@ class RunContext:
         """End parts that exceed their limits; once running ones are to end, wait for no host much longer."""
         while True:
             if self.stop.running.is_set():
-                self._abandon_after(STOP_SECONDS)
+                self.ends_at = min(self.ends_at, time.monotonic() + STOP_SECONDS)
+                for scope in self.scopes:
+                    scope.deadline = min(scope.deadline, self.ends_at)
             for check in list(self.watched):
                 check()
             await anyio.sleep(CHECK_SECONDS)
 
-    def _abandon_after(self, seconds: float) -> None:
-        self.ends_at = min(self.ends_at, time.monotonic() + seconds)
-        for scope in self.scopes:
-            scope.deadline = min(scope.deadline, self.ends_at)
+    # -- the network ---------------------------------------------------------------------------------------------------
 
-    def fail(self, failure: StorageFailed) -> None:
-        """End the run, and leave running repeats to `resume`."""
-        self.failures.append(failure)
-        self.stop.launching.set()
-        self._abandon_after(0.0)
+    async def network_returned(self, host: Host, since: float) -> bool:
+        """Wait, within limits, while no host answers: this machine may have lost its network.
 
-    def start_soon(self, action: Callable[[], Awaitable[None]]) -> None:
-        """Do something in a task of the run, which a failure to store what it reports does not crash."""
+        Args:
+            host: The host that asks; this machine needs no network.
+            since: In monotonic seconds.
 
-        async def act() -> None:
-            try:
-                await action()
-            except StorageFailed as failure:
-                self.fail(failure)
+        Returns:
+            Whether no host answered at some time after `since`, and one does now.
+        """
+        if not host.is_remote:
+            return False
+        if self._asking is None or self._asking.done():  # workers that ask together get one answer
+            self._asking = asyncio.create_task(self._ask_hosts())
+        asking = self._asking
+        while not asking.done() and not self.stop.launching.is_set():
+            await asyncio.wait([asking], timeout=STOP_POLL_SECONDS)
+        return not self.stop.launching.is_set() and asking.result() and self._offline_at > since
 
-        self.tasks.start_soon(act)
+    async def _ask_hosts(self) -> bool:
+        """Ask until a host answers; return whether one does."""
+        began = time.monotonic()
+        while not (answers := await self._any_answers()):
+            self._offline_at = time.monotonic()
+            if not self._is_offline:
+                self.warn(
+                    "no host answers: this machine may have no network. Running benchmarks continue; hosts are dropped "
+                    f"after {OFFLINE_SECONDS / 60:g} minutes without an answer"
+                )
+            self._is_offline = True
+            if self._offline_at - began >= self._offline_left or await self.stop.wait(ASK_AGAIN_SECONDS):
+                break
+        self._offline_left -= time.monotonic() - began
+        if answers and self._is_offline:
+            self._is_offline, self._offline_at = False, time.monotonic()
+            self.warn("hosts answer again")
+        return answers
+
+    async def _any_answers(self) -> bool:
+        """Ask some remote hosts; return whether one has answered."""
+        remote = [entry.host for entry in self.plan.hosts if entry.host.is_remote]
+        asked = random.sample(remote, min(len(remote), MAX_ASKED))
+        answers = await query_hosts(asked, self.make, lambda _, there: there.running(self.plan.run_id), ASK_SECONDS)
+        return any(not isinstance(answer, str) for answer in answers.values())
 
     # -- repeats -------------------------------------------------------------------------------------------------------
 
-    def warn(self, message: str, host: Host) -> None:
-        """Emit a warning about a host."""
-        self.bus.emit(Warned(host=host.key, message=message))
+    def warn(self, message: str, host: Host | None = None) -> None:
+        """Emit a warning about a host, or about the run."""
+        self.bus.emit(Warned(host=host.key if host else None, message=message))
+
+    def report_bug(self, error: Exception, host: Host) -> str:
+        """Write the traceback of a bug to the run's folder; return a cause that names it."""
+        path = self.folder.path / f"traceback-{host.key}.txt"
+        with storing(self.folder):
+            path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+        return f"a bug in tfbench: {error!r}. Traceback: {path}"
 
     def skips(self, job: Job, host: Host) -> bool:
         """Skip a repeat, with an event, if no comparison needs it any more; return whether it was skipped."""
-        if why := self.recorded.early.skips(job):
+        if why := self.state.early.skips(job):
             self.bus.emit(JobSkipped(job=job.id, host=host.key, case=job.case.name, why=why))
         return bool(why)
 
@@ -286,7 +265,7 @@ class RunContext:
         """
         with storing(self.folder):
             self.folder.write_record(job.id, record)
-        decided = self.recorded.add(job, record)
+        decided = self.state.early.add(job, record)
         measured = record.measurement if record.status is Status.OK else None
         self.bus.emit(
             JobResult(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import signal
 from datetime import UTC, datetime, timedelta
-from typing import cast
 
 from orchestrate.engines.base import Ending
 from orchestrate.planning.plan import Job
-from orchestrate.text import plain_text
+from orchestrate.text import plain_text, plain_values
 from results.runs.reading import from_json
 from results.schema import Record, SoftWarning, Status
 from results.schema.enums import SUSPECT
@@ -87,7 +87,7 @@ def judge(
     try:
         record = from_json(payload)
         if not _is_plain(payload):
-            record = cast(Record, _cleaned(record))
+            record = from_json(json.dumps(plain_values(json.loads(payload))))
     except RecordError as error:
         return bad(f"the record is malformed: {'; '.join(error.problems[:3])}")
     if record.case != job.case:
@@ -142,23 +142,6 @@ def _is_plain(payload: bytes) -> bool:
     JSON itself forbids control characters in strings, except for DEL.
     """
     return payload.isascii() and b"\\" not in payload and b"\x7f" not in payload
-
-
-def _cleaned(value: object) -> object:
-    """Make every text of a record safe to print and to store."""
-    if type(value) is str:  # not an enumeration, which is safe
-        return plain_text(value)
-    if isinstance(value, list):
-        if value and type(value[0]) is float:
-            return value  # step times, by the schema
-        return [_cleaned(item) for item in value]
-    if isinstance(value, dict):
-        return {plain_text(key): _cleaned(item) for key, item in value.items()}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        cleaned = {name: _cleaned(item) for name, item in vars(value).items()}
-        changed = {name: item for name, item in cleaned.items() if item is not vars(value)[name]}
-        return dataclasses.replace(value, **changed) if changed else value
-    return value
 
 
 def _without_record(ending: Ending, stopped_for: tuple[Status, str] | None, last_line: str) -> tuple[Status, str]:

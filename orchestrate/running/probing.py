@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -16,22 +16,34 @@ import anyio
 from orchestrate import loop
 from orchestrate.engines.base import ImagePinner, Launcher
 from orchestrate.errors import HostError, UserError
-from orchestrate.events import Event, EventBus, HostChecked, ImageProgress
+from orchestrate.events import EventBus, HostChecked
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.variants import read_variants
-from orchestrate.planning.facts import Facts, Image
+from orchestrate.loop import in_thread
+from orchestrate.planning.facts import Facts
 from orchestrate.planning.images import share_images
-from orchestrate.running.context import CHECK_SECONDS, Late, MakeLauncher, in_thread
-from orchestrate.running.session import CLOSE_SECONDS, PROBE_SECONDS
 from orchestrate.text import plain_text
 
 T = TypeVar("T")
 
-MAX_PROBES = 64
+MakeLauncher = Callable[[Host], Launcher]
+
+MAX_QUERIES = 64
 """Hosts queried at a time."""
 
-LATE_SECONDS, DOWNLOAD_SECONDS = 60.0, 300.0
-"""Once a host has answered, how long the plan waits for each of the others, and for one that reports a download."""
+PROBE_SECONDS = 3600.0
+"""Time limit of a probe, which may have to install a Python first, and wait for its turn."""
+
+LATE_SECONDS = 300.0
+"""Once a host has answered, how long the plan waits for each of the others, e.g. while they download an image."""
+
+CLOSE_SECONDS, LOOK_SECONDS = 5.0, 0.25
+
+
+async def close(launcher: Launcher) -> None:
+    """Disconnect from a host, also when the task is cancelled; benchmarks continue."""
+    with contextlib.suppress(HostError), anyio.move_on_after(CLOSE_SECONDS, shield=True):
+        await in_thread(launcher.close)
 
 
 async def query_hosts(
@@ -45,28 +57,19 @@ async def query_hosts(
         ask: Queries a host.
         seconds: Time limit.
     """
-    turns = asyncio.Semaphore(MAX_PROBES)
+    turns = asyncio.Semaphore(MAX_QUERIES)
 
     async def query(host: Host) -> T | str:
         async with turns:
-            return await _answer(_query(host, make, ask, seconds))
+            return await _query(host, make, ask, seconds)
 
     return dict(zip([host.place for host in hosts], await asyncio.gather(*map(query, hosts)), strict=True))
 
 
-async def _answer(query: Awaitable[T]) -> T | str:
-    """Return the answer of a host, or the cause of its failure."""
-    try:
-        return await query
-    except HostError as error:
-        return error.cause
-
-
-async def _query(host: Host, make: MakeLauncher, ask: Callable[[Host, Launcher], T], seconds: float) -> T:
-    """Connect to a host, query it, and disconnect.
+async def _query(host: Host, make: MakeLauncher, ask: Callable[[Host, Launcher], T], seconds: float) -> T | str:
+    """Connect to a host, query it, and disconnect; return the answer, or why it failed in any way.
 
     Raises:
-        HostError: It failed in any way.
         UserError: A package is missing here.
     """
     try:
@@ -75,82 +78,60 @@ async def _query(host: Host, make: MakeLauncher, ask: Callable[[Host, Launcher],
             try:
                 return await in_thread(partial(ask, host, launcher))
             finally:
-                with contextlib.suppress(HostError), anyio.move_on_after(CLOSE_SECONDS, shield=True):
-                    await in_thread(launcher.close)
-    except (HostError, UserError):
+                await close(launcher)
+    except HostError as error:
+        return error.cause
+    except UserError:
         raise
     except TimeoutError:
-        raise HostError("it did not answer in time") from None
-    except Exception as error:
-        raise HostError(plain_text(f"it cannot be queried: {error!r}", 300)) from error
+        return "it did not answer in time"
+    except Exception as error:  # noqa: BLE001 (of any library)
+        return plain_text(f"it cannot be queried: {error!r}", 300)
 
 
-def probe_hosts(
-    hosts: Sequence[Host], make: MakeLauncher, bus: EventBus, late: Late | None = None
-) -> dict[HostPlace, Facts | str]:
+def probe_hosts(hosts: Sequence[Host], make: MakeLauncher, bus: EventBus) -> dict[HostPlace, Facts | str]:
     """Probe all hosts in parallel; a host that takes much longer than the first does not hold the others.
 
     Args:
         hosts: Hosts to probe.
         make: Returns the launcher of a host.
         bus: Receives an event for each host.
-        late: Receives the probes that continue; None: they are given up.
 
     Returns:
         Facts of each host, or why there are none.
     """
-    facts = loop.wait_for(_probe(hosts, make, bus, late))
+    facts = loop.wait_for(_probe(hosts, make, bus))
     shared = share_images(hosts, facts, read_variants())
-    concerned = [host for host in hosts if host.place in shared]
 
     def with_image(host: Host, launcher: Launcher) -> Facts:
-        known = facts[host.place]
+        """Return a host's facts with the shared image, whose tag is resolved if possible."""
+        known, image = facts[host.place], shared[host.place]
         assert isinstance(known, Facts), "only hosts that answered share an image"
-        return _with_image(known, shared[host.place], launcher)
+        if known.images and known.images[0].reference == image.reference:
+            return dataclasses.replace(known, images=(dataclasses.replace(known.images[0], reason=image.reason),))
+        return dataclasses.replace(known, images=(launcher.pin(image) if isinstance(launcher, ImagePinner) else image,))
 
-    return {**facts, **loop.wait_for(query_hosts(concerned, make, with_image, DOWNLOAD_SECONDS))}
+    concerned = [host for host in hosts if host.place in shared]
+    return {**facts, **loop.wait_for(query_hosts(concerned, make, with_image, LATE_SECONDS))}
 
 
-async def _probe(
-    hosts: Sequence[Host], make: MakeLauncher, bus: EventBus, late: Late | None
-) -> dict[HostPlace, Facts | str]:
-    turns, first_at = asyncio.Semaphore(MAX_PROBES), math.inf
-    downloads: dict[str, float] = {}
-
-    def note(event: Event) -> None:
-        if isinstance(event, ImageProgress):
-            downloads[event.host] = time.monotonic()
+async def _probe(hosts: Sequence[Host], make: MakeLauncher, bus: EventBus) -> dict[HostPlace, Facts | str]:
+    turns, first_at = asyncio.Semaphore(MAX_QUERIES), math.inf
 
     async def probe(host: Host) -> Facts | str:
         nonlocal first_at
         async with turns:
-            began = now = time.monotonic()
-            task = asyncio.create_task(_query(host, make, lambda _, launcher: launcher.probe(), PROBE_SECONDS))
-            patience = LATE_SECONDS
-            while not task.done() and now - max(began, first_at) < patience:
-                await asyncio.wait([task], timeout=CHECK_SECONDS)
-                now = time.monotonic()
-                is_loading = now - downloads.get(host.key, -math.inf) < LATE_SECONDS
-                patience = DOWNLOAD_SECONDS if is_loading else LATE_SECONDS
-            answer: Facts | str = f"it has not answered after {now - began:.0f} s; others have"
-            if task.done():
-                answer = await _answer(task)
-            elif late is None:
-                task.cancel()
-            else:
-                late[host.place] = task
+            began = time.monotonic()
+            asking = asyncio.create_task(_query(host, make, lambda _, launcher: launcher.probe(), PROBE_SECONDS))
+            while not asking.done() and time.monotonic() - max(began, first_at) < LATE_SECONDS:
+                await asyncio.wait([asking], timeout=LOOK_SECONDS)
+        took = time.monotonic() - began
+        answer = await asking if asking.done() else f"it has not answered after {took:.0f} s; others have"
+        asking.cancel()
         problem, gpus = (answer, 0) if isinstance(answer, str) else (answer.problem, len(answer.gpus))
         if problem is None:
-            first_at = min(first_at, now)
+            first_at = min(first_at, time.monotonic())
         bus.emit(HostChecked(host=host.key, problem=problem, gpus=gpus))
         return answer
 
-    bus.subscribe(note)
     return dict(zip([host.place for host in hosts], await asyncio.gather(*map(probe, hosts)), strict=True))
-
-
-def _with_image(facts: Facts, image: Image, launcher: Launcher) -> Facts:
-    """Return a host's facts with the shared image, whose tag is resolved if possible."""
-    if facts.images and facts.images[0].reference == image.reference:
-        return dataclasses.replace(facts, images=(dataclasses.replace(facts.images[0], reason=image.reason),))
-    return dataclasses.replace(facts, images=(launcher.pin(image) if isinstance(launcher, ImagePinner) else image,))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import io
@@ -16,13 +15,13 @@ import anyio
 
 from orchestrate.engines.base import Ending, Launcher, LoopFollower, Turn
 from orchestrate.errors import Busy, CancelledInQueue, Gone, HostError, Lost, Unreachable
-from orchestrate.events import HostChecked, ImageProgress, ImageReady, JobState, JobStep
+from orchestrate.events import ImageProgress, ImageReady, JobState, JobStep
 from orchestrate.inventory.hosts import Host
+from orchestrate.loop import in_thread
 from orchestrate.planning.durations import clock_seconds
-from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Job
 from orchestrate.running import context
-from orchestrate.running.context import Abandoned, RunContext, StorageFailed, in_thread, storing
+from orchestrate.running.context import Abandoned, RunContext, StorageFailed, all_or_none, storing
 from orchestrate.running.judge import failed_record, judge, now
 from orchestrate.running.state import PART_DONE, QUEUED
 from results.schema import Record, Status
@@ -32,13 +31,8 @@ from results.text import counted
 REQUEST_SECONDS = 420.0
 """Time limit of a short request, unless `timeout_minutes` is shorter."""
 
-PROBE_SECONDS = 3600.0
-"""Time limit of a probe, which may have to install a Python first, and wait for its turn."""
-
 PREPARE_SECONDS = 24 * 3600.0
 """Time limit for preparing one image; each pull has its own limit, but may wait for those of hundreds of hosts."""
-
-CLOSE_SECONDS = 5.0
 
 MARGIN_SECONDS = 15.0
 """Time after its limit when a repeat is abandoned together with its host."""
@@ -87,11 +81,6 @@ class HostSession:
         """The host."""
         return self.entry.host
 
-    async def close(self) -> None:
-        """Disconnect; running benchmarks continue."""
-        with contextlib.suppress(HostError), anyio.move_on_after(CLOSE_SECONDS):
-            await in_thread(self.launcher.close)
-
     @contextlib.contextmanager
     def limit(self, ends_at: float) -> Iterator[anyio.CancelScope]:
         """Wait for the host no longer than until a deadline in the block; a thread that takes longer is abandoned.
@@ -104,7 +93,6 @@ class HostSession:
 
         Raises:
             Abandoned: It took longer; the host is not used any more.
-            StorageFailed: The run has failed meanwhile.
         """
         began, run = time.monotonic(), self.run
         with anyio.CancelScope(deadline=min(ends_at, run.ends_at)) as scope:
@@ -114,8 +102,6 @@ class HostSession:
             finally:
                 run.scopes.discard(scope)
         if scope.cancelled_caught:
-            if run.failures:
-                raise run.failures[0]
             error = Abandoned(f"the host did not respond in time; abandoned after {time.monotonic() - began:.0f} s")
             if self.host.queue is None:  # a job that does not end is not a fault of a queue's other machines
                 self.problem = error
@@ -135,22 +121,6 @@ class HostSession:
             seconds = min(REQUEST_SECONDS, self.host.timeout_minutes * 60) + MARGIN_SECONDS
         with self.limit(time.monotonic() + seconds):
             return await in_thread(function)
-
-    async def probe_missing(self) -> Facts | None:
-        """Probe a host whose first probe failed, or wait for one that continues; None: the plan has its facts.
-
-        Raises:
-            HostError: The probe failed, if it did not continue for the second time.
-        """
-        if self.entry.facts is not None:
-            return None
-        if (late := self.run.late.pop(self.host.place, None)) is None:
-            facts = await self.call(self.launcher.probe, PROBE_SECONDS)
-        else:
-            with self.limit(time.monotonic() + PROBE_SECONDS):
-                facts = await asyncio.shield(late)
-        self.run.bus.emit(HostChecked(host=self.host.key, problem=None, gpus=len(facts.gpus)))
-        return facts
 
     async def sweep(self, keep: Collection[str]) -> set[str]:
         """Remove what a dead controller or a lost repeat left on the host.
@@ -197,8 +167,8 @@ class HostSession:
         """Await an action whose failure is only a warning."""
         try:
             await action
-        except HostError as error:
-            self.warn(f"could not {what}: {error.cause}")
+        except (HostError, RuntimeError) as error:  # also: no more threads at the moment
+            self.warn(f"could not {what}: {error}")
 
     def warn(self, message: str) -> None:
         """Emit a warning about the host."""
@@ -213,7 +183,6 @@ class RunningPart:
     Args:
         job: The part.
         session: Session with its host.
-        steps: False: another part of the same repeat reports steps.
 
     Attributes:
         began: When it started, in `clock_seconds`.
@@ -227,7 +196,7 @@ class RunningPart:
         over: Whether it does not run any more, or is not followed.
     """
 
-    def __init__(self, job: Job, session: HostSession, *, steps: bool = True) -> None:
+    def __init__(self, job: Job, session: HostSession) -> None:
         self.job = job
         self.session = session
         self.began, self.started_at = clock_seconds(), now()
@@ -238,14 +207,13 @@ class RunningPart:
         self.last_line = ""
         self.error: HostError | None = None
         self.over = False
-        self._waits = session.host.queue is not None
-        self._turn: Turn | None = None
+        self._turn = ""  # its state in a queue
         self._runs_since = self._last_line_at = time.monotonic()
         self._abandon_at = math.inf
         self._following: anyio.CancelScope | None = None
         self._log: io.FileIO | None = None
         self._log_left = MAX_LOG_BYTES
-        self._next_step = 0.0 if steps else math.inf
+        self._next_step = math.inf if job.member and job.member.rank else 0.0  # rank 0 reports for all
 
     # -- its life ------------------------------------------------------------------------------------------------------
 
@@ -275,6 +243,10 @@ class RunningPart:
                     raise CancelledInQueue(self.job.id)
         except HostError as error:
             self.error = error
+        except (CancelledInQueue, StorageFailed):
+            raise
+        except Exception as error:  # noqa: BLE001  a bug: of this repeat, like any other failure
+            self.error = HostError(session.run.report_bug(error, session.host))
         finally:
             self.over = True
 
@@ -296,26 +268,26 @@ class RunningPart:
         Raises:
             HostError: The host was lost for good.
         """
-        launcher, watched = self.session.launcher, self.session.run.watched
-        watched.append(self._keep_limits)
+        launcher, run = self.session.launcher, self.session.run
+        with storing(run.folder):
+            run.folder.complete()  # git, which keeps no empty folders, may have copied it
+            self._log = run.folder.log_path(self.job.id).open("wb", buffering=0)  # so that the log can be followed
+        run.watched.append(self._keep_limits)
         try:
-            with self._open_log(), self.session.limit(self._abandon_at) as self._following:
+            with self.session.limit(self._abandon_at) as self._following:
                 if isinstance(launcher, LoopFollower):
                     self.ending = await launcher.follow_in_loop(self.job, self.take_line, self._note_turn)
                 else:
                     follow = partial(launcher.follow, self.job, self.take_line, self._note_turn_from_thread)
                     self.ending = await in_thread(follow)
         finally:
-            watched.remove(self._keep_limits)
+            run.watched.remove(self._keep_limits)
+            self._log.close()
 
     async def _stop(self) -> None:
-        """End it; a failure is only a warning."""
-        while True:
-            try:  # no limit of its own: the part is abandoned
-                stop = self.session.call(partial(self.session.launcher.stop, self.job), math.inf)
-                return await self.session.attempt(f"end {self.job.id}", stop)
-            except RuntimeError:  # no more threads at the moment
-                await anyio.sleep(context.CHECK_SECONDS)
+        """End it; a failure is only a warning, and takes no longer than until the part is abandoned."""
+        stop = self.session.call(partial(self.session.launcher.stop, self.job), math.inf)
+        await self.session.attempt(f"end {self.job.id}", stop)
 
     async def remove(self) -> None:
         """Remove its leftovers; a failure is only a warning, because its record is stored."""
@@ -351,7 +323,7 @@ class RunningPart:
     def exceeded(self) -> str:
         """Return which limit it has exceeded, in words; empty: none."""
         host, now = self.session.host, time.monotonic()
-        if self._waits:
+        if host.queue is not None and self._turn in ("", QUEUED):
             return ""
         if now > self._runs_since + (self.job.max_seconds or host.timeout_minutes * 60) + context.END_AFTER_SECONDS:
             return "took longer than timeout_minutes allows"
@@ -368,7 +340,7 @@ class RunningPart:
         self._abandon_at = time.monotonic() + margin - context.END_AFTER_SECONDS
         if self._following is not None:
             self._following.deadline = min(self._following.deadline, self._abandon_at)
-        self.session.run.start_soon(self._stop)
+        self.session.run.tasks.start_soon(self._stop)
 
     def take_turn(self, turn: Turn) -> str | None:
         """Process a report of its queue.
@@ -376,16 +348,14 @@ class RunningPart:
         Returns:
             Its new state in a word; None: unchanged.
         """
-        before, self._turn = self._turn, turn
-        if turn.waiting:
-            self._waits = True
-            return QUEUED if before is None or not before.waiting else None
-        if before is not None and not before.waiting and before.node == turn.node:
+        state = QUEUED if turn.waiting else f"on {turn.node}" if turn.node else "running"
+        if state == self._turn:
             return None
-        self._waits, self._runs_since = False, time.monotonic()
-        self._last_line_at = self._runs_since
-        self.began, self.started_at = clock_seconds(), now()
-        return f"on {turn.node}" if turn.node else "running"
+        self._turn = state
+        if not turn.waiting:
+            self._runs_since = self._last_line_at = time.monotonic()
+            self.began, self.started_at = clock_seconds(), now()
+        return state
 
     def _note_turn(self, turn: Turn) -> None:
         if (state := self.take_turn(turn)) is not None:
@@ -399,17 +369,6 @@ class RunningPart:
         anyio.from_thread.run_sync(self._note_turn, turn)
 
     # -- its output ----------------------------------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def _open_log(self) -> Iterator[None]:
-        folder = self.session.run.folder
-        with storing(folder):
-            folder.complete()  # git, which keeps no empty folders, may have copied it
-            self._log = folder.log_path(self.job.id).open("wb", buffering=0)  # so that the log can be followed
-        try:
-            yield
-        finally:
-            self._log.close()
 
     def _require_followed(self) -> None:
         """Raise, to end the thread of an abandoned call, if it is no longer followed."""
@@ -468,15 +427,10 @@ async def run_parts(parts: Sequence[RunningPart]) -> None:
             await part.run(parts)
         except CancelledInQueue:
             part.error = Unreachable("another run measured there")
-        except StorageFailed as failure:
-            run.fail(failure)  # at once: others may run for hours
-            raise
-        except Exception as error:  # noqa: BLE001  a bug: the others must not hang
-            part.error = HostError(f"a bug in tfbench: {error!r}")
         if part is not chief:
             part.session.state(part.job, PART_DONE)
         if part.has_failed:
-            run.start_soon(partial(end_others, part))
+            run.tasks.start_soon(end_others, part)
 
     async def end_others(failed: RunningPart) -> None:
         await anyio.sleep(GRACE_SECONDS)
@@ -484,9 +438,9 @@ async def run_parts(parts: Sequence[RunningPart]) -> None:
             if not part.over:
                 part.end(Status.LOST, failed.how_failed)
 
-    for error in await asyncio.gather(*map(work, parts), return_exceptions=True):
-        if error is not None:
-            raise error
+    async with all_or_none() as tasks:
+        for part in parts:
+            tasks.start_soon(work, part)
 
 
 def judge_parts(job: Job, parts: Sequence[RunningPart]) -> Record:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import math
 import time
-import traceback
 from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -14,12 +12,14 @@ from typing import cast
 
 from orchestrate.engines.base import QueueLauncher
 from orchestrate.errors import CancelledInQueue, HostError, Lost, Unreachable
-from orchestrate.events import HostLost
+from orchestrate.events import HostChecked, HostLost
 from orchestrate.inventory.hosts import Host, HostPlace
+from orchestrate.loop import in_thread
 from orchestrate.planning.durations import clock_seconds
 from orchestrate.planning.plan import HostPlan, Job, JobOnHosts, complete_job, whole_job
-from orchestrate.running.context import Abandoned, DevicePeaks, RunContext, StorageFailed, in_thread, storing
+from orchestrate.running.context import Abandoned, DevicePeaks, RunContext, StorageFailed, all_or_none
 from orchestrate.running.judge import failed_record, now
+from orchestrate.running.probing import PROBE_SECONDS, close
 from orchestrate.running.session import HostSession, RunningPart, judge_parts, run_parts
 from orchestrate.running.state import AWAY, DROP_AFTER, HOST_FAULTS
 from results.schema import Record, Status
@@ -47,13 +47,10 @@ class Worker:
         self._in_queue = self._host.queue is not None
         self._awaited = awaited
         self._todo = deque(repeats)
-        self._running: dict[str, Job] = {}  # repeats that have started and have no record
         self._there: set[str] = set()  # ids of repeats that may run already: collected first, whatever they cost
-        self._lost: list[RunningPart] = []  # of repeats with a record, which may still run
         self._sessions: dict[HostPlace, HostSession] = {}
         self._peaks = DevicePeaks()
         self._faults = 0  # consecutive repeats that ended by a fault of a host
-        self._dropped: set[HostPlace] = set()
 
     async def work(self) -> None:
         """Run the repeats until they are done, the hosts are dropped, or the run is stopped."""
@@ -65,28 +62,21 @@ class Worker:
                     await self._open(entry)
             self._finish_impossible()
             self._todo = deque(sorted(self._todo, key=lambda repeat: repeat.job.id not in self._there))
-            await self._work_through()
-        except StorageFailed as failure:
-            self._run.fail(failure)
+            if self._in_queue:
+                await self._submit()
+            async with all_or_none() as slots:
+                for _ in range(min(self._host.slots, len(self._todo))):
+                    slots.start_soon(self._work_slot)
+            if self._run.stop.launching.is_set():
+                await self._cancel(self._todo)
+        except StorageFailed:
+            raise
         except Exception as error:  # noqa: BLE001  a bug: ends this work, not that of others
-            self._report_bug(error)
+            cause = self._run.report_bug(error, self._host)
+            self._run.bus.emit(HostLost(host=self._host.key, status=Status.ERROR, cause=cause))
         finally:
             for session in self._sessions.values():
-                await session.close()
-
-    def _report_bug(self, error: Exception) -> None:
-        """Write the traceback to the run's folder, and a record for each repeat that the bug ended."""
-        name = self._host.key if len(self.entries) == 1 else f"{self._host.fleet}+together"
-        path = self._run.folder.path / f"traceback-{name}.txt"
-        try:
-            with storing(self._run.folder):
-                path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
-            cause = f"a bug in tfbench: {error!r}. Traceback: {path}"
-            self._run.bus.emit(HostLost(host=self._host.key, status=Status.ERROR, cause=cause))
-            for job in [job for job in self._running.values() if job.id not in self._run.recorded.statuses]:
-                self._run.finish(job, failed_record(job, Status.ERROR, cause, now()), self._host)
-        except StorageFailed as failure:
-            self._run.fail(failure)
+                await close(session.launcher)
 
     # -- hosts ---------------------------------------------------------------------------------------------------------
 
@@ -101,25 +91,27 @@ class Worker:
             try:
                 await self._prepare(session)
             except (Unreachable, Lost) as error:
-                never_answered = entry.facts is None
-                if never_answered or isinstance(error, Abandoned) or not await self._network_returned(began):
+                has_answered = entry.facts is not None and not isinstance(error, Abandoned)
+                if not (has_answered and await self._run.network_returned(self._host, began)):
                     raise
                 await self._prepare(session)
         except HostError as error:
             session.problem = error
 
     async def _prepare(self, session: HostSession) -> None:
-        """Probe a host that was not, remove leftovers, wait for parts that still run, and prepare images."""
+        """Probe a host without facts, remove leftovers, wait for parts that still run, and prepare images."""
         host = session.host
-        if (facts := await session.probe_missing()) is not None:
+        if session.entry.facts is None:
+            facts = await session.call(session.launcher.probe, PROBE_SECONDS)
+            self._run.bus.emit(HostChecked(host=host.key, problem=None, gpus=len(facts.gpus)))
             for place, repeat in enumerate(self._todo):
                 members = [complete_job(job, host, facts) if job.place == host.place else job for job in repeat.members]
                 self._todo[place] = JobOnHosts(job=whole_job(members), members=tuple(members))
         self._finish_impossible()  # before anything is pulled for it
-        there = await session.sweep({job.id for job in (*self._parts_on(host), *self._awaited)} | self._running.keys())
+        there = await session.sweep({job.id for job in (*self._parts_on(host), *self._awaited)})
         for job in self._awaited:
             if job.id in there:  # its result stays there
-                part = RunningPart(job, session, steps=False)
+                part = RunningPart(job, session)
                 await part.start()
                 await part.follow()
         self._there |= {repeat.job.id for repeat in self._todo if any(job.id in there for job in repeat.members)}
@@ -129,18 +121,14 @@ class Worker:
         """Return the parts of the remaining repeats on a host."""
         return [job for repeat in self._todo for job in repeat.members if job.place == host.place]
 
-    async def _network_returned(self, since: float) -> bool:
-        """See `Connectivity.returned`; this machine needs no network."""
-        return self._host.is_remote and await self._run.network.returned(since)
-
     def _finish_impossible(self) -> list[JobOnHosts]:
         """Write the records of the repeats that cannot start, unless the run is stopped; return these repeats."""
         if self._run.stop.launching.is_set():
             return []
-        for place, session in self._sessions.items():
-            if (error := session.problem) is not None and place not in self._dropped and self._parts_on(session.host):
-                self._run.bus.emit(HostLost(host=session.host.key, status=error.status, cause=error.cause))
-                self._dropped.add(place)
+        for session in self._sessions.values():
+            key, error = session.host.key, session.problem
+            if error is not None and not self._run.state.hosts[key].dropped and self._parts_on(session.host):
+                self._run.bus.emit(HostLost(host=key, status=error.status, cause=error.cause))
         obstacles = [(repeat, self._obstacle(repeat)) for repeat in self._todo]
         self._todo = deque(repeat for repeat, obstacle in obstacles if obstacle is None)
         for repeat, obstacle in obstacles:
@@ -157,60 +145,36 @@ class Worker:
 
     # -- repeats -------------------------------------------------------------------------------------------------------
 
-    async def _work_through(self) -> None:
-        """Run the repeats in all slots."""
-        if self._in_queue:
-            await self._submit()
-        slots = [self._work_slot() for _ in range(min(self._host.slots, len(self._todo)))]
-        bugs = [bug for bug in await asyncio.gather(*slots, return_exceptions=True) if bug is not None]
-        if self._run.stop.launching.is_set():
-            await self._cancel(self._todo)
-        if bugs:
-            raise bugs[0]
-
     async def _work_slot(self) -> None:
         stop = self._run.stop.launching
-        try:
-            while not stop.is_set() and (repeat := await self._next()) is not None:
-                began = time.monotonic()
-                self._running[repeat.job.id] = repeat.job
-                record = await self._run_once(repeat)
-                del self._running[repeat.job.id]
-                if record is None:
-                    continue
-                self._faults = self._faults + 1 if record.status in HOST_FAULTS else 0
-                if self._run.how.fail_fast and record.status is not Status.OK:
-                    stop.set()
-                if record.status in AWAY and await self._network_returned(began):
-                    self._faults = 0
-                    for session in list(self._sessions.values()):
-                        if session.problem is not None and not self._in_queue:
-                            await session.close()
-                            await self._open(session.entry)
-                if self._faults >= DROP_AFTER * self._host.slots:
-                    self._sessions[self._host.place].problem = HostError(record.cause or "", record.status)
-        except StorageFailed as failure:
-            self._run.fail(failure)  # at once: other slots may follow a repeat for hours
+        while not stop.is_set() and (repeat := await self._next()) is not None:
+            began = time.monotonic()
+            if (record := await self._run_once(repeat)) is None:
+                continue
+            self._faults = self._faults + 1 if record.status in HOST_FAULTS else 0
+            if self._run.how.fail_fast and record.status is not Status.OK:
+                stop.set()
+            if record.status in AWAY and await self._run.network_returned(self._host, began):
+                self._faults = 0
+                again = [one for one in self._sessions.values() if one.problem is not None and not self._in_queue]
+                for session in again:
+                    session.problem = None
+                for session in again:
+                    await close(session.launcher)
+                    await self._open(session.entry)
+            if self._faults >= DROP_AFTER * self._host.slots:
+                self._sessions[self._host.place].problem = HostError(record.cause or "", record.status)
 
     async def _next(self) -> JobOnHosts | None:
         """Take the next repeat that is possible, needed and not too expensive; None: there is none."""
         await self._cancel(self._finish_impossible())
-        if self._todo and self._lost:
-            for part in self._lost:  # it would slow down the next repeat
-                try:
-                    await part.session.call(partial(part.session.launcher.remove, part.job))
-                except HostError as error:
-                    part.session.problem = error
-            self._lost.clear()
-            self._finish_impossible()
         while self._todo:
             repeat = self._todo.popleft()
             if repeat.job.id in self._there and not self._in_queue:
                 return repeat
             if self._run.skips(repeat.job, self._host):
                 unneeded = [repeat, *(one for one in self._todo if self._run.skips(one.job, self._host))]
-                ids = {one.job.id for one in unneeded}
-                self._todo = deque(one for one in self._todo if one.job.id not in ids)
+                self._todo = deque(one for one in self._todo if not self._run.state.is_done(one.job))
                 await self._cancel(unneeded)
                 continue
             if self._run.affords(repeat.job, self._host):
@@ -227,7 +191,7 @@ class Worker:
             Its record; None: it was cancelled before it started.
         """
         jobs = [dataclasses.replace(job, known_peaks=self._peaks.of(job)) for job in repeat.members]
-        parts = [RunningPart(job, self._sessions[job.place], steps=rank == 0) for rank, job in enumerate(jobs)]
+        parts = [RunningPart(job, self._sessions[job.place]) for job in jobs]
         chief = parts[0]
         try:
             await run_parts(parts)
@@ -240,10 +204,10 @@ class Worker:
             self._todo.appendleft(repeat)  # first: it would slow down any other repeat
             return record
         self._run.finish(repeat.job, record, self._host, clock_seconds() - chief.began)
-        for part in [part for part in parts if part.session.problem is None or self._in_queue]:
-            if part.may_run and not self._in_queue:  # whose next repeat may get another machine
-                self._lost.append(part)
-            if not isinstance(part.error, Lost):  # a lost part may still run: `resume` and `stop` can find it
+        for part in parts:
+            if part.may_run and not self._in_queue:  # it would slow down the next repeat; `resume` and `stop` find it
+                part.session.problem = part.session.problem or part.error
+            elif not isinstance(part.error, Lost) and (self._in_queue or part.session.problem is None):
                 await part.remove()
         if not self._in_queue:
             self._peaks.add(repeat.job, record)
@@ -267,13 +231,13 @@ class Worker:
             except HostError as error:
                 session.problem = error
                 self._finish_impossible()
-            self._run.start_soon(self._cancel_waiting)
+            self._run.tasks.start_soon(self._cancel_waiting)
 
     async def _cancel_waiting(self) -> None:
         """Cancel what has not started in the queue once the run is stopped; running repeats continue."""
         await self._run.stop.wait(math.inf)
-        session, jobs = self._sessions[self._host.place], [*self._running.values(), *(one.job for one in self._todo)]
-        if jobs:
+        session, running = self._sessions[self._host.place], self._run.state.hosts[self._host.key].running
+        if jobs := [*(one.job for one in running.values()), *(one.job for one in self._todo)]:
             cancel = session.call(lambda: cast(QueueLauncher, session.launcher).cancel_waiting(jobs))
             await session.attempt("cancel waiting jobs", cancel)
 

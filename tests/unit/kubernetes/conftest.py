@@ -11,11 +11,12 @@ from orchestrate.engines.kubernetes import launcher as launchers
 from orchestrate.engines.kubernetes.launcher import KubernetesLauncher
 from orchestrate.events import Event, EventBus, JobState
 from orchestrate.inventory.hosts import Host, read_hosts
+from orchestrate.options import How
 from orchestrate.planning.plan import Plan, make_plan, plan_to_json
-from orchestrate.running.context import Stop
+from orchestrate.running.context import RunContext, Stop
 from orchestrate.running.probing import probe_hosts
 from orchestrate.running.run import execute
-from orchestrate.running.state import RunOutcome
+from orchestrate.running.state import RunOutcome, RunState
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import Record
@@ -81,7 +82,9 @@ class Bench:
         else:
             self.run_folder = RunFolder.create(path.parent, path.name)
             self.run_folder.write_plan(plan_to_json(plan))
-        return execute(plan, self.run_folder, self.make, self.bus, self.stop)
+        state = RunState(plan)
+        self.bus.subscribe(state.note)
+        return execute(RunContext(plan, self.run_folder, self.make, self.bus, self.stop, How(), state))
 
     def measure(self, repeats: int = 3, *, num_hosts: int = 1, **queue: Any) -> RunOutcome:
         """Plan and run repeats on the fleet."""

@@ -167,7 +167,7 @@ def test_stop_removes_only_its_own_run(bench):
     ours, theirs = (one.plan(one.host(), run_id=run_id) for run_id in ("run1", "run2"))
     for job in (*ours.jobs, *theirs.jobs):
         one.make(one.host()).start(job)
-    assert stop_run(ours, one.make, one.bus) == (3, [])
+    assert stop_run(ours, one.make) == (3, [])
     wait_until(lambda: len(one.server.all("jobs")) == 3, "the Jobs of one run to go")
     assert {item["metadata"]["labels"]["tfbench.run"] for item in one.server.all("jobs")} == {"run2"}
 

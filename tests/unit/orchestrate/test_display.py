@@ -31,10 +31,12 @@ from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.planning.durations import Durations, fitting_repeats, host_seconds, usd_text
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Plan, make_plan
-from orchestrate.running.state import TRIED_AGAIN, RunState
+from orchestrate.running.state import TRIED_AGAIN, RunOutcome, RunState
 from orchestrate.suites import CaseBlock, Suite
 from orchestrate.text import plain_text
+from results.runs.store import RunFolder
 from results.schema import GPU
+from tests.unit.results.factory import make_failure, make_record
 
 BLOCK = CaseBlock(**{"model": "resnet50", "batch_per_gpu": 8, "warmup_steps": 1, "num_steps": 20})
 SUITE = Suite("tiny", "", 2, (BLOCK,))
@@ -79,7 +81,7 @@ STORY: list[Event] = [
     Warned(host=None, message="the price is a guess"),
     HostLost(host=FAR, status="unreachable", cause="connection refused"),
     result(OTHER.id, FAR, "unreachable", "connection refused", 0.0),
-    RunFinished(run_id="run1", ok=1, failed=3, missing=0, seconds=72.0),
+    RunFinished(run_id="run1", ok=1, failed=2, missing=1, seconds=72.0),
 ]
 
 
@@ -135,10 +137,9 @@ def test_plain_lines_tell_what_failed_why_and_how_to_repeat_only_that():
 2/4 warning: the price is a guess
 2/4 a4000.node-01: dropped (unreachable): connection refused
 3/4 a4000.node-01.resnet50-fp32-b8-1gpu-w1s20.r1: unreachable: connection refused
-3/4 run run1: 1 ok, 3 failed, 72 s
+3/4 run run1: 1 ok, 2 failed, 1 not run, 72 s
   1 × oom on a4000.node-00: 11 GB were not enough
   1 × unreachable on a4000.node-01: connection refused
-  1 failed earlier, see: python -m orchestrate status
   to repeat only these: python -m orchestrate resume runs/run1 --again oom
 """
     assert re.sub(r"^\[\d\d:\d\d\] ", "", plain(STORY), flags=re.MULTILINE) == expected
@@ -278,12 +279,9 @@ def ended(seconds: float, status: str = "ok", job: str = FIRST.id, cause: str | 
     return result(job, NEAR, status, cause, seconds, rate=0.0 if cause else 5.0)
 
 
-def test_the_time_left_counts_down_and_includes_the_pull():
+def test_the_time_left_counts_down():
     state = state_of((STARTED, 0.0))
-    assert state.seconds_left(now=0.0) == 200 + SETUP
-    assert state.seconds_left(now=10.0) == 190 + SETUP
-    state.note(ImageProgress(host=NEAR, image="i", done_bytes=25, total_bytes=100), 20.0)
-    assert state.seconds_left(now=20.0) == 200 + 60, "a quarter took 20 s"
+    assert state.seconds_left(now=0.0) == 200
     state.note(phase("launching"), 100.0)
     assert state.seconds_left(now=130.0) == 170
 
@@ -304,12 +302,15 @@ def test_after_ctrl_c_the_time_left_is_that_of_the_running_repeat():
     assert state.seconds_left(now=40.0) == 60
 
 
-def test_a_resumed_run_has_less_left_and_repeats_what_was_stopped():
-    happened = (STARTED, phase("timing"), ended(50.0), phase("timing", SECOND.id), ended(5.0, "stopped", SECOND.id))
-    lines = [*map(event_document, happened), {"event": "unheard of"}]
-    state = RunState(ALONE, KNOWN)
-    state.resume([found for line in lines if (found := stored_event(line))], TRIED_AGAIN)
-    assert round(state.seconds_left()) == 50
+def test_a_resumed_run_has_less_left_and_repeats_what_was_stopped(tmp_path):
+    """Whatever its journal says: records decide."""
+    lines = [*map(event_document, (STARTED, phase("timing"), ended(50.0, "lost"))), {"event": "unheard of"}]
+    state, folder = state_of(*filter(None, map(stored_event, lines))), RunFolder.create(tmp_path, "run1")
+    folder.write_record(FIRST.id, make_record(5.0, case=FIRST.case))
+    folder.write_record(SECOND.id, make_failure("stopped", "by the user"))
+    assert (state.read(folder, TRIED_AGAIN), state.outcome()) == ({SECOND.id: None}, RunOutcome(1, 0, 1))
+    state.note(STARTED, 0.0)
+    assert state.seconds_left(now=0.0) == 100
     assert stored_event({"event": "job_result", "at": "yesterday"}) is None
 
 

@@ -14,8 +14,7 @@ from orchestrate.events import Warned
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import make_plan
-from orchestrate.running import context, probing, run, session
-from orchestrate.running.run import execute
+from orchestrate.running import context, probing, run, session, worker
 from orchestrate.running.state import RunOutcome
 from results.schema import Status
 from tests.support.patience import patience
@@ -63,9 +62,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "END_AFTER_SECONDS", 0.1)
     monkeypatch.setattr(context, "CHECK_SECONDS", 0.02)
     monkeypatch.setattr(context, "STOP_SECONDS", 0.5)
-    for name in ("REQUEST_SECONDS", "PREPARE_SECONDS", "PROBE_SECONDS", "CLOSE_SECONDS"):
+    monkeypatch.setattr(probing, "CLOSE_SECONDS", 0.3)
+    for name in ("REQUEST_SECONDS", "PREPARE_SECONDS"):
         monkeypatch.setattr(session, name, 0.3)
-    for module in (run, probing):
+    for module in (run, probing, worker):
         monkeypatch.setattr(module, "PROBE_SECONDS", 0.3)
 
 
@@ -112,7 +112,7 @@ def test_stop_asks_every_host_and_names_those_that_hang(tmp_path: Path, quick):
     bench = HangingBench(tmp_path, "running")
     for machine in bench.machines.values():
         machine.containers = {job.id: "running" for job in bench.plan.jobs}
-    removed, problems = run.stop_run(bench.plan, bench.launcher, bench.bus)
+    removed, problems = run.stop_run(bench.plan, bench.launcher)
     assert removed == 12 and len(problems) == 1 and problems[0].startswith("f.bad: ")
 
 
@@ -130,19 +130,17 @@ class LateLauncher(FakeLauncher):
         return super().probe()
 
 
-def test_a_host_that_answers_late_holds_no_other_and_is_not_probed_twice(tmp_path: Path, monkeypatch):
-    """Its probe continues, e.g. an installation of Python, while others are measured."""
+def test_a_host_that_answers_late_holds_no_other_and_joins_them(tmp_path: Path, monkeypatch):
+    """It is probed again while others are measured."""
     monkeypatch.setattr(probing, "LATE_SECONDS", 0.3)
     bench, answers, begun = Bench(tmp_path, late=FakeHost(), good=FakeHost()), threading.Event(), list[str]()
-    late: context.Late = {}
     bench.launcher = lambda host: LateLauncher(host, bench.machines[host.name], answers, begun)
-    probed = probing.probe_hosts(bench.hosts, bench.launcher, bench.bus, late)
+    probed = probing.probe_hosts(bench.hosts, bench.launcher, bench.bus)
     slow, good = (probed[host.place] for host in bench.hosts)
     assert "it has not answered after" in str(slow) and isinstance(good, Facts)
     bench.plan = make_plan(bench.hosts, probed, lambda name: bench.suite, run_id="run1", seed=7)
     bench.machines["good"].on_follow = lambda job: answers.set()  # it is measured before the other answers
-    outcome = execute(bench.plan, bench.folder, bench.launcher, bench.bus, bench.stop, late=late)
-    assert outcome == RunOutcome(ok=24, failed=0, missing=0) and begun.count("late") == 1
+    assert bench.run() == RunOutcome(ok=24, failed=0, missing=0) and begun.count("late") == 2
 
 
 def test_a_host_that_never_answered_is_not_taken_for_a_lost_network(tmp_path: Path, monkeypatch):

@@ -14,8 +14,8 @@ from orchestrate.events import Event, HostLost, JobResult, Warned
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.plan import Job, members_of
-from orchestrate.running import context, run, session
-from orchestrate.running.state import RunOutcome, RunState
+from orchestrate.running import context, session
+from orchestrate.running.state import RunOutcome
 from orchestrate.suites import CaseBlock, Suite
 from results.schema import Case, Communication, Device, Rank, Record, Status
 from results.schema.record_json import to_json
@@ -96,15 +96,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_hosts_that_wait_for_others_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """All parts start, whatever the limit, after what each host does alone."""
-    clock, states = [0.0], []
+    clock = [0.0]
     monkeypatch.setattr("time.clock_gettime", lambda _: sum(clock))
-    monkeypatch.setattr(run, "RunState", lambda *how: states.append(RunState(*how)) or states[-1])
     monkeypatch.setattr(Bench, "settings", {"usd_per_gpu_hour": 3600.0, "device": Device.CPU})
     bench = Bench(tmp_path, a=FakeHost(), b=FakeHost(on_follow=lambda job: clock.append(10.0)))
     assert bench.run(max_cost=1e9, max_parallel=1) == RunOutcome(ok=6, failed=0, missing=0)
     assert ["2x1cpu" in event.case for event in bench.seen(JobResult)] == [False] * 4 + [True] * 2
     assert {record.origin.host for record in bench.multi_host_records() if record.origin} == {"a+b"}
-    assert states[0].spent_usd() == pytest.approx(2 * 40), "a dollar a second for each"
+    assert bench.state.spent_usd() == pytest.approx(2 * 40), "a dollar a second for each"
 
 
 def test_only_containers_with_peers_get_a_network_and_only_its_ports(tmp_path: Path):

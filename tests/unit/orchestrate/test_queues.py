@@ -141,7 +141,9 @@ def run_queue(
 ) -> tuple[RunOutcome, RunFolder]:
     folder = RunFolder.create(tmp_path, plan.run_id)
     folder.write_plan(plan_to_json(plan))
-    return execute(plan, folder, lambda host: kind(host, machine), EventBus(), Stop(), How(**how)), folder
+    bus, state = EventBus(), RunState(plan)
+    bus.subscribe(state.note)
+    return execute(RunContext(plan, folder, lambda host: kind(host, machine), bus, Stop(), How(**how), state)), folder
 
 
 def test_a_full_disk_is_no_bug_though_jobs_still_wait_in_the_queue(tmp_path: Path):

@@ -11,7 +11,7 @@ from orchestrate.display.display import describe
 from orchestrate.display.tables import status_document
 from orchestrate.engines.base import Ending, Launcher
 from orchestrate.errors import Gone, LaunchFailed, Lost, PullFailed, Unreachable, UserError
-from orchestrate.events import Decided, Event, EventBus, JobSkipped, Warned
+from orchestrate.events import Decided, Event, EventBus, HostLost, JobSkipped, Warned
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.options import How
@@ -19,10 +19,10 @@ from orchestrate.planning.durations import Durations
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Job, Plan, make_plan, plan_from_json, plan_to_json
 from orchestrate.planning.stop_early import NOTHING_TO_COMPARE, StopEarly
-from orchestrate.running.context import Stop
+from orchestrate.running.context import RunContext, Stop
 from orchestrate.running.probing import probe_hosts
 from orchestrate.running.run import execute
-from orchestrate.running.state import TRIED_AGAIN, Recorded, RunOutcome
+from orchestrate.running.state import TRIED_AGAIN, RunOutcome, RunState
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import GPU, Device, Record, Status
@@ -61,7 +61,15 @@ class Bench:
         return make_plan(self.hosts, probed, lambda name: self.suite, run_id="run1", seed=7)
 
     def run(self, again: frozenset[Status] = TRIED_AGAIN, **how: Any) -> RunOutcome:
-        return execute(self.plan, self.folder, self.launcher, self.bus, self.stop, How(**how), again=again)
+        self.state = RunState(self.plan, Durations.of(self.plan, self.folder.path.parent))
+        self.bus.subscribe(self.state.note)
+        run = RunContext(self.plan, self.folder, self.launcher, self.bus, self.stop, How(**how), self.state)
+        return execute(run, again)
+
+    def recorded(self) -> RunOutcome:
+        state = RunState(self.plan)
+        state.read(self.folder)
+        return state.outcome()
 
     def records(self, host: str) -> list[Record]:
         (entry,) = [entry for entry in self.plan.hosts if entry.host.name == host]
@@ -169,7 +177,7 @@ def test_a_file_that_is_no_record_any_more_is_measured_again(tmp_path: Path):
     bench = Bench(tmp_path, a=FakeHost())
     bench.run()
     bench.folder.record_path(bench.plan.jobs[3].id).write_text("{")
-    assert Recorded.of(bench.plan, bench.folder).outcome() == RunOutcome(ok=11, failed=0, missing=1)
+    assert bench.recorded() == RunOutcome(ok=11, failed=0, missing=1)
     (listed,) = status_document(bench.plan, bench.folder, running=False)["unreadable"]
     assert f"{bench.plan.jobs[3].id}.json: not a record, resume measures it again: not JSON" in listed
     assert bench.run() == RunOutcome(ok=12, failed=0, missing=0)
@@ -292,17 +300,17 @@ def test_time_in_which_the_controller_slept_is_the_repeats_and_costs(tmp_path: P
     assert [record.warnings for record in bench.records("a")] == [[], []]
 
 
-def test_a_bug_in_one_worker_leaves_a_traceback_and_the_others_finish(tmp_path: Path):
-    def crash(job: Job) -> None:
-        bench.folder.record_path(job.id).write_text("{")
-        raise KeyError("planted")
-
-    bench = Bench(tmp_path, bad=FakeHost(on_follow=crash), good=FakeHost())
-    assert bench.run() == RunOutcome(ok=12, failed=1, missing=11)
+@pytest.mark.parametrize(("call", "failed"), [("follow", 12), ("prepare", 0)])
+def test_a_bug_leaves_a_traceback_and_the_other_host_finishes(tmp_path: Path, call: str, failed: int):
+    """While a repeat runs, it is a failure of that repeat; otherwise `resume` runs the rest."""
+    bench = Bench(tmp_path, bad=FakeHost(failures={call: KeyError("planted")}), good=FakeHost())
+    assert bench.run() == RunOutcome(ok=12, failed=failed, missing=12 - failed)
     assert "KeyError: 'planted'" in (bench.folder.path / "traceback-f.bad.txt").read_text()
-    assert bench.statuses("bad") == [Status.ERROR] and "a bug in tfbench" in bench.causes("bad").pop()
-    bench.machines["bad"].on_follow = lambda job: None
-    assert bench.run() == RunOutcome(ok=23, failed=1, missing=0), "resume runs what had not started"
+    assert all(
+        "a bug in tfbench" in cause for cause in (*bench.causes("bad"), *(e.cause for e in bench.seen(HostLost)))
+    )
+    bench.machines["bad"].failures.clear()
+    assert bench.run() == RunOutcome(ok=24 - failed, failed=failed, missing=0)
 
 
 # ---- `--stop-early`: repeats that no comparison needs are skipped; `resume` and `status` find the same answers
@@ -347,7 +355,7 @@ def test_a_decided_comparison_ends_and_the_noisy_one_goes_on(tmp_path):
     assert describe(decided[0]).startswith("decided: resnet50")
     answers = sorted(outcome.answers)
     assert "not decided: ± " in answers[0] and "known to ± " in answers[1]
-    assert Recorded.of(bench.plan, bench.folder).outcome() == outcome
+    assert bench.recorded() == outcome
     starts = bench.starts
     assert bench.run() == outcome and bench.starts == starts == outcome.ok, "resume finds the same, and starts nothing"
 
