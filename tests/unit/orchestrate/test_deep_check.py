@@ -94,7 +94,7 @@ def test_a_throttled_gpu_of_one_host_is_rejected_and_the_others_accepted(tmp_pat
 
 def test_gpus_have_the_hosts_numbers_and_their_earlier_checks_by_uuid(tmp_path):
     for run, order, slow in (("a", (1, 3), None), ("b", (3, 1), 0)):
-        plan = plan_deep_check([dataclasses.replace(HOSTS[0], gpus=(1, 3))], PROBED, run)
+        plan = plan_deep_check([HOSTS[0].model_copy(update={"gpus": (1, 3)})], PROBED, run)
         folder, (job, *_) = RunFolder.create(tmp_path / FOLDER, run), plan.hosts[0].jobs
         seen = [GPUFacts(index=i, place=i, uuid=f"GPU-{k}", bus_id="0000:DB:00.0") for i, k in enumerate(order)]
         folder.write_record(job.id, dataclasses.replace(record_of(job, slow=slow), device_observations=seen))

@@ -1,6 +1,5 @@
 """How long a run takes before anything like it ran, and while it goes on."""
 
-import dataclasses
 import json
 import statistics
 from pathlib import Path
@@ -37,7 +36,7 @@ AVX2 = Facts(cpu_limit=2.0, cpu_flops_per_second=1.63e11, cpu_loop_seconds=0.037
 
 
 def quick_plan(facts=CPU):
-    host = dataclasses.replace(HERE, suite="quick")
+    host = HERE.model_copy(update={"suite": "quick"})
     return make_plan([host], {host.place: facts}, read_suite, run_id="r", seed=1)
 
 

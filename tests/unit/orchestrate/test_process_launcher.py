@@ -85,7 +85,8 @@ def test_a_benchmark_sees_its_gpus_its_data_and_variables(tmp_path, monkeypatch,
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
     monkeypatch.setenv("NCCL_ALGO", "Tree")
-    it = launcher(tmp_path, PRINTS, dataclasses.replace(HOST, environment={"NCCL_DEBUG": "INFO"}, data_dir="/sets"))
+    host = HOST.model_copy(update={"environment": {"NCCL_DEBUG": "INFO"}, "data_dir": "/sets"})
+    it = launcher(tmp_path, PRINTS, host)
     data = Data.TFRECORD if device is Device.CPU else Data.SYNTHETIC
     case = dataclasses.replace(JOB.case, device=device, data=data)
     job = dataclasses.replace(JOB, case=case, gpus=gpus, gpu_uuids=uuids)
