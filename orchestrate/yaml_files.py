@@ -10,7 +10,6 @@ import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
@@ -134,7 +133,6 @@ def described(description: str, example: str | None = None, default: Any = None)
     return Field(default, description=description, examples=[] if example is None else [example])
 
 
-@dataclass
 class Document:
     """A parsed YAML file.
 
@@ -142,21 +140,59 @@ class Document:
         name: The file's name, as given by the user.
         folder: Base of relative paths in the file.
         data: Plain dictionaries, lists and scalars.
-        lines: Line of every key and list item, from 1.
-        problems: Lines and texts of mistakes.
+
+    Raises:
+        DocumentError: The file cannot be read, or is not YAML.
     """
 
-    name: str
-    folder: Path
-    data: Any = None
-    lines: dict[Path_, int] = field(default_factory=dict)
-    problems: list[tuple[int, str]] = field(default_factory=list)
+    def __init__(self, path: Path) -> None:
+        self.name, self.folder = plain_text(str(path)), path.parent
+        self._lines: dict[Path_, int] = {}  # of every key and list item, from 1
+        self._problems: list[tuple[int, str]] = []  # lines and texts of mistakes
+        self._yaml = YAML(typ="safe", pure=True)  # "rt" would also parse comments
+        self._yaml.composer.warn_double_anchors = False  # valid YAML: an alias refers to the last
+        try:
+            node = self._yaml.compose(path.read_bytes().decode("utf-8"))
+            self.data: Any = None if node is None else self._plain(node, ())
+        except OSError as error:
+            raise DocumentError([f"{self.name}:1: cannot be read: {error.strerror}. Check the path"]) from error
+        except (YAMLError, RecursionError, ValueError, LookupError, AttributeError) as error:  # e.g. of `!!bool x`
+            mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or str(error)
+            where = f"{self.name}:{mark.line + 1 if mark else 1}"
+            text = f"{where}: is not valid YAML: {plain_text(problem, 200)}. Check indentation and quotes"
+            raise DocumentError([text]) from error
+
+    def _plain(self, node: Node, path: Path_) -> object:
+        """Convert a node to plain data and record lines; duplicate keys are mistakes."""
+        if len(self._lines) > MAX_VALUES:
+            raise ValueError(f"more than {MAX_VALUES} values")
+        self._lines.setdefault(path, node.start_mark.line + 1)
+        if isinstance(node, ScalarNode):
+            return self._yaml.constructor.construct_object(node)
+        if isinstance(node, SequenceNode):
+            return [self._plain(item, (*path, i)) for i, item in enumerate(node.value)]
+        converted: dict[str, object] = {}
+        key = ""
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, ScalarNode):
+                raise ValueError(f"a key in line {line} is a list or a mapping")
+            if value_node.value == "" and _DECIMAL_COMMA.fullmatch(f"{converted.get(key)},{key_node.value}"):
+                converted[key] = f"{converted[key]},{key_node.value}"
+            elif (key := str(key_node.value)) in converted:
+                first = self._lines[(*path, key)]
+                text = f"{shown(key)} appears twice, also in line {first}. Remove or rename one of them"
+                self._problems.append((line, text))
+            else:
+                self._lines[(*path, key)] = line
+                converted[key] = self._plain(value_node, (*path, key))
+        return converted
 
     def line(self, path: Path_) -> int:
         """Return the line of `path`, or of its nearest parent that has one."""
-        while path and path not in self.lines:
+        while path and path not in self._lines:
             path = path[:-1]
-        return self.lines.get(path, 1)
+        return self._lines.get(path, 1)
 
     def problem(self, path: Path_, text: str) -> None:
         """Add a mistake at `path`, with the name of the innermost host, fleet or case that contains it."""
@@ -166,7 +202,7 @@ class Document:
                 place = f"{str(parent)[:-1]} {part}: "
             elif parent == "cases" and isinstance(part, int):
                 place = f"case {part + 1}: "
-        self.problems.append((self.line(path), f"{plain_text(place, 200)}{text}"))
+        self._problems.append((self.line(path), f"{plain_text(place, 200)}{text}"))
 
     def validated(self, model: type[M]) -> M:
         """Return the document as a model.
@@ -199,8 +235,8 @@ class Document:
 
     def raise_problems(self) -> None:
         """Raise a DocumentError with all mistakes, sorted by line and without duplicates, if there are any."""
-        if self.problems:
-            raise DocumentError([f"{self.name}:{line}: {text}" for line, text in sorted(set(self.problems))])
+        if self._problems:
+            raise DocumentError([f"{self.name}:{line}: {text}" for line, text in sorted(set(self._problems))])
 
 
 def resolve_path(text: str, folder: Path) -> Path:
@@ -219,56 +255,6 @@ def _existing(text: str, info: ValidationInfo) -> str:
 
 ExistingFile = Annotated[StrictStr, AfterValidator(_existing)]
 """Path of an existing file, resolved relative to the document."""
-
-
-def read_document(path: Path) -> Document:
-    """Parse a YAML file.
-
-    Raises:
-        DocumentError: The file cannot be read, or is not YAML.
-    """
-    yaml = YAML(typ="safe", pure=True)  # "rt" would also parse comments
-    yaml.composer.warn_double_anchors = False  # valid YAML: an alias refers to the last
-    document = Document(plain_text(str(path)), path.parent)
-    try:
-        node = yaml.compose(path.read_bytes().decode("utf-8"))
-        if node is not None:
-            document.data = _plain(node, (), document, yaml)
-    except OSError as error:
-        raise DocumentError([f"{document.name}:1: cannot be read: {error.strerror}. Check the path"]) from error
-    except (YAMLError, RecursionError, ValueError, LookupError, AttributeError) as error:  # e.g. of `!!bool x`
-        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or str(error)
-        where = f"{document.name}:{mark.line + 1 if mark else 1}"
-        text = f"{where}: is not valid YAML: {plain_text(problem, 200)}. Check indentation and quotes"
-        raise DocumentError([text]) from error
-    return document
-
-
-def _plain(node: Node, path: Path_, document: Document, yaml: YAML) -> object:
-    """Convert a node to plain data and record lines; duplicate keys are mistakes."""
-    if len(document.lines) > MAX_VALUES:
-        raise ValueError(f"more than {MAX_VALUES} values")
-    document.lines.setdefault(path, node.start_mark.line + 1)
-    if isinstance(node, ScalarNode):
-        return yaml.constructor.construct_object(node)
-    if isinstance(node, SequenceNode):
-        return [_plain(item, (*path, i), document, yaml) for i, item in enumerate(node.value)]
-    converted: dict[str, object] = {}
-    key = ""
-    for key_node, value_node in node.value:
-        line = key_node.start_mark.line + 1
-        if not isinstance(key_node, ScalarNode):
-            raise ValueError(f"a key in line {line} is a list or a mapping")
-        if value_node.value == "" and _DECIMAL_COMMA.fullmatch(f"{converted.get(key)},{key_node.value}"):
-            converted[key] = f"{converted[key]},{key_node.value}"
-        elif (key := str(key_node.value)) in converted:
-            first = document.lines[(*path, key)]
-            text = f"{shown(key)} appears twice, also in line {first}. Remove or rename one of them"
-            document.problems.append((line, text))
-        else:
-            document.lines[(*path, key)] = line
-            converted[key] = _plain(value_node, (*path, key), document, yaml)
-    return converted
 
 
 def did_you_mean(word: str, known: list[str], all_of_them: str) -> str:

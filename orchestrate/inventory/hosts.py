@@ -37,7 +37,7 @@ from orchestrate.inventory.queues import KubernetesQueue, Number, SlurmQueue, as
 from orchestrate.inventory.variants import read_variants, unknown_variant
 from orchestrate.suites import suite_source
 from orchestrate.text import plain_text
-from orchestrate.yaml_files import Document, ExistingFile, Form, Path_, described, read_document
+from orchestrate.yaml_files import Document, ExistingFile, Form, Path_, described
 from results.schema import Device
 
 RELEASED_IMAGES = Path(__file__).parent / "registry.txt"
@@ -355,7 +355,7 @@ def read_hosts(path: Path, limit: Collection[str] | None = None) -> list[Host]:
         DocumentError: All mistakes at once, in the order of their lines.
         UserError: No fleet or host has a name of `limit`.
     """
-    document = read_document(path)
+    document = Document(path)
     hosts = list(_hosts(document, document.validated(HostsFile)))
     seen: dict[SSHAddress | None, Host] = {}
     for host in hosts:

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field, StrictBool, StrictInt, StrictStr, cr
 
 from orchestrate.errors import UserError
 from orchestrate.text import shown
-from orchestrate.yaml_files import Form, Listed, described, did_you_mean, read_document, resolve_path
+from orchestrate.yaml_files import Document, Form, Listed, described, did_you_mean, resolve_path
 from results.reference.networks import BYTES, fitting_batch
 from results.schema import (
     DEVICE_MODEL,
@@ -184,7 +184,7 @@ def read_suite(name: str) -> Suite:
         hint = did_you_mean(name, suite_names(), "Write the path of a file (my.yml) or one of")
         raise UserError(f"there is no suite {shown(name)}. {hint}")
     path = Path(name) if own else FOLDER / f"{name}.yml"
-    document = read_document(path)
+    document = Document(path)
     checked = document.validated(SuiteFile)
     document.raise_problems()
     return Suite(Path(name).stem, checked.description, checked.repeats, tuple(checked.cases))

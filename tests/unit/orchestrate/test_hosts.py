@@ -19,7 +19,7 @@ from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue, Toleration
 from orchestrate.planning.plan import make_plan, plan_from_json, plan_to_json
 from orchestrate.suites import Suite, read_suite, suite_names
 from orchestrate.text import plain_text
-from orchestrate.yaml_files import read_document
+from orchestrate.yaml_files import Document
 from results.schema import DEVICE_MODEL, XLA, Data, Device, Mode, Precision
 from tests.support.examples import examples
 
@@ -341,7 +341,7 @@ def test_a_spoilt_hosts_file_is_refused_by_line_or_read_without_a_loss(tmp_path:
         parsed = YAML(typ="safe", pure=True).load(data.decode())
     except YAMLError:  # it is stricter with tabs, and with a tag that is not its own
         return
-    assert leaves(read_document(path).data) == leaves(parsed), "lost while parsing"
+    assert leaves(Document(path).data) == leaves(parsed), "lost while parsing"
     named = sum(len(fleet.get("hosts") or ["queue"]) for fleet in parsed["fleets"].values())
     assert named == len(hosts) == len({host.key for host in hosts}), "a name twice would write the same records"
 
