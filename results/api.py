@@ -14,8 +14,7 @@ from results.compare.comparison import compare, fleets_of
 from results.compare.means import comparison_row, ends
 from results.errors import BadQuestion, UnknownFleet, UserError
 from results.recommend.answer import advise
-from results.recommend.options import Advice, RentalOption
-from results.recommend.questions import MODES, read_questions
+from results.recommend.options import MODES, Advice, RentalOption, read_questions
 from results.runs.store import latest_run, report_place, runs_dir, stored_records, write_file
 from results.table.columns import CASE_COLUMNS, COLUMNS, NUMBER, SOFTWARE_COLUMNS, TEXT, WHOLE, Value
 from results.table.fleets import FleetRate, fleet_rates
@@ -63,7 +62,7 @@ class Recommendation:
     Attributes:
         answer: One sentence per question and setting, then cases that are left out and prices that are not used.
         choices: One row per question, setting, GPU and count, best first: `basis` (`measured`, `measured by
-            this project`, `published`, `predicted`, `bound` or `none`), `subject` (the fleet, or the GPU for figures of
+            this project`, `published`, `predicted` or `none`), `subject` (the fleet, or the GPU for figures of
             others), `samples_per_second` over all GPUs with `ci95_low` and `ci95_high` (for a prediction its 90 %
             interval), `from` (its source), lowest and highest price of all GPUs per hour, `samples_per_usd` at the
             lowest price, `hours` for the job, `wins_below` (USD per hour of all GPUs below which it gives more samples
@@ -167,7 +166,7 @@ class Runs:
             prices: USD per GPU-hour by GPU or fleet; override those of the records.
             price_files: Files of prices, as CSV or JSON, for GPUs without one.
             limits: `budget`: maximum USD per hour for all GPUs together; `hours`: maximum hours for the `samples` of
-                the job (default: 1e6); `memory`: minimum GiB per GPU; `batch_size`: batch per GPU that must fit.
+                the job (default: 1e6); `memory`: minimum GiB per GPU.
 
         Raises:
             UserError: an argument cannot be understood (`BadQuestion`).

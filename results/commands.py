@@ -316,8 +316,6 @@ def audit(
 
     Example: audit table.csv
     """
-    from rich.console import Console
-
     from results.audit.judgement import audit_file, audit_grid, audit_lines, findings_to_json, reading_lines
 
     audited = audit_file(file, decimal)
@@ -327,7 +325,7 @@ def audit(
     elif format == "markdown":
         print_grids([audit_grid(file, audited)], format)
     else:
-        print_lines(audit_lines(file, audited, Console().width), format)
+        print_lines(audit_lines(file, audited), format)
     return ExitCode.OK if audited.read_enough else ExitCode.SOME_FAILED
 
 
@@ -390,7 +388,6 @@ class Asked:
     memory: Annotated[
         float | None, flag("minimum memory per GPU, e.g. 24", "--memory", "--min-memory", metavar="GIB")
     ] = None
-    batch_size: Annotated[int | None, flag("batch per GPU that must fit, if known", metavar="N")] = None
 
 
 def recommend(
@@ -407,8 +404,8 @@ def recommend(
     Example: recommend --model resnet50 --gpus A4000,A5000
     """
     from results.recommend.answer import advise
+    from results.recommend.options import read_questions
     from results.recommend.output import advice_grid, advice_json
-    from results.recommend.questions import read_questions
     from results.runs.store import run_folders
 
     measured = read(runs, runs_dir).rates if runs or run_folders(runs_dir) else []

@@ -20,9 +20,8 @@ from pathlib import Path
 
 from results.audit.claims import read_throughputs
 from results.audit.findings import Claim, Severity
-from results.audit.hardware_limits import flop_ratio
 from results.audit.judgement import claim_findings
-from results.audit.sources import Reference, trusted_claims, trusted_reference
+from results.audit.references import Reference, flop_ratio, trusted_claims, trusted_reference
 from results.errors import NotATable
 from tests.support.audit_tables import NO_THROUGHPUTS, READABLE
 

@@ -52,7 +52,7 @@ def write_lines(counter: Counter, chosen: list[str]) -> None:
         if row["model"] not in chosen:
             continue
         for precision, batches in BATCHES.items():
-            low, high = (batch // (IMAGES_PER_SEQUENCE if row["unit"] == "token" else 1) for batch in batches)
+            low, high = (batch // (IMAGES_PER_SEQUENCE if row["sequences"] == "1" else 1) for batch in batches)
             case = Case(model=row["model"], precision=precision)
             first, second = (peak_mib(counter, dataclasses.replace(case, batch_per_gpu=batch)) for batch in (low, high))
             sample = (second - first) / (high - low)

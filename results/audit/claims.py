@@ -15,12 +15,12 @@ from pathlib import Path
 from results.audit import table_text
 from results.audit.findings import Claim, Severity, TableFinding
 from results.audit.table_text import KNOWN, Facets, plain, read_count, read_facets, read_number
-from results.audit.tables import RawTable, read_tables
 from results.errors import NotATable
 from results.reference.gpus import gpus_in
 from results.reference.networks import is_network, model_key, networks
 from results.schema import SETTINGS
 from results.schema.networks import NETWORKS
+from results.table_files import RawTable, read_text, tables_of
 
 THROUGHPUT = {*KNOWN, "rate"}
 """Facets of headings of throughputs."""
@@ -102,7 +102,7 @@ def read_throughputs(path: Path, decimal: str | None = None) -> Reading:
         NotATable: No table has throughputs.
     """
     whole, refused, first_row = Reading(), [], 0
-    for table in read_tables(path):
+    for table in tables_of(read_text(path), path):
         reading = _read(table, path.stem, decimal, first_row)
         if other := _not_rates(reading.claims):
             refused.append(f"holds {other}, not throughputs. Give samples per second")
@@ -208,9 +208,9 @@ def _other_figure(table: RawTable, heading: str, cells: Sequence[str], facets: F
         named = figure == "relative values" or (figure in OF_WHOLE_TABLES and "rate" not in read_facets(line))
         if named and not unit and not table_text.has_rate_unit(line):
             return f"{figure}, by its title"
-    units = {*map(table_text.cell_figure, numbers)}
-    if len(units) == 1 and "" not in units:
-        return units.pop()
+    units = {"".join(re.findall(r"^[~!\d.,\s]+([a-z×%]+)$", plain(cell).lower())) for cell in numbers}
+    if len(units) == 1 and (figure := table_text.other_figure(f"({units.pop()})")):
+        return figure
     if "rest" in facets and not unit and facets.keys() & THROUGHPUT:
         return f"{facets['rest']!r} is not understood"
     return None if facets.keys() & THROUGHPUT else ""
@@ -287,7 +287,7 @@ def _claim(row: int, texts: Mapping[str, str], facts: Facets, rate: float, last_
     mode = "infer" if (settings.get("mode") or facts.get("mode", "")).lower().startswith("infer") else "train"
     batch, size = (_first_number(texts.get(f"{mode} {role}", texts.get(role, ""))) for role in ("batch", "image_size"))
     model, count, size = model_key(facts["model"]), facts.get("count") or 1, size or facts.get("image_size", 0)
-    size = 0 if model in networks() and size == networks()[model].size else size
+    size = 0 if model in networks() and size == networks()[model]["size"] else size
     settings |= {"image_size": str(size)} if size else {}
     precision, of_all = facts.get("precision", ""), count if "each" in facts else 1
     return Claim(

@@ -16,8 +16,9 @@ from operator import attrgetter, itemgetter
 
 import numpy as np
 
-from results.audit.findings import Claim, Severity, TableFinding, grouped, pairs, specified_ratios
+from results.audit.findings import Claim, Severity, TableFinding, pairs, specified_ratios
 from results.reference.gpus import gpu_numbers
+from results.table.comparable import grouped
 
 CHANCES = {Severity.IMPOSSIBLE: 1e-9, Severity.SUSPECT: 1e-5, Severity.NOTE: 1e-3}
 """Probability of as many exact numbers in an honest table, below which there is a finding; a file may have
@@ -105,7 +106,7 @@ def multiple_findings(claims: Sequence[Claim]) -> Iterator[TableFinding]:
     by_count = sorted(claims, key=attrgetter("num_gpus"))
     for rule, shared in MULTIPLES.items():
         both = [pair for pair in pairs(by_count, *shared, neighbours=rule == OF_GPUS) if _differ(*pair)]
-        tables = [of for part in grouped(both, lambda pair: pair[0].group).values() for of in _judged(rule, part)]
+        tables = [of for part in grouped((pair[0].group, pair) for pair in both).values() for of in _judged(rule, part)]
         noted = all(finding.severity is Severity.NOTE for finding in tables)
         together = [*_judged(rule, both)] if noted else []  # small tables may be enough together
         yield from together or tables
@@ -152,9 +153,9 @@ def _judged(rule: str, both: Sequence[Pair]) -> Iterator[TableFinding]:
 
 def copy_findings(claims: Sequence[Claim]) -> Iterator[TableFinding]:
     """Find columns copied from another GPU or multiplied, and columns of a GPU that are off by a factor."""
-    columns = grouped((claim for claim in claims if claim.gpu_text), attrgetter("software", "gpu_text"))
+    columns = grouped(((claim.software, claim.gpu_text), claim) for claim in claims if claim.gpu_text)
     tries = len(columns) * (len(columns) - 1) // 2
-    by_cell = [(column[0], grouped(column, attrgetter("num_gpus", "kind"))) for column in columns.values()]
+    by_cell = [(of[0], grouped(((claim.num_gpus, claim.kind), claim) for claim in of)) for of in columns.values()]
     for (first, one), (second, other) in itertools.combinations(by_cell, 2):
         shared = [cell for cell in one if cell in other]  # a copy may have changed the software
         if shared and not _same_gpu(first, second):
@@ -181,8 +182,8 @@ def _multiplied(both: Sequence[Pair], tries: int) -> list[TableFinding]:
 
     Every honest ratio is exact by chance in some cells, so the probability of the number of exact cells decides.
     """
-    by_precision = grouped(both, lambda pair: pair[0].precision).values()
-    by_model = grouped(both, lambda pair: pair[0].model).values()
+    by_precision = grouped((pair[0].precision, pair) for pair in both).values()
+    by_model = grouped((pair[0].model, pair) for pair in both).values()
     for parts in ([both], by_precision, by_model):
         found = [finding for part in parts for finding in _exact_multiple(part, tries * len(parts))]
         if found:
@@ -279,11 +280,11 @@ def _noisy(both: Sequence[Pair]) -> Iterator[TableFinding]:
 def _off(claims: Sequence[Claim]) -> Iterator[TableFinding]:
     """Find GPUs whose column deviates by a factor from their specifications."""
     known = [claim for claim in claims if not math.isnan(claim.expected() + claim.expected(ieee=True))]
-    ladders = grouped(known, attrgetter("group", "model", "precision", "strict")).values()
-    fewest = [claim for of in ladders for claim in grouped(of, attrgetter("num_gpus"))[min(c.num_gpus for c in of)]]
+    ladders = grouped(((claim.group, claim.model, claim.precision, claim.strict), claim) for claim in known).values()
+    fewest = [claim for of in ladders for claim in grouped((c.num_gpus, c) for c in of)[min(c.num_gpus for c in of)]]
     columns: dict[tuple[str, str], list[tuple[Claim, float, int]]] = {}  # claims, deviations, number of other GPUs
-    for peers in grouped(fewest, attrgetter("software", "num_gpus", "kind")).values():
-        of_gpus = grouped(peers, attrgetter("gpus"))
+    for peers in grouped(((claim.software, claim.num_gpus, claim.kind), claim) for claim in fewest).values():
+        of_gpus = grouped((claim.gpus, claim) for claim in peers)
         for gpus, own in of_gpus.items() if len(of_gpus) > 1 else ():
             others = [_surpluses(peer) for other, cells in of_gpus.items() if other != gpus for peer in cells]
             for cell in own:  # fp32 may be TF32

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from results.reference.gpus import gpus_in, is_slice, loosest_figures, specifications
 from results.reference.networks import NetworkCost, networks
 from results.schema.networks import NETWORKS
+from results.table.comparable import grouped
 
 BANDWIDTH_POWER, ARITHMETIC_POWER = 0.5, 0.3
 """Exponents of a GPU's bandwidth and arithmetic in its throughput.
@@ -170,24 +170,14 @@ def cost_of_unit(model: str) -> NetworkCost | None:
     network = networks().get(model)
     if network is None or model not in NETWORKS or NETWORKS[model].unit != "tokens":
         return network
-    parts = ("flop_per_sample", "elements_unfused", "elements_fused")
-    return dataclasses.replace(network, **{name: getattr(network, name) / network.size for name in parts})
-
-
-Item = TypeVar("Item")
-
-
-def grouped(items: Iterable[Item], key: Callable[[Item], Any]) -> dict[Any, list[Item]]:
-    """Return items with equal keys, by these."""
-    found: dict[Any, list[Item]] = {}
-    for item in items:
-        found.setdefault(key(item), []).append(item)
-    return found
+    parts = ("gflop_train", "elements_train_millions", "elements_fused_millions")
+    return {**network, **{name: network[name] / network["size"] for name in parts if name in network}}
 
 
 def pairs(claims: Iterable[Claim], *shared: str, neighbours: bool = False) -> list[tuple[Claim, Claim]]:
     """Return each two claims that share attributes, or only those that follow each other."""
-    alike = [group for group in grouped(claims, attrgetter(*shared)).values() if len(group) <= MOST_ALIKE]
+    groups = grouped((attrgetter(*shared)(claim), claim) for claim in claims).values()
+    alike = [group for group in groups if len(group) <= MOST_ALIKE]
     return [pair for group in alike for pair in (pairwise(group) if neighbours else combinations(group, 2))]
 
 

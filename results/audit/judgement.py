@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,16 +12,15 @@ from pathlib import Path
 from results.audit.claims import ENOUGH_READ, Reading, read_throughputs
 from results.audit.copies import copy_findings, multiple_findings
 from results.audit.findings import Claim, Severity, TableFinding
-from results.audit.hardware_limits import limit_findings
+from results.audit.references import Reference, limit_findings, source_findings, trusted_reference
 from results.audit.scaling import scaling_findings
-from results.audit.sources import Reference, source_findings, trusted_reference
 from results.text import counted
-from results.text_table import READABLE_LETTERS, Grid, printable
+from results.text_table import Grid
 
 RULES = (multiple_findings, limit_findings, scaling_findings, copy_findings)
 """All rules that need no reference; each is a function of claims."""
 
-INDIRECT = ("scaling_out_of_line", "odd_gpu_count", "gpu_out_of_line")
+INDIRECT = ("scaling_out_of_line", "gpu_out_of_line")
 """Rules whose findings are left out if findings of other rules, above a note, have all their rows."""
 
 
@@ -76,21 +74,15 @@ def reading_lines(reading: Reading) -> list[str]:
     return lines
 
 
-def audit_lines(path: Path, audited: Reading, width: int) -> list[str]:
-    """Return the findings as lines of text: the counts, how much was read, and two or more lines for each finding."""
+def audit_lines(path: Path, audited: Reading) -> list[str]:
+    """Return the findings as lines of text: the counts, how much was read, and a line for each finding."""
     grid = audit_grid(path, audited)
-    notes = [*grid.notes]
-    last = ["", notes.pop()] if grid.rows else []
-    lines = [f"{path.name}: {notes[0]}", *notes[1:]]
-    width = max(width, 2 * READABLE_LETTERS) - 2
-    for severity, rule, rows, message in grid.rows:
-        text = textwrap.wrap(printable(message), width, break_long_words=False, break_on_hyphens=False)
-        lines += ["", f"{severity}: {rule}, {rows}", *(f"  {line}" for line in text)]
-    return [*lines, *last]
+    found = [line for severity, rule, rows, what in grid.rows for line in ("", f"{severity}: {rule}, {rows}: {what}")]
+    return [f"{path.name}: {grid.notes[0]}", *grid.notes[1:], *found]
 
 
 def audit_grid(path: Path, audited: Reading) -> Grid:
-    """Return the findings as a table; its notes are the counts, how much was read, and last what its rows are."""
+    """Return the findings as a table; its notes are the counts, how much was read, and what its rows are."""
     counts = Counter(finding.severity for finding in audited.findings)
     texts = [f"{counts[kind]} {kind}" for kind in (Severity.IMPOSSIBLE, Severity.SUSPECT)]
     rows = [[of.severity, of.rule, _rows_text(of.rows), of.message] for of in audited.findings]

@@ -10,8 +10,9 @@ from operator import attrgetter
 
 import numpy as np
 
-from results.audit.findings import Claim, Severity, TableFinding, above, grouped
+from results.audit.findings import Claim, Severity, TableFinding, above
 from results.compare.comparison import CEILING
+from results.table.comparable import grouped
 
 SUSPECT_EFFICIENCY, IMPOSSIBLE_EFFICIENCY = 1.12, 1.25
 """Efficiency above 1.05 is a note; published VGG16 runs reach 1.09 per step. Above 1.25 no cache, clock or noise
@@ -54,12 +55,6 @@ NO_GAIN = 1.1
 SLOWER = 0.4
 """Smallest plausible ratio of throughput with more GPUs to that with fewer. Published: ≥ 0.81."""
 
-OTHER_CASES = 3
-"""Number of other cases with a GPU count at which a case without it is odd."""
-
-FITS = 0.3
-"""Largest difference in natural logarithms at which a case scales like the others of its table; a factor of 2: 0.69."""
-
 TWO_VALUES = 1.25
 """Largest plausible ratio of two values for one case in a table; published repeats differ by up to 1.01."""
 
@@ -68,19 +63,18 @@ Pair = tuple[Claim, Claim]
 
 def scaling_findings(claims: Sequence[Claim]) -> Iterator[TableFinding]:
     """Find throughputs that contradict those of other GPU counts of the same case."""
-    series = [_one_per_count(of) for of in grouped(claims, attrgetter("group", "kind")).values()]
+    series = [*map(_one_per_count, grouped(((claim.group, claim.kind), claim) for claim in claims).values())]
     steps = [step for ladder in series for step in itertools.pairwise(ladder)]
     doubled = [(low, high) for low, high in steps if high.num_gpus >= 2 * low.num_gpus]
     yield from _superlinear(claims, doubled)
     yield from _columns(doubled)
-    for ladders in grouped((ladder for ladder in series if len(ladder) > 1), lambda ladder: ladder[0].group).values():
+    for ladders in grouped((ladder[0].group, ladder) for ladder in series if len(ladder) > 1).values():
         yield from _out_of_line(ladders)
-        yield from _odd_counts(ladders)
     for low, high in steps:
         if high.rate < SLOWER * low.rate:
             text = f"{high.name}: {high.number}, but {low.num_gpus} of the same GPUs reach {low.number} (row {low.row})"
             yield TableFinding.of("slower_with_more_gpus", Severity.SUSPECT, [low, high], text)
-    for values in grouped(claims, attrgetter("group", "kind", "batch", "num_gpus")).values():
+    for values in grouped(((claim.group, claim.kind, claim.batch, claim.num_gpus), claim) for claim in claims).values():
         low, high = (choose(values, key=attrgetter("rate")) for choose in (min, max))
         if high.rate > TWO_VALUES * low.rate:
             text = f"{high.name}: {low.number} and {high.number} in one table, for one case"
@@ -90,14 +84,14 @@ def scaling_findings(claims: Sequence[Claim]) -> Iterator[TableFinding]:
 def _one_per_count(series: Sequence[Claim]) -> list[Claim]:
     """Return one claim for each GPU count, in order: the one with the series' most common batch."""
     shared = Counter(claim.batch for claim in series)
-    counts = grouped(sorted(series, key=attrgetter("num_gpus")), attrgetter("num_gpus"))
+    counts = grouped((claim.num_gpus, claim) for claim in sorted(series, key=attrgetter("num_gpus")))
     return [max(alike, key=lambda claim: shared[claim.batch]) for alike in counts.values()]
 
 
 def _superlinear(claims: Sequence[Claim], doubled: Sequence[Pair]) -> Iterator[TableFinding]:
     """Compare each claim with the one-GPU claim of its batch; without one, with the next smaller count."""
     compared: dict[Claim, Claim] = {}
-    for cells in grouped(claims, attrgetter("group", "kind", "batch")).values():
+    for cells in grouped(((claim.group, claim.kind, claim.batch), claim) for claim in claims).values():
         alone = [claim for claim in cells if claim.num_gpus == 1]
         if len(alone) == 1:
             compared |= {claim: alone[0] for claim in cells if claim.num_gpus > 1}
@@ -125,7 +119,7 @@ def _above_linear(low: Claim, high: Claim) -> Severity | None:
 
 def _columns(doubled: Sequence[Pair]) -> Iterator[TableFinding]:
     """Check each step between GPU counts by the median of all networks and precisions with both counts."""
-    steps = grouped(doubled, lambda pair: (pair[0].group, pair[0].num_gpus, pair[1].num_gpus))
+    steps = grouped(((low.group, low.num_gpus, high.num_gpus), (low, high)) for low, high in doubled)
     for (_, few, many), step in steps.items():
         light = [(low, high) for low, high in step if low.switched or not low.model.startswith(HEAVY)]
         compared = light or step
@@ -166,24 +160,3 @@ def _out_of_line(ladders: Sequence[Sequence[Claim]]) -> Iterator[TableFinding]:
                 f"to {usual:.2f}: halved, or another number of GPUs?"
             )
             yield TableFinding.of("scaling_out_of_line", Severity.SUSPECT, [cell], message)
-
-
-def _odd_counts(ladders: Sequence[Sequence[Claim]]) -> Iterator[TableFinding]:
-    """Find cases with a GPU count that is half or double that of all others, if that count also fits their scaling."""
-    rates = [{claim.num_gpus: claim.rate for claim in ladder} for ladder in ladders]
-    counts = Counter(count for ladder in rates for count in ladder)
-    for ladder, own in zip(ladders, rates, strict=True) if len(ladders) > OTHER_CASES else ():
-        shared = {count for count in counts if all(count in other for other in rates if other is not own)}
-        base = min(own.keys() & shared, default=0)
-        for claim in ladder if base else ():
-            instead = {claim.num_gpus // 2, claim.num_gpus * 2} & shared - own.keys()
-            if counts[claim.num_gpus] > 1 or not instead:
-                continue
-            count = min(instead)
-            usual = np.median([other[count] / other[base] for other in rates if other is not own])
-            if abs(math.log(claim.rate / own[base] / usual)) < FITS:
-                text = (
-                    f"{claim.name}: {claim.number} on {claim.num_gpus} GPUs, but all {len(ladders) - 1} other cases of "
-                    f"the table have {count} instead, and scale alike with that: another number of GPUs?"
-                )
-                yield TableFinding.of("odd_gpu_count", Severity.SUSPECT, [claim], text)

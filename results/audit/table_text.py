@@ -55,14 +55,15 @@ _INTERVAL = re.compile(r"\b(mean|avg|average|median)\s*(±|\+/-)\s*(std(dev)?|sd
 
 _OTHER_FIGURES = {
     "relative values": r"\brelative|\bnorm(ed)?\b|normali[sz]|speed-?\s?ups?\b|\bratio\b|\bvs\b|\bversus\b|\bfaster\b|"
-    r"\bbaseline\b|=\s*1[.,]0+\b|\d\s?(?!bs|batch|gpu)\w*\s*=\s*1\b(?![.,]?\d)|=\s*100\s?%",
+    r"\(\s*[x×]\s*\)|\bbaseline\b|=\s*1[.,]0+\b|\d\s?(?!bs|batch|gpu)\w*\s*=\s*1\b(?![.,]?\d)|=\s*100\s?%",
     "scaling": r"scal(es?|ing)|effici",
     "steps, not samples": r"\b(steps?|it(er(ation)?)?s?|batch(es)?|epochs?)\s*(/|per)\s*(s|sec|second)\b",
     "times": r"\b(run)?times?\b|\blatenc|\b(milli|micro)?seconds?\b|\b(ms|msecs?|secs?|mins?|minutes?|hours?|hrs?)\b|"
     r"\bs\s*/|(?<=[(\[])\s*[sh]\s*(?=[)\]])|(lower|smaller|less) is better|\bduration\b|\bper (batch|step|epoch)\b",
     "prices": r"price|cost|usd|\$|€",
     "power": r"watt|\btdp\b|power|energy|\bper j(oule)?\b",
-    "another figure": r"memory|vram|loss|accuracy|at most|epochs?\b|repeats?|\bp\d\d\b|cv ?%|%|utili[sz]ation|tflop|"
+    "percentages": r"%",
+    "another figure": r"memory|vram|loss|accuracy|at most|epochs?\b|repeats?|\bp\d\d\b|utili[sz]ation|tflop|"
     r"clock|\bstd|stdev|deviation|\berror\b|±|\bmin(imum)?\b|\bmax(imum)?\b|\bparam|\bmacs?\b|\bsteps?\b",
 }
 _MODEL_TEXTS = (
@@ -207,18 +208,6 @@ _THOUSANDS = re.compile(rf"\d+|\d{{1,3}}([.,{GROUP_MARKS}]\d{{3}})+")
 _MARKS = re.compile(r"[†‡§¶*^#⁰¹²³⁴⁵⁶⁷⁸⁹]+|\[[a-z0-9]{1,2}\](?=\s*$)|\([a-z]\)(?=\s*$)")
 _ERROR = re.compile(r"\s*(?:±|\+/[-−–]|\+[-−–]|\bpm\b)\s*")
 _RANGE = re.compile(r"[(\[][^)\]]*[)\]]")
-_CELL_FIGURES = {
-    "percentages": r"[\d.,]+\s*%",
-    "relative values": r"[\d.,]+\s*[x×]",
-    "times": r"[\d.,]+\s*(ms|s|secs?|seconds?|min|minutes?|h|hours?)|\d+\s*m(in)?\s*\d+\s*s|\d+(:\d\d){1,2}(\.\d+)?",
-}
-
-
-def cell_figure(text: str) -> str:
-    """Return what a cell holds by its unit instead of a throughput: `12 ms` is `times`; empty: a number or nothing."""
-    cell = plain(text).strip(" !~").lower()
-    return next((name for name, pattern in _CELL_FIGURES.items() if re.fullmatch(pattern, cell)), "")
-
 
 NO_NUMBER = "not one number"
 

@@ -1,35 +1,45 @@
-"""Answers a question with a row per GPU and count, their prices and limits, and one sentence."""
+"""Answers a question with a row per GPU and count, their prices and limits, and one sentence.
+
+Figures are measured in these runs, by this project, or published by others in one setting; a table never mixes them.
+Each source chose its own batch, often the largest that fits the GPU.
+"""
 
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Collection, Sequence
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from results.compare.comparison import fleets_of
-from results.recommend.figures import advice_of_others, figures_of_others, measured_figures
 from results.recommend.options import (
     SECONDS_PER_HOUR,
     Advice,
     Basis,
+    FleetGpus,
+    GpuCount,
     RentalOption,
+    RentalQuestion,
     asked_prices,
     gpus_of_fleets,
+    measured_questions,
     option_of,
     unused_prices,
 )
-from results.recommend.output import LED, answer
+from results.recommend.output import LED, OTHER_SOFTWARE, OTHER_VERSION, answer
 from results.recommend.prediction import predict
-from results.recommend.questions import RentalQuestion, measured_questions
-from results.reference.gpus import UNSUPPORTED, roofline, specifications
-from results.reference.networks import networks
+from results.reference import all_published, read_rows
+from results.reference.gpus import UNSUPPORTED, specifications
+from results.reference.networks import published_names
 from results.reference.prices import FROM_RUN, Prices
-from results.schema import Precision
+from results.schema import Case, Precision
 from results.stats import Interval
 from results.table.cell_text import fleet_notes, warned_notes
 from results.table.columns import NO_ORIGIN
+from results.table.comparable import by_setting, grouped, match, mode_text, setting_text
 from results.table.fleets import FleetRate, outliers, unambiguous
 from results.text import counted, enumerated
 
@@ -40,9 +50,33 @@ PREDICTED_NOTE = (
 
 NOT_INFERRED = "inference was not measured in any run, and published figures are of training"
 
+NOT_MEASURED = "not measured in this setting"
+
+HOST_FAILURES = frozenset({"unreachable", "pull_failed", "lost", "stopped", "invalid"})
+"""Statuses that do not depend on the GPU or come from a null GPU; published figures may replace them."""
+
+COMPILERS = {"on": ", XLA", "replica": ", XLA", "off": ", no XLA", "": ""}
+
+CONDITIONS = ("synthetic", "real", "averaged", "gradient", "unpadding", "fused")
+"""First words of the parts of a row's note that describe how it was measured."""
+
+YEARS = {
+    "2020": r"NGC 20\.06|TF 1\.15\.[34]|TF 2\.[23]\.0",
+    "2021": r"PyTorch 1\.9\.|TF 1\.15\.5|TF 2\.4\.1",
+    "2022": r"PyTorch 1\.13\.",
+}
+"""Software of published figures, by year; other sources do not state it."""
+
+OTHER_NOTE = (
+    f"other software than the first rows: only differences above a factor of {1 + OTHER_VERSION:g} (versions of one "
+    f"framework) or {1 + OTHER_SOFTWARE:g} (others) decide"
+)
+
+Rates = Sequence[FleetRate]
+
 
 def advise(
-    questions: Sequence[RentalQuestion], rates: Sequence[FleetRate], inline: Sequence[str], files: Sequence[Path]
+    questions: Sequence[RentalQuestion], rates: Rates, inline: Sequence[str], files: Sequence[Path]
 ) -> tuple[list[Advice], list[str]]:
     """Answer questions with the user's prices.
 
@@ -65,7 +99,7 @@ def advise(
     return advices, [*left_out, *unused_prices(advices, prices)]
 
 
-def answers(question: RentalQuestion, rates: Sequence[FleetRate], prices: Prices) -> list[Advice]:
+def answers(question: RentalQuestion, rates: Rates, prices: Prices) -> list[Advice]:
     """Answer a question, once for each setting.
 
     Measured settings come first, then the figures that this project measured, then published ones. Each follows only if
@@ -77,17 +111,77 @@ def answers(question: RentalQuestion, rates: Sequence[FleetRate], prices: Prices
         prices: The prices to use.
     """
     question = replace(question, prices=prices)
-    advices = measured_figures(question, rates)
+    advices = _measured(question, rates)
     hints = _other_flags(question, rates, {option.subject for advice in advices for option in advice.options})
     if question.mode != "infer":
         advices += _of_others(question, advices)
         if not any(option.samples_per_second for advice in advices for option in advice.options):
             hints += _other_precisions(question)
     elif not advices:
-        advice = Advice(question=question, basis=Basis.MEASURED, mode="inference", model=question.network)
-        absent = tuple(option_of(question, key, NOT_INFERRED) for key in question.gpus)
-        advices = [replace(advice, options=absent, notes=(NOT_INFERRED,))]
+        absent = tuple(option_of(question, key, {"note": NOT_INFERRED}) for key in question.gpus)
+        advices = [Advice(question, Basis.MEASURED, "inference", question.network, absent, notes=(NOT_INFERRED,))]
     return [_finished(advice, hints) for advice in advices]
+
+
+def _measured(question: RentalQuestion, rates: Rates) -> list[Advice]:
+    """Return the figures of these runs, one table per setting, the one with the most figures first.
+
+    Each table has all fleets of the question, with their figure or the reason for having none.
+    """
+    gpus = gpus_of_fleets(rates)
+    relevant = [
+        rate
+        for rate in rates
+        if question.covers(rate.case) and question.wants((gpus[rate.fleet, rate.case.device], rate.case.num_gpus))
+    ]
+    settings = [*by_setting((rate for rate in relevant if rate.rates), across=("num_gpus",)).values()]
+    measured = {_of_any_count(setting[0]) for setting in settings}
+    failures = ((_of_any_count(rate), rate) for rate in relevant)
+    settings += grouped((case, rate) for case, rate in failures if case not in measured).values()
+    advices = [_of_setting(question, setting, relevant, gpus) for setting in settings]
+    return sorted(advices, key=lambda advice: -sum(bool(option.samples_per_second) for option in advice.options))
+
+
+def _of_any_count(rate: FleetRate) -> Case:
+    return replace(rate.case, num_gpus=1)
+
+
+def _of_setting(question: RentalQuestion, setting: Rates, relevant: Rates, gpus: FleetGpus) -> Advice:
+    """Return the figures of one setting: its fleets and the failures in its case, then what was not measured."""
+    case = _of_any_count(setting[0])
+    own = [*setting, *(rate for rate in relevant if not rate.rates and _of_any_count(rate) == case)]
+    options: dict[tuple[str, int], RentalOption] = {}
+    for rate in (*own, *relevant):
+        gpu, count = gpus[rate.fleet, rate.case.device], rate.case.num_gpus
+        figure = _of_run(rate) if rate in own else {"note": NOT_MEASURED}
+        options.setdefault((rate.fleet, count), option_of(question, (gpu, count), figure, rate.fleet))
+    for key in question.gpus:
+        if all(option.key != key for option in options.values()):
+            options.setdefault(key, option_of(question, key, {"note": NOT_MEASURED}))
+    measured = [rate for rate in setting if rate.rates]
+    differs = dict.fromkeys(name for other in measured[1:] for name in match(measured[0], other).differs)
+    notes = [
+        f"also differs: {name} " + ", ".join(f"{rate.named(name) or 'none'} ({rate.fleet})" for rate in measured)
+        for name in differs
+    ]
+    text = setting_text(setting[0], without=("model", "mode", "precision", "num_gpus"))
+    mode, found = mode_text(case.mode), tuple(options.values())
+    return Advice(question, Basis.MEASURED, mode, question.network, found, text, tuple(notes))
+
+
+def _of_run(rate: FleetRate) -> dict[str, Any]:
+    """Return the attributes of the option of a measurement or failure of these runs."""
+    if not rate.rates:
+        statuses = dict.fromkeys(rate.failures.values())
+        return {"note": f"{', '.join(statuses)} in this run", "failed": bool(statuses.keys() - HOST_FAILURES)}
+    return {
+        "basis": Basis.MEASURED,
+        "samples_per_second": rate.mean or 0.0,
+        "interval": rate.interval,
+        "origin": f"this run, {counted(len(rate.rates), 'host')}",
+        "batch": str(rate.case.batch_per_gpu),
+        "measured": rate,
+    }
 
 
 def _of_others(question: RentalQuestion, measured: Sequence[Advice]) -> list[Advice]:
@@ -100,36 +194,122 @@ def _of_others(question: RentalQuestion, measured: Sequence[Advice]) -> list[Adv
     for basis in (Basis.PROJECT, Basis.PUBLISHED):
         unanswered = any(known.isdisjoint(family) and not failed.keys() >= {*family} for family in families)
         if unanswered or not (options or (families and advices)):
-            advice = advice_of_others(question, basis, failed)
+            advice = _of_basis(question, basis, failed)
             advices += [advice] if advice else []
             known |= {option.key for option in (advice.options if advice else ()) if option.samples_per_second}
     return advices
 
 
-def _other_flags(question: RentalQuestion, rates: Sequence[FleetRate], shown: Collection[str]) -> list[str]:
+def _figures_of(question: RentalQuestion, basis: Basis) -> list[RentalOption]:
+    """Return the figures of others for a question without suspect rows, one for each network, setting, GPU and count.
+
+    Of several, the fastest counts, but of this project's the one of the most processes; these come first.
+    """
+    if basis is Basis.PROJECT:
+        models, described = [question.network], _of_project
+        rows = sorted(read_rows("measured.csv"), key=lambda row: (int(row["processes"]), int(row["method_version"])))
+    else:
+        models, described = published_names(question.network), _published
+        rows = sorted(map(dict, all_published()), key=lambda row: float(row["samples_per_second"]))
+    options: dict[object, RentalOption] = {}
+    for row in reversed(rows):
+        if row["model"] in models and row["precision"] == question.precision and not row.get("suspect"):
+            key = row["gpu"], int(row["num_gpus"])
+            option = option_of(question, key, {"basis": basis, "network": row["model"], **described(row)})
+            options.setdefault((option.network, option.setting, key), option)
+    if basis is Basis.PROJECT:
+        return [*options.values()]
+    return sorted(options.values(), key=lambda option: (option.setting, option.network), reverse=True)
+
+
+def _of_basis(question: RentalQuestion, basis: Basis, failed: Mapping[GpuCount, str]) -> Advice | None:
+    """Return the setting with the most of the GPUs, then the others; None: this project measured nothing of use.
+
+    Args:
+        question: The question.
+        basis: `PROJECT` or `PUBLISHED`; published figures of other software fill the gaps, marked.
+        failed: GPUs that failed in these runs, with the reason; no figure of others replaces them.
+    """
+    figures = _figures_of(question, basis)
+    wanted = [option for option in figures if question.wants(option.key) and option.key not in failed]
+    able = [option for option in wanted if not option.unmet]
+    if basis is Basis.PROJECT and not (wanted if question.gpus else able):
+        return None
+    pool = able or wanted or figures
+    sizes = Counter((option.network, option.setting) for option in pool)
+    of_network = Counter(network for network, _ in {(option.network, option.key) for option in pool})
+    first = max(sizes, key=lambda setting: (sizes[setting], of_network[setting[0]]), default=(question.network, ""))
+    network, setting = first
+    options = {option.key: option for option in wanted if (option.network, option.setting) == first}
+    framework = next((option.framework for option in options.values()), "")
+    note = "not measured" if basis is Basis.PROJECT else "no figure"
+    notes: tuple[str, ...] = ()
+    for key in (key for key in question.gpus if key not in options):
+        others = [option for option in wanted if (option.network, option.key) == (network, key)]
+        if others and basis is Basis.PUBLISHED:
+            best = max(others, key=lambda option: (option.framework == framework, option.setting))
+            options[key] = replace(best, note="other software", foreign=best.framework != framework)
+            notes = (OTHER_NOTE,)
+        else:
+            options[key] = option_of(question, key, {"note": failed.get(key, note), "failed": key in failed})
+    return Advice(question, basis, "training", network, tuple(options.values()), setting, notes)
+
+
+def _published(row: Mapping[str, str]) -> dict[str, Any]:
+    """Return the attributes of the option of a published row."""
+    batch = row["batch_per_gpu"] or "not stated"
+    what = f"{row['model']} {row['precision']} ×{row['num_gpus']}: {row['samples_per_second']} {row['unit']}/s"
+    framework = re.sub(r"\+\w+|, NVIDIA DeepLearningExamples|tf_cnn_benchmarks, | \(.*\)", "", row["framework"])
+    year = next((year for year, pattern in YEARS.items() if re.search(pattern, row["framework"])), "")
+    conditions = [part.strip() for part in row["note"].split(";") if part.strip().startswith(CONDITIONS)]
+    return {
+        "samples_per_second": float(row["samples_per_second"]),
+        "origin": ", ".join(filter(None, (row["source"].split()[0], framework, year))),
+        "batch": batch,
+        "setting": ", ".join([f"{row['source']}: {row['framework']}{COMPILERS[row['xla']]}", *conditions]),
+        "sources": (f"{what}, batch {batch}; {row['framework']}; {row['source']}, {row['url']}",),
+    }
+
+
+def _of_project(row: Mapping[str, str]) -> dict[str, Any]:
+    """Return the attributes of the option of a row of `measured.csv`."""
+    rate, ends = float(row["samples_per_second"]), [float(row[end]) for end in ("ci95_low", "ci95_high") if row[end]]
+    framework = f"TensorFlow {row['tensorflow']}, CUDA {row['cuda']}{COMPILERS[row['xla']]}"
+    place = ", container" if row["container"] == "yes" else ""
+    return {
+        "samples_per_second": rate,
+        "interval": Interval(rate, *ends) if ends else None,
+        "origin": f"{Basis.PROJECT}, {row['date']}",
+        "batch": row["batch_per_gpu"],
+        "setting": f"{framework}, batch {row['batch_per_gpu']}, synthetic{place}, method {row['method_version']}",
+        "sources": (f"results/reference/measured/{row['records']}, {counted(row['processes'], 'process')}",),
+    }
+
+
+def _other_flags(question: RentalQuestion, rates: Rates, shown: Collection[str]) -> list[str]:
     """Return a hint with the flags for which the runs have figures of fleets without a row, closest first."""
     gpus, wanted = gpus_of_fleets(rates), {gpu for gpu, _ in question.gpus}
     others = [rate for rate in rates if rate.rates and rate.fleet not in shown]
     others = [rate for rate in others if not wanted or gpus[rate.fleet, rate.case.device] in wanted]
-    questions = measured_questions(rate.case for rate in others)
-    if not questions:
-        return []
-    questions.sort(key=lambda other: (other.network != question.network, other.precision != question.precision))
+    closest = sorted(
+        measured_questions(rate.case for rate in others),
+        key=lambda other: (other.network != question.network, other.precision != question.precision),
+    )[:LED]
     flags = [
         f"--model {other.network} --precision {other.precision} --num-gpus {other.counts[0]} --mode {other.mode}"
-        for other in questions[:LED]
+        for other in closest
     ]
-    others = [rate for rate in others if any(other.covers(rate.case) for other in questions)]
+    others = [rate for rate in others if any(other.covers(rate.case) for other in closest)]
     fleets = [name for name in fleets_of(others) if name != NO_ORIGIN]
     about = f"your run has other figures{f' of {enumerated(fleets)}' if fleets else ''}"
-    return [f"{about}; to use it: {' or '.join(flags)}"]
+    return [f"{about}; to use it: {' or '.join(flags)}"] if flags else []
 
 
 def _other_precisions(question: RentalQuestion) -> list[str]:
     """Return a hint with the other precisions for which there are published figures."""
     names = []
     for name in (name for name in Precision if name != question.precision):
-        options = figures_of_others(replace(question, precision=name), Basis.PUBLISHED)
+        options = _figures_of(replace(question, precision=name), Basis.PUBLISHED)
         names += [name] if any(question.wants(option.key) for option in options) else []
     return [f"published in other precisions: --precision {','.join(names)}"] if names else []
 
@@ -170,27 +350,21 @@ def _price_notes(options: Sequence[RentalOption]) -> list[str]:
 
 
 def _with_predictions(advice: Advice) -> list[RentalOption]:
-    """Fill gaps in published figures with predictions, or with upper bounds if these are below the best figure."""
+    """Fill gaps in published figures with predictions."""
     question = advice.question
     options = {option.key: option for option in advice.options}
     if not question.gpus and (question.budget or question.memory):
-        named = dict.fromkeys(gpu for offers in question.prices for gpu in offers if gpu in specifications())
-        added = [option_of(question, key) for key in itertools.product(named, question.counts)]
-        options = {option.key: option for option in added if not option.unmet} | options
-    best = max((option.samples_per_second for option in options.values()), default=0.0)
+        named = dict.fromkeys(gpu for gpu, _ in question.prices if gpu in specifications())
+        added = [option_of(question, key, {"note": "no figure"}) for key in itertools.product(named, question.counts)]
+        options = {option.key: option for option in added if not option.misfit} | options
     source = advice.setting.split(":")[0]
     for key, option in options.items():
         if option.samples_per_second or option.failed or option.gpu in UNSUPPORTED:
             continue
         predicted = predict(*key, advice.model, question.precision, source)
-        line = roofline(specifications().get(option.gpu, {}), networks().get(question.network), question.precision)
-        limit = option.count * line.hard_limit if line else math.inf
         if isinstance(predicted, Interval):
             figure = replace(option, samples_per_second=predicted.value, interval=predicted)
             options[key] = replace(figure, basis=Basis.PREDICTED, origin="predicted", note="")
-        elif limit < best:
-            bound = replace(option, basis=Basis.BOUND, origin="bandwidth and arithmetic at most")
-            options[key] = replace(bound, samples_per_second=limit)
         else:
             options[key] = replace(option, note=f"{option.note}, not predicted: {predicted}")
     return [*options.values()]
@@ -201,14 +375,14 @@ def _ordered(options: Sequence[RentalOption]) -> list[RentalOption]:
 
     They are sorted by samples per dollar if there are the user's prices or a budget, else by throughput.
     """
-    priced = [option for option in options if option.has_figure and not option.misfit and option.offers]
+    priced = [option for option in options if option.samples_per_second and not option.misfit and option.offers]
     by_cost = bool(priced) and all(
         offer.origin or option.question.budget is not None for option in priced for offer in option.offers
     )
 
     def order(option: RentalOption) -> tuple[bool, bool, bool, float]:
         cost = max(option.samples_per_usd, default=0.0) if by_cost else option.samples_per_second
-        return bool(option.misfit), not option.has_figure, bool(option.doubt), -cost
+        return bool(option.misfit), not option.samples_per_second, bool(option.doubt), -cost
 
     return sorted(options, key=order)
 
@@ -227,4 +401,4 @@ def _wins_below(option: RentalOption, options: Sequence[RentalOption]) -> float 
         ),
         default=None,
     )
-    return SECONDS_PER_HOUR * option.samples_per_second / most if option.has_figure and most else None
+    return SECONDS_PER_HOUR * option.samples_per_second / most if option.samples_per_second and most else None

@@ -1,4 +1,4 @@
-"""Options to rent: their throughput, the prices that count, and how they meet the limits of the question.
+"""Questions, and options to rent: their throughput, the prices that count, and how they meet the question's limits.
 
 The prices that the user typed come first, then those of the user's files, of the run, and shipped ones.
 """
@@ -6,19 +6,22 @@ The prices that the user typed come first, then those of the user's files, of th
 from __future__ import annotations
 
 import enum
-from collections import defaultdict
+import itertools
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, SupportsFloat
 
 from results.compare.comparison import fleets_of
 from results.errors import BadQuestion
-from results.recommend.questions import GpuCount, RentalQuestion
 from results.reference.gpus import UNSUPPORTED, counted_gpu, gpu_key, gpus_named, memory_of, unknown_gpu
+from results.reference.networks import model_key, network_names, published_names, unknown_network
 from results.reference.prices import FROM_RUN, YOURS, Offer, Prices, known_prices, positive_number, read_prices, span
-from results.schema import Device
+from results.schema import Case, Device, Mode, Precision
 from results.stats import Interval
 from results.table.columns import Software
+from results.table.comparable import grouped
 from results.table.fleets import FleetRate
 from results.text import counted, significant
 
@@ -26,6 +29,55 @@ SECONDS_PER_HOUR = 3600
 
 TYPED = "--price"
 """Source of a typed price: of two for one GPU the first counts."""
+
+ORIGINS = (YOURS, FROM_RUN, "")
+"""Origins of prices, the preferred ones first."""
+
+MODES = (Mode.TRAIN, Mode.INFER)
+"""Modes with throughput of a network, unlike `device`."""
+
+GpuCount = tuple[str, int]
+"""A GPU and its number in a job."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RentalQuestion:
+    """A question about one network and one precision, for any GPUs and counts; None: no limit.
+
+    Attributes:
+        network: Its canonical name.
+        mode: `train` or `infer`; None: each that was measured, in separate tables.
+        gpus: GPUs to choose from, with their counts; empty: all with a figure, in `counts`.
+        families: Those of `gpus` that each name means: a figure of one answers for all; empty: each GPU alone.
+        counts: Numbers of GPUs of the job.
+        budget: Maximum USD per hour of the job.
+        hours: Maximum hours for `samples`.
+        samples: Samples of the whole job.
+        memory: Minimum GiB per GPU.
+        prices: The prices to use.
+    """
+
+    budget: float | None = None
+    hours: float | None = None
+    samples: float = 1e6
+    memory: float | None = None
+    network: str
+    precision: str
+    mode: str | None = None
+    gpus: tuple[GpuCount, ...] = ()
+    families: tuple[tuple[GpuCount, ...], ...] = ()
+    counts: tuple[int, ...] = (1,)
+    prices: Prices = field(default=(), compare=False, repr=False)
+
+    def covers(self, case: Case) -> bool:
+        """Return whether a case is of this network, precision and mode, on one host with its usual all-reduce."""
+        asked = (self.network, self.precision, 1)
+        same = (case.model, case.precision, case.num_hosts) == asked and self.mode in (None, case.mode)
+        return same and case.all_reduce
+
+    def wants(self, key: GpuCount) -> bool:
+        """Return whether a GPU and count are among the choices."""
+        return key in self.gpus if self.gpus else key[1] in self.counts
 
 
 class Basis(enum.StrEnum):
@@ -35,11 +87,10 @@ class Basis(enum.StrEnum):
     PROJECT = "measured by this project"
     PUBLISHED = "published"
     PREDICTED = "predicted"
-    BOUND = "bound"  # an upper limit by bandwidth and arithmetic
     NONE = "none"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RentalOption:
     """An option: a GPU and count with its throughput, or the reason for having none, and its prices.
 
@@ -48,7 +99,7 @@ class RentalOption:
         subject: Fleet, or GPU for figures of others.
         gpu: Name in the reference, else as received.
         count: GPUs of the job.
-        samples_per_second: Over all GPUs; for a bound the limit; 0: unknown.
+        samples_per_second: Over all GPUs, measured or predicted; 0: unknown.
         interval: None: uncertainty unknown.
         origin: Short description of the source.
         batch: Batch per GPU; empty: not stated.
@@ -73,7 +124,7 @@ class RentalOption:
     interval: Interval | None = None
     origin: str = ""
     batch: str = ""
-    note: str = "no figure"
+    note: str = ""
     network: str = ""
     setting: str = ""
     foreign: bool = False
@@ -100,11 +151,6 @@ class RentalOption:
         return " ".join(part.split()[0] for part in self.origin.split(", ")[:2])
 
     @property
-    def has_figure(self) -> bool:
-        """Whether its throughput is known or predicted, rather than a bound."""
-        return bool(self.samples_per_second) and self.basis is not Basis.BOUND
-
-    @property
     def ranked(self) -> bool:
         """Whether its throughput is known, ignoring limits."""
         return self.basis in (Basis.MEASURED, Basis.PROJECT, Basis.PUBLISHED)
@@ -123,13 +169,11 @@ class RentalOption:
     @property
     def unmet(self) -> str:
         """Limits that it does not meet, other than time."""
-        memory, needed, budget = memory_of(self.gpu), self.question.memory_needed, self.question.budget
+        memory, needed = memory_of(self.gpu), self.question.memory
         reasons = ["not supported: tfbench runs on NVIDIA GPUs"] if self.gpu in UNSUPPORTED else []
-        if self.question.memory and memory is None:
-            reasons.append("memory not known")
-        if memory and needed and needed > memory:
-            reasons.append(f"needs {needed:.0f} GiB, has {memory:.0f}")
-        if budget and not self.offers:
+        if needed and not (memory and needed <= memory):
+            reasons.append(f"needs {needed:.0f} GiB, has {memory:.0f}" if memory else "memory not known")
+        if self.question.budget and not self.offers:
             reasons.append(f"{self.lowest:.3g} USD/h is over the budget" if self.lowest else "no price known")
         return "; ".join(reasons)
 
@@ -158,26 +202,17 @@ class RentalOption:
     def samples_per_usd(self) -> tuple[float, ...]:
         """Samples a dollar at the highest and the lowest price; empty without a price or figure."""
         rate = SECONDS_PER_HOUR * self.samples_per_second
-        return tuple(rate / usd for usd in reversed(self.usd)) if self.has_figure else ()
+        return tuple(rate / usd for usd in reversed(self.usd)) if rate else ()
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Remarks."""
-        asked, needed, other_batch = self.question.batch_size, self.question.memory_needed, ""
-        if asked is not None and self.batch.isdecimal() and int(self.batch) != asked:
-            other_batch = f"{self.basis} with batch {self.batch}, not {asked}"
-            other_batch += f", which needs {needed:.1f} GiB for activations alone" if needed else ""
         priceless = self.samples_per_second and not self.lowest and self.question.budget is None
-        notes = (
-            self.note if self.ranked else "",
-            other_batch,
-            "spot only" if self.only_spot else "",
-            "no price known" if priceless else "",
-        )
-        return tuple(filter(None, notes))
+        note, spot = self.note if self.ranked else "", "spot only" if self.only_spot else ""
+        return tuple(filter(None, (note, spot, "no price known" if priceless else "")))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Advice:
     """The answer to a question in one setting.
 
@@ -193,7 +228,7 @@ class Advice:
 
     question: RentalQuestion
     basis: Basis
-    mode: str = "training"
+    mode: str
     model: str
     options: tuple[RentalOption, ...] = ()
     setting: str = ""
@@ -224,18 +259,19 @@ def asked_prices(inline: Sequence[str], files: Sequence[Path], rates: Sequence[F
         BadQuestion: A price cannot be parsed.
     """
     fleets, gpus = fleets_of(rates), gpus_of_fleets(rates)
+    typed = [_typed(text, fleets) for text in inline]
     read = [
         replace(offer, origin=YOURS, gpus=offer.gpus or (*({offer.gpu} & {*fleets}),))
         for path in files
         for offer in read_prices(path)
     ]
-    of_run: dict[str, dict[str, Offer]] = defaultdict(dict)
+    of_run: dict[tuple[str, str], Offer] = {}
     for rate in rates:
         gpu = gpus[rate.fleet, rate.case.device]
         for host, usd in rate.prices.items():
-            of_run[rate.fleet][host] = Offer(gpu, usd, provider=host, origin=FROM_RUN, gpus=(gpu,))
-    run = {fleet: [*offers.values()] for fleet, offers in of_run.items()}
-    return [by_name(_typed(text, fleets) for text in inline), by_name(read), run, by_name(known_prices())]
+            of_run[rate.fleet, host] = Offer(gpu, usd, provider=host, origin=FROM_RUN, gpus=(gpu,))
+    run = [(fleet, offer) for (fleet, _), offer in of_run.items()]
+    return [*by_name([*typed, *read]), *run, *by_name(known_prices())]
 
 
 FleetGpus = Mapping[tuple[str, Device], str]
@@ -270,31 +306,30 @@ def _typed(text: str, fleets: Collection[str]) -> Offer:
     return Offer(gpus[0] if len(gpus) == 1 else name, value, origin=YOURS, source=TYPED, gpus=gpus)
 
 
-def by_name(offers: Iterable[Offer]) -> Mapping[str, Sequence[Offer]]:
-    """Return offers by the GPUs and fleets that they are for."""
-    found: dict[str, list[Offer]] = defaultdict(list)
-    for offer in offers:
-        for name in offer.gpus or ("",):
-            found[name].append(offer)
-    return found
+def by_name(offers: Iterable[Offer]) -> Prices:
+    """Return offers with each GPU or fleet that they are for."""
+    return [(name, offer) for offer in offers for name in offer.gpus or ("",)]
 
 
-def option_of(question: RentalQuestion, key: GpuCount, note: str = "no figure", fleet: str = "") -> RentalOption:
-    """Return an option without a figure, with the prices that count, of hosts with enough GPUs.
+def option_of(question: RentalQuestion, key: GpuCount, figure: Mapping[str, Any], fleet: str = "") -> RentalOption:
+    """Return an option with the prices that count, of hosts with enough GPUs.
 
     A price of a fleet comes before one of its GPU, and next to `A100-80GB`, `A100` is the 40 GB card.
 
     Args:
         question: The question, with the prices to use.
         key: GPU and count.
-        note: Why it has no figure.
+        figure: Other attributes of the option: its figure, or why it has none.
         fleet: Fleet of the run with this GPU; empty: none.
     """
     gpu, count = key
     subject = fleet or gpu
-    first = next((offers[name] for offers in question.prices for name in (subject, gpu) if name in offers), ())
-    fewest = min((len(offer.gpus) for offer in first), default=0)
-    exact = [offer for offer in first if len(offer.gpus) == fewest]
+    ranked = grouped(
+        ((ORIGINS.index(offer.origin), offer.source != TYPED, name != subject, len(offer.gpus)), offer)
+        for name, offer in question.prices
+        if name in (subject, gpu)
+    )
+    exact = ranked[min(ranked)] if ranked else []
     exact = [offer for offer in exact if offer.source == TYPED][:1] or exact
     enough = [offer for offer in exact if offer.usd_per_hour(count)]
     # A larger host is rented whole, so it counts only if no host of this size is offered.
@@ -305,24 +340,20 @@ def option_of(question: RentalQuestion, key: GpuCount, note: str = "no figure", 
     prices = {offer: offer.usd_per_hour(count) for offer in best.values()}
     offers = tuple(offer for offer, usd in prices.items() if question.budget is None or usd <= question.budget)
     lowest = min(prices.values(), default=0.0)
-    return RentalOption(
-        question=question, subject=subject, gpu=gpu, count=count, note=note, offers=offers, lowest=lowest
-    )
+    return RentalOption(question, subject, gpu, count, offers=offers, lowest=lowest, **figure)
 
 
 def unused_prices(advices: Sequence[Advice], prices: Prices) -> list[str]:
     """Return a line for each reason why some of the user's prices are in no answer."""
-    given = dict.fromkeys(of for offers in prices for named in offers.values() for of in named if of.origin == YOURS)
+    given = dict.fromkeys(offer for _, offer in prices if offer.origin == YOURS)
     options = [option for advice in advices for option in advice.options]
     used = {offer for option in options for offer in option.offers}
-    unused: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for offer in given:
-        if offer not in used:
-            unused[_unused(offer, options)][offer.gpu].append(offer.usd_per_gpu_hour)
-    return [
-        f"price not used: {', '.join(f'{span(values)} USD for {name}' for name, values in usd.items())}: {reason}"
-        for reason, usd in unused.items()
-    ]
+    lines = []
+    for reason, offers in grouped((_unused(offer, options), offer) for offer in given if offer not in used).items():
+        usd = grouped((offer.gpu, offer.usd_per_gpu_hour) for offer in offers)
+        named = ", ".join(f"{span(values)} USD for {name}" for name, values in usd.items())
+        lines.append(f"price not used: {named}: {reason}")
+    return lines
 
 
 def _unused(offer: Offer, options: Sequence[RentalOption]) -> str:
@@ -338,3 +369,87 @@ def _unused(offer: Offer, options: Sequence[RentalOption]) -> str:
     if all(budget is not None and price > budget for price, budget in usd if price):
         return "it is over the budget"
     return "another price of this GPU comes first"
+
+
+def measured_questions(cases: Iterable[Case]) -> list[RentalQuestion]:
+    """Return a question for each network, precision, number of GPUs and mode that was measured on one host."""
+    questions: dict[RentalQuestion, None] = {}
+    for case in cases:
+        question = RentalQuestion(network=case.model, precision=case.precision, mode=case.mode, counts=(case.num_gpus,))
+        if case.num_gpus > 0 and case.mode in MODES and question.covers(case):
+            questions[question] = None
+    return list(questions)
+
+
+def read_questions(
+    *,
+    model: Sequence[str] = (),
+    precision: str = "fp16",
+    num_gpus: str = "1",
+    mode: str | None = None,
+    gpus: str = "",
+    measured: Collection[str] = (),
+    **limits: float | None,
+) -> list[RentalQuestion]:
+    """Build a question for each network and precision from the flags of `recommend`.
+
+    Args:
+        model: Networks; empty: `resnet50`.
+        precision: One or several, comma-separated.
+        num_gpus: One or several, comma-separated, for GPUs without a count.
+        mode: `train` or `infer`; None: both.
+        gpus: Names, comma-separated, optionally with a count: `2x A5000`.
+        measured: Networks that were measured, in addition to those of the reference.
+        limits: `budget`, `hours`, `samples` and `memory`.
+
+    Raises:
+        BadQuestion: A GPU, network, precision or number is unknown or invalid.
+    """
+    for name, value in limits.items():
+        if value is not None and not (isinstance(value, SupportsFloat) and 0 < float(value) < math.inf):
+            raise BadQuestion(f"--{name}: must be a number above 0. Received: {value}")
+    numbers, precisions = _listed(num_gpus), _listed(precision)
+    if not all(number.isdecimal() and int(number) for number in numbers):
+        raise BadQuestion(f"--num-gpus: must be whole numbers above 0, e.g. 1,4. Received: {num_gpus!r}")
+    if unknown := [name for name in precisions if name not in [*Precision]]:
+        raise BadQuestion(f"--precision: must be among {', '.join(Precision)}. Received: {', '.join(unknown)!r}")
+    counts = tuple(map(int, numbers))
+    families = tuple(family for name in _listed(gpus) if name for family in _asked(name, counts))
+    asked = [_network(text, measured) for text in model or ["resnet50"]]
+    return [
+        RentalQuestion(
+            network=network,
+            precision=kind,
+            mode=mode,
+            gpus=tuple(dict.fromkeys(itertools.chain(*families))),
+            families=families,
+            counts=counts,
+            **limits,  # type: ignore[arg-type]
+        )
+        for network, kind in itertools.product(asked, precisions)
+    ]
+
+
+def _listed(text: str) -> list[str]:
+    return list(dict.fromkeys(name.strip() for name in str(text).split(",")))
+
+
+def _network(text: str, measured: Collection[str]) -> str:
+    """Return the canonical name of a network; a typo must not look like a network without figures."""
+    if "=" in text or "," in text or not text.strip():
+        raise BadQuestion(f"--model: must be one network; repeat the flag for several answers. Received: {text!r}")
+    name, known = model_key(text), list(dict.fromkeys([*network_names(), *measured]))
+    if name not in known and not published_names(name):
+        raise BadQuestion(unknown_network(name, known))
+    return name
+
+
+def _asked(name: str, counts: Sequence[int]) -> list[tuple[GpuCount, ...]]:
+    """Parse `2x A5000` or `A100` into GPUs and their counts, by count."""
+    count, gpu = counted_gpu(name)
+    gpus = gpus_named(gpu)
+    if not gpus:
+        raise BadQuestion(unknown_gpu(gpu))
+    if count is not None and (count < 1 or not count.is_integer()):
+        raise BadQuestion(f"--gpus: must have a count above 0, e.g. '2x A5000'. Received: {name!r}")
+    return [tuple((gpu, number) for gpu in gpus) for number in (counts if count is None else [int(count)])]

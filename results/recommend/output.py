@@ -14,9 +14,7 @@ from typing import Any
 
 from results.compare.comparison import compare_pair
 from results.compare.decide import decide, price_limits
-from results.recommend.figures import margin
-from results.recommend.options import Advice, Basis, RentalOption
-from results.recommend.questions import RentalQuestion
+from results.recommend.options import Advice, Basis, RentalOption, RentalQuestion
 from results.reference.prices import FROM_RUN, YOURS, span
 from results.stats import Interval
 from results.table.cell_text import value_text
@@ -34,6 +32,15 @@ MOST_GPUS = 8
 
 MEASURE = "measure for an hour first"
 
+SAME_SETTING, OTHER_VERSION, OTHER_SOFTWARE = 0.05, 0.4, 1.2
+"""Smallest relative difference of two published figures that is significant, each of one run on one host: in one
+setting, with other versions of one framework by one publisher, and otherwise.
+
+Source: figures of one GPU, network and precision in `published.csv`: ResNet50 FP16 on RTX A6000 1404 and 1478, on A100
+SXM4 40GB 1888 and 1990 (5 %); TensorFlow 1.15 and 2.4 up to 1.35 times apart, but for an early build for Ampere;
+different publishers up to 2.16 times (ResNet50 FP16 on A100 SXM4 80GB: 3410 with MXNet, 1582 with PyTorch).
+"""
+
 Options = Sequence[RentalOption]
 
 
@@ -45,7 +52,7 @@ def answer(question: RentalQuestion, shown: Options, every: Options) -> tuple[Re
         shown: The options that the table shows.
         every: All options, also those outside the limits.
     """
-    figures = [option for option in every if option.has_figure]
+    figures = [option for option in every if option.samples_per_second]
     fitting = [option for option in figures if not option.misfit]
     priced = [option for option in fitting if option.offers]
     speeds, several = _speeds(question, shown, figures), len(compared(shown)) > 1
@@ -80,7 +87,7 @@ def compared(options: Options) -> list[RentalOption]:
 
     Predictions are among them if they were asked for.
     """
-    figures = [of for of in options if of.ranked or (of.has_figure and of.key in of.question.gpus)]
+    figures = [of for of in options if of.ranked or (of.samples_per_second and of.key in of.question.gpus)]
     return [option for option in figures if not option.misfit] or [option for option in figures if option.ranked]
 
 
@@ -100,8 +107,10 @@ def ratio(a: RentalOption, b: RentalOption) -> Interval | None:
     """
     if a.measured and b.measured:
         return compare_pair(a.measured, b.measured).interval
-    value, factor = a.samples_per_second / b.samples_per_second, 1 + margin(a, b)
+    value = a.samples_per_second / b.samples_per_second
     if not (a.interval and b.interval) and Basis.PREDICTED not in (a.basis, b.basis):
+        other = OTHER_VERSION if a.framework == b.framework else OTHER_SOFTWARE
+        factor = 1 + (SAME_SETTING if a.setting == b.setting else other)
         return Interval(value, value / factor, value * factor, 0.0)
     left, right = (of.interval or Interval(*[of.samples_per_second] * 3) for of in (a, b))
     return Interval(value, left.low / right.high, left.high / right.low, min(left.level, right.level))
@@ -133,17 +142,12 @@ def _tie(best: Options, priced: Options) -> tuple[RentalOption | None, str]:
     names = enumerated([*(of.name for of in sure), *(f"{of.name} ({of.doubt})" for of in unsure)])
     measure = f": {MEASURE}" if len(sure) < 2 else ""
     origins = [offer.origin for option in priced for offer in option.offers]
-    if priced[0].question.budget is None and "" in origins:
-        return (
-            None,
-            f"the {len(origins)} {'' if any(origins) else 'listed '}offers do not decide between {names}{measure}",
-        )
-    if measure:
+    ranges = any(option.usd[0] < option.usd[1] for option in best)
+    if ranges or (priced[0].question.budget is None and "" in origins):
+        listed = "" if any(origins) else "listed "
+        return None, f"the {len(origins)} {listed}offers do not decide between {names}{measure}"
+    if measure or any(ratio(sure[0], option) is None for option in sure[1:]):
         return None, f"{at}, undecided between {names}{measure}"
-    if any(ratio(sure[0], option) is None for option in sure[1:]):
-        return None, f"{at}, undecided without an interval between {names}"
-    if any(option.usd[0] < option.usd[1] for option in best):
-        return None, f"{at}, which of {names} is cheaper per sample depends on the offer"
     text = f"{at}, no significant difference in samples per dollar between {enumerated([of.name for of in sure])}"
     if unsure:
         return None, f"{text}; {enumerated([f'{of.name} ({of.doubt})' for of in unsure])} may be cheaper: measure first"
@@ -217,13 +221,13 @@ def advice_grid(advice: Advice) -> Grid:
     rows = [
         [
             option.name if option.subject == option.gpu else f"{option.name} ({option.gpu})",
-            rate_text(option),
-            f"{option.samples_per_second / slowest:.2f}" if slowest and option.has_figure else "",
+            value_text(option.samples_per_second or None, option.interval),
+            f"{option.samples_per_second / slowest:.2f}" if slowest and option.samples_per_second else "",
             option.origin or str(option.basis),
             option.batch,
             price_text(option),
             span([value / 1e6 for value in option.samples_per_usd]),
-            f"{'≥ ' if option.basis is Basis.BOUND else ''}{significant(option.hours)}" if option.hours else "",
+            significant(option.hours) if option.hours else "",
             "" if option.wins_below is None else f"{option.wins_below:.3f}",
             "; ".join(filter(None, (option.excluded, *option.notes))),
         ]
@@ -270,12 +274,6 @@ def option_json(option: RentalOption) -> dict[str, Any]:
         "samples_per_usd": option.samples_per_usd or None,
         "offers": [dataclasses.asdict(offer) for offer in option.offers],
     }
-
-
-def rate_text(option: RentalOption) -> str:
-    """Format a throughput with its interval."""
-    interval, limit = option.interval, "≤ " if option.basis is Basis.BOUND else ""
-    return f"{limit}{value_text(option.samples_per_second or None, interval)}"
 
 
 def price_text(option: RentalOption) -> str:

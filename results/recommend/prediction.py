@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from results.reference import all_published
-from results.reference.gpus import PEAKS, compute_capability, specifications
+from results.reference.gpus import PEAKS, specifications
 from results.stats import Interval
 
 Array = npt.NDArray[np.float64]
@@ -52,20 +52,21 @@ SAME_GPU = {"V100 32GB (DGX-2)": "V100 SXM2 32GB", "V100 SXM3 32GB": "V100 SXM2 
 """GPUs of publications, and the closest one with specifications: NVIDIA states 900 GB/s for all of them."""
 
 
-LEVELS = {
-    "network": 5.0,  # determined by the data alone
-    "network precision": 1.0,
-    "source": 0.15,
-    "source network precision": 0.075,
-    "software": 0.075,
-    "gpu": 0.06,  # beyond bandwidth and arithmetic
-    "gpu precision": 0.04,
-    "gpu network": 0.03,
+EFFECTS = {
+    "network": (5.0, 0.05),  # determined by the data alone
+    "network precision": (1.0, 0.0),
+    "source": (0.15, 0.0),
+    "source network precision": (0.075, 0.0),
+    "software": (0.075, 0.0),
+    "gpu": (0.06, 0.0),  # beyond bandwidth and arithmetic
+    "gpu precision": (0.04, 0.0),
+    "gpu network": (0.03, 0.0),
+    "precision": (0.0, 0.075),
+    "workload": (0.0, 0.15),
+    "every": (0.0, 0.1),
 }
-"""Standard deviation in logarithms of each group's effect, given the specifications of its GPUs."""
-
-SLOPES = {"every": 0.1, "workload": 0.15, "network": 0.05, "precision": 0.075}
-"""Standard deviation of the exponents of bandwidth and of arithmetic in each group."""
+"""Standard deviations of each group's effect, in logarithms, given the specifications of its GPUs, and of its exponents
+of bandwidth and of arithmetic."""
 
 EXPONENTS = 0.6, 0.4
 """Prior means of the exponents of bandwidth and arithmetic: most layers of published networks are memory-bound, and a
@@ -99,12 +100,8 @@ def forecast(known: pd.DataFrame, wanted: pd.DataFrame) -> tuple[Array, Array]:
     rows, count = pd.concat([known, wanted]), len(known)
     typical = np.array([TYPICAL[precision] for precision in rows["precision"]])
     covariates = np.log(rows[["bandwidth", "arithmetic"]].to_numpy(float) / typical)
-    slope = sum(sd**2 * _same(rows, names) for names, sd in SLOPES.items())
-    mean, kernel = np.zeros(len(rows)), np.zeros((len(rows), len(rows)))
-    kernel += sum(sd**2 * _same(rows, names) for names, sd in LEVELS.items())
-    for exponent, values in zip(EXPONENTS, covariates.T, strict=True):
-        mean += exponent * values
-        kernel += slope * np.outer(values, values)
+    mean, slopes = np.dot(covariates, EXPONENTS), covariates @ covariates.T
+    kernel = np.sum([(sd**2 + of**2 * slopes) * _same(rows, names) for names, (sd, of) in EFFECTS.items()], axis=0)
     residual = np.log(known["rate"].to_numpy(float)) - mean[:count]
     noise = np.full(count, NOISE**2)
     for _ in range(2):
@@ -147,7 +144,7 @@ def specified(rows: pd.DataFrame) -> pd.DataFrame:
         gpu=rows["gpu"].replace("V100 32GB (DGX-2)", "V100 SXM3 32GB"),
         bandwidth=[of_gpu.get("memory_bandwidth", math.nan) for of_gpu in figures],
         arithmetic=[of_gpu.get(peak, math.nan) for of_gpu, peak in zip(figures, peaks, strict=True)],
-        capability=names.map(compute_capability),
+        capability=[of_gpu.get("compute_capability", math.nan) for of_gpu in figures],
         family=rows["gpu"].str.extract(r"^((?:A|H|V|MI)\d{3})\b", expand=False).fillna(rows["gpu"]),
         workload=rows["network"].str.match("bert|gpt|vit").map({True: "transformer", False: "convolutional"}),
         every="",
@@ -181,12 +178,10 @@ def _refusal(target: pd.DataFrame, same: pd.DataFrame) -> str:
         return "its bandwidth or peak is not specified"
     row = target.iloc[0]
     families = same.loc[same["network"] == row["network"], "family"].nunique()
-    if not families:
-        return "no row of this network and precision"
-    if (row["workload"], row["precision"]) not in KINDS:
-        return f"{row['workload']} networks in {row['precision']} are not predicted: the error would be too large"
     if families < FEWEST_FAMILIES:
         return f"{row['network']} was measured on fewer than {FEWEST_FAMILIES} families of GPUs"
+    if (row["workload"], row["precision"]) not in KINDS:
+        return f"{row['workload']} networks in {row['precision']} are not predicted: the error would be too large"
     if row["capability"] not in {*same["capability"]}:
         return f"no row of compute capability {row['capability']}"
     for name in ("bandwidth", "arithmetic"):

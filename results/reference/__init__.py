@@ -1,7 +1,7 @@
 """Reference data from other sources: GPUs, networks, published throughput and prices.
 
-`gpus` resolves names of GPUs and has their specifications and rooflines; `networks` the cost per sample and the names
-of networks; `prices` the prices per GPU-hour; `gpu_comparison` compares specifications.
+`gpus` resolves names of GPUs and has their specifications; `networks` the cost per sample and the names of networks;
+`prices` the prices per GPU-hour; `gpu_comparison` compares specifications.
 
 The data are the CSV files in this folder; `README.md` documents sources and resolved contradictions. Only
 `measured.csv` was measured by tfbench.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -23,6 +24,11 @@ def read_rows(name: str) -> list[dict[str, str]]:
     """Return the rows of a CSV file in this folder."""
     with (FOLDER / name).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
+
+
+def figures_in(row: Mapping[str, str]) -> dict[str, float]:
+    """Return the numbers of a row by column; empty cells and texts are left out."""
+    return {name: float(text) for name, text in row.items() if re.fullmatch(r"[\d.]+", text)}
 
 
 @functools.cache
@@ -39,12 +45,10 @@ def names(kind: str) -> tuple[tuple[str, str], ...]:
     return tuple((row["name"], row["meaning"]) for row in read_rows("names.csv") if row["kind"] == kind)
 
 
-def published() -> list[dict[str, str]]:
-    """Return the published throughputs; `suspect` is `yes` if the source cannot be trusted."""
-    return read_rows("published.csv")
-
-
 @functools.cache
 def all_published() -> tuple[Mapping[str, str], ...]:
-    """Return `published()` and the rows of `published_pytorch.csv`: one software on nine GPUs, from A6000 to H100."""
-    return (*published(), *read_rows("published_pytorch.csv"))
+    """Return the published throughputs; `suspect` is `yes` if the source cannot be trusted.
+
+    The last ones are of one software on nine GPUs, from A6000 to H100.
+    """
+    return (*read_rows("published.csv"), *read_rows("published_pytorch.csv"))

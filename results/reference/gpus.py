@@ -1,17 +1,13 @@
-"""Resolves names of GPUs, reads their specifications, and computes rooflines."""
+"""Resolves names of GPUs, and reads their specifications."""
 
 from __future__ import annotations
 
 import difflib
 import functools
-import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
 
-from results.reference import GIBI, all_published, names, read_rows
-from results.reference.networks import NetworkCost
+from results.reference import all_published, figures_in, names, read_rows
 
 PEAKS = {
     "fp32": ("fp32", 4),
@@ -20,9 +16,6 @@ PEAKS = {
     "bf16": ("fp16_tensor_fp32_accumulate", 2),
 }
 """By precision of training, the limiting quantity of `gpu_specs.csv` and the bytes per element."""
-
-FREE_MEMORY = 0.8
-"""Share of memory available to activations; the rest is for weights, gradients and workspace."""
 
 CLOCK_MARGIN = 1.2
 """Largest ratio of a GPU's clock to that of its quoted peak."""
@@ -52,52 +45,20 @@ GPU_WORDS = (
 """Pattern, in lower case, of brands and model numbers of GPUs, also of unknown ones."""
 
 
-@dataclass(frozen=True)
-class Roofline:
-    """Upper bounds of training one network on one GPU, in samples per second.
-
-    Attributes:
-        fused: By memory bandwidth with batch norm, ReLU and additions fused; infinite: the traffic is unknown.
-        arithmetic: By the peak of the precision.
-        largest_batch: Largest batch whose saved activations fit; None: unknown.
-
-    Source: Williams, Waterman, Patterson, Roofline, CACM 52 (4), 2009.
-    """
-
-    fused: float
-    arithmetic: float
-    largest_batch: int | None
-
-    @property
-    def hard_limit(self) -> float:
-        """Upper bound for any software: all layers fused, at the highest clock."""
-        return min(self.fused, self.arithmetic * CLOCK_MARGIN)
-
-
 @functools.cache
 def specification_rows() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
-    """Return the rows of `gpu_specs.csv` (value, unit, source, note) by GPU and quantity."""
+    """Return the rows of `gpu_specs.csv` (value, unit, source, note) by GPU and quantity; do not change them."""
     found: dict[str, dict[str, dict[str, str]]] = {}
     for row in read_rows("gpu_specs.csv"):
         found.setdefault(row["gpu"], {})[row["quantity"]] = row
-    return MappingProxyType(found)
+    return found
 
 
 @functools.cache
 def specifications() -> Mapping[str, Mapping[str, float]]:
     """Return the numeric figures of `gpu_specs.csv` by GPU and quantity."""
-    return MappingProxyType(
-        {
-            gpu: {name: float(row["value"]) for name, row in rows.items() if re.fullmatch(r"[\d.]+", row["value"])}
-            for gpu, rows in specification_rows().items()
-        }
-    )
-
-
-def compute_capability(gpu: str) -> str:
-    """Return a GPU's compute capability, e.g. `8.6` or `gfx908`; empty: not in the reference."""
-    row = specification_rows().get(gpu, {}).get("compute_capability")
-    return row["value"] if row else ""
+    rows = specification_rows()
+    return {gpu: figures_in({name: row["value"] for name, row in of.items()}) for gpu, of in rows.items()}
 
 
 def loosest_figures(gpus: Sequence[str]) -> dict[str, float]:
@@ -173,25 +134,6 @@ def unknown_gpu(name: str) -> str:
         gpu for gpu in known_gpus() if any(difflib.get_close_matches(word, gpu_words(gpu), 1, 0.75) for word in wanted)
     ]
     return f"{text}. Did you mean one of: {', '.join(near)}?" if near else f"{text}. Known: {', '.join(known_gpus())}"
-
-
-def roofline(figures: Mapping[str, float], network: NetworkCost | None, precision: str) -> Roofline | None:
-    """Return the roofline of a GPU for training a network; None: its peak or bandwidth, or the network, is unknown.
-
-    Args:
-        figures: Specifications by quantity, as in `specifications`.
-        network: Cost per sample.
-        precision: A key of `PEAKS`.
-    """
-    peak, size = PEAKS[precision]
-    if network is None or not {peak, "memory_bandwidth"} <= figures.keys():
-        return None
-    moved, saved = figures["memory_bandwidth"] * 1e9 / size, network.saved_bytes.get(size)
-    return Roofline(
-        fused=moved / network.elements_fused if network.elements_fused else math.inf,
-        arithmetic=figures[peak] * 1e12 / network.flop_per_sample,
-        largest_batch=math.floor(FREE_MEMORY * figures["memory"] * GIBI / saved) if saved else None,
-    )
 
 
 def gpu_words(name: str) -> frozenset[str]:

@@ -8,10 +8,8 @@ import difflib
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
 
-from results.reference import MIBI, all_published, names, read_rows
+from results.reference import MIBI, all_published, figures_in, names, read_rows
 from results.schema import XLA, Case, Mode, Precision
 from results.schema.networks import NETWORKS
 
@@ -25,62 +23,27 @@ Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, CVPR 
 BYTES = {Precision.FP32: 4, Precision.TF32: 4, Precision.FP16: 2, Precision.BF16: 2}
 """Bytes per element of activations."""
 
+OF_BYTES = {4: "fp32", 2: "fp16"}
+"""Part of the names of columns of memory, by bytes per element."""
 
-@dataclass(frozen=True)
-class NetworkCost:
-    """Cost of one image or sequence of a network, at the network's default size.
+NetworkCost = Mapping[str, float]
+"""Cost of one image or sequence of a network, at the network's default size, as a row of `networks.csv`.
 
-    Attributes:
-        size: Default height and width in pixels, or length in tokens.
-        sequences: Whether it takes sequences of tokens; else images.
-        layers: Layers of the Keras model, which building and compiling times depend on.
-        flop_per_sample: Forward and backward pass, convolutions and dense layers; 1 multiply-add = 2 FLOP.
-        infer_flops: FLOP of the forward pass.
-        elements_unfused: Tensor elements that training reads and writes without fusion; 0: unknown.
-        infer_elements: Likewise of the forward pass.
-        elements_fused: Likewise with batch norm, ReLU and additions fused: a lower bound.
-        memory: Memory of a training step on one GPU by bytes per element (2 or 4): bytes independent of the batch, and
-            bytes per sample. Context and libraries' workspaces take 1 to 2 GiB more.
-        saved_bytes: Activations kept for the backward pass by bytes per element (2 or 4); empty: unknown.
-    """
-
-    model: str
-    size: int
-    sequences: bool
-    layers: int
-    flop_per_sample: float
-    infer_flops: float
-    elements_unfused: float
-    infer_elements: float
-    elements_fused: float
-    saved_bytes: Mapping[int, float]
-    memory: Mapping[int, tuple[float, float]]
+`size`: height and width in pixels, or length in tokens; `sequences`: 1 if it takes sequences of tokens, 0 if images;
+`layers`: of the Keras model, which building and compiling times depend on; `gflop_train`, `gflop_infer`: forward and
+backward pass, and forward pass, of convolutions and dense layers (1 multiply-add = 2 FLOP);
+`elements_train_millions`, `elements_infer_millions`: tensor elements that are read and written without fusion;
+`elements_fused_millions`: likewise in training with batch norm, ReLU and additions fused, a lower bound;
+`saved_fp16_mb`: activations kept for the backward pass; `memory_fp16_mib`, `memory_sample_fp16_mib`: memory of a
+training step on one GPU, independent of the batch and per sample; context and workspaces of libraries take 1 to 2 GiB
+more. What is unknown is absent.
+"""
 
 
 @functools.cache
 def networks() -> Mapping[str, NetworkCost]:
     """Return the networks with a known cost per sample, by name."""
-    found = {}
-    for row in read_rows("networks.csv"):
-        saved = {2: row["saved_fp16_mb"], 4: row["saved_fp32_mb"]}
-        found[row["model"]] = NetworkCost(
-            model=row["model"],
-            size=int(row["size"]),
-            sequences=row["unit"] == "token",
-            layers=int(row["layers"] or 0),
-            flop_per_sample=float(row["gflop_train"]) * 1e9,
-            infer_flops=float(row["gflop_infer"] or 0) * 1e9,
-            elements_unfused=float(row["elements_train_millions"] or 0) * 1e6,
-            infer_elements=float(row["elements_infer_millions"] or 0) * 1e6,
-            elements_fused=float(row["elements_fused_millions"] or 0) * 1e6,
-            saved_bytes={size: float(text) * 1e6 for size, text in saved.items() if text},
-            memory={
-                size: (float(row[f"memory_{key}_mib"]) * MIBI, float(row[f"memory_sample_{key}_mib"]) * MIBI)
-                for size, key in ((2, "fp16"), (4, "fp32"))
-                if row[f"memory_{key}_mib"]
-            },
-        )
-    return MappingProxyType(found)
+    return {row["model"]: figures_in(row) for row in read_rows("networks.csv")}
 
 
 def training_bytes(case: Case) -> float | None:
@@ -90,7 +53,7 @@ def training_bytes(case: Case) -> float | None:
     `BESIDE_THE_STEP_BYTES`: a line through two batches, times what cases of the same kind in the suites take of it.
     """
     found = networks().get(case.model)
-    if found is None or case.mode is not Mode.TRAIN or BYTES[case.precision] not in found.memory:
+    if found is None or case.mode is not Mode.TRAIN or "memory_fp16_mib" not in found:
         return None
     return _line(case, found) * max(_corrections().get(_kind(case), [1.0]))
 
@@ -120,12 +83,13 @@ def _kind(case: Case) -> tuple[object, ...]:
 def length_of(case: Case) -> int:
     """Return the tokens of a case's sequences; 0: images."""
     network = networks()[case.model]
-    return case.sequence_length or network.size if network.sequences else 0
+    return case.sequence_length or int(network["size"]) if network["sequences"] else 0
 
 
 def _line(case: Case, network: NetworkCost) -> float:
-    fixed, sample = network.memory[BYTES[case.precision]]
-    return fixed + sample * _scale(case, network) * case.batch_per_gpu
+    kind = OF_BYTES[BYTES[case.precision]]
+    fixed, sample = network[f"memory_{kind}_mib"], network[f"memory_sample_{kind}_mib"]
+    return (fixed + sample * _scale(case, network) * case.batch_per_gpu) * MIBI
 
 
 def _scale(case: Case, network: NetworkCost) -> float:
@@ -135,8 +99,8 @@ def _scale(case: Case, network: NetworkCost) -> float:
     is quadratic.
     """
     if case.image_size is not None:
-        return (case.image_size / network.size) ** 2
-    return (case.sequence_length or network.size) / network.size
+        return (case.image_size / network["size"]) ** 2
+    return (case.sequence_length or network["size"]) / network["size"]
 
 
 BESIDE_THE_STEP_BYTES = 2.0 * 2**30
@@ -161,13 +125,12 @@ def fitting_batch(case: Case, memory_bytes: float) -> int:
 def work_of(case: Case) -> tuple[float, float, int] | None:
     """Return operations and bytes of one step of one replica, and the layers of the network; None: unknown."""
     found = networks().get(case.model)
-    if found is None or not found.layers:
+    if found is None or "layers" not in found:
         return None
-    train = case.mode is Mode.TRAIN
-    flops = found.flop_per_sample if train else found.infer_flops
-    elements = found.elements_unfused if train else found.infer_elements
+    kind = "train" if case.mode is Mode.TRAIN else "infer"
     samples = case.batch_per_gpu * case.accumulate * _scale(case, found)
-    return flops * samples, elements * samples * BYTES[case.precision], found.layers
+    traffic = found[f"elements_{kind}_millions"] * 1e6 * samples * BYTES[case.precision]
+    return found[f"gflop_{kind}"] * 1e9 * samples, traffic, int(found["layers"])
 
 
 @functools.cache

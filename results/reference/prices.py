@@ -5,20 +5,18 @@ They are shipped examples, or read from the user's files and from lists of cloud
 
 from __future__ import annotations
 
-import codecs
-import csv
 import json
-import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from results.errors import NotATable
 from results.reference import FOLDER, names
 from results.reference.gpus import counted_gpu, gpus_named, memory_of
+from results.table_files import read_text, tables_of
 
 YOURS = "yours"
 """Origin of the user's prices, which override all others of their GPU."""
@@ -63,8 +61,8 @@ class Offer:
         return gpus * self.usd_per_gpu_hour if gpus >= count else 0.0
 
 
-Prices = Sequence[Mapping[str, Sequence[Offer]]]
-"""Offers by the GPU or fleet that they are for, the preferred sources first; without a name those of unknown GPUs."""
+Prices = Sequence[tuple[str, Offer]]
+"""Offers with each GPU or fleet that they are for; without a name those of unknown GPUs."""
 
 
 def known_prices() -> list[Offer]:
@@ -73,12 +71,8 @@ def known_prices() -> list[Offer]:
 
 
 def positive_number(text: str) -> float | None:
-    """Parse a number above 0; None: it is not one."""
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and value > 0 else None
+    """Parse a decimal number above 0; None: it is not one."""
+    return (float(text) or None) if re.fullmatch(r"\d{1,15}(\.\d*)?|\.\d+", text.strip()) else None
 
 
 def span(values: Iterable[float]) -> str:
@@ -105,8 +99,6 @@ SPOT = frozenset({"spot", "bid"})
 SKYPILOT = {"A100": "A100 40GB", "V100": "V100 16GB"}
 """What SkyPilot's catalogs mean by names without memory; other sizes are `A100-80GB` and `V100-32GB`."""
 
-DELIMITERS = (",", ";", "\t")
-
 SAME_MEMORY = 0.1
 """Largest relative difference of a GPU's nominal memory and what a driver or a cloud states: 22.5 of 24 GB."""
 
@@ -120,31 +112,32 @@ def read_prices(path: Path) -> list[Offer]:
     Raises:
         NotATable: It cannot be read, lacks a column, or has a price that is not a positive number of USD.
     """
-    text = _text(path)
-    headings, rows = _json_rows(text, path) if text.lstrip().startswith(("{", "[")) else _csv_rows(text, path)
+    text = read_text(path)
+    rows = _json_rows(text, path) if text.lstrip().startswith(("{", "[")) else _table_rows(text, path)
+    headings = dict.fromkeys(name for row in rows for name in row)
     roles, prices = _roles(headings), _price_columns(headings)
     needed = [] if "gpu" in roles else ["of GPUs, named gpu"]
     needed += [] if prices else ["of prices per hour in USD, named usd_per_gpu_hour"]
     if needed:
-        listed = ", ".join(filter(None, headings)) or "none"
-        raise NotATable(f"{path}: needs a column {' and one '.join(needed)}. Columns: {listed}")
+        raise NotATable(f"{path}: needs a column {' and one '.join(needed)}. Columns: {', '.join(headings)}")
     catalog = path.stem if {"accelerator_name", "accelerator_count"} <= {*headings} else ""  # of SkyPilot: its cloud
     offers: list[Offer] = []
-    for where, cells in rows:
-        row = defaultdict(str, {role: cells.get(name, "") for role, name in roles.items()})
+    for number, cells in enumerate(rows, 1):
+        where = f"{path}: row {number}"
+        row = defaultdict(str, {role: cells.get(name, "").strip() for role, name in roles.items()})
         if row["gpu"] and not re.fullmatch(r"[0.]+", row["count"]):  # else another instance, without a GPU
-            offer = _without_price(row, where, catalog)
-            offers += _at_prices(offer, row, {heading: cells.get(heading, "") for heading in prices}, where)
+            offers += _offers_of(row, {heading: cells.get(heading, "").strip() for heading in prices}, where, catalog)
     if not offers:
         raise NotATable(f"{path}: no row has a GPU and a price")
     return offers
 
 
-def _without_price(row: Row, where: str, catalog: str) -> Offer:
-    """Return the offer of a row's GPUs, to which a price is to be added.
+def _offers_of(row: Row, prices: Row, where: str, catalog: str) -> Iterator[Offer]:
+    """Return the offers of a row, one for each of its prices; one of several may be missing.
 
     Args:
         row: Texts by role.
+        prices: Texts of prices by heading.
         where: Place of the row.
         catalog: Cloud whose SkyPilot catalog it is; empty: none.
     """
@@ -162,18 +155,7 @@ def _without_price(row: Row, where: str, catalog: str) -> Offer:
         name = name if gpus or not of_name else f"{name} {memory:.0f}GB"
     if count and not count.is_integer():
         name, gpus = f"{count:g} of {name}", ()
-    return Offer(
-        gpus[0] if len(gpus) == 1 else name,
-        0.0,
-        gpus_per_host=int(count) if count else None,
-        provider=row["provider"] or catalog,
-        gpus=gpus,
-        **{role: row[role] for role in ("region", "source", "retrieved_on")},
-    )
-
-
-def _at_prices(offer: Offer, row: Row, prices: Row, where: str) -> Iterator[Offer]:
-    """Return an offer at each price of its row, by heading; one of several prices may be missing."""
+    size = int(count) if count else None
     for heading, text in prices.items():
         words, price = set(heading.split("_")), _number(text)
         if price is None and len(prices) > 1 and not text.strip("0."):
@@ -183,14 +165,17 @@ def _at_prices(offer: Offer, row: Row, prices: Row, where: str) -> Iterator[Offe
         if (row["currency"] or "USD").upper() != "USD" or words & FOREIGN:
             received = row["currency"] or heading
             raise NotATable(f"{where}: currency must be USD: convert the prices. Received: {received!r}")
-        host = 1 if words & {"gpu", *RUNPOD} else offer.gpus_per_host or 1
+        host = 1 if words & {"gpu", *RUNPOD} else size or 1
         spot = bool(words & SPOT) or row["spot"].lower() in ("true", "yes", "1", "spot")
         usual = "spot" if spot else "on demand" if row["spot"] or len(prices) > 1 else ""
-        yield replace(
-            offer,
-            usd_per_gpu_hour=price / host / (100 if "cents" in words else 1),
-            provider=" ".join(filter(None, (offer.provider, *sorted(words & RUNPOD)))),
+        yield Offer(
+            gpus[0] if len(gpus) == 1 else name,
+            price / host / (100 if "cents" in words else 1),
+            provider=" ".join(filter(None, (row["provider"] or catalog, *sorted(words & RUNPOD)))),
+            gpus_per_host=size,
             commitment=row["commitment"] or usual,
+            gpus=gpus,
+            **{role: row[role] for role in ("region", "source", "retrieved_on")},
         )
 
 
@@ -224,49 +209,20 @@ def _number(text: str) -> float | None:
     return positive_number(re.sub(r"^(\d{1,3}),(\d{1,2})$", r"\1.\2", bare))
 
 
-def _text(path: Path) -> str:
-    """Read a text of any usual encoding."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise NotATable(f"{path}: cannot be read: {error.strerror}") from error
-    try:
-        text = data.decode("utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig")
-    except UnicodeDecodeError:
-        text = data.decode("cp1252", "replace")
-    if "\0" in text or data.startswith(b"PK"):
-        raise NotATable(f"{path}: is not a text. Save the table as CSV in UTF-8")
-    return text
+def _table_rows(text: str, path: Path) -> list[Row]:
+    table = tables_of(text, path)[0]
+    return [dict(zip(map(_heading, table.headings), cells, strict=True)) for cells in table.rows]
 
 
-Table = tuple[list[str], list[tuple[str, Row]]]
-"""Headings, and the rows with their places."""
-
-
-def _csv_rows(text: str, path: Path) -> Table:
-    """Return the table below the first line, which has the headings."""
-    lines = text.splitlines() or [""]
-    delimiter = max(DELIMITERS, key=lines[0].count)
-    reader = csv.DictReader(lines, restval="", restkey="", delimiter=delimiter, skipinitialspace=True)
-    try:
-        headings = reader.fieldnames = [*map(_heading, reader.fieldnames or ())]
-        found = [(f"{path}:{reader.line_num}", cells) for cells in reader]
-    except csv.Error as error:
-        raise NotATable(f"{path}:{reader.line_num}: cannot be read as CSV: {error}") from error
-    return headings, [(where, {name: of.strip() for name, of in cells.items() if name}) for where, cells in found]
-
-
-def _json_rows(text: str, path: Path) -> Table:
+def _json_rows(text: str, path: Path) -> list[Row]:
     """Return the list or object in a document of which the most objects have a GPU and a price."""
     try:
         document = json.loads(text)
     except ValueError as error:
         raise NotATable(f"{path}: cannot be read as JSON: {error}") from error
-    rows = max(
+    return max(
         _tables([document]), key=lambda rows: sum("gpu" in _roles(row) and bool(_price_columns(row)) for row in rows)
     )
-    headings = list(dict.fromkeys(name for row in rows for name in row))
-    return headings, [(f"{path}: item {number}", row) for number, row in enumerate(rows, 1)]
 
 
 def _tables(node: object) -> Iterator[list[Row]]:

@@ -23,9 +23,8 @@ from results.compare.decide import price_limits
 from results.compare.means import answer_lines, unknown_line
 from results.program import started_as_tfbench
 from results.recommend.answer import answers
-from results.recommend.options import Advice, asked_prices, unused_prices
+from results.recommend.options import Advice, asked_prices, measured_questions, unused_prices
 from results.recommend.output import advice_grid
-from results.recommend.questions import measured_questions
 from results.reference.gpu_comparison import comparison_lines, gpu_grids
 from results.reference.gpus import specifications
 from results.reference.prices import YOURS, Prices

@@ -22,9 +22,8 @@ from orchestrate.suites import read_suite
 from results.audit.judgement import audit_file, audit_lines
 from results.compare.comparison import compare
 from results.recommend.answer import answers
-from results.recommend.options import asked_prices
+from results.recommend.options import asked_prices, read_questions
 from results.recommend.output import advice_grid
-from results.recommend.questions import read_questions
 from results.reference.gpu_comparison import gpu_grids
 from results.report.comparison import compare_grid, scaling_grid
 from results.report.tables import all_grids
@@ -108,7 +107,7 @@ def show(made: list[Grid]) -> Callable[[Console], None]:
 
 def show_audit(console: Console) -> None:
     path = CASES / "blog_a5000.csv"
-    for line in audit_lines(path, audit_file(path), console.width):
+    for line in audit_lines(path, audit_file(path)):
         print_line(line, console)
 
 

@@ -8,8 +8,8 @@ import pytest
 from results.audit.claims import read_throughputs
 from results.audit.findings import Claim, Severity
 from results.audit.judgement import audit_file, claim_findings
-from results.audit.sources import Reference
-from results.reference import FOLDER, published
+from results.audit.references import Reference
+from results.reference import FOLDER, read_rows
 from studies import audit_recall
 from studies.audit_recall import MUTATIONS, false_alarms, honest_tables, is_found
 
@@ -55,7 +55,7 @@ NO_REFERENCE = Reference([])
 
 def test_the_blog_is_impossible_in_every_row_as_published_and_as_reference():
     found = audit_file(PUBLISHED).findings
-    blog = {number for number, row in enumerate(published()) if row["source"].startswith("Spheron")}
+    blog = {number for number, row in enumerate(read_rows("published.csv")) if row["source"].startswith("Spheron")}
     impossible = {row for f in found if f.severity is Severity.IMPOSSIBLE for row in f.rows}
     assert len(blog) == 32 and blog - impossible == {3}, "one cell is no exact multiple"
     claims, found = read_throughputs(BLOG).claims, audit_file(BLOG).findings
@@ -67,7 +67,7 @@ def test_the_blog_is_impossible_in_every_row_as_published_and_as_reference():
 
 
 def test_no_measured_row_is_above_a_note_but_those_that_their_source_marks():
-    found, rows = audit_file(PUBLISHED).findings, published()
+    found, rows = audit_file(PUBLISHED).findings, read_rows("published.csv")
     above = {row for f in found if f.severity is not Severity.NOTE for row in f.rows}
     suspect = {number for number, row in enumerate(rows) if row["suspect"]}
     assert above <= suspect
@@ -175,12 +175,6 @@ def one_of_four_scales(share):
     return [("RTX A6000", m, "fp16", n, r * (n * own if n > 1 else 1)) for m, (r, own) in rates.items() for n in (1, 4)]
 
 
-def last_count_is(count, times):
-    rates = {"resnet50": 700, "inception_v3": 450, "resnet152": 280, "inception_v4": 210}
-    cells = [("RTX A5000", m, "fp16", n, rate * n**0.75 * 1.0013**n) for m, rate in rates.items() for n in (1, 2, 4)]
-    return [*cells[:-1], ("RTX A5000", "inception_v4", "fp16", count, 210 * times)]
-
-
 @pytest.mark.parametrize(
     ("cells", "rules"),
     [
@@ -201,8 +195,6 @@ def last_count_is(count, times):
         (counts(_1=4530.0), {"slower_with_more_gpus"}),
         (counts(_1=226.0), {"superlinear_scaling"}),
         (copied(704.3, 288.1, 421.7, 1630.9, 371.3, 906.1), {"copied_column"}),
-        (last_count_is(8, 2.75), {"odd_gpu_count"}),
-        (last_count_is(8, 4.7), set()),  # it was measured on eight
         ([("RTX A4000", "resnet50", "fp16", 2, rate) for rate in (892, 1777)], {"two_values"}),
     ],
 )

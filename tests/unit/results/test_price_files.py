@@ -130,15 +130,15 @@ def test_a_price_that_is_not_used_has_its_reason(recommend, arguments, remark):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"gpu,usd_per_gpu_hour\nA4000,0.17\nA5000,cheap\n", ":3: usd_per_gpu_hour must be a number above 0. Received: 'cheap'"),
-        (b"gpu,usd_per_gpu_hour,currency\nA5000,0.36,EUR\n", ":2: currency must be USD: convert the prices. Received: 'EUR'"),
-        ("gpu,price (€/h)\nA5000,0.36\n".encode(), ":2: currency must be USD: convert the prices. Received: 'price_eur_h'"),
-        (b"gpu,gpu_count,price\nA5000,two,1\n", ":2: the number of GPUs must be a number. Received: 'two'"),
+        (b"gpu,usd_per_gpu_hour\nA4000,0.17\nA5000,cheap\n", ": row 2: usd_per_gpu_hour must be a number above 0. Received: 'cheap'"),
+        (b"gpu,usd_per_gpu_hour,currency\nA5000,0.36,EUR\n", ": row 1: currency must be USD: convert the prices. Received: 'EUR'"),
+        ("gpu,price (€/h)\nA5000,0.36\n".encode(), ": row 1: currency must be USD: convert the prices. Received: 'price_eur_h'"),
+        (b"gpu,gpu_count,price\nA5000,two,1\n", ": row 1: the number of GPUs must be a number. Received: 'two'"),
         (b"card;price per month\nA5000;100\n", ": needs a column of prices per hour in USD, named usd_per_gpu_hour. Columns: card, "),
-        (b"", ": needs a column of GPUs, named gpu"),
-        (b"gpu,usd_per_gpu_hour\n", ": no row has a GPU and a price"),
+        (b"", ": no table in it."),
+        (b"gpu,usd_per_gpu_hour\n,0.2\n", ": no row has a GPU and a price"),
         (b'{"offers": [', ": cannot be read as JSON: "),
-        (b"PK\x03\x04\x00\x00", ": is not a text. Save the table as CSV in UTF-8"),
+        (b"PK\x03\x04\x00\x00", ": not a text of at most 32 MiB"),
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_used_has_the_real_reason(recommend, data, message):

@@ -10,9 +10,8 @@ from ruamel.yaml import YAML
 import results.__main__ as program
 from results import read_runs
 from results.recommend.answer import answers
-from results.recommend.options import Basis, by_name
+from results.recommend.options import Basis, RentalQuestion, by_name
 from results.recommend.prediction import KINDS, predict, published_observations
-from results.recommend.questions import RentalQuestion
 from results.reference.prices import YOURS, Offer
 from studies import predict_held_out
 from studies.pages import answers as page
@@ -68,7 +67,7 @@ def two_fleets(**changes):
 
 def ask(records, offers=(), **question):
     asked = RentalQuestion(**{"network": "resnet50", "precision": "fp16"} | question)
-    return answers(asked, rates_of(*records), [by_name(offers)])
+    return answers(asked, rates_of(*records), by_name(offers))
 
 
 def test_every_gpu_that_was_asked_for_is_in_the_answer():
@@ -113,7 +112,7 @@ def test_a_host_is_rented_whole_and_one_that_is_too_small_does_not_count():
 def test_overlapping_offers_are_no_tie_of_samples_a_dollar():
     prices = (("RTX A4000", 0.2), ("RTX A5000", 0.2), ("RTX A5000", 1))
     (advice,) = ask(two_fleets(), [Offer(gpu, usd, origin=YOURS, gpus=(gpu,)) for gpu, usd in prices])
-    assert advice.sentence.startswith("at your prices, which of a5000 and a4000 is cheaper per sample depends on the")
+    assert advice.sentence.startswith("the 3 offers do not decide between a5000 and a4000; ")
 
 
 @pytest.mark.parametrize(
@@ -193,7 +192,7 @@ def test_kinds_that_are_predicted_miss_by_what_the_page_states(held_out):
 
 
 REFUSED = [
-    ("RTX 4090 Laptop", "vit_b16", "fp16", 1, "no row of this network"),
+    ("RTX 4090 Laptop", "vit_b16", "fp16", 1, "fewer than 3 families"),
     ("Banana", "resnet50", "fp16", 1, "bandwidth or peak is not specified"),
     ("RTX A4000", "bert_large_squad_384", "tf32", 1, "the error would be too large"),
     ("RTX 5090", "resnet50", "fp16", 1, "no row of compute capability 12.0"),

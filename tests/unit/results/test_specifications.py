@@ -22,9 +22,9 @@ PER_MULTIPROCESSOR = {
 
 @pytest.mark.parametrize("gpu", gpus.specifications())
 def test_the_figures_of_a_gpu_follow_from_each_other(gpu):
-    found = gpus.specifications()[gpu]
+    found, capability = gpus.specifications()[gpu], gpus.specification_rows()[gpu].get("compute_capability", {})
     count, boost = found.get("multiprocessors"), found.get("boost_clock")
-    cores, tensor_cores, flop = PER_MULTIPROCESSOR.get(gpus.compute_capability(gpu), (None, None, None))
+    cores, tensor_cores, flop = PER_MULTIPROCESSOR.get(capability.get("value"), (None, None, None))
     full, half = found.get("fp16_tensor_fp16_accumulate"), found.get("fp16_tensor_fp32_accumulate")
     expected = {}
     if cores and count:

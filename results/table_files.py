@@ -1,4 +1,4 @@
-"""Reads the tables of a file as texts: CSV of any delimiter, Markdown, drawn boxes, columns aligned by spaces."""
+"""Reads tables of files as texts, for audits and prices: CSV of any delimiter, Markdown, boxes, aligned columns."""
 
 from __future__ import annotations
 
@@ -49,13 +49,12 @@ class RawTable:
     commas: bool = False
 
 
-def read_tables(path: Path) -> list[RawTable]:
-    """Read all tables of a file.
+def tables_of(text: str, path: Path) -> list[RawTable]:
+    """Return all tables of the text of a file; `path` names it in messages.
 
     Raises:
-        NotATable: It cannot be read, is not a text file, or has no table.
+        NotATable: It has no table.
     """
-    text = _read_text(path)
     lines = text.splitlines(keepends=True)
     found = [*_piped(lines)]
     if not found and re.search(r"<table[\s>]", text, re.IGNORECASE):
@@ -69,7 +68,12 @@ def read_tables(path: Path) -> list[RawTable]:
     return found
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Read a text in any usual encoding.
+
+    Raises:
+        NotATable: It cannot be read, or is not a text.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
